@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The door to the C kernels.
+
+``BTRFS_MODEL_KERNELS=python`` selects the plain Python twins instead: slow, short, for reading and
+for testing the C against. Everything that has a twin asks :func:`use_python` at the time of the
+call, so that a test (or a notebook) can switch with :func:`select`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from btrfs_model._native import ffi, lib
+
+__all__ = ["Choice", "ffi", "lib", "select", "use_python"]
+
+Choice = Literal["c", "python"]
+
+_CHOICES = ("c", "python")
+_selected: str | None = None
+
+
+def use_python() -> bool:
+    """Whether the Python twins are to be used.
+
+    Raises
+    ------
+    ValueError
+        When ``BTRFS_MODEL_KERNELS`` is neither ``c`` nor ``python``.
+    """
+    choice = _selected or os.environ.get("BTRFS_MODEL_KERNELS") or "c"
+    if choice not in _CHOICES:
+        raise ValueError(f"BTRFS_MODEL_KERNELS={choice}: neither 'c' nor 'python'")
+    return choice == "python"
+
+
+@contextmanager
+def select(choice: Choice) -> Iterator[None]:
+    """Use the C kernels or their Python twins inside the ``with`` block, whatever the environment."""
+    global _selected
+    before, _selected = _selected, choice
+    try:
+        yield
+    finally:
+        _selected = before

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Build the extension module ``btrfs_model._native`` from the C kernels.
+
+``kernels.h`` and ``ondisk.h`` are the only declarations: cffi reads the same text as the compiler,
+less the lines of the preprocessor. In API mode the compiler then checks what cffi understood.
+"""
+
+import os
+from pathlib import Path
+
+from cffi import FFI
+
+NATIVE = Path(__file__).resolve().parent
+SOURCES = sorted(path.name for path in NATIVE.glob("*.c"))
+
+
+def declarations(header: str) -> str:
+    """Text of a header without its preprocessor lines (and their continuations)."""
+    lines = (NATIVE / header).read_text().splitlines()
+    return "\n".join("" if line.startswith("#") else line for line in lines)
+
+
+ffibuilder = FFI()
+ffibuilder.cdef(declarations("ondisk.h"), packed=True)
+ffibuilder.cdef(declarations("kernels.h"))
+# The callbacks through which a kernel asks Python for something, by name.
+ffibuilder.cdef("""extern "Python" {
+}""")
+ffibuilder.set_source(
+    "btrfs_model._native",
+    '#include "kernels.h"',
+    # setuptools wants paths relative to the project
+    sources=[f"native/{name}" for name in SOURCES],
+    include_dirs=["native"],
+    depends=[f"native/{path.name}" for path in NATIVE.glob("*.h")],
+    extra_compile_args=["-std=c11", "-O3", *os.environ.get("BTRFS_MODEL_CFLAGS", "").split()],
+)
+
+if __name__ == "__main__":
+    ffibuilder.compile(verbose=True)

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The extent buffers that a cold kernel holds: which tree blocks were read so far, in which order,
+ * on demand or ahead. A block counts as cached from the moment its read is submitted, which is how
+ * the kernel's own look-up (find_extent_buffer) sees it.
+ */
+#include "internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static size_t home_slot(const struct bm_cache *cache, uint64_t logical)
+{
+	return (size_t)((logical * 0x9e3779b97f4a7c15ull) >> 20) & (cache->capacity - 1);
+}
+
+static size_t probe(const struct bm_cache *cache, uint64_t logical)
+{
+	size_t at = home_slot(cache, logical);
+
+	while (cache->slots[at] && cache->slots[at] != logical)
+		at = (at + 1) & (cache->capacity - 1);
+	return at;
+}
+
+static int grow(struct bm_cache *cache)
+{
+	struct bm_cache larger = *cache;
+
+	larger.capacity = cache->capacity * 2;
+	larger.slots = calloc(larger.capacity, sizeof(*larger.slots));
+	if (!larger.slots)
+		return BM_NOMEM;
+	for (size_t i = 0; i < cache->capacity; i++)
+		if (cache->slots[i])
+			larger.slots[probe(&larger, cache->slots[i])] = cache->slots[i];
+	free(cache->slots);
+	*cache = larger;
+	return BM_OK;
+}
+
+static int add(struct bm_cache *cache, uint64_t logical)
+{
+	size_t at;
+
+	if (2 * (cache->used + 1) > cache->capacity && grow(cache) < 0)
+		return BM_NOMEM;
+	at = probe(cache, logical);
+	if (!cache->slots[at]) {
+		cache->slots[at] = logical;
+		cache->used++;
+	}
+	return BM_OK;
+}
+
+int bm_image_cache_start(struct bm_image *image, const uint64_t *cached, size_t count,
+			 struct bm_fault *fault)
+{
+	struct bm_cache *cache;
+
+	bm_image_cache_stop(image);
+	cache = calloc(1, sizeof(*cache));
+	if (!cache)
+		return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
+	image->cache = cache;
+	cache->capacity = 1024;
+	cache->slots = calloc(cache->capacity, sizeof(*cache->slots));
+	if (!cache->slots)
+		goto nomem;
+	for (size_t i = 0; i < count; i++)
+		if (cached[i] && add(cache, cached[i]) < 0)
+			goto nomem;
+	return BM_OK;
+nomem:
+	bm_image_cache_stop(image);
+	return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
+}
+
+void bm_image_cache_stop(struct bm_image *image)
+{
+	if (!image->cache)
+		return;
+	free(image->cache->slots);
+	free(image->cache->reads);
+	free(image->cache);
+	image->cache = NULL;
+}
+
+const struct bm_read *bm_image_cache_reads(const struct bm_image *image, size_t *count)
+{
+	*count = image->cache ? image->cache->read_count : 0;
+	return image->cache ? image->cache->reads : NULL;
+}
+
+int bm_cache_holds(const struct bm_image *image, uint64_t logical)
+{
+	return !image->cache || image->cache->slots[probe(image->cache, logical)] == logical;
+}
+
+int bm_cache_submit(struct bm_image *image, uint64_t logical, uint64_t generation, int level,
+		    int ahead, struct bm_fault *fault)
+{
+	struct bm_cache *cache = image->cache;
+
+	if (bm_cache_holds(image, logical))
+		return 0;
+	if (cache->read_count == cache->read_capacity) {
+		size_t capacity = cache->read_capacity ? 2 * cache->read_capacity : 256;
+		struct bm_read *reads = realloc(cache->reads, capacity * sizeof(*reads));
+
+		if (!reads)
+			return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
+		cache->reads = reads;
+		cache->read_capacity = capacity;
+	}
+	if (add(cache, logical) < 0)
+		return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
+	cache->reads[cache->read_count++] = (struct bm_read){.logical = logical,
+							     .generation = generation,
+							     .level = (uint32_t)level,
+							     .ahead = (uint32_t)ahead};
+	COUNT(image, submit_bio);
+	return 1;
+}

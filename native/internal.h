@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the kernels share among themselves: the image's inside, small accessors of tree blocks and
+ * the setting of faults. Not part of the interface.
+ */
+#ifndef BTRFS_MODEL_INTERNAL_H
+#define BTRFS_MODEL_INTERNAL_H
+
+#include "kernels.h"
+
+struct bm_cache {
+	/* logical addresses, open addressing; 0 is free (no tree block lies at 0) */
+	uint64_t *slots;
+	size_t capacity; /* a power of two */
+	size_t used;
+	struct bm_read *reads;
+	size_t read_count;
+	size_t read_capacity;
+};
+
+struct bm_image {
+	const uint8_t *base;
+	uint64_t size;
+	uint32_t nodesize;
+	uint32_t sectorsize;
+	int csum_type;
+	uint8_t fsid[16];
+	struct bm_chunk *chunks;
+	size_t chunk_count;
+	size_t last_chunk; /* where the last look-up ended */
+	uint8_t *verified; /* one bit a sector of the image */
+	uint64_t repaired;
+	uint64_t *work;
+	uint64_t own_work[BM_WORK_COUNT]; /* where nobody asked for the counts */
+	struct bm_cache *cache;
+};
+
+/* Count one call of the kernel function `name`. */
+#define COUNT(image, name) ((image)->work[BM_WORK_##name]++)
+#define COUNT_N(image, name, n) ((image)->work[BM_WORK_##name] += (n))
+
+static inline const struct btrfs_header *block_header(const uint8_t *block)
+{
+	return (const struct btrfs_header *)block;
+}
+
+static inline const struct btrfs_item *leaf_item(const uint8_t *leaf, uint32_t slot)
+{
+	return (const struct btrfs_item *)(leaf + BTRFS_HEADER_SIZE) + slot;
+}
+
+static inline const struct btrfs_key_ptr *node_ptr(const uint8_t *node, uint32_t slot)
+{
+	return (const struct btrfs_key_ptr *)(node + BTRFS_HEADER_SIZE) + slot;
+}
+
+/* Payload of an item of a verified leaf. */
+static inline const uint8_t *item_data(const uint8_t *leaf, uint32_t slot)
+{
+	return leaf + BTRFS_HEADER_SIZE + leaf_item(leaf, slot)->offset;
+}
+
+static inline const struct btrfs_disk_key *block_key(const uint8_t *block, uint32_t slot)
+{
+	return block_header(block)->level ? &node_ptr(block, slot)->key
+					  : &leaf_item(block, slot)->key;
+}
+
+static inline struct bm_key to_key(const struct btrfs_disk_key *disk)
+{
+	return (struct bm_key){.objectid = disk->objectid,
+			       .type = disk->type,
+			       .offset = disk->offset};
+}
+
+static inline int compare_keys(uint64_t objectid, uint8_t type, uint64_t offset,
+			       const struct bm_key *key)
+{
+	if (objectid != key->objectid)
+		return objectid < key->objectid ? -1 : 1;
+	if (type != key->type)
+		return type < key->type ? -1 : 1;
+	if (offset != key->offset)
+		return offset < key->offset ? -1 : 1;
+	return 0;
+}
+
+static inline int compare_disk_key(const struct btrfs_disk_key *disk, const struct bm_key *key)
+{
+	return compare_keys(disk->objectid, disk->type, disk->offset, key);
+}
+
+/* Fill `fault` (which may be NULL) and return its code. */
+int bm_fail(struct bm_fault *fault, struct bm_fault what);
+
+/* The tree block that `node` points at from `slot`, counted as read_block_for_search() does. */
+const uint8_t *bm_read_child(const struct bm_root *root, struct bm_path *path, int level,
+			     uint32_t slot, uint64_t objectid, int *restart,
+			     struct bm_fault *fault);
+
+/* Submit the read of a tree block unless it is cached; 1 when it was submitted. */
+int bm_cache_submit(struct bm_image *image, uint64_t logical, uint64_t generation, int level,
+		    int ahead, struct bm_fault *fault);
+int bm_cache_holds(const struct bm_image *image, uint64_t logical);
+
+#endif

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * kernels.h - everything that the C kernels of btrfs_model offer, in one header.
+ *
+ * The kernels know nothing of Python: they take memory (an image mapped into the address space,
+ * arrays to fill) and give back numbers. Python decides what is done; the kernels do what touches
+ * bytes of tree blocks in a loop. cffi reads this very file, so it holds declarations only: no
+ * macros, no inline functions.
+ *
+ * Conventions
+ *   - A function returns 0 or a count on success and a negative `enum bm_code` on failure; the
+ *     place of the failure is written to `struct bm_fault *fault`, whose `code` is the same number.
+ *   - Out-parameters come last; the last of all is `fault`, which must not be NULL.
+ *   - Nothing in an image is trusted. A tree block is verified as a whole (checksum, address,
+ *     level, generation, order of keys, every item inside the leaf) before a byte of it is used;
+ *     payloads are checked against their item's size where they are read.
+ *   - `_create`/`_destroy` allocate and free; `_init` fills memory of the caller.
+ */
+#ifndef BTRFS_MODEL_KERNELS_H
+#define BTRFS_MODEL_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ondisk.h"
+
+/* ---------------------------------------------------------------------------------- faults -- */
+
+enum bm_code {
+	BM_OK = 0,
+	BM_NOMEM = -1,
+	/* reading a tree block */
+	BM_UNMAPPED = -2,       /* no chunk holds this logical address: found = address */
+	BM_PAST_END = -3,       /* the chunk lies beyond the end of the image: found = physical */
+	BM_UNALIGNED = -4,      /* a block address that is not a multiple of the sector size */
+	BM_BAD_CSUM = -5,       /* found/wanted = first 8 bytes of the checksums */
+	BM_BAD_BYTENR = -6,     /* header.bytenr differs from the address read */
+	BM_BAD_FSID = -7,       /* header.fsid is not the filesystem's */
+	BM_BAD_LEVEL = -8,      /* header.level differs from what the parent implies */
+	BM_BAD_GENERATION = -9, /* header.generation differs from the pointer's */
+	BM_BAD_NRITEMS = -10,   /* more items than fit, or an empty node */
+	BM_BAD_KEY_ORDER = -11, /* keys of the block do not ascend: slot = the offender */
+	BM_BAD_ITEM_RANGE = -12, /* item data outside the leaf, overlapping or with gaps */
+	BM_BAD_BLOCKPTR = -13,  /* a node points at address 0 or an unaligned one */
+	BM_BAD_FIRST_KEY = -14, /* first key differs from the key in the parent */
+	BM_BAD_OWNER = -15,     /* header.owner is not this tree */
+	/* reading an item */
+	BM_BAD_ITEM_SIZE = -20, /* payload too short for its type: found = size, wanted = minimum */
+	BM_BAD_VALUE = -21,     /* a field holds what no kernel writes: found = value */
+	BM_NOT_FOUND = -22,     /* an item that must exist does not */
+	BM_LOOP = -23,          /* a walk came back to where it had been */
+	/* file data */
+	BM_BAD_DATA = -30,      /* compressed bytes that do not decompress */
+	BM_BAD_DATA_CSUM = -31, /* a data sector whose checksum differs */
+	/* streams: offset = byte of the stream */
+	BM_STREAM_TRUNCATED = -40,
+	BM_STREAM_BAD_MAGIC = -41,
+	BM_STREAM_BAD_VERSION = -42,
+	BM_STREAM_BAD_CRC = -43,
+	BM_STREAM_BAD_COMMAND = -44,
+	BM_STREAM_BAD_ATTRIBUTE = -45,
+	/* the world outside */
+	BM_ERRNO = -50, /* the kernel would return this errno here: found = errno */
+	BM_CALLBACK = -51, /* a callback of the caller failed */
+};
+
+/* Where something went wrong. Fields that do not apply are 0. */
+struct bm_fault {
+	int32_t code;
+	uint32_t slot;
+	uint64_t tree;   /* objectid of the tree */
+	uint64_t block;  /* logical address of the tree block */
+	uint64_t offset; /* byte in the image, the stream or the file */
+	uint64_t found;
+	uint64_t wanted;
+};
+
+/* -------------------------------------------------------------------------------- counters -- */
+
+/*
+ * The work that was done, in the kernel's units and under the names of its functions. The same
+ * array is counted up by C and by Python (btrfs_model/counters.py); cffi hands the names over.
+ */
+enum bm_counter {
+	/* ctree.c */
+	BM_WORK_btrfs_search_slot,
+	BM_WORK_btrfs_search_old_slot,
+	BM_WORK_btrfs_search_slot_for_read,
+	BM_WORK_btrfs_next_old_leaf,
+	BM_WORK_read_block_for_search,
+	BM_WORK_reada_for_search,
+	/* extent_io.c, disk-io.c: tree blocks */
+	BM_WORK_btrfs_readahead_node_child,
+	BM_WORK_read_tree_block,
+	BM_WORK_submit_bio,
+	/* walks of the model itself */
+	BM_WORK_leaves_visited,
+	BM_WORK_nodes_visited,
+	BM_WORK_items_visited,
+	BM_WORK_subtrees_skipped,
+	/* one more than the last */
+	BM_WORK_COUNT,
+};
+
+/* ------------------------------------------------------------------------------- checksums -- */
+
+/* CRC-32C without inversion before or after: name hashes and send streams use it like this. */
+uint32_t bm_crc32c(uint32_t seed, const void *data, size_t size);
+uint64_t bm_xxh64(const void *data, size_t size);
+void bm_sha256(const void *data, size_t size, uint8_t *digest);
+/* blake2b with a digest of 32 bytes and no key. */
+void bm_blake2b_256(const void *data, size_t size, uint8_t *digest);
+/* Checksum of a tree block or data sector as stored on disk; returns the length, 0: no such type. */
+int bm_csum(int csum_type, const void *data, size_t size, uint8_t *digest);
+/* Whether crc32c uses instructions of the processor (1) or tables (0). */
+int bm_crc32c_is_hardware(void);
+
+/* ----------------------------------------------------------------------------------- image -- */
+
+/* A chunk: `length` bytes at `logical` lie at each of physical[0..copies-1]. */
+struct bm_chunk {
+	uint64_t logical;
+	uint64_t length;
+	uint64_t type; /* block group flags */
+	uint64_t physical[2];
+	uint32_t copies;
+	uint32_t pad;
+};
+
+/*
+ * The store of blocks: `size` bytes at `base`, laid out as a device of btrfs. `verified` holds a
+ * bit for each sector at which a verified tree block starts, so that each is verified once.
+ */
+struct bm_image;
+
+struct bm_image *bm_image_create(const uint8_t *base, uint64_t size, uint32_t nodesize,
+				 uint32_t sectorsize, int csum_type, const uint8_t *fsid);
+void bm_image_destroy(struct bm_image *image);
+/* `chunks` must ascend by logical address without overlap; they are copied. */
+int bm_image_set_chunks(struct bm_image *image, const struct bm_chunk *chunks, size_t count,
+			struct bm_fault *fault);
+/* The counters to count in: an array of BM_WORK_COUNT. */
+void bm_image_set_work(struct bm_image *image, uint64_t *work);
+/* Tree blocks of which the first copy was bad and the second was used instead. */
+uint64_t bm_image_repaired(const struct bm_image *image);
+/* Physical address of a logical one in the given copy; how many bytes follow in the chunk. */
+int bm_image_map(const struct bm_image *image, uint64_t logical, int copy, uint64_t *physical,
+		 uint64_t *contiguous, struct bm_fault *fault);
+/* What the parent says of a block. */
+struct bm_expect {
+	uint64_t tree;       /* named in faults */
+	uint64_t generation; /* 0: any */
+	int32_t level;       /* -1: any */
+};
+/* Verify one copy of a tree block and nothing else: what `check` does for every copy. */
+int bm_image_verify_copy(struct bm_image *image, uint64_t logical, int copy,
+			 const struct bm_expect *expect, struct bm_fault *fault);
+/* A verified tree block, of the first copy that is good; NULL on failure. */
+const uint8_t *bm_image_block(struct bm_image *image, uint64_t logical,
+			      const struct bm_expect *expect, struct bm_fault *fault);
+
+/*
+ * The cache of extent buffers of a cold kernel: which tree blocks have been read so far, on demand
+ * or ahead. Without it (the default) all blocks are in memory and no reads are counted.
+ */
+struct bm_read {
+	uint64_t logical;
+	uint64_t generation;
+	uint32_t level;
+	uint32_t ahead; /* 0: on demand, 1: read ahead */
+};
+int bm_image_cache_start(struct bm_image *image, const uint64_t *cached, size_t count,
+			 struct bm_fault *fault);
+void bm_image_cache_stop(struct bm_image *image);
+/* The reads since bm_image_cache_start, in order; the array belongs to the image. */
+const struct bm_read *bm_image_cache_reads(const struct bm_image *image, size_t *count);
+
+/* ------------------------------------------------------------------------------------ tree -- */
+
+struct bm_key {
+	uint64_t objectid;
+	uint64_t offset;
+	uint8_t type;
+};
+
+struct bm_root {
+	struct bm_image *image;
+	uint64_t objectid;
+	uint64_t bytenr;
+	uint64_t generation;
+	int32_t level;
+};
+
+enum bm_reada {
+	BM_READA_NONE,
+	BM_READA_BACK,
+	BM_READA_FORWARD,
+	BM_READA_FORWARD_ALWAYS,
+};
+
+/* From the root (node[root level]) to a leaf (node[0]); an unused level is NULL. */
+struct bm_path {
+	const uint8_t *node[8];
+	uint32_t slot[8];
+	int32_t reada;
+	int32_t lowest_level; /* where bm_search_slot stops */
+	/* after a block had to be read, search again (kernels before 5.19 do so always) */
+	int32_t restart;
+};
+
+/*
+ * btrfs_search_slot() without insertion: 0 when the key is at slot[0], 1 when it is not (slot[0]
+ * is where it would be inserted, which may be one past the last item of the leaf).
+ */
+int bm_search_slot(const struct bm_root *root, const struct bm_key *key, struct bm_path *path,
+		   struct bm_fault *fault);
+/* btrfs_next_old_leaf(): to slot 0 of the next leaf; 1 when there is none. */
+int bm_next_leaf(const struct bm_root *root, struct bm_path *path, struct bm_fault *fault);
+/* btrfs_prev_leaf() for reading: to the last slot of the previous leaf; 1 when there is none. */
+int bm_prev_leaf(const struct bm_root *root, struct bm_path *path, struct bm_fault *fault);
+/*
+ * btrfs_search_slot_for_read(find_higher, return_any = 0): to the first item >= key (find_higher)
+ * or the last item <= key; 1 when there is none.
+ */
+int bm_search_slot_for_read(const struct bm_root *root, const struct bm_key *key, int find_higher,
+			    struct bm_path *path, struct bm_fault *fault);
+
+/* Columns of a range scan; each array has room for `capacity` items. */
+struct bm_columns {
+	uint64_t *objectid;
+	uint8_t *type;
+	uint64_t *offset;
+	uint64_t *block;    /* logical address of the leaf */
+	uint16_t *slot;
+	uint64_t *position; /* byte of the image at which the payload starts */
+	uint32_t *size;     /* of the payload */
+};
+/*
+ * Number of items in the leaves that may hold keys of [min, max]: an upper bound for the capacity
+ * that bm_scan needs.
+ */
+int64_t bm_scan_bound(const struct bm_root *root, const struct bm_key *min,
+		      const struct bm_key *max, struct bm_fault *fault);
+/* All items with min <= key <= max, in order; returns how many. */
+int64_t bm_scan(const struct bm_root *root, const struct bm_key *min, const struct bm_key *max,
+		const struct bm_columns *columns, size_t capacity, struct bm_fault *fault);
+
+/* A tree block as met by an in-order walk (a node before its children). */
+struct bm_block {
+	uint64_t logical;
+	uint64_t generation;
+	uint64_t owner;
+	uint64_t flags;
+	uint64_t parent; /* 0: the root */
+	struct bm_key first;
+	uint32_t parent_slot;
+	uint32_t nritems;
+	uint32_t used; /* bytes used after the header */
+	int32_t level;
+};
+/*
+ * Fill `blocks` with up to `capacity` blocks of level >= min_level in order; returns how many the
+ * tree has, which may be more than `capacity`.
+ */
+int64_t bm_walk_blocks(const struct bm_root *root, int min_level, struct bm_block *blocks,
+		       size_t capacity, struct bm_fault *fault);
+
+enum bm_change {
+	BM_CHANGE_NEW,
+	BM_CHANGE_DELETED,
+	BM_CHANGE_CHANGED,
+	BM_CHANGE_SAME,
+};
+
+/* One step of the comparison of two trees: the item in the left and/or in the right tree. */
+struct bm_difference {
+	struct bm_key key;
+	uint64_t left_block;
+	uint64_t right_block;
+	uint32_t left_slot;
+	uint32_t right_slot;
+	int32_t change;
+};
+
+/*
+ * Comparison of two trees of one image as btrfs_compare_trees() does it: in key order, subtrees
+ * that both trees share (same address and generation) are skipped. Items that are the same but
+ * lie in leaves that are not shared come out as BM_CHANGE_SAME.
+ */
+struct bm_compare;
+struct bm_compare *bm_compare_create(const struct bm_root *left, const struct bm_root *right,
+				     struct bm_fault *fault);
+void bm_compare_destroy(struct bm_compare *compare);
+/* Up to `capacity` further differences; 0 at the end. */
+int64_t bm_compare_next(struct bm_compare *compare, struct bm_difference *differences,
+			size_t capacity, struct bm_fault *fault);
+
+#endif

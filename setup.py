@@ -1,0 +1,5 @@
+"""The C kernels are the one thing that pyproject.toml cannot declare."""
+
+from setuptools import setup
+
+setup(cffi_modules=["native/build_ffi.py:ffibuilder"])
