@@ -138,7 +138,7 @@ def describe(fault: Fault) -> str:
     """One line for a fault: the place, then what is wrong there."""
     place = []
     if fault.tree:
-        place.append(f"tree {ffi.cast('int64_t', fault.tree):d}")
+        place.append(f"tree {fault.tree - 2**64 if fault.tree >> 63 else fault.tree}")
     if fault.block:
         place.append(f"block {fault.block}")
         place.append(f"slot {fault.slot}")
