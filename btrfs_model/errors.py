@@ -114,6 +114,7 @@ _MESSAGES = {
     lib.BM_BAD_BLOCKPTR: "bad pointer to block {found}",
     lib.BM_BAD_FIRST_KEY: "first key differs from the key in the parent",
     lib.BM_BAD_OWNER: "block is owned by tree {found}, wanted {wanted}",
+    lib.BM_BAD_MAGIC: "no btrfs superblock: magic {found:#x} instead of {wanted:#x}",
     lib.BM_BAD_ITEM_SIZE: "item of {found} bytes, at least {wanted} wanted",
     lib.BM_BAD_VALUE: "impossible value {found}",
     lib.BM_NOT_FOUND: "item ({found}, {wanted}) is missing",

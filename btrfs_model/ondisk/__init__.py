@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The on-disk formats: keys, structures, items, superblock, chunks, hashes, send streams."""

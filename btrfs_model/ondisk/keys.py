@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Keys: what they are, the names of item types and of well-known objects, and how users write them.
+
+Every item of every tree has a key of 136 bits, (objectid, type, offset), compared in that order as
+unsigned numbers. What the three mean depends on the tree; in a subvolume objectid is an inode
+number, type the kind of the item, and offset whatever tells several such items of one inode apart:
+
+    (257 INODE_ITEM 0)              the inode
+    (257 INODE_REF 256)             its name in directory 256
+    (257 EXTENT_DATA 0)             its data from byte 0 on
+    (256 DIR_ITEM 2476812384)       an entry of directory 256, by the hash of its name
+    (256 DIR_INDEX 2)               the same entry, by the order of creation
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+__all__ = [
+    "MAX_KEY",
+    "MIN_KEY",
+    "ItemType",
+    "Key",
+    "ObjectId",
+    "item_type_name",
+    "objectid_name",
+    "parse_item_type",
+    "parse_key",
+    "parse_objectid",
+    "parse_tree",
+]
+
+U64_MAX: Final = 2**64 - 1
+
+
+class ItemType(IntEnum):
+    """Types of items, as the kernel names them less ``BTRFS_`` and ``_KEY``.
+
+    Numbers that are shared (248: temporary items, 249: persistent items) appear under the name of
+    their only use so far.
+    """
+
+    INODE_ITEM = 1
+    INODE_REF = 12
+    INODE_EXTREF = 13
+    XATTR_ITEM = 24
+    VERITY_DESC_ITEM = 36
+    VERITY_MERKLE_ITEM = 37
+    ORPHAN_ITEM = 48
+    DIR_LOG_ITEM = 60
+    DIR_LOG_INDEX = 72
+    DIR_ITEM = 84
+    DIR_INDEX = 96
+    EXTENT_DATA = 108
+    EXTENT_CSUM = 128
+    ROOT_ITEM = 132
+    ROOT_BACKREF = 144
+    ROOT_REF = 156
+    EXTENT_ITEM = 168
+    METADATA_ITEM = 169
+    EXTENT_OWNER_REF = 172
+    TREE_BLOCK_REF = 176
+    EXTENT_DATA_REF = 178
+    EXTENT_REF_V0 = 180
+    SHARED_BLOCK_REF = 182
+    SHARED_DATA_REF = 184
+    BLOCK_GROUP_ITEM = 192
+    FREE_SPACE_INFO = 198
+    FREE_SPACE_EXTENT = 199
+    FREE_SPACE_BITMAP = 200
+    DEV_EXTENT = 204
+    DEV_ITEM = 216
+    CHUNK_ITEM = 228
+    RAID_STRIPE = 230
+    QGROUP_STATUS = 240
+    QGROUP_INFO = 242
+    QGROUP_LIMIT = 244
+    QGROUP_RELATION = 246
+    BALANCE_ITEM = 248
+    DEV_STATS = 249
+    DEV_REPLACE = 250
+    UUID_SUBVOL = 251
+    UUID_RECEIVED_SUBVOL = 252
+    STRING_ITEM = 253
+
+
+class ObjectId(IntEnum):
+    """Well-known object and tree numbers, as the kernel names them less ``BTRFS_..._OBJECTID``."""
+
+    DEV_STATS = 0
+    ROOT_TREE = 1
+    EXTENT_TREE = 2
+    CHUNK_TREE = 3
+    DEV_TREE = 4
+    FS_TREE = 5
+    ROOT_TREE_DIR = 6
+    CSUM_TREE = 7
+    QUOTA_TREE = 8
+    UUID_TREE = 9
+    FREE_SPACE_TREE = 10
+    BLOCK_GROUP_TREE = 11
+    RAID_STRIPE_TREE = 12
+    FIRST_FREE = 256
+    FREE_INO = 2**64 - 12
+    FREE_SPACE = 2**64 - 11
+    EXTENT_CSUM = 2**64 - 10
+    DATA_RELOC_TREE = 2**64 - 9
+    TREE_RELOC = 2**64 - 8
+    TREE_LOG_FIXUP = 2**64 - 7
+    TREE_LOG = 2**64 - 6
+    ORPHAN = 2**64 - 5
+    BALANCE = 2**64 - 4
+    MULTIPLE = 2**64 - 255
+
+
+class Key(NamedTuple):
+    """A key; compares as the trees do.
+
+    Attributes
+    ----------
+    objectid, type, offset : int
+        64, 8 and 64 bits without sign.
+    """
+
+    objectid: int
+    type: int
+    offset: int
+
+    def __str__(self) -> str:
+        objectid = objectid_name(self.objectid)
+        return f"({objectid} {item_type_name(self.type)} {self.offset})"
+
+
+MIN_KEY: Final = Key(0, 0, 0)
+MAX_KEY: Final = Key(U64_MAX, 255, U64_MAX)
+
+# Objects that have no tree of their own are not names for a tree.
+_TREES: Final = {
+    "root": ObjectId.ROOT_TREE,
+    "extent": ObjectId.EXTENT_TREE,
+    "chunk": ObjectId.CHUNK_TREE,
+    "device": ObjectId.DEV_TREE,
+    "dev": ObjectId.DEV_TREE,
+    "fs": ObjectId.FS_TREE,
+    "fs_tree": ObjectId.FS_TREE,
+    "csum": ObjectId.CSUM_TREE,
+    "checksum": ObjectId.CSUM_TREE,
+    "quota": ObjectId.QUOTA_TREE,
+    "uuid": ObjectId.UUID_TREE,
+    "free_space": ObjectId.FREE_SPACE_TREE,
+    "free-space": ObjectId.FREE_SPACE_TREE,
+    "tree_log_fixup": ObjectId.TREE_LOG_FIXUP,
+    "tree_log": ObjectId.TREE_LOG,
+    "tree_reloc": ObjectId.TREE_RELOC,
+    "data_reloc": ObjectId.DATA_RELOC_TREE,
+    "block_group": ObjectId.BLOCK_GROUP_TREE,
+    "block-group": ObjectId.BLOCK_GROUP_TREE,
+    "raid_stripe": ObjectId.RAID_STRIPE_TREE,
+    "raid-stripe": ObjectId.RAID_STRIPE_TREE,
+}
+
+_TYPE_NAMES: Final = {int(item_type): item_type.name for item_type in ItemType}
+_TYPES: Final = {name: number for number, name in _TYPE_NAMES.items()}
+_OBJECTID_NAMES: Final = {
+    int(objectid): objectid.name
+    for objectid in ObjectId
+    if objectid.value and objectid is not ObjectId.FIRST_FREE
+}
+_OBJECTIDS: Final = {name: number for number, name in _OBJECTID_NAMES.items()}
+
+
+def item_type_name(number: int) -> str:
+    """Name of an item type, ``UNKNOWN.n`` for one that has none."""
+    return _TYPE_NAMES.get(number, f"UNKNOWN.{number}")
+
+
+def objectid_name(number: int) -> str:
+    """Name of a well-known object, the number itself for others (small negative ones with sign)."""
+    return _OBJECTID_NAMES.get(number, str(number))
+
+
+def _number(text: str, bits: int = 64) -> int:
+    """Parse a number (decimal, 0x, 0o) of `bits` bits; a negative one wraps around."""
+    value = int(text, 0)
+    if not -(1 << (bits - 1)) <= value < 1 << bits:
+        raise ValueError(f"{text} does not fit {bits} bits")
+    return value % (1 << bits)
+
+
+def parse_item_type(text: str) -> int:
+    """Item type from its number or name in any case; a trailing ``_KEY`` may be there.
+
+    Raises
+    ------
+    ValueError
+        When it is neither.
+    """
+    name = text.upper().removeprefix("BTRFS_").removesuffix("_KEY")
+    if name in _TYPES:
+        return _TYPES[name]
+    try:
+        return _number(text, 8)
+    except ValueError:
+        raise ValueError(f"{text!r} is neither an item type nor its number") from None
+
+
+def parse_objectid(text: str) -> int:
+    """Objectid from its number (``-9`` means 2^64 - 9) or the name of a well-known object.
+
+    Raises
+    ------
+    ValueError
+        When it is neither.
+    """
+    name = text.upper().removeprefix("BTRFS_").removesuffix("_OBJECTID")
+    if name in _OBJECTIDS:
+        return _OBJECTIDS[name]
+    try:
+        return _number(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is neither an objectid nor the name of one") from None
+
+
+def parse_tree(text: str) -> int:
+    """Tree from its number or name, as ``btrfs inspect-internal dump-tree -t`` takes them.
+
+    Raises
+    ------
+    ValueError
+        When there is no tree of that name.
+    """
+    name = text.lower().removesuffix("_tree") if text.lower() != "fs_tree" else "fs"
+    if name in _TREES:
+        return _TREES[name]
+    try:
+        return parse_objectid(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is neither a tree id nor the name of a tree") from None
+
+
+def parse_key(text: str) -> Key:
+    """Key from ``objectid,type,offset`` or the same with blanks, each a number or a name.
+
+    Parentheses around it may be there; parts left out at the end are 0.
+
+    Raises
+    ------
+    ValueError
+        When a part is neither a number nor a name.
+    """
+    parts = text.strip().removeprefix("(").removesuffix(")").replace(",", " ").split()
+    if not 1 <= len(parts) <= 3:
+        raise ValueError(f"{text!r} is not a key (objectid,type,offset)")
+    objectid, item_type, offset = [*parts, "0", "0"][:3]
+    return Key(parse_objectid(objectid), parse_item_type(item_type), _number(offset))
