@@ -17,9 +17,7 @@ copies of the chunk items of SYSTEM chunks, in which the chunk tree lies.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 from btrfs_model.errors import UnsupportedError
@@ -32,7 +30,7 @@ from btrfs_model.ondisk.structs import (
     Stripe,
 )
 
-__all__ = ["BLOCK_GROUP_FLAGS", "Chunk", "decode_chunk", "parse_chunk_item", "sort_chunks"]
+__all__ = ["BLOCK_GROUP_FLAGS", "Chunk", "decode_chunk", "parse_chunk_item"]
 
 BLOCK_GROUP_FLAGS: Final = {
     1 << 0: "DATA",
@@ -65,14 +63,14 @@ class Chunk:
         In bytes.
     type : int
         Block group flags, see :data:`BLOCK_GROUP_FLAGS`.
-    stripes : tuple of Stripe
-        1 or 2; each (devid, offset, dev_uuid), offset in bytes of the device.
+    stripes : tuple of int
+        1 or 2 bytes of the device: where each copy starts.
     """
 
     logical: int
     length: int
     type: int
-    stripes: tuple[Stripe, ...]
+    stripes: tuple[int, ...]
 
     @property
     def end(self) -> int:
@@ -123,6 +121,7 @@ def parse_chunk_item(
     block: int = 0,
     slot: int = 0,
     offset: int = 0,
+    devid: int | None = None,
 ) -> Chunk:
     """Make a chunk of the payload of its item.
 
@@ -136,6 +135,8 @@ def parse_chunk_item(
         The image, for errors.
     block, slot, offset : int
         Where the item lies (a leaf of the chunk tree, or a byte of the image), for errors.
+    devid : int, optional
+        The device that the image is; every stripe must lie on it.
 
     Raises
     ------
@@ -143,7 +144,7 @@ def parse_chunk_item(
         When it breaks the rules that the kernel holds a chunk to (``btrfs_check_chunk_valid()``,
         Linux 6.12).
     UnsupportedError
-        For profiles that need several devices.
+        For profiles that need several devices, or a stripe on another device.
     """
     try:
         head, stripes = decode_chunk(payload)
@@ -160,42 +161,10 @@ def parse_chunk_item(
                 raise PayloadError.bad_value(stripe.offset)
     except PayloadError as error:
         raise error.at(path, tree=3, block=block, slot=slot, offset=offset) from None
-    return Chunk(key_offset, head.length, head.type, stripes)
-
-
-def sort_chunks(
-    chunks: Iterable[Chunk], path: str | os.PathLike[str], devid: int | None = None
-) -> list[Chunk]:
-    """Return the chunks by ascending logical address, each once.
-
-    Parameters
-    ----------
-    chunks : iterable of Chunk
-        Those of the superblock and of the chunk tree; the same chunk may come from both.
-    path : str or os.PathLike
-        The image, for errors.
-    devid : int, optional
-        The device that the image is; every stripe must lie on it.
-
-    Raises
-    ------
-    CorruptImageError
-        When chunks overlap.
-    UnsupportedError
-        When a stripe lies on another device.
-    """
-    by_address: dict[int, Chunk] = {}
-    for chunk in chunks:
-        other = [s.devid for s in chunk.stripes if devid is not None and s.devid != devid]
-        if other:
-            raise UnsupportedError(
-                f"{os.fspath(path)}: chunk {chunk.logical} lies on device {other[0]}, but the "
-                f"image is device {devid}; several devices are not supported"
-            )
-        if by_address.setdefault(chunk.logical, chunk) != chunk:
-            raise PayloadError.bad_value(chunk.logical).at(path, tree=3)
-    ordered = [by_address[logical] for logical in sorted(by_address)]
-    for before, after in pairwise(ordered):
-        if before.end > after.logical:
-            raise PayloadError.bad_value(after.logical).at(path, tree=3)
-    return ordered
+    other = [s.devid for s in stripes if devid is not None and s.devid != devid]
+    if other:
+        raise UnsupportedError(
+            f"{os.fspath(path)}: chunk {key_offset} lies on device {other[0]}, but the image is "
+            f"device {devid}; several devices are not supported"
+        )
+    return Chunk(key_offset, head.length, head.type, tuple(s.offset for s in stripes))

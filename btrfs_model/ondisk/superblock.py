@@ -283,7 +283,9 @@ def _system_chunks(
             raise error.at(path, tree=3, offset=start + at) from None
         size = CHUNK_HEAD.size + head.num_stripes * STRIPE.size
         item = array[at + DISK_KEY.size : at + DISK_KEY.size + size]
-        chunk = parse_chunk_item(key.offset, item, path, offset=start + at)
+        chunk = parse_chunk_item(
+            key.offset, item, path, offset=start + at, devid=raw.dev_item.devid
+        )
         if not chunk.type & 2:
             raise _fault(path, lib.BM_BAD_VALUE, start + at, chunk.type)
         chunks.append(chunk)
@@ -335,9 +337,7 @@ _COPIED: Final = [
 ]
 
 
-def read_superblocks(
-    buffer: Payload | mmap, path: str | os.PathLike[str]
-) -> SuperBlock:
+def read_superblocks(buffer: Payload | mmap, path: str | os.PathLike[str]) -> SuperBlock:
     """Find the newest good superblock of an image.
 
     Copies beyond the end of the image or of the device are not looked at; nor do copies count that
