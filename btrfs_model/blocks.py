@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Reading tree blocks in plain Python: the twin of ``native/image.c`` and ``native/cache.c``.
+
+A block is verified as a whole before anything in it is used: the header (checksum, address,
+filesystem), the number of items, the order of keys, and for a leaf that each item's data lies
+inside it, packed from the end without gaps or overlaps. What the parent says (level, generation) is
+compared at each read. A child is always one level below its parent, so no walk goes in circles.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from btrfs_model.counters import current
+from btrfs_model.errors import CorruptImageError, Fault
+from btrfs_model.kernels import lib
+from btrfs_model.ondisk.hashes import csum
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from btrfs_model.image import Image
+
+__all__ = ["HEADER", "ITEM", "KEY_PTR", "Expect", "ReadCache", "read_block", "read_copy"]
+
+HEADER = struct.Struct("<32s16sQQ16sQQIB")
+"""csum, fsid, bytenr, flags, chunk_tree_uuid, generation, owner, nritems, level."""
+ITEM = struct.Struct("<QBQII")
+"""key (objectid, type, offset), offset of the data from byte 101, size of the data."""
+KEY_PTR = struct.Struct("<QBQQQ")
+"""key (objectid, type, offset), blockptr, generation."""
+
+
+class Expect(NamedTuple):
+    """What the parent says of a block; 0 and -1 stand for anything."""
+
+    tree: int = 0
+    generation: int = 0
+    level: int = -1
+
+
+def read_block(image: Image, logical: int, expect: Expect) -> memoryview:
+    """Return the first good copy of a tree block; raise the fault of the first copy otherwise."""
+    try:
+        return read_copy(image, logical, 0, expect)
+    except CorruptImageError as first:
+        chunk = image.chunk_at(logical)
+        for copy in range(1, len(chunk.stripes) if chunk else 0):
+            try:
+                block = read_copy(image, logical, copy, expect)
+            except CorruptImageError:
+                continue
+            image.repaired_by_twin += 1
+            return block
+        raise first
+
+
+def read_copy(image: Image, logical: int, copy: int, expect: Expect) -> memoryview:
+    """Return one copy of a tree block, verified."""
+
+    def fail(code: int, slot: int = 0, found: int = 0, wanted: int = 0) -> CorruptImageError:
+        return CorruptImageError(
+            image.path, Fault(code, expect.tree, logical, slot, physical, found, wanted)
+        )
+
+    physical = 0
+    if logical % image.sectorsize:
+        raise fail(lib.BM_UNALIGNED, found=logical)
+    try:
+        physical, contiguous = image.map(logical, copy)
+    except CorruptImageError as error:
+        raise fail(error.fault.code, 0, error.fault.found, error.fault.wanted) from None
+    if contiguous < image.nodesize:
+        raise fail(lib.BM_PAST_END, 0, physical + image.nodesize, physical + contiguous)
+    block = image.view[physical : physical + image.nodesize]
+    stored, fsid, bytenr, _, _, generation, _, nritems, level = HEADER.unpack_from(block)
+    computed = csum(image.superblock.csum_type, block[32:])
+    if stored[: len(computed)] != computed:
+        raise fail(
+            lib.BM_BAD_CSUM,
+            found=int.from_bytes(stored[: min(8, len(computed))], "little"),
+            wanted=int.from_bytes(computed[:8], "little"),
+        )
+    if bytenr != logical:
+        raise fail(lib.BM_BAD_BYTENR, found=bytenr, wanted=logical)
+    if fsid != image.superblock.tree_fsid:
+        raise fail(lib.BM_BAD_FSID)
+    if level >= lib.BTRFS_MAX_LEVEL:
+        raise fail(lib.BM_BAD_LEVEL, found=level, wanted=lib.BTRFS_MAX_LEVEL - 1)
+    room = (image.nodesize - HEADER.size) // (KEY_PTR.size if level else ITEM.size)
+    if nritems > room or (level and not nritems):
+        raise fail(lib.BM_BAD_NRITEMS, found=nritems, wanted=room)
+    _verify_slots(image, block, level, nritems, fail)
+    if expect.level >= 0 and level != expect.level:
+        raise fail(lib.BM_BAD_LEVEL, found=level, wanted=expect.level)
+    if expect.generation and generation != expect.generation:
+        raise fail(lib.BM_BAD_GENERATION, found=generation, wanted=expect.generation)
+    return block
+
+
+def _verify_slots(image, block, level, nritems, fail) -> None:  # type: ignore[no-untyped-def]
+    """Keys ascend; pointers are addresses of blocks; the data of items is packed from the end."""
+    before = (-1, 0, 0)
+    end = image.nodesize - HEADER.size
+    for slot in range(nritems):
+        if level:
+            *key, blockptr, _ = KEY_PTR.unpack_from(block, HEADER.size + slot * KEY_PTR.size)
+        else:
+            *key, offset, size = ITEM.unpack_from(block, HEADER.size + slot * ITEM.size)
+        if tuple(key) <= before:
+            raise fail(lib.BM_BAD_KEY_ORDER, slot)
+        before = tuple(key)
+        if level:
+            if not blockptr or blockptr % image.sectorsize:
+                raise fail(lib.BM_BAD_BLOCKPTR, slot, blockptr)
+        else:
+            if offset + size != end or offset < (slot + 1) * ITEM.size:
+                raise fail(lib.BM_BAD_ITEM_RANGE, slot, offset + size, end)
+            end = offset
+    if not level and end < nritems * ITEM.size:
+        raise fail(lib.BM_BAD_ITEM_RANGE, nritems - 1, end, nritems * ITEM.size)
+
+
+class ReadCache:
+    """The extent buffers of a cold kernel: which blocks were read so far, and in which order.
+
+    Attributes
+    ----------
+    reads : list of tuple
+        (logical, generation, level, ahead), in the order of submission.
+    """
+
+    def __init__(self, cached: Iterable[int]) -> None:
+        self.held = set(cached)
+        self.reads: list[tuple[int, int, int, bool]] = []
+
+    def submit(self, logical: int, generation: int, level: int, ahead: bool) -> None:
+        """Read a block unless it is there; from now on it counts as cached."""
+        if logical in self.held:
+            return
+        self.held.add(logical)
+        self.reads.append((logical, generation, level, ahead))
+        current().count("submit_bio")

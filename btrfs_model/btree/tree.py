@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""One b-tree of an image: search it, iterate over it, scan it into columns, walk its blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from btrfs_model.blocks import HEADER, ITEM, KEY_PTR, Expect, read_block
+from btrfs_model.btree import search
+from btrfs_model.btree.search import Path, Reada
+from btrfs_model.counters import current
+from btrfs_model.errors import new_fault, raise_fault
+from btrfs_model.kernels import ffi, lib, use_python
+from btrfs_model.ondisk.keys import Key
+
+if TYPE_CHECKING:
+    from btrfs_model.image import Image
+
+__all__ = ["MAX_KEY", "MIN_KEY", "Block", "Item", "Reada", "Tree"]
+
+MIN_KEY = (0, 0, 0)
+MAX_KEY = (2**64 - 1, 255, 2**64 - 1)
+RawKey = tuple[int, int, int]
+
+
+class Item(NamedTuple):
+    """An item of a leaf.
+
+    Attributes
+    ----------
+    key : Key
+        objectid, type, offset.
+    data : memoryview
+        The payload, in the image itself.
+    block : int
+        Logical address of the leaf.
+    slot : int
+        Place in the leaf.
+    """
+
+    key: Key
+    data: memoryview
+    block: int
+    slot: int
+
+
+class Block(NamedTuple):
+    """A tree block as an in-order walk meets it.
+
+    Attributes
+    ----------
+    logical, generation, owner, flags, level, nritems
+        As in its header.
+    parent, parent_slot : int
+        Address of the node that points at it (0: the root) and the slot there.
+    first : Key
+        Its first key; zeros in an empty root.
+    used : int
+        Bytes used after the header.
+    """
+
+    logical: int
+    generation: int
+    owner: int
+    flags: int
+    level: int
+    nritems: int
+    parent: int
+    parent_slot: int
+    first: Key
+    used: int
+
+
+class Tree:
+    """A b-tree, given by its root.
+
+    Parameters
+    ----------
+    image : Image
+        Where the blocks are.
+    objectid : int
+        The tree's id, for errors and readers; blocks shared with a snapshot may have another owner.
+    bytenr, generation, level : int
+        Of the root block, from the root item (or the superblock).
+    """
+
+    def __init__(
+        self, image: Image, objectid: int, bytenr: int, generation: int, level: int
+    ) -> None:
+        self.image = image
+        self.objectid = objectid
+        self.bytenr = bytenr
+        self.generation = generation
+        self.level = level
+
+    def __repr__(self) -> str:
+        return f"Tree({self.objectid}, bytenr={self.bytenr}, level={self.level})"
+
+    def root(self) -> ffi.CData:
+        """Return the tree as a ``struct bm_root`` for the C kernels, counting where we count."""
+        self.image.count_here()
+        return ffi.new(
+            "struct bm_root *",
+            {
+                "image": self.image.handle,
+                "objectid": self.objectid,
+                "bytenr": self.bytenr,
+                "generation": self.generation,
+                "level": self.level,
+            },
+        )
+
+    # --------------------------------------------------------------------- one item ---------
+
+    def get(self, key: RawKey) -> Item | None:
+        """Return the item with exactly this key, or None."""
+        item = self.first(key)
+        return item if item is not None and item.key == key else None
+
+    def first(self, key: RawKey = MIN_KEY) -> Item | None:
+        """Return the first item whose key is not less than `key`, or None."""
+        return self._find(key, find_higher=True)
+
+    def last(self, key: RawKey = MAX_KEY) -> Item | None:
+        """Return the last item whose key is not greater than `key`, or None."""
+        return self._find(key, find_higher=False)
+
+    def _find(self, key: RawKey, *, find_higher: bool) -> Item | None:
+        if use_python():
+            path = Path()
+            found = search.search_slot_for_read(self, key, path, find_higher=find_higher)
+            return self._item(path.leaf, path.slots[0]) if found else None
+        raw_path = ffi.new("struct bm_path *")
+        if self._search_for_read(key, find_higher, raw_path):
+            return self._item(self._view(raw_path.node[0]), raw_path.slot[0])
+        return None
+
+    def _search_for_read(self, key: RawKey, find_higher: bool, path: ffi.CData) -> bool:
+        fault = new_fault()
+        ret = lib.bm_search_slot_for_read(self.root(), _raw(key), find_higher, path, fault)
+        if ret < 0:
+            raise_fault(self.image.path, fault)
+        return ret == 0
+
+    def _view(self, block: ffi.CData) -> memoryview:
+        start = block - self.image._bytes
+        return self.image.view[start : start + self.image.nodesize]
+
+    @staticmethod
+    def _item(leaf: memoryview, slot: int) -> Item:
+        objectid, kind, offset, at, size = ITEM.unpack_from(leaf, HEADER.size + slot * ITEM.size)
+        start = HEADER.size + at
+        bytenr = int.from_bytes(leaf[48:56], "little")
+        return Item(Key(objectid, kind, offset), leaf[start : start + size], bytenr, slot)
+
+    # ------------------------------------------------------------------- many items ---------
+
+    def items(
+        self, min_key: RawKey = MIN_KEY, max_key: RawKey = MAX_KEY, *, reverse: bool = False
+    ) -> Iterator[Item]:
+        """Iterate over the items with ``min_key <= key <= max_key``, in either direction.
+
+        Yields
+        ------
+        Item
+            In key order, or against it with `reverse`.
+        """
+        if use_python():
+            yield from self._items_twin(min_key, max_key, reverse)
+            return
+        path = ffi.new("struct bm_path *")
+        root, fault = self.root(), new_fault()
+        step = lib.bm_prev_leaf if reverse else lib.bm_next_leaf
+        more = self._search_for_read(max_key if reverse else min_key, not reverse, path)
+        while more:
+            leaf = self._view(path.node[0])
+            start, count = path.slot[0], search.nritems(leaf)
+            for slot in range(start, -1, -1) if reverse else range(start, count):
+                item = self._item(leaf, slot)
+                if item.key < min_key or item.key > max_key:
+                    return
+                yield item
+            self.image.count_here()
+            ret = step(root, path, fault)
+            if ret < 0:
+                raise_fault(self.image.path, fault)
+            more = ret == 0
+
+    def _items_twin(self, min_key: RawKey, max_key: RawKey, reverse: bool) -> Iterator[Item]:
+        path = Path()
+        step = search.prev_leaf if reverse else search.next_leaf
+        more = search.search_slot_for_read(
+            self, max_key if reverse else min_key, path, find_higher=not reverse
+        )
+        while more:
+            leaf, start = path.leaf, path.slots[0]
+            for slot in range(start, -1, -1) if reverse else range(start, search.nritems(leaf)):
+                item = self._item(leaf, slot)
+                if item.key < min_key or item.key > max_key:
+                    return
+                yield item
+            more = step(self, path)
+
+    def scan(self, min_key: RawKey = MIN_KEY, max_key: RawKey = MAX_KEY) -> dict[str, npt.NDArray]:  # type: ignore[type-arg]
+        """Gather the items with ``min_key <= key <= max_key`` into columns.
+
+        Returns
+        -------
+        dict of numpy.ndarray
+            Arrays of one length, in key order: ``objectid``, ``type``, ``offset`` (the key),
+            ``block`` (logical address of the leaf), ``slot``, ``position`` (byte of the image at
+            which the payload starts) and ``size`` (of the payload, bytes).
+        """
+        if use_python():
+            return self._scan_twin(min_key, max_key)
+        low, high, fault = _raw(min_key), _raw(max_key), new_fault()
+        root = self.root()
+        bound = lib.bm_scan_bound(root, low, high, fault)
+        if bound < 0:
+            raise_fault(self.image.path, fault)
+        columns = {name: np.empty(bound, dtype) for name, dtype in _COLUMNS}
+        raw = ffi.new("struct bm_columns *")
+        for name, array in columns.items():
+            setattr(raw, name, ffi.cast(f"{array.dtype}_t *", array.ctypes.data))
+        count = lib.bm_scan(root, low, high, raw, bound, fault)
+        if count < 0:
+            raise_fault(self.image.path, fault)
+        return {name: array[:count] for name, array in columns.items()}
+
+    def _scan_twin(self, min_key: RawKey, max_key: RawKey) -> dict[str, npt.NDArray]:  # type: ignore[type-arg]
+        rows = []
+        work = current()
+        path = Path()
+        more = search.search_slot(self, min_key, path) or path.slots[0] < search.nritems(path.leaf)
+        more = more or search.next_leaf(self, path)
+        # the bound that the C kernel computes beforehand is a walk of its own
+        while more:
+            work.count("leaves_visited")
+            leaf = path.leaf
+            bytenr = int.from_bytes(leaf[48:56], "little")
+            physical = self._physical(leaf)
+            for slot in range(path.slots[0], search.nritems(leaf)):
+                objectid, kind, offset, at, size = ITEM.unpack_from(
+                    leaf, HEADER.size + slot * ITEM.size
+                )
+                if (objectid, kind, offset) > max_key:
+                    more = False
+                    break
+                rows.append(
+                    (objectid, kind, offset, bytenr, slot, physical + HEADER.size + at, size)
+                )
+            more = more and search.next_leaf(self, path)
+        work.count("items_visited", len(rows))
+        table = list(zip(*rows, strict=True)) if rows else [[]] * len(_COLUMNS)
+        return {
+            name: np.array(column, dtype)
+            for (name, dtype), column in zip(_COLUMNS, table, strict=True)
+        }
+
+    def _physical(self, block: memoryview) -> int:
+        """Return the byte of the image at which a block lies that was read from it."""
+        whole = np.frombuffer(self.image.view, np.uint8)
+        part = np.frombuffer(block, np.uint8)
+        return int(part.ctypes.data - whole.ctypes.data)
+
+    # ----------------------------------------------------------------------- blocks ---------
+
+    def blocks(self, min_level: int = 0) -> list[Block]:
+        """Walk the tree blocks in order, each node before its children.
+
+        Parameters
+        ----------
+        min_level : int
+            1 leaves the leaves out (and does not read them).
+        """
+        if use_python():
+            return list(self._blocks_twin(min_level))
+        root, fault = self.root(), new_fault()
+        capacity = 256
+        while True:
+            rows = ffi.new("struct bm_block[]", capacity)
+            count = lib.bm_walk_blocks(root, min_level, rows, capacity, fault)
+            if count < 0:
+                raise_fault(self.image.path, fault)
+            if count <= capacity:
+                break
+            capacity = count
+        return [
+            Block(
+                row.logical,
+                row.generation,
+                row.owner,
+                row.flags,
+                row.level,
+                row.nritems,
+                row.parent,
+                row.parent_slot,
+                Key(row.first.objectid, row.first.type, row.first.offset),
+                row.used,
+            )
+            for row in (rows[i] for i in range(count))
+        ]
+
+    def _blocks_twin(self, min_level: int) -> Iterator[Block]:
+        root = read_block(self.image, self.bytenr, Expect(self.objectid, self.generation, self.level))
+        stack = [(root, 0, 0)]
+        while stack:
+            block, parent, parent_slot = stack.pop()
+            _, _, bytenr, flags, _, generation, owner, count, level = HEADER.unpack_from(block)
+            current().count("nodes_visited" if level else "leaves_visited")
+            used = count * (KEY_PTR.size if level else ITEM.size)
+            if count and not level:
+                *_, last, _ = ITEM.unpack_from(block, HEADER.size + (count - 1) * ITEM.size)
+                used += self.image.nodesize - HEADER.size - last
+            first = Key(*search.key_at(block, 0)) if count else Key(0, 0, 0)
+            yield Block(
+                bytenr, generation, owner, flags, level, count, parent, parent_slot, first, used
+            )
+            if level > min_level:
+                stack += [
+                    (search._child(self, block, slot), bytenr, slot) for slot in reversed(range(count))
+                ]
+
+    def frame(self, min_key: RawKey = MIN_KEY, max_key: RawKey = MAX_KEY) -> pd.DataFrame:
+        """Return :meth:`scan` as a DataFrame."""
+        return pd.DataFrame(self.scan(min_key, max_key))
+
+
+_COLUMNS: tuple[tuple[str, type[np.generic]], ...] = (
+    ("objectid", np.uint64),
+    ("type", np.uint8),
+    ("offset", np.uint64),
+    ("block", np.uint64),
+    ("slot", np.uint16),
+    ("position", np.uint64),
+    ("size", np.uint32),
+)
+
+
+def _raw(key: RawKey) -> ffi.CData:
+    return ffi.new("struct bm_key *", {"objectid": key[0], "type": key[1], "offset": key[2]})

@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The one store of blocks: an image of a btrfs device, mapped into memory.
+
+An :class:`Image` knows the superblock and the chunk map, and hands out verified tree blocks and the
+bytes of data extents. It is opened read-only by mmap, so it takes as much memory as is looked at,
+and the kernel may drop those pages again.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from bisect import bisect_right
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from btrfs_model import blocks
+from btrfs_model.counters import current
+from btrfs_model.errors import CorruptImageError, Fault, new_fault, raise_fault
+from btrfs_model.kernels import ffi, lib, use_python
+from btrfs_model.ondisk.chunks import Chunk, parse_chunk_item
+from btrfs_model.ondisk.superblock import SuperBlock, read_superblocks
+
+__all__ = ["Image", "Read"]
+
+_CHUNK_ITEM = lib.BTRFS_CHUNK_ITEM_KEY
+_MAX = 2**64 - 1
+
+
+class Read(NamedTuple):
+    """One read of a tree block by a kernel that started with an empty cache."""
+
+    logical: int
+    generation: int
+    level: int
+    ahead: bool
+
+
+class Image:
+    """A btrfs device in memory: superblock, chunk map, verified tree blocks.
+
+    Use :meth:`open`; as a context manager it closes the mapping.
+
+    Attributes
+    ----------
+    path : str
+        Name used in errors.
+    buffer : mmap.mmap or buffer
+        All bytes of the device.
+    superblock : SuperBlock
+        The newest valid copy.
+    chunks : list of Chunk
+        The chunk map, ascending by logical address.
+    nodesize, sectorsize : int
+        Bytes.
+    """
+
+    def __init__(self, buffer: mmap.mmap | bytes | bytearray, path: str = "<memory>") -> None:
+        self.path = path
+        self.buffer = buffer
+        self.view = memoryview(buffer)
+        self.superblock: SuperBlock = read_superblocks(self.view, path)
+        self.nodesize = self.superblock.nodesize
+        self.sectorsize = self.superblock.sectorsize
+        if len(self.view) < self.superblock.dev_item.total_bytes:
+            raise CorruptImageError(
+                path,
+                Fault(
+                    lib.BM_PAST_END,
+                    found=self.superblock.dev_item.total_bytes,
+                    wanted=len(self.view),
+                ),
+            )
+        self._bytes = ffi.from_buffer("uint8_t[]", buffer)
+        self.handle = ffi.gc(
+            lib.bm_image_create(
+                self._bytes,
+                len(self.view),
+                self.nodesize,
+                self.sectorsize,
+                self.superblock.csum_type,
+                self.superblock.tree_fsid,
+            ),
+            lib.bm_image_destroy,
+        )
+        if not self.handle:
+            raise MemoryError(f"{path}: no memory for the state of the image")
+        self.reads: blocks.ReadCache | None = None
+        self._cold = False
+        self.repaired_by_twin = 0
+        self._set_chunks(self.superblock.sys_chunks)
+        self._set_chunks(self._read_chunk_tree())
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """Map an image file read-only.
+
+        Parameters
+        ----------
+        path : str or os.PathLike
+            File or block device.
+
+        Raises
+        ------
+        CorruptImageError
+            When it is truncated, has no valid superblock or a broken chunk tree.
+        UnsupportedError
+            For a filesystem that the model does not handle (named).
+        OSError
+            When the file cannot be read.
+        """
+        name = os.fspath(path)
+        with Path(name).open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            if not size:
+                raise CorruptImageError(name, Fault(lib.BM_PAST_END, found=65536))
+            mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        return cls(mapping, name)
+
+    def close(self) -> None:
+        """Give the mapping back; the image cannot be used any more."""
+        self.handle = ffi.gc(self.handle, None) and lib.bm_image_destroy(self.handle)
+        ffi.release(self._bytes)
+        self.view.release()
+        if isinstance(self.buffer, mmap.mmap):
+            self.buffer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------------------ chunks --
+
+    def _set_chunks(self, chunks: Iterable[Chunk]) -> None:
+        self.chunks = sorted(chunks, key=lambda chunk: chunk.logical)
+        for before, chunk in zip(self.chunks, self.chunks[1:], strict=False):
+            if before.logical + before.length > chunk.logical:
+                raise CorruptImageError(
+                    self.path, Fault(lib.BM_BAD_VALUE, tree=3, found=chunk.logical)
+                )
+        self._chunk_starts = [chunk.logical for chunk in self.chunks]
+        table = ffi.new("struct bm_chunk[]", len(self.chunks))
+        for row, chunk in zip(table, self.chunks, strict=True):
+            row.logical, row.length, row.type = chunk.logical, chunk.length, chunk.type
+            row.copies = len(chunk.stripes)
+            for copy, stripe in enumerate(chunk.stripes):
+                row.physical[copy] = stripe.offset
+        fault = new_fault()
+        if lib.bm_image_set_chunks(self.handle, table, len(self.chunks), fault) < 0:
+            raise_fault(self.path, fault)
+
+    def _read_chunk_tree(self) -> list[Chunk]:
+        from btrfs_model.btree.tree import Tree
+
+        tree = Tree(
+            self,
+            lib.BTRFS_CHUNK_TREE_OBJECTID,
+            self.superblock.chunk_root,
+            self.superblock.chunk_root_generation,
+            self.superblock.chunk_root_level,
+        )
+        return [
+            parse_chunk_item(item.key.offset, item.data, self.path)
+            for item in tree.items((256, _CHUNK_ITEM, 0), (256, _CHUNK_ITEM, _MAX))
+        ]
+
+    def chunk_at(self, logical: int) -> Chunk | None:
+        """Return the chunk that holds a logical address, or None."""
+        index = bisect_right(self._chunk_starts, logical) - 1
+        if index < 0:
+            return None
+        chunk = self.chunks[index]
+        return chunk if logical < chunk.logical + chunk.length else None
+
+    def map(self, logical: int, copy: int = 0) -> tuple[int, int]:
+        """Translate a logical address.
+
+        Parameters
+        ----------
+        logical : int
+            Address in the filesystem's address space.
+        copy : int
+            Which copy of a chunk with several (DUP, RAID1).
+
+        Returns
+        -------
+        physical : int
+            Byte of the image.
+        contiguous : int
+            Bytes that follow from there in the same chunk and inside the image.
+
+        Raises
+        ------
+        CorruptImageError
+            When no chunk holds the address or the chunk lies beyond the end of the image.
+        """
+        chunk = self.chunk_at(logical)
+        if chunk is None or copy >= len(chunk.stripes):
+            raise CorruptImageError(self.path, Fault(lib.BM_UNMAPPED, found=logical))
+        within = logical - chunk.logical
+        physical = chunk.stripes[copy].offset + within
+        if physical >= len(self.view):
+            raise CorruptImageError(
+                self.path, Fault(lib.BM_PAST_END, found=physical, wanted=len(self.view))
+            )
+        return physical, min(chunk.length - within, len(self.view) - physical)
+
+    def data(self, logical: int, length: int, copy: int = 0) -> memoryview:
+        """Bytes of a data extent, unverified, without copying them.
+
+        Raises
+        ------
+        CorruptImageError
+            When the range leaves its chunk or the image.
+        """
+        physical, contiguous = self.map(logical, copy)
+        if contiguous < length:
+            raise CorruptImageError(
+                self.path,
+                Fault(lib.BM_PAST_END, found=physical + length, wanted=physical + contiguous),
+            )
+        return self.view[physical : physical + length]
+
+    # -------------------------------------------------------------------------- tree blocks --
+
+    def block(
+        self, logical: int, *, level: int = -1, generation: int = 0, tree: int = 0
+    ) -> memoryview:
+        """Return a verified tree block, from its second copy where the first is bad.
+
+        Parameters
+        ----------
+        logical : int
+            Address of the block.
+        level, generation : int
+            What the parent says; -1 and 0 for any.
+        tree : int
+            Objectid of the tree, for errors.
+
+        Returns
+        -------
+        memoryview
+            `nodesize` bytes.
+
+        Raises
+        ------
+        CorruptImageError
+            When every copy is bad; the fault is that of the first.
+        """
+        expect = blocks.Expect(tree, generation, level)
+        if use_python():
+            return blocks.read_block(self, logical, expect)
+        fault = new_fault()
+        pointer = lib.bm_image_block(
+            self.handle, logical, ffi.new("struct bm_expect *", expect), fault
+        )
+        if not pointer:
+            raise_fault(self.path, fault)
+        start = pointer - self._bytes
+        return self.view[start : start + self.nodesize]
+
+    def verify_copy(
+        self, logical: int, copy: int, *, level: int = -1, generation: int = 0, tree: int = 0
+    ) -> None:
+        """Verify one copy of a tree block, even where it was verified before.
+
+        Raises
+        ------
+        CorruptImageError
+            When that copy is bad.
+        """
+        expect = blocks.Expect(tree, generation, level)
+        if use_python():
+            blocks.read_copy(self, logical, copy, expect)
+            return
+        fault = new_fault()
+        if (
+            lib.bm_image_verify_copy(
+                self.handle, logical, copy, ffi.new("struct bm_expect *", expect), fault
+            )
+            < 0
+        ):
+            raise_fault(self.path, fault)
+
+    @property
+    def repaired(self) -> int:
+        """How many tree blocks were read from their second copy because the first was bad."""
+        return lib.bm_image_repaired(self.handle) + self.repaired_by_twin
+
+    def count_here(self) -> None:
+        """Have the C kernels count in the counters of the innermost ``counting()``."""
+        lib.bm_image_set_work(self.handle, current().pointer)
+
+    # ------------------------------------------------------------------- the cold cache ------
+
+    def start_cold(self, cached: Iterable[int] = ()) -> None:
+        """Model the cache of a kernel that just mounted: from now on reads are recorded.
+
+        Parameters
+        ----------
+        cached : iterable of int
+            Logical addresses of the tree blocks that are in memory already.
+        """
+        addresses = list(cached)
+        self.reads = blocks.ReadCache(addresses)
+        self._cold = True
+        fault = new_fault()
+        if lib.bm_image_cache_start(self.handle, addresses, len(addresses), fault) < 0:
+            raise_fault(self.path, fault)
+
+    def stop_cold(self) -> list[Read]:
+        """End the model of a cold cache and return the reads of tree blocks, in order."""
+        count = ffi.new("size_t *")
+        rows = lib.bm_image_cache_reads(self.handle, count)
+        reads = [
+            Read(row.logical, row.generation, row.level, bool(row.ahead))
+            for row in (rows[i] for i in range(count[0]))
+        ]
+        reads += [Read(*row) for row in (self.reads.reads if self.reads else ())]
+        lib.bm_image_cache_stop(self.handle)
+        self.reads = None
+        self._cold = False
+        return reads
