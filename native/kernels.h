@@ -30,27 +30,28 @@ enum bm_code {
 	BM_OK = 0,
 	BM_NOMEM = -1,
 	/* reading a tree block */
-	BM_UNMAPPED = -2,       /* no chunk holds this logical address: found = address */
-	BM_PAST_END = -3,       /* the chunk lies beyond the end of the image: found = physical */
-	BM_UNALIGNED = -4,      /* a block address that is not a multiple of the sector size */
-	BM_BAD_CSUM = -5,       /* found/wanted = first 8 bytes of the checksums */
-	BM_BAD_BYTENR = -6,     /* header.bytenr differs from the address read */
-	BM_BAD_FSID = -7,       /* header.fsid is not the filesystem's */
-	BM_BAD_LEVEL = -8,      /* header.level differs from what the parent implies */
-	BM_BAD_GENERATION = -9, /* header.generation differs from the pointer's */
-	BM_BAD_NRITEMS = -10,   /* more items than fit, or an empty node */
-	BM_BAD_KEY_ORDER = -11, /* keys of the block do not ascend: slot = the offender */
+	BM_UNMAPPED = -2,	 /* no chunk holds this logical address: found = address */
+	BM_PAST_END = -3,	 /* the chunk lies beyond the end of the image: found = physical */
+	BM_UNALIGNED = -4,	 /* a block address that is not a multiple of the sector size */
+	BM_BAD_CSUM = -5,	 /* found/wanted = first 8 bytes of the checksums */
+	BM_BAD_BYTENR = -6,	 /* header.bytenr differs from the address read */
+	BM_BAD_FSID = -7,	 /* header.fsid is not the filesystem's */
+	BM_BAD_LEVEL = -8,	 /* header.level differs from what the parent implies */
+	BM_BAD_GENERATION = -9,	 /* header.generation differs from the pointer's */
+	BM_BAD_NRITEMS = -10,	 /* more items than fit, or an empty node */
+	BM_BAD_KEY_ORDER = -11,	 /* keys of the block do not ascend: slot = the offender */
 	BM_BAD_ITEM_RANGE = -12, /* item data outside the leaf, overlapping or with gaps */
-	BM_BAD_BLOCKPTR = -13,  /* a node points at address 0 or an unaligned one */
-	BM_BAD_FIRST_KEY = -14, /* first key differs from the key in the parent */
-	BM_BAD_OWNER = -15,     /* header.owner is not this tree */
+	BM_BAD_BLOCKPTR = -13,	 /* a node points at address 0 or an unaligned one */
+	BM_BAD_FIRST_KEY = -14,	 /* first key differs from the key in the parent */
+	BM_BAD_OWNER = -15,	 /* header.owner is not this tree */
+	BM_BAD_MAGIC = -16,	 /* no superblock where one must be */
 	/* reading an item */
 	BM_BAD_ITEM_SIZE = -20, /* payload too short for its type: found = size, wanted = minimum */
-	BM_BAD_VALUE = -21,     /* a field holds what no kernel writes: found = value */
-	BM_NOT_FOUND = -22,     /* an item that must exist does not */
-	BM_LOOP = -23,          /* a walk came back to where it had been */
+	BM_BAD_VALUE = -21,	/* a field holds what no kernel writes: found = value */
+	BM_NOT_FOUND = -22,	/* an item that must exist does not */
+	BM_LOOP = -23,		/* a walk came back to where it had been */
 	/* file data */
-	BM_BAD_DATA = -30,      /* compressed bytes that do not decompress */
+	BM_BAD_DATA = -30,	/* compressed bytes that do not decompress */
 	BM_BAD_DATA_CSUM = -31, /* a data sector whose checksum differs */
 	/* streams: offset = byte of the stream */
 	BM_STREAM_TRUNCATED = -40,
@@ -58,9 +59,15 @@ enum bm_code {
 	BM_STREAM_BAD_VERSION = -42,
 	BM_STREAM_BAD_CRC = -43,
 	BM_STREAM_BAD_COMMAND = -44,
-	BM_STREAM_BAD_ATTRIBUTE = -45,
+	BM_STREAM_BAD_ATTRIBUTE = -45, /* slot = the attribute, here and in the following */
+	BM_STREAM_BAD_LENGTH = -46,    /* an attribute goes on past the end of its command */
+	BM_STREAM_BAD_SIZE = -47,      /* a value of another size than its type has */
+	BM_STREAM_MISSING = -48,       /* a mandatory attribute is not there */
+	BM_STREAM_TWICE = -49,	       /* an attribute is there twice */
+	BM_STREAM_LONG_PATH = -60,     /* a path that does not fit into PATH_MAX */
+	BM_STREAM_BAD_TIME = -61,      /* a time that has no date */
 	/* the world outside */
-	BM_ERRNO = -50, /* the kernel would return this errno here: found = errno */
+	BM_ERRNO = -50,	   /* the kernel would return this errno here: found = errno */
 	BM_CALLBACK = -51, /* a callback of the caller failed */
 };
 
@@ -68,8 +75,8 @@ enum bm_code {
 struct bm_fault {
 	int32_t code;
 	uint32_t slot;
-	uint64_t tree;   /* objectid of the tree */
-	uint64_t block;  /* logical address of the tree block */
+	uint64_t tree;	 /* objectid of the tree */
+	uint64_t block;	 /* logical address of the tree block */
 	uint64_t offset; /* byte in the image, the stream or the file */
 	uint64_t found;
 	uint64_t wanted;
@@ -148,9 +155,9 @@ int bm_image_map(const struct bm_image *image, uint64_t logical, int copy, uint6
 		 uint64_t *contiguous, struct bm_fault *fault);
 /* What the parent says of a block. */
 struct bm_expect {
-	uint64_t tree;       /* named in faults */
+	uint64_t tree;	     /* named in faults */
 	uint64_t generation; /* 0: any */
-	int32_t level;       /* -1: any */
+	int32_t level;	     /* -1: any */
 };
 /* Verify one copy of a tree block and nothing else: what `check` does for every copy. */
 int bm_image_verify_copy(struct bm_image *image, uint64_t logical, int copy,
@@ -230,10 +237,10 @@ struct bm_columns {
 	uint64_t *objectid;
 	uint8_t *type;
 	uint64_t *offset;
-	uint64_t *block;    /* logical address of the leaf */
+	uint64_t *block; /* logical address of the leaf */
 	uint16_t *slot;
 	uint64_t *position; /* byte of the image at which the payload starts */
-	uint32_t *size;     /* of the payload */
+	uint32_t *size;	    /* of the payload */
 };
 /*
  * Number of items in the leaves that may hold keys of [min, max]: an upper bound for the capacity
@@ -294,5 +301,73 @@ void bm_compare_destroy(struct bm_compare *compare);
 /* Up to `capacity` further differences; 0 at the end. */
 int64_t bm_compare_next(struct bm_compare *compare, struct bm_difference *differences,
 			size_t capacity, struct bm_fault *fault);
+
+/* --------------------------------------------------------------------------------- streams -- */
+
+/*
+ * The format of send streams stands in btrfs_model/ondisk/stream.py; these tables say the same
+ * (tests/test_stream_format.py compares them). The number is the index; number 0 is no command and
+ * no attribute, of a version that does not exist.
+ */
+struct bm_stream_command_rule {
+	uint64_t mandatory; /* attributes that it must have: bit = number */
+	uint32_t version;   /* of the stream that first had it */
+};
+struct bm_stream_attribute_rule {
+	int32_t size; /* of a value in bytes; -1: any */
+	uint32_t version;
+};
+extern const struct bm_stream_command_rule bm_stream_command_rules[27];
+extern const struct bm_stream_attribute_rule bm_stream_attribute_rules[36];
+
+/* The commands of a part of a stream, and their attributes, as columns. */
+struct bm_stream_columns {
+	uint64_t *offset; /* byte of the buffer at which the command's header starts */
+	uint32_t *length; /* of what follows the header */
+	uint16_t *type;
+	uint16_t *version; /* of the stream header before it */
+	uint64_t *first;   /* row of the first attribute; has capacity + 1 entries */
+	uint16_t *attribute_type;
+	uint64_t *attribute_offset; /* byte of the buffer at which the value starts */
+	uint32_t *attribute_length;
+	uint64_t capacity;
+	uint64_t attribute_capacity; /* at least 35: as many as one command can have */
+};
+
+/* How far a stream has been read. */
+struct bm_stream_position {
+	uint64_t offset;  /* byte of the buffer of the next header or command */
+	uint64_t wanted;  /* bytes from there on that the next step needs, when there are fewer */
+	uint32_t version; /* 0: a stream header has to come next */
+	uint32_t ended;	  /* the last command was END */
+};
+
+/*
+ * Read commands from `position` on until a column is full or the buffer has no whole command
+ * left, verify them (lengths, CRC, versions, sizes of values, mandatory attributes) and return how
+ * many. The bytes after the buffer's end are read later, or there are none (`last`). What is wrong
+ * with a command is reported once it is the first to be read: commands before it are handed out.
+ */
+int64_t bm_stream_index(const uint8_t *data, uint64_t size, int last,
+			struct bm_stream_position *position,
+			const struct bm_stream_columns *columns, struct bm_fault *fault);
+
+/*
+ * Commands as lines of text in the form of `btrfs receive --dump`. It remembers the subvolume that
+ * paths belong to, so one text serves one stream from its start. Times are local: the caller has
+ * called tzset(). With `escape_all` the lines are those of btrfs-progs 6.9.1 and later, otherwise
+ * those of the versions before.
+ */
+struct bm_stream_text;
+struct bm_stream_text *bm_stream_text_create(int escape_all);
+void bm_stream_text_destroy(struct bm_stream_text *text);
+/*
+ * Write the lines of the commands [from, to) that fit into `out` (any one fits into 4 MiB); returns
+ * how many, `used` says how many bytes that is. Faults as with bm_stream_index.
+ */
+int64_t bm_stream_text_lines(struct bm_stream_text *text, const uint8_t *data,
+			     const struct bm_stream_columns *columns, uint64_t from, uint64_t to,
+			     uint8_t *out, uint64_t capacity, uint64_t *used,
+			     struct bm_fault *fault);
 
 #endif
