@@ -153,7 +153,7 @@ class Image:
             row.logical, row.length, row.type = chunk.logical, chunk.length, chunk.type
             row.copies = len(chunk.stripes)
             for copy, stripe in enumerate(chunk.stripes):
-                row.physical[copy] = stripe.offset
+                row.physical[copy] = stripe
         fault = new_fault()
         if lib.bm_image_set_chunks(self.handle, table, len(self.chunks), fault) < 0:
             raise_fault(self.path, fault)
@@ -207,7 +207,7 @@ class Image:
         if chunk is None or copy >= len(chunk.stripes):
             raise CorruptImageError(self.path, Fault(lib.BM_UNMAPPED, found=logical))
         within = logical - chunk.logical
-        physical = chunk.stripes[copy].offset + within
+        physical = chunk.stripes[copy] + within
         if physical >= len(self.view):
             raise CorruptImageError(
                 self.path, Fault(lib.BM_PAST_END, found=physical, wanted=len(self.view))

@@ -109,6 +109,38 @@ enum bm_counter {
 	BM_WORK_COUNT,
 };
 
+/* -------------------------------------------------------------------------------- toggles -- */
+
+/*
+ * What a kernel does where kernels differ: bits of a behaviour. btrfs_model/patches.py tells which
+ * commit each of them is; only those that a C kernel asks for stand here.
+ */
+enum bm_toggle {
+	BM_TOGGLE_SEND_SKIP_TRUNCATE,
+	BM_TOGGLE_SEND_READA,
+	BM_TOGGLE_SEND_READA_ALWAYS,
+	BM_TOGGLE_SEARCH_NO_RESTART,
+	BM_TOGGLE_SEND_STREAM_V2,
+	BM_TOGGLE_SEND_VERITY,
+	BM_TOGGLE_SEND_NLINK_ZERO,
+	BM_TOGGLE_SEND_CLONE_SRC_EOF,
+	BM_TOGGLE_SEND_CLONE_NO_BACKREFS,
+	BM_TOGGLE_SEND_CLONE_LARGEST,
+	BM_TOGGLE_SEND_BACKREF_CACHE,
+	BM_TOGGLE_SEND_BACKREF_SKIP,
+	BM_TOGGLE_SEND_SINGLE_EXTENT_SEARCH,
+	BM_TOGGLE_SEND_SKIP_OWN_REF,
+	BM_TOGGLE_SEND_CLONE_REFS_1024,
+	BM_TOGGLE_SEND_DIR_CREATED_CACHE,
+	BM_TOGGLE_SEND_NAME_CACHE_LRU,
+	BM_TOGGLE_SEND_BACKREF_CACHE_17,
+	BM_TOGGLE_SEND_UTIMES_CACHE,
+	BM_TOGGLE_SEND_CLONE_UNALIGNED_TAIL,
+	BM_TOGGLE_SEND_CUR_INODE_PATH,
+	BM_TOGGLE_SEND_CHECK_DIRS_UNIQUE,
+	BM_TOGGLE_COUNT,
+};
+
 /* ------------------------------------------------------------------------------- checksums -- */
 
 /* CRC-32C without inversion before or after: name hashes and send streams use it like this. */

@@ -21,8 +21,8 @@ static uint32_t bin_search(const uint8_t *block, const struct bm_key *key, int *
 	*found = 0;
 	while (low < high) {
 		uint32_t mid = low + (high - low) / 2;
-		int order = compare_disk_key((const struct btrfs_disk_key *)(keys + mid * stride),
-					     key);
+		int order =
+		    compare_disk_key((const struct btrfs_disk_key *)(keys + mid * stride), key);
 
 		if (order < 0) {
 			low = mid + 1;
@@ -97,7 +97,7 @@ static int reada_for_search(struct bm_image *image, const struct bm_path *path, 
 static const uint8_t *block_of_root(const struct bm_root *root, struct bm_fault *fault)
 {
 	struct bm_expect expect = {
-		.tree = root->objectid, .generation = root->generation, .level = root->level};
+	    .tree = root->objectid, .generation = root->generation, .level = root->level};
 
 	return bm_image_block(root->image, root->bytenr, &expect, fault);
 }
@@ -126,8 +126,7 @@ static const uint8_t *block_of_child(const struct bm_root *root, const uint8_t *
 }
 
 const uint8_t *bm_read_child(const struct bm_root *root, struct bm_path *path, int level,
-			     uint32_t slot, uint64_t objectid, int *restart,
-			     struct bm_fault *fault)
+			     uint32_t slot, uint64_t objectid, int *restart, struct bm_fault *fault)
 {
 	struct bm_image *image = root->image;
 	const uint8_t *node = path->node[level];
@@ -167,8 +166,8 @@ again:
 	block = block_of_root(root, fault);
 	if (!block)
 		return fault->code;
-	if (image->cache && bm_cache_submit(image, root->bytenr, root->generation, root->level, 0,
-					    fault) < 0)
+	if (image->cache &&
+	    bm_cache_submit(image, root->bytenr, root->generation, root->level, 0, fault) < 0)
 		return BM_NOMEM;
 	for (;;) {
 		uint32_t slot = bin_search(block, key, &found);
@@ -302,16 +301,21 @@ static int past(const struct bm_path *path, const struct bm_key *max)
 int64_t bm_scan_bound(const struct bm_root *root, const struct bm_key *min,
 		      const struct bm_key *max, struct bm_fault *fault)
 {
+	struct bm_image *image = root->image;
+	uint64_t *work = image->work;
 	struct bm_path path;
 	int64_t total = 0;
 	int ret;
 
+	/* finding out how much memory the scan needs is not the work that is being counted */
+	image->work = image->own_work;
 	for (ret = scan_start(root, min, &path, fault); ret == 0;
 	     ret = bm_next_leaf(root, &path, fault)) {
 		if (past(&path, max))
 			break;
 		total += block_header(path.node[0])->nritems;
 	}
+	image->work = work;
 	return ret < 0 ? ret : total;
 }
 
@@ -365,22 +369,22 @@ static void describe_block(struct bm_block *out, const uint8_t *block, const uin
 	uint32_t entry = header->level ? BTRFS_KEY_PTR_SIZE : BTRFS_ITEM_SIZE;
 
 	*out = (struct bm_block){
-		.logical = header->bytenr,
-		.generation = header->generation,
-		.owner = header->owner,
-		.flags = header->flags,
-		.parent = parent ? block_header(parent)->bytenr : 0,
-		.parent_slot = parent_slot,
-		.nritems = header->nritems,
-		.used = header->nritems * entry,
-		.level = header->level,
+	    .logical = header->bytenr,
+	    .generation = header->generation,
+	    .owner = header->owner,
+	    .flags = header->flags,
+	    .parent = parent ? block_header(parent)->bytenr : 0,
+	    .parent_slot = parent_slot,
+	    .nritems = header->nritems,
+	    .used = header->nritems * entry,
+	    .level = header->level,
 	};
 	if (!header->nritems)
 		return;
 	out->first = to_key(block_key(block, 0));
 	if (!header->level)
-		out->used += nodesize - BTRFS_HEADER_SIZE -
-			     leaf_item(block, header->nritems - 1)->offset;
+		out->used +=
+		    nodesize - BTRFS_HEADER_SIZE - leaf_item(block, header->nritems - 1)->offset;
 }
 
 int64_t bm_walk_blocks(const struct bm_root *root, int min_level, struct bm_block *blocks,
