@@ -35,10 +35,10 @@ U64_MAX: Final = 2**64 - 1
 
 
 class ItemType(IntEnum):
-    """Types of items, as the kernel names them less ``BTRFS_`` and ``_KEY``.
+    """Types of items, as the kernel names them less ``BTRFS_`` and a final ``_KEY``.
 
-    Numbers that are shared (248: temporary items, 249: persistent items) appear under the name of
-    their only use so far.
+    TEMPORARY_ITEM and PERSISTENT_ITEM are shared by several kinds, told apart by the objectid: so
+    far the state of a balance (BALANCE) and the error counts of a device (DEV_STATS).
     """
 
     INODE_ITEM = 1
@@ -53,6 +53,7 @@ class ItemType(IntEnum):
     DIR_ITEM = 84
     DIR_INDEX = 96
     EXTENT_DATA = 108
+    CSUM_ITEM = 120
     EXTENT_CSUM = 128
     ROOT_ITEM = 132
     ROOT_BACKREF = 144
@@ -77,11 +78,11 @@ class ItemType(IntEnum):
     QGROUP_INFO = 242
     QGROUP_LIMIT = 244
     QGROUP_RELATION = 246
-    BALANCE_ITEM = 248
-    DEV_STATS = 249
+    TEMPORARY_ITEM = 248
+    PERSISTENT_ITEM = 249
     DEV_REPLACE = 250
-    UUID_SUBVOL = 251
-    UUID_RECEIVED_SUBVOL = 252
+    UUID_KEY_SUBVOL = 251
+    UUID_KEY_RECEIVED_SUBVOL = 252
     STRING_ITEM = 253
 
 
