@@ -38,16 +38,16 @@ The `offset` of an item counts from byte 101, not from the start of the block. D
 An example
 ----------
 
-The second leaf of a fresh filesystem's subvolume, nodesize 16384, holds the root directory:
+The only leaf of the subvolume of a fresh filesystem, nodesize 16384, holds the root directory:
 
     item 0 key (256 INODE_ITEM 0) offset 16123 size 160
     item 1 key (256 INODE_REF 256) offset 16111 size 12
 
-Item 0 starts at byte 101 + 16123 = 16224 and ends at 16224 + 160 = 16384, the end of the block. Item
-1 starts at 101 + 16111 = 16212; its 12 bytes end at 16224, where item 0 begins, and read
+Item 0 starts at byte 101 + 16123 = 16224 and ends at 16224 + 160 = 16384, the end of the block.
+Item 1 starts at 101 + 16111 = 16212; its 12 bytes end at 16224, where item 0 begins, and read
 
-    00 00 00 00 00 00 00 00   02 00   2e 2e
-    index 0                   2       ".."
+    00 00 00 00 00 00 00 00   02 00      2e 2e
+    index 0                   length 2   ".."
 
 an inode_ref of 10 bytes (index, length of the name) and the name itself. The headers take 2 * 25
 bytes, the data 172, so 16384 - 101 - 50 - 172 = 16061 bytes are free.
