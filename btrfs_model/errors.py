@@ -90,11 +90,14 @@ class StreamError(BtrfsModelError):
     ----------
     offset : int
         Byte of the stream at which the offending command (or header) starts.
+    message : str
+        What is wrong there.
     """
 
     def __init__(self, path: str | os.PathLike[str], offset: int, message: str) -> None:
         self.path = os.fspath(path)
         self.offset = offset
+        self.message = message
         super().__init__(f"{self.path}: offset {offset}: {message}")
 
 

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Streams for reading by people and programs: ``dump-stream``."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+
+from btrfs_model.errors import StreamError
+from btrfs_model.kernels import ffi, lib, use_python
+from btrfs_model.ondisk.hashes import crc32c
+from btrfs_model.ondisk.stream import ATTRIBUTES_BY_NAME, END, Kind
+from btrfs_model.stream.index import Batch, columns_of, fault_of, read_batches, stream_error
+from btrfs_model.stream.parse import BrokenStreamError
+from btrfs_model.stream.reader import Command, Value, commands_of, read_stream
+from btrfs_model.stream.source import Source, name_of
+from btrfs_model.stream.text import TextLines
+
+__all__ = ["dump_json", "dump_text"]
+
+_BUFFER: Final = 4 << 20
+"""Bytes of text at a time; the line of any command fits."""
+
+
+def dump_text(
+    source: Source,
+    out: BinaryIO,
+    *,
+    header: bool = True,
+    version: int = 1,
+    all_streams: bool = False,
+    escape_all: bool = False,
+) -> None:
+    """Write a stream as text, equal to that of ``btrfs receive --dump``.
+
+    It is equal in what goes wrong, too: all commands before the place are written. A stream without
+    ``end`` is written to its last command and then is an error, unless it was asked for as a
+    fragment by ``header=False``. Times are in the time zone of ``TZ``.
+
+    Parameters
+    ----------
+    source : path, bytes-like or file object
+        The stream.
+    out : binary file object
+        Gets the text; btrfs-progs before 6.9.1 writes xattrs as they are, so it is not always text
+        in any encoding.
+    header, version
+        As for :func:`btrfs_model.stream.read_stream`.
+    all_streams : bool
+        Go on after ``end``, where ``btrfs receive --dump`` stops although more may follow.
+    escape_all : bool
+        Write as btrfs-progs 6.9.1 and later do, otherwise as the versions before.
+
+    Raises
+    ------
+    StreamError
+        When the stream is broken, has no ``end``, or has a path or time that btrfs-progs refuses.
+    OSError
+        When it cannot be read or the text not be written.
+    """
+    time.tzset()
+    write = _python_writer(escape_all) if use_python() else _native_writer(escape_all)
+    offset, ended = 0, not header
+    for batch in read_batches(source, header=header, version=version):
+        count = len(batch)
+        ends = np.flatnonzero(batch.type == END)
+        if not all_streams and len(ends):
+            count = int(ends[0])
+        try:
+            write(batch, count, out)
+        except BrokenStreamError as error:
+            raise stream_error(name_of(source), batch.data, batch.base, error.fault) from None
+        if count < len(batch):
+            return
+        offset = batch.base + int(batch.offset[-1]) + 10 + int(batch.length[-1])
+        ended = batch.ends or not header
+    if not ended:
+        raise StreamError(name_of(source), offset, "the stream stops without the command end")
+
+
+_Write = Callable[[Batch, int, BinaryIO], None]
+
+
+def _native_writer(escape_all: bool) -> _Write:
+    """Write the lines of the first commands of a batch, by the C kernel."""
+    text = ffi.gc(lib.bm_stream_text_create(escape_all), lib.bm_stream_text_destroy)
+    if text == ffi.NULL:
+        raise MemoryError("out of memory in a C kernel")
+    buffer = bytearray(_BUFFER)
+    target = ffi.from_buffer("uint8_t[]", buffer)
+    view = memoryview(buffer)
+    used = ffi.new("uint64_t *")
+    fault = ffi.new("struct bm_fault *")
+
+    def write(batch: Batch, count: int, out: BinaryIO) -> None:
+        columns, _keep = columns_of(batch)
+        data = ffi.from_buffer(batch.data)
+        done = 0
+        while done < count:
+            lines = int(
+                lib.bm_stream_text_lines(
+                    text, data, columns, done, count, target, len(buffer), used, fault
+                )
+            )
+            out.write(view[: used[0]])
+            if lines < 0:
+                raise BrokenStreamError(fault_of(fault))
+            done += lines
+
+    return write
+
+
+def _python_writer(escape_all: bool) -> _Write:
+    lines = TextLines(escape_all)
+
+    def write(batch: Batch, count: int, out: BinaryIO) -> None:
+        for _, command in zip(range(count), commands_of(batch), strict=False):
+            try:
+                out.write(lines.line(command))
+            except BrokenStreamError as error:
+                raise BrokenStreamError(
+                    error.fault.code, error.fault.offset - batch.base, error.fault.slot,
+                    error.fault.found, error.fault.wanted,
+                ) from None  # fmt: skip
+
+    return write
+
+
+def dump_json(
+    source: Source,
+    out: BinaryIO,
+    *,
+    header: bool = True,
+    version: int = 1,
+    data: bool = False,
+) -> None:
+    r"""Write a stream as JSON, one object a line, with all streams that follow each other.
+
+    ::
+
+        {"command": "rename", "offset": 92, "version": 1,
+         "attributes": {"path": "o257-7-0", "path_to": "A"}}
+
+    Attributes are in the order of the stream. Numbers are numbers; paths, names and link targets
+    are strings, in which a byte that is not UTF-8 is a lone surrogate (0xff is ``"\udcff"``), so
+    that ``json.loads(line)["attributes"]["path"].encode("utf-8", "surrogateescape")`` gives the
+    bytes back; a UUID is a string in the usual form; a time is ``{"sec": .., "nsec": ..}``; a
+    value of bytes is ``{"length": .., "base64": ..}``. Of ``data`` there is
+    ``{"length": .., "crc32c": "8 hex digits"}``, the usual CRC-32C, unless it is asked for.
+
+    Parameters
+    ----------
+    source : path, bytes-like or file object
+        The stream.
+    out : binary file object
+        Gets the lines, plain ASCII.
+    header, version
+        As for :func:`btrfs_model.stream.read_stream`.
+    data : bool
+        Write the content of ``data`` as base64, too.
+
+    Raises
+    ------
+    StreamError
+        When the stream is broken, after all commands before that place were written.
+    OSError
+        When it cannot be read or the lines not be written.
+    """
+    encode = json.JSONEncoder().encode
+    for command in read_stream(source, header=header, version=version):
+        line = {
+            "command": command.name,
+            "offset": command.offset,
+            "version": command.version,
+            "attributes": dict(_json_attributes(command, data)),
+        }
+        out.write(encode(line).encode() + b"\n")
+
+
+def _json_attributes(command: Command, data: bool) -> Iterator[tuple[str, Any]]:
+    for name, value in command.attributes.items():
+        if name == "data":
+            assert isinstance(value, memoryview)
+            yield name, _json_data(value, data)
+        else:
+            yield name, _JSON[ATTRIBUTES_BY_NAME[name].kind](value)
+
+
+def _json_data(value: memoryview, content: bool) -> dict[str, Any]:
+    crc = crc32c(0xFFFFFFFF, value) ^ 0xFFFFFFFF
+    described: dict[str, Any] = {"length": len(value), "crc32c": f"{crc:08x}"}
+    if content:
+        described["base64"] = base64.b64encode(value).decode()
+    return described
+
+
+def _number(value: Any) -> Any:
+    return value
+
+
+_JSON: dict[Kind, Callable[[Any], Value | str | dict[str, Any]]] = {
+    Kind.U8: _number,
+    Kind.U32: _number,
+    Kind.U64: _number,
+    Kind.UUID: lambda value: str(uuid.UUID(bytes=value)),
+    Kind.TIMESPEC: lambda value: {"sec": value[0], "nsec": value[1]},
+    Kind.STRING: lambda value: value.decode("utf-8", "surrogateescape"),
+    Kind.BINARY: lambda value: {"length": len(value), "base64": base64.b64encode(value).decode()},
+}
