@@ -77,6 +77,7 @@ __all__ = [
     "inode_refs",
     "root_item",
     "root_ref",
+    "subvolume_ids",
 ]
 
 OLD_ROOT_ITEM_SIZE: Final = 239
@@ -351,7 +352,8 @@ def _checksums(payload: Payload, csum_size: int) -> list[bytes]:
     return [data[at : at + csum_size] for at in range(0, len(data), csum_size)]
 
 
-def _subvolume_ids(payload: Payload) -> list[int]:
+def subvolume_ids(payload: Payload) -> list[int]:
+    """Subvolumes in a UUID_KEY_SUBVOL or UUID_KEY_RECEIVED_SUBVOL."""
     if len(payload) % 8:
         raise PayloadError.too_short(len(payload), len(payload) // 8 * 8 + 8)
     data = bytes(payload)
@@ -406,8 +408,8 @@ _BY_PAYLOAD: Final[dict[int, Callable[[Payload], Any]]] = {
     ItemType.QGROUP_INFO: QGROUP_INFO_ITEM.unpack,
     ItemType.QGROUP_LIMIT: QGROUP_LIMIT_ITEM.unpack,
     ItemType.DEV_REPLACE: DEV_REPLACE_ITEM.unpack,
-    ItemType.UUID_KEY_SUBVOL: _subvolume_ids,
-    ItemType.UUID_KEY_RECEIVED_SUBVOL: _subvolume_ids,
+    ItemType.UUID_KEY_SUBVOL: subvolume_ids,
+    ItemType.UUID_KEY_RECEIVED_SUBVOL: subvolume_ids,
 }
 
 _BY_KEY: Final[dict[int, Callable[[Key, Payload], Any]]] = {

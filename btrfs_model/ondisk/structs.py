@@ -145,6 +145,8 @@ class Layout(Generic[T]):
         Packed and little endian; nested structures are nested dtypes.
     size : int
         In bytes.
+    places : dict of str to slice
+        Where each field stands in the tuple of :meth:`flat`; ``mtime.sec`` is a field of a field.
     """
 
     def __init__(self, name: str, record: Callable[..., T]) -> None:
@@ -155,6 +157,7 @@ class Layout(Generic[T]):
         # how to gather the flat numbers of a nested structure or array
         self._parts: list[tuple[int, int, Callable[[tuple[Any, ...]], Any] | None]] = []
         self._nested = False
+        self.places: dict[str, slice] = {}
         at = 0
         for field, hint in get_type_hints(record, include_extras=True).items():
             code, numpy_type, gather = _field(hint)
@@ -162,6 +165,13 @@ class Layout(Generic[T]):
             codes.append(code)
             fields.append((field, *numpy_type))
             self._parts.append((at, at + count, gather))
+            self.places[field] = slice(at, at + count)
+            if hasattr(hint, "_fields"):
+                nested = Layout("", hint).places
+                self.places |= {
+                    f"{field}.{part}": slice(at + place.start, at + place.stop)
+                    for part, place in nested.items()
+                }
             self._nested |= gather is not None
             at += count
         self.code = "".join(codes)
@@ -665,10 +675,14 @@ class QgroupLimitItem(NamedTuple):
 
 
 class DiskBalanceArgs(NamedTuple):
-    """Filters of a balance for one kind of chunk."""
+    """Filters of a balance for one kind of chunk.
+
+    `usage` and `limit` are either one number of 64 bits or, as here, a range of two.
+    """
 
     profiles: U64
-    usage: U64
+    usage_min: U32
+    usage_max: U32
     devid: U64
     pstart: U64
     pend: U64
@@ -676,7 +690,8 @@ class DiskBalanceArgs(NamedTuple):
     vend: U64
     target: U64
     flags: U64
-    limit: U64
+    limit_min: U32
+    limit_max: U32
     stripes_min: U32
     stripes_max: U32
     unused: Annotated[tuple[U64, ...], 6]
@@ -750,6 +765,7 @@ FILE_EXTENT_HEAD = Layout("btrfs_file_extent_item (head)", FileExtentHead)
 QGROUP_STATUS_ITEM = Layout("btrfs_qgroup_status_item", QgroupStatusItem)
 QGROUP_INFO_ITEM = Layout("btrfs_qgroup_info_item", QgroupInfoItem)
 QGROUP_LIMIT_ITEM = Layout("btrfs_qgroup_limit_item", QgroupLimitItem)
+DISK_BALANCE_ARGS = Layout("btrfs_disk_balance_args", DiskBalanceArgs)
 BALANCE_ITEM = Layout("btrfs_balance_item", BalanceItem)
 DEV_REPLACE_ITEM = Layout("btrfs_dev_replace_item", DevReplaceItem)
 RAID_STRIDE = Layout("btrfs_raid_stride", RaidStride)
