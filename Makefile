@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: GPL-2.0-only
+# Everything that is done with the project, by name: `make help`.
+# Each target makes the Python environment it needs in .venv, once.
+
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+BIN := $(VENV)/bin
+C_FILES := $(wildcard native/*.c native/*.h native/tests/*.c native/tests/*.h)
+WARNINGS := -Wall -Wextra -Werror
+
+.DEFAULT_GOAL := help
+.PHONY: help replay test test-long bench lint build clean distclean
+
+help: ## say what can be done
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+replay: $(VENV)/.with-core build ## run the experiments on real images, results in out/
+	$(BIN)/btrfs-model replay --out out
+
+test: $(VENV)/.with-test build ## run all tests: Python, C under sanitizers, notebooks
+	$(BIN)/pytest -n $(JOBS) --nbmake tests $(wildcard notebooks)
+
+test-long: $(VENV)/.with-test build ## the same with many more random cases, and fuzzing
+	BTRFS_MODEL_HYPOTHESIS=long $(BIN)/pytest -n $(JOBS) --nbmake tests $(wildcard notebooks)
+	$(MAKE) -C native fuzz SECONDS=600 IMAGE=$$($(BIN)/python tests/corpus.py features/nodesize-4096)
+
+bench: $(VENV)/.with-bench build ## measure speed beside btrfs-progs and dissect.btrfs
+	$(BIN)/python -m bench --out out/bench.json
+
+lint: $(VENV)/.with-lint ## check style and types of Python and C
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
+	$(MAKE) -C native syntax CC=gcc
+	@if command -v clang >/dev/null; then $(MAKE) -C native syntax CC=clang; \
+	else echo "lint: no clang on this machine, its warnings were not looked at"; fi
+
+build: $(VENV)/.built ## compile the C kernels
+
+$(VENV)/.built: $(filter-out native/tests/%,$(C_FILES)) native/build_ffi.py setup.py | $(VENV)/.with-any
+	BTRFS_MODEL_CFLAGS="$(WARNINGS) $(BTRFS_MODEL_CFLAGS)" $(BIN)/python setup.py -q build_ext --inplace
+	@touch $@
+
+# One stamp for each set of optional dependencies; the environment itself comes with the first.
+$(VENV)/.with-any: | $(VENV)/.with-core
+	@touch $@
+
+$(VENV)/.with-%: pyproject.toml setup.py native/build_ffi.py scripts/make_environment
+	@scripts/make_environment $(PYTHON) $(VENV) $*
+	@touch $@
+
+clean: ## remove what was built and restored
+	$(MAKE) -C native clean
+	rm -rf build dist out *.egg-info btrfs_model/*.so tests/.cache $(VENV)/.built
+	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean ## the same and the Python environment
+	rm -rf $(VENV)
