@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import cached_property
+from itertools import repeat
 
 from btrfs_model.ondisk.stream import ATTRIBUTES, COMMANDS, DATA, Kind
 from btrfs_model.stream.index import Batch, read_batches
@@ -17,30 +18,96 @@ Value = int | bytes | memoryview | tuple[int, int]
 """Value of an attribute: a number; a path, name or UUID; data; (seconds, nanoseconds)."""
 
 
-@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The columns of a batch as lists, made when a first command of it is looked at."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+
+    @cached_property
+    def commands(self) -> list[tuple[int, int, int, int, int]]:
+        """Of each command: number, offset, version, first attribute and the one after the last."""
+        batch = self.batch
+        first = batch.first.tolist()
+        columns = (batch.type.tolist(), batch.offset.tolist(), batch.version.tolist())
+        return list(zip(*columns, first[:-1], first[1:], strict=True))
+
+    @cached_property
+    def attributes(self) -> list[tuple[int, int, int]]:
+        """Of each attribute: number, offset and size of its value."""
+        batch = self.batch
+        offsets, sizes = batch.attribute_offset.tolist(), batch.attribute_length.tolist()
+        return list(zip(batch.attribute_type.tolist(), offsets, sizes, strict=True))
+
+
 class Command:
     """One command of a stream.
 
-    Attributes
-    ----------
-    name : str
-        As in :data:`btrfs_model.ondisk.stream.COMMANDS_BY_NAME`: ``"rename"``.
-    offset : int
-        Byte of the stream at which it starts.
-    version : int
-        Of the stream.
-    attributes : dict
-        Values by name, in the order of the stream. Integers are int, strings, UUIDs (16 bytes)
-        and other short values bytes, times (seconds, nanoseconds), ``data`` is a memoryview.
+    It is a row of a :class:`btrfs_model.stream.Batch`, which it keeps in memory; values are decoded
+    when they are asked for, so that passing over commands costs little.
     """
 
-    name: str
-    offset: int
-    version: int
-    attributes: dict[str, Value]
+    __slots__ = ("_attributes", "_row", "_rows")
+
+    def __init__(self, rows: _Rows, row: int) -> None:
+        self._rows = rows
+        self._row = row
+
+    @property
+    def name(self) -> str:
+        """As in :data:`btrfs_model.ondisk.stream.COMMANDS_BY_NAME`: ``"rename"``."""
+        return COMMANDS[self._rows.commands[self._row][0]].name
+
+    @property
+    def offset(self) -> int:
+        """Byte of the stream at which the command starts."""
+        return self._rows.batch.base + self._rows.commands[self._row][1]
+
+    @property
+    def version(self) -> int:
+        """Of the stream."""
+        return self._rows.commands[self._row][2]
+
+    @property
+    def attributes(self) -> dict[str, Value]:
+        """Values by name, in the order of the stream.
+
+        Integers are int, strings, UUIDs (16 bytes) and other short values bytes, times (seconds,
+        nanoseconds); ``data`` is a memoryview.
+        """
+        try:
+            return self._attributes
+        except AttributeError:
+            pass
+        rows = self._rows
+        _, _, _, start, end = rows.commands[self._row]
+        found = {}
+        for number, offset, size in rows.attributes[start:end]:
+            name, decode = _DECODERS[number]
+            found[name] = decode(rows.batch.data, offset, size)
+        self._attributes: dict[str, Value] = found
+        return found
 
     def __getitem__(self, attribute: str) -> Value:
         return self.attributes[attribute]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Command):
+            return NotImplemented
+        return self._identity() == other._identity()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _identity(self) -> tuple[str, int, int, dict[str, Value]]:
+        return self.name, self.offset, self.version, self.attributes
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={_shown(value)}" for name, value in self.attributes.items())
+        return f"<{self.name} at {self.offset}: {values}>"
+
+
+def _shown(value: Value) -> str:
+    return f"<{len(value)} bytes>" if isinstance(value, memoryview) else repr(value)
 
 
 def read_stream(source: Source, *, header: bool = True, version: int = 1) -> Iterator[Command]:
@@ -76,22 +143,8 @@ def read_stream(source: Source, *, header: bool = True, version: int = 1) -> Ite
 
 
 def commands_of(batch: Batch) -> Iterator[Command]:
-    """Yield the commands of a batch."""
-    data, base = batch.data, batch.base
-    numbers = batch.attribute_type.tolist()
-    offsets = batch.attribute_offset.tolist()
-    sizes = batch.attribute_length.tolist()
-    first = batch.first.tolist()
-    rows = zip(
-        batch.type.tolist(), batch.offset.tolist(), batch.version.tolist(), first, first[1:],
-        strict=False,
-    )  # fmt: skip
-    for number, offset, version, start, end in rows:
-        attributes = {}
-        for row in range(start, end):
-            name, decode = _DECODERS[numbers[row]]
-            attributes[name] = decode(data, offsets[row], sizes[row])
-        yield Command(COMMANDS[number].name, base + offset, version, attributes)
+    """Return the commands of a batch."""
+    return map(Command, repeat(_Rows(batch)), range(len(batch)))
 
 
 _Decoder = Callable[[memoryview, int, int], Value]
