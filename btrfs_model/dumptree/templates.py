@@ -237,10 +237,21 @@ def signed(number: int) -> str:
     return str(number - 2**64 if number >> 63 else number)
 
 
+_400_YEARS: Final = 146097 * 86400
+
+
 @lru_cache(maxsize=1 << 16)
 def timestamp(seconds: int) -> str:
-    """Return seconds since 1970 as local time; empty when that is beyond what the calendar has."""
+    """Return seconds since 1970 as local time.
+
+    A year beyond 32 bits, as uninitialized times in logs of Linux 5.10 have it, is not what
+    btrfs-progs shows: it lets the year overflow and leaves month and day as they were before.
+    """
+    number = seconds - 2**64 if seconds >> 63 else seconds
     try:
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(int(signed(seconds))))
-    except (OSError, OverflowError, ValueError):
-        return ""
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(number))
+    except OverflowError:
+        # the calendar repeats every 400 years
+        cycles, rest = divmod(number, _400_YEARS)
+        local = time.localtime(rest)
+        return f"{local.tm_year + 400 * cycles}-{time.strftime('%m-%d %H:%M:%S', local)}"

@@ -257,29 +257,28 @@ def dump_tree_text(
         image, hide_names=hide_names, csum_headers=csum_headers, csum_items=csum_items
     )
     dump = _Dump(out, blocks, key_range(min_key, max_key, objectid), depth_first=depth_first)
-    if tree is not None:
-        _one_tree(image, dump, tree, roots=roots)
-    else:
-        some = extents or devices or uuids
-        if not (extents or uuids):
-            _named_trees(image, dump, roots=roots)
-        shown = _shown_trees(extents=extents, devices=devices, uuids=uuids) if some else None
-        _rooted_trees(image, dump, shown, roots=roots, leaves=extents)
-        if some:
-            return
+    if tree in _NAMED:
+        root = next(select_trees(image, tree))
+        dump.tree(f"{_NAMED[root.key.objectid]}\n", root.tree)
+        return
+    if tree is None and not (extents or uuids):
+        _named_trees(image, dump, roots=roots)
+    some = extents or devices or uuids
+    shown = _shown_trees(extents=extents, devices=devices, uuids=uuids) if some else None
+    for root in _rooted_trees(image, tree):
+        if shown is not None and root.key.objectid not in shown:
+            continue
+        if extents:
+            dump.leaves(f"{_title(root)}\n", root.tree)
+        elif roots:
+            dump.write(f"{_title(root)} {root.tree.bytenr} level {root.tree.level}\n")
+        else:
+            dump.tree(f"{_title(root)} \n", root.tree)
+    if some:
+        return
     if backups:
         _root_backups(image, dump)
-    if tree not in _NAMED:
-        _totals(image, dump)
-
-
-def _one_tree(image: Image, dump: _Dump, objectid: int, *, roots: bool) -> None:
-    for root in select_trees(image, objectid):
-        if objectid in _NAMED:
-            dump.tree(f"{_NAMED[objectid]}\n", root.tree)
-            # of the logs only the tree of their roots
-            return
-        _rooted_tree(dump, root, roots=roots)
+    _totals(image, dump)
 
 
 def _named_trees(image: Image, dump: _Dump, *, roots: bool) -> None:
@@ -306,30 +305,18 @@ def _shown_trees(*, extents: bool, devices: bool, uuids: bool) -> set[int]:
     return shown
 
 
-def _rooted_trees(
-    image: Image, dump: _Dump, shown: set[int] | None, *, roots: bool, leaves: bool
-) -> None:
+def _rooted_trees(image: Image, tree: int | None) -> Iterator[TreeRoot]:
+    """Yield the trees with a root item, or those of one id."""
+    if tree is not None:
+        yield from select_trees(image, tree)
+        return
     for holder in (root_tree(image), log_root_tree(image)):
-        if holder is None:
-            continue
-        for root in rooted_trees(image, holder):
-            if shown is not None and root.key.objectid not in shown:
-                continue
-            if leaves:
-                dump.leaves(f"{_title(root)}\n", root.tree)
-            else:
-                _rooted_tree(dump, root, roots=roots)
+        if holder is not None:
+            yield from rooted_trees(image, holder)
 
 
 def _title(root: TreeRoot) -> str:
     return f"{_TITLES.get(root.key.objectid, 'file')} tree {words.key(*root.key)}"
-
-
-def _rooted_tree(dump: _Dump, root: TreeRoot, *, roots: bool) -> None:
-    if roots:
-        dump.write(f"{_title(root)} {root.tree.bytenr} level {root.tree.level}\n")
-    else:
-        dump.tree(f"{_title(root)} \n", root.tree)
 
 
 def _root_backups(image: Image, dump: _Dump) -> None:
