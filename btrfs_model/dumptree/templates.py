@@ -250,7 +250,7 @@ def timestamp(seconds: int) -> str:
     number = seconds - 2**64 if seconds >> 63 else seconds
     try:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(number))
-    except OverflowError:
+    except (OSError, OverflowError):
         # the calendar repeats every 400 years
         cycles, rest = divmod(number, _400_YEARS)
         local = time.localtime(rest)
