@@ -402,4 +402,72 @@ int64_t bm_stream_text_lines(struct bm_stream_text *text, const uint8_t *data,
 			     uint8_t *out, uint64_t capacity, uint64_t *used,
 			     struct bm_fault *fault);
 
+/* ------------------------------------------------------------------------- items in bulk -- */
+
+/* Checksums of `count` sectors, one after the other; returns the bytes of one checksum. */
+int bm_csum_sectors(int csum_type, const uint8_t *data, uint32_t sectorsize, size_t count,
+		    uint8_t *sums);
+/*
+ * The first `width` bytes of each payload into rows[count][width], shorter ones filled up with
+ * zeros.
+ */
+int bm_gather(const struct bm_image *image, const uint64_t *position, const uint32_t *size,
+	      size_t count, uint32_t width, uint8_t *rows);
+
+/* A tree block and what its parent says of it. */
+struct bm_wanted_block {
+	uint64_t logical;
+	uint64_t generation; /* 0: any */
+	uint64_t tree;
+	int32_t level; /* -1: any */
+	uint32_t pad;
+};
+/* Verify one copy of each block; faults[i].code is 0 where it is good. Returns how many are not. */
+int64_t bm_verify_blocks(struct bm_image *image, const struct bm_wanted_block *blocks, size_t count,
+			 int copy, struct bm_fault *faults);
+/*
+ * All items of the given leaves, leaf after leaf; returns how many there are, of which the first
+ * `capacity` were stored.
+ */
+int64_t bm_scan_leaves(struct bm_image *image, const uint64_t *leaves, size_t count,
+		       const struct bm_columns *columns, size_t capacity, struct bm_fault *fault);
+
+/* A name in an INODE_REF, INODE_EXTREF, DIR_ITEM, DIR_INDEX or XATTR_ITEM. */
+struct bm_entry {
+	uint64_t parent;   /* the directory; of an attribute its inode */
+	uint64_t child;	   /* the inode; of DIR_* location.objectid */
+	uint64_t index;	   /* in the directory; 0 for DIR_ITEM and XATTR_ITEM */
+	uint64_t position; /* byte of the image at which the name starts; the value follows it */
+	uint64_t name_xxh64;
+	uint64_t location_offset;
+	uint32_t name_hash; /* as it stands in the keys of this type of item */
+	uint32_t item;	    /* row of the columns */
+	uint16_t name_len;
+	uint16_t data_len;
+	uint8_t type; /* enum btrfs_file_type */
+	uint8_t location_type;
+	uint16_t pad;
+};
+/*
+ * The names in items of those types, in order. Returns how many there are (the first `capacity`
+ * were stored) or a code; bad[i] is the code of an item that cannot be unpacked, or 0.
+ */
+int64_t bm_entries(const struct bm_image *image, const struct bm_columns *columns, size_t count,
+		   struct bm_entry *entries, size_t capacity, int8_t *bad);
+
+/* A reference to an extent, inline in its item or an item of its own. */
+struct bm_ref {
+	uint64_t bytenr;
+	uint64_t root; /* the tree; of the shared kinds the parent block */
+	uint64_t objectid;
+	uint64_t offset;
+	uint32_t count;
+	uint32_t item; /* row of the columns */
+	uint8_t type;  /* enum btrfs_key_type */
+	uint8_t pad[7];
+};
+/* The references in EXTENT_ITEM, METADATA_ITEM and *_REF items, as bm_entries() gives names. */
+int64_t bm_extent_refs(const struct bm_image *image, const struct bm_columns *columns, size_t count,
+		       struct bm_ref *refs, size_t capacity, int8_t *bad);
+
 #endif

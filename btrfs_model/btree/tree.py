@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from btrfs_model.ondisk.keys import Key
 if TYPE_CHECKING:
     from btrfs_model.image import Image
 
-__all__ = ["MAX_KEY", "MIN_KEY", "Block", "Item", "Reada", "Tree"]
+__all__ = ["COLUMNS", "MAX_KEY", "MIN_KEY", "Block", "Item", "Reada", "Tree", "raw_columns"]
 
 MIN_KEY = (0, 0, 0)
 MAX_KEY = (2**64 - 1, 255, 2**64 - 1)
@@ -145,7 +145,7 @@ class Tree:
         ret = lib.bm_search_slot_for_read(self.root(), _raw(key), find_higher, path, fault)
         if ret < 0:
             raise_fault(self.image.path, fault)
-        return ret == 0
+        return bool(ret == 0)
 
     def _view(self, block: ffi.CData) -> memoryview:
         start = block - self.image._bytes
@@ -223,11 +223,8 @@ class Tree:
         bound = lib.bm_scan_bound(root, low, high, fault)
         if bound < 0:
             raise_fault(self.image.path, fault)
-        columns = {name: np.empty(bound, dtype) for name, dtype in _COLUMNS}
-        raw = ffi.new("struct bm_columns *")
-        for name, array in columns.items():
-            setattr(raw, name, ffi.cast(f"{array.dtype}_t *", array.ctypes.data))
-        count = lib.bm_scan(root, low, high, raw, bound, fault)
+        columns = {name: np.empty(bound, dtype) for name, dtype in COLUMNS}
+        count = lib.bm_scan(root, low, high, raw_columns(columns), bound, fault)
         if count < 0:
             raise_fault(self.image.path, fault)
         return {name: array[:count] for name, array in columns.items()}
@@ -256,10 +253,10 @@ class Tree:
                 )
             more = more and search.next_leaf(self, path)
         work.count("items_visited", len(rows))
-        table = list(zip(*rows, strict=True)) if rows else [[]] * len(_COLUMNS)
+        table = list(zip(*rows, strict=True)) if rows else [()] * len(COLUMNS)
         return {
             name: np.array(column, dtype)
-            for (name, dtype), column in zip(_COLUMNS, table, strict=True)
+            for (name, dtype), column in zip(COLUMNS, table, strict=True)
         }
 
     def _physical(self, block: memoryview) -> int:
@@ -307,7 +304,9 @@ class Tree:
         ]
 
     def _blocks_twin(self, min_level: int) -> Iterator[Block]:
-        root = read_block(self.image, self.bytenr, Expect(self.objectid, self.generation, self.level))
+        root = read_block(
+            self.image, self.bytenr, Expect(self.objectid, self.generation, self.level)
+        )
         stack = [(root, 0, 0)]
         while stack:
             block, parent, parent_slot = stack.pop()
@@ -323,7 +322,8 @@ class Tree:
             )
             if level > min_level:
                 stack += [
-                    (search._child(self, block, slot), bytenr, slot) for slot in reversed(range(count))
+                    (search._child(self, block, slot), bytenr, slot)
+                    for slot in reversed(range(count))
                 ]
 
     def frame(self, min_key: RawKey = MIN_KEY, max_key: RawKey = MAX_KEY) -> pd.DataFrame:
@@ -331,7 +331,15 @@ class Tree:
         return pd.DataFrame(self.scan(min_key, max_key))
 
 
-_COLUMNS: tuple[tuple[str, type[np.generic]], ...] = (
+def raw_columns(columns: dict[str, npt.NDArray[Any]]) -> ffi.CData:
+    """Hand columns, all of them contiguous, to a C kernel as ``struct bm_columns *``."""
+    raw = ffi.new("struct bm_columns *")
+    for name, array in columns.items():
+        setattr(raw, name, ffi.cast(f"{array.dtype}_t *", array.ctypes.data))
+    return raw
+
+
+COLUMNS: tuple[tuple[str, type[np.generic]], ...] = (
     ("objectid", np.uint64),
     ("type", np.uint8),
     ("offset", np.uint64),
@@ -340,6 +348,7 @@ _COLUMNS: tuple[tuple[str, type[np.generic]], ...] = (
     ("position", np.uint64),
     ("size", np.uint32),
 )
+"""The columns of a scan and their types."""
 
 
 def _raw(key: RawKey) -> ffi.CData:

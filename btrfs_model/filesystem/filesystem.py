@@ -1,0 +1,403 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A filesystem in an image: its trees and its subvolumes.
+
+Everything hangs on the root tree::
+
+    superblock -> root tree -> (2 ROOT_ITEM 0)     extent tree
+                               (5 ROOT_ITEM 0)     top-level subvolume
+                               (5 ROOT_REF 256)    "256 is entry `name` of directory d of 5"
+                               (256 ROOT_ITEM 0)   subvolume 256
+                               (256 ROOT_BACKREF 5)
+                               ...
+               -> chunk tree
+               -> log root tree -> (TREE_LOG ROOT_ITEM 256)  log of subvolume 256 (after a crash)
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import pandas as pd
+
+from btrfs_model.btree.tree import Tree
+from btrfs_model.errors import CorruptImageError, Fault, SubvolumeNotFoundError
+from btrfs_model.filesystem.checksums import DataChecksums
+from btrfs_model.filesystem.roots import Root, is_subvolume_id, timespec_ns
+from btrfs_model.filesystem.subvolume import Subvolume, SubvolumeName, join, split_path
+from btrfs_model.image import Image
+from btrfs_model.kernels import lib
+from btrfs_model.ondisk.items import root_ref
+from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
+from btrfs_model.ondisk.structs import PayloadError
+
+__all__ = ["Filesystem", "ForestRoot"]
+
+_MAX = MAX_KEY.offset
+_TOP = int(ObjectId.FS_TREE)
+_TIMES = ("ctime", "otime", "stime", "rtime")
+_INT64 = np.iinfo(np.int64)
+
+
+class ForestRoot(NamedTuple):
+    """The root of a tree of the forest.
+
+    Attributes
+    ----------
+    objectid : int
+        Id of the tree.
+    bytenr, generation, level : int
+        Of the root block.
+    """
+
+    objectid: int
+    bytenr: int
+    generation: int
+    level: int
+
+
+class Filesystem:
+    """What an image holds: trees, subvolumes, and through them directories and files.
+
+    Parameters
+    ----------
+    image : Image
+        The store of blocks.
+
+    Attributes
+    ----------
+    image : Image
+        The store of blocks.
+    """
+
+    def __init__(self, image: Image) -> None:
+        self.image = image
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """Open an image file read-only.
+
+        Parameters
+        ----------
+        path : str or os.PathLike
+            File or block device.
+
+        Raises
+        ------
+        CorruptImageError
+            When the superblock, the chunk tree or the root tree cannot be read.
+        UnsupportedError
+            For a filesystem that the model does not handle.
+        OSError
+            When the file cannot be read.
+        """
+        return cls(Image.open(path))
+
+    def close(self) -> None:
+        """Give the image back; neither it nor anything read from it can be used any more."""
+        self.image.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Filesystem({self.path!r})"
+
+    @property
+    def path(self) -> str:
+        """Name of the image."""
+        return self.image.path
+
+    # ------------------------------------------------------------------------------- trees --
+
+    @cached_property
+    def root_tree(self) -> Tree:
+        """The tree of root items."""
+        sb = self.image.superblock
+        return Tree(self.image, ObjectId.ROOT_TREE, sb.root, sb.generation, sb.root_level)
+
+    @cached_property
+    def chunk_tree(self) -> Tree:
+        """The tree of chunks and devices."""
+        sb = self.image.superblock
+        return Tree(
+            self.image,
+            ObjectId.CHUNK_TREE,
+            sb.chunk_root,
+            sb.chunk_root_generation,
+            sb.chunk_root_level,
+        )
+
+    @cached_property
+    def root_items(self) -> list[Root]:
+        """Every root item of the root tree, in key order, those of deleted subvolumes included."""
+        return [
+            Root.of(item, self.path, ObjectId.ROOT_TREE)
+            for item in self.root_tree.items()
+            if item.key.type == ItemType.ROOT_ITEM
+        ]
+
+    @cached_property
+    def roots(self) -> dict[int, Root]:
+        """The newest root item of each id that is alive, by id.
+
+        Trees of a relocation under way all have the id TREE_RELOC; the last one stands here.
+        """
+        return {root.id: root for root in self.root_items if not root.is_dead}
+
+    @cached_property
+    def trees(self) -> dict[int, Tree]:
+        """All trees by id, in the order of ids: those of :attr:`roots`, the root and chunk tree.
+
+        The tree of log roots is among them, as TREE_LOG, when there is one.
+        """
+        trees = {objectid: root.tree(self.image) for objectid, root in self.roots.items()}
+        trees[ObjectId.ROOT_TREE] = self.root_tree
+        trees[ObjectId.CHUNK_TREE] = self.chunk_tree
+        if self.log_root_tree is not None:
+            trees[ObjectId.TREE_LOG] = self.log_root_tree
+        return {int(objectid): tree for objectid, tree in sorted(trees.items())}
+
+    def tree(self, objectid: int) -> Tree:
+        """Return the tree of an id.
+
+        Raises
+        ------
+        SubvolumeNotFoundError
+            When there is none.
+        """
+        tree = self.trees.get(objectid)
+        if tree is None:
+            raise SubvolumeNotFoundError(f"{self.path}: there is no tree {_signed(objectid)}")
+        return tree
+
+    @cached_property
+    def log_root_tree(self) -> Tree | None:
+        """The tree of log roots, or None where nothing was fsynced since the last commit."""
+        sb = self.image.superblock
+        if not sb.log_root:
+            return None
+        # the log is of the transaction after the last commit
+        generation = sb.generation + 1
+        return Tree(self.image, ObjectId.TREE_LOG, sb.log_root, generation, sb.log_root_level)
+
+    @cached_property
+    def log_trees(self) -> dict[int, Tree]:
+        """The log trees by the id of their subvolume."""
+        if self.log_root_tree is None:
+            return {}
+        first = (ObjectId.TREE_LOG, ItemType.ROOT_ITEM, 0)
+        last = (ObjectId.TREE_LOG, ItemType.ROOT_ITEM, _MAX)
+        return {
+            item.key.offset: Root.of(item, self.path, ObjectId.TREE_LOG).tree(
+                self.image, ObjectId.TREE_LOG
+            )
+            for item in self.log_root_tree.items(first, last)
+        }
+
+    def forest_roots(self) -> list[ForestRoot]:
+        """Roots of all trees that are alive, in the order of ids; logs are not among them."""
+        return [
+            ForestRoot(objectid, tree.bytenr, tree.generation, tree.level)
+            for objectid, tree in self.trees.items()
+            if objectid != ObjectId.TREE_LOG
+        ]
+
+    @cached_property
+    def checksums(self) -> DataChecksums:
+        """The checksums of data."""
+        return DataChecksums(self.image, self.trees.get(ObjectId.CSUM_TREE))
+
+    # -------------------------------------------------------------------------- subvolumes --
+
+    @cached_property
+    def _names(self) -> dict[int, SubvolumeName]:
+        """Where each subvolume has its name, by its id (ROOT_BACKREF)."""
+        names = {}
+        for item in self.root_tree.items():
+            if item.key.type != ItemType.ROOT_BACKREF:
+                continue
+            try:
+                ref = root_ref(item.data)
+            except PayloadError as error:
+                raise error.at(
+                    self.path, tree=ObjectId.ROOT_TREE, block=item.block, slot=item.slot
+                ) from None
+            names[item.key.objectid] = SubvolumeName(item.key.offset, ref.dirid, ref.name)
+        return names
+
+    @cached_property
+    def subvolume_ids(self) -> list[int]:
+        """Ids of the subvolumes that are not deleted, ascending."""
+        return [objectid for objectid in self.roots if is_subvolume_id(objectid)]
+
+    def subvolume(self, which: str | bytes | int | Subvolume) -> Subvolume:
+        """Find a subvolume.
+
+        Parameters
+        ----------
+        which : str, bytes, int or Subvolume
+            Path from the top of the filesystem (``snap1``, ``dir/snap2``; the empty path is the
+            top itself) or id. A string of digits that is no path is an id.
+
+        Raises
+        ------
+        SubvolumeNotFoundError
+            When there is no such subvolume, or it is deleted.
+        """
+        if isinstance(which, Subvolume):
+            return which
+        if isinstance(which, int):
+            return self._subvolume_by_id(which)
+        path = which if isinstance(which, bytes) else which.encode("utf-8", "surrogateescape")
+        try:
+            return self._subvolume_by_path(path)
+        except SubvolumeNotFoundError:
+            if path.isdigit() and int(path) in self.roots:
+                return self._subvolume_by_id(int(path))
+            raise
+
+    def _subvolume_by_id(self, objectid: int) -> Subvolume:
+        root = self.roots.get(objectid)
+        if root is None or not is_subvolume_id(objectid):
+            raise SubvolumeNotFoundError(f"{self.path}: there is no subvolume {_signed(objectid)}")
+        return Subvolume(self, root, self._names.get(objectid))
+
+    def _subvolume_by_path(self, path: bytes) -> Subvolume:
+        def missing(why: str) -> SubvolumeNotFoundError:
+            shown = path.decode("utf-8", "backslashreplace")
+            return SubvolumeNotFoundError(f"{self.path}: {why} {shown!r}")
+
+        at = self._subvolume_by_id(_TOP)
+        ino = at.root_dir
+        for name in split_path(path):
+            entry = at.lookup(ino, name)
+            if entry is None:
+                raise missing("there is no subvolume")
+            if entry.location.type == ItemType.ROOT_ITEM:
+                # a snapshot has the entries of the subvolumes in its source, but not these
+                within = self._names.get(entry.location.objectid)
+                if within is None or within.parent != at.id:
+                    raise missing("there is no subvolume")
+                at = self._subvolume_by_id(entry.location.objectid)
+                ino = at.root_dir
+            else:
+                ino = entry.location.objectid
+        if ino != at.root_dir:
+            raise missing("this is not a subvolume:")
+        return at
+
+    def subvolume_path(self, objectid: int) -> str:
+        """Return the path of a subvolume from the top of the filesystem; the top's is empty.
+
+        Raises
+        ------
+        SubvolumeNotFoundError
+            When there is no such subvolume.
+        CorruptImageError
+            When subvolumes contain each other, or a directory on the way has no name.
+        """
+        parts: list[bytes] = []
+        seen = set()
+        while objectid != _TOP:
+            subvolume = self._subvolume_by_id(objectid)
+            name = subvolume.entry
+            if name is None or objectid in seen:
+                raise CorruptImageError(
+                    self.path,
+                    Fault(lib.BM_LOOP if name else lib.BM_NOT_FOUND, ObjectId.ROOT_TREE,
+                          found=objectid, wanted=ItemType.ROOT_BACKREF),
+                )  # fmt: skip
+            seen.add(objectid)
+            parent = self._subvolume_by_id(name.parent)
+            parts.append(join(parent.path_of(name.dirid), name.name))
+            objectid = name.parent
+        return b"/".join(reversed(parts)).decode("utf-8", "surrogateescape")
+
+    def subvolumes(self) -> pd.DataFrame:
+        """Return all subvolumes that are not deleted.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row per subvolume, by id: ``id``, ``path`` (from the top), ``parent`` (id of the
+            subvolume that contains it, 0 for the top), ``uuid``, ``parent_uuid``,
+            ``received_uuid`` (hexadecimal, empty for none), ``generation``, ``ctransid``,
+            ``otransid``, ``stransid``, ``rtransid``, ``ctime``, ``otime``, ``stime``, ``rtime``
+            (UTC; NaT for none), ``read_only``, ``refs``.
+        """
+        rows = []
+        for objectid in self.subvolume_ids:
+            subvolume = self._subvolume_by_id(objectid)
+            item = subvolume.item
+            row: dict[str, Any] = {
+                "id": objectid,
+                "path": self.subvolume_path(objectid),
+                "parent": subvolume.entry.parent if subvolume.entry else 0,
+            }
+            for field in ("uuid", "parent_uuid", "received_uuid"):
+                value = getattr(subvolume, field)
+                row[field] = value.hex() if value else ""
+            for field in ("generation", "ctransid", "otransid", "stransid", "rtransid"):
+                row[field] = getattr(item, field)
+            for field in _TIMES:
+                row[field] = timespec_ns(getattr(item, field))
+            rows.append(row | {"read_only": subvolume.is_read_only, "refs": item.refs})
+        frame = table(rows)
+        for field in _TIMES:
+            frame[field] = _to_datetime(frame[field].tolist())
+        return frame
+
+    # ------------------------------------------------------------------------------- files --
+
+    def read_file(
+        self,
+        subvolume: str | bytes | int | Subvolume,
+        file: str | bytes | int,
+        offset: int = 0,
+        length: int | None = None,
+    ) -> bytes:
+        """Read a file; see :meth:`Subvolume.read_file`."""
+        return self.subvolume(subvolume).read_file(file, offset, length)
+
+    def listing(
+        self, subvolume: str | bytes | int | Subvolume, *, content: bool = True
+    ) -> pd.DataFrame:
+        """List every path of a subvolume; see :func:`btrfs_model.filesystem.listing.listing`."""
+        from btrfs_model.filesystem.listing import listing
+
+        return listing(self.subvolume(subvolume), content=content)
+
+
+def table(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """Make a table of rows; text stays Python's, since paths may be no UTF-8."""
+    columns = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
+    return pd.DataFrame(
+        {
+            name: pd.Series(values, dtype=object) if isinstance(values[0], str) else values
+            for name, values in columns.items()
+        }
+    )
+
+
+def _to_datetime(times: list[int]) -> pd.DatetimeIndex:
+    """Nanoseconds as UTC times; 0 and what does not fit is NaT."""
+    nat = _INT64.min
+    fitting = [time if time and nat < time <= _INT64.max else nat for time in times]
+    return pd.DatetimeIndex(np.array(fitting, "M8[ns]"), tz="UTC")
+
+
+def _signed(objectid: int) -> int:
+    """Negative ids as such, as errors name trees."""
+    return objectid - 2**64 if objectid >> 63 else objectid
