@@ -25,6 +25,9 @@ ffibuilder.cdef(declarations("ondisk.h"), packed=True)
 ffibuilder.cdef(declarations("kernels.h"))
 # The callbacks through which a kernel asks Python for something, by name.
 ffibuilder.cdef("""extern "Python" {
+    int bm_python_write(void *context, const uint8_t *data, size_t size);
+    int bm_python_decompress(void *context, int compression, const uint8_t *data, size_t size,
+                             uint8_t *out, size_t out_size);
 }""")
 ffibuilder.set_source(
     "btrfs_model._native",

@@ -94,12 +94,57 @@ enum bm_counter {
 	BM_WORK_btrfs_search_old_slot,
 	BM_WORK_btrfs_search_slot_for_read,
 	BM_WORK_btrfs_next_old_leaf,
+	BM_WORK_btrfs_next_old_item,
 	BM_WORK_read_block_for_search,
 	BM_WORK_reada_for_search,
 	/* extent_io.c, disk-io.c: tree blocks */
 	BM_WORK_btrfs_readahead_node_child,
 	BM_WORK_read_tree_block,
 	BM_WORK_submit_bio,
+	/* backref.c, ulist.c */
+	BM_WORK_iterate_extent_inodes,
+	BM_WORK_extent_from_logical,
+	BM_WORK_btrfs_previous_extent_item,
+	BM_WORK_btrfs_find_all_leafs,
+	BM_WORK_btrfs_find_all_roots_safe,
+	BM_WORK_find_parent_nodes,
+	BM_WORK_add_prelim_ref,
+	BM_WORK_prelim_ref_insert,
+	BM_WORK_prelim_ref_compare,
+	BM_WORK_is_shared_data_backref,
+	BM_WORK_check_extent_in_eb,
+	BM_WORK_ulist_add,
+	BM_WORK_ulist_add_merge,
+	/* send.c */
+	BM_WORK_changed_cb,
+	BM_WORK_finish_inode_if_needed,
+	BM_WORK_process_recorded_refs,
+	BM_WORK_send_create_inode,
+	BM_WORK_did_create_dir,
+	BM_WORK_will_overwrite_ref,
+	BM_WORK_did_overwrite_ref,
+	BM_WORK_get_inode_info,
+	BM_WORK_get_inode_gen,
+	BM_WORK_get_cur_inode_state,
+	BM_WORK_is_inode_existent,
+	BM_WORK_get_first_ref,
+	BM_WORK_get_cur_path,
+	BM_WORK_get_cur_inode_path,
+	BM_WORK___get_cur_name_and_parent,
+	BM_WORK_name_cache_search,
+	BM_WORK_btrfs_lru_cache_lookup,
+	BM_WORK_btrfs_lru_cache_store,
+	BM_WORK_get_orphan_dir_info,
+	BM_WORK_get_waiting_dir_move,
+	BM_WORK_btrfs_lookup_dir_item,
+	BM_WORK_btrfs_lookup_xattr,
+	BM_WORK_btrfs_lookup_file_extent,
+	BM_WORK_cache_dir_utimes,
+	BM_WORK_send_utimes,
+	BM_WORK_send_cmd,
+	BM_WORK_process_extent,
+	BM_WORK_find_extent_clone,
+	BM_WORK_send_extent_data,
 	/* walks of the model itself */
 	BM_WORK_leaves_visited,
 	BM_WORK_nodes_visited,
@@ -469,5 +514,137 @@ struct bm_ref {
 /* The references in EXTENT_ITEM, METADATA_ITEM and *_REF items, as bm_entries() gives names. */
 int64_t bm_extent_refs(const struct bm_image *image, const struct bm_columns *columns, size_t count,
 		       struct bm_ref *refs, size_t capacity, int8_t *bad);
+
+/* --------------------------------------------------------------------------------- backref -- */
+
+/*
+ * All trees of a filesystem, so that the root id of a reference leads to a tree. `roots` may come
+ * in any order and are copied; of several with one objectid the last one counts. The tree of roots
+ * (1) and the extent tree (2) belong to it, and so do deleted subvolumes that still have a root
+ * item: the kernel's walk through commit roots reports them.
+ */
+struct bm_forest;
+struct bm_forest *bm_forest_create(struct bm_image *image, const struct bm_root *roots,
+				   size_t count, struct bm_fault *fault);
+void bm_forest_destroy(struct bm_forest *forest);
+/* NULL: no such root. */
+const struct bm_root *bm_forest_root(const struct bm_forest *forest, uint64_t objectid);
+/*
+ * Say that a subvolume has been opened since mount (by a path, by send ..). Each time a walk comes
+ * to one that has not, the kernel searches the tree of roots for it and reads its root node. Tree
+ * 5 is always open.
+ */
+void bm_forest_open(struct bm_forest *forest, uint64_t objectid);
+
+/*
+ * A backref walk: struct btrfs_backref_walk_ctx of 6.2 and the parameters of the functions before
+ * it, through commit roots. Every callback gets `context` and may be NULL.
+ */
+struct bm_backref_walk {
+	const struct bm_forest *forest;
+	uint64_t bytenr;	  /* of the extent */
+	uint64_t extent_item_pos; /* only file extents that show this byte of the extent, */
+	int ignore_extent_item_pos; /* unless this is set; compressed ones are always taken */
+	uint64_t behaviour; /* bits 1 << BM_TOGGLE_x: SEARCH_NO_RESTART, SEND_BACKREF_SKIP */
+	void *context;
+	/* of every extent item on the way: < 0 is an errno; -ENOENT: as if it had no references */
+	int (*check_extent_item)(uint64_t bytenr, const struct btrfs_extent_item *item,
+				 void *context);
+	/* 1: leave this reference out */
+	int (*skip_data_ref)(uint64_t root, uint64_t ino, uint64_t offset, void *context);
+	/* 1 and the roots that reach a leaf, when they are known; valid until the next call */
+	int (*cache_lookup)(uint64_t leaf, void *context, const uint64_t **roots, size_t *count);
+	void (*cache_store)(uint64_t leaf, const uint64_t *roots, size_t count, void *context);
+	/* > 0 ends the walk (BTRFS_ITERATE_EXTENT_INODES_STOP), < 0 is an errno */
+	int (*iterate)(uint64_t ino, uint64_t offset, uint64_t num_bytes, uint64_t root,
+		       void *context);
+};
+
+/*
+ * iterate_extent_inodes(): hand each file extent item that refers to the data extent to `iterate`.
+ * An errno of a callback comes back as BM_ERRNO with fault->found. Of an image that contradicts
+ * itself the fault names the block or item: BM_BAD_LEVEL (a block is not on the level that led to
+ * it), BM_LOOP (a block is above itself or on two levels: block = referred to, found = parent),
+ * BM_NOT_FOUND (a tree block without extent item: found = address), BM_BAD_VALUE.
+ */
+int bm_iterate_extent_inodes(const struct bm_backref_walk *walk, struct bm_fault *fault);
+
+/*
+ * The same as an array: each reference that `iterate` would get. `walk` must have no callbacks. The
+ * rows belong to the caller, who gives them back with bm_inode_refs_free().
+ */
+struct bm_inode_ref {
+	uint64_t ino;
+	uint64_t offset;
+	uint64_t num_bytes;
+	uint64_t root;
+};
+struct bm_inode_refs {
+	struct bm_inode_ref *rows;
+	size_t count;
+	size_t capacity;
+};
+int bm_collect_inode_refs(const struct bm_backref_walk *walk, struct bm_inode_refs *refs,
+			  struct bm_fault *fault);
+void bm_inode_refs_free(struct bm_inode_refs *refs);
+
+/*
+ * btrfs_find_all_leafs(): addresses of the leaves with file extent items of the data extent;
+ * btrfs_find_all_roots_safe(): the trees that reach the extent or tree block. Both give as many as
+ * there is room for, in the kernel's order, and return how many there are.
+ */
+int64_t bm_find_all_leafs(const struct bm_backref_walk *walk, uint64_t *leafs, size_t capacity,
+			  struct bm_fault *fault);
+int64_t bm_find_all_roots(const struct bm_backref_walk *walk, uint64_t *roots, size_t capacity,
+			  struct bm_fault *fault);
+
+/*
+ * extent_from_logical(): the extent that holds an address; BM_ERRNO with ENOENT when none does.
+ * *flags is BTRFS_EXTENT_FLAG_DATA or _TREE_BLOCK alone; of `behaviour` SEARCH_NO_RESTART counts.
+ */
+int bm_extent_from_logical(const struct bm_forest *forest, uint64_t logical, uint64_t behaviour,
+			   struct bm_key *found, uint64_t *flags, uint64_t *refs,
+			   struct bm_fault *fault);
+
+/* ------------------------------------------------------------------------------------ send -- */
+
+enum bm_send_flag {
+	BM_SEND_NO_FILE_DATA = 1,
+	BM_SEND_OMIT_STREAM_HEADER = 2,
+	BM_SEND_OMIT_END_CMD = 4,
+	BM_SEND_COMPRESSED = 16,
+};
+
+enum { BM_SEND_COMMANDS = 27 };
+
+/* A subvolume that may be cloned from; the subvolume being sent is one of them. */
+struct bm_send_root {
+	uint64_t objectid;
+	uint64_t ctransid;
+	uint8_t uuid[16]; /* its received_uuid, or its own where that is zero */
+};
+
+struct bm_send_args {
+	const struct bm_forest *forest;
+	const struct bm_send_root *clone_roots; /* ascending by objectid */
+	size_t clone_root_count;
+	uint64_t send_root;
+	uint64_t behaviour; /* bits 1 << enum bm_toggle */
+	uint32_t flags;	    /* enum bm_send_flag */
+	uint32_t proto;
+	uint64_t *commands; /* counted by number: an array of BM_SEND_COMMANDS */
+	void *context;	    /* for the callbacks */
+	/* Take `size` bytes of the stream; anything but 0 ends the send with BM_CALLBACK. */
+	int (*write)(void *context, const uint8_t *data, size_t size);
+	/* Decompress an extent into exactly `out_size` bytes; anything but 0: it does not. */
+	int (*decompress)(void *context, int compression, const uint8_t *data, size_t size,
+			  uint8_t *out, size_t out_size);
+};
+
+/*
+ * A full send (BTRFS_IOC_SEND without a parent): the stream goes to args->write. On failure what
+ * was sent before stays sent.
+ */
+int bm_send(const struct bm_send_args *args, struct bm_fault *fault);
 
 #endif

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The ioctl: which sends are refused, what is in memory when one starts, where the stream goes."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
+
+from btrfs_model.counters import Work, counting
+from btrfs_model.errors import BtrfsModelError
+from btrfs_model.kernels import use_python
+from btrfs_model.patches import Behaviour
+from btrfs_model.send import native
+from btrfs_model.send.cold import blocks_after_mount
+from btrfs_model.send.sender import Sender
+
+if TYPE_CHECKING:
+    from btrfs_model.filesystem import Filesystem, Subvolume
+
+__all__ = ["SendRequest", "SendResult", "send"]
+
+Which = "str | bytes | int | Subvolume"
+
+
+@dataclass(frozen=True)
+class SendRequest:
+    """What a send was asked for, after all checks.
+
+    Attributes
+    ----------
+    fs : Filesystem
+        Where the snapshot is.
+    snapshot : Subvolume
+        What is sent.
+    clone_roots : list of Subvolume
+        The clone sources and the snapshot itself, ascending by id.
+    behaviour : Behaviour
+        The kernel.
+    proto : int
+        Version of the stream.
+    no_file_data, compressed, omit_header, omit_end : bool
+        The flags of the ioctl.
+    write : callable
+        Takes the stream piece by piece.
+    """
+
+    fs: Filesystem
+    snapshot: Subvolume
+    clone_roots: list[Subvolume]
+    behaviour: Behaviour
+    proto: int
+    no_file_data: bool
+    compressed: bool
+    omit_header: bool
+    omit_end: bool
+    write: Callable[[bytes], object]
+
+
+@dataclass(frozen=True)
+class SendResult:
+    """What a send did.
+
+    Attributes
+    ----------
+    data : bytes or None
+        The stream, when it was not written to a file.
+    size : int
+        Bytes of the stream.
+    commands : dict of str to int
+        How many commands of each kind, in the order of their numbers.
+    work : Work
+        The work counted, as by a kernel that has just mounted the filesystem.
+    """
+
+    data: bytes | None
+    size: int
+    commands: dict[str, int]
+    work: Work
+
+
+class _Sink:
+    """Where the stream goes: a file, or memory."""
+
+    def __init__(self, to: BinaryIO | None) -> None:
+        self.to = to
+        self.parts: list[bytes] = []
+        self.size = 0
+
+    def write(self, data: bytes) -> None:
+        self.size += len(data)
+        if self.to is None:
+            self.parts.append(data)
+        else:
+            self.to.write(data)
+
+    def data(self) -> bytes | None:
+        return b"".join(self.parts) if self.to is None else None
+
+
+def _refuse(fs: Filesystem, number: int, why: str) -> OSError:
+    return OSError(number, f"{os.strerror(number)}: {why}", fs.path)
+
+
+def _stream_version(fs: Filesystem, behaviour: Behaviour, proto: int) -> int:
+    """Check the version asked for; 0 is the highest that the kernel has."""
+    if "send-stream-v2" not in behaviour:
+        # such a kernel knows no flag for the version
+        if proto != 1:
+            raise _refuse(fs, errno.EINVAL, f"{behaviour} has stream version 1 only")
+        return 1
+    highest = 3 if "send-verity" in behaviour else 2
+    if not 0 <= proto <= highest:
+        raise _refuse(fs, errno.EPROTO, f"{behaviour} has stream versions up to {highest}")
+    return proto or highest
+
+
+def send(
+    fs: Filesystem,
+    snapshot: str | bytes | int | Subvolume,
+    parent: str | bytes | int | Subvolume | None = None,
+    clone_sources: Iterable[str | bytes | int | Subvolume] = (),
+    *,
+    behaviour: str | Behaviour = "v6.18",
+    proto: int = 1,
+    no_file_data: bool = False,
+    compressed: bool = False,
+    omit_header: bool = False,
+    omit_end: bool = False,
+    to: BinaryIO | None = None,
+) -> SendResult:
+    """Send a read-only subvolume as ``BTRFS_IOC_SEND`` does.
+
+    Parameters
+    ----------
+    fs : Filesystem
+        An open filesystem.
+    snapshot : str, bytes, int or Subvolume
+        What to send: a path from the top of the filesystem or an id.
+    parent : str, bytes, int or Subvolume, optional
+        Send the difference to this snapshot. Not in the model yet.
+    clone_sources : iterable of str, bytes, int or Subvolume
+        Snapshots that the receiver has: exactly the list that the kernel gets.
+    behaviour : str or Behaviour
+        The kernel, e.g. ``"v6.12 - send-utimes-cache"``.
+    proto : int
+        Version of the stream; 0 for the highest that the kernel has.
+    no_file_data : bool
+        UPDATE_EXTENT instead of WRITE.
+    compressed : bool
+        Send compressed extents as they are; wants ``proto=2``.
+    omit_header, omit_end : bool
+        Leave out the header and the END command.
+    to : binary file, optional
+        Where to write the stream; without it ``result.data`` is the stream.
+
+    Returns
+    -------
+    SendResult
+        Stream, commands and work.
+
+    Raises
+    ------
+    OSError
+        Where the kernel fails, with its errno (EPERM for a subvolume that is not read-only, EINVAL,
+        EPROTO, ENOENT, EIO); commands that were sent before have been written to `to`, and are in
+        the ``partial`` attribute of the error when there is no `to`.
+    SubvolumeNotFoundError
+        When there is no such subvolume.
+    CorruptImageError
+        When the image is broken where the send looks.
+    """
+    kernel = Behaviour.parse(behaviour)
+    subvolume = fs.subvolume(snapshot)
+    if not subvolume.is_read_only:
+        raise _refuse(fs, errno.EPERM, f"subvolume {subvolume.id} is not read-only")
+    if compressed and "send-stream-v2" not in kernel:
+        raise _refuse(fs, errno.EINVAL, f"{kernel} cannot send compressed data")
+    version = _stream_version(fs, kernel, proto)
+    if compressed and version < 2:
+        raise _refuse(fs, errno.EINVAL, "compressed data wants stream version 2")
+    sources = {subvolume.id: subvolume}
+    for which in clone_sources:
+        source = fs.subvolume(which)
+        if not source.is_read_only:
+            raise _refuse(fs, errno.EPERM, f"clone source {source.id} is not read-only")
+        sources[source.id] = source
+    if parent is not None:
+        fs.subvolume(parent)
+        raise BtrfsModelError("incremental send is not in the model yet")
+    sink = _Sink(to)
+    request = SendRequest(
+        fs,
+        subvolume,
+        [sources[objectid] for objectid in sorted(sources)],
+        kernel,
+        version,
+        no_file_data,
+        compressed,
+        omit_header,
+        omit_end,
+        sink.write,
+    )
+    fs.image.start_cold(blocks_after_mount(fs, subvolume))
+    try:
+        with counting() as work:
+            run = Sender(request).run if use_python() else native.Sender(request).run
+            commands = run()
+    except OSError as error:
+        error.partial = sink.data()  # type: ignore[attr-defined]
+        raise
+    finally:
+        fs.image.stop_cold()
+    return SendResult(sink.data(), sink.size, commands, work)

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The door to ``native/send*.c``: arguments in, callbacks out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from btrfs_model.errors import new_fault, raise_fault
+from btrfs_model.filesystem.compression import decompress
+from btrfs_model.kernels import ffi, lib
+from btrfs_model.ondisk.stream import COMMANDS
+from btrfs_model.ondisk.structs import PayloadError
+
+if TYPE_CHECKING:
+    from btrfs_model.send.ioctl import SendRequest
+
+__all__ = ["Sender"]
+
+
+class Sender:
+    """One full send by the C kernel.
+
+    Parameters
+    ----------
+    request : SendRequest
+        What to send, checked.
+    """
+
+    def __init__(self, request: SendRequest) -> None:
+        self.request = request
+        self.error: BaseException | None = None
+
+    def run(self) -> dict[str, int]:
+        """Send; return the number of commands by name.
+
+        Raises
+        ------
+        OSError, CorruptImageError
+            See :func:`btrfs_model.send.send`.
+        """
+        request, image = self.request, self.request.fs.image
+        image.count_here()
+        roots = request.fs.forest_roots()
+        table = ffi.new("struct bm_root[]", len(roots))
+        for row, root in zip(table, roots, strict=True):
+            row.image = image.handle
+            row.objectid, row.bytenr, row.generation, row.level = root
+        fault = new_fault()
+        forest = lib.bm_forest_create(image.handle, table, len(roots), fault)
+        if not forest:
+            raise_fault(image.path, fault)
+        forest = ffi.gc(forest, lib.bm_forest_destroy)
+        handle = ffi.new_handle(self)
+        commands = ffi.new("uint64_t[]", lib.BM_SEND_COMMANDS)
+        # fields of a struct do not keep what they point at alive
+        args, clone_roots = ffi.new("struct bm_send_args *"), self._clone_roots()
+        args.forest = forest
+        args.clone_roots, args.clone_root_count = clone_roots, len(clone_roots)
+        args.send_root = request.snapshot.id
+        args.behaviour = request.behaviour.bits
+        args.flags = (
+            request.no_file_data * lib.BM_SEND_NO_FILE_DATA
+            | request.omit_header * lib.BM_SEND_OMIT_STREAM_HEADER
+            | request.omit_end * lib.BM_SEND_OMIT_END_CMD
+            | request.compressed * lib.BM_SEND_COMPRESSED
+        )
+        args.proto = request.proto
+        args.commands = commands
+        args.context = handle
+        args.write = lib.bm_python_write
+        args.decompress = lib.bm_python_decompress
+        for subvolume in request.clone_roots:
+            lib.bm_forest_open(forest, subvolume.id)
+        ret = lib.bm_send(args, fault)
+        if self.error is not None:
+            raise self.error
+        if ret < 0:
+            raise_fault(image.path, fault)
+        return {
+            command.name: count
+            for command in COMMANDS.values()
+            if (count := commands[command.number])
+        }
+
+    def _clone_roots(self) -> Any:
+        rows = ffi.new("struct bm_send_root[]", len(self.request.clone_roots))
+        for row, subvolume in zip(rows, self.request.clone_roots, strict=True):
+            item = subvolume.item
+            row.objectid = subvolume.id
+            row.ctransid = item.ctransid
+            row.uuid = item.received_uuid if any(item.received_uuid) else item.uuid
+        return rows
+
+
+@ffi.def_extern(error=1)
+def bm_python_write(context: Any, data: Any, size: int) -> int:
+    """Hand a piece of the stream on; an exception is kept for :meth:`Sender.run` to raise."""
+    sender = ffi.from_handle(context)
+    try:
+        sender.request.write(ffi.buffer(data, size)[:])
+    except BaseException as error:
+        sender.error = error
+        return 1
+    return 0
+
+
+@ffi.def_extern(error=1)
+def bm_python_decompress(
+    context: Any, compression: int, data: Any, size: int, out: Any, out_size: int
+) -> int:
+    """Decompress an extent by the libraries that :mod:`btrfs_model.filesystem` uses."""
+    sender = ffi.from_handle(context)
+    try:
+        plain = decompress(
+            compression, ffi.buffer(data, size)[:], out_size, sender.request.fs.image.sectorsize
+        )
+    except PayloadError:
+        return 1
+    except BaseException as error:
+        sender.error = error
+        return 1
+    ffi.memmove(out, plain, out_size)
+    return 0

@@ -1,0 +1,2 @@
+class Sender:
+    def __init__(self, request): raise NotImplementedError

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the files of the send kernel share: the context of one send (struct send_ctx of the
+ * kernel's send.c) and the functions that cross files. Names are the kernel's.
+ */
+#ifndef BTRFS_MODEL_SEND_H
+#define BTRFS_MODEL_SEND_H
+
+#include <stdbool.h>
+
+#include "internal.h"
+
+#define TOGGLE(ctx, name) ((ctx)->args->behaviour >> BM_TOGGLE_##name & 1)
+
+enum {
+	/* stat.h's, which are not needed otherwise */
+	MODE_FMT = 0170000,
+	MODE_SOCK = 0140000,
+	MODE_LNK = 0120000,
+	MODE_REG = 0100000,
+	MODE_BLK = 0060000,
+	MODE_DIR = 0040000,
+	MODE_CHR = 0020000,
+	MODE_FIFO = 0010000,
+	PATH_LIMIT = 4096, /* PATH_MAX: with the terminating zero */
+	NAME_CACHE_SIZE = 256,
+	NAME_CACHE_KEPT = 128, /* of 256, before the cache became an LRU list */
+	DIR_CREATED_CACHE_SIZE = 64,
+	DIR_UTIMES_CACHE_SIZE = 64,
+	BACKREF_CACHE_SIZE = 128,
+	BACKREF_CACHE_ROOTS = 17,
+	BACKREF_CACHE_ROOTS_BEFORE = 12,
+};
+
+/* A path or a name; not terminated. */
+struct fs_path {
+	size_t size;
+	char text[PATH_LIMIT];
+};
+
+/* ------------------------------------------------------------------------------ lru cache -- */
+
+struct lru_entry {
+	uint64_t key;
+	uint64_t generation;
+	struct lru_entry *older, *newer;
+	struct lru_entry *chain;
+};
+
+/* Entries by (key, generation), ordered by their last use (lru_cache.c of the kernel). */
+struct lru_cache {
+	struct lru_entry *oldest, *newest;
+	struct lru_entry **buckets;
+	size_t bucket_count; /* a power of two */
+	size_t size;
+	size_t max_size; /* 0: no limit */
+};
+
+int lru_init(struct lru_cache *cache, size_t max_size);
+void lru_deinit(struct lru_cache *cache);
+/* The entry, which becomes the most recently used; NULL when there is none. */
+struct lru_entry *lru_lookup(struct lru_cache *cache, uint64_t key, uint64_t generation);
+/* Add an entry of malloc'ed memory that is not there yet; evicts the oldest of a full cache. */
+void lru_store(struct lru_cache *cache, struct lru_entry *entry);
+void lru_remove(struct lru_cache *cache, struct lru_entry *entry);
+
+/* -------------------------------------------------------------------------------- context -- */
+
+struct inode_info {
+	uint64_t size, generation, rdev, flags;
+	uint32_t mode, uid, gid, nlink;
+};
+
+struct clone_root {
+	const struct bm_send_root *source;
+	struct bm_root root;
+	uint64_t ino, offset, num_bytes;
+	bool found_ref;
+};
+
+struct recorded_ref {
+	uint64_t dir, dir_gen;
+	struct fs_path full_path;
+};
+
+/* A compressed extent that was decompressed last. */
+struct plain_extent {
+	uint64_t disk_bytenr;
+	uint8_t *data;
+	size_t size, capacity;
+};
+
+struct send_ctx {
+	const struct bm_send_args *args;
+	struct bm_image *image;
+	struct bm_fault *fault;
+	struct bm_root root; /* send_root */
+	struct bm_root csum_root;
+	struct clone_root *clone_roots; /* ascending by root id, the send root among them */
+	size_t clone_root_count;
+
+	/* the stream: whole commands up to `cmd`, the present one from there */
+	uint8_t *buf;
+	size_t size, capacity, cmd;
+	size_t max_size; /* of a command */
+	bool put_data;
+
+	/* the item that the walk stands on */
+	const uint8_t *leaf;
+	uint32_t slot;
+	struct bm_key key;
+
+	uint64_t cur_ino, cur_inode_gen, cur_inode_size, cur_inode_rdev, cur_inode_flags;
+	uint64_t cur_inode_next_write_offset;
+	uint64_t send_progress;
+	uint32_t cur_inode_mode;
+	bool ignore_cur_inode;
+	bool cur_inode_needs_verity;
+	bool cur_inode_open;	       /* its data was read before */
+	struct fs_path cur_inode_path; /* empty: not known */
+
+	struct recorded_ref *new_refs;
+	size_t new_ref_count, new_ref_capacity;
+
+	struct lru_cache name_cache, dir_created_cache, dir_utimes_cache, backref_cache;
+	struct plain_extent plain;
+	/* the csum item in which the last look-up ended: [csum_start, csum_end) are covered */
+	uint64_t csum_start, csum_end;
+	const uint8_t *csums;
+	uint64_t mapped_start, mapped_end; /* the extent whose mapping is in memory */
+};
+
+/* Fail as the kernel would, with an errno. */
+int send_errno(struct send_ctx *ctx, int error);
+/* Fail because the item that the search of `path` ended at is not as it must be. */
+int send_bad_item(struct send_ctx *ctx, int code, const uint8_t *leaf, uint32_t slot,
+		  uint64_t found, uint64_t wanted);
+/* A path for a search by a helper (alloc_path_for_send). */
+struct bm_path send_path(const struct send_ctx *ctx);
+
+/* send_command.c: the stream */
+int begin_cmd(struct send_ctx *ctx, int cmd);
+int tlv_put(struct send_ctx *ctx, int attribute, const void *data, size_t size);
+int tlv_put_u64(struct send_ctx *ctx, int attribute, uint64_t value);
+int tlv_put_u32(struct send_ctx *ctx, int attribute, uint32_t value);
+int tlv_put_path(struct send_ctx *ctx, int attribute, const struct fs_path *path);
+/* The header of the DATA attribute and room for `size` bytes, which the caller fills. */
+uint8_t *put_data(struct send_ctx *ctx, size_t size);
+int send_cmd(struct send_ctx *ctx);
+int send_flush(struct send_ctx *ctx);
+
+/* send_names.c: inodes and paths */
+int get_inode_info(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino,
+		   struct inode_info *info);
+int get_inode_gen(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino, uint64_t *gen);
+enum inode_state { INODE_WILL_CREATE, INODE_DID_CREATE };
+int get_cur_inode_state(struct send_ctx *ctx, uint64_t ino, uint64_t gen);
+int did_overwrite_ref(struct send_ctx *ctx);
+int gen_unique_name(struct send_ctx *ctx, uint64_t ino, uint64_t gen, struct fs_path *dest);
+int get_cur_path(struct send_ctx *ctx, uint64_t ino, uint64_t gen, struct fs_path *dest);
+/* get_cur_path() of the current inode, from memory where it is kept there */
+int get_cur_inode_path(struct send_ctx *ctx, const struct fs_path **path);
+int get_inode_path(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino,
+		   struct fs_path *dest);
+void fs_path_copy(struct fs_path *dest, const struct fs_path *from);
+int fs_path_add(struct send_ctx *ctx, struct fs_path *path, const char *name, size_t size);
+/* The directory entry or xattr of that name in the item of `path`; NULL: none. */
+int lookup_name(struct send_ctx *ctx, const struct bm_key *key, const char *name, size_t size,
+		const struct btrfs_dir_item **entry);
+/* The next (or first, with *at = 0) entry of a dir item or xattr item; 0 at the end. */
+int next_dir_entry(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, uint32_t *at,
+		   const struct btrfs_dir_item **entry);
+
+/* send_extent.c: file data */
+int process_extent(struct send_ctx *ctx);
+int send_truncate(struct send_ctx *ctx, uint64_t size);
+
+/* send_data.c: reading file data */
+struct file_extent {
+	uint64_t start; /* in the file */
+	uint64_t end;	/* btrfs_file_extent_end() */
+	uint64_t disk_bytenr, disk_num_bytes, offset, num_bytes, ram_bytes;
+	uint8_t type, compression;
+	const uint8_t *inline_data;
+	uint32_t inline_size;
+};
+int parse_file_extent(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot,
+		      struct file_extent *extent);
+/* `size` bytes of the file from `offset` on, all inside `extent`. */
+int read_extent_data(struct send_ctx *ctx, const struct file_extent *extent, uint64_t offset,
+		     uint8_t *out, size_t size);
+/* The bytes of an extent as they are on disk. */
+int read_raw_extent(struct send_ctx *ctx, const struct file_extent *extent, uint8_t *out);
+/* What a kernel searches before it can read the data: inode, extent map. */
+int open_for_data(struct send_ctx *ctx, const struct file_extent *extent);
+
+#endif
