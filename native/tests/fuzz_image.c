@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Every kernel that reads trees, on a damaged image.
+ *
+ * An input is a list of edits to tree blocks of a real image. Edited blocks mostly get a right
+ * checksum again, so that the damage is not stopped at the door. Whatever the edits are, each
+ * kernel has to come back with a number or a fault; the sanitizers see to the rest.
+ *
+ * The image is the one that BTRFS_MODEL_FUZZ_IMAGE names. For libFuzzer, and for mutate.c.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "image_file.h"
+
+#define MAX_EDITS 40
+#define MAX_ITEMS 100000
+#define MAX_EXTENTS 6
+#define EXTENT_ITEM 168
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+struct edit {
+	uint16_t block;
+	uint16_t place;
+	uint8_t how;
+	uint8_t value;
+};
+
+enum how {
+	IN_HEADER = 1,	   /* of the block, */
+	IN_ITEMS = 2,	   /* in the headers of its items or its pointers, */
+	IN_DATA = 3,	   /* in the payload of an item; 0: anywhere */
+	REPLACE = 4,	   /* instead of exclusive or */
+	EXTREME = 8,	   /* eight bytes of 0x00 or 0xff; with IN_ITEMS see redirect() */
+	LEAVE_CSUM = 0x70, /* all three bits: the checksum stays wrong */
+};
+
+static struct packed_image packed;
+static const struct bm_key lowest, highest = {UINT64_MAX, UINT64_MAX, UINT8_MAX};
+
+/* ------------------------------------------------------------------------------------ edits -- */
+
+/* Byte of the block that an edit hits. */
+static size_t edited_byte(const uint8_t *block, const struct edit *edit)
+{
+	const struct btrfs_header *header = (const struct btrfs_header *)block;
+	const struct btrfs_item *items = (const struct btrfs_item *)(block + 101);
+	uint32_t nritems = header->nritems, entry = header->level ? 33 : 25, slot;
+
+	switch (edit->how & 3) {
+	case IN_HEADER:
+		return 32 + edit->place % 69u;
+	case IN_ITEMS:
+		if (nritems && nritems * entry < packed.nodesize - 101)
+			return 101 + edit->place % (nritems * entry);
+		break;
+	case IN_DATA:
+		if (header->level || !nritems || nritems * entry >= packed.nodesize - 101)
+			break;
+		slot = edit->place % nritems;
+		if (items[slot].size && items[slot].offset < packed.nodesize - 101)
+			return 101 + items[slot].offset + edit->place / nritems % items[slot].size;
+		break;
+	}
+	return edit->place;
+}
+
+/*
+ * Damage that passes the checks of the block itself: a pointer of a node leads to another block,
+ * whatever its level, with that block's own key and generation; or bytes of one item of a leaf
+ * become the next one's, so that both have sizes that no kernel writes.
+ */
+static void redirect(uint8_t *block, const struct edit *edit)
+{
+	const struct btrfs_header *header = (const struct btrfs_header *)block;
+	uint32_t slot, given;
+
+	if (!header->nritems || header->nritems > 100)
+		return;
+	slot = edit->place % header->nritems;
+	if (header->level) {
+		size_t index = (edit->value + (size_t)(edit->place >> 8)) % packed.count;
+		const uint8_t *target = packed_image_block(&packed, index);
+		struct btrfs_key_ptr *ptr = (struct btrfs_key_ptr *)(block + 101) + slot;
+
+		memcpy(&ptr->key, target + 101, sizeof(ptr->key));
+		ptr->blockptr = packed.chunks[index].logical;
+		ptr->generation = ((const struct btrfs_header *)target)->generation;
+	} else if (slot + 1 < header->nritems) {
+		struct btrfs_item *item = (struct btrfs_item *)(block + 101) + slot;
+
+		given = item->size ? 1 + edit->value % item->size : 0;
+		item[0].offset += given;
+		item[0].size -= given;
+		item[1].size += given;
+	}
+}
+
+static void apply(const struct edit *edit)
+{
+	uint8_t *block = packed_image_block(&packed, edit->block % packed.count);
+	size_t at = edited_byte(block, edit) % packed.nodesize;
+	size_t left = packed.nodesize - at;
+
+	if (edit->how & EXTREME && (edit->how & 3) == IN_ITEMS)
+		redirect(block, edit);
+	else if (edit->how & EXTREME)
+		memset(block + at, edit->value & 1 ? 0xff : 0, left < 8 ? left : 8);
+	else if (edit->how & REPLACE)
+		block[at] = edit->value;
+	else
+		block[at] ^= edit->value;
+}
+
+/* ------------------------------------------------------------------------------- exercising -- */
+
+struct table {
+	uint64_t objectid[MAX_ITEMS], offset[MAX_ITEMS], block[MAX_ITEMS], position[MAX_ITEMS];
+	uint32_t size[MAX_ITEMS];
+	uint16_t slot[MAX_ITEMS];
+	uint8_t type[MAX_ITEMS];
+};
+
+static struct table table;
+static const struct bm_columns columns = {table.objectid, table.type,	  table.offset, table.block,
+					  table.slot,	  table.position, table.size};
+
+/* Names and references in the items that were scanned. */
+static void exercise_items(struct bm_image *image, size_t count)
+{
+	static struct bm_entry entries[4096];
+	static struct bm_ref refs[4096];
+	static uint8_t rows[4096 * 32];
+	static int8_t bad[MAX_ITEMS];
+
+	bm_entries(image, &columns, count, entries, 4096, bad);
+	bm_extent_refs(image, &columns, count, refs, 4096, bad);
+	bm_gather(image, table.position, table.size, count < 4096 ? count : 4096, 32, rows);
+}
+
+static void exercise_search(const struct bm_root *root, const struct bm_key *key, int reada)
+{
+	struct bm_path path = {.reada = reada, .restart = reada & 1};
+	struct bm_fault fault;
+
+	if (bm_search_slot(root, key, &path, &fault) >= 0)
+		for (int i = 0; i < 5 && bm_next_leaf(root, &path, &fault) == 0; i++)
+			;
+	memset(&path, 0, sizeof(path));
+	if (bm_search_slot_for_read(root, key, 0, &path, &fault) == 0)
+		for (int i = 0; i < 5 && bm_prev_leaf(root, &path, &fault) == 0; i++)
+			;
+	memset(&path, 0, sizeof(path));
+	path.lowest_level = 1;
+	bm_search_slot(root, key, &path, &fault);
+	memset(&path, 0, sizeof(path));
+	bm_search_slot_for_read(root, key, 1, &path, &fault);
+}
+
+static void exercise_tree(const struct bm_root *root, int reada)
+{
+	static struct bm_block blocks[4096];
+	static uint64_t leaves[4096];
+	struct bm_fault fault;
+	size_t found = 0;
+	int64_t count = bm_walk_blocks(root, 0, blocks, 4096, &fault);
+
+	for (int64_t i = 0; i < count && i < 4096; i++)
+		if (!blocks[i].level)
+			leaves[found++] = blocks[i].logical;
+	bm_scan_leaves(root->image, leaves, found, &columns, MAX_ITEMS, &fault);
+	bm_scan_bound(root, &lowest, &highest, &fault);
+	count = bm_scan(root, &lowest, &highest, &columns, MAX_ITEMS, &fault);
+	if (count > 0)
+		exercise_items(root->image, (size_t)count);
+	exercise_search(root, &lowest, reada);
+	exercise_search(root, &highest, reada);
+	for (int64_t i = 0; i < count; i += 1 + count / 4) {
+		struct bm_key key = {table.objectid[i], table.offset[i] + 1, table.type[i]};
+
+		exercise_search(root, &key, reada);
+	}
+}
+
+static void exercise_compare(const struct bm_root *left, const struct bm_root *right)
+{
+	static struct bm_difference differences[512];
+	struct bm_fault fault;
+	struct bm_compare *compare = bm_compare_create(left, right, &fault);
+
+	while (compare && bm_compare_next(compare, differences, 512, &fault) > 0)
+		;
+	bm_compare_destroy(compare);
+}
+
+static void exercise_backrefs(struct bm_image *image, const struct bm_root *roots, size_t count)
+{
+	struct bm_backref_walk walk = {.ignore_extent_item_pos = 1};
+	struct bm_fault fault;
+	struct bm_forest *forest = bm_forest_create(image, roots, count, &fault);
+	const struct bm_root *extents = forest ? bm_forest_root(forest, 2) : NULL;
+	int64_t found = 0;
+	int left = MAX_EXTENTS;
+
+	if (extents)
+		found = bm_scan(extents, &lowest, &highest, &columns, MAX_ITEMS, &fault);
+	walk.forest = forest;
+	for (int64_t i = 0; i < found && left; i++) {
+		struct bm_inode_refs refs = {0};
+		uint64_t out[16];
+
+		if (table.type[i] != EXTENT_ITEM)
+			continue;
+		left--;
+		walk.bytenr = table.objectid[i];
+		walk.behaviour = left & 1 ? ~0ull : 0;
+		walk.ignore_extent_item_pos = left & 2;
+		bm_collect_inode_refs(&walk, &refs, &fault);
+		bm_inode_refs_free(&refs);
+		bm_find_all_leafs(&walk, out, 16, &fault);
+		bm_find_all_roots(&walk, out, 16, &fault);
+	}
+	bm_forest_destroy(forest);
+}
+
+static void exercise(int cold)
+{
+	struct bm_image *image = packed_image_open(&packed);
+	struct bm_root roots[256];
+	struct bm_fault fault;
+	size_t last_volume = 0;
+
+	memcpy(roots, packed.roots, packed.root_count * sizeof(*roots));
+	for (size_t i = 0; i < packed.root_count; i++)
+		roots[i].image = image;
+	if (cold)
+		bm_image_cache_start(image, NULL, 0, &fault);
+	for (size_t i = 0; i < packed.root_count; i++) {
+		exercise_tree(&roots[i], cold ? (int)(i % 4) : 0);
+		if (roots[i].objectid != 5 && roots[i].objectid < 256)
+			continue;
+		exercise_compare(&roots[i], &roots[last_volume ? last_volume : i]);
+		last_volume = i;
+	}
+	exercise_backrefs(image, roots, packed.root_count);
+	bm_image_destroy(image);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct edit edits[MAX_EDITS];
+	size_t count = size / sizeof(*edits);
+
+	if (!packed.memory) {
+		const char *path = getenv("BTRFS_MODEL_FUZZ_IMAGE");
+
+		packed_image_load(&packed, path && *path ? path : "BTRFS_MODEL_FUZZ_IMAGE");
+	}
+	if (count > MAX_EDITS)
+		count = MAX_EDITS;
+	memcpy(edits, data, count * sizeof(*edits));
+	for (size_t i = 0; i < count; i++)
+		apply(&edits[i]);
+	for (size_t i = 0; i < count; i++)
+		if ((edits[i].how & LEAVE_CSUM) != LEAVE_CSUM)
+			packed_image_seal(&packed, edits[i].block % packed.count);
+	exercise(count && edits[0].how & 0x80);
+	for (size_t i = 0; i < count; i++)
+		packed_image_reset(&packed, edits[i].block % packed.count);
+	return 0;
+}
