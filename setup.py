@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The C kernels are the one thing that pyproject.toml cannot declare."""
 
 from setuptools import setup

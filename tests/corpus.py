@@ -189,3 +189,9 @@ def _digest(packed: Path) -> str:
 def clear_cache() -> None:
     """Remove all restored images."""
     shutil.rmtree(CACHE, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    import sys
+
+    print(image(sys.argv[1]))

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The project's own order: sizes, licences, papers that say what is there."""
+
+import hashlib
+import json
+import os
+import re
+import stat
+import subprocess
+from pathlib import Path
+
+import corpus
+import pytest
+
+ROOT = corpus.PROJECT
+MIB = 1 << 20
+
+
+def tracked() -> list[Path]:
+    """Files that belong to the project; without git, all but what is built or restored."""
+    if (ROOT / ".git").exists():
+        output = subprocess.run(
+            ["git", "-C", str(ROOT), "ls-files", "-z"], check=True, stdout=subprocess.PIPE
+        ).stdout
+        names = [ROOT / os.fsdecode(name) for name in output.split(b"\0") if name]
+        return [name for name in names if name.is_file()]
+    built = {".venv", "build", "dist", "out", ".cache", "__pycache__"}
+    return [
+        file
+        for file in ROOT.rglob("*")
+        if file.is_file() and not built & set(file.relative_to(ROOT).parts)
+    ]
+
+
+def texts() -> list[tuple[Path, str]]:
+    """Files of text with their content."""
+    found = []
+    for file in tracked():
+        if file.suffix in {".zst", ".png", ".parquet", ".so"}:
+            continue
+        found.append((file.relative_to(ROOT), file.read_bytes().decode("utf-8", "replace")))
+    return found
+
+
+def test_sizes() -> None:
+    sizes = {file: file.stat().st_size for file in tracked()}
+    assert sum(sizes.values()) < 60 * MIB
+    assert (
+        sum(size for file, size in sizes.items() if corpus.KERNEL_DATA in file.parents) <= 25 * MIB
+    )
+    large = [str(file) for file, size in sizes.items() if size > 2 * MIB]
+    assert not large
+
+
+def test_source_files_name_their_licence() -> None:
+    without = [
+        str(name)
+        for name, text in texts()
+        if (name.suffix in {".py", ".c", ".h", ".sh"} or name.name == "Makefile")
+        and "SPDX-License-Identifier: GPL-2.0-only" not in "\n".join(text.splitlines()[:3])
+        and text.strip()
+    ]
+    assert not without
+
+
+# Written so that this file does not match itself.
+FOREIGN = [
+    r"/ho[m]e/[a-z]+/",
+    r"/ro[o]t/",
+    r"(?<![\w.])/wor[k]/",
+    r"pypi\.or[g]",
+    r"pythonhoste[d]\.org",
+    r"\bTOD[O]\b",
+    r"\bFIXM[E]\b",
+    r"\bXX[X]\b",
+    r"<<<<<<[<] ",
+]
+
+
+@pytest.mark.parametrize("pattern", FOREIGN)
+def test_nothing_foreign(pattern: str) -> None:
+    found = [
+        f"{name}: {match.group()}" for name, text in texts() if (match := re.search(pattern, text))
+    ]
+    assert not found
+
+
+def test_provenance_lists_every_file_of_the_corpus() -> None:
+    described = json.loads((corpus.KERNEL_DATA / "provenance.json").read_text())["files"]
+    stored = {
+        str(file.relative_to(corpus.KERNEL_DATA)): file
+        for file in corpus.KERNEL_DATA.rglob("*")
+        if file.is_file() and file.parent != corpus.KERNEL_DATA
+    }
+    assert set(stored) == set(described)
+    for name, file in stored.items():
+        raw = file.read_bytes()
+        assert len(raw) == described[name]["bytes"], name
+        assert hashlib.sha256(raw).hexdigest() == described[name]["sha256"], name
+
+
+def test_streams_of_the_corpus_have_the_recorded_hash() -> None:
+    checked = 0
+    for name in corpus.cases():
+        if not name.startswith(("send/", "features/")):
+            continue
+        for _, kernel, record in corpus.records(name):
+            if record.get("file") and corpus.has(name, record["file"]):
+                digest = hashlib.sha256(corpus.stream(name, record["file"])).hexdigest()
+                assert digest == record["sha256"], (name, kernel, record["file"])
+                checked += 1
+    assert checked > 500
+
+
+def test_readme_names_what_is_there() -> None:
+    readme = (ROOT / "README.md").read_text()
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for target in re.findall(r"\bmake ([a-z][a-z-]*)", readme):
+        assert target in targets, f"make {target}"
+    for path in re.findall(r"\]\(([^)#:]+)\)", readme):
+        assert (ROOT / path).exists(), path
+    for path in re.findall(r"`((?:tests|notebooks|data|bench|native|scripts)/[\w./-]+)`", readme):
+        assert (ROOT / path).exists(), path
+
+
+def test_readme_commands_exist() -> None:
+    from btrfs_model.cli import main
+
+    readme = (ROOT / "README.md").read_text()
+    named = set(re.findall(r"^\s*(?:\.venv/bin/)?btrfs-model ([a-z][a-z-]*)", readme, re.MULTILINE))
+    assert named
+    assert named <= set(main.commands)
+
+
+def test_scripts_can_be_executed() -> None:
+    for name in (".ci/run", "scripts/make_environment"):
+        assert (ROOT / name).stat().st_mode & stat.S_IXUSR, name
+
+
+def test_citation() -> None:
+    text = (ROOT / "CITATION.cff").read_text()
+    for field in ("cff-version: 1.2.0", "title:", "authors:", "version:", "license: GPL-2.0-only"):
+        assert field in text
+    version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert version is not None
+    assert f"version: {version.group(1)}\n" in text
