@@ -20,10 +20,13 @@
 #include <limits.h>
 #include <stdlib.h>
 
-/* Whether a search ended with ENOENT, which only means that nothing is found here. */
-static int is_enoent(const struct walk *walk, int ret)
+/* A step that ended with ENOENT only found nothing: the walk goes on with what there is. */
+static int tolerate_enoent(struct walk *walk, int ret)
 {
-	return ret == BM_ERRNO && walk->fault->found == ENOENT;
+	if (ret != BM_ERRNO || walk->fault->found != ENOENT)
+		return ret;
+	*walk->fault = (struct bm_fault){0};
+	return BM_OK;
 }
 
 const uint8_t *read_tree_block(struct bm_image *image, uint64_t bytenr, uint64_t generation,
@@ -388,7 +391,7 @@ static int btrfs_find_all_leafs(struct walk *walk, uint64_t bytenr)
 	walk->want_roots = 0;
 	walk->refs = (struct ulist){0};
 	ret = find_parent_nodes(walk);
-	return is_enoent(walk, ret) ? BM_OK : ret;
+	return tolerate_enoent(walk, ret);
 }
 
 /* Level by level upwards; a tree that reaches the block by several ways is listed once. */
@@ -403,9 +406,9 @@ static int btrfs_find_all_roots_safe(struct walk *walk, uint64_t bytenr, int lev
 	walk->want_roots = 1;
 	walk->refs = walk->roots = (struct ulist){0};
 	for (;;) {
-		int ret = find_parent_nodes(walk);
+		int ret = tolerate_enoent(walk, find_parent_nodes(walk));
 
-		if (ret && !is_enoent(walk, ret))
+		if (ret)
 			return ret;
 		node = node ? node->next : walk->refs.head;
 		if (!node)

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""All trees of a filesystem by their id, for references that name a tree.
+
+The kernel finds a subvolume's root in memory only when the subvolume has been opened since mount; a
+backref walk that comes to another one searches the tree of roots and reads the root node, each time
+anew (``btrfs_get_fs_root_commit_root()``, 6.12). So a forest knows which subvolumes are *open*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Self
+
+from btrfs_model.blocks import HEADER, Expect, read_block
+from btrfs_model.btree.search import Path, search_slot
+from btrfs_model.btree.tree import Tree
+from btrfs_model.counters import current
+from btrfs_model.errors import CorruptImageError, Fault, new_fault, raise_fault
+from btrfs_model.kernels import ffi, lib
+
+if TYPE_CHECKING:
+    from btrfs_model.filesystem import Filesystem
+    from btrfs_model.image import Image
+
+__all__ = ["Forest", "read_tree_block"]
+
+_ROOT_TREE = int(lib.BTRFS_ROOT_TREE_OBJECTID)
+_EXTENT_TREE = int(lib.BTRFS_EXTENT_TREE_OBJECTID)
+_FIRST_FREE = int(lib.BTRFS_FIRST_FREE_OBJECTID)
+_ROOT_ITEM = int(lib.BTRFS_ROOT_ITEM_KEY)
+
+
+def read_tree_block(
+    image: Image, bytenr: int, *, generation: int = 0, level: int = -1, tree: int = 0
+) -> memoryview:
+    """Read a block that no search came to (``read_tree_block()``)."""
+    block = read_block(image, bytenr, Expect(tree, generation, level))
+    current().count("read_tree_block")
+    if image.reads is not None:
+        *_, found_generation, _, _, found_level = HEADER.unpack_from(block)
+        image.reads.submit(bytenr, found_generation, found_level, ahead=False)
+    return block
+
+
+class Forest:
+    """The trees that a backref walk may come to.
+
+    Parameters
+    ----------
+    image : Image
+        Where the blocks are.
+    trees : mapping of int to Tree
+        By id: the extent tree, the tree of roots, every subvolume; also deleted subvolumes that
+        still have a root item, which a walk through commit roots reports.
+    opened : iterable of int
+        Subvolumes that have been opened since mount. Tree 5 always is.
+
+    Raises
+    ------
+    CorruptImageError
+        When there is no extent tree.
+    """
+
+    def __init__(self, image: Image, trees: Mapping[int, Tree], opened: Iterable[int] = ()) -> None:
+        self.image = image
+        self.trees = dict(trees)
+        self.opened = frozenset(opened)
+        if _EXTENT_TREE not in self.trees:
+            fault = Fault(lib.BM_NOT_FOUND, _ROOT_TREE, found=_EXTENT_TREE, wanted=_ROOT_ITEM)
+            raise CorruptImageError(image.path, fault)
+        self._handle: ffi.CData | None = None
+
+    @classmethod
+    def of(cls, fs: Filesystem, opened: Iterable[int] = ()) -> Self:
+        """Return the forest of a filesystem."""
+        trees = {root.id: root.tree(fs.image) for root in fs.root_items}
+        return cls(fs.image, trees | {_ROOT_TREE: fs.root_tree}, opened)
+
+    @property
+    def extent_tree(self) -> Tree:
+        """The tree of extents and references."""
+        return self.trees[_EXTENT_TREE]
+
+    @property
+    def handle(self) -> ffi.CData:
+        """The same as a ``struct bm_forest`` for the C kernels."""
+        if self._handle is None:
+            roots = ffi.new("struct bm_root[]", [tree.root()[0] for tree in self.trees.values()])
+            fault = new_fault()
+            handle = lib.bm_forest_create(self.image.handle, roots, len(roots), fault)
+            if not handle:
+                raise_fault(self.image.path, fault)
+            for objectid in self.opened:
+                lib.bm_forest_open(handle, objectid)
+            self._handle = ffi.gc(handle, lib.bm_forest_destroy)
+        return self._handle
+
+    def get_fs_root_commit_root(self, objectid: int, *, restart: bool) -> Tree | None:
+        """Return a tree, or None when there is no such root (``btrfs_get_fs_root_commit_root()``).
+
+        Parameters
+        ----------
+        objectid : int
+            Id of the tree.
+        restart : bool
+            Whether a search starts again after it had to read a block.
+        """
+        tree = self.trees.get(objectid)
+        is_open = tree is not None and (objectid < _FIRST_FREE or objectid in self.opened)
+        if not is_open and _ROOT_TREE in self.trees:
+            key = (objectid, _ROOT_ITEM, 2**64 - 1)
+            search_slot(self.trees[_ROOT_TREE], key, Path(restart=restart))
+            if tree is not None:
+                read_tree_block(
+                    self.image,
+                    tree.bytenr,
+                    generation=tree.generation,
+                    level=tree.level,
+                    tree=objectid,
+                )
+        return tree
