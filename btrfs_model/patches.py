@@ -12,8 +12,7 @@ for a version::
 A plain release (``v6.12``) has the toggles of all commits up to it. A stable kernel (``v6.12.101``)
 has those backported to it as well.
 
-Ids marked with ``unverified`` in the table are as remembered by their authors' correspondents and
-were not checked against a repository.
+An id in the table whose ``verified`` is false was not checked against a repository.
 """
 
 from __future__ import annotations
@@ -224,6 +223,9 @@ _TABLE = (
     _toggle("log-new-dentries", "5d3e4f1d5123", "6.4",
             "btrfs: use log root when iterating over index keys when logging directory",
             "new names are found by iterating over the log instead of the subvolume"),
+    _toggle("opendir-last-index", "9b378f6ad48c?", "6.5",
+            "btrfs: fix infinite directory reads",
+            "opening a directory looks up its last entry"),
     _toggle("fiemap-no-deadlock", "978b63f7464a?", "6.8",
             "btrfs: fix race when detecting delalloc ranges during fiemap",
             "FIEMAP entries are gathered and copied out after unlocking"),
@@ -263,6 +265,7 @@ TOGGLES: dict[str, Toggle] = {toggle.slug: toggle for toggle in _TABLE}
 _BACKPORTS: dict[str, tuple[str, ...]] = {
     "v5.10.46": ("send-rmdir-generation", "send-unlink-path"),
     "v6.1.176": (
+        "opendir-last-index",
         "send-trailing-hole",
         "send-clone-unaligned-tail",
         "send-truncate-before-clone",
@@ -373,9 +376,9 @@ def table() -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        A row for each toggle: slug, release, commit, title, what, implemented.
+        A row for each toggle: slug, release, commit, verified, title, what, implemented.
     """
-    columns = ("slug", "release", "commit", "title", "what", "implemented")
+    columns = ("slug", "release", "commit", "verified", "title", "what", "implemented")
     return pd.DataFrame(
         [[getattr(toggle, name) for name in columns] for toggle in TOGGLES.values()],
         columns=list(columns),

@@ -506,6 +506,7 @@ struct bm_ref {
 	uint64_t root; /* the tree; of the shared kinds the parent block */
 	uint64_t objectid;
 	uint64_t offset;
+	uint64_t sequence; /* what references of a type are ordered by: the hash, root or parent */
 	uint32_t count;
 	uint32_t item; /* row of the columns */
 	uint8_t type;  /* enum btrfs_key_type */

@@ -771,6 +771,7 @@ static int full_send_tree(struct send_ctx *ctx)
 		ret = changed_cb(ctx);
 		if (ret < 0)
 			return ret;
+		COUNT(ctx->image, btrfs_next_old_item);
 		if (++path.slot[0] >= block_header(path.node[0])->nritems)
 			ret = bm_next_leaf(&ctx->root, &path, ctx->fault);
 	}

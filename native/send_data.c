@@ -12,7 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { INODE_NODATASUM = 1, CSUM_OBJECTID_LOW = 10, MAX_PLAIN = 1 << 20 };
+enum {
+	INODE_NODATASUM = 1,
+	CSUM_OBJECTID_LOW = 10,
+	MAX_PLAIN = 1 << 20,
+	/* items that are looked at for an acl */
+	MAX_SCANNED = 8,
+};
 
 #define CSUM_OBJECTID (0 - (uint64_t)CSUM_OBJECTID_LOW)
 
@@ -238,30 +244,57 @@ int read_extent_data(struct send_ctx *ctx, const struct file_extent *extent, uin
 }
 
 /*
- * Before the first read of a file the kernel looks up its inode, and for each extent its item
- * again, through the page cache: btrfs_iget() and btrfs_get_extent().
+ * btrfs_iget(): the inode item, and whether the inode may have acls or properties. Where the leaf
+ * ends before an item tells, the next leaf is looked at (acls_after_inode_item(),
+ * btrfs_load_inode_props()).
  */
-int open_for_data(struct send_ctx *ctx, const struct file_extent *extent)
+static int open_inode(struct send_ctx *ctx)
 {
 	struct bm_key key = {.objectid = ctx->cur_ino, .type = BTRFS_INODE_ITEM_KEY};
 	struct bm_path path = send_path(ctx);
+	uint32_t slot, scanned = 0;
+
+	if (bm_search_slot(&ctx->root, &key, &path, ctx->fault) < 0)
+		return ctx->fault->code;
+	/* the item behind the inode is taken for its name */
+	for (slot = path.slot[0] + 2; slot < block_header(path.node[0])->nritems; slot++) {
+		const struct btrfs_disk_key *at = &leaf_item(path.node[0], slot)->key;
+
+		if (at->objectid != ctx->cur_ino || at->type >= BTRFS_XATTR_ITEM_KEY ||
+		    ++scanned == MAX_SCANNED)
+			return BM_OK;
+	}
+	return bm_next_leaf(&ctx->root, &path, ctx->fault) < 0 ? ctx->fault->code : BM_OK;
+}
+
+/*
+ * What the kernel searches before the data of an extent can be read through the page cache: the
+ * inode once, and the item of each extent (btrfs_get_extent()).
+ */
+int open_for_data(struct send_ctx *ctx, const struct file_extent *extent)
+{
+	struct bm_key key = {
+		.objectid = ctx->cur_ino, .type = BTRFS_EXTENT_DATA_KEY, .offset = extent->start};
+	struct bm_path path = send_path(ctx);
 
 	if (!ctx->cur_inode_open) {
-		if (bm_search_slot(&ctx->root, &key, &path, ctx->fault) < 0)
+		if (open_inode(ctx) < 0)
 			return ctx->fault->code;
 		ctx->cur_inode_open = true;
 		ctx->mapped_start = ctx->mapped_end = 0;
 	}
 	if (extent->start >= ctx->mapped_start && extent->end <= ctx->mapped_end)
 		return BM_OK;
-	key.type = BTRFS_EXTENT_DATA_KEY;
-	key.offset = extent->start;
-	path = send_path(ctx);
-	path.reada = BM_READA_FORWARD;
 	ctx->mapped_start = extent->start;
 	ctx->mapped_end = extent->end;
+	/* the read of an extent is one bio, for which the checksums are looked up once */
+	if (!extent->inline_data) {
+		COUNT(ctx->image, submit_bio);
+		ctx->csum_start = ctx->csum_end = 0;
+	}
+	path.reada = BM_READA_FORWARD;
+	COUNT(ctx->image, btrfs_lookup_file_extent);
 	if (bm_search_slot(&ctx->root, &key, &path, ctx->fault) < 0)
 		return ctx->fault->code;
-	COUNT(ctx->image, btrfs_lookup_file_extent);
 	return BM_OK;
 }

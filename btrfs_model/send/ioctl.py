@@ -203,7 +203,7 @@ def send(
         omit_end,
         sink.write,
     )
-    fs.image.start_cold(blocks_after_mount(fs, subvolume))
+    fs.image.start_cold(blocks_after_mount(fs, subvolume, kernel))
     try:
         with counting() as work:
             run = Sender(request).run if use_python() else native.Sender(request).run
