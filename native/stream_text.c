@@ -7,34 +7,21 @@
  * in buffers of PATH_MAX, and times that have no date. The room for a line is made sure before it
  * is begun, so nothing below counts bytes.
  */
-#define _DEFAULT_SOURCE /* localtime_r, tm_gmtoff */
 #include "stream.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 #define PATH_LIMIT 4096 /* a path with its NUL */
 #define TITLE_WIDTH 16
-#define PATH_WIDTH 32  /* shorter paths are filled up with spaces */
-#define TIME_BLOCK 900 /* offsets of time zones are multiples of a quarter of an hour */
-#define TIME_SLOTS 256
+#define PATH_WIDTH 32	/* shorter paths are filled up with spaces */
 #define FIXED_LINE 1024 /* more than all of a line that is not a path, a name or a value */
 #define MAX_EXPANSION 4 /* "\ooo" for a byte */
-
-/* The local time of the first second of a block of TIME_BLOCK, where the block is regular. */
-struct time_block {
-	int64_t number;
-	uint32_t length; /* 0: not filled */
-	char text[64];	 /* the minute stands at `minute`, ":SS" after it */
-	uint32_t minute;
-	int first_minute;
-};
 
 struct bm_stream_text {
 	int escape_all;
 	uint32_t prefix_length;
 	uint8_t prefix[PATH_LIMIT]; /* the subvolume, "./name" */
-	struct time_block times[TIME_SLOTS];
+	struct local_times times;
 };
 
 struct bm_stream_text *bm_stream_text_create(int escape_all)
@@ -329,73 +316,17 @@ static int put_subvolume(struct line *line, int command)
 	return 0;
 }
 
-static int local_time(int64_t second, struct tm *tm)
-{
-	time_t time = (time_t)second;
-
-	return localtime_r(&time, tm) ? 0 : -1;
-}
-
-static size_t time_text(const struct tm *tm, char *text, size_t size)
-{
-	return strftime(text, size, "%FT%T%z", tm);
-}
-
-/*
- * Local time takes most of the time of a dump, so it is asked for only once for each quarter of an
- * hour, provided that both ends of it lie in the same local quarter with the same offset.
- */
-static void fill_time_block(struct time_block *block, int64_t number)
-{
-	struct tm first, last;
-
-	block->number = number;
-	block->length = 0;
-	if (local_time(number * TIME_BLOCK, &first) ||
-	    local_time(number * TIME_BLOCK + TIME_BLOCK - 1, &last) || first.tm_min % 15 ||
-	    first.tm_sec || last.tm_sec != 59 || last.tm_min != first.tm_min + 14 ||
-	    last.tm_hour != first.tm_hour || last.tm_gmtoff != first.tm_gmtoff)
-		return;
-	block->length = (uint32_t)time_text(&first, block->text, sizeof(block->text));
-	block->minute = block->length - 10; /* "MM:SS+hhmm" */
-	block->first_minute = first.tm_min;
-}
-
-static void put_two_digits(uint8_t *p, int number)
-{
-	p[0] = (uint8_t)('0' + number / 10);
-	p[1] = (uint8_t)('0' + number % 10);
-}
-
-static int put_exact_time(struct line *line, int attribute, int64_t second)
-{
-	struct tm tm;
-
-	if (local_time(second, &tm))
-		return fail_at(line->fault, BM_STREAM_BAD_TIME, line->offset, (uint32_t)attribute,
-			       (uint64_t)second, 0);
-	line->p += time_text(&tm, (char *)line->p, 64);
-	return 0;
-}
-
 static int put_time(struct line *line, const char *label, int attribute)
 {
 	int64_t second = (int64_t)load64(line->values[attribute].data);
-	int64_t number = second / TIME_BLOCK - (second % TIME_BLOCK < 0);
-	struct time_block *block = &line->text->times[(uint64_t)number % TIME_SLOTS];
-	int rest = (int)(second - number * TIME_BLOCK);
+	int size;
 
 	put(line, label);
-	if (number < INT32_MIN || number > INT32_MAX) /* far beyond any year of four digits */
-		return put_exact_time(line, attribute, second);
-	if (block->number != number || !block->length)
-		fill_time_block(block, number);
-	if (!block->length)
-		return put_exact_time(line, attribute, second);
-	memcpy(line->p, block->text, block->length);
-	put_two_digits(line->p + block->minute, block->first_minute + rest / 60);
-	put_two_digits(line->p + block->minute + 3, rest % 60);
-	line->p += block->length;
+	size = bm_local_time_text(&line->text->times, second, (char *)line->p);
+	if (size < 0)
+		return fail_at(line->fault, BM_STREAM_BAD_TIME, line->offset, (uint32_t)attribute,
+			       (uint64_t)second, 0);
+	line->p += size;
 	return 0;
 }
 

@@ -199,7 +199,8 @@ def _next_batch(window: Window, position: Position) -> Batch:
     """Read on from `position`; no command when the window has no whole one left."""
     left = len(window.data) - position.offset
     commands = min(BATCH_COMMANDS, left // COMMAND_HEADER.size + 1)
-    batch = _allocate(window.data, window.base, commands, BATCH_ATTRIBUTES)
+    attributes = min(BATCH_ATTRIBUTES, left // 2 + len(ATTRIBUTES))
+    batch = _allocate(window.data, window.base, commands, attributes)
     if use_python():
         count = parse(window.data, window.last, position, batch)
     else:
