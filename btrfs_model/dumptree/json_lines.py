@@ -40,6 +40,8 @@ def plain(value: Any, field: str = "") -> Any:
     field : str
         Name of the field that it stands in.
     """
+    if isinstance(value, int):
+        return value
     if isinstance(value, bytes):
         if field == "name":
             return value.decode("utf-8", "surrogateescape")
@@ -48,13 +50,11 @@ def plain(value: Any, field: str = "") -> Any:
         return _key(value)
     if hasattr(value, "_fields"):
         return {
-            name: plain(part, name)
+            name: part if type(part) is int else plain(part, name)
             for name, part in zip(value._fields, value, strict=True)
             if part is not None and name not in _UNUSED
         }
-    if isinstance(value, (list, tuple)):
-        return [plain(part, field) for part in value]
-    return value
+    return [plain(part, field) for part in value]
 
 
 def _key(key: Key | DiskKey) -> dict[str, Any]:

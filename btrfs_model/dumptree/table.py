@@ -43,6 +43,8 @@ from btrfs_model.ondisk.structs import Layout, PayloadError
 __all__ = ["dump_tree_parquet"]
 
 _ROW_GROUP: Final = 1 << 16
+# far more than the largest item has
+_BATCH_BYTES: Final = 16 << 20
 
 Array = npt.NDArray[Any]
 Columns = dict[str, Array]
@@ -218,11 +220,16 @@ def dump_tree_parquet(
 
 
 def _batches(tree: Tree, keys: KeyRange) -> Iterator[Columns]:
-    """Scan a tree in pieces of at most a row group."""
+    """Scan a tree in pieces of bounded length and payload."""
     for low, high in _spans(tree, keys):
         columns = tree.scan(low, high)
-        for at in range(0, len(columns["slot"]), _ROW_GROUP):
-            yield {name: array[at : at + _ROW_GROUP] for name, array in columns.items()}
+        bytes_to = np.cumsum(columns["size"], dtype=np.int64)
+        start = 0
+        while start < len(bytes_to):
+            limit = _BATCH_BYTES + (bytes_to[start - 1] if start else 0)
+            end = min(start + _ROW_GROUP, int(np.searchsorted(bytes_to, limit, "right")))
+            yield {name: array[start:end] for name, array in columns.items()}
+            start = end
 
 
 def _spans(tree: Tree, keys: KeyRange) -> Iterator[KeyRange]:
@@ -353,13 +360,13 @@ class _Batch:
 
     def _binary(self, starts: Array, lengths: Array, null: Array) -> Any:
         """Make an array of byte strings that lie anywhere in the image."""
+        view = self.image.view
+        places = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
         offsets = np.zeros(self.count + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        # byte k of the array is byte k - offset of its string in the image
-        where = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
         validity = np.packbits(~null, bitorder="little")
-        return pa.Array.from_buffers(
-            pa.large_binary(),
-            self.count,
-            [pa.py_buffer(part.data) for part in (validity, offsets, self._bytes[where])],
-        )
+        data = b"".join([view[start:end] for start, end in places])
+        buffers: list[pa.Buffer | None] = [
+            pa.py_buffer(part) for part in (validity.data, offsets.data, data)
+        ]
+        return pa.Array.from_buffers(pa.large_binary(), self.count, buffers)
