@@ -24,7 +24,7 @@ _DEVICE_SIZE_AT = 0x100D1
 def data_folder() -> Path:
     """Return the folder ``data`` of the project.
 
-    It is found beside the package, as in a clone, or under the name that ``BTRFS_MODEL_DATA`` holds.
+    It is found beside the package, as in a clone, or where ``BTRFS_MODEL_DATA`` says.
 
     Raises
     ------

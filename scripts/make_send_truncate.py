@@ -3,13 +3,18 @@
 """Make the image of the `send-truncate` workload at full scale, on the kernel of this machine.
 
 It does what the script in the commit message does: a default filesystem of that time, then ten
-workers at once, each of which opens (creating it when it is missing) and writes 5000 bytes of 0xab
-to ``file_1`` .. ``file_20000``, then a read-only snapshot. The names do not depend on the worker, so
-20,000 files result. Needs root, a loop device, mkfs.btrfs and zstd.
+workers at once, each of which opens (creates) and writes 5000 bytes of 0xab to each of ``file_1``
+.. ``file_20000``, then a read-only snapshot. The names do not depend on the worker, so 20,000 files
+result. Needs root, a loop device, mkfs.btrfs and zstd. ::
 
-    sudo scripts/make_send_truncate.py data/workloads/send-truncate
+    scripts/make_send_truncate.py make data/workloads/send-truncate
 
-writes ``full.img.zst`` and ``full.json``, which holds how it was made and what the kernel sent.
+writes ``full.img.zst`` and ``full.json``, which holds how it was made and what this kernel sent. ::
+
+    scripts/make_send_truncate.py record data/workloads/send-truncate
+
+on another kernel (such as User-Mode Linux, with the machine's files as its root) adds what that one
+sends of the same image.
 """
 
 import hashlib
@@ -64,9 +69,19 @@ def build(image: Path, mount: Path) -> None:
         run("umount", str(mount))
 
 
+def restore(packed: Path, image: Path) -> str:
+    """Decompress the image, sparse; its sha256."""
+    run("zstd", "-q", "-d", "--long=27", "--sparse", str(packed), "-o", str(image))
+    digest = hashlib.sha256()
+    with image.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
 def send(image: Path, mount: Path) -> dict[str, object]:
     """Send the snapshot from the image mounted read-only; what the kernel sent."""
-    run("mount", "-o", "loop,ro", str(image), str(mount))
+    run("mount", "-t", "btrfs", "-o", "loop,ro", str(image), str(mount))
     stream = image.with_name("stream")
     try:
         run("btrfs", "-q", "send", "--proto", "1", "-f", str(stream), str(mount / "snap1"))
@@ -80,40 +95,41 @@ def send(image: Path, mount: Path) -> dict[str, object]:
     if dump.wait():
         raise SystemExit("btrfs receive --dump failed")
     return {
-        "kernel": platform.release(),
         "bytes": stream.stat().st_size,
         "sha256": hashlib.sha256(stream.read_bytes()).hexdigest(),
-        "commands": dict(sorted(commands.items())),
+        "commands": dict(sorted(commands.items())) | {"end": 1},
     }
 
 
 def main() -> None:
-    """Make both files in the folder that the command line names."""
-    out = Path(sys.argv[1])
+    """Do what the command line says: ``make FOLDER`` or ``record FOLDER``."""
+    what, folder = sys.argv[1], Path(sys.argv[2])
+    packed, described = folder / "full.img.zst", folder / "full.json"
     with tempfile.TemporaryDirectory() as name:
-        work = Path(name)
-        image, mount = work / "full.img", work / "mnt"
+        image, mount = Path(name) / "full.img", Path(name) / "mnt"
         mount.mkdir()
-        build(image, mount)
-        sent = send(image, mount)
-        packed = out / "full.img.zst"
-        run("zstd", "-q", "-f", "-19", "--long=27", str(image), "-o", str(packed))
-        digest = hashlib.sha256()
-        with image.open("rb") as file:
-            while piece := file.read(1 << 20):
-                digest.update(piece)
-        case = {
-            "workload": "send-truncate",
-            "files": FILES,
-            "file_bytes": FILE_BYTES,
-            "workers": WORKERS,
-            "snapshot": "snap1",
-            "image": {"raw_bytes": IMAGE_BYTES, "raw_sha256": digest.hexdigest()},
-            "mkfs": MKFS,
-            "progs": run("btrfs", "--version").strip().splitlines()[0],
-            "sent": sent,
-        }
-        (out / "full.json").write_text(json.dumps(case, indent=1) + "\n")
+        if what == "make":
+            build(image, mount)
+            run("zstd", "-q", "-f", "-19", "--long=27", str(image), "-o", str(packed))
+            image.unlink()
+            case = {
+                "workload": "send-truncate",
+                "files": FILES,
+                "file_bytes": FILE_BYTES,
+                "workers": WORKERS,
+                "snapshot": "snap1",
+                "image": {"raw_bytes": IMAGE_BYTES, "raw_sha256": restore(packed, image)},
+                "mkfs": MKFS,
+                "progs": run("btrfs", "--version").strip().splitlines()[0],
+                "built_on": platform.release(),
+                "sent": {},
+            }
+        else:
+            case = json.loads(described.read_text())
+            if restore(packed, image) != case["image"]["raw_sha256"]:
+                raise SystemExit(f"{packed} is not the image that {described} describes")
+        case["sent"][platform.release().partition("-")[0]] = send(image, mount)
+        described.write_text(json.dumps(case, indent=1) + "\n")
 
 
 if __name__ == "__main__":

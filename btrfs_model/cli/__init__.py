@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``btrfs-model``: the command line.
+
+Each command's module is imported when the command is used, and what it needs when it runs, so that
+``btrfs-model --help`` is there at once.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+__all__ = ["cli", "main"]
+
+# Name, module, one line of help; in the order that --help shows.
+_COMMANDS = {
+    "replay": ("experiments", "Replay the workloads of commit messages, before and after."),
+    "send": ("streams", "Write the send stream of a subvolume, as btrfs send does."),
+    "dump-stream": ("streams", "Show the commands of a send stream."),
+    "dump-tree": ("trees", "Show the items of trees."),
+    "subvolumes": ("files", "List the subvolumes of an image."),
+    "ls": ("files", "List the files of a subvolume."),
+    "cat": ("files", "Write the content of a file."),
+    "patches": ("experiments", "Show the kernel commits that can be switched."),
+}
+
+
+class _Commands(click.Group):
+    """The commands, imported when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module = import_module(f"btrfs_model.cli.{_COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        click.echo(f"btrfs-model {version('btrfs-model')}")
+        ctx.exit()
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False,
+              callback=_print_version, help="Show the version and exit.")  # fmt: skip
+def cli() -> None:
+    """Model btrfs: real images in, the kernel's own send streams out.
+
+    IMAGE is always a file (or block device) with a btrfs filesystem. It is opened read-only and
+    needs neither root nor a mount. Every command has examples in its own --help.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit: 0, 1 for errors, 2 for wrong usage, 130 when interrupted."""
+    # A reader that went away (`| head`) ends this as quietly as any other tool.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status; errors become one line."""
+    try:
+        result = cli.main(arguments, prog_name="btrfs-model", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        return 130
+    except MemoryError:
+        return _fail("out of memory")
+    except OSError as error:
+        return _fail(_describe(error))
+    except Exception as error:
+        # the package's own errors are one line; anything else is a bug and shows its traceback
+        from btrfs_model.errors import BtrfsModelError
+
+        if not isinstance(error, BtrfsModelError):
+            raise
+        return _fail(str(error))
+    return result if isinstance(result, int) else 0
+
+
+def _describe(error: OSError) -> str:
+    """One line for an error of the system, with the file where there is one."""
+    from btrfs_model.errors import BtrfsModelError
+
+    if isinstance(error, BtrfsModelError) or error.strerror is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+
+
+def _fail(message: str) -> int:
+    click.echo(f"btrfs-model: {' '.join(message.split())}", err=True)
+    return 1

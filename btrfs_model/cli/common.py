@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the commands share: arguments, output, progress."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "behaviour_option",
+    "image_argument",
+    "json_option",
+    "print_json_lines",
+    "print_table",
+    "progress",
+    "stdout",
+    "subvolume_argument",
+    "write_work",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+image_argument = click.argument("image", type=click.Path(path_type=Path))
+subvolume_argument = click.argument("subvolume", metavar="SUBVOL")
+
+
+def json_option(text: str) -> Callable[[F], F]:
+    """``--json``, with what it gives."""
+    return click.option("--json", "as_json", is_flag=True, help=text)
+
+
+def behaviour_option(default: str = "v6.18") -> Callable[[F], F]:
+    """``--behaviour``."""
+    return click.option(
+        "--behaviour", default=default, show_default=True, metavar="B",
+        help="The kernel: a preset, with '+ TOGGLE' and '- TOGGLE'; see `btrfs-model patches`.",
+    )  # fmt: skip
+
+
+def stdout() -> BinaryIO:
+    """Return standard output for bytes."""
+    return sys.stdout.buffer
+
+
+def write_work(path: Path | None, work: Mapping[str, int]) -> None:
+    """Write counted work as JSON, where that was asked for."""
+    if path is not None:
+        path.write_text(json.dumps(dict(sorted(work.items())), indent=1) + "\n")
+
+
+def print_json_lines(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print one JSON object a line; bytes of names that are no UTF-8 become lone surrogates."""
+    for row in rows:
+        click.echo(json.dumps(row, default=str))
+
+
+def print_table(table: pd.DataFrame, *, as_json: bool = False) -> None:
+    """Print a table: aligned on a terminal, separated by tabs in a pipe, or as JSON lines."""
+    if as_json:
+        print_json_lines(table.to_dict("records"))  # type: ignore[arg-type]
+        return
+    rows = [[_cell(value) for value in row] for row in table.itertuples(index=False)]
+    if not sys.stdout.isatty():
+        out = stdout()
+        for row in [list(table.columns), *rows]:
+            out.write("\t".join(row).encode("utf-8", "surrogateescape") + b"\n")
+        out.flush()
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for name, kind in zip(table.columns, table.dtypes, strict=True):
+        is_number = getattr(kind, "kind", "O") in "iuf"
+        shown.add_column(str(name), justify="right" if is_number else "left", overflow="fold")
+    for row in rows:
+        shown.add_row(*(Text(_printable(cell)) for cell in row))
+    Console().print(shown)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else str(value)
+
+
+def _printable(text: str) -> str:
+    """Text for a terminal: what would control it is escaped."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+@contextmanager
+def progress(total: int | None = None) -> Iterator[Callable[[str], None]]:
+    """Show progress on a terminal, from the first second on; silent anywhere else.
+
+    Parameters
+    ----------
+    total : int, optional
+        Number of steps.
+
+    Yields
+    ------
+    callable
+        To be called with a few words when a step begins.
+    """
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    bar = Progress(
+        BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"),
+        console=Console(stderr=True), transient=True,
+    )  # fmt: skip
+    task = bar.add_task("", total=total)
+    begun = -1
+
+    def step(text: str) -> None:
+        nonlocal begun
+        begun += 1
+        bar.update(task, description=text, completed=begun)
+
+    timer = threading.Timer(1.0, bar.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield step
+    finally:
+        timer.cancel()
+        timer.join()
+        bar.stop()

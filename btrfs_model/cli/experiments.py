@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Commands about experiments: ``replay``, ``patches``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from btrfs_model.cli.common import json_option, print_table, progress
+
+if TYPE_CHECKING:
+    from btrfs_model.replay import Replay
+
+__all__ = ["patches", "replay"]
+
+
+def _scale(_: click.Context, __: click.Parameter, value: str) -> str | float:
+    if value in ("full", "quick"):
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        raise click.BadParameter("'full', 'quick' or a fraction of full such as 0.025") from None
+
+
+@click.command()
+@click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...")
+@click.option(
+    "--scale",
+    default="full",
+    show_default=True,
+    callback=_scale,
+    metavar="SCALE",
+    help="Size: full (as in the commit message), quick, or a fraction of full.",
+)
+@click.option(
+    "--kernel-before",
+    metavar="B",
+    help="Behaviour to compare instead of the one just before the commit.",
+)
+@click.option(
+    "--kernel-after", metavar="B", help="Behaviour to compare instead of the one with the commit."
+)
+@click.option("--out", default="out", show_default=True, type=click.Path(path_type=Path),
+              metavar="DIR", help="Folder for the results; made when it is missing.")  # fmt: skip
+def replay(
+    workloads: tuple[str, ...],
+    scale: str | float,
+    kernel_before: str | None,
+    kernel_after: str | None,
+    out: Path,
+) -> None:
+    r"""Replay workloads of commit messages on both sides of their commit.
+
+    Shows the main figures and writes all of them: report.html, results.csv, results.parquet, a
+    chart for each workload, and provenance.json. Without WORKLOAD it replays all there are.
+
+    \b
+    Examples:
+      btrfs-model replay
+      btrfs-model replay send-truncate --scale quick --out /tmp/quick
+      btrfs-model replay send-truncate --kernel-after v6.12
+    """
+    from btrfs_model.replay import run
+    from btrfs_model.report import write
+    from btrfs_model.workloads import NAMES, load
+
+    names = workloads or NAMES
+    sides = [load(name).sides(kernel_before, kernel_after) for name in names]
+    total = sum(1 + 2 * len(of_one) for of_one in sides) + 1
+    with progress(total) as step:
+        replays = [
+            run(name, scale, kernel_before=kernel_before, kernel_after=kernel_after,
+                step=lambda text, name=name: step(f"{name}: {text}"))  # type: ignore[misc]
+            for name in names
+        ]  # fmt: skip
+        step("writing the report")
+        files = write(replays, out)
+    for one in replays:
+        _print_replay(one)
+    click.echo(f"Written to {out}: {', '.join(file.name for file in files)}")
+
+
+def _print_replay(one: Replay) -> None:
+    """Print the main figures of a replay."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from btrfs_model.patches import TOGGLES
+    from btrfs_model.report import number, percent
+
+    console = Console(highlight=False) if sys.stdout.isatty() else Console(width=110)
+    commit = TOGGLES[one.workload.toggles[0]]
+    parameters = ", ".join(f"{key} {value:,}" for key, value in one.input.parameters.items())
+    console.print(f"\n[bold]{one.workload.name}[/]: {commit.title} (v{commit.release})")
+    console.print(parameters)
+    table = Table(header_style="bold", pad_edge=False, box=None)
+    table.add_column("figure", overflow="fold")
+    table.add_column("side", no_wrap=True)
+    for name in ("reported", "modelled", "measured", "error"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for quantity in one.workload.headline:
+        label = quantity
+        for side in one.sides:
+            figure = one.outcome.find(side.name, quantity)
+            if figure is None:
+                continue
+            if label and not quantity.endswith(figure.unit):
+                label = f"{quantity} ({figure.unit})"
+            table.add_row(
+                label, side.name, number(figure.reported), number(figure.modelled),
+                number(figure.measured), percent(figure.error),
+            )  # fmt: skip
+            label = ""
+    console.print(table)
+    for side in one.sides:
+        console.print(f"{side.name}: kernel {side.behaviour}", style="dim")
+    for text in one.workload.caveats:
+        console.print(text, style="dim")
+    console.print()
+
+
+@click.command()
+@json_option("One JSON object a line.")
+def patches(as_json: bool) -> None:
+    r"""Show the kernel commits that the model can be taken back before.
+
+    A behaviour is a preset (v4.16, v6.12, v6.1.176, ...) with toggles added or taken away:
+    'v6.12 - send-utimes-cache'. Toggles that the model does not have both sides of yet are
+    listed as not implemented.
+
+    \b
+    Examples:
+      btrfs-model patches
+      btrfs-model patches --json | jq -r 'select(.release == "6.3") | .slug'
+    """
+    from btrfs_model.patches import PRESETS, table
+
+    print_table(table(), as_json=as_json)
+    if not as_json:
+        click.echo(f"Presets: {', '.join(PRESETS)}", err=True)

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Commands about send streams: ``send``, ``dump-stream``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+import click
+
+from btrfs_model.cli.common import (
+    behaviour_option,
+    image_argument,
+    json_option,
+    progress,
+    stdout,
+    subvolume_argument,
+    write_work,
+)
+
+if TYPE_CHECKING:
+    from btrfs_model.filesystem import Filesystem, Subvolume
+
+__all__ = ["dump_stream", "find_good_parent", "send"]
+
+
+@click.command()
+@image_argument
+@subvolume_argument
+@click.option("-p", "--parent", metavar="SUBVOL", help="Send the difference to this subvolume.")
+@click.option(
+    "-c",
+    "--clone-source",
+    "clones",
+    multiple=True,
+    metavar="SUBVOL",
+    help="Subvolume that the receiver has; data may be cloned from it. Repeatable.",
+)
+@click.option(
+    "-f",
+    "--file",
+    "out",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the stream to FILE instead of standard output.",
+)
+@click.option(
+    "--proto",
+    type=click.IntRange(0, 3),
+    metavar="N",
+    help="Version of the stream, 0 for the highest there is.  [default: 1]",
+)
+@click.option("--no-data", is_flag=True, help="Send no file data, only which ranges changed.")
+@click.option(
+    "--compressed-data",
+    is_flag=True,
+    help="Send compressed extents as they are; means --proto 2 unless that is given.",
+)
+@behaviour_option()
+@click.option("--work", type=click.Path(path_type=Path), metavar="FILE.json",
+              help="Write how often each kernel function was called.")  # fmt: skip
+def send(
+    image: Path,
+    subvolume: str,
+    parent: str | None,
+    clones: tuple[str, ...],
+    out: Path | None,
+    proto: int | None,
+    no_data: bool,
+    compressed_data: bool,
+    behaviour: str,
+    work: Path | None,
+) -> None:
+    r"""Write the send stream of a read-only subvolume, byte for byte as the kernel does.
+
+    SUBVOL is a path from the top of the filesystem or an id. The parent is added to the clone
+    sources, and with -c alone the parent is picked among them, as `btrfs send` does. Where the
+    kernel fails half way, the part of the stream before that is written all the same.
+
+    \b
+    Examples:
+      btrfs-model send disk.img snap1 -f full.stream
+      btrfs-model send disk.img snap1 --behaviour v4.16 | btrfs receive --dump
+      btrfs-model send disk.img snap1 --proto 2 --compressed-data -f v2.stream
+      btrfs-model send disk.img snap1 --work work.json > /dev/null
+    """
+    from btrfs_model.errors import BtrfsModelError
+    from btrfs_model.filesystem import Filesystem
+    from btrfs_model.patches import Behaviour
+    from btrfs_model.send import send as send_subvolume
+
+    if compressed_data and proto == 1:
+        raise click.UsageError("--compressed-data needs --proto 2 or higher")
+    if out is None and sys.stdout.isatty():
+        raise BtrfsModelError("not dumping send stream into a terminal, redirect it into a file")
+    chosen = Behaviour.parse(behaviour)
+    with Filesystem.open(image) as fs:
+        sent = _read_only(fs, subvolume, "subvolume")
+        sources = [_read_only(fs, name, "clone source") for name in clones]
+        base: Subvolume | None = None
+        if parent is not None:
+            base = _read_only(fs, parent, "parent")
+            sources.append(base)
+        elif sources:
+            base = find_good_parent(fs, sent, sources)
+        with _sink(out) as sink, progress() as step:
+            step(f"sending {subvolume}")
+            result = send_subvolume(
+                fs, sent.id, None if base is None else base.id,
+                [source.id for source in sources], behaviour=chosen,
+                proto=(2 if compressed_data else 1) if proto is None else proto,
+                no_file_data=no_data, compressed=compressed_data, to=sink,
+            )  # fmt: skip
+        write_work(work, result.work)
+
+
+def _read_only(fs: Filesystem, name: str, role: str) -> Subvolume:
+    """Find a subvolume that is to be sent or cloned from: it has to be read-only."""
+    from btrfs_model.errors import BtrfsModelError
+
+    subvolume = fs.subvolume(name)
+    if not subvolume.is_read_only:
+        raise BtrfsModelError(f"{fs.path}: {role} {name} is not read-only")
+    return subvolume
+
+
+def find_good_parent(fs: Filesystem, sent: Subvolume, sources: Sequence[Subvolume]) -> Subvolume:
+    """Pick the parent among the clone sources, as ``btrfs send -c`` does.
+
+    The subvolume that `sent` is a snapshot of, when it is among them. Else, of those that are
+    snapshots of the same subvolume, the one with the nearest ctransid to that subvolume's.
+    (btrfs-progs 6.2, ``find_good_parent()``)
+
+    Raises
+    ------
+    BtrfsModelError
+        When there is none.
+    """
+    from btrfs_model.errors import BtrfsModelError
+
+    by_uuid = {one.uuid: one for one in map(fs.subvolume, fs.subvolume_ids) if one.uuid}
+
+    def origin(of: Subvolume) -> Subvolume | None:
+        return by_uuid.get(of.parent_uuid) if of.parent_uuid else None
+
+    wanted = origin(sent)
+    if wanted is not None:
+        siblings = [
+            one for one in sources if (other := origin(one)) is not None and other.id == wanted.id
+        ]
+        for one in sources:
+            if one.id == wanted.id:
+                return one
+        if siblings:
+            return min(siblings, key=lambda one: abs(one.item.ctransid - wanted.item.ctransid))
+    raise BtrfsModelError(f"{fs.path}: parent determination failed for {sent.id}")
+
+
+@contextmanager
+def _sink(out: Path | None) -> Iterator[BinaryIO]:
+    """Open where a stream goes; when the send fails, say that a part of it is there."""
+    with nullcontext(stdout()) if out is None else out.open("wb") as sink:
+        counted = _Counted(sink)
+        try:
+            yield cast(BinaryIO, counted)
+            sink.flush()
+        except Exception:
+            if counted.size:
+                where = "standard output" if out is None else out
+                click.echo(
+                    f"btrfs-model: {where}: incomplete, the stream ends after {counted.size} bytes",
+                    err=True,
+                )
+            raise
+
+
+class _Counted:
+    """A file that counts what is written to it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.size = 0
+
+    def write(self, data: bytes) -> int:
+        self.size += len(data)
+        return self._file.write(data)
+
+
+@click.command()
+@click.argument("stream", type=click.Path(path_type=Path, allow_dash=True))
+@json_option("One JSON object a line.")
+@click.option("--data", is_flag=True, help="With --json: the data of writes too, in base64.")
+def dump_stream(stream: Path, as_json: bool, data: bool) -> None:
+    r"""Show the commands of a send stream, in the text of `btrfs receive --dump`.
+
+    STREAM is a file, or - for standard input. Commands before a damaged place are shown, then the
+    error names the byte.
+
+    \b
+    Examples:
+      btrfs-model dump-stream full.stream
+      btrfs-model send disk.img snap1 | btrfs-model dump-stream -
+      btrfs-model dump-stream full.stream --json | jq -r .command | sort | uniq -c
+    """
+    from btrfs_model.stream import dump_json, dump_text
+
+    if data and not as_json:
+        raise click.UsageError("--data goes with --json")
+    source = sys.stdin.buffer if str(stream) == "-" else stream
+    out = stdout()
+    try:
+        if as_json:
+            dump_json(source, out, data=data)
+        else:
+            dump_text(source, out)
+    finally:
+        out.flush()

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Before and after: the experiment of a commit message, done again on both sides of the commit."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import pandas as pd
+
+from btrfs_model import provenance
+from btrfs_model.patches import TOGGLES, Behaviour
+from btrfs_model.samples import packed_sample, sample
+from btrfs_model.workloads import NAMES, Input, Outcome, Side, Step, Workload, load
+
+__all__ = ["COLUMNS", "Replay", "frame", "replay", "run"]
+
+COLUMNS = (
+    "workload", "parameters", "side", "quantity", "unit", "reported", "modelled", "measured",
+    "error",
+)  # fmt: skip
+"""Columns of the results, see :func:`replay`."""
+
+
+@dataclass(slots=True)
+class Replay:
+    """A workload that was replayed.
+
+    Attributes
+    ----------
+    workload : Workload
+        Which one.
+    input : Input
+        On what.
+    sides : tuple of Side
+        The sides that were compared.
+    outcome : Outcome
+        What came out.
+    seconds : float
+        How long it took.
+    started : str
+        When, ISO 8601.
+    """
+
+    workload: Workload
+    input: Input
+    sides: tuple[Side, ...]
+    outcome: Outcome
+    seconds: float = 0.0
+    started: str = ""
+    provenance: dict[str, object] = field(default_factory=dict)
+
+
+def _silent(_: str) -> None:
+    """Report no progress."""
+
+
+def run(
+    name: str,
+    scale: str | float = "full",
+    *,
+    kernel_before: str | None = None,
+    kernel_after: str | None = None,
+    step: Step = _silent,
+) -> Replay:
+    """Replay one workload; see :func:`replay`.
+
+    Parameters
+    ----------
+    name, scale, kernel_before, kernel_after
+        As for :func:`replay`.
+    step : callable
+        Called with a few words when a part of the work begins.
+    """
+    workload = load(name)
+    source = workload.input(scale)
+    sides = workload.sides(kernel_before, kernel_after)
+    behaviours = {side.name: Behaviour.parse(side.behaviour) for side in sides}
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    clock = time.monotonic()
+    step("restoring the image")
+    image = sample(source.sample)
+    outcome = workload.run(image, source, sides, step)
+    return Replay(
+        workload,
+        source,
+        sides,
+        outcome,
+        time.monotonic() - clock,
+        started,
+        {
+            "parameters": dict(source.parameters),
+            "scale": source.scale,
+            "sample": source.sample,
+            "image": provenance.input_file(packed_sample(source.sample)),
+            "subvolume": source.subvolume,
+            "sides": {
+                name: {"behaviour": str(behaviour), "toggles": sorted(behaviour)}
+                for name, behaviour in behaviours.items()
+            },
+            "commits": [
+                {"toggle": slug, "commit": TOGGLES[slug].commit, "title": TOGGLES[slug].title}
+                for slug in workload.toggles
+            ],
+            "measured_on": dict(outcome.measured_on),
+        },
+    )
+
+
+def frame(replays: Iterable[Replay]) -> pd.DataFrame:
+    """Return the figures of replays as a table with the columns :data:`COLUMNS`."""
+    rows = [
+        (
+            one.workload.name, json.dumps(dict(one.input.parameters)), figure.side,
+            figure.quantity, figure.unit, figure.reported, figure.modelled, figure.measured,
+            figure.error,
+        )
+        for one in replays
+        for figure in one.outcome.figures
+    ]  # fmt: skip
+    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    numbers = ["reported", "modelled", "measured", "error"]
+    return table.astype(dict.fromkeys(numbers, "float64"))
+
+
+def replay(
+    workload: str | Sequence[str] | None = None,
+    scale: str | float = "full",
+    *,
+    kernel_before: str | None = None,
+    kernel_after: str | None = None,
+    out: str | os.PathLike[str] | None = None,
+) -> pd.DataFrame:
+    """Replay workloads of commit messages on both sides of their commit.
+
+    Parameters
+    ----------
+    workload : str or sequence of str, optional
+        ``"send-truncate"``; all there are without it.
+    scale : str or float
+        ``"full"`` as in the commit message, ``"quick"``, or a fraction of full.
+    kernel_before, kernel_after : str, optional
+        Behaviours to compare instead of the ones just before and after the commit, e.g.
+        ``"v6.12 - send-utimes-cache"``.
+    out : path, optional
+        Folder that gets results.csv, results.parquet, report.html, the charts and provenance.json.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row per figure: workload, parameters (JSON), side, quantity, unit, reported (by the commit
+        message), modelled, measured (on a real kernel), error (of modelled against measured, or
+        reported where nothing was measured; a fraction). What is not known is NaN.
+
+    Raises
+    ------
+    BtrfsModelError
+        For an unknown workload or behaviour, or a scale that there is no image of.
+    """
+    names = [workload] if isinstance(workload, str) else list(workload or NAMES)
+    replays = [
+        run(name, scale, kernel_before=kernel_before, kernel_after=kernel_after) for name in names
+    ]
+    if out is not None:
+        from btrfs_model.report import write
+
+        write(replays, out)
+    return frame(replays)

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Results as files: tables, charts, provenance, and a report that needs nothing but itself."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+
+import pandas as pd
+
+from btrfs_model import provenance
+from btrfs_model.charts import to_png, to_svg
+from btrfs_model.patches import TOGGLES
+from btrfs_model.replay import Replay, frame
+from btrfs_model.workloads import Figure
+
+__all__ = ["number", "percent", "write"]
+
+
+def write(replays: Sequence[Replay], out: str | os.PathLike[str]) -> list[Path]:
+    """Write the results of replays into a folder.
+
+    Everything but ``provenance.json``, which says when and where this ran, depends on the inputs
+    alone.
+
+    Parameters
+    ----------
+    replays : sequence of Replay
+        What :func:`btrfs_model.replay.run` returned.
+    out : path
+        Folder; made when it is missing. Files of the same names are replaced, each at once.
+
+    Returns
+    -------
+    list of pathlib.Path
+        ``results.csv``, ``results.parquet``, ``report.html``, ``provenance.json``, and for each
+        workload its chart as ``NAME.png`` and ``NAME.svg``.
+    """
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    table = frame(replays)
+    charts = {one.workload.name: one.workload.draw(one.outcome) for one in replays}
+    svgs = {name: to_svg(chart) for name, chart in charts.items()}
+    record = _provenance(replays)
+    files = {
+        "results.csv": table.to_csv(index=False).encode(),
+        "results.parquet": _parquet(table),
+        "report.html": _report(replays, svgs, record).encode(),
+        "provenance.json": (json.dumps(record, indent=1) + "\n").encode(),
+    }
+    for name, chart in charts.items():
+        files[f"{name}.png"] = to_png(chart)
+        files[f"{name}.svg"] = svgs[name].encode()
+    for name, content in files.items():
+        _replace(folder / name, content)
+    return [folder / name for name in files]
+
+
+def _replace(target: Path, content: bytes) -> None:
+    """Put a file in its place at once, so that no reader sees half of it."""
+    with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as file:
+        file.write(content)
+    partial = Path(file.name)
+    partial.chmod(0o644)
+    partial.replace(target)
+
+
+def _parquet(table: pd.DataFrame) -> bytes:
+    content: bytes = table.to_parquet(index=False)
+    return content
+
+
+def _provenance(replays: Iterable[Replay]) -> dict[str, object]:
+    return {
+        "software": provenance.software(),
+        "machine": provenance.machine(),
+        "workloads": {
+            one.workload.name: {
+                **one.provenance,
+                "time": {"started": one.started, "seconds": round(one.seconds, 3)},
+            }
+            for one in replays
+        },
+    }
+
+
+def number(value: float | None) -> str:
+    """Format a figure for people: thousands apart, four digits; empty for None."""
+    if value is None or math.isnan(value):
+        return ""
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.4g}"
+
+
+def percent(value: float | None) -> str:
+    """Format an error for people: ``exact``, or per cent with a sign; empty for None."""
+    if value is None or math.isnan(value):
+        return ""
+    if value == 0:
+        return "exact"
+    return f"{value:+.2%}" if abs(value) >= 5e-5 else f"{value:+.1e}"
+
+
+# ------------------------------------------------------------------------------------- HTML --
+
+_STYLE = """
+:root { color-scheme: light; }
+body { font: 16px/1.55 system-ui, "DejaVu Sans", sans-serif; color: #1f2430; background: #fff;
+       max-width: 68rem; margin: 2rem auto; padding: 0 1.2rem; }
+h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
+p, li { max-width: 46rem; } .muted, footer { color: #6b7280; }
+figure { margin: 1.4rem 0; } figure svg { width: 100%; height: auto; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .25rem .7rem; border-bottom: 1px solid #e8ebf0; text-align: right;
+         white-space: nowrap; }
+th { color: #6b7280; font-weight: 600; border-bottom: 2px solid #d5d9e0; }
+td:first-child, th:first-child { text-align: left; position: sticky; left: 0; background: #fff; }
+tr.group td { padding-top: 1rem; font-weight: 700; border-bottom: 2px solid #d5d9e0; }
+.side { border-left: 2px solid #d5d9e0; }
+code { font-size: .92em; background: #f3f4f7; padding: .05em .3em; border-radius: .2em; }
+"""
+
+_GROUPS = (
+    ("Stream", ("commands", "command ", "stream size")),
+    ("Receiver", ("receiver: ", "receive time")),
+    ("Saved against the first side", ("saved: ",)),
+    ("Sender: calls of kernel functions", ("sender: ",)),
+)
+
+
+def _report(replays: Sequence[Replay], svgs: dict[str, str], record: dict[str, object]) -> str:
+    sections = "\n".join(_section(one, svgs[one.workload.name]) for one in replays)
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>btrfs-model: replay</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        "<h1>Before and after: commits of btrfs, replayed</h1>\n"
+        '<p class="muted">Reported: by the commit message. Modelled: by this run. Measured: on a '
+        "real kernel. Error: of the modelled figure against the measured one, or against the "
+        "reported one where nothing was measured.</p>\n"
+        f"{sections}\n{_footer(record)}\n</body>\n</html>\n"
+    )
+
+
+def _section(one: Replay, svg: str) -> str:
+    workload, outcome = one.workload, one.outcome
+    commit = TOGGLES[workload.toggles[0]]
+    summary = "".join(f"<p>{escape(text)}</p>\n" for text in workload.summary)
+    sides = "".join(
+        f"<li>{escape(side.name)}: <code>{escape(side.behaviour)}</code></li>" for side in one.sides
+    )
+    sources = "".join(
+        f"<li>{escape(kind)}: {escape(where)}</li>" for kind, where in outcome.measured_on.items()
+    )
+    notes = "".join(f"<li>{escape(text)}</li>" for text in workload.caveats)
+    parameters = ", ".join(f"{key} = {value:,}" for key, value in one.input.parameters.items())
+    return (
+        f'<section id="{escape(workload.name)}">\n<h2>{escape(workload.name)}</h2>\n'
+        f"<p><strong>{escape(commit.title)}</strong> "
+        f'<span class="muted">({commit.commit}, in v{commit.release})</span></p>\n{summary}'
+        f"<p>Replayed with {escape(parameters)}, on these sides:</p>\n<ul>{sides}</ul>\n"
+        f"<figure>\n{_inline(svg)}\n</figure>\n"
+        f'<div class="scroll">{_table(one)}</div>\n'
+        f"<h3>Notes</h3>\n<ul>{notes}</ul>\n"
+        + (f"<h3>Measured on</h3>\n<ul>{sources}</ul>\n" if sources else "")
+        + "</section>"
+    )
+
+
+def _inline(svg: str) -> str:
+    """Return the ``<svg>`` element of an SVG file."""
+    return svg[svg.index("<svg") :].strip()
+
+
+def _table(one: Replay) -> str:
+    """Make the table: a row for each quantity, the sides beside each other."""
+    sides = [side.name for side in one.sides]
+    cells = {(figure.side, figure.quantity): figure for figure in one.outcome.figures}
+    quantities = list(dict.fromkeys(figure.quantity for figure in one.outcome.figures))
+    units = {figure.quantity: figure.unit for figure in one.outcome.figures}
+    head = "".join(f'<th class="side" colspan="4">{escape(side)}</th>' for side in sides)
+    columns = (
+        '<th class="side">reported</th><th>modelled</th><th>measured</th><th>error</th>'
+        * len(sides)
+    )
+    lines = [f"<tr><th></th>{head}</tr>", f"<tr><th>quantity</th>{columns}</tr>"]
+    for title, prefixes in _GROUPS:
+        chosen = [name for name in quantities if name.startswith(prefixes)]
+        if not chosen:
+            continue
+        lines.append(f'<tr class="group"><td colspan="{1 + 4 * len(sides)}">{title}</td></tr>')
+        for name in chosen:
+            row = "".join(_cells(cells.get((side, name))) for side in sides)
+            label = f'{escape(name)} <span class="muted">({escape(units[name])})</span>'
+            lines.append(f"<tr><td>{label}</td>{row}</tr>")
+    return "<table>\n" + "\n".join(lines) + "\n</table>"
+
+
+def _cells(figure: Figure | None) -> str:
+    if figure is None:
+        return '<td class="side"></td><td></td><td></td><td></td>'
+    return (
+        f'<td class="side">{number(figure.reported)}</td><td>{number(figure.modelled)}</td>'
+        f"<td>{number(figure.measured)}</td><td>{percent(figure.error)}</td>"
+    )
+
+
+def _footer(record: dict[str, object]) -> str:
+    software = record["software"]
+    assert isinstance(software, dict)
+    return (
+        f"<footer><p>Made by btrfs-model {escape(str(software['btrfs-model']))}. When, where and "
+        "from which input: provenance.json.</p></footer>"
+    )

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The chart of `send-truncate`: what is sent, what is done with it, how long it takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.patches import FancyBboxPatch
+
+from btrfs_model.charts import COLOURS, RC, bare, new_figure
+from btrfs_model.workloads import Outcome
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["draw"]
+
+Strip = list[tuple[str, int]]
+
+_SIDE_COLOURS = (COLOURS["before"], COLOURS["between"], COLOURS["after"])
+_WAITS = "waits for the last page"
+
+
+def draw(outcome: Outcome) -> Figure:
+    """Draw the commands for one file, the receiver's system calls and the receive times."""
+    strips: dict[str, Strip] = outcome.evidence["strips"]
+    names = list(strips)
+    timed = outcome.find(names[0], "receive time") is not None
+    with rc_context(RC):
+        figure = new_figure(11.0, 7.0)
+        rows = figure.add_gridspec(2, 1, height_ratios=[1.0, 1.6])
+        top, bottom = figure.add_subfigure(rows[0]), figure.add_subfigure(rows[1])
+        _draw_strips(top.subplots(), strips[names[0]], strips[names[-1]])
+        if timed:
+            left, right = bottom.subplots(1, 2, width_ratios=[1.25, 1.0])
+            _draw_times(right, outcome, names)
+        else:
+            left = bottom.subplots()
+        _draw_calls(left, outcome, names[0], names[-1])
+        files = f"{outcome.evidence['files']:,}"
+        figure.suptitle(
+            f"Full send of {files} files of 5000 bytes",
+            x=0.011, ha="left", fontsize=15, fontweight="bold",
+        )  # fmt: skip
+    return figure
+
+
+def _aligned(before: Strip, after: Strip) -> list[tuple[tuple[str, int] | None, bool]]:
+    """Lay the commands of `after` beside those of `before`: (command or None, whether missing)."""
+    rest = list(after)
+    aligned: list[tuple[tuple[str, int] | None, bool]] = []
+    for name, _ in before:
+        if rest and rest[0][0] == name:
+            aligned.append((rest.pop(0), False))
+        else:
+            aligned.append((None, True))
+    return aligned + [(command, False) for command in rest]
+
+
+def _draw_strips(axes: Axes, before: Strip, after: Strip) -> None:
+    """Draw the commands for one file, in the order of the stream, on both sides."""
+    laid = _aligned(before, after)
+    missing = {column for column, (_, is_missing) in enumerate(laid) if is_missing}
+    for row, colour, label, commands in (
+        (0.9, COLOURS["before"], "before", list(before)),
+        (0.0, COLOURS["after"], "after", [command for command, _ in laid]),
+    ):
+        for column, command in enumerate(commands):
+            _draw_command(axes, column, row, command, column in missing and row > 0)
+        total = sum(command[1] for command in commands if command)
+        axes.text(-0.12, row + 0.31, label, ha="right", va="center", color=colour,
+                  fontsize=11.5, fontweight="bold")  # fmt: skip
+        axes.text(len(laid) + 0.06, row + 0.31, f"{total:,} bytes", va="center", fontsize=10.5)
+    axes.set_title("What send writes for one file", x=0.0, pad=4)
+    axes.set_xlim(-0.75, len(laid) + 0.85)
+    axes.set_ylim(-0.05, 1.55)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    bare(axes)
+
+
+def _draw_command(
+    axes: Axes, column: int, row: float, command: tuple[str, int] | None, unnecessary: bool
+) -> None:
+    edge, face, ink = COLOURS["line"], COLOURS["plain"], COLOURS["ink"]
+    if command is None:
+        edge, face = COLOURS["after"], "none"
+    elif unnecessary:
+        edge, face, ink = COLOURS["before"], COLOURS["before"], "white"
+    elif command[0] == "write":
+        face = COLOURS["data"]
+    axes.add_patch(
+        FancyBboxPatch(
+            (column + 0.07, row + 0.03), 0.86, 0.56, boxstyle="round,pad=0,rounding_size=0.06",
+            facecolor=face, edgecolor=edge, linewidth=1.1,
+            linestyle=(0, (3, 2)) if command is None else "solid",
+        )
+    )  # fmt: skip
+    middle = column + 0.5
+    if command is None:
+        axes.text(middle, row + 0.31, "not sent", ha="center", va="center",
+                  color=COLOURS["after"], fontsize=9.5, style="italic")  # fmt: skip
+        return
+    name, size = command
+    axes.text(middle, row + 0.40, name.upper(), ha="center", va="center", color=ink,
+              fontsize=9.5, fontweight="bold")  # fmt: skip
+    axes.text(middle, row + 0.19, f"{size:,} bytes", ha="center", va="center", fontsize=8.5,
+              color=ink if unnecessary else COLOURS["muted"])  # fmt: skip
+
+
+def _draw_calls(axes: Axes, outcome: Outcome, before: str, after: str) -> None:
+    """Draw the receiver's calls per file, the most frequent on top, what is saved below."""
+    files = outcome.evidence["files"]
+
+    def per_file(side: str, name: str) -> float:
+        figure = outcome.find(side, f"receiver: {name}")
+        return 0.0 if figure is None else (figure.modelled or 0.0) / files
+
+    kinds = [
+        figure.quantity.removeprefix("receiver: ")
+        for figure in outcome.figures
+        if figure.side == before and figure.quantity.startswith("receiver: ")
+    ]
+    kinds = [kind for kind in kinds if kind not in ("system calls", "truncate", _WAITS)]
+    kinds.sort(key=lambda kind: (-per_file(before, kind), kind))
+    kinds += ["truncate", _WAITS]
+    for row, kind in enumerate(kinds):
+        place = len(kinds) - row
+        for shift, side, colour in (
+            (0.19, before, COLOURS["before"]),
+            (-0.19, after, COLOURS["after"]),
+        ):
+            count = per_file(side, kind)
+            axes.barh(place + shift, count, height=0.34, color=colour)
+            axes.text(count + 0.15, place + shift, f"{count:.3g}", va="center", fontsize=8,
+                      color=colour if count else COLOURS["muted"])  # fmt: skip
+    axes.set_yticks([len(kinds) - row for row in range(len(kinds))], kinds)
+    for label in axes.get_yticklabels()[-2:]:
+        label.set_fontweight("bold")
+    axes.axhspan(0.5, 2.5, color=COLOURS["plain"], zorder=0)
+    axes.set_ylim(0.45, len(kinds) + 0.6)
+    axes.set_xlim(0, max(per_file(before, kind) for kind in kinds) * 1.12)
+    axes.set_xticks([])
+    axes.set_title("System calls of btrfs receive for one file", pad=8)
+    bare(axes, "left")
+
+
+def _draw_times(axes: Axes, outcome: Outcome, names: list[str]) -> None:
+    """Draw the reported receive times, and what was measured where a kernel was at hand."""
+    for row, (name, colour) in enumerate(zip(names, _SIDE_COLOURS, strict=False)):
+        place = len(names) - row
+        time = outcome.find(name, "receive time")
+        spread = outcome.find(name, "receive time, standard deviation")
+        if time is None or time.reported is None:
+            continue
+        deviation = (spread.reported or 0.0) if spread else 0.0
+        axes.barh(place, time.reported, height=0.44, color=colour)
+        axes.errorbar(time.reported, place, xerr=deviation, color=COLOURS["ink"], capsize=3,
+                      linewidth=1)  # fmt: skip
+        axes.text(time.reported + deviation + 0.6, place, f"{time.reported:.2f} s", va="center",
+                  fontsize=10, fontweight="bold", color=colour)  # fmt: skip
+        axes.text(0.3, place + 0.38, name, va="center", fontsize=9.5)
+        if time.measured is not None:
+            axes.text(0.3, place - 0.35, f"Linux 6.18, another machine: {time.measured:.2f} s",
+                      va="center", fontsize=8.5, color=COLOURS["muted"])  # fmt: skip
+    axes.set_ylim(0.5, len(names) + 0.7)
+    axes.set_xlim(0, 35)
+    axes.set_yticks([])
+    axes.set_xticks([])
+    axes.set_title("Time to receive, by the commit message", pad=8)
+    bare(axes, "left")
