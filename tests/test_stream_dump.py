@@ -271,13 +271,16 @@ def test_json_of_a_real_stream() -> None:
 def test_json_of_data_and_odd_names() -> None:
     writer = StreamWriter()
     write = writer.command("write", path=b"\xffx\xc3\xa4", file_offset=7, data=b"hello")
-    stream = writer.header() + write
-    (line,) = json_lines(stream)
+    stream = writer.header() + write + writer.end()
+    line, end = json_lines(stream)
     crc = f"{google_crc32c.value(b'hello'):08x}"
     assert line == {
         "command": "write", "offset": 17, "version": 1,
         "attributes": {"path": "\udcffxä", "file_offset": 7,
                        "data": {"length": 5, "crc32c": crc}},
     }  # fmt: skip
-    with pytest.raises(StreamError, match="command write"):
-        json_lines(stream[:-1])
+    assert end["attributes"] == {}
+    with pytest.raises(StreamError, match="without the command end"):
+        json_lines(stream[: end["offset"]])
+    with pytest.raises(StreamError, match="cut short: command write"):
+        json_lines(stream[: end["offset"] - 1])

@@ -15,10 +15,10 @@ import numpy as np
 from btrfs_model.errors import StreamError
 from btrfs_model.kernels import ffi, lib, use_python
 from btrfs_model.ondisk.hashes import crc32c
-from btrfs_model.ondisk.stream import ATTRIBUTES_BY_NAME, END, Kind
+from btrfs_model.ondisk.stream import ATTRIBUTES_BY_NAME, COMMAND_HEADER, END, STREAM_HEADER, Kind
 from btrfs_model.stream.index import Batch, columns_of, fault_of, read_batches, stream_error
 from btrfs_model.stream.parse import BrokenStreamError
-from btrfs_model.stream.reader import Command, Value, commands_of, read_stream
+from btrfs_model.stream.reader import Command, Value, commands_of
 from btrfs_model.stream.source import Source, name_of
 from btrfs_model.stream.text import TextLines
 
@@ -66,8 +66,7 @@ def dump_text(
     """
     time.tzset()
     write = _python_writer(escape_all) if use_python() else _native_writer(escape_all)
-    offset, ended = 0, not header
-    for batch in read_batches(source, header=header, version=version):
+    for batch in _whole_stream(source, header, version):
         count = len(batch)
         ends = np.flatnonzero(batch.type == END)
         if not all_streams and len(ends):
@@ -78,9 +77,16 @@ def dump_text(
             raise stream_error(name_of(source), batch.data, batch.base, error.fault) from None
         if count < len(batch):
             return
-        offset = batch.base + int(batch.offset[-1]) + 10 + int(batch.length[-1])
-        ended = batch.ends or not header
-    if not ended:
+
+
+def _whole_stream(source: Source, header: bool, version: int) -> Iterator[Batch]:
+    """Read a stream that has to stop with ``end``, unless it was asked for as a fragment."""
+    offset, ends = STREAM_HEADER.size, False
+    for batch in read_batches(source, header=header, version=version):
+        yield batch
+        offset = batch.base + int(batch.offset[-1]) + COMMAND_HEADER.size + int(batch.length[-1])
+        ends = batch.ends
+    if header and not ends:
         raise StreamError(name_of(source), offset, "the stream stops without the command end")
 
 
@@ -168,19 +174,20 @@ def dump_json(
     Raises
     ------
     StreamError
-        When the stream is broken, after all commands before that place were written.
+        When the stream is broken or has no ``end``, after all commands before that place.
     OSError
         When it cannot be read or the lines not be written.
     """
     encode = json.JSONEncoder().encode
-    for command in read_stream(source, header=header, version=version):
-        line = {
-            "command": command.name,
-            "offset": command.offset,
-            "version": command.version,
-            "attributes": dict(_json_attributes(command, data)),
-        }
-        out.write(encode(line).encode() + b"\n")
+    for batch in _whole_stream(source, header, version):
+        for command in commands_of(batch):
+            line = {
+                "command": command.name,
+                "offset": command.offset,
+                "version": command.version,
+                "attributes": dict(_json_attributes(command, data)),
+            }
+            out.write(encode(line).encode() + b"\n")
 
 
 def _json_attributes(command: Command, data: bool) -> Iterator[tuple[str, Any]]:

@@ -80,15 +80,15 @@ class TextLines:
             return b""
         values: dict[str, Any] = command.attributes
         if command.name in ("subvol", "snapshot"):
-            self._subvolume = self._path(command, "path", b".")
-            path = self._subvolume
+            self._subvolume = path = self._path(command, "path", b".")
+            details: bytes | None = _origin(values)
         else:
             details = _DETAILS.get(command.name, _nothing)(self, command, values)
-            path = self._path(command, "path", self._subvolume)
-            if details is None:
-                return b"%-16s%s\n" % (command.name.encode(), escape(path))
-            return b"%-16s%-31s %s\n" % (command.name.encode(), escape(path), details)
-        return b"%-16s%-31s %s\n" % (command.name.encode(), escape(path), _origin(values))
+            path = self._path(command, "path")
+        title = b"%-16s" % command.name.encode()
+        if details is None:
+            return title + escape(path) + b"\n"
+        return title + b"%-31s %s\n" % (escape(path), details)
 
     def _path(self, command: Command, attribute: str, parent: bytes | None = None) -> bytes:
         """Join a path to the subvolume's."""
