@@ -110,24 +110,25 @@ def percent(value: float | None) -> str:
 _STYLE = """
 :root { color-scheme: light; }
 body { font: 16px/1.55 system-ui, "DejaVu Sans", sans-serif; color: #1f2430; background: #fff;
-       max-width: 68rem; margin: 2rem auto; padding: 0 1.2rem; }
+       max-width: 74rem; margin: 2rem auto; padding: 0 1.2rem; }
 h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
 p, li { max-width: 46rem; } .muted, footer { color: #6b7280; }
 figure { margin: 1.4rem 0; } figure svg { width: 100%; height: auto; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .25rem .7rem; border-bottom: 1px solid #e8ebf0; text-align: right;
+th, td { padding: .25rem .55rem; border-bottom: 1px solid #e8ebf0; text-align: right;
          white-space: nowrap; }
 th { color: #6b7280; font-weight: 600; border-bottom: 2px solid #d5d9e0; }
 td:first-child, th:first-child { text-align: left; position: sticky; left: 0; background: #fff; }
 tr.group td { padding-top: 1rem; font-weight: 700; border-bottom: 2px solid #d5d9e0; }
-.side { border-left: 2px solid #d5d9e0; }
+.side { border-left: 2px solid #d5d9e0; } th[colspan] { text-align: center; }
 code { font-size: .92em; background: #f3f4f7; padding: .05em .3em; border-radius: .2em; }
 """
 
+_PLAIN_UNITS = ("calls", "commands", "waits")
 _GROUPS = (
-    ("Stream", ("commands", "command ", "stream size")),
-    ("Receiver", ("receiver: ", "receive time")),
+    ("Stream: commands, size", ("commands", "command ", "stream size")),
+    ("Receiver: system calls, times", ("receiver: ", "receive time")),
     ("Saved against the first side", ("saved: ",)),
     ("Sender: calls of kernel functions", ("sender: ",)),
 )
@@ -179,35 +180,54 @@ def _inline(svg: str) -> str:
 
 def _table(one: Replay) -> str:
     """Make the table: a row for each quantity, the sides beside each other."""
-    sides = [side.name for side in one.sides]
-    cells = {(figure.side, figure.quantity): figure for figure in one.outcome.figures}
-    quantities = list(dict.fromkeys(figure.quantity for figure in one.outcome.figures))
-    units = {figure.quantity: figure.unit for figure in one.outcome.figures}
-    head = "".join(f'<th class="side" colspan="4">{escape(side)}</th>' for side in sides)
-    columns = (
-        '<th class="side">reported</th><th>modelled</th><th>measured</th><th>error</th>'
-        * len(sides)
+    columns = {side.name: _columns(one, side.name) for side in one.sides}
+    rows: dict[str, dict[str, Figure]] = {}
+    for figure in one.outcome.figures:
+        rows.setdefault(figure.quantity, {})[figure.side] = figure
+    head = "".join(
+        f'<th class="side" colspan="{len(names)}">{escape(side)}</th>'
+        for side, names in columns.items()
     )
-    lines = [f"<tr><th></th>{head}</tr>", f"<tr><th>quantity</th>{columns}</tr>"]
+    below = "".join(
+        f"<th{' class=side' if place == 0 else ''}>{name}</th>"
+        for names in columns.values()
+        for place, name in enumerate(names)
+    )
+    width = 1 + sum(len(names) for names in columns.values())
+    lines = [f"<tr><th></th>{head}</tr>", f"<tr><th></th>{below}</tr>"]
     for title, prefixes in _GROUPS:
-        chosen = [name for name in quantities if name.startswith(prefixes)]
-        if not chosen:
-            continue
-        lines.append(f'<tr class="group"><td colspan="{1 + 4 * len(sides)}">{title}</td></tr>')
+        chosen = [name for name in rows if name.startswith(prefixes)]
+        if chosen:
+            lines.append(f'<tr class="group"><td colspan="{width}">{title}</td></tr>')
         for name in chosen:
-            row = "".join(_cells(cells.get((side, name))) for side in sides)
-            label = f'{escape(name)} <span class="muted">({escape(units[name])})</span>'
-            lines.append(f"<tr><td>{label}</td>{row}</tr>")
+            unit = next(iter(rows[name].values())).unit
+            label = name.partition(": ")[2] or name
+            shown = escape(label)
+            if unit not in _PLAIN_UNITS and not label.endswith(unit):
+                shown += f' <span class="muted">({escape(unit)})</span>'
+            cells = "".join(
+                _cell(rows[name].get(side), column, first=place == 0)
+                for side, names in columns.items()
+                for place, column in enumerate(names)
+            )
+            lines.append(f"<tr><td>{shown}</td>{cells}</tr>")
     return "<table>\n" + "\n".join(lines) + "\n</table>"
 
 
-def _cells(figure: Figure | None) -> str:
-    if figure is None:
-        return '<td class="side"></td><td></td><td></td><td></td>'
-    return (
-        f'<td class="side">{number(figure.reported)}</td><td>{number(figure.modelled)}</td>'
-        f"<td>{number(figure.measured)}</td><td>{percent(figure.error)}</td>"
-    )
+def _columns(one: Replay, side: str) -> list[str]:
+    """Return the columns that a side has any figure in."""
+    figures = [figure for figure in one.outcome.figures if figure.side == side]
+    return [
+        column
+        for column in ("reported", "modelled", "measured", "error")
+        if any(getattr(figure, column) is not None for figure in figures)
+    ]
+
+
+def _cell(figure: Figure | None, column: str, *, first: bool) -> str:
+    value: float | None = getattr(figure, column, None)
+    text = percent(value) if column == "error" else number(value)
+    return f"<td{' class=side' if first else ''}>{text}</td>"
 
 
 def _footer(record: dict[str, object]) -> str:
