@@ -105,9 +105,9 @@ def anonymous_memory(image: Path, snapshot: str) -> float:
         text=True,
         stdout=subprocess.PIPE,
     ).stdout
-    # private memory only grows during a send, so what is there at its end is the most
-    found = re.search(r"^RssAnon:\s+(\d+) kB", status, re.MULTILINE)
-    return int(found[1]) / 1024 if found else float("nan")
+    # pages of mapped files only grow in number, so at the peak there were no more than at the end
+    kib = {name: int(value) for name, value in re.findall(r"^(\w+):\s+(\d+) kB", status, re.M)}
+    return (kib["VmHWM"] - kib["RssFile"]) / 1024
 
 
 def _snapshot_of(image: Path) -> str:
