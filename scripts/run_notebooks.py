@@ -1,0 +1,32 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-only
+"""Run notebooks and save them with their outputs, so that they can be read where none runs. ::
+
+    scripts/run_notebooks.py notebooks/*.ipynb
+
+Nothing that changes from run to run is saved: no times, no version of Python.
+"""
+
+import sys
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+
+
+def run(path: Path) -> None:
+    """Run one notebook in its folder and replace it by the result."""
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(
+        notebook, record_timing=False, resources={"metadata": {"path": path.parent}}
+    ).execute()
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
+        cell.metadata.pop("lines_to_next_cell", None)
+    notebook.metadata["language_info"] = {"name": "python"}
+    nbformat.write(notebook, path)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        run(Path(name))
