@@ -10,7 +10,7 @@ compared at each read. A child is always one level below its parent, so no walk 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from btrfs_model.counters import current
 from btrfs_model.errors import CorruptImageError, Fault
@@ -30,6 +30,14 @@ ITEM = struct.Struct("<QBQII")
 """key (objectid, type, offset), offset of the data from byte 101, size of the data."""
 KEY_PTR = struct.Struct("<QBQQQ")
 """key (objectid, type, offset), blockptr, generation."""
+
+
+class _Fail(Protocol):
+    """Makes the error for a block, with its place."""
+
+    def __call__(
+        self, code: int, slot: int = 0, found: int = 0, wanted: int = 0
+    ) -> CorruptImageError: ...
 
 
 class Expect(NamedTuple):
@@ -56,8 +64,10 @@ def read_block(image: Image, logical: int, expect: Expect) -> memoryview:
         raise first
 
 
-def read_copy(image: Image, logical: int, copy: int, expect: Expect) -> memoryview:
-    """Return one copy of a tree block, verified."""
+def read_copy(
+    image: Image, logical: int, copy: int, expect: Expect, *, again: bool = False
+) -> memoryview:
+    """Return one copy of a tree block, verified now if it was not before (or `again`)."""
 
     def fail(code: int, slot: int = 0, found: int = 0, wanted: int = 0) -> CorruptImageError:
         return CorruptImageError(
@@ -74,7 +84,20 @@ def read_copy(image: Image, logical: int, copy: int, expect: Expect) -> memoryvi
     if contiguous < image.nodesize:
         raise fail(lib.BM_PAST_END, 0, physical + image.nodesize, physical + contiguous)
     block = image.view[physical : physical + image.nodesize]
-    stored, fsid, bytenr, _, _, generation, _, nritems, level = HEADER.unpack_from(block)
+    if again or physical not in image.verified_by_twin:
+        _verify_structure(image, block, logical, fail)
+        image.verified_by_twin.add(physical)
+    _, _, _, _, _, generation, _, _, level = HEADER.unpack_from(block)
+    if expect.level >= 0 and level != expect.level:
+        raise fail(lib.BM_BAD_LEVEL, found=level, wanted=expect.level)
+    if expect.generation and generation != expect.generation:
+        raise fail(lib.BM_BAD_GENERATION, found=generation, wanted=expect.generation)
+    return block
+
+
+def _verify_structure(image: Image, block: memoryview, logical: int, fail: _Fail) -> None:
+    """Check everything about a block that does not depend on who points at it."""
+    stored, fsid, bytenr, _, _, _, _, nritems, level = HEADER.unpack_from(block)
     computed = csum(image.superblock.csum_type, block[32:])
     if stored[: len(computed)] != computed:
         raise fail(
@@ -91,16 +114,6 @@ def read_copy(image: Image, logical: int, copy: int, expect: Expect) -> memoryvi
     room = (image.nodesize - HEADER.size) // (KEY_PTR.size if level else ITEM.size)
     if nritems > room or (level and not nritems):
         raise fail(lib.BM_BAD_NRITEMS, found=nritems, wanted=room)
-    _verify_slots(image, block, level, nritems, fail)
-    if expect.level >= 0 and level != expect.level:
-        raise fail(lib.BM_BAD_LEVEL, found=level, wanted=expect.level)
-    if expect.generation and generation != expect.generation:
-        raise fail(lib.BM_BAD_GENERATION, found=generation, wanted=expect.generation)
-    return block
-
-
-def _verify_slots(image, block, level, nritems, fail) -> None:  # type: ignore[no-untyped-def]
-    """Keys ascend; pointers are addresses of blocks; the data of items is packed from the end."""
     before = (-1, 0, 0)
     end = image.nodesize - HEADER.size
     for slot in range(nritems):

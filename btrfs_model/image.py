@@ -90,6 +90,7 @@ class Image:
         self.reads: blocks.ReadCache | None = None
         self._cold = False
         self.repaired_by_twin = 0
+        self.verified_by_twin: set[int] = set()
         self._set_chunks(self.superblock.sys_chunks)
         self._set_chunks(self._read_chunk_tree())
 
@@ -280,7 +281,7 @@ class Image:
         """
         expect = blocks.Expect(tree, generation, level)
         if use_python():
-            blocks.read_copy(self, logical, copy, expect)
+            blocks.read_copy(self, logical, copy, expect, again=True)
             return
         fault = new_fault()
         if (
@@ -294,7 +295,7 @@ class Image:
     @property
     def repaired(self) -> int:
         """How many tree blocks were read from their second copy because the first was bad."""
-        return lib.bm_image_repaired(self.handle) + self.repaired_by_twin
+        return int(lib.bm_image_repaired(self.handle)) + self.repaired_by_twin
 
     def count_here(self) -> None:
         """Have the C kernels count in the counters of the innermost ``counting()``."""

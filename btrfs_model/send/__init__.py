@@ -2,9 +2,9 @@
 """Send: the stream of commands that makes a copy of a subvolume elsewhere.
 
 :func:`send` is ``BTRFS_IOC_SEND``. Without a parent it walks the whole tree of the snapshot; the
-rules are in :mod:`btrfs_model.send.sender` and the modules beside it, plain Python that stands
-beside the kernel's ``fs/btrfs/send.c`` function by function. ``native/send*.c`` does the same at the
-speed of the kernel.
+rules are in :mod:`btrfs_model.send.sender` and the modules beside it: plain Python, to be read
+beside the kernel's ``fs/btrfs/send.c`` function by function. ``native/send*.c`` does the same at
+the speed of the kernel.
 """
 
 from btrfs_model.send.ioctl import SendResult, send

@@ -92,7 +92,7 @@ class Sender:
         return rows
 
 
-@ffi.def_extern(error=1)
+@ffi.def_extern(error=1)  # type: ignore[untyped-decorator]
 def bm_python_write(context: Any, data: Any, size: int) -> int:
     """Hand a piece of the stream on; an exception is kept for :meth:`Sender.run` to raise."""
     sender = ffi.from_handle(context)
@@ -104,7 +104,7 @@ def bm_python_write(context: Any, data: Any, size: int) -> int:
     return 0
 
 
-@ffi.def_extern(error=1)
+@ffi.def_extern(error=1)  # type: ignore[untyped-decorator]
 def bm_python_decompress(
     context: Any, compression: int, data: Any, size: int, out: Any, out_size: int
 ) -> int:
