@@ -250,10 +250,8 @@ def _collect(ask: BackrefWalk) -> list[ExtentRef]:
     try:
         if lib.bm_collect_inode_refs(_raw_walk(ask), refs, fault) < 0:
             raise_fault(ask.forest.image.path, fault)
-        return [
-            ExtentRef(row.ino, row.offset, row.num_bytes, row.root)
-            for row in ffi.unpack(refs.rows, refs.count)
-        ]
+        rows = (refs.rows[i] for i in range(refs.count))
+        return [ExtentRef(row.ino, row.offset, row.num_bytes, row.root) for row in rows]
     finally:
         lib.bm_inode_refs_free(refs)
 
