@@ -84,5 +84,6 @@ def counting() -> Iterator[Work]:
     try:
         yield work
     finally:
-        _stack.remove(work)
+        # by identity: two with the same counts are equal
+        del _stack[[entry is work for entry in _stack].index(True)]
         _stack[-1].add(work)
