@@ -188,6 +188,22 @@ int64_t bm_entries(const struct bm_image *image, const struct bm_columns *column
 	return (int64_t)total;
 }
 
+/*
+ * What references of one type are ordered by, in an item and by their keys: of the root-based ones
+ * of data the hash of hash_extent_data_ref(), of all others the root or parent.
+ */
+static uint64_t ref_sequence(const struct bm_ref *ref)
+{
+	uint32_t high, low;
+
+	if (ref->type != BTRFS_EXTENT_DATA_REF_KEY)
+		return ref->root;
+	high = bm_crc32c(0xffffffff, &ref->root, sizeof(ref->root));
+	low = bm_crc32c(0xffffffff, &ref->objectid, sizeof(ref->objectid));
+	low = bm_crc32c(low, &ref->offset, sizeof(ref->offset));
+	return (uint64_t)high << 31 ^ low;
+}
+
 /* The inline reference at `at`; its length, or a negative code. */
 static int unpack_inline_ref(const uint8_t *at, size_t size, struct bm_ref *ref)
 {
@@ -301,6 +317,7 @@ int64_t bm_extent_refs(const struct bm_image *image, const struct bm_columns *co
 				at = length;
 				break;
 			}
+			ref.sequence = ref_sequence(&ref);
 			if (total < capacity)
 				refs[total] = ref;
 			total++;

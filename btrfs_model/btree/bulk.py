@@ -19,7 +19,7 @@ from btrfs_model.btree.tree import COLUMNS, raw_columns
 from btrfs_model.counters import current
 from btrfs_model.errors import CorruptImageError, Fault, new_fault, raise_fault
 from btrfs_model.kernels import ffi, lib, use_python
-from btrfs_model.ondisk.hashes import extref_hash, name_hash
+from btrfs_model.ondisk.hashes import extent_data_ref_hash, extref_hash, name_hash
 from btrfs_model.ondisk.items import (
     DirItem,
     ExtentItem,
@@ -74,6 +74,7 @@ REF: Final = np.dtype(
         ("root", "<u8"),
         ("objectid", "<u8"),
         ("offset", "<u8"),
+        ("sequence", "<u8"),
         ("count", "<u4"),
         ("item", "<u4"),
         ("type", "u1"),
@@ -342,7 +343,9 @@ def _refs_twin(image: Image, key: Key, position: int, size: int) -> list[tuple[A
         count = ref.count
         if count is None:
             count = 0 if ref.type == ItemType.EXTENT_OWNER_REF else 1
-        rows.append(
-            (key.objectid, root, ref.objectid or 0, ref.offset or 0, count, 0, ref.type, [0] * 7)
-        )
+        objectid, offset = ref.objectid or 0, ref.offset or 0
+        sequence = root
+        if ref.type == ItemType.EXTENT_DATA_REF:
+            sequence = extent_data_ref_hash(root or 0, objectid, offset)
+        rows.append((key.objectid, root, objectid, offset, sequence, count, 0, ref.type, [0] * 7))
     return rows

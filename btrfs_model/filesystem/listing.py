@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Everything in a subvolume as one table.
 
-Each path comes with what ``stat``, ``listxattr`` and reading the file would give. The tree is scanned
-once: its names (DIR_INDEX) are unpacked by a C kernel in one call, inodes are gathered into one
-array; only the contents of files go through Python file by file.
+Each path comes with what ``stat``, ``listxattr`` and reading the file would give. The tree is
+scanned once: its names (DIR_INDEX) are unpacked by a C kernel in one call, inodes are gathered into
+one array; only the contents of files go through Python file by file.
 """
 
 from __future__ import annotations

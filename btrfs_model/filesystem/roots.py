@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 __all__ = ["Root", "is_subvolume_id", "read_root_item", "timespec_ns"]
 
 _ROOT_SUBVOL_RDONLY: Final = 1 << 0
-_LAST_FREE_OBJECTID: Final = 2**64 - 256
+# the upper 16 bits of an id are the level of a quota group
+_SUBVOLUME_IDS_END: Final = 1 << 48
 
 
 def is_subvolume_id(objectid: int) -> bool:
     """Whether trees of this id are subvolumes (``is_fstree()``)."""
     fs_tree = int(lib.BTRFS_FS_TREE_OBJECTID)
-    return objectid == fs_tree or lib.BTRFS_FIRST_FREE_OBJECTID <= objectid <= _LAST_FREE_OBJECTID
+    return objectid == fs_tree or lib.BTRFS_FIRST_FREE_OBJECTID <= objectid < _SUBVOLUME_IDS_END
 
 
 def timespec_ns(time: Timespec) -> int:
