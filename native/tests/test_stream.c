@@ -267,6 +267,41 @@ static void test_faults(void)
 	expect_fault(&stream, BM_STREAM_BAD_ATTRIBUTE, BTRFS_SEND_A_FILEATTR);
 }
 
+/* A line is written as a whole or not at all, whatever the room. */
+static void test_room(void)
+{
+	uint8_t name[900];
+	struct stream stream = {0};
+	struct index index;
+	int written = 0;
+
+	memset(name, 0xff, sizeof(name));
+	add_header(&stream, 1);
+	begin(&stream, BTRFS_SEND_C_SET_XATTR);
+	attribute(&stream, BTRFS_SEND_A_PATH, name, sizeof(name));
+	attribute(&stream, BTRFS_SEND_A_XATTR_NAME, name, sizeof(name));
+	attribute(&stream, BTRFS_SEND_A_XATTR_DATA, name, sizeof(name));
+	seal_last(&stream);
+	CHECK(read_all(stream.bytes, stream.size, &index) == 1);
+	for (uint64_t capacity = 1; capacity < 60000; capacity += 331) {
+		struct bm_stream_text *text = bm_stream_text_create(1);
+		uint8_t *out = malloc(capacity);
+		uint64_t used;
+		int64_t lines;
+
+		if (!text || !out)
+			abort();
+		lines = bm_stream_text_lines(text, stream.bytes, &index.columns, 0, 1, out,
+					     capacity, &used, &index.fault);
+		CHECK(lines == written || (lines == 1 && !written));
+		CHECK(used == (lines ? 16 + 2 + 3600 + 6 + 3600 + 1 + 3600 + 9 : 0));
+		written = lines == 1;
+		free(out);
+		bm_stream_text_destroy(text);
+	}
+	CHECK(written);
+}
+
 static uint32_t random32(void)
 {
 	static uint64_t state = 88172645463325252ull;
@@ -323,6 +358,7 @@ int main(void)
 	}
 	test_streams_that_follow();
 	test_faults();
+	test_room();
 	test_random_damage(text);
 	free(text);
 	return finish("stream");
