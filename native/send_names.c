@@ -130,8 +130,9 @@ int next_dir_entry(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, uin
 
 	if (*at >= size)
 		return 0;
-	if (size - *at < sizeof(*item) ||
-	    size - *at - sizeof(*item) < (uint32_t)item->name_len + item->data_len)
+	if (size - *at < sizeof(*item))
+		return send_bad_item(ctx, BM_BAD_ITEM_SIZE, leaf, slot, size, *at + sizeof(*item));
+	if (size - *at - sizeof(*item) < (uint32_t)item->name_len + item->data_len)
 		return send_bad_item(ctx, BM_BAD_ITEM_SIZE, leaf, slot, size,
 				     *at + sizeof(*item) + item->name_len + item->data_len);
 	limit = item->type == BTRFS_FT_XATTR ? XATTR_NAME_LIMIT : PATH_LIMIT;

@@ -17,6 +17,7 @@
 #define MAX_EDITS 40
 #define MAX_ITEMS 100000
 #define MAX_EXTENTS 6
+#define MAX_STREAM (16u << 20)
 #define EXTENT_ITEM 168
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -225,6 +226,60 @@ static void exercise_backrefs(struct bm_image *image, const struct bm_root *root
 	bm_forest_destroy(forest);
 }
 
+static int take(void *context, const uint8_t *data, size_t size)
+{
+	size_t *left = context;
+
+	(void)data;
+	if (size > *left)
+		return 1;
+	*left -= size;
+	return 0;
+}
+
+/* One extent in sixteen does not decompress. */
+static int inflate(void *context, int compression, const uint8_t *data, size_t size, uint8_t *out,
+		   size_t out_size)
+{
+	unsigned int sum = 0;
+
+	for (size_t i = 0; i < size; i++)
+		sum += data[i];
+	(void)context;
+	memset(out, compression, out_size);
+	return sum % 16 == 0;
+}
+
+static void exercise_send(struct bm_image *image, const struct bm_root *roots, size_t count)
+{
+	static const uint32_t flags[] = {0, BM_SEND_NO_FILE_DATA, BM_SEND_COMPRESSED};
+	struct bm_send_root volumes[256] = {0};
+	uint64_t commands[BM_SEND_COMMANDS];
+	struct bm_fault fault;
+	struct bm_send_args args = {.forest = bm_forest_create(image, roots, count, &fault),
+				    .clone_roots = volumes,
+				    .commands = commands,
+				    .write = take,
+				    .decompress = inflate};
+
+	/* root items come in the order of their ids, but for those of negative ids */
+	for (size_t i = 0; i < count; i++)
+		if (roots[i].objectid >= 256 && roots[i].objectid < UINT64_MAX - 256)
+			volumes[args.clone_root_count++].objectid = roots[i].objectid;
+	for (size_t i = 0; args.forest && i < args.clone_root_count; i++) {
+		size_t left = MAX_STREAM;
+
+		bm_forest_open((struct bm_forest *)args.forest, volumes[i].objectid);
+		args.send_root = volumes[i].objectid;
+		args.behaviour = i & 1 ? 0 : ~0ull;
+		args.flags = flags[i % 3];
+		args.proto = 1 + (i % 3 == 2);
+		args.context = &left;
+		bm_send(&args, &fault);
+	}
+	bm_forest_destroy((struct bm_forest *)args.forest);
+}
+
 static void exercise(int cold)
 {
 	struct bm_image *image = packed_image_open(&packed);
@@ -245,6 +300,7 @@ static void exercise(int cold)
 		last_volume = i;
 	}
 	exercise_backrefs(image, roots, packed.root_count);
+	exercise_send(image, roots, packed.root_count);
 	bm_image_destroy(image);
 }
 

@@ -31,6 +31,9 @@
 #define MAX_ROOTS 256
 #define CHUNK_ITEM 228
 #define ROOT_ITEM 132
+#define DATA_GROUP 1
+#define METADATA_GROUP 4
+#define MAX_DATA (64u << 20)
 
 static const struct bm_key lowest;
 
@@ -182,7 +185,7 @@ static void find_blocks(struct packed_image *packed, const char *path)
 		need(blocks >= 0, path, "a tree cannot be walked");
 		room += (size_t)blocks;
 	}
-	packed->chunks = calloc(room + 1, sizeof(*packed->chunks));
+	packed->chunks = calloc(room + MAX_CHUNKS, sizeof(*packed->chunks));
 	for (size_t i = 0; i < packed->root_count; i++) {
 		int64_t blocks = bm_walk_blocks(&packed->roots[i], 0, NULL, 0, &fault);
 		struct bm_block *walked = calloc((size_t)blocks, sizeof(*walked));
@@ -200,12 +203,45 @@ static void find_blocks(struct packed_image *packed, const char *path)
 			packed->chunks[packed->count++].logical = packed->chunks[i].logical;
 }
 
+/* Chunks that hold data alone, one behind the other after the blocks. */
+static void find_data(struct bootstrap *boot, struct packed_image *packed)
+{
+	uint64_t end;
+
+	packed->stride = packed->nodesize + packed->sectorsize;
+	end = packed->count * packed->stride;
+	packed->chunk_count = packed->count;
+	for (size_t i = 0; i < boot->chunk_count; i++) {
+		struct bm_chunk chunk = boot->chunks[i];
+
+		if (!(chunk.type & DATA_GROUP) || chunk.type & METADATA_GROUP ||
+		    chunk.length > MAX_DATA || chunk.physical[0] > boot->size ||
+		    chunk.length > boot->size - chunk.physical[0])
+			continue;
+		chunk.copies = 1;
+		packed->chunks[packed->chunk_count++] = chunk;
+		end += chunk.length;
+	}
+	packed->size = end;
+}
+
+static void pack_data(struct bootstrap *boot, struct packed_image *packed)
+{
+	uint64_t end = packed->count * packed->stride;
+
+	for (size_t i = packed->count; i < packed->chunk_count; i++) {
+		struct bm_chunk *chunk = &packed->chunks[i];
+
+		memcpy(packed->memory + end, boot->base + chunk->physical[0], chunk->length);
+		chunk->physical[0] = end;
+		end += chunk->length;
+	}
+}
+
 static void pack_blocks(struct bootstrap *boot, struct packed_image *packed)
 {
-	packed->stride = packed->nodesize + packed->sectorsize;
-	packed->size = packed->count * packed->stride;
-	packed->memory = malloc(packed->size);
-	packed->pristine = malloc(packed->size);
+	packed->memory = calloc(1, packed->size);
+	packed->pristine = malloc(packed->count * packed->stride);
 	for (size_t i = 0; i < packed->count; i++) {
 		struct bm_chunk *chunk = &packed->chunks[i];
 		uint64_t physical, contiguous;
@@ -219,7 +255,7 @@ static void pack_blocks(struct bootstrap *boot, struct packed_image *packed)
 		chunk->physical[0] = i * packed->stride;
 		chunk->copies = 1;
 	}
-	memcpy(packed->memory, packed->pristine, packed->size);
+	memcpy(packed->memory, packed->pristine, packed->count * packed->stride);
 	for (size_t i = 0; i < packed->count; i++)
 		ASAN_POISON_MEMORY_REGION(packed->memory + i * packed->stride + packed->nodesize,
 					  packed->sectorsize);
@@ -251,7 +287,9 @@ void packed_image_load(struct packed_image *packed, const char *path)
 	read_sys_chunks(&boot);
 	find_roots(&boot, packed);
 	find_blocks(packed, path);
+	find_data(&boot, packed);
 	pack_blocks(&boot, packed);
+	pack_data(&boot, packed);
 	bm_image_destroy(boot.image);
 	munmap((void *)boot.base, boot.size);
 }
@@ -267,13 +305,17 @@ void packed_image_free(struct packed_image *packed)
 
 struct bm_image *packed_image_open(const struct packed_image *packed)
 {
+	struct bm_chunk *sorted = malloc(packed->chunk_count * sizeof(*sorted));
 	struct bm_image *image =
 	    bm_image_create(packed->memory, packed->size, packed->nodesize, packed->sectorsize,
 			    packed->csum_type, packed->fsid);
 	struct bm_fault fault;
 
-	if (!image || bm_image_set_chunks(image, packed->chunks, packed->count, &fault) < 0)
+	memcpy(sorted, packed->chunks, packed->chunk_count * sizeof(*sorted));
+	qsort(sorted, packed->chunk_count, sizeof(*sorted), by_logical);
+	if (!image || bm_image_set_chunks(image, sorted, packed->chunk_count, &fault) < 0)
 		fail("image", "no memory");
+	free(sorted);
 	return image;
 }
 

@@ -11,16 +11,17 @@
 #include "kernels.h"
 
 struct packed_image {
-	uint8_t *memory;   /* the blocks and gaps */
-	uint8_t *pristine; /* a copy of them */
+	uint8_t *memory;   /* the blocks and gaps, then file data */
+	uint8_t *pristine; /* a copy of the blocks and gaps */
 	size_t size;
 	size_t stride; /* from one block to the next */
 	uint32_t nodesize;
 	uint32_t sectorsize;
 	int csum_type;
 	uint8_t fsid[16];
-	struct bm_chunk *chunks;
-	size_t count; /* of blocks and of chunks */
+	struct bm_chunk *chunks; /* one for each block, then one for each chunk of data */
+	size_t chunk_count;
+	size_t count; /* of blocks */
 	struct bm_root *roots;
 	size_t root_count;
 };
