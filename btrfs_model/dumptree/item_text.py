@@ -342,7 +342,8 @@ class ItemText:
         """EXTENT_CSUM."""
         count = len(payload) // self.csum_size
         size = count * self.sectorsize
-        text = f"\t\trange start {key.offset} end {key.offset + size} length {size}\n"
+        end = (key.offset + size) % 2**64
+        text = f"\t\trange start {key.offset} end {end} length {size}\n"
         return (
             text + self._checksums(key.offset, bytes(payload), count) if self.csum_items else text
         )
