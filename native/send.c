@@ -18,41 +18,6 @@
 #include <string.h>
 
 enum {
-	CMD_SUBVOL = 1,
-	CMD_MKFILE = 3,
-	CMD_MKDIR = 4,
-	CMD_MKNOD = 5,
-	CMD_MKFIFO = 6,
-	CMD_MKSOCK = 7,
-	CMD_SYMLINK = 8,
-	CMD_RENAME = 9,
-	CMD_LINK = 10,
-	CMD_SET_XATTR = 13,
-	CMD_CHMOD = 18,
-	CMD_CHOWN = 19,
-	CMD_UTIMES = 20,
-	CMD_END = 21,
-	CMD_ENABLE_VERITY = 26,
-	ATTR_UUID = 1,
-	ATTR_CTRANSID = 2,
-	ATTR_INO = 3,
-	ATTR_MODE = 5,
-	ATTR_UID = 6,
-	ATTR_GID = 7,
-	ATTR_RDEV = 8,
-	ATTR_CTIME = 9,
-	ATTR_MTIME = 10,
-	ATTR_ATIME = 11,
-	ATTR_OTIME = 12,
-	ATTR_XATTR_NAME = 13,
-	ATTR_XATTR_DATA = 14,
-	ATTR_PATH = 15,
-	ATTR_PATH_TO = 16,
-	ATTR_PATH_LINK = 17,
-	ATTR_VERITY_ALGORITHM = 32,
-	ATTR_VERITY_BLOCK_SIZE = 33,
-	ATTR_VERITY_SALT_DATA = 34,
-	ATTR_VERITY_SIG_DATA = 35,
 	/* the kernel's buffer for one command */
 	BUFFER_V1 = 65536,
 	BUFFER_V2 = 147456, /* 16 KiB + 128 KiB, in pages */
@@ -109,7 +74,7 @@ static bool is_type(uint32_t mode, uint32_t type)
 static int send_two_paths(struct send_ctx *ctx, int cmd, const struct fs_path *path, int attribute,
 			  const struct fs_path *other)
 {
-	if (begin_cmd(ctx, cmd) < 0 || tlv_put_path(ctx, ATTR_PATH, path) < 0 ||
+	if (begin_cmd(ctx, cmd) < 0 || tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
 	    tlv_put_path(ctx, attribute, other) < 0)
 		return ctx->fault->code;
 	return send_cmd(ctx);
@@ -119,9 +84,10 @@ static int send_chown(struct send_ctx *ctx, const struct inode_info *info)
 {
 	const struct fs_path *path;
 
-	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, CMD_CHOWN) < 0 ||
-	    tlv_put_path(ctx, ATTR_PATH, path) < 0 || tlv_put_u64(ctx, ATTR_UID, info->uid) < 0 ||
-	    tlv_put_u64(ctx, ATTR_GID, info->gid) < 0)
+	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_CHOWN) < 0 ||
+	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
+	    tlv_put_u64(ctx, BTRFS_SEND_A_UID, info->uid) < 0 ||
+	    tlv_put_u64(ctx, BTRFS_SEND_A_GID, info->gid) < 0)
 		return ctx->fault->code;
 	return send_cmd(ctx);
 }
@@ -130,9 +96,9 @@ static int send_chmod(struct send_ctx *ctx, const struct inode_info *info)
 {
 	const struct fs_path *path;
 
-	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, CMD_CHMOD) < 0 ||
-	    tlv_put_path(ctx, ATTR_PATH, path) < 0 ||
-	    tlv_put_u64(ctx, ATTR_MODE, info->mode & 07777) < 0)
+	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_CHMOD) < 0 ||
+	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
+	    tlv_put_u64(ctx, BTRFS_SEND_A_MODE, info->mode & 07777) < 0)
 		return ctx->fault->code;
 	return send_cmd(ctx);
 }
@@ -142,10 +108,10 @@ static int send_set_xattr(struct send_ctx *ctx, const void *name, size_t name_si
 {
 	const struct fs_path *path;
 
-	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, CMD_SET_XATTR) < 0 ||
-	    tlv_put_path(ctx, ATTR_PATH, path) < 0 ||
-	    tlv_put(ctx, ATTR_XATTR_NAME, name, name_size) < 0 ||
-	    tlv_put(ctx, ATTR_XATTR_DATA, data, data_size) < 0)
+	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_SET_XATTR) < 0 ||
+	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
+	    tlv_put(ctx, BTRFS_SEND_A_XATTR_NAME, name, name_size) < 0 ||
+	    tlv_put(ctx, BTRFS_SEND_A_XATTR_DATA, data, data_size) < 0)
 		return ctx->fault->code;
 	return send_cmd(ctx);
 }
@@ -181,11 +147,12 @@ static int send_utimes(struct send_ctx *ctx, uint64_t ino, uint64_t gen)
 		return send_bad_item(ctx, BM_BAD_ITEM_SIZE, search.node[0], search.slot[0],
 				     leaf_item(search.node[0], search.slot[0])->size,
 				     sizeof(*item));
-	if (begin_cmd(ctx, CMD_UTIMES) < 0 || tlv_put_path(ctx, ATTR_PATH, path) < 0 ||
-	    tlv_put_timespec(ctx, ATTR_ATIME, &item->atime) < 0 ||
-	    tlv_put_timespec(ctx, ATTR_MTIME, &item->mtime) < 0 ||
-	    tlv_put_timespec(ctx, ATTR_CTIME, &item->ctime) < 0 ||
-	    (ctx->args->proto >= 2 && tlv_put_timespec(ctx, ATTR_OTIME, &item->otime) < 0))
+	if (begin_cmd(ctx, BTRFS_SEND_C_UTIMES) < 0 ||
+	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
+	    tlv_put_timespec(ctx, BTRFS_SEND_A_ATIME, &item->atime) < 0 ||
+	    tlv_put_timespec(ctx, BTRFS_SEND_A_MTIME, &item->mtime) < 0 ||
+	    tlv_put_timespec(ctx, BTRFS_SEND_A_CTIME, &item->ctime) < 0 ||
+	    (ctx->args->proto >= 2 && tlv_put_timespec(ctx, BTRFS_SEND_A_OTIME, &item->otime) < 0))
 		return ctx->fault->code;
 	return send_cmd(ctx);
 }
@@ -315,18 +282,18 @@ static int create_command(uint32_t mode)
 {
 	switch (mode & MODE_FMT) {
 	case MODE_REG:
-		return CMD_MKFILE;
+		return BTRFS_SEND_C_MKFILE;
 	case MODE_DIR:
-		return CMD_MKDIR;
+		return BTRFS_SEND_C_MKDIR;
 	case MODE_LNK:
-		return CMD_SYMLINK;
+		return BTRFS_SEND_C_SYMLINK;
 	case MODE_CHR:
 	case MODE_BLK:
-		return CMD_MKNOD;
+		return BTRFS_SEND_C_MKNOD;
 	case MODE_FIFO:
-		return CMD_MKFIFO;
+		return BTRFS_SEND_C_MKFIFO;
 	case MODE_SOCK:
-		return CMD_MKSOCK;
+		return BTRFS_SEND_C_MKSOCK;
 	default:
 		return 0;
 	}
@@ -350,15 +317,16 @@ static int send_create_inode(struct send_ctx *ctx, uint64_t ino)
 	if (!cmd)
 		return send_errno(ctx, EOPNOTSUPP);
 	if (begin_cmd(ctx, cmd) < 0 || gen_unique_name(ctx, ino, info.generation, &path) < 0 ||
-	    tlv_put_path(ctx, ATTR_PATH, &path) < 0 || tlv_put_u64(ctx, ATTR_INO, ino) < 0)
+	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, &path) < 0 ||
+	    tlv_put_u64(ctx, BTRFS_SEND_A_INO, ino) < 0)
 		return ctx->fault->code;
-	if (cmd == CMD_SYMLINK) {
+	if (cmd == BTRFS_SEND_C_SYMLINK) {
 		if (read_symlink(ctx, ino, &path) < 0 ||
-		    tlv_put_path(ctx, ATTR_PATH_LINK, &path) < 0)
+		    tlv_put_path(ctx, BTRFS_SEND_A_PATH_LINK, &path) < 0)
 			return ctx->fault->code;
-	} else if (cmd != CMD_MKFILE && cmd != CMD_MKDIR) {
-		if (tlv_put_u64(ctx, ATTR_RDEV, new_encode_dev(info.rdev)) < 0 ||
-		    tlv_put_u64(ctx, ATTR_MODE, info.mode) < 0)
+	} else if (cmd != BTRFS_SEND_C_MKFILE && cmd != BTRFS_SEND_C_MKDIR) {
+		if (tlv_put_u64(ctx, BTRFS_SEND_A_RDEV, new_encode_dev(info.rdev)) < 0 ||
+		    tlv_put_u64(ctx, BTRFS_SEND_A_MODE, info.mode) < 0)
 			return ctx->fault->code;
 	}
 	return send_cmd(ctx);
@@ -542,14 +510,16 @@ static int process_recorded_refs(struct send_ctx *ctx)
 		if (ret < 0)
 			return ret;
 		if (is_orphan || is_type(ctx->cur_inode_mode, MODE_DIR)) {
-			ret = send_two_paths(ctx, CMD_RENAME, &valid_path, ATTR_PATH_TO, full_path);
+			ret = send_two_paths(ctx, BTRFS_SEND_C_RENAME, &valid_path,
+					     BTRFS_SEND_A_PATH_TO, full_path);
 			fs_path_copy(&valid_path, full_path);
 			/* rename_current_inode() */
 			if (TOGGLE(ctx, SEND_CUR_INODE_PATH))
 				fs_path_copy(&ctx->cur_inode_path, full_path);
 			is_orphan = false;
 		} else {
-			ret = send_two_paths(ctx, CMD_LINK, full_path, ATTR_PATH_LINK, &valid_path);
+			ret = send_two_paths(ctx, BTRFS_SEND_C_LINK, full_path,
+					     BTRFS_SEND_A_PATH_LINK, &valid_path);
 		}
 		if (ret < 0)
 			return ret;
@@ -654,13 +624,16 @@ static int process_verity(struct send_ctx *ctx)
 	if (size < VERITY_SIGNATURE || signature_size > size - VERITY_SIGNATURE ||
 	    descriptor[VERITY_SALT_SIZE] > 32 || descriptor[VERITY_LOG_BLOCKSIZE] > 31)
 		return send_errno(ctx, EUCLEAN);
-	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, CMD_ENABLE_VERITY) < 0 ||
-	    tlv_put_path(ctx, ATTR_PATH, path) < 0 ||
-	    tlv_put(ctx, ATTR_VERITY_ALGORITHM, descriptor + VERITY_HASH_ALGORITHM, 1) < 0 ||
-	    tlv_put_u32(ctx, ATTR_VERITY_BLOCK_SIZE, 1u << descriptor[VERITY_LOG_BLOCKSIZE]) < 0 ||
-	    tlv_put(ctx, ATTR_VERITY_SALT_DATA, descriptor + VERITY_SALT,
+	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_ENABLE_VERITY) < 0 ||
+	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
+	    tlv_put(ctx, BTRFS_SEND_A_VERITY_ALGORITHM, descriptor + VERITY_HASH_ALGORITHM, 1) <
+		0 ||
+	    tlv_put_u32(ctx, BTRFS_SEND_A_VERITY_BLOCK_SIZE,
+			1u << descriptor[VERITY_LOG_BLOCKSIZE]) < 0 ||
+	    tlv_put(ctx, BTRFS_SEND_A_VERITY_SALT_DATA, descriptor + VERITY_SALT,
 		    descriptor[VERITY_SALT_SIZE]) < 0 ||
-	    tlv_put(ctx, ATTR_VERITY_SIG_DATA, descriptor + VERITY_SIGNATURE, signature_size) < 0)
+	    tlv_put(ctx, BTRFS_SEND_A_VERITY_SIG_DATA, descriptor + VERITY_SIGNATURE,
+		    signature_size) < 0)
 		return ctx->fault->code;
 	return send_cmd(ctx);
 }
@@ -804,20 +777,19 @@ static int send_subvol_begin(struct send_ctx *ctx)
 	if (item->size < sizeof(*ref) || item->size - sizeof(*ref) < ref->name_len)
 		return send_bad_item(ctx, BM_BAD_ITEM_SIZE, path.node[0], path.slot[0], item->size,
 				     sizeof(*ref));
-	if (begin_cmd(ctx, CMD_SUBVOL) < 0 || tlv_put(ctx, ATTR_PATH, ref + 1, ref->name_len) < 0 ||
-	    tlv_put(ctx, ATTR_UUID, source->uuid, sizeof(source->uuid)) < 0 ||
-	    tlv_put_u64(ctx, ATTR_CTRANSID, source->ctransid) < 0)
+	if (begin_cmd(ctx, BTRFS_SEND_C_SUBVOL) < 0 ||
+	    tlv_put(ctx, BTRFS_SEND_A_PATH, ref + 1, ref->name_len) < 0 ||
+	    tlv_put(ctx, BTRFS_SEND_A_UUID, source->uuid, sizeof(source->uuid)) < 0 ||
+	    tlv_put_u64(ctx, BTRFS_SEND_A_CTRANSID, source->ctransid) < 0)
 		return ctx->fault->code;
 	return send_cmd(ctx);
 }
 
 static int send_header(struct send_ctx *ctx)
 {
-	static const char magic[13] = "btrfs-stream";
-	uint8_t header[sizeof(magic) + 4];
+	uint8_t header[STREAM_HEADER_SIZE] = BTRFS_SEND_STREAM_MAGIC;
 
-	memcpy(header, magic, sizeof(magic));
-	memcpy(header + sizeof(magic), &ctx->args->proto, 4);
+	memcpy(header + STREAM_HEADER_SIZE - 4, &ctx->args->proto, 4);
 	return ctx->args->write(ctx->args->context, header, sizeof(header))
 		   ? bm_fail(ctx->fault, (struct bm_fault){.code = BM_CALLBACK})
 		   : BM_OK;
@@ -840,7 +812,7 @@ static int send_all(struct send_ctx *ctx)
 		return ctx->fault->code;
 	if (ctx->args->flags & BM_SEND_OMIT_END_CMD)
 		return BM_OK;
-	return begin_cmd(ctx, CMD_END) < 0 ? BM_NOMEM : send_cmd(ctx);
+	return begin_cmd(ctx, BTRFS_SEND_C_END) < 0 ? BM_NOMEM : send_cmd(ctx);
 }
 
 static int ctx_init(struct send_ctx *ctx, const struct bm_send_args *args, struct bm_fault *fault)

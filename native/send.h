@@ -9,6 +9,7 @@
 #include <stdbool.h>
 
 #include "internal.h"
+#include "stream.h"
 
 #define TOGGLE(ctx, name) ((ctx)->args->behaviour >> BM_TOGGLE_##name & 1)
 

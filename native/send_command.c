@@ -16,7 +16,7 @@
 
 #define FLUSH_AT ((size_t)1 << 20)
 
-enum { CMD_HEADER = 10, TLV_HEADER = 4, TLV_TYPE = 2, ATTR_DATA = 19 };
+enum { TLV_HEADER = 4, TLV_TYPE = 2 };
 
 /* Room for `size` more bytes of the stream. */
 static uint8_t *reserve(struct send_ctx *ctx, size_t size)
@@ -40,12 +40,12 @@ int begin_cmd(struct send_ctx *ctx, int cmd)
 	uint8_t *at;
 
 	ctx->cmd = ctx->size;
-	at = reserve(ctx, CMD_HEADER);
+	at = reserve(ctx, COMMAND_HEADER_SIZE);
 	if (!at)
 		return BM_NOMEM;
-	memset(at, 0, CMD_HEADER);
+	memset(at, 0, COMMAND_HEADER_SIZE);
 	at[4] = (uint8_t)cmd;
-	ctx->size += CMD_HEADER;
+	ctx->size += COMMAND_HEADER_SIZE;
 	ctx->put_data = false;
 	return BM_OK;
 }
@@ -101,7 +101,7 @@ uint8_t *put_data(struct send_ctx *ctx, size_t size)
 	at = reserve(ctx, header + size);
 	if (!at)
 		return NULL;
-	at[0] = ATTR_DATA;
+	at[0] = BTRFS_SEND_A_DATA;
 	at[1] = 0;
 	if (header == TLV_HEADER) {
 		at[2] = (uint8_t)size;
@@ -114,7 +114,7 @@ uint8_t *put_data(struct send_ctx *ctx, size_t size)
 int send_cmd(struct send_ctx *ctx)
 {
 	uint8_t *command = ctx->buf + ctx->cmd;
-	uint32_t size = (uint32_t)(ctx->size - ctx->cmd - CMD_HEADER), crc;
+	uint32_t size = (uint32_t)(ctx->size - ctx->cmd - COMMAND_HEADER_SIZE), crc;
 
 	COUNT(ctx->image, send_cmd);
 	ctx->args->commands[command[4]]++;

@@ -13,24 +13,6 @@
 #include <stdlib.h>
 
 enum {
-	CMD_WRITE = 15,
-	CMD_CLONE = 16,
-	CMD_TRUNCATE = 17,
-	CMD_UPDATE_EXTENT = 22,
-	CMD_ENCODED_WRITE = 25,
-	ATTR_SIZE = 4,
-	ATTR_PATH = 15,
-	ATTR_FILE_OFFSET = 18,
-	ATTR_CLONE_UUID = 20,
-	ATTR_CLONE_CTRANSID = 21,
-	ATTR_CLONE_PATH = 22,
-	ATTR_CLONE_OFFSET = 23,
-	ATTR_CLONE_LEN = 24,
-	ATTR_UNENCODED_FILE_LEN = 27,
-	ATTR_UNENCODED_LEN = 28,
-	ATTR_UNENCODED_OFFSET = 29,
-	ATTR_COMPRESSION = 30,
-	ATTR_ENCRYPTION = 31,
 	/* BTRFS_ENCODED_IO_COMPRESSION_* */
 	ENCODED_ZLIB = 1,
 	ENCODED_ZSTD = 2,
@@ -50,8 +32,9 @@ int send_truncate(struct send_ctx *ctx, uint64_t size)
 {
 	const struct fs_path *path;
 
-	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, CMD_TRUNCATE) < 0 ||
-	    tlv_put_path(ctx, ATTR_PATH, path) < 0 || tlv_put_u64(ctx, ATTR_SIZE, size) < 0)
+	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_TRUNCATE) < 0 ||
+	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
+	    tlv_put_u64(ctx, BTRFS_SEND_A_SIZE, size) < 0)
 		return ctx->fault->code;
 	return send_cmd(ctx);
 }
@@ -60,9 +43,10 @@ static int send_update_extent(struct send_ctx *ctx, uint64_t offset, uint64_t si
 {
 	const struct fs_path *path;
 
-	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, CMD_UPDATE_EXTENT) < 0 ||
-	    tlv_put_path(ctx, ATTR_PATH, path) < 0 ||
-	    tlv_put_u64(ctx, ATTR_FILE_OFFSET, offset) < 0 || tlv_put_u64(ctx, ATTR_SIZE, size) < 0)
+	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_UPDATE_EXTENT) < 0 ||
+	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
+	    tlv_put_u64(ctx, BTRFS_SEND_A_FILE_OFFSET, offset) < 0 ||
+	    tlv_put_u64(ctx, BTRFS_SEND_A_SIZE, size) < 0)
 		return ctx->fault->code;
 	return send_cmd(ctx);
 }
@@ -73,9 +57,9 @@ static int send_write(struct send_ctx *ctx, const struct file_extent *extent, ui
 	const struct fs_path *path;
 	uint8_t *data;
 
-	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, CMD_WRITE) < 0 ||
-	    tlv_put_path(ctx, ATTR_PATH, path) < 0 ||
-	    tlv_put_u64(ctx, ATTR_FILE_OFFSET, offset) < 0)
+	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_WRITE) < 0 ||
+	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
+	    tlv_put_u64(ctx, BTRFS_SEND_A_FILE_OFFSET, offset) < 0)
 		return ctx->fault->code;
 	data = put_data(ctx, size);
 	if (!data || open_for_data(ctx, extent) < 0 ||
@@ -108,14 +92,16 @@ static int send_encoded(struct send_ctx *ctx, const struct file_extent *extent, 
 	const struct fs_path *path;
 	uint8_t *data;
 
-	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, CMD_ENCODED_WRITE) < 0 ||
-	    tlv_put_path(ctx, ATTR_PATH, path) < 0 ||
-	    tlv_put_u64(ctx, ATTR_FILE_OFFSET, offset) < 0 ||
-	    tlv_put_u64(ctx, ATTR_UNENCODED_FILE_LEN, file_len) < 0 ||
-	    tlv_put_u64(ctx, ATTR_UNENCODED_LEN, extent->ram_bytes) < 0 ||
-	    tlv_put_u64(ctx, ATTR_UNENCODED_OFFSET, offset - extent->start + extent->offset) < 0 ||
-	    tlv_put_u32(ctx, ATTR_COMPRESSION, (uint32_t)encoded_compression(ctx, extent)) < 0 ||
-	    (!is_inline && tlv_put_u32(ctx, ATTR_ENCRYPTION, 0) < 0))
+	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_ENCODED_WRITE) < 0 ||
+	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
+	    tlv_put_u64(ctx, BTRFS_SEND_A_FILE_OFFSET, offset) < 0 ||
+	    tlv_put_u64(ctx, BTRFS_SEND_A_UNENCODED_FILE_LEN, file_len) < 0 ||
+	    tlv_put_u64(ctx, BTRFS_SEND_A_UNENCODED_LEN, extent->ram_bytes) < 0 ||
+	    tlv_put_u64(ctx, BTRFS_SEND_A_UNENCODED_OFFSET,
+			offset - extent->start + extent->offset) < 0 ||
+	    tlv_put_u32(ctx, BTRFS_SEND_A_COMPRESSION, (uint32_t)encoded_compression(ctx, extent)) <
+		0 ||
+	    (!is_inline && tlv_put_u32(ctx, BTRFS_SEND_A_ENCRYPTION, 0) < 0))
 		return ctx->fault->code;
 	/* the kernel reads into whole pages of its buffer, behind the attributes */
 	if (!is_inline &&
@@ -162,9 +148,10 @@ static int send_clone(struct send_ctx *ctx, uint64_t offset, uint64_t size,
 	struct fs_path source;
 	uint64_t gen;
 
-	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, CMD_CLONE) < 0 ||
-	    tlv_put_u64(ctx, ATTR_FILE_OFFSET, offset) < 0 ||
-	    tlv_put_u64(ctx, ATTR_CLONE_LEN, size) < 0 || tlv_put_path(ctx, ATTR_PATH, path) < 0)
+	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_CLONE) < 0 ||
+	    tlv_put_u64(ctx, BTRFS_SEND_A_FILE_OFFSET, offset) < 0 ||
+	    tlv_put_u64(ctx, BTRFS_SEND_A_CLONE_LEN, size) < 0 ||
+	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0)
 		return ctx->fault->code;
 	if (from->root.objectid == ctx->root.objectid) {
 		if (get_inode_gen(ctx, &ctx->root, from->ino, &gen) < 0 ||
@@ -173,10 +160,11 @@ static int send_clone(struct send_ctx *ctx, uint64_t offset, uint64_t size,
 	} else if (get_inode_path(ctx, &from->root, from->ino, &source) < 0) {
 		return ctx->fault->code;
 	}
-	if (tlv_put(ctx, ATTR_CLONE_UUID, from->source->uuid, sizeof(from->source->uuid)) < 0 ||
-	    tlv_put_u64(ctx, ATTR_CLONE_CTRANSID, from->source->ctransid) < 0 ||
-	    tlv_put_path(ctx, ATTR_CLONE_PATH, &source) < 0 ||
-	    tlv_put_u64(ctx, ATTR_CLONE_OFFSET, from->offset) < 0)
+	if (tlv_put(ctx, BTRFS_SEND_A_CLONE_UUID, from->source->uuid, sizeof(from->source->uuid)) <
+		0 ||
+	    tlv_put_u64(ctx, BTRFS_SEND_A_CLONE_CTRANSID, from->source->ctransid) < 0 ||
+	    tlv_put_path(ctx, BTRFS_SEND_A_CLONE_PATH, &source) < 0 ||
+	    tlv_put_u64(ctx, BTRFS_SEND_A_CLONE_OFFSET, from->offset) < 0)
 		return ctx->fault->code;
 	return send_cmd(ctx);
 }

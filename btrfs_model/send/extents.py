@@ -141,7 +141,7 @@ class Extents:
         return search.choose_root() if search.found else None
 
     def _extent_search(self, search: _CloneSearch, extent: Extent) -> bool:
-        """Look at the extent item, which was searched by itself before v6.2; True: clone it if you can."""
+        """Whether the extent may be cloned; before v6.2 its item is searched by itself."""
         sctx = self.sctx
         found = extent_from_logical(
             sctx.forest, extent.disk_bytenr, restart="search-no-restart" not in sctx
