@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Full sends beside those of real kernels: bytes, commands, counts, errors."""
+
+import errno
+import hashlib
+import io
+from typing import Any
+
+import corpus
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from btrfs_model.errors import BtrfsModelError, SubvolumeNotFoundError
+from btrfs_model.filesystem import Filesystem
+from btrfs_model.kernels import select
+from btrfs_model.patches import PRESETS, TOGGLES, Behaviour
+from btrfs_model.send import SendResult, send
+from btrfs_model.stream import read_stream
+
+KERNELS = {"5.10": "v5.10.46", "6.1": "v6.1.176", "6.12": "v6.12.101", "6.18": "v6.18.44"}
+CASES = [name for name in corpus.cases("send") if corpus.has(name, "image.zst")]
+# what the compiler inlined into send.c of these kernels, so that a part of the calls was not seen
+INLINED = {("5.10", "btrfs_next_old_item"), ("6.1", "btrfs_next_old_item")}
+
+
+def full_sends(name: str) -> list[tuple[dict[str, Any], str, dict[str, Any]]]:
+    return [row for row in corpus.records(name) if row[0].get("parent") is None]
+
+
+def run(fs: Filesystem, ask: dict[str, Any], kernel: str) -> SendResult:
+    flags = ask["flags"]
+    return send(
+        fs,
+        ask["snap"],
+        clone_sources=ask["clones"],
+        behaviour=KERNELS.get(kernel, kernel),
+        proto=ask["proto"] or 1,
+        no_file_data=bool(flags & 1),
+        omit_header=bool(flags & 2),
+        omit_end=bool(flags & 4),
+        compressed=bool(flags & 16),
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if full_sends(name)])
+def test_streams_are_the_kernels(name: str) -> None:
+    with Filesystem.open(corpus.image(name)) as fs:
+        for ask, kernel, record in full_sends(name):
+            where = f"{name} {ask.get('id', '')} {kernel}"
+            if "errno" in record:
+                with pytest.raises(OSError) as failure:
+                    run(fs, ask, kernel)
+                assert errno.errorcode[failure.value.errno or 0] == record["errno"], where
+                continue
+            result = run(fs, ask, kernel)
+            assert result.size == record["bytes"], where
+            assert hashlib.sha256(result.data or b"").hexdigest() == record["sha256"], where
+            wanted = {command.lower(): count for command, count in record["commands"].items()}
+            assert result.commands == wanted, where
+
+
+SMALL = [f"send/random/seed-{seed:03}" for seed in (1, 3, 7, 11)]
+
+
+@pytest.mark.parametrize("name", [name for name in SMALL if name in CASES])
+def test_python_twin_is_equal(name: str) -> None:
+    with Filesystem.open(corpus.image(name)) as fs:
+        for ask, kernel, record in full_sends(name):
+            if "errno" in record:
+                continue
+            native = run(fs, ask, kernel)
+            with select("python"):
+                twin = run(fs, ask, kernel)
+            assert twin.data == native.data
+            assert twin.commands == native.commands
+            assert dict(twin.work) == dict(native.work)
+
+
+def test_there_are_cases_of_every_kind() -> None:
+    asks = [row[0] for name in CASES for row in full_sends(name)]
+    assert any(ask["clones"] for ask in asks)
+    assert {ask["proto"] for ask in asks} >= {None, 2}
+    assert {ask["flags"] for ask in asks} >= {0, 1, 16}
+    assert any(name in CASES for name in SMALL)
+
+
+# ------------------------------------------------------------------------------- counts ----
+
+
+def read_only(fs: Filesystem) -> int:
+    return next(i for i in fs.subvolume_ids if fs.subvolume(i).is_read_only)
+
+
+@pytest.mark.parametrize("name", corpus.cases("counts/W2") + corpus.cases("counts/W4"))
+@pytest.mark.parametrize("kernel", ["5.10", "6.1", "6.12"])
+def test_counts_are_the_kernels(name: str, kernel: str) -> None:
+    record = corpus.case(name)["kernels"][kernel]
+    measured: dict[str, int] = {}
+    for symbol, count in record["counts"].items():
+        # gcc's suffixes; the parts of a split function add up
+        function = symbol.partition(".")[0]
+        measured[function] = measured.get(function, 0) + count
+    with Filesystem.open(corpus.image(name)) as fs:
+        result = send(fs, read_only(fs), behaviour=KERNELS[kernel])
+    assert hashlib.sha256(result.data or b"").hexdigest() == record["stream"]["sha256"]
+    compared = [
+        function
+        for function in result.work
+        if function in measured and (kernel, function) not in INLINED
+    ]
+    assert len(compared) >= 25
+    assert {f: result.work[f] for f in compared} == {f: measured[f] for f in compared}
+
+
+def test_counts_of_the_tables_are_compared() -> None:
+    name = corpus.cases("counts/W2")[0]
+    wanted = {
+        "btrfs_search_slot", "btrfs_next_old_leaf", "btrfs_search_old_slot", "find_parent_nodes",
+        "get_cur_path", "send_cmd", "extent_from_logical", "iterate_extent_inodes",
+        "btrfs_find_all_leafs", "btrfs_find_all_roots_safe", "submit_bio",
+    }  # fmt: skip
+    with Filesystem.open(corpus.image(name)) as fs:
+        assert wanted <= set(send(fs, read_only(fs), behaviour="v6.1.176").work)
+
+
+# ------------------------------------------------------------------------------ toggles ----
+
+
+@pytest.fixture(scope="module")
+def mixed() -> Any:
+    with Filesystem.open(corpus.image(SMALL[1])) as fs:
+        yield fs, next(ask for ask, _, _ in full_sends(SMALL[1]) if ask["clones"])
+
+
+SEND_TOGGLES = [slug for slug, toggle in TOGGLES.items() if toggle.implemented]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    preset=st.sampled_from(PRESETS),
+    off=st.sets(st.sampled_from(SEND_TOGGLES), max_size=4),
+    on=st.sets(st.sampled_from(SEND_TOGGLES), max_size=4),
+)
+def test_any_set_of_toggles(mixed: Any, preset: str, off: set[str], on: set[str]) -> None:
+    """C and Python agree for kernels that never were, and the stream is well formed."""
+    fs, ask = mixed
+    text = preset + "".join(f" - {t}" for t in sorted(off)) + "".join(f" + {t}" for t in sorted(on))
+    native = send(fs, ask["snap"], clone_sources=ask["clones"], behaviour=text)
+    with select("python"):
+        twin = send(fs, ask["snap"], clone_sources=ask["clones"], behaviour=text)
+    assert (twin.data, dict(twin.work)) == (native.data, dict(native.work))
+    names = [command.name for command in read_stream(native.data)]
+    assert {name: names.count(name) for name in set(names)} == native.commands
+
+
+def test_skip_truncate_drops_the_truncates_and_nothing_else() -> None:
+    with Filesystem.open(corpus.image("send/send-truncate/n500")) as fs:
+        before, after = (send(fs, "snap", behaviour=kernel) for kernel in ("v4.16", "v4.17"))
+    assert "truncate" not in after.commands
+    assert before.commands.pop("truncate") == 500
+    assert before.commands == after.commands
+
+    def without_truncates(result: SendResult) -> list[Any]:
+        return [(c.name, c.attributes) for c in read_stream(result.data) if c.name != "truncate"]
+
+    assert without_truncates(before) == without_truncates(after)
+
+
+def test_utimes_cache_keeps_every_other_command_in_place() -> None:
+    with Filesystem.open(corpus.image(SMALL[2])) as fs:
+        ask = next(ask for ask, _, _ in full_sends(SMALL[2]))
+        on = send(fs, ask["snap"], behaviour="v6.12")
+        off = send(fs, ask["snap"], behaviour="v6.12 - send-utimes-cache")
+    assert on.commands["utimes"] < off.commands["utimes"]
+    streams = [[c for c in read_stream(r.data) if c.name != "utimes"] for r in (on, off)]
+    assert [(c.name, c.attributes) for c in streams[0]] == [
+        (c.name, c.attributes) for c in streams[1]
+    ]
+
+
+# ------------------------------------------------------------------------------- errors ----
+
+
+@pytest.fixture(scope="module")
+def small() -> Any:
+    with Filesystem.open(corpus.image("send/send-truncate/n500")) as fs:
+        yield fs
+
+
+@pytest.mark.parametrize(
+    ("arguments", "number"),
+    [
+        ({"snapshot": 5}, errno.EPERM),
+        ({"snapshot": "snap", "clone_sources": [5]}, errno.EPERM),
+        ({"snapshot": "snap", "proto": 2, "behaviour": "v5.10.46"}, errno.EINVAL),
+        ({"snapshot": "snap", "compressed": True, "behaviour": "v5.10.46"}, errno.EINVAL),
+        ({"snapshot": "snap", "compressed": True}, errno.EINVAL),
+        ({"snapshot": "snap", "proto": 3}, errno.EPROTO),
+        ({"snapshot": "snap", "proto": -1}, errno.EPROTO),
+        ({"snapshot": "nowhere"}, errno.ENOENT),
+        ({"snapshot": 4711}, errno.ENOENT),
+        ({"snapshot": "snap", "clone_sources": ["nowhere"]}, errno.ENOENT),
+    ],
+)
+def test_refused(small: Filesystem, arguments: dict[str, Any], number: int) -> None:
+    with pytest.raises(OSError) as failure:
+        send(small, **arguments)
+    if number == errno.ENOENT:
+        assert isinstance(failure.value, SubvolumeNotFoundError)
+    else:
+        assert failure.value.errno == number
+    assert "n500" in str(failure.value).replace("/", "-")
+
+
+def test_parent_is_not_there_yet(small: Filesystem) -> None:
+    with pytest.raises(BtrfsModelError, match="not in the model yet"):
+        send(small, "snap", parent="snap")
+
+
+def test_highest_version_and_a_kernel_for_debugging(small: Filesystem) -> None:
+    assert (send(small, "snap", proto=0).data or b"")[13:17] == b"\2\0\0\0"
+    third = send(small, "snap", proto=0, behaviour="v6.18 + send-verity")
+    assert (third.data or b"")[13:17] == b"\3\0\0\0"
+
+
+def test_stream_goes_to_a_file(small: Filesystem) -> None:
+    file = io.BytesIO()
+    result = send(small, "snap", to=file)
+    assert result.data is None
+    assert file.getvalue() == send(small, "snap").data
+    assert result.size == len(file.getvalue())
+
+
+@pytest.mark.parametrize("kernels", ["c", "python"])
+def test_failing_file_ends_the_send(small: Filesystem, kernels: Any) -> None:
+    class Full(io.RawIOBase):
+        def write(self, data: Any) -> int:
+            raise OSError(errno.ENOSPC, "full")
+
+    with select(kernels), pytest.raises(OSError, match="full"):
+        send(small, "snap", to=Full())  # type: ignore[arg-type]
+
+
+def test_bad_data_is_eio_and_leaves_the_stream_so_far(tmp_path: Any) -> None:
+    image = corpus.scratch_copy("send/send-truncate/n500", tmp_path / "bad.img")
+    with Filesystem.open(image) as fs:
+        whole = send(fs, "snap").data or b""
+        victim = next(c for c in read_stream(whole) if c.name == "write" and c.offset > 500_000)
+        extent = fs.subvolume("snap").extents(victim["path"])[0]
+        physical, _ = fs.image.map(extent.disk_bytenr)
+    with image.open("r+b") as file:
+        file.seek(physical)
+        file.write(b"\0")
+    for kernels in ("c", "python"):
+        with (
+            Filesystem.open(image) as fs,
+            select(kernels),  # type: ignore[arg-type]
+            pytest.raises(OSError, match="bad data checksum") as failure,
+        ):
+            send(fs, "snap")
+        assert failure.value.errno == errno.EIO
+        assert failure.value.partial == whole[: victim.offset]  # type: ignore[attr-defined]
+
+
+def test_behaviours() -> None:
+    assert Behaviour.parse("v6.12") == Behaviour.parse("v6.12 - send-reada + send-reada")
+    assert "send-utimes-cache" not in Behaviour.parse("v6.12 - send-utimes-cache")
+    for text, message in [
+        ("v9", "unknown kernel 'v9'"),
+        ("v6.12 - nothing", "unknown toggle 'nothing'"),
+        ("v6.12 + log-dir-index-only", "not in the model yet"),
+    ]:
+        with pytest.raises(BtrfsModelError, match=message):
+            Behaviour.parse(text)
