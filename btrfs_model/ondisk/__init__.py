@@ -56,8 +56,9 @@ Where things are
 ----------------
 
 - :mod:`.keys`: keys, the names of types and objects
-- :mod:`.structs`: every fixed structure, declared once
+- :mod:`.structs`: every fixed structure, declared once; :mod:`.layout`: what makes use of that
 - :mod:`.items`: payloads of items of every type
 - :mod:`.superblock`, :mod:`.chunks`: where everything starts
 - :mod:`.hashes`: checksums, hashes of names
+- :mod:`.stream`: commands and attributes of send streams
 """
