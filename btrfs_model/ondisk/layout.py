@@ -2,8 +2,8 @@
 """How a structure lies on disk, made from the annotations of a NamedTuple.
 
 The annotations of this module are fields: ``U64`` is an unsigned little-endian number of 64 bits,
-``Uuid`` are 16 bytes; another NamedTuple is a nested structure, ``Annotated[tuple[U64, ...], 4]`` an
-array of 4. Fields are packed in the order of declaration.
+``Uuid`` are 16 bytes; another NamedTuple is a nested structure, ``Annotated[tuple[U64, ...], 4]``
+an array of 4. Fields are packed in the order of declaration.
 
 A payload shorter than its structure is a :exc:`PayloadError`, which becomes the error that the user
 sees once the place of the item is added (:meth:`PayloadError.at`).
