@@ -4,10 +4,13 @@
 import errno
 import hashlib
 import io
+import struct
+from itertools import pairwise
 from typing import Any
 
 import corpus
 import pytest
+from damage import Broken, item_head
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -273,3 +276,43 @@ def test_behaviours() -> None:
     ]:
         with pytest.raises(BtrfsModelError, match=message):
             Behaviour.parse(text)
+
+
+# ------------------------------------------------------------------------------- verity ----
+
+
+def test_verity_descriptor_is_sent(tmp_path: Any) -> None:
+    """No kernel here writes descriptors, so two xattr items of an inode are made into one."""
+    broken = Broken(corpus.image(SMALL[3]))
+    fs = broken.fs()
+    found = None
+    for which in (i for i in fs.subvolume_ids if fs.subvolume(i).is_read_only):
+        items = list(fs.tree(which).items())
+        for first, second in pairwise(items):
+            if first.key[:2] == second.key[:2] and first.key.type == 24 and len(second.data) > 256:
+                found = which, first, second
+    assert found is not None
+    snapshot, first, second = found
+    signature, salt = b"signature", b"salt"
+    descriptor = struct.pack("<BBBBIQ64s32s144x", 1, 2, 12, len(salt), len(signature), 0, b"", salt)
+    broken.write_item(second, 0, (descriptor + signature).ljust(len(second.data), b"\0"))
+    for item, offset in ((first, 0), (second, 1)):
+        key = struct.pack("<QBQ", item.key.objectid, 36, offset)
+        broken.write(item.block, item_head(item.slot), key)
+    results = []
+    for kernels in ("c", "python"):
+        with select(kernels):  # type: ignore[arg-type]
+            results.append(send(broken.fs(), snapshot, behaviour="v6.18 + send-verity", proto=3))
+            older = send(broken.fs(), snapshot, proto=2)
+    assert results[0].data == results[1].data
+    commands = [c for c in read_stream(results[0].data) if c.name == "enable_verity"]
+    assert [c.attributes for c in commands] == [
+        {
+            "path": fs.subvolume(snapshot).path_of(first.key.objectid),
+            "verity_algorithm": 2,
+            "verity_block_size": 4096,
+            "verity_salt_data": salt,
+            "verity_sig_data": signature,
+        }
+    ]
+    assert "enable_verity" not in older.commands

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from btrfs_model.backref.forest import Forest
 from btrfs_model.errors import new_fault, raise_fault
 from btrfs_model.filesystem.compression import decompress
 from btrfs_model.kernels import ffi, lib
@@ -40,21 +41,13 @@ class Sender:
         """
         request, image = self.request, self.request.fs.image
         image.count_here()
-        roots = request.fs.forest_roots()
-        table = ffi.new("struct bm_root[]", len(roots))
-        for row, root in zip(table, roots, strict=True):
-            row.image = image.handle
-            row.objectid, row.bytenr, row.generation, row.level = root
+        forest = Forest.of(request.fs, [subvolume.id for subvolume in request.clone_roots])
         fault = new_fault()
-        forest = lib.bm_forest_create(image.handle, table, len(roots), fault)
-        if not forest:
-            raise_fault(image.path, fault)
-        forest = ffi.gc(forest, lib.bm_forest_destroy)
         handle = ffi.new_handle(self)
         commands = ffi.new("uint64_t[]", lib.BM_SEND_COMMANDS)
         # fields of a struct do not keep what they point at alive
         args, clone_roots = ffi.new("struct bm_send_args *"), self._clone_roots()
-        args.forest = forest
+        args.forest = forest.handle
         args.clone_roots, args.clone_root_count = clone_roots, len(clone_roots)
         args.send_root = request.snapshot.id
         args.behaviour = request.behaviour.bits
@@ -69,8 +62,6 @@ class Sender:
         args.context = handle
         args.write = lib.bm_python_write
         args.decompress = lib.bm_python_decompress
-        for subvolume in request.clone_roots:
-            lib.bm_forest_open(forest, subvolume.id)
         ret = lib.bm_send(args, fault)
         if self.error is not None:
             raise self.error

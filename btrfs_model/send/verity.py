@@ -42,9 +42,7 @@ def verity_attributes(sctx: SendContext) -> dict[str, Any]:
         raise sctx.fail(errno.EMSGSIZE)
     if len(descriptor) < _DESCRIPTOR.size:
         raise sctx.fail(errno.EUCLEAN)
-    _, algorithm, log_blocksize, salt_size, sig_size, _, _, salt = _DESCRIPTOR.unpack_from(
-        descriptor
-    )
+    algorithm, log_blocksize, salt_size, sig_size, *_, salt = _DESCRIPTOR.unpack_from(descriptor)
     signature = descriptor[_DESCRIPTOR.size :]
     if sig_size > len(signature) or salt_size > len(salt) or log_blocksize > 31:
         raise sctx.fail(errno.EUCLEAN)
