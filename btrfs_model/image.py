@@ -12,6 +12,7 @@ import mmap
 import os
 from bisect import bisect_right
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -121,12 +122,16 @@ class Image:
         return cls(mapping, name)
 
     def close(self) -> None:
-        """Give the mapping back; the image cannot be used any more."""
-        self.handle = ffi.gc(self.handle, None) and lib.bm_image_destroy(self.handle)
+        """Give the mapping back; the image cannot be used any more.
+
+        Where somebody still holds bytes of it, the mapping goes when they do.
+        """
+        ffi.release(self.handle)
         ffi.release(self._bytes)
-        self.view.release()
-        if isinstance(self.buffer, mmap.mmap):
-            self.buffer.close()
+        with suppress(BufferError):
+            self.view.release()
+            if isinstance(self.buffer, mmap.mmap):
+                self.buffer.close()
 
     def __enter__(self) -> Self:
         return self
@@ -170,7 +175,14 @@ class Image:
             self.superblock.chunk_root_level,
         )
         return [
-            parse_chunk_item(item.key.offset, item.data, self.path)
+            parse_chunk_item(
+                item.key.offset,
+                item.data,
+                self.path,
+                block=item.block,
+                slot=item.slot,
+                devid=self.superblock.dev_item.devid,
+            )
             for item in tree.items((256, _CHUNK_ITEM, 0), (256, _CHUNK_ITEM, _MAX))
         ]
 

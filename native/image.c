@@ -252,7 +252,14 @@ static const uint8_t *read_copy(struct bm_image *image, uint64_t logical, int co
 		}
 		image->verified[sector / 8] |= (uint8_t)(1 << sector % 8);
 	}
-	place.code = verify_expected(block, expect, &place);
+	/* chunks that overlap on the device would show a verified block at another address */
+	if (block_header(block)->bytenr != logical) {
+		place.code = BM_BAD_BYTENR;
+		place.found = block_header(block)->bytenr;
+		place.wanted = logical;
+	} else {
+		place.code = verify_expected(block, expect, &place);
+	}
 	if (place.code < 0) {
 		bm_fail(fault, place);
 		return NULL;

@@ -95,16 +95,20 @@ class _Check:
             return report.result()
         extents = read_extents(fs.image, fs.tree(ObjectId.EXTENT_TREE))
         check_extents(fs.image, extents, forest, data, report)
-        check_space(fs, extents, report)
-        check_checksums(fs, extents, report)
-        names: dict[int, Names] = {}
-        for objectid in fs.subvolume_ids:
-            root_dir = fs.roots[objectid].item.root_dirid
-            names[objectid] = check_inodes(fs, fs.tree(objectid), root_dir, report)
-        check_subvolumes(fs, names, report)
+        self._guard(lambda: check_space(fs, extents, report))
+        self._guard(lambda: check_checksums(fs, extents, report))
+        self._guard(self._check_subvolumes)
         if verify_data:
-            check_data(fs, report)
+            self._guard(lambda: check_data(fs, report))
         return report.result()
+
+    def _check_subvolumes(self) -> None:
+        names: dict[int, Names] = {}
+        for objectid in self.fs.subvolume_ids:
+            root_dir = self.fs.roots[objectid].item.root_dirid
+            tree = self.fs.tree(objectid)
+            names[objectid] = check_inodes(self.fs, tree, root_dir, self.report)
+        check_subvolumes(self.fs, names, self.report)
 
     def _roots(self) -> list[TreeRoot]:
         """All roots: those in the superblock, in root items, and of logs."""

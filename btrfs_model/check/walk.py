@@ -88,7 +88,7 @@ class Forest:
     pointers : list of tuple of int
         (child, parent) for each pointer in a node; logical addresses.
     broken : bool
-        Whether some block could not be read, so that what follows from all blocks is unknown.
+        Whether some tree cannot be read as a whole, so that what follows from all is unknown.
     """
 
     roots: list[TreeRoot] = field(default_factory=list)
@@ -178,6 +178,7 @@ class _Walk:
 
     def _compare(self, pointer: _Pointer, generation: int, level: int) -> None:
         if (pointer.generation, pointer.level) != (generation, level):
+            self.forest.broken = True
             self.report.add(
                 "pointer says generation {generation}, level {level}, another one {others}",
                 tree=pointer.tree,
@@ -277,6 +278,7 @@ class _Walk:
                 if child not in self.forest.blocks:
                     continue
                 if self.first.get(child) != key:
+                    self.forest.broken = True
                     self.report.add(
                         "first key of block {child} is {first}, the pointer's is {key_in_parent}",
                         tree=info.tree,

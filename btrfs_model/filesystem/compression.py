@@ -121,7 +121,7 @@ def _lzo(data: Payload, length: int, sectorsize: int) -> bytes:
             at += left
         size = int.from_bytes(data[at : at + _LZO_LENGTH], "little")
         at += _LZO_LENGTH
-        if not size or at + size > total:
+        if not size or size > _lzo_worst(sectorsize) or at + size > total:
             raise _TruncatedError
         segment = lzallright.LZOCompressor.decompress(bytes(data[at : at + size]), sectorsize)
         if len(segment) > sectorsize:
@@ -129,6 +129,11 @@ def _lzo(data: Payload, length: int, sectorsize: int) -> bytes:
         plain += segment
         at += size
     return bytes(plain)
+
+
+def _lzo_worst(size: int) -> int:
+    """Most bytes that lzo1x makes of `size` (``lzo1x_worst_compress()``)."""
+    return size + size // 16 + 64 + 3
 
 
 _DECOMPRESSORS: Final = {

@@ -140,14 +140,15 @@ class FileExtent(NamedTuple):
             return None
         if not self.compression and self.offset + self.length > self.disk_num_bytes:
             return self.offset + self.length
-        if self.compression and self.ram_bytes > _MAX_COMPRESSED:
-            return self.ram_bytes
-        if self.compression and self.offset + self.length > self.ram_bytes:
-            return self.offset + self.length
+        if self.compression:
+            if max(self.ram_bytes, self.disk_num_bytes) > _MAX_COMPRESSED:
+                return max(self.ram_bytes, self.disk_num_bytes)
+            if self.offset + self.length > self.ram_bytes:
+                return self.offset + self.length
         return None
 
 
-# BTRFS_MAX_UNCOMPRESSED: what one compressed extent holds
+# BTRFS_MAX_COMPRESSED and BTRFS_MAX_UNCOMPRESSED: what one compressed extent may hold
 _MAX_COMPRESSED = 128 << 10
 
 

@@ -199,9 +199,10 @@ class _Listing:
         """Walk the directories from the top."""
         top = self.subvolume.root_dir
         rows = [self._row(b"", top, self._inode(top))]
-        stack = [(b"", top, frozenset((top,)))]
+        stack = [(b"", top)]
+        seen = {top}
         while stack:
-            path, directory, above = stack.pop()
+            path, directory = stack.pop()
             prefix = path + b"/" if path else b""
             for name, child, kind in self.children.get(directory, ()):
                 if kind != ItemType.INODE_ITEM:
@@ -210,11 +211,13 @@ class _Listing:
                 inode = self._inode(child)
                 rows.append(self._row(prefix + name, child, inode))
                 if stat.S_ISDIR(inode.mode):
-                    if child in above:
+                    # a directory has one name
+                    if child in seen:
                         raise CorruptImageError(
                             self.image.path, Fault(lib.BM_LOOP, self.subvolume.id, found=child)
                         )
-                    stack.append((prefix + name, child, above | {child}))
+                    seen.add(child)
+                    stack.append((prefix + name, child))
         columns = {name: [row[name] for row in rows] for name in rows[0]}
         # paths may be no UTF-8, so they stay Python's strings
         return pd.DataFrame(
