@@ -9,12 +9,12 @@ compared at each read. A child is always one level below its parent, so no walk 
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from btrfs_model.counters import current
 from btrfs_model.errors import CorruptImageError, Fault
 from btrfs_model.kernels import lib
+from btrfs_model.ondisk import structs
 from btrfs_model.ondisk.hashes import csum
 
 if TYPE_CHECKING:
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 __all__ = ["HEADER", "ITEM", "KEY_PTR", "Expect", "ReadCache", "read_block", "read_copy"]
 
-HEADER = struct.Struct("<32s16sQQ16sQQIB")
+# the plain structs: what is read here is read very often
+HEADER = structs.HEADER.struct
 """csum, fsid, bytenr, flags, chunk_tree_uuid, generation, owner, nritems, level."""
-ITEM = struct.Struct("<QBQII")
+ITEM = structs.ITEM.struct
 """key (objectid, type, offset), offset of the data from byte 101, size of the data."""
-KEY_PTR = struct.Struct("<QBQQQ")
+KEY_PTR = structs.KEY_PTR.struct
 """key (objectid, type, offset), blockptr, generation."""
 
 

@@ -39,7 +39,7 @@ def use_python() -> bool:
 
 @contextmanager
 def select(choice: Choice) -> Iterator[None]:
-    """Use the C kernels or their Python twins inside the ``with`` block, whatever the environment."""
+    """Use C or Python inside the ``with`` block, whatever the environment says."""
     global _selected
     before, _selected = _selected, choice
     try:

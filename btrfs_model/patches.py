@@ -21,11 +21,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from btrfs_model.errors import BtrfsModelError, UnknownBehaviourError
 from btrfs_model.kernels import lib
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["PRESETS", "TOGGLES", "Behaviour", "Toggle", "table"]
 
@@ -378,6 +380,8 @@ def table() -> pd.DataFrame:
     pandas.DataFrame
         A row for each toggle: slug, release, commit, verified, title, what, implemented.
     """
+    import pandas as pd
+
     columns = ("slug", "release", "commit", "verified", "title", "what", "implemented")
     return pd.DataFrame(
         [[getattr(toggle, name) for name in columns] for toggle in TOGGLES.values()],

@@ -350,6 +350,15 @@ static struct clone_root *choose_root(struct send_ctx *ctx, const struct backref
 	return best;
 }
 
+/* Whether a search failed with ENOENT, which only means that there is nothing to clone. */
+static bool is_enoent(struct send_ctx *ctx, int ret)
+{
+	if (ret != BM_ERRNO || ctx->fault->found != ENOENT)
+		return false;
+	ctx->fault->code = BM_OK;
+	return true;
+}
+
 /*
  * Before v6.2 the extent item is searched by itself first. 1: the extent is not to be cloned.
  */
@@ -361,6 +370,8 @@ static int extent_search_says_no(struct send_ctx *ctx, uint64_t disk_bytenr)
 
 	ret = bm_extent_from_logical(ctx->args->forest, disk_bytenr, ctx->args->behaviour, &key,
 				     &flags, &refs, ctx->fault);
+	if (is_enoent(ctx, ret))
+		return 1;
 	if (ret < 0)
 		return ret;
 	if (flags & BTRFS_EXTENT_FLAG_TREE_BLOCK)
@@ -415,10 +426,8 @@ static int find_extent_clone(struct send_ctx *ctx, const struct file_extent *ext
 		walk.cache_store = store_backref_cache;
 	}
 	ret = bm_iterate_extent_inodes(&walk, ctx->fault);
-	if (ret == BM_ERRNO && ctx->fault->found == ENOENT) {
-		ctx->fault->code = BM_OK;
+	if (is_enoent(ctx, ret))
 		return BM_OK;
-	}
 	if (ret < 0)
 		return ret;
 	if (!TOGGLE(ctx, SEND_CLONE_LARGEST) && !backref.found_itself)

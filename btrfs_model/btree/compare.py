@@ -187,9 +187,7 @@ def _compare_twin(left_tree: Tree, right_tree: Tree) -> Iterator[Difference]:
             right.descend()
 
 
-def _difference(
-    change: Change, key: tuple[int, int, int], left: _Side, right: _Side
-) -> Difference:
+def _difference(change: Change, key: tuple[int, int, int], left: _Side, right: _Side) -> Difference:
     return Difference(
         change,
         Key(*key),

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from btrfs_model.blocks import HEADER, ITEM, KEY_PTR, Expect, read_block
 from btrfs_model.btree import search
@@ -19,6 +18,8 @@ from btrfs_model.kernels import ffi, lib, use_python
 from btrfs_model.ondisk.keys import Key
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from btrfs_model.image import Image
 
 __all__ = ["COLUMNS", "MAX_KEY", "MIN_KEY", "Block", "Item", "Reada", "Tree", "raw_columns"]
@@ -328,6 +329,8 @@ class Tree:
 
     def frame(self, min_key: RawKey = MIN_KEY, max_key: RawKey = MAX_KEY) -> pd.DataFrame:
         """Return :meth:`scan` as a DataFrame."""
+        import pandas as pd
+
         return pd.DataFrame(self.scan(min_key, max_key))
 
 
