@@ -63,7 +63,7 @@ static int side_advance(struct side *side, struct bm_fault *fault)
 static int side_start(struct side *side, const struct bm_root *root, struct bm_fault *fault)
 {
 	struct bm_expect expect = {
-		.tree = root->objectid, .generation = root->generation, .level = root->level};
+	    .tree = root->objectid, .generation = root->generation, .level = root->level};
 
 	side->root = *root;
 	side->level = root->level;
@@ -105,15 +105,16 @@ static int same_item(const struct side *left, const struct side *right)
 	const struct btrfs_item *a = leaf_item(left->node[0], left->slot[0]);
 	const struct btrfs_item *b = leaf_item(right->node[0], right->slot[0]);
 
-	return a->size == b->size && memcmp(item_data(left->node[0], left->slot[0]),
-					    item_data(right->node[0], right->slot[0]), a->size) == 0;
+	return a->size == b->size &&
+	       memcmp(item_data(left->node[0], left->slot[0]),
+		      item_data(right->node[0], right->slot[0]), a->size) == 0;
 }
 
 static void emit(struct bm_difference *out, enum bm_change change, const struct side *left,
 		 const struct side *right)
 {
-	*out = (struct bm_difference){.change = (int32_t)change,
-				      .key = left ? left->key : right->key};
+	*out =
+	    (struct bm_difference){.change = (int32_t)change, .key = left ? left->key : right->key};
 	if (left) {
 		out->left_block = block_header(left->node[0])->bytenr;
 		out->left_slot = left->slot[0];

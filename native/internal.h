@@ -68,9 +68,8 @@ static inline const struct btrfs_disk_key *block_key(const uint8_t *block, uint3
 
 static inline struct bm_key to_key(const struct btrfs_disk_key *disk)
 {
-	return (struct bm_key){.objectid = disk->objectid,
-			       .type = disk->type,
-			       .offset = disk->offset};
+	return (struct bm_key){
+	    .objectid = disk->objectid, .type = disk->type, .offset = disk->offset};
 }
 
 static inline int compare_keys(uint64_t objectid, uint8_t type, uint64_t offset,

@@ -274,7 +274,7 @@ static int open_inode(struct send_ctx *ctx)
 int open_for_data(struct send_ctx *ctx, const struct file_extent *extent)
 {
 	struct bm_key key = {
-		.objectid = ctx->cur_ino, .type = BTRFS_EXTENT_DATA_KEY, .offset = extent->start};
+	    .objectid = ctx->cur_ino, .type = BTRFS_EXTENT_DATA_KEY, .offset = extent->start};
 	struct bm_path path = send_path(ctx);
 
 	if (!ctx->cur_inode_open) {
