@@ -543,8 +543,8 @@ void bm_forest_open(struct bm_forest *forest, uint64_t objectid);
  */
 struct bm_backref_walk {
 	const struct bm_forest *forest;
-	uint64_t bytenr;	  /* of the extent */
-	uint64_t extent_item_pos; /* only file extents that show this byte of the extent, */
+	uint64_t bytenr;	    /* of the extent */
+	uint64_t extent_item_pos;   /* only file extents that show this byte of the extent, */
 	int ignore_extent_item_pos; /* unless this is set; compressed ones are always taken */
 	uint64_t behaviour; /* bits 1 << BM_TOGGLE_x: SEARCH_NO_RESTART, SEND_BACKREF_SKIP */
 	void *context;
