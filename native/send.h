@@ -81,7 +81,8 @@ struct clone_root {
 
 struct recorded_ref {
 	uint64_t dir, dir_gen;
-	struct fs_path full_path;
+	size_t path_size;
+	char *path; /* full_path, when it was recorded */
 };
 
 /* A compressed extent that was decompressed last. */
@@ -131,6 +132,11 @@ struct send_ctx {
 	uint64_t mapped_start, mapped_end; /* the extent whose mapping is in memory */
 };
 
+static inline bool is_type(uint32_t mode, uint32_t type)
+{
+	return (mode & MODE_FMT) == type;
+}
+
 /* Fail as the kernel would, with an errno. */
 int send_errno(struct send_ctx *ctx, int error);
 /* Fail because the item that the search of `path` ended at is not as it must be. */
@@ -172,7 +178,33 @@ int lookup_name(struct send_ctx *ctx, const struct bm_key *key, const char *name
 int next_dir_entry(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, uint32_t *at,
 		   const struct btrfs_dir_item **entry);
 
-/* send_extent.c: file data */
+/* send_inode.c: inodes and their times */
+int send_create_inode(struct send_ctx *ctx, uint64_t ino);
+int send_create_inode_if_needed(struct send_ctx *ctx);
+/* 1: the directory was created already, out of its turn, as the parent of a lower inode. */
+int did_create_dir(struct send_ctx *ctx, uint64_t dir);
+int cache_dir_created(struct send_ctx *ctx, uint64_t dir);
+int send_utimes(struct send_ctx *ctx, uint64_t ino, uint64_t gen);
+/* UTIMES of a directory: put off until it is not likely to change any more, or at once. */
+int cache_dir_utimes(struct send_ctx *ctx, uint64_t dir, uint64_t gen);
+int trim_dir_utimes_cache(struct send_ctx *ctx, size_t size);
+
+/* send_refs.c: names */
+int changed_ref(struct send_ctx *ctx);
+int process_recorded_refs(struct send_ctx *ctx);
+void free_recorded_refs(struct send_ctx *ctx);
+
+/* send_xattr.c */
+int changed_xattr(struct send_ctx *ctx);
+int send_capabilities(struct send_ctx *ctx);
+int process_verity(struct send_ctx *ctx);
+
+/* send_clone.c: *found is where the extent can be cloned from, or NULL */
+struct file_extent;
+int find_extent_clone(struct send_ctx *ctx, const struct file_extent *extent,
+		      struct clone_root **found);
+
+/* send_extent.c: what becomes of an extent */
 int process_extent(struct send_ctx *ctx);
 int send_truncate(struct send_ctx *ctx, uint64_t size);
 
