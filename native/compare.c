@@ -27,19 +27,18 @@ struct side {
 struct bm_compare {
 	struct side left;
 	struct side right;
+	uint64_t newer_than; /* children of a later generation are read ahead */
 };
 
 /* tree_advance(): down to the first child or on to the next slot, going up where a node ends. */
-static int side_advance(struct side *side, struct bm_fault *fault)
+static int side_advance(struct side *side, uint64_t newer_than, struct bm_fault *fault)
 {
+	COUNT(side->root.image, tree_advance);
 	if (side->level > 0 && side->advance == DESCEND) {
-		struct bm_path path = {.node = {0}};
 		const uint8_t *child;
-		int restart;
 
-		path.node[side->level] = side->node[side->level];
-		child = bm_read_child(&side->root, &path, side->level, side->slot[side->level], 0,
-				      &restart, fault);
+		child = bm_read_node_slot(&side->root, side->node[side->level],
+					  side->slot[side->level], newer_than, fault);
 		if (!child)
 			return fault->code;
 		side->level--;
@@ -87,6 +86,7 @@ struct bm_compare *bm_compare_create(const struct bm_root *left, const struct bm
 		bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
 		return NULL;
 	}
+	compare->newer_than = UINT64_MAX;
 	if (side_start(&compare->left, left, fault) < 0 ||
 	    side_start(&compare->right, right, fault) < 0) {
 		free(compare);
@@ -100,6 +100,11 @@ void bm_compare_destroy(struct bm_compare *compare)
 	free(compare);
 }
 
+void bm_compare_read_ahead(struct bm_compare *compare)
+{
+	compare->newer_than = compare->right.root.generation;
+}
+
 static int same_item(const struct side *left, const struct side *right)
 {
 	const struct btrfs_item *a = leaf_item(left->node[0], left->slot[0]);
@@ -110,23 +115,22 @@ static int same_item(const struct side *left, const struct side *right)
 		      item_data(right->node[0], right->slot[0]), a->size) == 0;
 }
 
-static void emit(struct bm_difference *out, enum bm_change change, const struct side *left,
+static void emit(struct bm_step *out, enum bm_change change, const struct side *left,
 		 const struct side *right)
 {
-	*out =
-	    (struct bm_difference){.change = (int32_t)change, .key = left ? left->key : right->key};
+	*out = (struct bm_step){.change = change, .key = left ? left->key : right->key};
 	if (left) {
-		out->left_block = block_header(left->node[0])->bytenr;
+		out->left = left->node[0];
 		out->left_slot = left->slot[0];
 	}
 	if (right) {
-		out->right_block = block_header(right->node[0])->bytenr;
+		out->right = right->node[0];
 		out->right_slot = right->slot[0];
 	}
 }
 
 /* One decision of the loop; 1 when it found a difference. */
-static int step(struct bm_compare *compare, struct bm_difference *out)
+static int decide(struct bm_compare *compare, struct bm_step *out)
 {
 	struct side *left = &compare->left, *right = &compare->right;
 	int order;
@@ -173,22 +177,40 @@ static int step(struct bm_compare *compare, struct bm_difference *out)
 	return 1;
 }
 
+int bm_compare_step(struct bm_compare *compare, struct bm_step *step, struct bm_fault *fault)
+{
+	struct side *left = &compare->left, *right = &compare->right;
+
+	for (;;) {
+		if (left->advance != STAY && !left->ended &&
+		    side_advance(left, compare->newer_than, fault) < 0)
+			return fault->code;
+		if (right->advance != STAY && !right->ended &&
+		    side_advance(right, compare->newer_than, fault) < 0)
+			return fault->code;
+		left->advance = right->advance = STAY;
+		if (left->ended && right->ended)
+			return 0;
+		if (decide(compare, step))
+			return 1;
+	}
+}
+
 int64_t bm_compare_next(struct bm_compare *compare, struct bm_difference *differences,
 			size_t capacity, struct bm_fault *fault)
 {
 	size_t count = 0;
+	struct bm_step step;
+	int ret = 0;
 
-	while (count < capacity) {
-		if (compare->left.advance != STAY && !compare->left.ended &&
-		    side_advance(&compare->left, fault) < 0)
-			return fault->code;
-		if (compare->right.advance != STAY && !compare->right.ended &&
-		    side_advance(&compare->right, fault) < 0)
-			return fault->code;
-		compare->left.advance = compare->right.advance = STAY;
-		if (compare->left.ended && compare->right.ended)
-			break;
-		count += (size_t)step(compare, &differences[count]);
-	}
-	return (int64_t)count;
+	while (count < capacity && (ret = bm_compare_step(compare, &step, fault)) > 0)
+		differences[count++] = (struct bm_difference){
+		    .key = step.key,
+		    .change = (int32_t)step.change,
+		    .left_block = step.left ? block_header(step.left)->bytenr : 0,
+		    .left_slot = step.left_slot,
+		    .right_block = step.right ? block_header(step.right)->bytenr : 0,
+		    .right_slot = step.right_slot,
+		};
+	return ret < 0 ? ret : (int64_t)count;
 }

@@ -97,6 +97,25 @@ const uint8_t *bm_read_child(const struct bm_root *root, struct bm_path *path, i
 			     uint32_t slot, uint64_t objectid, int *restart,
 			     struct bm_fault *fault);
 
+/*
+ * btrfs_read_node_slot(): the same without a search, and the children behind it read ahead whose
+ * generation is greater than `newer_than` (UINT64_MAX: none).
+ */
+const uint8_t *bm_read_node_slot(const struct bm_root *root, const uint8_t *node, uint32_t slot,
+				 uint64_t newer_than, struct bm_fault *fault);
+
+/* One key that two trees have outside of shared subtrees; NULL for a tree that lacks it. */
+struct bm_step {
+	struct bm_key key;
+	enum bm_change change;
+	const uint8_t *left, *right;
+	uint32_t left_slot, right_slot;
+};
+/* The next one: 1, or 0 at the end. */
+int bm_compare_step(struct bm_compare *compare, struct bm_step *step, struct bm_fault *fault);
+/* Read ahead while descending, as send does (commit 2ce73c633573, in v5.13). */
+void bm_compare_read_ahead(struct bm_compare *compare);
+
 /* Submit the read of a tree block unless it is cached; 1 when it was submitted. */
 int bm_cache_submit(struct bm_image *image, uint64_t logical, uint64_t generation, int level,
 		    int ahead, struct bm_fault *fault);

@@ -139,6 +139,13 @@ enum bm_counter {
 	BM_WORK_btrfs_lookup_dir_item,
 	BM_WORK_btrfs_lookup_xattr,
 	BM_WORK_btrfs_lookup_file_extent,
+	BM_WORK_tree_advance,
+	BM_WORK_can_rmdir,
+	BM_WORK_add_orphan_dir_info,
+	BM_WORK_is_extent_unchanged,
+	BM_WORK_get_last_extent,
+	BM_WORK_range_is_hole_in_parent,
+	BM_WORK_btrfs_get_next_valid_item,
 	BM_WORK_cache_dir_utimes,
 	BM_WORK_send_utimes,
 	BM_WORK_send_cmd,
@@ -183,6 +190,17 @@ enum bm_toggle {
 	BM_TOGGLE_SEND_CLONE_UNALIGNED_TAIL,
 	BM_TOGGLE_SEND_CUR_INODE_PATH,
 	BM_TOGGLE_SEND_CHECK_DIRS_UNIQUE,
+	BM_TOGGLE_SEND_READA_COMPARE,
+	BM_TOGGLE_SEND_REFS_RBTREE,
+	BM_TOGGLE_SEND_OVERWRITE_GEN_LATE,
+	BM_TOGGLE_SEND_OVERWRITE_GEN_ONCE,
+	BM_TOGGLE_SEND_RMDIR_ONE_DESCENT,
+	BM_TOGGLE_SEND_RMDIR_LAST_ENTRY,
+	BM_TOGGLE_SEND_WAITING_ONCE,
+	BM_TOGGLE_SEND_TRAILING_HOLE,
+	BM_TOGGLE_SEND_TRUNCATE_BEFORE_CLONE,
+	BM_TOGGLE_SEND_PUNCH_HOLE,
+	BM_TOGGLE_SEND_INLINE_NOT_HOLE,
 	BM_TOGGLE_COUNT,
 };
 
@@ -630,6 +648,7 @@ struct bm_send_args {
 	const struct bm_send_root *clone_roots; /* ascending by objectid */
 	size_t clone_root_count;
 	uint64_t send_root;
+	const struct bm_send_root *parent; /* NULL: a full send */
 	uint64_t behaviour; /* bits 1 << enum bm_toggle */
 	uint32_t flags;	    /* enum bm_send_flag */
 	uint32_t proto;
@@ -643,8 +662,7 @@ struct bm_send_args {
 };
 
 /*
- * A full send (BTRFS_IOC_SEND without a parent): the stream goes to args->write. On failure what
- * was sent before stays sent.
+ * BTRFS_IOC_SEND: the stream goes to args->write. On failure what was sent before stays sent.
  */
 int bm_send(const struct bm_send_args *args, struct bm_fault *fault);
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The full send: BTRFS_IOC_SEND of the kernel's send.c without a parent snapshot.
+ * BTRFS_IOC_SEND of the kernel's send.c.
  *
- * The tree of the snapshot is walked item by item in key order. All items of an inode stand
- * together (inode, names, xattrs, extents), so the walk meets, inode by inode:
+ * Without a parent snapshot the tree of the snapshot is walked item by item in key order, and every
+ * item is new; with one, the trees of both are compared, and only what differs is met. All items of
+ * an inode stand together, so the walk meets, inode by inode:
  *
  *   INODE_ITEM         create it under its orphan name
  *   INODE_REF, EXTREF  record its names; they are made when the first other item comes
@@ -73,56 +74,182 @@ static int send_chmod(struct send_ctx *ctx, const struct inode_info *info)
 	return send_cmd(ctx);
 }
 
+static int send_fileattr(struct send_ctx *ctx, uint64_t flags)
+{
+	const struct fs_path *path;
+
+	if (ctx->args->proto < 2)
+		return BM_OK;
+	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_FILEATTR) < 0 ||
+	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
+	    tlv_put_u64(ctx, BTRFS_SEND_A_FILEATTR, flags) < 0)
+		return ctx->fault->code;
+	return send_cmd(ctx);
+}
+
+/* ------------------------------------------------------------------------------- an inode -- */
+
+static const struct btrfs_inode_item *inode_item(struct send_ctx *ctx, const uint8_t *leaf,
+						 uint32_t slot)
+{
+	uint32_t size = leaf_item(leaf, slot)->size;
+
+	if (size >= sizeof(struct btrfs_inode_item))
+		return (const void *)item_data(leaf, slot);
+	send_bad_item(ctx, BM_BAD_ITEM_SIZE, leaf, slot, size, sizeof(struct btrfs_inode_item));
+	return NULL;
+}
+
+/* Take the inode for the current one: as new, as deleted, or (neither) as changed. */
+static void set_cur_inode(struct send_ctx *ctx, const struct btrfs_inode_item *item, bool is_new,
+			  bool is_deleted)
+{
+	ctx->cur_inode_gen = item->generation;
+	ctx->cur_inode_size = item->size;
+	ctx->cur_inode_mode = item->mode;
+	ctx->cur_inode_flags = item->flags;
+	ctx->cur_inode_new = is_new;
+	ctx->cur_inode_deleted = is_deleted;
+	if (is_new)
+		ctx->cur_inode_rdev = item->rdev;
+}
+
+/* The number was used again, or its links went or came: the old inode goes, the new one comes. */
+static int replace_inode(struct send_ctx *ctx, const struct btrfs_inode_item *left,
+			 const struct btrfs_inode_item *right)
+{
+	ctx->cur_inode_new_gen = true;
+	if (right->nlink || !TOGGLE(ctx, SEND_NLINK_ZERO)) {
+		set_cur_inode(ctx, right, false, true);
+		if (process_all_refs(ctx, BM_CHANGE_DELETED) < 0)
+			return ctx->fault->code;
+	}
+	if (!left->nlink)
+		return BM_OK;
+	set_cur_inode(ctx, left, true, false);
+	if (send_create_inode_if_needed(ctx) < 0 || process_all_refs(ctx, BM_CHANGE_NEW) < 0)
+		return ctx->fault->code;
+	ctx->send_progress = ctx->cur_ino + 1;
+	if (process_all_extents(ctx) < 0)
+		return ctx->fault->code;
+	return process_all_new_xattrs(ctx);
+}
+
+static int changed_in_both(struct send_ctx *ctx, const struct btrfs_inode_item *left,
+			   const struct btrfs_inode_item *right)
+{
+	bool other_inode =
+	    left->generation != right->generation && ctx->cur_ino != BTRFS_FIRST_FREE_OBJECTID;
+
+	if (!TOGGLE(ctx, SEND_NLINK_ZERO)) {
+		if (!left->nlink) {
+			ctx->ignore_cur_inode = true;
+			return unlink_all_paths(ctx);
+		}
+	} else if (!left->nlink && !right->nlink) {
+		ctx->ignore_cur_inode = true;
+		return BM_OK;
+	} else if (!left->nlink || !right->nlink) {
+		other_inode = true;
+	}
+	if (other_inode)
+		return replace_inode(ctx, left, right);
+	set_cur_inode(ctx, left, false, false);
+	return BM_OK;
+}
+
 static int changed_inode(struct send_ctx *ctx)
 {
-	const struct btrfs_inode_item *item = (const void *)item_data(ctx->leaf, ctx->slot);
+	const struct btrfs_inode_item *left = NULL, *right = NULL;
 
-	if (leaf_item(ctx->leaf, ctx->slot)->size < sizeof(*item))
-		return send_bad_item(ctx, BM_BAD_ITEM_SIZE, ctx->leaf, ctx->slot,
-				     leaf_item(ctx->leaf, ctx->slot)->size, sizeof(*item));
+	if (ctx->result != BM_CHANGE_DELETED && !(left = inode_item(ctx, ctx->leaf, ctx->slot)))
+		return ctx->fault->code;
+	if (ctx->result != BM_CHANGE_NEW &&
+	    !(right = inode_item(ctx, ctx->right_leaf, ctx->right_slot)))
+		return ctx->fault->code;
 	ctx->cur_ino = ctx->key.objectid;
+	ctx->cur_inode_new_gen = false;
+	ctx->cur_inode_last_extent = UINT64_MAX;
 	ctx->cur_inode_next_write_offset = 0;
 	ctx->cur_inode_path.size = 0;
 	ctx->cur_inode_open = false;
 	ctx->cur_inode_needs_verity = false;
+	ctx->ignore_cur_inode = false;
 	ctx->send_progress = ctx->cur_ino;
+	if (left && right)
+		return changed_in_both(ctx, left, right);
+	if (right) {
+		set_cur_inode(ctx, right, false, true);
+		return BM_OK;
+	}
 	/* unlinked but open when the snapshot was taken */
-	ctx->ignore_cur_inode = item->nlink == 0;
+	ctx->ignore_cur_inode = !left->nlink;
 	if (ctx->ignore_cur_inode)
 		return BM_OK;
-	ctx->cur_inode_gen = item->generation;
-	ctx->cur_inode_size = item->size;
-	ctx->cur_inode_mode = item->mode;
-	ctx->cur_inode_rdev = item->rdev;
-	ctx->cur_inode_flags = item->flags;
+	set_cur_inode(ctx, left, true, false);
 	if (ctx->cur_ino == BTRFS_FIRST_FREE_OBJECTID)
 		return BM_OK;
 	return send_create_inode_if_needed(ctx);
 }
 
+/* What of an inode differs from its state on the receiving side. */
+struct needs {
+	bool truncate, chown, chmod, fileattr;
+};
+
+static int find_needs(struct send_ctx *ctx, const struct inode_info *now, struct needs *needs)
+{
+	bool is_link = is_type(ctx->cur_inode_mode, MODE_LNK);
+	bool has_its_size = ctx->cur_inode_next_write_offset == ctx->cur_inode_size;
+	struct inode_info old;
+	int ret;
+
+	*needs = (struct needs){.truncate = !has_its_size, .chown = true, .chmod = !is_link};
+	if (has_parent(ctx) && !ctx->cur_inode_new) {
+		ret = get_inode_info(ctx, &ctx->parent, ctx->cur_ino, &old);
+		if (ret)
+			return ret < 0 ? ret : send_errno(ctx, ENOENT);
+		needs->chown = now->uid != old.uid || now->gid != old.gid;
+		needs->chmod = !is_link && now->mode != old.mode;
+		needs->fileattr = !is_link && now->flags != old.flags;
+		needs->truncate = old.size != ctx->cur_inode_size &&
+				  (ctx->cur_inode_size < old.size || !has_its_size);
+	}
+	/* commit ffa7c4296e93 (in v4.17): before it every regular file was truncated to its size */
+	if (!TOGGLE(ctx, SEND_SKIP_TRUNCATE))
+		needs->truncate = true;
+	return BM_OK;
+}
+
 /* Everything of the current inode that comes after its items: size, owner, mode, times. */
 static int finish_inode(struct send_ctx *ctx)
 {
-	bool need_truncate = !TOGGLE(ctx, SEND_SKIP_TRUNCATE) ||
-			     ctx->cur_inode_next_write_offset != ctx->cur_inode_size;
 	struct inode_info info;
+	struct needs needs;
 	int ret;
 
 	ret = get_inode_info(ctx, &ctx->root, ctx->cur_ino, &info);
 	if (ret)
 		return ret < 0 ? ret : send_errno(ctx, ENOENT);
-	if (is_type(ctx->cur_inode_mode, MODE_REG) && need_truncate &&
-	    send_truncate(ctx, ctx->cur_inode_size) < 0)
+	if (find_needs(ctx, &info, &needs) < 0)
 		return ctx->fault->code;
-	if (send_chown(ctx, &info) < 0)
+	if (is_type(ctx->cur_inode_mode, MODE_REG) &&
+	    (send_trailing_hole(ctx) < 0 ||
+	     (needs.truncate && send_truncate(ctx, ctx->cur_inode_size) < 0)))
 		return ctx->fault->code;
-	if (!is_type(ctx->cur_inode_mode, MODE_LNK) && send_chmod(ctx, &info) < 0)
+	if ((needs.chown && send_chown(ctx, &info) < 0) ||
+	    (needs.chmod && send_chmod(ctx, &info) < 0) ||
+	    (needs.fileattr && send_fileattr(ctx, info.flags) < 0))
 		return ctx->fault->code;
 	if (ctx->args->proto >= 3 && ctx->cur_inode_needs_verity && process_verity(ctx) < 0)
 		return ctx->fault->code;
 	if (send_capabilities(ctx) < 0)
 		return ctx->fault->code;
-	COUNT(ctx->image, get_waiting_dir_move);
+	/* a directory that waits gets its times when it has been moved */
+	if (get_waiting_dir_move(ctx, ctx->cur_ino))
+		return BM_OK;
+	if (apply_children_dir_moves(ctx) < 0)
+		return ctx->fault->code;
 	ctx->send_progress = ctx->cur_ino + 1;
 	/* more names may still come into a directory; an empty one is done */
 	if (is_type(ctx->cur_inode_mode, MODE_DIR) && ctx->cur_inode_size > 0 &&
@@ -133,25 +260,34 @@ static int finish_inode(struct send_ctx *ctx)
 
 static int finish_inode_if_needed(struct send_ctx *ctx, bool at_end)
 {
+	bool next_inode = at_end || ctx->key.objectid != ctx->cur_ino, pending_move = false;
 	int ret = BM_OK;
 
 	COUNT(ctx->image, finish_inode_if_needed);
 	if (ctx->ignore_cur_inode)
 		return BM_OK;
 	/* the names are complete with the first item that is none */
-	if (ctx->cur_ino && ctx->new_ref_count &&
-	    (at_end || ctx->cur_ino != ctx->key.objectid ||
-	     ctx->key.type > BTRFS_INODE_EXTREF_KEY)) {
-		ret = process_recorded_refs(ctx);
+	if (ctx->cur_ino && (next_inode || ctx->key.type > BTRFS_INODE_EXTREF_KEY) &&
+	    (ctx->new_refs.count || ctx->deleted_refs.count)) {
+		ret = process_recorded_refs(ctx, &pending_move);
 		if (ret < 0)
 			return ret;
-		ctx->send_progress = ctx->cur_ino + 1;
+		/* until it is moved, a directory that waits has its old path */
+		if (!pending_move)
+			ctx->send_progress = ctx->cur_ino + 1;
 	}
-	if (ctx->cur_ino && (at_end || ctx->key.objectid != ctx->cur_ino))
+	if (ctx->cur_ino && !ctx->cur_inode_deleted && next_inode)
 		ret = finish_inode(ctx);
 	if (!ret)
 		ret = trim_dir_utimes_cache(ctx, DIR_UTIMES_CACHE_SIZE);
 	return ret;
+}
+
+/* ----------------------------------------------------------------------------------- walk -- */
+
+static bool is_ref(const struct bm_key *key)
+{
+	return key->type == BTRFS_INODE_REF_KEY || key->type == BTRFS_INODE_EXTREF_KEY;
 }
 
 static int changed_cb(struct send_ctx *ctx)
@@ -159,6 +295,17 @@ static int changed_cb(struct send_ctx *ctx)
 	int ret;
 
 	COUNT(ctx->image, changed_cb);
+	if (ctx->result == BM_CHANGE_SAME) {
+		if (ctx->key.type == BTRFS_EXTENT_DATA_KEY)
+			return maybe_send_hole(ctx);
+		if (!is_ref(&ctx->key))
+			return BM_OK;
+		/* the same name in another directory of the same number */
+		ret = compare_refs(ctx);
+		if (ret <= 0)
+			return ret;
+		ctx->result = BM_CHANGE_CHANGED;
+	}
 	ret = finish_inode_if_needed(ctx, false);
 	if (ret < 0 || ctx->key.objectid == free_ino_objectid ||
 	    ctx->key.objectid == free_space_objectid)
@@ -167,23 +314,49 @@ static int changed_cb(struct send_ctx *ctx)
 		return changed_inode(ctx);
 	if (ctx->ignore_cur_inode)
 		return BM_OK;
-	switch (ctx->key.type) {
-	case BTRFS_INODE_REF_KEY:
-	case BTRFS_INODE_EXTREF_KEY:
-		/* an item without its inode: "inconsistent snapshot" */
-		return ctx->cur_ino == ctx->key.objectid ? changed_ref(ctx) : send_errno(ctx, EIO);
-	case BTRFS_XATTR_ITEM_KEY:
-		return ctx->cur_ino == ctx->key.objectid ? changed_xattr(ctx)
-							 : send_errno(ctx, EIO);
-	case BTRFS_EXTENT_DATA_KEY:
-		return ctx->cur_ino == ctx->key.objectid ? process_extent(ctx) : BM_OK;
-	case BTRFS_VERITY_DESC_ITEM_KEY:
-		if (!ctx->key.offset)
-			ctx->cur_inode_needs_verity = true;
+	/* an item without its inode: "inconsistent snapshot" */
+	if ((is_ref(&ctx->key) || ctx->key.type == BTRFS_XATTR_ITEM_KEY) &&
+	    ctx->cur_ino != ctx->key.objectid)
+		return send_errno(ctx, EIO);
+	if (is_ref(&ctx->key))
+		return changed_ref(ctx);
+	if (ctx->key.type == BTRFS_XATTR_ITEM_KEY)
+		return changed_xattr(ctx);
+	if (ctx->cur_inode_new_gen || ctx->cur_inode_deleted)
 		return BM_OK;
-	default:
-		return BM_OK;
+	if (ctx->key.type == BTRFS_EXTENT_DATA_KEY && ctx->cur_ino == ctx->key.objectid &&
+	    ctx->result != BM_CHANGE_DELETED)
+		return process_extent(ctx);
+	if (ctx->key.type == BTRFS_VERITY_DESC_ITEM_KEY && !ctx->key.offset &&
+	    ctx->result == BM_CHANGE_NEW)
+		ctx->cur_inode_needs_verity = true;
+	return BM_OK;
+}
+
+/* btrfs_compare_trees() with send's callback. */
+static int compare_trees(struct send_ctx *ctx)
+{
+	struct bm_compare *compare = bm_compare_create(&ctx->root, &ctx->parent, ctx->fault);
+	struct bm_step step;
+	int ret;
+
+	if (!compare)
+		return ctx->fault->code;
+	if (TOGGLE(ctx, SEND_READA_COMPARE))
+		bm_compare_read_ahead(compare);
+	while ((ret = bm_compare_step(compare, &step, ctx->fault)) > 0) {
+		ctx->key = step.key;
+		ctx->result = step.change;
+		ctx->leaf = step.left;
+		ctx->slot = step.left_slot;
+		ctx->right_leaf = step.right;
+		ctx->right_slot = step.right_slot;
+		ret = changed_cb(ctx);
+		if (ret < 0)
+			break;
 	}
+	bm_compare_destroy(compare);
+	return ret < 0 ? ret : finish_inode_if_needed(ctx, true);
 }
 
 static int full_send_tree(struct send_ctx *ctx)
@@ -201,6 +374,7 @@ static int full_send_tree(struct send_ctx *ctx)
 		ctx->leaf = path.node[0];
 		ctx->slot = path.slot[0];
 		ctx->key = to_key(&leaf_item(ctx->leaf, ctx->slot)->key);
+		ctx->result = BM_CHANGE_NEW;
 		ret = changed_cb(ctx);
 		if (ret < 0)
 			return ret;
@@ -211,12 +385,12 @@ static int full_send_tree(struct send_ctx *ctx)
 	return ret < 0 ? ret : finish_inode_if_needed(ctx, true);
 }
 
-/* SUBVOL, with the name under which the tree of roots has the subvolume. */
+/* SUBVOL or SNAPSHOT, with the name under which the tree of roots has the subvolume. */
 static int send_subvol_begin(struct send_ctx *ctx)
 {
 	const struct bm_root *roots = bm_forest_root(ctx->args->forest, BTRFS_ROOT_TREE_OBJECTID);
 	struct bm_key key = {.objectid = ctx->root.objectid, .type = BTRFS_ROOT_BACKREF_KEY};
-	const struct bm_send_root *source = NULL;
+	const struct bm_send_root *source = NULL, *parent = ctx->args->parent;
 	struct bm_path path = send_path(ctx);
 	const struct btrfs_root_ref *ref;
 	const struct btrfs_item *item;
@@ -237,10 +411,14 @@ static int send_subvol_begin(struct send_ctx *ctx)
 	if (item->size < sizeof(*ref) || item->size - sizeof(*ref) < ref->name_len)
 		return send_bad_item(ctx, BM_BAD_ITEM_SIZE, path.node[0], path.slot[0], item->size,
 				     sizeof(*ref));
-	if (begin_cmd(ctx, BTRFS_SEND_C_SUBVOL) < 0 ||
+	if (begin_cmd(ctx, parent ? BTRFS_SEND_C_SNAPSHOT : BTRFS_SEND_C_SUBVOL) < 0 ||
 	    tlv_put(ctx, BTRFS_SEND_A_PATH, ref + 1, ref->name_len) < 0 ||
 	    tlv_put(ctx, BTRFS_SEND_A_UUID, source->uuid, sizeof(source->uuid)) < 0 ||
 	    tlv_put_u64(ctx, BTRFS_SEND_A_CTRANSID, source->ctransid) < 0)
+		return ctx->fault->code;
+	if (parent &&
+	    (tlv_put(ctx, BTRFS_SEND_A_CLONE_UUID, parent->uuid, sizeof(parent->uuid)) < 0 ||
+	     tlv_put_u64(ctx, BTRFS_SEND_A_CLONE_CTRANSID, parent->ctransid) < 0))
 		return ctx->fault->code;
 	return send_cmd(ctx);
 }
@@ -268,7 +446,9 @@ static int send_all(struct send_ctx *ctx)
 {
 	if (!(ctx->args->flags & BM_SEND_OMIT_STREAM_HEADER) && send_header(ctx) < 0)
 		return ctx->fault->code;
-	if (send_subvol_begin(ctx) < 0 || full_send_tree(ctx) < 0 || flush_dir_utimes(ctx) < 0)
+	if (send_subvol_begin(ctx) < 0 ||
+	    (has_parent(ctx) ? compare_trees(ctx) : full_send_tree(ctx)) < 0 ||
+	    flush_dir_utimes(ctx) < 0)
 		return ctx->fault->code;
 	if (ctx->args->flags & BM_SEND_OMIT_END_CMD)
 		return BM_OK;
@@ -285,6 +465,13 @@ static int ctx_init(struct send_ctx *ctx, const struct bm_send_args *args, struc
 	*fault = (struct bm_fault){.code = BM_OK};
 	if (!root || !csum_root)
 		return send_errno(ctx, ENOENT);
+	if (args->parent) {
+		const struct bm_root *parent = bm_forest_root(args->forest, args->parent->objectid);
+
+		if (!parent)
+			return send_errno(ctx, ENOENT);
+		ctx->parent = *parent;
+	}
 	ctx->image = root->image;
 	ctx->root = *root;
 	ctx->csum_root = *csum_root;
@@ -295,7 +482,9 @@ static int ctx_init(struct send_ctx *ctx, const struct bm_send_args *args, struc
 		0 ||
 	    lru_init(&ctx->dir_created_cache, DIR_CREATED_CACHE_SIZE) < 0 ||
 	    lru_init(&ctx->dir_utimes_cache, 0) < 0 ||
-	    lru_init(&ctx->backref_cache, BACKREF_CACHE_SIZE) < 0)
+	    lru_init(&ctx->backref_cache, BACKREF_CACHE_SIZE) < 0 ||
+	    lru_init(&ctx->orphan_dirs, 0) < 0 || lru_init(&ctx->waiting_dir_moves, 0) < 0 ||
+	    lru_init(&ctx->pending_dir_moves, 0) < 0)
 		return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
 	for (size_t i = 0; i < args->clone_root_count; i++) {
 		root = bm_forest_root(args->forest, args->clone_roots[i].objectid);
@@ -314,9 +503,14 @@ static void ctx_deinit(struct send_ctx *ctx)
 	lru_deinit(&ctx->dir_created_cache);
 	lru_deinit(&ctx->dir_utimes_cache);
 	lru_deinit(&ctx->backref_cache);
+	lru_deinit(&ctx->orphan_dirs);
+	lru_deinit(&ctx->waiting_dir_moves);
+	if (ctx->pending_dir_moves.buckets)
+		free_pending_dir_moves(ctx);
+	lru_deinit(&ctx->pending_dir_moves);
 	free(ctx->clone_roots);
-	free_recorded_refs(ctx);
-	free(ctx->new_refs);
+	free_recorded_refs(&ctx->new_refs);
+	free_recorded_refs(&ctx->deleted_refs);
 	free(ctx->plain.data);
 	free(ctx->buf);
 }

@@ -79,10 +79,40 @@ struct clone_root {
 	bool found_ref;
 };
 
-struct recorded_ref {
+/* A directory that a name was in. */
+struct dir_ref {
 	uint64_t dir, dir_gen;
-	size_t path_size;
+};
+
+struct dir_refs {
+	struct dir_ref *rows;
+	size_t count, capacity;
+};
+
+/* A new or deleted name of the current inode: the end of the path. */
+struct recorded_ref {
+	struct dir_ref in;
+	size_t name_size, path_size;
 	char *path; /* full_path, when it was recorded */
+};
+
+struct recorded_refs {
+	struct recorded_ref *rows;
+	size_t count, capacity;
+};
+
+/* A directory whose rename waits for another one's (or for that to be removed). */
+struct waiting_dir_move {
+	struct lru_entry lru;	       /* by inode number */
+	uint64_t rmdir_ino, rmdir_gen; /* a directory that can be removed once this one left it */
+	bool orphanized;
+};
+
+/* A directory that cannot be removed yet; it has its orphan name. */
+struct orphan_dir_info {
+	struct lru_entry lru; /* by inode number and generation */
+	uint64_t last_dir_index_offset;
+	uint64_t dir_high_seq_ino;
 };
 
 /* A compressed extent that was decompressed last. */
@@ -96,7 +126,8 @@ struct send_ctx {
 	const struct bm_send_args *args;
 	struct bm_image *image;
 	struct bm_fault *fault;
-	struct bm_root root; /* send_root */
+	struct bm_root root;   /* send_root */
+	struct bm_root parent; /* parent_root; no image: a full send */
 	struct bm_root csum_root;
 	struct clone_root *clone_roots; /* ascending by root id, the send root among them */
 	size_t clone_root_count;
@@ -107,24 +138,28 @@ struct send_ctx {
 	size_t max_size; /* of a command */
 	bool put_data;
 
-	/* the item that the walk stands on */
-	const uint8_t *leaf;
-	uint32_t slot;
+	/* the item that the walk stands on, in the snapshot and in its parent */
+	const uint8_t *leaf, *right_leaf;
+	uint32_t slot, right_slot;
 	struct bm_key key;
+	enum bm_change result;
 
 	uint64_t cur_ino, cur_inode_gen, cur_inode_size, cur_inode_rdev, cur_inode_flags;
 	uint64_t cur_inode_next_write_offset;
+	uint64_t cur_inode_last_extent; /* end of the last extent seen; UINT64_MAX: not known */
 	uint64_t send_progress;
 	uint32_t cur_inode_mode;
+	bool cur_inode_new, cur_inode_new_gen, cur_inode_deleted;
 	bool ignore_cur_inode;
 	bool cur_inode_needs_verity;
 	bool cur_inode_open;	       /* its data was read before */
 	struct fs_path cur_inode_path; /* empty: not known */
 
-	struct recorded_ref *new_refs;
-	size_t new_ref_count, new_ref_capacity;
+	struct recorded_refs new_refs, deleted_refs;
 
 	struct lru_cache name_cache, dir_created_cache, dir_utimes_cache, backref_cache;
+	/* by inode number; the order of use does not matter in these */
+	struct lru_cache orphan_dirs, waiting_dir_moves, pending_dir_moves;
 	struct plain_extent plain;
 	/* the csum item in which the last look-up ended: [csum_start, csum_end) are covered */
 	uint64_t csum_start, csum_end;
@@ -135,6 +170,11 @@ struct send_ctx {
 static inline bool is_type(uint32_t mode, uint32_t type)
 {
 	return (mode & MODE_FMT) == type;
+}
+
+static inline bool has_parent(const struct send_ctx *ctx)
+{
+	return ctx->parent.image != NULL;
 }
 
 /* Fail as the kernel would, with an errno. */
@@ -160,9 +200,34 @@ int send_flush(struct send_ctx *ctx);
 int get_inode_info(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino,
 		   struct inode_info *info);
 int get_inode_gen(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino, uint64_t *gen);
-enum inode_state { INODE_WILL_CREATE, INODE_DID_CREATE };
+enum inode_state {
+	INODE_NO_CHANGE,
+	INODE_WILL_CREATE,
+	INODE_DID_CREATE,
+	INODE_WILL_DELETE,
+	INODE_DID_DELETE,
+};
 int get_cur_inode_state(struct send_ctx *ctx, uint64_t ino, uint64_t gen);
-int did_overwrite_ref(struct send_ctx *ctx);
+/* An inode that would be, or was, overwritten. */
+struct overwritten {
+	uint64_t ino, gen;
+	uint32_t mode;
+};
+/* 1: in the parent snapshot an inode that is still to be processed has the name. */
+int will_overwrite_ref(struct send_ctx *ctx, const struct dir_ref *in, const char *name,
+		       size_t size, struct overwritten *who);
+/* 1: an inode that was processed before has taken the name. */
+int did_overwrite_ref(struct send_ctx *ctx, const struct dir_ref *in, uint64_t ino, uint64_t gen,
+		      const char *name, size_t size);
+int did_overwrite_first_ref(struct send_ctx *ctx, uint64_t ino, uint64_t gen);
+/* The first name of an inode and its directory; 1: there is none. *dir_gen unless it is NULL. */
+int get_first_ref(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino, uint64_t *dir,
+		  uint64_t *dir_gen, struct fs_path *name);
+int is_first_ref(struct send_ctx *ctx, uint64_t ino, uint64_t dir, const char *name, size_t size);
+/* A name in the name cache that is not to be used any more. */
+void name_cache_drop(struct send_ctx *ctx, uint64_t ino, uint64_t gen);
+int get_cur_name_and_parent(struct send_ctx *ctx, uint64_t ino, uint64_t gen, uint64_t *parent_ino,
+			    uint64_t *parent_gen, struct fs_path *name);
 int gen_unique_name(struct send_ctx *ctx, uint64_t ino, uint64_t gen, struct fs_path *dest);
 int get_cur_path(struct send_ctx *ctx, uint64_t ino, uint64_t gen, struct fs_path *dest);
 /* get_cur_path() of the current inode, from memory where it is kept there */
@@ -172,8 +237,19 @@ int get_inode_path(struct send_ctx *ctx, const struct bm_root *root, uint64_t in
 void fs_path_copy(struct fs_path *dest, const struct fs_path *from);
 int fs_path_add(struct send_ctx *ctx, struct fs_path *path, const char *name, size_t size);
 /* The directory entry or xattr of that name in the item of `path`; NULL: none. */
-int lookup_name(struct send_ctx *ctx, const struct bm_key *key, const char *name, size_t size,
-		const struct btrfs_dir_item **entry);
+int lookup_name(struct send_ctx *ctx, const struct bm_root *root, const struct bm_key *key,
+		const char *name, size_t size, const struct btrfs_dir_item **entry);
+/* A name of an INODE_REF or INODE_EXTREF item. */
+struct ref_name {
+	uint64_t dir;
+	const char *name;
+	size_t size;
+};
+/* The next (or first, with *at = 0) name of such an item; 0 at the end. */
+int next_ref_name(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, uint32_t *at,
+		  struct ref_name *ref);
+/* To the item that `path` stands on or, past the end of a leaf, the next: 0, or 1 at the end. */
+int next_valid_item(struct send_ctx *ctx, const struct bm_root *root, struct bm_path *path);
 /* The next (or first, with *at = 0) entry of a dir item or xattr item; 0 at the end. */
 int next_dir_entry(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, uint32_t *at,
 		   const struct btrfs_dir_item **entry);
@@ -191,8 +267,30 @@ int trim_dir_utimes_cache(struct send_ctx *ctx, size_t size);
 
 /* send_refs.c: names */
 int changed_ref(struct send_ctx *ctx);
-int process_recorded_refs(struct send_ctx *ctx);
-void free_recorded_refs(struct send_ctx *ctx);
+/* 1: a directory in which the names of an unchanged item are is another one than in the parent. */
+int compare_refs(struct send_ctx *ctx);
+int process_all_refs(struct send_ctx *ctx, enum bm_change change);
+/* *pending_move is set where the rename has to wait. */
+int process_recorded_refs(struct send_ctx *ctx, bool *pending_move);
+int unlink_all_paths(struct send_ctx *ctx);
+void free_recorded_refs(struct recorded_refs *refs);
+int add_dir_ref(struct send_ctx *ctx, struct dir_refs *refs, const struct dir_ref *ref);
+int send_two_paths(struct send_ctx *ctx, int cmd, const struct fs_path *path, int attribute,
+		   const struct fs_path *other);
+int send_path_only(struct send_ctx *ctx, int cmd, const struct fs_path *path);
+
+/* send_moves.c: directories that move or go, but not yet */
+struct waiting_dir_move *get_waiting_dir_move(struct send_ctx *ctx, uint64_t ino);
+struct orphan_dir_info *get_orphan_dir_info(struct send_ctx *ctx, uint64_t ino, uint64_t gen);
+/* 1: every entry of a directory of the parent snapshot has been processed. */
+int can_rmdir(struct send_ctx *ctx, uint64_t dir, uint64_t dir_gen);
+/* 1: the current directory cannot be renamed into `ref` yet; it waits. */
+int wait_for_dest_dir_move(struct send_ctx *ctx, const struct recorded_ref *ref, bool is_orphan);
+int wait_for_parent_move(struct send_ctx *ctx, const struct recorded_ref *ref, bool is_orphan);
+/* 1: in the parent snapshot (ino1, gen1) is above ino2 by one of its names. */
+int is_ancestor(struct send_ctx *ctx, uint64_t ino1, uint64_t gen1, uint64_t ino2);
+int apply_children_dir_moves(struct send_ctx *ctx);
+void free_pending_dir_moves(struct send_ctx *ctx);
 
 /* send_xattr.c */
 int changed_xattr(struct send_ctx *ctx);
@@ -204,7 +302,18 @@ struct file_extent;
 int find_extent_clone(struct send_ctx *ctx, const struct file_extent *extent,
 		      struct clone_root **found);
 
+int process_all_new_xattrs(struct send_ctx *ctx);
+
+/* send_hole.c: what need not be sent, and holes where data was */
+struct file_extent;
+int is_extent_unchanged(struct send_ctx *ctx, const struct file_extent *extent);
+int maybe_send_hole(struct send_ctx *ctx);
+/* The hole at the end of a file. */
+int send_trailing_hole(struct send_ctx *ctx);
+
 /* send_extent.c: what becomes of an extent */
+int process_all_extents(struct send_ctx *ctx);
+int send_update_extent(struct send_ctx *ctx, uint64_t offset, uint64_t size);
 int process_extent(struct send_ctx *ctx);
 int send_truncate(struct send_ctx *ctx, uint64_t size);
 
@@ -212,7 +321,7 @@ int send_truncate(struct send_ctx *ctx, uint64_t size);
 struct file_extent {
 	uint64_t start; /* in the file */
 	uint64_t end;	/* btrfs_file_extent_end() */
-	uint64_t disk_bytenr, disk_num_bytes, offset, num_bytes, ram_bytes;
+	uint64_t disk_bytenr, disk_num_bytes, offset, num_bytes, ram_bytes, generation;
 	uint8_t type, compression;
 	const uint8_t *inline_data;
 	uint32_t inline_size;

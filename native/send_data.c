@@ -41,6 +41,7 @@ int parse_file_extent(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot,
 		return send_bad_item(ctx, BM_BAD_VALUE, leaf, slot, fi->compression, 0);
 	*extent = (struct file_extent){.start = item->key.offset,
 				       .ram_bytes = fi->ram_bytes,
+				       .generation = fi->generation,
 				       .type = fi->type,
 				       .compression = fi->compression};
 	if (fi->type == BTRFS_FILE_EXTENT_INLINE) {
@@ -221,6 +222,12 @@ int read_extent_data(struct send_ctx *ctx, const struct file_extent *extent, uin
 	const uint8_t *from;
 	int ret;
 
+	/* preallocated, or a hole that stands in the tree */
+	if (!extent->inline_data &&
+	    (extent->type == BTRFS_FILE_EXTENT_PREALLOC || !extent->disk_bytenr)) {
+		memset(out, 0, size);
+		return BM_OK;
+	}
 	if (!extent->inline_data && !extent->compression)
 		return read_disk(ctx, extent->disk_bytenr + at, out, size);
 	if (extent->compression) {
@@ -288,7 +295,7 @@ int open_for_data(struct send_ctx *ctx, const struct file_extent *extent)
 	ctx->mapped_start = extent->start;
 	ctx->mapped_end = extent->end;
 	/* the read of an extent is one bio, for which the checksums are looked up once */
-	if (!extent->inline_data) {
+	if (extent->type == BTRFS_FILE_EXTENT_REG && extent->disk_bytenr) {
 		COUNT(ctx->image, submit_bio);
 		ctx->csum_start = ctx->csum_end = 0;
 	}

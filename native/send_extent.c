@@ -34,7 +34,7 @@ int send_truncate(struct send_ctx *ctx, uint64_t size)
 	return send_cmd(ctx);
 }
 
-static int send_update_extent(struct send_ctx *ctx, uint64_t offset, uint64_t size)
+int send_update_extent(struct send_ctx *ctx, uint64_t offset, uint64_t size)
 {
 	const struct fs_path *path;
 
@@ -336,7 +336,13 @@ static int can_clone(struct send_ctx *ctx, const struct file_extent *extent, uin
 	ret = get_inode_info(ctx, &from->root, from->ino, &info);
 	if (ret)
 		return ret < 0 ? ret : send_errno(ctx, ENOENT);
-	return from->offset + (end - extent->start) == info.size;
+	if (from->offset + (end - extent->start) != info.size)
+		return 0;
+	/* the file of the parent snapshot may reach further, so that this end is not its end yet */
+	if (has_parent(ctx) && TOGGLE(ctx, SEND_TRUNCATE_BEFORE_CLONE) &&
+	    send_truncate(ctx, extent->start) < 0)
+		return ctx->fault->code;
+	return 1;
 }
 
 static int send_write_or_clone(struct send_ctx *ctx, const struct file_extent *extent,
@@ -366,17 +372,49 @@ int process_extent(struct send_ctx *ctx)
 	int ret;
 
 	COUNT(ctx->image, process_extent);
-	if ((ctx->cur_inode_mode & MODE_FMT) == MODE_LNK)
+	if (is_type(ctx->cur_inode_mode, MODE_LNK))
 		return BM_OK;
 	ret = parse_file_extent(ctx, ctx->leaf, ctx->slot, &extent);
 	if (ret < 0)
 		return ret;
-	/* new files simply have holes where nothing was written */
-	if (extent.type == BTRFS_FILE_EXTENT_PREALLOC ||
-	    (extent.type == BTRFS_FILE_EXTENT_REG && !extent.disk_bytenr))
+	if (has_parent(ctx) && !ctx->cur_inode_new) {
+		ret = is_extent_unchanged(ctx, &extent);
+		if (ret)
+			return ret < 0 ? ret : maybe_send_hole(ctx);
+	} else if (extent.type == BTRFS_FILE_EXTENT_PREALLOC ||
+		   (extent.type == BTRFS_FILE_EXTENT_REG && !extent.disk_bytenr)) {
+		/* new files simply have holes where nothing was written */
 		return BM_OK;
-	ret = find_extent_clone(ctx, &extent, &from);
-	if (ret < 0)
-		return ret;
-	return send_write_or_clone(ctx, &extent, from);
+	}
+	if (find_extent_clone(ctx, &extent, &from) < 0 ||
+	    send_write_or_clone(ctx, &extent, from) < 0)
+		return ctx->fault->code;
+	return maybe_send_hole(ctx);
+}
+
+int process_all_extents(struct send_ctx *ctx)
+{
+	struct bm_key key = {.objectid = ctx->key.objectid, .type = BTRFS_EXTENT_DATA_KEY};
+	const uint8_t *leaf = ctx->leaf;
+	struct bm_path path = send_path(ctx);
+	uint32_t slot = ctx->slot;
+	int ret;
+
+	if (bm_search_slot(&ctx->root, &key, &path, ctx->fault) < 0)
+		return ctx->fault->code;
+	while (!(ret = next_valid_item(ctx, &ctx->root, &path))) {
+		const struct btrfs_disk_key *at = &leaf_item(path.node[0], path.slot[0])->key;
+
+		if (at->objectid != key.objectid || at->type != key.type)
+			break;
+		ctx->leaf = path.node[0];
+		ctx->slot = path.slot[0];
+		ret = process_extent(ctx);
+		if (ret < 0)
+			return ret;
+		path.slot[0]++;
+	}
+	ctx->leaf = leaf;
+	ctx->slot = slot;
+	return ret < 0 ? ret : BM_OK;
 }

@@ -115,20 +115,13 @@ int did_create_dir(struct send_ctx *ctx, uint64_t dir)
 		if (lru_lookup(&ctx->dir_created_cache, dir, 0))
 			return 1;
 	}
-	ret = bm_search_slot(&ctx->root, &key, &path, ctx->fault);
-	if (ret < 0)
-		return ret;
-	for (;; path.slot[0]++) {
+	if (bm_search_slot(&ctx->root, &key, &path, ctx->fault) < 0)
+		return ctx->fault->code;
+	while (!(ret = next_valid_item(ctx, &ctx->root, &path))) {
+		const struct btrfs_disk_key *at = &leaf_item(path.node[0], path.slot[0])->key;
 		const struct btrfs_dir_item *entry;
-		const struct btrfs_disk_key *at;
 		uint32_t start = 0;
 
-		if (path.slot[0] >= block_header(path.node[0])->nritems) {
-			ret = bm_next_leaf(&ctx->root, &path, ctx->fault);
-			if (ret)
-				return ret < 0 ? ret : 0;
-		}
-		at = &leaf_item(path.node[0], path.slot[0])->key;
 		if (at->objectid != dir || at->type != BTRFS_DIR_INDEX_KEY)
 			return 0;
 		ret = next_dir_entry(ctx, path.node[0], path.slot[0], &start, &entry);
@@ -139,7 +132,9 @@ int did_create_dir(struct send_ctx *ctx, uint64_t dir)
 			ret = cache_dir_created(ctx, dir);
 			return ret < 0 ? ret : 1;
 		}
+		path.slot[0]++;
 	}
+	return ret < 0 ? ret : 0;
 }
 
 /* --------------------------------------------------------------------------------- inodes -- */

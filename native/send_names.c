@@ -88,38 +88,189 @@ int get_inode_gen(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino
 	return BM_OK;
 }
 
-/* Without a parent an inode of the snapshot either was created already or will be. */
-int get_cur_inode_state(struct send_ctx *ctx, uint64_t ino, uint64_t gen)
+struct inode_generations {
+	bool in_send, in_parent; /* exists there */
+	uint64_t send, parent;	 /* 0 where it does not */
+};
+
+/* The generation of an inode in one root; with links only, where such inodes count as absent. */
+static int find_generation(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino,
+			   bool *exists, uint64_t *gen)
 {
 	struct inode_info info;
-	int ret;
+	int ret = get_inode_info(ctx, root, ino, &info);
 
-	COUNT(ctx->image, get_cur_inode_state);
-	ret = get_inode_info(ctx, &ctx->root, ino, &info);
 	if (ret < 0)
 		return ret;
-	if (ret || info.generation != gen || (TOGGLE(ctx, SEND_NLINK_ZERO) && !info.nlink))
-		return send_errno(ctx, ENOENT);
-	return ino < ctx->send_progress ? INODE_DID_CREATE : INODE_WILL_CREATE;
+	*exists = !ret && (info.nlink || !TOGGLE(ctx, SEND_NLINK_ZERO));
+	*gen = *exists ? info.generation : 0;
+	return BM_OK;
+}
+
+static int inode_state(struct send_ctx *ctx, uint64_t ino, uint64_t gen,
+		       struct inode_generations *found)
+{
+	bool processed = ino < ctx->send_progress;
+
+	*found = (struct inode_generations){0};
+	COUNT(ctx->image, get_cur_inode_state);
+	if (find_generation(ctx, &ctx->root, ino, &found->in_send, &found->send) < 0)
+		return ctx->fault->code;
+	if (has_parent(ctx) &&
+	    find_generation(ctx, &ctx->parent, ino, &found->in_parent, &found->parent) < 0)
+		return ctx->fault->code;
+	if (found->in_send && found->in_parent && found->send == gen && found->parent == gen)
+		return INODE_NO_CHANGE;
+	if (found->in_send && found->send == gen)
+		return processed ? INODE_DID_CREATE : INODE_WILL_CREATE;
+	if (found->in_parent && found->parent == gen)
+		return processed ? INODE_DID_DELETE : INODE_WILL_DELETE;
+	return send_errno(ctx, ENOENT);
+}
+
+int get_cur_inode_state(struct send_ctx *ctx, uint64_t ino, uint64_t gen)
+{
+	struct inode_generations found;
+
+	return inode_state(ctx, ino, gen, &found);
 }
 
 /* 1: the receiver has the inode at this moment. */
-static int is_inode_existent(struct send_ctx *ctx, uint64_t ino, uint64_t gen)
+static int is_inode_existent(struct send_ctx *ctx, uint64_t ino, uint64_t gen,
+			     struct inode_generations *found)
 {
 	int ret;
 
 	COUNT(ctx->image, is_inode_existent);
 	if (ino == BTRFS_FIRST_FREE_OBJECTID)
 		return 1;
-	ret = get_cur_inode_state(ctx, ino, gen);
-	return ret < 0 ? ret : ret == INODE_DID_CREATE;
+	ret = inode_state(ctx, ino, gen, found);
+	if (ret < 0)
+		return ret;
+	return ret == INODE_NO_CHANGE || ret == INODE_DID_CREATE || ret == INODE_WILL_DELETE;
 }
 
-/* A name can only have been overwritten where there is a parent snapshot. */
-int did_overwrite_ref(struct send_ctx *ctx)
+/*
+ * Whether a directory is, in one root, the one that is meant. Before commit 498581f33c9e (in v6.3)
+ * its generation was searched once more.
+ */
+static int is_same_dir(struct send_ctx *ctx, const struct bm_root *root, const struct dir_ref *in,
+		       uint64_t gen)
 {
+	struct inode_info info;
+	int ret;
+
+	if (in->dir == BTRFS_FIRST_FREE_OBJECTID)
+		return 1;
+	if (TOGGLE(ctx, SEND_OVERWRITE_GEN_ONCE))
+		return gen == in->dir_gen;
+	COUNT(ctx->image, get_inode_gen);
+	ret = get_inode_info(ctx, root, in->dir, &info);
+	if (ret)
+		return ret < 0 ? ret : 0;
+	return info.generation == in->dir_gen;
+}
+
+/* The inode that an entry of a directory leads to; 1: there is no such entry, or a subvolume. */
+static int lookup_dir_item_inode(struct send_ctx *ctx, const struct bm_root *root, uint64_t dir,
+				 const char *name, size_t size, uint64_t *ino)
+{
+	struct bm_key key = {.objectid = dir,
+			     .type = BTRFS_DIR_ITEM_KEY,
+			     .offset = bm_crc32c(0xfffffffe, name, size)};
+	const struct btrfs_dir_item *entry;
+	int ret;
+
+	COUNT(ctx->image, btrfs_lookup_dir_item);
+	ret = lookup_name(ctx, root, &key, name, size, &entry);
+	if (ret < 0)
+		return ret;
+	if (!entry || entry->location.type == BTRFS_ROOT_ITEM_KEY)
+		return 1;
+	*ino = entry->location.objectid;
+	return BM_OK;
+}
+
+int will_overwrite_ref(struct send_ctx *ctx, const struct dir_ref *in, const char *name,
+		       size_t size, struct overwritten *who)
+{
+	struct inode_generations found = {0};
+	struct inode_info info;
+	uint64_t other;
+	int ret;
+
+	COUNT(ctx->image, will_overwrite_ref);
+	if (!has_parent(ctx))
+		return 0;
+	ret = is_inode_existent(ctx, in->dir, in->dir_gen, &found);
+	if (ret <= 0)
+		return ret;
+	ret = is_same_dir(ctx, &ctx->parent, in, found.parent);
+	if (ret <= 0)
+		return ret;
+	ret = lookup_dir_item_inode(ctx, &ctx->parent, in->dir, name, size, &other);
+	if (ret)
+		return ret < 0 ? ret : 0;
+	/* what was processed before has left the name already */
+	if (other <= ctx->send_progress && !get_waiting_dir_move(ctx, other))
+		return 0;
+	ret = get_inode_info(ctx, &ctx->parent, other, &info);
+	if (ret)
+		return ret < 0 ? ret : send_errno(ctx, ENOENT);
+	*who = (struct overwritten){.ino = other, .gen = info.generation, .mode = info.mode};
+	return 1;
+}
+
+int did_overwrite_ref(struct send_ctx *ctx, const struct dir_ref *in, uint64_t ino, uint64_t gen,
+		      const char *name, size_t size)
+{
+	bool late = TOGGLE(ctx, SEND_OVERWRITE_GEN_LATE);
+	struct inode_generations found = {0};
+	uint64_t other, other_gen = 0;
+	int ret;
+
 	COUNT(ctx->image, did_overwrite_ref);
-	return 0;
+	if (!has_parent(ctx))
+		return 0;
+	ret = is_inode_existent(ctx, in->dir, in->dir_gen, &found);
+	if (ret <= 0)
+		return ret;
+	ret = is_same_dir(ctx, &ctx->root, in, found.send);
+	if (ret <= 0)
+		return ret;
+	ret = lookup_dir_item_inode(ctx, &ctx->root, in->dir, name, size, &other);
+	if (ret)
+		return ret < 0 ? ret : 0;
+	/* commit cb689481947a (in v6.3): the generation only where it decides */
+	if (!late || other == ino) {
+		if (get_inode_gen(ctx, &ctx->root, other, &other_gen) < 0)
+			return ctx->fault->code;
+		if (other == ino && other_gen == gen)
+			return 0;
+	}
+	if (other < ctx->send_progress)
+		return 1;
+	/* the current inode may be the one that took the name */
+	if (ino == ctx->cur_ino || other != ctx->cur_ino)
+		return 0;
+	if (!other_gen && get_inode_gen(ctx, &ctx->root, other, &other_gen) < 0)
+		return ctx->fault->code;
+	return other_gen == ctx->cur_inode_gen;
+}
+
+int did_overwrite_first_ref(struct send_ctx *ctx, uint64_t ino, uint64_t gen)
+{
+	struct fs_path name;
+	struct dir_ref in;
+	int ret;
+
+	if (!has_parent(ctx))
+		return 0;
+	name.size = 0;
+	ret = get_first_ref(ctx, &ctx->parent, ino, &in.dir, &in.dir_gen, &name);
+	if (ret)
+		return ret < 0 ? ret : send_errno(ctx, ENOENT);
+	return did_overwrite_ref(ctx, &in, ino, gen, name.text, name.size);
 }
 
 int next_dir_entry(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, uint32_t *at,
@@ -143,15 +294,15 @@ int next_dir_entry(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, uin
 	return 1;
 }
 
-int lookup_name(struct send_ctx *ctx, const struct bm_key *key, const char *name, size_t size,
-		const struct btrfs_dir_item **entry)
+int lookup_name(struct send_ctx *ctx, const struct bm_root *root, const struct bm_key *key,
+		const char *name, size_t size, const struct btrfs_dir_item **entry)
 {
 	struct bm_path path = send_path(ctx);
 	uint32_t at = 0;
 	int ret;
 
 	*entry = NULL;
-	ret = bm_search_slot(&ctx->root, key, &path, ctx->fault);
+	ret = bm_search_slot(root, key, &path, ctx->fault);
 	if (ret)
 		return ret < 0 ? ret : BM_OK;
 	while ((ret = next_dir_entry(ctx, path.node[0], path.slot[0], &at, entry)) > 0)
@@ -161,12 +312,65 @@ int lookup_name(struct send_ctx *ctx, const struct bm_key *key, const char *name
 	return ret;
 }
 
+int next_ref_name(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, uint32_t *at,
+		  struct ref_name *ref)
+{
+	const struct btrfs_item *item = leaf_item(leaf, slot);
+	const uint8_t *data = item_data(leaf, slot) + *at;
+	uint32_t left = item->size - *at, head;
+
+	if (*at >= item->size)
+		return 0;
+	head = item->key.type == BTRFS_INODE_REF_KEY ? sizeof(struct btrfs_inode_ref)
+						     : sizeof(struct btrfs_inode_extref);
+	if (left < head)
+		return send_bad_item(ctx, BM_BAD_ITEM_SIZE, leaf, slot, item->size, *at + head);
+	if (item->key.type == BTRFS_INODE_REF_KEY) {
+		ref->dir = item->key.offset;
+		ref->size = ((const struct btrfs_inode_ref *)data)->name_len;
+	} else {
+		ref->dir = ((const struct btrfs_inode_extref *)data)->parent_objectid;
+		ref->size = ((const struct btrfs_inode_extref *)data)->name_len;
+	}
+	if (left - head < ref->size)
+		return send_bad_item(ctx, BM_BAD_ITEM_SIZE, leaf, slot, item->size,
+				     *at + head + ref->size);
+	ref->name = (const char *)data + head;
+	*at += head + (uint32_t)ref->size;
+	return 1;
+}
+
+int next_valid_item(struct send_ctx *ctx, const struct bm_root *root, struct bm_path *path)
+{
+	COUNT(ctx->image, btrfs_get_next_valid_item);
+	if (path->slot[0] < block_header(path->node[0])->nritems)
+		return 0;
+	return bm_next_leaf(root, path, ctx->fault);
+}
+
+/* 1: an entry of the top directory has the name, in the snapshot or in its parent. */
+static int is_name_taken(struct send_ctx *ctx, const char *name, size_t size)
+{
+	const struct bm_root *roots[] = {&ctx->root, has_parent(ctx) ? &ctx->parent : NULL};
+	struct bm_key key = {.objectid = BTRFS_FIRST_FREE_OBJECTID,
+			     .type = BTRFS_DIR_ITEM_KEY,
+			     .offset = bm_crc32c(0xfffffffe, name, size)};
+
+	for (int i = 0; i < 2 && roots[i]; i++) {
+		const struct btrfs_dir_item *entry;
+
+		COUNT(ctx->image, btrfs_lookup_dir_item);
+		if (lookup_name(ctx, roots[i], &key, name, size, &entry) < 0)
+			return ctx->fault->code;
+		if (entry)
+			return 1;
+	}
+	return 0;
+}
+
 int gen_unique_name(struct send_ctx *ctx, uint64_t ino, uint64_t gen, struct fs_path *dest)
 {
 	for (uint64_t i = 0;; i++) {
-		const struct btrfs_dir_item *entry;
-		struct bm_key key = {.objectid = BTRFS_FIRST_FREE_OBJECTID,
-				     .type = BTRFS_DIR_ITEM_KEY};
 		char name[72];
 		size_t size;
 		int ret;
@@ -174,53 +378,62 @@ int gen_unique_name(struct send_ctx *ctx, uint64_t ino, uint64_t gen, struct fs_
 		size =
 		    (size_t)snprintf(name, sizeof(name), "o%llu-%llu-%llu", (unsigned long long)ino,
 				     (unsigned long long)gen, (unsigned long long)i);
-		key.offset = bm_crc32c(0xfffffffe, name, size);
-		COUNT(ctx->image, btrfs_lookup_dir_item);
-		ret = lookup_name(ctx, &key, name, size, &entry);
-		if (ret < 0)
-			return ret;
-		if (!entry)
-			return fs_path_add(ctx, dest, name, size);
+		ret = is_name_taken(ctx, name, size);
+		if (ret <= 0)
+			return ret < 0 ? ret : fs_path_add(ctx, dest, name, size);
 	}
 }
 
-/* The first name of an inode, in the order of its keys and in the order of the item. */
-static int get_first_ref(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino,
-			 uint64_t *dir, struct fs_path *name)
+/* get_first_ref() without the generation of the directory. 1: the inode has no name. */
+static int find_first_ref(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino,
+			  uint64_t *dir, struct fs_path *name)
 {
 	struct bm_key key = {.objectid = ino, .type = BTRFS_INODE_REF_KEY};
 	struct bm_path path = send_path(ctx);
 	const struct btrfs_item *item;
-	const uint8_t *data;
-	size_t head, size;
+	struct ref_name ref;
+	uint32_t at = 0;
 	int ret;
 
 	ret = bm_search_slot_for_read(root, &key, 1, &path, ctx->fault);
-	if (ret < 0)
+	if (ret)
 		return ret;
-	item = ret ? NULL : leaf_item(path.node[0], path.slot[0]);
-	if (!item || item->key.objectid != ino ||
+	item = leaf_item(path.node[0], path.slot[0]);
+	if (item->key.objectid != ino ||
 	    (item->key.type != BTRFS_INODE_REF_KEY && item->key.type != BTRFS_INODE_EXTREF_KEY))
-		return send_errno(ctx, ENOENT);
-	data = item_data(path.node[0], path.slot[0]);
-	head = item->key.type == BTRFS_INODE_REF_KEY ? sizeof(struct btrfs_inode_ref)
-						     : sizeof(struct btrfs_inode_extref);
-	if (item->size < head)
-		return send_bad_item(ctx, BM_BAD_ITEM_SIZE, path.node[0], path.slot[0], item->size,
-				     head);
-	if (item->key.type == BTRFS_INODE_REF_KEY) {
-		*dir = item->key.offset;
-		size = ((const struct btrfs_inode_ref *)(const void *)data)->name_len;
-	} else {
-		const struct btrfs_inode_extref *ref = (const void *)data;
+		return 1;
+	ret = next_ref_name(ctx, path.node[0], path.slot[0], &at, &ref);
+	if (ret <= 0)
+		return ret < 0 ? ret
+			       : send_bad_item(ctx, BM_BAD_ITEM_SIZE, path.node[0], path.slot[0], 0,
+					       sizeof(struct btrfs_inode_ref));
+	*dir = ref.dir;
+	return fs_path_add(ctx, name, ref.name, ref.size);
+}
 
-		*dir = ref->parent_objectid;
-		size = ref->name_len;
-	}
-	if (item->size - head < size)
-		return send_bad_item(ctx, BM_BAD_ITEM_SIZE, path.node[0], path.slot[0], item->size,
-				     head + size);
-	return fs_path_add(ctx, name, (const char *)data + head, size);
+int get_first_ref(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino, uint64_t *dir,
+		  uint64_t *dir_gen, struct fs_path *name)
+{
+	int ret;
+
+	COUNT(ctx->image, get_first_ref);
+	ret = find_first_ref(ctx, root, ino, dir, name);
+	if (ret || !dir_gen)
+		return ret;
+	return get_inode_gen(ctx, root, *dir, dir_gen);
+}
+
+int is_first_ref(struct send_ctx *ctx, uint64_t ino, uint64_t dir, const char *name, size_t size)
+{
+	struct fs_path first;
+	uint64_t first_dir;
+	int ret;
+
+	first.size = 0;
+	ret = get_first_ref(ctx, &ctx->parent, ino, &first_dir, NULL, &first);
+	if (ret)
+		return ret < 0 ? ret : send_errno(ctx, ENOENT);
+	return first_dir == dir && first.size == size && !memcmp(first.text, name, size);
 }
 
 /* The path of an inode in a root that is not being sent, by first names. */
@@ -238,11 +451,11 @@ int get_inode_path(struct send_ctx *ctx, const struct bm_root *root, uint64_t in
 			return bm_fail(ctx->fault, (struct bm_fault){.code = BM_LOOP,
 								     .tree = root->objectid,
 								     .found = ino});
-		ret = get_first_ref(ctx, root, ino, &ino, &name);
-		if (!ret)
-			ret = fs_path_prepend(ctx, dest, &name);
+		ret = find_first_ref(ctx, root, ino, &ino, &name);
 		if (ret)
-			return ret;
+			return ret < 0 ? ret : send_errno(ctx, ENOENT);
+		if (fs_path_prepend(ctx, dest, &name) < 0)
+			return ctx->fault->code;
 	}
 	return BM_OK;
 }
@@ -279,13 +492,26 @@ static int name_cache_store(struct send_ctx *ctx, uint64_t ino, uint64_t gen, ui
 	return BM_OK;
 }
 
+void name_cache_drop(struct send_ctx *ctx, uint64_t ino, uint64_t gen)
+{
+	struct lru_entry *entry;
+
+	COUNT(ctx->image, name_cache_search);
+	if (TOGGLE(ctx, SEND_NAME_CACHE_LRU))
+		COUNT(ctx->image, btrfs_lru_cache_lookup);
+	entry = lru_lookup(&ctx->name_cache, ino, gen);
+	if (entry)
+		lru_remove(&ctx->name_cache, entry);
+}
+
 /*
  * __get_cur_name_and_parent(): the name that the receiver has for an inode now. 1: it is an orphan
  * name, which stands at the top; 0: a name in the directory *parent_ino.
  */
-static int get_cur_name_and_parent(struct send_ctx *ctx, uint64_t ino, uint64_t gen,
-				   uint64_t *parent_ino, uint64_t *parent_gen, struct fs_path *name)
+int get_cur_name_and_parent(struct send_ctx *ctx, uint64_t ino, uint64_t gen, uint64_t *parent_ino,
+			    uint64_t *parent_gen, struct fs_path *name)
 {
+	struct inode_generations found;
 	struct name_entry *entry;
 	bool is_orphan;
 	int ret;
@@ -305,22 +531,33 @@ static int get_cur_name_and_parent(struct send_ctx *ctx, uint64_t ino, uint64_t 
 		ret = fs_path_add(ctx, name, entry->name, entry->size);
 		return ret < 0 ? ret : entry->is_orphan;
 	}
-	ret = is_inode_existent(ctx, ino, gen);
+	ret = is_inode_existent(ctx, ino, gen, &found);
 	if (ret < 0)
 		return ret;
 	is_orphan = !ret;
-	if (is_orphan) {
-		ret = gen_unique_name(ctx, ino, gen, name);
-	} else {
-		COUNT(ctx->image, get_first_ref);
-		ret = get_first_ref(ctx, &ctx->root, ino, parent_ino, name);
-		if (!ret)
-			ret = get_inode_gen(ctx, &ctx->root, *parent_ino, parent_gen);
-		if (!ret)
-			ret = did_overwrite_ref(ctx);
+	if (ret) {
+		/* what is still to come has the name that the parent snapshot gave it */
+		const struct bm_root *root = ino < ctx->send_progress ? &ctx->root : &ctx->parent;
+		struct dir_ref in;
+
+		if (!root->image)
+			return send_errno(ctx, ENOENT);
+		ret = get_first_ref(ctx, root, ino, parent_ino, parent_gen, name);
+		if (ret)
+			return ret < 0 ? ret : send_errno(ctx, ENOENT);
+		in = (struct dir_ref){.dir = *parent_ino, .dir_gen = *parent_gen};
+		ret = did_overwrite_ref(ctx, &in, ino, gen, name->text, name->size);
+		if (ret < 0)
+			return ret;
+		is_orphan = ret;
 	}
-	if (!ret)
-		ret = name_cache_store(ctx, ino, gen, *parent_ino, *parent_gen, is_orphan, name);
+	if (is_orphan) {
+		name->size = 0;
+		ret = gen_unique_name(ctx, ino, gen, name);
+		if (ret < 0)
+			return ret;
+	}
+	ret = name_cache_store(ctx, ino, gen, *parent_ino, *parent_gen, is_orphan, name);
 	return ret < 0 ? ret : is_orphan;
 }
 
@@ -329,10 +566,43 @@ static bool is_cur_inode(const struct send_ctx *ctx, uint64_t ino, uint64_t gen)
 	return ino == ctx->cur_ino && gen == ctx->cur_inode_gen;
 }
 
+/*
+ * The name of an inode now, and in (*ino, *gen) its directory. 1: the name is an orphan name, so
+ * the path starts with it.
+ */
+static int get_cur_component(struct send_ctx *ctx, uint64_t *ino, uint64_t *gen,
+			     struct fs_path *name)
+{
+	uint64_t parent_ino = 0, parent_gen = 0;
+	const struct waiting_dir_move *waiting;
+	int ret;
+
+	name->size = 0;
+	/* is_waiting_for_rm() */
+	if (get_orphan_dir_info(ctx, *ino, *gen)) {
+		ret = gen_unique_name(ctx, *ino, *gen, name);
+		return ret < 0 ? ret : 1;
+	}
+	waiting = get_waiting_dir_move(ctx, *ino);
+	if (waiting && waiting->orphanized) {
+		ret = gen_unique_name(ctx, *ino, *gen, name);
+		return ret < 0 ? ret : 1;
+	}
+	if (waiting) {
+		ret = get_first_ref(ctx, &ctx->parent, *ino, &parent_ino, &parent_gen, name);
+		if (ret > 0)
+			ret = send_errno(ctx, ENOENT);
+	} else {
+		ret = get_cur_name_and_parent(ctx, *ino, *gen, &parent_ino, &parent_gen, name);
+	}
+	*ino = parent_ino;
+	*gen = parent_gen;
+	return ret;
+}
+
 int get_cur_path(struct send_ctx *ctx, uint64_t ino, uint64_t gen, struct fs_path *dest)
 {
 	bool remember = TOGGLE(ctx, SEND_CUR_INODE_PATH) && is_cur_inode(ctx, ino, gen);
-	uint64_t parent_ino = 0, parent_gen = 0;
 	struct fs_path name;
 	int ret = 0;
 
@@ -343,20 +613,14 @@ int get_cur_path(struct send_ctx *ctx, uint64_t ino, uint64_t gen, struct fs_pat
 		return BM_OK;
 	}
 	dest->size = 0;
-	for (int depth = 0; !ret && ino != BTRFS_FIRST_FREE_OBJECTID; depth++) {
+	for (int depth = 0; ret != 1 && ino != BTRFS_FIRST_FREE_OBJECTID; depth++) {
 		if (depth > PATH_LIMIT / 2)
 			return bm_fail(ctx->fault, (struct bm_fault){.code = BM_LOOP,
 								     .tree = ctx->root.objectid,
 								     .found = ino});
-		name.size = 0;
-		/* is_waiting_for_rm() and the waiting moves: there are none without a parent */
-		COUNT(ctx->image, get_orphan_dir_info);
-		COUNT(ctx->image, get_waiting_dir_move);
-		ret = get_cur_name_and_parent(ctx, ino, gen, &parent_ino, &parent_gen, &name);
+		ret = get_cur_component(ctx, &ino, &gen, &name);
 		if (ret < 0 || fs_path_prepend(ctx, dest, &name) < 0)
 			return ctx->fault->code;
-		ino = parent_ino;
-		gen = parent_gen;
 	}
 	if (remember && dest != &ctx->cur_inode_path)
 		fs_path_copy(&ctx->cur_inode_path, dest);

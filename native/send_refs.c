@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Names: recorded while the items of an inode go by, made when they are complete.
+ * Names: recorded while the items of an inode go by, made and unmade when they are complete.
  *
- * The first name is a rename from the orphan name, the others are links. A parent directory that
- * the receiver does not have yet, because its number is higher, is created first.
+ * A new inode's first name is a rename from the orphan name, further ones are links. A parent
+ * directory that the receiver does not have yet, because its number is higher, is created first.
+ * Where an inode that is still to be processed has the name in the parent snapshot, that one is
+ * moved out of the way: to its orphan name if it was its first name, otherwise by an unlink.
  */
 #include "send.h"
 
@@ -11,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int send_two_paths(struct send_ctx *ctx, int cmd, const struct fs_path *path, int attribute,
-			  const struct fs_path *other)
+int send_two_paths(struct send_ctx *ctx, int cmd, const struct fs_path *path, int attribute,
+		   const struct fs_path *other)
 {
 	if (begin_cmd(ctx, cmd) < 0 || tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
 	    tlv_put_path(ctx, attribute, other) < 0)
@@ -20,80 +22,376 @@ static int send_two_paths(struct send_ctx *ctx, int cmd, const struct fs_path *p
 	return send_cmd(ctx);
 }
 
-static int record_new_ref(struct send_ctx *ctx, uint64_t dir, const char *name, size_t size)
+int send_path_only(struct send_ctx *ctx, int cmd, const struct fs_path *path)
 {
-	struct recorded_ref *refs;
+	if (begin_cmd(ctx, cmd) < 0 || tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0)
+		return ctx->fault->code;
+	return send_cmd(ctx);
+}
+
+/* ------------------------------------------------------------------------------- recording -- */
+
+/* Room for one more element of `size` bytes; the array, or NULL. */
+static void *grow(struct send_ctx *ctx, void *rows, size_t count, size_t *capacity, size_t size)
+{
+	size_t larger = *capacity ? 2 * *capacity : 4;
+	void *moved;
+
+	if (count < *capacity)
+		return rows;
+	moved = realloc(rows, larger * size);
+	if (moved)
+		*capacity = larger;
+	else
+		bm_fail(ctx->fault, (struct bm_fault){.code = BM_NOMEM});
+	return moved;
+}
+
+int add_dir_ref(struct send_ctx *ctx, struct dir_refs *refs, const struct dir_ref *ref)
+{
+	struct dir_ref *rows =
+	    grow(ctx, refs->rows, refs->count, &refs->capacity, sizeof(*refs->rows));
+
+	if (!rows)
+		return BM_NOMEM;
+	refs->rows = rows;
+	refs->rows[refs->count++] = *ref;
+	return BM_OK;
+}
+
+static const char *ref_name(const struct recorded_ref *ref)
+{
+	return ref->path + ref->path_size - ref->name_size;
+}
+
+void free_recorded_refs(struct recorded_refs *refs)
+{
+	while (refs->count)
+		free(refs->rows[--refs->count].path);
+	free(refs->rows);
+	*refs = (struct recorded_refs){0};
+}
+
+/* Give a recorded name the path that its directory has now. */
+static int set_ref_path(struct send_ctx *ctx, struct recorded_ref *ref, const char *name,
+			size_t size)
+{
 	struct fs_path path;
-	uint64_t gen;
 	char *copy;
 
-	if (get_inode_gen(ctx, &ctx->root, dir, &gen) < 0)
-		return ctx->fault->code;
-	if (ctx->new_ref_count == ctx->new_ref_capacity) {
-		size_t capacity = ctx->new_ref_capacity ? 2 * ctx->new_ref_capacity : 4;
-
-		refs = realloc(ctx->new_refs, capacity * sizeof(*refs));
-		if (!refs)
-			return bm_fail(ctx->fault, (struct bm_fault){.code = BM_NOMEM});
-		ctx->new_refs = refs;
-		ctx->new_ref_capacity = capacity;
-	}
-	if (get_cur_path(ctx, dir, gen, &path) < 0 || fs_path_add(ctx, &path, name, size) < 0)
+	if (get_cur_path(ctx, ref->in.dir, ref->in.dir_gen, &path) < 0 ||
+	    fs_path_add(ctx, &path, name, size) < 0)
 		return ctx->fault->code;
 	/* an inode can have many names, so each takes no more than its length */
 	copy = malloc(path.size + 1);
 	if (!copy)
 		return bm_fail(ctx->fault, (struct bm_fault){.code = BM_NOMEM});
 	memcpy(copy, path.text, path.size);
-	ctx->new_refs[ctx->new_ref_count++] =
-	    (struct recorded_ref){.dir = dir, .dir_gen = gen, .path_size = path.size, .path = copy};
+	free(ref->path);
+	ref->path = copy;
+	ref->path_size = path.size;
+	ref->name_size = size;
 	return BM_OK;
 }
 
-void free_recorded_refs(struct send_ctx *ctx)
+/* refresh_ref_path(), update_ref_path(): an ancestor may have got its orphan name meanwhile. */
+static int update_ref_path(struct send_ctx *ctx, struct recorded_ref *ref)
 {
-	while (ctx->new_ref_count)
-		free(ctx->new_refs[--ctx->new_ref_count].path);
+	struct fs_path name = {.size = ref->name_size};
+
+	memcpy(name.text, ref_name(ref), name.size);
+	return set_ref_path(ctx, ref, name.text, name.size);
 }
 
-/* Record every name of an INODE_REF or INODE_EXTREF item (iterate_inode_ref()). */
+static int record_ref(struct send_ctx *ctx, struct recorded_refs *refs, const struct dir_ref *in,
+		      const char *name, size_t size)
+{
+	struct recorded_ref *rows =
+	    grow(ctx, refs->rows, refs->count, &refs->capacity, sizeof(*refs->rows));
+
+	if (!rows)
+		return BM_NOMEM;
+	refs->rows = rows;
+	rows[refs->count] = (struct recorded_ref){.in = *in};
+	if (set_ref_path(ctx, &rows[refs->count], name, size) < 0)
+		return ctx->fault->code;
+	refs->count++;
+	return BM_OK;
+}
+
+/* Take an equal name out of `refs`; whether there was one. */
+static bool cancel_ref(struct recorded_refs *refs, const struct dir_ref *in, const char *name,
+		       size_t size)
+{
+	for (size_t i = 0; i < refs->count; i++) {
+		struct recorded_ref *ref = &refs->rows[i];
+
+		if (ref->in.dir != in->dir || ref->in.dir_gen != in->dir_gen ||
+		    ref->name_size != size || memcmp(ref_name(ref), name, size) != 0)
+			continue;
+		free(ref->path);
+		memmove(ref, ref + 1, (--refs->count - i) * sizeof(*ref));
+		return true;
+	}
+	return false;
+}
+
+/*
+ * Before commit 3aa5bd367fa5 (in v6.0): whether the item on the other side has an equal name, of
+ * the same generation of the directory.
+ */
+static int find_iref(struct send_ctx *ctx, const struct bm_root *root, const uint8_t *leaf,
+		     uint32_t slot, const struct dir_ref *in, const char *name, size_t size)
+{
+	struct ref_name other;
+	uint32_t at = 0;
+	uint64_t gen;
+	int ret;
+
+	while ((ret = next_ref_name(ctx, leaf, slot, &at, &other)) > 0) {
+		if (other.dir != in->dir || other.size != size || memcmp(other.name, name, size))
+			continue;
+		if (get_inode_gen(ctx, root, other.dir, &gen) < 0)
+			return ctx->fault->code;
+		if (gen == in->dir_gen)
+			return 1;
+	}
+	return ret;
+}
+
+/*
+ * Record the names of an item of the snapshot (`is_new`) or of its parent. A name that both have is
+ * no change: since v6.0 it cancels one that was recorded for the other side; before, only the two
+ * items of a BM_CHANGE_CHANGED were compared.
+ */
+static int record_item(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, bool is_new,
+		       bool other_side)
+{
+	const struct bm_root *root = is_new ? &ctx->root : &ctx->parent;
+	struct recorded_refs *refs = is_new ? &ctx->new_refs : &ctx->deleted_refs;
+	struct ref_name ref;
+	uint32_t at = 0;
+	int ret;
+
+	while ((ret = next_ref_name(ctx, leaf, slot, &at, &ref)) > 0) {
+		struct dir_ref in = {.dir = ref.dir};
+		uint64_t gen;
+
+		if (get_inode_gen(ctx, root, ref.dir, &gen) < 0)
+			return ctx->fault->code;
+		in.dir_gen = gen;
+		if (TOGGLE(ctx, SEND_REFS_RBTREE)) {
+			if (cancel_ref(is_new ? &ctx->deleted_refs : &ctx->new_refs, &in, ref.name,
+				       ref.size))
+				continue;
+		} else if (other_side) {
+			ret = find_iref(ctx, is_new ? &ctx->parent : &ctx->root,
+					is_new ? ctx->right_leaf : ctx->leaf,
+					is_new ? ctx->right_slot : ctx->slot, &in, ref.name,
+					ref.size);
+			if (ret < 0)
+				return ret;
+			if (ret)
+				continue;
+			/* record_ref() of these kernels searches it once more */
+			if (get_inode_gen(ctx, root, ref.dir, &gen) < 0)
+				return ctx->fault->code;
+		}
+		if (record_ref(ctx, refs, &in, ref.name, ref.size) < 0)
+			return ctx->fault->code;
+	}
+	return ret;
+}
+
 int changed_ref(struct send_ctx *ctx)
 {
-	const uint8_t *data = item_data(ctx->leaf, ctx->slot);
-	size_t size = leaf_item(ctx->leaf, ctx->slot)->size, at = 0, name_size, head;
+	bool changed = ctx->result == BM_CHANGE_CHANGED;
 
-	if (ctx->cur_ino == BTRFS_FIRST_FREE_OBJECTID)
+	if (ctx->cur_inode_new_gen || ctx->cur_ino == BTRFS_FIRST_FREE_OBJECTID)
 		return BM_OK;
-	while (at < size) {
-		uint64_t dir = ctx->key.offset;
-
-		head = ctx->key.type == BTRFS_INODE_REF_KEY ? sizeof(struct btrfs_inode_ref)
-							    : sizeof(struct btrfs_inode_extref);
-		if (size - at < head)
-			return send_bad_item(ctx, BM_BAD_ITEM_SIZE, ctx->leaf, ctx->slot, size,
-					     at + head);
-		if (ctx->key.type == BTRFS_INODE_REF_KEY) {
-			name_size = ((const struct btrfs_inode_ref *)(data + at))->name_len;
-		} else {
-			const struct btrfs_inode_extref *ref = (const void *)(data + at);
-
-			name_size = ref->name_len;
-			dir = ref->parent_objectid;
-		}
-		if (size - at - head < name_size)
-			return send_bad_item(ctx, BM_BAD_ITEM_SIZE, ctx->leaf, ctx->slot, size,
-					     at + head + name_size);
-		if (record_new_ref(ctx, dir, (const char *)data + at + head, name_size) < 0)
-			return ctx->fault->code;
-		at += head + name_size;
-	}
+	if (ctx->result != BM_CHANGE_DELETED &&
+	    record_item(ctx, ctx->leaf, ctx->slot, true, changed) < 0)
+		return ctx->fault->code;
+	if (ctx->result != BM_CHANGE_NEW &&
+	    record_item(ctx, ctx->right_leaf, ctx->right_slot, false, changed) < 0)
+		return ctx->fault->code;
 	return BM_OK;
 }
 
-static bool earlier_ref_has_dir(const struct send_ctx *ctx, size_t index)
+static int dir_changed(struct send_ctx *ctx, uint64_t dir)
+{
+	uint64_t new_gen, old_gen;
+
+	if (get_inode_gen(ctx, &ctx->root, dir, &new_gen) < 0 ||
+	    get_inode_gen(ctx, &ctx->parent, dir, &old_gen) < 0)
+		return ctx->fault->code;
+	return new_gen != old_gen;
+}
+
+int compare_refs(struct send_ctx *ctx)
+{
+	struct ref_name ref;
+	uint64_t last = 0;
+	uint32_t at = 0;
+	int ret;
+
+	if (ctx->key.type == BTRFS_INODE_REF_KEY)
+		return dir_changed(ctx, ctx->key.offset);
+	while ((ret = next_ref_name(ctx, ctx->leaf, ctx->slot, &at, &ref)) > 0) {
+		if (ref.dir == last)
+			continue;
+		ret = dir_changed(ctx, ref.dir);
+		if (ret)
+			return ret;
+		last = ref.dir;
+	}
+	return ret;
+}
+
+int process_all_refs(struct send_ctx *ctx, enum bm_change change)
+{
+	const struct bm_root *root = change == BM_CHANGE_NEW ? &ctx->root : &ctx->parent;
+	struct bm_key key = {.objectid = ctx->key.objectid, .type = BTRFS_INODE_REF_KEY};
+	struct bm_path path = send_path(ctx);
+	bool pending_move = false;
+	int ret;
+
+	if (bm_search_slot(root, &key, &path, ctx->fault) < 0)
+		return ctx->fault->code;
+	while (!(ret = next_valid_item(ctx, root, &path))) {
+		const struct btrfs_disk_key *at = &leaf_item(path.node[0], path.slot[0])->key;
+
+		if (at->objectid != key.objectid ||
+		    (at->type != BTRFS_INODE_REF_KEY && at->type != BTRFS_INODE_EXTREF_KEY))
+			break;
+		ret = record_item(ctx, path.node[0], path.slot[0], change == BM_CHANGE_NEW, false);
+		if (ret < 0)
+			return ret;
+		path.slot[0]++;
+	}
+	/* the inode is created again, so nothing has to wait */
+	return ret < 0 ? ret : process_recorded_refs(ctx, &pending_move);
+}
+
+/* btrfs_unlink_all_paths(): before v6.1 an inode without links lost every name it had. */
+int unlink_all_paths(struct send_ctx *ctx)
+{
+	struct bm_key key = {.objectid = ctx->cur_ino, .type = BTRFS_INODE_REF_KEY};
+	struct bm_path path = send_path(ctx);
+	int ret;
+
+	ret = bm_search_slot(&ctx->parent, &key, &path, ctx->fault);
+	while (ret >= 0 && !(ret = next_valid_item(ctx, &ctx->parent, &path))) {
+		const struct btrfs_disk_key *at = &leaf_item(path.node[0], path.slot[0])->key;
+		struct ref_name ref;
+		uint32_t start = 0;
+
+		if (at->objectid != key.objectid ||
+		    (at->type != BTRFS_INODE_REF_KEY && at->type != BTRFS_INODE_EXTREF_KEY))
+			break;
+		while ((ret = next_ref_name(ctx, path.node[0], path.slot[0], &start, &ref)) > 0) {
+			struct fs_path directory;
+
+			ret = get_inode_path(ctx, &ctx->parent, ref.dir, &directory);
+			if (!ret)
+				ret = fs_path_add(ctx, &directory, ref.name, ref.size);
+			if (!ret)
+				ret = send_path_only(ctx, BTRFS_SEND_C_UNLINK, &directory);
+			if (ret < 0)
+				break;
+		}
+		path.slot[0]++;
+	}
+	return ret < 0 ? ret : BM_OK;
+}
+
+/* ------------------------------------------------------------------------------ processing -- */
+
+/* What process_recorded_refs() finds out on its way. */
+struct progress {
+	struct fs_path valid_path; /* under which the receiver has the inode */
+	struct dir_refs check_dirs;
+	bool is_orphan, can_rename, orphanized_dir, orphanized_ancestor;
+	bool *pending_move;
+};
+
+static void ref_path(const struct recorded_ref *ref, struct fs_path *path)
+{
+	memcpy(path->text, ref->path, ref->path_size);
+	path->size = ref->path_size;
+}
+
+/* orphanize_inode(): to its orphan name. */
+static int orphanize_inode(struct send_ctx *ctx, uint64_t ino, uint64_t gen,
+			   const struct fs_path *path)
+{
+	struct fs_path orphan;
+
+	orphan.size = 0;
+	if (gen_unique_name(ctx, ino, gen, &orphan) < 0 ||
+	    send_two_paths(ctx, BTRFS_SEND_C_RENAME, path, BTRFS_SEND_A_PATH_TO, &orphan) < 0)
+		return ctx->fault->code;
+	if (ino == ctx->cur_ino && gen == ctx->cur_inode_gen && TOGGLE(ctx, SEND_CUR_INODE_PATH))
+		fs_path_copy(&ctx->cur_inode_path, &orphan);
+	return BM_OK;
+}
+
+/* Move the inode away that has its first name at `path`. */
+static int orphanize_overwritten(struct send_ctx *ctx, struct progress *p,
+				 const struct fs_path *path, const struct overwritten *who)
+{
+	struct waiting_dir_move *waiting;
+	int ret;
+
+	if (orphanize_inode(ctx, who->ino, who->gen, path) < 0)
+		return ctx->fault->code;
+	if (is_type(who->mode, MODE_DIR))
+		p->orphanized_dir = true;
+	/* its own rename, if it waits for one, starts from the orphan name now */
+	waiting = get_waiting_dir_move(ctx, who->ino);
+	/* commit 8c139e1d7806 (in v6.3): one descent instead of two */
+	if (waiting && !TOGGLE(ctx, SEND_WAITING_ONCE))
+		waiting = get_waiting_dir_move(ctx, who->ino);
+	if (waiting)
+		waiting->orphanized = true;
+	name_cache_drop(ctx, who->ino, who->gen);
+	ret = is_ancestor(ctx, who->ino, who->gen, ctx->cur_ino);
+	if (ret > 0) {
+		p->orphanized_ancestor = true;
+		ctx->cur_inode_path.size = 0;
+		ret = get_cur_path(ctx, ctx->cur_ino, ctx->cur_inode_gen, &p->valid_path);
+	}
+	return ret;
+}
+
+/* Make sure that no inode still to be processed has the name. */
+static int clear_name(struct send_ctx *ctx, struct progress *p, struct recorded_ref *ref)
+{
+	struct overwritten who;
+	struct fs_path path;
+	int ret;
+
+	ret = get_cur_inode_state(ctx, ref->in.dir, ref->in.dir_gen);
+	if (ret < 0 || ret == INODE_WILL_CREATE)
+		return ret < 0 ? ret : BM_OK;
+	ret = will_overwrite_ref(ctx, &ref->in, ref_name(ref), ref->name_size, &who);
+	if (ret <= 0)
+		return ret;
+	ret = is_first_ref(ctx, who.ino, ref->in.dir, ref_name(ref), ref->name_size);
+	if (ret < 0)
+		return ret;
+	if (p->orphanized_dir && update_ref_path(ctx, ref) < 0)
+		return ctx->fault->code;
+	ref_path(ref, &path);
+	if (ret)
+		return orphanize_overwritten(ctx, p, &path, &who);
+	return send_path_only(ctx, BTRFS_SEND_C_UNLINK, &path);
+}
+
+static bool earlier_ref_has_dir(const struct recorded_refs *refs, size_t index)
 {
 	for (size_t i = 0; i < index; i++)
-		if (ctx->new_refs[i].dir == ctx->new_refs[index].dir)
+		if (refs->rows[i].in.dir == refs->rows[index].in.dir)
 			return true;
 	return false;
 }
@@ -101,84 +399,214 @@ static bool earlier_ref_has_dir(const struct send_ctx *ctx, size_t index)
 /* A parent directory with a higher number is created before its turn. */
 static int create_parent_if_needed(struct send_ctx *ctx, size_t index)
 {
-	const struct recorded_ref *ref = &ctx->new_refs[index];
-	int ret = get_cur_inode_state(ctx, ref->dir, ref->dir_gen);
+	const struct dir_ref *in = &ctx->new_refs.rows[index].in;
+	int ret = get_cur_inode_state(ctx, in->dir, in->dir_gen);
 
 	if (ret != INODE_WILL_CREATE)
 		return ret < 0 ? ret : BM_OK;
-	if (earlier_ref_has_dir(ctx, index))
+	if (earlier_ref_has_dir(&ctx->new_refs, index))
 		return BM_OK;
-	ret = did_create_dir(ctx, ref->dir);
+	ret = did_create_dir(ctx, in->dir);
 	if (ret)
 		return ret < 0 ? ret : BM_OK;
-	ret = send_create_inode(ctx, ref->dir);
-	return ret < 0 ? ret : cache_dir_created(ctx, ref->dir);
+	ret = send_create_inode(ctx, in->dir);
+	return ret < 0 ? ret : cache_dir_created(ctx, in->dir);
 }
 
-/* The times of the directories in which the inode got its names. */
-static int update_check_dirs(struct send_ctx *ctx)
+/* Whether a directory has to wait for the move of another one before it can go to `ref`. */
+static int wait_if_needed(struct send_ctx *ctx, struct progress *p, const struct recorded_ref *ref)
 {
-	for (size_t i = 0; i < ctx->new_ref_count; i++) {
-		const struct recorded_ref *ref = &ctx->new_refs[i];
+	int ret;
+
+	if (!is_type(ctx->cur_inode_mode, MODE_DIR) || !has_parent(ctx))
+		return BM_OK;
+	ret = wait_for_dest_dir_move(ctx, ref, p->is_orphan);
+	if (ret > 0)
+		p->can_rename = false;
+	if (!ret && p->can_rename)
+		ret = wait_for_parent_move(ctx, ref, p->is_orphan);
+	if (ret < 0)
+		return ret;
+	if (ret) {
+		p->can_rename = false;
+		*p->pending_move = true;
+	}
+	return BM_OK;
+}
+
+/* rename_current_inode() */
+static int rename_current_inode(struct send_ctx *ctx, struct progress *p,
+				const struct fs_path *full_path)
+{
+	int ret = send_two_paths(ctx, BTRFS_SEND_C_RENAME, &p->valid_path, BTRFS_SEND_A_PATH_TO,
+				 full_path);
+
+	if (TOGGLE(ctx, SEND_CUR_INODE_PATH))
+		fs_path_copy(&ctx->cur_inode_path, full_path);
+	fs_path_copy(&p->valid_path, full_path);
+	p->is_orphan = false;
+	return ret;
+}
+
+/* All names are cleared before the first is made, because paths may change by that. */
+static int make_new_names(struct send_ctx *ctx, struct progress *p)
+{
+	struct fs_path full_path;
+
+	for (size_t i = 0; i < ctx->new_refs.count; i++)
+		if (clear_name(ctx, p, &ctx->new_refs.rows[i]) < 0)
+			return ctx->fault->code;
+	for (size_t i = 0; i < ctx->new_refs.count; i++) {
+		struct recorded_ref *ref = &ctx->new_refs.rows[i];
+		int ret = BM_OK;
+
+		if (create_parent_if_needed(ctx, i) < 0 || wait_if_needed(ctx, p, ref) < 0)
+			return ctx->fault->code;
+		if (p->can_rename) {
+			bool moves = p->is_orphan || is_type(ctx->cur_inode_mode, MODE_DIR);
+
+			if (!moves && p->orphanized_dir && update_ref_path(ctx, ref) < 0)
+				return ctx->fault->code;
+			ref_path(ref, &full_path);
+			if (moves)
+				ret = rename_current_inode(ctx, p, &full_path);
+			else
+				ret = send_two_paths(ctx, BTRFS_SEND_C_LINK, &full_path,
+						     BTRFS_SEND_A_PATH_LINK, &p->valid_path);
+		}
+		if (ret < 0 || add_dir_ref(ctx, &p->check_dirs, &ref->in) < 0)
+			return ctx->fault->code;
+	}
+	return BM_OK;
+}
+
+/* A directory that the snapshot does not have any more: gone, or on its orphan name until then. */
+static int remove_dir(struct send_ctx *ctx, struct progress *p)
+{
+	int ret = can_rmdir(ctx, ctx->cur_ino, ctx->cur_inode_gen);
+
+	if (ret > 0)
+		ret = send_path_only(ctx, BTRFS_SEND_C_RMDIR, &p->valid_path);
+	else if (!ret && !p->is_orphan)
+		ret = orphanize_inode(ctx, ctx->cur_ino, ctx->cur_inode_gen, &p->valid_path);
+	for (size_t i = 0; ret >= 0 && i < ctx->deleted_refs.count; i++)
+		ret = add_dir_ref(ctx, &p->check_dirs, &ctx->deleted_refs.rows[i].in);
+	return ret < 0 ? ret : BM_OK;
+}
+
+/* Unlink the names of a file that the snapshot does not have any more. */
+static int unlink_deleted_names(struct send_ctx *ctx, struct progress *p)
+{
+	struct fs_path path;
+
+	for (size_t i = 0; i < ctx->deleted_refs.count; i++) {
+		struct recorded_ref *ref = &ctx->deleted_refs.rows[i];
+		int ret = did_overwrite_ref(ctx, &ref->in, ctx->cur_ino, ctx->cur_inode_gen,
+					    ref_name(ref), ref->name_size);
+
+		if (!ret) {
+			if (p->orphanized_ancestor && update_ref_path(ctx, ref) < 0)
+				return ctx->fault->code;
+			ref_path(ref, &path);
+			ret = send_path_only(ctx, BTRFS_SEND_C_UNLINK, &path);
+			/* is_current_inode_path(): compared as far as the remembered path goes */
+			if (path.size >= ctx->cur_inode_path.size &&
+			    !memcmp(path.text, ctx->cur_inode_path.text, ctx->cur_inode_path.size))
+				ctx->cur_inode_path.size = 0;
+		}
+		if (ret < 0 || add_dir_ref(ctx, &p->check_dirs, &ref->in) < 0)
+			return ctx->fault->code;
+	}
+	/* an earlier inode took its first name, and it has no other */
+	if (p->is_orphan)
+		return send_path_only(ctx, BTRFS_SEND_C_UNLINK, &p->valid_path);
+	return BM_OK;
+}
+
+static bool seen_before(const struct dir_refs *refs, size_t index)
+{
+	for (size_t i = 0; i < index; i++)
+		if (refs->rows[i].dir == refs->rows[index].dir &&
+		    refs->rows[i].dir_gen == refs->rows[index].dir_gen)
+			return true;
+	return false;
+}
+
+/* The directories in which the inode had or has names: their times, or their removal. */
+static int finish_check_dirs(struct send_ctx *ctx, struct progress *p)
+{
+	bool unique = TOGGLE(ctx, SEND_CHECK_DIRS_UNIQUE);
+	uint64_t last_removed = 0;
+
+	for (size_t i = 0; i < p->check_dirs.count; i++) {
+		const struct dir_ref *in = &p->check_dirs.rows[i];
 		int ret;
 
-		if (TOGGLE(ctx, SEND_CHECK_DIRS_UNIQUE) && earlier_ref_has_dir(ctx, i))
-			continue;
 		/* a directory with a higher number has its own turn */
-		if (ref->dir > ctx->cur_ino)
+		if ((unique && seen_before(&p->check_dirs, i)) || in->dir > ctx->cur_ino)
 			continue;
-		ret = get_cur_inode_state(ctx, ref->dir, ref->dir_gen);
-		if (ret == INODE_DID_CREATE)
-			ret = cache_dir_utimes(ctx, ref->dir, ref->dir_gen);
+		ret = get_cur_inode_state(ctx, in->dir, in->dir_gen);
+		if (ret == INODE_DID_CREATE || ret == INODE_NO_CHANGE) {
+			ret = cache_dir_utimes(ctx, in->dir, in->dir_gen);
+		} else if (ret == INODE_DID_DELETE && (unique || in->dir != last_removed)) {
+			ret = can_rmdir(ctx, in->dir, in->dir_gen);
+			if (ret > 0) {
+				last_removed = in->dir;
+				ret = get_cur_path(ctx, in->dir, in->dir_gen, &p->valid_path);
+				if (!ret)
+					ret =
+					    send_path_only(ctx, BTRFS_SEND_C_RMDIR, &p->valid_path);
+			}
+		}
 		if (ret < 0)
 			return ret;
 	}
 	return BM_OK;
 }
 
-int process_recorded_refs(struct send_ctx *ctx)
+static int process_refs(struct send_ctx *ctx, struct progress *p)
 {
-	struct fs_path valid_path, full_path;
-	bool is_orphan = true;
+	bool is_dir = is_type(ctx->cur_inode_mode, MODE_DIR);
+	int ret;
+
+	if (!ctx->cur_inode_new) {
+		ret = did_overwrite_first_ref(ctx, ctx->cur_ino, ctx->cur_inode_gen);
+		if (ret < 0)
+			return ret;
+		p->is_orphan = ret;
+	}
+	if (p->is_orphan)
+		ret = gen_unique_name(ctx, ctx->cur_ino, ctx->cur_inode_gen, &p->valid_path);
+	else
+		ret = get_cur_path(ctx, ctx->cur_ino, ctx->cur_inode_gen, &p->valid_path);
+	if (ret < 0 || make_new_names(ctx, p) < 0)
+		return ctx->fault->code;
+	if (is_dir && ctx->cur_inode_deleted)
+		ret = remove_dir(ctx, p);
+	else if (is_dir && ctx->deleted_refs.count)
+		ret = add_dir_ref(ctx, &p->check_dirs, &ctx->deleted_refs.rows[0].in);
+	else if (!is_dir)
+		ret = unlink_deleted_names(ctx, p);
+	return ret < 0 ? ret : finish_check_dirs(ctx, p);
+}
+
+int process_recorded_refs(struct send_ctx *ctx, bool *pending_move)
+{
+	struct progress *p = calloc(1, sizeof(*p));
 	int ret;
 
 	COUNT(ctx->image, process_recorded_refs);
+	if (!p)
+		return bm_fail(ctx->fault, (struct bm_fault){.code = BM_NOMEM});
+	p->is_orphan = p->can_rename = true;
+	p->pending_move = pending_move;
 	if (ctx->cur_ino <= BTRFS_FIRST_FREE_OBJECTID)
-		return send_errno(ctx, EINVAL);
-	valid_path.size = 0;
-	ret = gen_unique_name(ctx, ctx->cur_ino, ctx->cur_inode_gen, &valid_path);
-	if (ret < 0)
-		return ret;
-	/* a first pass would move away what has the name in the parent snapshot */
-	for (size_t i = 0; i < ctx->new_ref_count; i++) {
-		ret = get_cur_inode_state(ctx, ctx->new_refs[i].dir, ctx->new_refs[i].dir_gen);
-		if (ret < 0)
-			return ret;
-		if (ret != INODE_WILL_CREATE)
-			COUNT(ctx->image, will_overwrite_ref);
-	}
-	for (size_t i = 0; i < ctx->new_ref_count; i++) {
-		full_path.size = ctx->new_refs[i].path_size;
-		memcpy(full_path.text, ctx->new_refs[i].path, full_path.size);
-		ret = create_parent_if_needed(ctx, i);
-		if (ret < 0)
-			return ret;
-		if (is_orphan || is_type(ctx->cur_inode_mode, MODE_DIR)) {
-			ret = send_two_paths(ctx, BTRFS_SEND_C_RENAME, &valid_path,
-					     BTRFS_SEND_A_PATH_TO, &full_path);
-			fs_path_copy(&valid_path, &full_path);
-			/* rename_current_inode() */
-			if (TOGGLE(ctx, SEND_CUR_INODE_PATH))
-				fs_path_copy(&ctx->cur_inode_path, &full_path);
-			is_orphan = false;
-		} else {
-			ret = send_two_paths(ctx, BTRFS_SEND_C_LINK, &full_path,
-					     BTRFS_SEND_A_PATH_LINK, &valid_path);
-		}
-		if (ret < 0)
-			return ret;
-	}
-	ret = update_check_dirs(ctx);
-	free_recorded_refs(ctx);
+		ret = send_errno(ctx, EINVAL);
+	else
+		ret = process_refs(ctx, p);
+	free(p->check_dirs.rows);
+	free(p);
+	free_recorded_refs(&ctx->new_refs);
+	free_recorded_refs(&ctx->deleted_refs);
 	return ret;
 }

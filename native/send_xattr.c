@@ -42,32 +42,130 @@ static bool is_prefix_of(const void *name, size_t size, const char *whole)
 	return size <= strlen(whole) && !memcmp(name, whole, size);
 }
 
-int changed_xattr(struct send_ctx *ctx)
+/* __process_new_xattr() */
+static int process_new_xattr(struct send_ctx *ctx, const struct btrfs_dir_item *entry)
 {
 	static const uint8_t empty_acl[4] = {EMPTY_ACL};
-	const struct btrfs_dir_item *entry;
+	const uint8_t *name = (const uint8_t *)(entry + 1);
+	const uint8_t *data = name + entry->name_len;
+	size_t size = entry->data_len;
+
+	/* sent last, because a chown would drop it; the kernel compares by strncmp() */
+	if (is_prefix_of(name, entry->name_len, caps_name))
+		return BM_OK;
+	/* an empty acl is stored as nothing, which receivers refuse */
+	if (!size && (is_prefix_of(name, entry->name_len, acl_access_name) ||
+		      is_prefix_of(name, entry->name_len, acl_default_name))) {
+		data = empty_acl;
+		size = sizeof(empty_acl);
+	}
+	return send_set_xattr(ctx, name, entry->name_len, data, size);
+}
+
+static int process_deleted_xattr(struct send_ctx *ctx, const struct btrfs_dir_item *entry)
+{
+	const struct fs_path *path;
+
+	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_REMOVE_XATTR) < 0 ||
+	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
+	    tlv_put(ctx, BTRFS_SEND_A_XATTR_NAME, entry + 1, entry->name_len) < 0)
+		return ctx->fault->code;
+	return send_cmd(ctx);
+}
+
+/* The xattr of the same name in the item on the other side; NULL: none. */
+static int find_xattr(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot,
+		      const struct btrfs_dir_item *like, const struct btrfs_dir_item **found)
+{
 	uint32_t at = 0;
 	int ret;
 
-	while ((ret = next_dir_entry(ctx, ctx->leaf, ctx->slot, &at, &entry)) > 0) {
-		const uint8_t *name = (const uint8_t *)(entry + 1);
-		const uint8_t *data = name + entry->name_len;
-		size_t size = entry->data_len;
+	while ((ret = next_dir_entry(ctx, leaf, slot, &at, found)) > 0)
+		if ((*found)->name_len == like->name_len &&
+		    !memcmp(*found + 1, like + 1, like->name_len))
+			return BM_OK;
+	*found = NULL;
+	return ret;
+}
 
-		/* sent last, because a chown would drop it; the kernel compares by strncmp() */
-		if (is_prefix_of(name, entry->name_len, caps_name))
+static bool same_value(const struct btrfs_dir_item *a, const struct btrfs_dir_item *b)
+{
+	return a->data_len == b->data_len &&
+	       !memcmp((const uint8_t *)(a + 1) + a->name_len,
+		       (const uint8_t *)(b + 1) + b->name_len, a->data_len);
+}
+
+/* The xattrs of the snapshot's item, less those that the parent's has with the same value. */
+static int set_xattrs(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, bool compare)
+{
+	const struct btrfs_dir_item *entry, *old = NULL;
+	uint32_t at = 0;
+	int ret;
+
+	while ((ret = next_dir_entry(ctx, leaf, slot, &at, &entry)) > 0) {
+		if (compare && find_xattr(ctx, ctx->right_leaf, ctx->right_slot, entry, &old) < 0)
+			return ctx->fault->code;
+		if (old && same_value(entry, old))
 			continue;
-		/* an empty acl is stored as nothing, which receivers refuse */
-		if (!size && (is_prefix_of(name, entry->name_len, acl_access_name) ||
-			      is_prefix_of(name, entry->name_len, acl_default_name))) {
-			data = empty_acl;
-			size = sizeof(empty_acl);
-		}
-		ret = send_set_xattr(ctx, name, entry->name_len, data, size);
+		ret = process_new_xattr(ctx, entry);
 		if (ret < 0)
 			return ret;
 	}
 	return ret;
+}
+
+/* The xattrs of the parent's item, less those that the snapshot's has too. */
+static int remove_xattrs(struct send_ctx *ctx, bool compare)
+{
+	const struct btrfs_dir_item *entry, *now = NULL;
+	uint32_t at = 0;
+	int ret;
+
+	while ((ret = next_dir_entry(ctx, ctx->right_leaf, ctx->right_slot, &at, &entry)) > 0) {
+		if (compare && find_xattr(ctx, ctx->leaf, ctx->slot, entry, &now) < 0)
+			return ctx->fault->code;
+		if (now)
+			continue;
+		ret = process_deleted_xattr(ctx, entry);
+		if (ret < 0)
+			return ret;
+	}
+	return ret;
+}
+
+int changed_xattr(struct send_ctx *ctx)
+{
+	bool changed = ctx->result == BM_CHANGE_CHANGED;
+
+	if (ctx->cur_inode_new_gen || ctx->cur_inode_deleted)
+		return BM_OK;
+	if (ctx->result != BM_CHANGE_DELETED && set_xattrs(ctx, ctx->leaf, ctx->slot, changed) < 0)
+		return ctx->fault->code;
+	if (ctx->result != BM_CHANGE_NEW && remove_xattrs(ctx, changed) < 0)
+		return ctx->fault->code;
+	return BM_OK;
+}
+
+/* process_all_new_xattrs(): of an inode that was created again. */
+int process_all_new_xattrs(struct send_ctx *ctx)
+{
+	struct bm_key key = {.objectid = ctx->key.objectid, .type = BTRFS_XATTR_ITEM_KEY};
+	struct bm_path path = send_path(ctx);
+	int ret;
+
+	if (bm_search_slot(&ctx->root, &key, &path, ctx->fault) < 0)
+		return ctx->fault->code;
+	while (!(ret = next_valid_item(ctx, &ctx->root, &path))) {
+		const struct btrfs_disk_key *at = &leaf_item(path.node[0], path.slot[0])->key;
+
+		if (at->objectid != key.objectid || at->type != key.type)
+			return BM_OK;
+		ret = set_xattrs(ctx, path.node[0], path.slot[0], false);
+		if (ret < 0)
+			return ret;
+		path.slot[0]++;
+	}
+	return ret < 0 ? ret : BM_OK;
 }
 
 int send_capabilities(struct send_ctx *ctx)
@@ -80,7 +178,7 @@ int send_capabilities(struct send_ctx *ctx)
 	int ret;
 
 	COUNT(ctx->image, btrfs_lookup_xattr);
-	ret = lookup_name(ctx, &key, caps_name, size, &entry);
+	ret = lookup_name(ctx, &ctx->root, &key, caps_name, size, &entry);
 	if (ret < 0 || !entry)
 		return ret;
 	return send_set_xattr(ctx, caps_name, size, (const uint8_t *)(entry + 1) + entry->name_len,

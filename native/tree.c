@@ -153,6 +153,30 @@ const uint8_t *bm_read_child(const struct bm_root *root, struct bm_path *path, i
 	return block_of_child(root, node, slot, fault);
 }
 
+const uint8_t *bm_read_node_slot(const struct bm_root *root, const uint8_t *node, uint32_t slot,
+				 uint64_t newer_than, struct bm_fault *fault)
+{
+	struct bm_image *image = root->image;
+	int level = block_header(node)->level;
+	uint64_t limit = level == 1 ? 131072 : image->nodesize, nread = 0;
+	const struct btrfs_key_ptr *ptr = node_ptr(node, slot);
+
+	COUNT(image, read_tree_block);
+	if (image->cache) {
+		if (bm_cache_submit(image, ptr->blockptr, ptr->generation, level - 1, 0, fault) < 0)
+			return NULL;
+		for (uint32_t next = slot + 1; next < block_header(node)->nritems && nread < limit;
+		     next++) {
+			if (node_ptr(node, next)->generation <= newer_than)
+				continue;
+			if (readahead_node_child(image, node, next, fault) < 0)
+				return NULL;
+			nread += image->nodesize;
+		}
+	}
+	return block_of_child(root, node, slot, fault);
+}
+
 int bm_search_slot(const struct bm_root *root, const struct bm_key *key, struct bm_path *path,
 		   struct bm_fault *fault)
 {

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
 from btrfs_model.counters import Work, counting
-from btrfs_model.errors import BtrfsModelError
 from btrfs_model.kernels import use_python
 from btrfs_model.patches import Behaviour
 from btrfs_model.send import native
@@ -35,6 +34,8 @@ class SendRequest:
         Where the snapshot is.
     snapshot : Subvolume
         What is sent.
+    parent : Subvolume or None
+        What the receiver has already.
     clone_roots : list of Subvolume
         The clone sources and the snapshot itself, ascending by id.
     behaviour : Behaviour
@@ -49,6 +50,7 @@ class SendRequest:
 
     fs: Filesystem
     snapshot: Subvolume
+    parent: Subvolume | None
     clone_roots: list[Subvolume]
     behaviour: Behaviour
     proto: int
@@ -140,7 +142,7 @@ def send(
     snapshot : str, bytes, int or Subvolume
         What to send: a path from the top of the filesystem or an id.
     parent : str, bytes, int or Subvolume, optional
-        Send the difference to this snapshot. Not in the model yet.
+        Send the difference to this snapshot. It is a clone source only when it is named as one.
     clone_sources : iterable of str, bytes, int or Subvolume
         Snapshots that the receiver has: exactly the list that the kernel gets.
     behaviour : str or Behaviour
@@ -187,13 +189,14 @@ def send(
         if not source.is_read_only:
             raise _refuse(fs, errno.EPERM, f"clone source {source.id} is not read-only")
         sources[source.id] = source
-    if parent is not None:
-        fs.subvolume(parent)
-        raise BtrfsModelError("incremental send is not in the model yet")
+    parent_root = None if parent is None else fs.subvolume(parent)
+    if parent_root is not None and not parent_root.is_read_only:
+        raise _refuse(fs, errno.EPERM, f"parent {parent_root.id} is not read-only")
     sink = _Sink(to)
     request = SendRequest(
         fs,
         subvolume,
+        parent_root,
         [sources[objectid] for objectid in sorted(sources)],
         kernel,
         version,

@@ -13,13 +13,14 @@ from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.ondisk.structs import PayloadError
 
 if TYPE_CHECKING:
+    from btrfs_model.filesystem import Subvolume
     from btrfs_model.send.ioctl import SendRequest
 
 __all__ = ["Sender"]
 
 
 class Sender:
-    """One full send by the C kernel.
+    """One send by the C kernel.
 
     Parameters
     ----------
@@ -41,7 +42,10 @@ class Sender:
         """
         request, image = self.request, self.request.fs.image
         image.count_here()
-        forest = Forest.of(request.fs, [subvolume.id for subvolume in request.clone_roots])
+        opened = [subvolume.id for subvolume in request.clone_roots]
+        if request.parent is not None:
+            opened.append(request.parent.id)
+        forest = Forest.of(request.fs, opened)
         fault = new_fault()
         handle = ffi.new_handle(self)
         commands = ffi.new("uint64_t[]", lib.BM_SEND_COMMANDS)
@@ -50,6 +54,10 @@ class Sender:
         args.forest = forest.handle
         args.clone_roots, args.clone_root_count = clone_roots, len(clone_roots)
         args.send_root = request.snapshot.id
+        if request.parent is not None:
+            parent = ffi.new("struct bm_send_root *")
+            self._fill(parent, request.parent)
+            args.parent = parent
         args.behaviour = request.behaviour.bits
         args.flags = (
             request.no_file_data * lib.BM_SEND_NO_FILE_DATA
@@ -76,11 +84,15 @@ class Sender:
     def _clone_roots(self) -> Any:
         rows = ffi.new("struct bm_send_root[]", len(self.request.clone_roots))
         for row, subvolume in zip(rows, self.request.clone_roots, strict=True):
-            item = subvolume.item
-            row.objectid = subvolume.id
-            row.ctransid = item.ctransid
-            row.uuid = item.received_uuid if any(item.received_uuid) else item.uuid
+            self._fill(row, subvolume)
         return rows
+
+    @staticmethod
+    def _fill(row: Any, subvolume: Subvolume) -> None:
+        item = subvolume.item
+        row.objectid = subvolume.id
+        row.ctransid = item.ctransid
+        row.uuid = item.received_uuid if any(item.received_uuid) else item.uuid
 
 
 @ffi.def_extern(error=1)  # type: ignore[untyped-decorator]
