@@ -484,6 +484,8 @@ static int name_cache_store(struct send_ctx *ctx, uint64_t ino, uint64_t gen, ui
 				     .is_orphan = is_orphan,
 				     .size = name->size};
 	memcpy(entry->name, name->text, name->size);
+	if (TOGGLE(ctx, SEND_NAME_CACHE_LRU))
+		COUNT(ctx->image, btrfs_lru_cache_store);
 	lru_store(cache, &entry->lru);
 	/* name_cache_clean_unused(): the cache without the kernel's LRU is emptied by half */
 	if (!TOGGLE(ctx, SEND_NAME_CACHE_LRU) && cache->size >= NAME_CACHE_SIZE)

@@ -6,7 +6,7 @@ A send that starts then reads all others. What was read before:
 - the root node of each tree;
 - in the extent (or block group) tree, the leaves with the block group items, read ahead forward
   (``btrfs_read_block_groups()``);
-- in the subvolume, the inode of its top directory, the end of the tree (a writable mount looks for
+- in each subvolume, the inode of its top directory, the end of the tree (a writable mount looks for
   orphans there: ``btrfs_orphan_cleanup()``), and, where opening a directory looks for its last
   entry, the leaf with that (``btrfs_opendir()``).
 """
@@ -21,6 +21,8 @@ from btrfs_model.counters import counting
 from btrfs_model.kernels import lib
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from btrfs_model.btree import Tree
     from btrfs_model.filesystem import Filesystem, Subvolume
     from btrfs_model.patches import Behaviour
@@ -32,15 +34,17 @@ _ORPHAN_OBJECTID = 2**64 - 5
 _TOP = lib.BTRFS_FIRST_FREE_OBJECTID
 
 
-def blocks_after_mount(fs: Filesystem, subvolume: Subvolume, behaviour: Behaviour) -> set[int]:
+def blocks_after_mount(
+    fs: Filesystem, subvolumes: Iterable[Subvolume], behaviour: Behaviour
+) -> set[int]:
     """Return the addresses of the tree blocks that are cached when a send starts.
 
     Parameters
     ----------
     fs : Filesystem
-        Where the subvolume is.
-    subvolume : Subvolume
-        What is to be sent.
+        Where the subvolumes are.
+    subvolumes : iterable of Subvolume
+        What has been opened: the snapshot to be sent, and its parent.
     behaviour : Behaviour
         The kernel.
 
@@ -58,10 +62,11 @@ def blocks_after_mount(fs: Filesystem, subvolume: Subvolume, behaviour: Behaviou
         )
         for chunk in fs.image.chunks:
             _read(groups, (chunk.logical, lib.BTRFS_BLOCK_GROUP_ITEM_KEY, 0), Reada.FORWARD)
-        _read(subvolume.tree, (_TOP, lib.BTRFS_INODE_ITEM_KEY, 0))
-        _read(subvolume.tree, (_ORPHAN_OBJECTID, lib.BTRFS_ORPHAN_ITEM_KEY, _MAX), Reada.BACK)
-        if "opendir-last-index" in behaviour:
-            _read(subvolume.tree, (_TOP, lib.BTRFS_DIR_INDEX_KEY, _MAX))
+        for tree in (subvolume.tree for subvolume in subvolumes):
+            _read(tree, (_TOP, lib.BTRFS_INODE_ITEM_KEY, 0))
+            _read(tree, (_ORPHAN_OBJECTID, lib.BTRFS_ORPHAN_ITEM_KEY, _MAX), Reada.BACK)
+            if "opendir-last-index" in behaviour:
+                _read(tree, (_TOP, lib.BTRFS_DIR_INDEX_KEY, _MAX))
         work.array[:] = 0
     fs.image.reads = None
     return cache.held

@@ -206,7 +206,8 @@ def send(
         omit_end,
         sink.write,
     )
-    fs.image.start_cold(blocks_after_mount(fs, subvolume, kernel))
+    opened = [root for root in (subvolume, parent_root) if root is not None]
+    fs.image.start_cold(blocks_after_mount(fs, opened, kernel))
     try:
         with counting() as work:
             run = Sender(request).run if use_python() else native.Sender(request).run
