@@ -293,7 +293,9 @@ class _Expected:
 
     def _add(self, *parts: Any) -> None:
         """Add rows of bytenr, type, root, objectid and offset."""
-        self._parts.append(np.stack(np.broadcast_arrays(*parts), axis=1).astype(_U64))
+        # each by itself: signed and unsigned together would become floating point
+        columns = [np.asarray(part).astype(_U64) for part in parts]
+        self._parts.append(np.stack(np.broadcast_arrays(*columns), axis=1))
 
     def add_roots(self) -> None:
         """Each root item refers to its root block."""
