@@ -220,19 +220,24 @@ def _check_blocks(extents: Extents, forest: Forest, report: Report) -> None:
     """Check that each tree block has an extent item of its level and generation."""
     blocks = [block for block in forest.blocks.values() if not block.is_log]
     rows = extents.find(np.array([block.logical for block in blocks], _U64))
-    for block, row in zip(blocks, rows.tolist(), strict=True):
+    if not len(extents.start):
+        report.add("there are no extents", tree=int(ObjectId.EXTENT_TREE))
+        return
+    levels, generations = extents.level[rows].tolist(), extents.generation[rows].tolist()
+    is_data = extents.is_data[rows].tolist()
+    for number, (block, row) in enumerate(zip(blocks, rows.tolist(), strict=True)):
         place: dict[str, Any] = {"tree": block.tree, "block": block.logical}
         if row < 0:
             report.add("block has no extent item", **place)
             continue
-        found = (int(extents.level[row]), int(extents.generation[row]))
-        if found != (block.level, block.generation) or extents.is_data[row]:
+        found = (levels[number], generations[number])
+        if found != (block.level, block.generation) or is_data[number]:
             report.add(
                 "block of level {level}, generation {generation}; its extent item says {found}",
                 **place,
                 level=block.level,
                 generation=block.generation,
-                found="data" if extents.is_data[row] else "level {}, generation {}".format(*found),
+                found="data" if is_data[number] else "level {}, generation {}".format(*found),
             )
     if forest.broken:
         return

@@ -29,7 +29,7 @@ from btrfs_model.ondisk.structs import FILE_EXTENT_ITEM, INODE_ITEM
 if TYPE_CHECKING:
     from btrfs_model.filesystem import Filesystem
 
-__all__ = ["Names", "check_inodes"]
+__all__ = ["Rows", "check_inodes"]
 
 _U64 = np.uint64
 _T = ItemType
@@ -79,9 +79,10 @@ _NAME: Final = np.dtype(
 )
 
 Rows = npt.NDArray[np.void]
+"""Structured arrays."""
 
 
-class Names:
+class _Names:
     """The items of one tree that belong to inodes, reduced to what is compared.
 
     Attributes
@@ -101,7 +102,8 @@ class Names:
             for name, part in _reduce(fs, columns).items():
                 parts[name].append(part)
         joined = {
-            name: np.concatenate(parts[name]) if parts[name] else np.empty(0, dtype)
+            # popped, so that no more than one kind is in memory twice
+            name: np.concatenate([np.empty(0, dtype), *parts.pop(name)])
             for name, dtype in _PARTS.items()
         }
         self.inodes: Rows = joined["inodes"]
@@ -180,20 +182,27 @@ def _reduce_extents(fs: Filesystem, columns: Columns) -> Rows:
     return extents
 
 
-def check_inodes(fs: Filesystem, tree: Tree, root_dir: int, report: Report) -> Names:
-    """Check the inodes of a subvolume; return its names."""
-    names = Names(fs, tree)
+def check_inodes(fs: Filesystem, tree: Tree, root_dir: int, report: Report) -> Rows:
+    """Check the inodes of a subvolume.
+
+    Returns
+    -------
+    numpy.ndarray
+        Its entries that are subvolumes: ``parent`` (the directory), ``child``, ``index``.
+    """
+    names = _Names(fs, tree)
     checker = _InodeChecker(fs, tree.objectid, root_dir, names, report)
     checker.check_links()
     checker.check_entries()
     checker.check_directories()
     checker.check_files()
-    return names
+    roots: Rows = names.indexes[names.indexes["is_root"]]
+    return roots
 
 
 class _InodeChecker:
     def __init__(
-        self, fs: Filesystem, tree: int, root_dir: int, names: Names, report: Report
+        self, fs: Filesystem, tree: int, root_dir: int, names: _Names, report: Report
     ) -> None:
         self.fs = fs
         self.tree = tree
