@@ -374,6 +374,16 @@ def test_dump_tree(btrfs_model, image: Path, tmp_path: Path) -> None:
     assert f"leaf {block} " in btrfs_model("dump-tree", image, "-b", block).lines[0]
 
 
+def test_tree_stats(btrfs_model, image: Path) -> None:
+    rows = [json.loads(line) for line in btrfs_model("tree-stats", image, "--json").lines]
+    with bm.open(image) as fs:
+        items = sum(1 for _ in fs.subvolume("snap").tree.items())
+    assert {row["tree"]: row["items"] for row in rows}[256] == items
+    header, *lines = btrfs_model("tree-stats", image).lines
+    assert header.startswith("tree\tname\tlevels")
+    assert len(lines) == len(rows)
+
+
 def test_check(btrfs_model, image: Path, tmp_path: Path) -> None:
     ran = btrfs_model("check", image, "--data")
     assert (ran.status, ran.lines) == (0, [f"{image}: no fault found"])

@@ -167,19 +167,24 @@ def test_figures_of_the_sides(quick: pd.DataFrame) -> None:
 
 def test_measured_figures_agree(quick: pd.DataFrame) -> None:
     both = quick.dropna(subset=["modelled", "measured"])
-    stream = both[both.quantity.str.startswith(("command", "stream"))]
-    assert len(stream) >= 10
-    assert (stream.error == 0).all()
+    exact = both[both.quantity.str.startswith(("command", "stream", "sender"))]
+    assert len(exact) >= 40
+    assert (exact.error == 0).all()
     calls = both[both.quantity.str.startswith("receiver")]
     assert len(calls) >= 20
     assert ((calls.measured - calls.modelled).between(0, 14)).all()
 
 
-def test_times_are_reported_and_not_modelled(quick: pd.DataFrame) -> None:
-    times = quick[quick.quantity == "receive time"].set_index("side")
+def test_times_are_reported_for_the_full_scale_and_not_modelled(quick: pd.DataFrame) -> None:
+    assert quick.reported.isna().all()
+    full = bm.replay("send-truncate")
+    times = full[full.quantity == "receive time"].set_index("side")
     assert times.reported.to_dict() == {"before": 26.49, "before + fix": 12.51, "after": 10.02}
     assert times.modelled.isna().all()
     assert times.error.isna().all()
+    assert times.measured["before + fix"] > times.measured["after"]
+    stream = full[full.quantity.str.startswith(("command", "stream")) & full.measured.notna()]
+    assert len(stream) >= 10 and (stream.error == 0).all()
 
 
 def test_other_kernels() -> None:
@@ -260,7 +265,7 @@ def test_tables_hold_the_figures(twice: list[Path], quick: pd.DataFrame) -> None
 def test_provenance_names_the_input(twice: list[Path]) -> None:
     record = json.loads((twice[0] / "provenance.json").read_text())
     workload = record["workloads"]["send-truncate"]
-    packed = (DATA / "kernel/send/send-truncate/n500/image.zst").read_bytes()
+    packed = (DATA / "kernel/counts/W2/N500/image.zst").read_bytes()
     assert workload["image"]["sha256"] == hashlib.sha256(packed).hexdigest()
     assert "send-skip-truncate" not in workload["sides"]["before"]["toggles"]
     assert "send-skip-truncate" in workload["sides"]["after"]["toggles"]
@@ -293,7 +298,7 @@ def test_report_needs_nothing_else(twice: list[Path]) -> None:
 
 def test_report_says_what_was_found(twice: list[Path]) -> None:
     text = (twice[0] / "report.html").read_text()
-    for words in ("26.49", "2,676,313", "2,659,421", "do not issue unnecessary truncate"):
+    for words in ("2,676,220", "2,659,328", "do not issue unnecessary truncate"):
         assert words in text
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Commands about trees: ``dump-tree``, ``check``, ``logical-resolve``."""
+"""Commands about trees: ``dump-tree``, ``tree-stats``, ``check``, ``logical-resolve``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from btrfs_model.cli.common import (
 if TYPE_CHECKING:
     from btrfs_model.ondisk.keys import Key
 
-__all__ = ["check", "dump_tree", "logical_resolve"]
+__all__ = ["check", "dump_tree", "logical_resolve", "tree_stats"]
 
 
 def _number(text: str) -> int:
@@ -161,6 +161,30 @@ def dump_tree(
                 )  # fmt: skip
         finally:
             out.flush()
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model tree-stats disk.img",
+        "btrfs-model tree-stats disk.img --json | jq -c '[.name, .leaves]'",
+    ),
+)
+@image_argument
+@json_option("One JSON object a line for each tree.")
+def tree_stats(image: Path, as_json: bool) -> None:
+    """Show levels, nodes, leaves, items and fill of trees.
+
+    Fill is the used part of the leaves, 0 to 1; shared counts the blocks that are part of other
+    trees, too.
+    """
+    from btrfs_model.stats import tree_stats as measure
+
+    with progress() as step:
+        step(f"reading {image}")
+        table = measure(image)
+    narrow = [name for name in table.columns if name not in ("bytes", "node_fill_mean")]
+    print_table(table if as_json else table.round(3), as_json=as_json, narrow=narrow)
 
 
 @click.command(

@@ -39,7 +39,7 @@ REPORTED = {BEFORE.name: (26.49, 2.53), COMPANION.name: (12.51, 0.32), AFTER.nam
 
 _FILE_BYTES = 5000
 INPUTS = (
-    Input("kernel/send/send-truncate/n500", "snap", 0.025,
+    Input("kernel/counts/W2/N500", "snap1", 0.025,
           {"files": 500, "file_bytes": _FILE_BYTES}),
     Input("workloads/send-truncate/full", "snap1", 1.0,
           {"files": 20_000, "file_bytes": _FILE_BYTES}),
@@ -73,7 +73,8 @@ def run(image: Path, source: Input, chosen: tuple[Side, ...], step: Step) -> Out
             strips[side.name] = one_file(read_stream(sent.data))
     outcome.evidence = {"strips": strips, "files": source.parameters["files"]}
     if chosen == (BEFORE, COMPANION, AFTER):
-        _add_reported(outcome)
+        if source.scale == 1:
+            _add_reported(outcome)
         _add_measured(outcome, source)
     return outcome
 
@@ -145,7 +146,7 @@ def _add_measured(outcome: Outcome, source: Input) -> None:
         found = outcome.find(row["side"], row["quantity"])
         if row["sample"] == source.sample and found is not None:
             found.measured = float(row["value"])
-    outcome.measured_on = dict(measured["sources"])
+    outcome.measured_on = dict(measured["sources"][source.sample])
 
 
 def draw(outcome: Outcome) -> figure.Figure:
