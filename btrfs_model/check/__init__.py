@@ -108,6 +108,11 @@ class _Check:
             root_dir = self.fs.roots[objectid].item.root_dirid
             tree = self.fs.tree(objectid)
             entries[objectid] = check_inodes(self.fs, tree, root_dir, self.report)
+        # relocation keeps its data in a tree like a subvolume
+        relocation = self.fs.trees.get(ObjectId.DATA_RELOC_TREE)
+        if relocation is not None:
+            root_dir = self.fs.roots[ObjectId.DATA_RELOC_TREE].item.root_dirid
+            check_inodes(self.fs, relocation, root_dir, self.report)
         check_subvolumes(self.fs, entries, self.report)
 
     def _roots(self) -> list[TreeRoot]:

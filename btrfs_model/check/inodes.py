@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from btrfs_model.btree.bulk import Columns, entries, records, select
 from btrfs_model.btree.tree import Tree
@@ -38,6 +39,7 @@ _S_IFDIR: Final = 0o040000
 _S_IFREG: Final = 0o100000
 _S_IFLNK: Final = 0o120000
 _NODATASUM: Final = 1 << 0
+_DOTS: Final = xxhash.xxh64_intdigest(b"..")
 _DIR: Final = int(lib.BTRFS_FT_DIR)
 _MODE_OF_TYPE: Final = np.zeros(256, np.uint32)
 _MODE_OF_TYPE[[
@@ -257,7 +259,10 @@ class _InodeChecker:
         """Check that the three tables of names are the same."""
         items, indexes, refs = self.names.items, self.names.indexes, self.names.refs
         # the top directory has a name that is no entry
-        refs = refs[refs["child"] != refs["parent"]]
+        is_top = refs["child"] == refs["parent"]
+        top, refs = refs[is_top], refs[~is_top]
+        odd = (top["name"] != _DOTS) | (top["index"] != 0) | (top["child"] != self.root_dir)
+        self._entries("the top directory's name is not '..'", top[odd])
         fields: tuple[str, ...] = ("parent", "child", "name", "type", "is_root")
         self._same(items, indexes, fields, "entry in DIR_ITEM only")
         self._same(indexes, items, fields, "entry in DIR_INDEX only")
