@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["WORKLOAD"]
 
 BEFORE = Side("before", "v4.16")
-COMPANION = Side("before + fix", "v4.17 - send-skip-truncate")
+COMPANION = Side("before + fix", "v4.16 + truncate-same-size")
 AFTER = Side("after", "v4.16 + send-skip-truncate")
 
 REPORTED = {BEFORE.name: (26.49, 2.53), COMPANION.name: (12.51, 0.32), AFTER.name: (10.02, 1.11)}
