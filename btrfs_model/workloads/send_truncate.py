@@ -11,6 +11,7 @@ the receiving side, and with it but without the companion.
 from __future__ import annotations
 
 import json
+import tempfile
 from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
@@ -61,16 +62,17 @@ def run(image: Path, source: Input, chosen: tuple[Side, ...], step: Step) -> Out
     outcome = Outcome([])
     strips: dict[str, list[tuple[str, int]]] = {}
     first: list[Figure] = []
-    with Filesystem.open(image) as fs:
+    with Filesystem.open(image) as fs, tempfile.TemporaryDirectory() as folder:
+        stream = Path(folder) / "stream"
         for side in chosen:
             step(f"{side.name}: sending")
-            sent = send(fs, source.subvolume, behaviour=side.behaviour)
+            with stream.open("wb") as file:
+                sent = send(fs, source.subvolume, behaviour=side.behaviour, to=file)
             step(f"{side.name}: receiving")
-            assert sent.data is not None
-            figures = _figures(side, sent, sent.data)
+            figures = _figures(side, sent, stream)
             first = first or figures
             outcome.figures += figures + _savings(side, first, figures)
-            strips[side.name] = one_file(read_stream(sent.data))
+            strips[side.name] = one_file(read_stream(stream))
     outcome.evidence = {"strips": strips, "files": source.parameters["files"]}
     if chosen == (BEFORE, COMPANION, AFTER):
         if source.scale == 1:
@@ -90,7 +92,7 @@ def one_file(commands: Iterable[Command]) -> list[tuple[str, int]]:
     return strip
 
 
-def _figures(side: Side, sent: SendResult, stream: bytes) -> list[Figure]:
+def _figures(side: Side, sent: SendResult, stream: Path) -> list[Figure]:
     """Figures of one side: commands, bytes, system calls of the receiver, work of the sender."""
     fixed = "truncate-same-size" in Behaviour.parse(side.behaviour)
     calls = receiver_calls(read_stream(stream), truncate_same_size=fixed)
@@ -100,7 +102,7 @@ def _figures(side: Side, sent: SendResult, stream: bytes) -> list[Figure]:
     rows = [
         ("commands", "commands", kinds.total()),
         *((f"command {kind}", "commands", count) for kind, count in sorted(kinds.items())),
-        ("stream size", "bytes", len(stream)),
+        ("stream size", "bytes", sent.size),
         ("receiver: system calls", "calls", calls.total()),
         *((f"receiver: {name}", "calls", count) for name, count in sorted(calls.items())),
         ("receiver: waits for the last page", "waits", waits),
