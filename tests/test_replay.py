@@ -383,3 +383,18 @@ def test_functions_win_over_modules_of_their_name() -> None:
 def test_all_workloads_can_be_loaded() -> None:
     for name in NAMES:
         assert load(name).name == name
+
+
+def test_strips_are_laid_beside_each_other() -> None:
+    from btrfs_model.workloads.send_truncate_chart import _aligned
+
+    before = [("mkfile", 1), ("write", 2), ("truncate", 3), ("utimes", 4)]
+    after = [("mkfile", 1), ("utimes", 5), ("write", 2), ("utimes", 4)]
+    assert _aligned(before, after) == [
+        (before[0], after[0]),
+        (None, after[1]),
+        (before[1], after[2]),
+        (before[2], None),
+        (before[3], after[3]),
+    ]
+    assert _aligned(before, before) == list(zip(before, before, strict=True))
