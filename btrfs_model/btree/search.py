@@ -170,6 +170,31 @@ def _read_child(
     return _child(tree, node, slot), restart
 
 
+def read_node_slot(tree: Tree, node: memoryview, slot: int, newer_than: int | None) -> memoryview:
+    """Read a child without a search (``btrfs_read_node_slot()``).
+
+    With `newer_than`, the children behind it that are of a later generation are read ahead:
+    128 KiB of leaves, one node.
+    """
+    current().count("read_tree_block")
+    cache, level = tree.image.reads, node[_LEVEL_AT]
+    if cache is not None:
+        cache.submit(*pointer_at(node, slot), level - 1, ahead=False)
+    child = _child(tree, node, slot)
+    if newer_than is None or cache is None:
+        return child
+    left = 131072 if level == 1 else tree.image.nodesize
+    for after in range(slot + 1, nritems(node)):
+        if left <= 0:
+            break
+        blockptr, generation = pointer_at(node, after)
+        if generation > newer_than:
+            current().count("btrfs_readahead_node_child")
+            cache.submit(blockptr, generation, level - 1, ahead=True)
+            left -= tree.image.nodesize
+    return child
+
+
 def search_slot(tree: Tree, key: RawKey, path: Path) -> bool:
     """Search a key without changing the tree (``btrfs_search_slot()``).
 
