@@ -110,7 +110,8 @@ struct waiting_dir_move {
 
 /* A directory that cannot be removed yet; it has its orphan name. */
 struct orphan_dir_info {
-	struct lru_entry lru; /* by inode number and generation */
+	struct lru_entry lru; /* by inode number and, since v5.11, generation */
+	uint64_t gen;
 	uint64_t last_dir_index_offset;
 	uint64_t dir_high_seq_ino;
 };

@@ -33,10 +33,17 @@ struct waiting_dir_move *get_waiting_dir_move(struct send_ctx *ctx, uint64_t ino
 	return (struct waiting_dir_move *)lru_lookup(&ctx->waiting_dir_moves, ino, 0);
 }
 
+/* Before commit 0b3f407e6728 (in v5.11) the generation did not tell orphan directories apart. */
+static uint64_t orphan_dir_generation(const struct send_ctx *ctx, uint64_t gen)
+{
+	return TOGGLE(ctx, SEND_RMDIR_GENERATION) ? gen : 0;
+}
+
 struct orphan_dir_info *get_orphan_dir_info(struct send_ctx *ctx, uint64_t ino, uint64_t gen)
 {
 	COUNT(ctx->image, get_orphan_dir_info);
-	return (struct orphan_dir_info *)lru_lookup(&ctx->orphan_dirs, ino, gen);
+	return (struct orphan_dir_info *)lru_lookup(&ctx->orphan_dirs, ino,
+						    orphan_dir_generation(ctx, gen));
 }
 
 /* The entry of a directory that was there before, or a new one. */
@@ -45,16 +52,20 @@ static struct orphan_dir_info *add_orphan_dir_info(struct send_ctx *ctx, uint64_
 	struct orphan_dir_info *info;
 
 	COUNT(ctx->image, add_orphan_dir_info);
-	info = (struct orphan_dir_info *)lru_lookup(&ctx->orphan_dirs, ino, gen);
-	if (info)
+	info = (struct orphan_dir_info *)lru_lookup(&ctx->orphan_dirs, ino,
+						    orphan_dir_generation(ctx, gen));
+	if (info) {
+		info->gen = gen;
 		return info;
+	}
 	info = calloc(1, sizeof(*info));
 	if (!info) {
 		bm_fail(ctx->fault, (struct bm_fault){.code = BM_NOMEM});
 		return NULL;
 	}
 	info->lru.key = ino;
-	info->lru.generation = gen;
+	info->lru.generation = orphan_dir_generation(ctx, gen);
+	info->gen = gen;
 	lru_store(&ctx->orphan_dirs, &info->lru);
 	return info;
 }
@@ -479,11 +490,13 @@ static int path_before_move(struct send_ctx *ctx, const struct pending_dir_move 
 /* Remove the directory that only waited for this one to leave it. */
 static int rmdir_if_possible(struct send_ctx *ctx, uint64_t ino, uint64_t gen)
 {
+	const struct orphan_dir_info *info = ino ? get_orphan_dir_info(ctx, ino, gen) : NULL;
 	struct fs_path path;
 	int ret;
 
-	if (!ino || !get_orphan_dir_info(ctx, ino, gen))
+	if (!info)
 		return BM_OK;
+	gen = info->gen;
 	ret = can_rmdir(ctx, ino, gen);
 	if (ret <= 0)
 		return ret;

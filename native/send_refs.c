@@ -95,21 +95,33 @@ static int clear_name(struct send_ctx *ctx, struct progress *p, struct recorded_
 	struct fs_path path;
 	int ret;
 
-	ret = get_cur_inode_state(ctx, ref->in.dir, ref->in.dir_gen);
-	if (ret < 0 || ret == INODE_WILL_CREATE)
-		return ret < 0 ? ret : BM_OK;
 	ret = will_overwrite_ref(ctx, &ref->in, ref_name(ref), ref->name_size, &who);
 	if (ret <= 0)
 		return ret;
 	ret = is_first_ref(ctx, who.ino, ref->in.dir, ref_name(ref), ref->name_size);
 	if (ret < 0)
 		return ret;
-	if (p->orphanized_dir && update_ref_path(ctx, ref) < 0)
+	/* commit 9c2b4e034706 (in v5.10): the path may go through a directory just moved away */
+	if (p->orphanized_dir && TOGGLE(ctx, SEND_RECOMPUTE_REF_PATH) &&
+	    update_ref_path(ctx, ref) < 0)
 		return ctx->fault->code;
 	ref_path(ref, &path);
 	if (ret)
 		return orphanize_overwritten(ctx, p, &path, &who);
 	return send_path_only(ctx, BTRFS_SEND_C_UNLINK, &path);
+}
+
+/* The names in directories that the receiver has: all are cleared before the first is made. */
+static int clear_names(struct send_ctx *ctx, struct progress *p)
+{
+	for (size_t i = 0; i < ctx->new_refs.count; i++) {
+		struct recorded_ref *ref = &ctx->new_refs.rows[i];
+		int ret = get_cur_inode_state(ctx, ref->in.dir, ref->in.dir_gen);
+
+		if (ret < 0 || (ret != INODE_WILL_CREATE && clear_name(ctx, p, ref) < 0))
+			return ctx->fault->code;
+	}
+	return BM_OK;
 }
 
 static bool earlier_ref_has_dir(const struct recorded_refs *refs, size_t index)
@@ -172,19 +184,21 @@ static int rename_current_inode(struct send_ctx *ctx, struct progress *p,
 	return ret;
 }
 
-/* All names are cleared before the first is made, because paths may change by that. */
 static int make_new_names(struct send_ctx *ctx, struct progress *p)
 {
+	/* commit 98272bb77bf4 (in v5.10): before, each was cleared when it was its turn */
+	bool clear_first = TOGGLE(ctx, SEND_ORPHANIZE_FIRST);
 	struct fs_path full_path;
 
-	for (size_t i = 0; i < ctx->new_refs.count; i++)
-		if (clear_name(ctx, p, &ctx->new_refs.rows[i]) < 0)
-			return ctx->fault->code;
+	if (clear_first && clear_names(ctx, p) < 0)
+		return ctx->fault->code;
 	for (size_t i = 0; i < ctx->new_refs.count; i++) {
 		struct recorded_ref *ref = &ctx->new_refs.rows[i];
 		int ret = BM_OK;
 
-		if (create_parent_if_needed(ctx, i) < 0 || wait_if_needed(ctx, p, ref) < 0)
+		if (create_parent_if_needed(ctx, i) < 0 ||
+		    (!clear_first && clear_name(ctx, p, ref) < 0) ||
+		    wait_if_needed(ctx, p, ref) < 0)
 			return ctx->fault->code;
 		if (p->can_rename) {
 			bool moves = p->is_orphan || is_type(ctx->cur_inode_mode, MODE_DIR);
@@ -229,7 +243,9 @@ static int unlink_deleted_names(struct send_ctx *ctx, struct progress *p)
 					    ref_name(ref), ref->name_size);
 
 		if (!ret) {
-			if (p->orphanized_ancestor && update_ref_path(ctx, ref) < 0)
+			/* commit d8ac76cdd174 (in v5.13) */
+			if (p->orphanized_ancestor && TOGGLE(ctx, SEND_UNLINK_PATH) &&
+			    update_ref_path(ctx, ref) < 0)
 				return ctx->fault->code;
 			ref_path(ref, &path);
 			ret = send_path_only(ctx, BTRFS_SEND_C_UNLINK, &path);

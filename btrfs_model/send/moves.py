@@ -261,7 +261,8 @@ class Moves:
         sctx, names = self.sctx, self.names
         progress = sctx.send_progress
         waiting = sctx.get_waiting_dir_move(move.ino)
-        assert waiting is not None
+        if waiting is None:
+            raise sctx.fail(errno.ENOENT)
         del sctx.waiting_dir_moves[move.ino]
         if waiting.orphanized:
             from_path = names.gen_unique_name(move.ino, move.gen)
