@@ -272,7 +272,8 @@ int find_extent_clone(struct send_ctx *ctx, const struct file_extent *extent,
 		return BM_OK;
 	if (ret < 0)
 		return ret;
-	if (!TOGGLE(ctx, SEND_CLONE_LARGEST) && !backref.found_itself)
+	/* before v6.2 the walk had to come by; it cannot where our own reference is skipped */
+	if (!TOGGLE(ctx, SEND_CLONE_LARGEST) && !walk.skip_data_ref && !backref.found_itself)
 		return send_errno(ctx, EIO);
 	if (backref.found)
 		*found = choose_root(ctx, &backref);

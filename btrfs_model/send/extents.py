@@ -153,7 +153,8 @@ class Extents:
             iterate=search.iterate_backrefs,
         )
         Walker(walk).iterate_extent_inodes()
-        if "send-clone-largest" not in sctx and not search.found_itself:
+        # before v6.2 the walk had to come by; it cannot where our own reference is skipped
+        if not ("send-clone-largest" in sctx or own_only or search.found_itself):
             raise sctx.fail(errno.EIO)
         return search.choose_root() if search.found else None
 
