@@ -7,8 +7,8 @@ import corpus
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Times vary with the machine: a slow example is no failure. The examples of a short run are the same
-# every time; `make test-long` looks at others, and further.
+# Times vary with the machine: a slow example is no failure. A short run has the same examples every
+# time; `make test-long` looks at others, and further.
 settings.register_profile(
     "default",
     deadline=None,
