@@ -47,6 +47,11 @@ _MODE_OF_TYPE[[
     lib.BTRFS_FT_FIFO, lib.BTRFS_FT_SOCK, lib.BTRFS_FT_SYMLINK,
 ]] = (0o100000, 0o040000, 0o020000, 0o060000, 0o010000, 0o140000, 0o120000)  # fmt: skip
 
+_OF_AN_INODE: Final = (
+    _T.INODE_ITEM, _T.INODE_REF, _T.INODE_EXTREF, _T.XATTR_ITEM, _T.DIR_ITEM, _T.DIR_INDEX,
+    _T.EXTENT_DATA,
+)  # fmt: skip
+
 _INODE: Final = np.dtype(
     [
         ("ino", "u8"),
@@ -114,7 +119,7 @@ class _Names:
         self.items: Rows = joined["items"]
         self.indexes: Rows = joined["indexes"]
         self.orphans: npt.NDArray[np.uint64] = joined["orphans"]
-        self.objectids: npt.NDArray[np.uint64] = np.unique(joined["objectids"])
+        self.objectids: npt.NDArray[np.uint64] = _changes(joined["objectids"])
 
 
 _PARTS: Final[dict[str, Any]] = {
@@ -136,8 +141,6 @@ def _reduce(fs: Filesystem, columns: Columns) -> dict[str, npt.NDArray[Any]]:
         short[field] = rows[source]
     short["is_root"] = rows["location_type"] == _T.ROOT_ITEM
     of = names["type"][rows["item"]]
-    other = np.isin(kind, (_T.INODE_ITEM, _T.XATTR_ITEM, _T.EXTENT_DATA))
-    belonging = np.concatenate([columns["objectid"][other], names["objectid"]])
     return {
         "inodes": _reduce_inodes(fs, columns),
         "extents": _reduce_extents(fs, columns),
@@ -147,8 +150,15 @@ def _reduce(fs: Filesystem, columns: Columns) -> dict[str, npt.NDArray[Any]]:
         "orphans": columns["offset"][
             (kind == _T.ORPHAN_ITEM) & (columns["objectid"] == ObjectId.ORPHAN)
         ],
-        "objectids": np.unique(belonging),
+        "objectids": _changes(columns["objectid"][np.isin(kind, _OF_AN_INODE)]),
     }
+
+
+def _changes(ascending: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return each number of an ascending array once."""
+    is_first = np.concatenate([[True], ascending[1:] != ascending[:-1]])[: len(ascending)]
+    once: npt.NDArray[np.uint64] = ascending[is_first]
+    return once
 
 
 def _reduce_inodes(fs: Filesystem, columns: Columns) -> Rows:

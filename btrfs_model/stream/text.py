@@ -81,7 +81,7 @@ class TextLines:
         values: dict[str, Any] = command.attributes
         if command.name in ("subvol", "snapshot"):
             self._subvolume = path = self._path(command, "path", b".")
-            details: bytes | None = _origin(values)
+            details: bytes | None = _origin(command.name, values)
         else:
             details = _DETAILS.get(command.name, _nothing)(self, command, values)
             path = self._path(command, "path")
@@ -155,10 +155,11 @@ def _date(command: Command, attribute: str) -> bytes:
         raise _broken(lib.BM_STREAM_BAD_TIME, command, attribute, seconds % 2**64) from None
 
 
-def _origin(values: dict[str, Any]) -> bytes:
+def _origin(name: str, values: dict[str, Any]) -> bytes:
     """UUIDs and transaction ids of a subvolume, and of the one that it is a snapshot of."""
     text = f"uuid={uuid.UUID(bytes=values['uuid'])} transid={values['ctransid']}"
-    if "clone_uuid" in values:
+    # a subvol may carry these attributes too, for nobody
+    if name == "snapshot":
         parent = uuid.UUID(bytes=values["clone_uuid"])
         text += f" parent_uuid={parent} parent_transid={values['clone_ctransid']}"
     return text.encode()
