@@ -211,6 +211,24 @@ def test_send_to_a_file_with_work(btrfs_model, image: Path, tmp_path: Path) -> N
     assert json.loads(work.read_text()) == dict(result.work)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "clones"),
+    [
+        (["-p", "snaps/s1"], ["snaps/s1"]),
+        (["-p", "snaps/s1", "-c", "snaps/s2"], ["snaps/s2", "snaps/s1"]),
+        (["-c", "snaps/s1"], ["snaps/s1"]),
+        (["-c", "snaps/s0", "-c", "snaps/s1"], ["snaps/s0", "snaps/s1"]),
+    ],
+)
+def test_parent_is_a_clone_source(
+    btrfs_model, small_image: Path, arguments: list[str], clones: list[str]
+) -> None:
+    ran = btrfs_model("send", small_image, "snaps/s3", *arguments)
+    assert (ran.status, ran.err) == (0, "")
+    with bm.open(small_image) as fs:
+        assert ran.out == bm.send(fs, "snaps/s3", "snaps/s1", clones).data
+
+
 def test_send_options_reach_the_model(btrfs_model, small_image: Path) -> None:
     with bm.open(small_image) as fs:
         for options, arguments in (
