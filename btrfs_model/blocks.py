@@ -141,18 +141,35 @@ class ReadCache:
 
     Attributes
     ----------
-    reads : list of tuple
-        (logical, generation, level, ahead), in the order of submission.
+    held : set of int
+        Addresses of the blocks that are cached or under way.
+    reads : dict of int to list
+        By address, in the order of submission: [generation, level, ahead, by, used].
     """
 
     def __init__(self, cached: Iterable[int]) -> None:
         self.held = set(cached)
-        self.reads: list[tuple[int, int, int, bool]] = []
+        self.reads: dict[int, list[int]] = {}
 
-    def submit(self, logical: int, generation: int, level: int, ahead: bool) -> None:
-        """Read a block unless it is there; from now on it counts as cached."""
-        if logical in self.held:
-            return
-        self.held.add(logical)
-        self.reads.append((logical, generation, level, ahead))
-        current().count("submit_bio")
+    def rows(self) -> list[tuple[int, ...]]:
+        """Return the reads as rows of ``struct bm_read``."""
+        return [(logical, *row, 0) for logical, row in self.reads.items()]
+
+    def submit(
+        self,
+        logical: int,
+        generation: int,
+        level: int,
+        ahead: bool,
+        by: int = lib.BM_READ_BY_btrfs_read_node_slot,
+    ) -> None:
+        """Read a block unless it is there; from now on it counts as cached.
+
+        Who does not read ahead uses the block.
+        """
+        if logical not in self.held:
+            self.held.add(logical)
+            self.reads[logical] = [generation, level, ahead, by, False]
+            current().count("submit_bio")
+        if not ahead and logical in self.reads:
+            self.reads[logical][-1] = True

@@ -78,14 +78,25 @@ class Path:
         By level, ``nodes[0]`` the leaf.
     slots : list of int
         By level.
+    restart : bool
+        Search again after a block had to be read (kernels before 5.19).
+    reada_missing : bool
+        FORWARD_ALWAYS acts only where the block itself is not cached (before 5.15).
     """
 
-    def __init__(self, reada: Reada = Reada.NONE, lowest_level: int = 0, restart: bool = False):
+    def __init__(
+        self,
+        reada: Reada = Reada.NONE,
+        lowest_level: int = 0,
+        restart: bool = False,
+        reada_missing: bool = False,
+    ) -> None:
         self.nodes: list[memoryview | None] = [None] * lib.BTRFS_MAX_LEVEL
         self.slots = [0] * lib.BTRFS_MAX_LEVEL
         self.reada = reada
         self.lowest_level = lowest_level
         self.restart = restart
+        self.reada_missing = reada_missing
 
     @property
     def leaf(self) -> memoryview:
@@ -144,16 +155,16 @@ def _reada_for_search(tree: Tree, path: Path, level: int, slot: int, objectid: i
         blockptr, generation = pointer_at(node, slot)
         if always or abs(blockptr - target) <= 65536:
             current().count("btrfs_readahead_node_child")
-            cache.submit(blockptr, generation, level - 1, ahead=True)
+            cache.submit(blockptr, generation, level - 1, True, lib.BM_READ_BY_reada_for_search)
             nread += tree.image.nodesize
         nscan += 1
 
 
 def _read_child(
-    tree: Tree, path: Path, level: int, slot: int, objectid: int
+    tree: Tree, path: Path, level: int, objectid: int, by: int
 ) -> tuple[memoryview, bool]:
     """Go down one level (``read_block_for_search()``); True when the search is to start again."""
-    node = path.nodes[level]
+    node, slot = path.nodes[level], path.slots[level]
     assert node is not None
     current().count("read_block_for_search")
     restart = False
@@ -161,11 +172,12 @@ def _read_child(
     if cache is not None:
         blockptr, generation = pointer_at(node, slot)
         cached = blockptr in cache.held
-        if path.reada == Reada.FORWARD_ALWAYS or (not cached and path.reada != Reada.NONE):
+        always = path.reada == Reada.FORWARD_ALWAYS and not path.reada_missing
+        if always or (not cached and path.reada != Reada.NONE):
             _reada_for_search(tree, path, level, slot, objectid)
+        cache.submit(blockptr, generation, level - 1, False, by)
         if not cached:
             current().count("read_tree_block")
-            cache.submit(blockptr, generation, level - 1, ahead=False)
             restart = path.restart
     return _child(tree, node, slot), restart
 
@@ -185,7 +197,9 @@ def search_slot(tree: Tree, key: RawKey, path: Path) -> bool:
         expect = Expect(tree.objectid, tree.generation, tree.level)
         block = read_block(tree.image, tree.bytenr, expect)
         if tree.image.reads is not None:
-            tree.image.reads.submit(tree.bytenr, tree.generation, tree.level, ahead=False)
+            tree.image.reads.submit(
+                tree.bytenr, tree.generation, tree.level, False, lib.BM_READ_BY_read_tree_block
+            )
         restart = False
         while not restart:
             slot, found = bin_search(block, key)
@@ -197,7 +211,9 @@ def search_slot(tree: Tree, key: RawKey, path: Path) -> bool:
             if not found and slot > 0:
                 slot -= 1
                 path.slots[level] = slot
-            block, restart = _read_child(tree, path, level, slot, key[0])
+            block, restart = _read_child(
+                tree, path, level, key[0], lib.BM_READ_BY_btrfs_search_slot
+            )
 
 
 def next_leaf(tree: Tree, path: Path) -> bool:
@@ -215,7 +231,9 @@ def next_leaf(tree: Tree, path: Path) -> bool:
         path.slots[level] += 1
         restart = False
         while level and not restart:
-            block, restart = _read_child(tree, path, level, path.slots[level], last[0])
+            block, restart = _read_child(
+                tree, path, level, last[0], lib.BM_READ_BY_btrfs_next_old_leaf
+            )
             level -= 1
             path.nodes[level] = block
             path.slots[level] = 0

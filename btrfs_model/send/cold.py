@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from btrfs_model.filesystem import Filesystem, Subvolume
     from btrfs_model.patches import Behaviour
 
-__all__ = ["blocks_after_mount"]
+__all__ = ["blocks_after_mount", "open_root"]
 
 _MAX = 2**64 - 1
 _ORPHAN_OBJECTID = 2**64 - 5
+_LAST_FREE = 2**64 - 256
 _TOP = lib.BTRFS_FIRST_FREE_OBJECTID
 
 
@@ -70,6 +71,16 @@ def blocks_after_mount(
         work.array[:] = 0
     fs.image.reads = None
     return cache.held
+
+
+def open_root(fs: Filesystem, subvolume: Subvolume) -> None:
+    """Get the root of a subvolume into memory (``btrfs_get_root_ref()``, 6.12).
+
+    Its root item, its root node, the highest inode number, and whether it is an orphan.
+    """
+    _read(fs.root_tree, (subvolume.id, lib.BTRFS_ROOT_ITEM_KEY, _MAX))
+    _read(subvolume.tree, (_LAST_FREE, 255, _MAX))
+    _read(fs.root_tree, (_ORPHAN_OBJECTID, lib.BTRFS_ORPHAN_ITEM_KEY, subvolume.id))
 
 
 def _read(tree: Tree, key: tuple[int, int, int], reada: Reada = Reada.NONE) -> None:
