@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from btrfs_model.kernels import select as use_kernels
     from btrfs_model.patches import Behaviour
     from btrfs_model.patches import table as toggles
+    from btrfs_model.reads import Readahead, readdir_reads, reads
     from btrfs_model.replay import replay
     from btrfs_model.samples import sample, samples
     from btrfs_model.send import SendResult, send
@@ -42,6 +43,7 @@ __all__ = [
     "Command",
     "CorruptImageError",
     "Filesystem",
+    "Readahead",
     "SendResult",
     "StreamError",
     "StreamWriter",
@@ -50,6 +52,8 @@ __all__ = [
     "counting",
     "open",
     "read_stream",
+    "readdir_reads",
+    "reads",
     "receiver_calls",
     "replay",
     "sample",
@@ -66,6 +70,7 @@ _HOMES = {
     "Command": "stream:Command",
     "CorruptImageError": "errors:CorruptImageError",
     "Filesystem": "filesystem:Filesystem",
+    "Readahead": "blocks:Readahead",
     "SendResult": "send:SendResult",
     "StreamError": "errors:StreamError",
     "StreamWriter": "stream:StreamWriter",
@@ -74,6 +79,8 @@ _HOMES = {
     "counting": "counters:counting",
     "open": "filesystem:Filesystem.open",
     "read_stream": "stream:read_stream",
+    "readdir_reads": "reads:readdir_reads",
+    "reads": "reads:reads",
     "receiver_calls": "cost.receiver:receiver_calls",
     "replay": "replay:replay",
     "sample": "samples:sample",

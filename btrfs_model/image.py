@@ -321,16 +321,22 @@ class Image:
 
     # ------------------------------------------------------------------- the cold cache ------
 
-    def start_cold(self, cached: Iterable[int] = ()) -> None:
+    def start_cold(
+        self, cached: Iterable[int] = (), readahead: blocks.Readahead | None = None
+    ) -> None:
         """Model the cache of a kernel that just mounted: from now on reads are recorded.
 
         Parameters
         ----------
         cached : iterable of int
             Logical addresses of the tree blocks that are in memory already.
+        readahead : Readahead, optional
+            How far is read ahead; as kernels do without it.
         """
         addresses = list(cached)
-        self.reads = blocks.ReadCache(addresses)
+        self.reads = blocks.ReadCache(addresses, readahead)
+        limits = self.reads.readahead.limits(self.nodesize)
+        lib.bm_image_set_readahead(self.handle, ffi.new("struct bm_readahead *", limits))
         self._cold = True
         fault = new_fault()
         if lib.bm_image_cache_start(self.handle, addresses, len(addresses), fault) < 0:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from btrfs_model.blocks import ReadCache
+from btrfs_model.blocks import Readahead, ReadCache
 from btrfs_model.btree.search import Reada
 from btrfs_model.image import READ_FIELDS
 from btrfs_model.kernels import ffi, lib
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from btrfs_model.image import Image
     from btrfs_model.patches import Behaviour
 
-__all__ = ["readdir_reads", "reads"]
+__all__ = ["Readahead", "readdir_reads", "reads"]
 
 _ISSUERS = [
     name.removeprefix("BM_READ_BY_")
@@ -43,6 +43,7 @@ def reads(
     behaviour: str | Behaviour = "v6.18",
     parent: str | bytes | int | Subvolume | None = None,
     cached: Iterable[int] = (),
+    readahead: Readahead | None = None,
 ) -> pd.DataFrame:
     """Return the reads of tree blocks by a send.
 
@@ -62,6 +63,8 @@ def reads(
     cached : iterable of int
         Logical addresses of the tree blocks that are in memory at the start.
         :func:`btrfs_model.send.cold.blocks_after_mount` tells what a mount leaves there.
+    readahead : Readahead, optional
+        How far is read ahead; as kernels do without it.
 
     Returns
     -------
@@ -78,13 +81,13 @@ def reads(
         When the image is broken where the send looks.
     """
     request = prepare(fs, subvolume, parent, behaviour=behaviour, write=lambda data: None)
-    cache = fs.image.reads = ReadCache(cached)
+    cache = fs.image.reads = ReadCache(cached, readahead)
     try:
         if request.parent is not None:
             open_root(fs, request.parent)
     finally:
         fs.image.reads = None
-    return _table(fs.image, cache.rows(), run(request, cache.held)[2])
+    return _table(fs.image, cache.rows(), run(request, cache.held, readahead)[2])
 
 
 def readdir_reads(
@@ -93,6 +96,7 @@ def readdir_reads(
     directory: str | bytes = "",
     *,
     cached: Iterable[int] = (),
+    readahead: Readahead | None = None,
 ) -> pd.DataFrame:
     """Return the reads of tree blocks by the listing of an open directory.
 
@@ -109,6 +113,8 @@ def readdir_reads(
         Its path in the subvolume; the top without one.
     cached : iterable of int
         Logical addresses of the tree blocks that are in memory at the start.
+    readahead : Readahead, optional
+        How far is read ahead; as kernels do without it.
 
     Returns
     -------
@@ -125,7 +131,7 @@ def readdir_reads(
     found = fs.subvolume(subvolume)
     inode = found.resolve(directory)
     image = fs.image
-    image.start_cold(cached)
+    image.start_cold(cached, readahead)
     try:
         found.tree.visit_leaves(
             (inode, lib.BTRFS_DIR_INDEX_KEY, _FIRST_INDEX),

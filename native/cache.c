@@ -86,6 +86,11 @@ void bm_image_cache_stop(struct bm_image *image)
 	image->cache = NULL;
 }
 
+void bm_image_set_readahead(struct bm_image *image, const struct bm_readahead *readahead)
+{
+	image->readahead = *readahead;
+}
+
 const struct bm_read *bm_image_cache_reads(const struct bm_image *image, size_t *count)
 {
 	*count = image->cache ? image->cache->read_count : 0;

@@ -37,6 +37,7 @@ struct bm_image {
 	uint64_t *work;
 	uint64_t own_work[BM_WORK_COUNT]; /* where nobody asked for the counts */
 	struct bm_cache *cache;
+	struct bm_readahead readahead;
 };
 
 /* Count one call of the kernel function `name`. */

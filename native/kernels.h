@@ -287,6 +287,21 @@ enum bm_read_by {
 int bm_image_cache_start(struct bm_image *image, const uint64_t *cached, size_t count,
 			 struct bm_fault *fault);
 void bm_image_cache_stop(struct bm_image *image);
+/*
+ * How far is read ahead: bytes of tree blocks asked for, whether they were cached or not. A search
+ * stops once it asked for more, the comparison of two trees once it asked for as many.
+ */
+struct bm_readahead {
+	uint64_t distance;	 /* FORWARD and BACK: of a sibling from the block itself */
+	uint64_t near;		 /* FORWARD and BACK */
+	uint64_t always_leaves;	 /* FORWARD_ALWAYS, level 0 */
+	uint64_t always_nodes;	 /* FORWARD_ALWAYS, higher levels */
+	uint64_t compare_leaves; /* tree_move_down(), level 0 */
+	uint64_t compare_nodes;	 /* tree_move_down(), higher levels */
+	uint64_t siblings;	 /* a search looks at one more than these */
+};
+/* What reads from now on are read ahead; an image starts with what kernels do. */
+void bm_image_set_readahead(struct bm_image *image, const struct bm_readahead *readahead);
 /* The reads since bm_image_cache_start, in order; the array belongs to the image. */
 const struct bm_read *bm_image_cache_reads(const struct bm_image *image, size_t *count);
 

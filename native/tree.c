@@ -60,24 +60,23 @@ static int readahead_node_child(struct bm_image *image, const uint8_t *node, uin
 /*
  * reada_for_search(): read ahead the siblings of the child at `slot`.
  *
- * BM_READA_BACK and BM_READA_FORWARD act on leaves alone, and take only siblings within 64 KiB of
- * the child; BM_READA_FORWARD_ALWAYS takes the next ones wherever they lie: until more than 128 KiB
- * of leaves or one node have been asked for.
+ * BM_READA_BACK and BM_READA_FORWARD act on leaves alone, and take only siblings near the child;
+ * BM_READA_FORWARD_ALWAYS takes the next ones wherever they lie.
  */
 static int reada_for_search(struct bm_image *image, const struct bm_path *path, int level,
 			    uint32_t slot, uint64_t objectid, struct bm_fault *fault)
 {
 	const uint8_t *node = path->node[level];
 	int always = path->reada == BM_READA_FORWARD_ALWAYS;
-	uint64_t limit = 65536, nread = 0, target;
-	uint32_t nscan = 0;
+	const struct bm_readahead *ahead = &image->readahead;
+	uint64_t limit = ahead->near, nread = 0, nscan = 0, target;
 
 	COUNT(image, reada_for_search);
 	if ((level != 1 && !always) || !node)
 		return BM_OK;
 	target = node_ptr(node, slot)->blockptr;
 	if (always)
-		limit = level > 1 ? image->nodesize : 131072;
+		limit = level > 1 ? ahead->always_nodes : ahead->always_leaves;
 	else if (bm_cache_holds(image, target))
 		return BM_OK;
 	do {
@@ -94,14 +93,14 @@ static int reada_for_search(struct bm_image *image, const struct bm_path *path, 
 		if (path->reada == BM_READA_BACK && objectid && ptr->key.objectid != objectid)
 			break;
 		distance = ptr->blockptr > target ? ptr->blockptr - target : target - ptr->blockptr;
-		if (always || distance <= 65536) {
+		if (always || distance <= ahead->distance) {
 			if (readahead_node_child(image, node, slot, BM_READ_BY_reada_for_search,
 						 fault) < 0)
 				return BM_NOMEM;
 			nread += image->nodesize;
 		}
 		nscan++;
-	} while (nread <= limit && nscan <= 32);
+	} while (nread <= limit && nscan <= ahead->siblings);
 	return BM_OK;
 }
 
@@ -168,8 +167,9 @@ const uint8_t *bm_read_node_slot(const struct bm_root *root, const uint8_t *node
 				 uint64_t newer_than, struct bm_fault *fault)
 {
 	struct bm_image *image = root->image;
+	const struct bm_readahead *ahead = &image->readahead;
 	int level = block_header(node)->level;
-	uint64_t limit = level == 1 ? 131072 : image->nodesize, nread = 0;
+	uint64_t limit = level == 1 ? ahead->compare_leaves : ahead->compare_nodes, nread = 0;
 
 	COUNT(image, read_tree_block);
 	if (image->cache) {

@@ -140,20 +140,21 @@ def _reada_for_search(tree: Tree, path: Path, level: int, slot: int, objectid: i
     if (level != 1 and not always) or node is None or cache is None:
         return
     target = pointer_at(node, slot)[0]
-    limit = 65536
+    ahead = cache.readahead.limits(tree.image.nodesize)
+    limit = ahead["near"]
     if always:
-        limit = tree.image.nodesize if level > 1 else 131072
+        limit = ahead["always_nodes" if level > 1 else "always_leaves"]
     elif target in cache.held:
         return
     nread = nscan = 0
-    while nread <= limit and nscan <= 32:
+    while nread <= limit and nscan <= ahead["siblings"]:
         slot += -1 if path.reada == Reada.BACK else 1
         if not 0 <= slot < nritems(node):
             return
         if path.reada == Reada.BACK and objectid and key_at(node, slot)[0] != objectid:
             return
         blockptr, generation = pointer_at(node, slot)
-        if always or abs(blockptr - target) <= 65536:
+        if always or abs(blockptr - target) <= ahead["distance"]:
             current().count("btrfs_readahead_node_child")
             cache.submit(blockptr, generation, level - 1, True, lib.BM_READ_BY_reada_for_search)
             nread += tree.image.nodesize

@@ -22,6 +22,7 @@ _COMMANDS = {
     "send": ("streams", "Write the send stream of a subvolume, as btrfs send does."),
     "dump-stream": ("streams", "Show the commands of a send stream."),
     "dump-tree": ("trees", "Show the items of trees."),
+    "reads": ("blocks", "Show the tree blocks that a cold kernel reads for a send."),
     "subvolumes": ("files", "List the subvolumes of an image."),
     "ls": ("files", "List the files of a subvolume."),
     "cat": ("files", "Write the content of a file."),

@@ -19,6 +19,7 @@ from btrfs_model.send.sender import Sender
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from btrfs_model.blocks import Readahead
     from btrfs_model.filesystem import Filesystem, Subvolume
 
 __all__ = ["SendRequest", "SendResult", "prepare", "run", "send"]
@@ -240,7 +241,7 @@ def prepare(
 
 
 def run(
-    request: SendRequest, cached: Iterable[int]
+    request: SendRequest, cached: Iterable[int], readahead: Readahead | None = None
 ) -> tuple[dict[str, int], Work, NDArray[Any]]:
     """Send.
 
@@ -250,6 +251,8 @@ def run(
         What to send.
     cached : iterable of int
         Addresses of the tree blocks that are in memory.
+    readahead : Readahead, optional
+        How far is read ahead; as kernels do without it.
 
     Returns
     -------
@@ -261,7 +264,7 @@ def run(
         The tree blocks read, see :meth:`btrfs_model.image.Image.stop_cold`.
     """
     image = request.fs.image
-    image.start_cold(cached)
+    image.start_cold(cached, readahead)
     try:
         with counting() as work:
             sender = Sender(request) if use_python() else native.Sender(request)
