@@ -22,7 +22,7 @@ test: $(VENV)/.with-test build ## run all tests: Python, C under sanitizers, not
 	$(BIN)/pytest -n $(JOBS) --nbmake tests $(wildcard notebooks)
 
 test-long: $(VENV)/.with-test build ## the same with many more random cases, and fuzzing
-	BTRFS_MODEL_HYPOTHESIS=long $(BIN)/pytest -n $(JOBS) --nbmake tests $(wildcard notebooks)
+	BTRFS_MODEL_TESTS=long $(BIN)/pytest -n $(JOBS) --nbmake tests $(wildcard notebooks)
 	$(MAKE) -C native fuzz SECONDS=600 IMAGE=$$($(BIN)/python tests/corpus.py features/nodesize-4096)
 
 bench: $(VENV)/.with-bench build ## measure speed beside btrfs-progs and dissect.btrfs

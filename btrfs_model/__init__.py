@@ -22,6 +22,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from btrfs_model.backref import logical_ino
+    from btrfs_model.check import check
     from btrfs_model.cost.receiver import receiver_calls
     from btrfs_model.counters import Work, counting
     from btrfs_model.errors import BtrfsModelError, CorruptImageError, StreamError, UnsupportedError
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from btrfs_model.replay import replay
     from btrfs_model.samples import sample, samples
     from btrfs_model.send import SendResult, send
+    from btrfs_model.stats import tree_stats
     from btrfs_model.stream import Command, StreamWriter, read_stream
 
     open = Filesystem.open  # noqa: A001
@@ -49,7 +52,9 @@ __all__ = [
     "StreamWriter",
     "UnsupportedError",
     "Work",
+    "check",
     "counting",
+    "logical_ino",
     "open",
     "read_stream",
     "readdir_reads",
@@ -60,6 +65,7 @@ __all__ = [
     "samples",
     "send",
     "toggles",
+    "tree_stats",
     "use_kernels",
 ]
 
@@ -76,7 +82,9 @@ _HOMES = {
     "StreamWriter": "stream:StreamWriter",
     "UnsupportedError": "errors:UnsupportedError",
     "Work": "counters:Work",
+    "check": "check:check",
     "counting": "counters:counting",
+    "logical_ino": "backref:logical_ino",
     "open": "filesystem:Filesystem.open",
     "read_stream": "stream:read_stream",
     "readdir_reads": "reads:readdir_reads",
@@ -87,6 +95,7 @@ _HOMES = {
     "samples": "samples:samples",
     "send": "send:send",
     "toggles": "patches:table",
+    "tree_stats": "stats:tree_stats",
     "use_kernels": "kernels:select",
 }
 

@@ -208,11 +208,11 @@ class ReadCache:
         generation: int,
         level: int,
         ahead: bool,
-        by: int = lib.BM_READ_BY_btrfs_read_node_slot,
+        by: int,
     ) -> None:
         """Read a block unless it is there; from now on it counts as cached.
 
-        Who does not read ahead uses the block.
+        Who does not read ahead uses the block. `by` is a value of ``enum bm_read_by``.
         """
         if logical not in self.held:
             self.held.add(logical)

@@ -16,6 +16,7 @@ from btrfs_model.errors import BtrfsModelError
 __all__ = ["data_folder", "packed_sample", "sample", "samples"]
 
 _BLOCK = 1 << 16
+_FRAME_HEADER = 18  # bytes, at most (RFC 8878)
 # Superblock: magic, and total_bytes of its dev_item, from the start of the device.
 _MAGIC_AT, _MAGIC = 0x10040, b"_BHRfS_M"
 _DEVICE_SIZE_AT = 0x100D1
@@ -118,12 +119,16 @@ def _restore(packed: Path, sink: int) -> None:
     end = 0
     try:
         with packed.open("rb") as source:
+            whole = zstandard.frame_content_size(source.read(_FRAME_HEADER))
+            source.seek(0)
             for block in decoder.read_to_iter(source, write_size=_BLOCK):
                 if block != zeros[: len(block)]:
                     os.pwrite(sink, block, end)
                 end += len(block)
     except zstandard.ZstdError as error:
         raise BtrfsModelError(f"{packed}: {error}") from None
+    if whole >= 0 and end != whole:
+        raise BtrfsModelError(f"{packed}: ends after {end} of {whole} bytes of the image")
     os.ftruncate(sink, max(end, _device_size(sink)))
 
 

@@ -200,26 +200,6 @@ int send_flush(struct send_ctx *ctx);
 int get_inode_info(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino,
 		   struct inode_info *info);
 int get_inode_gen(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino, uint64_t *gen);
-enum inode_state {
-	INODE_NO_CHANGE,
-	INODE_WILL_CREATE,
-	INODE_DID_CREATE,
-	INODE_WILL_DELETE,
-	INODE_DID_DELETE,
-};
-int get_cur_inode_state(struct send_ctx *ctx, uint64_t ino, uint64_t gen);
-/* An inode that would be, or was, overwritten. */
-struct overwritten {
-	uint64_t ino, gen;
-	uint32_t mode;
-};
-/* 1: in the parent snapshot an inode that is still to be processed has the name. */
-int will_overwrite_ref(struct send_ctx *ctx, const struct dir_ref *in, const char *name,
-		       size_t size, struct overwritten *who);
-/* 1: an inode that was processed before has taken the name. */
-int did_overwrite_ref(struct send_ctx *ctx, const struct dir_ref *in, uint64_t ino, uint64_t gen,
-		      const char *name, size_t size);
-int did_overwrite_first_ref(struct send_ctx *ctx, uint64_t ino, uint64_t gen);
 /* The first name of an inode and its directory; 1: there is none. *dir_gen unless it is NULL. */
 int get_first_ref(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino, uint64_t *dir,
 		  uint64_t *dir_gen, struct fs_path *name);
@@ -254,6 +234,36 @@ int next_valid_item(struct send_ctx *ctx, const struct bm_root *root, struct bm_
 int next_dir_entry(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, uint32_t *at,
 		   const struct btrfs_dir_item **entry);
 
+/* send_state.c: what the receiver has at this moment */
+enum inode_state {
+	INODE_NO_CHANGE,
+	INODE_WILL_CREATE,
+	INODE_DID_CREATE,
+	INODE_WILL_DELETE,
+	INODE_DID_DELETE,
+};
+int get_cur_inode_state(struct send_ctx *ctx, uint64_t ino, uint64_t gen);
+/* In which roots an inode exists, and with which generation (0: it does not). */
+struct inode_generations {
+	bool in_send, in_parent;
+	uint64_t send, parent;
+};
+/* 1: the receiver has the inode at this moment. *found stays as it is for the top directory. */
+int is_inode_existent(struct send_ctx *ctx, uint64_t ino, uint64_t gen,
+		      struct inode_generations *found);
+/* An inode that would be, or was, overwritten. */
+struct overwritten {
+	uint64_t ino, gen;
+	uint32_t mode;
+};
+/* 1: in the parent snapshot an inode that is still to be processed has the name. */
+int will_overwrite_ref(struct send_ctx *ctx, const struct dir_ref *in, const char *name,
+		       size_t size, struct overwritten *who);
+/* 1: an inode that was processed before has taken the name. */
+int did_overwrite_ref(struct send_ctx *ctx, const struct dir_ref *in, uint64_t ino, uint64_t gen,
+		      const char *name, size_t size);
+int did_overwrite_first_ref(struct send_ctx *ctx, uint64_t ino, uint64_t gen);
+
 /* send_inode.c: inodes and their times */
 int send_create_inode(struct send_ctx *ctx, uint64_t ino);
 int send_create_inode_if_needed(struct send_ctx *ctx);
@@ -265,16 +275,21 @@ int send_utimes(struct send_ctx *ctx, uint64_t ino, uint64_t gen);
 int cache_dir_utimes(struct send_ctx *ctx, uint64_t dir, uint64_t gen);
 int trim_dir_utimes_cache(struct send_ctx *ctx, size_t size);
 
-/* send_refs.c: names */
+/* send_record.c: names are recorded */
 int changed_ref(struct send_ctx *ctx);
 /* 1: a directory in which the names of an unchanged item are is another one than in the parent. */
 int compare_refs(struct send_ctx *ctx);
 int process_all_refs(struct send_ctx *ctx, enum bm_change change);
-/* *pending_move is set where the rename has to wait. */
-int process_recorded_refs(struct send_ctx *ctx, bool *pending_move);
 int unlink_all_paths(struct send_ctx *ctx);
 void free_recorded_refs(struct recorded_refs *refs);
 int add_dir_ref(struct send_ctx *ctx, struct dir_refs *refs, const struct dir_ref *ref);
+const char *ref_name(const struct recorded_ref *ref);
+/* An ancestor may have got its orphan name since the name was recorded. */
+int update_ref_path(struct send_ctx *ctx, struct recorded_ref *ref);
+
+/* send_refs.c: names are made and unmade */
+/* *pending_move is set where the rename has to wait. */
+int process_recorded_refs(struct send_ctx *ctx, bool *pending_move);
 int send_two_paths(struct send_ctx *ctx, int cmd, const struct fs_path *path, int attribute,
 		   const struct fs_path *other);
 int send_path_only(struct send_ctx *ctx, int cmd, const struct fs_path *path);
@@ -292,20 +307,18 @@ int is_ancestor(struct send_ctx *ctx, uint64_t ino1, uint64_t gen1, uint64_t ino
 int apply_children_dir_moves(struct send_ctx *ctx);
 void free_pending_dir_moves(struct send_ctx *ctx);
 
-/* send_xattr.c */
+/* send_xattr.c: extended attributes, fs-verity */
 int changed_xattr(struct send_ctx *ctx);
 int send_capabilities(struct send_ctx *ctx);
 int process_verity(struct send_ctx *ctx);
+int process_all_new_xattrs(struct send_ctx *ctx);
 
 /* send_clone.c: *found is where the extent can be cloned from, or NULL */
 struct file_extent;
 int find_extent_clone(struct send_ctx *ctx, const struct file_extent *extent,
 		      struct clone_root **found);
 
-int process_all_new_xattrs(struct send_ctx *ctx);
-
 /* send_hole.c: what need not be sent, and holes where data was */
-struct file_extent;
 int is_extent_unchanged(struct send_ctx *ctx, const struct file_extent *extent);
 int maybe_send_hole(struct send_ctx *ctx);
 /* The hole at the end of a file. */

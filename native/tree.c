@@ -461,6 +461,8 @@ int64_t bm_walk_blocks(const struct bm_root *root, int min_level, struct bm_bloc
 
 	if (!block)
 		return fault->code;
+	if (level < min_level)
+		return 0;
 	for (;;) {
 		if (block_header(block)->level)
 			COUNT(image, nodes_visited);

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only
-"""Run notebooks and save them with their outputs, so that they can be read where none runs. ::
+"""Run notebooks and save them with their outputs, so that they can be read where none runs.
 
-    scripts/run_notebooks.py notebooks/*.ipynb
-
-Nothing that changes from run to run is saved: no times, no version of Python.
+``scripts/run_notebooks.py notebooks/*.ipynb`` saves nothing that changes from run to run: no times,
+no version of Python.
 """
 
 import sys

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Fixtures and options for all tests."""
 
-import os
 from pathlib import Path
 
 import corpus
@@ -15,7 +14,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.register_profile("long", parent=settings.get_profile("default"), max_examples=2000)
-settings.load_profile(os.environ.get("BTRFS_MODEL_HYPOTHESIS", "default"))
+settings.load_profile("long" if corpus.LONG else "default")
 
 
 def pytest_report_header() -> str:

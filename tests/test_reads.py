@@ -147,17 +147,21 @@ def test_nothing_is_read_twice_or_though_cached() -> None:
 def test_python_twin_is_equal(
     name: str, behaviour: str, distance: int, near: int, always: int, siblings: int
 ) -> None:
-    readahead = bm.Readahead(distance, near, always, always // 2, siblings=siblings)
+    readahead = bm.Readahead(distance, near, always, always // 2, near, near // 8, siblings)
     tables = []
     for kernels in ("c", "python"):
         with Filesystem.open(corpus.image(name)) as fs, select(kernels):
-            subvolume = next(
-                which for which in fs.subvolume_ids if fs.subvolume(which).is_read_only
+            snapshots = [which for which in fs.subvolume_ids if fs.subvolume(which).is_read_only]
+            both = {"behaviour": behaviour, "readahead": readahead}
+            tables.append(
+                [
+                    bm.reads(fs, snapshots[0], **both),
+                    bm.reads(fs, snapshots[-1], parent=snapshots[0], **both),
+                    bm.readdir_reads(fs, snapshots[0], readahead=readahead),
+                ]
             )
-            tables.append(bm.reads(fs, subvolume, behaviour=behaviour, readahead=readahead))
-            tables.append(bm.readdir_reads(fs, subvolume, readahead=readahead))
-    pd.testing.assert_frame_equal(tables[0], tables[2])
-    pd.testing.assert_frame_equal(tables[1], tables[3])
+    for one, other in zip(*tables, strict=True):
+        pd.testing.assert_frame_equal(one, other)
 
 
 def test_readahead_knobs() -> None:

@@ -27,7 +27,7 @@ from btrfs_model.ondisk.keys import Key
 if TYPE_CHECKING:
     from btrfs_model.btree.tree import Tree
 
-__all__ = ["Change", "Difference", "compare_trees"]
+__all__ = ["Change", "Difference", "Side", "compare_sides", "compare_trees"]
 
 _BATCH = 1024
 
@@ -104,11 +104,20 @@ def compare_trees(left: Tree, right: Tree) -> Iterator[Difference]:
             )
 
 
-class _Side:
-    """The position of the walk in one tree: a level, and a slot at each level from there up."""
+class Side:
+    """The position of the walk in one tree: a level, and a slot at each level from there up.
 
-    def __init__(self, tree: Tree) -> None:
+    Parameters
+    ----------
+    tree : Tree
+        The tree.
+    newer_than : int, optional
+        Read children of a later generation ahead when descending.
+    """
+
+    def __init__(self, tree: Tree, newer_than: int | None = None) -> None:
         self.tree = tree
+        self.newer_than = newer_than
         self.path = search.Path()
         self.level = tree.level
         expect = Expect(tree.objectid, tree.generation, tree.level)
@@ -117,34 +126,42 @@ class _Side:
 
     @property
     def block(self) -> memoryview:
+        """The node or leaf that the walk stands in."""
         block = self.path.nodes[self.level]
         assert block is not None
         return block
 
     @property
     def slot(self) -> int:
+        """The slot in it."""
         return self.path.slots[self.level]
 
     @property
     def key(self) -> tuple[int, int, int]:
+        """The key in that slot."""
         return search.key_at(self.block, self.slot)
 
     @property
     def place(self) -> tuple[int, int]:
+        """Address of the block, and the slot."""
         return int.from_bytes(self.block[48:56], "little"), self.slot
 
-    def descend(self) -> None:
-        """Go down to the first child, or on where there is none (``tree_advance()``)."""
-        if self.level == 0:
-            self.step()
-            return
-        child, _ = search._read_child(self.tree, self.path, self.level, self.slot, 0)
+    def advance(self, *, allow_down: bool = True) -> None:
+        """Go down to the first child, or on to the next slot (``tree_advance()``)."""
+        current().count("tree_advance")
+        if self.level and allow_down:
+            self._move_down()
+        else:
+            self._move_next_or_upnext()
+
+    def _move_down(self) -> None:
+        node, slot = self.block, self.slot
+        child = search.read_node_slot(self.tree, node, slot, self.newer_than)
         self.level -= 1
         self.path.nodes[self.level] = child
         self.path.slots[self.level] = 0
 
-    def step(self) -> None:
-        """Go to the next slot, upwards where a node ends."""
+    def _move_next_or_upnext(self) -> None:
         self.path.slots[self.level] += 1
         while self.slot >= search.nritems(self.block):
             if self.level == self.tree.level:
@@ -154,40 +171,45 @@ class _Side:
             self.path.slots[self.level] += 1
 
 
-def _compare_twin(left_tree: Tree, right_tree: Tree) -> Iterator[Difference]:
-    left, right = _Side(left_tree), _Side(right_tree)
+def compare_sides(left: Side, right: Side) -> Iterator[tuple[Change, tuple[int, int, int]]]:
+    """Walk two trees side by side; at each difference the sides stand on it."""
     while not (left.ended and right.ended):
         if left.ended or right.ended:
             rest = right if left.ended else left
             if rest.level == 0:
-                change = Change.DELETED if left.ended else Change.NEW
-                yield _difference(change, rest.key, left, right)
-            rest.descend()
+                yield Change.DELETED if left.ended else Change.NEW, rest.key
+            rest.advance()
         elif left.level != right.level:
-            (left if left.level > right.level else right).descend()
+            (left if left.level > right.level else right).advance()
         elif left.key != right.key:
             before = left if left.key < right.key else right
             if before.level == 0:
-                change = Change.NEW if before is left else Change.DELETED
-                yield _difference(change, before.key, left, right)
-            before.descend()
+                yield Change.NEW if before is left else Change.DELETED, before.key
+            before.advance()
         elif left.level == 0:
             same = search.payload_at(left.block, left.slot) == search.payload_at(
                 right.block, right.slot
             )
-            yield _difference(Change.SAME if same else Change.CHANGED, left.key, left, right)
-            left.step()
-            right.step()
-        elif search.pointer_at(left.block, left.slot) == search.pointer_at(right.block, right.slot):
-            current().count("subtrees_skipped")
-            left.step()
-            right.step()
+            yield Change.SAME if same else Change.CHANGED, left.key
+            left.advance()
+            right.advance()
         else:
-            left.descend()
-            right.descend()
+            # a shared block is not entered
+            shared = search.pointer_at(left.block, left.slot) == search.pointer_at(
+                right.block, right.slot
+            )
+            current().count("subtrees_skipped", shared)
+            left.advance(allow_down=not shared)
+            right.advance(allow_down=not shared)
 
 
-def _difference(change: Change, key: tuple[int, int, int], left: _Side, right: _Side) -> Difference:
+def _compare_twin(left_tree: Tree, right_tree: Tree) -> Iterator[Difference]:
+    left, right = Side(left_tree), Side(right_tree)
+    for change, key in compare_sides(left, right):
+        yield _difference(change, key, left, right)
+
+
+def _difference(change: Change, key: tuple[int, int, int], left: Side, right: Side) -> Difference:
     return Difference(
         change,
         Key(*key),

@@ -183,6 +183,31 @@ def _read_child(
     return _child(tree, node, slot), restart
 
 
+def read_node_slot(tree: Tree, node: memoryview, slot: int, newer_than: int | None) -> memoryview:
+    """Read a child without a search (``btrfs_read_node_slot()``).
+
+    With `newer_than`, the children behind it that are of a later generation are read ahead.
+    """
+    current().count("read_tree_block")
+    cache, level = tree.image.reads, node[_LEVEL_AT]
+    if cache is not None:
+        cache.submit(*pointer_at(node, slot), level - 1, False, lib.BM_READ_BY_btrfs_read_node_slot)
+    child = _child(tree, node, slot)
+    if newer_than is None or cache is None:
+        return child
+    limits = cache.readahead.limits(tree.image.nodesize)
+    left = limits["compare_leaves" if level == 1 else "compare_nodes"]
+    for after in range(slot + 1, nritems(node)):
+        if left <= 0:
+            break
+        blockptr, generation = pointer_at(node, after)
+        if generation > newer_than:
+            current().count("btrfs_readahead_node_child")
+            cache.submit(blockptr, generation, level - 1, True, lib.BM_READ_BY_tree_move_down)
+            left -= tree.image.nodesize
+    return child
+
+
 def search_slot(tree: Tree, key: RawKey, path: Path) -> bool:
     """Search a key without changing the tree (``btrfs_search_slot()``).
 

@@ -333,7 +333,7 @@ class Tree:
         root = read_block(
             self.image, self.bytenr, Expect(self.objectid, self.generation, self.level)
         )
-        stack = [(root, 0, 0)]
+        stack = [(root, 0, 0)] if self.level >= min_level else []
         while stack:
             block, parent, parent_slot = stack.pop()
             _, _, bytenr, flags, _, generation, owner, count, level = HEADER.unpack_from(block)

@@ -23,7 +23,7 @@ import numpy as np
 
 from btrfs_model.btree.tree import Tree
 from btrfs_model.check.extents import DataRefs, check_extents, read_extents
-from btrfs_model.check.inodes import Names, check_inodes
+from btrfs_model.check.inodes import Rows, check_inodes
 from btrfs_model.check.items import ItemChecker
 from btrfs_model.check.report import Finding, Report
 from btrfs_model.check.space import check_checksums, check_data, check_space, check_superblocks
@@ -103,12 +103,17 @@ class _Check:
         return report.result()
 
     def _check_subvolumes(self) -> None:
-        names: dict[int, Names] = {}
+        entries: dict[int, Rows] = {}
         for objectid in self.fs.subvolume_ids:
             root_dir = self.fs.roots[objectid].item.root_dirid
             tree = self.fs.tree(objectid)
-            names[objectid] = check_inodes(self.fs, tree, root_dir, self.report)
-        check_subvolumes(self.fs, names, self.report)
+            entries[objectid] = check_inodes(self.fs, tree, root_dir, self.report)
+        # relocation keeps its data in a tree like a subvolume
+        relocation = self.fs.trees.get(ObjectId.DATA_RELOC_TREE)
+        if relocation is not None:
+            root_dir = self.fs.roots[ObjectId.DATA_RELOC_TREE].item.root_dirid
+            check_inodes(self.fs, relocation, root_dir, self.report)
+        check_subvolumes(self.fs, entries, self.report)
 
     def _roots(self) -> list[TreeRoot]:
         """All roots: those in the superblock, in root items, and of logs."""

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from btrfs_model.btree.bulk import Columns, extent_refs, records, select
 from btrfs_model.btree.tree import Tree
 from btrfs_model.check.report import Report
-from btrfs_model.check.walk import Forest
+from btrfs_model.check.walk import BlockInfo, Forest
 from btrfs_model.image import Image
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.keys import ItemType, ObjectId, item_type_name
@@ -220,26 +220,52 @@ def _check_blocks(extents: Extents, forest: Forest, report: Report) -> None:
     """Check that each tree block has an extent item of its level and generation."""
     blocks = [block for block in forest.blocks.values() if not block.is_log]
     rows = extents.find(np.array([block.logical for block in blocks], _U64))
-    for block, row in zip(blocks, rows.tolist(), strict=True):
+    if not len(extents.start):
+        report.add("there are no extents", tree=int(ObjectId.EXTENT_TREE))
+        return
+    levels, generations = extents.level[rows].tolist(), extents.generation[rows].tolist()
+    is_data = extents.is_data[rows].tolist()
+    for number, (block, row) in enumerate(zip(blocks, rows.tolist(), strict=True)):
         place: dict[str, Any] = {"tree": block.tree, "block": block.logical}
         if row < 0:
             report.add("block has no extent item", **place)
             continue
-        found = (int(extents.level[row]), int(extents.generation[row]))
-        if found != (block.level, block.generation) or extents.is_data[row]:
+        found = (levels[number], generations[number])
+        if found != (block.level, block.generation) or is_data[number]:
             report.add(
                 "block of level {level}, generation {generation}; its extent item says {found}",
                 **place,
                 level=block.level,
                 generation=block.generation,
-                found="data" if extents.is_data[row] else "level {}, generation {}".format(*found),
+                found="data" if is_data[number] else "level {}, generation {}".format(*found),
             )
+    _check_owners(extents, blocks, rows, report)
     if forest.broken:
         return
     known = np.array(sorted(block.logical for block in blocks), _U64)
     unused = ~extents.is_data & ~np.isin(extents.start, known)
     tree = int(ObjectId.EXTENT_TREE)
     report.rows("extent of a tree block that no tree has", extents.columns, unused, tree)
+
+
+def _check_owners(
+    extents: Extents, blocks: list[BlockInfo], rows: npt.NDArray[np.intp], report: Report
+) -> None:
+    """Check that the owner of a block has it, unless the block lost its owner (FULL_BACKREF)."""
+    references = extents.references
+    by_root = references[references["type"] == ItemType.TREE_BLOCK_REF]
+    pairs = np.stack([by_root["bytenr"], by_root["root"]], axis=1)
+    owners = np.array([(block.logical, block.owner) for block in blocks], _U64).reshape(-1, 2)
+    full = extents.flags[rows] & _U64(lib.BTRFS_BLOCK_FLAG_FULL_BACKREF) != 0
+    foreign = (rows >= 0) & ~full & ~np.isin(_mix(owners), _mix(pairs))
+    for number in np.flatnonzero(foreign).tolist():
+        block = blocks[number]
+        report.add(
+            "block is owned by tree {owner}, which does not refer to it",
+            tree=block.tree,
+            block=block.logical,
+            owner=block.owner,
+        )
 
 
 def _check_data(extents: Extents, data: npt.NDArray[np.uint64], report: Report) -> None:
@@ -293,7 +319,9 @@ class _Expected:
 
     def _add(self, *parts: Any) -> None:
         """Add rows of bytenr, type, root, objectid and offset."""
-        self._parts.append(np.stack(np.broadcast_arrays(*parts), axis=1).astype(_U64))
+        # each by itself: signed and unsigned together would become floating point
+        columns = [np.asarray(part).astype(_U64) for part in parts]
+        self._parts.append(np.stack(np.broadcast_arrays(*columns), axis=1))
 
     def add_roots(self) -> None:
         """Each root item refers to its root block."""

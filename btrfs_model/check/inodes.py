@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from btrfs_model.btree.bulk import Columns, entries, records, select
 from btrfs_model.btree.tree import Tree
@@ -29,7 +30,7 @@ from btrfs_model.ondisk.structs import FILE_EXTENT_ITEM, INODE_ITEM
 if TYPE_CHECKING:
     from btrfs_model.filesystem import Filesystem
 
-__all__ = ["Names", "check_inodes"]
+__all__ = ["Rows", "check_inodes"]
 
 _U64 = np.uint64
 _T = ItemType
@@ -38,6 +39,7 @@ _S_IFDIR: Final = 0o040000
 _S_IFREG: Final = 0o100000
 _S_IFLNK: Final = 0o120000
 _NODATASUM: Final = 1 << 0
+_DOTS: Final = xxhash.xxh64_intdigest(b"..")
 _DIR: Final = int(lib.BTRFS_FT_DIR)
 _MODE_OF_TYPE: Final = np.zeros(256, np.uint32)
 _MODE_OF_TYPE[[
@@ -79,9 +81,10 @@ _NAME: Final = np.dtype(
 )
 
 Rows = npt.NDArray[np.void]
+"""Structured arrays."""
 
 
-class Names:
+class _Names:
     """The items of one tree that belong to inodes, reduced to what is compared.
 
     Attributes
@@ -101,7 +104,8 @@ class Names:
             for name, part in _reduce(fs, columns).items():
                 parts[name].append(part)
         joined = {
-            name: np.concatenate(parts[name]) if parts[name] else np.empty(0, dtype)
+            # popped, so that no more than one kind is in memory twice
+            name: np.concatenate([np.empty(0, dtype), *parts.pop(name)])
             for name, dtype in _PARTS.items()
         }
         self.inodes: Rows = joined["inodes"]
@@ -180,20 +184,27 @@ def _reduce_extents(fs: Filesystem, columns: Columns) -> Rows:
     return extents
 
 
-def check_inodes(fs: Filesystem, tree: Tree, root_dir: int, report: Report) -> Names:
-    """Check the inodes of a subvolume; return its names."""
-    names = Names(fs, tree)
+def check_inodes(fs: Filesystem, tree: Tree, root_dir: int, report: Report) -> Rows:
+    """Check the inodes of a subvolume.
+
+    Returns
+    -------
+    numpy.ndarray
+        Its entries that are subvolumes: ``parent`` (the directory), ``child``, ``index``.
+    """
+    names = _Names(fs, tree)
     checker = _InodeChecker(fs, tree.objectid, root_dir, names, report)
     checker.check_links()
     checker.check_entries()
     checker.check_directories()
     checker.check_files()
-    return names
+    roots: Rows = names.indexes[names.indexes["is_root"]]
+    return roots
 
 
 class _InodeChecker:
     def __init__(
-        self, fs: Filesystem, tree: int, root_dir: int, names: Names, report: Report
+        self, fs: Filesystem, tree: int, root_dir: int, names: _Names, report: Report
     ) -> None:
         self.fs = fs
         self.tree = tree
@@ -248,7 +259,10 @@ class _InodeChecker:
         """Check that the three tables of names are the same."""
         items, indexes, refs = self.names.items, self.names.indexes, self.names.refs
         # the top directory has a name that is no entry
-        refs = refs[refs["child"] != refs["parent"]]
+        is_top = refs["child"] == refs["parent"]
+        top, refs = refs[is_top], refs[~is_top]
+        odd = (top["name"] != _DOTS) | (top["index"] != 0) | (top["child"] != self.root_dir)
+        self._entries("the top directory's name is not '..'", top[odd])
         fields: tuple[str, ...] = ("parent", "child", "name", "type", "is_root")
         self._same(items, indexes, fields, "entry in DIR_ITEM only")
         self._same(indexes, items, fields, "entry in DIR_INDEX only")

@@ -22,12 +22,15 @@ from btrfs_model.kernels import lib
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
 from btrfs_model.ondisk.structs import (
     BLOCK_GROUP_ITEM,
+    CHUNK,
     DEV_EXTENT,
+    DEV_ITEM,
     EXTENT_ITEM,
     FILE_EXTENT_ITEM,
     INODE_ITEM,
     ROOT_ITEM,
     ROOT_REF,
+    STRIPE,
 )
 
 __all__ = ["ItemChecker"]
@@ -109,10 +112,12 @@ _TREES: Final[dict[int, set[ItemType]]] = {
 
 _S_IFMT: Final = 0o170000
 _S_IFDIR: Final = 0o040000
+_PERMISSIONS: Final = 0o7777
 _MODES: Final = (0o010000, 0o020000, 0o040000, 0o060000, 0o100000, 0o120000, 0o140000)
 _INODE_FLAGS: Final = (1 << 12) - 1 | 1 << 31 | 1 << 32
 _ROOT_FLAGS: Final = 1 << 0 | 1 << 48
 _NAME_MAX: Final = 255
+_NEGATIVE: Final = 1 << 63
 _MAX_LEVEL: Final = 8
 
 
@@ -185,9 +190,9 @@ class ItemChecker:
         mode = rows["mode"]
         self._bad("key offset of an inode is not 0", columns, columns["offset"] != 0, tree)
         self._bad(
-            "mode {mode:o} has no file type",
+            "mode {mode:o} has no file type or unknown bits",
             columns,
-            ~np.isin(mode & _S_IFMT, _MODES),
+            ~np.isin(mode & ~np.uint32(_PERMISSIONS), _MODES),
             tree,
             mode=mode,
         )
@@ -328,6 +333,10 @@ class ItemChecker:
         size = columns["size"]
         odd = ~np.isin(size, (239, ROOT_ITEM.size))
         bad("root item of {size} bytes", odd, size=size)
+        in_log = tree == ObjectId.TREE_LOG
+        subvolume = (columns["objectid"] >= 256) & (columns["objectid"] < _NEGATIVE)
+        plain = ~in_log & ~subvolume & (columns["objectid"] != ObjectId.TREE_RELOC)
+        bad("key offset of a root is not 0", plain & (columns["offset"] != 0))
         for field in ("generation", "generation_v2", "last_snapshot"):
             value = rows[field]
             bad(f"root {field} {{value}} is newer than the filesystem", value > self.newest,
@@ -405,8 +414,46 @@ class ItemChecker:
         wrong = rows["chunk_objectid"] != lib.BTRFS_FIRST_FREE_OBJECTID
         self._bad("chunk objectid {value}", columns, wrong, tree, value=rows["chunk_objectid"])
 
+    def _chunks(self, columns: Columns, tree: npt.NDArray[np.uint64]) -> None:
+        """Check what opening the image did not need of chunks."""
+        rows = records(self.image, columns, CHUNK)
+        superblock = self.image.superblock
+
+        def bad(text: str, mask: Mask, **values: Any) -> None:
+            self._bad(text, columns, mask, tree, **values)
+
+        owner, sector_size = rows["owner"], rows["sector_size"]
+        bad("chunk is owned by tree {owner}", owner != ObjectId.EXTENT_TREE, owner=owner)
+        wrong = sector_size != superblock.sectorsize
+        bad("chunk of sector size {size}", wrong, size=sector_size)
+        uuid = np.frombuffer(superblock.dev_item.uuid, np.uint8)
+        for stripe in range(2):
+            # the second stripe follows the structure with the first
+            at = CHUNK.size - STRIPE.size + stripe * STRIPE.size
+            part = dict(columns, position=columns["position"] + np.uint64(at))
+            other = (records(self.image, part, STRIPE)["dev_uuid"] != uuid).any(axis=1)
+            bad("stripe lies on an unknown device", (rows["num_stripes"] > stripe) & other)
+
+    def _devices(self, columns: Columns, tree: npt.NDArray[np.uint64]) -> None:
+        rows = records(self.image, columns, DEV_ITEM)
+        item = self.image.superblock.dev_item
+        for field in ("devid", "total_bytes", "sector_size"):
+            value, wanted = rows[field], getattr(item, field)
+            self._bad(
+                f"device item has {field} {{value}}, the superblock {wanted}",
+                columns,
+                value != wanted,
+                tree,
+                value=value,
+            )
+        for field in ("uuid", "fsid"):
+            wrong = (rows[field] != np.frombuffer(getattr(item, field), np.uint8)).any(axis=1)
+            self._bad(f"device item has another {field} than the superblock", columns, wrong, tree)
+
     def _dev_extents(self, columns: Columns, tree: npt.NDArray[np.uint64]) -> None:
         rows = records(self.image, columns, DEV_EXTENT)
+        foreign = columns["objectid"] != self.image.superblock.dev_item.devid
+        self._bad("device extent of an unknown device", columns, foreign, tree)
         wrong = rows["chunk_tree"] != ObjectId.CHUNK_TREE
         self._bad("device extent of another chunk tree", columns, wrong, tree)
         unaligned = (columns["offset"] | rows["length"]) % self.sectorsize != 0
@@ -431,4 +478,6 @@ _RULES: Final[list[tuple[tuple[int, ...], _Rule]]] = [
     ),
     ((_T.BLOCK_GROUP_ITEM,), ItemChecker._block_groups),
     ((_T.DEV_EXTENT,), ItemChecker._dev_extents),
+    ((_T.CHUNK_ITEM,), ItemChecker._chunks),
+    ((_T.DEV_ITEM,), ItemChecker._devices),
 ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from btrfs_model.check.inodes import Names
+from btrfs_model.check.inodes import Rows
 from btrfs_model.check.report import Report
 from btrfs_model.filesystem import Root, is_subvolume_id
 from btrfs_model.ondisk.hashes import name_hash
@@ -26,9 +26,9 @@ _FS_TREE = int(ObjectId.FS_TREE)
 _NO_UUID = bytes(16)
 
 
-def check_subvolumes(fs: Filesystem, names: dict[int, Names], report: Report) -> None:
-    """Check how subvolumes are named and counted; `names` are those of each that was read."""
-    _check_refs(fs, names, report)
+def check_subvolumes(fs: Filesystem, entries: dict[int, Rows], report: Report) -> None:
+    """Check how subvolumes are named; `entries` of each are those that lead to others."""
+    _check_refs(fs, entries, report)
     _check_dead(fs, report)
     sb = fs.image.superblock
     # a kernel without the UUID tree wrote last: the next mount brings it up to date
@@ -52,7 +52,7 @@ def _refs(fs: Filesystem, kind: ItemType, report: Report) -> dict[tuple[int, int
     return refs
 
 
-def _check_refs(fs: Filesystem, names: dict[int, Names], report: Report) -> None:
+def _check_refs(fs: Filesystem, entries: dict[int, Rows], report: Report) -> None:
     """Check that ROOT_REF, ROOT_BACKREF and directory entries name the same."""
     forward = _refs(fs, ItemType.ROOT_REF, report)
     backward = _refs(fs, ItemType.ROOT_BACKREF, report)
@@ -67,7 +67,7 @@ def _check_refs(fs: Filesystem, names: dict[int, Names], report: Report) -> None
             continue
         if child not in fs.roots:
             report.add("ROOT_REF to subvolume {child}, which does not exist", **place, child=child)
-        if parent in names and not _has_entry(names[parent], fs, parent, child, forward[pair]):
+        if parent in entries and not _has_entry(entries[parent], fs, pair, forward[pair]):
             report.add("ROOT_REF has no directory entry", **place)
     children = {child for _, child in backward}
     for objectid in fs.subvolume_ids:
@@ -75,11 +75,11 @@ def _check_refs(fs: Filesystem, names: dict[int, Names], report: Report) -> None
             report.add("subvolume {id} has no name", tree=_ROOT_TREE, id=objectid)
 
 
-def _has_entry(names: Names, fs: Filesystem, parent: int, child: int, ref: RootRef) -> bool:
+def _has_entry(rows: Rows, fs: Filesystem, pair: tuple[int, int], ref: RootRef) -> bool:
     """Whether the directory has the entry, with this index, in DIR_INDEX and DIR_ITEM."""
-    index = names.indexes
-    found = index["is_root"] & (index["parent"] == ref.dirid) & (index["child"] == child)
-    if not (found & (index["index"] == ref.sequence)).any():
+    parent, child = pair
+    found = (rows["parent"] == ref.dirid) & (rows["child"] == child)
+    if not (found & (rows["index"] == ref.sequence)).any():
         return False
     item = fs.tree(parent).get((ref.dirid, ItemType.DIR_ITEM, name_hash(ref.name)))
     if item is None:

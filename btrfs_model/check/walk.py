@@ -28,7 +28,9 @@ from btrfs_model.ondisk.structs import HEADER, KEY_PTR
 __all__ = ["BlockInfo", "Forest", "TreeRoot", "leaf_batches", "walk_forest"]
 
 _LEAVES_AT_ONCE = 1024
-_HEADER_WRITTEN = 1 << 0
+# WRITTEN, and references of the kind "mixed" in the top byte
+_HEADER_FLAGS = 1 << 0 | 1 << 56
+_HEADER_RELOC = 1 << 1
 
 
 class TreeRoot(NamedTuple):
@@ -225,8 +227,13 @@ class _Walk:
                 generation=generation,
                 newest=newest,
             )
-        if not flags & _HEADER_WRITTEN:
-            self.report.add("block without the flag WRITTEN", **place)
+        if flags & ~_HEADER_RELOC != _HEADER_FLAGS:
+            self.report.add(
+                "header flags {flags:#x}, wanted {wanted:#x} (WRITTEN, MIXED)",
+                **place,
+                flags=flags,
+                wanted=_HEADER_FLAGS,
+            )
         if not _may_own(owner, pointer.tree):
             self.report.add("block is owned by tree {owner}", **place, owner=owner)
 

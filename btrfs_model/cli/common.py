@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
+    "Command",
     "behaviour_option",
     "image_argument",
     "json_option",
@@ -32,6 +33,28 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 image_argument = click.argument("image", type=click.Path(path_type=Path))
 subvolume_argument = click.argument("subvolume", metavar="SUBVOL")
+
+
+class Command(click.Command):
+    """A command whose help ends with examples.
+
+    Parameters
+    ----------
+    examples : sequence of str
+        Command lines.
+    **attributes
+        As for :class:`click.Command`.
+    """
+
+    def __init__(self, *, examples: Sequence[str], **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.examples = examples
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples as they are, without wrapping them."""
+        with formatter.section("Examples"):
+            for example in self.examples:
+                formatter.write(f"{'':{formatter.current_indent}}{example}\n")
 
 
 def json_option(text: str) -> Callable[[F], F]:
@@ -64,13 +87,28 @@ def print_json_lines(rows: Sequence[Mapping[str, Any]]) -> None:
         click.echo(json.dumps(row, default=str))
 
 
-def print_table(table: pd.DataFrame, *, as_json: bool = False) -> None:
-    """Print a table: aligned on a terminal, separated by tabs in a pipe, or as JSON lines."""
+def print_table(
+    table: pd.DataFrame, *, as_json: bool = False, narrow: Sequence[str] | None = None
+) -> None:
+    """Print a table: aligned on a terminal, separated by tabs in a pipe, or as JSON lines.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        The table.
+    as_json : bool
+        Whether to print JSON lines.
+    narrow : sequence of str, optional
+        The columns that a terminal has room for.
+    """
     if as_json:
         print_json_lines(table.to_dict("records"))  # type: ignore[arg-type]
         return
+    is_terminal = sys.stdout.isatty()
+    if is_terminal and narrow is not None:
+        table = table[list(narrow)]
     rows = [[_cell(value) for value in row] for row in table.itertuples(index=False)]
-    if not sys.stdout.isatty():
+    if not is_terminal:
         out = stdout()
         for row in [list(table.columns), *rows]:
             out.write("\t".join(row).encode("utf-8", "surrogateescape") + b"\n")
@@ -83,7 +121,10 @@ def print_table(table: pd.DataFrame, *, as_json: bool = False) -> None:
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for name, kind in zip(table.columns, table.dtypes, strict=True):
         is_number = getattr(kind, "kind", "O") in "iuf"
-        shown.add_column(str(name), justify="right" if is_number else "left", overflow="fold")
+        shown.add_column(
+            str(name), justify="right" if is_number else "left", overflow="fold",
+            no_wrap=name == table.columns[0],
+        )  # fmt: skip
     for row in rows:
         shown.add_row(*(Text(_printable(cell)) for cell in row))
     Console().print(shown)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from btrfs_model.cli.common import json_option, print_table, progress
+from btrfs_model.cli.common import Command, json_option, print_table, progress
 
 if TYPE_CHECKING:
     from btrfs_model.replay import Replay
@@ -26,7 +26,14 @@ def _scale(_: click.Context, __: click.Parameter, value: str) -> str | float:
         raise click.BadParameter("'full', 'quick' or a fraction of full such as 0.025") from None
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model replay",
+        "btrfs-model replay send-truncate --scale quick --out /tmp/quick",
+        "btrfs-model replay send-truncate --kernel-after v6.12",
+    ),
+)
 @click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...")
 @click.option(
     "--scale",
@@ -53,16 +60,10 @@ def replay(
     kernel_after: str | None,
     out: Path,
 ) -> None:
-    r"""Replay workloads of commit messages on both sides of their commit.
+    """Replay workloads of commit messages on both sides of their commit.
 
     Shows the main figures and writes all of them: report.html, results.csv, results.parquet, a
     chart for each workload, and provenance.json. Without WORKLOAD it replays all there are.
-
-    \b
-    Examples:
-      btrfs-model replay
-      btrfs-model replay send-truncate --scale quick --out /tmp/quick
-      btrfs-model replay send-truncate --kernel-after v6.12
     """
     from btrfs_model.replay import run
     from btrfs_model.report import write
@@ -123,22 +124,24 @@ def _print_replay(one: Replay) -> None:
     console.print()
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model patches",
+        "btrfs-model patches --json | jq -r 'select(.release == \"6.3\") | .slug'",
+    ),
+)
 @json_option("One JSON object a line.")
 def patches(as_json: bool) -> None:
-    r"""Show the kernel commits that the model can be taken back before.
+    """Show the kernel commits that the model can be taken back before.
 
     A behaviour is a preset (v4.16, v6.12, v6.1.176, ...) with toggles added or taken away:
     'v6.12 - send-utimes-cache'. Toggles that the model does not have both sides of yet are
     listed as not implemented.
-
-    \b
-    Examples:
-      btrfs-model patches
-      btrfs-model patches --json | jq -r 'select(.release == "6.3") | .slug'
     """
     from btrfs_model.patches import PRESETS, table
 
-    print_table(table(), as_json=as_json)
+    columns = ("slug", "release", "commit", "what", "implemented")
+    print_table(table(), as_json=as_json, narrow=columns)
     if not as_json:
         click.echo(f"Presets: {', '.join(PRESETS)}", err=True)

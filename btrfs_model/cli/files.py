@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 import click
 
 from btrfs_model.cli.common import (
+    Command,
     image_argument,
     json_option,
     print_table,
@@ -20,17 +22,17 @@ __all__ = ["cat", "ls", "subvolumes"]
 _PIECE = 4 << 20
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model subvolumes disk.img",
+        "btrfs-model subvolumes disk.img --json | jq -r 'select(.read_only) | .path'",
+    ),
+)
 @image_argument
 @json_option("One JSON object a line, with all there is to know.")
 def subvolumes(image: Path, as_json: bool) -> None:
-    r"""List the subvolumes of an image.
-
-    \b
-    Examples:
-      btrfs-model subvolumes disk.img
-      btrfs-model subvolumes disk.img --json | jq -r 'select(.read_only) | .path'
-    """
+    """List the subvolumes of an image."""
     from btrfs_model.filesystem import Filesystem
 
     with Filesystem.open(image) as fs:
@@ -40,42 +42,57 @@ def subvolumes(image: Path, as_json: bool) -> None:
     print_table(table, as_json=as_json)
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model ls disk.img snap1",
+        "btrfs-model ls disk.img 256 --json | jq -r 'select(.size > 1000000) | .path'",
+    ),
+)
 @image_argument
 @subvolume_argument
 @json_option("One JSON object a line.")
 def ls(image: Path, subvolume: str, as_json: bool) -> None:
-    r"""List the files of a subvolume.
+    """List the files of a subvolume; times are UTC."""
+    import pandas as pd
 
-    \b
-    Examples:
-      btrfs-model ls disk.img snap1
-      btrfs-model ls disk.img 256 --json | jq -r 'select(.size > 1000000) | .path'
-    """
     from btrfs_model.filesystem import Filesystem
 
     with Filesystem.open(image) as fs:
         table = fs.listing(subvolume, content=False)
+    if not as_json:
+        table = pd.DataFrame(
+            {
+                "mode": [stat.filemode(mode) for mode in table["mode"]],
+                "links": table["nlink"],
+                "uid": table["uid"],
+                "gid": table["gid"],
+                "size": table["size"],
+                "modified": pd.to_datetime(table["mtime"], unit="ns").dt.strftime("%F %T"),
+                "path": table["path"].where(table["path"] != "", "."),
+            }
+        )
     print_table(table, as_json=as_json)
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=("btrfs-model cat disk.img snap1 dir/file > file",),
+)
 @image_argument
 @subvolume_argument
 @click.argument("path")
 def cat(image: Path, subvolume: str, path: str) -> None:
-    r"""Write the content of a file to standard output; data checksums are verified.
-
-    \b
-    Examples:
-      btrfs-model cat disk.img snap1 dir/file > file
-    """
+    """Write the content of a file to standard output; data checksums are verified."""
+    from btrfs_model.errors import BtrfsModelError
     from btrfs_model.filesystem import Filesystem
 
     out = stdout()
     with Filesystem.open(image) as fs:
         where = fs.subvolume(subvolume)
         inode = where.inode(path)
+        if not (stat.S_ISREG(inode.mode) or stat.S_ISLNK(inode.mode)):
+            raise BtrfsModelError(f"{image}: {path} is not a file")
         for offset in range(0, inode.size, _PIECE):
             out.write(where.read_file(inode.ino, offset, _PIECE))
     out.flush()

@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 import click
 
 from btrfs_model.cli.common import (
+    Command,
     behaviour_option,
     image_argument,
     json_option,
@@ -27,7 +28,15 @@ if TYPE_CHECKING:
 __all__ = ["dump_stream", "find_good_parent", "send"]
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model send disk.img snap1 -f full.stream",
+        "btrfs-model send disk.img snap1 --behaviour v4.16 | btrfs receive --dump",
+        "btrfs-model send disk.img snap1 --proto 2 --compressed-data -f v2.stream",
+        "btrfs-model send disk.img snap1 --work work.json > /dev/null",
+    ),
+)
 @image_argument
 @subvolume_argument
 @click.option("-p", "--parent", metavar="SUBVOL", help="Send the difference to this subvolume.")
@@ -74,18 +83,11 @@ def send(
     behaviour: str,
     work: Path | None,
 ) -> None:
-    r"""Write the send stream of a read-only subvolume, byte for byte as the kernel does.
+    """Write the send stream of a read-only subvolume, byte for byte as the kernel does.
 
     SUBVOL is a path from the top of the filesystem or an id. The parent is added to the clone
     sources, and with -c alone the parent is picked among them, as `btrfs send` does. Where the
     kernel fails half way, the part of the stream before that is written all the same.
-
-    \b
-    Examples:
-      btrfs-model send disk.img snap1 -f full.stream
-      btrfs-model send disk.img snap1 --behaviour v4.16 | btrfs receive --dump
-      btrfs-model send disk.img snap1 --proto 2 --compressed-data -f v2.stream
-      btrfs-model send disk.img snap1 --work work.json > /dev/null
     """
     from btrfs_model.errors import BtrfsModelError
     from btrfs_model.filesystem import Filesystem
@@ -162,11 +164,10 @@ def find_good_parent(fs: Filesystem, sent: Subvolume, sources: Sequence[Subvolum
 @contextmanager
 def _sink(out: Path | None) -> Iterator[BinaryIO]:
     """Open where a stream goes; when the send fails, say that a part of it is there."""
-    with nullcontext(stdout()) if out is None else out.open("wb") as sink:
-        counted = _Counted(sink)
+    with ExitStack() as stack:
+        counted = _Counted(stdout if out is None else lambda: stack.enter_context(out.open("wb")))
         try:
             yield cast(BinaryIO, counted)
-            sink.flush()
         except Exception:
             if counted.size:
                 where = "standard output" if out is None else out
@@ -178,32 +179,36 @@ def _sink(out: Path | None) -> Iterator[BinaryIO]:
 
 
 class _Counted:
-    """A file that counts what is written to it."""
+    """A file that is opened when it is first written to, and counts what is."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+    def __init__(self, open_file: Callable[[], BinaryIO]) -> None:
+        self._open = open_file
+        self._file: BinaryIO | None = None
         self.size = 0
 
     def write(self, data: bytes) -> int:
+        if self._file is None:
+            self._file = self._open()
         self.size += len(data)
         return self._file.write(data)
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model dump-stream full.stream",
+        "btrfs-model send disk.img snap1 | btrfs-model dump-stream -",
+        "btrfs-model dump-stream full.stream --json | jq -r .command | sort | uniq -c",
+    ),
+)
 @click.argument("stream", type=click.Path(path_type=Path, allow_dash=True))
 @json_option("One JSON object a line.")
 @click.option("--data", is_flag=True, help="With --json: the data of writes too, in base64.")
 def dump_stream(stream: Path, as_json: bool, data: bool) -> None:
-    r"""Show the commands of a send stream, in the text of `btrfs receive --dump`.
+    """Show the commands of a send stream, in the text of `btrfs receive --dump`.
 
     STREAM is a file, or - for standard input. Commands before a damaged place are shown, then the
     error names the byte.
-
-    \b
-    Examples:
-      btrfs-model dump-stream full.stream
-      btrfs-model send disk.img snap1 | btrfs-model dump-stream -
-      btrfs-model dump-stream full.stream --json | jq -r .command | sort | uniq -c
     """
     from btrfs_model.stream import dump_json, dump_text
 

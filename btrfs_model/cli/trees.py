@@ -1,19 +1,27 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Commands about trees: ``dump-tree``."""
+"""Commands about trees: ``dump-tree``, ``tree-stats``, ``check``, ``logical-resolve``."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from btrfs_model.cli.common import image_argument, stdout
+from btrfs_model.cli.common import (
+    Command,
+    image_argument,
+    json_option,
+    print_json_lines,
+    print_table,
+    progress,
+    stdout,
+)
 
 if TYPE_CHECKING:
     from btrfs_model.ondisk.keys import Key
 
-__all__ = ["dump_tree"]
+__all__ = ["check", "dump_tree", "logical_resolve", "tree_stats"]
 
 
 def _number(text: str) -> int:
@@ -55,7 +63,16 @@ def _key(_: click.Context, __: click.Parameter, value: str | None) -> Key | None
     )
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model dump-tree disk.img -t fs",
+        "btrfs-model dump-tree disk.img -t 256 --objectid 257",
+        "btrfs-model dump-tree disk.img -t extent --min-key 30408704 --max-key 30474240",
+        "btrfs-model dump-tree disk.img -t csum --json",
+        "btrfs-model dump-tree disk.img --parquet items.parquet",
+    ),
+)
 @image_argument
 @click.option(
     "-t",
@@ -64,40 +81,184 @@ def _key(_: click.Context, __: click.Parameter, value: str | None) -> Key | None
     metavar="TREE",
     help="Only this tree, by id or name: 5, fs, extent, csum, root, chunk, ...",
 )
+@click.option(
+    "-b",
+    "--block",
+    "blocks",
+    type=int,
+    multiple=True,
+    metavar="ADDRESS",
+    help="Only the tree block at this logical address. Repeatable.",
+)
+@click.option("--follow", is_flag=True, help="With -b: everything below the block, too.")
 @click.option("--objectid", type=int, metavar="N", help="Only items of this objectid.")
 @click.option("--min-key", callback=_key, metavar="KEY", help="Only items from this key on.")
 @click.option("--max-key", callback=_key, metavar="KEY", help="Only items up to this key.")
 @click.option("-r", "--roots", is_flag=True, help="Only where the trees begin.")
+@click.option("--dfs", is_flag=True, help="Each node before its children, not level by level.")
 @click.option("--hide-names", is_flag=True, help="Show HIDDEN for names of files.")
+@json_option("One JSON object a line for each item.")
+@click.option("--parquet", type=click.Path(path_type=Path), metavar="FILE",
+              help="Write the items as a table in Parquet.")  # fmt: skip
 def dump_tree(
     image: Path,
     tree: int | None,
+    blocks: tuple[int, ...],
+    follow: bool,
     objectid: int | None,
     min_key: Key | None,
     max_key: Key | None,
     roots: bool,
+    dfs: bool,
     hide_names: bool,
+    as_json: bool,
+    parquet: Path | None,
 ) -> None:
-    r"""Show the items of trees, in the text of `btrfs inspect-internal dump-tree`.
+    """Show the items of trees, in the text of `btrfs inspect-internal dump-tree`.
 
     A KEY is OBJECTID,TYPE,OFFSET; type and offset are 0 when they are left out.
-
-    \b
-    Examples:
-      btrfs-model dump-tree disk.img -t fs
-      btrfs-model dump-tree disk.img -t 256 --objectid 257
-      btrfs-model dump-tree disk.img -t extent --min-key 30408704 --max-key 30474240,EXTENT_ITEM
     """
-    from btrfs_model.dumptree import dump_tree_text
+    from btrfs_model.dumptree import (
+        dump_blocks_text,
+        dump_tree_json,
+        dump_tree_parquet,
+        dump_tree_text,
+    )
     from btrfs_model.filesystem import Filesystem
 
+    as_table = as_json or parquet is not None
+    if as_json and parquet is not None:
+        raise click.UsageError("--json and --parquet exclude each other")
+    if as_table and (blocks or roots or dfs or hide_names):
+        raise click.UsageError("-b, -r, --dfs and --hide-names are for text")
+    if blocks and (tree is not None or roots):
+        raise click.UsageError("-b goes with neither -t nor -r")
+    if follow and not blocks:
+        raise click.UsageError("--follow goes with -b")
+    chosen: dict[str, Any] = {
+        "min_key": min_key,
+        "max_key": max_key,
+        "objectid": None if objectid is None else objectid % 2**64,
+    }
+    if blocks and any(value is not None for value in chosen.values()):
+        raise click.UsageError("-b shows whole blocks: no --objectid, --min-key, --max-key")
     out = stdout()
-    with Filesystem.open(image) as fs:
+    with Filesystem.open(image) as fs, progress() as step:
+        step(f"reading {image}")
         try:
-            dump_tree_text(
-                fs.image, out, tree, min_key=min_key, max_key=max_key,
-                objectid=None if objectid is None else objectid % 2**64,
-                roots=roots, hide_names=hide_names,
-            )  # fmt: skip
+            if parquet is not None:
+                dump_tree_parquet(fs.image, parquet, tree, **chosen)
+            elif as_json:
+                dump_tree_json(fs.image, out, tree, **chosen)
+            elif blocks:
+                dump_blocks_text(
+                    fs.image, out, blocks, follow=follow, depth_first=dfs, hide_names=hide_names
+                )
+            else:
+                dump_tree_text(
+                    fs.image, out, tree, **chosen, roots=roots, depth_first=dfs,
+                    hide_names=hide_names,
+                )  # fmt: skip
         finally:
             out.flush()
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model tree-stats disk.img",
+        "btrfs-model tree-stats disk.img --json | jq -c '[.name, .leaves]'",
+    ),
+)
+@image_argument
+@json_option("One JSON object a line for each tree.")
+def tree_stats(image: Path, as_json: bool) -> None:
+    """Show levels, nodes, leaves, items and fill of trees.
+
+    Fill is the used part of the leaves, 0 to 1; shared counts the blocks that are part of other
+    trees, too.
+    """
+    from btrfs_model.stats import tree_stats as measure
+
+    with progress() as step:
+        step(f"reading {image}")
+        table = measure(image)
+    narrow = [name for name in table.columns if name not in ("bytes", "node_fill_mean")]
+    print_table(table if as_json else table.round(3), as_json=as_json, narrow=narrow)
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model check disk.img",
+        "btrfs-model check disk.img --data --json",
+    ),
+)
+@image_argument
+@click.option("--data", is_flag=True, help="Read all data, too, and verify their checksums.")
+@json_option("One JSON object a line for each finding.")
+def check(image: Path, data: bool, as_json: bool) -> int:
+    """Look for damage in an image: structure, references, space, directories, checksums.
+
+    Prints a line for each finding; the exit status is 1 when there is any.
+    """
+    from btrfs_model.check import check as check_image
+
+    with progress() as step:
+        step(f"checking {image}")
+        findings = check_image(image, verify_data=data)
+    if as_json:
+        print_json_lines(
+            [
+                {
+                    "tree": finding.tree,
+                    "block": finding.block,
+                    "slot": finding.slot,
+                    "key": None if finding.key is None else list(finding.key),
+                    "what": finding.what,
+                }
+                for finding in findings
+            ]
+        )
+    else:
+        for finding in findings:
+            click.echo(str(finding))
+    if findings:
+        click.echo(f"btrfs-model: {image}: {len(findings)} faults found", err=True)
+        return 1
+    if not as_json:
+        click.echo(f"{image}: no fault found")
+    return 0
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model logical-resolve disk.img 13631488",
+        "btrfs-model logical-resolve disk.img 13631488 --ignore-offset --json",
+    ),
+)
+@image_argument
+@click.argument("logical", type=int)
+@click.option(
+    "--ignore-offset",
+    is_flag=True,
+    help="All files that refer to the extent, whichever part of it they show.",
+)
+@json_option("One JSON object a line.")  # fmt: skip
+def logical_resolve(image: Path, logical: int, ignore_offset: bool, as_json: bool) -> None:
+    """Show which files use a logical address, in the kernel's order (ioctl LOGICAL_INO_V2)."""
+    from btrfs_model.backref import logical_ino
+    from btrfs_model.filesystem import Filesystem
+    from btrfs_model.filesystem.subvolume import join
+
+    with Filesystem.open(image) as fs:
+        found = logical_ino(fs, logical, ignore_offset=ignore_offset)
+        paths = []
+        for inum, root in zip(found["inum"].tolist(), found["root"].tolist(), strict=True):
+            subvolume = fs.subvolume(root)
+            inside = subvolume.path_of(inum) if subvolume.names(inum) else b""
+            above = subvolume.path.encode("utf-8", "surrogateescape")
+            paths.append(join(above, inside).decode("utf-8", "surrogateescape"))
+    found["path"] = paths
+    print_table(found, as_json=as_json)

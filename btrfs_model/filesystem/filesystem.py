@@ -40,6 +40,13 @@ _MAX = MAX_KEY.offset
 _TOP = int(ObjectId.FS_TREE)
 _TIMES = ("ctime", "otime", "stime", "rtime")
 _INT64 = np.iinfo(np.int64)
+_SUBVOLUME_COLUMNS = {
+    "id": "uint64", "path": "object", "parent": "uint64", "uuid": "object",
+    "parent_uuid": "object", "received_uuid": "object", "generation": "uint64",
+    "ctransid": "uint64", "otransid": "uint64", "stransid": "uint64", "rtransid": "uint64",
+    "ctime": "object", "otime": "object", "stime": "object", "rtime": "object",
+    "read_only": "bool", "refs": "uint32",
+}  # fmt: skip
 
 
 class ForestRoot(NamedTuple):
@@ -354,7 +361,11 @@ class Filesystem:
             for field in _TIMES:
                 row[field] = timespec_ns(getattr(item, field))
             rows.append(row | {"read_only": subvolume.is_read_only, "refs": item.refs})
-        frame = table(rows)
+        frame = pd.DataFrame(
+            # text stays Python's: paths may be no UTF-8
+            {name: pd.Series([row[name] for row in rows], dtype=dtype)
+             for name, dtype in _SUBVOLUME_COLUMNS.items()}
+        )  # fmt: skip
         for field in _TIMES:
             frame[field] = _to_datetime(frame[field].tolist())
         return frame
@@ -378,17 +389,6 @@ class Filesystem:
         from btrfs_model.filesystem.listing import listing
 
         return listing(self.subvolume(subvolume), content=content)
-
-
-def table(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """Make a table of rows; text stays Python's, since paths may be no UTF-8."""
-    columns = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
-    return pd.DataFrame(
-        {
-            name: pd.Series(values, dtype=object) if isinstance(values[0], str) else values
-            for name, values in columns.items()
-        }
-    )
 
 
 def _to_datetime(times: list[int]) -> pd.DatetimeIndex:

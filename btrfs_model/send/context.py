@@ -6,10 +6,19 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter, OrderedDict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from btrfs_model.backref.forest import Forest
-from btrfs_model.btree.search import Path, Reada, payload_at, search_slot
+from btrfs_model.btree.search import (
+    Path,
+    Reada,
+    key_at,
+    next_leaf,
+    nritems,
+    payload_at,
+    search_slot,
+)
 from btrfs_model.counters import current
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.items import DirItem, dir_items
@@ -18,12 +27,13 @@ from btrfs_model.ondisk.structs import INODE_ITEM, InodeItem, Payload, PayloadEr
 from btrfs_model.stream.writer import StreamWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from btrfs_model.btree import Tree
     from btrfs_model.send.ioctl import SendRequest
 
-__all__ = ["LruCache", "RecordedRef", "SendContext"]
+__all__ = ["LruCache", "OrphanDirInfo", "PendingDirMove", "RecordedRef", "SendContext",
+           "WaitingDirMove"]  # fmt: skip
 
 # the kernel's buffer for one command, by version of the stream
 _BUFFER = {1: 65536, 2: 147456, 3: 147456}
@@ -50,12 +60,68 @@ class LruCache(OrderedDict[tuple[int, int], Any]):
         self[key, generation] = entry
 
 
-class RecordedRef(NamedTuple):
-    """A name of the current inode: the directory and the path when it was recorded."""
+@dataclass
+class RecordedRef:
+    """A new or deleted name of the current inode.
+
+    Attributes
+    ----------
+    dir, dir_gen : int
+        The directory.
+    name : bytes
+        The name in it.
+    full_path : bytes
+        The path when it was recorded.
+    """
 
     dir: int
     dir_gen: int
+    name: bytes
     full_path: bytes
+
+
+@dataclass
+class WaitingDirMove:
+    """A directory whose rename has to wait for that of another one.
+
+    Attributes
+    ----------
+    orphanized : bool
+        It has its orphan name meanwhile.
+    rmdir : (int, int) or None
+        Inode and generation of a directory that may be removable once this one has left it.
+    """
+
+    orphanized: bool
+    rmdir: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class PendingDirMove:
+    """What is to be done when the wait is over: update_refs are directories that changed."""
+
+    ino: int
+    gen: int
+    update_refs: list[tuple[int, int]]
+
+
+@dataclass
+class OrphanDirInfo:
+    """A deleted directory that still has entries, and how far they were looked at.
+
+    Attributes
+    ----------
+    gen : int
+        Its generation.
+    last_dir_index_offset : int
+        The entry that was not gone yet.
+    dir_high_seq_ino : int
+        The highest inode seen in it (since v6.3).
+    """
+
+    gen: int
+    last_dir_index_offset: int = 0
+    dir_high_seq_ino: int = 0
 
 
 class SendContext:
@@ -73,22 +139,36 @@ class SendContext:
         self.image = request.fs.image
         self.behaviour = request.behaviour
         self.root = request.snapshot.tree
-        self.forest = Forest.of(request.fs, [source.id for source in request.clone_roots])
+        self.parent_root = request.parent.tree if request.parent else None
+        opened = [*request.clone_roots, *([request.parent] if request.parent else [])]
+        self.forest = Forest.of(request.fs, [subvolume.id for subvolume in opened])
         self.writer = StreamWriter(request.proto)
         self.max_size = _BUFFER[request.proto]
         self.commands: Counter[str] = Counter()
-        # the item that the walk stands on
+        # the item that the walk stands on, in the snapshot and in its parent
         self.path = Path()
+        self.right_path = Path()
         self.key = Key(0, 0, 0)
         self.cur_ino = 0
+        self.cur_inode_new = False
+        self.cur_inode_new_gen = False
+        self.cur_inode_deleted = False
         self.cur_inode_gen = 0
         self.cur_inode = INODE_ITEM.unpack(bytes(INODE_ITEM.size))
         self.cur_inode_next_write_offset = 0
+        # end of the last file extent seen; None: not known
+        self.cur_inode_last_extent: int | None = None
         self.cur_inode_path = b""
         self.cur_inode_needs_verity = False
         self.ignore_cur_inode = False
         self.send_progress = 0
-        self.new_refs: list[RecordedRef] = []
+        # names of the current inode by (directory, its generation, name), in the order of recording
+        self.new_refs: dict[tuple[int, int, bytes], RecordedRef] = {}
+        self.deleted_refs: dict[tuple[int, int, bytes], RecordedRef] = {}
+        # renames that wait, by inode; what waits for an inode, by that; removals that wait
+        self.waiting_dir_moves: dict[int, WaitingDirMove] = {}
+        self.pending_dir_moves: dict[int, list[PendingDirMove]] = {}
+        self.orphan_dirs: dict[tuple[int, int], OrphanDirInfo] = {}
 
     def __contains__(self, slug: str) -> bool:
         return slug in self.behaviour
@@ -160,9 +240,51 @@ class SendContext:
                 raise self.fail(errno.ENAMETOOLONG)
         return entries
 
-    def lookup_name(self, key: Key, name: bytes) -> DirItem | None:
-        """Return the entry of that name in the item `key` of the snapshot."""
+    def lookup_name(self, tree: Tree, key: Key, name: bytes) -> DirItem | None:
+        """Return the entry of that name in the item `key`."""
         path = self.search_path()
-        if not search_slot(self.root, key, path):
+        if not search_slot(tree, key, path):
             return None
-        return next((e for e in self.dir_entries(path, self.root) if e.name == name), None)
+        return next((e for e in self.dir_entries(path, tree) if e.name == name), None)
+
+    def for_each_slot(self, tree: Tree, first: Key, path: Path) -> Iterator[Key]:
+        """Iterate over the items from a key on (``btrfs_for_each_slot()``); `path` follows."""
+        search_slot(tree, first, path)
+        while True:
+            current().count("btrfs_get_next_valid_item")
+            if path.slots[0] >= nritems(path.leaf) and not next_leaf(tree, path):
+                return
+            yield Key(*key_at(path.leaf, path.slots[0]))
+            path.slots[0] += 1
+
+    # ---------------------------------------------------------------------- waiting ---------
+
+    def get_waiting_dir_move(self, ino: int) -> WaitingDirMove | None:
+        """Return the rename of a directory that waits, if any."""
+        current().count("get_waiting_dir_move")
+        return self.waiting_dir_moves.get(ino)
+
+    def is_waiting_for_move(self, ino: int) -> bool:
+        """Whether the rename of a directory waits."""
+        return self.get_waiting_dir_move(ino) is not None
+
+    def _orphan_dir_key(self, ino: int, gen: int) -> tuple[int, int]:
+        # commit 0b3f407e6728 "btrfs: send: fix wrong file path when there is an inode with a
+        # pending rmdir" (in v5.11): before, the generation did not matter
+        return ino, gen if "send-rmdir-generation" in self else 0
+
+    def get_orphan_dir_info(self, ino: int, gen: int) -> OrphanDirInfo | None:
+        """Return the removal of a directory that waits, if any."""
+        current().count("get_orphan_dir_info")
+        return self.orphan_dirs.get(self._orphan_dir_key(ino, gen))
+
+    def add_orphan_dir_info(self, ino: int, gen: int) -> OrphanDirInfo:
+        """Return the removal of a directory that waits; from now on there is one."""
+        current().count("add_orphan_dir_info")
+        info = self.orphan_dirs.setdefault(self._orphan_dir_key(ino, gen), OrphanDirInfo(gen))
+        info.gen = gen
+        return info
+
+    def free_orphan_dir_info(self, ino: int, gen: int) -> None:
+        """Forget that the removal of a directory waits."""
+        self.orphan_dirs.pop(self._orphan_dir_key(ino, gen), None)

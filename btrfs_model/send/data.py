@@ -41,6 +41,8 @@ class Extent(NamedTuple):
         ``enum btrfs_file_extent_type``, ``enum btrfs_compression``.
     disk_bytenr, disk_num_bytes, offset, num_bytes, ram_bytes : int
         As in the item; only `ram_bytes` of inline data.
+    generation : int
+        The transaction that wrote it.
     inline : bytes
         Inline data as stored.
     """
@@ -54,12 +56,18 @@ class Extent(NamedTuple):
     offset: int
     num_bytes: int
     ram_bytes: int
+    generation: int
     inline: bytes
 
     @property
     def is_inline(self) -> bool:
         """Whether the data is in the item itself."""
         return bool(self.type == lib.BTRFS_FILE_EXTENT_INLINE)
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether there is data on disk: not for a hole, nor where it was only preallocated."""
+        return bool(self.type == lib.BTRFS_FILE_EXTENT_REG and self.disk_bytenr)
 
 
 def parse_file_extent(sctx: SendContext, path: Path, tree: Tree) -> Extent:
@@ -84,13 +92,13 @@ def parse_file_extent(sctx: SendContext, path: Path, tree: Tree) -> Extent:
             sector = sctx.image.sectorsize
             end = -(-(start + item.ram_bytes) // sector) * sector
             return Extent(start, end, item.type, item.compression, 0, 0, 0, 0, item.ram_bytes,
-                          item.data)  # fmt: skip
+                          item.generation, item.data)  # fmt: skip
         # what a sum of 64 bits could overflow to, no kernel writes
         if max(start, item.offset) + item.num_bytes >> 64:
             raise PayloadError.bad_value(item.num_bytes)
         return Extent(start, start + item.num_bytes, item.type, item.compression,
                       item.disk_bytenr, item.disk_num_bytes, item.offset, item.num_bytes,
-                      item.ram_bytes, b"")  # fmt: skip
+                      item.ram_bytes, item.generation, b"")  # fmt: skip
 
     extent: Extent = sctx.decode(path, tree, decode)
     return extent
@@ -127,7 +135,7 @@ class DataReader:
         if self.mapped[0] <= extent.start and extent.end <= self.mapped[1]:
             return
         self.mapped = (extent.start, extent.end)
-        if not extent.is_inline:
+        if extent.is_on_disk:
             # the read of an extent is one bio, for which the checksums are looked up once
             current().count("submit_bio")
             self.csums = (0, 0, b"")
@@ -169,6 +177,8 @@ class DataReader:
     def read(self, extent: Extent, offset: int, size: int) -> bytes:
         """Return `size` bytes of the file from `offset` on, all inside `extent`."""
         at = offset - extent.start + extent.offset
+        if not extent.is_inline and not extent.is_on_disk:
+            return bytes(size)
         if extent.compression:
             data = self._decompress(extent)
         elif extent.is_inline:

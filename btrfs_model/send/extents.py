@@ -10,6 +10,7 @@ goes and which place wins has changed often: each change is a toggle (``send-clo
 from __future__ import annotations
 
 import errno
+import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,10 @@ from btrfs_model.backref.walk import BackrefWalk, Walker
 from btrfs_model.btree.search import key_at, next_leaf, nritems, search_slot
 from btrfs_model.counters import current
 from btrfs_model.kernels import lib
+from btrfs_model.ondisk.keys import Key
 from btrfs_model.send.context import LruCache, SendContext
 from btrfs_model.send.data import DataReader, Extent, parse_file_extent
+from btrfs_model.send.holes import Holes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,24 +91,38 @@ class Extents:
     def __init__(self, sctx: SendContext, names: Names) -> None:
         self.sctx = sctx
         self.names = names
+        self.holes = Holes(sctx, names)
         self.reader = DataReader(sctx)
         # in the order of their ids, as the kernel sorts them
         self.clone_roots = {s.id: CloneRoot(s) for s in sctx.request.clone_roots}
+        # the kernel does not mind that a root was given twice, or is the snapshot itself
+        self.clone_root_count = len(sctx.request.clone_roots)
         self.backref_cache = LruCache()
 
     def process_extent(self) -> None:
-        """Send the file extent item that the walk stands on."""
+        """Send the file extent item that ``sctx.path`` ends at."""
         current().count("process_extent")
         sctx = self.sctx
-        if sctx.cur_inode.mode & 0o170000 == 0o120000:
+        if stat.S_ISLNK(sctx.cur_inode.mode):
             return
         extent = parse_file_extent(sctx, sctx.path, sctx.root)
-        # new files simply have holes where nothing was written
-        if extent.type == lib.BTRFS_FILE_EXTENT_PREALLOC or (
-            extent.type == lib.BTRFS_FILE_EXTENT_REG and not extent.disk_bytenr
-        ):
-            return
-        self.send_write_or_clone(extent, self.find_extent_clone(extent))
+        if sctx.parent_root and not sctx.cur_inode_new:
+            if not self.holes.is_extent_unchanged(sctx.parent_root, extent):
+                self.send_write_or_clone(extent, self.find_extent_clone(extent))
+            self.holes.maybe_send_hole(sctx.path, extent)
+        elif extent.is_inline or extent.is_on_disk:
+            # new files simply have holes where nothing was written
+            self.send_write_or_clone(extent, self.find_extent_clone(extent))
+
+    def process_all_extents(self) -> None:
+        """Send all extents of the current inode, which took the number of another one."""
+        sctx = self.sctx
+        wanted = (sctx.cur_ino, lib.BTRFS_EXTENT_DATA_KEY)
+        sctx.path = path = sctx.search_path()
+        for key in sctx.for_each_slot(sctx.root, Key(*wanted, 0), path):
+            if key[:2] != wanted:
+                break
+            self.process_extent()
 
     # ------------------------------------------------------------ finding a clone source ----
 
@@ -121,7 +138,7 @@ class Extents:
         single = "send-single-extent-search" in sctx
         if not single and not self._extent_search(search, extent):
             return None
-        own_only = "send-skip-own-ref" in sctx and len(self.clone_roots) == 1
+        own_only = "send-skip-own-ref" in sctx and self.clone_root_count == 1
         cached = "send-backref-cache" in sctx
         walk = BackrefWalk(
             forest=sctx.forest,
@@ -191,7 +208,13 @@ class Extents:
             return False
         # an unaligned end can only be cloned where it is the end of both files
         source = self.names.need_inode_info(clone.source.tree, clone.ino)
-        return clone.offset + end - extent.start == source.size
+        if clone.offset + end - extent.start != source.size:
+            return False
+        # the file of the receiver may still be larger: there the clone would end before its end
+        if self.sctx.parent_root and "send-truncate-before-clone" in self.sctx:
+            path = self.names.get_cur_inode_path()
+            self.sctx.send_cmd("truncate", path=path, size=extent.start)
+        return True
 
     def clone_range(self, extent: Extent, clone: CloneRoot, size: int) -> None:
         """Walk the items of the source; clone where they refer to the same data, write the rest."""
@@ -373,6 +396,7 @@ class _CloneSearch:
     def __init__(self, extents: Extents, extent: Extent) -> None:
         self.sctx = sctx = extents.sctx
         self.clone_roots = extents.clone_roots
+        self.clone_root_count = extents.clone_root_count
         self.bytenr = extent.disk_bytenr
         self.cur_offset = extent.start
         # the last extent of a file may reach beyond its end
@@ -390,7 +414,7 @@ class _CloneSearch:
 
     def is_unshared(self, refs: int) -> bool:
         """Whether only the extent being sent can refer to it."""
-        return "send-clone-no-backrefs" in self.sctx and refs == 1 and len(self.clone_roots) == 1
+        return "send-clone-no-backrefs" in self.sctx and refs == 1 and self.clone_root_count == 1
 
     def check_extent_item(self, bytenr: int, item: RawExtentItem) -> int:
         """Say of an extent item on the way whether to go on."""

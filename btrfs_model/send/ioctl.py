@@ -216,12 +216,13 @@ def prepare(
     version = _stream_version(fs, kernel, proto)
     if compressed and version < 2:
         raise _refuse(fs, errno.EINVAL, "compressed data wants stream version 2")
-    sources = {subvolume.id: subvolume}
+    # as the kernel has it, with whatever is in it twice
+    sources = [subvolume]
     for which in clone_sources:
         source = fs.subvolume(which)
         if not source.is_read_only:
             raise _refuse(fs, errno.EPERM, f"clone source {source.id} is not read-only")
-        sources[source.id] = source
+        sources.append(source)
     parent_root = None if parent is None else fs.subvolume(parent)
     if parent_root is not None and not parent_root.is_read_only:
         raise _refuse(fs, errno.EPERM, f"parent {parent_root.id} is not read-only")
@@ -229,7 +230,7 @@ def prepare(
         fs,
         subvolume,
         parent_root,
-        [sources[objectid] for objectid in sorted(sources)],
+        sorted(sources, key=lambda source: source.id),
         kernel,
         version,
         no_file_data,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 from matplotlib import rc_context
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["draw"]
 
-Strip = list[tuple[str, int]]
+Sent = tuple[str, int]
+Strip = list[Sent]
+"""Commands in the order of the stream: name and bytes."""
 
 _SIDE_COLOURS = (COLOURS["before"], COLOURS["between"], COLOURS["after"])
 _WAITS = "waits for the last page"
@@ -47,34 +50,35 @@ def draw(outcome: Outcome) -> Figure:
     return figure
 
 
-def _aligned(before: Strip, after: Strip) -> list[tuple[tuple[str, int] | None, bool]]:
-    """Lay the commands of `after` beside those of `before`: (command or None, whether missing)."""
-    rest = list(after)
-    aligned: list[tuple[tuple[str, int] | None, bool]] = []
-    for name, _ in before:
-        if rest and rest[0][0] == name:
-            aligned.append((rest.pop(0), False))
+def _aligned(before: Strip, after: Strip) -> list[tuple[Sent | None, Sent | None]]:
+    """Lay the commands of both sides beside each other; None where one side has none."""
+    names = [[name for name, _ in strip] for strip in (before, after)]
+    pairs: list[tuple[Sent | None, Sent | None]] = []
+    for tag, start, stop, other, end in SequenceMatcher(
+        None, names[0], names[1], False
+    ).get_opcodes():
+        if tag == "equal":
+            pairs += zip(before[start:stop], after[other:end], strict=True)
         else:
-            aligned.append((None, True))
-    return aligned + [(command, False) for command in rest]
+            pairs += [(sent, None) for sent in before[start:stop]]
+            pairs += [(None, sent) for sent in after[other:end]]
+    return pairs
 
 
 def _draw_strips(axes: Axes, before: Strip, after: Strip) -> None:
     """Draw the commands for one file, in the order of the stream, on both sides."""
-    laid = _aligned(before, after)
-    missing = {column for column, (_, is_missing) in enumerate(laid) if is_missing}
-    for row, colour, label, commands in (
-        (0.9, COLOURS["before"], "before", list(before)),
-        (0.0, COLOURS["after"], "after", [command for command, _ in laid]),
-    ):
-        for column, command in enumerate(commands):
-            _draw_command(axes, column, row, command, column in missing and row > 0)
-        total = sum(command[1] for command in commands if command)
-        axes.text(-0.12, row + 0.31, label, ha="right", va="center", color=colour,
+    pairs = _aligned(before, after)
+    for side, row in (("before", 0.9), ("after", 0.0)):
+        strip = before if side == "before" else after
+        for column, (old, new) in enumerate(pairs):
+            mine, other = (old, new) if side == "before" else (new, old)
+            _draw_command(axes, column, row, mine, COLOURS[side], alone=other is None)
+        axes.text(-0.12, row + 0.31, side, ha="right", va="center", color=COLOURS[side],
                   fontsize=11.5, fontweight="bold")  # fmt: skip
-        axes.text(len(laid) + 0.06, row + 0.31, f"{total:,} bytes", va="center", fontsize=10.5)
+        total = sum(size for _, size in strip)
+        axes.text(len(pairs) + 0.06, row + 0.31, f"{total:,} bytes", va="center", fontsize=10.5)
     axes.set_title("What send writes for one file", x=0.0, pad=4)
-    axes.set_xlim(-0.75, len(laid) + 0.85)
+    axes.set_xlim(-0.75, len(pairs) + 0.85)
     axes.set_ylim(-0.05, 1.55)
     axes.set_xticks([])
     axes.set_yticks([])
@@ -82,13 +86,14 @@ def _draw_strips(axes: Axes, before: Strip, after: Strip) -> None:
 
 
 def _draw_command(
-    axes: Axes, column: int, row: float, command: tuple[str, int] | None, unnecessary: bool
+    axes: Axes, column: int, row: float, command: Sent | None, colour: str, *, alone: bool
 ) -> None:
-    edge, face, ink = COLOURS["line"], COLOURS["plain"], COLOURS["ink"]
+    """Draw a command as a box: in its side's colour when it is `alone`, dashed when it is not."""
+    edge, face, ink, small = COLOURS["line"], COLOURS["plain"], COLOURS["ink"], COLOURS["muted"]
     if command is None:
-        edge, face = COLOURS["after"], "none"
-    elif unnecessary:
-        edge, face, ink = COLOURS["before"], COLOURS["before"], "white"
+        edge, face = colour, "none"
+    elif alone:
+        edge, face, ink, small = colour, colour, "white", "white"
     elif command[0] == "write":
         face = COLOURS["data"]
     axes.add_patch(
@@ -100,14 +105,14 @@ def _draw_command(
     )  # fmt: skip
     middle = column + 0.5
     if command is None:
-        axes.text(middle, row + 0.31, "not sent", ha="center", va="center",
-                  color=COLOURS["after"], fontsize=9.5, style="italic")  # fmt: skip
+        axes.text(middle, row + 0.31, "not sent", ha="center", va="center", color=colour,
+                  fontsize=9.5, style="italic")  # fmt: skip
         return
     name, size = command
     axes.text(middle, row + 0.40, name.upper(), ha="center", va="center", color=ink,
               fontsize=9.5, fontweight="bold")  # fmt: skip
-    axes.text(middle, row + 0.19, f"{size:,} bytes", ha="center", va="center", fontsize=8.5,
-              color=ink if unnecessary else COLOURS["muted"])  # fmt: skip
+    axes.text(middle, row + 0.19, f"{size:,} bytes", ha="center", va="center", color=small,
+              fontsize=8.5)  # fmt: skip
 
 
 def _draw_calls(axes: Axes, outcome: Outcome, before: str, after: str) -> None:
@@ -141,7 +146,8 @@ def _draw_calls(axes: Axes, outcome: Outcome, before: str, after: str) -> None:
         label.set_fontweight("bold")
     axes.axhspan(0.5, 2.5, color=COLOURS["plain"], zorder=0)
     axes.set_ylim(0.45, len(kinds) + 0.6)
-    axes.set_xlim(0, max(per_file(before, kind) for kind in kinds) * 1.12)
+    widest = max(per_file(side, kind) for side in (before, after) for kind in kinds)
+    axes.set_xlim(0, widest * 1.12)
     axes.set_xticks([])
     axes.set_title("System calls of btrfs receive for one file", pad=8)
     bare(axes, "left")

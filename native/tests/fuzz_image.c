@@ -266,14 +266,18 @@ static void exercise_send(struct bm_image *image, const struct bm_root *roots, s
 	for (size_t i = 0; i < count; i++)
 		if (roots[i].objectid >= 256 && roots[i].objectid < UINT64_MAX - 256)
 			volumes[args.clone_root_count++].objectid = roots[i].objectid;
-	for (size_t i = 0; args.forest && i < args.clone_root_count; i++) {
-		size_t left = MAX_STREAM;
+	/* each volume whole, and its difference to the one before and to the one behind it */
+	for (size_t i = 0; args.forest && i < 3 * args.clone_root_count; i++) {
+		size_t left = MAX_STREAM, which = i / 3;
+		size_t other =
+		    (which + (i % 3 == 1 ? 1 : args.clone_root_count - 1)) % args.clone_root_count;
 
-		bm_forest_open((struct bm_forest *)args.forest, volumes[i].objectid);
-		args.send_root = volumes[i].objectid;
-		args.behaviour = i & 1 ? 0 : ~0ull;
-		args.flags = flags[i % 3];
-		args.proto = 1 + (i % 3 == 2);
+		bm_forest_open((struct bm_forest *)args.forest, volumes[which].objectid);
+		args.send_root = volumes[which].objectid;
+		args.parent = i % 3 ? &volumes[other] : NULL;
+		args.behaviour = which & 1 ? 0 : ~0ull;
+		args.flags = flags[i / 2 % 3];
+		args.proto = 1 + (i / 2 % 3 == 2);
 		args.context = &left;
 		bm_send(&args, &fault);
 	}

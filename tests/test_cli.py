@@ -1,0 +1,422 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The command line: on real images, as programs and people use it."""
+
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import corpus
+import pytest
+
+import btrfs_model as bm
+from btrfs_model.cli import cli, run
+
+COMMANDS = list(cli.commands) or cli.list_commands(click.Context(cli))
+N500 = "send/send-truncate/n500"
+PROGRAM = [sys.executable, "-m", "btrfs_model.cli"]
+
+
+class Ran:
+    """What a run of the command line gave."""
+
+    def __init__(self, status: int, out: bytes, err: str) -> None:
+        self.status = status
+        self.out = out
+        self.err = err
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.decode("utf-8", "surrogateescape").splitlines()
+
+
+@pytest.fixture
+def btrfs_model(monkeypatch: pytest.MonkeyPatch):
+    """Run the command line in this process."""
+
+    def call(*arguments: object, stdin: bytes = b"") -> Ran:
+        out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", out)
+            patch.setattr(sys, "stderr", err)
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+            status = run([str(argument) for argument in arguments])
+        out.flush(), err.flush()
+        return Ran(status, out.buffer.getvalue(), err.buffer.getvalue().decode())
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def image() -> Path:
+    return corpus.image(N500)
+
+
+def assert_fails(ran: Ran, *words: str) -> None:
+    """One line that says what is wrong, and nothing else."""
+    assert ran.status == 1
+    assert ran.out == b""
+    (line,) = ran.err.splitlines()
+    assert line.startswith("btrfs-model: ")
+    for word in words:
+        assert word in line
+
+
+# ------------------------------------------------------------------------------- as a program --
+
+
+def test_importing_costs_nothing() -> None:
+    code = (
+        "import sys, btrfs_model, btrfs_model.cli\n"
+        "heavy = {'numpy', 'pandas', 'matplotlib', 'rich', 'pyarrow', 'cffi'} & set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_runs_as_a_program() -> None:
+    shown = subprocess.run([*PROGRAM, "--version"], check=True, capture_output=True, text=True)
+    assert shown.stdout.startswith("btrfs-model ")
+
+
+def test_a_reader_that_goes_away_is_no_error(image: Path) -> None:
+    command = [*PROGRAM, "dump-tree", str(image)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
+        assert program.stdout is not None and program.stderr is not None
+        program.stdout.readline()
+        program.stdout.close()
+        assert program.stderr.read() == b""
+    assert program.returncode == -signal.SIGPIPE
+
+
+def test_interrupt_exits_with_130() -> None:
+    # Less than a pipe holds, but more than that as text: it is at work, and waits for us.
+    stream = corpus.stream(N500, "6.1.stream.zst")
+    commands = bm.read_stream(stream)
+    ends = [command.offset for _, command in zip(range(5), commands, strict=False)]
+    begin, chown = stream[: ends[1]], stream[ends[1] : ends[2]]
+    with subprocess.Popen(
+        [*PROGRAM, "dump-stream", "-"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as program:  # fmt: skip
+        assert program.stdin is not None and program.stdout is not None
+        program.stdin.write(begin + chown * (60_000 // len(chown)))
+        program.stdin.flush()
+        program.stdout.read(1)
+        program.send_signal(signal.SIGINT)
+        _, errors = program.communicate(timeout=60)
+    assert program.returncode == 130
+    assert b"Traceback" not in errors
+
+
+def on_terminal(*arguments: object) -> tuple[int, str]:
+    """Exit status and output, all of it, of the program on a terminal."""
+    ours, theirs = pty.openpty()
+    command = [*PROGRAM, *map(str, arguments)]
+    environment = {**os.environ, "COLUMNS": "100", "TERM": "xterm"}
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment) as program:
+        os.close(theirs)
+        shown = b""
+        try:
+            while piece := os.read(ours, 4096):
+                shown += piece
+        except OSError:
+            pass  # Linux: EIO when the other side is closed
+    os.close(ours)
+    return program.returncode, shown.decode()
+
+
+def test_a_stream_is_not_sent_to_a_terminal(image: Path) -> None:
+    status, shown = on_terminal("send", image, "snap")
+    assert status == 1
+    assert shown.splitlines() == [
+        "btrfs-model: not dumping send stream into a terminal, redirect it into a file"
+    ]
+
+
+def test_patches_on_a_terminal_is_a_table() -> None:
+    status, shown = on_terminal("patches")
+    assert status == 0
+    assert "send-skip-truncate" in shown
+    assert "\t" not in shown
+
+
+# -------------------------------------------------------------------------------------- help --
+
+
+def test_help_lists_every_command(btrfs_model) -> None:
+    ran = btrfs_model("--help")
+    assert ran.status == 0
+    for name in COMMANDS:
+        assert f"\n  {name} " in ran.out.decode()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_examples(btrfs_model, name: str) -> None:
+    ran = btrfs_model(name, "--help")
+    assert ran.status == 0
+    text = ran.out.decode()
+    _, examples = text.split("\nExamples:\n")
+    assert f"btrfs-model {name}" in examples
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["no-such-command"],
+        ["send"],
+        ["send", "image", "snap", "--proto", "4"],
+        ["send", "image", "snap", "--proto", "1", "--compressed-data"],
+        ["replay", "--scale", "huge"],
+        ["dump-tree", "image", "--min-key", "1,2,3,4"],
+        ["dump-tree", "image", "--min-key", "x"],
+        ["dump-tree", "image", "--json", "--parquet", "file"],
+        ["dump-tree", "image", "--follow"],
+        ["dump-stream", "stream", "--data"],
+    ],
+)
+def test_wrong_usage_is_2(btrfs_model, arguments: list[str]) -> None:
+    ran = btrfs_model(*arguments)
+    assert ran.status == 2
+    assert ran.out == b""
+    assert "Usage: btrfs-model" in ran.err
+
+
+# -------------------------------------------------------------------------------------- send --
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "file"), [("v6.1.176", "6.1.stream.zst"), ("v6.12.101", "6.12.stream.zst")]
+)
+def test_send_is_the_kernels_stream(btrfs_model, image: Path, behaviour: str, file: str) -> None:
+    ran = btrfs_model("send", image, "snap", "--behaviour", behaviour)
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.out == corpus.stream(N500, file)
+
+
+def test_send_to_a_file_with_work(btrfs_model, image: Path, tmp_path: Path) -> None:
+    out, work = tmp_path / "stream", tmp_path / "work.json"
+    ran = btrfs_model("send", image, 256, "-f", out, "--work", work)
+    assert (ran.status, ran.out, ran.err) == (0, b"", "")
+    with bm.open(image) as fs:
+        result = bm.send(fs, "snap")
+    assert out.read_bytes() == result.data
+    assert json.loads(work.read_text()) == dict(result.work)
+
+
+def test_send_options_reach_the_model(btrfs_model, small_image: Path) -> None:
+    with bm.open(small_image) as fs:
+        for options, arguments in (
+            ({"no_file_data": True}, ["--no-data"]),
+            ({"proto": 2}, ["--proto", "2"]),
+            ({"proto": 0}, ["--proto", "0"]),
+            ({"proto": 2, "compressed": True}, ["--compressed-data"]),
+        ):
+            ran = btrfs_model("send", small_image, "snaps/s0", *arguments)
+            assert ran.out == bm.send(fs, "snaps/s0", **options).data
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere"], ["nowhere"]),
+        (["5"], ["5 is not read-only"]),
+        (["snap", "-p", "nowhere"], ["nowhere"]),
+        (["snap", "-c", "5"], ["clone source 5 is not read-only"]),
+        (["snap", "--behaviour", "v9"], ["v9"]),
+        (["snap", "--behaviour", "v6.12 - nothing"], ["nothing"]),
+    ],
+)
+def test_send_refuses_in_one_line(
+    btrfs_model, image: Path, tmp_path: Path, arguments: list[str], words: list[str]
+) -> None:
+    out = tmp_path / "stream"
+    out.write_bytes(b"what was there")
+    assert_fails(btrfs_model("send", image, *arguments, "-f", out), *words)
+    assert out.read_bytes() == b"what was there"
+
+
+def test_a_send_that_fails_leaves_the_stream_so_far(btrfs_model, tmp_path: Path) -> None:
+    broken = corpus.scratch_copy(N500, tmp_path / "image")
+    with bm.open(broken) as fs:
+        late = leaf_addresses(fs)[-500]  # the very last is read when the send starts
+        place, _ = fs.image.map(late)
+    with broken.open("r+b") as file:
+        file.seek(place + 200)
+        file.write(b"damage")
+    out = tmp_path / "stream"
+    ran = btrfs_model("send", broken, "snap", "-f", out)
+    partial = out.read_bytes()
+    assert ran.status == 1
+    assert corpus.stream(N500, "6.18.stream.zst").startswith(partial)
+    assert len(partial) > 0
+    incomplete, why = ran.err.splitlines()
+    assert f"{out}: incomplete" in incomplete
+    assert str(late) in why
+
+
+def leaf_addresses(fs: bm.Filesystem) -> list[int]:
+    """Addresses of the leaves of the snapshot."""
+    return [item.block for item in fs.subvolume("snap").tree.items()]
+
+
+def test_parent_is_picked_as_btrfs_send_does(small_image: Path) -> None:
+    # all are snapshots of the top, which was changed last after s3
+    assert pick(small_image, "snaps/s1", ["snaps/s0", "snaps/s2", "snaps/s3"]) == "snaps/s3"
+    assert pick(small_image, "snaps/s1", ["snaps/s2", "snaps/s0"]) == "snaps/s2"
+    assert pick(small_image, "snaps/s1", ["snaps/s0", "5"]) == ""
+    with pytest.raises(bm.BtrfsModelError, match="parent determination failed for 5"):
+        pick(small_image, "5", ["snaps/s0"])
+
+
+def pick(image: Path, sent: str, sources: list[str]) -> str:
+    from btrfs_model.cli.streams import find_good_parent
+
+    with bm.open(image) as fs:
+        found = find_good_parent(fs, fs.subvolume(sent), [fs.subvolume(name) for name in sources])
+        return found.path
+
+
+# ------------------------------------------------------------------------------- dump-stream --
+
+
+def test_dump_stream_from_file_and_pipe(btrfs_model, tmp_path: Path) -> None:
+    stream = corpus.stream(N500, "6.1.stream.zst")
+    file = tmp_path / "stream"
+    file.write_bytes(stream)
+    named = btrfs_model("dump-stream", file)
+    piped = btrfs_model("dump-stream", "-", stdin=stream)
+    assert named.status == piped.status == 0
+    assert named.out == piped.out
+    assert len(named.lines) == sum(1 for _ in bm.read_stream(stream)) - 1  # all but end
+
+
+def test_dump_stream_json(btrfs_model) -> None:
+    stream = corpus.stream(N500, "6.1.stream.zst")
+    ran = btrfs_model("dump-stream", "-", "--json", stdin=stream)
+    names = [command.name for command in bm.read_stream(stream)]
+    assert [json.loads(line)["command"] for line in ran.lines] == names
+
+
+def test_dump_stream_shows_what_comes_before_the_damage(btrfs_model) -> None:
+    stream = corpus.stream(N500, "6.1.stream.zst")
+    ran = btrfs_model("dump-stream", "-", stdin=stream[:6000])
+    assert ran.status == 1
+    assert ran.lines[0].startswith("subvol")
+    assert "offset 5629: " in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
+# ------------------------------------------------------------------------------------ images --
+
+
+@pytest.mark.parametrize("name", ["dump-tree", "subvolumes", "check"])
+def test_what_is_no_image(btrfs_model, tmp_path: Path, name: str) -> None:
+    assert_fails(btrfs_model(name, tmp_path / "missing"), "missing: No such file or directory")
+    assert_fails(btrfs_model(name, tmp_path), "directory")
+    (tmp_path / "empty").touch()
+    assert_fails(btrfs_model(name, tmp_path / "empty"), "empty")
+    (tmp_path / "zeros").write_bytes(bytes(1 << 20))
+    assert_fails(btrfs_model(name, tmp_path / "zeros"), "zeros")
+
+
+def test_a_file_name_that_would_break_the_line(btrfs_model, tmp_path: Path) -> None:
+    assert_fails(btrfs_model("subvolumes", tmp_path / "two\nlines"), "two lines")
+
+
+def test_subvolumes(btrfs_model, image: Path) -> None:
+    header, top, snap = (line.split("\t") for line in btrfs_model("subvolumes", image).lines)
+    assert dict(zip(header, snap, strict=True))["path"] == "snap"
+    assert dict(zip(header, top, strict=True))["id"] == "5"
+    rows = [json.loads(line) for line in btrfs_model("subvolumes", image, "--json").lines]
+    assert [(row["id"], row["path"], row["read_only"]) for row in rows] == [
+        (5, "", False),
+        (256, "snap", True),
+    ]
+
+
+def test_ls(btrfs_model, image: Path) -> None:
+    header, *lines = (line.split("\t") for line in btrfs_model("ls", image, "snap").lines)
+    files = {row[-1]: dict(zip(header, row, strict=True)) for row in lines}
+    assert len(files) == 501
+    assert files["file_1"]["size"] == "5000"
+    assert files["file_1"]["mode"] == "-rw-r--r--"
+    assert files["."]["mode"].startswith("d")
+
+
+def test_cat(btrfs_model, image: Path) -> None:
+    assert btrfs_model("cat", image, "snap", "file_7").out == b"\xab" * 5000
+    assert_fails(btrfs_model("cat", image, "snap", "file_0"), "file_0")
+    assert_fails(btrfs_model("cat", image, "snap", "."), "not a file")
+
+
+def test_dump_tree(btrfs_model, image: Path, tmp_path: Path) -> None:
+    by_name = btrfs_model("dump-tree", image, "-t", "csum")
+    assert by_name.lines[0].startswith("checksum tree")
+    assert btrfs_model("dump-tree", image, "-t", "7").out == by_name.out
+    keys = ["--min-key", "257,INODE_ITEM", "--max-key", "257,12,256"]
+    rows = [
+        json.loads(line)
+        for line in btrfs_model("dump-tree", image, "-t", "256", *keys, "--json").lines
+    ]
+    assert [(row["key"]["objectid"], row["key"]["type"]) for row in rows] == [(257, 1), (257, 12)]
+    table = tmp_path / "items.parquet"
+    assert btrfs_model("dump-tree", image, "--parquet", table).status == 0
+    assert table.read_bytes()[:4] == b"PAR1"
+    block = rows[0]["leaf"]
+    assert f"leaf {block} " in btrfs_model("dump-tree", image, "-b", block).lines[0]
+
+
+def test_tree_stats(btrfs_model, image: Path) -> None:
+    rows = [json.loads(line) for line in btrfs_model("tree-stats", image, "--json").lines]
+    with bm.open(image) as fs:
+        items = sum(1 for _ in fs.subvolume("snap").tree.items())
+    assert {row["tree"]: row["items"] for row in rows}[256] == items
+    header, *lines = btrfs_model("tree-stats", image).lines
+    assert header.startswith("tree\tname\tlevels")
+    assert len(lines) == len(rows)
+
+
+def test_check(btrfs_model, image: Path, tmp_path: Path) -> None:
+    ran = btrfs_model("check", image, "--data")
+    assert (ran.status, ran.lines) == (0, [f"{image}: no fault found"])
+    assert btrfs_model("check", image, "--json").out == b""
+    broken = corpus.scratch_copy(N500, tmp_path / "image")
+    with bm.open(broken) as fs:
+        leaf = leaf_addresses(fs)[0]
+        place, _ = fs.image.map(leaf)
+    with broken.open("r+b") as file:
+        file.seek(place + 200)
+        file.write(b"damage")
+    ran = btrfs_model("check", broken)
+    assert ran.status == 1
+    assert any(str(leaf) in line for line in ran.lines)
+    assert "faults found" in ran.err
+    found = [json.loads(line) for line in btrfs_model("check", broken, "--json").lines]
+    assert leaf in {finding["block"] for finding in found}
+
+
+def test_logical_resolve(btrfs_model, image: Path) -> None:
+    with bm.open(image) as fs:
+        (extent,) = fs.subvolume("snap").extents("file_3")
+    ran = btrfs_model("logical-resolve", image, extent.disk_bytenr, "--json")
+    rows = [json.loads(line) for line in ran.lines]
+    assert {row["path"] for row in rows} == {"file_3", "snap/file_3"}
+    assert {row["offset"] for row in rows} == {0}
+    assert_fails(btrfs_model("logical-resolve", image, 5), "logical address 5")
+
+
+def test_patches(btrfs_model) -> None:
+    header, *rows = (line.split("\t") for line in btrfs_model("patches").lines)
+    assert [row[0] for row in rows] == bm.toggles()["slug"].tolist()
+    assert header[0] == "slug"
+    first = json.loads(btrfs_model("patches", "--json").lines[0])
+    assert first["slug"] == "send-skip-truncate"
+    assert first["implemented"] is True
