@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from btrfs_model.kernels import select as use_kernels
     from btrfs_model.patches import Behaviour
     from btrfs_model.patches import table as toggles
-    from btrfs_model.reads import Readahead, readdir_reads, reads
+    from btrfs_model.reads import reads
     from btrfs_model.replay import replay
     from btrfs_model.samples import sample, samples
     from btrfs_model.send import SendResult, send
@@ -46,7 +46,6 @@ __all__ = [
     "Command",
     "CorruptImageError",
     "Filesystem",
-    "Readahead",
     "SendResult",
     "StreamError",
     "StreamWriter",
@@ -57,7 +56,6 @@ __all__ = [
     "logical_ino",
     "open",
     "read_stream",
-    "readdir_reads",
     "reads",
     "receiver_calls",
     "replay",
@@ -76,7 +74,6 @@ _HOMES = {
     "Command": "stream:Command",
     "CorruptImageError": "errors:CorruptImageError",
     "Filesystem": "filesystem:Filesystem",
-    "Readahead": "blocks:Readahead",
     "SendResult": "send:SendResult",
     "StreamError": "errors:StreamError",
     "StreamWriter": "stream:StreamWriter",
@@ -87,7 +84,6 @@ _HOMES = {
     "logical_ino": "backref:logical_ino",
     "open": "filesystem:Filesystem.open",
     "read_stream": "stream:read_stream",
-    "readdir_reads": "reads:readdir_reads",
     "reads": "reads:reads",
     "receiver_calls": "cost.receiver:receiver_calls",
     "replay": "replay:replay",

@@ -7,7 +7,7 @@ reads are *submitted*, which is what a trace of the block layer shows. Data of f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from btrfs_model.blocks import Readahead, ReadCache
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from btrfs_model.filesystem import Filesystem, Subvolume
     from btrfs_model.image import Image
     from btrfs_model.patches import Behaviour
+    from btrfs_model.send.ioctl import SendRequest
 
-__all__ = ["Readahead", "readdir_reads", "reads"]
+__all__ = ["reads"]
 
 _ISSUERS = [
     name.removeprefix("BM_READ_BY_")
@@ -42,29 +43,38 @@ def reads(
     *,
     behaviour: str | Behaviour = "v6.18",
     parent: str | bytes | int | Subvolume | None = None,
+    readdir: str | bytes | None = None,
     cached: Iterable[int] = (),
-    readahead: Readahead | None = None,
+    readahead: Mapping[str, int] | None = None,
 ) -> pd.DataFrame:
-    """Return the reads of tree blocks by a send.
+    """Return the reads of tree blocks by a send, or by the listing of a directory.
 
     With a parent the kernel first gets the parent's root into memory (``btrfs_get_root_ref()``),
     then walks both trees; that reads nothing where `cached` has those blocks.
+
+    A directory is open already and listed to its end: ``btrfs_real_readdir()`` goes through its
+    DIR_INDEX items and reads leaves ahead (READA_FORWARD). All kernels from 5.10 to 6.18 do it
+    alike.
 
     Parameters
     ----------
     fs : Filesystem
         An open filesystem.
     subvolume : str, bytes, int or Subvolume
-        What to send: a path from the top of the filesystem or an id. It has to be read-only.
+        What to send, then it has to be read-only, or where the directory is: a path from the top
+        of the filesystem or an id.
     behaviour : str or Behaviour
         The kernel, e.g. ``"v6.12 - send-reada-always"``.
     parent : str, bytes, int or Subvolume, optional
         Send the difference to this snapshot.
+    readdir : str or bytes, optional
+        List this directory of the subvolume, ``""`` for the top, instead of sending.
     cached : iterable of int
         Logical addresses of the tree blocks that are in memory at the start.
         :func:`btrfs_model.send.cold.blocks_after_mount` tells what a mount leaves there.
-    readahead : Readahead, optional
-        How far is read ahead; as kernels do without it.
+    readahead : mapping of str to int, optional
+        Limits of readahead other than those of kernels: arguments of
+        :class:`btrfs_model.blocks.Readahead`, e.g. ``{"always_leaves": 1 << 20}``.
 
     Returns
     -------
@@ -77,63 +87,40 @@ def reads(
     ------
     OSError
         Where the kernel fails, see :func:`btrfs_model.send`.
+    SubvolumeNotFoundError
+        When there is no such subvolume or directory.
     CorruptImageError
-        When the image is broken where the send looks.
+        When the image is broken where the operation looks.
+    ValueError
+        When a directory is to be listed and a parent is named, or a limit is negative.
     """
-    request = prepare(fs, subvolume, parent, behaviour=behaviour, write=lambda data: None)
-    cache = fs.image.reads = ReadCache(cached, readahead)
+    limits = Readahead(**(readahead or {}))
+    if readdir is None:
+        request = prepare(fs, subvolume, parent, behaviour=behaviour, write=lambda data: None)
+        return _send(request, cached, limits)
+    if parent is not None:
+        raise ValueError("a parent goes with a send, not with readdir")
+    return _readdir(fs.subvolume(subvolume), readdir, cached, limits)
+
+
+def _send(request: SendRequest, cached: Iterable[int], readahead: Readahead) -> pd.DataFrame:
+    image = request.fs.image
+    cache = image.reads = ReadCache(cached, readahead)
     try:
         if request.parent is not None:
-            open_root(fs, request.parent)
+            open_root(request.fs, request.parent)
     finally:
-        fs.image.reads = None
-    return _table(fs.image, cache.rows(), run(request, cache.held, readahead)[2])
+        image.reads = None
+    return _table(image, cache.rows(), run(request, cache.held, readahead)[2])
 
 
-def readdir_reads(
-    fs: Filesystem,
-    subvolume: str | bytes | int | Subvolume,
-    directory: str | bytes = "",
-    *,
-    cached: Iterable[int] = (),
-    readahead: Readahead | None = None,
+def _readdir(
+    subvolume: Subvolume, directory: str | bytes, cached: Iterable[int], readahead: Readahead
 ) -> pd.DataFrame:
-    """Return the reads of tree blocks by the listing of an open directory.
-
-    That is ``getdents()`` until the end: ``btrfs_real_readdir()`` goes through the DIR_INDEX items
-    and reads leaves ahead (READA_FORWARD); all kernels from 5.10 to 6.18 do it alike.
-
-    Parameters
-    ----------
-    fs : Filesystem
-        An open filesystem.
-    subvolume : str, bytes, int or Subvolume
-        Where the directory is.
-    directory : str or bytes
-        Its path in the subvolume; the top without one.
-    cached : iterable of int
-        Logical addresses of the tree blocks that are in memory at the start.
-    readahead : Readahead, optional
-        How far is read ahead; as kernels do without it.
-
-    Returns
-    -------
-    pandas.DataFrame
-        As of :func:`reads`.
-
-    Raises
-    ------
-    SubvolumeNotFoundError
-        When there is no such directory.
-    CorruptImageError
-        When the image is broken where the listing looks.
-    """
-    found = fs.subvolume(subvolume)
-    inode = found.resolve(directory)
-    image = fs.image
+    inode, image = subvolume.resolve(directory), subvolume.fs.image
     image.start_cold(cached, readahead)
     try:
-        found.tree.visit_leaves(
+        subvolume.tree.visit_leaves(
             (inode, lib.BTRFS_DIR_INDEX_KEY, _FIRST_INDEX),
             (inode, lib.BTRFS_DIR_INDEX_KEY, _MAX),
             Reada.FORWARD,

@@ -5,6 +5,7 @@ import csv
 import functools
 import io
 import json
+from dataclasses import asdict
 from typing import Any
 
 import corpus
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import btrfs_model as bm
+from btrfs_model.blocks import Readahead
 from btrfs_model.cli import run as run_cli
 from btrfs_model.filesystem import Filesystem
 from btrfs_model.kernels import select
@@ -47,8 +49,7 @@ def logical(fs: Filesystem, physical: int) -> int | None:
 
 def operate(fs: Filesystem, operation: str, **options: Any) -> pd.DataFrame:
     if operation == "readdir":
-        options.pop("behaviour")
-        return bm.readdir_reads(fs, "snap1", **options)
+        return bm.reads(fs, "snap1", readdir="", **options)
     if operation == "send":
         return bm.reads(fs, "snap1", **options)
     return bm.reads(fs, "snap2", parent="snap1", **options)
@@ -147,7 +148,7 @@ def test_nothing_is_read_twice_or_though_cached() -> None:
 def test_python_twin_is_equal(
     name: str, behaviour: str, distance: int, near: int, always: int, siblings: int
 ) -> None:
-    readahead = bm.Readahead(distance, near, always, always // 2, near, near // 8, siblings)
+    readahead = asdict(Readahead(distance, near, always, always // 2, near, near // 8, siblings))
     tables = []
     for kernels in ("c", "python"):
         with Filesystem.open(corpus.image(name)) as fs, select(kernels):
@@ -157,7 +158,7 @@ def test_python_twin_is_equal(
                 [
                     bm.reads(fs, snapshots[0], **both),
                     bm.reads(fs, snapshots[-1], parent=snapshots[0], **both),
-                    bm.readdir_reads(fs, snapshots[0], readahead=readahead),
+                    bm.reads(fs, snapshots[0], readdir="", readahead=readahead),
                 ]
             )
     for one, other in zip(*tables, strict=True):
@@ -169,7 +170,7 @@ def test_readahead_knobs() -> None:
     with Filesystem.open(corpus.image(R5K)) as fs:
 
         def ahead(operation: str, behaviour: str, **limits: int) -> pd.DataFrame:
-            table = operate(fs, operation, behaviour=behaviour, readahead=bm.Readahead(**limits))
+            table = operate(fs, operation, behaviour=behaviour, readahead=limits)
             return table[table["kind"] == "ahead"]
 
         assert ahead("send", "v5.12 + send-reada", distance=0).empty
@@ -189,34 +190,36 @@ def test_readahead_knobs() -> None:
         assert len(ahead("incremental", "v6.18")) > 100
     for wrong in ({"near": -1}, {"siblings": 1 << 63}, {"always_nodes": -5}):
         with pytest.raises(ValueError, match="readahead"):
-            bm.Readahead(**wrong)
+            Readahead(**wrong)
 
 
 def test_what_is_asked_for_ahead_may_not_exist() -> None:
     """A damaged pointer is read ahead from no device; who gets there fails."""
-    wide = bm.Readahead(distance=1 << 62)
+    wide = {"distance": 1 << 62}
     broken = Broken(corpus.image(R5K))
     with broken.fs() as fs:
-        table = bm.readdir_reads(fs, "snap1", readahead=wide)
+        table = bm.reads(fs, "snap1", readdir="", readahead=wide)
         victim = table[~table["used"]].iloc[-1]["logical"]
         blocks = fs.subvolume("snap1").tree.blocks()
         block = next(block for block in blocks if block.logical == victim)
     broken.write(block.parent, pointer_at(block.parent_slot) + 17, (1 << 60).to_bytes(8, "little"))
     with broken.fs() as fs:
-        rest = bm.readdir_reads(fs, "snap1", readahead=wide)["logical"].tolist()
+        rest = bm.reads(fs, "snap1", readdir="", readahead=wide)["logical"].tolist()
         assert rest == [address for address in table["logical"] if address != victim]
         with pytest.raises(bm.CorruptImageError):
             bm.reads(fs, "snap1")
-        assert bm.readdir_reads(fs, "snap1", readahead=wide)["logical"].tolist() == rest
+        assert bm.reads(fs, "snap1", readdir="", readahead=wide)["logical"].tolist() == rest
 
 
 def test_errors() -> None:
     with Filesystem.open(corpus.image(R5K)) as fs:
         with pytest.raises(OSError, match="not read-only"):
             bm.reads(fs, 5)
-        for wrong in ({"subvolume": "nope"}, {"subvolume": "snap1", "directory": "nope"}):
+        for subvolume, directory in (("nope", ""), ("nope", None), ("snap1", "nope")):
             with pytest.raises(bm.BtrfsModelError, match="there is no"):
-                bm.readdir_reads(fs, **wrong)
+                bm.reads(fs, subvolume, readdir=directory)
+        with pytest.raises(ValueError, match="parent"):
+            bm.reads(fs, "snap2", parent="snap1", readdir="")
 
 
 def test_command(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -225,7 +228,7 @@ def test_command(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
         table = bm.reads(fs, "snap2", parent="snap1", behaviour="v6.12", cached=[])
         some = table["logical"].tolist()[::2]
         cached = bm.reads(fs, "snap2", parent="snap1", behaviour="v6.12", cached=some)
-        listed = bm.readdir_reads(fs, "snap1")
+        listed = bm.reads(fs, "snap1", readdir="")
 
     def run(*arguments: str) -> str:
         assert run_cli(["reads", image, *arguments]) == 0

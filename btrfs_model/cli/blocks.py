@@ -9,6 +9,7 @@ from typing import TextIO
 import click
 
 from btrfs_model.cli.common import (
+    Command,
     behaviour_option,
     image_argument,
     json_option,
@@ -20,7 +21,15 @@ from btrfs_model.cli.common import (
 __all__ = ["reads"]
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model reads disk.img snap1",
+        "btrfs-model reads disk.img snap2 -p snap1 --mounted --json | jq .physical",
+        "btrfs-model reads disk.img snap1 --behaviour v5.12 --parquet 5.12.parquet",
+        "btrfs-model reads disk.img snap1 --readdir some/dir",
+    ),
+)
 @image_argument
 @subvolume_argument
 @behaviour_option()
@@ -51,28 +60,20 @@ def reads(
     as_json: bool,
     parquet: Path | None,
 ) -> None:
-    r"""Show the tree blocks that a cold kernel reads to send a subvolume, in order.
+    """Show the tree blocks that a cold kernel reads to send a subvolume, in order.
 
     Each is read on demand or ahead. PHYSICAL is the byte of the first copy; USED says whether
     anything came to the block. Without --mounted or --cached nothing is in memory at the start.
-
-    \b
-    Examples:
-      btrfs-model reads disk.img snap1
-      btrfs-model reads disk.img snap2 -p snap1 --mounted --json | jq -r .physical
-      btrfs-model reads disk.img snap1 --behaviour v5.12 --parquet before.parquet
-      btrfs-model reads disk.img snap1 --readdir some/dir
     """
     from btrfs_model.filesystem import Filesystem
     from btrfs_model.patches import Behaviour
-    from btrfs_model.reads import readdir_reads
-    from btrfs_model.reads import reads as reads_of_send
+    from btrfs_model.reads import reads as reads_of
     from btrfs_model.send.cold import blocks_after_mount
 
     if parent is not None and readdir is not None:
         raise click.UsageError("--parent goes with a send, not with --readdir")
     if as_json and parquet is not None:
-        raise click.UsageError("--json prints the table, --parquet does not")
+        raise click.UsageError("--json and --parquet exclude each other")
     chosen = Behaviour.parse(behaviour)
     start = _addresses(cached)
     with Filesystem.open(image) as fs, progress() as step:
@@ -80,10 +81,9 @@ def reads(
         if mounted:
             opened = [fs.subvolume(name) for name in (subvolume, parent) if name is not None]
             start |= blocks_after_mount(fs, opened, chosen)
-        if readdir is not None:
-            table = readdir_reads(fs, subvolume, readdir, cached=start)
-        else:
-            table = reads_of_send(fs, subvolume, behaviour=chosen, parent=parent, cached=start)
+        table = reads_of(
+            fs, subvolume, behaviour=chosen, parent=parent, readdir=readdir, cached=start
+        )
     if parquet is not None:
         table.to_parquet(parquet, index=False)
     else:
