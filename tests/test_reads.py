@@ -22,6 +22,7 @@ from btrfs_model.cli import run as run_cli
 from btrfs_model.filesystem import Filesystem
 from btrfs_model.kernels import select
 from btrfs_model.ondisk.hashes import csum
+from btrfs_model.send.cold import blocks_after_mount
 
 KERNELS = {"5.10": "v5.10.46", "6.1": "v6.1.176", "6.12": "v6.12.101", "6.18": "v6.18.44"}
 TRACED = [name for name in corpus.cases("reada") if corpus.has(name, "image.zst")]
@@ -78,6 +79,24 @@ def test_reads_are_the_kernels(name: str, operation: str) -> None:
             assert table["kind"].tolist() == kinds, where
             for function, row in zip(table["issued_by"], seen, strict=True):
                 assert INLINED.get(function, function) in record["stacks"][row["stack"]], where
+
+
+@pytest.mark.parametrize("kernels", ["c", "python"])
+@pytest.mark.parametrize("name", TRACED)
+def test_what_a_mount_leaves_in_memory(name: str, kernels: str) -> None:
+    """Mounted read-only, and a subvolume opened: the kernel had read exactly these blocks."""
+    with Filesystem.open(corpus.image(name)) as fs, select(kernels):
+        for kernel in corpus.case(name)["kernels"]:
+            for operation, opened in PHASES.items():
+                before = {
+                    logical(fs, int(row["offset"]))
+                    for row in trace(name, kernel)
+                    if int(row["phase"]) in (opened - 1, opened)
+                }
+                subvolume = fs.subvolume("snap2" if operation == "incremental" else "snap1")
+                behaviour = bm.Behaviour.parse(KERNELS[kernel])
+                left = blocks_after_mount(fs, [subvolume], behaviour, writable=False)
+                assert left == before - {None}, f"{name} {kernel} {operation}"
 
 
 def test_full_send_reads_the_whole_tree() -> None:
@@ -245,7 +264,7 @@ def test_command(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     text = run("snap1", "--readdir", ".")
     assert text.splitlines()[0].split("\t") == list(listed.columns)
     assert len(text.splitlines()) == len(listed) + 1
-    mounted = run("snap1", "--mounted", "--json").splitlines()
+    mounted = run("snap1", "--mounted", "ro", "--json").splitlines()
     assert 0 < len(mounted) < len(run("snap1", "--json").splitlines())
     start.write_text("here\n")
     for wrong in (

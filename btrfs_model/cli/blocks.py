@@ -25,7 +25,7 @@ __all__ = ["reads"]
     cls=Command,
     examples=(
         "btrfs-model reads disk.img snap1",
-        "btrfs-model reads disk.img snap2 -p snap1 --mounted --json | jq .physical",
+        "btrfs-model reads disk.img snap2 -p snap1 --mounted rw --json | jq .physical",
         "btrfs-model reads disk.img snap1 --behaviour v5.12 --parquet 5.12.parquet",
         "btrfs-model reads disk.img snap1 --readdir some/dir",
     ),
@@ -37,8 +37,8 @@ __all__ = ["reads"]
 @click.option("--readdir", metavar="DIR", help="List this directory (. is the top) instead.")
 @click.option(
     "--mounted",
-    is_flag=True,
-    help="Start with what a writable mount and opening the subvolumes left in memory.",
+    type=click.Choice(["rw", "ro"]),
+    help="Start with what such a mount and opening the subvolumes left in memory.",
 )
 @click.option(
     "--cached",
@@ -55,7 +55,7 @@ def reads(
     behaviour: str,
     parent: str | None,
     readdir: str | None,
-    mounted: bool,
+    mounted: str | None,
     cached: TextIO | None,
     as_json: bool,
     parquet: Path | None,
@@ -78,9 +78,9 @@ def reads(
     start = _addresses(cached)
     with Filesystem.open(image) as fs, progress() as step:
         step(f"reading {subvolume}")
-        if mounted:
+        if mounted is not None:
             opened = [fs.subvolume(name) for name in (subvolume, parent) if name is not None]
-            start |= blocks_after_mount(fs, opened, chosen)
+            start |= blocks_after_mount(fs, opened, chosen, writable=mounted == "rw")
         table = reads_of(
             fs, subvolume, behaviour=chosen, parent=parent, readdir=readdir, cached=start
         )
