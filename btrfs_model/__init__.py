@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from btrfs_model.kernels import select as use_kernels
     from btrfs_model.patches import Behaviour
     from btrfs_model.patches import table as toggles
+    from btrfs_model.reads import reads
     from btrfs_model.replay import replay
     from btrfs_model.samples import sample, samples
     from btrfs_model.send import SendResult, send
@@ -55,6 +56,7 @@ __all__ = [
     "logical_ino",
     "open",
     "read_stream",
+    "reads",
     "receiver_calls",
     "replay",
     "sample",
@@ -82,6 +84,7 @@ _HOMES = {
     "logical_ino": "backref:logical_ino",
     "open": "filesystem:Filesystem.open",
     "read_stream": "stream:read_stream",
+    "reads": "reads:reads",
     "receiver_calls": "cost.receiver:receiver_calls",
     "replay": "replay:replay",
     "sample": "samples:sample",

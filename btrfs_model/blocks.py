@@ -9,6 +9,7 @@ compared at each read. A child is always one level below its parent, so no walk 
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from btrfs_model.counters import current
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 
     from btrfs_model.image import Image
 
-__all__ = ["HEADER", "ITEM", "KEY_PTR", "Expect", "ReadCache", "read_block", "read_copy"]
+__all__ = [
+    "HEADER", "ITEM", "KEY_PTR", "Expect", "ReadCache", "Readahead", "read_block", "read_copy",
+]  # fmt: skip
 
 # the plain structs: what is read here is read very often
 HEADER = structs.HEADER.struct
@@ -136,23 +139,84 @@ def _verify_structure(image: Image, block: memoryview, logical: int, fail: _Fail
         raise fail(lib.BM_BAD_ITEM_RANGE, nritems - 1, end, nritems * ITEM.size)
 
 
+@dataclass(frozen=True)
+class Readahead:
+    """How far kernels read tree blocks ahead; the defaults are theirs (5.10 to 6.18).
+
+    Bytes count blocks asked for, whether they were cached or not. A search stops once it asked for
+    more than its limit, the comparison of two trees once it asked for as much as its limit.
+
+    Attributes
+    ----------
+    distance : int
+        Bytes. READA_FORWARD and READA_BACK take siblings of a leaf up to so far from it.
+    near : int
+        Bytes. How much they ask for.
+    always_leaves, always_nodes : int
+        Bytes. How much READA_FORWARD_ALWAYS asks for, of leaves and at higher levels.
+    compare_leaves, compare_nodes : int
+        Bytes. The same for the comparison of two trees (``tree_move_down()``).
+    siblings : int
+        A search looks at one more sibling than these.
+
+    `always_nodes` and `compare_nodes` are the size of a node when None.
+    """
+
+    distance: int = 65536
+    near: int = 65536
+    always_leaves: int = 131072
+    always_nodes: int | None = None
+    compare_leaves: int = 131072
+    compare_nodes: int | None = None
+    siblings: int = 32
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if value is not None and not 0 <= value < 2**63:
+                raise ValueError(f"readahead: {name} is {value}, which is not in [0, 2**63)")
+
+    def limits(self, nodesize: int) -> dict[str, int]:
+        """Return the attributes, with those that are None filled in."""
+        return {name: nodesize if value is None else value for name, value in asdict(self).items()}
+
+
 class ReadCache:
     """The extent buffers of a cold kernel: which blocks were read so far, and in which order.
 
     Attributes
     ----------
-    reads : list of tuple
-        (logical, generation, level, ahead), in the order of submission.
+    readahead : Readahead
+        How far is read ahead.
+    held : set of int
+        Addresses of the blocks that are cached or under way.
+    reads : dict of int to list
+        By address, in the order of submission: [generation, level, ahead, by, used].
     """
 
-    def __init__(self, cached: Iterable[int]) -> None:
+    def __init__(self, cached: Iterable[int], readahead: Readahead | None = None) -> None:
         self.held = set(cached)
-        self.reads: list[tuple[int, int, int, bool]] = []
+        self.readahead = readahead or Readahead()
+        self.reads: dict[int, list[int]] = {}
 
-    def submit(self, logical: int, generation: int, level: int, ahead: bool) -> None:
-        """Read a block unless it is there; from now on it counts as cached."""
-        if logical in self.held:
-            return
-        self.held.add(logical)
-        self.reads.append((logical, generation, level, ahead))
-        current().count("submit_bio")
+    def rows(self) -> list[tuple[int, ...]]:
+        """Return the reads as rows of ``struct bm_read``."""
+        return [(logical, *row, 0) for logical, row in self.reads.items()]
+
+    def submit(
+        self,
+        logical: int,
+        generation: int,
+        level: int,
+        ahead: bool,
+        by: int,
+    ) -> None:
+        """Read a block unless it is there; from now on it counts as cached.
+
+        Who does not read ahead uses the block. `by` is a value of ``enum bm_read_by``.
+        """
+        if logical not in self.held:
+            self.held.add(logical)
+            self.reads[logical] = [generation, level, ahead, by, False]
+            current().count("submit_bio")
+        if not ahead and logical in self.reads:
+            self.reads[logical][-1] = True

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from btrfs_model import blocks
 from btrfs_model.counters import current
@@ -24,19 +24,25 @@ from btrfs_model.kernels import ffi, lib, use_python
 from btrfs_model.ondisk.chunks import Chunk, parse_chunk_item
 from btrfs_model.ondisk.superblock import SuperBlock, read_superblocks
 
-__all__ = ["Image", "Read"]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["READ_FIELDS", "Image"]
 
 _CHUNK_ITEM = lib.BTRFS_CHUNK_ITEM_KEY
 _MAX = 2**64 - 1
 
 
-class Read(NamedTuple):
-    """One read of a tree block by a kernel that started with an empty cache."""
-
-    logical: int
-    generation: int
-    level: int
-    ahead: bool
+READ_FIELDS = [
+    ("logical", "<u8"),
+    ("generation", "<u8"),
+    ("level", "u1"),
+    ("ahead", "u1"),
+    ("by", "u1"),
+    ("used", "u1"),
+    ("pad", "<u4"),
+]
+"""``struct bm_read`` as the fields of a numpy array."""
 
 
 class Image:
@@ -315,30 +321,45 @@ class Image:
 
     # ------------------------------------------------------------------- the cold cache ------
 
-    def start_cold(self, cached: Iterable[int] = ()) -> None:
+    def start_cold(
+        self, cached: Iterable[int] = (), readahead: blocks.Readahead | None = None
+    ) -> None:
         """Model the cache of a kernel that just mounted: from now on reads are recorded.
 
         Parameters
         ----------
         cached : iterable of int
             Logical addresses of the tree blocks that are in memory already.
+        readahead : Readahead, optional
+            How far is read ahead; as kernels do without it.
         """
         addresses = list(cached)
-        self.reads = blocks.ReadCache(addresses)
+        self.reads = blocks.ReadCache(addresses, readahead)
+        limits = self.reads.readahead.limits(self.nodesize)
+        lib.bm_image_set_readahead(self.handle, ffi.new("struct bm_readahead *", limits))
         self._cold = True
         fault = new_fault()
         if lib.bm_image_cache_start(self.handle, addresses, len(addresses), fault) < 0:
             raise_fault(self.path, fault)
 
-    def stop_cold(self) -> list[Read]:
-        """End the model of a cold cache and return the reads of tree blocks, in order."""
+    def stop_cold(self) -> NDArray[Any]:
+        """End the model of a cold cache and return the reads of tree blocks, in order.
+
+        Returns
+        -------
+        numpy.ndarray
+            A row for each read: logical, generation, level, ahead, by (``enum bm_read_by``), used
+            (whether anything came to the block), pad (0).
+        """
+        import numpy as np
+
+        kind = np.dtype(READ_FIELDS)
         count = ffi.new("size_t *")
         rows = lib.bm_image_cache_reads(self.handle, count)
-        reads = [
-            Read(row.logical, row.generation, row.level, bool(row.ahead))
-            for row in (rows[i] for i in range(count[0]))
-        ]
-        reads += [Read(*row) for row in (self.reads.reads if self.reads else ())]
+        size = count[0] * ffi.sizeof("struct bm_read")
+        reads = np.frombuffer(ffi.buffer(rows, size)[:] if size else b"", dtype=kind)
+        if self.reads and self.reads.reads:
+            reads = np.concatenate([reads, np.array(self.reads.rows(), dtype=kind)])
         lib.bm_image_cache_stop(self.handle)
         self.reads = None
         self._cold = False

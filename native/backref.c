@@ -36,10 +36,15 @@ const uint8_t *read_tree_block(struct bm_image *image, uint64_t bytenr, uint64_t
 	const uint8_t *block = bm_image_block(image, bytenr, &expect, fault);
 
 	COUNT(image, read_tree_block);
-	if (block && image->cache &&
-	    bm_cache_submit(image, bytenr, block_header(block)->generation,
-			    block_header(block)->level, 0, fault) < 0)
-		return NULL;
+	if (block && image->cache) {
+		struct bm_read read = {.logical = bytenr,
+				       .generation = block_header(block)->generation,
+				       .level = block_header(block)->level,
+				       .by = BM_READ_BY_read_tree_block};
+
+		if (bm_cache_submit(image, read, fault) < 0)
+			return NULL;
+	}
 	return block;
 }
 

@@ -18,7 +18,7 @@ static size_t probe(const struct bm_cache *cache, uint64_t logical)
 {
 	size_t at = home_slot(cache, logical);
 
-	while (cache->slots[at] && cache->slots[at] != logical)
+	while (cache->slots[at].logical && cache->slots[at].logical != logical)
 		at = (at + 1) & (cache->capacity - 1);
 	return at;
 }
@@ -32,22 +32,22 @@ static int grow(struct bm_cache *cache)
 	if (!larger.slots)
 		return BM_NOMEM;
 	for (size_t i = 0; i < cache->capacity; i++)
-		if (cache->slots[i])
-			larger.slots[probe(&larger, cache->slots[i])] = cache->slots[i];
+		if (cache->slots[i].logical)
+			larger.slots[probe(&larger, cache->slots[i].logical)] = cache->slots[i];
 	free(cache->slots);
 	*cache = larger;
 	return BM_OK;
 }
 
-static int add(struct bm_cache *cache, uint64_t logical)
+static int add(struct bm_cache *cache, uint64_t logical, size_t read)
 {
 	size_t at;
 
 	if (2 * (cache->used + 1) > cache->capacity && grow(cache) < 0)
 		return BM_NOMEM;
 	at = probe(cache, logical);
-	if (!cache->slots[at]) {
-		cache->slots[at] = logical;
+	if (!cache->slots[at].logical) {
+		cache->slots[at] = (struct bm_cache_slot){.logical = logical, .read = read};
 		cache->used++;
 	}
 	return BM_OK;
@@ -68,7 +68,7 @@ int bm_image_cache_start(struct bm_image *image, const uint64_t *cached, size_t 
 	if (!cache->slots)
 		goto nomem;
 	for (size_t i = 0; i < count; i++)
-		if (cached[i] && add(cache, cached[i]) < 0)
+		if (cached[i] && add(cache, cached[i], SIZE_MAX) < 0)
 			goto nomem;
 	return BM_OK;
 nomem:
@@ -86,6 +86,11 @@ void bm_image_cache_stop(struct bm_image *image)
 	image->cache = NULL;
 }
 
+void bm_image_set_readahead(struct bm_image *image, const struct bm_readahead *readahead)
+{
+	image->readahead = *readahead;
+}
+
 const struct bm_read *bm_image_cache_reads(const struct bm_image *image, size_t *count)
 {
 	*count = image->cache ? image->cache->read_count : 0;
@@ -94,16 +99,20 @@ const struct bm_read *bm_image_cache_reads(const struct bm_image *image, size_t 
 
 int bm_cache_holds(const struct bm_image *image, uint64_t logical)
 {
-	return !image->cache || image->cache->slots[probe(image->cache, logical)] == logical;
+	return !image->cache ||
+	       image->cache->slots[probe(image->cache, logical)].logical == logical;
 }
 
-int bm_cache_submit(struct bm_image *image, uint64_t logical, uint64_t generation, int level,
-		    int ahead, struct bm_fault *fault)
+int bm_cache_submit(struct bm_image *image, struct bm_read read, struct bm_fault *fault)
 {
 	struct bm_cache *cache = image->cache;
+	const struct bm_cache_slot *slot = &cache->slots[probe(cache, read.logical)];
 
-	if (bm_cache_holds(image, logical))
+	if (slot->logical == read.logical) {
+		if (!read.ahead && slot->read != SIZE_MAX)
+			cache->reads[slot->read].used = 1;
 		return 0;
+	}
 	if (cache->read_count == cache->read_capacity) {
 		size_t capacity = cache->read_capacity ? 2 * cache->read_capacity : 256;
 		struct bm_read *reads = realloc(cache->reads, capacity * sizeof(*reads));
@@ -113,12 +122,10 @@ int bm_cache_submit(struct bm_image *image, uint64_t logical, uint64_t generatio
 		cache->reads = reads;
 		cache->read_capacity = capacity;
 	}
-	if (add(cache, logical) < 0)
+	if (add(cache, read.logical, cache->read_count) < 0)
 		return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
-	cache->reads[cache->read_count++] = (struct bm_read){.logical = logical,
-							     .generation = generation,
-							     .level = (uint32_t)level,
-							     .ahead = (uint32_t)ahead};
+	read.used = !read.ahead;
+	cache->reads[cache->read_count++] = read;
 	COUNT(image, submit_bio);
 	return 1;
 }

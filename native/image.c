@@ -44,6 +44,13 @@ struct bm_image *bm_image_create(const uint8_t *base, uint64_t size, uint32_t no
 	image->csum_type = csum_type;
 	memcpy(image->fsid, fsid, sizeof(image->fsid));
 	image->work = image->own_work;
+	image->readahead = (struct bm_readahead){.distance = 65536,
+						 .near = 65536,
+						 .always_leaves = 131072,
+						 .always_nodes = nodesize,
+						 .compare_leaves = 131072,
+						 .compare_nodes = nodesize,
+						 .siblings = 32};
 	return image;
 }
 

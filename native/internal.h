@@ -8,10 +8,14 @@
 
 #include "kernels.h"
 
+struct bm_cache_slot {
+	uint64_t logical; /* 0: free (no tree block lies at 0) */
+	size_t read;	  /* index of its read; SIZE_MAX: cached from the start */
+};
+
 struct bm_cache {
-	/* logical addresses, open addressing; 0 is free (no tree block lies at 0) */
-	uint64_t *slots;
-	size_t capacity; /* a power of two */
+	struct bm_cache_slot *slots; /* open addressing */
+	size_t capacity;	     /* a power of two */
 	size_t used;
 	struct bm_read *reads;
 	size_t read_count;
@@ -33,6 +37,7 @@ struct bm_image {
 	uint64_t *work;
 	uint64_t own_work[BM_WORK_COUNT]; /* where nobody asked for the counts */
 	struct bm_cache *cache;
+	struct bm_readahead readahead;
 };
 
 /* Count one call of the kernel function `name`. */
@@ -92,9 +97,12 @@ static inline int compare_disk_key(const struct btrfs_disk_key *disk, const stru
 /* Fill `fault` (which may be NULL) and return its code. */
 int bm_fail(struct bm_fault *fault, struct bm_fault what);
 
-/* The tree block that `node` points at from `slot`, counted as read_block_for_search() does. */
+/*
+ * read_block_for_search(): the tree block below path->slot[level], for a search of `objectid`;
+ * *restart says whether the search is to start again.
+ */
 const uint8_t *bm_read_child(const struct bm_root *root, struct bm_path *path, int level,
-			     uint32_t slot, uint64_t objectid, int *restart,
+			     uint64_t objectid, enum bm_read_by by, int *restart,
 			     struct bm_fault *fault);
 
 /*
@@ -116,9 +124,11 @@ int bm_compare_step(struct bm_compare *compare, struct bm_step *step, struct bm_
 /* Read ahead while descending, as send does (commit 2ce73c633573, in v5.13). */
 void bm_compare_read_ahead(struct bm_compare *compare);
 
-/* Submit the read of a tree block unless it is cached; 1 when it was submitted. */
-int bm_cache_submit(struct bm_image *image, uint64_t logical, uint64_t generation, int level,
-		    int ahead, struct bm_fault *fault);
+/*
+ * Submit the read of a tree block unless it is cached; 1 when it was submitted. Of `read` everything
+ * is set but `used`: who does not read ahead uses the block.
+ */
+int bm_cache_submit(struct bm_image *image, struct bm_read read, struct bm_fault *fault);
 int bm_cache_holds(const struct bm_image *image, uint64_t logical);
 
 #endif

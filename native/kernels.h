@@ -171,6 +171,7 @@ enum bm_toggle {
 	BM_TOGGLE_SEND_SKIP_TRUNCATE,
 	BM_TOGGLE_SEND_READA,
 	BM_TOGGLE_SEND_READA_ALWAYS,
+	BM_TOGGLE_READA_ALWAYS_CACHED,
 	BM_TOGGLE_SEARCH_NO_RESTART,
 	BM_TOGGLE_SEND_STREAM_V2,
 	BM_TOGGLE_SEND_VERITY,
@@ -272,12 +273,39 @@ const uint8_t *bm_image_block(struct bm_image *image, uint64_t logical,
 struct bm_read {
 	uint64_t logical;
 	uint64_t generation;
-	uint32_t level;
-	uint32_t ahead; /* 0: on demand, 1: read ahead */
+	uint8_t level;
+	uint8_t ahead; /* 0: on demand, 1: read ahead */
+	uint8_t by;    /* enum bm_read_by */
+	uint8_t used;  /* whether anything came to the block, now or later */
+	uint32_t pad;
+};
+/* Who issued a read: functions of the kernel, those above read_block_for_search(). */
+enum bm_read_by {
+	BM_READ_BY_btrfs_search_slot,
+	BM_READ_BY_btrfs_next_old_leaf,
+	BM_READ_BY_reada_for_search,
+	BM_READ_BY_btrfs_read_node_slot,
+	BM_READ_BY_tree_move_down,
+	BM_READ_BY_read_tree_block,
 };
 int bm_image_cache_start(struct bm_image *image, const uint64_t *cached, size_t count,
 			 struct bm_fault *fault);
 void bm_image_cache_stop(struct bm_image *image);
+/*
+ * How far is read ahead: bytes of tree blocks asked for, whether they were cached or not. A search
+ * stops once it asked for more, the comparison of two trees once it asked for as many.
+ */
+struct bm_readahead {
+	uint64_t distance;	 /* FORWARD and BACK: of a sibling from the block itself */
+	uint64_t near;		 /* FORWARD and BACK */
+	uint64_t always_leaves;	 /* FORWARD_ALWAYS, level 0 */
+	uint64_t always_nodes;	 /* FORWARD_ALWAYS, higher levels */
+	uint64_t compare_leaves; /* tree_move_down(), level 0 */
+	uint64_t compare_nodes;	 /* tree_move_down(), higher levels */
+	uint64_t siblings;	 /* a search looks at one more than these */
+};
+/* What reads from now on are read ahead; an image starts with what kernels do. */
+void bm_image_set_readahead(struct bm_image *image, const struct bm_readahead *readahead);
 /* The reads since bm_image_cache_start, in order; the array belongs to the image. */
 const struct bm_read *bm_image_cache_reads(const struct bm_image *image, size_t *count);
 
@@ -312,6 +340,8 @@ struct bm_path {
 	int32_t lowest_level; /* where bm_search_slot stops */
 	/* after a block had to be read, search again (kernels before 5.19 do so always) */
 	int32_t restart;
+	/* BM_READA_FORWARD_ALWAYS acts only where the block itself is not cached (before 5.15) */
+	int32_t reada_missing;
 };
 
 /*
@@ -350,6 +380,12 @@ int64_t bm_scan_bound(const struct bm_root *root, const struct bm_key *min,
 /* All items with min <= key <= max, in order; returns how many. */
 int64_t bm_scan(const struct bm_root *root, const struct bm_key *min, const struct bm_key *max,
 		const struct bm_columns *columns, size_t capacity, struct bm_fault *fault);
+/*
+ * Go to the first key >= min and on, leaf by leaf, until one has a key beyond `max`; for the reads
+ * that it takes. Returns the number of leaves.
+ */
+int64_t bm_visit_leaves(const struct bm_root *root, const struct bm_key *min,
+			const struct bm_key *max, int32_t reada, struct bm_fault *fault);
 
 /* A tree block as met by an in-order walk (a node before its children). */
 struct bm_block {

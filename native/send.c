@@ -48,7 +48,8 @@ int send_bad_item(struct send_ctx *ctx, int code, const uint8_t *leaf, uint32_t 
 
 struct bm_path send_path(const struct send_ctx *ctx)
 {
-	return (struct bm_path){.restart = !TOGGLE(ctx, SEARCH_NO_RESTART)};
+	return (struct bm_path){.restart = !TOGGLE(ctx, SEARCH_NO_RESTART),
+				.reada_missing = !TOGGLE(ctx, READA_ALWAYS_CACHED)};
 }
 
 static int send_chown(struct send_ctx *ctx, const struct inode_info *info)

@@ -36,38 +36,47 @@ static uint32_t bin_search(const uint8_t *block, const struct bm_key *key, int *
 	return low;
 }
 
-/* btrfs_readahead_node_child() */
-static int readahead_node_child(struct bm_image *image, const uint8_t *node, uint32_t slot,
-				struct bm_fault *fault)
+/* The read of the child at `slot`. */
+static struct bm_read read_of_child(const uint8_t *node, uint32_t slot, enum bm_read_by by,
+				    int ahead)
 {
 	const struct btrfs_key_ptr *ptr = node_ptr(node, slot);
 
+	return (struct bm_read){.logical = ptr->blockptr,
+				.generation = ptr->generation,
+				.level = (uint8_t)(block_header(node)->level - 1),
+				.by = (uint8_t)by,
+				.ahead = (uint8_t)ahead};
+}
+
+/* btrfs_readahead_node_child() */
+static int readahead_node_child(struct bm_image *image, const uint8_t *node, uint32_t slot,
+				enum bm_read_by by, struct bm_fault *fault)
+{
 	COUNT(image, btrfs_readahead_node_child);
-	return bm_cache_submit(image, ptr->blockptr, ptr->generation, block_header(node)->level - 1,
-			       1, fault);
+	return bm_cache_submit(image, read_of_child(node, slot, by, 1), fault);
 }
 
 /*
  * reada_for_search(): read ahead the siblings of the child at `slot`.
  *
- * BM_READA_BACK and BM_READA_FORWARD act on leaves alone, and take only siblings within 64 KiB of
- * the child; BM_READA_FORWARD_ALWAYS takes the next ones wherever they lie: until more than 128 KiB
- * of leaves or one node have been asked for.
+ * BM_READA_BACK and BM_READA_FORWARD act on leaves alone, and take only siblings near the child;
+ * BM_READA_FORWARD_ALWAYS takes the next ones wherever they lie.
  */
 static int reada_for_search(struct bm_image *image, const struct bm_path *path, int level,
 			    uint32_t slot, uint64_t objectid, struct bm_fault *fault)
 {
 	const uint8_t *node = path->node[level];
 	int always = path->reada == BM_READA_FORWARD_ALWAYS;
-	uint64_t limit = 65536, nread = 0, target;
-	uint32_t nscan = 0;
+	const struct bm_readahead *ahead = &image->readahead;
+	uint64_t limit = ahead->near, nread = 0, nscan = 0, target;
 
 	COUNT(image, reada_for_search);
 	if ((level != 1 && !always) || !node)
 		return BM_OK;
 	target = node_ptr(node, slot)->blockptr;
 	if (always)
-		limit = level > 1 ? image->nodesize : 131072;
+		limit = level > 1 ? ahead->always_nodes : ahead->always_leaves;
 	else if (bm_cache_holds(image, target))
 		return BM_OK;
 	do {
@@ -84,13 +93,14 @@ static int reada_for_search(struct bm_image *image, const struct bm_path *path, 
 		if (path->reada == BM_READA_BACK && objectid && ptr->key.objectid != objectid)
 			break;
 		distance = ptr->blockptr > target ? ptr->blockptr - target : target - ptr->blockptr;
-		if (always || distance <= 65536) {
-			if (readahead_node_child(image, node, slot, fault) < 0)
+		if (always || distance <= ahead->distance) {
+			if (readahead_node_child(image, node, slot, BM_READ_BY_reada_for_search,
+						 fault) < 0)
 				return BM_NOMEM;
 			nread += image->nodesize;
 		}
 		nscan++;
-	} while (nread <= limit && nscan <= 32);
+	} while (nread <= limit && nscan <= ahead->siblings);
 	return BM_OK;
 }
 
@@ -126,27 +136,27 @@ static const uint8_t *block_of_child(const struct bm_root *root, const uint8_t *
 }
 
 const uint8_t *bm_read_child(const struct bm_root *root, struct bm_path *path, int level,
-			     uint32_t slot, uint64_t objectid, int *restart, struct bm_fault *fault)
+			     uint64_t objectid, enum bm_read_by by, int *restart,
+			     struct bm_fault *fault)
 {
 	struct bm_image *image = root->image;
 	const uint8_t *node = path->node[level];
-	const struct btrfs_key_ptr *ptr = node_ptr(node, slot);
+	uint32_t slot = path->slot[level];
 
 	COUNT(image, read_block_for_search);
 	*restart = 0;
 	if (image->cache) {
-		int cached = bm_cache_holds(image, ptr->blockptr);
+		int cached = bm_cache_holds(image, node_ptr(node, slot)->blockptr);
+		int always = path->reada == BM_READA_FORWARD_ALWAYS && !path->reada_missing;
 
-		if (path->reada == BM_READA_FORWARD_ALWAYS ||
-		    (!cached && path->reada != BM_READA_NONE)) {
+		if (always || (!cached && path->reada != BM_READA_NONE)) {
 			if (reada_for_search(image, path, level, slot, objectid, fault) < 0)
 				return NULL;
 		}
+		if (bm_cache_submit(image, read_of_child(node, slot, by, 0), fault) < 0)
+			return NULL;
 		if (!cached) {
 			COUNT(image, read_tree_block);
-			if (bm_cache_submit(image, ptr->blockptr, ptr->generation, level - 1, 0,
-					    fault) < 0)
-				return NULL;
 			*restart = path->restart;
 		}
 	}
@@ -157,24 +167,35 @@ const uint8_t *bm_read_node_slot(const struct bm_root *root, const uint8_t *node
 				 uint64_t newer_than, struct bm_fault *fault)
 {
 	struct bm_image *image = root->image;
+	const struct bm_readahead *ahead = &image->readahead;
 	int level = block_header(node)->level;
-	uint64_t limit = level == 1 ? 131072 : image->nodesize, nread = 0;
-	const struct btrfs_key_ptr *ptr = node_ptr(node, slot);
+	uint64_t limit = level == 1 ? ahead->compare_leaves : ahead->compare_nodes, nread = 0;
 
 	COUNT(image, read_tree_block);
 	if (image->cache) {
-		if (bm_cache_submit(image, ptr->blockptr, ptr->generation, level - 1, 0, fault) < 0)
+		struct bm_read read = read_of_child(node, slot, BM_READ_BY_btrfs_read_node_slot, 0);
+
+		if (bm_cache_submit(image, read, fault) < 0)
 			return NULL;
 		for (uint32_t next = slot + 1; next < block_header(node)->nritems && nread < limit;
 		     next++) {
 			if (node_ptr(node, next)->generation <= newer_than)
 				continue;
-			if (readahead_node_child(image, node, next, fault) < 0)
+			if (readahead_node_child(image, node, next, BM_READ_BY_tree_move_down,
+						 fault) < 0)
 				return NULL;
 			nread += image->nodesize;
 		}
 	}
 	return block_of_child(root, node, slot, fault);
+}
+
+static struct bm_read read_of_root(const struct bm_root *root)
+{
+	return (struct bm_read){.logical = root->bytenr,
+				.generation = root->generation,
+				.level = (uint8_t)root->level,
+				.by = BM_READ_BY_read_tree_block};
 }
 
 int bm_search_slot(const struct bm_root *root, const struct bm_key *key, struct bm_path *path,
@@ -190,8 +211,7 @@ again:
 	block = block_of_root(root, fault);
 	if (!block)
 		return fault->code;
-	if (image->cache &&
-	    bm_cache_submit(image, root->bytenr, root->generation, root->level, 0, fault) < 0)
+	if (image->cache && bm_cache_submit(image, read_of_root(root), fault) < 0)
 		return BM_NOMEM;
 	for (;;) {
 		uint32_t slot = bin_search(block, key, &found);
@@ -203,7 +223,8 @@ again:
 			return found ? 0 : 1;
 		if (!found && slot > 0)
 			path->slot[level] = --slot;
-		block = bm_read_child(root, path, level, slot, key->objectid, &restart, fault);
+		block = bm_read_child(root, path, level, key->objectid,
+				      BM_READ_BY_btrfs_search_slot, &restart, fault);
 		if (!block)
 			return fault->code;
 		if (restart)
@@ -240,8 +261,8 @@ again:
 		return 1;
 	path->slot[level]++;
 	for (;;) {
-		block = bm_read_child(root, path, level, path->slot[level], last.objectid, &restart,
-				      fault);
+		block = bm_read_child(root, path, level, last.objectid,
+				      BM_READ_BY_btrfs_next_old_leaf, &restart, fault);
 		if (!block)
 			return fault->code;
 		if (restart)
@@ -384,6 +405,24 @@ int64_t bm_scan(const struct bm_root *root, const struct bm_key *min, const stru
 	}
 	COUNT_N(image, items_visited, row);
 	return ret < 0 ? ret : (int64_t)row;
+}
+
+int64_t bm_visit_leaves(const struct bm_root *root, const struct bm_key *min,
+			const struct bm_key *max, int32_t reada, struct bm_fault *fault)
+{
+	struct bm_path path = {.reada = reada};
+	int64_t count = 0;
+	int ret = bm_search_slot_for_read(root, min, 1, &path, fault);
+
+	while (!ret) {
+		uint32_t nritems = block_header(path.node[0])->nritems;
+
+		count++;
+		if (compare_disk_key(&leaf_item(path.node[0], nritems - 1)->key, max) > 0)
+			break;
+		ret = bm_next_leaf(root, &path, fault);
+	}
+	return ret < 0 ? ret : count;
 }
 
 static void describe_block(struct bm_block *out, const uint8_t *block, const uint8_t *parent,

@@ -314,7 +314,7 @@ def test_cold_cache(name: str) -> None:
                     for bytenr in extents:
                         br.extent_from_logical(forest, bytenr, restart=restart)
                         br.iterate_extent_inodes(forest, bytenr, restart=restart)
-                seen.append((dict(work), fs.image.stop_cold()))
+                seen.append((dict(work), fs.image.stop_cold().tolist()))
         assert seen[0] == seen[1]
         assert seen[0][1]
 

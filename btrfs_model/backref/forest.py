@@ -38,7 +38,9 @@ def read_tree_block(
     current().count("read_tree_block")
     if image.reads is not None:
         *_, found_generation, _, _, found_level = HEADER.unpack_from(block)
-        image.reads.submit(bytenr, found_generation, found_level, ahead=False)
+        image.reads.submit(
+            bytenr, found_generation, found_level, False, lib.BM_READ_BY_read_tree_block
+        )
     return block
 
 

@@ -78,14 +78,25 @@ class Path:
         By level, ``nodes[0]`` the leaf.
     slots : list of int
         By level.
+    restart : bool
+        Search again after a block had to be read (kernels before 5.19).
+    reada_missing : bool
+        FORWARD_ALWAYS acts only where the block itself is not cached (before 5.15).
     """
 
-    def __init__(self, reada: Reada = Reada.NONE, lowest_level: int = 0, restart: bool = False):
+    def __init__(
+        self,
+        reada: Reada = Reada.NONE,
+        lowest_level: int = 0,
+        restart: bool = False,
+        reada_missing: bool = False,
+    ) -> None:
         self.nodes: list[memoryview | None] = [None] * lib.BTRFS_MAX_LEVEL
         self.slots = [0] * lib.BTRFS_MAX_LEVEL
         self.reada = reada
         self.lowest_level = lowest_level
         self.restart = restart
+        self.reada_missing = reada_missing
 
     @property
     def leaf(self) -> memoryview:
@@ -129,31 +140,32 @@ def _reada_for_search(tree: Tree, path: Path, level: int, slot: int, objectid: i
     if (level != 1 and not always) or node is None or cache is None:
         return
     target = pointer_at(node, slot)[0]
-    limit = 65536
+    ahead = cache.readahead.limits(tree.image.nodesize)
+    limit = ahead["near"]
     if always:
-        limit = tree.image.nodesize if level > 1 else 131072
+        limit = ahead["always_nodes" if level > 1 else "always_leaves"]
     elif target in cache.held:
         return
     nread = nscan = 0
-    while nread <= limit and nscan <= 32:
+    while nread <= limit and nscan <= ahead["siblings"]:
         slot += -1 if path.reada == Reada.BACK else 1
         if not 0 <= slot < nritems(node):
             return
         if path.reada == Reada.BACK and objectid and key_at(node, slot)[0] != objectid:
             return
         blockptr, generation = pointer_at(node, slot)
-        if always or abs(blockptr - target) <= 65536:
+        if always or abs(blockptr - target) <= ahead["distance"]:
             current().count("btrfs_readahead_node_child")
-            cache.submit(blockptr, generation, level - 1, ahead=True)
+            cache.submit(blockptr, generation, level - 1, True, lib.BM_READ_BY_reada_for_search)
             nread += tree.image.nodesize
         nscan += 1
 
 
 def _read_child(
-    tree: Tree, path: Path, level: int, slot: int, objectid: int
+    tree: Tree, path: Path, level: int, objectid: int, by: int
 ) -> tuple[memoryview, bool]:
     """Go down one level (``read_block_for_search()``); True when the search is to start again."""
-    node = path.nodes[level]
+    node, slot = path.nodes[level], path.slots[level]
     assert node is not None
     current().count("read_block_for_search")
     restart = False
@@ -161,11 +173,12 @@ def _read_child(
     if cache is not None:
         blockptr, generation = pointer_at(node, slot)
         cached = blockptr in cache.held
-        if path.reada == Reada.FORWARD_ALWAYS or (not cached and path.reada != Reada.NONE):
+        always = path.reada == Reada.FORWARD_ALWAYS and not path.reada_missing
+        if always or (not cached and path.reada != Reada.NONE):
             _reada_for_search(tree, path, level, slot, objectid)
+        cache.submit(blockptr, generation, level - 1, False, by)
         if not cached:
             current().count("read_tree_block")
-            cache.submit(blockptr, generation, level - 1, ahead=False)
             restart = path.restart
     return _child(tree, node, slot), restart
 
@@ -173,24 +186,24 @@ def _read_child(
 def read_node_slot(tree: Tree, node: memoryview, slot: int, newer_than: int | None) -> memoryview:
     """Read a child without a search (``btrfs_read_node_slot()``).
 
-    With `newer_than`, the children behind it that are of a later generation are read ahead:
-    128 KiB of leaves, one node.
+    With `newer_than`, the children behind it that are of a later generation are read ahead.
     """
     current().count("read_tree_block")
     cache, level = tree.image.reads, node[_LEVEL_AT]
     if cache is not None:
-        cache.submit(*pointer_at(node, slot), level - 1, ahead=False)
+        cache.submit(*pointer_at(node, slot), level - 1, False, lib.BM_READ_BY_btrfs_read_node_slot)
     child = _child(tree, node, slot)
     if newer_than is None or cache is None:
         return child
-    left = 131072 if level == 1 else tree.image.nodesize
+    limits = cache.readahead.limits(tree.image.nodesize)
+    left = limits["compare_leaves" if level == 1 else "compare_nodes"]
     for after in range(slot + 1, nritems(node)):
         if left <= 0:
             break
         blockptr, generation = pointer_at(node, after)
         if generation > newer_than:
             current().count("btrfs_readahead_node_child")
-            cache.submit(blockptr, generation, level - 1, ahead=True)
+            cache.submit(blockptr, generation, level - 1, True, lib.BM_READ_BY_tree_move_down)
             left -= tree.image.nodesize
     return child
 
@@ -210,7 +223,9 @@ def search_slot(tree: Tree, key: RawKey, path: Path) -> bool:
         expect = Expect(tree.objectid, tree.generation, tree.level)
         block = read_block(tree.image, tree.bytenr, expect)
         if tree.image.reads is not None:
-            tree.image.reads.submit(tree.bytenr, tree.generation, tree.level, ahead=False)
+            tree.image.reads.submit(
+                tree.bytenr, tree.generation, tree.level, False, lib.BM_READ_BY_read_tree_block
+            )
         restart = False
         while not restart:
             slot, found = bin_search(block, key)
@@ -222,7 +237,9 @@ def search_slot(tree: Tree, key: RawKey, path: Path) -> bool:
             if not found and slot > 0:
                 slot -= 1
                 path.slots[level] = slot
-            block, restart = _read_child(tree, path, level, slot, key[0])
+            block, restart = _read_child(
+                tree, path, level, key[0], lib.BM_READ_BY_btrfs_search_slot
+            )
 
 
 def next_leaf(tree: Tree, path: Path) -> bool:
@@ -240,7 +257,9 @@ def next_leaf(tree: Tree, path: Path) -> bool:
         path.slots[level] += 1
         restart = False
         while level and not restart:
-            block, restart = _read_child(tree, path, level, path.slots[level], last[0])
+            block, restart = _read_child(
+                tree, path, level, last[0], lib.BM_READ_BY_btrfs_next_old_leaf
+            )
             level -= 1
             path.nodes[level] = block
             path.slots[level] = 0

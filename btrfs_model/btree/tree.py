@@ -148,6 +148,31 @@ class Tree:
             raise_fault(self.image.path, fault)
         return bool(ret == 0)
 
+    def visit_leaves(self, first: RawKey, last: RawKey, reada: search.Reada) -> None:
+        """Go through the leaves that may hold keys of [first, last], for the reads that it takes.
+
+        Parameters
+        ----------
+        first, last : key
+            Where to start; the walk ends in the first leaf that has a key beyond `last`.
+        reada : Reada
+            What is read ahead.
+
+        Raises
+        ------
+        CorruptImageError
+            When the tree is broken there.
+        """
+        if use_python():
+            path = Path(reada=reada)
+            more = search.search_slot_for_read(self, first, path, find_higher=True)
+            while more and search.key_at(path.leaf, search.nritems(path.leaf) - 1) <= last:
+                more = search.next_leaf(self, path)
+            return
+        fault = new_fault()
+        if lib.bm_visit_leaves(self.root(), _raw(first), _raw(last), reada, fault) < 0:
+            raise_fault(self.image.path, fault)
+
     def _view(self, block: ffi.CData) -> memoryview:
         start = block - self.image._bytes
         return self.image.view[start : start + self.image.nodesize]

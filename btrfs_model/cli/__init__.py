@@ -22,6 +22,7 @@ _COMMANDS = {
     "send": ("streams", "Write the send stream of a subvolume, as btrfs send does."),
     "dump-stream": ("streams", "Show the commands of a send stream."),
     "dump-tree": ("trees", "Show the items of trees."),
+    "reads": ("blocks", "Show the tree blocks that a cold kernel reads for a send."),
     "tree-stats": ("trees", "Show levels, leaves and fill of trees."),
     "check": ("trees", "Look for damage in an image."),
     "logical-resolve": ("trees", "Show which files use a logical address."),

@@ -175,7 +175,11 @@ class SendContext:
 
     def search_path(self, reada: Reada = Reada.NONE) -> Path:
         """Return a path for a search by a helper (``alloc_path_for_send()``)."""
-        return Path(reada=reada, restart="search-no-restart" not in self.behaviour)
+        return Path(
+            reada=reada,
+            restart="search-no-restart" not in self.behaviour,
+            reada_missing="reada-always-cached" not in self.behaviour,
+        )
 
     def fail(self, number: int) -> OSError:
         """Return the error that the kernel would give."""

@@ -7,7 +7,7 @@ import errno
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from btrfs_model.counters import Work, counting
 from btrfs_model.kernels import use_python
@@ -17,9 +17,12 @@ from btrfs_model.send.cold import blocks_after_mount
 from btrfs_model.send.sender import Sender
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from btrfs_model.blocks import Readahead
     from btrfs_model.filesystem import Filesystem, Subvolume
 
-__all__ = ["SendRequest", "SendResult", "send"]
+__all__ = ["SendRequest", "SendResult", "prepare", "run", "send"]
 
 Which = "str | bytes | int | Subvolume"
 
@@ -174,6 +177,36 @@ def send(
     CorruptImageError
         When the image is broken where the send looks.
     """
+    sink = _Sink(to)
+    request = prepare(
+        fs, snapshot, parent, clone_sources, behaviour=behaviour, proto=proto,
+        no_file_data=no_file_data, compressed=compressed, omit_header=omit_header,
+        omit_end=omit_end, write=sink.write,
+    )  # fmt: skip
+    opened = [root for root in (request.snapshot, request.parent) if root is not None]
+    try:
+        commands, work, _ = run(request, blocks_after_mount(fs, opened, request.behaviour))
+    except OSError as error:
+        error.partial = sink.data()  # type: ignore[attr-defined]
+        raise
+    return SendResult(sink.data(), sink.size, commands, work)
+
+
+def prepare(
+    fs: Filesystem,
+    snapshot: str | bytes | int | Subvolume,
+    parent: str | bytes | int | Subvolume | None = None,
+    clone_sources: Iterable[str | bytes | int | Subvolume] = (),
+    *,
+    behaviour: str | Behaviour = "v6.18",
+    proto: int = 1,
+    no_file_data: bool = False,
+    compressed: bool = False,
+    omit_header: bool = False,
+    omit_end: bool = False,
+    write: Callable[[bytes], object],
+) -> SendRequest:
+    """Check what is asked for as the ioctl does before it starts; see :func:`send`."""
     kernel = Behaviour.parse(behaviour)
     subvolume = fs.subvolume(snapshot)
     if not subvolume.is_read_only:
@@ -193,8 +226,7 @@ def send(
     parent_root = None if parent is None else fs.subvolume(parent)
     if parent_root is not None and not parent_root.is_read_only:
         raise _refuse(fs, errno.EPERM, f"parent {parent_root.id} is not read-only")
-    sink = _Sink(to)
-    request = SendRequest(
+    return SendRequest(
         fs,
         subvolume,
         parent_root,
@@ -205,17 +237,39 @@ def send(
         compressed,
         omit_header,
         omit_end,
-        sink.write,
+        write,
     )
-    opened = [root for root in (subvolume, parent_root) if root is not None]
-    fs.image.start_cold(blocks_after_mount(fs, opened, kernel))
+
+
+def run(
+    request: SendRequest, cached: Iterable[int], readahead: Readahead | None = None
+) -> tuple[dict[str, int], Work, NDArray[Any]]:
+    """Send.
+
+    Parameters
+    ----------
+    request : SendRequest
+        What to send.
+    cached : iterable of int
+        Addresses of the tree blocks that are in memory.
+    readahead : Readahead, optional
+        How far is read ahead; as kernels do without it.
+
+    Returns
+    -------
+    commands : dict of str to int
+        How many of each kind.
+    work : Work
+        The work counted.
+    reads : numpy.ndarray
+        The tree blocks read, see :meth:`btrfs_model.image.Image.stop_cold`.
+    """
+    image = request.fs.image
+    image.start_cold(cached, readahead)
     try:
         with counting() as work:
-            run = Sender(request).run if use_python() else native.Sender(request).run
-            commands = run()
-    except OSError as error:
-        error.partial = sink.data()  # type: ignore[attr-defined]
-        raise
+            sender = Sender(request) if use_python() else native.Sender(request)
+            commands = sender.run()
     finally:
-        fs.image.stop_cold()
-    return SendResult(sink.data(), sink.size, commands, work)
+        reads = image.stop_cold()
+    return commands, work, reads

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Which tree blocks a cold kernel reads, in which order, on demand or ahead.
+
+A block counts as cached from the moment its read is submitted, so the table is the order in which
+reads are *submitted*, which is what a trace of the block layer shows. Data of files is not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from btrfs_model.blocks import Readahead, ReadCache
+from btrfs_model.btree.search import Reada
+from btrfs_model.image import READ_FIELDS
+from btrfs_model.kernels import ffi, lib
+from btrfs_model.send.cold import open_root
+from btrfs_model.send.ioctl import prepare, run
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from btrfs_model.filesystem import Filesystem, Subvolume
+    from btrfs_model.image import Image
+    from btrfs_model.patches import Behaviour
+    from btrfs_model.send.ioctl import SendRequest
+
+__all__ = ["reads"]
+
+_ISSUERS = [
+    name.removeprefix("BM_READ_BY_")
+    for _, name in sorted(ffi.typeof("enum bm_read_by").elements.items())
+]
+# the entries "." and ".." have no items
+_FIRST_INDEX = 2
+_MAX = 2**64 - 1
+
+
+def reads(
+    fs: Filesystem,
+    subvolume: str | bytes | int | Subvolume,
+    *,
+    behaviour: str | Behaviour = "v6.18",
+    parent: str | bytes | int | Subvolume | None = None,
+    readdir: str | bytes | None = None,
+    cached: Iterable[int] = (),
+    readahead: Mapping[str, int] | None = None,
+) -> pd.DataFrame:
+    """Return the reads of tree blocks by a send, or by the listing of a directory.
+
+    With a parent the kernel first gets the parent's root into memory (``btrfs_get_root_ref()``),
+    then walks both trees; that reads nothing where `cached` has those blocks.
+
+    A directory is open already and listed to its end: ``btrfs_real_readdir()`` goes through its
+    DIR_INDEX items and reads leaves ahead (READA_FORWARD). All kernels from 5.10 to 6.18 do it
+    alike.
+
+    Parameters
+    ----------
+    fs : Filesystem
+        An open filesystem.
+    subvolume : str, bytes, int or Subvolume
+        What to send, then it has to be read-only, or where the directory is: a path from the top
+        of the filesystem or an id.
+    behaviour : str or Behaviour
+        The kernel, e.g. ``"v6.12 - send-reada-always"``.
+    parent : str, bytes, int or Subvolume, optional
+        Send the difference to this snapshot.
+    readdir : str or bytes, optional
+        List this directory of the subvolume, ``""`` for the top, instead of sending.
+    cached : iterable of int
+        Logical addresses of the tree blocks that are in memory at the start.
+        :func:`btrfs_model.send.cold.blocks_after_mount` tells what a mount leaves there.
+    readahead : mapping of str to int, optional
+        Limits of readahead other than those of kernels: arguments of
+        :class:`btrfs_model.blocks.Readahead`, e.g. ``{"always_leaves": 1 << 20}``.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for each block, in the order of submission: ``logical``, ``physical`` (of the first
+        copy; bytes), ``level``, ``kind`` (``"demand"`` or ``"ahead"``), ``issued_by`` (function of
+        the kernel), ``used`` (whether anything came to the block, when it was read or later).
+
+    Raises
+    ------
+    OSError
+        Where the kernel fails, see :func:`btrfs_model.send`.
+    SubvolumeNotFoundError
+        When there is no such subvolume or directory.
+    CorruptImageError
+        When the image is broken where the operation looks.
+    ValueError
+        When a directory is to be listed and a parent is named, or a limit is negative.
+    """
+    limits = Readahead(**(readahead or {}))
+    if readdir is None:
+        request = prepare(fs, subvolume, parent, behaviour=behaviour, write=lambda data: None)
+        return _send(request, cached, limits)
+    if parent is not None:
+        raise ValueError("a parent goes with a send, not with readdir")
+    return _readdir(fs.subvolume(subvolume), readdir, cached, limits)
+
+
+def _send(request: SendRequest, cached: Iterable[int], readahead: Readahead) -> pd.DataFrame:
+    image = request.fs.image
+    cache = image.reads = ReadCache(cached, readahead)
+    try:
+        if request.parent is not None:
+            open_root(request.fs, request.parent)
+    finally:
+        image.reads = None
+    return _table(image, cache.rows(), run(request, cache.held, readahead)[2])
+
+
+def _readdir(
+    subvolume: Subvolume, directory: str | bytes, cached: Iterable[int], readahead: Readahead
+) -> pd.DataFrame:
+    inode, image = subvolume.resolve(directory), subvolume.fs.image
+    image.start_cold(cached, readahead)
+    try:
+        subvolume.tree.visit_leaves(
+            (inode, lib.BTRFS_DIR_INDEX_KEY, _FIRST_INDEX),
+            (inode, lib.BTRFS_DIR_INDEX_KEY, _MAX),
+            Reada.FORWARD,
+        )
+    finally:
+        rows = image.stop_cold()
+    return _table(image, [], rows)
+
+
+def _table(image: Image, before: list[tuple[int, ...]], rows: NDArray[Any]) -> pd.DataFrame:
+    import numpy as np
+    import pandas as pd
+
+    read = np.concatenate([np.array(before, dtype=READ_FIELDS), rows])
+    starts = np.array([chunk.logical for chunk in image.chunks], dtype=np.uint64)
+    lengths = np.array([chunk.length for chunk in image.chunks], dtype=np.uint64)
+    stripes = np.array([chunk.stripes[0] for chunk in image.chunks], dtype=np.uint64)
+    chunk = np.searchsorted(starts, read["logical"], side="right") - 1
+    within = read["logical"] - starts[chunk]
+    # what a damaged node points at is asked for ahead, but goes to no device
+    mapped = (chunk >= 0) & (within < lengths[chunk])
+    read, chunk, within = read[mapped], chunk[mapped], within[mapped]
+    return pd.DataFrame(
+        {
+            "logical": read["logical"].astype(np.int64),
+            "physical": (stripes[chunk] + within).astype(np.int64),
+            "level": read["level"].astype(np.int64),
+            "kind": np.array(["demand", "ahead"], dtype=object)[read["ahead"]],
+            "issued_by": np.array(_ISSUERS, dtype=object)[read["by"]],
+            "used": read["used"].astype(bool),
+        }
+    )

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Block reads beside traces of real kernels: which, in which order, demand or ahead, by whom."""
+
+import csv
+import functools
+import io
+import json
+from dataclasses import asdict
+from typing import Any
+
+import corpus
+import numpy as np
+import pandas as pd
+import pytest
+from damage import Broken, pointer_at
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import btrfs_model as bm
+from btrfs_model.blocks import Readahead
+from btrfs_model.cli import run as run_cli
+from btrfs_model.filesystem import Filesystem
+from btrfs_model.kernels import select
+from btrfs_model.ondisk.hashes import csum
+from btrfs_model.send.cold import blocks_after_mount
+
+KERNELS = {"5.10": "v5.10.46", "6.1": "v6.1.176", "6.12": "v6.12.101", "6.18": "v6.18.44"}
+TRACED = [name for name in corpus.cases("reada") if corpus.has(name, "image.zst")]
+# phase in which the subvolume was opened; before it the mount, after it the operation
+PHASES = {"send": 1, "readdir": 5, "incremental": 9}
+# functions that the traced kernel's compiler put into others
+INLINED = {"tree_move_down": "tree_advance", "read_tree_block": "read_tree_root_path"}
+R5K = "reada/r5k"
+SMALL = "send/random/seed-003"
+
+
+@functools.cache
+def trace(name: str, kernel: str) -> list[dict[str, str]]:
+    text = corpus.data(name, f"reads.{kernel}.csv.zst").decode()
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def logical(fs: Filesystem, physical: int) -> int | None:
+    """The address whose first copy lies at a byte of the device; None: no chunk is there."""
+    for chunk in fs.image.chunks:
+        if chunk.stripes[0] <= physical < chunk.stripes[0] + chunk.length:
+            return physical - chunk.stripes[0] + chunk.logical
+    return None
+
+
+def operate(fs: Filesystem, operation: str, **options: Any) -> pd.DataFrame:
+    if operation == "readdir":
+        return bm.reads(fs, "snap1", readdir="", **options)
+    if operation == "send":
+        return bm.reads(fs, "snap1", **options)
+    return bm.reads(fs, "snap2", parent="snap1", **options)
+
+
+@pytest.mark.parametrize("operation", PHASES)
+@pytest.mark.parametrize("name", TRACED)
+def test_reads_are_the_kernels(name: str, operation: str) -> None:
+    """All blocks in the order of their first reads; what was dropped and read again aside."""
+    with Filesystem.open(corpus.image(name)) as fs:
+        for kernel, record in corpus.case(name)["kernels"].items():
+            where, opened = f"{name} {kernel} {operation}", PHASES[operation]
+            rows = trace(name, kernel)
+            before = [row for row in rows if int(row["phase"]) in (opened - 1, opened)]
+            at_start = {logical(fs, int(row["offset"])) for row in before} - {None}
+            first = {
+                row["offset"]: row for row in reversed(rows) if int(row["phase"]) == opened + 1
+            }
+            seen = sorted(first.values(), key=lambda row: int(row["seq"]))
+            table = operate(fs, operation, behaviour=KERNELS[kernel], cached=at_start)
+            assert table["physical"].tolist() == [int(row["offset"]) for row in seen], where
+            assert table["logical"].tolist() == [logical(fs, at) for at in table["physical"]], where
+            if "stacks" not in record:
+                continue
+            kinds = ["demand" if row["kind"] == "demand" else "ahead" for row in seen]
+            assert table["kind"].tolist() == kinds, where
+            for function, row in zip(table["issued_by"], seen, strict=True):
+                assert INLINED.get(function, function) in record["stacks"][row["stack"]], where
+
+
+@pytest.mark.parametrize("kernels", ["c", "python"])
+@pytest.mark.parametrize("name", TRACED)
+def test_what_a_mount_leaves_in_memory(name: str, kernels: str) -> None:
+    """Mounted read-only, and a subvolume opened: the kernel had read exactly these blocks."""
+    with Filesystem.open(corpus.image(name)) as fs, select(kernels):
+        for kernel in corpus.case(name)["kernels"]:
+            for operation, opened in PHASES.items():
+                before = {
+                    logical(fs, int(row["offset"]))
+                    for row in trace(name, kernel)
+                    if int(row["phase"]) in (opened - 1, opened)
+                }
+                subvolume = fs.subvolume("snap2" if operation == "incremental" else "snap1")
+                behaviour = bm.Behaviour.parse(KERNELS[kernel])
+                left = blocks_after_mount(fs, [subvolume], behaviour, writable=False)
+                assert left == before - {None}, f"{name} {kernel} {operation}"
+
+
+def test_full_send_reads_the_whole_tree() -> None:
+    """With nothing cached: every block of the tree once, at its level."""
+    blocks = json.loads(corpus.data(R5K, "treemap.json.zst"))["trees"]["256"]["blocks"]
+    with Filesystem.open(corpus.image(R5K)) as fs:
+        for behaviour in ("v5.12", "v5.13", "v6.18"):
+            table = bm.reads(fs, "snap1", behaviour=behaviour).set_index("logical")
+            assert table.index.is_unique
+            levels = table["level"].to_dict()
+            assert [levels.pop(block[0]) for block in blocks] == [block[2] for block in blocks]
+            # the rest: the leaf of the tree of roots in which the subvolume's name is
+            assert set(levels) <= {block.logical for block in fs.root_tree.blocks()}
+
+
+def test_where_they_lie() -> None:
+    with Filesystem.open(corpus.image(SMALL)) as fs:
+        for row in bm.reads(fs, fs.subvolume_ids[-1]).itertuples():
+            block = fs.image.view[row.physical : row.physical + fs.image.nodesize]
+            assert int.from_bytes(block[48:56], "little") == row.logical
+            assert block[100] == row.level
+            assert bytes(block[:32]).startswith(csum(fs.image.superblock.csum_type, block[32:]))
+
+
+def kinds(fs: Filesystem, behaviour: str) -> tuple[set[int], dict[str, int], int]:
+    table = bm.reads(fs, "snap1", behaviour=behaviour)
+    wasted = int((~table["used"]).sum())
+    return set(table["logical"]), table["kind"].value_counts().to_dict(), wasted
+
+
+def test_each_commit_reads_more_ahead() -> None:
+    with Filesystem.open(corpus.image(R5K)) as fs:
+        sides = [kinds(fs, behaviour) for behaviour in (
+            "v5.12", "v5.12 + send-reada", "v5.13", "v5.16", "v6.18 - reada-always-cached",
+        )]  # fmt: skip
+    assert all(blocks == sides[0][0] for blocks, _, _ in sides)
+    none, forward, always, cached, without = (counts.get("ahead", 0) for _, counts, _ in sides)
+    assert none == 0 < forward < always < cached
+    assert without == always
+    # the tree is walked to its end: nothing was read in vain
+    assert all(wasted == 0 for _, _, wasted in sides)
+
+
+def test_nothing_is_read_twice_or_though_cached() -> None:
+    with Filesystem.open(corpus.image(SMALL)) as fs:
+        subvolume = fs.subvolume_ids[-1]
+        every = bm.reads(fs, subvolume)["logical"].tolist()
+
+        @settings(max_examples=25)
+        @given(st.sets(st.sampled_from(every)), st.sampled_from(["v5.10", "v5.13", "v6.18"]))
+        def check(cached: set[int], behaviour: str) -> None:
+            table = bm.reads(fs, subvolume, behaviour=behaviour, cached=cached)
+            assert sorted(table["logical"]) == sorted(set(every) - cached)
+
+        check()
+        assert bm.reads(fs, subvolume, cached=every).empty
+
+
+@settings(max_examples=30)
+@given(
+    name=st.sampled_from(["send/random/seed-003", "features/nodesize-4096"]),
+    behaviour=st.sampled_from(["v5.12", "v5.12 + send-reada", "v5.13", "v5.16", "v6.18"]),
+    distance=st.integers(0, 1 << 20),
+    near=st.integers(0, 1 << 20),
+    always=st.integers(0, 1 << 20),
+    siblings=st.integers(0, 100),
+)
+def test_python_twin_is_equal(
+    name: str, behaviour: str, distance: int, near: int, always: int, siblings: int
+) -> None:
+    readahead = asdict(Readahead(distance, near, always, always // 2, near, near // 8, siblings))
+    tables = []
+    for kernels in ("c", "python"):
+        with Filesystem.open(corpus.image(name)) as fs, select(kernels):
+            snapshots = [which for which in fs.subvolume_ids if fs.subvolume(which).is_read_only]
+            both = {"behaviour": behaviour, "readahead": readahead}
+            tables.append(
+                [
+                    bm.reads(fs, snapshots[0], **both),
+                    bm.reads(fs, snapshots[-1], parent=snapshots[0], **both),
+                    bm.reads(fs, snapshots[0], readdir="", readahead=readahead),
+                ]
+            )
+    for one, other in zip(*tables, strict=True):
+        pd.testing.assert_frame_equal(one, other)
+
+
+def test_readahead_knobs() -> None:
+    """Each limit bounds what it is for."""
+    with Filesystem.open(corpus.image(R5K)) as fs:
+
+        def ahead(operation: str, behaviour: str, **limits: int) -> pd.DataFrame:
+            table = operate(fs, operation, behaviour=behaviour, readahead=limits)
+            return table[table["kind"] == "ahead"]
+
+        assert ahead("send", "v5.12 + send-reada", distance=0).empty
+        assert ahead("readdir", "v6.18", distance=0).empty
+        assert not ahead("readdir", "v6.18").empty
+        # the limits are passed by one block
+        one = ahead("send", "v5.12 + send-reada", near=0)
+        assert 0 < len(one) < len(ahead("send", "v5.12 + send-reada"))
+        assert 0 < len(ahead("send", "v5.13", always_leaves=0)) < len(ahead("send", "v5.13"))
+        wide = ahead("send", "v5.13", always_leaves=1 << 40, siblings=1 << 40)
+        assert len(wide) > len(ahead("send", "v5.13"))
+        assert (wide["level"] == 0).sum() > len(ahead("send", "v5.13", siblings=0))
+        assert ahead("incremental", "v6.18", compare_leaves=0, compare_nodes=0).empty
+        assert set(ahead("incremental", "v6.18", compare_leaves=0)["level"]) == {1}
+        assert set(ahead("incremental", "v6.18", compare_nodes=0)["level"]) == {0}
+        # the next operation has the kernels' limits again
+        assert len(ahead("incremental", "v6.18")) > 100
+    for wrong in ({"near": -1}, {"siblings": 1 << 63}, {"always_nodes": -5}):
+        with pytest.raises(ValueError, match="readahead"):
+            Readahead(**wrong)
+
+
+def test_what_is_asked_for_ahead_may_not_exist() -> None:
+    """A damaged pointer is read ahead from no device; who gets there fails."""
+    wide = {"distance": 1 << 62}
+    broken = Broken(corpus.image(R5K))
+    with broken.fs() as fs:
+        table = bm.reads(fs, "snap1", readdir="", readahead=wide)
+        victim = table[~table["used"]].iloc[-1]["logical"]
+        blocks = fs.subvolume("snap1").tree.blocks()
+        block = next(block for block in blocks if block.logical == victim)
+    broken.write(block.parent, pointer_at(block.parent_slot) + 17, (1 << 60).to_bytes(8, "little"))
+    with broken.fs() as fs:
+        rest = bm.reads(fs, "snap1", readdir="", readahead=wide)["logical"].tolist()
+        assert rest == [address for address in table["logical"] if address != victim]
+        with pytest.raises(bm.CorruptImageError):
+            bm.reads(fs, "snap1")
+        assert bm.reads(fs, "snap1", readdir="", readahead=wide)["logical"].tolist() == rest
+
+
+def test_errors() -> None:
+    with Filesystem.open(corpus.image(R5K)) as fs:
+        with pytest.raises(OSError, match="not read-only"):
+            bm.reads(fs, 5)
+        for subvolume, directory in (("nope", ""), ("nope", None), ("snap1", "nope")):
+            with pytest.raises(bm.BtrfsModelError, match="there is no"):
+                bm.reads(fs, subvolume, readdir=directory)
+        with pytest.raises(ValueError, match="parent"):
+            bm.reads(fs, "snap2", parent="snap1", readdir="")
+
+
+def test_command(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    image = str(corpus.image(R5K))
+    with Filesystem.open(image) as fs:
+        table = bm.reads(fs, "snap2", parent="snap1", behaviour="v6.12", cached=[])
+        some = table["logical"].tolist()[::2]
+        cached = bm.reads(fs, "snap2", parent="snap1", behaviour="v6.12", cached=some)
+        listed = bm.reads(fs, "snap1", readdir="")
+
+    def run(*arguments: str) -> str:
+        assert run_cli(["reads", image, *arguments]) == 0
+        return capsys.readouterr().out
+
+    incremental = ["snap2", "-p", "snap1", "--behaviour", "v6.12"]
+    lines = [json.loads(line) for line in run(*incremental, "--json").splitlines()]
+    assert lines == table.to_dict("records")
+    start = tmp_path / "cached"
+    start.write_text("".join(f"{address:#x}\n" for address in some))
+    written = tmp_path / "reads.parquet"
+    assert run(*incremental, "--cached", str(start), "--parquet", str(written)) == ""
+    pd.testing.assert_frame_equal(pd.read_parquet(written), cached)
+    text = run("snap1", "--readdir", ".")
+    assert text.splitlines()[0].split("\t") == list(listed.columns)
+    assert len(text.splitlines()) == len(listed) + 1
+    mounted = run("snap1", "--mounted", "ro", "--json").splitlines()
+    assert 0 < len(mounted) < len(run("snap1", "--json").splitlines())
+    start.write_text("here\n")
+    for wrong in (
+        ["snap1", "--cached", str(start)],
+        ["snap1", "--readdir", ".", "-p", "snap2"],
+        ["snap1", "--json", "--parquet", str(written)],
+    ):
+        assert run_cli(["reads", image, *wrong]) == 2
+    assert run_cli(["reads", image, "snap9"]) == 1
+
+
+def test_table_is_plain() -> None:
+    with Filesystem.open(corpus.image(SMALL)) as fs:
+        table = bm.reads(fs, fs.subvolume_ids[-1])
+    assert list(table.columns[:4]) == ["logical", "physical", "level", "kind"]
+    assert [table[name].dtype for name in ("logical", "physical", "level")] == [np.int64] * 3
