@@ -9,7 +9,9 @@ the check for sharing cheap, each of them by itself. The work is done in C (``fi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+import errno
+import stat
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -72,6 +74,8 @@ class Fiemap:
     ------
     SubvolumeNotFoundError
         When there is no such subvolume or file.
+    OSError
+        EOPNOTSUPP when it is not a regular file.
     """
 
     def __init__(
@@ -87,6 +91,8 @@ class Fiemap:
         with counting():  # what it takes to find the file is no work of FIEMAP
             sub = fs.subvolume(subvolume)
             inode = sub.inode(path)
+            if not stat.S_ISREG(inode.mode):
+                raise OSError(errno.EOPNOTSUPP, f"{path!r} is not a file", fs.path)
             self._forest = Forest.of(fs, [sub.id])
             self._last_snapshot = sub.item.last_snapshot
         self._subvolume, self._ino, self._size = sub.id, inode.ino, inode.size
@@ -127,7 +133,9 @@ class Fiemap:
         if not (0 <= start <= _ALL and 0 <= length <= _ALL):
             raise ValueError(f"start={start}, length={length}: not between 0 and 2**64 - 1")
         rows = self._run_c(start, length, extents_per_call)
-        return pd.DataFrame({name: rows[name] for name in ("logical", "physical", "length", "flags")})
+        return pd.DataFrame(
+            {name: rows[name] for name in ("logical", "physical", "length", "flags")}
+        )
 
     def _run_c(self, start: int, length: int, extents_per_call: int) -> np.ndarray:
         self._image.count_here()
@@ -197,6 +205,8 @@ def fiemap(
     ------
     SubvolumeNotFoundError
         When there is no such subvolume or file.
+    OSError
+        EOPNOTSUPP when it is not a regular file.
     CorruptImageError
         When the trees contradict each other or a block cannot be read.
     ValueError

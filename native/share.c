@@ -29,14 +29,14 @@ static void share_below(struct share_context *context, int level)
 /* lookup_backref_shared_cache(): 1 when the answer is known. */
 static int lookup_shared(struct share_context *context, uint64_t bytenr, int level, int *is_shared)
 {
-	const struct shared_entry *entry = &context->path[level];
-
 	if (!has(context, BM_TOGGLE_FIEMAP_PATH_CACHE))
 		return 0;
 	COUNT(context->walk->image, lookup_backref_shared_cache);
-	if (!context->use_path_cache || level >= BTRFS_MAX_LEVEL || entry->bytenr != bytenr)
+	/* no address: the leaf is not known where extent maps are walked */
+	if (!bytenr || !context->use_path_cache || level >= BTRFS_MAX_LEVEL ||
+	    context->path[level].bytenr != bytenr)
 		return 0;
-	*is_shared = entry->is_shared;
+	*is_shared = context->path[level].is_shared;
 	if (*is_shared)
 		share_below(context, level);
 	return 1;
