@@ -1,25 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""FIEMAP: where the extents of a file lie, and whether they are shared.
-
-The ioctl FS_IOC_FIEMAP as btrfs answers it on a filesystem at rest, in the behaviour of each kernel
-since 5.10: by extent maps before 6.1, by file extent items since then; with the caches that make
-the check for sharing cheap, each of them by itself. The work is done in C (``fiemap.c``,
-``fiemap_maps.c`` and ``share.c``).
-"""
+"""What is asked of FIEMAP, answered by the C kernel or its Python twin."""
 
 from __future__ import annotations
 
 import errno
 import stat
+from itertools import count
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from btrfs_model.backref.forest import Forest
-from btrfs_model.counters import counting
+from btrfs_model.counters import counting, current
 from btrfs_model.errors import new_fault, raise_fault
-from btrfs_model.kernels import ffi, lib
+from btrfs_model.fiemap.call import LAST, Call, File
+from btrfs_model.fiemap.items import walk_items
+from btrfs_model.fiemap.maps import ExtentMaps, walk_maps
+from btrfs_model.kernels import ffi, lib, use_python
 from btrfs_model.patches import Behaviour
 
 if TYPE_CHECKING:
@@ -43,6 +41,7 @@ FLAGS = {
 """Names of the flags of an extent (``FIEMAP_EXTENT_*``), as ``filefrag -v`` prints them."""
 
 _ALL = 2**64 - 1
+_FILE_SIZE_MAX = 2**63 - 1
 _ROW = np.dtype(
     [
         ("logical", "u8"),
@@ -86,21 +85,27 @@ class Fiemap:
         *,
         behaviour: str | Behaviour = "v6.18",
     ) -> None:
-        self._behaviour = Behaviour.parse(behaviour)
         self._image = fs.image
         with counting():  # what it takes to find the file is no work of FIEMAP
             sub = fs.subvolume(subvolume)
             inode = sub.inode(path)
             if not stat.S_ISREG(inode.mode):
                 raise OSError(errno.EOPNOTSUPP, f"{path!r} is not a file", fs.path)
-            self._forest = Forest.of(fs, [sub.id])
-            self._last_snapshot = sub.item.last_snapshot
-        self._subvolume, self._ino, self._size = sub.id, inode.ino, inode.size
+            forest = Forest.of(fs, [sub.id])
+            self._file = File(
+                forest,
+                forest.trees[sub.id],
+                sub.item.last_snapshot,
+                inode.ino,
+                inode.size,
+                Behaviour.parse(behaviour),
+            )
         fault = new_fault()
         maps = lib.bm_extent_maps_create(fault)
         if not maps:
             raise_fault(self._image.path, fault)
-        self._maps = ffi.gc(maps, lib.bm_extent_maps_destroy)
+        self._raw_maps = ffi.gc(maps, lib.bm_extent_maps_destroy)
+        self._maps = ExtentMaps()
 
     def run(
         self, start: int = 0, length: int = _ALL, *, extents_per_call: int = FILEFRAG_EXTENTS
@@ -132,25 +137,48 @@ class Fiemap:
             raise ValueError(f"extents_per_call={extents_per_call}: not between 1 and 2**32 - 1")
         if not (0 <= start <= _ALL and 0 <= length <= _ALL):
             raise ValueError(f"start={start}, length={length}: not between 0 and 2**64 - 1")
-        rows = self._run_c(start, length, extents_per_call)
+        answer = self._run_python if use_python() else self._run_c
+        rows = answer(start, length, extents_per_call)
         return pd.DataFrame(
             {name: rows[name] for name in ("logical", "physical", "length", "flags")}
         )
 
+    def _run_python(self, start: int, length: int, extents_per_call: int) -> np.ndarray:
+        by_items = "fiemap-file-extents" in self._file.behaviour
+        end = min(start + length, _FILE_SIZE_MAX)
+        rows = []
+        for number in count():
+            if start >= end:
+                break
+            call = Call(self._file, start, end, extents_per_call)
+            current().count("btrfs_fiemap")
+            if by_items:
+                walk_items(call)
+            else:
+                walk_maps(call, self._maps)
+            rows += [
+                (one.logical, one.physical, one.length, one.flags, number) for one in call.found
+            ]
+            if not call.found or call.found[-1].flags & LAST or call.found[-1].end <= start:
+                break
+            start = call.found[-1].end
+        return np.array(rows, _ROW)
+
     def _run_c(self, start: int, length: int, extents_per_call: int) -> np.ndarray:
         self._image.count_here()
+        file = self._file
         args = ffi.new(
             "struct bm_fiemap_args *",
             {
-                "forest": self._forest.handle,
-                "maps": self._maps,
-                "subvolume": self._subvolume,
-                "last_snapshot": self._last_snapshot,
-                "ino": self._ino,
-                "isize": self._size,
+                "forest": file.forest.handle,
+                "maps": self._raw_maps,
+                "subvolume": file.tree.objectid,
+                "last_snapshot": file.last_snapshot,
+                "ino": file.ino,
+                "isize": file.isize,
                 "start": start,
                 "length": length,
-                "behaviour": self._behaviour.bits,
+                "behaviour": file.behaviour.bits,
                 "extents_per_call": extents_per_call,
             },
         )
