@@ -200,6 +200,55 @@ def test_behaviours_differ_where_kernels_do() -> None:
     assert work["btrfs_get_extent"] == 0
 
 
+# ------------------------------------------------------------------------------------ twins ------
+
+BEHAVIOURS = [
+    *KERNELS.values(),
+    "v5.16",
+    "v6.1",
+    "v6.2",
+    *(
+        f"v6.12 - {row['slug']}"
+        for row in bm.toggles().to_dict("records")
+        if row["slug"].startswith("fiemap-") and row["implemented"]
+    ),
+]
+
+
+def both_kernels(
+    fs: bm.Filesystem, root: int, file: str | int, behaviour: str, cold: bool = False, **named: int
+) -> None:
+    """Run C and Python, twice each: rows, work and reads are the same."""
+    found = []
+    for choice in ("c", "python"):
+        with bm.use_kernels(choice):
+            one = Fiemap(fs, root, file, behaviour=behaviour)
+            for _ in range(2):
+                if cold:
+                    fs.image.start_cold(tree.bytenr for tree in fs.trees.values())
+                with bm.counting() as work:
+                    extents = rows(one, **named)
+                found.append((extents, dict(work), fs.image.stop_cold() if cold else []))
+    assert found[:2] == found[2:], (root, file, behaviour, named)
+
+
+@pytest.mark.parametrize("behaviour", BEHAVIOURS)
+def test_python_and_c_are_equal(behaviour: str) -> None:
+    both_kernels(opened(F100), 5, "foobar", behaviour, cold=True, length=131072 * 700)
+
+
+@pytest.mark.parametrize("name", RANDOM[:4])
+def test_python_and_c_are_equal_for_random_files(name: str) -> None:
+    files = list(answers(name, "6.12")["files"].values())
+    for number, file in enumerate(files[:: max(1, len(files) // 60)]):
+        behaviour = BEHAVIOURS[number % len(BEHAVIOURS)]
+        extents_per_call = (1, 7, 292)[number % 3]
+        both_kernels(
+            opened(name), file["root"], file["inode"], behaviour,
+            extents_per_call=extents_per_call,
+        )  # fmt: skip
+
+
 # ----------------------------------------------------------------------------------- ranges ------
 
 

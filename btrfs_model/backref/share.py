@@ -138,7 +138,7 @@ class ShareContext:
             self._share_below(level)
 
     def _share_below(self, level: int) -> None:
-        """What is below a shared block is shared."""
+        """Take what is below a shared block for shared."""
         self._path[:level] = [entry._replace(is_shared=True) for entry in self._path[:level]]
 
     def _repair_path_cache(self, level: int, shared: bool) -> None:

@@ -275,7 +275,7 @@ class Walker:
                 self.roots.add(ref.root_id)
 
     def _check_root(self, root_id: int) -> None:
-        """A reference by another tree than the file's own is an answer."""
+        """Take a reference by another tree than the file's own for an answer."""
         if self._share is not None and root_id != self._share.context.root_id:
             raise SharedAnswerError(True)
 

@@ -202,7 +202,7 @@ def _emit(call: Call, gathered: _Gathered, extent: Extent) -> None:
 
 
 def _emit_cached(call: Call, gathered: _Gathered, cache: Extent) -> None:
-    """What is in the cache is complete."""
+    """Pass on what is in the cache: nothing continues it."""
     call.cache = None
     if "fiemap-no-deadlock" not in call.file.behaviour:
         if not call.fill(cache):
