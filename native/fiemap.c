@@ -376,6 +376,12 @@ int fiemap_by_items(struct fiemap_call *call)
 		ret = flush(call, &gathered);
 		if (ret)
 			return ret;
+		/* an extent that wraps around: the kernel would not come to an end */
+		if (gathered.next_search_offset <= call->start)
+			return bm_fail(call->fault,
+				       (struct bm_fault){.code = BM_LOOP,
+							 .tree = call->root->objectid,
+							 .found = gathered.next_search_offset});
 		call->start = gathered.next_search_offset;
 	}
 	ret = flush(call, &gathered);

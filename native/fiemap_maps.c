@@ -241,10 +241,14 @@ static int get_extent_skip_holes(struct fiemap_call *call, uint64_t offset, uint
 				 struct extent_map *map)
 {
 	while (offset < last) {
-		int ret = get_extent(call, offset, round_to_sector(call->image, last - offset), map);
+		int ret =
+		    get_extent(call, offset, round_to_sector(call->image, last - offset), map);
 
 		if (ret || map->block_start != EXTENT_MAP_HOLE)
 			return ret;
+		/* a file of nearly 2^64 bytes: its length wraps around */
+		if (map_end(map) <= offset)
+			return 1;
 		offset = map_end(map);
 	}
 	return 1;
@@ -319,8 +323,8 @@ static int map_to_extent(struct fiemap_call *call, const struct extent_map *map,
 	if (!(map->flags & MAP_COMPRESSED))
 		extent->physical += start - map->start;
 	/* of a compressed extent that is the wrong address, unless the item shows its beginning */
-	ret = is_data_extent_shared(call->share,
-				    map->block_start - (map->start - map->orig_start), 0);
+	ret = is_data_extent_shared(call->share, map->block_start - (map->start - map->orig_start),
+				    0);
 	if (ret < 0)
 		return ret;
 	extent->flags = ret ? FIEMAP_EXTENT_SHARED : 0;
@@ -334,14 +338,13 @@ static int map_to_extent(struct fiemap_call *call, const struct extent_map *map,
 int fiemap_by_maps(struct fiemap_call *call)
 {
 	uint64_t isize = call->args->isize, last, until, offset = 0;
+	uint64_t first_sector = call->start - call->start % call->image->sectorsize;
 	struct extent_map map;
 	int end = 0, ret = find_last(call, &last, &until);
 
 	if (ret)
 		return ret;
-	ret = get_extent_skip_holes(call, call->start / call->image->sectorsize *
-					      call->image->sectorsize,
-				    until, &map);
+	ret = get_extent_skip_holes(call, first_sector, until, &map);
 	if (ret)
 		return ret < 0 ? ret : BM_OK;
 	while (!end) {

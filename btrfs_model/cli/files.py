@@ -105,7 +105,7 @@ def cat(image: Path, subvolume: str, path: str) -> None:
     examples=(
         "btrfs-model fiemap disk.img snap1 dir/file",
         "btrfs-model fiemap disk.img snap1 dir/file --behaviour 'v6.2' --work work.json",
-        "btrfs-model fiemap disk.img 256 file --json | jq 'select(.flags | index(\"shared\"))'",
+        "btrfs-model fiemap disk.img 256 file --json | jq -c .flags | sort | uniq -c",
     ),
 )
 @image_argument

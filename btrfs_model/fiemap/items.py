@@ -21,6 +21,7 @@ from btrfs_model.btree.search import (
     search_slot,
 )
 from btrfs_model.counters import current
+from btrfs_model.errors import CorruptImageError, Fault
 from btrfs_model.fiemap.call import (
     DATA_INLINE,
     ENCODED,
@@ -74,6 +75,10 @@ def walk_items(call: Call) -> None:
         except _FlushError:
             last = gathered.entries[-1]
             gathered.flush(call)
+            # an extent that wraps around: the kernel would not come to an end
+            if last.end <= call.start:
+                fault = Fault(lib.BM_LOOP, call.file.tree.objectid, found=last.end)
+                raise CorruptImageError(call.file.forest.image.path, fault) from None
             call.start = last.end
     gathered.flush(call)
     call.emit_last()

@@ -148,7 +148,7 @@ def _map_from_items(call: Call, start: int, length: int, path: Path) -> _Map:
         if item is None:
             return hole
         following = key_at(path.leaf, path.slots[0])[2]
-        if start + length <= following:
+        if (start + length) % U64 <= following:
             return hole
         if start < following:
             return replace(hole, length=following - start)
@@ -172,6 +172,9 @@ def _skip_holes(call: Call, maps: ExtentMaps, offset: int, last: int) -> _Map | 
         found = _get_extent(call, maps, offset, call.round_up(last - offset))
         if not found.is_hole:
             return found
+        # a file of nearly 2^64 bytes: its length wraps around
+        if found.end <= offset:
+            return None
         offset = found.end
     return None
 
