@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from btrfs_model.cost.receiver import receiver_calls
     from btrfs_model.counters import Work, counting
     from btrfs_model.errors import BtrfsModelError, CorruptImageError, StreamError, UnsupportedError
+    from btrfs_model.fiemap import fiemap
     from btrfs_model.filesystem import Filesystem
     from btrfs_model.kernels import select as use_kernels
     from btrfs_model.patches import Behaviour
@@ -53,6 +54,7 @@ __all__ = [
     "Work",
     "check",
     "counting",
+    "fiemap",
     "logical_ino",
     "open",
     "read_stream",
@@ -81,6 +83,7 @@ _HOMES = {
     "Work": "counters:Work",
     "check": "check:check",
     "counting": "counters:counting",
+    "fiemap": "fiemap:fiemap",
     "logical_ino": "backref:logical_ino",
     "open": "filesystem:Filesystem.open",
     "read_stream": "stream:read_stream",

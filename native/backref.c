@@ -20,8 +20,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
-/* A step that ended with ENOENT only found nothing: the walk goes on with what there is. */
-static int tolerate_enoent(struct walk *walk, int ret)
+int tolerate_enoent(struct walk *walk, int ret)
 {
 	if (ret != BM_ERRNO || walk->fault->found != ENOENT)
 		return ret;
@@ -187,6 +186,40 @@ static int add_missing_keys(struct walk *walk)
 	return BM_OK;
 }
 
+/*
+ * btrfs_search_old_slot(): through commit roots it calls btrfs_search_slot(), through those of a
+ * running transaction it searches by itself.
+ */
+static int search_old_slot(struct walk *walk, const struct bm_root *root, const struct bm_key *key,
+			   struct bm_path *path)
+{
+	COUNT(walk->image, btrfs_search_old_slot);
+	if (walk->transaction)
+		COUNT_N(walk->image, btrfs_search_slot, -1);
+	return bm_search_slot(root, key, path, walk->fault);
+}
+
+/* btrfs_next_old_leaf(): the searches in it are of the same kind. */
+static int next_old_leaf(struct walk *walk, const struct bm_root *root, struct bm_path *path)
+{
+	uint64_t *searches = &walk->image->work[BM_WORK_btrfs_search_slot], before = *searches;
+	int ret = bm_next_leaf(root, path, walk->fault);
+
+	if (walk->transaction) {
+		COUNT_N(walk->image, btrfs_search_old_slot, *searches - before);
+		*searches = before;
+	}
+	return ret;
+}
+
+static int next_old_item(struct walk *walk, const struct bm_root *root, struct bm_path *path)
+{
+	COUNT(root->image, btrfs_next_old_item);
+	if (++path->slot[0] < block_header(path->node[0])->nritems)
+		return 0;
+	return next_old_leaf(walk, root, path);
+}
+
 /* Whether a leaf is to be left alone by an indirect reference: it has a direct one, or is shared. */
 static int skip_leaf(struct walk *walk, const uint8_t *leaf, const struct prelim_ref *ref)
 {
@@ -233,7 +266,7 @@ static int add_all_leafs(struct walk *walk, const struct bm_root *root, struct b
 
 	if (path->slot[0] >= block_header(path->node[0])->nritems ||
 	    skip_leaf(walk, path->node[0], ref))
-		ret = bm_next_leaf(root, path, walk->fault);
+		ret = next_old_leaf(walk, root, path);
 	while (!ret && count < ref->count) {
 		const uint8_t *leaf = path->node[0];
 		uint32_t slot = path->slot[0];
@@ -242,14 +275,14 @@ static int add_all_leafs(struct walk *walk, const struct bm_root *root, struct b
 		if (key->objectid != ref->key.objectid || key->type != BTRFS_EXTENT_DATA_KEY)
 			break;
 		if (slot == 0 && skip_leaf(walk, leaf, ref)) {
-			ret = bm_next_leaf(root, path, walk->fault);
+			ret = next_old_leaf(walk, root, path);
 			continue;
 		}
 		ret = add_parent(walk, leaf, slot, ref, parents);
 		if (ret < 0 || ret == STOP)
 			return ret;
 		count += ret;
-		ret = backref_next_item(root, path, walk->fault);
+		ret = next_old_item(walk, root, path);
 	}
 	return ret < 0 ? ret : BM_OK;
 }
@@ -276,8 +309,7 @@ static int resolve_indirect_ref(struct walk *walk, const struct prelim_ref *ref,
 	/* an offset below 0, which cloning parts of extents leaves behind: search from the start */
 	if (key.type == BTRFS_EXTENT_DATA_KEY && key.offset >= LLONG_MAX)
 		key.offset = 0;
-	COUNT(walk->image, btrfs_search_old_slot);
-	ret = bm_search_slot(root, &key, &path, walk->fault);
+	ret = search_old_slot(walk, root, &key, &path);
 	if (ret < 0)
 		return ret;
 	while (level && !path.node[level])
@@ -316,6 +348,8 @@ static int resolve_indirect_refs(struct walk *walk)
 
 		if (!ref->count)
 			continue;
+		if (walk->share && ref->root_id != walk->share->context->root_id)
+			return BACKREF_FOUND_SHARED;
 		ret = resolve_indirect_ref(walk, ref, &parents);
 		/* the first parent is added last */
 		for (node = parents.head ? parents.head->next : NULL; !ret && node;
@@ -361,8 +395,15 @@ static int add_parent_node(struct walk *walk, struct prelim_ref *ref)
 	return BM_OK;
 }
 
-/* find_parent_nodes(): one step upwards from walk->bytenr, into walk->refs and walk->roots. */
-static int find_parent_nodes(struct walk *walk)
+/* The block is a root node: of the file's own tree, where sharing is looked for. */
+static int add_root(struct walk *walk, uint64_t root_id)
+{
+	if (walk->share && root_id != walk->share->context->root_id)
+		return BACKREF_FOUND_SHARED;
+	return ulist_add(walk, &walk->roots, &walk->lists, root_id, 0);
+}
+
+int find_parent_nodes(struct walk *walk)
 {
 	struct prelim_ref *ref;
 	int ret;
@@ -371,6 +412,8 @@ static int find_parent_nodes(struct walk *walk)
 	arena_release(&walk->prelim, (struct arena_mark){0});
 	walk->direct = walk->indirect = walk->missing_keys = (struct preftree){0};
 	ret = backref_collect(walk);
+	if (!ret && walk->share)
+		ret = share_before_resolving(walk);
 	if (!ret)
 		ret = add_missing_keys(walk);
 	if (!ret)
@@ -381,7 +424,7 @@ static int find_parent_nodes(struct walk *walk)
 		if (ref->parent)
 			ret = add_parent_node(walk, ref);
 		else if (walk->want_roots && ref->root_id)
-			ret = ulist_add(walk, &walk->roots, &walk->lists, ref->root_id, 0);
+			ret = add_root(walk, ref->root_id);
 	}
 	return ret;
 }
@@ -460,7 +503,7 @@ static int find_roots_of_leaf(struct walk *walk, uint64_t leaf, const uint64_t *
 	return BM_OK;
 }
 
-static struct walk *walk_create(const struct bm_backref_walk *ask, struct bm_fault *fault)
+struct walk *walk_create(const struct bm_backref_walk *ask, struct bm_fault *fault)
 {
 	struct walk *walk = malloc(sizeof(*walk));
 
@@ -476,12 +519,15 @@ static struct walk *walk_create(const struct bm_backref_walk *ask, struct bm_fau
 	walk->fault = fault;
 	walk->restart = search_restarts(ask->behaviour);
 	walk->want_inodes = 0;
+	walk->want_roots = 0;
+	walk->share = NULL;
+	walk->transaction = 0;
 	arena_init(&walk->lists);
 	arena_init(&walk->prelim);
 	return walk;
 }
 
-static void walk_destroy(struct walk *walk)
+void walk_destroy(struct walk *walk)
 {
 	arena_destroy(&walk->lists);
 	arena_destroy(&walk->prelim);

@@ -111,8 +111,12 @@ struct preftree {
 	struct prelim_ref *root;
 };
 
-/* prelim_ref_insert(): a reference that is there already takes over count and inodes of `ref`. */
-void prelim_ref_insert(struct preftree *tree, struct prelim_ref *ref, struct bm_image *image);
+/*
+ * prelim_ref_insert(): a reference that is there already takes over count and inodes of `ref`.
+ * Returns the one that is in the tree then.
+ */
+struct prelim_ref *prelim_ref_insert(struct preftree *tree, struct prelim_ref *ref,
+				     struct bm_image *image);
 struct prelim_ref *prelim_first(const struct preftree *tree);
 struct prelim_ref *prelim_next(const struct prelim_ref *ref);
 /* Whether a data reference by the leaf at `parent` is among the direct ones. */
@@ -121,6 +125,21 @@ int is_shared_data_backref(const struct preftree *direct, uint64_t parent, struc
 /* ------------------------------------------------------------------------------------ walk -- */
 
 enum { STOP = 5 }; /* BTRFS_ITERATE_EXTENT_INODES_STOP; 1 is what a search returns */
+
+/* Answers that end find_parent_nodes() early; below all of enum bm_code, so they pass as faults. */
+enum {
+	BACKREF_FOUND_SHARED = -1000,
+	BACKREF_FOUND_NOT_SHARED = -1001,
+};
+
+/* struct share_check of the kernel: whether one data extent of a file is shared. */
+struct share_check {
+	struct share_context *context;
+	uint64_t data_bytenr;
+	uint64_t data_extent_gen;
+	int share_count;	/* references with a positive count */
+	int64_t self_ref_count; /* file extent items of the inode that are known to refer to it */
+};
 
 struct walk {
 	const struct bm_backref_walk *ask;
@@ -138,7 +157,17 @@ struct walk {
 	struct arena lists;  /* of lists and inode elements */
 	struct arena prelim; /* of the preliminary references of one find_parent_nodes() */
 	struct preftree direct, indirect, missing_keys;
+	struct share_check *share; /* NULL: all references are wanted */
+	/* through a running transaction: btrfs_search_old_slot() does not call btrfs_search_slot() */
+	int transaction;
 };
+
+struct walk *walk_create(const struct bm_backref_walk *ask, struct bm_fault *fault);
+void walk_destroy(struct walk *walk);
+/* One step upwards from walk->bytenr, into walk->refs and walk->roots. */
+int find_parent_nodes(struct walk *walk);
+/* A step that ended with ENOENT only found nothing: the walk goes on with what there is. */
+int tolerate_enoent(struct walk *walk, int ret);
 
 /* A fault in the item in `slot` of a leaf of the extent tree, or of a file's tree. */
 int backref_fail_at(struct walk *walk, int code, const uint8_t *leaf, uint32_t slot, uint64_t found,
@@ -150,5 +179,40 @@ int backref_stopped(struct walk *walk, int ret);
 int backref_next_item(const struct bm_root *root, struct bm_path *path, struct bm_fault *fault);
 /* All references that the extent tree has for walk->bytenr, into the three trees. */
 int backref_collect(struct walk *walk);
+
+/* ------------------------------------------------------------------------------- sharedness -- */
+
+struct shared_entry {
+	uint64_t bytenr; /* 0: none */
+	int is_shared;
+};
+
+enum { PREV_EXTENTS = 8 }; /* BTRFS_BACKREF_CTX_PREV_EXTENTS_SIZE */
+
+/*
+ * struct btrfs_backref_share_check_ctx: what one FIEMAP call remembers. A result in the path cache
+ * holds until a snapshot is made or a subvolume is dropped, which does not happen to an image.
+ */
+struct share_context {
+	struct walk *walk;
+	uint64_t root_id;
+	uint64_t inum;
+	uint64_t last_snapshot; /* generation of the last snapshot of the root */
+	uint64_t behaviour;
+	uint64_t curr_leaf_bytenr;
+	uint64_t prev_leaf_bytenr;
+	int use_path_cache;
+	struct shared_entry path[BTRFS_MAX_LEVEL]; /* by level */
+	struct shared_entry prev_extents[PREV_EXTENTS];
+	int prev_extents_slot;
+};
+
+/* A prelim ref of a data extent was added: BACKREF_FOUND_SHARED once there are two. */
+int share_count_ref(struct walk *walk, int64_t old_count, int64_t new_count,
+		    const struct prelim_ref *ref);
+/* The references of a data extent are known: what may be answered before they are resolved. */
+int share_before_resolving(struct walk *walk);
+/* btrfs_is_data_extent_shared(), btrfs_check_shared() before 6.1: 1, 0 or a fault. */
+int is_data_extent_shared(struct share_context *context, uint64_t bytenr, uint64_t extent_gen);
 
 #endif

@@ -248,7 +248,8 @@ static void rebalance(struct preftree *tree, struct prelim_ref *ref)
 	tree->root->red = 0;
 }
 
-void prelim_ref_insert(struct preftree *tree, struct prelim_ref *ref, struct bm_image *image)
+struct prelim_ref *prelim_ref_insert(struct preftree *tree, struct prelim_ref *ref,
+				     struct bm_image *image)
 {
 	struct prelim_ref **link = &tree->root, *up = NULL;
 
@@ -261,7 +262,7 @@ void prelim_ref_insert(struct preftree *tree, struct prelim_ref *ref, struct bm_
 		if (!order) {
 			up->elems = inode_elems_append(up->elems, ref->elems);
 			up->count += ref->count;
-			return;
+			return up;
 		}
 		link = order < 0 ? &up->left : &up->right;
 	}
@@ -270,6 +271,7 @@ void prelim_ref_insert(struct preftree *tree, struct prelim_ref *ref, struct bm_
 	ref->red = 1;
 	*link = ref;
 	rebalance(tree, ref);
+	return ref;
 }
 
 struct prelim_ref *prelim_first(const struct preftree *tree)

@@ -56,7 +56,7 @@ int backref_next_item(const struct bm_root *root, struct bm_path *path, struct b
 
 static int add_prelim_ref(struct walk *walk, struct preftree *tree, const struct prelim_ref *what)
 {
-	struct prelim_ref *ref;
+	struct prelim_ref *ref, *held;
 
 	if (what->root_id == BTRFS_DATA_RELOC_TREE_OBJECTID)
 		return BM_OK;
@@ -66,8 +66,11 @@ static int add_prelim_ref(struct walk *walk, struct preftree *tree, const struct
 		return backref_fail_nomem(walk);
 	*ref = *what;
 	ref->wanted = walk->bytenr;
-	prelim_ref_insert(tree, ref, walk->image);
-	return BM_OK;
+	held = prelim_ref_insert(tree, ref, walk->image);
+	/* references of tree blocks do not count: sharing of those shows when they are resolved */
+	if (!walk->share || walk->level >= 0)
+		return BM_OK;
+	return share_count_ref(walk, held == ref ? 0 : held->count - ref->count, held->count, ref);
 }
 
 /* A reference by the tree block at `parent`; it lies in `slot` of `leaf` of the extent tree. */
@@ -99,6 +102,8 @@ static int add_extent_data_ref(struct walk *walk, const struct btrfs_extent_data
 		    .offset = dref->offset},
 	};
 
+	if (walk->share && dref->objectid != walk->share->context->inum)
+		return BACKREF_FOUND_SHARED;
 	if (ask->skip_data_ref &&
 	    ask->skip_data_ref(dref->root, dref->objectid, dref->offset, ask->context))
 		return BM_OK;

@@ -115,6 +115,14 @@ enum bm_counter {
 	BM_WORK_check_extent_in_eb,
 	BM_WORK_ulist_add,
 	BM_WORK_ulist_add_merge,
+	/* sharedness and FIEMAP: backref.c, fiemap.c, extent_io.c before 6.9, inode.c before 6.1 */
+	BM_WORK_btrfs_is_data_extent_shared,
+	BM_WORK_lookup_backref_shared_cache,
+	BM_WORK_store_backref_shared_cache,
+	BM_WORK_btrfs_fiemap,
+	BM_WORK_emit_fiemap_extent,
+	BM_WORK_fiemap_fill_next_extent,
+	BM_WORK_btrfs_get_extent,
 	/* send.c */
 	BM_WORK_changed_cb,
 	BM_WORK_finish_inode_if_needed,
@@ -206,6 +214,17 @@ enum bm_toggle {
 	BM_TOGGLE_SEND_RECOMPUTE_REF_PATH,
 	BM_TOGGLE_SEND_RMDIR_GENERATION,
 	BM_TOGGLE_SEND_UNLINK_PATH,
+	BM_TOGGLE_FIEMAP_FILE_EXTENTS,
+	BM_TOGGLE_FIEMAP_PATH_CACHE,
+	BM_TOGGLE_FIEMAP_NEW_EXTENTS,
+	BM_TOGGLE_FIEMAP_PREV_EXTENTS,
+	BM_TOGGLE_FIEMAP_NO_ROOTS,
+	BM_TOGGLE_FIEMAP_SKIP_NEW_EXTENTS,
+	BM_TOGGLE_FIEMAP_SKIP_SAME_LEAF,
+	BM_TOGGLE_FIEMAP_MULTIPLE_PATHS,
+	BM_TOGGLE_FIEMAP_SHARED_LEAF,
+	BM_TOGGLE_FIEMAP_JOIN_NO_START,
+	BM_TOGGLE_FIEMAP_NO_DEADLOCK,
 	BM_TOGGLE_COUNT,
 };
 
@@ -665,6 +684,54 @@ int bm_extent_from_logical(const struct bm_forest *forest, uint64_t logical, uin
 			   struct bm_key *found, uint64_t *flags, uint64_t *refs,
 			   struct bm_fault *fault);
 
+/* ---------------------------------------------------------------------------------- fiemap -- */
+
+/* struct fiemap_extent, and which of the calls gave it. */
+struct bm_fiemap_extent {
+	uint64_t logical;
+	uint64_t physical;
+	uint64_t length;
+	uint32_t flags;
+	uint32_t call;
+};
+
+struct bm_fiemap_result {
+	struct bm_fiemap_extent *rows;
+	size_t count;
+	size_t capacity;
+	uint32_t calls;
+};
+
+/*
+ * The extent maps of an inode in memory, which kernels before 6.1 report. They stay from call to
+ * call until the inode is forgotten.
+ */
+struct bm_extent_maps;
+struct bm_extent_maps *bm_extent_maps_create(struct bm_fault *fault);
+void bm_extent_maps_destroy(struct bm_extent_maps *maps);
+
+struct bm_fiemap_args {
+	const struct bm_forest *forest;
+	struct bm_extent_maps *maps;
+	uint64_t subvolume;	/* id of a tree of the forest */
+	uint64_t last_snapshot; /* of its root item */
+	uint64_t ino;
+	uint64_t isize;
+	uint64_t start; /* of the range in bytes */
+	uint64_t length;
+	uint64_t behaviour;	   /* bits 1 << enum bm_toggle */
+	uint32_t extents_per_call; /* fm_extent_count, > 0 */
+};
+
+/*
+ * The extents of a file as FS_IOC_FIEMAP reports them: one call after the other, each from where
+ * the last one ended, until the last extent is there. The rows belong to the caller, who gives them
+ * back with bm_fiemap_result_free().
+ */
+int bm_fiemap(const struct bm_fiemap_args *args, struct bm_fiemap_result *result,
+	      struct bm_fault *fault);
+void bm_fiemap_result_free(struct bm_fiemap_result *result);
+
 /* ------------------------------------------------------------------------------------ send -- */
 
 enum bm_send_flag {
@@ -689,8 +756,8 @@ struct bm_send_args {
 	size_t clone_root_count;
 	uint64_t send_root;
 	const struct bm_send_root *parent; /* NULL: a full send */
-	uint64_t behaviour; /* bits 1 << enum bm_toggle */
-	uint32_t flags;	    /* enum bm_send_flag */
+	uint64_t behaviour;		   /* bits 1 << enum bm_toggle */
+	uint32_t flags;			   /* enum bm_send_flag */
 	uint32_t proto;
 	uint64_t *commands; /* counted by number: an array of BM_SEND_COMMANDS */
 	void *context;	    /* for the callbacks */

@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from btrfs_model.btree import compare_trees
 from btrfs_model.check import check
 from btrfs_model.errors import BtrfsModelError
+from btrfs_model.fiemap import fiemap
 from btrfs_model.filesystem import Filesystem
 from btrfs_model.kernels import select
 from btrfs_model.ondisk.superblock import SUPER_SIZE
@@ -151,6 +152,15 @@ def read(fs: Filesystem, objectid: int) -> Any:
     ]
 
 
+def extents(fs: Filesystem, objectid: int) -> Any:
+    inos = fs.listing(objectid, content=False)["ino"].tolist()
+    return [
+        outcome(lambda ino=ino, at=at: fiemap(fs, objectid, ino, behaviour=at).to_dict("list"))
+        for ino in inos[1 : 1 + FILES // 2]
+        for at in ("v5.10.46", "v6.1.176", "v6.18.44")
+    ]
+
+
 def differences(fs: Filesystem) -> Any:
     both = [*fs.subvolume_ids, *fs.subvolume_ids][-2:]
     return list(compare_trees(*(fs.tree(objectid) for objectid in both))) if both else None
@@ -175,6 +185,7 @@ def exercise(target: Target) -> list[str]:
         steps.append(lambda objectid=objectid: scan(fs, objectid))
         steps.append(lambda objectid=objectid: backwards(fs, objectid))
     steps += [lambda objectid=objectid: read(fs, objectid) for objectid in subvolumes]
+    steps += [lambda objectid=objectid: extents(fs, objectid) for objectid in subvolumes]
     return [outcome(step) for step in steps]
 
 

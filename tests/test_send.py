@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Full sends beside those of real kernels: bytes, commands, counts, errors."""
+"""Sends beside those of real kernels: bytes, commands, counts, errors."""
 
 import errno
 import hashlib
@@ -36,7 +36,8 @@ def run(fs: Filesystem, ask: dict[str, Any], kernel: str) -> SendResult:
     return send(
         fs,
         ask["snap"],
-        clone_sources=ask["clones"],
+        ask["parent"],
+        ask["clones"],
         behaviour=KERNELS.get(kernel, kernel),
         proto=ask["proto"] or 1,
         no_file_data=bool(flags & 1),
@@ -46,15 +47,18 @@ def run(fs: Filesystem, ask: dict[str, Any], kernel: str) -> SendResult:
     )
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if full_sends(name)])
+@pytest.mark.parametrize("name", CASES)
 def test_streams_are_the_kernels(name: str) -> None:
     with Filesystem.open(corpus.image(name)) as fs:
-        for ask, kernel, record in full_sends(name):
+        for ask, kernel, record in corpus.records(name):
             where = f"{name} {ask.get('id', '')} {kernel}"
             if "errno" in record:
                 with pytest.raises(OSError) as failure:
                     run(fs, ask, kernel)
                 assert errno.errorcode[failure.value.errno or 0] == record["errno"], where
+                # what was sent before the failure is whole commands
+                if partial := getattr(failure.value, "partial", b""):
+                    list(read_stream(partial))
                 continue
             result = run(fs, ask, kernel)
             assert result.size == record["bytes"], where
@@ -66,11 +70,12 @@ def test_streams_are_the_kernels(name: str) -> None:
 SMALL = [f"send/random/seed-{seed:03}" for seed in (1, 3, 7, 11)]
 
 
+@pytest.mark.parametrize("kernel", ["5.10", "6.1", "6.18"])
 @pytest.mark.parametrize("name", [name for name in SMALL if name in CASES])
-def test_python_twin_is_equal(name: str) -> None:
+def test_python_twin_is_equal(name: str, kernel: str) -> None:
     with Filesystem.open(corpus.image(name)) as fs:
-        for ask, kernel, record in full_sends(name):
-            if "errno" in record:
+        for ask, recorded, record in corpus.records(name):
+            if "errno" in record or recorded != kernel:
                 continue
             native = run(fs, ask, kernel)
             with select("python"):
@@ -91,13 +96,18 @@ def test_there_are_cases_of_every_kind() -> None:
 # ------------------------------------------------------------------------------- counts ----
 
 
-def read_only(fs: Filesystem) -> int:
-    return next(i for i in fs.subvolume_ids if fs.subvolume(i).is_read_only)
+def read_only(fs: Filesystem) -> list[int]:
+    return [i for i in fs.subvolume_ids if fs.subvolume(i).is_read_only]
 
 
-@pytest.mark.parametrize("name", corpus.cases("counts/W2") + corpus.cases("counts/W4"))
+COUNTED = [name for w in "024" for name in corpus.cases(f"counts/W{w}")]
+
+
+@pytest.mark.parametrize("name", COUNTED)
 @pytest.mark.parametrize("kernel", ["5.10", "6.1", "6.12"])
 def test_counts_are_the_kernels(name: str, kernel: str) -> None:
+    if not corpus.has(name, "image.zst") or kernel not in corpus.case(name)["kernels"]:
+        pytest.skip("this was not recorded with an image")
     record = corpus.case(name)["kernels"][kernel]
     measured: dict[str, int] = {}
     for symbol, count in record["counts"].items():
@@ -105,14 +115,18 @@ def test_counts_are_the_kernels(name: str, kernel: str) -> None:
         function = symbol.partition(".")[0]
         measured[function] = measured.get(function, 0) + count
     with Filesystem.open(corpus.image(name)) as fs:
-        result = send(fs, read_only(fs), behaviour=KERNELS[kernel])
+        first, *rest = read_only(fs)
+        # W0 is the difference of the second snapshot to the first
+        ask = (rest[0], first, [first]) if "/W0/" in name else (first,)
+        result = send(fs, *ask, behaviour=KERNELS[kernel])
     assert hashlib.sha256(result.data or b"").hexdigest() == record["stream"]["sha256"]
     compared = [
         function
         for function in result.work
         if function in measured and (kernel, function) not in INLINED
     ]
-    assert len(compared) >= 25
+    # few functions were probed in the largest case
+    assert len(compared) >= (17 if name.endswith("N20000") else 25)
     assert {f: result.work[f] for f in compared} == {f: measured[f] for f in compared}
 
 
@@ -124,7 +138,7 @@ def test_counts_of_the_tables_are_compared() -> None:
         "btrfs_find_all_leafs", "btrfs_find_all_roots_safe", "submit_bio",
     }  # fmt: skip
     with Filesystem.open(corpus.image(name)) as fs:
-        assert wanted <= set(send(fs, read_only(fs), behaviour="v6.1.176").work)
+        assert wanted <= set(send(fs, read_only(fs)[0], behaviour="v6.1.176").work)
 
 
 # ------------------------------------------------------------------------------ toggles ----
@@ -133,7 +147,7 @@ def test_counts_of_the_tables_are_compared() -> None:
 @pytest.fixture(scope="module")
 def mixed() -> Any:
     with Filesystem.open(corpus.image(SMALL[1])) as fs:
-        yield fs, next(ask for ask, _, _ in full_sends(SMALL[1]) if ask["clones"])
+        yield fs, [ask for ask, kernel, _ in corpus.records(SMALL[1]) if kernel == "6.18"]
 
 
 SEND_TOGGLES = [slug for slug, toggle in TOGGLES.items() if toggle.implemented]
@@ -144,14 +158,19 @@ SEND_TOGGLES = [slug for slug, toggle in TOGGLES.items() if toggle.implemented]
     preset=st.sampled_from(PRESETS),
     off=st.sets(st.sampled_from(SEND_TOGGLES), max_size=4),
     on=st.sets(st.sampled_from(SEND_TOGGLES), max_size=4),
+    which=st.integers(0, 99),
 )
-def test_any_set_of_toggles(mixed: Any, preset: str, off: set[str], on: set[str]) -> None:
+def test_any_set_of_toggles(
+    mixed: Any, preset: str, off: set[str], on: set[str], which: int
+) -> None:
     """C and Python agree for kernels that never were, and the stream is well formed."""
-    fs, ask = mixed
+    fs, asks = mixed
+    ask = asks[which % len(asks)]
     text = preset + "".join(f" - {t}" for t in sorted(off)) + "".join(f" + {t}" for t in sorted(on))
-    native = send(fs, ask["snap"], clone_sources=ask["clones"], behaviour=text)
+    arguments = (ask["snap"], ask["parent"], ask["clones"])
+    native = send(fs, *arguments, behaviour=text)
     with select("python"):
-        twin = send(fs, ask["snap"], clone_sources=ask["clones"], behaviour=text)
+        twin = send(fs, *arguments, behaviour=text)
     assert (twin.data, dict(twin.work)) == (native.data, dict(native.work))
     names = [command.name for command in read_stream(native.data)]
     assert {name: names.count(name) for name in set(names)} == native.commands
@@ -204,6 +223,8 @@ def small() -> Any:
         ({"snapshot": "nowhere"}, errno.ENOENT),
         ({"snapshot": 4711}, errno.ENOENT),
         ({"snapshot": "snap", "clone_sources": ["nowhere"]}, errno.ENOENT),
+        ({"snapshot": "snap", "parent": 5}, errno.EPERM),
+        ({"snapshot": "snap", "parent": "nowhere"}, errno.ENOENT),
     ],
 )
 def test_refused(small: Filesystem, arguments: dict[str, Any], number: int) -> None:
@@ -214,11 +235,6 @@ def test_refused(small: Filesystem, arguments: dict[str, Any], number: int) -> N
     else:
         assert failure.value.errno == number
     assert "n500" in str(failure.value).replace("/", "-")
-
-
-def test_parent_is_not_there_yet(small: Filesystem) -> None:
-    with pytest.raises(BtrfsModelError, match="not in the model yet"):
-        send(small, "snap", parent="snap")
 
 
 def test_highest_version_and_a_kernel_for_debugging(small: Filesystem) -> None:

@@ -149,15 +149,21 @@ class PrefTree:
     def __init__(self) -> None:
         self._root: _Node | None = None
 
-    def insert(self, ref: PrelimRef) -> None:
-        """Add a reference, or its count and inodes to an equal one (``prelim_ref_insert()``)."""
+    def insert(self, ref: PrelimRef) -> PrelimRef:
+        """Add a reference, or its count and inodes to an equal one (``prelim_ref_insert()``).
+
+        Returns
+        -------
+        PrelimRef
+            The one that is in the tree then.
+        """
         current().count("prelim_ref_insert")
         order = ref.order()
         up, left = self._descend(order)
         if up is not None and up.order == order:
             up.ref.elems += ref.elems
             up.ref.count += ref.count
-            return
+            return up.ref
         node = _Node(ref, order, up)
         if up is None:
             self._root = node
@@ -166,6 +172,7 @@ class PrefTree:
         else:
             up.right = node
         self._rebalance(node)
+        return ref
 
     def _descend(self, order: tuple[int, ...]) -> tuple[_Node | None, bool]:
         """Return the equal node, or the one below which it belongs and whether to the left."""

@@ -57,9 +57,11 @@ from btrfs_model.ondisk.structs import (
 )
 
 if TYPE_CHECKING:
+    from btrfs_model.backref.prelim import UlistNode
+    from btrfs_model.backref.share import ShareCheck
     from btrfs_model.btree.tree import Tree
 
-__all__ = ["BackrefWalk", "Walker"]
+__all__ = ["BackrefWalk", "SharedAnswerError", "Walker"]
 
 _MAX = 2**64 - 1
 _LLONG_MAX = 2**63 - 1
@@ -72,6 +74,20 @@ _KINDS = lib.BTRFS_EXTENT_FLAG_DATA | lib.BTRFS_EXTENT_FLAG_TREE_BLOCK
 
 class _StopWalkError(Exception):
     """A callback wants no more (``BTRFS_ITERATE_EXTENT_INODES_STOP``)."""
+
+
+class SharedAnswerError(Exception):
+    """A walk that asks whether an extent is shared knows it (``BACKREF_FOUND_SHARED``).
+
+    Attributes
+    ----------
+    shared : bool
+        The answer.
+    """
+
+    def __init__(self, shared: bool) -> None:
+        super().__init__()
+        self.shared = shared
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,6 +106,9 @@ class BackrefWalk:
         Report all of them.
     restart : bool
         Whether a search starts again after it had to read a block: always before 5.19.
+    transaction : bool
+        Whether the walk goes through a running transaction; then ``btrfs_search_old_slot()``
+        searches by itself, without ``btrfs_search_slot()``.
     iterate_cached : bool
         Report a reference as soon as it is found in a leaf whose roots ``cache_lookup`` knows
         (commit 88ffb665c894 "btrfs: send: skip unnecessary backref iterations", in 6.2).
@@ -112,6 +131,7 @@ class BackrefWalk:
     extent_item_pos: int = 0
     ignore_extent_item_pos: bool = False
     restart: bool = False
+    transaction: bool = False
     iterate_cached: bool = False
     check_extent_item: Callable[[int, RawExtentItem], int] | None = None
     skip_data_ref: Callable[[int, int, int], bool] | None = None
@@ -127,6 +147,10 @@ class Walker:
     ----------
     ask : BackrefWalk
         What is asked.
+    share : ShareCheck, optional
+        Who only wants to know whether a data extent is shared.
+    want_roots : bool
+        Whether :meth:`find_parent_nodes` gathers roots.
 
     Attributes
     ----------
@@ -136,8 +160,11 @@ class Walker:
         Ids of the trees of which a root node was found.
     """
 
-    def __init__(self, ask: BackrefWalk) -> None:
+    def __init__(
+        self, ask: BackrefWalk, share: ShareCheck | None = None, *, want_roots: bool = False
+    ) -> None:
         self.ask = ask
+        self._share = share
         self.forest = ask.forest
         self.image = ask.forest.image
         self.refs = Ulist()
@@ -145,7 +172,16 @@ class Walker:
         self._bytenr = ask.bytenr
         self._level = -1  # of the tree block at _bytenr; -1 for a data extent
         self._want_inodes = False
-        self._want_roots = False
+        self._want_roots = want_roots
+
+    @property
+    def bytenr(self) -> int:
+        """Address of the extent whose references are sought."""
+        return self._bytenr
+
+    def step_to(self, parent: UlistNode) -> None:
+        """Go on with a parent that was found."""
+        self._bytenr, self._level = parent.val, parent.level
 
     # ----------------------------------------------------------------------- the walks ------
 
@@ -186,8 +222,8 @@ class Walker:
             Level of a tree block; -1 when it is not known, or for a data extent.
         """
         current().count("btrfs_find_all_roots_safe")
-        above = Walker(self.ask)
-        above._bytenr, above._level, above._want_roots = bytenr, level, True
+        above = Walker(self.ask, want_roots=True)
+        above._bytenr, above._level = bytenr, level
         parents = iter(above.refs)
         while True:
             with suppress(FileNotFoundError):
@@ -195,7 +231,7 @@ class Walker:
             parent = next(parents, None)
             if parent is None:
                 return above.roots.values()
-            above._bytenr, above._level = parent.val, parent.level
+            above.step_to(parent)
 
     def _roots_of_leaf(self, leaf: int) -> Sequence[int]:
         if self.ask.cache_lookup is not None:
@@ -225,6 +261,8 @@ class Walker:
         current().count("find_parent_nodes")
         self._direct, self._indirect, self._missing_keys = PrefTree(), PrefTree(), PrefTree()
         self._collect_refs()
+        if self._share is not None:
+            self._share.before_resolving(self._bytenr)
         self._add_missing_keys()
         self._resolve_indirect_refs()
         for ref in self._direct:
@@ -233,7 +271,13 @@ class Walker:
             if ref.parent:
                 self._add_parent_node(ref)
             elif self._want_roots and ref.root_id:
+                self._check_root(ref.root_id)
                 self.roots.add(ref.root_id)
+
+    def _check_root(self, root_id: int) -> None:
+        """Take a reference by another tree than the file's own for an answer."""
+        if self._share is not None and root_id != self._share.context.root_id:
+            raise SharedAnswerError(True)
 
     def _add_parent_node(self, ref: PrelimRef) -> None:
         if self._want_inodes and not ref.elems and ref.level == 0:
@@ -342,6 +386,8 @@ class Walker:
             return 0
         if kind == ItemType.EXTENT_DATA_REF:
             root, objectid, offset, count = EXTENT_DATA_REF.flat(payload, at)
+            if self._share is not None and objectid != self._share.context.inum:
+                raise SharedAnswerError(True)
             if not (self.ask.skip_data_ref and self.ask.skip_data_ref(root, objectid, offset)):
                 key = (objectid, int(ItemType.EXTENT_DATA), offset)
                 self._add_prelim_ref(
@@ -362,7 +408,10 @@ class Walker:
     def _add_prelim_ref(self, tree: PrefTree, ref: PrelimRef) -> None:
         if ref.root_id != _DATA_RELOC_TREE:
             current().count("add_prelim_ref")
-            tree.insert(ref)
+            held = tree.insert(ref)
+            # references of tree blocks do not count: sharing of those shows when resolved
+            if self._share is not None and self._level < 0:
+                self._share.count_ref(0 if held is ref else held.count - ref.count, ref)
 
     # -------------------------------------------------------------- indirect references -----
 
@@ -379,6 +428,7 @@ class Walker:
         for ref in self._indirect:
             if not ref.count:
                 continue
+            self._check_root(ref.root_id)
             parents = Ulist()
             self._resolve_indirect_ref(ref, parents)
             found = list(parents)
@@ -407,9 +457,8 @@ class Walker:
         # an offset below 0, which cloning parts of extents leaves behind: search from the start
         if kind == ItemType.EXTENT_DATA and offset >= _LLONG_MAX:
             offset = 0
-        current().count("btrfs_search_old_slot")
         path = Path(lowest_level=ref.level, restart=restart)
-        search_slot(tree, (objectid, kind, offset), path)
+        self._search_old_slot(tree, (objectid, kind, offset), path)
         level = max(at for at, node in enumerate(path.nodes[: ref.level + 1]) if node is not None)
         if level:
             node = path.nodes[level]
@@ -417,6 +466,27 @@ class Walker:
             parents.add(_bytenr(node), level)
         else:
             self._add_all_leafs(tree, path, ref, parents)
+
+    def _search_old_slot(self, tree: Tree, key: tuple[int, int, int], path: Path) -> None:
+        current().count("btrfs_search_old_slot")
+        search_slot(tree, key, path)
+        if self.ask.transaction:
+            current().count("btrfs_search_slot", -1)
+
+    def _next_old_leaf(self, tree: Tree, path: Path) -> bool:
+        """Go to the next leaf; through a transaction, the searches in it are of old slots."""
+        before = current()["btrfs_search_slot"]
+        more = next_leaf(tree, path)
+        if self.ask.transaction:
+            searches = current()["btrfs_search_slot"] - before
+            current().count("btrfs_search_slot", -searches)
+            current().count("btrfs_search_old_slot", searches)
+        return more
+
+    def _next_old_item(self, tree: Tree, path: Path) -> bool:
+        current().count("btrfs_next_old_item")
+        path.slots[0] += 1
+        return path.slots[0] < nritems(path.leaf) or self._next_old_leaf(tree, path)
 
     def _add_all_leafs(self, tree: Tree, path: Path, ref: PrelimRef, parents: Ulist) -> None:
         """Go through the inode's file extents until all that the reference counts are found.
@@ -426,7 +496,7 @@ class Walker:
         """
         more = True
         if path.slots[0] >= nritems(path.leaf) or self._skip_leaf(path.leaf, ref):
-            more = next_leaf(tree, path)
+            more = self._next_old_leaf(tree, path)
         count = 0
         while more and count < ref.count:
             leaf, slot = path.leaf, path.slots[0]
@@ -434,13 +504,13 @@ class Walker:
             if objectid != ref.key[0] or kind != ItemType.EXTENT_DATA:
                 return
             if slot == 0 and self._skip_leaf(leaf, ref):
-                more = next_leaf(tree, path)
+                more = self._next_old_leaf(tree, path)
                 continue
             item = self._file_extent(leaf, slot, ref.wanted)
             if item is not None and (offset - item.offset) % 2**64 == ref.key[2]:
                 count += 1
                 self._add_leaf(leaf, (objectid, offset), item, parents)
-            more = self._next_item(tree, path)
+            more = self._next_old_item(tree, path)
 
     def _add_leaf(
         self, leaf: memoryview, place: tuple[int, int], item: RawFileExtent, parents: Ulist

@@ -29,6 +29,7 @@ _COMMANDS = {
     "subvolumes": ("files", "List the subvolumes of an image."),
     "ls": ("files", "List the files of a subvolume."),
     "cat": ("files", "Write the content of a file."),
+    "fiemap": ("files", "Show where a file's extents lie and which are shared."),
     "patches": ("experiments", "Show the kernel commits that can be switched."),
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Commands about subvolumes and files: ``subvolumes``, ``ls``, ``cat``."""
+"""Commands about subvolumes and files: ``subvolumes``, ``ls``, ``cat``, ``fiemap``."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import click
 
 from btrfs_model.cli.common import (
     Command,
+    behaviour_option,
     image_argument,
     json_option,
     print_table,
     stdout,
     subvolume_argument,
+    write_work,
 )
 
-__all__ = ["cat", "ls", "subvolumes"]
+__all__ = ["cat", "fiemap", "ls", "subvolumes"]
 
 _PIECE = 4 << 20
 
@@ -96,3 +98,39 @@ def cat(image: Path, subvolume: str, path: str) -> None:
         for offset in range(0, inode.size, _PIECE):
             out.write(where.read_file(inode.ino, offset, _PIECE))
     out.flush()
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model fiemap disk.img snap1 dir/file",
+        "btrfs-model fiemap disk.img snap1 dir/file --behaviour 'v6.2' --work work.json",
+        "btrfs-model fiemap disk.img 256 file --json | jq -c .flags | sort | uniq -c",
+    ),
+)
+@image_argument
+@subvolume_argument
+@click.argument("path")
+@behaviour_option()
+@json_option("One JSON object a line.")
+@click.option("--work", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.json",
+              help="Write the counted work, by kernel function, to a file.")  # fmt: skip
+def fiemap(
+    image: Path, subvolume: str, path: str, behaviour: str, as_json: bool, work: Path | None
+) -> None:
+    """Show the extents of a file as the FIEMAP ioctl reports them.
+
+    Sizes and places are in bytes. The calls are those of `filefrag`: 292 extents each.
+    """
+    from btrfs_model.counters import counting
+    from btrfs_model.fiemap import FLAGS, Fiemap
+    from btrfs_model.filesystem import Filesystem
+
+    with Filesystem.open(image) as fs:
+        file = Fiemap(fs, subvolume, path, behaviour=behaviour)
+        with counting() as counted:
+            table = file.run()
+    names = [[name for flag, name in FLAGS.items() if flags & flag] for flags in table["flags"]]
+    table["flags"] = names if as_json else [",".join(of_one) for of_one in names]
+    write_work(work, counted)
+    print_table(table, as_json=as_json)
