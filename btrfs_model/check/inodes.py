@@ -7,11 +7,15 @@ Each name is in the tree three times::
     (dir DIR_INDEX index)      dir, index, name -> inode, type
     (inode INODE_REF dir)      inode, dir, index, name            (or INODE_EXTREF)
 
-All names of a tree are unpacked into arrays, and the three tables compared as sets.
+The names are unpacked into arrays, and the three tables compared as sets. So that memory does not
+grow with the number of files, this is done for one range of inode numbers after the other: with the
+items of these inodes, and the entries that lead to them, wherever their directories are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Rows", "check_inodes"]
 
 _U64 = np.uint64
+_END: Final = 2**64 - 1
 _T = ItemType
 _S_IFMT: Final = 0o170000
 _S_IFDIR: Final = 0o040000
@@ -89,24 +94,79 @@ Rows = npt.NDArray[np.void]
 """Structured arrays."""
 
 
-class _Names:
-    """The items of one tree that belong to inodes, reduced to what is compared.
+_DIRECTORY: Final = np.dtype([("ino", "u8"), ("parent", "u8"), ("is_linked", "?")])
+_TOTAL: Final = np.dtype([("ino", "u8"), ("bytes", "u8")])
+_PARTS: Final[dict[str, Any]] = {
+    "inodes": _INODE, "extents": _EXTENT, "refs": _NAME, "items": _NAME, "indexes": _NAME,
+    "totals": _TOTAL, "objectids": _U64,
+}  # fmt: skip
+_WINDOW: Final = 48 << 20
+"""Bytes of leaves whose inodes are checked at once."""
+
+
+class _Leaves:
+    """The leaves of a tree, and which inodes are where.
 
     Attributes
     ----------
-    inodes, extents, refs, items, indexes : numpy.ndarray
-        INODE_ITEM, EXTENT_DATA, INODE_REF with INODE_EXTREF, DIR_ITEM and DIR_INDEX.
-    orphans : numpy.ndarray
-        uint64, the inodes that have an ORPHAN_ITEM.
-    objectids : numpy.ndarray
-        uint64, every objectid of an item that belongs to an inode.
+    logical, first : numpy.ndarray
+        uint64, address and objectid of the first item of each leaf.
+    has_entries : numpy.ndarray
+        bool, whether a leaf has entries of directories; all True until the first scan.
     """
 
     def __init__(self, fs: Filesystem, tree: Tree) -> None:
-        leaves = np.array([block.logical for block in tree.blocks() if not block.level], _U64)
+        blocks = [block for block in tree.blocks() if not block.level]
+        self.fs = fs
+        self.logical = np.array([block.logical for block in blocks], _U64)
+        self.first = np.array([block.first.objectid for block in blocks], _U64)
+        self.has_entries = np.ones(len(blocks), np.bool_)
+        self._scanned = False
+
+    def windows(self) -> list[tuple[int, int]]:
+        """Return ranges (first, last) of inode numbers that cover all."""
+        step = max(1, _WINDOW // self.fs.image.nodesize)
+        starts = [0, *np.unique(self.first[step::step]).tolist()]
+        starts = [start for at, start in enumerate(starts) if not at or start]
+        return [(start, following - 1) for start, following in pairwise([*starts, _END + 1])]
+
+    def batches(self, low: int, high: int) -> Iterator[Columns]:
+        """Scan the leaves that may have items of these inodes or lead to them."""
+        last = np.append(self.first[1:], _U64(_END))
+        own = (self.first <= _U64(high)) & (last >= _U64(low))
+        leaves = self.logical[own | self.has_entries]
+        if self._scanned:
+            yield from leaf_batches(self.fs.image, leaves)
+            return
+        self.has_entries[:] = False
+        for columns in leaf_batches(self.fs.image, leaves):
+            entry = np.isin(columns["type"], (_T.DIR_ITEM, _T.DIR_INDEX))
+            self.has_entries |= np.isin(self.logical, columns["block"][entry])
+            yield columns
+        self._scanned = True
+
+
+class _Names:
+    """The items of a range of inodes and the entries that lead to them, as far as compared.
+
+    Attributes
+    ----------
+    inodes, extents, refs : numpy.ndarray
+        INODE_ITEM, EXTENT_DATA, INODE_REF with INODE_EXTREF of these inodes.
+    items, indexes : numpy.ndarray
+        DIR_ITEM and DIR_INDEX that lead to them.
+    totals : numpy.ndarray
+        Bytes of names in the DIR_ITEM and DIR_INDEX items of these inodes; some rows for each.
+    orphans : numpy.ndarray
+        uint64, the inodes that have an ORPHAN_ITEM.
+    objectids : numpy.ndarray
+        uint64, every objectid of an item that belongs to one of the inodes.
+    """
+
+    def __init__(self, leaves: _Leaves, orphans: npt.NDArray[np.uint64], low: int, high: int):
         parts: dict[str, list[Any]] = {name: [] for name in _PARTS}
-        for columns in leaf_batches(fs.image, leaves):
-            for name, part in _reduce(fs, columns).items():
+        for columns in leaves.batches(low, high):
+            for name, part in _reduce(leaves.fs, columns, low, high).items():
                 parts[name].append(part)
         joined = {
             # popped, so that no more than one kind is in memory twice
@@ -118,40 +178,54 @@ class _Names:
         self.refs: Rows = joined["refs"]
         self.items: Rows = joined["items"]
         self.indexes: Rows = joined["indexes"]
-        self.orphans: npt.NDArray[np.uint64] = joined["orphans"]
+        self.totals: Rows = joined["totals"]
+        self.orphans = orphans
         self.objectids: npt.NDArray[np.uint64] = _changes(joined["objectids"])
 
 
-_PARTS: Final[dict[str, Any]] = {
-    "inodes": _INODE, "extents": _EXTENT, "refs": _NAME, "items": _NAME, "indexes": _NAME,
-    "orphans": _U64, "objectids": _U64,
-}  # fmt: skip
-
-
-def _reduce(fs: Filesystem, columns: Columns) -> dict[str, npt.NDArray[Any]]:
+def _reduce(fs: Filesystem, columns: Columns, low: int, high: int) -> dict[str, npt.NDArray[Any]]:
     kind = columns["type"]
-    names = select(
-        columns, np.isin(kind, (_T.INODE_REF, _T.INODE_EXTREF, _T.DIR_ITEM, _T.DIR_INDEX))
-    )
+    own = _within(columns["objectid"], low, high)
+    is_entry = np.isin(kind, (_T.DIR_ITEM, _T.DIR_INDEX))
+    is_ref = np.isin(kind, (_T.INODE_REF, _T.INODE_EXTREF)) & own
+    names = select(columns, is_entry | is_ref)
     rows, _ = entries(fs.image, names)
+    of = names["type"][rows["item"]]
+    is_ref = np.isin(of, (_T.INODE_REF, _T.INODE_EXTREF))
+    leads_here = is_ref | _within(rows["child"], low, high)
+    of_here = ~is_ref & _within(rows["parent"], low, high)
+    totals = _totals(rows["parent"][of_here], rows["name_len"][of_here])
+    rows, of = rows[leads_here], of[leads_here]
     short = np.empty(len(rows), _NAME)
     for field, source in (("parent", "parent"), ("child", "child"), ("index", "index"),
                           ("name", "name_xxh64"), ("length", "name_len"),
                           ("type", "type")):  # fmt: skip
         short[field] = rows[source]
     short["is_root"] = rows["location_type"] == _T.ROOT_ITEM
-    of = names["type"][rows["item"]]
+    mine = select(columns, own)
     return {
-        "inodes": _reduce_inodes(fs, columns),
-        "extents": _reduce_extents(fs, columns),
+        "inodes": _reduce_inodes(fs, mine),
+        "extents": _reduce_extents(fs, mine),
         "refs": short[np.isin(of, (_T.INODE_REF, _T.INODE_EXTREF))],
         "items": short[of == _T.DIR_ITEM],
         "indexes": short[of == _T.DIR_INDEX],
-        "orphans": columns["offset"][
-            (kind == _T.ORPHAN_ITEM) & (columns["objectid"] == ObjectId.ORPHAN)
-        ],
-        "objectids": _changes(columns["objectid"][np.isin(kind, _OF_AN_INODE)]),
+        "totals": totals,
+        "objectids": _changes(mine["objectid"][np.isin(mine["type"], _OF_AN_INODE)]),
     }
+
+
+def _within(numbers: npt.NDArray[np.uint64], low: int, high: int) -> npt.NDArray[np.bool_]:
+    return (numbers >= _U64(low)) & (numbers <= _U64(high))
+
+
+def _totals(ino: npt.NDArray[np.uint64], lengths: npt.NDArray[Any]) -> Rows:
+    """Add up lengths by inode; the inodes ascend."""
+    first = np.flatnonzero(np.concatenate([[True], ino[1:] != ino[:-1]])[: len(ino)])
+    totals = np.empty(len(first), _TOTAL)
+    totals["ino"] = ino[first]
+    if len(first):
+        totals["bytes"] = np.add.reduceat(lengths.astype(_U64), first)
+    return totals
 
 
 def _changes(ascending: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -202,14 +276,43 @@ def check_inodes(fs: Filesystem, tree: Tree, root_dir: int, report: Report) -> R
     numpy.ndarray
         Its entries that are subvolumes: ``parent`` (the directory), ``child``, ``index``.
     """
-    names = _Names(fs, tree)
-    checker = _InodeChecker(fs, tree.objectid, root_dir, names, report)
-    checker.check_links()
-    checker.check_entries()
-    checker.check_directories()
-    checker.check_files()
-    roots: Rows = names.indexes[names.indexes["is_root"]]
-    return roots
+    first, last = ((ObjectId.ORPHAN, _T.ORPHAN_ITEM, offset) for offset in (0, _END))
+    orphans = np.array([item.key.offset for item in tree.items(first, last)], _U64)
+    sums = fs.checksums
+    coverage = Coverage(sums.starts, sums.ends)
+    leaves = _Leaves(fs, tree)
+    roots, directories = [np.empty(0, _NAME)], [np.empty(0, _DIRECTORY)]
+    for low, high in leaves.windows():
+        names = _Names(leaves, orphans, low, high)
+        checker = _InodeChecker(fs, tree.objectid, root_dir, names, report)
+        checker.check_links()
+        checker.check_entries()
+        checker.check_directories()
+        checker.check_files(coverage)
+        directories.append(checker.directories())
+        roots.append(names.indexes[names.indexes["is_root"]])
+    _check_reached(np.concatenate(directories), tree.objectid, root_dir, report)
+    return np.concatenate(roots)
+
+
+def _check_reached(directories: Rows, tree: int, root_dir: int, report: Report) -> None:
+    """Follow all directories upwards at once, doubling the distance each time."""
+    ino = directories["ino"]
+    top = np.flatnonzero(ino == _U64(root_dir))
+    if not len(top):
+        report.add("there is no top directory {ino}", tree=tree, ino=root_dir)
+        return
+    row = np.minimum(np.searchsorted(ino, directories["parent"]), len(ino) - 1)
+    above = np.where(ino[row] == directories["parent"], row, np.arange(len(ino)))
+    above[top] = top
+    for _ in range(len(ino).bit_length()):
+        above = above[above]
+    for lost in ino[(above != top[0]) & directories["is_linked"]].tolist():
+        report.add(
+            "directory cannot be reached from the top",
+            tree=tree,
+            key=Key(lost, int(_T.INODE_ITEM), 0),
+        )
 
 
 class _InodeChecker:
@@ -311,39 +414,33 @@ class _InodeChecker:
             )
 
     def check_directories(self) -> None:
-        """Check sizes of directories, and that every one can be reached from the top."""
+        """Check that the size of a directory is twice the length of its names."""
         directory = self.kind == _S_IFDIR
         size = self.inodes["size"]
-        total = self._sum(self.names.indexes["parent"], self.names.indexes["length"])
-        total += self._sum(self.names.items["parent"], self.names.items["length"])
+        total = self._sum(self.names.totals["ino"], self.names.totals["bytes"])
         self._bad(
             "directory of size {size}, its names have {total} bytes",
             directory & (size != total),
             size=size,
             total=total,
         )
-        top = self._find(np.array([self.root_dir], _U64))[0]
-        if top < 0:
-            self.report.add("there is no top directory {ino}", tree=self.tree, ino=self.root_dir)
-            return
-        self._check_reached(top, directory)
 
-    def _check_reached(self, top: int, directory: npt.NDArray[np.bool_]) -> None:
-        """Follow all directories upwards at once, doubling the distance each time."""
+    def directories(self) -> Rows:
+        """Return the directories, each with the one that it is in (the last, were it in more)."""
         refs = self.names.refs
-        child, parent = self._find(refs["child"]), self._find(refs["parent"])
-        both = (child >= 0) & (parent >= 0)
-        above = np.arange(len(self.ino))
-        above[child[both]] = parent[both]
-        above[top] = top
-        for _ in range(len(self.ino).bit_length()):
-            above = above[above]
-        lost = directory & (above != top) & (self.inodes["nlink"] != 0)
-        self._bad("directory cannot be reached from the top", lost)
+        row = self._find(refs["child"])
+        parent = np.zeros(len(self.ino), _U64)
+        parent[row[row >= 0]] = refs["parent"][row >= 0]
+        is_directory = self.kind == _S_IFDIR
+        found = np.empty(np.count_nonzero(is_directory), _DIRECTORY)
+        found["ino"] = self.ino[is_directory]
+        found["parent"] = parent[is_directory]
+        found["is_linked"] = self.inodes["nlink"][is_directory] != 0
+        return found
 
     # ------------------------------------------------------------------------------- files --
 
-    def check_files(self) -> None:
+    def check_files(self, coverage: Coverage) -> None:
         """Check how the extents of files follow each other, their sum and their checksums."""
         extents = self.names.extents
         allocated = np.where(
@@ -374,7 +471,7 @@ class _InodeChecker:
         if not self.fs.image.superblock.has_incompat("NO_HOLES"):
             self._check_gaps(extents, end, same)
         self._check_links_of_data(extents)
-        self._check_sums(extents, row)
+        self._check_sums(extents, row, coverage)
 
     def _extents(self, text: str, rows: Rows) -> None:
         for row in rows:
@@ -415,10 +512,8 @@ class _InodeChecker:
         wrong = link & (length != size) & (self.inodes["nlink"] != 0)
         self._bad("symbolic link of {size} bytes has {length}", wrong, size=size, length=length)
 
-    def _check_sums(self, extents: Rows, row: npt.NDArray[np.intp]) -> None:
+    def _check_sums(self, extents: Rows, row: npt.NDArray[np.intp], coverage: Coverage) -> None:
         """Check that data have checksums unless the inode does without."""
-        sums = self.fs.checksums
-        coverage = Coverage(sums.starts, sums.ends)
         regular = (extents["type"] == lib.BTRFS_FILE_EXTENT_REG) & (extents["disk_length"] != 0)
         regular &= (row >= 0) & (self.inodes["flags"][row] & _U64(_NODATASUM) == 0)
         rows = extents[regular]
