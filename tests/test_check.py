@@ -3,6 +3,7 @@
 
 import os
 import struct
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,8 +63,12 @@ def test_check_in_python_is_that_in_c(name: str) -> None:
 # -------------------------------------------------------------------------------- damage
 
 
-@pytest.fixture
-def broken(small_image: Path) -> Broken:
+@pytest.fixture(params=[1, 48 << 20], ids=["one leaf", "all leaves"])
+def broken(
+    small_image: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Broken:
+    # inodes of how many bytes of leaves are checked at once
+    monkeypatch.setattr(sys.modules["btrfs_model.check.inodes"], "_WINDOW", request.param)
     return Broken(small_image)
 
 
