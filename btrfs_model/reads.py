@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from btrfs_model.blocks import Readahead, ReadCache
 from btrfs_model.btree.search import Reada
+from btrfs_model.cold import open_root
 from btrfs_model.image import READ_FIELDS
 from btrfs_model.kernels import ffi, lib
-from btrfs_model.send.cold import open_root
 from btrfs_model.send.ioctl import prepare, run
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def reads(
         List this directory of the subvolume, ``""`` for the top, instead of sending.
     cached : iterable of int
         Logical addresses of the tree blocks that are in memory at the start.
-        :func:`btrfs_model.send.cold.blocks_after_mount` tells what a mount leaves there.
+        :func:`btrfs_model.cold.blocks_after_mount` tells what a mount leaves there.
     readahead : mapping of str to int, optional
         Limits of readahead other than those of kernels: arguments of
         :class:`btrfs_model.blocks.Readahead`, e.g. ``{"always_leaves": 1 << 20}``.

@@ -65,10 +65,10 @@ def reads(
     Each is read on demand or ahead. PHYSICAL is the byte of the first copy; USED says whether
     anything came to the block. Without --mounted or --cached nothing is in memory at the start.
     """
+    from btrfs_model.cold import blocks_after_mount
     from btrfs_model.filesystem import Filesystem
     from btrfs_model.patches import Behaviour
     from btrfs_model.reads import reads as reads_of
-    from btrfs_model.send.cold import blocks_after_mount
 
     if parent is not None and readdir is not None:
         raise click.UsageError("--parent goes with a send, not with --readdir")

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from btrfs_model.cold import blocks_after_mount
 from btrfs_model.counters import Work, counting
 from btrfs_model.kernels import use_python
 from btrfs_model.patches import Behaviour
 from btrfs_model.send import native
-from btrfs_model.send.cold import blocks_after_mount
 from btrfs_model.send.sender import Sender
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Which tree blocks a kernel has in memory that mounted a filesystem and opened a subvolume.
 
-A send that starts then reads all others. What was read before:
+A send, a listing or a FIEMAP that starts then reads all others. What was read before:
 
 - the chunk tree, and the root node of each tree that is no subvolume;
 - in the extent (or block group) tree, the leaves in which block group items were looked for
@@ -59,14 +59,14 @@ def blocks_after_mount(
     *,
     writable: bool = True,
 ) -> set[int]:
-    """Return the addresses of the tree blocks that are cached when a send starts.
+    """Return the addresses of the tree blocks that are cached after a mount.
 
     Parameters
     ----------
     fs : Filesystem
         Where the subvolumes are.
     subvolumes : iterable of Subvolume
-        What has been opened: the snapshot to be sent, and its parent.
+        What has been opened, e.g. the snapshot to be sent and its parent.
     behaviour : Behaviour
         The kernel.
     writable : bool
