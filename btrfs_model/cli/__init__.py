@@ -20,6 +20,7 @@ __all__ = ["cli", "main"]
 _COMMANDS = {
     "replay": ("experiments", "Replay the workloads of commit messages, before and after."),
     "send": ("streams", "Write the send stream of a subvolume, as btrfs send does."),
+    "run": ("scenarios", "Carry out a list of operations and write the image."),
     "dump-stream": ("streams", "Show the commands of a send stream."),
     "dump-tree": ("trees", "Show the items of trees."),
     "reads": ("blocks", "Show the tree blocks that a cold kernel reads for a send."),
