@@ -49,6 +49,7 @@ def rows(corpus: Path) -> list[dict[str, object]]:
 
 
 def main() -> None:
+    """Write the file."""
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     lines = ",\n  ".join(json.dumps(row) for row in rows(Path(sys.argv[1])))

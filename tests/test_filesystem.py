@@ -3,6 +3,7 @@
 
 import hashlib
 import os
+import stat
 
 import corpus
 import pytest
@@ -10,6 +11,7 @@ from kernel_listing import as_recorded, recorded, without_made_up
 
 from btrfs_model.errors import SubvolumeNotFoundError
 from btrfs_model.filesystem import Filesystem
+from btrfs_model.filesystem.listing import EMPTY_SUBVOL_DIR
 from btrfs_model.kernels import select
 from btrfs_model.ondisk.keys import ObjectId
 

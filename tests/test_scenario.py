@@ -84,7 +84,7 @@ def test_every_operation_is_described_and_can_be_carried_out() -> None:
 )
 def test_what_is_no_operation(tmp_path: Path, operation: Any, message: str) -> None:
     file = write(tmp_path / "s.json", ["mkdir", "d"], operation)
-    with pytest.raises(ScenarioError, match="s.json: step 2: ") as error:
+    with pytest.raises(ScenarioError, match=r"s\.json: step 2: ") as error:
         load_scenario(file)
     assert message in str(error.value)
     assert error.value.step == 2

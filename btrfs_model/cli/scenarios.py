@@ -36,7 +36,7 @@ def _bytes(_: click.Context, __: click.Parameter, value: str) -> int:
 )
 @click.argument("scenario", type=click.Path(path_type=Path))
 @click.option("-o", "--output", "image", required=True, type=click.Path(path_type=Path),
-              metavar="IMAGE", help="Image file to write, in place of one that is there.")  # fmt: skip
+              metavar="IMAGE", help="Image file to write.")  # fmt: skip
 @click.option("--size", default="256M", show_default=True, callback=_bytes, metavar="SIZE",
               help="Size of the device.")  # fmt: skip
 @click.option("--seed", default=0, show_default=True, help="What uuids and times come from.")
@@ -50,6 +50,8 @@ def run(scenario: Path, image: Path, size: int, seed: int) -> None:
     from btrfs_model.scenario import load_scenario, run_scenario
 
     loaded = load_scenario(scenario)
-    with progress(len(loaded.steps)) as step:
-        with run_scenario(loaded, size=size, seed=seed, step=step) as fs:
-            fs.save(image)
+    with (
+        progress(len(loaded.steps)) as step,
+        run_scenario(loaded, size=size, seed=seed, step=step) as fs,
+    ):
+        fs.save(image)

@@ -96,7 +96,7 @@ def _shown(value: object) -> str:
 
 
 def _path(value: Any) -> bytes:
-    """A path from the top of the filesystem; lone surrogates are bytes that are no UTF-8."""
+    """Return a path from the top of the filesystem; lone surrogates are bytes, not UTF-8."""
     if not isinstance(value, str) or "\0" in value:
         raise ValueError("a path (a string without a zero byte)")
     return value.encode("utf-8", "surrogateescape")
@@ -137,12 +137,14 @@ def _words(value: Any) -> list[str]:
 
 
 def _fill(value: Any) -> Any:
-    """What is written: see :func:`data_of`."""
+    """Return what is written: see :func:`data_of`."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    if isinstance(value, list) and value and all(isinstance(word, str) for word in value):
-        if value == ["zero"] or (len(value) == 2 and value[0] in ("pat", "rnd")):
-            return tuple(value)
+    words = value if isinstance(value, list) else []
+    if all(isinstance(word, str) for word in words) and (
+        words == ["zero"] or (len(words) == 2 and words[0] in ("pat", "rnd"))
+    ):
+        return tuple(words)
     raise ValueError('a number, ["zero"], ["pat", TAG] or ["rnd", TAG]')
 
 
