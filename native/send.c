@@ -502,6 +502,7 @@ static void ctx_deinit(struct send_ctx *ctx)
 {
 	lru_deinit(&ctx->name_cache);
 	lru_deinit(&ctx->dir_created_cache);
+	created_scan_deinit(&ctx->created);
 	lru_deinit(&ctx->dir_utimes_cache);
 	lru_deinit(&ctx->backref_cache);
 	lru_deinit(&ctx->orphan_dirs);
