@@ -109,7 +109,7 @@ class InodeCache:
         self._subvolumes.clear()
 
     def _read(self, root: int, ino: int) -> LiveInode:
-        """``btrfs_read_locked_inode()``"""
+        """``btrfs_read_locked_inode()``."""
         node = self._fs.delayed.node(root, ino)
         key = (ino, ItemType.INODE_ITEM, 0)
         payload = self._fs.writer.get(root, key)

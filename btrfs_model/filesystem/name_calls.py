@@ -28,8 +28,8 @@ from btrfs_model.filesystem.live_inode import (
 from btrfs_model.filesystem.lookup import (
     Entry,
     Path,
-    as_bytes,
     ancestors,
+    as_bytes,
     find,
     find_entry,
     may_delete,
@@ -250,7 +250,7 @@ class NamespaceCalls:
         self.delayed.balance()
 
     def _check_rename_path(self, source: Entry, target: Entry, flags: int) -> LiveInode:
-        """``do_renameat2()``"""
+        """``do_renameat2()``."""
         if not source.is_name:
             raise fail(errno.EBUSY, source.path)
         if not target.is_name:
@@ -279,10 +279,8 @@ class NamespaceCalls:
         """Whether `top` is `directory` or above it."""
         return top in ancestors(self._fs, directory)
 
-    def _check_rename(
-        self, source: Entry, target: Entry, inode: LiveInode, flags: int
-    ) -> None:
-        """``vfs_rename()``"""
+    def _check_rename(self, source: Entry, target: Entry, inode: LiveInode, flags: int) -> None:
+        """``vfs_rename()``."""
         fs = self._fs
         may_delete(fs, source, inode, as_directory=inode.is_dir)
         if target.inode is None:
@@ -354,9 +352,7 @@ class NamespaceCalls:
         change(fs, inode, name, value, flags)
         self.delayed.balance()
 
-    def _change_acl(
-        self, inode: LiveInode, name: bytes, value: bytes | None, path: Path
-    ) -> None:
+    def _change_acl(self, inode: LiveInode, name: bytes, value: bytes | None, path: Path) -> None:
         entries = acl.parse(value, path) if value else []
         if inode.item.flags & (InodeFlag.IMMUTABLE | InodeFlag.APPEND):
             raise fail(errno.EPERM, path)
