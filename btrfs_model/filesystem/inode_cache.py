@@ -97,11 +97,11 @@ class InodeCache:
         return inode
 
     def forget(self, inode: LiveInode) -> None:
-        """An inode that was evicted."""
+        """Drop an inode that was evicted."""
         self.subvolume(inode.root).inodes.pop(inode.ino, None)
 
     def forget_subvolume(self, root: int) -> None:
-        """A subvolume that is gone."""
+        """Drop a subvolume that is gone."""
         self._subvolumes.pop(root, None)
 
     def forget_all(self) -> None:

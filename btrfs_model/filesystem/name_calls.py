@@ -269,10 +269,9 @@ class NamespaceCalls:
             raise fail(errno.ENOTDIR, source.path)
         if inode.is_dir and self._is_within(target.directory, inode):
             raise fail(errno.EINVAL, target.path)
-        if target.inode is not None and target.inode.is_dir:
-            if self._is_within(source.directory, target.inode):
-                number = errno.EINVAL if flags & RENAME_EXCHANGE else errno.ENOTEMPTY
-                raise fail(number, target.path)
+        over = target.inode
+        if over is not None and over.is_dir and self._is_within(source.directory, over):
+            raise fail(errno.EINVAL if flags & RENAME_EXCHANGE else errno.ENOTEMPTY, target.path)
         return inode
 
     def _is_within(self, directory: LiveInode, top: LiveInode) -> bool:

@@ -161,7 +161,7 @@ def clean_deleted_subvolume(fs: WritableFilesystem, root: int) -> None:
     fs.inodes.forget_subvolume(root)
     fs.ensure_metadata()
     fs.writer.drop_tree(root)
-    fs.remove_root(root)
+    fs.forget_root(root)
     fs.writer.delete(_ROOT_TREE, orphan_key(root))
 
 
