@@ -22,6 +22,7 @@ from btrfs_model.filesystem import acl
 from btrfs_model.filesystem.dir_entries import NAME_LEN, fail
 from btrfs_model.filesystem.live_inode import EMPTY_SUBVOL_DIR, InodeFields, InodeFlag, LiveInode
 from btrfs_model.filesystem.lookup import Path, as_bytes, find, lookup, may_write
+from btrfs_model.filesystem.xattrs import get_xattr
 from btrfs_model.kernels import ffi, lib
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import DIR_ITEM, INODE_REF
@@ -111,7 +112,7 @@ def _hands_down(fs: WritableFilesystem, parent: LiveInode) -> bool:
         parent.item.flags & _HANDED_DOWN
         or parent.item.mode & stat.S_ISGID
         or parent.prop_compress
-        or acl.has_default(fs, parent)
+        or get_xattr(fs, parent, acl.DEFAULT) is not None
         or fs.delayed.asynchronous
     )
 

@@ -28,8 +28,8 @@ from btrfs_model.filesystem.live_inode import (
 from btrfs_model.filesystem.lookup import (
     Entry,
     Path,
-    as_bytes,
     ancestors,
+    as_bytes,
     find,
     find_entry,
     may_delete,
@@ -250,7 +250,7 @@ class NamespaceCalls:
         self.delayed.balance()
 
     def _check_rename_path(self, source: Entry, target: Entry, flags: int) -> LiveInode:
-        """``do_renameat2()``"""
+        """``do_renameat2()``."""
         if not source.is_name:
             raise fail(errno.EBUSY, source.path)
         if not target.is_name:
@@ -269,20 +269,17 @@ class NamespaceCalls:
             raise fail(errno.ENOTDIR, source.path)
         if inode.is_dir and self._is_within(target.directory, inode):
             raise fail(errno.EINVAL, target.path)
-        if target.inode is not None and target.inode.is_dir:
-            if self._is_within(source.directory, target.inode):
-                number = errno.EINVAL if flags & RENAME_EXCHANGE else errno.ENOTEMPTY
-                raise fail(number, target.path)
+        over = target.inode
+        if over is not None and over.is_dir and self._is_within(source.directory, over):
+            raise fail(errno.EINVAL if flags & RENAME_EXCHANGE else errno.ENOTEMPTY, target.path)
         return inode
 
     def _is_within(self, directory: LiveInode, top: LiveInode) -> bool:
         """Whether `top` is `directory` or above it."""
         return top in ancestors(self._fs, directory)
 
-    def _check_rename(
-        self, source: Entry, target: Entry, inode: LiveInode, flags: int
-    ) -> None:
-        """``vfs_rename()``"""
+    def _check_rename(self, source: Entry, target: Entry, inode: LiveInode, flags: int) -> None:
+        """``vfs_rename()``."""
         fs = self._fs
         may_delete(fs, source, inode, as_directory=inode.is_dir)
         if target.inode is None:
@@ -354,9 +351,7 @@ class NamespaceCalls:
         change(fs, inode, name, value, flags)
         self.delayed.balance()
 
-    def _change_acl(
-        self, inode: LiveInode, name: bytes, value: bytes | None, path: Path
-    ) -> None:
+    def _change_acl(self, inode: LiveInode, name: bytes, value: bytes | None, path: Path) -> None:
         entries = acl.parse(value, path) if value else []
         if inode.item.flags & (InodeFlag.IMMUTABLE | InodeFlag.APPEND):
             raise fail(errno.EPERM, path)

@@ -46,8 +46,8 @@ class PendingSnapshot(NamedTuple):
     read_only: bool
 
 
-def create_pending_snapshot(fs: WritableFilesystem, pending: PendingSnapshot) -> int:
-    """Take a snapshot (``create_pending_snapshot()``); return its id.
+def create_pending_snapshot(fs: WritableFilesystem, pending: PendingSnapshot) -> None:
+    """Take a snapshot (``create_pending_snapshot()``).
 
     Raises
     ------
@@ -78,7 +78,6 @@ def create_pending_snapshot(fs: WritableFilesystem, pending: PendingSnapshot) ->
     uuid_tree_add(fs, item.uuid, ItemType.UUID_KEY_SUBVOL, root)
     if item.received_uuid != NO_UUID:
         uuid_tree_add(fs, item.received_uuid, ItemType.UUID_KEY_RECEIVED_SUBVOL, root)
-    return root
 
 
 def _snapshot_item(fs: WritableFilesystem, pending: PendingSnapshot, now: int) -> RootItem:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from btrfs_model.filesystem import subvolumes
@@ -66,13 +67,9 @@ class SubvolumeCalls:
         for inode in list(fs.inodes.subvolume(top.root).inodes.values()):
             fs.flush_delalloc(inode)
         pending = PendingSnapshot(top.root, entry.directory, entry.name, read_only)
-        fs.pending_snapshots.append(pending)
+        fs.pending_snapshots.append(partial(create_pending_snapshot, fs, pending))
         fs.commit()
         return find(fs, path).root
-
-    def create_pending_snapshot(self, pending: PendingSnapshot) -> int:
-        """Take a snapshot, within the commit; return its id."""
-        return create_pending_snapshot(self._live, pending)
 
     def delete_subvolume(self, path: Path) -> None:
         """Delete a subvolume; its blocks are freed by :meth:`clean_subvolumes`."""

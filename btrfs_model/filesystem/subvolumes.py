@@ -139,7 +139,7 @@ def delete_subvolume(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> 
 
 
 def _may_destroy(fs: WritableFilesystem, root: int, entry: Entry) -> None:
-    """``may_destroy_subvol()``"""
+    """``may_destroy_subvol()``."""
     payload = fs.writer.get(_ROOT_TREE, _DEFAULT_KEY)
     for default in dir_items(payload) if payload is not None else []:
         if default.name == _DEFAULT and default.location.objectid == root:
@@ -161,7 +161,7 @@ def clean_deleted_subvolume(fs: WritableFilesystem, root: int) -> None:
     fs.inodes.forget_subvolume(root)
     fs.ensure_metadata()
     fs.writer.drop_tree(root)
-    fs.remove_root(root)
+    fs.forget_root(root)
     fs.writer.delete(_ROOT_TREE, orphan_key(root))
 
 
@@ -178,9 +178,7 @@ def set_read_only(fs: WritableFilesystem, root: int, read_only: bool) -> None:
     fs.commit()
 
 
-def set_received(
-    fs: WritableFilesystem, root: int, uuid: bytes, stransid: int, stime: int
-) -> None:
+def set_received(fs: WritableFilesystem, root: int, uuid: bytes, stransid: int, stime: int) -> None:
     """Say what a subvolume was received from (``_btrfs_ioctl_set_received_subvol()``); commits."""
     live = fs.live_root(root)
     kind = ItemType.UUID_KEY_RECEIVED_SUBVOL
