@@ -225,9 +225,7 @@ class DelayedItems:
             self.run_node(self._prepared.pop(key))
 
 
-def _batches(
-    items: list[tuple[int, bytes]], room: int
-) -> Iterator[list[tuple[int, bytes]]]:
+def _batches(items: list[tuple[int, bytes]], room: int) -> Iterator[list[tuple[int, bytes]]]:
     """Cut items into runs that fit an empty leaf of `room` bytes, headers included."""
     batch: list[tuple[int, bytes]] = []
     size = 0
