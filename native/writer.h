@@ -7,7 +7,8 @@
  *   writer_node.c         pointers of a node: insert, delete, split, balance, a new root
  *   writer_search.c       btrfs_search_slot() for changes: COW on the way down, splits ahead
  *   writer_edit.c         the items of kernels.h, each a search and a change
- *   writer_cow.c          btrfs_cow_block(), update_ref_for_cow(), __btrfs_mod_ref(), btrfs_copy_root()
+ *   writer_cow.c          btrfs_cow_block()
+ *   writer_cow_refs.c     update_ref_for_cow(), __btrfs_mod_ref(), btrfs_copy_root()
  *   writer_drop.c         btrfs_drop_snapshot()
  *   free_map.c            free ranges of a block group
  *   writer_alloc.c        find_free_extent(), pinned ranges, tree blocks
@@ -67,10 +68,38 @@ static inline uint8_t *bm_writer_writable(const struct bm_writer *writer, const 
 {
 	return writer->base + (block - writer->image->base);
 }
-/* The block will be written out with the transaction. */
+/* The same for the child at `slot` of a node, whose first key must be what the node says. */
+const uint8_t *bm_writer_read_child(struct bm_writer *writer, const struct bm_writer_tree *tree,
+				    const uint8_t *node, uint32_t slot, struct bm_fault *fault);
+/* The block will be written out with the transaction; until then it counts as verified. */
 int bm_writer_mark_dirty(struct bm_writer *writer, uint64_t logical, struct bm_fault *fault);
-/* A block that is freed: neither dirty nor verified any more. */
+/* A block whose last reference goes: neither dirty nor verified any more, in any copy. */
 void bm_writer_forget_block(struct bm_writer *writer, uint64_t logical);
+/* BM_ERRNO: what the kernel would return. */
+static inline int bm_writer_errno(struct bm_fault *fault, const struct bm_writer_tree *tree,
+				  int number)
+{
+	return bm_fail(fault, (struct bm_fault){.code = BM_ERRNO,
+						.tree = tree ? tree->id : 0,
+						.found = (uint64_t)number});
+}
+static inline struct btrfs_header *header_of(uint8_t *block)
+{
+	return (struct btrfs_header *)block;
+}
+static inline struct btrfs_item *item_of(uint8_t *leaf, uint32_t slot)
+{
+	return (struct btrfs_item *)(leaf + BTRFS_HEADER_SIZE) + slot;
+}
+static inline struct btrfs_key_ptr *ptr_of(uint8_t *node, uint32_t slot)
+{
+	return (struct btrfs_key_ptr *)(node + BTRFS_HEADER_SIZE) + slot;
+}
+static inline struct btrfs_disk_key to_disk_key(const struct bm_key *key)
+{
+	return (struct btrfs_disk_key){
+	    .objectid = key->objectid, .type = key->type, .offset = key->offset};
+}
 /* Whether a block may be changed in place: should_cow_block() says no. */
 int bm_writer_is_ours(const struct bm_writer *writer, const struct bm_writer_tree *tree,
 		      const uint8_t *block);
@@ -82,6 +111,8 @@ void bm_space_destroy(struct bm_writer *writer);
 /*
  * btrfs_alloc_tree_block(): room for a block near `hint`, its header filled in, dirty, verified and
  * with a reference waiting (none for the trees of a log, owner -6). `first` is its first key.
+ * tree->bytes_used grows by a nodesize here and shrinks in bm_writer_free_block(), whether the
+ * reference was the last one or not: the tree does not have the block any more.
  */
 uint8_t *bm_writer_alloc_block(struct bm_writer *writer, struct bm_writer_tree *tree, int level,
 			       const struct bm_key *first, uint64_t hint, struct bm_fault *fault);
@@ -134,17 +165,31 @@ int bm_writer_cow(struct bm_writer *writer, struct bm_writer_tree *tree, struct 
 uint8_t *bm_writer_cow_child(struct bm_writer *writer, struct bm_writer_tree *tree, uint8_t *parent,
 			     uint32_t slot, struct bm_fault *fault);
 
+/* ---- writer_cow_refs.c */
+
+/*
+ * update_ref_for_cow(): `copy` is what `old` becomes in this tree, which gives the references of
+ * both to what they point at; *last_ref: nobody else has the old block.
+ */
+int bm_writer_update_refs_for_cow(struct bm_writer *writer, struct bm_writer_tree *tree,
+				  const uint8_t *old, uint8_t *copy, int *last_ref,
+				  struct bm_fault *fault);
+
 /* ---- writer_search.c */
 
 /*
  * btrfs_search_slot(ins_len, cow = 1): 0 found, 1 not found. ins_len > 0: room for that many bytes
  * (item headers included) is made in the leaf; < 0: nodes on the way are balanced. With `extend`
  * the item found is to grow (path->search_for_extension of the kernel). Every block of the path may
- * be written to; path->lowest_level is obeyed.
+ * be written to; path->lowest_level is obeyed. Where the key is not found, room may have been made
+ * in a leaf that is still empty, so an insertion has to follow.
  */
+enum { BM_SEARCH_INSERT, BM_SEARCH_EXTEND, BM_SEARCH_SPLIT };
 int bm_writer_search(struct bm_writer *writer, struct bm_writer_tree *tree,
 		     const struct bm_key *key, int ins_len, int extend, struct bm_path *path,
 		     struct bm_fault *fault);
+/* The key that everything in the leaf of the path is below; 0: there is none, it is the last. */
+int bm_path_upper_bound(const struct bm_path *path, struct bm_key *bound);
 /* btrfs_search_slot() for reading in a tree that is being changed; next leaf likewise. */
 int bm_writer_find(struct bm_writer *writer, const struct bm_writer_tree *tree,
 		   const struct bm_key *key, struct bm_path *path, struct bm_fault *fault);
@@ -175,8 +220,12 @@ int bm_node_split(struct bm_writer *writer, struct bm_writer_tree *tree, struct 
 		  int level, struct bm_fault *fault);
 int bm_node_balance(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
 		    int level, struct bm_fault *fault);
+/* insert_ptr(): a pointer to a block of this transaction, at a slot of path->node[level]. */
 int bm_node_insert_ptr(struct bm_writer *writer, struct bm_path *path, const struct bm_key *key,
 		       uint64_t bytenr, uint32_t slot, int level, struct bm_fault *fault);
+/* check_sibling_keys(): everything in `left` sorts before everything in `right`. */
+int bm_node_check_siblings(const struct bm_writer_tree *tree, const uint8_t *left,
+			   const uint8_t *right, struct bm_fault *fault);
 int bm_node_delete_ptr(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
 		       int level, uint32_t slot, struct bm_fault *fault);
 int bm_node_new_root(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
