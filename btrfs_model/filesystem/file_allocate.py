@@ -133,7 +133,7 @@ def _prealloc_file_range(
 ) -> int:
     """``__btrfs_prealloc_file_range()``; returns the hint for what comes next."""
     largest = _MAX_PREALLOC
-    fs.ensure_data(end - start + fs.dirty_bytes())
+    fs.ensure_data(end - start + fs.dirty_bytes.count)
     while start < end:
         wanted = min(end - start, largest)
         bytenr, length = fs.writer.reserve_data(wanted, fs.sectorsize, hint)

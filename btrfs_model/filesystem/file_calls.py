@@ -15,11 +15,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from btrfs_model.filesystem.checksums import DataChecksums
-from btrfs_model.filesystem.data import FileReader
 from btrfs_model.filesystem.elided import Elided
 from btrfs_model.filesystem.file_allocate import fallocate, punch_hole, zero_range
 from btrfs_model.filesystem.file_clone import clone_range
 from btrfs_model.filesystem.file_items import truncate_inode_items
+from btrfs_model.filesystem.file_pages import DirtyBytes
 from btrfs_model.filesystem.file_size import set_size
 from btrfs_model.filesystem.file_write import buffered_write, read_live
 from btrfs_model.filesystem.file_writeback import pages_of, writeback
@@ -50,6 +50,11 @@ class FileCalls:
     def dirty_files(self) -> dict[tuple[int, int], LiveInode]:
         """Files with data that wait for writeback, in the order in which they became dirty."""
         return {}
+
+    @cached_property
+    def dirty_bytes(self) -> DirtyBytes:
+        """How much waits for writeback."""
+        return DirtyBytes()
 
     @cached_property
     def csum_type(self) -> int:
@@ -91,8 +96,9 @@ class FileCalls:
     def read(self, path: Path, offset: int = 0, length: int | None = None) -> bytes:
         """Read a file as it is now, with what waits for writeback (pread(2))."""
         inode = self._regular(path)
-        size = pages_of(self, inode).i_size
-        return read_live(self, inode, offset, size if length is None else offset + length)
+        end = pages_of(self, inode).i_size if length is None else offset + length
+        sums = DataChecksums(self.image, self.writer.tree(int(ObjectId.CSUM_TREE)))
+        return read_live(self, inode, offset, end, sums)
 
     def truncate(self, path: Path, size: int) -> None:
         """Set the size of a file (truncate(2))."""
@@ -135,24 +141,15 @@ class FileCalls:
         OSError
             EINVAL for another kind.
 
-        Notes
-        -----
-        ``prop_compression_apply()`` (Linux 6.18).
         """
         if kind not in {"", "none", "zlib", "lzo", "zstd"}:
             raise _error(errno.EINVAL, path)
-        inode = self._inode(path)
-        flags = inode.item.flags & ~(InodeFlag.COMPRESS | InodeFlag.NOCOMPRESS)
-        inode.prop_compress = b"" if kind in {"", "none"} else kind.encode()
-        if kind:
-            flags |= InodeFlag.NOCOMPRESS if kind == "none" else InodeFlag.COMPRESS
-        inode.item.flags = flags
         host: Any = self
+        inode = self._inode(path)
         if kind:
-            host.setxattr(path, b"btrfs.compression", kind.encode())
-        else:
-            host.removexattr(path, b"btrfs.compression")
-        host.mark_inode_dirty(inode)
+            host.setxattr(path, "btrfs.compression", kind.encode())
+        elif inode.prop_compress or inode.item.flags & InodeFlag.NOCOMPRESS:
+            host.removexattr(path, "btrfs.compression")
 
     # --------------------------------------------------------------------------- writeback ----
 
@@ -169,23 +166,13 @@ class FileCalls:
             if root is None or waiting.root == root:
                 writeback(self, waiting)
 
-    def dirty_bytes(self) -> int:
-        """Bytes that wait for writeback."""
-        return sum(pages_of(self, inode).dirty_bytes for inode in self.dirty_files.values())
-
-    def forget_pages(self, inode: LiveInode) -> None:
-        """Drop what waits for writeback: the inode goes (``truncate_inode_pages_final()``)."""
-        self.dirty_files.pop((inode.root, inode.ino), None)
-        inode.data = None
-
-    def truncate_items(self, inode: LiveInode, new_size: int, min_type: int = 108) -> None:
-        """Drop file extents beyond a size, and all items of types above `min_type`."""
-        truncate_inode_items(self, inode, new_size, min_type)
-
-    def reader(self, inode: LiveInode) -> FileReader:
-        """Return a reader of the data on disk, with the checksums of the running transaction."""
-        sums = DataChecksums(self.image, self.writer.tree(int(ObjectId.CSUM_TREE)))
-        return FileReader(self.image, sums, inode.root, inode.ino)
+    def truncate_items(self, inode: LiveInode, new_size: int) -> None:
+        """Drop what a file has beyond a size, pages that wait for writeback included."""
+        pages = pages_of(self, inode)
+        pages.clean(-(-new_size // self.sectorsize) * self.sectorsize, 2**64)
+        if not pages.is_dirty:
+            self.dirty_files.pop((inode.root, inode.ino), None)
+        truncate_inode_items(self, inode, new_size)
 
     # ------------------------------------------------------------------------------- paths ----
 

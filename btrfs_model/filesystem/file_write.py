@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from btrfs_model.filesystem.data import FileExtent
+from btrfs_model.filesystem.checksums import DataChecksums
+from btrfs_model.filesystem.data import FileExtent, FileReader
 from btrfs_model.filesystem.elided import Elided
 from btrfs_model.filesystem.file_items import (
     Extent,
@@ -97,7 +98,7 @@ def buffered_write(fs: Fs, inode: LiveInode, offset: int, data: bytes | Elided) 
 def _dirty(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
     """Reserve room for what becomes dirty; the file joins those that wait, behind the others."""
     blocksize = fs.sectorsize
-    fs.ensure_data(align(end, blocksize) - start // blocksize * blocksize + fs.dirty_bytes())
+    fs.ensure_data(align(end, blocksize) - start // blocksize * blocksize + fs.dirty_bytes.count)
     fs.dirty_files.setdefault((inode.root, inode.ino), inode)
 
 
@@ -131,9 +132,9 @@ def truncate_block(
     if not within and not length % blocksize:
         return
     block = start - within
-    low, high = (
-        (block, start) if front else (start, start + length if length else block + blocksize)
-    )
+    low, high = start, (start + length if length else block + blocksize)
+    if front:
+        low, high = block, start
     _dirty(fs, inode, block, block + blocksize)
     pages_of(fs, inode).write(low, bytes(high - low), lambda at: _read_block(fs, inode, at))
 
@@ -179,7 +180,9 @@ def file_ranges(
 # ---------------------------------------------------------------------------------- read ------
 
 
-def read_live(fs: Fs, inode: LiveInode, start: int, end: int) -> bytes:
+def read_live(
+    fs: Fs, inode: LiveInode, start: int, end: int, checksums: DataChecksums | None = None
+) -> bytes:
     """Return bytes of a file as they are now: pages that wait, and data on disk below them.
 
     Parameters
@@ -190,6 +193,8 @@ def read_live(fs: Fs, inode: LiveInode, start: int, end: int) -> bytes:
         A regular file.
     start, end : int
         Byte range; the file may end before it.
+    checksums : DataChecksums, optional
+        By which data on disk are verified.
 
     Raises
     ------
@@ -201,7 +206,9 @@ def read_live(fs: Fs, inode: LiveInode, start: int, end: int) -> bytes:
     if end <= start:
         return b""
     extents = [_file_extent(extent) for extent in extents_between(fs, inode, start, end)]
-    data = bytearray(fs.reader(inode).read(extents, start, end, inode.item.flags))
+    sums = checksums or DataChecksums(fs.image, None)
+    reader = FileReader(fs.image, sums, inode.root, inode.ino)
+    data = bytearray(reader.read(extents, start, end, inode.item.flags))
     blocksize = fs.sectorsize
     for part in pages.ranges(start // blocksize * blocksize, align(end, blocksize)):
         low, high = max(part.start, start), min(part.end, end)

@@ -26,16 +26,7 @@ if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
     from btrfs_model.ondisk.keys import Key
 
-__all__ = [
-    "Entry",
-    "Path",
-    "as_bytes",
-    "find",
-    "find_entry",
-    "may_delete",
-    "may_write",
-    "read_link",
-]
+__all__ = ["Entry", "Path", "as_bytes", "find", "find_entry", "may_delete", "may_write", "read_link"]
 
 Path = str | bytes
 """A path, from the top of the filesystem."""

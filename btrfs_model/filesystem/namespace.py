@@ -48,12 +48,12 @@ __all__ = [
     "create_symlink",
     "insert_new_inode",
     "link_inode",
-    "rmdir",
     "touch",
     "unlink",
     "unlink_inode",
     "unlink_name",
     "unlink_subvolume_name",
+    "rmdir",
 ]
 
 _INHERITED: Final = InodeFlag.NOCOMPRESS | InodeFlag.COMPRESS | InodeFlag.NODATACOW
