@@ -12,28 +12,30 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from btrfs_model.btree.tree import Tree
 from btrfs_model.errors import CorruptImageError, Fault, UnsupportedError
 from btrfs_model.filesystem.roots import is_subvolume_id
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.chunks import Chunk
 from btrfs_model.ondisk.keys import ItemType, ObjectId
-from btrfs_model.ondisk.structs import BLOCK_GROUP_ITEM, QGROUP_STATUS_ITEM, PayloadError
+from btrfs_model.ondisk.structs import (
+    BLOCK_GROUP_ITEM,
+    QGROUP_STATUS_ITEM,
+    BlockGroupItem,
+    PayloadError,
+)
 from btrfs_model.ondisk.superblock import SUPER_OFFSETS, SuperBlock
 
 if TYPE_CHECKING:
     from btrfs_model.btree.writer import TreeWriter
     from btrfs_model.filesystem.filesystem import Filesystem
 
-__all__ = ["add_groups", "add_trees", "check_writable", "super_ranges", "writer_features"]
+__all__ = ["add_groups", "add_trees", "check_writable", "group_tree", "super_ranges",
+           "writer_features"]  # fmt: skip
 
 _STRIPE_LEN = 1 << 16
-_MAX = 2**64 - 1
 _SEEDING = 1 << 32
 _ERROR = 1 << 2
 _QUOTA_ON = 1
-_COMPAT_RO = {"FREE_SPACE_TREE", "FREE_SPACE_TREE_VALID", "VERITY", "BLOCK_GROUP_TREE"}
-_REFUSED_INCOMPAT = {"SIMPLE_QUOTA": "simple quotas"}
 
 
 def check_writable(fs: Filesystem) -> None:
@@ -102,56 +104,50 @@ def add_groups(fs: Filesystem, writer: TreeWriter) -> None:
         For a block group without its chunk, or one whose item says another use than its extents.
     """
     groups = list(_block_groups(fs))
-    for start, length, flags, _ in groups:
-        writer.add_group(start, length, flags)
+    for start, length, item in groups:
+        writer.add_group(start, length, item.flags)
     columns = fs.tree(ObjectId.EXTENT_TREE).scan()
     extents = np.isin(columns["type"], [ItemType.EXTENT_ITEM, ItemType.METADATA_ITEM])
     starts = columns["objectid"][extents]
-    is_item = columns["type"][extents] == ItemType.EXTENT_ITEM
-    lengths = np.where(is_item, columns["offset"][extents], fs.image.nodesize)
+    sized = columns["type"][extents] == ItemType.EXTENT_ITEM
+    lengths = np.where(sized, columns["offset"][extents], fs.image.nodesize)
     writer.occupy(zip(starts.tolist(), lengths.tolist(), strict=True))
     for chunk in fs.image.chunks:
         writer.occupy(super_ranges(chunk), used=False)
     used = {group.start: group.used for group in writer.groups()}
-    for start, _, _, says in groups:
-        if used[start] != says:
-            raise CorruptImageError(
-                fs.path,
-                Fault(lib.BM_BAD_VALUE, ObjectId.EXTENT_TREE, found=says, wanted=used[start]),
-            )
-
-
-def _block_groups(fs: Filesystem) -> Iterator[tuple[int, int, int, int]]:
-    """Block group items: start, length, flags, bytes used."""
-    chunks = {(chunk.logical, chunk.length, chunk.type) for chunk in fs.image.chunks}
-    for key, payload, block, slot in _group_items(group_tree(fs)):
-        try:
-            item = BLOCK_GROUP_ITEM.unpack(payload)
-        except PayloadError as error:
-            raise error.at(fs.path, tree=ObjectId.EXTENT_TREE, block=block, slot=slot) from None
-        if (key.objectid, key.offset, item.flags) not in chunks:
-            fault = Fault(lib.BM_BAD_VALUE, ObjectId.EXTENT_TREE, block, slot, found=key.objectid)
+    for start, _, item in groups:
+        if used[start] != item.used:
+            fault = Fault(
+                lib.BM_BAD_VALUE, group_tree(fs.image.superblock), found=item.used,
+                wanted=used[start],
+            )  # fmt: skip
             raise CorruptImageError(fs.path, fault)
-        yield key.objectid, key.offset, item.flags, item.used
 
 
-def group_tree(fs: Filesystem) -> Tree:
-    """Return the tree that has the block group items."""
-    own = fs.image.superblock.has_compat_ro("BLOCK_GROUP_TREE")
-    return fs.tree(ObjectId.BLOCK_GROUP_TREE if own else ObjectId.EXTENT_TREE)
+def group_tree(sb: SuperBlock) -> int:
+    """Return the id of the tree that has the block group items."""
+    own = sb.has_compat_ro("BLOCK_GROUP_TREE")
+    return int(ObjectId.BLOCK_GROUP_TREE if own else ObjectId.EXTENT_TREE)
 
 
-def _group_items(tree: Tree) -> Iterator[tuple]:  # type: ignore[type-arg]
-    """Block group items, by searches: in an extent tree other items lie between them."""
-    at = 0
-    while (item := tree.first((at, 0, 0))) is not None:
-        key = (item.key.objectid, ItemType.BLOCK_GROUP_ITEM, 0)
-        found = tree.first(key)
-        if found is not None and found.key[:2] == key[:2]:
-            yield tuple(found)
-            at = found.key.objectid + found.key.offset
-        else:
-            at = item.key.objectid + 1
+def _block_groups(fs: Filesystem) -> Iterator[tuple[int, int, BlockGroupItem]]:
+    """Start, length and item of each block group."""
+    chunks = {(chunk.logical, chunk.length, chunk.type) for chunk in fs.image.chunks}
+    tree = group_tree(fs.image.superblock)
+    columns = fs.tree(tree).scan()
+    for row in np.flatnonzero(columns["type"] == ItemType.BLOCK_GROUP_ITEM):
+        start, length = int(columns["objectid"][row]), int(columns["offset"][row])
+        at, size = int(columns["position"][row]), int(columns["size"][row])
+        block, slot = int(columns["block"][row]), int(columns["slot"][row])
+        try:
+            item = BLOCK_GROUP_ITEM.unpack(fs.image.view[at : at + size])
+        except PayloadError as error:
+            raise error.at(fs.path, tree=tree, block=block, slot=slot) from None
+        if (start, length, item.flags) not in chunks:
+            raise CorruptImageError(
+                fs.path, Fault(lib.BM_BAD_VALUE, tree, block, slot, found=start)
+            )
+        yield start, length, item
 
 
 def super_ranges(chunk: Chunk) -> list[tuple[int, int]]:
