@@ -91,7 +91,12 @@ def _is_valid(entries: list[AclEntry]) -> bool:
     needs_mask = _USER in tags or _GROUP in tags
     masks = tags.count(_MASK)
     known = all(entry.id != _NO_ID for entry in entries if entry.tag in (_USER, _GROUP))
-    return places == sorted(places) and once and known and (masks == 1 or masks == 0 and not needs_mask)
+    return (
+        places == sorted(places)
+        and once
+        and known
+        and (masks == 1 or (masks == 0 and not needs_mask))
+    )
 
 
 def _pack(entries: list[AclEntry]) -> bytes:
@@ -106,9 +111,7 @@ def _as_mode(entries: list[AclEntry]) -> tuple[int, bool]:
     return perms[_USER_OBJ] << 6 | group << 3 | perms[_OTHER], whole
 
 
-def set_acl(
-    fs: WritableFilesystem, inode: LiveInode, name: bytes, entries: list[AclEntry]
-) -> None:
+def set_acl(fs: WritableFilesystem, inode: LiveInode, name: bytes, entries: list[AclEntry]) -> None:
     """Set or remove (no entries) an ACL and the mode that it implies (``btrfs_set_acl()``)."""
     item = inode.item
     if name == ACCESS and entries:
@@ -131,7 +134,11 @@ def change_mode(fs: WritableFilesystem, inode: LiveInode) -> None:
     mode = inode.item.mode
     entries = parse(value, ACCESS)
     has_mask = any(entry.tag == _MASK for entry in entries)
-    new = {_USER_OBJ: mode >> 6 & 7, _OTHER: mode & 7, _MASK if has_mask else _GROUP_OBJ: mode >> 3 & 7}
+    new = {
+        _USER_OBJ: mode >> 6 & 7,
+        _OTHER: mode & 7,
+        _MASK if has_mask else _GROUP_OBJ: mode >> 3 & 7,
+    }
     set_acl(fs, inode, ACCESS, [entry._replace(perm=new.get(entry.tag, entry.perm))
                                 for entry in entries])  # fmt: skip
 

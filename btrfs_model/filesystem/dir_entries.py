@@ -80,9 +80,7 @@ def _pack_again(entry: DirItem) -> bytes:
     return pack_dir_item(entry.location, entry.transid, entry.type, entry.name, entry.data)
 
 
-def lookup_dir_item(
-    fs: WritableFilesystem, root: int, key: RawKey, name: bytes
-) -> DirItem | None:
+def lookup_dir_item(fs: WritableFilesystem, root: int, key: RawKey, name: bytes) -> DirItem | None:
     """Find an entry (or attribute) in the item that its hash leads to."""
     payload = fs.writer.get(root, key)
     if payload is None:

@@ -29,12 +29,12 @@ def orphan_key(objectid: int) -> RawKey:
 
 
 def orphan_add(fs: WritableFilesystem, inode: LiveInode) -> None:
-    """``btrfs_orphan_add()``"""
+    """``btrfs_orphan_add()``."""
     fs.writer.insert(inode.root, orphan_key(inode.ino), b"")
 
 
 def orphan_delete(fs: WritableFilesystem, inode: LiveInode) -> None:
-    """``btrfs_orphan_del()``"""
+    """``btrfs_orphan_del()``."""
     fs.writer.delete(inode.root, orphan_key(inode.ino))
 
 

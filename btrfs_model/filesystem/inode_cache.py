@@ -97,11 +97,11 @@ class InodeCache:
         return inode
 
     def forget(self, inode: LiveInode) -> None:
-        """An inode that was evicted."""
+        """Drop an inode that was evicted."""
         self.subvolume(inode.root).inodes.pop(inode.ino, None)
 
     def forget_subvolume(self, root: int) -> None:
-        """A subvolume that is gone."""
+        """Drop a subvolume that is gone."""
         self._subvolumes.pop(root, None)
 
     def forget_all(self) -> None:
@@ -109,7 +109,7 @@ class InodeCache:
         self._subvolumes.clear()
 
     def _read(self, root: int, ino: int) -> LiveInode:
-        """``btrfs_read_locked_inode()``"""
+        """``btrfs_read_locked_inode()``."""
         node = self._fs.delayed.node(root, ino)
         key = (ino, ItemType.INODE_ITEM, 0)
         payload = self._fs.writer.get(root, key)

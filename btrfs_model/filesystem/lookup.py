@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
     from btrfs_model.ondisk.keys import Key
 
-__all__ = ["Entry", "Path", "as_bytes", "find", "find_entry", "may_delete", "may_write", "read_link"]
+__all__ = ["Entry", "Path", "ancestors", "as_bytes", "find", "find_entry", "is_read_only",
+           "lookup", "may_delete", "may_write", "read_link"]  # fmt: skip
 
 Path = str | bytes
 """A path, from the top of the filesystem."""
@@ -254,3 +255,22 @@ def may_delete(
         raise fail(errno.ENOTDIR, entry.path)
     if not as_directory and victim.is_dir:
         raise fail(errno.EISDIR, entry.path)
+
+
+def ancestors(fs: WritableFilesystem, directory: LiveInode) -> list[LiveInode]:
+    """Return a directory and those above it, up to the top of the filesystem."""
+    found = [directory]
+    while (directory.root, directory.ino) != (ObjectId.FS_TREE, ROOT_DIR):
+        if directory.ino == ROOT_DIR:
+            kind, tree = ItemType.ROOT_BACKREF, int(ObjectId.ROOT_TREE)
+            item = fs.writer.tree(tree).first((directory.root, kind, 0))
+            if item is None or item.key[:2] != (directory.root, kind):
+                break
+            directory = fs.inode(item.key.offset, root_ref(item.data).dirid)
+        else:
+            item = fs.writer.tree(directory.root).first((directory.ino, ItemType.INODE_REF, 0))
+            if item is None or item.key[:2] != (directory.ino, ItemType.INODE_REF):
+                break
+            directory = fs.inode(directory.root, item.key.offset)
+        found.append(directory)
+    return found

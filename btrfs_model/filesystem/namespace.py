@@ -48,12 +48,12 @@ __all__ = [
     "create_symlink",
     "insert_new_inode",
     "link_inode",
+    "rmdir",
     "touch",
     "unlink",
     "unlink_inode",
     "unlink_name",
     "unlink_subvolume_name",
-    "rmdir",
 ]
 
 _INHERITED: Final = InodeFlag.NOCOMPRESS | InodeFlag.COMPRESS | InodeFlag.NODATACOW
@@ -120,7 +120,7 @@ def _new_item(
 
 
 def _inherit_flags(inode: LiveInode, directory: LiveInode) -> None:
-    """``btrfs_inherit_iflags()``"""
+    """``btrfs_inherit_iflags()``."""
     flags = directory.item.flags & _INHERITED
     if flags & InodeFlag.NOCOMPRESS:
         flags &= ~InodeFlag.COMPRESS

@@ -31,7 +31,7 @@ _UUID_TREE: Final = int(ObjectId.UUID_TREE)
 def add_root_ref(
     fs: WritableFilesystem, child: int, parent: int, dirid: int, index: int, name: bytes
 ) -> None:
-    """``btrfs_add_root_ref()``"""
+    """``btrfs_add_root_ref()``."""
     payload = ROOT_REF.struct.pack(dirid, index, len(name)) + name
     fs.writer.insert(_ROOT_TREE, (child, ItemType.ROOT_BACKREF, parent), payload)
     fs.writer.insert(_ROOT_TREE, (parent, ItemType.ROOT_REF, child), payload)

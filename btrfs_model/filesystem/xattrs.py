@@ -98,9 +98,7 @@ def _max_size(fs: WritableFilesystem) -> int:
     return fs.nodesize - HEADER.size - ITEM.size - DIR_ITEM.size
 
 
-def _replace(
-    fs: WritableFilesystem, root: int, key: RawKey, entry: DirItem, value: bytes
-) -> None:
+def _replace(fs: WritableFilesystem, root: int, key: RawKey, entry: DirItem, value: bytes) -> None:
     """Give an attribute another value in its item; the transaction that made it stays."""
     payload = pack_dir_item(entry.location, entry.transid, _XATTR, entry.name, value)
     there = fs.writer.get(root, key)
@@ -126,11 +124,7 @@ def _leaf_free(fs: WritableFilesystem, root: int, key: RawKey) -> int:
     tree = fs.writer.tree(root)
     item = tree.get(key)
     assert item is not None
-    used = sum(
-        ITEM.size + len(other.data)
-        for other in tree.items()
-        if other.block == item.block
-    )
+    used = sum(ITEM.size + len(other.data) for other in tree.items() if other.block == item.block)
     return fs.nodesize - HEADER.size - used
 
 
@@ -174,7 +168,7 @@ def set_property(
 
 
 def _apply_compression(inode: LiveInode, value: bytes) -> None:
-    """``prop_compression_apply()``"""
+    """``prop_compression_apply()``."""
     flags = inode.item.flags & ~(InodeFlag.COMPRESS | InodeFlag.NOCOMPRESS)
     if value in _NO_COMPRESSION:
         flags |= InodeFlag.NOCOMPRESS
@@ -184,9 +178,7 @@ def _apply_compression(inode: LiveInode, value: bytes) -> None:
     inode.prop_compress = value
 
 
-def inherit_properties(
-    fs: WritableFilesystem, inode: LiveInode, directory: LiveInode
-) -> None:
+def inherit_properties(fs: WritableFilesystem, inode: LiveInode, directory: LiveInode) -> None:
     """Hand the property of a directory down to a new inode (``btrfs_inode_inherit_props()``)."""
     value = directory.prop_compress
     if not value or not (inode.is_dir or stat.S_ISREG(inode.item.mode)):
