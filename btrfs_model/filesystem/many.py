@@ -91,18 +91,18 @@ def create_files(
 
 
 def _check_names(fs: WritableFilesystem, parent: LiveInode, names: list[bytes]) -> None:
-    seen = set(names)
-    if len(seen) < len(names):
-        twice = next(name for at, name in enumerate(names) if name in names[:at])
-        raise fail(errno.EEXIST, twice)
+    seen: set[bytes] = set()
     for name in names:
+        if name in seen:
+            raise fail(errno.EEXIST, name)
+        seen.add(name)
         if not name or name in (b".", b"..") or b"/" in name or b"\0" in name:
             raise fail(errno.EINVAL, name)
         if len(name) > NAME_LEN:
             raise fail(errno.ENAMETOOLONG, name)
     if parent.item.size:
         for name in names:
-            if lookup(fs, parent, name) is not None:
+            if lookup(fs, parent, name, name) is not None:
                 raise fail(errno.EEXIST, name)
 
 
@@ -204,16 +204,16 @@ def _entries(
     return np.concatenate([_bytes_of(head), names.text], axis=1)
 
 
-def _changes(
-    parent: LiveInode, names: _Names, inos: npt.NDArray[np.uint64]
-) -> npt.NDArray[Any]:
-    """What each file inserts: inode item and name side by side, then the entry."""
+def _changes(parent: LiveInode, names: _Names, inos: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
+    """Return what each file inserts: inode item and name side by side, then the entry."""
     rows = np.zeros((len(inos), 3), CHANGE)
     rows["objectid"][:, 0] = rows["objectid"][:, 1] = inos
     rows["objectid"][:, 2] = parent.ino
     rows["type"] = (int(ItemType.INODE_ITEM), int(ItemType.INODE_REF), int(ItemType.DIR_ITEM))
     rows["offset"][:, 1] = parent.ino
-    rows["offset"][:, 2] = name_hashes(names.text[_used(names, 0, names.text.shape[1])], names.sizes)
+    rows["offset"][:, 2] = name_hashes(
+        names.text[_used(names, 0, names.text.shape[1])], names.sizes
+    )
     rows["kind"] = (lib.BM_WRITER_INSERT, lib.BM_WRITER_INSERT, lib.BM_WRITER_INSERT_ENTRY)
     rows["more"][:, 0] = 1
     return rows.ravel()
