@@ -143,6 +143,12 @@ int bm_refs_data(struct bm_writer *writer, enum bm_ref_action action, const stru
 int bm_refs_set_flags(struct bm_writer *writer, uint64_t bytenr, uint64_t flags, int level,
 		      struct bm_fault *fault);
 
+/*
+ * check_ref_cleanup(): forget a new block of which no reference is left. 1: it was forgotten, and
+ * nobody knows of it any more; 0: what waits will be run.
+ */
+int bm_refs_forget(struct bm_writer *writer, uint64_t bytenr);
+
 /* ---- writer_free_space.c: nothing is done without the feature */
 
 int bm_free_space_add(struct bm_writer *writer, uint64_t start, uint64_t size,
@@ -174,6 +180,14 @@ uint8_t *bm_writer_cow_child(struct bm_writer *writer, struct bm_writer_tree *tr
 int bm_writer_update_refs_for_cow(struct bm_writer *writer, struct bm_writer_tree *tree,
 				  const uint8_t *old, uint8_t *copy, int *last_ref,
 				  struct bm_fault *fault);
+
+/*
+ * __btrfs_mod_ref(): what a block points at gets a reference or loses one, by the block itself
+ * (full_backref) or by its owner. Leaves of trees that cannot be shared point at nothing.
+ */
+int bm_writer_mod_refs(struct bm_writer *writer, const struct bm_writer_tree *tree,
+		       const uint8_t *block, int full_backref, enum bm_ref_action action,
+		       struct bm_fault *fault);
 
 /* ---- writer_search.c */
 
