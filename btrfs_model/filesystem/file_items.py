@@ -11,9 +11,10 @@ import errno
 import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from btrfs_model.btree.tree import RawKey
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.items import InlineExtent, file_extent
-from btrfs_model.ondisk.keys import ItemType, RawKey
+from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import FILE_EXTENT_HEAD, FILE_EXTENT_ITEM, RawFileExtent
 
 if TYPE_CHECKING:
