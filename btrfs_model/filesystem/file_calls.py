@@ -45,6 +45,11 @@ class FileCalls:
     image: Any
     writer: Any
     sectorsize: int
+    compress: str | None
+    max_inline: int
+
+    compress_force: bool = False
+    """Mount option ``compress-force``: of what `compress` says, also what looks incompressible."""
 
     @cached_property
     def dirty_files(self) -> dict[tuple[int, int], LiveInode]:
@@ -55,6 +60,11 @@ class FileCalls:
     def dirty_bytes(self) -> DirtyBytes:
         """How much waits for writeback."""
         return DirtyBytes()
+
+    @cached_property
+    def no_holes(self) -> bool:
+        """Whether holes have no items."""
+        return bool(self.image.superblock.has_incompat("NO_HOLES"))
 
     @cached_property
     def csum_type(self) -> int:

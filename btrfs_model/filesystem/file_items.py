@@ -11,9 +11,10 @@ import errno
 import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from btrfs_model.btree.tree import RawKey
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.items import InlineExtent, file_extent
-from btrfs_model.ondisk.keys import ItemType, RawKey
+from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import FILE_EXTENT_HEAD, FILE_EXTENT_ITEM, RawFileExtent
 
 if TYPE_CHECKING:
@@ -160,7 +161,9 @@ def find_extent(fs: Fs, inode: LiveInode, start: int) -> Extent | None:
 def data_ref(inode: LiveInode, extent: Extent) -> tuple[int, int, int, int, int, int]:
     """Return the reference of a file extent, as the writer takes it."""
     item = extent.regular
-    return (item.disk_bytenr, item.disk_num_bytes, 0, inode.root, inode.ino, extent.origin)
+    # the origin of a cloned part may lie before the file: the kernel lets the offset wrap
+    origin = extent.origin % 2**64
+    return (item.disk_bytenr, item.disk_num_bytes, 0, inode.root, inode.ino, origin)
 
 
 # ---------------------------------------------------------------------------------- drop ------

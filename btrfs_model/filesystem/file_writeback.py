@@ -26,8 +26,10 @@ from btrfs_model.filesystem.compress_heuristic import may_compress
 from btrfs_model.filesystem.elided import punch
 from btrfs_model.filesystem.file_items import (
     REGULAR,
+    Extent,
     Fs,
     align,
+    extent_key,
     extents_between,
     insert_inline,
     insert_regular,
@@ -37,6 +39,7 @@ from btrfs_model.filesystem.file_items import (
 from btrfs_model.filesystem.file_pages import FilePages
 from btrfs_model.filesystem.file_prealloc import can_nocow, mark_extent_written
 from btrfs_model.filesystem.live_inode import InodeFlag
+from btrfs_model.ondisk.items import file_extent
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem.live_inode import LiveInode
@@ -122,7 +125,7 @@ def _cow_file_range(fs: Fs, inode: LiveInode, start: int, end: int, *, inline: b
     if inline and _try_inline(fs, inode, start, end, None, 0):
         return
     while start < end:
-        hint = _allocation_hint(fs, inode, start, end)
+        hint = _allocation_hint(fs, inode, start)
         bytenr, length = fs.writer.reserve_data(end - start, fs.sectorsize, hint)
         store(fs, inode, bytenr, start, start + length)
         payload = pack_regular(fs.transid, REGULAR, bytenr, length, length)
@@ -151,13 +154,31 @@ def _try_inline(
     return True
 
 
-def _allocation_hint(fs: Fs, inode: LiveInode, start: int, end: int) -> int:
-    """Next to what is there, or to the file's first data (``get_extent_allocation_hint()``)."""
-    for low, high in ((start, end), (0, _MAX)):
-        for extent in extents_between(fs, inode, low, high)[:1]:
-            if extent.disk_bytenr:
-                return extent.disk_bytenr
-    return 0
+def _allocation_hint(fs: Fs, inode: LiveInode, start: int) -> int:
+    """Where the next extent lies, or the one before (``btrfs_get_extent_allocation_hint()``).
+
+    The kernel asks the extent maps that it has in memory; the model has all of them.
+    """
+    near = _neighbour(fs, inode, start)
+    if near is None:
+        return 0
+    if not near.disk_bytenr:
+        near = _neighbour(fs, inode, 0)
+    return near.disk_bytenr if near is not None else 0
+
+
+def _neighbour(fs: Fs, inode: LiveInode, start: int) -> Extent | None:
+    tree = fs.writer.tree(inode.root)
+    before = tree.last(extent_key(inode, start))
+    last = None
+    if before is not None and before.key[:2] == extent_key(inode, 0)[:2]:
+        last = Extent(before.key.offset, file_extent(before.data))
+        if last.end > start:
+            return last
+    behind = tree.first(extent_key(inode, start + 1))
+    if behind is not None and behind.key[:2] == extent_key(inode, 0)[:2]:
+        return Extent(behind.key.offset, file_extent(behind.data))
+    return last
 
 
 # ---------------------------------------------------------------------------- compressed ------
@@ -236,7 +257,7 @@ def _write_compressed(
 ) -> None:
     """``submit_one_async_extent()``: the extent is allocated in one piece."""
     on_disk = align(size, fs.sectorsize)
-    hint = _allocation_hint(fs, inode, start, end)
+    hint = _allocation_hint(fs, inode, start)
     bytenr, _ = fs.writer.reserve_data(on_disk, on_disk, hint)
     payload = pack_regular(fs.transid, REGULAR, bytenr, on_disk, end - start, compression=kind)
     if data is None:
