@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from btrfs_model.filesystem.checksums import DataChecksums
 from btrfs_model.filesystem.elided import Elided
 from btrfs_model.filesystem.file_allocate import fallocate, punch_hole, zero_range
-from btrfs_model.filesystem.file_clone import clone_range
+from btrfs_model.filesystem.file_clone import clone_range, dedupe_range
 from btrfs_model.filesystem.file_items import truncate_inode_items
 from btrfs_model.filesystem.file_pages import DirtyBytes
 from btrfs_model.filesystem.file_size import set_size
@@ -135,6 +135,19 @@ class FileCalls:
         """Share a range of a file with another (FICLONERANGE); length 0: to the end."""
         from_inode, to_inode = (self._inode(path) for path in (source, target))
         clone_range(self, from_inode, to_inode, source_offset, target_offset, length)
+
+    def dedupe_range(
+        self, source: Path, target: Path, source_offset: int, target_offset: int, length: int
+    ) -> bool:
+        """Share a range with another file where both hold the same (FIDEDUPERANGE).
+
+        Returns
+        -------
+        bool
+            Whether they do; nothing changes where they differ.
+        """
+        from_inode, to_inode = (self._inode(path) for path in (source, target))
+        return dedupe_range(self, from_inode, to_inode, source_offset, target_offset, length)
 
     def set_compression(self, path: Path, kind: str) -> None:
         """Set the property ``btrfs.compression``.

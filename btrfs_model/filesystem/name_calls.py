@@ -19,6 +19,7 @@ from btrfs_model.filesystem.delayed import DelayedItems
 from btrfs_model.filesystem.dir_entries import fail
 from btrfs_model.filesystem.eviction import iput, orphan_cleanup
 from btrfs_model.filesystem.inode_cache import InodeCache
+from btrfs_model.filesystem.listing import to_fs_flags
 from btrfs_model.filesystem.live_inode import (
     EMPTY_SUBVOL_DIR,
     ROOT_DIR,
@@ -318,6 +319,20 @@ class NamespaceCalls:
         inode = find(self._fs, path, follow=follow)
         attributes.utimes(self._fs, inode, atime_ns, mtime_ns, path)
         self.delayed.balance()
+
+    def set_flags(self, path: Path, flags: int, clear: int = 0) -> None:
+        """Set and clear flags of an inode, as ``chattr`` does.
+
+        Parameters
+        ----------
+        path : str or bytes
+            Of a file or directory.
+        flags, clear : int
+            ``FS_*_FL`` to set and to clear; the others stay.
+        """
+        inode = find(self._fs, path)
+        now = to_fs_flags(inode.item.flags)
+        attributes.set_flags(self._fs, inode, (now | flags) & ~clear, path)
 
     def setxattr(
         self, path: Path, name: Path, value: bytes, flags: int = 0, *, follow: bool = True

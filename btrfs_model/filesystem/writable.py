@@ -28,6 +28,7 @@ from btrfs_model.filesystem.filesystem import Filesystem
 from btrfs_model.filesystem.live_root import LiveRoot
 from btrfs_model.filesystem.mkfs import Identity, format_device
 from btrfs_model.filesystem.mkfs_layout import Format
+from btrfs_model.filesystem.mount_options import MountOptions
 from btrfs_model.filesystem.name_calls import NamespaceCalls
 from btrfs_model.filesystem.roots import Root
 from btrfs_model.filesystem.subvolume_calls import SubvolumeCalls
@@ -330,6 +331,47 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         """Write back what waits, then commit."""
         self.flush_delalloc()
         self.commit()
+
+    def remount(self, options: str | None = None) -> None:
+        """Unmount and mount: everything is committed, and no inode stays in memory.
+
+        Parameters
+        ----------
+        options : str, optional
+            As for :meth:`set_mount_options`; without them they stay as they are.
+
+        Raises
+        ------
+        ValueError
+            For an option that there is not.
+        """
+        mount = None if options is None else MountOptions.parse(options)
+        self.sync()
+        self.inodes.forget_all()
+        if mount is not None:
+            self._mount(mount)
+
+    def set_mount_options(self, options: str) -> None:
+        """Mount with the options of mount(8), as far as they change what is written.
+
+        Parameters
+        ----------
+        options : str
+            ``compress``, ``compress-force``, ``max_inline``, ``ssd``; others that only name what is
+            so anyway are ignored.
+
+        Raises
+        ------
+        ValueError
+            For an option that there is not, or that the model does not have.
+        """
+        self._mount(MountOptions.parse(options))
+
+    def _mount(self, options: MountOptions) -> None:
+        self.compress = options.compress
+        self.compress_force = options.compress_force
+        self.max_inline = options.max_inline
+        self.add_incompat(_INCOMPAT.get(options.compress or "", 0))
 
     def reread(self) -> None:
         """Forget what was read of an earlier commit."""

@@ -8,9 +8,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from btrfs_model.filesystem.mkfs_options import MkfsOptions
+from btrfs_model.filesystem.mount_options import parse_mkfs_options
 from btrfs_model.filesystem.writable import WritableFilesystem
-from btrfs_model.receive import receive
 from btrfs_model.scenario.load import Scenario
 from btrfs_model.scenario.operations import ScenarioError, Step, data_of
 from btrfs_model.send import send
@@ -113,16 +112,23 @@ class _Runner:
         if self.made is not None:
             raise OSError(errno.EBUSY, "there is a filesystem already")
         try:
-            parsed = MkfsOptions.parse(options)
+            self.made = WritableFilesystem.mkfs(
+                self.size, seed=self.seed, **parse_mkfs_options(options)
+            )
         except ValueError as error:
             raise OSError(errno.EINVAL, str(error)) from None
-        self.made = WritableFilesystem.create(self.size, parsed, seed=self.seed)
 
     def do_mount(self, options: str) -> None:
-        self.fs().set_mount_options(options)
+        try:
+            self.fs().set_mount_options(options)
+        except ValueError as error:
+            raise OSError(errno.EINVAL, str(error)) from None
 
     def do_remount(self, options: str | None) -> None:
-        self.fs().remount(options)
+        try:
+            self.fs().remount(options)
+        except ValueError as error:
+            raise OSError(errno.EINVAL, str(error)) from None
 
     # ---------------------------------------------------------------------------------- names --
 
@@ -217,17 +223,17 @@ class _Runner:
         self.fs().chmod(path, mode)
 
     def do_chown(self, path: bytes, uid: int, gid: int) -> None:
-        self.fs().chown(path, uid, gid)
+        self.fs().chown(path, uid, gid, follow=False)
 
     def do_utimes(self, path: bytes, atime: int, mtime: int) -> None:
-        self.fs().utimes(path, atime, mtime)
+        self.fs().utimes(path, atime, mtime, follow=False)
 
     def do_setxattr(self, path: bytes, name: str, value: str) -> None:
         data = bytes.fromhex(value) if self.scenario.hex_values else value.encode()
-        self.fs().setxattr(path, name, data)
+        self.fs().setxattr(path, name, data, follow=False)
 
     def do_removexattr(self, path: bytes, name: str) -> None:
-        self.fs().removexattr(path, name)
+        self.fs().removexattr(path, name, follow=False)
 
     def do_chattr(self, path: bytes, set: int, clear: int) -> None:  # noqa: A002
         self.fs().set_flags(path, set, clear)
@@ -250,6 +256,8 @@ class _Runner:
         sources = [parent] if parent is not None else []
         sent = send(fs, snapshot, parent, sources)
         assert sent.data is not None
+        from btrfs_model.receive import receive
+
         receive(fs, sent.data, _RECEIVED)
 
 
