@@ -16,7 +16,7 @@ from btrfs_model.filesystem.xattrs import get_xattr, set_xattr
 if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
 
-__all__ = ["chmod", "chown", "kill_privileges", "set_flags", "utimes"]
+__all__ = ["chmod", "chown", "drop_capabilities", "kill_privileges", "set_flags", "utimes"]
 
 _CAPABILITY = b"security.capability"
 _PERMISSIONS = 0o7777
@@ -76,13 +76,21 @@ def kill_privileges(fs: WritableFilesystem, inode: LiveInode) -> int | None:
     (``ATTR_KILL_PRIV``, ``ATTR_KILL_SUID``, ``setattr_should_drop_sgid()`` for a privileged user;
     changes of owners and of data do it.)
     """
-    if get_xattr(fs, inode, _CAPABILITY) is not None:
-        set_xattr(fs, inode, _CAPABILITY, None)
+    drop_capabilities(fs, inode)
     mode = inode.item.mode
     kept = mode & ~stat.S_ISUID
     if mode & stat.S_ISGID and mode & stat.S_IXGRP:
         kept &= ~stat.S_ISGID
     return None if kept == mode else kept
+
+
+def drop_capabilities(fs: WritableFilesystem, inode: LiveInode) -> None:
+    """Remove the capabilities of a program, as every change of its data does.
+
+    (``file_remove_privs()`` for a privileged user, who keeps the set-id bits.)
+    """
+    if get_xattr(fs, inode, _CAPABILITY) is not None:
+        set_xattr(fs, inode, _CAPABILITY, None)
 
 
 def utimes(fs: WritableFilesystem, inode: LiveInode, atime: int, mtime: int, path: Path) -> None:

@@ -134,16 +134,16 @@ class _Runner:
 
     def do_mkdir(self, path: bytes, mode: int | None) -> None:
         fs = self.fs()
-        fs.mkdir(path, 0o755)
+        fs.mkdir(path)
         if mode is not None:
             # as the recorded programs do, whatever the umask
             fs.chmod(path, mode)
 
     def do_create(self, path: bytes, mode: int) -> None:
-        self.fs().create(path, mode & ~0o022)
+        self.fs().create(path, mode)
 
     def do_mknod(self, path: bytes, mode: int, major: int, minor: int) -> None:
-        self.fs().mknod(path, mode & ~0o022, os.makedev(major, minor))
+        self.fs().mknod(path, mode, os.makedev(major, minor))
 
     def do_symlink(self, target: bytes, path: bytes) -> None:
         self.fs().symlink(target, path)
