@@ -32,7 +32,7 @@ from btrfs_model.ondisk.structs import DIR_ITEM, HEADER, ITEM
 if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
 
-__all__ = ["get_xattr", "inherit_properties", "put_xattr", "set_property", "set_xattr"]
+__all__ = ["compression_of", "get_xattr", "inherit_properties", "put_xattr", "set_property", "set_xattr"]
 
 _XATTR: Final = int(lib.BTRFS_FT_XATTR)
 _NOWHERE: Final = (0, 0, 0)
@@ -99,8 +99,8 @@ def _max_size(fs: WritableFilesystem) -> int:
 
 
 def _replace(fs: WritableFilesystem, root: int, key: RawKey, entry: DirItem, value: bytes) -> None:
-    """Give an attribute another value in its item; the transaction that made it stays."""
-    payload = pack_dir_item(entry.location, entry.transid, _XATTR, entry.name, value)
+    """Give an attribute another value in its item."""
+    payload = pack_dir_item(_NOWHERE, fs.transid, _XATTR, entry.name, value)
     there = fs.writer.get(root, key)
     assert there is not None
     old = DIR_ITEM.size + len(entry.name) + len(entry.data)
@@ -175,7 +175,12 @@ def _apply_compression(inode: LiveInode, value: bytes) -> None:
     elif value:
         flags |= InodeFlag.COMPRESS
     inode.item.flags = int(flags)
-    inode.prop_compress = value
+    inode.prop_compress = compression_of(value)
+
+
+def compression_of(value: bytes) -> bytes:
+    """Return the algorithm that a property names, empty for none; it alone is handed down."""
+    return next((name for name in _COMPRESSION if value.startswith(name)), b"")
 
 
 def inherit_properties(fs: WritableFilesystem, inode: LiveInode, directory: LiveInode) -> None:
