@@ -80,6 +80,8 @@ class WritableFilesystem(Filesystem):
         Called in order when a commit starts, and again after its snapshots.
     pending_snapshots : list of callable
         The snapshots that the next commit takes.
+    aborted : bool
+        Whether a commit failed: there is none any more.
     device_stats_written : bool
         Whether a commit since the mount wrote the error counts of the device.
     """
@@ -123,6 +125,7 @@ class WritableFilesystem(Filesystem):
         self.before_commit: list[Callable[[], None]] = []
         self.pending_snapshots: list[Callable[[], None]] = []
         self.committed = transaction.snapshot_of(self)
+        self.aborted = False
         self.device_stats_written = False
 
     # ------------------------------------------------------------------- from and to files --
