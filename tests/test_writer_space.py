@@ -125,8 +125,10 @@ class Files:
 OPERATIONS = st.lists(
     st.tuples(
         st.sampled_from(
-            ["write"] * 4 + ["clone"] * 4 + ["fill"] * 4 + ["delete", "snapshot", "drop", "commit",
-                                                            "run"]  # fmt: skip
+            ["write"] * 4
+            + ["clone"] * 4
+            + ["fill"] * 4
+            + ["delete", "snapshot", "drop", "commit", "run"]  # fmt: skip
         ),
         st.integers(0, 2**16),
         st.integers(0, 40),

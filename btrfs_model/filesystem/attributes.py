@@ -143,7 +143,7 @@ def set_flags(fs: WritableFilesystem, inode: LiveInode, flags: int, path: Path) 
         raise fail(errno.EROFS, path)
     if flags & ~(sum(_CHANGEABLE) | _COMPR | _NOCOMP | _NOCOW):
         raise fail(errno.EOPNOTSUPP, path)
-    if flags & _NOCOMP and flags & _COMPR or flags & _COMPR and flags & _NOCOW:
+    if flags & _COMPR and flags & (_NOCOMP | _NOCOW):
         raise fail(errno.EINVAL, path)
     fs.ensure_metadata()
     wanted = inode.item.flags

@@ -87,7 +87,7 @@ def build(files: int) -> Filesystem:
         of the first.
     """
     half = files // 2
-    fs = WritableFilesystem.create(1 << 30)
+    fs = WritableFilesystem.mkfs(1 << 30)
     fs.mkdir("A")
     fs.create_files("A", [f"file_{i}" for i in range(1, half + 1)])
     fs.snapshot("", "snap1")
