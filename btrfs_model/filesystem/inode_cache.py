@@ -103,6 +103,10 @@ class InodeCache:
             inode.index_cnt = DIR_START_INDEX
         return inode
 
+    def add(self, inode: LiveInode) -> None:
+        """Keep an inode that was put together from its items."""
+        self.subvolume(inode.root).inodes[inode.ino] = inode
+
     def new_range(self, root: int, count: int) -> npt.NDArray[np.uint64]:
         """Take so many numbers at once; :meth:`remember_range` makes the inodes known."""
         subvolume = self.subvolume(root)

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
 
-from btrfs_model.filesystem import acl, attributes, many, namespace, rename, xattrs
+from btrfs_model.filesystem import acl, attributes, many, many_moves, namespace, rename, xattrs
 from btrfs_model.filesystem.delayed import DelayedItems
 from btrfs_model.filesystem.dir_entries import fail
 from btrfs_model.filesystem.eviction import iput, orphan_cleanup
@@ -174,6 +174,10 @@ class NamespaceCalls:
     def create_files(self, directory: Path, names: Sequence[Path], mode: int = 0o666) -> None:
         """Make many empty files; see :func:`btrfs_model.filesystem.many.create_files`."""
         many.create_files(self._fs, directory, names, mode)
+
+    def move_files(self, source: Path, target: Path, names: Sequence[Path]) -> None:
+        """Move many files; see :func:`btrfs_model.filesystem.many_moves.move_files`."""
+        many_moves.move_files(self._fs, source, target, names)
 
     def mkdir(self, path: Path, mode: int = 0o777) -> LiveInode:
         """Make a directory."""
