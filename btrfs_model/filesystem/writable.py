@@ -84,6 +84,8 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, Filesystem):
         The snapshots that the next commit takes.
     in_transaction : bool
         Whether a call started a transaction since the last commit.
+    aborted : bool
+        Whether a commit failed: there is none any more.
     device_stats_written : bool
         Whether a commit since the mount wrote the error counts of the device.
     """
@@ -127,6 +129,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, Filesystem):
         self.before_commit: list[Callable[[], None]] = []
         self.pending_snapshots: list[Callable[[], None]] = []
         self.committed = transaction.snapshot_of(self)
+        self.aborted = False
         self.device_stats_written = False
         self.in_transaction = False
         self.start_namespace()
