@@ -92,9 +92,7 @@ def test_same_items_as_the_kernel(
         kernel = KernelFiles(top)
         for change in changes:
             assert apply(model, change) == apply(kernel, change), shown(change)
-        kernel.sync()
         contents = {name: kernel.read(name) for name in NAMES}
-    fs.sync()
     history = "\n".join(shown(change) for change in changes)
     for name in NAMES:
         assert fs.read(name) == contents[name], (name, history)
