@@ -23,11 +23,14 @@ from typing import Any, Final, Self
 
 from btrfs_model.btree.writer import TreeWriter, chunk_tree_uuid
 from btrfs_model.filesystem import chunk_alloc, load, transaction
+from btrfs_model.filesystem.file_calls import FileCalls
 from btrfs_model.filesystem.filesystem import Filesystem
 from btrfs_model.filesystem.live_root import LiveRoot
 from btrfs_model.filesystem.mkfs import Identity, format_device
 from btrfs_model.filesystem.mkfs_layout import Format
+from btrfs_model.filesystem.name_calls import NamespaceCalls
 from btrfs_model.filesystem.roots import Root
+from btrfs_model.filesystem.subvolume_calls import SubvolumeCalls
 from btrfs_model.image import Image
 from btrfs_model.memory import Memory
 from btrfs_model.ondisk.keys import ItemType, ObjectId
@@ -46,10 +49,10 @@ _BIG_METADATA: Final = 1 << 5
 _PAGE: Final = 4096
 
 
-class WritableFilesystem(Filesystem):
+class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
     """A filesystem in memory, mounted for writing.
 
-    Make one with :meth:`create` or :meth:`load`.
+    Make one with :meth:`mkfs` (``bm.create()``) or :meth:`load`.
 
     Parameters
     ----------
@@ -80,6 +83,10 @@ class WritableFilesystem(Filesystem):
         Called in order when a commit starts, and again after its snapshots.
     pending_snapshots : list of callable
         The snapshots that the next commit takes.
+    in_transaction : bool
+        Whether a call started a transaction since the last commit.
+    aborted : bool
+        Whether a commit failed: there is none any more.
     device_stats_written : bool
         Whether a commit since the mount wrote the error counts of the device.
     """
@@ -123,12 +130,16 @@ class WritableFilesystem(Filesystem):
         self.before_commit: list[Callable[[], None]] = []
         self.pending_snapshots: list[Callable[[], None]] = []
         self.committed = transaction.snapshot_of(self)
+        self.aborted = False
         self.device_stats_written = False
+        self.in_transaction = False
+        self.start_namespace()
+        self.before_commit.append(self.run_delayed_items)
 
     # ------------------------------------------------------------------- from and to files --
 
     @classmethod
-    def create(
+    def mkfs(
         cls,
         size: int,
         nodesize: int = 16384,
@@ -311,6 +322,14 @@ class WritableFilesystem(Filesystem):
         """Add a chunk for metadata when the kernel would: four fifths are in use."""
         chunk_alloc.ensure_metadata(self)
 
+    def start_transaction(self) -> None:
+        """Begin to change something (``btrfs_start_transaction()``).
+
+        There is then something to commit, also where nothing comes of it.
+        """
+        self.ensure_metadata()
+        self.in_transaction = True
+
     def commit(self) -> bool:
         """End the transaction; what it changed is then in the image.
 
@@ -323,6 +342,7 @@ class WritableFilesystem(Filesystem):
 
     def sync(self) -> None:
         """Write back what waits, then commit."""
+        self.flush_delalloc()
         self.commit()
 
     def reread(self) -> None:
