@@ -188,10 +188,10 @@ class FileCalls:
         no log could refer to a subvolume that is not on disk (``btrfs_log_inode_parent()``).
         """
         host: Any = self
-        inode = self._inode(path)
-        self.flush_delalloc(inode)
-        if host.live_root(inode.root).generation == host.transid:
-            host.commit()
+        with self._opened(path, None) as inode:
+            self.flush_delalloc(inode)
+            if host.live_root(inode.root).generation == host.transid:
+                host.commit()
 
     def flush_delalloc(self, inode: LiveInode | None = None, *, root: int | None = None) -> None:
         """Write data back: of one inode, of a subvolume, or of all."""
