@@ -211,6 +211,33 @@ def test_send_to_a_file_with_work(btrfs_model, image: Path, tmp_path: Path) -> N
     assert json.loads(work.read_text()) == dict(result.work)
 
 
+def test_send_explains_beside_the_stream(btrfs_model, image: Path, tmp_path: Path) -> None:
+    with bm.open(image) as fs:
+        result = bm.send(fs, "snap", behaviour="v4.16", explain=True)
+    ask = ("send", image, "snap", "--behaviour", "v4.16", "--explain")
+    ran = btrfs_model(*ask, "summary")
+    assert (ran.status, ran.out) == (0, result.data)
+    lines = ran.err.splitlines()
+    assert [line for line in lines if line.startswith("#")] == [
+        "# by cause", "# by kernel function", "# by command", "# by directory",
+    ]  # fmt: skip
+    (row,) = (line.split("\t") for line in lines if line.startswith("truncate-always"))
+    assert row[1] == "500" and "before 4.17" in row[4]
+    out = tmp_path / "stream"
+    ran = btrfs_model(*ask, "commands", "-f", out)
+    assert (ran.status, ran.err, out.read_bytes()) == (0, "", result.data)
+    head, *rows = (line.split("\t") for line in ran.lines)
+    assert head == list(result.causes.columns)
+    assert rows == [[str(cell) for cell in row] for row in result.causes.itertuples(index=False)]
+
+
+def test_send_explains_on_a_terminal_without_a_stream(image: Path) -> None:
+    status, shown = on_terminal("send", image, "snap", "--explain", "summary")
+    assert status == 0
+    for word in ("by kernel function", "finish_inode_if_needed", "write-no-source"):
+        assert word in shown
+
+
 @pytest.mark.parametrize(
     ("arguments", "clones"),
     [
