@@ -195,7 +195,8 @@ static inline struct bm_send_item walk_item(const struct send_ctx *ctx)
 static inline void because(struct send_ctx *ctx, enum bm_send_cause cause, uint64_t ino,
 			   struct bm_send_item item)
 {
-	ctx->why = (struct bm_send_why){.inode = ino, .item = item, .cause = cause};
+	if (ctx->args->explained)
+		ctx->why = (struct bm_send_why){.inode = ino, .item = item, .cause = cause};
 }
 
 /* .. about the current inode, because of its inode item. */

@@ -66,8 +66,10 @@ def test_every_command_has_its_cause(name: str) -> None:
             assert causes is not None
             header = 0 if asked["omit_header"] else STREAM_HEADER.size
             assert header + causes["length"].sum() == result.size, where
-            sent = list(read_stream(result.data, header=bool(header), version=asked["proto"]))
-            paths = [bytes(c.attributes.get("path", b"")) for c in sent]  # type: ignore[arg-type]
+            sent = list(
+                read_stream(result.data or b"", header=bool(header), version=asked["proto"])
+            )
+            paths = [bytes(c.attributes.get("path", b"")) for c in sent]
             assert causes["offset"].tolist() == [c.offset for c in sent], where
             assert causes["command"].tolist() == [c.name for c in sent], where
             shown = [path.encode("utf-8", "surrogateescape") for path in causes["path"]]
