@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from btrfs_model.stream import Command, StreamWriter, read_stream
 
     open = Filesystem.open  # noqa: A001
-    create = WritableFilesystem.create
+    create = WritableFilesystem.mkfs
 
 __all__ = [
     "Behaviour",
@@ -88,7 +88,7 @@ _HOMES = {
     "WritableFilesystem": "filesystem.writable:WritableFilesystem",
     "check": "check:check",
     "counting": "counters:counting",
-    "create": "filesystem.writable:WritableFilesystem.create",
+    "create": "filesystem.writable:WritableFilesystem.mkfs",
     "fiemap": "fiemap:fiemap",
     "logical_ino": "backref:logical_ino",
     "open": "filesystem:Filesystem.open",
