@@ -154,11 +154,13 @@ def add_link(
     OSError
         EMLINK or EEXIST from the name of the inode (`add_backref`); then nothing is changed.
     """
+    location = inode.key
     if inode.ino == ROOT_DIR:
+        location = fs.live_root(inode.root).key
         add_root_ref(fs, inode.root, directory.root, directory.ino, index, name)
     elif add_backref:
         insert_inode_ref(fs, directory.root, name, inode.ino, directory.ino, index)
-    insert_dir_item(fs, directory, name, inode.location, file_type(inode.item.mode), index)
+    insert_dir_item(fs, directory, name, location, file_type(inode.item.mode), index)
     directory.item.size += 2 * len(name)
     touch(fs, directory)
     fs.mark_inode_dirty(directory)
