@@ -85,12 +85,12 @@ def _check(
         raise _error(fs, errno.EINVAL)
     blocksize = fs.sectorsize
     size = pages_of(fs, source).i_size
-    if offset % blocksize or target_offset % blocksize or min(offset, target_offset) < 0:
-        raise _error(fs, errno.EINVAL)
     if not length:
-        if offset >= size:
+        if offset == size:
             return 0
         length = size - offset
+    if offset % blocksize or target_offset % blocksize or min(offset, target_offset, length) < 0:
+        raise _error(fs, errno.EINVAL)
     if offset + length > size:
         raise _error(fs, errno.EINVAL)
     end = offset + length

@@ -161,7 +161,9 @@ def find_extent(fs: Fs, inode: LiveInode, start: int) -> Extent | None:
 def data_ref(inode: LiveInode, extent: Extent) -> tuple[int, int, int, int, int, int]:
     """Return the reference of a file extent, as the writer takes it."""
     item = extent.regular
-    return (item.disk_bytenr, item.disk_num_bytes, 0, inode.root, inode.ino, extent.origin)
+    # the origin of a cloned part may lie before the file: the kernel lets the offset wrap
+    origin = extent.origin % 2**64
+    return (item.disk_bytenr, item.disk_num_bytes, 0, inode.root, inode.ino, origin)
 
 
 # ---------------------------------------------------------------------------------- drop ------
