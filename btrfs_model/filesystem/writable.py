@@ -23,6 +23,7 @@ from typing import Any, Final, Self
 
 from btrfs_model.btree.writer import TreeWriter, chunk_tree_uuid
 from btrfs_model.filesystem import chunk_alloc, load, transaction
+from btrfs_model.filesystem.file_calls import FileCalls
 from btrfs_model.filesystem.filesystem import Filesystem
 from btrfs_model.filesystem.live_root import LiveRoot
 from btrfs_model.filesystem.mkfs import Identity, format_device
@@ -48,7 +49,7 @@ _BIG_METADATA: Final = 1 << 5
 _PAGE: Final = 4096
 
 
-class WritableFilesystem(NamespaceCalls, SubvolumeCalls, Filesystem):
+class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
     """A filesystem in memory, mounted for writing.
 
     Make one with :meth:`mkfs` (``bm.create()``) or :meth:`load`.
@@ -327,6 +328,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, Filesystem):
 
     def sync(self) -> None:
         """Write back what waits, then commit."""
+        self.flush_delalloc()
         self.commit()
 
     def reread(self) -> None:
