@@ -160,6 +160,7 @@ static int find_bitmap(struct bm_writer *writer, const struct group *group, uint
 		return fault->code;
 	if (key->type != BTRFS_FREE_SPACE_BITMAP_KEY || key->objectid < group->start ||
 	    bytenr - key->objectid >= key->offset || key->offset > bitmap_range(writer) ||
+	    (key->objectid | key->offset) % writer->sectorsize ||
 	    size != bitmap_bytes(writer, key->offset))
 		return bad(fault, key->objectid, bytenr);
 	return BM_OK;

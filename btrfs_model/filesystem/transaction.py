@@ -21,6 +21,8 @@ moves any more, since a block that was copied once in a transaction is not copie
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -70,8 +72,18 @@ def commit(fs: WritableFilesystem) -> bool:
     Raises
     ------
     OSError
-        ENOSPC when the trees do not fit any more. The image then has the state of the last commit.
+        ENOSPC when the trees do not fit any more. The image has the state of the last commit, and
+        there will not be another: EROFS from then on, as after ``btrfs_abort_transaction()``.
     """
+    if fs.aborted:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), fs.path)
+    fs.aborted = True
+    changed = _commit(fs)
+    fs.aborted = False
+    return changed
+
+
+def _commit(fs: WritableFilesystem) -> bool:
     _run_refs_early(fs)
     for hook in fs.before_commit:
         hook()

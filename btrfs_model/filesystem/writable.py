@@ -83,6 +83,8 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         Called in order when a commit starts, and again after its snapshots.
     pending_snapshots : list of callable
         The snapshots that the next commit takes.
+    aborted : bool
+        Whether a commit failed: there is none any more.
     device_stats_written : bool
         Whether a commit since the mount wrote the error counts of the device.
     """
@@ -126,6 +128,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self.before_commit: list[Callable[[], None]] = []
         self.pending_snapshots: list[Callable[[], None]] = []
         self.committed = transaction.snapshot_of(self)
+        self.aborted = False
         self.device_stats_written = False
         self.start_namespace()
         self.before_commit.append(self.run_delayed_items)
