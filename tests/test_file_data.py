@@ -12,10 +12,7 @@ from writing import (
     NAMES,
     KernelFiles,
     ModelFiles,
-    PlainFiles,
-    check_image,
     load,
-    make,
     random_changes,
 )
 

@@ -41,7 +41,11 @@ _MAX_PREALLOC: Final = 256 << 20
 
 
 class _Map(NamedTuple):
-    """What ``btrfs_get_extent()`` says of a place: an extent map."""
+    """What ``btrfs_get_extent()`` says of a place: an extent map.
+
+    Holes without items are as large as they are: a kernel has their maps in memory from the calls
+    that made them. Right after a mount it sees no further than it is asked for.
+    """
 
     start: int
     end: int
@@ -59,7 +63,9 @@ class _Map(NamedTuple):
 
 
 def _get_extent(fs: Fs, inode: LiveInode, start: int, length: int) -> _Map:
-    low, high, extent = next(file_ranges(fs, inode, start, start + length))
+    size_end = align(pages_of(fs, inode).i_size, fs.sectorsize)
+    far = max(start + length, size_end)
+    low, high, extent = next(file_ranges(fs, inode, start, far))
     if extent is None:
         return _Map(low, high, None)
     return _Map(extent.start, align(extent.end, fs.sectorsize), extent)
