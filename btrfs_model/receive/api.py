@@ -41,9 +41,7 @@ class ReceiveResult:
     calls: Counter[str]
 
 
-def receive(
-    fs: WritableFilesystem, stream: Source, directory: str | bytes = ""
-) -> ReceiveResult:
+def receive(fs: WritableFilesystem, stream: Source, directory: str | bytes = "") -> ReceiveResult:
     """Carry out the commands of a send stream, as ``btrfs receive`` does, and sync.
 
     Parameters

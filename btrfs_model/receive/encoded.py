@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from btrfs_model.filesystem.compression import decompress
+from btrfs_model.filesystem.file_encoded import Encoded
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.structs import PayloadError
 
@@ -21,10 +22,13 @@ _PAGE: Final = 4096
 # BTRFS_ENCODED_IO_COMPRESSION_*
 _ZLIB, _ZSTD, _LZO_4K, _LZO_64K = 1, 2, 3, 7
 _MAX_UNENCODED: Final = 1 << 20
+_FALL_BACK: Final = (errno.ENOSPC, errno.ENOTTY, errno.EINVAL)
 
 
 def encoded_write(fs: WritableFilesystem, path: bytes, command: Command) -> None:
-    """Decompress and write (``decompress_and_write()``).
+    """BTRFS_IOC_ENCODED_WRITE; where the kernel refuses, decompress and write.
+
+    ``process_encoded_write()``, ``decompress_and_write()``
 
     Raises
     ------
@@ -42,19 +46,27 @@ def encoded_write(fs: WritableFilesystem, path: bytes, command: Command) -> None
         raise _fail(errno.EINVAL, path)
     data = command["data"]
     assert isinstance(data, memoryview)
+    encoded = Encoded(kind, sectorsize or fs.sectorsize, length, start, file_len, bytes(data))
     try:
-        plain = decompress(kind, data, length, sectorsize)
+        fs.encoded_write(path, offset, encoded)
+    except OSError as error:
+        if error.errno not in _FALL_BACK:
+            raise
+    else:
+        return
+    try:
+        plain = decompress(kind, data, length, sectorsize or _PAGE)
     except PayloadError:
         raise _fail(errno.EIO, path) from None
     fs.write(path, offset, plain[start : start + file_len])
 
 
 def _compression(encoding: int) -> tuple[int | None, int]:
-    """Return compression and sector size of an encoding."""
+    """Return compression and sector size of an encoding, 0 where that does not matter."""
     if _LZO_4K <= encoding <= _LZO_64K:
         return lib.BTRFS_COMPRESS_LZO, _PAGE << encoding - _LZO_4K
     known = {_ZLIB: lib.BTRFS_COMPRESS_ZLIB, _ZSTD: lib.BTRFS_COMPRESS_ZSTD}
-    return known.get(encoding), _PAGE
+    return known.get(encoding), 0
 
 
 def _fail(number: int, path: bytes) -> OSError:
