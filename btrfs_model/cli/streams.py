@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Commands about send streams: ``send``, ``dump-stream``."""
+"""Commands about send streams: ``send``, ``receive``, ``dump-stream``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from btrfs_model.filesystem import Filesystem, Subvolume
 
-__all__ = ["dump_stream", "find_good_parent", "send"]
+__all__ = ["dump_stream", "find_good_parent", "receive", "send"]
 
 
 @click.command(
@@ -219,6 +219,39 @@ class _Counted:
             self._file = self._open()
         self.size += len(data)
         return self._file.write(data)
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model receive backup.img -f full.stream",
+        "btrfs-model send disk.img snap2 -p snap1 | btrfs-model receive backup.img backups",
+        "btrfs-model receive backup.img -f full.stream --work calls.json",
+    ),
+)
+@image_argument
+@click.argument("directory", metavar="[DIR]", default="")
+@click.option("-f", "--file", "stream", type=click.Path(path_type=Path), metavar="FILE",
+              help="Read the stream from FILE instead of standard input.")  # fmt: skip
+@click.option("--work", type=click.Path(path_type=Path), metavar="FILE.json",
+              help="Write which system calls `btrfs receive` makes for the stream.")  # fmt: skip
+def receive(image: Path, directory: str, stream: Path | None, work: Path | None) -> None:
+    """Apply one or more send streams to an image, as `btrfs receive` does.
+
+    DIR is where the subvolumes are made, a path from the top of the filesystem. The image is
+    changed in memory and then replaced as a whole: when a command of the stream fails, it stays as
+    it was.
+    """
+    from btrfs_model.filesystem.writable import WritableFilesystem
+    from btrfs_model.receive import receive as receive_stream
+
+    with WritableFilesystem.load(image) as fs, progress() as step:
+        step(f"receiving into {image}")
+        result = receive_stream(fs, sys.stdin.buffer if stream is None else stream, directory)
+        fs.save(image)
+    for path in result.subvolumes:
+        click.echo(f"At subvol {path}", err=True)
+    write_work(work, result.calls)
 
 
 @click.command(
