@@ -312,6 +312,51 @@ def leaf_addresses(fs: bm.Filesystem) -> list[int]:
     return [item.block for item in fs.subvolume("snap").tree.items()]
 
 
+# ----------------------------------------------------------------------------------- receive --
+
+
+def test_receive_into_an_image(btrfs_model, image: Path, tmp_path: Path) -> None:
+    target, stream, work = tmp_path / "target", tmp_path / "stream", tmp_path / "calls.json"
+    with bm.create(256 << 20) as fs:
+        fs.mkdir("backups")
+        fs.save(target)
+    with bm.open(image) as fs:
+        sent = bm.send(fs, "snap").data
+    assert sent is not None
+    stream.write_bytes(sent)
+    ran = btrfs_model("receive", target, "backups", "-f", stream, "--work", work)
+    assert (ran.status, ran.out, ran.err) == (0, b"", "At subvol backups/snap\n")
+    assert json.loads(work.read_text()) == dict(bm.receiver_calls(bm.read_stream(sent)))
+    ran = btrfs_model("receive", target, stdin=sent)
+    assert (ran.status, ran.err) == (0, "At subvol snap\n")
+    with bm.open(target) as fs, bm.open(image) as source:
+        wanted = source.subvolume("snap")
+        for path in ("backups/snap", "snap"):
+            received = fs.subvolume(path)
+            assert received.is_read_only
+            assert received.received_uuid == wanted.uuid
+            assert [e.name for e in received.readdir("")] == [e.name for e in wanted.readdir("")]
+
+
+def test_receive_that_fails_leaves_the_image(btrfs_model, image: Path, tmp_path: Path) -> None:
+    target, stream = tmp_path / "target", tmp_path / "stream"
+    with bm.create(256 << 20) as fs:
+        fs.save(target)
+    before = target.read_bytes()
+    with bm.open(image) as fs:
+        sent = bm.send(fs, "snap", omit_end=True).data
+    assert sent is not None
+    writer = bm.StreamWriter()
+    stream.write_bytes(sent + writer.command("rmdir", path=b"nowhere") + writer.end())
+    ran = btrfs_model("receive", target, "-f", stream)
+    assert_fails(ran, f"{stream}: offset {len(sent)}: rmdir 'snap/nowhere' failed: No such file")
+    assert target.read_bytes() == before
+    assert_fails(btrfs_model("receive", target, "nowhere", "-f", stream), "nowhere")
+    assert_fails(btrfs_model("receive", target, "-f", tmp_path / "none"), "none")
+    assert_fails(btrfs_model("receive", target, "-f", image), "offset 0")
+    assert target.read_bytes() == before
+
+
 def test_parent_is_picked_as_btrfs_send_does(small_image: Path) -> None:
     # all are snapshots of the top, which was changed last after s3
     assert pick(small_image, "snaps/s1", ["snaps/s0", "snaps/s2", "snaps/s3"]) == "snaps/s3"

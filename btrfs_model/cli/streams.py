@@ -224,9 +224,9 @@ class _Counted:
 @click.command(
     cls=Command,
     examples=(
-        "btrfs-model receive backup.img -f full.stream",
-        "btrfs-model send disk.img snap2 -p snap1 | btrfs-model receive backup.img backups",
-        "btrfs-model receive backup.img -f full.stream --work calls.json",
+        "btrfs-model receive copy.img -f full.stream",
+        "btrfs-model send disk.img snap2 -p snap1 | btrfs-model receive copy.img",
+        "btrfs-model receive copy.img backups -f full.stream --work calls.json",
     ),
 )
 @image_argument

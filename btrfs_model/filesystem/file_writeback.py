@@ -148,7 +148,7 @@ def can_be_inline(fs: Fs, inode: LiveInode, size: int, stored: int) -> bool:
     ``can_cow_file_range_inline()``: when they are the whole file, and few.
     """
     limit = min(fs.max_inline, fs.nodesize - _INLINE_OVERHEAD, fs.sectorsize - 1)
-    return pages_of(fs, inode).i_size <= size <= fs.sectorsize and stored <= limit
+    return bool(pages_of(fs, inode).i_size <= size <= fs.sectorsize and stored <= limit)
 
 
 def _try_inline(

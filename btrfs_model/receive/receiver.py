@@ -57,8 +57,8 @@ class Receiver:
     def __init__(self, fs: WritableFilesystem, directory: str | bytes) -> None:
         self.fs = fs
         self.directory = os.fsencode(directory).strip(b"/")
-        _, ino = fs.resolve(self.directory)
-        del ino
+        # the slash makes it a directory
+        fs.resolve(self.directory + b"/")
         self.received: list[bytes] = []
         self._subvolume: _Subvolume | None = None
         self._write_path = b""
