@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Receiver"]
 
+_U32: Final = (1 << 32) - 1
 _KEEP_SIZE: Final = 1
 _PUNCH_HOLE: Final = 2
 _ZERO_RANGE: Final = 16
@@ -146,7 +147,7 @@ class Receiver:
 
     def process_mknod(self, command: Command) -> None:
         """mknod(2): the permissions come later."""
-        mode = stat.S_IFMT(_int(command, "mode"))
+        mode = stat.S_IFMT(_int(command, "mode") & _U32)
         self.fs.mknod(self._full(command), mode, _int(command, "rdev"))
 
     def process_mkfifo(self, command: Command) -> None:
@@ -196,7 +197,7 @@ class Receiver:
         """pwrite(2)."""
         path = self._full(command)
         self.open_inode_for_write(path)
-        self.fs.write(path, _int(command, "file_offset"), _bytes(command, "data"))
+        self.fs.write(path, _off_t(command, "file_offset"), _bytes(command, "data"))
 
     def process_clone(self, command: Command) -> None:
         """BTRFS_IOC_CLONE_RANGE, from this subvolume or one that was received before."""
@@ -211,8 +212,8 @@ class Receiver:
             source = found
         self.open_inode_for_write(path)
         self.fs.clone_range(
-            _join(source, _path(command, "clone_path")), path, _int(command, "clone_offset"),
-            _int(command, "file_offset"), _int(command, "clone_len"),
+            _join(source, _path(command, "clone_path")), path, _off_t(command, "clone_offset"),
+            _off_t(command, "file_offset"), _off_t(command, "clone_len"),
         )  # fmt: skip
 
     def process_encoded_write(self, command: Command) -> None:
@@ -227,7 +228,7 @@ class Receiver:
         """fallocate(2)."""
         path, mode = self._full(command), _int(command, "fallocate_mode")
         self.open_inode_for_write(path)
-        offset, length = _int(command, "file_offset"), _int(command, "size")
+        offset, length = _off_t(command, "file_offset"), _off_t(command, "size")
         keep_size = bool(mode & _KEEP_SIZE)
         if mode == _PUNCH_HOLE | _KEEP_SIZE:
             self.fs.punch_hole(path, offset, length)
@@ -240,7 +241,7 @@ class Receiver:
 
     def process_truncate(self, command: Command) -> None:
         """truncate(2)."""
-        self.fs.truncate(self._full(command), _int(command, "size"))
+        self.fs.truncate(self._full(command), _off_t(command, "size"))
 
     def process_update_extent(self, command: Command) -> None:
         """Nothing: the stream was sent without data."""
@@ -259,11 +260,13 @@ class Receiver:
 
     def process_chmod(self, command: Command) -> None:
         """chmod(2)."""
-        self.fs.chmod(self._full(command), _int(command, "mode"))
+        self.fs.chmod(self._full(command), _int(command, "mode") & _U32)
 
     def process_chown(self, command: Command) -> None:
         """lchown(2)."""
-        uid, gid = _int(command, "uid"), _int(command, "gid")
+        # uid_t and gid_t have 32 bits, and their highest value changes nothing
+        uid, gid = (_int(command, name) & _U32 for name in ("uid", "gid"))
+        uid, gid = (-1 if number == _U32 else number for number in (uid, gid))
         self.fs.chown(self._full(command), uid, gid, follow=False)
 
     def process_utimes(self, command: Command) -> None:
@@ -306,6 +309,12 @@ def _int(command: Command, attribute: str) -> int:
     value = command[attribute]
     assert isinstance(value, int)
     return value
+
+
+def _off_t(command: Command, attribute: str) -> int:
+    """Return a number as the system calls take sizes and offsets: signed."""
+    number = _int(command, attribute)
+    return number - (number >> 63 << 64)
 
 
 def _time(command: Command, attribute: str) -> int:
