@@ -20,6 +20,7 @@ from btrfs_model.filesystem.checksums import DataChecksums
 from btrfs_model.filesystem.elided import Elided
 from btrfs_model.filesystem.file_allocate import fallocate, punch_hole, zero_range
 from btrfs_model.filesystem.file_clone import clone_range, dedupe_range
+from btrfs_model.filesystem.file_encoded import Encoded, encoded_write
 from btrfs_model.filesystem.file_items import truncate_inode_items
 from btrfs_model.filesystem.file_pages import DirtyBytes
 from btrfs_model.filesystem.file_size import set_size
@@ -104,6 +105,11 @@ class FileCalls:
             if offset + length > 2**63 - 1:
                 raise _error(errno.EFBIG, path)
             return buffered_write(self, inode, offset, data)
+
+    def encoded_write(self, path: Path, offset: int, encoded: Encoded) -> None:
+        """Write compressed data as they are (BTRFS_IOC_ENCODED_WRITE)."""
+        with self._opened(path) as inode:
+            encoded_write(self, inode, offset, encoded)
 
     def read(self, path: Path, offset: int = 0, length: int | None = None) -> bytes:
         """Read a file as it is now, with what waits for writeback (pread(2))."""
