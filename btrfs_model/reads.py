@@ -15,7 +15,8 @@ from btrfs_model.btree.search import Reada
 from btrfs_model.cold import open_root
 from btrfs_model.image import READ_FIELDS
 from btrfs_model.kernels import ffi, lib
-from btrfs_model.send.ioctl import prepare, run
+from btrfs_model.send.ioctl import prepare
+from btrfs_model.send.ioctl import reads as reads_of_send
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,7 +112,7 @@ def _send(request: SendRequest, cached: Iterable[int], readahead: Readahead) -> 
             open_root(request.fs, request.parent)
     finally:
         image.reads = None
-    return _table(image, cache.rows(), run(request, cache.held, readahead)[2])
+    return _table(image, cache.rows(), reads_of_send(request, cache.held, readahead))
 
 
 def _readdir(

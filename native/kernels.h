@@ -296,7 +296,8 @@ struct bm_read {
 	uint8_t ahead; /* 0: on demand, 1: read ahead */
 	uint8_t by;    /* enum bm_read_by */
 	uint8_t used;  /* whether anything came to the block, now or later */
-	uint32_t pad;
+	/* Reads and first uses of blocks that were read ahead are counted from 1: the use's number. */
+	uint32_t used_at;
 };
 /* Who issued a read: functions of the kernel, those above read_block_for_search(). */
 enum bm_read_by {
@@ -772,6 +773,11 @@ struct bm_send_args {
  * BTRFS_IOC_SEND: the stream goes to args->write. On failure what was sent before stays sent.
  */
 int bm_send(const struct bm_send_args *args, struct bm_fault *fault);
+/*
+ * Read the tree blocks that a full send reads, in its order, without the stream: 1, or 0 where only
+ * a send can tell which they are. Of `args` everything is set as for bm_send(); `write` is not called.
+ */
+int bm_send_reads(const struct bm_send_args *args, struct bm_fault *fault);
 
 /* --------------------------------------------------------------------------------- devices -- */
 
