@@ -8,7 +8,6 @@ reads are *submitted*, which is what a trace of the block layer shows. Data of f
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -195,7 +194,7 @@ def _table(
     if times is not None:
         table["issued"] = times["issued"].astype(np.int64)
         table["done"] = times["done"].astype(np.int64)
-        table.attrs = asdict(totals)
-        table.attrs["seconds"] = table.attrs.pop("end") / 1e9
-        table.attrs["waited"] /= 1e9
+        table.attrs["seconds"], table.attrs["waited"] = totals.end / 1e9, totals.waited / 1e9
+        for name in ("requests", "buffered", "seeks"):
+            table.attrs[name] = getattr(totals, name)
     return table

@@ -85,9 +85,10 @@ struct service disk_serve(struct disk *disk, const struct request *request, uint
 /* device_flash.c */
 struct flash {
 	const struct bm_flash *model;
-	uint64_t *die_free;
-	uint64_t *channel_free;
-	uint64_t link_free;
+	uint64_t *dies; /* when each is free */
+	uint64_t *channels;
+	uint64_t controller;
+	uint64_t link;
 };
 int flash_init(struct flash *flash, const struct bm_device *device, struct bm_fault *fault);
 void flash_deinit(struct flash *flash);

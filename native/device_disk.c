@@ -257,7 +257,7 @@ struct service disk_serve(struct disk *disk, const struct request *request, uint
 			      : serve_read(disk, first, count, now);
 }
 
-/* Time from `now` until the first sector of a request is under the head, or in the buffer. */
+/* Time from `now`, when the drive turns to it, until a request's first sector is at hand. */
 static uint64_t access_time(const struct disk *disk, const struct request *request, uint64_t now)
 {
 	uint64_t sector = request->offset / disk->model->sector_size, arm;
@@ -267,6 +267,8 @@ static uint64_t access_time(const struct disk *disk, const struct request *reque
 		return 0;
 	place = locate(disk->model, sector);
 	arm = arm_time(disk, &place);
+	arm += request->write ? disk->model->write_overhead + disk->model->write_settle
+			      : disk->model->miss_overhead;
 	return arm + rotation_time(disk, &place, now + arm);
 }
 
@@ -308,8 +310,8 @@ static int check_zones(const struct bm_disk *disk, uint64_t capacity, struct bm_
 
 		if (!zone->sectors_per_track || !zone->sectors || zone->first_sector != next)
 			return bad_zone(fault, i, zone->first_sector);
-		tracks = zone->first_track +
-			 (zone->sectors + zone->sectors_per_track - 1) / zone->sectors_per_track;
+		tracks = zone->first_track + zone->sectors / zone->sectors_per_track +
+			 !!(zone->sectors % zone->sectors_per_track);
 		if (tracks > (uint64_t)zone->cylinders * disk->heads ||
 		    (uint64_t)zone->first_cylinder + zone->cylinders > disk->seek_count ||
 		    disk->revolution < zone->sectors_per_track)

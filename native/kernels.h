@@ -832,7 +832,8 @@ struct bm_flash {
 	uint32_t dies; /* on each channel */
 	uint32_t page_size;
 	uint32_t pad;
-	uint64_t overhead;     /* of a request in the controller */
+	uint64_t command;      /* the controller has it to itself */
+	uint64_t overhead;     /* of a request, beside others */
 	uint64_t sense;	       /* a page from the array into its register */
 	uint64_t channel_byte; /* picoseconds */
 	uint64_t link_byte;    /* picoseconds */

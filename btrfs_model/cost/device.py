@@ -36,7 +36,7 @@ _DISK = {
     "link_mb_s", "watermark", "segments", "segment_sectors", "read_ahead_sectors", "order",
 }  # fmt: skip
 _FLASH = {
-    "capacity_gb", "channels", "dies", "page_size", "overhead_us", "sense_us", "channel_mb_s",
+    "capacity_gb", "channels", "dies", "page_size", "command_us", "overhead_us", "sense_us", "channel_mb_s",
     "link_mb_s",
 }  # fmt: skip
 
@@ -89,6 +89,7 @@ class Flash:
     channels: int
     dies: int
     page_size: int
+    command: int
     overhead: int
     sense: int
     channel_byte: int
@@ -241,7 +242,7 @@ def _disk(values: Mapping[str, Any]) -> tuple[Disk, int]:
 
 
 def _zones(rows: Any, heads: int) -> tuple[tuple[Zone, ...], int]:
-    """Number the sectors of the zones; also return how many cylinders there are."""
+    """Return the zones with their sectors numbered, and how many cylinders there are."""
     zones: list[Zone] = []
     sector = cylinders = 0
     for row in rows:
@@ -269,6 +270,7 @@ def _flash(values: Mapping[str, Any]) -> tuple[Flash, int]:
         channels=_whole(values["channels"], least=1),
         dies=_whole(values["dies"], least=1),
         page_size=_whole(values["page_size"], least=1),
+        command=_whole(float(values["command_us"]) * 1000),
         overhead=_whole(float(values["overhead_us"]) * 1000),
         sense=_whole(float(values["sense_us"]) * 1000),
         channel_byte=_whole(_per_byte(values["channel_mb_s"]) * 1000),

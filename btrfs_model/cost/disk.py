@@ -165,12 +165,13 @@ class DiskState:
         return min(range(len(queue)), key=lambda at: self.access_time(queue[at], now))
 
     def access_time(self, request: Request, now: int) -> int:
-        """Time until the first sector of a request is under the head, or in the buffer: 0."""
+        """Time until a request's first sector is at hand; 0 where it is in the buffer."""
         sector = request.offset // self.model.sector_size
         if not request.write and self.find_segment(sector) is not None:
             return 0
-        place = locate(self.model, sector)
+        model, place = self.model, locate(self.model, sector)
         arm = self.arm_time(place)
+        arm += model.write_overhead + model.write_settle if request.write else model.miss_overhead
         return arm + self.rotation_time(place, now + arm)
 
     def serve(self, request: Request, now: int) -> Service:

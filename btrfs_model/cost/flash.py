@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Flash in plain Python: the twin of ``native/device_flash.c``.
 
-Pages are spread over dies, dies share channels, channels share the interface. A read senses each of
-its pages on its die, carries it over the channel of that die and over the interface. Pages of
-different dies go on at the same time; a die is busy until its page left it.
+Pages are spread over dies, dies share channels, channels share the interface. A read passes the
+controller, senses each of its pages on its die, and carries it over the channel of that die and
+over the interface. Pages of different dies go on at the same time.
+
+What is shared has a clock that each use moves on by its length: no more passes than it can carry,
+but a page that is sensed late does not hold up one that came after it and is sensed early.
 
 Source: Agrawal, Prabhakaran, Wobber, Davis, Manasse and Panigrahy, "Design tradeoffs for SSD
 performance" (USENIX 2008).
@@ -22,14 +25,26 @@ if TYPE_CHECKING:
 __all__ = ["FlashState"]
 
 
+class _Shared:
+    """Something that one at a time passes."""
+
+    def __init__(self) -> None:
+        self.clock = 0
+
+    def through(self, now: int, ready: int, time: int) -> int:
+        """Pass, from `ready` on, for `time`; when that is done."""
+        self.clock = max(self.clock, now) + time
+        return max(self.clock, ready + time)
+
+
 class FlashState:
-    """When each die, each channel and the interface are free again."""
+    """When each die is free again, and what is shared."""
 
     def __init__(self, model: Flash) -> None:
         self.model = model
-        self.die_free = [0] * (model.channels * model.dies)
-        self.channel_free = [0] * model.channels
-        self.link_free = 0
+        self.dies = [0] * (model.channels * model.dies)
+        self.channels = [_Shared() for _ in range(model.channels)]
+        self.controller, self.link = _Shared(), _Shared()
 
     def choose(self, queue: list[Request], now: int) -> int:
         """Say which request comes next: the oldest."""
@@ -37,14 +52,14 @@ class FlashState:
 
     def serve(self, request: Request, now: int) -> Service:
         """Read what is asked for; the controller takes the next request at once."""
-        model, ready, at = self.model, now + self.model.overhead, request.offset
+        model, at, done = self.model, request.offset, 0
+        ready = self.controller.through(now, now, model.command) + model.overhead
         while at < request.end:
             page = at // model.page_size
             size = min((page + 1) * model.page_size, request.end) - at
-            die, channel = page % len(self.die_free), page % len(self.channel_free)
-            sensed = max(ready, self.die_free[die]) + model.sense
-            carried = max(sensed, self.channel_free[channel]) + size * model.channel_byte // 1000
-            self.die_free[die] = self.channel_free[channel] = carried
-            self.link_free = max(carried, self.link_free) + size * model.link_byte // 1000
+            die, channel = page % len(self.dies), self.channels[page % len(self.channels)]
+            self.dies[die] = sensed = max(ready, self.dies[die]) + model.sense
+            carried = channel.through(now, sensed, size * model.channel_byte // 1000)
+            done = self.link.through(now, max(carried, done), size * model.link_byte // 1000)
             at += size
-        return Service(done=self.link_free, free=now)
+        return Service(done=done, free=now)

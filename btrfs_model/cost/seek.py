@@ -67,7 +67,7 @@ def _ruemmler_wilkes(
     curve: Mapping[str, Any], distance: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     (short, root), (long, slope) = curve["short_ms"], curve["long_ms"]
-    times = np.where(
+    times: NDArray[np.float64] = np.where(
         distance < float(curve["boundary"]),
         short + root * np.sqrt(distance),
         long + slope * distance,

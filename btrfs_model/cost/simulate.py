@@ -115,9 +115,7 @@ def simulate(
         raise BtrfsModelError(
             f"device {device.name}: nothing can be done with {fault.found} at {fault.offset}"
         )
-    return times, Totals(
-        totals.end, totals.waited, totals.requests, totals.buffered, totals.seeks
-    )
+    return times, Totals(totals.end, totals.waited, totals.requests, totals.buffered, totals.seeks)
 
 
 def _pointer(kind: str, rows: NDArray[Any], fields: Any, keep: list[Any]) -> Any:

@@ -58,7 +58,7 @@ class _Run:
             self.totals["requests"] += 1
 
     def serve(self) -> None:
-        """The device turns to one of its requests."""
+        """Let the device turn to one of its requests."""
         request = self.queue.pop(self.state.choose(self.queue, self.clock))
         service = self.state.serve(request, self.clock)
         self.free = service.free
@@ -114,9 +114,7 @@ class _Run:
         self.totals["end"] = now
 
 
-def run(
-    device: Device, requests: NDArray[Any], steps: NDArray[Any]
-) -> tuple[NDArray[Any], Totals]:
+def run(device: Device, requests: NDArray[Any], steps: NDArray[Any]) -> tuple[NDArray[Any], Totals]:
     """Do what :func:`btrfs_model.cost.simulate.simulate` does."""
     from btrfs_model.cost.simulate import TIME_FIELDS, Totals
 
