@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Devices beside what was published and measured of them, beside physics, and C beside Python."""
 
+import json
 import os
 from collections.abc import Mapping
 from itertools import pairwise
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import btrfs_model as bm
+from btrfs_model.cli import run as run_cli
 from btrfs_model.cost.demerit import demerit, read_trace, replay_trace
 from btrfs_model.cost.device import Device, Disk, build, load, names, read_file
 from btrfs_model.cost.disk import locate
@@ -519,3 +521,42 @@ def test_options_that_go_with_a_device() -> None:
         small = {"zones": [dict(read_file("hp97560")["zones"][0], cylinders=20)]}
         with pytest.raises(bm.BtrfsModelError, match="bytes; a request ends at"):
             on(fs, parameters=small)
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image = str(corpus.image(R5K))
+    with Filesystem.open(image) as fs:
+        table = on(fs, parameters={"queue_depth": 4}, readahead={"always_leaves": 65536}, think=9)
+
+    def run(*arguments: str) -> str:
+        assert run_cli(["reads", image, "snap1", *arguments]) == 0
+        return capsys.readouterr().out
+
+    chosen = ["--device", "hp97560", "--set", "queue_depth=4", "--readahead", "always_leaves=64K"]
+    chosen += ["--think", "9"]
+    rows = [json.loads(line) for line in run(*chosen, "--json").splitlines()]
+    assert rows == table.to_dict("records")
+    header, line = run(*chosen, "--total").splitlines()
+    total = dict(zip(header.split("\t"), line.split("\t"), strict=True))
+    assert total["device"] == "hp97560"
+    assert total["seconds"] == str(table.attrs["seconds"])
+    assert total["reads"] == str(len(table))
+    assert json.loads(run(*chosen, "--total", "--json"))["seeks"] == table.attrs["seeks"]
+    written = tmp_path / "reads.parquet"
+    assert run(*chosen, "--parquet", str(written)) == ""
+    pd.testing.assert_frame_equal(pd.read_parquet(written), table)
+    listed = dict(line.split("\t") for line in run("--devices").splitlines())
+    assert list(listed) == names()
+    for status, wrong in (
+        (2, ["--think", "3"]),
+        (2, ["--total"]),
+        (2, ["--set", "rpm=3"]),
+        (2, ["--device", "hp97560", "--set", "rpm"]),
+        (2, ["--device", "hp97560", "--think", "-1"]),
+        (2, ["--readahead", "nearly=1"]),
+        (2, ["--readahead", "near=many"]),
+        (1, ["--device", "hp97561"]),
+        (1, ["--device", "hp97560", "--set", "rmp=3"]),
+    ):
+        assert run_cli(["reads", image, "snap1", *wrong]) == status, wrong
+        assert len(capsys.readouterr().err.splitlines()) == (1 if status == 1 else 4)

@@ -36,8 +36,8 @@ _DISK = {
     "link_mb_s", "watermark", "segments", "segment_sectors", "read_ahead_sectors", "order",
 }  # fmt: skip
 _FLASH = {
-    "capacity_gb", "channels", "dies", "page_size", "command_us", "overhead_us", "sense_us", "channel_mb_s",
-    "link_mb_s",
+    "capacity_gb", "channels", "dies", "page_size", "command_us", "overhead_us", "sense_us",
+    "channel_mb_s", "link_mb_s",
 }  # fmt: skip
 
 
