@@ -41,8 +41,8 @@ def _print_devices(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
         "btrfs-model reads disk.img snap1 --behaviour v5.12 --parquet 5.12.parquet",
         "btrfs-model reads disk.img snap1 --readdir some/dir",
         "btrfs-model reads disk.img snap1 --device deskstar-7k500 --total",
-        "btrfs-model reads disk.img snap1 --readahead always_leaves=1M --device hp97560 "
-        "--set queue_depth=8 --json",
+        "btrfs-model reads disk.img snap1 --readahead always_leaves=1M --json",
+        "btrfs-model reads disk.img snap1 --device hp97560 --set queue_depth=8",
     ),
 )
 @image_argument
