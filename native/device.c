@@ -127,15 +127,28 @@ static int bad_step(struct bm_fault *fault, uint64_t place, uint64_t found)
 		       (struct bm_fault){.code = BM_BAD_VALUE, .offset = place, .found = found});
 }
 
-static void submit(struct run *run, size_t io, uint64_t now)
+/*
+ * Move the device on to `now`. With an elevator the kernel leaves it to a worker (kblockd) to give
+ * requests to the device, so what the host submits at one moment waits there together.
+ */
+static void advance(struct run *run, uint64_t now)
 {
+	if (now <= run->clock)
+		return;
+	dispatch(run);
 	while (step_device(run, now))
 		;
 	run->clock = now;
+}
+
+static void submit(struct run *run, size_t io, uint64_t now)
+{
+	advance(run, now);
 	run->times[io].issued = now;
 	run->state[io] = SUBMITTED;
 	elevator_add(&run->elevator, io, now);
-	dispatch(run);
+	if (run->device->elevator == BM_ELEVATOR_none)
+		dispatch(run);
 }
 
 static int run_steps(struct run *run, const struct bm_io_step *steps, size_t step_count,
@@ -155,6 +168,7 @@ static int run_steps(struct run *run, const struct bm_io_step *steps, size_t ste
 			submit(run, io, now);
 			continue;
 		}
+		dispatch(run);
 		while (run->state[io] != SERVED)
 			step_device(run, UINT64_MAX);
 		if (run->times[io].done > now) {
@@ -162,8 +176,7 @@ static int run_steps(struct run *run, const struct bm_io_step *steps, size_t ste
 			now = run->times[io].done;
 		}
 	}
-	while (step_device(run, UINT64_MAX))
-		;
+	advance(run, UINT64_MAX);
 	run->totals->end = now;
 	return BM_OK;
 }

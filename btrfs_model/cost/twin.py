@@ -83,13 +83,26 @@ class _Run:
         self.serve()
         return True
 
-    def submit(self, io: int, now: int) -> None:
-        """Submit a request at `now`, after all that the device does up to then."""
+    def advance(self, now: int) -> None:
+        """Move the device on to `now`.
+
+        With an elevator the kernel leaves it to a worker (kblockd) to give requests to the device,
+        so what the host submits at one moment waits there together.
+        """
+        if now <= self.clock:
+            return
+        self.dispatch()
         while self.step(now):
             pass
-        self.clock = self.issued[io] = now
+        self.clock = now
+
+    def submit(self, io: int, now: int) -> None:
+        """Submit a request at `now`, after all that the device does up to then."""
+        self.advance(now)
+        self.issued[io] = now
         self.elevator.add(self.ios[io], now)
-        self.dispatch()
+        if self.device.elevator == "none":
+            self.dispatch()
 
     def host(self, steps: list[tuple[int, int]]) -> None:
         """Do the steps of the host one after the other."""
@@ -104,13 +117,13 @@ class _Run:
             if io >= 0:
                 self.submit(io, now)
                 continue
+            self.dispatch()
             while (done := self.done[which]) is None:
                 self.step(_NEVER)
             if done > now:
                 self.totals["waited"] += done - now
                 now = done
-        while self.step(_NEVER):
-            pass
+        self.advance(_NEVER)
         self.totals["end"] = now
 
 
