@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 __all__ = ["NAMES", "Figure", "Input", "Outcome", "Side", "Workload", "load"]
 
-_MODULES = {"send-truncate": "btrfs_model.workloads.send_truncate"}
+_MODULES = {
+    "send-truncate": "btrfs_model.workloads.send_truncate",
+    "send-readahead": "btrfs_model.workloads.send_readahead",
+}
 
 NAMES: tuple[str, ...] = tuple(_MODULES)
 """Names of the workloads that can be replayed."""
