@@ -125,10 +125,15 @@ tr.group td { padding-top: 1rem; font-weight: 700; border-bottom: 2px solid #d5d
 code { font-size: .92em; background: #f3f4f7; padding: .05em .3em; border-radius: .2em; }
 """
 
-_PLAIN_UNITS = ("calls", "commands", "waits")
+_PLAIN_UNITS = ("blocks", "calls", "commands", "requests", "seeks", "waits")
 _GROUPS = (
     ("Stream: commands, size", ("commands", "command ", "stream size")),
     ("Receiver: system calls, times", ("receiver: ", "receive time")),
+    ("Reads of tree blocks", ("reads: ",)),
+    ("Time to send, from a device", ("send time: ",)),
+    ("Waiting for the device", ("waiting: ",)),
+    ("Requests to the device, after merging", ("requests: ",)),
+    ("Movements of its arm", ("seeks: ",)),
     ("Saved against the first side", ("saved: ",)),
     ("Sender: calls of kernel functions", ("sender: ",)),
 )

@@ -233,6 +233,8 @@ int send_bad_item(struct send_ctx *ctx, int code, const uint8_t *leaf, uint32_t 
 		  uint64_t found, uint64_t wanted);
 /* A path for a search by a helper (alloc_path_for_send). */
 struct bm_path send_path(const struct send_ctx *ctx);
+/* That of the walk over the tree of a full send. */
+struct bm_path full_send_path(const struct send_ctx *ctx);
 
 /* send_command.c: the stream */
 int begin_cmd(struct send_ctx *ctx, int cmd);
@@ -402,5 +404,8 @@ int read_extent_data(struct send_ctx *ctx, const struct file_extent *extent, uin
 int read_raw_extent(struct send_ctx *ctx, const struct file_extent *extent, uint8_t *out);
 /* What a kernel searches before it can read the data: inode, extent map. */
 int open_for_data(struct send_ctx *ctx, const struct file_extent *extent);
+
+/* send_plain.c: 1 when the walk was that of a full send, 0 when that cannot be told. */
+int send_plain_reads(struct send_ctx *ctx);
 
 #endif

@@ -23,6 +23,7 @@ __all__ = ["NAMES", "Figure", "Input", "Outcome", "Side", "Workload", "load"]
 _MODULES = {
     "send-truncate": "btrfs_model.workloads.send_truncate",
     "send-utimes": "btrfs_model.workloads.send_utimes",
+    "send-readahead": "btrfs_model.workloads.send_readahead",
 }
 
 NAMES: tuple[str, ...] = tuple(_MODULES)
