@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from btrfs_model.send import SendResult, send
     from btrfs_model.stats import tree_stats
     from btrfs_model.stream import Command, StreamWriter, read_stream
+    from btrfs_model.usage import du, extent_references, extents
 
     open = Filesystem.open  # noqa: A001
 
@@ -54,6 +55,9 @@ __all__ = [
     "Work",
     "check",
     "counting",
+    "du",
+    "extent_references",
+    "extents",
     "fiemap",
     "logical_ino",
     "open",
@@ -83,6 +87,9 @@ _HOMES = {
     "Work": "counters:Work",
     "check": "check:check",
     "counting": "counters:counting",
+    "du": "usage:du",
+    "extent_references": "usage:extent_references",
+    "extents": "usage:extents",
     "fiemap": "fiemap:fiemap",
     "logical_ino": "backref:logical_ino",
     "open": "filesystem:Filesystem.open",
