@@ -9,11 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from btrfs_model.btree.bulk import Columns, select
 from btrfs_model.errors import SubvolumeNotFoundError
 from btrfs_model.filesystem import Filesystem, Subvolume
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
-from btrfs_model.usage.forest import MANY, FileForest, join, single_label
+from btrfs_model.usage.forest import FileForest, join
 from btrfs_model.usage.items import DataExtents, covered, file_extents, read_items
 
 __all__ = ["extent_references", "extents"]
@@ -61,7 +60,7 @@ class FileUsage:
         self.forest = FileForest(fs)
         found = read_items(fs.image, self.forest.leaves).extents
         self.rows = found[np.isin(found["disk_bytenr"], wanted)]
-        self.extents = DataExtents(fs.image, extent_items(fs, wanted), self.rows)
+        self.extents = DataExtents(fs.image, fs.tree(int(ObjectId.EXTENT_TREE)), self.rows)
 
     def owners(self) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
         """Return (row of :attr:`rows`, row of the forest's roots) of each reference."""
@@ -83,18 +82,18 @@ class FileUsage:
         size = np.zeros(count, np.uint64)
         size[extents.row] = rows["size"]
         row, root = self.owners()
-        _, who = np.unique(
-            np.stack([root.astype(np.uint64), rows["inode"][row]]), axis=1, return_inverse=True
+        files = np.unique(
+            np.stack([extents.row[row], root, rows["inode"][row]]).astype(np.uint64), axis=1
         )
-        shared = single_label(extents.row[row], who.reshape(-1).astype(np.int64), count) == MANY
         by_extent = {
             "refs": extents.refs,
             "items": np.bincount(extents.row, minlength=count).astype(np.uint64),
             "references": np.bincount(extents.row[row], minlength=count).astype(np.uint64),
+            "files": np.bincount(files[0].astype(np.intp), minlength=count).astype(np.uint64),
             "shown_here": here,
             "shown": anybody,
             "bookend": size - anybody,
-            "shared": shared,
+            "shared": extents.shared(self.forest, rows),
         }
         hole = ~self.on_disk & (own["type"] != 0)
         columns = {
@@ -160,9 +159,9 @@ def extents(
         ``ram_bytes`` (its uncompressed size), ``generation``; and of the data extent ``refs`` (what
         its item in the extent tree says), ``items`` (file extents that refer to it, those of a leaf
         that subvolumes share counted once), ``references`` (the same, counted in each subvolume),
-        ``shown_here`` and ``shown`` (uncompressed bytes of it that this file and that any file
-        shows), ``bookend`` (bytes that no file shows), ``shared`` (whether another file or
-        subvolume has a reference, which is what FIEMAP calls shared).
+        ``files`` (different ones, a file and its snapshot being two), ``shown_here`` and ``shown``
+        (uncompressed bytes of it that this file and that any file shows), ``bookend`` (bytes that
+        no file shows), ``shared`` (as FIEMAP says, see :meth:`DataExtents.shared`).
 
     Raises
     ------
@@ -189,14 +188,6 @@ def extent_references(
         filesystem; empty for what has no name, as in a subvolume that is being freed).
     """
     return FileUsage(fs, subvolume, path).references()
-
-
-def extent_items(fs: Filesystem, wanted: npt.NDArray[np.uint64]) -> Columns:
-    """Return the EXTENT_ITEM items of the extent tree from the first to the last wanted address."""
-    tree = fs.tree(int(ObjectId.EXTENT_TREE))
-    low, high = (int(wanted.min()), int(wanted.max())) if len(wanted) else (1, 0)
-    columns = tree.scan((low, 0, 0), (high, 255, MAX_KEY.offset))
-    return select(columns, columns["type"] == ItemType.EXTENT_ITEM)
 
 
 def full_path(fs: Filesystem, root: int, inode: int) -> str:

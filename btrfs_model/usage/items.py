@@ -21,23 +21,26 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.btree.bulk import Columns, records, scan_leaves, select
+from btrfs_model.btree.bulk import Columns, extent_refs, records, scan_leaves, select
+from btrfs_model.btree.tree import Tree
 from btrfs_model.errors import CorruptImageError, Fault
 from btrfs_model.image import Image
 from btrfs_model.kernels import lib
-from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.keys import MAX_KEY, ItemType
 from btrfs_model.ondisk.structs import (
     EXTENT_ITEM,
     FILE_EXTENT_HEAD,
     FILE_EXTENT_ITEM,
     INODE_ITEM,
 )
+from btrfs_model.usage.forest import MANY, FileForest, single_label
 
 __all__ = ["DataExtents", "FileItems", "covered", "file_extents", "read_items"]
 
 _LEAVES_AT_ONCE: Final = 1024
 # BTRFS_MAX_UNCOMPRESSED
 _MAX_COMPRESSED: Final = 128 << 10
+_WITH_REFS: Final = (ItemType.EXTENT_ITEM, ItemType.EXTENT_DATA_REF, ItemType.SHARED_DATA_REF)
 _REGULAR_MODE: Final = 0o100000
 _FORMAT: Final = 0o170000
 
@@ -170,8 +173,8 @@ class DataExtents:
     ----------
     image : Image
         Where they are.
-    items : dict of numpy.ndarray
-        The EXTENT_ITEM items of the extent tree.
+    tree : Tree
+        The extent tree.
     rows : numpy.ndarray
         File extents, of :data:`FILE_EXTENT`.
 
@@ -188,15 +191,15 @@ class DataExtents:
         For a file extent that refers to what is no extent, with its place.
     """
 
-    def __init__(self, image: Image, items: Columns, rows: npt.NDArray[np.void]) -> None:
+    def __init__(self, image: Image, tree: Tree, rows: npt.NDArray[np.void]) -> None:
         self.start, self.row = np.unique(rows["disk_bytenr"], return_inverse=True)
-        at = np.searchsorted(items["objectid"], self.start)
-        inside = np.minimum(at, max(len(items["objectid"]) - 1, 0))
-        there = np.zeros(len(self.start), np.bool_)
-        self.length = np.zeros(len(self.start), np.uint64)
-        if len(items["objectid"]):
-            there = items["objectid"][inside] == self.start
-            self.length[there] = items["offset"][inside[there]]
+        low, high = (self.start[0], self.start[-1]) if len(self.start) else (1, 0)
+        columns = tree.scan((int(low), 0, 0), (int(high), 255, MAX_KEY.offset))
+        items = select(columns, columns["type"] == ItemType.EXTENT_ITEM)
+        at = _find(items["objectid"], self.start)
+        there = at >= 0
+        self.length = np.zeros(len(at), np.uint64)
+        self.length[there] = items["offset"][at[there]]
         bad = ~there[self.row] | (self.length[self.row] != rows["disk_num_bytes"])
         if bad.any():
             row = rows[int(np.argmax(bad))]
@@ -205,7 +208,39 @@ class DataExtents:
                 Fault(lib.BM_NOT_FOUND, 0, int(row["leaf"]), int(row["slot"]), int(row["start"]),
                       int(row["disk_bytenr"]), int(ItemType.EXTENT_ITEM)),
             )  # fmt: skip
-        self.refs: U64 = records(image, select(items, inside), EXTENT_ITEM)["refs"]
+        self.refs: U64 = records(image, select(items, at), EXTENT_ITEM)["refs"]
+        references, _ = extent_refs(image, select(columns, np.isin(columns["type"], _WITH_REFS)))
+        of = _find(self.start, references["bytenr"][np.isin(references["type"], _WITH_REFS)])
+        self._backrefs = np.bincount(of[of >= 0], minlength=len(self.start))
+
+    def shared(self, forest: FileForest, rows: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+        """Say of each what FIEMAP says of a file that refers to it (Linux 6.1 to 6.18).
+
+        It is shared when it has several references in the extent tree, or when a leaf that refers
+        to it is in several trees. Two places of one file are two references, so FIEMAP calls what
+        was cloned within a file shared; file extents of a leaf that has lost its owner
+        (FULL_BACKREF) are one, so two files of such a leaf share an extent that is not called so.
+
+        Parameters
+        ----------
+        forest : FileForest
+            Which leaves are in which trees.
+        rows : numpy.ndarray
+            The file extents that the extents were made of.
+        """
+        owners = forest.single(np.arange(len(forest.roots), dtype=np.int64))[0]
+        leaf = np.searchsorted(forest.leaves, rows["leaf"])
+        in_many = single_label(self.row, owners[leaf], len(self.start)) == MANY
+        shared: npt.NDArray[np.bool_] = in_many | (self._backrefs > 1)
+        return shared
+
+
+def _find(places: U64, wanted: U64) -> npt.NDArray[np.intp]:
+    """Row of each wanted value in ascending `places`, -1 for none."""
+    if not len(places):
+        return np.full(len(wanted), -1)
+    at = np.minimum(np.searchsorted(places, wanted), len(places) - 1)
+    return np.where(places[at] == wanted, at, -1)
 
 
 def covered(

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from btrfs_model.filesystem import Filesystem, Subvolume
-from btrfs_model.usage.files import extent_items
-from btrfs_model.usage.forest import MANY, FileForest, single_label
+from btrfs_model.ondisk.keys import ObjectId
+from btrfs_model.usage.forest import FileForest
 from btrfs_model.usage.items import DataExtents, covered, read_items
 
 __all__ = ["du"]
@@ -83,17 +83,8 @@ class _Usage:
         self.leaf = np.searchsorted(self.forest.leaves, self.rows["leaf"])
         self.inode = items.inode
         self.inode_leaf = np.searchsorted(self.forest.leaves, items.inode_leaf)
-        wanted = self.rows["disk_bytenr"]
-        self.extents = DataExtents(fs.image, extent_items(fs, wanted), self.rows)
-        self.shared = self._shared()
-
-    def _shared(self) -> Mask:
-        """Which extents FIEMAP calls shared: another inode or another subvolume refers to them."""
-        owner = self.forest.single(np.arange(len(self.forest.roots), dtype=np.int64))[0][self.leaf]
-        _, inode = np.unique(self.rows["inode"], return_inverse=True)
-        who = np.where(owner == MANY, MANY, owner * (len(self.rows) + 1) + inode)
-        shared: Mask = single_label(self.extents.row, who, len(self.extents.start)) == MANY
-        return shared
+        self.extents = DataExtents(fs.image, fs.tree(int(ObjectId.EXTENT_TREE)), self.rows)
+        self.shared = self.extents.shared(self.forest, self.rows)
 
     def row(self, sub: Subvolume, ids: set[int]) -> dict[str, int | str]:
         """Count what some subvolumes have, as the row of the first of them."""
