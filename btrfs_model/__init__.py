@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from btrfs_model.errors import BtrfsModelError, CorruptImageError, StreamError, UnsupportedError
     from btrfs_model.fiemap import fiemap
     from btrfs_model.filesystem import Filesystem
+    from btrfs_model.filesystem.writable import WritableFilesystem
     from btrfs_model.kernels import select as use_kernels
     from btrfs_model.patches import Behaviour
     from btrfs_model.patches import table as toggles
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from btrfs_model.usage import du, extent_references, extents
 
     open = Filesystem.open  # noqa: A001
+    create = WritableFilesystem.create
 
 __all__ = [
     "Behaviour",
@@ -53,8 +55,10 @@ __all__ = [
     "StreamWriter",
     "UnsupportedError",
     "Work",
+    "WritableFilesystem",
     "check",
     "counting",
+    "create",
     "du",
     "extent_references",
     "extents",
@@ -85,8 +89,10 @@ _HOMES = {
     "StreamWriter": "stream:StreamWriter",
     "UnsupportedError": "errors:UnsupportedError",
     "Work": "counters:Work",
+    "WritableFilesystem": "filesystem.writable:WritableFilesystem",
     "check": "check:check",
     "counting": "counters:counting",
+    "create": "filesystem.writable:WritableFilesystem.create",
     "du": "usage:du",
     "extent_references": "usage:extent_references",
     "extents": "usage:extents",

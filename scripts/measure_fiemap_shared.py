@@ -98,7 +98,8 @@ def main() -> None:
                 "blocks read": traced.format("an image of the same workload that a kernel wrote"),
                 "times": "Linux 6.1.176 and 6.12.101 (Debian user-mode-linux) on a two-core "
                 "virtual machine, an image of the same workload that a kernel wrote, in memory; "
-                "median of 3 mounts (not cached) and 10 runs (cached). Not the machine of the commit message",
+                "median of 3 mounts (not cached) and 10 runs (cached). Not the machine of the "
+                "commit message",
             },
         },
         "rows": [
