@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from btrfs_model.usage import du, extent_references, extents
 
     open = Filesystem.open  # noqa: A001
-    create = WritableFilesystem.create
+    create = WritableFilesystem.mkfs
 
 __all__ = [
     "Behaviour",
@@ -92,7 +92,7 @@ _HOMES = {
     "WritableFilesystem": "filesystem.writable:WritableFilesystem",
     "check": "check:check",
     "counting": "counters:counting",
-    "create": "filesystem.writable:WritableFilesystem.create",
+    "create": "filesystem.writable:WritableFilesystem.mkfs",
     "du": "usage:du",
     "extent_references": "usage:extent_references",
     "extents": "usage:extents",

@@ -240,6 +240,8 @@ void bm_blake2b_256(const void *data, size_t size, uint8_t *digest);
 int bm_csum(int csum_type, const void *data, size_t size, uint8_t *digest);
 /* Whether crc32c uses instructions of the processor (1) or tables (0). */
 int bm_crc32c_is_hardware(void);
+/* Hashes of `count` names that follow each other, as they stand in the keys of DIR_ITEMs. */
+void bm_name_hashes(const uint8_t *names, const uint32_t *sizes, size_t count, uint64_t *hashes);
 
 /* ----------------------------------------------------------------------------------- image -- */
 
@@ -813,6 +815,13 @@ int bm_writer_insert(struct bm_writer *writer, uint64_t tree, const struct bm_ke
 int bm_writer_insert_each(struct bm_writer *writer, uint64_t tree, const struct bm_key *keys,
 			  const uint32_t *sizes, size_t count, const uint8_t *data,
 			  struct bm_fault *fault);
+/*
+ * Items with ascending keys, in batches of as many as fit into an empty leaf, each an insertion like
+ * that above: delayed directory items.
+ */
+int bm_writer_insert_batches(struct bm_writer *writer, uint64_t tree, const struct bm_key *keys,
+			     const uint32_t *sizes, size_t count, const uint8_t *data,
+			     struct bm_fault *fault);
 /* Overwrite `size` bytes of a payload from `offset` on; the item keeps its size. */
 int bm_writer_update(struct bm_writer *writer, uint64_t tree, const struct bm_key *key,
 		     uint32_t offset, const uint8_t *data, uint32_t size, struct bm_fault *fault);
@@ -834,6 +843,28 @@ int bm_writer_duplicate(struct bm_writer *writer, uint64_t tree, const struct bm
  */
 int64_t bm_writer_delete(struct bm_writer *writer, uint64_t tree, const struct bm_key *min,
 			 const struct bm_key *max, int backward, struct bm_fault *fault);
+/* One of many changes. What is named in a DIR_ITEM or INODE_REF is an entry of the item. */
+enum bm_writer_change_kind {
+	BM_WRITER_INSERT, /* bm_writer_insert(): with all that follow up to one without `more` */
+	BM_WRITER_INSERT_ENTRY, /* the same, or at the end of an item that has the key already */
+	BM_WRITER_DELETE,	/* the item; no payload */
+	BM_WRITER_DELETE_ENTRY, /* payload: the name; the item goes with its last entry */
+	BM_WRITER_UPDATE,	/* bm_writer_update(): the first `size` bytes */
+};
+struct bm_writer_change {
+	struct bm_key key;
+	uint32_t size; /* of the payload */
+	uint8_t kind;  /* enum bm_writer_change_kind */
+	uint8_t more;  /* BM_WRITER_INSERT: the next one lies beside it */
+	uint16_t pad;
+};
+/*
+ * Many changes of a tree, one after the other; their payloads follow each other in data[]. Returns
+ * how many were done; when that is less than `count`, the fault says what is wrong with the next.
+ */
+int64_t bm_writer_apply(struct bm_writer *writer, uint64_t tree,
+			const struct bm_writer_change *changes, size_t count, const uint8_t *data,
+			uint64_t size, struct bm_fault *fault);
 /* The root that readers start from. */
 int bm_writer_root(const struct bm_writer *writer, uint64_t tree, struct bm_root *root,
 		   struct bm_fault *fault);

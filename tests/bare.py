@@ -73,8 +73,6 @@ def writer(
 ) -> TreeWriter:
     """Return a writer without trees on a bare image."""
     made = image(size, nodesize, dup=dup)
-    result = TreeWriter(
-        made, made.buffer, transid=transid, features=lib.BM_WRITER_SKINNY_METADATA
-    )
+    result = TreeWriter(made, made.buffer, transid=transid, features=lib.BM_WRITER_SKINNY_METADATA)
     result.add_group(METADATA, size, 4 | (32 if dup else 0))
     return result

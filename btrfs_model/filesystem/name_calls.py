@@ -11,9 +11,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
 
-from btrfs_model.filesystem import acl, attributes, namespace, rename, xattrs
+from btrfs_model.filesystem import acl, attributes, many, namespace, rename, xattrs
 from btrfs_model.filesystem.delayed import DelayedItems
 from btrfs_model.filesystem.dir_entries import fail
 from btrfs_model.filesystem.eviction import iput, orphan_cleanup
@@ -166,6 +167,10 @@ class NamespaceCalls:
             raise fail(errno.EACCES, path)
         may_write(self._fs, entry.directory, path)
         return self._done(namespace.create_inode(self._fs, entry, stat.S_IFREG | mode & 0o7777))
+
+    def create_files(self, directory: Path, names: Sequence[Path], mode: int = 0o666) -> None:
+        """Make many empty files; see :func:`btrfs_model.filesystem.many.create_files`."""
+        many.create_files(self._fs, directory, names, mode)
 
     def mkdir(self, path: Path, mode: int = 0o777) -> LiveInode:
         """Make a directory."""

@@ -23,11 +23,14 @@ from typing import Any, Final, Self
 
 from btrfs_model.btree.writer import TreeWriter, chunk_tree_uuid
 from btrfs_model.filesystem import chunk_alloc, load, transaction
+from btrfs_model.filesystem.file_calls import FileCalls
 from btrfs_model.filesystem.filesystem import Filesystem
 from btrfs_model.filesystem.live_root import LiveRoot
 from btrfs_model.filesystem.mkfs import Identity, format_device
 from btrfs_model.filesystem.mkfs_layout import Format
+from btrfs_model.filesystem.name_calls import NamespaceCalls
 from btrfs_model.filesystem.roots import Root
+from btrfs_model.filesystem.subvolume_calls import SubvolumeCalls
 from btrfs_model.image import Image
 from btrfs_model.memory import Memory
 from btrfs_model.ondisk.keys import ItemType, ObjectId
@@ -46,10 +49,10 @@ _BIG_METADATA: Final = 1 << 5
 _PAGE: Final = 4096
 
 
-class WritableFilesystem(Filesystem):
+class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
     """A filesystem in memory, mounted for writing.
 
-    Make one with :meth:`create` or :meth:`load`.
+    Make one with :meth:`mkfs` (``bm.create()``) or :meth:`load`.
 
     Parameters
     ----------
@@ -124,11 +127,13 @@ class WritableFilesystem(Filesystem):
         self.pending_snapshots: list[Callable[[], None]] = []
         self.committed = transaction.snapshot_of(self)
         self.device_stats_written = False
+        self.start_namespace()
+        self.before_commit.append(self.run_delayed_items)
 
     # ------------------------------------------------------------------- from and to files --
 
     @classmethod
-    def create(
+    def mkfs(
         cls,
         size: int,
         nodesize: int = 16384,
@@ -323,6 +328,7 @@ class WritableFilesystem(Filesystem):
 
     def sync(self) -> None:
         """Write back what waits, then commit."""
+        self.flush_delalloc()
         self.commit()
 
     def reread(self) -> None:
