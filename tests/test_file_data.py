@@ -43,13 +43,20 @@ def shown(change: tuple[Any, ...]) -> str:
 
 
 def items_of(fs: Any, *, sizes: bool) -> dict[str, list[Any]]:
-    """File extents and inodes of all files; addresses on disk by the order in which they appear."""
+    """File extents and inodes of all files; addresses on disk by the order in which they appear.
+
+    Neighbouring holes count as one: where the kernel divides them depends on what it has cached.
+    """
     seen: dict[int, int] = {0: 0}
     top, found = fs.subvolume(5), {}
     for name in NAMES:
         inode = top.inode(name)
         rows: list[Any] = [("size", inode.size, "nbytes", inode.nbytes, "flags", inode.flags)]
         for extent in top.extents(name):
+            if extent.is_hole:
+                before = rows.pop() if rows[-1][0] == "hole" else ("hole", extent.start, 0)
+                rows.append(("hole", before[1], extent.end))
+                continue
             where = seen.setdefault(extent.disk_bytenr, len(seen))
             on_disk = extent.disk_num_bytes if sizes or not extent.compression else -1
             rows.append((extent.start, extent.length, extent.type, extent.compression,
