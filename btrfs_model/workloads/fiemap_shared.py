@@ -3,8 +3,10 @@
 
 The message's script writes a file of 40 GiB with compression, which gives 327,680 extents of 128
 KiB each, and three more of 20 GiB beside it; a snapshot then shares all leaves. After a fresh mount
-``filefrag`` maps the first file twice: with the metadata on disk, and with them in memory. A built
-filesystem is mapped a third time after a tenth of the file was written again.
+``filefrag`` maps the first file twice: with the metadata on disk, and with them in memory.
+
+A built filesystem is mapped once more after one extent in a hundred was written again: then no leaf
+of the file is shared any more, but nearly all extents are.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from btrfs_model.counters import Work, counting
 from btrfs_model.fiemap import FILEFRAG_EXTENTS, Fiemap
 from btrfs_model.filesystem import Filesystem
 from btrfs_model.filesystem.data import FileExtent
+from btrfs_model.filesystem.elided import Elided
+from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.items import file_extent
 from btrfs_model.ondisk.keys import ItemType
@@ -33,7 +37,7 @@ from btrfs_model.workloads import Figure, Input, Outcome, Side, Step, Workload
 if TYPE_CHECKING:
     from matplotlib import figure
 
-__all__ = ["WORKLOAD", "walks_of_a_call"]
+__all__ = ["WORKLOAD", "build", "rewrite", "walks_of_a_call"]
 
 FILE: Final = "foobar"
 BEFORE = Side("before", "v6.2")
@@ -46,7 +50,10 @@ REPORTED = {BEFORE.name: (1.821, 0.399), AFTER.name: (0.591, 0.123)}
 
 _EXTENTS = 327_680
 _EXTENT_BYTES: Final = 128 << 10
-_OTHERS = ("file1", "file2", "file3")
+_FILES: Final = ((FILE, b"\xab"), ("file1", b"\xcd"), ("file2", b"\xef"), ("file3", b"\x73"))
+_DEVICE_BYTES: Final = 16 << 30
+_REWRITTEN: Final = 100
+_SHARED: Final = 0x2000
 _QUANTITIES: Final = {
     "find_parent_nodes": "saved: walks",
     "btrfs_search_slot": "saved: searches",
@@ -57,6 +64,28 @@ def scaled(scale: float) -> Input:
     """Return the input of a size relative to the message's, to be built."""
     extents = max(2, round(_EXTENTS * scale))
     return Input(None, "", extents / _EXTENTS, {"extents": extents})
+
+
+def build(source: Input, step: Step) -> WritableFilesystem:
+    """Do what the script does up to the snapshot; the data are not stored."""
+    fs = WritableFilesystem.mkfs(_DEVICE_BYTES, compress="lzo")
+    extents = source.parameters["extents"]
+    for name, byte in _FILES:
+        count = extents if name == FILE else max(1, extents // 2)
+        step(f"writing {count:,} extents of {name}")
+        fs.create(name)
+        fs.write(name, 0, Elided(count * _EXTENT_BYTES, byte))
+        fs.sync()
+    fs.snapshot("", "snap1", read_only=True)
+    fs.commit()
+    return fs
+
+
+def rewrite(fs: WritableFilesystem, extents: int) -> None:
+    """Write one extent in a hundred of the file again."""
+    for number in range(0, extents, _REWRITTEN):
+        fs.write(FILE, number * _EXTENT_BYTES, Elided(_EXTENT_BYTES, _FILES[0][1]))
+    fs.sync()
 
 
 INPUTS = (
@@ -84,6 +113,12 @@ def run(fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step) -> 
         outcome.figures += _figures(fs, side)
         outcome.evidence.setdefault("walks", {})[side.name] = walks_of_a_call(fs, side.behaviour)
     _add_savings(outcome, chosen)
+    if isinstance(fs, WritableFilesystem):
+        step("writing some extents again")
+        rewrite(fs, source.parameters["extents"])
+        for side in chosen:
+            step(f"{side.name}: FIEMAP after that")
+            outcome.figures += _figures_rewritten(fs, side)
     outcome.evidence["extents"] = source.parameters["extents"]
     if chosen == (BEFORE, AFTER, *KERNELS):
         if source.scale == 1:
@@ -115,6 +150,22 @@ def _figures(fs: Filesystem, side: Side) -> list[Figure]:
         *_calls("cached", cached),
     ]
     return [Figure(side.name, name, unit, modelled=float(count)) for name, unit, count in rows]
+
+
+def _figures_rewritten(fs: Filesystem, side: Side) -> list[Figure]:
+    """Figures of a call after some extents were written again."""
+    with counting() as work:
+        table = Fiemap(fs, "", FILE, behaviour=side.behaviour).run()
+    shared = int(np.count_nonzero(table["flags"] & _SHARED))
+    rows = [
+        ("extents found", "extents", len(table)),
+        ("extents shared", "extents", shared),
+        *((name, "calls", work[name]) for name in _QUANTITIES),
+    ]
+    return [
+        Figure(side.name, f"written again: {name}", unit, modelled=float(count))
+        for name, unit, count in rows
+    ]
 
 
 def _calls(phase: str, work: Work) -> list[tuple[str, str, int]]:
@@ -239,7 +290,8 @@ WORKLOAD = Workload(
     inputs=INPUTS,
     headline=(
         "extents found", "blocks read", "cold: find_parent_nodes", "cached: find_parent_nodes",
-        "cached: btrfs_search_slot", "time, metadata not cached", "time, metadata cached",
+        "cached: btrfs_search_slot", "written again: extents shared",
+        "written again: find_parent_nodes", "time, metadata not cached", "time, metadata cached",
     ),
     sides=sides,
     run=run,
@@ -249,6 +301,8 @@ WORKLOAD = Workload(
         ("Saved against the first side", ("saved: ",)),
         ("Calls of kernel functions, metadata not cached", ("cold: ",)),
         ("Calls of kernel functions, metadata cached", ("cached: ",)),
+        ("After one extent in a hundred was written again", ("written again: ",)),
     ),
     scaled=scaled,
+    build=build,
 )  # fmt: skip
