@@ -5,8 +5,8 @@ The message's script writes a file of 40 GiB with compression, which gives 327,6
 KiB each, and three more of 20 GiB beside it; a snapshot then shares all leaves. After a fresh mount
 ``filefrag`` maps the first file twice: with the metadata on disk, and with them in memory.
 
-A built filesystem is mapped once more after one extent in a hundred was written again: then no leaf
-of the file is shared any more, but nearly all extents are.
+A built filesystem is mapped once more after one extent in a hundred was written again: then the
+leaves of the file are not shared any more, but nearly all extents are.
 """
 
 from __future__ import annotations
