@@ -225,7 +225,7 @@ def check(writer: TreeWriter, *, reserved: int = 0) -> Extents:
         state = writer.tree_state(tree)
         wanted[state.bytenr, BLOCK_REF, state.owner] += 1
         visit(state.bytenr, state.generation, state.level, state.shareable)
-    assert extents.refs == wanted
+    assert extents.refs == wanted, (extents.refs - wanted, wanted - extents.refs)
     blocks = {bytenr for bytenr, flags in extents.flags.items() if flags & 3 == 2}
     assert blocks == seen
     assert {bytenr: extents.heads[bytenr] for bytenr in blocks} == heads

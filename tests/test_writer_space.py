@@ -45,6 +45,7 @@ class Files:
         self.extents: dict[int, dict[tuple[int, int], tuple[int, int]]] = {FIRST: {}}
         self.csums: dict[int, bytes] = {}
         self.next_tree = FIRST + 1
+        self.fresh: set[int] = set()
 
     def write(self, tree: int, ino: int, offset: int, sectors: int, csums: bool) -> None:
         key = (ino, offset * SECTOR)
@@ -91,11 +92,20 @@ class Files:
     def snapshot(self, tree: int) -> None:
         self.writer.copy_root(tree, self.next_tree)
         self.extents[self.next_tree] = dict(self.extents[tree])
+        self.fresh.add(self.next_tree)
         self.next_tree += 1
 
     def drop(self, tree: int) -> None:
         self.writer.drop_tree(tree)
         del self.extents[tree]
+
+    def changeable(self) -> list[int]:
+        """Trees, without snapshots of this transaction: kernels take those as it ends."""
+        return sorted(set(self.extents) - self.fresh)
+
+    def commit(self) -> None:
+        commit(self.writer)
+        self.fresh.clear()
 
     def check(self) -> Extents:
         extents = check(self.writer)
@@ -132,7 +142,10 @@ OPERATIONS = st.lists(
 def test_random_sequences(features, operations):
     files = Files(writer(features=features))
     for what, number, ino, size in operations:
-        trees = sorted(files.extents)
+        trees = files.changeable()
+        if not trees:
+            files.commit()
+            trees = files.changeable()
         if not trees:
             break
         tree = trees[number % len(trees)]
@@ -145,7 +158,7 @@ def test_random_sequences(features, operations):
                 files.fill(tree, FIRST + (ino * 8 + n) % 41, size + 1 + n)
         elif what == "delete":
             files.delete_some(tree, FIRST + ino)
-        elif what == "snapshot" and len(trees) < 6:
+        elif what == "snapshot" and len(files.extents) < 6:
             files.snapshot(tree)
         elif what == "drop":
             files.drop(tree)
@@ -153,14 +166,14 @@ def test_random_sequences(features, operations):
             files.writer.run_refs()
             files.check()
         elif what == "commit":
-            commit(files.writer)
+            files.commit()
             files.check()
             assert all(group.used + group.free == group.length for group in files.writer.groups())
     for tree in sorted(files.extents):
-        commit(files.writer)
+        files.commit()
         files.check()
         files.drop(tree)
-    commit(files.writer)
+    files.commit()
     extents = files.check()
     assert not any(flags & 1 for flags in extents.flags.values())
     assert not list(files.writer.tree(CSUM).items())

@@ -11,6 +11,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -95,20 +97,20 @@ class FileCalls:
         OSError
             EISDIR, EINVAL, EFBIG, or ENOSPC when there is no room.
         """
-        inode = self._regular(path)
         length = data.length if isinstance(data, Elided) else len(data)
-        if offset < 0 or length < 0:
-            raise _error(errno.EINVAL, path)
-        if offset + length > 2**63 - 1:
-            raise _error(errno.EFBIG, path)
-        return buffered_write(self, inode, offset, data)
+        with self._opened(path) as inode:
+            if offset < 0 or length < 0:
+                raise _error(errno.EINVAL, path)
+            if offset + length > 2**63 - 1:
+                raise _error(errno.EFBIG, path)
+            return buffered_write(self, inode, offset, data)
 
     def read(self, path: Path, offset: int = 0, length: int | None = None) -> bytes:
         """Read a file as it is now, with what waits for writeback (pread(2))."""
-        inode = self._regular(path)
-        end = pages_of(self, inode).i_size if length is None else offset + length
-        sums = DataChecksums(self.image, self.writer.tree(int(ObjectId.CSUM_TREE)))
-        return read_live(self, inode, offset, end, sums)
+        with self._opened(path) as inode:
+            end = pages_of(self, inode).i_size if length is None else offset + length
+            sums = DataChecksums(self.image, self.writer.tree(int(ObjectId.CSUM_TREE)))
+            return read_live(self, inode, offset, end, sums)
 
     def truncate(self, path: Path, size: int) -> None:
         """Set the size of a file (truncate(2))."""
@@ -119,22 +121,25 @@ class FileCalls:
 
     def fallocate(self, path: Path, offset: int, length: int, keep_size: bool = False) -> None:
         """Preallocate a range (fallocate(2))."""
-        fallocate(self, self._regular(path, errno.ENODEV), offset, length, keep_size=keep_size)
+        with self._opened(path, errno.ENODEV) as inode:
+            fallocate(self, inode, offset, length, keep_size=keep_size)
 
     def punch_hole(self, path: Path, offset: int, length: int) -> None:
         """Make a hole (FALLOC_FL_PUNCH_HOLE)."""
-        punch_hole(self, self._regular(path, errno.ENODEV), offset, length)
+        with self._opened(path, errno.ENODEV) as inode:
+            punch_hole(self, inode, offset, length)
 
     def zero_range(self, path: Path, offset: int, length: int, keep_size: bool = False) -> None:
         """Make a range zeros (FALLOC_FL_ZERO_RANGE)."""
-        zero_range(self, self._regular(path, errno.ENODEV), offset, length, keep_size=keep_size)
+        with self._opened(path, errno.ENODEV) as inode:
+            zero_range(self, inode, offset, length, keep_size=keep_size)
 
     def clone_range(
         self, source: Path, target: Path, source_offset: int, target_offset: int, length: int
     ) -> None:
         """Share a range of a file with another (FICLONERANGE); length 0: to the end."""
-        from_inode, to_inode = (self._inode(path) for path in (source, target))
-        clone_range(self, from_inode, to_inode, source_offset, target_offset, length)
+        with self._opened(source, None) as from_inode, self._opened(target, None) as to_inode:
+            clone_range(self, from_inode, to_inode, source_offset, target_offset, length)
 
     def set_compression(self, path: Path, kind: str) -> None:
         """Set the property ``btrfs.compression``.
@@ -190,6 +195,17 @@ class FileCalls:
         host: Any = self
         inode: LiveInode = host.inode(*host.resolve(path))
         return inode
+
+    @contextmanager
+    def _opened(self, path: Path, otherwise: int | None = errno.EINVAL) -> Iterator[LiveInode]:
+        """Open a file, and close it again (``btrfs_release_file()``)."""
+        inode = self._inode(path) if otherwise is None else self._regular(path, otherwise)
+        try:
+            yield inode
+        finally:
+            if inode.data is not None and inode.data.flush_on_close:
+                inode.data.flush_on_close = False
+                writeback(self, inode)
 
     def _regular(self, path: Path, otherwise: int = errno.EINVAL) -> LiveInode:
         inode = self._inode(path)

@@ -56,12 +56,16 @@ def clone_range(
     OSError
         EINVAL where the kernel says so, EISDIR for directories.
     """
-    length = _check(fs, source, target, offset, target_offset, length)
-    if not length:
-        return
+    _check_files(fs, source, target)
     blocksize = fs.sectorsize
     writeback(fs, source)
-    writeback(fs, target, target_offset, target_offset + align(length, blocksize))
+    left = pages_of(fs, source).i_size - offset // blocksize * blocksize
+    # beyond the source's end this wraps around: everything there is
+    waiting = align(length or left % 2**64, blocksize)
+    writeback(fs, target, target_offset, target_offset + waiting)
+    length = _check_range(fs, source, target, offset, target_offset, length)
+    if not length:
+        return
     whole = align(length, blocksize)
     target_size = pages_of(fs, target).i_size
     touch(fs, target)  # file_modified() of the VFS
@@ -73,16 +77,20 @@ def clone_range(
     writeback(fs, target, target_offset, target_offset + whole)
 
 
-def _check(
-    fs: Fs, source: LiveInode, target: LiveInode, offset: int, target_offset: int, length: int
-) -> int:
-    """``generic_remap_file_range_prep()``; returns the length that is meant."""
+def _check_files(fs: Fs, source: LiveInode, target: LiveInode) -> None:
+    """``vfs_clone_file_range()``, and what btrfs asks before it writes dirty data back."""
     if source.is_dir or target.is_dir:
         raise _error(fs, errno.EISDIR)
     if not (stat.S_ISREG(source.item.mode) and stat.S_ISREG(target.item.mode)):
         raise _error(fs, errno.EINVAL)
     if (source.item.flags ^ target.item.flags) & InodeFlag.NODATASUM:
         raise _error(fs, errno.EINVAL)
+
+
+def _check_range(
+    fs: Fs, source: LiveInode, target: LiveInode, offset: int, target_offset: int, length: int
+) -> int:
+    """``generic_remap_file_range_prep()``; returns the length that is meant."""
     blocksize = fs.sectorsize
     size = pages_of(fs, source).i_size
     if not length:

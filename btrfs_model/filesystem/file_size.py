@@ -47,6 +47,7 @@ def _shrink(fs: Fs, inode: LiveInode, size: int, old_size: int) -> None:
     """``btrfs_truncate()``: pages first, then, with the last block written back, the items."""
     pages, blocksize = pages_of(fs, inode), fs.sectorsize
     block_end = align(size, blocksize)
+    pages.flush_on_close |= not size
     pages.clean(block_end, 2**64)
     pages.zero(size, block_end)
     pages.i_size = size

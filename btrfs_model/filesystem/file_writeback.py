@@ -219,14 +219,16 @@ def _compress_file_range(fs: Fs, inode: LiveInode, start: int, end: int) -> None
         stop = min(start + align(total, blocksize), end)
         packed = _pack(fs, inode, kind, start, start + total)
         if packed is None:
-            _mark_incompressible(fs, inode, total)
+            _mark_incompressible(fs, inode)
             break
         size, data = packed
         whole = start + total >= actual_end
         if _try_inline(fs, inode, start, end, data if whole else None, kind if whole else 0):
             return
         if align(size, blocksize) + blocksize > stop - start:
-            _mark_incompressible(fs, inode, total)
+            # of one block, which could only have become inline, that says nothing
+            if total > blocksize:
+                _mark_incompressible(fs, inode)
             break
         _write_compressed(fs, inode, start, stop, kind, size, data)
         start = stop
@@ -234,9 +236,8 @@ def _compress_file_range(fs: Fs, inode: LiveInode, start: int, end: int) -> None
         _cow_file_range(fs, inode, start, end)
 
 
-def _mark_incompressible(fs: Fs, inode: LiveInode, total: int) -> None:
-    """Give up for good, unless it was one block, which could only have become inline."""
-    if total > fs.sectorsize and not fs.compress_force and not inode.prop_compress:
+def _mark_incompressible(fs: Fs, inode: LiveInode) -> None:
+    if not fs.compress_force and not inode.prop_compress:
         inode.item.flags |= InodeFlag.NOCOMPRESS
 
 

@@ -176,10 +176,3 @@ class LiveInode:
     def key(self) -> RawKey:
         """Key of its item."""
         return (self.ino, ItemType.INODE_ITEM, 0)
-
-    @property
-    def location(self) -> RawKey:
-        """What a directory entry of it points at."""
-        if self.ino == ROOT_DIR:
-            return (self.root, ItemType.ROOT_ITEM, 0)
-        return self.key

@@ -21,6 +21,8 @@ moves any more, since a block that was copied once in a transaction is not copie
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -70,8 +72,18 @@ def commit(fs: WritableFilesystem) -> bool:
     Raises
     ------
     OSError
-        ENOSPC when the trees do not fit any more. The image then has the state of the last commit.
+        ENOSPC when the trees do not fit any more. The image has the state of the last commit, and
+        there will not be another: EROFS from then on, as after ``btrfs_abort_transaction()``.
     """
+    if fs.aborted:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), fs.path)
+    fs.aborted = True
+    changed = _commit(fs)
+    fs.aborted = False
+    return changed
+
+
+def _commit(fs: WritableFilesystem) -> bool:
     _run_refs_early(fs)
     for hook in fs.before_commit:
         hook()
@@ -90,6 +102,7 @@ def commit(fs: WritableFilesystem) -> bool:
     _write_supers(fs)
     fs.writer.unpin()
     fs.writer.set_transid(fs.transid + 1)
+    fs.in_transaction = False
     fs.committed = snapshot_of(fs)
     fs.reread()
     return True
@@ -97,7 +110,8 @@ def commit(fs: WritableFilesystem) -> bool:
 
 def _anything_changed(fs: WritableFilesystem) -> bool:
     return (
-        snapshot_of(fs) != fs.committed
+        fs.in_transaction
+        or snapshot_of(fs) != fs.committed
         or fs.writer.waiting_refs() > 0
         or any(root.changed for root in fs.live_roots())
     )
