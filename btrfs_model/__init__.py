@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from btrfs_model.send import SendResult, send
     from btrfs_model.stats import tree_stats
     from btrfs_model.stream import Command, StreamWriter, read_stream
+    from btrfs_model.usage import du, extent_references, extents
 
     open = Filesystem.open  # noqa: A001
     create = WritableFilesystem.mkfs
@@ -67,6 +68,9 @@ __all__ = [
     "check",
     "counting",
     "create",
+    "du",
+    "extent_references",
+    "extents",
     "fiemap",
     "logical_ino",
     "open",
@@ -101,6 +105,9 @@ _HOMES = {
     "check": "check:check",
     "counting": "counters:counting",
     "create": "filesystem.writable:WritableFilesystem.mkfs",
+    "du": "usage:du",
+    "extent_references": "usage:extent_references",
+    "extents": "usage:extents",
     "fiemap": "fiemap:fiemap",
     "logical_ino": "backref:logical_ino",
     "open": "filesystem:Filesystem.open",

@@ -32,6 +32,9 @@ _COMMANDS = {
     "ls": ("files", "List the files of a subvolume."),
     "cat": ("files", "Write the content of a file."),
     "fiemap": ("files", "Show where a file's extents lie and which are shared."),
+    "extents": ("usage", "Show how much of a file's extents is used, and by whom."),
+    "du": ("usage", "Show what subvolumes use alone and what they share."),
+    "inode-resolve": ("usage", "Show all paths of an inode."),
     "patches": ("experiments", "Show the kernel commits that can be switched."),
 }
 

@@ -180,4 +180,12 @@ WORKLOAD = Workload(
     sides=sides,
     run=run,
     draw=draw,
+    groups=(
+        ("Reads of tree blocks", ("reads: ",)),
+        ("Time to send, from a device", ("send time: ",)),
+        ("Waiting for the device", ("waiting: ",)),
+        ("Requests to the device, after merging", ("requests: ",)),
+        ("Movements of its arm", ("seeks: ",)),
+        ("Saved against the first side", ("saved: ",)),
+    ),
 )  # fmt: skip

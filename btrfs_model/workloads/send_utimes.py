@@ -244,6 +244,12 @@ WORKLOAD = Workload(
     sides=sides,
     run=run,
     draw=draw,
+    groups=(
+        ("20,000 files", ("20,000 files: ",)),
+        ("40,000 files", ("40,000 files: ",)),
+        ("60,000 files", ("60,000 files: ",)),
+        ("Quick: 200, 400 and 600 files", ("200 files: ", "400 files: ", "600 files: ")),
+    ),
     scaled=scaled,
     build=_build,
 )  # fmt: skip
