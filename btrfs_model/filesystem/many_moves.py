@@ -39,11 +39,11 @@ _OF_INODE, _OF_SOURCE, _OF_TARGET, _OF_ROOT = 3, 4, 7, 8
 
 
 class _Moved(NamedTuple):
-    """A file that can be moved in a run."""
+    """A file that can be moved in a run; `place` is its index in the directory."""
 
     name: bytes
     ino: int
-    index: int
+    place: int
     item: InodeFields
 
 
@@ -110,11 +110,11 @@ def _plain_files(fs: WritableFilesystem, old: LiveInode, new: LiveInode) -> dict
     for ino, (name, index) in found.items():
         if name in taken or ino in inodes or fs.delayed.node(old.root, ino) is not None:
             continue
-        item = tree.get((ino, ItemType.INODE_ITEM, 0))
+        inode = tree.get((ino, ItemType.INODE_ITEM, 0))
         ref = tree.get((ino, ItemType.INODE_REF, old.ino))
-        if item is None or ref is None or len(inode_refs(ref.data)) != 1:
+        if inode is None or ref is None or len(inode_refs(ref.data)) != 1:
             continue
-        fields = InodeFields.unpack(item.data)
+        fields = InodeFields.unpack(inode.data)
         if fields.nlink == 1 and not stat.S_ISDIR(fields.mode):
             files[name] = _Moved(name, ino, index, fields)
     return files
@@ -123,7 +123,7 @@ def _plain_files(fs: WritableFilesystem, old: LiveInode, new: LiveInode) -> dict
 def _names(fs: WritableFilesystem, directory: LiveInode) -> set[bytes]:
     """All names in a directory, those that wait included."""
     low, high = ((directory.ino, ItemType.DIR_INDEX, offset) for offset in (0, _U64_MAX))
-    payloads = [item.data for item in fs.writer.tree(directory.root).items(low, high)]
+    payloads = [bytes(item.data) for item in fs.writer.tree(directory.root).items(low, high)]
     node = fs.delayed.node(directory.root, directory.ino)
     if node is not None:
         payloads += node.insertions.values()
@@ -144,7 +144,7 @@ def _move(fs: WritableFilesystem, old: LiveInode, new: LiveInode, files: list[_M
     length = 2 * sum(len(file.name) for file in files)
     last = start + (count - 1) * _TICKS * tick
     for at, (file, index, entry) in enumerate(zip(files, indexes, entries, strict=True)):
-        fs.delayed.delete_index(old, file.index)
+        fs.delayed.delete_index(old, file.place)
         if not at:
             fs.delayed.update_inode(old)
         file.item.sequence += 2

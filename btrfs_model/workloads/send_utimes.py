@@ -143,7 +143,7 @@ def _run_size(
 
 def quantity(files: int, name: str) -> str:
     """Name of a quantity at a number of files, as the results have it."""
-    return f"{files:,} files: {name}"
+    return f"{name}, {files:,} files"
 
 
 def _rows(sent: SendResult) -> list[tuple[str, str, int]]:
@@ -245,10 +245,9 @@ WORKLOAD = Workload(
     run=run,
     draw=draw,
     groups=(
-        ("20,000 files", ("20,000 files: ",)),
-        ("40,000 files", ("40,000 files: ",)),
-        ("60,000 files", ("60,000 files: ",)),
-        ("Quick: 200, 400 and 600 files", ("200 files: ", "400 files: ", "600 files: ")),
+        ("Stream: commands, size", ("commands", "command ", "stream size")),
+        ("Time of the send", ("time",)),
+        ("Sender: calls of kernel functions", ("sender: ",)),
     ),
     scaled=scaled,
     build=_build,

@@ -128,9 +128,10 @@ def _most(rows: list[dict[str, Any]], name: str) -> float:
 def _draw_commands(axes: Axes, outcome: Outcome) -> None:
     """Draw the commands of the stream by kind, on both sides."""
     files = outcome.evidence["files"]
-    prefix = quantity(files, "command ")
-    kinds = [one.quantity.removeprefix(prefix) for one in outcome.figures
-             if one.side == "before" and one.quantity.startswith(prefix)]  # fmt: skip
+    start, end = "command ", quantity(files, "")
+    kinds = [one.quantity.removeprefix(start).removesuffix(end) for one in outcome.figures
+             if one.side == "before" and one.quantity.startswith(start)
+             and one.quantity.endswith(end)]  # fmt: skip
     counts = {kind: [_value(outcome, side, files, f"command {kind}") for side in _SIDES]
               for kind in kinds}  # fmt: skip
     kinds = sorted((kind for kind in kinds if max(counts[kind]) > files / 100),
