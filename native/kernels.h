@@ -838,6 +838,21 @@ int64_t bm_writer_delete(struct bm_writer *writer, uint64_t tree, const struct b
 int bm_writer_root(const struct bm_writer *writer, uint64_t tree, struct bm_root *root,
 		   struct bm_fault *fault);
 
+/*
+ * The ground of the Python twin of all this: a block of this transaction that is made, given back,
+ * or takes the place of an older one (the root, or the child in a slot of a block that may be
+ * written to). bm_writer_is_dirty: a block that starts at this byte of the image is not written.
+ */
+int bm_writer_is_dirty(const struct bm_writer *writer, uint64_t physical);
+int bm_writer_make_block(struct bm_writer *writer, uint64_t tree, int level,
+			 const struct bm_key *first, uint64_t hint, uint64_t *bytenr,
+			 struct bm_fault *fault);
+int bm_writer_drop_block(struct bm_writer *writer, uint64_t tree, uint64_t bytenr,
+			 struct bm_fault *fault);
+int bm_writer_own_root(struct bm_writer *writer, uint64_t tree, struct bm_fault *fault);
+int bm_writer_own_child(struct bm_writer *writer, uint64_t tree, uint64_t parent, uint32_t slot,
+			uint64_t *bytenr, struct bm_fault *fault);
+
 /* ---- space and references */
 
 /* A block group: `length` bytes at `start`, all free at first. Its chunk must be in the image. */

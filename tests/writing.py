@@ -15,9 +15,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from btrfs_model.filesystem.file_calls import FileCalls
-from btrfs_model.filesystem.name_calls import NamespaceCalls
-from btrfs_model.filesystem.subvolume_calls import SubvolumeCalls
 from btrfs_model.filesystem.writable import WritableFilesystem
 
 __all__ = [
@@ -39,25 +36,14 @@ _KEEP_SIZE, _PUNCH_HOLE, _ZERO_RANGE = 1, 2, 16
 Change = tuple[Any, ...]
 
 
-class _Live(NamespaceCalls, SubvolumeCalls, FileCalls, WritableFilesystem):  # type: ignore[misc]
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.start_namespace()
-        self.before_commit.append(self.run_delayed_items)
-
-    def sync(self) -> None:
-        self.flush_delalloc()
-        self.commit()
-
-
 def make(size: int, **options: Any) -> Any:
     """Make a fresh filesystem in memory."""
-    return WritableFilesystem.create.__func__(_Live, size, **options)
+    return WritableFilesystem.mkfs(size, **options)
 
 
 def load(path: Path, **options: Any) -> Any:
     """Go on with an image, in memory."""
-    return _Live.load(path, **options)
+    return WritableFilesystem.load(path, **options)
 
 
 def check_image(path: Path, *, data: bool = True) -> str:

@@ -83,11 +83,16 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         Called in order when a commit starts, and again after its snapshots.
     pending_snapshots : list of callable
         The snapshots that the next commit takes.
+    in_transaction : bool
+        Whether a call started a transaction since the last commit.
     aborted : bool
         Whether a commit failed: there is none any more.
     device_stats_written : bool
         Whether a commit since the mount wrote the error counts of the device.
     """
+
+    image: Image
+    writer: TreeWriter
 
     def __init__(
         self,
@@ -130,6 +135,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self.committed = transaction.snapshot_of(self)
         self.aborted = False
         self.device_stats_written = False
+        self.in_transaction = False
         self.start_namespace()
         self.before_commit.append(self.run_delayed_items)
 
@@ -319,6 +325,14 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         """Add a chunk for metadata when the kernel would: four fifths are in use."""
         chunk_alloc.ensure_metadata(self)
 
+    def start_transaction(self) -> None:
+        """Begin to change something (``btrfs_start_transaction()``).
+
+        There is then something to commit, also where nothing comes of it.
+        """
+        self.ensure_metadata()
+        self.in_transaction = True
+
     def commit(self) -> bool:
         """End the transaction; what it changed is then in the image.
 
@@ -330,7 +344,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         return transaction.commit(self)
 
     def sync(self) -> None:
-        """Write back what waits, then commit."""
+        """Write back what waits, then commit (``btrfs_sync_fs()``)."""
         self.flush_delalloc()
         self.commit()
 
