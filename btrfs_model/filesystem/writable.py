@@ -91,9 +91,6 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         Whether a commit since the mount wrote the error counts of the device.
     """
 
-    image: Image
-    writer: TreeWriter
-
     def __init__(
         self,
         memory: Memory,
@@ -344,7 +341,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         return transaction.commit(self)
 
     def sync(self) -> None:
-        """Write back what waits, then commit (``btrfs_sync_fs()``)."""
+        """Write back what waits, then commit."""
         self.flush_delalloc()
         self.commit()
 
