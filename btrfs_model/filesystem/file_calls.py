@@ -176,7 +176,8 @@ class FileCalls:
 
     def fsync(self, path: Path) -> None:
         """Write a file's data back (fsync(2)); its log tree is not the writer's."""
-        self.flush_delalloc(self._inode(path))
+        with self._opened(path, None) as inode:
+            self.flush_delalloc(inode)
 
     def flush_delalloc(self, inode: LiveInode | None = None, *, root: int | None = None) -> None:
         """Write data back: of one inode, of a subvolume, or of all."""

@@ -341,7 +341,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         return transaction.commit(self)
 
     def sync(self) -> None:
-        """Write back what waits, then commit."""
+        """Write back what waits, then commit (``btrfs_sync_fs()``)."""
         self.flush_delalloc()
         self.commit()
 
