@@ -92,9 +92,6 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         Whether a commit since the mount wrote the error counts of the device.
     """
 
-    image: Image
-    writer: TreeWriter
-
     def __init__(
         self,
         memory: Memory,
