@@ -5,19 +5,16 @@ What an image of a real kernel says is compared in test_writable.py; here are th
 and random sequences of writes, clones, snapshots and drops of trees.
 """
 
-import errno
 import random
 import struct
 
+import corpus
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from space_image import (
     CSUM,
-    DATA_REF,
     EXTENT_DATA,
-    FULL_BACKREF,
-    METADATA,
     SECTOR,
     Extents,
     check,
@@ -26,6 +23,8 @@ from space_image import (
 )
 
 from btrfs_model.btree.writer import TreeWriter
+from btrfs_model.errors import UnsupportedError
+from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.kernels import lib
 
 FIRST = 256
@@ -122,53 +121,46 @@ class Files:
         return extents
 
 
-OPERATIONS = st.lists(
-    st.tuples(
-        st.sampled_from(
-            ["write"] * 4 + ["clone"] * 4 + ["fill"] * 4 + ["delete", "snapshot", "drop", "commit",
-                                                            "run"]  # fmt: skip
-        ),
-        st.integers(0, 2**16),
-        st.integers(0, 40),
-        st.integers(0, 2000),
-    ),
-    max_size=120,
-)
+KINDS = ["write", "clone", "fill"] * 4 + ["delete", "snapshot", "drop", "commit", "run"]
+
+
+def take_step(files: Files, choice: random.Random) -> None:
+    """Change something at random, or look whether everything is right."""
+    trees = files.changeable()
+    if not trees:
+        return files.commit()
+    what, tree = choice.choice(KINDS), choice.choice(trees)
+    ino, offset = FIRST + choice.randrange(41), choice.randrange(2001)
+    if what == "write":
+        files.write(tree, ino, offset, choice.randrange(1, 8), csums=choice.random() < 0.5)
+    elif what == "clone":
+        files.clone(tree, choice.randrange(2**16), ino, offset)
+    elif what == "fill":
+        for _ in range(8):
+            files.fill(tree, FIRST + choice.randrange(41), offset + 1)
+    elif what == "delete":
+        files.delete_some(tree, ino)
+    elif what == "snapshot" and len(files.extents) < 6:
+        files.snapshot(tree)
+    elif what == "drop" and len(trees) > 1:
+        files.drop(tree)
+    elif what == "run":
+        files.writer.run_refs()
+        files.check()
+    elif what == "commit":
+        files.commit()
+        files.check()
+        assert all(group.used + group.free == group.length for group in files.writer.groups())
+    return None
 
 
 @pytest.mark.parametrize("features", [0, lib.BM_WRITER_SKINNY_METADATA])
-@settings(max_examples=40)
-@given(operations=OPERATIONS)
-def test_random_sequences(features, operations):
-    files = Files(writer(features=features))
-    for what, number, ino, size in operations:
-        trees = files.changeable()
-        if not trees:
-            files.commit()
-            trees = files.changeable()
-        if not trees:
-            break
-        tree = trees[number % len(trees)]
-        if what == "write":
-            files.write(tree, FIRST + ino, size, number % 7 + 1, csums=bool(number % 2))
-        elif what == "clone":
-            files.clone(tree, number, FIRST + ino, size)
-        elif what == "fill":
-            for n in range(8):
-                files.fill(tree, FIRST + (ino * 8 + n) % 41, size + 1 + n)
-        elif what == "delete":
-            files.delete_some(tree, FIRST + ino)
-        elif what == "snapshot" and len(files.extents) < 6:
-            files.snapshot(tree)
-        elif what == "drop":
-            files.drop(tree)
-        elif what == "run":
-            files.writer.run_refs()
-            files.check()
-        elif what == "commit":
-            files.commit()
-            files.check()
-            assert all(group.used + group.free == group.length for group in files.writer.groups())
+@settings(max_examples=settings().max_examples // 5)
+@given(seed=st.integers(0, 2**32), steps=st.sampled_from([20, 100, 400, 800]))
+def test_random_sequences(features: int, seed: int, steps: int) -> None:
+    files, choice = Files(writer(features=features)), random.Random(seed)
+    for _ in range(steps):
+        take_step(files, choice)
     for tree in sorted(files.extents):
         files.commit()
         files.check()
@@ -177,3 +169,55 @@ def test_random_sequences(features, operations):
     extents = files.check()
     assert not any(flags & 1 for flags in extents.flags.values())
     assert not list(files.writer.tree(CSUM).items())
+
+
+# ------------------------------------------------------------------------- images of kernels --
+
+
+def delete_file(made: TreeWriter, tree: int, choice: random.Random) -> None:
+    """Delete the extents of a file, as truncation does."""
+    items = [item for item in made.tree(tree).items() if item.key[1] == EXTENT_DATA]
+    if not items:
+        return
+    ino = choice.choice(items).key[0]
+    rows = []
+    for key, data in [(item.key, bytes(item.data)) for item in items if item.key[0] == ino]:
+        if data[20] == lib.BTRFS_FILE_EXTENT_INLINE:
+            continue
+        disk, size, offset = struct.unpack_from("<QQQ", data, 21)
+        if disk:
+            rows.append((disk, size, 0, tree, ino, (key[2] - offset) % 2**64))
+    made.delete_range(tree, (ino, EXTENT_DATA, 0), (ino, EXTENT_DATA, 2**64 - 1), backward=True)
+    made.drop_data_ref(rows)
+
+
+IMAGES = ["features/nodesize-4096", "features/skinny-metadata-off", "fiemap-random/s05",
+          "send/random/seed-003"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", corpus.images() if corpus.LONG else IMAGES)
+def test_images_of_kernels(name: str) -> None:
+    """A walk says what the kernel's extent tree says, also when subvolumes are changed."""
+    choice = random.Random(name)
+    try:
+        fs = WritableFilesystem.load(corpus.image(name))
+    except UnsupportedError as error:
+        pytest.skip(str(error))
+    with fs:
+        made = fs.writer
+        check(made)
+        tree_id = 2**32
+        for _ in range(40):
+            trees = [tree for tree in made.tree_ids() if made.tree_state(tree).shareable]
+            delete_file(made, choice.choice(trees), choice)
+            if choice.random() < 0.3:
+                tree_id += 1
+                made.copy_root(choice.choice(trees), tree_id)
+                commit(made)
+            if choice.random() < 0.2 and len(trees) > 1:
+                made.drop_tree(choice.choice(trees))
+            if choice.random() < 0.3:
+                commit(made)
+                check(made)
+        commit(made)
+        check(made)
