@@ -838,6 +838,21 @@ int64_t bm_writer_delete(struct bm_writer *writer, uint64_t tree, const struct b
 int bm_writer_root(const struct bm_writer *writer, uint64_t tree, struct bm_root *root,
 		   struct bm_fault *fault);
 
+/*
+ * The ground of the Python twin of all this: a block of this transaction that is made, given back,
+ * or takes the place of an older one (the root, or the child in a slot of a block that may be
+ * written to). bm_writer_is_dirty: a block that starts at this byte of the image is not written.
+ */
+int bm_writer_is_dirty(const struct bm_writer *writer, uint64_t physical);
+int bm_writer_make_block(struct bm_writer *writer, uint64_t tree, int level,
+			 const struct bm_key *first, uint64_t hint, uint64_t *bytenr,
+			 struct bm_fault *fault);
+int bm_writer_drop_block(struct bm_writer *writer, uint64_t tree, uint64_t bytenr,
+			 struct bm_fault *fault);
+int bm_writer_own_root(struct bm_writer *writer, uint64_t tree, struct bm_fault *fault);
+int bm_writer_own_child(struct bm_writer *writer, uint64_t tree, uint64_t parent, uint32_t slot,
+			uint64_t *bytenr, struct bm_fault *fault);
+
 /* ---- space and references */
 
 /* A block group: `length` bytes at `start`, all free at first. Its chunk must be in the image. */
@@ -899,6 +914,31 @@ int bm_writer_delete_csums(struct bm_writer *writer, uint64_t tree, uint64_t byt
 			   uint64_t length, struct bm_fault *fault);
 /* add_block_group_free_space(): the free space tree learns of a new block group. */
 int bm_writer_free_space_group(struct bm_writer *writer, uint64_t start, struct bm_fault *fault);
+
+/* Extents of one file, all of one size, in the order in which they are written. */
+struct bm_file_extents {
+	uint64_t tree; /* id of the writer's tree */
+	uint64_t root; /* of the references */
+	uint64_t ino;
+	uint64_t length;	 /* of the file, bytes of each extent */
+	uint64_t disk_num_bytes; /* on disk */
+	uint32_t compression;
+	uint32_t pad;
+	const uint64_t *offsets; /* in the file, holes all of them */
+	size_t count;
+	const uint64_t *known_offsets; /* extents that the file has, ascending, */
+	const uint64_t *known_bytenr;  /* and where; 0: a hole, or inline */
+	size_t known;
+	const uint32_t *order; /* all of them by offset: i < known, or known + index of offsets */
+	const uint8_t *sums;   /* checksums of the sectors of one extent; NULL: none */
+};
+/*
+ * Allocate, insert, reference and checksum (insert_reserved_file_extent(), add_pending_csums()) one
+ * extent after another. Returns how many were written and their addresses; fewer than wanted when
+ * there is no room in one piece.
+ */
+int64_t bm_writer_file_extents(struct bm_writer *writer, const struct bm_file_extents *args,
+			       uint64_t *bytenr, struct bm_fault *fault);
 
 /* ---- the end of a transaction */
 

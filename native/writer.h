@@ -7,6 +7,7 @@
  *   writer_node.c         pointers of a node: insert, delete, split, balance, a new root
  *   writer_search.c       btrfs_search_slot() for changes: COW on the way down, splits ahead
  *   writer_edit.c         the items of kernels.h, each a search and a change
+ *   writer_ground.c       blocks for the Python twin of these
  *   writer_cow.c          btrfs_cow_block()
  *   writer_cow_refs.c     update_ref_for_cow(), __btrfs_mod_ref(), btrfs_copy_root()
  *   writer_drop.c         btrfs_drop_snapshot()

@@ -6,6 +6,7 @@ one side must fail on the other with the same errno.
 """
 
 import ctypes
+import errno
 import fcntl
 import os
 import random
@@ -33,7 +34,6 @@ def _ioctl(direction: int, number: int, size: int) -> int:
     return direction << 30 | size << 16 | 0x94 << 8 | number
 
 
-_SYNC = _ioctl(0, 8, 0)
 _SUBVOL_CREATE = _ioctl(1, 14, 4096)
 _SNAP_DESTROY = _ioctl(1, 15, 4096)
 _SNAP_CREATE_V2 = _ioctl(1, 23, 4096)
@@ -45,7 +45,7 @@ _RDONLY = 2
 
 @contextmanager
 def _opened(path: str) -> Iterator[int]:
-    fd = os.open(path, os.O_RDONLY)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield fd
     finally:
@@ -148,8 +148,21 @@ class KernelCalls:
             self.release(path)
 
     def sync(self) -> None:
+        """Commit; unlike BTRFS_IOC_SYNC this does not wake the cleaner of deleted subvolumes."""
         with _opened(self.top) as fd:
-            fcntl.ioctl(fd, _SYNC)
+            if _LIBC.syncfs(fd):
+                raise OSError(ctypes.get_errno(), "syncfs", self.top)
+
+
+# Which arguments an ioctl opens, the directory itself or (True) the one above, in what order. To
+# open a directory is not without effect: it looks up the next index.
+_OPENED = {
+    "create_subvolume": [(0, True)],
+    "snapshot": [(0, False), (1, True)],
+    "delete_subvolume": [(0, True)],
+    "set_read_only": [(0, False)],
+    "set_received_subvolume": [(0, False)],
+}
 
 
 class ModelCalls:
@@ -161,7 +174,26 @@ class ModelCalls:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         call: Callable[..., Any] = getattr(self.fs, name)
-        return call
+        if name not in _OPENED:
+            return call
+
+        def opened(*args: Any) -> None:
+            for at, of_parent in _OPENED[name]:
+                path = args[at].rpartition("/")[0] if of_parent else args[at]
+                self._open_directory(path)
+            call(*args)
+
+        return opened
+
+    def _open_directory(self, path: str) -> None:
+        inode = self.fs.hold(path)
+        self.fs.release(inode)
+        if not inode.is_dir:
+            raise OSError(errno.ENOTDIR, path)
+
+    def sync(self) -> None:
+        self._open_directory("")
+        self.fs.sync()
 
     def hold(self, path: str) -> None:
         self._held[path] = self.fs.hold(path)

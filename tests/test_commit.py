@@ -143,6 +143,16 @@ def test_subvolumes(fs: bm.WritableFilesystem, tmp_path: Path) -> None:
         fs.live_root(999)
 
 
+def test_deleted_subvolume_takes_its_data_along(fs: bm.WritableFilesystem, tmp_path: Path) -> None:
+    fs.create_subvolume("sub")
+    fs.create("sub/file")
+    fs.write("sub/file", 0, b"d" * 100_000)
+    fs.delete_subvolume("sub")
+    assert fs.clean_subvolumes() == [256]
+    good(fs, tmp_path / "image")
+    assert fs.subvolume_ids == [5]
+
+
 def test_same_calls_same_bytes(tmp_path: Path) -> None:
     def make(path: Path, seed: int) -> bytes:
         with bm.create(MIN_DEVICE, seed=seed) as fs:

@@ -27,7 +27,7 @@ def _check(fs: WritableFilesystem, inode: LiveInode, path: Path) -> None:
         raise fail(errno.EPERM, path)
     if is_read_only(fs, inode.root):
         raise fail(errno.EROFS, path)
-    fs.ensure_metadata()
+    fs.start_transaction()
 
 
 def _set(fs: WritableFilesystem, inode: LiveInode, mode: int | None = None) -> None:

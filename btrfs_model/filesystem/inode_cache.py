@@ -137,11 +137,15 @@ class InodeCache:
         entries = [] if payload is None else dir_items(payload)
         return next((entry.data for entry in entries if entry.name == COMPRESSION_PROPERTY), b"")
 
-    def next_index(self, directory: LiveInode) -> int:
-        """Return the index of a new entry and count on (``btrfs_set_inode_index()``)."""
+    def last_index(self, directory: LiveInode) -> int:
+        """Return the highest index so far (``btrfs_get_dir_last_index()``), as open(2) asks for."""
         if directory.index_cnt is None:
             directory.index_cnt = self._index_count(directory)
-        index = directory.index_cnt
+        return directory.index_cnt - 1
+
+    def next_index(self, directory: LiveInode) -> int:
+        """Return the index of a new entry and count on (``btrfs_set_inode_index()``)."""
+        index = directory.index_cnt = self.last_index(directory) + 1
         directory.index_cnt += 1
         return index
 

@@ -119,6 +119,8 @@ class NamespaceCalls:
         """Open an inode: it stays, also without names, until :meth:`release`."""
         inode = find(self._fs, path)
         inode.holders += 1
+        if inode.is_dir:
+            self.inodes.last_index(inode)
         return inode
 
     def release(self, inode: LiveInode) -> None:
@@ -346,7 +348,7 @@ class NamespaceCalls:
             raise fail(errno.EOPNOTSUPP, path)
         if not rest:
             raise fail(errno.EINVAL, path)
-        fs.ensure_metadata()
+        fs.start_transaction()
         change = xattrs.set_property if prefix == b"btrfs" else xattrs.set_xattr
         change(fs, inode, name, value, flags)
         self.delayed.balance()
@@ -361,8 +363,8 @@ class NamespaceCalls:
             if entries:
                 raise fail(errno.EACCES, path)
             return
-        may_write(self._fs, inode, path)
-        self._fs.ensure_metadata()
+        # a read-only subvolume does not stop a kernel from setting ACLs
+        self._fs.start_transaction()
         acl.set_acl(self._fs, inode, name, entries)
         self.delayed.balance()
 

@@ -89,7 +89,7 @@ def create_inode(
     """
     directory = entry.directory
     check_dir_item_collision(fs, directory.root, directory.ino, entry.name)
-    fs.ensure_metadata()
+    fs.start_transaction()
     item = _new_item(fs, directory, mode, rdev, size)
     access, default = acl.inherit(fs, directory, item)
     inode = fs.inodes.new(directory.root, item)
@@ -189,7 +189,7 @@ def link_inode(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
     if inode.item.nlink >= LINK_MAX:
         raise fail(errno.EMLINK, entry.path)
     check_dir_item_collision(fs, directory.root, directory.ino, entry.name)
-    fs.ensure_metadata()
+    fs.start_transaction()
     index = fs.inodes.next_index(directory)
     inode.dir_index = 0
     add_link(fs, directory, inode, entry.name, index, add_backref=True)
@@ -233,7 +233,7 @@ def unlink_inode(
 
 def unlink(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
     """``btrfs_unlink()``: the inode goes with its last name, unless it is open."""
-    fs.ensure_metadata()
+    fs.start_transaction()
     unlink_inode(fs, entry.directory, inode, entry.name)
     if inode.item.nlink == 0:
         orphan_add(fs, inode)
@@ -250,7 +250,7 @@ def rmdir(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
     """
     if inode.item.size:
         raise fail(errno.ENOTEMPTY, entry.path)
-    fs.ensure_metadata()
+    fs.start_transaction()
     if inode.ino == EMPTY_SUBVOL_DIR:
         unlink_subvolume_name(fs, entry.directory, inode, entry.name)
         return

@@ -102,6 +102,7 @@ def _commit(fs: WritableFilesystem) -> bool:
     _write_supers(fs)
     fs.writer.unpin()
     fs.writer.set_transid(fs.transid + 1)
+    fs.in_transaction = False
     fs.committed = snapshot_of(fs)
     fs.reread()
     return True
@@ -109,7 +110,8 @@ def _commit(fs: WritableFilesystem) -> bool:
 
 def _anything_changed(fs: WritableFilesystem) -> bool:
     return (
-        snapshot_of(fs) != fs.committed
+        fs.in_transaction
+        or snapshot_of(fs) != fs.committed
         or fs.writer.waiting_refs() > 0
         or any(root.changed for root in fs.live_roots())
     )

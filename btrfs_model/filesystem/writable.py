@@ -23,6 +23,7 @@ from typing import Any, Final, Self
 
 from btrfs_model.btree.writer import TreeWriter, chunk_tree_uuid
 from btrfs_model.filesystem import chunk_alloc, load, transaction
+from btrfs_model.filesystem.file_calls import FileCalls
 from btrfs_model.filesystem.filesystem import Filesystem
 from btrfs_model.filesystem.live_root import LiveRoot
 from btrfs_model.filesystem.mkfs import Identity, format_device
@@ -48,7 +49,7 @@ _BIG_METADATA: Final = 1 << 5
 _PAGE: Final = 4096
 
 
-class WritableFilesystem(NamespaceCalls, SubvolumeCalls, Filesystem):
+class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
     """A filesystem in memory, mounted for writing.
 
     Make one with :meth:`mkfs` (``bm.create()``) or :meth:`load`.
@@ -82,11 +83,16 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, Filesystem):
         Called in order when a commit starts, and again after its snapshots.
     pending_snapshots : list of callable
         The snapshots that the next commit takes.
+    in_transaction : bool
+        Whether a call started a transaction since the last commit.
     aborted : bool
         Whether a commit failed: there is none any more.
     device_stats_written : bool
         Whether a commit since the mount wrote the error counts of the device.
     """
+
+    image: Image
+    writer: TreeWriter
 
     def __init__(
         self,
@@ -129,6 +135,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, Filesystem):
         self.committed = transaction.snapshot_of(self)
         self.aborted = False
         self.device_stats_written = False
+        self.in_transaction = False
         self.start_namespace()
         self.before_commit.append(self.run_delayed_items)
 
@@ -318,6 +325,14 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, Filesystem):
         """Add a chunk for metadata when the kernel would: four fifths are in use."""
         chunk_alloc.ensure_metadata(self)
 
+    def start_transaction(self) -> None:
+        """Begin to change something (``btrfs_start_transaction()``).
+
+        There is then something to commit, also where nothing comes of it.
+        """
+        self.ensure_metadata()
+        self.in_transaction = True
+
     def commit(self) -> bool:
         """End the transaction; what it changed is then in the image.
 
@@ -329,7 +344,8 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, Filesystem):
         return transaction.commit(self)
 
     def sync(self) -> None:
-        """Write back what waits, then commit."""
+        """Write back what waits, then commit (``btrfs_sync_fs()``)."""
+        self.flush_delalloc()
         self.commit()
 
     def reread(self) -> None:
