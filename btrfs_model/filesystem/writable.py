@@ -91,6 +91,9 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         Whether a commit since the mount wrote the error counts of the device.
     """
 
+    writer: TreeWriter
+    nodesize: int
+
     def __init__(
         self,
         memory: Memory,
