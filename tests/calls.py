@@ -68,7 +68,10 @@ def _dead_subvolumes(fd: int) -> int:
 
 
 class KernelCalls:
-    """The calls of a filesystem of the model, on a mounted one; paths go to the kernel as they are."""
+    """The calls of a filesystem of the model, on a mounted one.
+
+    Paths go to the kernel as they are (:mod:`pathlib` would straighten them).
+    """
 
     def __init__(self, top: Path) -> None:
         self.top = str(top)

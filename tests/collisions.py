@@ -25,7 +25,9 @@ def _tail(state: int, target: int) -> bytes:
     return bytes(tail)
 
 
-def names_of_hash(target: int, count: int, prefix: bytes = b"", seed: int = 0xFFFFFFFE) -> list[str]:
+def names_of_hash(
+    target: int, count: int, prefix: bytes = b"", seed: int = 0xFFFFFFFE
+) -> list[str]:
     """Return names with one hash that are ASCII and have no slash, all of one length."""
     found: list[str] = []
     number = 0
