@@ -60,7 +60,8 @@ def clone_range(
     blocksize = fs.sectorsize
     writeback(fs, source)
     left = pages_of(fs, source).i_size - offset // blocksize * blocksize
-    waiting = align(length or left, blocksize)
+    # beyond the source's end this wraps around: everything there is
+    waiting = align(length or left % 2**64, blocksize)
     writeback(fs, target, target_offset, target_offset + waiting)
     length = _check_range(fs, source, target, offset, target_offset, length)
     if not length:
