@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Which items share a leaf: the writer beside a kernel that was given the same changes.
 
-Extended attributes of a file go into its subvolume's tree and out of it at once, one item at a time;
-new files put three items there at once and their DIR_INDEX items, as one batch, when they are
-synced; a file that is unlinked is evicted with its attributes. So the kernel's searches, splits and
-pushes follow from the order of calls. The layouts in ``data/leaf_layouts.json.zst`` are what Linux
-6.18 made; where there is a kernel to ask, it is asked about further ones.
+Extended attributes go into the tree of a subvolume and out of it at once, one item at a time; new
+files put three items there at once and their DIR_INDEX items, as one batch, when they are synced; a
+file that is unlinked is evicted with its attributes. So the kernel's searches, splits and pushes
+follow from the order of calls. The layouts in ``data/leaf_layouts.json.zst`` are what Linux 6.18
+made; where there is a kernel to ask, it is asked about further ones.
 """
 
 import json
