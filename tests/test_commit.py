@@ -599,6 +599,17 @@ def test_create_refuses() -> None:
         bm.create(MIN_DEVICE, nonsense=True)
 
 
+def test_a_commit_of_a_root_item_alone() -> None:
+    """The root tree is copied, so the extent tree changes after the root items were written."""
+    with bm.create(256 << 20) as fs:
+        fs.create_subvolume("sub")
+        fs.commit()
+        for read_only in (True, False, True):
+            fs.set_read_only("sub", read_only)
+            assert bm.check(fs) == []
+            assert fs.subvolume("sub").is_read_only == read_only
+
+
 def test_failed_save_leaves_what_was_there(tmp_path: Path) -> None:
     target = tmp_path / "folder"
     target.mkdir()

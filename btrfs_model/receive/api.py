@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -71,18 +73,17 @@ def receive(fs: WritableFilesystem, stream: Source, directory: str | bytes = "")
     """
     receiver, calls = Receiver(fs, directory), ReceiverCalls(sectorsize=fs.sectorsize)
     counts: Counter[str] = Counter()
+    name, offset = "stream", 0
     try:
         for command in read_stream(stream):
-            try:
+            name, offset = command.name, command.offset
+            with _failing(stream, offset, name):
                 receiver.process(command)
-            except OSError as error:
-                raise ReceiveError(
-                    name_of(stream), command.offset, command.name, error.errno or 0,
-                    f"{command.name} {_reason(error)}",
-                ) from error  # fmt: skip
             calls.add(command)
-            counts[command.name] += 1
-        receiver.finish_subvol()
+            counts[name] += 1
+        # one without an end
+        with _failing(stream, offset, name):
+            receiver.finish_subvol()
     finally:
         receiver.close_inode_for_write()
         fs.sync()
@@ -92,6 +93,16 @@ def receive(fs: WritableFilesystem, stream: Source, directory: str | bytes = "")
         {name: counts[name] for name in names if counts[name]},
         calls.counts,
     )
+
+
+@contextmanager
+def _failing(stream: Source, offset: int, command: str) -> Iterator[None]:
+    """Say of an error at which command of the stream it came."""
+    try:
+        yield
+    except OSError as error:
+        number, why = error.errno or 0, f"{command} {_reason(error)}"
+        raise ReceiveError(name_of(stream), offset, command, number, why) from error
 
 
 def _reason(error: OSError) -> str:

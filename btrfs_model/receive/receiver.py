@@ -112,10 +112,9 @@ class Receiver:
         if self._subvolume is None:
             return
         self.close_inode_for_write()
-        path, uuid, ctransid = self._subvolume
+        (path, uuid, ctransid), self._subvolume = self._subvolume, None
         self.fs.set_received_subvolume(path, uuid, ctransid)
         self.fs.set_read_only(path)
-        self._subvolume = None
 
     def process_end(self, command: Command) -> None:
         """Finish the subvolume; another stream may follow."""
