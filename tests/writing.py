@@ -83,6 +83,7 @@ class ModelFiles:
 
     def fsync(self, name: str) -> None:
         self.fs.fsync(name)
+        self.fs.commit()  # the kernel's is mounted with notreelog
 
     def snapshot(self, name: str) -> None:
         self.fs.snapshot("", name)
