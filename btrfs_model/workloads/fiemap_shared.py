@@ -52,6 +52,7 @@ _EXTENTS = 327_680
 _EXTENT_BYTES: Final = 128 << 10
 _FILES: Final = ((FILE, b"\xab"), ("file1", b"\xcd"), ("file2", b"\xef"), ("file3", b"\x73"))
 _DEVICE_BYTES: Final = 16 << 30
+_DIRTY_EXTENTS: Final = 4096  # as much waits for writeback at once
 _REWRITTEN: Final = 100
 _SHARED: Final = 0x2000
 _QUANTITIES: Final = {
@@ -74,8 +75,11 @@ def build(source: Input, step: Step) -> WritableFilesystem:
         count = extents if name == FILE else max(1, extents // 2)
         step(f"writing {count:,} extents of {name}")
         fs.create(name)
-        fs.write(name, 0, Elided(count * _EXTENT_BYTES, byte))
-        fs.sync()
+        for at in range(0, count, _DIRTY_EXTENTS):
+            piece = min(_DIRTY_EXTENTS, count - at)
+            fs.write(name, at * _EXTENT_BYTES, Elided(piece * _EXTENT_BYTES, byte))
+            fs.flush_delalloc()
+        fs.commit()
     fs.snapshot("", "snap1", read_only=True)
     fs.commit()
     return fs
