@@ -23,6 +23,7 @@ from btrfs_model.workloads.fiemap_shared import (
     build,
     rewrite,
     scaled,
+    walks_along,
     walks_of_a_call,
 )
 
@@ -211,6 +212,37 @@ def test_walks_of_a_call_are_those_of_fiemap() -> None:
                     start, FILEFRAG_EXTENTS * 131072, extents_per_call=FILEFRAG_EXTENTS + 1
                 )
             assert sum(count for _, count in found) == work["find_parent_nodes"]
+
+
+def test_walks_along_the_file_are_those_of_the_whole() -> None:
+    with bm.open(corpus.image(SNAP200)) as fs:
+        for side in (BEFORE, AFTER):
+            with bm.counting() as work:
+                bm.fiemap(fs, "", "foobar", behaviour=side.behaviour)
+            along = walks_along(fs, side.behaviour)
+            assert len(along) == work["btrfs_fiemap"] == 6
+            # a call that starts anew behind the last one looks at one extent more
+            assert 0 <= work["find_parent_nodes"] - sum(along) <= 4 * 6
+
+
+# ---------------------------------------------------------------------------------- full scale --
+
+
+def test_full_scale() -> None:
+    """All extents of the message, built and mapped; block reads are nearly those of kernels."""
+    table = bm.replay("fiemap-shared")
+    for side in ("before", "after"):
+        assert value(table, side, "extents found") == 327_680
+        assert value(table, side, "extents found", "reported") == 327_680
+    reads = table[(table.quantity == "blocks read") & table.measured.notna()]
+    assert len(reads) == 2
+    # laid out by a kernel in several transactions, by the model in one for each file
+    assert reads.error.abs().max() < 0.02
+    times = table[table.quantity.str.startswith("time")]
+    assert times.modelled.isna().all()
+    assert times.groupby("side").size().to_dict() == {
+        "before": 2, "after": 2, "Linux 6.1": 2, "Linux 6.12": 2,
+    }  # fmt: skip
 
 
 def test_files(tmp_path: Path, quick: pd.DataFrame) -> None:

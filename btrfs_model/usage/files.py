@@ -82,14 +82,15 @@ class FileUsage:
         size = np.zeros(count, np.uint64)
         size[extents.row] = rows["size"]
         row, root = self.owners()
-        files = np.unique(
-            np.stack([extents.row[row], root, rows["inode"][row]]).astype(np.uint64), axis=1
-        )
+        _, inode = np.unique(rows["inode"], return_inverse=True)
+        file = root * (1 + inode.max(initial=0)) + inode[row]
+        pairs = np.unique(extents.row[row] * (1 + file.max(initial=0)) + file)
+        files = pairs // (1 + file.max(initial=0))
         by_extent = {
             "refs": extents.refs,
             "items": np.bincount(extents.row, minlength=count).astype(np.uint64),
             "references": np.bincount(extents.row[row], minlength=count).astype(np.uint64),
-            "files": np.bincount(files[0].astype(np.intp), minlength=count).astype(np.uint64),
+            "files": np.bincount(files, minlength=count).astype(np.uint64),
             "shown_here": here,
             "shown": anybody,
             "bookend": size - anybody,
@@ -120,8 +121,13 @@ class FileUsage:
         ids = np.array([known.id for known in self.forest.roots], np.uint64)[root]
         order = np.lexsort((rows["start"], rows["inode"], ids, rows["disk_bytenr"]))
         rows, ids = rows[order], ids[order]
-        pairs, which = np.unique(np.stack([ids, rows["inode"]]), axis=1, return_inverse=True)
-        paths = [full_path(self.fs, *pair) for pair in pairs.T.tolist()]
+        inodes, inode = np.unique(rows["inode"], return_inverse=True)
+        roots, of_root = np.unique(ids, return_inverse=True)
+        files, which = np.unique(of_root * max(1, len(inodes)) + inode, return_inverse=True)
+        paths = [
+            full_path(self.fs, int(roots[file // len(inodes)]), int(inodes[file % len(inodes)]))
+            for file in files.tolist()
+        ]
         return pd.DataFrame(
             {
                 "disk_bytenr": rows["disk_bytenr"],
@@ -131,7 +137,7 @@ class FileUsage:
                 "length": rows["length"],
                 "extent_offset": rows["offset"],
                 "leaf": rows["leaf"],
-                "path": np.array([*paths, None], object)[which.reshape(-1)],
+                "path": np.array([*paths, None], object)[which],
             }
         )
 

@@ -29,9 +29,9 @@ _TIMES = ("time, metadata not cached", "time, metadata cached")
 
 
 def draw(outcome: Outcome) -> Figure:
-    """Draw the walks of one call extent by extent, the counts and the reported times."""
+    """Draw the walks of one call extent by extent, all counts, each call, the reported times."""
     walks: dict[str, Walks] = outcome.evidence["walks"]
-    names = list(walks)[:2]
+    names = list(walks)
     timed = outcome.find(names[0], _TIMES[0]) is not None
     with rc_context(RC):
         figure = new_figure(11.0, 6.6)
@@ -45,12 +45,11 @@ def draw(outcome: Outcome) -> Figure:
         strips[0].set_title(
             "Walks back for each extent of one FIEMAP call; lines: where a leaf begins", x=0.0
         )
+        panels = bottom.subplots(1, 2 + timed, width_ratios=[1.1, 1.0, 1.0][: 2 + timed])
+        _draw_counts(panels[0], outcome, names)
+        _draw_along(panels[1], outcome.evidence["along"])
         if timed:
-            left, right = bottom.subplots(1, 2, width_ratios=[1.25, 1.0])
-            _draw_times(right, outcome, names)
-        else:
-            left = bottom.subplots()
-        _draw_counts(left, outcome, names)
+            _draw_times(panels[2], outcome, names)
         extents = f"{outcome.evidence['extents']:,}"
         figure.suptitle(
             f"FIEMAP of a file of {extents} extents, all of them shared with a snapshot",
@@ -89,9 +88,21 @@ def _draw_counts(axes: Axes, outcome: Outcome, names: list[str]) -> None:
     axes.set_xlim(0.8, axes.get_xlim()[1] * 4)
     axes.set_yticks([len(_COUNTED) - row for row in range(len(_COUNTED))],
                     [label for _, label in _COUNTED])  # fmt: skip
-    axes.set_title("The whole file: work and reads (logarithmic)", pad=8)
+    axes.set_title("The whole file (logarithmic)", pad=8)
     axes.minorticks_off()
     bare(axes, "left")
+
+
+def _draw_along(axes: Axes, along: dict[str, list[int]]) -> None:
+    """Draw the walks of each call, from the start of the file to its end."""
+    for (name, walks), colour in zip(along.items(), _SIDE_COLOURS, strict=True):
+        axes.step(range(1, len(walks) + 1), walks, where="mid", color=colour, linewidth=1.4)
+        axes.text(len(walks) * 1.03, walks[len(walks) // 2], name, color=colour, va="center")
+    axes.set_xlim(0, max(len(walks) for walks in along.values()) * 1.22)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("call of the ioctl, 292 extents each")
+    axes.set_title("Walks in each call", pad=8)
+    bare(axes, "left", "bottom")
 
 
 def _draw_times(axes: Axes, outcome: Outcome, names: list[str]) -> None:
@@ -111,8 +122,8 @@ def _draw_times(axes: Axes, outcome: Outcome, names: list[str]) -> None:
         top = max(top, *seconds)
         axes.text(top * 1.34, 2 - group, f"{seconds[0] / seconds[1]:.1f}x", va="center",
                   ha="right", fontsize=12, fontweight="bold")  # fmt: skip
-    axes.set_yticks([2, 1], [quantity.removeprefix("time, ") for quantity in _TIMES])
+    axes.set_yticks([2, 1], [quantity.removeprefix("time, metadata ") for quantity in _TIMES])
     axes.set_xlim(0, top * 1.35)
     axes.set_xticks([])
-    axes.set_title("Time of filefrag, by the commit message", pad=8)
+    axes.set_title("Time by the message", pad=8)
     bare(axes, "left")
