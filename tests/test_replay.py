@@ -245,8 +245,8 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folders = [tmp_path_factory.mktemp("out") / "results" for _ in range(2)]
     for seed, folder in enumerate(folders):
         subprocess.run(
-            [sys.executable, "-m", "btrfs_model.cli", "replay", "--scale", "quick", "--out",
-             str(folder)],
+            [sys.executable, "-m", "btrfs_model.cli", "replay", "send-truncate", "--scale", "quick",
+             "--out", str(folder)],
             check=True, capture_output=True,
             env={**os.environ, "PYTHONHASHSEED": str(seed + 1), "TZ": f"UTC{seed}"},
         )  # fmt: skip
