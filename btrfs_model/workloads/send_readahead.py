@@ -65,9 +65,7 @@ def run(fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step) -> 
         figures: list[Figure] = []
         for device in DEVICES:
             step(f"{side.name}: sending from {device}")
-            table = reads(
-                fs, source.subvolume, behaviour=kernel, cached=cached, device=device
-            )
+            table = reads(fs, source.subvolume, behaviour=kernel, cached=cached, device=device)
             if device == DISK:
                 tables[side.name] = table
                 figures += _reads(side, table)

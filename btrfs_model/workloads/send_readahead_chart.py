@@ -58,10 +58,10 @@ def _draw_reads(axes: Axes, table: pd.DataFrame, colour: str, side: str, end: fl
         )  # fmt: skip
     axes.axvline(table.attrs["seconds"], color=colour, linewidth=1)
     axes.set_xlim(0, end * 1.03)
-    axes.set_title(f"{side}: {table.attrs['seconds']:,.1f} s on {DISK}", color=colour, pad=6)
+    axes.set_title(f"{side}: {table.attrs['seconds']:,.3g} s on {DISK}", color=colour, pad=6)
     axes.set_xlabel("seconds")
     axes.set_ylabel("place on the disk, MB")
-    axes.legend(loc="lower right", markerscale=4, frameon=False, fontsize=8.5)
+    axes.legend(loc="upper center", markerscale=4, frameon=False, fontsize=8.5)
     bare(axes, "left", "bottom")
 
 
@@ -79,7 +79,7 @@ def _draw_times(axes: Axes, outcome: Outcome, sides: list[str]) -> None:
             at = len(DEVICES) - row - place * height
             axes.barh(at, seconds, height=height * 0.86, color=COLOURS[side])
             axes.barh(at, seconds - waited, height=height * 0.86, color=COLOURS["ink"], alpha=0.25)
-            text = f"{seconds:,.1f} s"
+            text = f"{seconds:,.3g} s"
             if time.reported is not None:
                 text += f"   reported: {time.reported:,.0f} s"
                 axes.plot([time.reported] * 2, [at - height * 0.43, at + height * 0.43],
