@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from btrfs_model.patches import Behaviour
     from btrfs_model.patches import table as toggles
     from btrfs_model.reads import reads
-    from btrfs_model.receive import ReceiveResult, receive
+    from btrfs_model.receive import receive
     from btrfs_model.replay import replay
     from btrfs_model.samples import sample, samples
     from btrfs_model.send import SendResult, send
@@ -58,7 +58,6 @@ __all__ = [
     "CorruptImageError",
     "Filesystem",
     "ReceiveError",
-    "ReceiveResult",
     "SendResult",
     "StreamError",
     "StreamWriter",
@@ -95,7 +94,6 @@ _HOMES = {
     "CorruptImageError": "errors:CorruptImageError",
     "Filesystem": "filesystem:Filesystem",
     "ReceiveError": "errors:ReceiveError",
-    "ReceiveResult": "receive:ReceiveResult",
     "SendResult": "send:SendResult",
     "StreamError": "errors:StreamError",
     "StreamWriter": "stream:StreamWriter",

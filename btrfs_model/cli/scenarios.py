@@ -29,7 +29,7 @@ def _bytes(_: click.Context, __: click.Parameter, value: str) -> int:
     cls=Command,
     examples=(
         "btrfs-model run scenario.json -o disk.img",
-        """echo '{"ops": [["mkdir", "d"], ["snapshot", "", "s", true]]}' > s.json; """
+        """echo '{"ops": [["mkdir", "d"], ["sync"]]}' > s.json""",
         "btrfs-model run s.json -o disk.img --size 1G",
         "btrfs-model run ops.jsonl.zst -o disk.img",
     ),

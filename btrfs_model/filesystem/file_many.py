@@ -83,7 +83,7 @@ def write_file_extents(
         written = 0
         if shape is not None and _is_plain(fs, inode, rest, shape.length):
             written = write_run(fs, inode, rest, shape)
-        if written:
+        if written and shape is not None:
             _finish(fs, inode, rest[:written], shape.length)
         else:
             # there is no room, or something that only one at a time gets right

@@ -57,6 +57,7 @@ __all__ = [
     "can_be_inline",
     "compression_of",
     "need_compress",
+    "pages_of",
     "update_disk_size",
     "writeback",
 ]

@@ -92,6 +92,11 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         Whether a commit since the mount wrote the error counts of the device.
     """
 
+    image: Image
+    writer: TreeWriter
+    nodesize: int
+    sectorsize: int
+
     def __init__(
         self,
         memory: Memory,

@@ -84,7 +84,8 @@ class Step:
     ended: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"{self.name} {' '.join(map(_shown, self.arguments.values()))}".rstrip()
+        given = [_shown(value) for value in self.arguments.values() if value is not None]
+        return " ".join([self.name, *given])
 
 
 def _shown(value: object) -> str:
