@@ -90,6 +90,8 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         Whether a commit failed, so that there is none any more, or is just running.
     device_stats_written : bool
         Whether a commit since the mount wrote the error counts of the device.
+    log_trees_enabled : bool
+        Whether fsync writes a log; without, it commits (mount option ``notreelog``).
     """
 
     image: Image
@@ -139,6 +141,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self.aborted = False
         self.device_stats_written = False
         self.in_transaction = False
+        self.log_trees_enabled = True
         self.start_namespace()
         self.before_commit.append(self.run_delayed_items)
 
@@ -224,6 +227,20 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
             When it cannot be written; what was there before is still there.
         """
         self.sync()
+        self.memory.save(path)
+
+    def crash(self) -> bytes:
+        """Return the device as a crash would leave it now: the last commit, and synced logs."""
+        return bytes(self.memory.buffer)
+
+    def save_crash(self, path: str | os.PathLike[str]) -> None:
+        """Write what :meth:`crash` returns to a sparse file, which is replaced as a whole.
+
+        Raises
+        ------
+        OSError
+            When it cannot be written; what was there before is still there.
+        """
         self.memory.save(path)
 
     def close(self) -> None:
@@ -407,6 +424,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self.compress = options.compress
         self.compress_force = options.compress_force
         self.max_inline = options.max_inline
+        self.log_trees_enabled = options.tree_log
         self.add_incompat(_INCOMPAT.get(options.compress or "", 0))
 
     def reread(self) -> None:
