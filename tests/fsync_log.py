@@ -1,52 +1,79 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Logs of kernels and logs of the model, in a form that can be compared."""
+"""Logs of kernels and logs of the model, in a form that can be compared.
 
-import re
+Left out is what depends on the machine: addresses, times, what a kernel leaves in fields of inode
+items that it does not set (nbytes, reserved), and versions, which begin anywhere. Transactions
+count from the one that the log belongs to.
+"""
+
 from dataclasses import replace
-
-import corpus
+from typing import Any
 
 from btrfs_model.filesystem import Filesystem
 from btrfs_model.filesystem.live_inode import InodeFields
-from btrfs_model.image import Image
-from btrfs_model.ondisk.items import dir_items, file_extent, inode_extrefs, inode_refs
-from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.items import InlineExtent, dir_items, file_extent, inode_extrefs, inode_refs
+from btrfs_model.ondisk.keys import ItemType, Key
 
-LogItems = dict[tuple[int, int, int], object]
+LogItems = dict[tuple[Any, ...], Any]
 
 
 def logs_of(fs: Filesystem) -> dict[int, LogItems]:
     """Items of every log, by subvolume."""
-    places: dict[int, int] = {}
+    now = fs.image.superblock.generation + 1
     found = {}
     for root, tree in fs.log_trees.items():
-        items = {tuple(item.key): (item.key, bytes(item.data)) for item in tree.items()}
-        found[root] = {}
-        for key, data in items.values():
-            found[root][_key(key, places)] = _content(key, data, places)
+        extents = _Addresses()
+        items: LogItems = {}
+        for item in tree.items():
+            if item.key.type != ItemType.EXTENT_CSUM:
+                items[tuple(item.key)] = _content(item.key, bytes(item.data), now, extents)
+        for item in tree.items():
+            if item.key.type == ItemType.EXTENT_CSUM:
+                place = extents.place(item.key.offset)
+                items[-10, *place] = bytes(item.data)
+        found[root] = items
     return found
 
 
-def _key(key, places):  # noqa: ANN001, ANN202
-    if key.type == ItemType.EXTENT_CSUM:
-        return (int(key.objectid), int(key.type), 0)
-    return tuple(map(int, key))
+class _Addresses:
+    """Extents on disk, numbered as they are met."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, tuple[int, int]] = {}
+
+    def number(self, bytenr: int, length: int) -> int:
+        if not bytenr:
+            return -1
+        return self.known.setdefault(bytenr, (len(self.known), length))[0]
+
+    def place(self, bytenr: int) -> tuple[int, int]:
+        for start, (number, length) in self.known.items():
+            if start <= bytenr < start + length:
+                return number, bytenr - start
+        return -1, bytenr
 
 
-def _content(key, data, places):  # noqa: ANN001, ANN202
+def _content(key: Key, data: bytes, now: int, extents: _Addresses) -> Any:
     kind = key.type
     if kind == ItemType.INODE_ITEM:
         item = InodeFields.unpack(data)
-        return replace(item, nbytes=0, atime=0, ctime=0, mtime=0, otime=0)
+        return replace(
+            item, generation=item.generation and item.generation - now, transid=item.transid - now,
+            nbytes=0, sequence=0, reserved=(), atime=0, ctime=0, mtime=0, otime=0,
+        )  # fmt: skip
     if kind == ItemType.INODE_REF:
         return inode_refs(data)
     if kind == ItemType.INODE_EXTREF:
         return inode_extrefs(data)
-    if kind in (ItemType.DIR_INDEX, ItemType.XATTR_ITEM, ItemType.DIR_ITEM):
-        return dir_items(data)
+    if kind in (ItemType.DIR_INDEX, ItemType.DIR_ITEM):
+        return [entry._replace(transid=entry.transid - now) for entry in dir_items(data)]
+    if kind == ItemType.XATTR_ITEM:
+        return [(entry.name, entry.data) for entry in dir_items(data)]
     if kind == ItemType.EXTENT_DATA:
-        item = file_extent(data)
-        if hasattr(item, "disk_bytenr"):
-            return item._replace(disk_bytenr=bool(item.disk_bytenr))
-        return item
+        extent = file_extent(data)
+        extent = extent._replace(generation=extent.generation - now)
+        if isinstance(extent, InlineExtent):
+            return extent
+        number = extents.number(extent.disk_bytenr, extent.disk_num_bytes)
+        return extent._replace(disk_bytenr=number)
     return data

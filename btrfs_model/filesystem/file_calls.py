@@ -216,7 +216,8 @@ class FileCalls:
     def fsync_inode(self, inode: LiveInode) -> str:
         """Make an open inode last; see :meth:`fsync`."""
         host: Any = self
-        self.flush_delalloc(inode)
+        if stat.S_ISREG(inode.item.mode):
+            self.flush_delalloc(inode)
         return sync_file(host, inode)
 
     def flush_delalloc(self, inode: LiveInode | None = None, *, root: int | None = None) -> None:
