@@ -274,6 +274,9 @@ _TABLE = (
     _toggle("send-inline-not-hole", "08b096c1372c", "6.19",
             "btrfs: send: check for inline extents in range_is_hole_in_parent()",
             "an inline extent of the parent is not taken for a hole"),
+    _toggle("log-exists-size", "5254d4181add?", "7.0",
+            "btrfs: fix zero size inode with non-zero size after log replay",
+            "an inode logged because it must exist has the size of the last commit"),
     _toggle("send-verity", "", "",
             "btrfs: send: add support for fs-verity",
             "protocol 3, only in kernels built for debugging: ENABLE_VERITY"),
@@ -295,7 +298,7 @@ _BACKPORTS: dict[str, tuple[str, ...]] = {
         "send-inline-not-hole",
     ),
     "v6.12.101": ("send-cur-inode-path", "send-punch-hole", "send-inline-not-hole"),
-    "v6.18.44": ("send-inline-not-hole",),
+    "v6.18.44": ("send-inline-not-hole", "log-exists-size"),
 }
 
 PRESETS: tuple[str, ...] = (

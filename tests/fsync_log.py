@@ -6,11 +6,15 @@ items that it does not set (nbytes, reserved), and versions, which begin anywher
 count from the one that the log belongs to.
 """
 
+from __future__ import annotations
+
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+from btrfs_model.btree.tree import Tree
 from btrfs_model.filesystem import Filesystem
-from btrfs_model.filesystem.live_inode import InodeFields
+from btrfs_model.filesystem.live_inode import ROOT_DIR, InodeFields
 from btrfs_model.ondisk.items import InlineExtent, dir_items, file_extent, inode_extrefs, inode_refs
 from btrfs_model.ondisk.keys import ItemType, Key
 
@@ -27,12 +31,25 @@ def logs_of(fs: Filesystem) -> dict[int, LogItems]:
         for item in tree.items():
             if item.key.type != ItemType.EXTENT_CSUM:
                 items[tuple(item.key)] = _content(item.key, bytes(item.data), now, extents)
-        for item in tree.items():
-            if item.key.type == ItemType.EXTENT_CSUM:
-                place = extents.place(item.key.offset)
-                items[-10, *place] = bytes(item.data)
+        items["csums"] = _checksums(fs, tree, extents)
         found[root] = items
     return found
+
+
+def _checksums(fs: Filesystem, tree: Tree, extents: _Addresses) -> Any:
+    """Checksums by sector of the extents that are logged, of others how often there is which."""
+    size = fs.image.superblock.csum_size
+    known: dict[tuple[int, int], bytes] = {}
+    other: Counter[bytes] = Counter()
+    for item in tree.items((2**64 - 10, ItemType.EXTENT_CSUM, 0)):
+        for at in range(0, len(item.data), size):
+            sum_ = bytes(item.data[at : at + size])
+            place = extents.place(item.key.offset + at // size * fs.image.sectorsize)
+            if place is None:
+                other[sum_] += 1
+            else:
+                known[place] = sum_
+    return known, other
 
 
 class _Addresses:
@@ -46,17 +63,20 @@ class _Addresses:
             return -1
         return self.known.setdefault(bytenr, (len(self.known), length))[0]
 
-    def place(self, bytenr: int) -> tuple[int, int]:
+    def place(self, bytenr: int) -> tuple[int, int] | None:
         for start, (number, length) in self.known.items():
             if start <= bytenr < start + length:
                 return number, bytenr - start
-        return -1, bytenr
+        return None
 
 
 def _content(key: Key, data: bytes, now: int, extents: _Addresses) -> Any:
     kind = key.type
     if kind == ItemType.INODE_ITEM:
         item = InodeFields.unpack(data)
+        if key.objectid == ROOT_DIR:
+            # how many commits the making of the filesystem took
+            item.generation = now
         return replace(
             item, generation=item.generation and item.generation - now, transid=item.transid - now,
             nbytes=0, sequence=0, reserved=(), atime=0, ctime=0, mtime=0, otime=0,

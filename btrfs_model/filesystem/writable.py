@@ -36,6 +36,7 @@ from btrfs_model.image import Image
 from btrfs_model.memory import Memory
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import SUPER_BLOCK, RootItem
+from btrfs_model.patches import Behaviour
 from btrfs_model.ondisk.superblock import SUPER_SIZE, read_superblocks
 
 __all__ = ["WritableFilesystem"]
@@ -48,6 +49,7 @@ _COMPRESSIONS: Final = (None, "zlib", "lzo", "zstd")
 _INCOMPAT: Final = {"lzo": 1 << 3, "zstd": 1 << 4}
 _BIG_METADATA: Final = 1 << 5
 _PAGE: Final = 4096
+_KERNEL: Final = "v6.18.44"
 
 
 class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
@@ -92,6 +94,8 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         Whether a commit since the mount wrote the error counts of the device.
     log_trees_enabled : bool
         Whether fsync writes a log; without, it commits (mount option ``notreelog``).
+    behaviour : Behaviour
+        The kernel whose fsync it is.
     """
 
     image: Image
@@ -142,6 +146,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self.device_stats_written = False
         self.in_transaction = False
         self.log_trees_enabled = True
+        self.behaviour = Behaviour.parse(_KERNEL)
         self.start_namespace()
         self.before_commit.append(self.run_delayed_items)
 

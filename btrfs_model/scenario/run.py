@@ -11,6 +11,7 @@ from typing import Any
 from btrfs_model.filesystem.live_inode import LiveInode
 from btrfs_model.filesystem.mount_options import parse_mkfs_options
 from btrfs_model.filesystem.writable import WritableFilesystem
+from btrfs_model.patches import Behaviour
 from btrfs_model.scenario.load import Scenario
 from btrfs_model.scenario.operations import ScenarioError, Step, data_of
 from btrfs_model.send import send
@@ -27,6 +28,7 @@ def run_scenario(
     *,
     size: int = 256 << 20,
     seed: int = 0,
+    behaviour: str | Behaviour | None = None,
     step: Callable[[str], None] = lambda text: None,
     crashed: Callable[[WritableFilesystem, int], None] = lambda fs, number: None,
     synced: Callable[[Step, str], None] = lambda step, how: None,
@@ -44,6 +46,8 @@ def run_scenario(
         Of the device, in bytes.
     seed : int
         Of uuids and times: the same seed gives the same bytes.
+    behaviour : str or Behaviour, optional
+        The kernel whose fsync it is; see :attr:`WritableFilesystem.behaviour`.
     step : callable
         Called with a few words when an operation begins.
     crashed : callable
@@ -64,6 +68,8 @@ def run_scenario(
     """
     runner = _Runner(scenario, size, seed)
     runner.crashed, runner.synced = crashed, synced
+    if behaviour is not None:
+        runner.behaviour = Behaviour.parse(behaviour)
     try:
         for one in scenario.steps:
             step(str(one))
@@ -87,6 +93,7 @@ class _Runner:
         self.crashed: Callable[[WritableFilesystem, int], None] = lambda fs, number: None
         self.synced: Callable[[Step, str], None] = lambda step, how: None
         self.crashes = 0
+        self.behaviour: Behaviour | None = None
         self.open: dict[str, LiveInode] = {}
         self.now: Step | None = None
 
@@ -131,6 +138,8 @@ class _Runner:
             )
         except ValueError as error:
             raise OSError(errno.EINVAL, str(error)) from None
+        if self.behaviour is not None:
+            self.made.behaviour = self.behaviour
 
     def do_mount(self, options: str) -> None:
         try:

@@ -42,6 +42,8 @@ Entry = tuple[int, bytes]
 class DelayedEntries:
     """Entries of a directory that wait in memory (``btrfs_log_get_delayed_items()``).
 
+    They count as logged from now on.
+
     Attributes
     ----------
     insertions : list of tuple
@@ -51,8 +53,12 @@ class DelayedEntries:
     """
 
     def __init__(self, node: DelayedNode | None) -> None:
-        self.insertions: list[Entry] = sorted(node.insertions.items()) if node else []
-        self.deletions: list[int] = sorted(node.deletions) if node else []
+        self.insertions: list[Entry] = []
+        self.deletions: list[int] = []
+        if node is not None:
+            self.insertions = sorted(e for e in node.insertions.items() if e[0] not in node.logged)
+            self.deletions = sorted(node.deletions - node.logged)
+            node.logged.update(node.insertions, node.deletions)
 
 
 def is_of_this_transaction(fs: WritableFilesystem, block: int) -> bool:

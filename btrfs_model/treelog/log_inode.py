@@ -18,7 +18,7 @@ from btrfs_model.filesystem.dir_entries import dir_item_key
 from btrfs_model.filesystem.live_inode import file_type
 from btrfs_model.ondisk.items import dir_items, inode_extrefs, inode_refs
 from btrfs_model.ondisk.keys import ItemType
-from btrfs_model.ondisk.structs import INODE_ITEM
+from btrfs_model.ondisk.structs import INODE_ITEM, Payload
 from btrfs_model.treelog import log_extents
 from btrfs_model.treelog.log_dir import DelayedEntries, is_of_this_transaction, log_directory
 from btrfs_model.treelog.log_tree import ForceCommit
@@ -176,10 +176,8 @@ class _InodeLogger:
             if before:
                 self._drop(_XATTR)
             return _XATTR
-        if self.exists and before:
-            there = self.fs.tree_logs.get(self.inode.root, self.inode.key)
-            size = INODE_ITEM.unpack(there).size if there is not None else 0
-            self.logged_size = min(size, log_extents.size_of(self.fs, self.inode))
+        if self.exists:
+            self.logged_size = min(self._known_size(), log_extents.size_of(self.fs, self.inode))
         if state.full_sync:
             if self.exists:
                 if before:
@@ -196,6 +194,19 @@ class _InodeLogger:
             return _XATTR
         return None
 
+    def _known_size(self) -> int:
+        """Size in the log or, where the kernel asks for that, at the last commit."""
+        there: Payload | None = None
+        if self.ctx.logged_before:
+            there = self.fs.tree_logs.get(self.inode.root, self.inode.key)
+        elif (
+            "log-exists-size" in self.fs.behaviour
+            and self.inode.item.generation < self.fs.transid
+        ):
+            found = self.fs.tree(self.inode.root).get(self.inode.key)
+            there = found.data if found is not None else None
+        return 0 if there is None else INODE_ITEM.unpack(there).size
+
     def _drop(self, highest: int) -> None:
         """``drop_inode_items()``, ``truncate_inode_items()``."""
         ino = self.inode.ino
@@ -208,7 +219,11 @@ class _InodeLogger:
         item = self.inode.item
         generation, size = item.generation, log_extents.size_of(self.fs, self.inode)
         if self.exists:
-            generation, size = 0, self.logged_size
+            size = self.logged_size
+            old = item.generation < self.fs.transid
+            # a size of 0 would not be replayed without the generation
+            if size or not old or "log-exists-size" not in self.fs.behaviour:
+                generation = 0
         return replace(
             item, generation=generation, size=size, transid=self.fs.transid, nbytes=0,
             block_group=0,
