@@ -73,7 +73,7 @@ class Toggle:
 
 
 # Toggles that no C kernel asks for.
-_PYTHON_ALONE = frozenset({"truncate-same-size"})
+_PYTHON_ALONE = frozenset({"truncate-same-size", "log-rmdir", "log-no-links", "log-exists-size"})
 
 
 def _toggle(slug: str, commit: str, release: str, title: str, what: str) -> Toggle:
@@ -262,9 +262,15 @@ _TABLE = (
     _toggle("send-truncate-before-clone", "fa630df665aa", "6.12",
             "btrfs: send: fix invalid clone operation for file that got its size decreased",
             "an existing file is truncated before its unaligned tail is cloned"),
+    _toggle("log-rmdir", "", "6.12",
+            "(the commit is not known; Linux 6.1.176 is without, 6.12.101 with it)",
+            "fsync of a directory that lost a committed directory logs it instead of a commit"),
     _toggle("send-cur-inode-path", "fc746acb7aa9?", "6.16",
             "btrfs: send: keep the current inode's path cached",
             "the path of the inode being sent is computed once"),
+    _toggle("log-no-links", "0a32e4f0025a?", "6.16",
+            "btrfs: fix log tree replay failure due to file with 0 links and extents",
+            "fsync of a file without names logs it, so that they go from the last commit"),
     _toggle("send-punch-hole", "005b0a0c24e1", "6.17",
             "btrfs: send: use fallocate for hole punching with send stream v2",
             "protocol 2: holes are punched instead of written as zeros"),

@@ -365,8 +365,7 @@ static int64_t write_dirty(struct bm_writer *writer, int log_only, struct bm_fau
 		/* freed since, or, freed and allocated once more, written already */
 		if (!is_set(writer->dirty_bits, physical / writer->sectorsize))
 			continue;
-		if (log_only &&
-		    block_header(writer->base + physical)->owner != TREE_LOG_OBJECTID) {
+		if (log_only && block_header(writer->base + physical)->owner != TREE_LOG_OBJECTID) {
 			writer->dirty[kept++] = logical;
 			continue;
 		}

@@ -14,7 +14,7 @@ from typing import Any
 
 from btrfs_model.btree.tree import Tree
 from btrfs_model.filesystem import Filesystem
-from btrfs_model.filesystem.live_inode import ROOT_DIR, InodeFields
+from btrfs_model.filesystem.live_inode import InodeFields
 from btrfs_model.ondisk.items import InlineExtent, dir_items, file_extent, inode_extrefs, inode_refs
 from btrfs_model.ondisk.keys import ItemType, Key
 
@@ -74,11 +74,10 @@ def _content(key: Key, data: bytes, now: int, extents: _Addresses) -> Any:
     kind = key.type
     if kind == ItemType.INODE_ITEM:
         item = InodeFields.unpack(data)
-        if key.objectid == ROOT_DIR:
-            # how many commits the making of the filesystem took
-            item.generation = now
+        # how many commits a mount makes is not the matter here: old is old
+        made = 0 if not item.generation else 1 if item.generation < now else 2
         return replace(
-            item, generation=item.generation and item.generation - now, transid=item.transid - now,
+            item, generation=made, transid=item.transid - now,
             nbytes=0, sequence=0, reserved=(), atime=0, ctime=0, mtime=0, otime=0,
         )  # fmt: skip
     if kind == ItemType.INODE_REF:
@@ -91,7 +90,7 @@ def _content(key: Key, data: bytes, now: int, extents: _Addresses) -> Any:
         return [(entry.name, entry.data) for entry in dir_items(data)]
     if kind == ItemType.EXTENT_DATA:
         extent = file_extent(data)
-        extent = extent._replace(generation=extent.generation - now)
+        extent = extent._replace(generation=extent.generation < now)
         if isinstance(extent, InlineExtent):
             return extent
         number = extents.number(extent.disk_bytenr, extent.disk_num_bytes)

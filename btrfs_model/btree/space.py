@@ -117,9 +117,7 @@ class SpaceCalls:
         """Return how many extents have references waiting."""
         return int(lib.bm_writer_waiting_refs(self.handle))
 
-    def insert_csums(
-        self, bytenr: int, sums: bytes, sectors: int, tree: int = _CSUM_TREE
-    ) -> None:
+    def insert_csums(self, bytenr: int, sums: bytes, sectors: int, tree: int = _CSUM_TREE) -> None:
         """Insert checksums of sectors into a tree (``btrfs_csum_file_blocks()``).
 
         Raises

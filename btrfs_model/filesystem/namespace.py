@@ -274,6 +274,8 @@ def rmdir(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
         unlink_subvolume_name(fs, entry.directory, inode, entry.name)
         return
     orphan_add(fs, inode)
+    if "log-rmdir" not in fs.behaviour:
+        inode.log.last_unlink_trans = fs.transid
     if inode.log.last_unlink_trans >= fs.transid:
         entry.directory.log.last_unlink_trans = inode.log.last_unlink_trans
     unlink_inode(fs, entry.directory, inode, entry.name)

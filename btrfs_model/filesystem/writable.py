@@ -36,8 +36,8 @@ from btrfs_model.image import Image
 from btrfs_model.memory import Memory
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import SUPER_BLOCK, RootItem
-from btrfs_model.patches import Behaviour
 from btrfs_model.ondisk.superblock import SUPER_SIZE, read_superblocks
+from btrfs_model.patches import Behaviour
 
 __all__ = ["WritableFilesystem"]
 

@@ -81,9 +81,7 @@ def need_log_inode(fs: WritableFilesystem, inode: LiveInode) -> bool:
     return not fs.tree_logs.is_logged(inode) or inode.log.copy_everything
 
 
-def log_inode(
-    fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, *, exists: bool
-) -> None:
+def log_inode(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, *, exists: bool) -> None:
     """Log an inode.
 
     Parameters
@@ -152,7 +150,7 @@ class _InodeLogger:
             log_extents.log_changed_extents(self.fs, self.inode, self.ctx.logged_before)
             return
         search_all = fast == _ANY
-        if self.inode.item.nlink == 0:
+        if self.inode.item.nlink == 0 and "log-no-links" in self.fs.behaviour:
             node = self.fs.delayed.node(self.inode.root, self.inode.ino)
             if node is not None:
                 self.fs.delayed.run_inode(node)
@@ -200,8 +198,7 @@ class _InodeLogger:
         if self.ctx.logged_before:
             there = self.fs.tree_logs.get(self.inode.root, self.inode.key)
         elif (
-            "log-exists-size" in self.fs.behaviour
-            and self.inode.item.generation < self.fs.transid
+            "log-exists-size" in self.fs.behaviour and self.inode.item.generation < self.fs.transid
         ):
             found = self.fs.tree(self.inode.root).get(self.inode.key)
             there = found.data if found is not None else None
@@ -220,9 +217,8 @@ class _InodeLogger:
         generation, size = item.generation, log_extents.size_of(self.fs, self.inode)
         if self.exists:
             size = self.logged_size
-            old = item.generation < self.fs.transid
-            # a size of 0 would not be replayed without the generation
-            if size or not old or "log-exists-size" not in self.fs.behaviour:
+            # with its generation the size is replayed, which must be one that was logged
+            if not self.ctx.logged_before or "log-exists-size" not in self.fs.behaviour:
                 generation = 0
         return replace(
             item, generation=generation, size=size, transid=self.fs.transid, nbytes=0,

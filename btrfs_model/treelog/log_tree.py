@@ -123,7 +123,7 @@ class TreeLogs:
         )
 
     def note_change(self, inode: LiveInode) -> None:
-        """An inode item changes (``btrfs_set_inode_last_trans()``)."""
+        """Note that an inode item changes (``btrfs_set_inode_last_trans()``)."""
         state = inode.log
         state.last_trans = self._fs.transid
         state.last_sub_trans = self.root(inode.root).log_transid
@@ -136,13 +136,13 @@ class TreeLogs:
     # -------------------------------------------------------------------------- the names --
 
     def record_unlink(self, directory: LiveInode, inode: LiveInode, *, for_rename: bool) -> None:
-        """A name goes, for good or for another one (``btrfs_record_unlink_dir()``)."""
+        """Note that a name goes, for good or for another one (``btrfs_record_unlink_dir()``)."""
         inode.log.last_unlink_trans = self._fs.transid
         if for_rename and not self.is_logged(directory) and not self.is_logged(inode):
             directory.log.last_unlink_trans = self._fs.transid
 
     def record_subvolume(self, directory: LiveInode) -> None:
-        """A subvolume comes or goes (``btrfs_record_new_subvolume()``, ``..._snapshot_destroy``)."""
+        """Note that a subvolume comes or goes (``btrfs_record_new_subvolume()``)."""
         directory.log.last_unlink_trans = self._fs.transid
 
     def delete_name(self, directory: LiveInode, inode: LiveInode, name: bytes, index: int) -> None:

@@ -16,7 +16,7 @@ LOG_ROOT_TREE: Final = 1 << 62
 
 
 def log_tree_id(root: int) -> int:
-    """What the writer calls the log tree of a subvolume."""
+    """Return what the writer calls the log tree of a subvolume."""
     return LOG_ROOT_TREE + root
 
 

@@ -88,9 +88,9 @@ def log_new_name(
     if not logs.is_logged(inode) and (old_dir is None or not logs.is_logged(old_dir)):
         return
     try:
-        if old_dir is not None and old_dir.log.logged_trans == fs.transid:
-            if not logs.delete_entry(old_dir, index, name):
-                insert_range(fs, old_dir.root, old_dir.ino, index, index)
+        left = old_dir is not None and old_dir.log.logged_trans == fs.transid
+        if old_dir is not None and left and not logs.delete_entry(old_dir, index, name):
+            insert_range(fs, old_dir.root, old_dir.ino, index, index)
         _log_inode_parent(fs, inode, LogContext(inode, new_name=True), exists=True)
     except ForceCommit:
         # the log stays as it is; a later fsync of the directory commits
@@ -110,7 +110,8 @@ def _log_inode_parent(
     logs, root = fs.tree_logs, fs.live_root(inode.root)
     if not fs.log_trees_enabled or not root.refs or root.generation == fs.transid:
         raise ForceCommit
-    if logs.is_in_log(inode):
+    unlinked = inode.item.nlink == 0 and "log-no-links" not in fs.behaviour
+    if logs.is_in_log(inode) or unlinked:
         return False
     logs.start(inode.root)
     try:
