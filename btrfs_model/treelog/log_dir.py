@@ -123,7 +123,8 @@ def _leaves(
 ) -> Iterator[tuple[int, list[Entry]]]:
     """Yield the leaves with entries from an index on: address, and the entries."""
     tree = fs.writer.tree(inode.root)
-    block, entries = 0, []
+    block = 0
+    entries: list[Entry] = []
     for item in tree.items((inode.ino, _DIR_INDEX, lowest), (inode.ino, _DIR_INDEX, _MAX)):
         if item.block != block:
             if entries:

@@ -93,7 +93,7 @@ def log_prealloc(fs: WritableFilesystem, inode: LiveInode) -> None:
     if not items:
         return
     _drop_in_log(fs, inode, min(items[0][0].offset, low), _MAX)
-    batch = [(tuple(key), data) for key, data, _ in items if is_copied(fs, inode, key[2], data)]
+    batch = [(key, data) for key, data, _ in items if is_copied(fs, inode, key[2], data)]
     fs.writer.insert_each(log_tree_id(inode.root), batch)
 
 
@@ -134,7 +134,7 @@ def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 def _pieces(
     fs: WritableFilesystem, inode: LiveInode, low: int, high: int
 ) -> list[tuple[int, int, Extent | None]]:
-    """What is in a range now: start, end and extent, None for a hole."""
+    """Return what is in a range now: start, end and extent, None for a hole."""
     pieces: list[tuple[int, int, Extent | None]] = []
     at = low
     for extent in extents_between(fs, inode, low, high):

@@ -276,7 +276,7 @@ class _InodeLogger:
             if item.block != block:
                 block, changed = item.block, is_of_this_transaction(self.fs, item.block)
             if changed:
-                found.append(_Copied(tuple(item.key), bytes(item.data), block))
+                found.append(_Copied(item.key, bytes(item.data), block))
         return iter(found)
 
     def _copy(self, batch: list[_Copied]) -> None:
@@ -305,7 +305,7 @@ class _InodeLogger:
             if batch and batch[-1].block != item.block:
                 self._copy(batch)
                 batch = []
-            batch.append(_Copied(tuple(item.key), bytes(item.data), item.block))
+            batch.append(_Copied(item.key, bytes(item.data), item.block))
         self._copy(batch)
 
     def _conflict(self, item: _Copied) -> tuple[int, int] | None:

@@ -26,7 +26,7 @@ __all__ = ["ForceCommit", "TreeLogs"]
 _TREE_LOG: Final = int(ObjectId.TREE_LOG) % 2**64
 
 
-class ForceCommit(Exception):
+class ForceCommit(Exception):  # noqa: N818 - not an error: a way to go on
     """The log cannot say what has to be said: a commit must (``BTRFS_LOG_FORCE_COMMIT``)."""
 
 

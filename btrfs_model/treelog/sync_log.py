@@ -163,7 +163,7 @@ def _log_all_parents(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext) 
     """Log the directories that had the inode at the last commit (``btrfs_log_all_parents()``)."""
     low, high = (inode.ino, _INODE_REF, 0), (inode.ino, _INODE_EXTREF, _MAX)
     for item in list(fs.tree(inode.root).items(low, high)):
-        for parent in _parents(tuple(item.key), item.data):
+        for parent in _parents(item.key, item.data):
             directory = fs.inode(inode.root, parent)
             if not need_log_inode(fs, directory):
                 continue
