@@ -73,7 +73,9 @@ class Toggle:
 
 
 # Toggles that no C kernel asks for.
-_PYTHON_ALONE = frozenset({"truncate-same-size", "log-rmdir", "log-no-links", "log-exists-size"})
+_PYTHON_ALONE = frozenset({
+    "truncate-same-size", "log-dir-index-only", "log-rmdir", "log-no-links", "log-exists-size",
+})  # fmt: skip
 
 
 def _toggle(slug: str, commit: str, release: str, title: str, what: str) -> Toggle:

@@ -21,6 +21,7 @@ from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM, Payload
 from btrfs_model.treelog import log_extents
 from btrfs_model.treelog.log_dir import DelayedEntries, is_of_this_transaction, log_directory
+from btrfs_model.treelog.log_dir_old import entries_to_log, log_directory_old
 from btrfs_model.treelog.log_tree import ForceCommit
 from btrfs_model.treelog.state import log_tree_id
 
@@ -103,7 +104,8 @@ def log_inode(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, *, exis
         The same, and the log is not whole any more.
     """
     full_dir = inode.is_dir and not exists
-    if full_dir and ctx.logging_new_delayed_dentries:
+    delays = "log-delayed-items" in fs.behaviour
+    if (inode.is_dir and not delays) or (full_dir and ctx.logging_new_delayed_dentries):
         node = fs.delayed.node(inode.root, inode.ino)
         if node is not None:
             fs.delayed.run_node(node)
@@ -112,11 +114,13 @@ def log_inode(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, *, exis
     if full_dir and inode.log.last_unlink_trans >= fs.transid:
         raise ForceCommit
     delayed = DelayedEntries(None)
-    if full_dir and not ctx.logging_new_delayed_dentries:
+    if full_dir and delays and not ctx.logging_new_delayed_dentries:
         delayed = DelayedEntries(fs.delayed.node(inode.root, inode.ino))
     _InodeLogger(fs, inode, ctx, exists).run()
-    if full_dir:
+    if full_dir and delays:
         log_directory(fs, inode, delayed, ctx)
+    elif full_dir:
+        log_directory_old(fs, inode, ctx)
     inode.log.logged_trans = fs.transid
     if not exists:
         inode.log.last_log_commit = inode.log.last_sub_trans
@@ -172,7 +176,8 @@ class _InodeLogger:
         if self.inode.is_dir:
             state.copy_everything = False
             if before:
-                self._drop(_XATTR)
+                ranges = not self.exists and "log-delayed-items" not in self.fs.behaviour
+                self._drop(_DIR_INDEX if ranges else _XATTR)
             return _XATTR
         if self.exists:
             self.logged_size = min(self._known_size(), log_extents.size_of(self.fs, self.inode))
@@ -411,6 +416,9 @@ def log_new_dentries(fs: WritableFilesystem, start: LiveInode, ctx: LogContext) 
     waiting: deque[LiveInode] = deque([start])
     while waiting:
         directory = waiting.popleft()
+        if "log-delayed-items" not in fs.behaviour:
+            waiting += _log_entries_old(fs, directory, ctx)
+            continue
         at = directory.log.first_dir_index_to_log
         # what is found may be logged in between, which changes the tree that is walked
         low, high = ((directory.ino, _DIR_INDEX, offset) for offset in (at, _MAX))
@@ -428,3 +436,19 @@ def log_new_dentries(fs: WritableFilesystem, start: LiveInode, ctx: LogContext) 
             if ctx.log_new_dentries:
                 waiting.append(inode)
         directory.log.first_dir_index_to_log = at
+
+
+def _log_entries_old(
+    fs: WritableFilesystem, directory: LiveInode, ctx: LogContext
+) -> list[LiveInode]:
+    """Log the inodes of a directory's entries before Linux 6.1; returns directories to go on."""
+    found = []
+    for ino, kind in entries_to_log(fs, directory):
+        inode = fs.inode(directory.root, ino)
+        if fs.tree_logs.is_in_log(inode) or (inode.is_dir and inode.log.last_trans < fs.transid):
+            continue
+        ctx.log_new_dentries = False
+        log_inode(fs, inode, ctx, exists=kind != _DIRECTORY)
+        if ctx.log_new_dentries:
+            found.append(inode)
+    return found
