@@ -123,8 +123,8 @@ class FileCalls:
     def write_many(self, path: Path, offsets: Sequence[int], block: bytes | Elided) -> None:
         """Write the same whole blocks at many places, each written back before the next.
 
-        As :meth:`write` and :meth:`fsync` for each offset in turn, in a fraction of the time; see
-        :func:`~btrfs_model.filesystem.file_many.write_file_extents`.
+        As :meth:`write` and :meth:`flush_delalloc` for each offset in turn, in a fraction of the
+        time; see :func:`~btrfs_model.filesystem.file_many.write_file_extents`.
         """
         with self._opened(path) as inode:
             write_file_extents(self, inode, offsets, block)

@@ -5,7 +5,7 @@ The result is that of a loop which writes a block and waits for it::
 
     for offset in offsets:
         fs.write(path, offset, block)
-        fs.fsync(path)
+        fs.flush_delalloc()
 
 with the same items in the same leaves, the same addresses and references. What loops is C
 (``native/writer_file.c``).
