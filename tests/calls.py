@@ -129,9 +129,7 @@ class KernelCalls:
             flags = struct.pack("<Q", _RDONLY if read_only else 0)
             fcntl.ioctl(fd, _SETFLAGS, flags)
 
-    def set_received_subvolume(
-        self, path: str, uuid: bytes, stransid: int, stime: int = 0
-    ) -> None:
+    def set_received_subvolume(self, path: str, uuid: bytes, stransid: int, stime: int = 0) -> None:
         seconds, rest = divmod(stime, 10**9)
         with _opened(self._at(path)) as fd:
             argument = _RECEIVED.pack(uuid, stransid, 0, seconds, rest, 0, 0, 0)
@@ -299,5 +297,3 @@ def random_call(random_choice: random.Random, *, subvolumes: bool) -> Call:
         ]  # fmt: skip
     weights = [weight for weight, _ in plain]
     return random_choice.choices([make for _, make in plain], weights)[0]()
-
-

@@ -59,9 +59,9 @@ def clone_range(
     _check_files(fs, source, target)
     blocksize = fs.sectorsize
     writeback(fs, source)
-    waiting = align(
-        length or pages_of(fs, source).i_size - offset // blocksize * blocksize, blocksize
-    )
+    left = pages_of(fs, source).i_size - offset // blocksize * blocksize
+    # beyond the source's end this wraps around: everything there is
+    waiting = align(length or left % 2**64, blocksize)
     writeback(fs, target, target_offset, target_offset + waiting)
     length = _check_range(fs, source, target, offset, target_offset, length)
     if not length:

@@ -65,8 +65,7 @@ class SubvolumeCalls:
         top, entry = find(fs, source), find_entry(fs, path)
         _check_is_top(top, source)
         self._check_new_subvolume(entry)
-        for inode in list(fs.inodes.subvolume(top.root).inodes.values()):
-            fs.flush_delalloc(inode)
+        fs.flush_delalloc(root=top.root)
         pending = PendingSnapshot(top.root, entry.directory, entry.name, read_only)
         fs.start_transaction()
         fs.pending_snapshots.append(partial(create_pending_snapshot, fs, pending))

@@ -33,7 +33,14 @@ from btrfs_model.ondisk.structs import DIR_ITEM, HEADER, ITEM
 if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
 
-__all__ = ["compression_of", "get_xattr", "inherit_properties", "put_xattr", "set_property", "set_xattr"]
+__all__ = [
+    "compression_of",
+    "get_xattr",
+    "inherit_properties",
+    "put_xattr",
+    "set_property",
+    "set_xattr",
+]
 
 _XATTR: Final = int(lib.BTRFS_FT_XATTR)
 _NOWHERE: Final = (0, 0, 0)

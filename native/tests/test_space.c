@@ -391,6 +391,88 @@ static void test_refs(void)
 	destroy(&device);
 }
 
+/* ---------------------------------------------------------------------------------- snapshots -- */
+
+/* A file extent in a subvolume, of an extent that is new. */
+static void write_extent(struct device *device, uint64_t tree, uint64_t ino, uint64_t offset)
+{
+	struct btrfs_file_extent_item item = {.generation = device->transid,
+					      .type = BTRFS_FILE_EXTENT_REG};
+	struct bm_key key = {.objectid = ino, .type = BTRFS_EXTENT_DATA_KEY, .offset = offset};
+	struct bm_data_ref ref = {.root = tree, .ino = ino, .offset = offset};
+	uint32_t size = sizeof(item);
+	struct bm_fault fault = {0};
+
+	if (bm_writer_reserve_data(device->writer, SECTOR, SECTOR, 0, &ref.bytenr, &ref.num_bytes,
+				   &fault) < 0)
+		return;
+	item.disk_bytenr = ref.bytenr;
+	item.disk_num_bytes = item.num_bytes = item.ram_bytes = SECTOR;
+	if (bm_writer_insert(device->writer, tree, &key, &size, 1, (const uint8_t *)&item,
+			     &fault) == 0) {
+		CHECK(bm_writer_alloc_data_ref(device->writer, &ref, 1, &fault) == 0);
+		return;
+	}
+	CHECK(fault.code == BM_ERRNO && fault.found == EEXIST);
+	CHECK(bm_writer_release_data(device->writer, ref.bytenr, SECTOR, &fault) == 0);
+}
+
+/* Items that make leaves split; or they go again. */
+static void change_items(struct device *device, uint64_t tree)
+{
+	static const uint8_t zeroes[800];
+	struct bm_key key = {.objectid = 256 + random_below(300), .type = BTRFS_XATTR_ITEM_KEY};
+	struct bm_key last = {.objectid = key.objectid + 10, .type = BTRFS_XATTR_ITEM_KEY};
+	uint32_t size = random_below(800);
+	struct bm_fault fault = {0};
+	int ret;
+
+	if (random_below(12)) {
+		ret = bm_writer_insert(device->writer, tree, &key, &size, 1, zeroes, &fault);
+		CHECK(ret == 0 || (ret == BM_ERRNO && fault.found == EEXIST));
+		return;
+	}
+	/* extents of files keep their references: only what lies between inodes goes */
+	for (; key.objectid <= last.objectid; key.objectid++)
+		CHECK(bm_writer_delete(device->writer, tree, &key, &key, 0, &fault) >= 0);
+}
+
+/* Snapshots are taken, changed and dropped; in the end nothing is left of them. */
+static void test_snapshots(void)
+{
+	struct device device = create_with_trees();
+	struct bm_writer_tree tree;
+	struct bm_fault fault = {0};
+	uint64_t first = 256, next = 257;
+
+	CHECK(bm_writer_new_tree(device.writer, first, first, 1, &fault) == 0);
+	for (int step = 0; step < 4000; step++) {
+		uint64_t id = first + random_below((uint32_t)(next - first));
+
+		if (random_below(4))
+			change_items(&device, id);
+		else
+			write_extent(&device, id, 256 + random_below(300),
+				     random_below(64) * SECTOR);
+		if (random_below(150))
+			continue;
+		CHECK(bm_writer_copy_root(device.writer, id, next++, &fault) == 0);
+		CHECK(commit(&device, &fault) == 0);
+		CHECK(bm_writer_get_tree(device.writer, id, &tree, &fault) == 0);
+		tree.force_cow = 0;
+		CHECK(bm_writer_set_tree(device.writer, &tree, &fault) == 0);
+		if (next - first > 4)
+			CHECK(bm_writer_drop_tree(device.writer, first++, &fault) == 0);
+	}
+	while (first < next)
+		CHECK(bm_writer_drop_tree(device.writer, first++, &fault) == 0);
+	CHECK(commit(&device, &fault) == 0);
+	CHECK(items_of(&device, EXTENT_TREE) == 2);
+	CHECK(free_of(&device, 0) == METADATA_LENGTH - 2 * NODESIZE);
+	CHECK(free_of(&device, 1) == DATA_LENGTH);
+	destroy(&device);
+}
+
 static void test_refusals(void)
 {
 	struct device device = create_with_trees();
@@ -473,6 +555,7 @@ int main(void)
 	test_blocks();
 	test_data_places();
 	test_refs();
+	test_snapshots();
 	test_refusals();
 	test_damage(40);
 	return finish("test_space");
