@@ -143,6 +143,16 @@ def test_subvolumes(fs: bm.WritableFilesystem, tmp_path: Path) -> None:
         fs.live_root(999)
 
 
+def test_deleted_subvolume_takes_its_data_along(fs: bm.WritableFilesystem, tmp_path: Path) -> None:
+    fs.create_subvolume("sub")
+    fs.create("sub/file")
+    fs.write("sub/file", 0, b"d" * 100_000)
+    fs.delete_subvolume("sub")
+    assert fs.clean_subvolumes() == [256]
+    good(fs, tmp_path / "image")
+    assert fs.subvolume_ids == [5]
+
+
 def test_same_calls_same_bytes(tmp_path: Path) -> None:
     def make(path: Path, seed: int) -> bytes:
         with bm.create(MIN_DEVICE, seed=seed) as fs:
@@ -249,6 +259,31 @@ def test_device_fills_up(tmp_path: Path) -> None:
         good(fs, tmp_path / "image")
         with pytest.raises(OSError, match="No space left"):
             fs.writer.reserve_data(SECTOR, SECTOR)
+
+
+def test_metadata_fills_up(tmp_path: Path) -> None:
+    """A call that has no room is refused before it changes anything."""
+    with bm.create(MIN_DEVICE, 16384, seed=1) as fs:
+        with pytest.raises(OSError, match="No space left"):
+            fs.ensure_data(200 << 20)
+        made = 0
+        with pytest.raises(OSError, match="No space left"):
+            for number in range(3000):
+                fs.create(f"file{number}")
+                fs.setxattr(f"file{number}", "user.large", bytes([number % 256]) * 15000)
+                made = number
+                if number % 300 == 0:
+                    fs.commit()
+        assert made * 16384 > 16 << 20
+        good(fs, tmp_path / "image")
+        values = fs.subvolume(5).xattrs(f"file{made}")
+        assert values == {b"user.large": bytes([made % 256]) * 15000}
+        # what was deleted makes room again
+        for number in range(0, made, 2):
+            fs.unlink(f"file{number}")
+        fs.commit()
+        fs.create("again")
+        good(fs, tmp_path / "image")
 
 
 def free_space_forms(fs: bm.Filesystem) -> dict[int, tuple[int, int]]:

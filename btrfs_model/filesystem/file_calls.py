@@ -192,6 +192,13 @@ class FileCalls:
             if root is None or waiting.root == root:
                 writeback(self, waiting)
 
+    def discard_delalloc(self, root: int) -> None:
+        """Drop what waits for writeback in a subvolume that was deleted: its inodes are evicted."""
+        for waiting in list(self.dirty_files.values()):
+            if waiting.root == root:
+                pages_of(self, waiting).clean(0, 2**64)
+                del self.dirty_files[root, waiting.ino]
+
     def truncate_items(self, inode: LiveInode, new_size: int) -> None:
         """Drop what a file has beyond a size, pages that wait for writeback included."""
         pages = pages_of(self, inode)

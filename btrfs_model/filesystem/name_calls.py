@@ -32,6 +32,8 @@ from btrfs_model.filesystem.lookup import (
     as_bytes,
     find,
     find_entry,
+    find_parent,
+    look_up,
     may_delete,
     may_write,
 )
@@ -240,8 +242,13 @@ class NamespaceCalls:
         """Rename, with RENAME_NOREPLACE or RENAME_EXCHANGE as renameat2(2)."""
         if flags not in (0, RENAME_NOREPLACE, RENAME_EXCHANGE):
             raise fail(errno.EINVAL, new)
-        source, target = find_entry(self._fs, old), find_entry(self._fs, new)
-        inode = self._check_rename_path(source, target, flags)
+        source, target = find_parent(self._fs, old), find_parent(self._fs, new)
+        _check_last_names(source, target, flags)
+        source = look_up(self._fs, source)
+        if source.inode is None:
+            raise fail(errno.ENOENT, old)
+        target, inode = look_up(self._fs, target), source.inode
+        self._check_rename_path(source, target, inode, flags)
         if inode is target.inode:
             return
         self._check_rename(source, target, inode, flags)
@@ -251,15 +258,10 @@ class NamespaceCalls:
             rename.rename(self._fs, source, target, inode)
         self.delayed.balance()
 
-    def _check_rename_path(self, source: Entry, target: Entry, flags: int) -> LiveInode:
+    def _check_rename_path(
+        self, source: Entry, target: Entry, inode: LiveInode, flags: int
+    ) -> None:
         """``do_renameat2()``."""
-        if not source.is_name:
-            raise fail(errno.EBUSY, source.path)
-        if not target.is_name:
-            raise fail(errno.EEXIST if flags & RENAME_NOREPLACE else errno.EBUSY, target.path)
-        inode = source.inode
-        if inode is None:
-            raise fail(errno.ENOENT, source.path)
         if flags & RENAME_NOREPLACE and target.inode is not None:
             raise fail(errno.EEXIST, target.path)
         if flags & RENAME_EXCHANGE:
@@ -274,7 +276,6 @@ class NamespaceCalls:
         over = target.inode
         if over is not None and over.is_dir and self._is_within(source.directory, over):
             raise fail(errno.EINVAL if flags & RENAME_EXCHANGE else errno.ENOTEMPTY, target.path)
-        return inode
 
     def _is_within(self, directory: LiveInode, top: LiveInode) -> bool:
         """Whether `top` is `directory` or above it."""
@@ -371,6 +372,13 @@ class NamespaceCalls:
     def _done(self, inode: LiveInode) -> LiveInode:
         self.delayed.balance()
         return inode
+
+
+def _check_last_names(source: Entry, target: Entry, flags: int) -> None:
+    if not source.is_name:
+        raise fail(errno.EBUSY, source.path)
+    if not target.is_name:
+        raise fail(errno.EEXIST if flags & RENAME_NOREPLACE else errno.EBUSY, target.path)
 
 
 def _xattr_name(name: Path, path: Path) -> bytes:

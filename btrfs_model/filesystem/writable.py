@@ -86,10 +86,13 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
     in_transaction : bool
         Whether a call started a transaction since the last commit.
     aborted : bool
-        Whether a commit failed: there is none any more.
+        Whether a commit failed, so that there is none any more, or is just running.
     device_stats_written : bool
         Whether a commit since the mount wrote the error counts of the device.
     """
+
+    image: Image
+    writer: TreeWriter
 
     def __init__(
         self,
@@ -318,16 +321,33 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         """
         chunk_alloc.ensure_data(self, nbytes)
 
-    def ensure_metadata(self) -> None:
-        """Add a chunk for metadata when the kernel would: four fifths are in use."""
-        chunk_alloc.ensure_metadata(self)
+    def ensure_metadata(self, *, from_reserve: bool = False) -> None:
+        """See that there is room for metadata; see :func:`.chunk_alloc.ensure_metadata`.
 
-    def start_transaction(self) -> None:
+        Raises
+        ------
+        OSError
+            ENOSPC when there is none.
+        """
+        chunk_alloc.ensure_metadata(self, from_reserve=from_reserve)
+
+    def start_transaction(self, *, from_reserve: bool = False) -> None:
         """Begin to change something (``btrfs_start_transaction()``).
 
         There is then something to commit, also where nothing comes of it.
+
+        Parameters
+        ----------
+        from_reserve : bool
+            What frees space may take from what is kept for commits
+            (``btrfs_start_transaction_fallback_global_rsv()``).
+
+        Raises
+        ------
+        OSError
+            ENOSPC when there is no room for metadata.
         """
-        self.ensure_metadata()
+        self.ensure_metadata(from_reserve=from_reserve)
         self.in_transaction = True
 
     def commit(self) -> bool:
