@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from btrfs_model.filesystem.checksums import DataChecksums
 from btrfs_model.filesystem.elided import Elided
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["FileCalls"]
 
 Path = str | bytes
+
+_INCOMPAT: Final = {"lzo": 1 << 3, "zstd": 1 << 4}
 
 
 class FileCalls:
@@ -192,6 +194,7 @@ class FileCalls:
         inode = self._inode(path)
         if kind:
             host.setxattr(path, "btrfs.compression", kind.encode())
+            host.add_incompat(_INCOMPAT.get(kind, 0))
         elif inode.prop_compress or inode.item.flags & InodeFlag.NOCOMPRESS:
             host.removexattr(path, "btrfs.compression")
 
