@@ -26,13 +26,7 @@ if TYPE_CHECKING:
     from btrfs_model.check import check
     from btrfs_model.cost.receiver import receiver_calls
     from btrfs_model.counters import Work, counting
-    from btrfs_model.errors import (
-        BtrfsModelError,
-        CorruptImageError,
-        ReceiveError,
-        StreamError,
-        UnsupportedError,
-    )
+    from btrfs_model.errors import BtrfsModelError, CorruptImageError, StreamError, UnsupportedError
     from btrfs_model.fiemap import fiemap
     from btrfs_model.filesystem import Filesystem
     from btrfs_model.filesystem.writable import WritableFilesystem
@@ -40,7 +34,7 @@ if TYPE_CHECKING:
     from btrfs_model.patches import Behaviour
     from btrfs_model.patches import table as toggles
     from btrfs_model.reads import reads
-    from btrfs_model.receive import ReceiveResult, receive
+    from btrfs_model.receive import receive
     from btrfs_model.replay import replay
     from btrfs_model.samples import sample, samples
     from btrfs_model.send import SendResult, send
@@ -56,8 +50,6 @@ __all__ = [
     "Command",
     "CorruptImageError",
     "Filesystem",
-    "ReceiveError",
-    "ReceiveResult",
     "SendResult",
     "StreamError",
     "StreamWriter",
@@ -90,8 +82,6 @@ _HOMES = {
     "Command": "stream:Command",
     "CorruptImageError": "errors:CorruptImageError",
     "Filesystem": "filesystem:Filesystem",
-    "ReceiveError": "errors:ReceiveError",
-    "ReceiveResult": "receive:ReceiveResult",
     "SendResult": "send:SendResult",
     "StreamError": "errors:StreamError",
     "StreamWriter": "stream:StreamWriter",
