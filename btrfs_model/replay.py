@@ -14,7 +14,7 @@ import pandas as pd
 
 from btrfs_model import provenance
 from btrfs_model.patches import TOGGLES, Behaviour
-from btrfs_model.samples import packed_sample, sample
+from btrfs_model.samples import packed_sample
 from btrfs_model.workloads import NAMES, Input, Outcome, Side, Step, Workload, load
 
 __all__ = ["COLUMNS", "Replay", "frame", "replay", "run"]
@@ -82,9 +82,8 @@ def run(
     behaviours = {side.name: Behaviour.parse(side.behaviour) for side in sides}
     started = datetime.now(UTC).isoformat(timespec="seconds")
     clock = time.monotonic()
-    step("restoring the image")
-    image = sample(source.sample)
-    outcome = workload.run(image, source, sides, step)
+    with workload.open(source, step) as fs:
+        outcome = workload.run(fs, source, sides, step)
     return Replay(
         workload,
         source,
@@ -96,7 +95,7 @@ def run(
             "parameters": dict(source.parameters),
             "scale": source.scale,
             "sample": source.sample,
-            "image": provenance.input_file(packed_sample(source.sample)),
+            "image": source.sample and provenance.input_file(packed_sample(source.sample)),
             "subvolume": source.subvolume,
             "sides": {
                 name: {"behaviour": str(behaviour), "toggles": sorted(behaviour)}
@@ -140,7 +139,7 @@ def replay(
     Parameters
     ----------
     workload : str or sequence of str, optional
-        ``"send-truncate"``; all there are without it.
+        ``"send-truncate"`` or ``"fiemap-shared"``; all there are without it.
     scale : str or float
         ``"full"`` as in the commit message, ``"quick"``, or a fraction of full.
     kernel_before, kernel_after : str, optional

@@ -125,13 +125,7 @@ tr.group td { padding-top: 1rem; font-weight: 700; border-bottom: 2px solid #d5d
 code { font-size: .92em; background: #f3f4f7; padding: .05em .3em; border-radius: .2em; }
 """
 
-_PLAIN_UNITS = ("calls", "commands", "waits")
-_GROUPS = (
-    ("Stream: commands, size", ("commands", "command ", "stream size")),
-    ("Receiver: system calls, times", ("receiver: ", "receive time")),
-    ("Saved against the first side", ("saved: ",)),
-    ("Sender: calls of kernel functions", ("sender: ",)),
-)
+_PLAIN_UNITS = ("blocks", "calls", "commands", "requests", "seeks", "waits")
 
 
 def _report(replays: Sequence[Replay], svgs: dict[str, str], record: dict[str, object]) -> str:
@@ -195,7 +189,7 @@ def _table(one: Replay) -> str:
     )
     width = 1 + sum(len(names) for names in columns.values())
     lines = [f"<tr><th></th>{head}</tr>", f"<tr><th></th>{below}</tr>"]
-    for title, prefixes in _GROUPS:
+    for title, prefixes in one.workload.groups:
         chosen = [name for name in rows if name.startswith(prefixes)]
         if chosen:
             lines.append(f'<tr class="group"><td colspan="{width}">{title}</td></tr>')

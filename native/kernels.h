@@ -240,6 +240,8 @@ void bm_blake2b_256(const void *data, size_t size, uint8_t *digest);
 int bm_csum(int csum_type, const void *data, size_t size, uint8_t *digest);
 /* Whether crc32c uses instructions of the processor (1) or tables (0). */
 int bm_crc32c_is_hardware(void);
+/* Hashes of `count` names that follow each other, as they stand in the keys of DIR_ITEMs. */
+void bm_name_hashes(const uint8_t *names, const uint32_t *sizes, size_t count, uint64_t *hashes);
 
 /* ----------------------------------------------------------------------------------- image -- */
 
@@ -296,7 +298,8 @@ struct bm_read {
 	uint8_t ahead; /* 0: on demand, 1: read ahead */
 	uint8_t by;    /* enum bm_read_by */
 	uint8_t used;  /* whether anything came to the block, now or later */
-	uint32_t pad;
+	/* Reads and first uses of blocks that were read ahead are counted from 1: the use's number. */
+	uint32_t used_at;
 };
 /* Who issued a read: functions of the kernel, those above read_block_for_search(). */
 enum bm_read_by {
@@ -813,6 +816,13 @@ int bm_writer_insert(struct bm_writer *writer, uint64_t tree, const struct bm_ke
 int bm_writer_insert_each(struct bm_writer *writer, uint64_t tree, const struct bm_key *keys,
 			  const uint32_t *sizes, size_t count, const uint8_t *data,
 			  struct bm_fault *fault);
+/*
+ * Items with ascending keys, in batches of as many as fit into an empty leaf, each an insertion like
+ * that above: delayed directory items.
+ */
+int bm_writer_insert_batches(struct bm_writer *writer, uint64_t tree, const struct bm_key *keys,
+			     const uint32_t *sizes, size_t count, const uint8_t *data,
+			     struct bm_fault *fault);
 /* Overwrite `size` bytes of a payload from `offset` on; the item keeps its size. */
 int bm_writer_update(struct bm_writer *writer, uint64_t tree, const struct bm_key *key,
 		     uint32_t offset, const uint8_t *data, uint32_t size, struct bm_fault *fault);
@@ -834,6 +844,28 @@ int bm_writer_duplicate(struct bm_writer *writer, uint64_t tree, const struct bm
  */
 int64_t bm_writer_delete(struct bm_writer *writer, uint64_t tree, const struct bm_key *min,
 			 const struct bm_key *max, int backward, struct bm_fault *fault);
+/* One of many changes. What is named in a DIR_ITEM or INODE_REF is an entry of the item. */
+enum bm_writer_change_kind {
+	BM_WRITER_INSERT, /* bm_writer_insert(): with all that follow up to one without `more` */
+	BM_WRITER_INSERT_ENTRY, /* the same, or at the end of an item that has the key already */
+	BM_WRITER_DELETE,	/* the item; no payload */
+	BM_WRITER_DELETE_ENTRY, /* payload: the name; the item goes with its last entry */
+	BM_WRITER_UPDATE,	/* bm_writer_update(): the first `size` bytes */
+};
+struct bm_writer_change {
+	struct bm_key key;
+	uint32_t size; /* of the payload */
+	uint8_t kind;  /* enum bm_writer_change_kind */
+	uint8_t more;  /* BM_WRITER_INSERT: the next one lies beside it */
+	uint16_t pad;
+};
+/*
+ * Many changes of a tree, one after the other; their payloads follow each other in data[]. Returns
+ * how many were done; when that is less than `count`, the fault says what is wrong with the next.
+ */
+int64_t bm_writer_apply(struct bm_writer *writer, uint64_t tree,
+			const struct bm_writer_change *changes, size_t count, const uint8_t *data,
+			uint64_t size, struct bm_fault *fault);
 /* The root that readers start from. */
 int bm_writer_root(const struct bm_writer *writer, uint64_t tree, struct bm_root *root,
 		   struct bm_fault *fault);
@@ -1065,5 +1097,118 @@ struct bm_send_args {
  */
 int bm_send(const struct bm_send_args *args, struct bm_fault *fault);
 void bm_send_explained_free(struct bm_send_explained *explained);
+/*
+ * Read the tree blocks that a full send reads, in its order, without the stream: 1, or 0 where only
+ * a send can tell which they are. Of `args` everything is set as for bm_send(); `write` is not called.
+ */
+int bm_send_reads(const struct bm_send_args *args, struct bm_fault *fault);
+
+/* --------------------------------------------------------------------------------- devices -- */
+
+/*
+ * Devices that reads wait for. All times are nanoseconds from the start of a run, all counts whole
+ * numbers, so a run has one outcome whatever computes it.
+ *
+ * A disk is that of Ruemmler and Wilkes, "An introduction to disk drive modeling" (1994): seek
+ * curve, rotation, zones, skews, a buffer into which the drive reads ahead, an interface slower or
+ * faster than the medium. Flash is packages behind channels, as in Agrawal et al., "Design
+ * tradeoffs for SSD performance" (2008).
+ */
+struct bm_disk_zone {
+	uint64_t first_sector; /* logical */
+	uint64_t sectors;      /* logical ones; tracks at the zone's end may be spare */
+	uint32_t first_cylinder;
+	uint32_t cylinders;
+	uint32_t first_track; /* of the zone that holds data */
+	uint32_t sectors_per_track;
+	uint32_t track_skew; /* sectors, from a track to the next of a cylinder */
+	uint32_t
+	    cylinder_skew; /* sectors, from the last track of a cylinder to the next cylinder */
+};
+
+struct bm_disk {
+	const struct bm_disk_zone *zones;
+	uint64_t zone_count;
+	const uint64_t *seek_time; /* by distance in cylinders */
+	uint64_t seek_count;	   /* entries: one for each cylinder */
+	uint32_t heads;
+	uint32_t sector_size;
+	uint64_t revolution;
+	uint64_t head_switch;
+	uint64_t write_settle; /* added to a seek before a write */
+	uint64_t miss_overhead;
+	uint64_t hit_overhead; /* of a read whose start is in the buffer */
+	uint64_t write_overhead;
+	uint64_t completion;
+	uint64_t reselect;     /* before the interface carries data of a read */
+	uint64_t link_sector;  /* the interface carries a sector */
+	uint32_t watermark;    /* thousandths of a read in the buffer before the interface starts */
+	uint32_t segments;     /* of the buffer; 0: none */
+	uint64_t segment_size; /* sectors */
+	uint64_t read_ahead;   /* sectors that the drive reads beyond a request */
+	uint32_t
+	    shortest_first; /* take the request with the shortest access time, not the oldest */
+	uint32_t pad;
+};
+
+struct bm_flash {
+	uint32_t channels;
+	uint32_t dies; /* on each channel */
+	uint32_t page_size;
+	uint32_t pad;
+	uint64_t command;      /* the controller has it to itself */
+	uint64_t overhead;     /* of a request, beside others */
+	uint64_t sense;	       /* a page from the array into its register */
+	uint64_t channel_byte; /* picoseconds */
+	uint64_t link_byte;    /* picoseconds */
+};
+
+enum bm_elevator {
+	BM_ELEVATOR_none,	 /* in the order of submission, nothing merged */
+	BM_ELEVATOR_mq_deadline, /* the kernel's block/mq-deadline.c, for one direction */
+};
+
+struct bm_device {
+	const struct bm_disk *disk; /* one of these two; the other is NULL */
+	const struct bm_flash *flash;
+	uint64_t capacity;    /* bytes */
+	uint32_t queue_depth; /* requests that the device takes at once */
+	uint32_t elevator;    /* enum bm_elevator */
+	uint32_t fifo_batch;  /* requests that it takes in ascending order at a time */
+	uint32_t pad;
+	uint64_t read_expire; /* after so long the oldest goes first */
+	uint64_t max_request; /* bytes that merging stops at */
+};
+
+struct bm_io {
+	uint64_t offset; /* byte of the device */
+	uint32_t length;
+	uint32_t write;
+};
+/* One thing that the host does: `think`, then submit ios[io], or wait for ios[~io]. */
+struct bm_io_step {
+	uint64_t think;
+	int64_t io;
+};
+struct bm_io_time {
+	uint64_t issued;
+	uint64_t started; /* by the device */
+	uint64_t done;
+};
+struct bm_io_totals {
+	uint64_t end;	   /* of the last step */
+	uint64_t waited;   /* of the host */
+	uint64_t requests; /* that the device got, after merging */
+	uint64_t buffered; /* of them found in the drive's buffer, at least their start */
+	uint64_t seeks;	   /* of them that moved the arm */
+};
+/*
+ * Run a host and a device beside each other. Each io is submitted once and is waited for after it
+ * was submitted; those that were never waited for are finished as well. What contradicts itself is
+ * BM_BAD_VALUE: offset = the io, zone or step, found = its value.
+ */
+int bm_device_run(const struct bm_device *device, const struct bm_io *ios, size_t io_count,
+		  const struct bm_io_step *steps, size_t step_count, struct bm_io_time *times,
+		  struct bm_io_totals *totals, struct bm_fault *fault);
 
 #endif

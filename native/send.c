@@ -384,16 +384,23 @@ static int compare_trees(struct send_ctx *ctx)
 	return ret < 0 ? ret : finish_inode_if_needed(ctx, true);
 }
 
-static int full_send_tree(struct send_ctx *ctx)
+struct bm_path full_send_path(const struct send_ctx *ctx)
 {
-	struct bm_key first = {.objectid = BTRFS_FIRST_FREE_OBJECTID, .type = BTRFS_INODE_ITEM_KEY};
 	struct bm_path path = send_path(ctx);
-	int ret;
 
 	if (TOGGLE(ctx, SEND_READA_ALWAYS))
 		path.reada = BM_READA_FORWARD_ALWAYS;
 	else if (TOGGLE(ctx, SEND_READA))
 		path.reada = BM_READA_FORWARD;
+	return path;
+}
+
+static int full_send_tree(struct send_ctx *ctx)
+{
+	struct bm_key first = {.objectid = BTRFS_FIRST_FREE_OBJECTID, .type = BTRFS_INODE_ITEM_KEY};
+	struct bm_path path = full_send_path(ctx);
+	int ret;
+
 	ret = bm_search_slot_for_read(&ctx->root, &first, 1, &path, ctx->fault);
 	while (!ret) {
 		ctx->leaf = path.node[0];
@@ -528,6 +535,7 @@ static void ctx_deinit(struct send_ctx *ctx)
 {
 	lru_deinit(&ctx->name_cache);
 	lru_deinit(&ctx->dir_created_cache);
+	created_scan_deinit(&ctx->created);
 	lru_deinit(&ctx->dir_utimes_cache);
 	lru_deinit(&ctx->backref_cache);
 	lru_deinit(&ctx->orphan_dirs);
@@ -557,6 +565,23 @@ int bm_send(const struct bm_send_args *args, struct bm_fault *fault)
 	ctx->fault = ret ? &flush_fault : fault;
 	if (send_flush(ctx) < 0 && !ret)
 		ret = fault->code;
+	ctx_deinit(ctx);
+	free(ctx);
+	return ret;
+}
+
+int bm_send_reads(const struct bm_send_args *args, struct bm_fault *fault)
+{
+	struct send_ctx *ctx = calloc(1, sizeof(*ctx));
+	int ret;
+
+	if (!ctx)
+		return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
+	ret = ctx_init(ctx, args, fault);
+	if (!ret)
+		ret = send_subvol_begin(ctx);
+	if (!ret && !has_parent(ctx))
+		ret = send_plain_reads(ctx);
 	ctx_deinit(ctx);
 	free(ctx);
 	return ret;

@@ -124,6 +124,17 @@ struct plain_extent {
 	size_t size, capacity;
 };
 
+/* What did_create_dir() found while it went over a large directory (send_created.c). */
+struct created_scan {
+	uint64_t dir;	   /* of which the rest tells; 0: none */
+	uint64_t long_dir; /* the last one that took long; 0: none */
+	uint64_t *lowest;  /* the lowest inode number up to each entry */
+	size_t count, capacity;
+	struct created_leaf *leaves;
+	size_t leaf_count, leaf_capacity;
+	uint64_t *whole; /* the work of going over all of it */
+};
+
 struct send_ctx {
 	const struct bm_send_args *args;
 	struct bm_image *image;
@@ -166,6 +177,7 @@ struct send_ctx {
 	/* by inode number; the order of use does not matter in these */
 	struct lru_cache orphan_dirs, waiting_dir_moves, pending_dir_moves;
 	struct plain_extent plain;
+	struct created_scan created;
 	/* the csum item in which the last look-up ended: [csum_start, csum_end) are covered */
 	uint64_t csum_start, csum_end;
 	const uint8_t *csums;
@@ -221,6 +233,8 @@ int send_bad_item(struct send_ctx *ctx, int code, const uint8_t *leaf, uint32_t 
 		  uint64_t found, uint64_t wanted);
 /* A path for a search by a helper (alloc_path_for_send). */
 struct bm_path send_path(const struct send_ctx *ctx);
+/* That of the walk over the tree of a full send. */
+struct bm_path full_send_path(const struct send_ctx *ctx);
 
 /* send_command.c: the stream */
 int begin_cmd(struct send_ctx *ctx, int cmd);
@@ -232,6 +246,11 @@ int tlv_put_path(struct send_ctx *ctx, int attribute, const struct fs_path *path
 uint8_t *put_data(struct send_ctx *ctx, size_t size);
 int send_cmd(struct send_ctx *ctx);
 int send_flush(struct send_ctx *ctx);
+
+/* send_created.c */
+/* 1: the directory was created already, out of its turn, as the parent of a lower inode. */
+int did_create_dir(struct send_ctx *ctx, uint64_t dir);
+void created_scan_deinit(struct created_scan *scan);
 
 /* send_names.c: inodes and paths */
 int get_inode_info(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino,
@@ -304,8 +323,6 @@ int did_overwrite_first_ref(struct send_ctx *ctx, uint64_t ino, uint64_t gen);
 /* send_inode.c: inodes and their times */
 int send_create_inode(struct send_ctx *ctx, uint64_t ino);
 int send_create_inode_if_needed(struct send_ctx *ctx);
-/* 1: the directory was created already, out of its turn, as the parent of a lower inode. */
-int did_create_dir(struct send_ctx *ctx, uint64_t dir);
 int cache_dir_created(struct send_ctx *ctx, uint64_t dir);
 int send_utimes(struct send_ctx *ctx, uint64_t ino, uint64_t gen);
 /* UTIMES of a directory: put off until it is not likely to change any more, or at once. */
@@ -387,5 +404,8 @@ int read_extent_data(struct send_ctx *ctx, const struct file_extent *extent, uin
 int read_raw_extent(struct send_ctx *ctx, const struct file_extent *extent, uint8_t *out);
 /* What a kernel searches before it can read the data: inode, extent map. */
 int open_for_data(struct send_ctx *ctx, const struct file_extent *extent);
+
+/* send_plain.c: 1 when the walk was that of a full send, 0 when that cannot be told. */
+int send_plain_reads(struct send_ctx *ctx);
 
 #endif

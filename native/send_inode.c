@@ -118,41 +118,6 @@ int cache_dir_created(struct send_ctx *ctx, uint64_t dir)
 	return lru_add(ctx, &ctx->dir_created_cache, malloc(sizeof(struct lru_entry)), dir, 0);
 }
 
-/* 1: the directory was created already, out of its turn, as the parent of a lower inode. */
-int did_create_dir(struct send_ctx *ctx, uint64_t dir)
-{
-	struct bm_key key = {.objectid = dir, .type = BTRFS_DIR_INDEX_KEY};
-	struct bm_path path = send_path(ctx);
-	int ret;
-
-	COUNT(ctx->image, did_create_dir);
-	if (TOGGLE(ctx, SEND_DIR_CREATED_CACHE)) {
-		COUNT(ctx->image, btrfs_lru_cache_lookup);
-		if (lru_lookup(&ctx->dir_created_cache, dir, 0))
-			return 1;
-	}
-	if (bm_search_slot(&ctx->root, &key, &path, ctx->fault) < 0)
-		return ctx->fault->code;
-	while (!(ret = next_valid_item(ctx, &ctx->root, &path))) {
-		const struct btrfs_disk_key *at = &leaf_item(path.node[0], path.slot[0])->key;
-		const struct btrfs_dir_item *entry;
-		uint32_t start = 0;
-
-		if (at->objectid != dir || at->type != BTRFS_DIR_INDEX_KEY)
-			return 0;
-		ret = next_dir_entry(ctx, path.node[0], path.slot[0], &start, &entry);
-		if (ret < 0)
-			return ret;
-		if (ret && entry->location.type != BTRFS_ROOT_ITEM_KEY &&
-		    entry->location.objectid < ctx->send_progress) {
-			ret = cache_dir_created(ctx, dir);
-			return ret < 0 ? ret : 1;
-		}
-		path.slot[0]++;
-	}
-	return ret < 0 ? ret : 0;
-}
-
 /* --------------------------------------------------------------------------------- inodes -- */
 
 static uint64_t new_encode_dev(uint64_t dev)

@@ -261,6 +261,31 @@ def test_device_fills_up(tmp_path: Path) -> None:
             fs.writer.reserve_data(SECTOR, SECTOR)
 
 
+def test_metadata_fills_up(tmp_path: Path) -> None:
+    """A call that has no room is refused before it changes anything."""
+    with bm.create(MIN_DEVICE, 16384, seed=1) as fs:
+        with pytest.raises(OSError, match="No space left"):
+            fs.ensure_data(200 << 20)
+        made = 0
+        with pytest.raises(OSError, match="No space left"):
+            for number in range(3000):
+                fs.create(f"file{number}")
+                fs.setxattr(f"file{number}", "user.large", bytes([number % 256]) * 15000)
+                made = number
+                if number % 300 == 0:
+                    fs.commit()
+        assert made * 16384 > 16 << 20
+        good(fs, tmp_path / "image")
+        values = fs.subvolume(5).xattrs(f"file{made}")
+        assert values == {b"user.large": bytes([made % 256]) * 15000}
+        # what was deleted makes room again
+        for number in range(0, made, 2):
+            fs.unlink(f"file{number}")
+        fs.commit()
+        fs.create("again")
+        good(fs, tmp_path / "image")
+
+
 def free_space_forms(fs: bm.Filesystem) -> dict[int, tuple[int, int]]:
     """Of each block group in the free space tree: number of extents, flags."""
     return {

@@ -13,7 +13,7 @@ from typing import Any
 import bare
 import corpus
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from btrfs_model.btree.tree import Tree
@@ -332,6 +332,8 @@ def change_run(trees: Trees, kind: str, at: int, count: int) -> None:
 
 
 @settings(max_examples=300 if corpus.LONG else 12)
+@example(0, True, [("fill", 2998, 200), ("drain", 0, 1), ("commit", 0, 1), ("drain", 0, 199)])
+@example(600, True, [("fill", 300, 120), ("drain", 100, 200), ("commit", 0, 1), ("drain", 9, 199)])
 @given(start=st.integers(0, 600), ascending=st.booleans(), runs=RUNS)
 def test_nodes(start: int, ascending: bool, runs: list[tuple[str, int, int]]) -> None:
     """Nodes are split, filled, merged and removed alike."""

@@ -9,14 +9,18 @@ are merged. What lies behind the trees (space, references, checksums) is in :cla
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from btrfs_model.btree import edit
+from btrfs_model.btree.apply import apply
 from btrfs_model.btree.space import SpaceCalls
 from btrfs_model.btree.tree import MAX_KEY, MIN_KEY, Tree
 from btrfs_model.errors import new_fault, raise_fault
 from btrfs_model.image import Image
 from btrfs_model.kernels import ffi, lib, use_python
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = ["RawKey", "TreeState", "TreeWriter"]
 
@@ -237,6 +241,10 @@ class TreeWriter(SpaceCalls):
         if use_python():
             return edit.insert_each(self, tree_id, items)
         self._run(lib.bm_writer_insert_each, tree_id % 2**64, *_batch(items))
+
+    def apply(self, tree_id: int, changes: npt.NDArray[Any], data: bytes) -> None:
+        """Carry out many changes; see :func:`btrfs_model.btree.apply.apply`."""
+        apply(self, tree_id, changes, data)
 
     def update(self, tree_id: int, key: RawKey, offset: int, data: bytes) -> None:
         """Overwrite bytes of a payload.

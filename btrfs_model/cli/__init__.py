@@ -20,6 +20,7 @@ __all__ = ["cli", "main"]
 _COMMANDS = {
     "replay": ("experiments", "Replay the workloads of commit messages, before and after."),
     "send": ("streams", "Write the send stream of a subvolume, as btrfs send does."),
+    "run": ("scenarios", "Carry out a list of operations and write the image."),
     "receive": ("streams", "Apply a send stream to an image, as btrfs receive does."),
     "dump-stream": ("streams", "Show the commands of a send stream."),
     "dump-tree": ("trees", "Show the items of trees."),
@@ -31,6 +32,9 @@ _COMMANDS = {
     "ls": ("files", "List the files of a subvolume."),
     "cat": ("files", "Write the content of a file."),
     "fiemap": ("files", "Show where a file's extents lie and which are shared."),
+    "extents": ("usage", "Show how much of a file's extents is used, and by whom."),
+    "du": ("usage", "Show what subvolumes use alone and what they share."),
+    "inode-resolve": ("usage", "Show all paths of an inode."),
     "patches": ("experiments", "Show the kernel commits that can be switched."),
 }
 

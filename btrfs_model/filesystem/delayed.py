@@ -14,11 +14,12 @@ item()`` since Linux 5.15), which decides how leaves are split and filled.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
+from btrfs_model.btree.apply import insert_batches
 from btrfs_model.ondisk.keys import ItemType
-from btrfs_model.ondisk.structs import HEADER, ITEM
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem.live_inode import LiveInode
@@ -120,6 +121,12 @@ class DelayedItems:
         node.insertions[index] = payload
         self._queue(node)
 
+    def insert_indexes(self, directory: LiveInode, first: int, payloads: list[bytes]) -> None:
+        """Add DIR_INDEX items with consecutive indexes."""
+        node = self._get_or_create(directory.root, directory.ino)
+        node.insertions.update(enumerate(payloads, first))
+        self._queue(node)
+
     def delete_index(self, directory: LiveInode, index: int) -> None:
         """Remove a DIR_INDEX item (``btrfs_delete_delayed_dir_index()``)."""
         node = self._get_or_create(directory.root, directory.ino)
@@ -180,14 +187,17 @@ class DelayedItems:
             (node.ino, ItemType.INODE_REF),
             (node.ino, ItemType.INODE_EXTREF),
         ):
-            self._fs.writer.delete(node.root, tuple(ref.key))
+            self._fs.writer.delete(node.root, ref.key)
         node.delete_ref = False
 
     def _insert(self, node: DelayedNode) -> None:
-        room = self._fs.nodesize - HEADER.size
-        for batch in _batches(sorted(node.insertions.items()), room):
-            items = [((node.ino, ItemType.DIR_INDEX, index), data) for index, data in batch]
-            self._fs.writer.insert_many(node.root, items)
+        if not node.insertions:
+            return
+        indexes = sorted(node.insertions)
+        insert_batches(
+            self._fs.writer, node.root, node.ino, int(ItemType.DIR_INDEX),
+            np.array(indexes, np.uint64), [node.insertions[index] for index in indexes],
+        )  # fmt: skip
         node.insertions.clear()
 
     def _delete(self, node: DelayedNode) -> None:
@@ -223,18 +233,3 @@ class DelayedItems:
                 return
             key = next(iter(self._prepared))
             self.run_node(self._prepared.pop(key))
-
-
-def _batches(items: list[tuple[int, bytes]], room: int) -> Iterator[list[tuple[int, bytes]]]:
-    """Cut items into runs that fit an empty leaf of `room` bytes, headers included."""
-    batch: list[tuple[int, bytes]] = []
-    size = 0
-    for item in items:
-        needed = ITEM.size + len(item[1])
-        if batch and size + needed > room:
-            yield batch
-            batch, size = [], 0
-        batch.append(item)
-        size += needed
-    if batch:
-        yield batch

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 from btrfs_model.filesystem.checksums import DataChecksums
 from btrfs_model.filesystem.elided import Elided
 from btrfs_model.filesystem.file_allocate import fallocate, punch_hole, zero_range
-from btrfs_model.filesystem.file_clone import clone_range
+from btrfs_model.filesystem.file_clone import clone_range, dedupe_range
 from btrfs_model.filesystem.file_encoded import Encoded, encoded_write
 from btrfs_model.filesystem.file_items import truncate_inode_items
+from btrfs_model.filesystem.file_many import write_file_extents
 from btrfs_model.filesystem.file_pages import DirtyBytes
 from btrfs_model.filesystem.file_size import set_size
 from btrfs_model.filesystem.file_write import buffered_write, read_live
@@ -118,6 +119,15 @@ class FileCalls:
             sums = DataChecksums(self.image, self.writer.tree(int(ObjectId.CSUM_TREE)))
             return read_live(self, inode, offset, end, sums)
 
+    def write_many(self, path: Path, offsets: Sequence[int], block: bytes | Elided) -> None:
+        """Write the same whole blocks at many places, each written back before the next.
+
+        As :meth:`write` and :meth:`fsync` for each offset in turn, in a fraction of the time; see
+        :func:`~btrfs_model.filesystem.file_many.write_file_extents`.
+        """
+        with self._opened(path) as inode:
+            write_file_extents(self, inode, offsets, block)
+
     def truncate(self, path: Path, size: int) -> None:
         """Set the size of a file (truncate(2))."""
         inode = self._regular(path, errno.EINVAL)
@@ -147,6 +157,19 @@ class FileCalls:
         with self._opened(source, None) as from_inode, self._opened(target, None) as to_inode:
             clone_range(self, from_inode, to_inode, source_offset, target_offset, length)
 
+    def dedupe_range(
+        self, source: Path, target: Path, source_offset: int, target_offset: int, length: int
+    ) -> bool:
+        """Share a range with another file where both hold the same (FIDEDUPERANGE).
+
+        Returns
+        -------
+        bool
+            Whether they do; nothing changes where they differ.
+        """
+        from_inode, to_inode = (self._inode(path) for path in (source, target))
+        return dedupe_range(self, from_inode, to_inode, source_offset, target_offset, length)
+
     def set_compression(self, path: Path, kind: str) -> None:
         """Set the property ``btrfs.compression``.
 
@@ -175,9 +198,16 @@ class FileCalls:
     # --------------------------------------------------------------------------- writeback ----
 
     def fsync(self, path: Path) -> None:
-        """Write a file's data back (fsync(2)); its log tree is not the writer's."""
+        """Write a file's data back (fsync(2)); there are no log trees.
+
+        In a subvolume that the running transaction made there is a commit, as the kernel has it:
+        no log could refer to a subvolume that is not on disk (``btrfs_log_inode_parent()``).
+        """
+        host: Any = self
         with self._opened(path, None) as inode:
             self.flush_delalloc(inode)
+            if host.live_root(inode.root).generation == host.transid:
+                host.commit()
 
     def flush_delalloc(self, inode: LiveInode | None = None, *, root: int | None = None) -> None:
         """Write data back: of one inode, of a subvolume, or of all."""

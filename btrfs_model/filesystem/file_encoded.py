@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from btrfs_model.filesystem.checksums import sector_sums
 from btrfs_model.filesystem.compress import MAX_UNCOMPRESSED
+from btrfs_model.filesystem.file_bytes import insert_csums, pages_of, store_bytes
 from btrfs_model.filesystem.file_items import (
     REGULAR,
     Fs,
@@ -22,13 +23,7 @@ from btrfs_model.filesystem.file_items import (
     pack_regular,
 )
 from btrfs_model.filesystem.file_write import cont_expand, set_i_size, touch
-from btrfs_model.filesystem.file_writeback import (
-    can_be_inline,
-    insert_csums,
-    pages_of,
-    store_bytes,
-    writeback,
-)
+from btrfs_model.filesystem.file_writeback import can_be_inline, writeback
 from btrfs_model.filesystem.live_inode import InodeFlag
 
 if TYPE_CHECKING:

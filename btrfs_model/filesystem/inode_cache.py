@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 import errno
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from btrfs_model.filesystem.dir_entries import fail
 from btrfs_model.filesystem.live_inode import DIR_START_INDEX, ROOT_DIR, InodeFields, LiveInode
-from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import dir_items, inode_refs
 from btrfs_model.ondisk.keys import ItemType
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from btrfs_model.filesystem.writable import WritableFilesystem
 
 __all__ = ["COMPRESSION_PROPERTY", "InodeCache", "LiveSubvolume", "highest_objectid"]
@@ -22,6 +26,7 @@ COMPRESSION_PROPERTY: Final = b"btrfs.compression"
 # BTRFS_LAST_FREE_OBJECTID
 _LAST_FREE: Final = 2**64 - 256
 _U64_MAX: Final = 2**64 - 1
+_SCANNED: Final = 8
 
 
 def highest_objectid(fs: WritableFilesystem, tree: int) -> int:
@@ -43,12 +48,14 @@ class LiveSubvolume:
         By number.
     """
 
-    __slots__ = ("id", "inodes", "next_ino")
+    __slots__ = ("id", "inodes", "next_ino", "ranges")
 
     def __init__(self, fs: WritableFilesystem, root: int) -> None:
         self.id = root
         self.next_ino = highest_objectid(fs, root) + 1
         self.inodes: dict[int, LiveInode] = {}
+        # made at once: first inode number, how many, directory index of the first
+        self.ranges: list[tuple[int, int, int]] = []
 
 
 class InodeCache:
@@ -96,6 +103,21 @@ class InodeCache:
             inode.index_cnt = DIR_START_INDEX
         return inode
 
+    def add(self, inode: LiveInode) -> None:
+        """Keep an inode that was put together from its items."""
+        self.subvolume(inode.root).inodes[inode.ino] = inode
+
+    def new_range(self, root: int, count: int) -> npt.NDArray[np.uint64]:
+        """Take so many numbers at once; :meth:`remember_range` makes the inodes known."""
+        subvolume = self.subvolume(root)
+        first = subvolume.next_ino
+        subvolume.next_ino += count
+        return np.arange(first, first + count, dtype=np.uint64)
+
+    def remember_range(self, root: int, first: int, count: int, index: int) -> None:
+        """Inodes that are in the trees as they were made; `index` is that of the first one."""
+        self.subvolume(root).ranges.append((first, count, index))
+
     def forget(self, inode: LiveInode) -> None:
         """Drop an inode that was evicted."""
         self.subvolume(inode.root).inodes.pop(inode.ino, None)
@@ -119,9 +141,17 @@ class InodeCache:
             payload = node.inode_item
         inode = LiveInode(root, ino, InodeFields.unpack(payload))
         if inode.item.nlink == 1:
-            inode.dir_index = self._only_index(root, ino)
+            inode.dir_index = self._only_index(root, ino) or self._index_in_range(root, ino)
         inode.prop_compress = self._property(root, ino)
         return inode
+
+    def _index_in_range(self, root: int, ino: int) -> int:
+        """Directory index of an inode made since the mount, which has its first name yet."""
+        ranges = self.subvolume(root).ranges
+        at = bisect_right(ranges, (ino, 2**64)) - 1
+        if at < 0 or ino >= ranges[at][0] + ranges[at][1]:
+            return 0
+        return ranges[at][2] + ino - ranges[at][0]
 
     def _only_index(self, root: int, ino: int) -> int:
         """Directory index of the only name, where it lies in the leaf of the inode item."""
@@ -132,10 +162,27 @@ class InodeCache:
         return inode_refs(items[1].data)[0].index
 
     def _property(self, root: int, ino: int) -> bytes:
-        key = (ino, ItemType.XATTR_ITEM, name_hash(COMPRESSION_PROPERTY))
-        payload = self._fs.writer.get(root, key)
-        entries = [] if payload is None else dir_items(payload)
-        return next((entry.data for entry in entries if entry.name == COMPRESSION_PROPERTY), b"")
+        """Compression property, where ``btrfs_load_inode_props()`` comes upon it.
+
+        It starts at the first attribute that ``acls_after_inode_item()`` sees within eight items of
+        the leaf of the inode item, or where these end, and stops at what is no attribute: when the
+        inode item is the last of its leaf, the name that follows it hides the property.
+        """
+        low, high = (ino, ItemType.INODE_ITEM, 0), (ino, ItemType.XATTR_ITEM, _U64_MAX)
+        first, *others = self._fs.writer.tree(root).items(low, high)
+        start = 0
+        while start < min(len(others), _SCANNED):
+            item = others[start]
+            if item.block != first.block or item.key.type == ItemType.XATTR_ITEM:
+                break
+            start += 1
+        for item in others[start:]:
+            if item.key.type != ItemType.XATTR_ITEM:
+                break
+            for entry in dir_items(item.data):
+                if entry.name == COMPRESSION_PROPERTY:
+                    return entry.data
+        return b""
 
     def last_index(self, directory: LiveInode) -> int:
         """Return the highest index so far (``btrfs_get_dir_last_index()``), as open(2) asks for."""
@@ -148,6 +195,12 @@ class InodeCache:
         index = directory.index_cnt = self.last_index(directory) + 1
         directory.index_cnt += 1
         return index
+
+    def next_indexes(self, directory: LiveInode, count: int) -> npt.NDArray[np.uint64]:
+        """Take so many indexes at once."""
+        first = self.next_index(directory)
+        directory.index_cnt = first + count
+        return np.arange(first, first + count, dtype=np.uint64)
 
     def _index_count(self, directory: LiveInode) -> int:
         """One above the highest index in use (``btrfs_set_inode_index_count()``)."""

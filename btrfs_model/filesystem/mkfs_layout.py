@@ -62,6 +62,7 @@ class Format:
     nodesize: int = 16384
     csum: str = "crc32c"
     label: str = ""
+    metadata: str = "dup"
     extref: bool = True
     skinny_metadata: bool = True
     no_holes: bool = True

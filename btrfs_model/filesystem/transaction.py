@@ -26,6 +26,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from btrfs_model.filesystem.chunk_alloc import grow_metadata
 from btrfs_model.filesystem.load import group_tree
 from btrfs_model.filesystem.root_backups import make_backup, next_cell, store_backup
 from btrfs_model.filesystem.roots import is_subvolume_id
@@ -94,7 +95,7 @@ def _commit(fs: WritableFilesystem) -> bool:
         hook()
     if not _anything_changed(fs):
         return False
-    fs.ensure_metadata()
+    grow_metadata(fs)
     fs.writer.run_refs()
     _commit_fs_roots(fs)
     _commit_cowonly_roots(fs)

@@ -6,11 +6,13 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from btrfs_model.cold import blocks_after_mount
 from btrfs_model.counters import Work, counting
+from btrfs_model.errors import BtrfsModelError
 from btrfs_model.kernels import use_python
 from btrfs_model.patches import Behaviour
 from btrfs_model.send import native
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from btrfs_model.blocks import Readahead
     from btrfs_model.filesystem import Filesystem, Subvolume
 
-__all__ = ["SendRequest", "SendResult", "prepare", "run", "send"]
+__all__ = ["SendRequest", "SendResult", "prepare", "reads", "run", "send"]
 
 Which = "str | bytes | int | Subvolume"
 
@@ -294,3 +296,28 @@ def run(
     finally:
         reads = image.stop_cold()
     return commands, work, reads
+
+
+def reads(
+    request: SendRequest, cached: Iterable[int], readahead: Readahead | None = None
+) -> NDArray[Any]:
+    """Return the tree blocks that :func:`run` reads, where possible without a send.
+
+    Raises
+    ------
+    OSError, CorruptImageError
+        As :func:`send`.
+    """
+    addresses = list(cached)
+    if request.parent is None and not use_python():
+        image, plain = request.fs.image, False
+        image.start_cold(addresses, readahead)
+        try:
+            # what is wrong shows in the same place again
+            with counting(), suppress(BtrfsModelError, OSError):
+                plain = native.Sender(request).walk()
+        finally:
+            rows = image.stop_cold()
+        if plain:
+            return rows
+    return run(request, addresses, readahead)[2]

@@ -43,6 +43,31 @@ class Sender:
         OSError, CorruptImageError
             See :func:`btrfs_model.send.send`.
         """
+        commands = ffi.new("uint64_t[]", lib.BM_SEND_COMMANDS)
+        self._call(lib.bm_send, commands)
+        return {
+            command.name: count
+            for command in COMMANDS.values()
+            if (count := commands[command.number])
+        }
+
+    def walk(self) -> bool:
+        """Read the tree blocks that a full send reads, without the stream.
+
+        Returns
+        -------
+        bool
+            Whether that could be told; False where it takes :meth:`run`.
+
+        Raises
+        ------
+        OSError, CorruptImageError
+            As :meth:`run`.
+        """
+        return bool(self._call(lib.bm_send_reads, ffi.new("uint64_t[]", lib.BM_SEND_COMMANDS)))
+
+    def _call(self, kernel: Any, commands: Any) -> int:
+        """Call a C kernel with what is asked for."""
         request, image = self.request, self.request.fs.image
         image.count_here()
         opened = [subvolume.id for subvolume in request.clone_roots]
@@ -51,7 +76,6 @@ class Sender:
         forest = Forest.of(request.fs, opened)
         fault = new_fault()
         handle = ffi.new_handle(self)
-        commands = ffi.new("uint64_t[]", lib.BM_SEND_COMMANDS)
         # fields of a struct do not keep what they point at alive
         args, clone_roots = ffi.new("struct bm_send_args *"), self._clone_roots()
         args.forest = forest.handle
@@ -75,7 +99,7 @@ class Sender:
         args.decompress = lib.bm_python_decompress
         if request.explanation is not None:
             args.explained = explained = ffi.new("struct bm_send_explained *")
-        ret = lib.bm_send(args, fault)
+        ret: int = kernel(args, fault)
         if request.explanation is not None:
             rows = ffi.buffer(explained.rows, explained.count * ROW.itemsize)
             request.explanation.rows = np.frombuffer(bytes(rows), ROW)
@@ -84,11 +108,7 @@ class Sender:
             raise self.error
         if ret < 0:
             raise_fault(image.path, fault)
-        return {
-            command.name: count
-            for command in COMMANDS.values()
-            if (count := commands[command.number])
-        }
+        return ret
 
     def _clone_roots(self) -> Any:
         rows = ffi.new("struct bm_send_root[]", len(self.request.clone_roots))

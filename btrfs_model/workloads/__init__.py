@@ -9,17 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from btrfs_model.errors import BtrfsModelError
+from btrfs_model.filesystem import Filesystem
+from btrfs_model.samples import sample
 
 if TYPE_CHECKING:
     from matplotlib import figure
 
 __all__ = ["NAMES", "Figure", "Input", "Outcome", "Side", "Workload", "load"]
 
-_MODULES = {"send-truncate": "btrfs_model.workloads.send_truncate"}
+_MODULES = {
+    "send-truncate": "btrfs_model.workloads.send_truncate",
+    "send-utimes": "btrfs_model.workloads.send_utimes",
+    "send-readahead": "btrfs_model.workloads.send_readahead",
+    "fiemap-shared": "btrfs_model.workloads.fiemap_shared",
+}
 
 NAMES: tuple[str, ...] = tuple(_MODULES)
 """Names of the workloads that can be replayed."""
@@ -35,12 +41,13 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """The image that a workload is replayed on.
+    """The filesystem that a workload is replayed on.
 
     Attributes
     ----------
-    sample : str
-        Its name for :func:`btrfs_model.samples.sample`.
+    sample : str or None
+        Of an image that a kernel wrote, its name for :func:`btrfs_model.samples.sample`; None for
+        one that :attr:`Workload.build` makes.
     subvolume : str
         Path of the subvolume in it.
     scale : float
@@ -49,7 +56,7 @@ class Input:
         The workload's parameters that it stands for, such as ``files``.
     """
 
-    sample: str
+    sample: str | None
     subvolume: str
     scale: float
     parameters: Mapping[str, int]
@@ -134,15 +141,21 @@ class Workload:
     caveats : tuple of str
         What a reader of the figures has to know.
     inputs : tuple of Input
-        The images that it can be replayed on, smallest first.
+        What it is replayed on, smallest first: quick is the first, full has the scale 1.
     headline : tuple of str
         Quantities that the table on a terminal shows.
     sides : callable
         ``sides(before, after)``: the sides to compare, with other kernels where not None.
     run : callable
-        ``run(image, input, sides, step)``: do it.
+        ``run(fs, input, sides, step)``: do it.
     draw : callable
         ``draw(outcome)``: the chart.
+    groups : tuple
+        For the table of the report: the title of each group of quantities, and how they begin.
+    scaled : callable, optional
+        ``scaled(scale)``: the input of any size, where filesystems are built.
+    build : callable, optional
+        ``build(input, step)``: the filesystem of an input that has no image.
     """
 
     name: str
@@ -152,8 +165,11 @@ class Workload:
     inputs: tuple[Input, ...]
     headline: tuple[str, ...]
     sides: Callable[[str | None, str | None], tuple[Side, ...]]
-    run: Callable[[Path, Input, tuple[Side, ...], Step], Outcome]
+    run: Callable[[Filesystem, Input, tuple[Side, ...], Step], Outcome]
     draw: Callable[[Outcome], figure.Figure]
+    groups: tuple[tuple[str, tuple[str, ...]], ...]
+    scaled: Callable[[float], Input] | None = None
+    build: Callable[[Input, Step], Filesystem] | None = None
 
     def input(self, scale: str | float) -> Input:
         """Return the input for a scale: ``quick``, ``full`` or a fraction of full.
@@ -169,8 +185,20 @@ class Workload:
         for source in self.inputs:
             if source.scale == wanted:
                 return source
+        if self.scaled is not None and wanted > 0:
+            return self.scaled(wanted)
         there = ", ".join(f"{source.scale:g}" for source in self.inputs)
         raise BtrfsModelError(f"{self.name}: no image at scale {scale}; there are {there}")
+
+    def open(self, source: Input, step: Step) -> Filesystem:
+        """Open the sample of an input, or build its filesystem."""
+        if source.sample is not None:
+            step("restoring the image")
+            return Filesystem.open(sample(source.sample))
+        if self.build is None:
+            raise BtrfsModelError(f"{self.name}: nothing builds its filesystem")
+        step("building the filesystem")
+        return self.build(source, step)
 
 
 def load(name: str) -> Workload:

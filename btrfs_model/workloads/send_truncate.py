@@ -57,12 +57,12 @@ def sides(before: str | None, after: str | None) -> tuple[Side, ...]:
     )
 
 
-def run(image: Path, source: Input, chosen: tuple[Side, ...], step: Step) -> Outcome:
+def run(fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step) -> Outcome:
     """Send the snapshot on each side; count what the sender and the receiver do."""
     outcome = Outcome([])
     strips: dict[str, list[tuple[str, int]]] = {}
     first: list[Figure] = []
-    with Filesystem.open(image) as fs, tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
         stream = Path(folder) / "stream"
         for side in chosen:
             step(f"{side.name}: sending")
@@ -190,4 +190,10 @@ WORKLOAD = Workload(
     sides=sides,
     run=run,
     draw=draw,
+    groups=(
+        ("Stream: commands, size", ("commands", "command ", "stream size")),
+        ("Receiver: system calls, times", ("receiver: ", "receive time")),
+        ("Saved against the first side", ("saved: ",)),
+        ("Sender: calls of kernel functions", ("sender: ",)),
+    ),
 )  # fmt: skip

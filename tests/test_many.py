@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Many calls at once leave the same bytes as the calls one by one."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import btrfs_model as bm
+from btrfs_model.filesystem.writable import WritableFilesystem
+
+SIZE = 256 << 20
+NAME = st.binary(min_size=1, max_size=20).filter(
+    lambda name: not set(name) & {0, ord("/")} and name not in (b".", b"..")
+)
+LONG = st.integers(0, 999).map(lambda number: b"%03d" % number * 80)
+NAMES = st.lists(st.one_of(NAME, LONG), unique=True, max_size=120)
+
+
+def data_of(path: Path) -> list[tuple[int, bytes]]:
+    """The parts of a sparse file that are no holes."""
+    parts, end = [], 0
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        while end < size:
+            try:
+                start = os.lseek(file.fileno(), end, os.SEEK_DATA)
+            except OSError:
+                break
+            end = os.lseek(file.fileno(), start, os.SEEK_HOLE)
+            file.seek(start)
+            parts.append((start, file.read(end - start)))
+    return parts
+
+
+def built(
+    folder: Path, nodesize: int, steps: Callable[[WritableFilesystem], None]
+) -> list[tuple[int, bytes]]:
+    with bm.create(SIZE, nodesize) as fs:
+        fs.mkdir("d")
+        fs.create("d/other")
+        steps(fs)
+        fs.mkdir("d/after")
+        target = folder / "image"
+        fs.save(target)
+    return data_of(target)
+
+
+@settings(max_examples=25)
+@given(names=NAMES, nodesize=st.sampled_from([4096, 16384]), commit=st.booleans())
+def test_created_at_once(
+    tmp_path_factory: pytest.TempPathFactory, names: list[bytes], nodesize: int, commit: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("many")
+    names = [name for name in names if name not in (b"other", b"after")]
+
+    def at_once(fs: WritableFilesystem) -> None:
+        fs.create_files("d", names, 0o640)
+        follow(fs)
+
+    def one_by_one(fs: WritableFilesystem) -> None:
+        for name in names:
+            fs.create(b"d/" + name, 0o640)
+        follow(fs)
+
+    def follow(fs: WritableFilesystem) -> None:
+        if commit:
+            fs.commit()
+        # what was made at once is known as well as what was made by itself
+        for name in names[::3]:
+            fs.unlink(b"d/" + name)
+        for name in names[1::3]:
+            fs.rename(b"d/" + name, b"d/new" + name[:100])
+
+    assert built(folder, nodesize, at_once) == built(folder, nodesize, one_by_one)
+
+
+def test_a_directory_that_hands_something_down() -> None:
+    with bm.create(SIZE) as fs:
+        fs.mkdir("d")
+        fs.chown("d", 0, 7)
+        fs.chmod("d", 0o2755)
+        fs.create_files("d", ["a", "b"])
+        assert fs.inode(*fs.resolve("d/b")).item.gid == 7
+
+
+@pytest.mark.parametrize(
+    ("names", "number"),
+    [
+        (["a", "b", "a"], errno.EEXIST),
+        (["a", "there"], errno.EEXIST),
+        (["a", ""], errno.EINVAL),
+        (["a", ".."], errno.EINVAL),
+        (["a", "b/c"], errno.EINVAL),
+        (["a", "x" * 256], errno.ENAMETOOLONG),
+    ],
+)
+def test_names_that_cannot_be_made(names: list[str], number: int) -> None:
+    with bm.create(SIZE) as fs:
+        fs.create("there")
+        with pytest.raises(OSError) as error:
+            fs.create_files("", names)
+        assert error.value.errno == number
+        with pytest.raises(FileNotFoundError):
+            fs.resolve("a")
+
+
+def test_directories_that_are_none() -> None:
+    with bm.create(SIZE) as fs:
+        fs.create("file")
+        for directory, number in (("file", errno.ENOTDIR), ("nothing", errno.ENOENT)):
+            with pytest.raises(OSError) as error:
+                fs.create_files(directory, ["a"])
+            assert error.value.errno == number
+            assert os.strerror(number) in str(error.value)
+
+
+@settings(max_examples=25)
+@given(
+    names=NAMES,
+    moved=st.lists(st.integers(0, 150), max_size=150),
+    there=st.sets(st.integers(0, 150)),
+    linked=st.sets(st.integers(0, 150)),
+    commit=st.booleans(),
+)
+def test_moved_at_once(
+    tmp_path_factory: pytest.TempPathFactory,
+    names: list[bytes],
+    moved: list[int],
+    there: set[int],
+    linked: set[int],
+    commit: bool,
+) -> None:
+    folder = tmp_path_factory.mktemp("many")
+    names = [name for name in names if name not in (b"other", b"after")]
+    order = [names[at] for at in dict.fromkeys(moved) if at < len(names)]
+
+    def prepare(fs: WritableFilesystem) -> None:
+        fs.create_files("d", names)
+        fs.mkdir("e")
+        fs.create_files("e", [names[at] for at in there if at < len(names)])
+        for at in linked:
+            if at < len(names):
+                fs.link(b"d/" + names[at], b"link%d" % at)
+        if commit:
+            fs.commit()
+            fs.remount()
+
+    def at_once(fs: WritableFilesystem) -> None:
+        prepare(fs)
+        fs.move_files("d", "e", order)
+        follow(fs)
+
+    def one_by_one(fs: WritableFilesystem) -> None:
+        prepare(fs)
+        for name in order:
+            fs.rename(b"d/" + name, b"e/" + name)
+        follow(fs)
+
+    def follow(fs: WritableFilesystem) -> None:
+        for name in order[::2]:
+            fs.unlink(b"e/" + name)
+
+    assert built(folder, 4096, at_once) == built(folder, 4096, one_by_one)
+
+
+def test_a_file_that_is_not_there_ends_the_moves() -> None:
+    with bm.create(SIZE) as fs:
+        fs.mkdir("d")
+        fs.mkdir("e")
+        fs.create_files("d", ["a", "b"])
+        fs.commit()
+        with pytest.raises(FileNotFoundError):
+            fs.move_files("d", "e", ["a", "a", "b"])
+        fs.resolve("e/a")
+        fs.resolve("d/b")
