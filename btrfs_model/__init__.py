@@ -26,7 +26,13 @@ if TYPE_CHECKING:
     from btrfs_model.check import check
     from btrfs_model.cost.receiver import receiver_calls
     from btrfs_model.counters import Work, counting
-    from btrfs_model.errors import BtrfsModelError, CorruptImageError, StreamError, UnsupportedError
+    from btrfs_model.errors import (
+        BtrfsModelError,
+        CorruptImageError,
+        ReceiveError,
+        StreamError,
+        UnsupportedError,
+    )
     from btrfs_model.fiemap import fiemap
     from btrfs_model.filesystem import Filesystem
     from btrfs_model.filesystem.writable import WritableFilesystem
@@ -34,6 +40,7 @@ if TYPE_CHECKING:
     from btrfs_model.patches import Behaviour
     from btrfs_model.patches import table as toggles
     from btrfs_model.reads import reads
+    from btrfs_model.receive import receive
     from btrfs_model.replay import replay
     from btrfs_model.samples import sample, samples
     from btrfs_model.send import SendResult, send
@@ -50,6 +57,7 @@ __all__ = [
     "Command",
     "CorruptImageError",
     "Filesystem",
+    "ReceiveError",
     "SendResult",
     "StreamError",
     "StreamWriter",
@@ -67,6 +75,7 @@ __all__ = [
     "open",
     "read_stream",
     "reads",
+    "receive",
     "receiver_calls",
     "replay",
     "sample",
@@ -84,6 +93,7 @@ _HOMES = {
     "Command": "stream:Command",
     "CorruptImageError": "errors:CorruptImageError",
     "Filesystem": "filesystem:Filesystem",
+    "ReceiveError": "errors:ReceiveError",
     "SendResult": "send:SendResult",
     "StreamError": "errors:StreamError",
     "StreamWriter": "stream:StreamWriter",
@@ -101,6 +111,7 @@ _HOMES = {
     "open": "filesystem:Filesystem.open",
     "read_stream": "stream:read_stream",
     "reads": "reads:reads",
+    "receive": "receive:receive",
     "receiver_calls": "cost.receiver:receiver_calls",
     "replay": "replay:replay",
     "sample": "samples:sample",

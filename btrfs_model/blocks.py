@@ -190,17 +190,20 @@ class ReadCache:
     held : set of int
         Addresses of the blocks that are cached or under way.
     reads : dict of int to list
-        By address, in the order of submission: [generation, level, ahead, by, used].
+        By address, in the order of submission: [generation, level, ahead, by, used, used_at].
+    events : int
+        Reads, and first uses of blocks that were read ahead.
     """
 
     def __init__(self, cached: Iterable[int], readahead: Readahead | None = None) -> None:
         self.held = set(cached)
         self.readahead = readahead or Readahead()
         self.reads: dict[int, list[int]] = {}
+        self.events = 0
 
     def rows(self) -> list[tuple[int, ...]]:
         """Return the reads as rows of ``struct bm_read``."""
-        return [(logical, *row, 0) for logical, row in self.reads.items()]
+        return [(logical, *row) for logical, row in self.reads.items()]
 
     def submit(
         self,
@@ -216,7 +219,10 @@ class ReadCache:
         """
         if logical not in self.held:
             self.held.add(logical)
-            self.reads[logical] = [generation, level, ahead, by, False]
+            self.events += 1
+            used_at = 0 if ahead else self.events
+            self.reads[logical] = [generation, level, ahead, by, not ahead, used_at]
             current().count("submit_bio")
-        if not ahead and logical in self.reads:
-            self.reads[logical][-1] = True
+        elif not ahead and logical in self.reads and not self.reads[logical][-2]:
+            self.events += 1
+            self.reads[logical][-2:] = [True, self.events]

@@ -40,7 +40,7 @@ READ_FIELDS = [
     ("ahead", "u1"),
     ("by", "u1"),
     ("used", "u1"),
-    ("pad", "<u4"),
+    ("used_at", "<u4"),
 ]
 """``struct bm_read`` as the fields of a numpy array."""
 
@@ -361,7 +361,8 @@ class Image:
         -------
         numpy.ndarray
             A row for each read: logical, generation, level, ahead, by (``enum bm_read_by``), used
-            (whether anything came to the block), pad (0).
+            (whether anything came to the block), used_at (when: reads and first uses of blocks that
+            were read ahead are counted from 1).
         """
         import numpy as np
 

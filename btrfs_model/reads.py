@@ -10,12 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from btrfs_model.blocks import Readahead, ReadCache
 from btrfs_model.btree.search import Reada
 from btrfs_model.cold import open_root
+from btrfs_model.cost.device import Device, load
+from btrfs_model.cost.reading import read_on
 from btrfs_model.image import READ_FIELDS
 from btrfs_model.kernels import ffi, lib
-from btrfs_model.send.ioctl import prepare, run
+from btrfs_model.send.ioctl import prepare
+from btrfs_model.send.ioctl import reads as reads_of_send
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,6 +51,9 @@ def reads(
     readdir: str | bytes | None = None,
     cached: Iterable[int] = (),
     readahead: Mapping[str, int] | None = None,
+    device: str | Device | None = None,
+    parameters: Mapping[str, object] | None = None,
+    think: float | None = None,
 ) -> pd.DataFrame:
     """Return the reads of tree blocks by a send, or by the listing of a directory.
 
@@ -75,13 +83,24 @@ def reads(
     readahead : mapping of str to int, optional
         Limits of readahead other than those of kernels: arguments of
         :class:`btrfs_model.blocks.Readahead`, e.g. ``{"always_leaves": 1 << 20}``.
+    device : str or Device, optional
+        Do the reads on this device: a name of :func:`btrfs_model.cost.device.names`, e.g.
+        ``"deskstar-7k500"``.
+    parameters : mapping, optional
+        Parameters of the device other than those of its file, e.g. ``{"queue_depth": 1}``.
+    think : float, optional
+        Microseconds that the kernel computes for each leaf that it comes to; those of
+        ``data/costs/send.toml`` without it.
 
     Returns
     -------
     pandas.DataFrame
         A row for each block, in the order of submission: ``logical``, ``physical`` (of the first
         copy; bytes), ``level``, ``kind`` (``"demand"`` or ``"ahead"``), ``issued_by`` (function of
-        the kernel), ``used`` (whether anything came to the block, when it was read or later).
+        the kernel), ``used`` (whether anything came to the block, when it was read or later). With
+        a device also ``issued`` and ``done``, nanoseconds from the start, and in ``attrs`` the
+        totals: ``seconds``, ``waited`` (seconds of it), ``requests`` (that the device got, after
+        merging), ``buffered`` (that began in the drive's buffer), ``seeks`` (that moved its arm).
 
     Raises
     ------
@@ -95,15 +114,24 @@ def reads(
         When a directory is to be listed and a parent is named, or a limit is negative.
     """
     limits = Readahead(**(readahead or {}))
+    if device is None and (parameters or think is not None):
+        raise ValueError("parameters and think go with a device")
+    # what is wrong with the device shows before the work
+    if isinstance(device, str):
+        device = load(device, parameters)
+    elif parameters:
+        raise ValueError("parameters go with the name of a device")
     if readdir is None:
         request = prepare(fs, subvolume, parent, behaviour=behaviour, write=lambda data: None)
-        return _send(request, cached, limits)
-    if parent is not None:
+        rows = _send(request, cached, limits)
+    elif parent is None:
+        rows = _readdir(fs.subvolume(subvolume), readdir, cached, limits)
+    else:
         raise ValueError("a parent goes with a send, not with readdir")
-    return _readdir(fs.subvolume(subvolume), readdir, cached, limits)
+    return _table(fs.image, rows, device, think)
 
 
-def _send(request: SendRequest, cached: Iterable[int], readahead: Readahead) -> pd.DataFrame:
+def _send(request: SendRequest, cached: Iterable[int], readahead: Readahead) -> NDArray[Any]:
     image = request.fs.image
     cache = image.reads = ReadCache(cached, readahead)
     try:
@@ -111,12 +139,16 @@ def _send(request: SendRequest, cached: Iterable[int], readahead: Readahead) -> 
             open_root(request.fs, request.parent)
     finally:
         image.reads = None
-    return _table(image, cache.rows(), run(request, cache.held, readahead)[2])
+    before = np.array(cache.rows(), dtype=READ_FIELDS)
+    rows = np.concatenate([before, reads_of_send(request, cache.held, readahead)])
+    # one count of events for both
+    rows["used_at"][len(before) :][rows["used"][len(before) :] != 0] += cache.events
+    return rows
 
 
 def _readdir(
     subvolume: Subvolume, directory: str | bytes, cached: Iterable[int], readahead: Readahead
-) -> pd.DataFrame:
+) -> NDArray[Any]:
     inode, image = subvolume.resolve(directory), subvolume.fs.image
     image.start_cold(cached, readahead)
     try:
@@ -127,14 +159,14 @@ def _readdir(
         )
     finally:
         rows = image.stop_cold()
-    return _table(image, [], rows)
+    return rows
 
 
-def _table(image: Image, before: list[tuple[int, ...]], rows: NDArray[Any]) -> pd.DataFrame:
-    import numpy as np
+def _table(
+    image: Image, read: NDArray[Any], device: Device | None, think: float | None
+) -> pd.DataFrame:
     import pandas as pd
 
-    read = np.concatenate([np.array(before, dtype=READ_FIELDS), rows])
     starts = np.array([chunk.logical for chunk in image.chunks], dtype=np.uint64)
     lengths = np.array([chunk.length for chunk in image.chunks], dtype=np.uint64)
     stripes = np.array([chunk.stripes[0] for chunk in image.chunks], dtype=np.uint64)
@@ -142,14 +174,27 @@ def _table(image: Image, before: list[tuple[int, ...]], rows: NDArray[Any]) -> p
     within = read["logical"] - starts[chunk]
     # what a damaged node points at is asked for ahead, but goes to no device
     mapped = (chunk >= 0) & (within < lengths[chunk])
-    read, chunk, within = read[mapped], chunk[mapped], within[mapped]
-    return pd.DataFrame(
+    physical = np.where(mapped, stripes[chunk] + within, 0).astype(np.int64)
+    times = None
+    if device is not None:
+        physical[~mapped] = -1
+        times, totals = read_on(device, read, physical, image.nodesize, think=think)
+        times = times[mapped]
+    read, physical = read[mapped], physical[mapped]
+    table = pd.DataFrame(
         {
             "logical": read["logical"].astype(np.int64),
-            "physical": (stripes[chunk] + within).astype(np.int64),
+            "physical": physical,
             "level": read["level"].astype(np.int64),
             "kind": np.array(["demand", "ahead"], dtype=object)[read["ahead"]],
             "issued_by": np.array(_ISSUERS, dtype=object)[read["by"]],
             "used": read["used"].astype(bool),
         }
     )
+    if times is not None:
+        table["issued"] = times["issued"].astype(np.int64)
+        table["done"] = times["done"].astype(np.int64)
+        table.attrs["seconds"], table.attrs["waited"] = totals.end / 1e9, totals.waited / 1e9
+        for name in ("requests", "buffered", "seeks"):
+            table.attrs[name] = getattr(totals, name)
+    return table

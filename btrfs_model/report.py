@@ -125,7 +125,7 @@ tr.group td { padding-top: 1rem; font-weight: 700; border-bottom: 2px solid #d5d
 code { font-size: .92em; background: #f3f4f7; padding: .05em .3em; border-radius: .2em; }
 """
 
-_PLAIN_UNITS = ("calls", "commands", "waits")
+_PLAIN_UNITS = ("blocks", "calls", "commands", "requests", "seeks", "waits")
 
 
 def _report(replays: Sequence[Replay], svgs: dict[str, str], record: dict[str, object]) -> str:

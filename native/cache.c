@@ -109,8 +109,10 @@ int bm_cache_submit(struct bm_image *image, struct bm_read read, struct bm_fault
 	const struct bm_cache_slot *slot = &cache->slots[probe(cache, read.logical)];
 
 	if (slot->logical == read.logical) {
-		if (!read.ahead && slot->read != SIZE_MAX)
+		if (!read.ahead && slot->read != SIZE_MAX && !cache->reads[slot->read].used) {
 			cache->reads[slot->read].used = 1;
+			cache->reads[slot->read].used_at = ++cache->events;
+		}
 		return 0;
 	}
 	if (cache->read_count == cache->read_capacity) {
@@ -125,6 +127,9 @@ int bm_cache_submit(struct bm_image *image, struct bm_read read, struct bm_fault
 	if (add(cache, read.logical, cache->read_count) < 0)
 		return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
 	read.used = !read.ahead;
+	read.used_at = ++cache->events;
+	if (read.ahead)
+		read.used_at = 0;
 	cache->reads[cache->read_count++] = read;
 	COUNT(image, submit_bio);
 	return 1;

@@ -20,6 +20,7 @@ struct bm_cache {
 	struct bm_read *reads;
 	size_t read_count;
 	size_t read_capacity;
+	uint32_t events; /* reads, and first uses of blocks that were read ahead */
 };
 
 struct bm_image {

@@ -298,7 +298,8 @@ struct bm_read {
 	uint8_t ahead; /* 0: on demand, 1: read ahead */
 	uint8_t by;    /* enum bm_read_by */
 	uint8_t used;  /* whether anything came to the block, now or later */
-	uint32_t pad;
+	/* Reads and first uses of blocks that were read ahead are counted from 1: the use's number. */
+	uint32_t used_at;
 };
 /* Who issued a read: functions of the kernel, those above read_block_for_search(). */
 enum bm_read_by {
@@ -999,6 +1000,78 @@ struct bm_send_root {
 	uint8_t uuid[16]; /* its received_uuid, or its own where that is zero */
 };
 
+/* The rule by which a command was sent; btrfs_model/send/causes.py has a line on each. */
+enum bm_send_cause {
+	BM_SEND_SUBVOL_BEGIN,
+	BM_SEND_STREAM_END,
+	BM_SEND_INODE_NEW,
+	BM_SEND_INODE_REPLACED,
+	BM_SEND_PARENT_EARLY,
+	BM_SEND_NAME_IN_THE_WAY,
+	BM_SEND_LINK_IN_THE_WAY,
+	BM_SEND_FIRST_NAME,
+	BM_SEND_NAME_AFTER_ORPHAN,
+	BM_SEND_DIR_MOVED,
+	BM_SEND_DIR_MOVED_LATER,
+	BM_SEND_NAME_ADDED,
+	BM_SEND_NAME_REMOVED,
+	BM_SEND_ORPHAN_REMOVED,
+	BM_SEND_LINKS_GONE,
+	BM_SEND_DIR_REMOVED,
+	BM_SEND_DIR_NOT_EMPTY,
+	BM_SEND_DIR_EMPTIED,
+	BM_SEND_DIR_LEFT,
+	BM_SEND_XATTR_SET,
+	BM_SEND_XATTR_REMOVED,
+	BM_SEND_CAPABILITIES,
+	BM_SEND_CLONE_SOURCE,
+	BM_SEND_CLONE_TRUNCATE,
+	BM_SEND_WRITE_INLINE,
+	BM_SEND_WRITE_UNALLOCATED,
+	BM_SEND_WRITE_NO_SOURCE,
+	BM_SEND_WRITE_UNALIGNED,
+	BM_SEND_WRITE_FIRST_SECTOR,
+	BM_SEND_WRITE_SOURCE_HOLE,
+	BM_SEND_WRITE_SOURCE_DIFFERS,
+	BM_SEND_WRITE_SOURCE_TAIL,
+	BM_SEND_WRITE_SOURCE_ENDS,
+	BM_SEND_HOLE,
+	BM_SEND_HOLE_AT_END,
+	BM_SEND_TRUNCATE_SIZE,
+	BM_SEND_TRUNCATE_ALWAYS,
+	BM_SEND_OWNER_NEW,
+	BM_SEND_OWNER_CHANGED,
+	BM_SEND_MODE_NEW,
+	BM_SEND_MODE_CHANGED,
+	BM_SEND_FLAGS_CHANGED,
+	BM_SEND_VERITY,
+	BM_SEND_TIMES_INODE,
+	BM_SEND_TIMES_ENTRY,
+	BM_SEND_TIMES_MOVE,
+	BM_SEND_CAUSES,
+};
+
+/* The item that differs, by its key; all zero where a command comes from no item. */
+struct bm_send_item {
+	uint64_t objectid;
+	uint64_t offset;
+	uint8_t type;
+	uint8_t change; /* enum bm_change */
+};
+
+/* Why a command was sent, and which inode it is about. */
+struct bm_send_why {
+	uint64_t inode;
+	struct bm_send_item item;
+	uint32_t cause; /* enum bm_send_cause */
+};
+
+/* One row for each command, in the order of the stream. */
+struct bm_send_explained {
+	struct bm_send_why *rows;
+	size_t count, capacity;
+};
+
 struct bm_send_args {
 	const struct bm_forest *forest;
 	const struct bm_send_root *clone_roots; /* ascending by objectid */
@@ -1008,8 +1081,9 @@ struct bm_send_args {
 	uint64_t behaviour;		   /* bits 1 << enum bm_toggle */
 	uint32_t flags;			   /* enum bm_send_flag */
 	uint32_t proto;
-	uint64_t *commands; /* counted by number: an array of BM_SEND_COMMANDS */
-	void *context;	    /* for the callbacks */
+	uint64_t *commands;		     /* counted by number: an array of BM_SEND_COMMANDS */
+	struct bm_send_explained *explained; /* NULL: nobody asks why */
+	void *context;			     /* for the callbacks */
 	/* Take `size` bytes of the stream; anything but 0 ends the send with BM_CALLBACK. */
 	int (*write)(void *context, const uint8_t *data, size_t size);
 	/* Decompress an extent into exactly `out_size` bytes; anything but 0: it does not. */
@@ -1018,8 +1092,123 @@ struct bm_send_args {
 };
 
 /*
- * BTRFS_IOC_SEND: the stream goes to args->write. On failure what was sent before stays sent.
+ * BTRFS_IOC_SEND: the stream goes to args->write. On failure what was sent before stays sent, and
+ * args->explained has a row for each command of that.
  */
 int bm_send(const struct bm_send_args *args, struct bm_fault *fault);
+void bm_send_explained_free(struct bm_send_explained *explained);
+/*
+ * Read the tree blocks that a full send reads, in its order, without the stream: 1, or 0 where only
+ * a send can tell which they are. Of `args` everything is set as for bm_send(); `write` is not called.
+ */
+int bm_send_reads(const struct bm_send_args *args, struct bm_fault *fault);
+
+/* --------------------------------------------------------------------------------- devices -- */
+
+/*
+ * Devices that reads wait for. All times are nanoseconds from the start of a run, all counts whole
+ * numbers, so a run has one outcome whatever computes it.
+ *
+ * A disk is that of Ruemmler and Wilkes, "An introduction to disk drive modeling" (1994): seek
+ * curve, rotation, zones, skews, a buffer into which the drive reads ahead, an interface slower or
+ * faster than the medium. Flash is packages behind channels, as in Agrawal et al., "Design
+ * tradeoffs for SSD performance" (2008).
+ */
+struct bm_disk_zone {
+	uint64_t first_sector; /* logical */
+	uint64_t sectors;      /* logical ones; tracks at the zone's end may be spare */
+	uint32_t first_cylinder;
+	uint32_t cylinders;
+	uint32_t first_track; /* of the zone that holds data */
+	uint32_t sectors_per_track;
+	uint32_t track_skew; /* sectors, from a track to the next of a cylinder */
+	uint32_t
+	    cylinder_skew; /* sectors, from the last track of a cylinder to the next cylinder */
+};
+
+struct bm_disk {
+	const struct bm_disk_zone *zones;
+	uint64_t zone_count;
+	const uint64_t *seek_time; /* by distance in cylinders */
+	uint64_t seek_count;	   /* entries: one for each cylinder */
+	uint32_t heads;
+	uint32_t sector_size;
+	uint64_t revolution;
+	uint64_t head_switch;
+	uint64_t write_settle; /* added to a seek before a write */
+	uint64_t miss_overhead;
+	uint64_t hit_overhead; /* of a read whose start is in the buffer */
+	uint64_t write_overhead;
+	uint64_t completion;
+	uint64_t reselect;     /* before the interface carries data of a read */
+	uint64_t link_sector;  /* the interface carries a sector */
+	uint32_t watermark;    /* thousandths of a read in the buffer before the interface starts */
+	uint32_t segments;     /* of the buffer; 0: none */
+	uint64_t segment_size; /* sectors */
+	uint64_t read_ahead;   /* sectors that the drive reads beyond a request */
+	uint32_t
+	    shortest_first; /* take the request with the shortest access time, not the oldest */
+	uint32_t pad;
+};
+
+struct bm_flash {
+	uint32_t channels;
+	uint32_t dies; /* on each channel */
+	uint32_t page_size;
+	uint32_t pad;
+	uint64_t command;      /* the controller has it to itself */
+	uint64_t overhead;     /* of a request, beside others */
+	uint64_t sense;	       /* a page from the array into its register */
+	uint64_t channel_byte; /* picoseconds */
+	uint64_t link_byte;    /* picoseconds */
+};
+
+enum bm_elevator {
+	BM_ELEVATOR_none,	 /* in the order of submission, nothing merged */
+	BM_ELEVATOR_mq_deadline, /* the kernel's block/mq-deadline.c, for one direction */
+};
+
+struct bm_device {
+	const struct bm_disk *disk; /* one of these two; the other is NULL */
+	const struct bm_flash *flash;
+	uint64_t capacity;    /* bytes */
+	uint32_t queue_depth; /* requests that the device takes at once */
+	uint32_t elevator;    /* enum bm_elevator */
+	uint32_t fifo_batch;  /* requests that it takes in ascending order at a time */
+	uint32_t pad;
+	uint64_t read_expire; /* after so long the oldest goes first */
+	uint64_t max_request; /* bytes that merging stops at */
+};
+
+struct bm_io {
+	uint64_t offset; /* byte of the device */
+	uint32_t length;
+	uint32_t write;
+};
+/* One thing that the host does: `think`, then submit ios[io], or wait for ios[~io]. */
+struct bm_io_step {
+	uint64_t think;
+	int64_t io;
+};
+struct bm_io_time {
+	uint64_t issued;
+	uint64_t started; /* by the device */
+	uint64_t done;
+};
+struct bm_io_totals {
+	uint64_t end;	   /* of the last step */
+	uint64_t waited;   /* of the host */
+	uint64_t requests; /* that the device got, after merging */
+	uint64_t buffered; /* of them found in the drive's buffer, at least their start */
+	uint64_t seeks;	   /* of them that moved the arm */
+};
+/*
+ * Run a host and a device beside each other. Each io is submitted once and is waited for after it
+ * was submitted; those that were never waited for are finished as well. What contradicts itself is
+ * BM_BAD_VALUE: offset = the io, zone or step, found = its value.
+ */
+int bm_device_run(const struct bm_device *device, const struct bm_io *ios, size_t io_count,
+		  const struct bm_io_step *steps, size_t step_count, struct bm_io_time *times,
+		  struct bm_io_totals *totals, struct bm_fault *fault);
 
 #endif

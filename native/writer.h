@@ -12,7 +12,7 @@
  *   writer_cow.c          btrfs_cow_block()
  *   writer_cow_refs.c     update_ref_for_cow(), __btrfs_mod_ref(), btrfs_copy_root()
  *   writer_drop.c         btrfs_drop_snapshot()
- *   free_map.c            free ranges of a block group
+ *   free_map.c, pool.c    free ranges of a block group; memory of delayed references
  *   writer_alloc.c        find_free_extent(), pinned ranges, tree blocks
  *   writer_refs.c         delayed references, and how they are run
  *   writer_extent.c       extent items, their inline and keyed references

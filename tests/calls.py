@@ -12,6 +12,7 @@ import os
 import random
 import stat
 import struct
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +35,8 @@ def _ioctl(direction: int, number: int, size: int) -> int:
     return direction << 30 | size << 16 | 0x94 << 8 | number
 
 
+_SYNC = _ioctl(0, 8, 0)
+_TREE_SEARCH = _ioctl(3, 17, 4096)
 _SUBVOL_CREATE = _ioctl(1, 14, 4096)
 _SNAP_DESTROY = _ioctl(1, 15, 4096)
 _SNAP_CREATE_V2 = _ioctl(1, 23, 4096)
@@ -41,6 +44,8 @@ _GETFLAGS = _ioctl(2, 25, 8)
 _SETFLAGS = _ioctl(1, 26, 8)
 _SET_RECEIVED = _ioctl(3, 37, _RECEIVED.size)
 _RDONLY = 2
+_MAX = 2**64 - 1
+_ORPHAN = 2**64 - 5
 
 
 @contextmanager
@@ -52,8 +57,21 @@ def _opened(path: str) -> Iterator[int]:
         os.close(fd)
 
 
+def _dead_subvolumes(fd: int) -> int:
+    """How many orphan items the root tree has (BTRFS_IOC_TREE_SEARCH)."""
+    argument = bytearray(4096)
+    # tree, objectids, offsets, transids, types, how many
+    struct.pack_into("<7QIII", argument, 0, 1, _ORPHAN, _ORPHAN, 0, _MAX, 0, _MAX, 48, 48, 4096)
+    fcntl.ioctl(fd, _TREE_SEARCH, argument)
+    found: int = struct.unpack_from("<I", argument, 64)[0]
+    return found
+
+
 class KernelCalls:
-    """The calls of a filesystem of the model, on a mounted one."""
+    """The calls of a filesystem of the model, on a mounted one.
+
+    Paths go to the kernel as they are (:mod:`pathlib` would straighten them).
+    """
 
     def __init__(self, top: Path) -> None:
         self.top = str(top)
@@ -70,22 +88,22 @@ class KernelCalls:
         os.close(os.open(self._at(path), os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
 
     def mkdir(self, path: str, mode: int = 0o777) -> None:
-        os.mkdir(self._at(path), mode)
+        os.mkdir(self._at(path), mode)  # noqa: PTH102
 
     def mknod(self, path: str, mode: int, device: int = 0) -> None:
         os.mknod(self._at(path), mode, device)
 
     def symlink(self, target: str, path: str) -> None:
-        os.symlink(target, self._at(path))
+        os.symlink(target, self._at(path))  # noqa: PTH211
 
     def link(self, existing: str, path: str) -> None:
         os.link(self._at(existing), self._at(path), follow_symlinks=False)
 
     def unlink(self, path: str) -> None:
-        os.unlink(self._at(path))
+        os.unlink(self._at(path))  # noqa: PTH108
 
     def rmdir(self, path: str) -> None:
-        os.rmdir(self._at(path))
+        os.rmdir(self._at(path))  # noqa: PTH106
 
     def rename(self, old: str, new: str, flags: int = 0) -> None:
         names = (os.fsencode(self._at(path)) for path in (old, new))
@@ -94,7 +112,7 @@ class KernelCalls:
             raise OSError(ctypes.get_errno(), "renameat2", old)
 
     def chmod(self, path: str, mode: int) -> None:
-        os.chmod(self._at(path), mode)
+        os.chmod(self._at(path), mode)  # noqa: PTH101
 
     def chown(self, path: str, uid: int, gid: int) -> None:
         os.chown(self._at(path), uid, gid)
@@ -145,6 +163,16 @@ class KernelCalls:
         for path in list(self._held):
             self.release(path)
 
+    def clean(self) -> None:
+        """Wait until the cleaner has freed all deleted subvolumes, and commit."""
+        with _opened(self.top) as fd:
+            for _ in range(200):
+                fcntl.ioctl(fd, _SYNC)
+                if not _dead_subvolumes(fd):
+                    break
+                time.sleep(0.05)
+        self.sync()
+
     def sync(self) -> None:
         """Commit; unlike BTRFS_IOC_SYNC this does not wake the cleaner of deleted subvolumes."""
         with _opened(self.top) as fd:
@@ -188,6 +216,11 @@ class ModelCalls:
         self.fs.release(inode)
         if not inode.is_dir:
             raise OSError(errno.ENOTDIR, path)
+
+    def clean(self) -> None:
+        self.sync()
+        self.fs.clean_subvolumes()
+        self.sync()
 
     def sync(self) -> None:
         self._open_directory("")

@@ -143,6 +143,16 @@ def test_subvolumes(fs: bm.WritableFilesystem, tmp_path: Path) -> None:
         fs.live_root(999)
 
 
+def test_deleted_subvolume_takes_its_data_along(fs: bm.WritableFilesystem, tmp_path: Path) -> None:
+    fs.create_subvolume("sub")
+    fs.create("sub/file")
+    fs.write("sub/file", 0, b"d" * 100_000)
+    fs.delete_subvolume("sub")
+    assert fs.clean_subvolumes() == [256]
+    good(fs, tmp_path / "image")
+    assert fs.subvolume_ids == [5]
+
+
 def test_same_calls_same_bytes(tmp_path: Path) -> None:
     def make(path: Path, seed: int) -> bytes:
         with bm.create(MIN_DEVICE, seed=seed) as fs:
@@ -249,6 +259,31 @@ def test_device_fills_up(tmp_path: Path) -> None:
         good(fs, tmp_path / "image")
         with pytest.raises(OSError, match="No space left"):
             fs.writer.reserve_data(SECTOR, SECTOR)
+
+
+def test_metadata_fills_up(tmp_path: Path) -> None:
+    """A call that has no room is refused before it changes anything."""
+    with bm.create(MIN_DEVICE, 16384, seed=1) as fs:
+        with pytest.raises(OSError, match="No space left"):
+            fs.ensure_data(200 << 20)
+        made = 0
+        with pytest.raises(OSError, match="No space left"):
+            for number in range(3000):
+                fs.create(f"file{number}")
+                fs.setxattr(f"file{number}", "user.large", bytes([number % 256]) * 15000)
+                made = number
+                if number % 300 == 0:
+                    fs.commit()
+        assert made * 16384 > 16 << 20
+        good(fs, tmp_path / "image")
+        values = fs.subvolume(5).xattrs(f"file{made}")
+        assert values == {b"user.large": bytes([made % 256]) * 15000}
+        # what was deleted makes room again
+        for number in range(0, made, 2):
+            fs.unlink(f"file{number}")
+        fs.commit()
+        fs.create("again")
+        good(fs, tmp_path / "image")
 
 
 def free_space_forms(fs: bm.Filesystem) -> dict[int, tuple[int, int]]:
@@ -562,6 +597,17 @@ def test_create_refuses() -> None:
         bm.create(MIN_DEVICE - 1)
     with pytest.raises(TypeError, match="nonsense"):
         bm.create(MIN_DEVICE, nonsense=True)
+
+
+def test_a_commit_of_a_root_item_alone() -> None:
+    """The root tree is copied, so the extent tree changes after the root items were written."""
+    with bm.create(256 << 20) as fs:
+        fs.create_subvolume("sub")
+        fs.commit()
+        for read_only in (True, False, True):
+            fs.set_read_only("sub", read_only)
+            assert bm.check(fs) == []
+            assert fs.subvolume("sub").is_read_only == read_only
 
 
 def test_failed_save_leaves_what_was_there(tmp_path: Path) -> None:

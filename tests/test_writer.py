@@ -11,8 +11,9 @@ from itertools import pairwise
 from typing import Any
 
 import bare
+import corpus
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from btrfs_model.btree.tree import Tree
@@ -20,7 +21,7 @@ from btrfs_model.btree.writer import RawKey, TreeWriter
 from btrfs_model.counters import counting
 from btrfs_model.errors import CorruptImageError
 from btrfs_model.image import Image
-from btrfs_model.kernels import Choice, select
+from btrfs_model.kernels import Choice, lib, select
 
 TREE = 300
 SIZE = 16 << 20
@@ -302,3 +303,155 @@ def test_c_twin_and_model(
         apply(trees, *change)
     trees.check()
     trees.check_written()
+
+
+# Items of a leaf each: changes of many make nodes full and empty, and give pointers to neighbours.
+WIDE = 3000
+RUNS = st.lists(
+    st.tuples(st.sampled_from(["fill", "fill", "drain", "commit"]), NUMBER, st.integers(1, 200)),
+    max_size=8,
+)
+
+
+def change_run(trees: Trees, kind: str, at: int, count: int) -> None:
+    """Insert or delete a run of wide items, or commit."""
+    known = sorted(trees.model)
+    if kind == "commit":
+        trees.commit()
+    elif kind == "drain":
+        if known:
+            first = at % len(known)
+            last = min(len(known) - 1, first + count)
+            trees.delete_range(known[first], known[last], bool(count & 1))
+    else:
+        order = range(count) if at & 1 else range(count - 1, -1, -1)
+        step = 1 + at % 7
+        keys = [(at % 3000 + step * i, 1, 0) for i in order]
+        fresh = [key for key in keys if key not in trees.model]
+        trees.insert_each([(key, bytes([key[0] % 256]) * WIDE) for key in fresh])
+
+
+@settings(max_examples=300 if corpus.LONG else 12)
+@example(0, True, [("fill", 2998, 200), ("drain", 0, 1), ("commit", 0, 1), ("drain", 0, 199)])
+@example(600, True, [("fill", 300, 120), ("drain", 100, 200), ("commit", 0, 1), ("drain", 9, 199)])
+@given(start=st.integers(0, 600), ascending=st.booleans(), runs=RUNS)
+def test_nodes(start: int, ascending: bool, runs: list[tuple[str, int, int]]) -> None:
+    """Nodes are split, filled, merged and removed alike."""
+    trees = Trees(4096)
+    numbers = sorted(range(start), key=lambda n: n if ascending else n * 7919 % 2003)
+    trees.insert_each([((5 * n, 1, 0), bytes([n % 256]) * WIDE) for n in numbers])
+    for run in runs:
+        change_run(trees, *run)
+        trees.check()
+    trees.check_written()
+
+
+# --------------------------------------------------------------------------------- refusals --
+
+
+def errno_of(call: Callable[[], Any]) -> int | None:
+    """Errno of the error that a call raises."""
+    with pytest.raises(OSError) as caught:
+        call()
+    assert not isinstance(caught.value, CorruptImageError)
+    return caught.value.errno
+
+
+@pytest.mark.parametrize("choice", BOTH)
+def test_refusals(choice: Choice) -> None:
+    """What cannot be done is refused with an errno and changes nothing."""
+    writer = bare.writer(nodesize=4096)
+    writer.new_tree(TREE)
+    item, other = (1, 2, 3), (1, 2, 9)
+    most = 4096 - 101 - ITEM
+    with select(choice):
+        writer.insert_many(TREE, [])
+        writer.insert(TREE, item, b"payload")
+        wide = [((1, 2, 2), b""), ((1, 2, 4), b"")]
+        assert errno_of(lambda: writer.insert_many(TREE, wide)) == errno.EINVAL
+        assert errno_of(lambda: writer.insert_many(TREE, wide[::-1])) == errno.EINVAL
+        assert errno_of(lambda: writer.insert(TREE, item, b"")) == errno.EEXIST
+        # the kernel wants to join what has one key, and they do not fit
+        assert errno_of(lambda: writer.insert(TREE, item, bytes(most))) == errno.EOVERFLOW
+        assert errno_of(lambda: writer.insert(TREE, other, bytes(most + 1))) == errno.EOVERFLOW
+        assert errno_of(lambda: writer.extend(TREE, other, b"x")) == errno.ENOENT
+        assert errno_of(lambda: writer.extend(TREE, item, bytes(most))) == errno.EOVERFLOW
+        assert errno_of(lambda: writer.truncate(TREE, item, 8)) == errno.EINVAL
+        assert errno_of(lambda: writer.update(TREE, item, 7, b"x")) == errno.EINVAL
+        assert errno_of(lambda: writer.replace(TREE, other, b"x")) == errno.ENOENT
+        assert errno_of(lambda: writer.duplicate(TREE, item, item)) == errno.EINVAL
+        assert errno_of(lambda: writer.duplicate(TREE, other, (9, 9, 9))) == errno.ENOENT
+        assert errno_of(lambda: writer.delete(TREE, other)) == errno.ENOENT
+        assert writer.delete_range(TREE, other, item) == 0
+        assert [(tuple(i.key), bytes(i.data)) for i in writer.tree(TREE).items()] == [
+            (item, b"payload")
+        ]
+    assert errno_of(lambda: writer.new_tree(TREE)) == errno.EEXIST
+    with pytest.raises(CorruptImageError):
+        writer.tree_state(TREE + 1)
+
+
+@pytest.mark.parametrize("choice", BOTH)
+@pytest.mark.parametrize("level", [0, 1])
+def test_damaged_block(choice: Choice, level: int) -> None:
+    """A damaged block of an older transaction is named, and the tree stays as it was."""
+    writer = bare.writer(nodesize=4096)
+    writer.new_tree(TREE)
+    writer.insert_each(TREE, [((i, 1, 0), bytes(300)) for i in range(100)])
+    block = next(block for block in writer.tree(TREE).blocks() if block.level == level)
+    writer.write_blocks()
+    state = writer.tree_state(TREE)
+    memory = memoryview(writer.image.buffer)
+    memory[writer.image.map(block.logical)[0] + 200] ^= 1
+    again = TreeWriter(Image(writer.image.buffer), writer.image.buffer, transid=9, features=0)
+    again.set_tree(TREE, bytenr=state.bytenr, generation=state.generation, level=state.level)
+    again.add_group(bare.METADATA, 64 << 20, 4)
+    again.occupy([(bare.METADATA, 1 << 20)])
+    with select(choice), pytest.raises(CorruptImageError) as caught:
+        again.insert(TREE, (0, 0, 0), b"")
+    assert caught.value.fault.code == lib.BM_BAD_CSUM
+    assert caught.value.fault.block == block.logical
+
+
+def test_trees() -> None:
+    """What is known of trees can be asked, changed and forgotten."""
+    writer = bare.writer(transid=5)
+    writer.new_tree(-6, owner=-6)
+    writer.new_tree(TREE, owner=TREE, shareable=True)
+    assert writer.tree_ids() == [TREE, 2**64 - 6]
+    state = writer.tree_state(TREE)
+    assert (state.generation, state.level, state.bytes_used) == (5, 0, 4096)
+    assert state.shareable
+    assert state.dirty
+    writer.change_tree(TREE, dirty=False, last_snapshot=4)
+    assert writer.tree_state(TREE) == state._replace(dirty=False, last_snapshot=4)
+    writer.insert(TREE, (1, 1, 1), b"")
+    assert writer.tree_state(TREE).dirty
+    writer.forget_tree(TREE)
+    assert not writer.has_tree(TREE)
+    assert writer.has_tree(-6)
+
+
+def test_copy_on_write() -> None:
+    """In the next transaction the path of a change is copied, once, and nothing else."""
+    writer = bare.writer()
+    writer.new_tree(TREE)
+    writer.insert_each(TREE, [((i, 1, 0), bytes(300)) for i in range(2000)])
+    writer.write_blocks()
+    old = {block.logical: bytes(writer.image.block(block.logical))
+           for block in writer.tree(TREE).blocks()}  # fmt: skip
+    writer.unpin()
+    writer.set_transid(writer.transid + 1)
+    for _ in range(2):
+        writer.update(TREE, (1000, 1, 0), 0, b"new")
+        blocks = writer.tree(TREE).blocks()
+        fresh = [block for block in blocks if block.logical not in old]
+        assert [block.level for block in fresh] == list(
+            range(writer.tree_state(TREE).level, -1, -1)
+        )
+        assert {block.generation for block in fresh} == {writer.transid}
+        assert len(blocks) == len(old)
+    assert writer.write_blocks() == len(fresh)
+    # the blocks of the last transaction are there as they were, until it is unpinned
+    for logical, data in old.items():
+        assert writer.image.data(logical, 4096) == data

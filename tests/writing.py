@@ -283,7 +283,7 @@ def random_changes(seed: object, count: int, *, snapshots: bool = False) -> list
             case "fsync":
                 changes.append(("fsync", name))
             case "snapshot":
-                changes.append(("snapshot", f"snap{number}"))
+                changes += [*_FSYNC_ALL, ("snapshot", f"snap{number}")]
             case "sync":
                 changes += [*_FSYNC_ALL, ("sync",)]
     return [*changes, *_FSYNC_ALL, ("sync",)]

@@ -317,6 +317,8 @@ class TreeWriter(SpaceCalls):
 
         With `backward` the last leaf comes first, as where a file is truncated.
         """
+        if use_python():
+            return edit.delete(self, tree_id, first, last, backward=backward)
         return self._run(
             lib.bm_writer_delete, tree_id % 2**64, raw_key(first), raw_key(last), backward
         )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import TextIO
 
@@ -20,6 +21,17 @@ from btrfs_model.cli.common import (
 
 __all__ = ["reads"]
 
+_SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def _print_devices(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from btrfs_model.cost.device import names, read_file
+
+        for name in names():
+            click.echo(f"{name}\t{read_file(name)['title']}")
+        ctx.exit()
+
 
 @click.command(
     cls=Command,
@@ -28,6 +40,9 @@ __all__ = ["reads"]
         "btrfs-model reads disk.img snap2 -p snap1 --mounted rw --json | jq .physical",
         "btrfs-model reads disk.img snap1 --behaviour v5.12 --parquet 5.12.parquet",
         "btrfs-model reads disk.img snap1 --readdir some/dir",
+        "btrfs-model reads disk.img snap1 --device deskstar-7k500 --total",
+        "btrfs-model reads disk.img snap1 --readahead always_leaves=1M --json",
+        "btrfs-model reads disk.img snap1 --device hp97560 --set queue_depth=8",
     ),
 )
 @image_argument
@@ -46,6 +61,36 @@ __all__ = ["reads"]
     metavar="FILE",
     help="Start with these blocks in memory: a logical address in each line.",
 )
+@click.option(
+    "--readahead",
+    multiple=True,
+    metavar="LIMIT=N",
+    help="Another limit of readahead than the kernel's: distance, near, always_leaves, "
+    "always_nodes, compare_leaves, compare_nodes (bytes; K, M, G) or siblings.",
+)
+@click.option("--device", metavar="NAME", help="Do the reads on this device, see --devices.")
+@click.option(
+    "--set",
+    "parameters",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Another parameter of the device, such as queue_depth=1, elevator=none or rpm=5400.",
+)
+@click.option(
+    "--think",
+    type=click.FloatRange(0, max=1e9),
+    metavar="US",
+    help="Microseconds that the kernel computes for each leaf.",
+)
+@click.option("--total", is_flag=True, help="Print what the reads on the device come to instead.")
+@click.option(
+    "--devices",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_devices,
+    help="Print the names of the devices and exit.",
+)
 @json_option("One JSON object a line.")
 @click.option("--parquet", type=click.Path(path_type=Path), metavar="FILE",
               help="Write the table there instead of printing it.")  # fmt: skip
@@ -57,6 +102,11 @@ def reads(
     readdir: str | None,
     mounted: str | None,
     cached: TextIO | None,
+    readahead: tuple[str, ...],
+    device: str | None,
+    parameters: tuple[str, ...],
+    think: float | None,
+    total: bool,
     as_json: bool,
     parquet: Path | None,
 ) -> None:
@@ -64,7 +114,13 @@ def reads(
 
     Each is read on demand or ahead. PHYSICAL is the byte of the first copy; USED says whether
     anything came to the block. Without --mounted or --cached nothing is in memory at the start.
+
+    On a device ISSUED and DONE are nanoseconds from the start: the kernel waits for what it reads
+    on demand and for what it comes to before it is there.
     """
+    import pandas as pd
+
+    from btrfs_model.blocks import Readahead
     from btrfs_model.cold import blocks_after_mount
     from btrfs_model.filesystem import Filesystem
     from btrfs_model.patches import Behaviour
@@ -74,6 +130,12 @@ def reads(
         raise click.UsageError("--parent goes with a send, not with --readdir")
     if as_json and parquet is not None:
         raise click.UsageError("--json and --parquet exclude each other")
+    if device is None and (parameters or think is not None or total):
+        raise click.UsageError("--set, --think and --total go with --device")
+    limits = {name: _size(name, value) for name, value in _pairs("--readahead", readahead)}
+    unknown = set(limits) - {field.name for field in fields(Readahead)}
+    if unknown:
+        raise click.BadParameter(f"no limit {unknown.pop()!r}", param_hint="--readahead")
     chosen = Behaviour.parse(behaviour)
     start = _addresses(cached)
     with Filesystem.open(image) as fs, progress() as step:
@@ -82,12 +144,45 @@ def reads(
             opened = [fs.subvolume(name) for name in (subvolume, parent) if name is not None]
             start |= blocks_after_mount(fs, opened, chosen, writable=mounted == "rw")
         table = reads_of(
-            fs, subvolume, behaviour=chosen, parent=parent, readdir=readdir, cached=start
-        )
+            fs, subvolume, behaviour=chosen, parent=parent, readdir=readdir, cached=start,
+            readahead=limits, device=device, think=think,
+            parameters={name: _value(value) for name, value in _pairs("--set", parameters)},
+        )  # fmt: skip
+    if total:
+        table = pd.DataFrame([{"device": device, "reads": len(table), **table.attrs}])
     if parquet is not None:
         table.to_parquet(parquet, index=False)
     else:
         print_table(table, as_json=as_json)
+
+
+def _pairs(option: str, values: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Split arguments NAME=VALUE."""
+    pairs = [value.partition("=") for value in values]
+    for name, equals, _ in pairs:
+        if not name or not equals:
+            raise click.BadParameter(f"{name!r} is not NAME=VALUE", param_hint=option)
+    return [(name, value) for name, _, value in pairs]
+
+
+def _size(name: str, text: str) -> int:
+    """Return a whole number, with K, M or G behind it."""
+    unit = _SUFFIXES.get(text[-1:].upper(), 1)
+    try:
+        number = int(text if unit == 1 else text[:-1], 0) * unit
+    except ValueError:
+        number = -1
+    if not 0 <= number < 2**63:
+        raise click.BadParameter(f"{name} is {text!r}, not a size", param_hint="--readahead")
+    return number
+
+
+def _value(text: str) -> float | str:
+    """Return a number where the text is one."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _addresses(file: TextIO | None) -> set[int]:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What work costs outside the filesystem: so far the system calls of the receiver."""
+"""What work costs outside the filesystem: waiting for devices, system calls of the receiver."""

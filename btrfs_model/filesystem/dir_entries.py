@@ -164,7 +164,7 @@ def delete_one_dir_name(fs: WritableFilesystem, root: int, key: RawKey, name: by
 
 
 def cow_leaf(fs: WritableFilesystem, root: int, key: RawKey) -> None:
-    """Copy the leaf where a key would be: what a search does that is to change it and then fails."""
+    """Copy the leaf where a key would be, as a search does that is to change something there."""
     tree = fs.writer.tree(root)
     item = tree.last(key) or tree.first()
     if item is not None:

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from btrfs_model.filesystem.checksums import DataChecksums
 from btrfs_model.filesystem.elided import Elided
 from btrfs_model.filesystem.file_allocate import fallocate, punch_hole, zero_range
-from btrfs_model.filesystem.file_clone import clone_range
+from btrfs_model.filesystem.file_clone import clone_range, dedupe_range
+from btrfs_model.filesystem.file_encoded import Encoded, encoded_write
 from btrfs_model.filesystem.file_items import truncate_inode_items
 from btrfs_model.filesystem.file_many import write_file_extents
 from btrfs_model.filesystem.file_pages import DirtyBytes
@@ -106,6 +107,11 @@ class FileCalls:
                 raise _error(errno.EFBIG, path)
             return buffered_write(self, inode, offset, data)
 
+    def encoded_write(self, path: Path, offset: int, encoded: Encoded) -> None:
+        """Write compressed data as they are (BTRFS_IOC_ENCODED_WRITE)."""
+        with self._opened(path) as inode:
+            encoded_write(self, inode, offset, encoded)
+
     def read(self, path: Path, offset: int = 0, length: int | None = None) -> bytes:
         """Read a file as it is now, with what waits for writeback (pread(2))."""
         with self._opened(path) as inode:
@@ -151,6 +157,19 @@ class FileCalls:
         with self._opened(source, None) as from_inode, self._opened(target, None) as to_inode:
             clone_range(self, from_inode, to_inode, source_offset, target_offset, length)
 
+    def dedupe_range(
+        self, source: Path, target: Path, source_offset: int, target_offset: int, length: int
+    ) -> bool:
+        """Share a range with another file where both hold the same (FIDEDUPERANGE).
+
+        Returns
+        -------
+        bool
+            Whether they do; nothing changes where they differ.
+        """
+        from_inode, to_inode = (self._inode(path) for path in (source, target))
+        return dedupe_range(self, from_inode, to_inode, source_offset, target_offset, length)
+
     def set_compression(self, path: Path, kind: str) -> None:
         """Set the property ``btrfs.compression``.
 
@@ -179,9 +198,16 @@ class FileCalls:
     # --------------------------------------------------------------------------- writeback ----
 
     def fsync(self, path: Path) -> None:
-        """Write a file's data back (fsync(2)); its log tree is not the writer's."""
+        """Write a file's data back (fsync(2)); there are no log trees.
+
+        In a subvolume that the running transaction made there is a commit, as the kernel has it:
+        no log could refer to a subvolume that is not on disk (``btrfs_log_inode_parent()``).
+        """
+        host: Any = self
         with self._opened(path, None) as inode:
             self.flush_delalloc(inode)
+            if host.live_root(inode.root).generation == host.transid:
+                host.commit()
 
     def flush_delalloc(self, inode: LiveInode | None = None, *, root: int | None = None) -> None:
         """Write data back: of one inode, of a subvolume, or of all."""
@@ -191,6 +217,13 @@ class FileCalls:
         for waiting in list(self.dirty_files.values()):
             if root is None or waiting.root == root:
                 writeback(self, waiting)
+
+    def discard_delalloc(self, root: int) -> None:
+        """Drop what waits for writeback in a subvolume that was deleted: its inodes are evicted."""
+        for waiting in list(self.dirty_files.values()):
+            if waiting.root == root:
+                pages_of(self, waiting).clean(0, 2**64)
+                del self.dirty_files[root, waiting.ino]
 
     def truncate_items(self, inode: LiveInode, new_size: int) -> None:
         """Drop what a file has beyond a size, pages that wait for writeback included."""

@@ -53,7 +53,14 @@ from btrfs_model.ondisk.items import file_extent
 if TYPE_CHECKING:
     from btrfs_model.filesystem.live_inode import LiveInode
 
-__all__ = ["compression_of", "need_compress", "pages_of", "update_disk_size", "writeback"]
+__all__ = [
+    "can_be_inline",
+    "compression_of",
+    "need_compress",
+    "pages_of",
+    "update_disk_size",
+    "writeback",
+]
 
 _MAX: Final = 2**64 - 1
 _ASYNC_CHUNK: Final = 512 << 10
@@ -136,15 +143,22 @@ def _cow_file_range(fs: Fs, inode: LiveInode, start: int, end: int, *, inline: b
         start += length
 
 
+def can_be_inline(fs: Fs, inode: LiveInode, size: int, stored: int) -> bool:
+    """Whether the first `size` bytes of a file, as `stored` bytes, may be inline.
+
+    ``can_cow_file_range_inline()``: when they are the whole file, and few.
+    """
+    limit = min(fs.max_inline, fs.nodesize - _INLINE_OVERHEAD, fs.sectorsize - 1)
+    return bool(pages_of(fs, inode).i_size <= size <= fs.sectorsize and stored <= limit)
+
+
 def _try_inline(
     fs: Fs, inode: LiveInode, start: int, end: int, packed: bytes | None, compression: int
 ) -> bool:
     """``cow_file_range_inline()``: True when the range is the whole file and it is in the item."""
     pages = pages_of(fs, inode)
     size = min(pages.i_size, end)
-    stored = size if packed is None else len(packed)
-    limit = min(fs.max_inline, fs.nodesize - _INLINE_OVERHEAD, fs.sectorsize - 1)
-    if start or size > fs.sectorsize or size < pages.i_size or stored > limit:
+    if start or not can_be_inline(fs, inode, size, size if packed is None else len(packed)):
         return False
     data = pages.read(0, fs.sectorsize)[:size] if packed is None else packed
     payload = pack_inline(fs.transid, size, data, compression)

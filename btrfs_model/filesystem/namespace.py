@@ -233,7 +233,7 @@ def unlink_inode(
 
 def unlink(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
     """``btrfs_unlink()``: the inode goes with its last name, unless it is open."""
-    fs.start_transaction()
+    fs.start_transaction(from_reserve=True)
     unlink_inode(fs, entry.directory, inode, entry.name)
     if inode.item.nlink == 0:
         orphan_add(fs, inode)
@@ -250,7 +250,7 @@ def rmdir(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
     """
     if inode.item.size:
         raise fail(errno.ENOTEMPTY, entry.path)
-    fs.start_transaction()
+    fs.start_transaction(from_reserve=True)
     if inode.ino == EMPTY_SUBVOL_DIR:
         unlink_subvolume_name(fs, entry.directory, inode, entry.name)
         return

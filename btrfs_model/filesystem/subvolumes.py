@@ -138,6 +138,7 @@ def delete_subvolume(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> 
     uuid_tree_remove(fs, live.uuid, ItemType.UUID_KEY_SUBVOL, root)
     if live.received_uuid != NO_UUID:
         uuid_tree_remove(fs, live.received_uuid, ItemType.UUID_KEY_RECEIVED_SUBVOL, root)
+    fs.discard_delalloc(root)
 
 
 def _may_destroy(fs: WritableFilesystem, root: int, entry: Entry) -> None:

@@ -26,6 +26,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from btrfs_model.filesystem.chunk_alloc import grow_metadata
 from btrfs_model.filesystem.load import group_tree
 from btrfs_model.filesystem.root_backups import make_backup, next_cell, store_backup
 from btrfs_model.filesystem.roots import is_subvolume_id
@@ -94,7 +95,7 @@ def _commit(fs: WritableFilesystem) -> bool:
         hook()
     if not _anything_changed(fs):
         return False
-    fs.ensure_metadata()
+    grow_metadata(fs)
     fs.writer.run_refs()
     _commit_fs_roots(fs)
     _commit_cowonly_roots(fs)
@@ -155,7 +156,7 @@ def _commit_cowonly_roots(fs: WritableFilesystem) -> None:
         while _write_dirty_block_groups(fs):
             groups = True
             fs.writer.run_refs()
-        if not trees and not groups and not fs.writer.waiting_refs():
+        if not trees and not groups and not _outdated_trees(fs) and not fs.writer.waiting_refs():
             return
 
 
@@ -165,6 +166,17 @@ def _cowonly_trees(fs: WritableFilesystem) -> list[int]:
              if not is_subvolume_id(tree) and tree not in _NO_ROOT_ITEM
              and fs.writer.tree_state(tree).owner != ObjectId.TREE_LOG]  # fmt: skip
     return sorted(trees, key=lambda tree: (tree == ObjectId.EXTENT_TREE, tree))
+
+
+def _outdated_trees(fs: WritableFilesystem) -> list[int]:
+    """Trees that changed again since their root items were written (``dirty_cowonly_roots``)."""
+    found = []
+    for tree in _cowonly_trees(fs):
+        live, state = fs.live_root(tree), fs.writer.tree_state(tree)
+        now = (state.bytenr, state.level, state.bytes_used)
+        if (live.bytenr, live.level, live.bytes_used) != now:
+            found.append(tree)
+    return found
 
 
 def _update_root(fs: WritableFilesystem, tree: int) -> bool:

@@ -28,6 +28,7 @@ from btrfs_model.filesystem.filesystem import Filesystem
 from btrfs_model.filesystem.live_root import LiveRoot
 from btrfs_model.filesystem.mkfs import Identity, format_device
 from btrfs_model.filesystem.mkfs_layout import Format
+from btrfs_model.filesystem.mount_options import MountOptions
 from btrfs_model.filesystem.name_calls import NamespaceCalls
 from btrfs_model.filesystem.roots import Root
 from btrfs_model.filesystem.subvolume_calls import SubvolumeCalls
@@ -86,10 +87,15 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
     in_transaction : bool
         Whether a call started a transaction since the last commit.
     aborted : bool
-        Whether a commit failed: there is none any more.
+        Whether a commit failed, so that there is none any more, or is just running.
     device_stats_written : bool
         Whether a commit since the mount wrote the error counts of the device.
     """
+
+    image: Image
+    writer: TreeWriter
+    nodesize: int
+    sectorsize: int
 
     def __init__(
         self,
@@ -318,16 +324,33 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         """
         chunk_alloc.ensure_data(self, nbytes)
 
-    def ensure_metadata(self) -> None:
-        """Add a chunk for metadata when the kernel would: four fifths are in use."""
-        chunk_alloc.ensure_metadata(self)
+    def ensure_metadata(self, *, from_reserve: bool = False) -> None:
+        """See that there is room for metadata; see :func:`.chunk_alloc.ensure_metadata`.
 
-    def start_transaction(self) -> None:
+        Raises
+        ------
+        OSError
+            ENOSPC when there is none.
+        """
+        chunk_alloc.ensure_metadata(self, from_reserve=from_reserve)
+
+    def start_transaction(self, *, from_reserve: bool = False) -> None:
         """Begin to change something (``btrfs_start_transaction()``).
 
         There is then something to commit, also where nothing comes of it.
+
+        Parameters
+        ----------
+        from_reserve : bool
+            What frees space may take from what is kept for commits
+            (``btrfs_start_transaction_fallback_global_rsv()``).
+
+        Raises
+        ------
+        OSError
+            ENOSPC when there is no room for metadata.
         """
-        self.ensure_metadata()
+        self.ensure_metadata(from_reserve=from_reserve)
         self.in_transaction = True
 
     def commit(self) -> bool:
@@ -344,6 +367,47 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         """Write back what waits, then commit (``btrfs_sync_fs()``)."""
         self.flush_delalloc()
         self.commit()
+
+    def remount(self, options: str | None = None) -> None:
+        """Unmount and mount: everything is committed, and no inode stays in memory.
+
+        Parameters
+        ----------
+        options : str, optional
+            As for :meth:`set_mount_options`; without them they stay as they are.
+
+        Raises
+        ------
+        ValueError
+            For an option that there is not.
+        """
+        mount = None if options is None else MountOptions.parse(options)
+        self.sync()
+        self.inodes.forget_all()
+        if mount is not None:
+            self._mount(mount)
+
+    def set_mount_options(self, options: str) -> None:
+        """Mount with the options of mount(8), as far as they change what is written.
+
+        Parameters
+        ----------
+        options : str
+            ``compress``, ``compress-force``, ``max_inline``, ``ssd``; others that only name what is
+            so anyway are ignored.
+
+        Raises
+        ------
+        ValueError
+            For an option that there is not, or that the model does not have.
+        """
+        self._mount(MountOptions.parse(options))
+
+    def _mount(self, options: MountOptions) -> None:
+        self.compress = options.compress
+        self.compress_force = options.compress_force
+        self.max_inline = options.max_inline
+        self.add_incompat(_INCOMPAT.get(options.compress or "", 0))
 
     def reread(self) -> None:
         """Forget what was read of an earlier commit."""

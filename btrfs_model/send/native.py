@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from btrfs_model.backref.forest import Forest
 from btrfs_model.errors import new_fault, raise_fault
 from btrfs_model.filesystem.compression import decompress
 from btrfs_model.kernels import ffi, lib
 from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.ondisk.structs import PayloadError
+from btrfs_model.send.explain import ROW
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem import Subvolume
@@ -40,6 +43,31 @@ class Sender:
         OSError, CorruptImageError
             See :func:`btrfs_model.send.send`.
         """
+        commands = ffi.new("uint64_t[]", lib.BM_SEND_COMMANDS)
+        self._call(lib.bm_send, commands)
+        return {
+            command.name: count
+            for command in COMMANDS.values()
+            if (count := commands[command.number])
+        }
+
+    def walk(self) -> bool:
+        """Read the tree blocks that a full send reads, without the stream.
+
+        Returns
+        -------
+        bool
+            Whether that could be told; False where it takes :meth:`run`.
+
+        Raises
+        ------
+        OSError, CorruptImageError
+            As :meth:`run`.
+        """
+        return bool(self._call(lib.bm_send_reads, ffi.new("uint64_t[]", lib.BM_SEND_COMMANDS)))
+
+    def _call(self, kernel: Any, commands: Any) -> int:
+        """Call a C kernel with what is asked for."""
         request, image = self.request, self.request.fs.image
         image.count_here()
         opened = [subvolume.id for subvolume in request.clone_roots]
@@ -48,7 +76,6 @@ class Sender:
         forest = Forest.of(request.fs, opened)
         fault = new_fault()
         handle = ffi.new_handle(self)
-        commands = ffi.new("uint64_t[]", lib.BM_SEND_COMMANDS)
         # fields of a struct do not keep what they point at alive
         args, clone_roots = ffi.new("struct bm_send_args *"), self._clone_roots()
         args.forest = forest.handle
@@ -70,16 +97,18 @@ class Sender:
         args.context = handle
         args.write = lib.bm_python_write
         args.decompress = lib.bm_python_decompress
-        ret = lib.bm_send(args, fault)
+        if request.explanation is not None:
+            args.explained = explained = ffi.new("struct bm_send_explained *")
+        ret: int = kernel(args, fault)
+        if request.explanation is not None:
+            rows = ffi.buffer(explained.rows, explained.count * ROW.itemsize)
+            request.explanation.rows = np.frombuffer(bytes(rows), ROW)
+            lib.bm_send_explained_free(explained)
         if self.error is not None:
             raise self.error
         if ret < 0:
             raise_fault(image.path, fault)
-        return {
-            command.name: count
-            for command in COMMANDS.values()
-            if (count := commands[command.number])
-        }
+        return ret
 
     def _clone_roots(self) -> Any:
         rows = ffi.new("struct bm_send_root[]", len(self.request.clone_roots))

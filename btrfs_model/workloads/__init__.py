@@ -22,6 +22,8 @@ __all__ = ["NAMES", "Figure", "Input", "Outcome", "Side", "Workload", "load"]
 
 _MODULES = {
     "send-truncate": "btrfs_model.workloads.send_truncate",
+    "send-utimes": "btrfs_model.workloads.send_utimes",
+    "send-readahead": "btrfs_model.workloads.send_readahead",
     "fiemap-shared": "btrfs_model.workloads.fiemap_shared",
 }
 
@@ -44,7 +46,8 @@ class Input:
     Attributes
     ----------
     sample : str or None
-        The image's name for :func:`btrfs_model.samples.sample`; None where it is built.
+        Of an image that a kernel wrote, its name for :func:`btrfs_model.samples.sample`; None for
+        one that :attr:`Workload.build` makes.
     subvolume : str
         Path of the subvolume in it.
     scale : float
@@ -138,7 +141,7 @@ class Workload:
     caveats : tuple of str
         What a reader of the figures has to know.
     inputs : tuple of Input
-        The images that it can be replayed on, smallest first.
+        What it is replayed on, smallest first: quick is the first, full has the scale 1.
     headline : tuple of str
         Quantities that the table on a terminal shows.
     sides : callable
@@ -168,15 +171,6 @@ class Workload:
     scaled: Callable[[float], Input] | None = None
     build: Callable[[Input, Step], Filesystem] | None = None
 
-    def open(self, source: Input, step: Step) -> Filesystem:
-        """Open the image of an input, or build its filesystem."""
-        if source.sample is not None:
-            step("restoring the image")
-            return Filesystem.open(sample(source.sample))
-        assert self.build is not None
-        step("building the filesystem")
-        return self.build(source, step)
-
     def input(self, scale: str | float) -> Input:
         """Return the input for a scale: ``quick``, ``full`` or a fraction of full.
 
@@ -195,6 +189,16 @@ class Workload:
             return self.scaled(wanted)
         there = ", ".join(f"{source.scale:g}" for source in self.inputs)
         raise BtrfsModelError(f"{self.name}: no image at scale {scale}; there are {there}")
+
+    def open(self, source: Input, step: Step) -> Filesystem:
+        """Open the sample of an input, or build its filesystem."""
+        if source.sample is not None:
+            step("restoring the image")
+            return Filesystem.open(sample(source.sample))
+        if self.build is None:
+            raise BtrfsModelError(f"{self.name}: nothing builds its filesystem")
+        step("building the filesystem")
+        return self.build(source, step)
 
 
 def load(name: str) -> Workload:

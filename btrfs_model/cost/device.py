@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Devices by name: the parameters in ``data/devices/*.toml``, and what the models make of them.
+
+A file holds the figures as they were published (milliseconds, megabytes per second, revolutions per
+minute) and, in its table ``provenance``, where each of them comes from. The models count whole
+nanoseconds; :func:`load` turns the one into the other.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from btrfs_model.cost.seek import seek_times
+from btrfs_model.errors import BtrfsModelError
+from btrfs_model.samples import data_folder
+
+__all__ = ["Device", "Disk", "Flash", "Zone", "build", "load", "names", "read_file"]
+
+_MS = 1_000_000
+_GENERAL = {"title", "kind", "provenance", "published"}
+_QUEUE = {
+    "queue_depth": 32,
+    "elevator": "mq-deadline",
+    "fifo_batch": 16,
+    "read_expire_ms": 500,
+    "max_request_kib": 1280,
+}
+"""Keys that any device may have, with what Linux does."""
+_DISK = {
+    "heads", "sector_size", "rpm", "zones", "seek", "head_switch_ms", "write_settle_ms",
+    "miss_overhead_ms", "hit_overhead_ms", "write_overhead_ms", "completion_ms", "reselect_ms",
+    "link_mb_s", "watermark", "segments", "segment_sectors", "read_ahead_sectors", "order",
+}  # fmt: skip
+_FLASH = {
+    "capacity_gb", "channels", "dies", "page_size", "command_us", "overhead_us", "sense_us",
+    "channel_mb_s", "link_mb_s",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """Cylinders with the same number of sectors on a track; ``struct bm_disk_zone``."""
+
+    first_sector: int
+    sectors: int
+    first_cylinder: int
+    cylinders: int
+    first_track: int
+    sectors_per_track: int
+    track_skew: int
+    cylinder_skew: int
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """A disk drive; ``struct bm_disk``, times in nanoseconds."""
+
+    zones: tuple[Zone, ...]
+    seek_time: tuple[int, ...]
+    heads: int
+    sector_size: int
+    revolution: int
+    head_switch: int
+    write_settle: int
+    miss_overhead: int
+    hit_overhead: int
+    write_overhead: int
+    completion: int
+    reselect: int
+    link_sector: int
+    watermark: int
+    segments: int
+    segment_size: int
+    read_ahead: int
+    shortest_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Flash:
+    """Flash packages behind channels; ``struct bm_flash``, times in nanoseconds.
+
+    ``channel_byte`` and ``link_byte`` are picoseconds.
+    """
+
+    channels: int
+    dies: int
+    page_size: int
+    command: int
+    overhead: int
+    sense: int
+    channel_byte: int
+    link_byte: int
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device and the queues before it; ``struct bm_device``.
+
+    Attributes
+    ----------
+    name : str
+        What was asked for.
+    model : Disk or Flash
+        How long its requests take.
+    capacity : int
+        Bytes.
+    queue_depth : int
+        Requests that it takes at once; the others wait in the elevator.
+    elevator : str
+        ``"none"`` or ``"mq-deadline"``.
+    fifo_batch, read_expire, max_request : int
+        Of mq-deadline: requests of a sweep, nanoseconds until the oldest goes first, bytes that
+        merging stops at.
+    """
+
+    name: str
+    model: Disk | Flash
+    capacity: int
+    queue_depth: int
+    elevator: str
+    fifo_batch: int
+    read_expire: int
+    max_request: int
+
+
+def names() -> list[str]:
+    """Names of the devices that there are files of."""
+    return sorted(path.stem for path in (data_folder() / "devices").glob("*.toml"))
+
+
+def read_file(name: str) -> dict[str, Any]:
+    """Return the file of a device as it stands.
+
+    Raises
+    ------
+    BtrfsModelError
+        When there is none.
+    """
+    path = data_folder() / "devices" / f"{name}.toml"
+    if name not in names():
+        raise BtrfsModelError(f"no device {name!r}: there is {', '.join(names())}")
+    return tomllib.loads(Path(path).read_text())
+
+
+def load(name: str, parameters: Mapping[str, object] | None = None) -> Device:
+    """Return a device of ``data/devices``.
+
+    Parameters
+    ----------
+    name : str
+        Name of its file, e.g. ``"deskstar-7k500"``.
+    parameters : mapping, optional
+        Parameters other than the file's, e.g. ``{"queue_depth": 1, "rpm": 5400}``.
+
+    Raises
+    ------
+    BtrfsModelError
+        For an unknown device or parameter, or values that make no device.
+    """
+    return build(name, read_file(name), parameters)
+
+
+def build(
+    name: str, table: Mapping[str, Any], parameters: Mapping[str, object] | None = None
+) -> Device:
+    """Make a device of a table as it stands in a file; see :func:`load`."""
+    kind = table.get("kind")
+    if kind not in ("disk", "flash"):
+        raise BtrfsModelError(f"{name}: kind is {kind!r}, not disk or flash")
+    known = (_DISK if kind == "disk" else _FLASH) | set(_QUEUE)
+    for key in [*(parameters or ()), *(set(table) - _GENERAL)]:
+        if key not in known:
+            raise BtrfsModelError(
+                f"{name}: no parameter {key!r}: there is {', '.join(sorted(known))}"
+            )
+    values = {**_QUEUE, **table, **(parameters or {})}
+    try:
+        model, capacity = (_disk if kind == "disk" else _flash)(values)
+        device = Device(
+            name=name,
+            model=model,
+            capacity=capacity,
+            queue_depth=_whole(values["queue_depth"], least=1),
+            elevator=str(values["elevator"]),
+            fifo_batch=_whole(values["fifo_batch"], least=1),
+            read_expire=_whole(float(values["read_expire_ms"]) * _MS),
+            max_request=_whole(float(values["max_request_kib"]) * 1024),
+        )
+    except KeyError as error:
+        raise BtrfsModelError(f"{name}: parameter {error} is missing") from None
+    except (ArithmeticError, IndexError, TypeError, ValueError) as error:
+        raise BtrfsModelError(f"{name}: {error}") from None
+    if device.elevator not in ("none", "mq-deadline"):
+        raise BtrfsModelError(f"{name}: elevator is {device.elevator!r}, not none or mq-deadline")
+    return device
+
+
+def _whole(value: Any, least: int = 0) -> int:
+    """Round to a whole number of at least that and less than 2**62."""
+    number = round(float(value))
+    if not least <= number < 2**62:
+        raise ValueError(f"{value} is not in [{least}, 2**62)")
+    return number
+
+
+def _per_byte(mb_s: Any) -> float:
+    """Nanoseconds per byte at so many megabytes (10**6) a second."""
+    return 1000.0 / float(mb_s)
+
+
+def _disk(values: Mapping[str, Any]) -> tuple[Disk, int]:
+    heads, size = _whole(values["heads"], least=1), _whole(values["sector_size"], least=1)
+    zones, cylinders = _zones(values["zones"], heads)
+    if values["order"] not in ("oldest", "shortest"):
+        raise ValueError(f"order is {values['order']!r}, not oldest or shortest")
+    times = {
+        name: _whole(float(values[f"{name}_ms"]) * _MS)
+        for name in (
+            "head_switch", "write_settle", "miss_overhead", "hit_overhead", "write_overhead",
+            "completion", "reselect",
+        )
+    }  # fmt: skip
+    disk = Disk(
+        zones=zones,
+        seek_time=tuple(seek_times(values["seek"], cylinders)),
+        heads=heads,
+        sector_size=size,
+        revolution=_whole(60e9 / float(values["rpm"]), least=1),
+        link_sector=_whole(size * _per_byte(values["link_mb_s"])),
+        watermark=_whole(float(values["watermark"]) * 1000),
+        segments=_whole(values["segments"]),
+        segment_size=_whole(values["segment_sectors"]),
+        read_ahead=_whole(values["read_ahead_sectors"]),
+        shortest_first=values["order"] == "shortest",
+        **times,
+    )
+    return disk, size * sum(zone.sectors for zone in zones)
+
+
+def _zones(rows: Any, heads: int) -> tuple[tuple[Zone, ...], int]:
+    """Return the zones with their sectors numbered, and how many cylinders there are."""
+    zones: list[Zone] = []
+    sector = cylinders = 0
+    for row in rows:
+        first, count = _whole(row["first_cylinder"]), _whole(row["cylinders"], least=1)
+        on_track = _whole(row["sectors_per_track"], least=1)
+        empty = _whole(row.get("empty_tracks", 0))
+        tracks = count * heads - empty - _whole(row.get("spare_tracks", 0))
+        if tracks < 1:
+            raise ValueError(f"the zone at cylinder {first} has no tracks left")
+        zones.append(
+            Zone(
+                sector, tracks * on_track, first, count, empty, on_track,
+                _whole(row["track_skew"]), _whole(row["cylinder_skew"]),
+            )
+        )  # fmt: skip
+        sector += tracks * on_track
+        cylinders = max(cylinders, first + count)
+    if not zones:
+        raise ValueError("no zones")
+    return tuple(zones), cylinders
+
+
+def _flash(values: Mapping[str, Any]) -> tuple[Flash, int]:
+    flash = Flash(
+        channels=_whole(values["channels"], least=1),
+        dies=_whole(values["dies"], least=1),
+        page_size=_whole(values["page_size"], least=1),
+        command=_whole(float(values["command_us"]) * 1000),
+        overhead=_whole(float(values["overhead_us"]) * 1000),
+        sense=_whole(float(values["sense_us"]) * 1000),
+        channel_byte=_whole(_per_byte(values["channel_mb_s"]) * 1000),
+        link_byte=_whole(_per_byte(values["link_mb_s"]) * 1000),
+    )
+    return flash, _whole(float(values["capacity_gb"]) * 10**9, least=1)

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The reads of a full send without the send, for snapshots where that can be told.
+ *
+ * Whatever a full send looks up aside from its walk over the tree lies, in a plain snapshot, in
+ * leaves that the walk has been to: parents have lower numbers than what is in them, data is inline.
+ * So the walk alone reads the same blocks in the same order. What is not plain ends it.
+ */
+#include "send.h"
+
+#include <stdlib.h>
+
+/* A send with longer paths would fail. */
+enum { MAX_PATH = PATH_LIMIT / 2 };
+
+struct plain_dir {
+	uint64_t ino;
+	uint32_t path_size;
+};
+
+struct plain_walk {
+	uint64_t ino;
+	bool is_dir;
+	bool has_name;
+	bool has_data;
+	uint32_t path_size;
+	struct plain_dir *dirs; /* ascending */
+	size_t dir_count;
+	size_t dir_capacity;
+};
+
+static const struct plain_dir *find_dir(const struct plain_walk *walk, uint64_t ino)
+{
+	size_t low = 0, high = walk->dir_count;
+
+	while (low < high) {
+		size_t middle = (low + high) / 2;
+
+		if (walk->dirs[middle].ino < ino)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low < walk->dir_count && walk->dirs[low].ino == ino ? &walk->dirs[low] : NULL;
+}
+
+static bool keep_dir(struct plain_walk *walk)
+{
+	if (walk->dir_count == walk->dir_capacity) {
+		size_t capacity = walk->dir_capacity ? 2 * walk->dir_capacity : 64;
+		struct plain_dir *dirs = realloc(walk->dirs, capacity * sizeof(*dirs));
+
+		if (!dirs)
+			return false;
+		walk->dirs = dirs;
+		walk->dir_capacity = capacity;
+	}
+	walk->dirs[walk->dir_count++] = (struct plain_dir){walk->ino, walk->path_size};
+	return true;
+}
+
+/* Whether the inode, which is complete, has had its name. */
+static bool end_inode(const struct plain_walk *walk)
+{
+	return !walk->ino || walk->has_name || walk->ino == BTRFS_FIRST_FREE_OBJECTID;
+}
+
+static bool plain_inode(struct plain_walk *walk, const struct btrfs_item *item,
+			const struct btrfs_inode_item *inode)
+{
+	if (!end_inode(walk) || item->key.offset || item->size != sizeof(*inode) || !inode->nlink)
+		return false;
+	*walk = (struct plain_walk){.ino = item->key.objectid,
+				    .is_dir = is_type(inode->mode, MODE_DIR),
+				    .dirs = walk->dirs,
+				    .dir_count = walk->dir_count,
+				    .dir_capacity = walk->dir_capacity};
+	if (walk->ino == BTRFS_FIRST_FREE_OBJECTID)
+		return walk->is_dir && keep_dir(walk);
+	return walk->is_dir || is_type(inode->mode, MODE_REG);
+}
+
+static bool plain_ref(struct plain_walk *walk, const struct btrfs_item *item,
+		      const struct btrfs_inode_ref *ref)
+{
+	const struct plain_dir *parent;
+
+	if (item->size < sizeof(*ref) || item->size != sizeof(*ref) + ref->name_len)
+		return false;
+	if (walk->ino == BTRFS_FIRST_FREE_OBJECTID)
+		return item->key.offset == walk->ino;
+	parent = find_dir(walk, item->key.offset);
+	if (!parent || walk->has_name || !ref->name_len)
+		return false;
+	walk->has_name = true;
+	walk->path_size = parent->path_size + ref->name_len + 1;
+	return walk->path_size <= MAX_PATH && (!walk->is_dir || keep_dir(walk));
+}
+
+static bool plain_extent(struct plain_walk *walk, const struct btrfs_item *item,
+			 const struct btrfs_file_extent_item *extent)
+{
+	size_t head = offsetof(struct btrfs_file_extent_item, disk_bytenr);
+
+	if (walk->is_dir || walk->has_data || item->key.offset || item->size <= head ||
+	    extent->type != BTRFS_FILE_EXTENT_INLINE || extent->compression ||
+	    extent->ram_bytes != item->size - head)
+		return false;
+	walk->has_data = true;
+	return walk->has_name;
+}
+
+static bool plain_item(struct plain_walk *walk, const uint8_t *leaf, uint32_t slot)
+{
+	const struct btrfs_item *item = leaf_item(leaf, slot);
+	const void *data = item_data(leaf, slot);
+
+	if (item->key.type == BTRFS_INODE_ITEM_KEY)
+		return plain_inode(walk, item, data);
+	if (item->key.objectid != walk->ino)
+		return false;
+	switch (item->key.type) {
+	case BTRFS_INODE_REF_KEY:
+		return plain_ref(walk, item, data);
+	case BTRFS_DIR_ITEM_KEY:
+	case BTRFS_DIR_INDEX_KEY:
+		return walk->is_dir;
+	case BTRFS_EXTENT_DATA_KEY:
+		return plain_extent(walk, item, data);
+	}
+	return false;
+}
+
+static int walk_leaves(struct send_ctx *ctx, struct plain_walk *walk)
+{
+	struct bm_path path = full_send_path(ctx);
+	struct bm_key first = {.objectid = BTRFS_FIRST_FREE_OBJECTID, .type = BTRFS_INODE_ITEM_KEY};
+	int ret = bm_search_slot_for_read(&ctx->root, &first, 1, &path, ctx->fault);
+
+	while (!ret) {
+		uint32_t nritems = block_header(path.node[0])->nritems;
+
+		for (uint32_t slot = path.slot[0]; slot < nritems; slot++)
+			if (!plain_item(walk, path.node[0], slot))
+				return 0;
+		ret = bm_next_leaf(&ctx->root, &path, ctx->fault);
+		/* the entries of a new directory are looked for, which may go beyond the leaf */
+		if (!ret && walk->is_dir && walk->ino != BTRFS_FIRST_FREE_OBJECTID)
+			return 0;
+	}
+	return ret > 0 && end_inode(walk);
+}
+
+int send_plain_reads(struct send_ctx *ctx)
+{
+	struct plain_walk walk = {0};
+	int ret = walk_leaves(ctx, &walk);
+
+	free(walk.dirs);
+	return ret;
+}

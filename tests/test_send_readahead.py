@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The workload `send-readahead`: what is read on both sides, and how long it takes."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import corpus
+import pandas as pd
+import pytest
+
+import btrfs_model as bm
+from btrfs_model.cold import blocks_after_mount
+from btrfs_model.replay import COLUMNS, run
+from btrfs_model.report import write
+from btrfs_model.workloads import load
+from btrfs_model.workloads.send_readahead import DEVICES, DISK, distances
+
+DISTANCES = json.loads(
+    (corpus.PROJECT / "data/workloads/send-readahead/distances.json").read_text()
+)
+
+
+@pytest.fixture(scope="module")
+def quick() -> pd.DataFrame:
+    return bm.replay("send-readahead", "quick")
+
+
+def value(table: pd.DataFrame, side: str, quantity: str, column: str = "modelled") -> float:
+    row = table[(table.side == side) & (table.quantity == quantity)]
+    return float(row[column].item())
+
+
+def test_more_is_read_ahead_and_nothing_in_vain(quick: pd.DataFrame) -> None:
+    assert tuple(quick.columns) == COLUMNS
+    assert not quick.duplicated(["side", "quantity"]).any()
+    for side in ("before", "after"):
+        parts = [value(quick, side, f"reads: {part}") for part in ("on demand", "ahead")]
+        assert sum(parts) == value(quick, side, "reads: all")
+        assert value(quick, side, "reads: ahead and never used") == 0
+    assert value(quick, "before", "reads: all") == value(quick, "after", "reads: all")
+    assert value(quick, "before", "reads: ahead") < value(quick, "after", "reads: ahead")
+
+
+def test_reads_are_those_of_a_fresh_mount(quick: pd.DataFrame) -> None:
+    with bm.open(corpus.image("reada/r5k")) as fs:
+        kernel = bm.Behaviour.parse("v5.13")
+        cached = blocks_after_mount(fs, [fs.subvolume("snap1")], kernel)
+        table = bm.reads(fs, "snap1", behaviour=kernel, cached=cached, device=DISK)
+    assert value(quick, "after", "reads: all") == len(table)
+    assert value(quick, "after", f"send time: {DISK}") == table.attrs["seconds"]
+
+
+def test_the_change_helps_where_there_is_something_to_wait_for(quick: pd.DataFrame) -> None:
+    for device in DEVICES:
+        before, after = (value(quick, side, f"send time: {device}") for side in ("before", "after"))
+        assert value(quick, "after", f"saved: send time, {device}") == before - after
+        wait = value(quick, "before", f"waiting: {device}")
+        if device == "memory":
+            assert 0 <= before - after < 0.001 * before
+        else:
+            assert 0 < before - after < wait < before
+    # the share of the time that the change saves, on the disk; the message has 5.7 % at full scale
+    gain = 1 - value(quick, "after", f"send time: {DISK}") / value(
+        quick, "before", f"send time: {DISK}"
+    )
+    assert 0.02 < gain < 0.15
+
+
+def test_reported_times_stand_beside_the_full_scale_alone(quick: pd.DataFrame) -> None:
+    assert quick.reported.isna().all()
+
+
+def test_leaves_lie_as_recorded() -> None:
+    """The image is one of those whose distances were recorded."""
+    recorded = DISTANCES["cases"]["r5k"]
+    with bm.open(corpus.image("reada/r5k")) as fs:
+        every = [block.logical for block in fs.subvolume("snap1").tree.blocks() if not block.level]
+        table = bm.reads(fs, "snap1", behaviour="v5.12", cached=[fs.root_tree.bytenr])
+    assert recorded["leaves"] == len(every)
+    next_to = sum(after - before == 16384 for before, after in pairwise(every))
+    assert recorded["distances"]["+16384"] == next_to
+    assert (distances(table) == 16384).sum() == next_to
+    assert sum(recorded["distances"].values()) == len(every) - 1
+
+
+def test_other_kernels_and_the_files(tmp_path: Path) -> None:
+    one = run("send-readahead", "quick", kernel_before="v5.12", kernel_after="v6.18")
+    assert one.sides[0].behaviour == "v5.12"
+    first = one.outcome.find("before", "reads: ahead")
+    assert first is not None and first.modelled == 0
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        write([one], folder)
+    names = {"results.csv", "results.parquet", "report.html", "provenance.json"}
+    names |= {"send-readahead.png", "send-readahead.svg"}
+    assert {file.name for file in (tmp_path / "one").iterdir()} == names
+    for name in names:
+        left, right = (tmp_path / folder / name for folder in ("one", "two"))
+        assert left.read_bytes() == right.read_bytes(), name
+    report = (tmp_path / "one" / "report.html").read_text()
+    for words in ("Reads of tree blocks", "deskstar-7k500", "improve btree readahead"):
+        assert words in report
+    assert load("send-readahead").input("quick").parameters == {
+        "files": 5000, "jobs": 4, "file_bytes": 2000,
+    }  # fmt: skip
