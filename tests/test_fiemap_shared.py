@@ -12,8 +12,10 @@ import pytest
 
 import btrfs_model as bm
 from btrfs_model import report
+from btrfs_model.cold import blocks_after_mount
 from btrfs_model.fiemap import FILEFRAG_EXTENTS, Fiemap
 from btrfs_model.filesystem.writable import WritableFilesystem
+from btrfs_model.patches import Behaviour
 from btrfs_model.replay import frame, run
 from btrfs_model.workloads import load
 from btrfs_model.workloads.fiemap_shared import (
@@ -196,6 +198,27 @@ def test_the_kernel_finds_the_same(tmp_path: Path) -> None:
     with live.mounted(image, "ro") as top:
         assert fiemap(top / "foobar") == wanted
         assert len(fiemap(top / "snap1" / "foobar")) == 900
+
+
+@pytest.mark.skipif(bool(live.why_not_live()), reason=live.why_not_live())
+@pytest.mark.parametrize("extents", [700, 3277, *([32_768, 327_680] if corpus.LONG else [])])
+def test_the_kernel_reads_as_many_blocks(tmp_path: Path, extents: int) -> None:
+    """As many as the model says for a cold call, by the counters of the block device."""
+    from live_sharing import fiemap, sectors_read
+
+    image = tmp_path / "built.img"
+    with small(extents) as fs:
+        fs.save(image)
+    behaviour = Behaviour.parse(live.preset())
+    with bm.open(image) as fs:
+        top_level = fs.subvolume("")
+        fs.image.start_cold(blocks_after_mount(fs, [top_level], behaviour, writable=False))
+        Fiemap(fs, "", "foobar", behaviour=behaviour).run()
+        modelled = len(fs.image.stop_cold())
+    with live.mounted(image, "ro") as top, (top / "foobar").open("rb"):
+        before = sectors_read(top)
+        fiemap(top / "foobar")
+        assert (sectors_read(top) - before) * 512 == modelled * 16384
 
 
 # -------------------------------------------------------------------------------- the evidence --
