@@ -50,10 +50,8 @@ def _seek(folder: Path, model: str) -> dict[str, Any]:
 def drive(folder: Path, name: str) -> Device:
     """A drive whose parameters stand in DiskSim's files, with one request at a time."""
     model = next(folder.glob(f"{name}_validate.model")).read_text()
-    specs = next(
-        (folder / f"{name}{end}" for end in ("_validate.diskspecs", ".diskspecs")
-         if (folder / f"{name}{end}").exists())
-    ).read_text()  # fmt: skip
+    named = folder / f"{name}_validate.diskspecs"
+    specs = (named if named.exists() else folder / f"{name}.diskspecs").read_text()
     bus = (folder / f"{name}.parv").read_text().split("BUS1 {")[1]
     sector = _number(bus, "Read block transfer time")
     table = {
