@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from btrfs_model.errors import BtrfsModelError, CorruptImageError, StreamError, UnsupportedError
     from btrfs_model.fiemap import fiemap
     from btrfs_model.filesystem import Filesystem
+    from btrfs_model.filesystem.writable import WritableFilesystem
     from btrfs_model.kernels import select as use_kernels
     from btrfs_model.patches import Behaviour
     from btrfs_model.patches import table as toggles
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from btrfs_model.stream import Command, StreamWriter, read_stream
 
     open = Filesystem.open  # noqa: A001
+    create = WritableFilesystem.mkfs
 
 __all__ = [
     "Behaviour",
@@ -52,8 +54,10 @@ __all__ = [
     "StreamWriter",
     "UnsupportedError",
     "Work",
+    "WritableFilesystem",
     "check",
     "counting",
+    "create",
     "fiemap",
     "logical_ino",
     "open",
@@ -81,8 +85,10 @@ _HOMES = {
     "StreamWriter": "stream:StreamWriter",
     "UnsupportedError": "errors:UnsupportedError",
     "Work": "counters:Work",
+    "WritableFilesystem": "filesystem.writable:WritableFilesystem",
     "check": "check:check",
     "counting": "counters:counting",
+    "create": "filesystem.writable:WritableFilesystem.mkfs",
     "fiemap": "fiemap:fiemap",
     "logical_ino": "backref:logical_ino",
     "open": "filesystem:Filesystem.open",

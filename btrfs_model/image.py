@@ -192,6 +192,16 @@ class Image:
             for item in tree.items((256, _CHUNK_ITEM, 0), (256, _CHUNK_ITEM, _MAX))
         ]
 
+    def add_chunk(self, chunk: Chunk) -> None:
+        """Map a chunk that a writer has just made.
+
+        Raises
+        ------
+        CorruptImageError
+            When another chunk has some of its addresses.
+        """
+        self._set_chunks([*self.chunks, chunk])
+
     def chunk_at(self, logical: int) -> Chunk | None:
         """Return the chunk that holds a logical address, or None."""
         index = bisect_right(self._chunk_starts, logical) - 1

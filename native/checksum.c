@@ -394,3 +394,9 @@ int bm_csum(int csum_type, const void *data, size_t size, uint8_t *digest)
 		return 0;
 	}
 }
+
+void bm_name_hashes(const uint8_t *names, const uint32_t *sizes, size_t count, uint64_t *hashes)
+{
+	for (size_t i = 0; i < count; names += sizes[i++])
+		hashes[i] = bm_crc32c(0xfffffffe, names, sizes[i]);
+}

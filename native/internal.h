@@ -95,6 +95,9 @@ static inline int compare_disk_key(const struct btrfs_disk_key *disk, const stru
 	return compare_keys(disk->objectid, disk->type, disk->offset, key);
 }
 
+/* btrfs_bin_search(): slot of the first key >= `key`; *found says whether it is equal. */
+uint32_t bm_bin_search(const uint8_t *block, const struct bm_key *key, int *found);
+
 /* Fill `fault` (which may be NULL) and return its code. */
 int bm_fail(struct bm_fault *fault, struct bm_fault what);
 

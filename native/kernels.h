@@ -240,6 +240,8 @@ void bm_blake2b_256(const void *data, size_t size, uint8_t *digest);
 int bm_csum(int csum_type, const void *data, size_t size, uint8_t *digest);
 /* Whether crc32c uses instructions of the processor (1) or tables (0). */
 int bm_crc32c_is_hardware(void);
+/* Hashes of `count` names that follow each other, as they stand in the keys of DIR_ITEMs. */
+void bm_name_hashes(const uint8_t *names, const uint32_t *sizes, size_t count, uint64_t *hashes);
 
 /* ----------------------------------------------------------------------------------- image -- */
 
@@ -732,6 +734,238 @@ struct bm_fiemap_args {
 int bm_fiemap(const struct bm_fiemap_args *args, struct bm_fiemap_result *result,
 	      struct bm_fault *fault);
 void bm_fiemap_result_free(struct bm_fiemap_result *result);
+
+/* ---------------------------------------------------------------------------------- writer -- */
+
+/*
+ * A filesystem that is being changed: trees that grow and shrink as the kernel's do, copy on write
+ * by transaction, the extent tree, the free space tree and the checksums behind them. The image's
+ * memory must be writable; a block that the writer made counts as verified, so everything above
+ * reads trees that are not committed yet like any other, from the root that bm_writer_root() gives.
+ *
+ * Python decides when a transaction ends and what its tree of roots says; C keeps the trees.
+ */
+struct bm_writer;
+
+enum bm_writer_feature {
+	BM_WRITER_SKINNY_METADATA = 1,
+	BM_WRITER_NO_HOLES = 2,
+	BM_WRITER_FREE_SPACE_TREE = 4,
+	BM_WRITER_BLOCK_GROUP_TREE = 8,
+};
+
+struct bm_writer_args {
+	struct bm_image *image; /* stays the caller's, and must outlive the writer */
+	uint8_t *base;		/* its bytes, writable */
+	uint64_t transid;	/* of the transaction that is running */
+	uint32_t features;	/* enum bm_writer_feature */
+	uint32_t ssd;		/* mount option ssd: clusters of metadata are 2 MiB, not 64 KiB */
+	uint8_t fsid[16];	/* as headers have it (metadata_uuid) */
+	uint8_t chunk_tree_uuid[16];
+};
+struct bm_writer *bm_writer_create(const struct bm_writer_args *args, struct bm_fault *fault);
+void bm_writer_destroy(struct bm_writer *writer);
+
+/* A tree of the writer. Once the writer has it, its root moves with every change. */
+struct bm_writer_tree {
+	uint64_t id;	/* what the tree is called by; of a log: what the caller likes */
+	uint64_t owner; /* header.owner and the root of its references; mostly the id */
+	uint64_t bytenr;
+	uint64_t generation;
+	uint64_t last_snapshot;
+	uint64_t bytes_used; /* root_item.bytes_used: nodesize a block */
+	int32_t level;
+	uint32_t shareable; /* a subvolume: its blocks may belong to several trees */
+	uint32_t
+	    force_cow;	/* BTRFS_ROOT_FORCE_COW: a snapshot of it was taken in this transaction */
+	uint32_t dirty; /* its root moved or its blocks changed since the flag was cleared */
+};
+/* Make a tree known, or change what is known of it (bytenr, generation and level included). */
+int bm_writer_set_tree(struct bm_writer *writer, const struct bm_writer_tree *tree,
+		       struct bm_fault *fault);
+int bm_writer_get_tree(const struct bm_writer *writer, uint64_t id, struct bm_writer_tree *tree,
+		       struct bm_fault *fault);
+/* Ids of all trees, ascending; returns how many there are. */
+int64_t bm_writer_tree_ids(const struct bm_writer *writer, uint64_t *ids, size_t capacity);
+void bm_writer_forget_tree(struct bm_writer *writer, uint64_t id);
+/* An empty leaf as root of a new tree (btrfs_create_tree(), create_subvol()). */
+int bm_writer_new_tree(struct bm_writer *writer, uint64_t id, uint64_t owner, uint32_t shareable,
+		       struct bm_fault *fault);
+/*
+ * btrfs_copy_root() for create_pending_snapshot(): COW the root of `source`, then a copy of it
+ * becomes the root of the new tree `id` and what it points at gets one reference more.
+ */
+int bm_writer_copy_root(struct bm_writer *writer, uint64_t source, uint64_t id,
+			struct bm_fault *fault);
+/* btrfs_drop_snapshot(): drop every reference of a tree, its blocks and the extents below. */
+int bm_writer_drop_tree(struct bm_writer *writer, uint64_t id, struct bm_fault *fault);
+/* The transaction that runs from now on (after bm_writer_write_blocks of the one before). */
+void bm_writer_set_transid(struct bm_writer *writer, uint64_t transid);
+
+/* ---- items. A key that must (not) be there: BM_ERRNO with ENOENT (EEXIST) in fault->found. */
+
+/*
+ * btrfs_insert_empty_items(): `count` items, ascending, side by side at the place of the first;
+ * data[] follows item by item. The caller sees to it that no key lies between them and that they
+ * fit into a leaf.
+ */
+int bm_writer_insert(struct bm_writer *writer, uint64_t tree, const struct bm_key *keys,
+		     const uint32_t *sizes, size_t count, const uint8_t *data,
+		     struct bm_fault *fault);
+/* The same one item at a time, in the order given: a run of `count` searches and insertions. */
+int bm_writer_insert_each(struct bm_writer *writer, uint64_t tree, const struct bm_key *keys,
+			  const uint32_t *sizes, size_t count, const uint8_t *data,
+			  struct bm_fault *fault);
+/*
+ * Items with ascending keys, in batches of as many as fit into an empty leaf, each an insertion like
+ * that above: delayed directory items.
+ */
+int bm_writer_insert_batches(struct bm_writer *writer, uint64_t tree, const struct bm_key *keys,
+			     const uint32_t *sizes, size_t count, const uint8_t *data,
+			     struct bm_fault *fault);
+/* Overwrite `size` bytes of a payload from `offset` on; the item keeps its size. */
+int bm_writer_update(struct bm_writer *writer, uint64_t tree, const struct bm_key *key,
+		     uint32_t offset, const uint8_t *data, uint32_t size, struct bm_fault *fault);
+/* btrfs_extend_item() and fill the new end of the payload. */
+int bm_writer_extend(struct bm_writer *writer, uint64_t tree, const struct bm_key *key,
+		     const uint8_t *data, uint32_t size, struct bm_fault *fault);
+/* btrfs_truncate_item(): down to new_size bytes; with from_end its last ones are kept. */
+int bm_writer_truncate(struct bm_writer *writer, uint64_t tree, const struct bm_key *key,
+		       uint32_t new_size, int from_end, struct bm_fault *fault);
+/* btrfs_set_item_key_safe(): `to` must sort between the neighbours. */
+int bm_writer_set_key(struct bm_writer *writer, uint64_t tree, const struct bm_key *from,
+		      const struct bm_key *to, struct bm_fault *fault);
+/* btrfs_duplicate_item(): insert a copy of an item behind it, under the key `to`. */
+int bm_writer_duplicate(struct bm_writer *writer, uint64_t tree, const struct bm_key *from,
+			const struct bm_key *to, struct bm_fault *fault);
+/*
+ * btrfs_del_items(): delete all items with min <= key <= max, a leaf's run at a time, from the last
+ * leaf to the first (`backward`, as truncation does) or from the first on. Returns how many.
+ */
+int64_t bm_writer_delete(struct bm_writer *writer, uint64_t tree, const struct bm_key *min,
+			 const struct bm_key *max, int backward, struct bm_fault *fault);
+/* One of many changes. What is named in a DIR_ITEM or INODE_REF is an entry of the item. */
+enum bm_writer_change_kind {
+	BM_WRITER_INSERT, /* bm_writer_insert(): with all that follow up to one without `more` */
+	BM_WRITER_INSERT_ENTRY, /* the same, or at the end of an item that has the key already */
+	BM_WRITER_DELETE,	/* the item; no payload */
+	BM_WRITER_DELETE_ENTRY, /* payload: the name; the item goes with its last entry */
+	BM_WRITER_UPDATE,	/* bm_writer_update(): the first `size` bytes */
+};
+struct bm_writer_change {
+	struct bm_key key;
+	uint32_t size; /* of the payload */
+	uint8_t kind;  /* enum bm_writer_change_kind */
+	uint8_t more;  /* BM_WRITER_INSERT: the next one lies beside it */
+	uint16_t pad;
+};
+/*
+ * Many changes of a tree, one after the other; their payloads follow each other in data[]. Returns
+ * how many were done; when that is less than `count`, the fault says what is wrong with the next.
+ */
+int64_t bm_writer_apply(struct bm_writer *writer, uint64_t tree,
+			const struct bm_writer_change *changes, size_t count, const uint8_t *data,
+			uint64_t size, struct bm_fault *fault);
+/* The root that readers start from. */
+int bm_writer_root(const struct bm_writer *writer, uint64_t tree, struct bm_root *root,
+		   struct bm_fault *fault);
+
+/* ---- space and references */
+
+/* A block group: `length` bytes at `start`, all free at first. Its chunk must be in the image. */
+int bm_writer_add_group(struct bm_writer *writer, uint64_t start, uint64_t length, uint64_t flags,
+			struct bm_fault *fault);
+/* Take ranges (that an extent tree holds, or superblocks lie in) from the free space. */
+int bm_writer_occupy(struct bm_writer *writer, const uint64_t *start, const uint64_t *length,
+		     size_t count, int counts_as_used, struct bm_fault *fault);
+struct bm_writer_group {
+	uint64_t start;
+	uint64_t length;
+	uint64_t flags;
+	uint64_t used;	/* block_group_item.used */
+	uint64_t free;	/* that can be allocated now; the rest is used, pinned or reserved */
+	uint32_t dirty; /* `used` changed since the flag was cleared */
+	uint32_t pad;
+};
+int64_t bm_writer_groups(const struct bm_writer *writer, struct bm_writer_group *groups,
+			 size_t capacity);
+void bm_writer_clear_dirty_group(struct bm_writer *writer, uint64_t start);
+/*
+ * btrfs_reserve_extent() for data: up to `wanted` bytes, halved down to `least` where free space is
+ * in pieces; BM_ERRNO with ENOSPC when there is none (then the caller adds a chunk and asks again).
+ */
+int bm_writer_reserve_data(struct bm_writer *writer, uint64_t wanted, uint64_t least, uint64_t hint,
+			   uint64_t *bytenr, uint64_t *size, struct bm_fault *fault);
+/* Give back what was reserved and never became an extent. */
+int bm_writer_release_data(struct bm_writer *writer, uint64_t bytenr, uint64_t size,
+			   struct bm_fault *fault);
+
+/* A reference of a file extent item, waiting to be run. `parent` 0: by root, inode and offset. */
+struct bm_data_ref {
+	uint64_t bytenr;
+	uint64_t num_bytes;
+	uint64_t parent;
+	uint64_t root;
+	uint64_t ino;
+	uint64_t offset; /* of the extent's first byte in the file */
+};
+/* btrfs_alloc_reserved_file_extent(): a reserved range becomes an extent with one reference. */
+int bm_writer_alloc_data_ref(struct bm_writer *writer, const struct bm_data_ref *refs, size_t count,
+			     struct bm_fault *fault);
+/* btrfs_inc_extent_ref(), btrfs_free_extent(). */
+int bm_writer_inc_data_ref(struct bm_writer *writer, const struct bm_data_ref *refs, size_t count,
+			   struct bm_fault *fault);
+int bm_writer_drop_data_ref(struct bm_writer *writer, const struct bm_data_ref *refs, size_t count,
+			    struct bm_fault *fault);
+/* References and flags of an extent or block, those that wait included. */
+int bm_writer_extent_info(struct bm_writer *writer, uint64_t bytenr, uint64_t *refs,
+			  uint64_t *flags, struct bm_fault *fault);
+/* btrfs_run_delayed_refs(): all that wait, in the kernel's order; returns how many heads. */
+int64_t bm_writer_run_refs(struct bm_writer *writer, struct bm_fault *fault);
+int64_t bm_writer_waiting_refs(const struct bm_writer *writer);
+/* btrfs_csum_file_blocks(): checksums of sectors from `bytenr` on, into the csum tree (7). */
+int bm_writer_insert_csums(struct bm_writer *writer, uint64_t tree, uint64_t bytenr,
+			   const uint8_t *sums, size_t sectors, struct bm_fault *fault);
+/* btrfs_del_csums(): what a freed data extent had; run_refs does it by itself. */
+int bm_writer_delete_csums(struct bm_writer *writer, uint64_t tree, uint64_t bytenr,
+			   uint64_t length, struct bm_fault *fault);
+/* add_block_group_free_space(): the free space tree learns of a new block group. */
+int bm_writer_free_space_group(struct bm_writer *writer, uint64_t start, struct bm_fault *fault);
+
+/* Extents of one file, all of one size, in the order in which they are written. */
+struct bm_file_extents {
+	uint64_t tree; /* id of the writer's tree */
+	uint64_t root; /* of the references */
+	uint64_t ino;
+	uint64_t length;	 /* of the file, bytes of each extent */
+	uint64_t disk_num_bytes; /* on disk */
+	uint32_t compression;
+	uint32_t pad;
+	const uint64_t *offsets; /* in the file, holes all of them */
+	size_t count;
+	const uint64_t *known_offsets; /* extents that the file has, ascending, */
+	const uint64_t *known_bytenr;  /* and where; 0: a hole, or inline */
+	size_t known;
+	const uint32_t *order; /* all of them by offset: i < known, or known + index of offsets */
+	const uint8_t *sums;   /* checksums of the sectors of one extent; NULL: none */
+};
+/*
+ * Allocate, insert, reference and checksum (insert_reserved_file_extent(), add_pending_csums()) one
+ * extent after another. Returns how many were written and their addresses; fewer than wanted when
+ * there is no room in one piece.
+ */
+int64_t bm_writer_file_extents(struct bm_writer *writer, const struct bm_file_extents *args,
+			       uint64_t *bytenr, struct bm_fault *fault);
+
+/* ---- the end of a transaction */
+
+/*
+ * Checksum every block that changed, zero what is unused in it, set BTRFS_HEADER_FLAG_WRITTEN and
+ * write it to every copy; returns how many. The memory is then what a device would hold.
+ */
+int64_t bm_writer_write_blocks(struct bm_writer *writer, struct bm_fault *fault);
+/* btrfs_finish_extent_commit(): what was freed in the transaction may be allocated again. */
+int bm_writer_unpin(struct bm_writer *writer, struct bm_fault *fault);
 
 /* ------------------------------------------------------------------------------------ send -- */
 

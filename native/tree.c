@@ -11,8 +11,7 @@
 
 #include <string.h>
 
-/* Slot of the first key >= `key`; *found says whether it is equal. */
-static uint32_t bin_search(const uint8_t *block, const struct bm_key *key, int *found)
+uint32_t bm_bin_search(const uint8_t *block, const struct bm_key *key, int *found)
 {
 	uint32_t low = 0, high = block_header(block)->nritems;
 	size_t stride = block_header(block)->level ? BTRFS_KEY_PTR_SIZE : BTRFS_ITEM_SIZE;
@@ -214,7 +213,7 @@ again:
 	if (image->cache && bm_cache_submit(image, read_of_root(root), fault) < 0)
 		return BM_NOMEM;
 	for (;;) {
-		uint32_t slot = bin_search(block, key, &found);
+		uint32_t slot = bm_bin_search(block, key, &found);
 
 		level = block_header(block)->level;
 		path->node[level] = block;
@@ -384,7 +383,7 @@ int64_t bm_scan(const struct bm_root *root, const struct bm_key *min, const stru
 		if (last_leaf) {
 			int found;
 
-			end = bin_search(leaf, max, &found);
+			end = bm_bin_search(leaf, max, &found);
 			end += (uint32_t)found;
 		}
 		if (end > slot && end - slot > capacity - row)

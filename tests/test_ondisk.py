@@ -115,6 +115,13 @@ def test_unpack_equals_numpy_view(data: st.DataObject, name: str) -> None:
         )
 
     assert of_record(layout.unpack(raw)) == flat
+    assert layout.pack(layout.unpack(raw)) == raw
+
+
+def test_pack_refuses_what_does_not_fit() -> None:
+    record = structs.TIMESPEC.unpack(bytes(12))
+    with pytest.raises(OverflowError, match="btrfs_timespec"):
+        structs.TIMESPEC.pack(record._replace(nsec=1 << 32))
 
 
 @given(data=st.data(), name=st.sampled_from(sorted(LAYOUTS)))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -166,6 +166,19 @@ class Layout(Generic[T]):
             )
         )
 
+    def pack(self, record: T) -> bytes:
+        """Return the bytes of a structure: the reverse of :meth:`unpack`.
+
+        Raises
+        ------
+        OverflowError
+            When a number does not fit into its field.
+        """
+        try:
+            return self.struct.pack(*_flatten(record))
+        except struct.error as error:
+            raise OverflowError(f"{self.name}: {error}") from None
+
     def view(self, payload: Payload, count: int = 1, offset: int = 0) -> np.ndarray[Any, Any]:
         """View `count` consecutive structures as a structured array, without copying.
 
@@ -177,6 +190,15 @@ class Layout(Generic[T]):
         if len(payload) < offset + count * self.size:
             raise PayloadError.too_short(len(payload), offset + count * self.size)
         return np.frombuffer(payload, self.dtype, count, offset)
+
+
+def _flatten(record: Any) -> Iterator[Any]:
+    """Numbers and bytes of a record, those of its parts among them."""
+    for value in record:
+        if isinstance(value, tuple):
+            yield from _flatten(value)
+        else:
+            yield value
 
 
 def _field(

@@ -48,8 +48,10 @@ from btrfs_model.ondisk.structs import (
 __all__ = [
     "COMPAT_RO_FLAGS",
     "INCOMPAT_FLAGS",
+    "MAGIC",
     "SUPER_FLAGS",
     "SUPER_OFFSETS",
+    "SUPER_SIZE",
     "SuperBlock",
     "parse_superblock",
     "read_superblocks",

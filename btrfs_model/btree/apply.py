@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Many changes of a tree as one array."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from btrfs_model.errors import new_fault, raise_fault
+from btrfs_model.kernels import ffi, lib
+
+if TYPE_CHECKING:
+    from btrfs_model.btree.writer import TreeWriter
+
+__all__ = ["CHANGE", "apply", "insert_batches"]
+
+CHANGE: Final = np.dtype(
+    {
+        "names": ["objectid", "offset", "type", "size", "kind", "more"],
+        "formats": ["<u8", "<u8", "u1", "<u4", "u1", "u1"],
+        "offsets": [0, 8, 16, 24, 28, 29],
+        "itemsize": 32,
+    }
+)
+"""``struct bm_writer_change`` as a row of a numpy array."""
+
+
+def apply(writer: TreeWriter, tree_id: int, changes: npt.NDArray[Any], data: bytes) -> None:
+    """Carry out changes of a tree, one after the other.
+
+    Parameters
+    ----------
+    writer : TreeWriter
+        Whose tree.
+    tree_id : int
+        Which tree.
+    changes : numpy.ndarray
+        Rows of :data:`CHANGE`; ``kind`` is of ``enum bm_writer_change_kind``.
+    data : bytes
+        Their payloads, one behind the other.
+
+    Raises
+    ------
+    OSError
+        EEXIST, ENOENT ... of the first that cannot be done; those before it are.
+    """
+    writer.image.count_here()
+    fault = new_fault()
+    rows = np.ascontiguousarray(changes)
+    done = lib.bm_writer_apply(
+        writer.handle, tree_id % 2**64, ffi.from_buffer("struct bm_writer_change[]", rows),
+        len(rows), ffi.from_buffer("uint8_t[]", data), len(data), fault,
+    )  # fmt: skip
+    if done < len(rows):
+        raise_fault(writer.image.path, fault)
+
+
+def insert_batches(
+    writer: TreeWriter,
+    tree_id: int,
+    objectid: int,
+    kind: int,
+    offsets: npt.NDArray[np.uint64],
+    payloads: list[bytes],
+) -> None:
+    """Insert items of an objectid and type, as many at a time as fit an empty leaf.
+
+    Parameters
+    ----------
+    writer : TreeWriter
+        Whose tree.
+    tree_id, objectid, kind : int
+        Which tree; what the keys have in common.
+    offsets : numpy.ndarray
+        The offsets of the keys, ascending.
+    payloads : list of bytes
+        A payload each.
+
+    Raises
+    ------
+    OSError
+        EEXIST, EINVAL (an item lies between those of a batch) or EOVERFLOW.
+    """
+    writer.image.count_here()
+    fault = new_fault()
+    keys = np.zeros(len(offsets), _KEY)
+    keys["objectid"], keys["type"], keys["offset"] = objectid, kind, offsets
+    sizes = np.fromiter(map(len, payloads), np.uint32, len(payloads))
+    ret = lib.bm_writer_insert_batches(
+        writer.handle, tree_id % 2**64, ffi.from_buffer("struct bm_key[]", keys),
+        ffi.from_buffer("uint32_t[]", sizes), len(keys), b"".join(payloads), fault,
+    )  # fmt: skip
+    if ret < 0:
+        raise_fault(writer.image.path, fault)
+
+
+_KEY: Final = np.dtype(
+    {
+        "names": ["objectid", "offset", "type"],
+        "formats": ["<u8", "<u8", "u1"],
+        "offsets": [0, 8, 16],
+        "itemsize": 24,
+    }
+)

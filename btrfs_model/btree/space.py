@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What lies behind the trees that change: block groups, extents, references, checksums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from btrfs_model.kernels import ffi, lib
+
+__all__ = ["DataRef", "GroupState", "SpaceCalls"]
+
+
+class DataRef(NamedTuple):
+    """A reference of a file extent item to a data extent; `parent` 0: by root, inode, offset."""
+
+    bytenr: int
+    num_bytes: int
+    parent: int
+    root: int
+    ino: int
+    offset: int
+
+
+class GroupState(NamedTuple):
+    """A block group: its range, flags, what is used and free, whether `used` changed."""
+
+    start: int
+    length: int
+    flags: int
+    used: int
+    free: int
+    dirty: bool
+
+
+class SpaceCalls:
+    """Space, references and checksums: the part of the writer that is no editing of trees."""
+
+    handle: Any
+
+    def _run(self, function: Any, *args: Any) -> int:
+        raise NotImplementedError
+
+    def add_group(self, start: int, length: int, flags: int) -> None:
+        """Add a block group, all free, whose chunk the image has."""
+        self._run(lib.bm_writer_add_group, start, length, flags)
+
+    def occupy(self, ranges: Iterable[tuple[int, int]], *, used: bool = True) -> None:
+        """Take ranges (start, length) from the free space; `used`: they count as used."""
+        rows = list(ranges)
+        starts = ffi.new("uint64_t[]", [start for start, _ in rows])
+        lengths = ffi.new("uint64_t[]", [length for _, length in rows])
+        self._run(lib.bm_writer_occupy, starts, lengths, len(rows), used)
+
+    def groups(self) -> list[GroupState]:
+        """Return all block groups, ascending."""
+        count = lib.bm_writer_groups(self.handle, ffi.NULL, 0)
+        rows = ffi.new("struct bm_writer_group[]", count)
+        lib.bm_writer_groups(self.handle, rows, count)
+        return [
+            GroupState(row.start, row.length, row.flags, row.used, row.free, bool(row.dirty))
+            for row in rows
+        ]
+
+    def clear_dirty_group(self, start: int) -> None:
+        """Note that `used` of the block group at `start` was written to its item."""
+        lib.bm_writer_clear_dirty_group(self.handle, start)
+
+    def reserve_data(self, wanted: int, least: int, hint: int = 0) -> tuple[int, int]:
+        """Reserve up to `wanted` bytes for data, halved down to `least` (``btrfs_reserve_extent``).
+
+        Returns
+        -------
+        bytenr, size : int
+            What was reserved.
+
+        Raises
+        ------
+        OSError
+            ENOSPC when no block group has that much in one piece.
+        """
+        bytenr, size = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+        self._run(lib.bm_writer_reserve_data, wanted, least, hint, bytenr, size)
+        return bytenr[0], size[0]
+
+    def release_data(self, bytenr: int, size: int) -> None:
+        """Give back what was reserved and never became an extent."""
+        self._run(lib.bm_writer_release_data, bytenr, size)
+
+    def alloc_data_ref(self, rows: Iterable[tuple[int, ...]]) -> None:
+        """Make reserved ranges extents with one reference each; rows as :class:`DataRef`."""
+        self._run(lib.bm_writer_alloc_data_ref, *_refs(rows))
+
+    def inc_data_ref(self, rows: Iterable[tuple[int, ...]]) -> None:
+        """Add references (``btrfs_inc_extent_ref()``); rows as :class:`DataRef`."""
+        self._run(lib.bm_writer_inc_data_ref, *_refs(rows))
+
+    def drop_data_ref(self, rows: Iterable[tuple[int, ...]]) -> None:
+        """Drop references (``btrfs_free_extent()``); rows as :class:`DataRef`."""
+        self._run(lib.bm_writer_drop_data_ref, *_refs(rows))
+
+    def extent_info(self, bytenr: int) -> tuple[int, int]:
+        """Return references and flags of an extent, those that wait included."""
+        refs, flags = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+        self._run(lib.bm_writer_extent_info, bytenr, refs, flags)
+        return refs[0], flags[0]
+
+    def run_refs(self) -> int:
+        """Carry out all waiting references (``btrfs_run_delayed_refs()``); returns how many."""
+        return self._run(lib.bm_writer_run_refs)
+
+    def waiting_refs(self) -> int:
+        """Return how many extents have references waiting."""
+        return int(lib.bm_writer_waiting_refs(self.handle))
+
+    def insert_csums(self, bytenr: int, sums: bytes, sectors: int) -> None:
+        """Insert checksums of sectors into the csum tree (``btrfs_csum_file_blocks()``)."""
+        self._run(lib.bm_writer_insert_csums, lib.BTRFS_CSUM_TREE_OBJECTID, bytenr, sums, sectors)
+
+    def delete_csums(self, bytenr: int, length: int) -> None:
+        """Delete the checksums of a range (``btrfs_del_csums()``)."""
+        self._run(lib.bm_writer_delete_csums, lib.BTRFS_CSUM_TREE_OBJECTID, bytenr, length)
+
+    def free_space_group(self, start: int) -> None:
+        """Tell the free space tree of a new block group."""
+        self._run(lib.bm_writer_free_space_group, start)
+
+    def unpin(self) -> None:
+        """End the transaction for space: what was freed in it may be allocated again."""
+        self._run(lib.bm_writer_unpin)
+
+
+def _refs(rows: Iterable[tuple[int, ...]]) -> tuple[Any, int]:
+    table = [tuple(row) for row in rows]
+    return ffi.new("struct bm_data_ref[]", table), len(table)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Attributes of inodes: permissions, owners, times (``btrfs_setattr()``)."""
+
+from __future__ import annotations
+
+import errno
+import stat
+from typing import TYPE_CHECKING
+
+from btrfs_model.filesystem import acl
+from btrfs_model.filesystem.dir_entries import fail
+from btrfs_model.filesystem.live_inode import InodeFlag, LiveInode
+from btrfs_model.filesystem.lookup import Path, is_read_only
+from btrfs_model.filesystem.xattrs import get_xattr, set_xattr
+
+if TYPE_CHECKING:
+    from btrfs_model.filesystem.writable import WritableFilesystem
+
+__all__ = ["chmod", "chown", "kill_privileges", "utimes"]
+
+_CAPABILITY = b"security.capability"
+_PERMISSIONS = 0o7777
+
+
+def _check(fs: WritableFilesystem, inode: LiveInode, path: Path) -> None:
+    if inode.item.flags & (InodeFlag.IMMUTABLE | InodeFlag.APPEND):
+        raise fail(errno.EPERM, path)
+    if is_read_only(fs, inode.root):
+        raise fail(errno.EROFS, path)
+    fs.ensure_metadata()
+
+
+def _set(fs: WritableFilesystem, inode: LiveInode, mode: int | None = None) -> None:
+    """Count the change; where the mode changes, an ACL follows it."""
+    inode.item.sequence += 1
+    inode.item.ctime = fs.now()
+    if mode is not None:
+        inode.item.mode = mode
+    fs.mark_inode_dirty(inode)
+    if mode is not None:
+        acl.change_mode(fs, inode)
+
+
+def chmod(fs: WritableFilesystem, inode: LiveInode, mode: int, path: Path) -> None:
+    """Set permissions.
+
+    Raises
+    ------
+    OSError
+        EOPNOTSUPP for symbolic links, EPERM, EROFS.
+    """
+    _check(fs, inode, path)
+    if inode.is_symlink:
+        raise fail(errno.EOPNOTSUPP, path)
+    _set(fs, inode, inode.item.mode & ~_PERMISSIONS | mode & _PERMISSIONS)
+
+
+def chown(fs: WritableFilesystem, inode: LiveInode, uid: int, gid: int, path: Path) -> None:
+    """Set owners, -1 for one that stays; programs lose what they gained from the old ones.
+
+    Raises
+    ------
+    OSError
+        EPERM, EROFS.
+    """
+    _check(fs, inode, path)
+    mode = None if inode.is_dir else kill_privileges(fs, inode)
+    inode.item.uid = inode.item.uid if uid == -1 else uid
+    inode.item.gid = inode.item.gid if gid == -1 else gid
+    _set(fs, inode, mode)
+
+
+def kill_privileges(fs: WritableFilesystem, inode: LiveInode) -> int | None:
+    """Remove capabilities and return the mode without set-id bits, None when it has none.
+
+    (``ATTR_KILL_PRIV``, ``ATTR_KILL_SUID``, ``setattr_should_drop_sgid()`` for a privileged user;
+    changes of owners and of data do it.)
+    """
+    if get_xattr(fs, inode, _CAPABILITY) is not None:
+        set_xattr(fs, inode, _CAPABILITY, None)
+    mode = inode.item.mode
+    kept = mode & ~stat.S_ISUID
+    if mode & stat.S_ISGID and mode & stat.S_IXGRP:
+        kept &= ~stat.S_ISGID
+    return None if kept == mode else kept
+
+
+def utimes(fs: WritableFilesystem, inode: LiveInode, atime: int, mtime: int, path: Path) -> None:
+    """Set the times of access and change of content, in nanoseconds since 1970.
+
+    Raises
+    ------
+    OSError
+        EPERM, EROFS.
+    """
+    _check(fs, inode, path)
+    inode.item.atime = atime
+    inode.item.mtime = mtime
+    _set(fs, inode)

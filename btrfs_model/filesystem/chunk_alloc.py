@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""New chunks, where and as large as the kernel makes them (``btrfs_create_chunk()``, Linux 6.18).
+
+A chunk is taken from the first hole of the device that is large enough, or else from the largest.
+Its size is bound by three things: by its kind (10 GiB of data, 32 MiB for the chunk tree, 256 MiB
+or 1 GiB of metadata), by a tenth of the device, and by 1 GiB a stripe. DUP takes two stripes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+from btrfs_model.filesystem.load import group_tree, super_ranges
+from btrfs_model.ondisk.chunk_write import CHUNK_OBJECTID, chunk_item, dev_extent
+from btrfs_model.ondisk.chunks import Chunk
+from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.ondisk.structs import (
+    BLOCK_GROUP_ITEM,
+    DEV_EXTENT,
+    DEV_ITEM,
+    DISK_KEY,
+    BlockGroupItem,
+    DiskKey,
+)
+
+if TYPE_CHECKING:
+    from btrfs_model.btree.space import GroupState
+    from btrfs_model.filesystem.writable import WritableFilesystem
+
+__all__ = ["allocate_chunk", "chunk_sizes", "ensure_data", "ensure_metadata"]
+
+_DATA, _SYSTEM, _METADATA = 1, 2, 4
+_RAID1, _DUP = 16, 32
+_KINDS = _DATA | _SYSTEM | _METADATA
+_MIB, _GIB = 1 << 20, 1 << 30
+_STRIPE_LEN = 1 << 16
+# BTRFS_DEVICE_RANGE_RESERVED: nothing is allocated before it
+_RESERVED = 1 << 20
+# Room for the items of a chunk in the chunk tree: a path of copied nodes each for the device item
+# and the chunk item, twice as much for what is inserted (check_system_chunk()).
+_MAX_LEVEL = 8
+_SYSTEM_PATHS = 3
+_SYS_CHUNK_ARRAY = 2048
+
+
+def ensure_data(fs: WritableFilesystem, nbytes: int) -> None:
+    """Add chunks for data until `nbytes` are free (``btrfs_alloc_data_chunk_ondemand()``)."""
+    while sum(group.free for group in _groups(fs, _DATA)) < nbytes:
+        allocate_chunk(fs, _DATA)
+
+
+def ensure_metadata(fs: WritableFilesystem) -> None:
+    """Add a chunk for metadata where four fifths are in use (``should_alloc_chunk()``).
+
+    A device that has no room left is no error before the space that there is has been used up.
+    """
+    groups = _groups(fs, _METADATA)
+    total = sum(group.length for group in groups)
+    used = total - sum(group.free for group in groups)
+    if used + 2 * _MIB < total * 80 // 100:
+        return
+    try:
+        allocate_chunk(fs, _METADATA)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+
+
+def _groups(fs: WritableFilesystem, kind: int) -> list[GroupState]:
+    return [group for group in fs.writer.groups() if group.flags & kind]
+
+
+def allocate_chunk(fs: WritableFilesystem, kind: int) -> Chunk:
+    """Make a chunk and its block group.
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        Where.
+    kind : int
+        DATA 1, SYSTEM 2 or METADATA 4; the profile is that of the last such chunk.
+
+    Raises
+    ------
+    OSError
+        ENOSPC when the device has no hole for it.
+    """
+    if kind != _SYSTEM:
+        _ensure_system(fs)
+    groups = _groups(fs, kind)
+    flags = groups[-1].flags if groups else kind
+    if flags & _RAID1:
+        # takes two devices: one device gets single chunks (btrfs_reduce_alloc_profile())
+        flags &= _KINDS
+    chunk = _place(fs, flags)
+    _add_group(fs, chunk)
+    return chunk
+
+
+def _ensure_system(fs: WritableFilesystem) -> None:
+    """Add a chunk for the chunk tree before that is full (``check_system_chunk()``)."""
+    free = sum(group.free for group in _groups(fs, _SYSTEM))
+    if free < _SYSTEM_PATHS * _MAX_LEVEL * fs.nodesize:
+        allocate_chunk(fs, _SYSTEM)
+
+
+# ------------------------------------------------------------------------------ place, size --
+
+
+def chunk_sizes(flags: int, total: int) -> tuple[int, int]:
+    """Return the largest chunk and the largest stripe of that kind on a device of `total` bytes.
+
+    Those of ``calc_chunk_size()`` and ``init_alloc_chunk_ctl_policy_regular()``.
+    """
+    if flags & _DATA:
+        largest = 10 * _GIB
+    elif flags & _SYSTEM:
+        largest = 32 * _MIB
+    else:
+        largest = _GIB if total > 50 * _GIB else 256 * _MIB
+    return min(largest, total * 10 // 100), min(largest, _GIB)
+
+
+def _place(fs: WritableFilesystem, flags: int) -> Chunk:
+    """Find room on the device (``gather_device_info()``, ``decide_stripe_size_regular()``)."""
+    total = fs.raw_super.dev_item.total_bytes
+    most, most_stripe = chunk_sizes(flags, total)
+    stripes = 2 if flags & _DUP else 1
+    start, room = _find_free_dev_extent(fs, most_stripe * stripes)
+    if room < _STRIPE_LEN * stripes:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), fs.path)
+    stripe = room // stripes
+    if stripe > most:
+        stripe = min(-(-most // (16 * _MIB)) * 16 * _MIB, stripe)
+    stripe = min(stripe, _GIB) // _STRIPE_LEN * _STRIPE_LEN
+    logical = max(chunk.end for chunk in fs.image.chunks)
+    return Chunk(logical, stripe, flags, tuple(start + n * stripe for n in range(stripes)))
+
+
+def _find_free_dev_extent(fs: WritableFilesystem, wanted: int) -> tuple[int, int]:
+    """Return the first hole of the device with `wanted` bytes, else the largest: start, size."""
+    devid, total = fs.raw_super.dev_item.devid, fs.raw_super.dev_item.total_bytes
+    best = (_RESERVED, 0)
+    at = _RESERVED
+    extents = [
+        (item.key.offset, DEV_EXTENT.unpack(item.data).length)
+        for item in fs.writer.tree(ObjectId.DEV_TREE).items(
+            (devid, ItemType.DEV_EXTENT, 0), (devid, ItemType.DEV_EXTENT, 2**64 - 1)
+        )
+    ]
+    for start, length in [*extents, (total, 0)]:
+        hole = start - at
+        if hole > best[1]:
+            best = (at, min(hole, wanted))
+            if hole >= wanted:
+                break
+        at = max(at, start + length)
+    return best
+
+
+# ---------------------------------------------------------------------------------- records --
+
+
+def _add_group(fs: WritableFilesystem, chunk: Chunk) -> None:
+    """Tell the image and all trees of a chunk (``btrfs_create_pending_block_groups()``)."""
+    writer = fs.writer
+    fs.image.add_chunk(chunk)
+    writer.add_group(chunk.logical, chunk.length, chunk.type)
+    writer.occupy(super_ranges(chunk), used=False)
+    item = BLOCK_GROUP_ITEM.pack(BlockGroupItem(0, CHUNK_OBJECTID, chunk.type))
+    key = (chunk.logical, int(ItemType.BLOCK_GROUP_ITEM), chunk.length)
+    writer.insert(group_tree(fs.image.superblock), key, item)
+    fs.committed.used[chunk.logical] = 0
+    _add_chunk_item(fs, chunk)
+    piece = dev_extent(chunk, fs.chunk_tree_uuid)
+    devid = fs.raw_super.dev_item.devid
+    for stripe in chunk.stripes:
+        writer.insert(ObjectId.DEV_TREE, (devid, ItemType.DEV_EXTENT, stripe), piece)
+    if fs.image.superblock.has_compat_ro("FREE_SPACE_TREE"):
+        writer.free_space_group(chunk.logical)
+
+
+def _add_chunk_item(fs: WritableFilesystem, chunk: Chunk) -> None:
+    """Bring the chunk tree up to date (``btrfs_chunk_alloc_add_chunk_item()``)."""
+    raw = fs.raw_super
+    grown = raw.dev_item.bytes_used + chunk.length * len(chunk.stripes)
+    device = raw.dev_item._replace(bytes_used=grown)
+    fs.raw_super = raw = raw._replace(dev_item=device)
+    key = (1, int(ItemType.DEV_ITEM), device.devid)
+    fs.writer.update(ObjectId.CHUNK_TREE, key, 0, DEV_ITEM.pack(device))
+    item = chunk_item(chunk, device.devid, device.uuid)
+    chunk_key = (CHUNK_OBJECTID, int(ItemType.CHUNK_ITEM), chunk.logical)
+    fs.writer.insert(ObjectId.CHUNK_TREE, chunk_key, item)
+    if chunk.type & _SYSTEM:
+        array = raw.sys_chunk_array[: raw.sys_chunk_array_size]
+        array += DISK_KEY.pack(DiskKey(*chunk_key)) + item
+        if len(array) > _SYS_CHUNK_ARRAY:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), fs.path)
+        fs.raw_super = raw._replace(sys_chunk_array=array, sys_chunk_array_size=len(array))

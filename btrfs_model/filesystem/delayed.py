@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Delayed items: changes of a directory's index and of inode items that reach the tree later.
+
+A call inserts a DIR_ITEM at once, but the DIR_INDEX of the same entry, its removal, and the update
+of an inode item wait in the *delayed node* of the inode. They are run when the transaction commits
+(or a directory is fsynced, or too many wait): node by node in the order in which the nodes first
+had something to do; of a node first the insertions, then the deletions, then the inode item. What
+is inserted and deleted before that never reaches the tree.
+
+Insertions go into the tree in batches of as much as fits an empty leaf (``btrfs_insert_delayed_
+item()`` since Linux 5.15), which decides how leaves are split and filled.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from btrfs_model.btree.apply import insert_batches
+from btrfs_model.ondisk.keys import ItemType
+
+if TYPE_CHECKING:
+    from btrfs_model.filesystem.live_inode import LiveInode
+    from btrfs_model.filesystem.writable import WritableFilesystem
+
+__all__ = ["BACKGROUND", "WRITEBACK", "DelayedItems", "DelayedNode"]
+
+BACKGROUND: Final = 128
+"""So many waiting items start the worker (``BTRFS_DELAYED_BACKGROUND``)."""
+
+WRITEBACK: Final = 512
+"""So many make the caller wait for it (``BTRFS_DELAYED_WRITEBACK``)."""
+
+_BATCH: Final = 16
+
+
+class DelayedNode:
+    """What waits for an inode (``struct btrfs_delayed_node``).
+
+    Attributes
+    ----------
+    root, ino : int
+        Subvolume and inode number.
+    insertions : dict of int to bytes
+        DIR_INDEX items to insert, by index.
+    deletions : set of int
+        Indexes of DIR_INDEX items to delete.
+    inode_item : bytes or None
+        The inode item to write.
+    delete_ref : bool
+        Whether its only INODE_REF goes with the update of the inode item.
+    """
+
+    __slots__ = ("delete_ref", "deletions", "ino", "inode_item", "insertions", "root")
+
+    def __init__(self, root: int, ino: int) -> None:
+        self.root = root
+        self.ino = ino
+        self.insertions: dict[int, bytes] = {}
+        self.deletions: set[int] = set()
+        self.inode_item: bytes | None = None
+        self.delete_ref = False
+
+    @property
+    def count(self) -> int:
+        """How much waits."""
+        waiting = len(self.insertions) + len(self.deletions)
+        return waiting + (self.inode_item is not None) + self.delete_ref
+
+
+class DelayedItems:
+    """The delayed nodes of a filesystem, in the order in which they are run.
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        Whose trees they are for.
+
+    Attributes
+    ----------
+    asynchronous : bool
+        Run nodes before the commit as well, where a kernel's worker would: once BACKGROUND items
+        wait. When exactly the worker comes to it depends on the machine; by default it never does.
+    """
+
+    def __init__(self, fs: WritableFilesystem) -> None:
+        self._fs = fs
+        self._nodes: dict[tuple[int, int], DelayedNode] = {}
+        # those that the worker would take, first come first served
+        self._prepared: dict[tuple[int, int], DelayedNode] = {}
+        self.asynchronous = False
+
+    def __len__(self) -> int:
+        return sum(node.count for node in self._nodes.values())
+
+    def node(self, root: int, ino: int) -> DelayedNode | None:
+        """Return what waits for an inode, or None."""
+        return self._nodes.get((root, ino))
+
+    def _get_or_create(self, root: int, ino: int) -> DelayedNode:
+        return self._nodes.get((root, ino)) or DelayedNode(root, ino)
+
+    def _queue(self, node: DelayedNode) -> None:
+        """``btrfs_release_delayed_node()``: into the lists, or out of them."""
+        key = (node.root, node.ino)
+        if not node.count:
+            self._nodes.pop(key, None)
+            self._prepared.pop(key, None)
+        elif key not in self._nodes:
+            self._nodes[key] = self._prepared[key] = node
+        elif key in self._prepared:
+            self._prepared[key] = self._prepared.pop(key)
+
+    # -------------------------------------------------------------------------- what waits --
+
+    def insert_index(self, directory: LiveInode, index: int, payload: bytes) -> None:
+        """Add a DIR_INDEX item (``btrfs_insert_delayed_dir_index()``)."""
+        node = self._get_or_create(directory.root, directory.ino)
+        node.insertions[index] = payload
+        self._queue(node)
+
+    def insert_indexes(self, directory: LiveInode, first: int, payloads: list[bytes]) -> None:
+        """Add DIR_INDEX items with consecutive indexes."""
+        node = self._get_or_create(directory.root, directory.ino)
+        node.insertions.update(enumerate(payloads, first))
+        self._queue(node)
+
+    def delete_index(self, directory: LiveInode, index: int) -> None:
+        """Remove a DIR_INDEX item (``btrfs_delete_delayed_dir_index()``)."""
+        node = self._get_or_create(directory.root, directory.ino)
+        if node.insertions.pop(index, None) is None:
+            node.deletions.add(index)
+        self._queue(node)
+
+    def update_inode(self, inode: LiveInode) -> None:
+        """Write the inode item as it is now (``btrfs_delayed_update_inode()``)."""
+        node = self._get_or_create(inode.root, inode.ino)
+        node.inode_item = inode.item.pack()
+        self._queue(node)
+
+    def delete_inode_ref(self, inode: LiveInode) -> None:
+        """Remove the only INODE_REF (``btrfs_delayed_delete_inode_ref()``)."""
+        node = self._get_or_create(inode.root, inode.ino)
+        node.delete_ref = True
+        self._queue(node)
+
+    def kill(self, root: int, ino: int) -> None:
+        """Forget what waits for an inode (``btrfs_kill_delayed_inode_items()``)."""
+        self._nodes.pop((root, ino), None)
+        self._prepared.pop((root, ino), None)
+
+    def kill_all(self, root: int) -> None:
+        """Forget what waits for a subvolume (``btrfs_kill_all_delayed_nodes()``)."""
+        for key in [key for key in self._nodes if key[0] == root]:
+            self.kill(*key)
+
+    # ----------------------------------------------------------------------------- running --
+
+    def run(self, root: int | None = None) -> None:
+        """Run all nodes, or those of a subvolume (``btrfs_run_delayed_items()``)."""
+        for node in list(self._nodes.values()):
+            if root is None or node.root == root:
+                self.run_node(node)
+
+    def run_node(self, node: DelayedNode) -> None:
+        """Run a node (``__btrfs_commit_inode_delayed_items()``)."""
+        self._insert(node)
+        self._delete(node)
+        self.run_inode(node)
+
+    def run_inode(self, node: DelayedNode) -> None:
+        """Write the inode item of a node alone (``btrfs_commit_inode_delayed_inode()``)."""
+        if node.inode_item is not None:
+            writer = self._fs.writer
+            writer.update(node.root, (node.ino, ItemType.INODE_ITEM, 0), 0, node.inode_item)
+            node.inode_item = None
+            if node.delete_ref:
+                self._delete_ref(node)
+        self._queue(node)
+
+    def _delete_ref(self, node: DelayedNode) -> None:
+        first = (node.ino, ItemType.INODE_REF, 0)
+        ref = self._fs.writer.tree(node.root).first(first)
+        if ref is not None and ref.key[:2] in (
+            (node.ino, ItemType.INODE_REF),
+            (node.ino, ItemType.INODE_EXTREF),
+        ):
+            self._fs.writer.delete(node.root, tuple(ref.key))
+        node.delete_ref = False
+
+    def _insert(self, node: DelayedNode) -> None:
+        if not node.insertions:
+            return
+        indexes = sorted(node.insertions)
+        insert_batches(
+            self._fs.writer, node.root, node.ino, int(ItemType.DIR_INDEX),
+            np.array(indexes, np.uint64), [node.insertions[index] for index in indexes],
+        )  # fmt: skip
+        node.insertions.clear()
+
+    def _delete(self, node: DelayedNode) -> None:
+        if not node.deletions:
+            return
+        for first, last in self._runs(node):
+            self._fs.writer.delete_range(
+                node.root,
+                (node.ino, ItemType.DIR_INDEX, first),
+                (node.ino, ItemType.DIR_INDEX, last),
+            )
+        node.deletions.clear()
+
+    def _runs(self, node: DelayedNode) -> list[tuple[int, int]]:
+        """Group the deletions so that nothing that stays lies within a run."""
+        lowest = (node.ino, ItemType.DIR_INDEX, min(node.deletions))
+        highest = (node.ino, ItemType.DIR_INDEX, max(node.deletions))
+        there = (item.key.offset for item in self._fs.writer.tree(node.root).items(lowest, highest))
+        runs = []
+        for doomed, group in itertools.groupby(there, node.deletions.__contains__):
+            indexes = list(group)
+            if doomed:
+                runs.append((indexes[0], indexes[-1]))
+        return runs
+
+    def balance(self) -> None:
+        """Run some nodes when too many items wait (``btrfs_balance_delayed_items()``)."""
+        if not self.asynchronous or len(self) < BACKGROUND:
+            return
+        most = WRITEBACK if len(self) >= WRITEBACK else _BATCH
+        for _ in range(most):
+            if len(self) < BACKGROUND // 2 or not self._prepared:
+                return
+            key = next(iter(self._prepared))
+            self.run_node(self._prepared.pop(key))

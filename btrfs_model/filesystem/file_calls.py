@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""System calls on the data of files: write, truncate, fallocate, clone, fsync.
+
+What is written waits in memory, as in a kernel's page cache, until fsync, sync, a snapshot of its
+subvolume or :meth:`FileCalls.flush_delalloc` writes it back: file by file in the order in which
+they became dirty, each from its first byte to its last. A commit alone does not.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from btrfs_model.filesystem.checksums import DataChecksums
+from btrfs_model.filesystem.elided import Elided
+from btrfs_model.filesystem.file_allocate import fallocate, punch_hole, zero_range
+from btrfs_model.filesystem.file_clone import clone_range
+from btrfs_model.filesystem.file_items import truncate_inode_items
+from btrfs_model.filesystem.file_pages import DirtyBytes
+from btrfs_model.filesystem.file_size import set_size
+from btrfs_model.filesystem.file_write import buffered_write, read_live
+from btrfs_model.filesystem.file_writeback import pages_of, writeback
+from btrfs_model.filesystem.live_inode import InodeFlag
+from btrfs_model.ondisk.hashes import CSUM_SIZES
+from btrfs_model.ondisk.keys import ObjectId
+
+if TYPE_CHECKING:
+    from btrfs_model.filesystem.live_inode import LiveInode
+
+__all__ = ["FileCalls"]
+
+Path = str | bytes
+
+
+class FileCalls:
+    """Calls on file data, for :class:`~btrfs_model.filesystem.writable.WritableFilesystem`.
+
+    Every `path` leads from the top of the filesystem. Errors are OSError with the kernel's errno.
+    """
+
+    # what the other parts of WritableFilesystem give
+    image: Any
+    writer: Any
+    sectorsize: int
+    compress: str | None
+    max_inline: int
+
+    compress_force: bool = False
+    """Mount option ``compress-force``: of what `compress` says, also what looks incompressible."""
+
+    @cached_property
+    def dirty_files(self) -> dict[tuple[int, int], LiveInode]:
+        """Files with data that wait for writeback, in the order in which they became dirty."""
+        return {}
+
+    @cached_property
+    def dirty_bytes(self) -> DirtyBytes:
+        """How much waits for writeback."""
+        return DirtyBytes()
+
+    @cached_property
+    def no_holes(self) -> bool:
+        """Whether holes have no items."""
+        return bool(self.image.superblock.has_incompat("NO_HOLES"))
+
+    @cached_property
+    def csum_type(self) -> int:
+        """``enum btrfs_csum_type`` of the filesystem."""
+        return int(self.image.superblock.csum_type)
+
+    @cached_property
+    def csum_size(self) -> int:
+        """Bytes of a checksum."""
+        return CSUM_SIZES[self.csum_type]
+
+    # -------------------------------------------------------------------------------- data ----
+
+    def write(self, path: Path, offset: int, data: bytes | Elided) -> int:
+        """Write into a file (pwrite(2)); returns the bytes written.
+
+        Parameters
+        ----------
+        path : str or bytes
+            A regular file.
+        offset : int
+            Where, bytes.
+        data : bytes-like or Elided
+            What; :class:`~btrfs_model.filesystem.elided.Elided` data leave extents without bytes.
+
+        Raises
+        ------
+        OSError
+            EISDIR, EINVAL, EFBIG, or ENOSPC when there is no room.
+        """
+        inode = self._regular(path)
+        length = data.length if isinstance(data, Elided) else len(data)
+        if offset < 0 or length < 0:
+            raise _error(errno.EINVAL, path)
+        if offset + length > 2**63 - 1:
+            raise _error(errno.EFBIG, path)
+        return buffered_write(self, inode, offset, data)
+
+    def read(self, path: Path, offset: int = 0, length: int | None = None) -> bytes:
+        """Read a file as it is now, with what waits for writeback (pread(2))."""
+        inode = self._regular(path)
+        end = pages_of(self, inode).i_size if length is None else offset + length
+        sums = DataChecksums(self.image, self.writer.tree(int(ObjectId.CSUM_TREE)))
+        return read_live(self, inode, offset, end, sums)
+
+    def truncate(self, path: Path, size: int) -> None:
+        """Set the size of a file (truncate(2))."""
+        inode = self._regular(path, errno.EINVAL)
+        if size < 0:
+            raise _error(errno.EINVAL, path)
+        set_size(self, inode, size)
+
+    def fallocate(self, path: Path, offset: int, length: int, keep_size: bool = False) -> None:
+        """Preallocate a range (fallocate(2))."""
+        fallocate(self, self._regular(path, errno.ENODEV), offset, length, keep_size=keep_size)
+
+    def punch_hole(self, path: Path, offset: int, length: int) -> None:
+        """Make a hole (FALLOC_FL_PUNCH_HOLE)."""
+        punch_hole(self, self._regular(path, errno.ENODEV), offset, length)
+
+    def zero_range(self, path: Path, offset: int, length: int, keep_size: bool = False) -> None:
+        """Make a range zeros (FALLOC_FL_ZERO_RANGE)."""
+        zero_range(self, self._regular(path, errno.ENODEV), offset, length, keep_size=keep_size)
+
+    def clone_range(
+        self, source: Path, target: Path, source_offset: int, target_offset: int, length: int
+    ) -> None:
+        """Share a range of a file with another (FICLONERANGE); length 0: to the end."""
+        from_inode, to_inode = (self._inode(path) for path in (source, target))
+        clone_range(self, from_inode, to_inode, source_offset, target_offset, length)
+
+    def set_compression(self, path: Path, kind: str) -> None:
+        """Set the property ``btrfs.compression``.
+
+        Parameters
+        ----------
+        path : str or bytes
+            A regular file.
+        kind : str
+            ``zlib``, ``lzo``, ``zstd``; ``none``: never compress; empty: as the mount says.
+
+        Raises
+        ------
+        OSError
+            EINVAL for another kind.
+
+        """
+        if kind not in {"", "none", "zlib", "lzo", "zstd"}:
+            raise _error(errno.EINVAL, path)
+        host: Any = self
+        inode = self._inode(path)
+        if kind:
+            host.setxattr(path, "btrfs.compression", kind.encode())
+        elif inode.prop_compress or inode.item.flags & InodeFlag.NOCOMPRESS:
+            host.removexattr(path, "btrfs.compression")
+
+    # --------------------------------------------------------------------------- writeback ----
+
+    def fsync(self, path: Path) -> None:
+        """Write a file's data back (fsync(2)); its log tree is not the writer's."""
+        self.flush_delalloc(self._inode(path))
+
+    def flush_delalloc(self, inode: LiveInode | None = None, *, root: int | None = None) -> None:
+        """Write data back: of one inode, of a subvolume, or of all."""
+        if inode is not None:
+            writeback(self, inode)
+            return
+        for waiting in list(self.dirty_files.values()):
+            if root is None or waiting.root == root:
+                writeback(self, waiting)
+
+    def truncate_items(self, inode: LiveInode, new_size: int) -> None:
+        """Drop what a file has beyond a size, pages that wait for writeback included."""
+        pages = pages_of(self, inode)
+        pages.clean(-(-new_size // self.sectorsize) * self.sectorsize, 2**64)
+        if not pages.is_dirty:
+            self.dirty_files.pop((inode.root, inode.ino), None)
+        truncate_inode_items(self, inode, new_size)
+
+    # ------------------------------------------------------------------------------- paths ----
+
+    def _inode(self, path: Path) -> LiveInode:
+        host: Any = self
+        inode: LiveInode = host.inode(*host.resolve(path))
+        return inode
+
+    def _regular(self, path: Path, otherwise: int = errno.EINVAL) -> LiveInode:
+        inode = self._inode(path)
+        if inode.is_dir:
+            raise _error(errno.EISDIR, path)
+        if not stat.S_ISREG(inode.item.mode):
+            raise _error(otherwise, path)
+        return inode
+
+
+def _error(number: int, path: Path) -> OSError:
+    return OSError(number, os.strerror(number), path)

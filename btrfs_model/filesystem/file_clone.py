@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""FICLONERANGE: a range of one file becomes a range of another without copying the data.
+
+``btrfs_remap_file_range()`` and ``btrfs_clone()`` (Linux 6.18), with the checks of the VFS.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from btrfs_model.filesystem.compression import decompress
+from btrfs_model.filesystem.file_allocate import replace_with_hole
+from btrfs_model.filesystem.file_items import (
+    Extent,
+    Fs,
+    align,
+    drop_extents,
+    extent_key,
+    extents_between,
+    insert_regular,
+    pack_inline,
+)
+from btrfs_model.filesystem.file_write import cont_expand, set_i_size, touch
+from btrfs_model.filesystem.file_writeback import pages_of, writeback
+from btrfs_model.filesystem.live_inode import InodeFlag
+from btrfs_model.ondisk.items import InlineExtent
+from btrfs_model.ondisk.structs import FILE_EXTENT_ITEM
+
+if TYPE_CHECKING:
+    from btrfs_model.filesystem.live_inode import LiveInode
+
+__all__ = ["clone_range"]
+
+
+def clone_range(
+    fs: Fs, source: LiveInode, target: LiveInode, offset: int, target_offset: int, length: int
+) -> None:
+    """Clone a range.
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        Whose transaction runs.
+    source, target : LiveInode
+        Regular files, possibly one and the same.
+    offset, target_offset : int
+        Where the range starts in both, whole blocks.
+    length : int
+        Bytes, whole blocks or up to the end of the source; 0: all that is left of it.
+
+    Raises
+    ------
+    OSError
+        EINVAL where the kernel says so, EISDIR for directories.
+    """
+    length = _check(fs, source, target, offset, target_offset, length)
+    if not length:
+        return
+    blocksize = fs.sectorsize
+    writeback(fs, source)
+    writeback(fs, target, target_offset, target_offset + align(length, blocksize))
+    whole = align(length, blocksize)
+    target_size = pages_of(fs, target).i_size
+    touch(fs, target)  # file_modified() of the VFS
+    fs.mark_inode_dirty(target)
+    if target_offset > target_size:
+        cont_expand(fs, target, target_size, target_offset)
+        writeback(fs, target, target_size // blocksize * blocksize, target_offset)
+    _Clone(fs, source, target, offset, target_offset, length).run()
+    writeback(fs, target, target_offset, target_offset + whole)
+
+
+def _check(
+    fs: Fs, source: LiveInode, target: LiveInode, offset: int, target_offset: int, length: int
+) -> int:
+    """``generic_remap_file_range_prep()``; returns the length that is meant."""
+    if source.is_dir or target.is_dir:
+        raise _error(fs, errno.EISDIR)
+    if not (stat.S_ISREG(source.item.mode) and stat.S_ISREG(target.item.mode)):
+        raise _error(fs, errno.EINVAL)
+    if (source.item.flags ^ target.item.flags) & InodeFlag.NODATASUM:
+        raise _error(fs, errno.EINVAL)
+    blocksize = fs.sectorsize
+    size = pages_of(fs, source).i_size
+    if not length:
+        if offset == size:
+            return 0
+        length = size - offset
+    if offset % blocksize or target_offset % blocksize or min(offset, target_offset, length) < 0:
+        raise _error(fs, errno.EINVAL)
+    if offset + length > size:
+        raise _error(fs, errno.EINVAL)
+    end = offset + length
+    if end == size:
+        # the last block goes along as a whole, but not into the middle of a file
+        past_target = target_offset + length >= pages_of(fs, target).i_size
+        if length % blocksize and not past_target:
+            raise _error(fs, errno.EINVAL)
+        end = align(end, blocksize)
+    elif length % blocksize:
+        raise _error(fs, errno.EINVAL)
+    low = target_offset
+    if source is target and low < end and offset < low + (end - offset):
+        raise _error(fs, errno.EINVAL)
+    return length
+
+
+def _error(fs: Fs, number: int) -> OSError:
+    return OSError(number, os.strerror(number), fs.path)
+
+
+class _Clone:
+    """One call of ``btrfs_clone()``."""
+
+    def __init__(
+        self, fs: Fs, source: LiveInode, target: LiveInode, offset: int, target_offset: int,
+        length: int,
+    ) -> None:  # fmt: skip
+        self.fs = fs
+        self.source = source
+        self.target = target
+        self.offset = offset
+        self.target_offset = target_offset
+        self.length = length
+        self.end = offset + align(length, fs.sectorsize)
+        self.done = target_offset  # of the target, up to here
+
+    def run(self) -> None:
+        """Clone extent by extent; what holes are in between becomes holes."""
+        for extent in extents_between(self.fs, self.source, self.offset, self.end):
+            if extent.end <= self.offset:
+                continue
+            at = max(extent.start, self.offset) + self.target_offset - self.offset
+            if isinstance(extent.item, InlineExtent):
+                self._inline(at, extent.item)
+                length = extent.length
+            else:
+                length = min(extent.end, self.end) - max(extent.start, self.offset)
+                self._regular(at, length, extent)
+            self.done = align(at + length, self.fs.sectorsize)
+            self._finish(self.done)
+        stop = self.target_offset + self.end - self.offset
+        if self.done < stop:
+            replace_with_hole(self.fs, self.target, self.done, stop)
+            self._finish(stop)
+
+    def _finish(self, end: int) -> None:
+        """``clone_finish_inode_update()``."""
+        touch(self.fs, self.target)
+        end = min(end, self.target_offset + self.length)
+        if end > pages_of(self.fs, self.target).i_size:
+            set_i_size(self.fs, self.target, end)
+        self.fs.mark_inode_dirty(self.target)
+
+    def _regular(self, at: int, length: int, extent: Extent) -> None:
+        if self.done < at:
+            self.target.item.nbytes -= drop_extents(self.fs, self.target, self.done, at)
+        item = extent.regular
+        payload = FILE_EXTENT_ITEM.struct.pack(
+            *item._replace(
+                offset=item.offset + max(self.offset - extent.start, 0), num_bytes=length
+            )
+            if item.disk_bytenr
+            else item._replace(num_bytes=length)
+        )
+        insert_regular(self.fs, self.target, at, payload, new=False)
+
+    def _inline(self, at: int, item: InlineExtent) -> None:
+        """``clone_copy_inline_extent()``: as an item where it may be one, else as data."""
+        fs, target = self.fs, self.target
+        size = item.ram_bytes
+        first = extents_between(fs, target, 0, 2**64 - 1)[:1]
+        copy = at > 0 or pages_of(fs, target).i_size > size
+        if first and not copy:
+            copy = first[0].start > 0 or not first[0].is_inline
+        if copy:
+            self._copy_to_page(at, item)
+            return
+        found = drop_extents(fs, target, min(self.done, at), align(at + size, fs.sectorsize))
+        payload = pack_inline(item.generation, size, item.data, item.compression)
+        fs.writer.insert(target.root, extent_key(target, 0), payload)
+        target.item.nbytes += size - found
+
+    def _copy_to_page(self, at: int, item: InlineExtent) -> None:
+        fs, target = self.fs, self.target
+        plain = item.data[: item.ram_bytes]
+        if item.compression:
+            plain = decompress(item.compression, item.data, item.ram_bytes, fs.sectorsize)
+        block = plain.ljust(fs.sectorsize, b"\0")
+        fs.ensure_data(fs.sectorsize + fs.dirty_bytes.count)
+        fs.dirty_files.setdefault((target.root, target.ino), target)
+        pages_of(fs, target).write(at, memoryview(block), lambda _: block)

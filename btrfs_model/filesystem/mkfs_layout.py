@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What mkfs.btrfs lays where: three chunks, and in them a leaf for each tree.
+
+mkfs.btrfs starts with two small chunks in which it makes the first trees, makes the three chunks
+that stay, and moves the trees over. The first two are gone at the end (their place, from 1 MiB on,
+is free), but they explain where everything is: each device extent follows the one before.
+
+    1 MiB       free, once the first SYSTEM and METADATA chunk
+    13 MiB      DATA, single            8 MiB
+    21 MiB      SYSTEM, DUP             2 * 8 MiB
+    37 MiB      METADATA, DUP           2 * 32 MiB to 1 GiB, by the size of the device
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from btrfs_model.kernels import lib
+from btrfs_model.ondisk.chunks import Chunk
+from btrfs_model.ondisk.hashes import CSUM_NAMES
+from btrfs_model.ondisk.keys import ObjectId
+
+__all__ = ["FIRST_CHUNKS", "MIN_DEVICE", "Format", "Place", "metadata_stripe", "mkfs_chunks",
+           "mkfs_places"]  # fmt: skip
+
+MIN_DEVICE: Final = 114294784
+"""``btrfs_min_dev_size()`` of btrfs-progs 6.2 for these profiles, whatever the nodesize."""
+
+FIRST_CHUNKS: Final = ((1 << 20, 4 << 20), (5 << 20, 8 << 20))
+"""The chunks that mkfs.btrfs starts with; the free space tree still has entries for them."""
+
+_STRIPE_LEN: Final = 1 << 16
+_DATA_START: Final = 13 << 20
+_SMALL: Final = 8 << 20
+_DATA, _SYSTEM, _METADATA, _DUP = 1, 2, 4, 32
+_CSUM_TYPES: Final = {name: number for number, name in CSUM_NAMES.items()} | {
+    "xxhash": lib.BTRFS_CSUM_TYPE_XXHASH
+}
+_SECTORSIZE: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """What to format a device as: the options of mkfs.btrfs.
+
+    Attributes
+    ----------
+    size : int
+        Of the device, in bytes; rounded down to sectors.
+    nodesize : int
+        4096 to 65536, a power of two.
+    csum : str
+        ``crc32c``, ``xxhash``, ``sha256`` or ``blake2``.
+    label : str
+        At most 255 bytes of UTF-8.
+    extref, skinny_metadata, no_holes, free_space_tree, block_group_tree : bool
+        Features; the last needs the two before it.
+    """
+
+    size: int
+    nodesize: int = 16384
+    csum: str = "crc32c"
+    label: str = ""
+    extref: bool = True
+    skinny_metadata: bool = True
+    no_holes: bool = True
+    free_space_tree: bool = True
+    block_group_tree: bool = False
+
+    def check(self) -> None:
+        """Refuse what mkfs.btrfs refuses.
+
+        Raises
+        ------
+        ValueError
+            That names the option.
+        """
+        if self.size < MIN_DEVICE:
+            raise ValueError(f"size {self.size}: the smallest device has {MIN_DEVICE} bytes")
+        if self.nodesize not in {4096 << n for n in range(5)}:
+            raise ValueError(f"nodesize {self.nodesize} is no power of two from 4096 to 65536")
+        if self.csum not in _CSUM_TYPES:
+            raise ValueError(f"csum {self.csum!r} is none of {', '.join(sorted(_CSUM_TYPES))}")
+        if len(self.label.encode("utf-8", "surrogateescape")) > 255 or "\n" in self.label:
+            raise ValueError("a label has at most 255 bytes and no newline")
+        if self.block_group_tree and not (self.no_holes and self.free_space_tree):
+            raise ValueError("block_group_tree needs no_holes and free_space_tree")
+
+    @property
+    def csum_type(self) -> int:
+        """Number of the checksum, as in the superblock."""
+        return int(_CSUM_TYPES[self.csum])
+
+    @property
+    def total_bytes(self) -> int:
+        """Size of the device in the superblock."""
+        return self.size - self.size % _SECTORSIZE
+
+
+def metadata_stripe(total_bytes: int) -> int:
+    """Length of the METADATA chunk (``init_alloc_chunk_ctl()`` of btrfs-progs 6.2)."""
+    largest = 1 << 30 if total_bytes > 50 << 30 else 256 << 20
+    # no chunk is larger than a tenth of the device; both copies count
+    most = min(total_bytes // 10, largest)
+    stripe = largest
+    if stripe > most:
+        stripe = most // 2 // _STRIPE_LEN * _STRIPE_LEN
+    return max(stripe, 32 << 20)
+
+
+def mkfs_chunks(total_bytes: int) -> tuple[Chunk, Chunk, Chunk]:
+    """Return the DATA, SYSTEM and METADATA chunk of a fresh filesystem."""
+    stripe = metadata_stripe(total_bytes)
+    data = Chunk(_DATA_START, _SMALL, _DATA, (_DATA_START,))
+    system_at = data.stripes[0] + _SMALL
+    system = Chunk(data.end, _SMALL, _SYSTEM | _DUP, (system_at, system_at + _SMALL))
+    metadata_at = system_at + 2 * _SMALL
+    metadata = Chunk(system.end, stripe, _METADATA | _DUP, (metadata_at, metadata_at + stripe))
+    return data, system, metadata
+
+
+class Place(NamedTuple):
+    """Where the root block of a tree is, and the transaction of mkfs.btrfs that wrote it."""
+
+    bytenr: int
+    generation: int
+
+
+# Tree, block of the METADATA chunk, generation. The blocks between were freed along the way.
+_FIRST = [(ObjectId.EXTENT_TREE, 0, 6), (ObjectId.FS_TREE, 1, 5), (ObjectId.CSUM_TREE, 5, 5)]
+_LAST = [(ObjectId.DATA_RELOC_TREE, 5), (ObjectId.UUID_TREE, 5), (ObjectId.DEV_TREE, 6)]
+
+
+def mkfs_places(options: Format) -> dict[int, Place]:
+    """Return where each tree of a fresh filesystem is, by the tree's id."""
+    _, system, metadata = mkfs_chunks(options.total_bytes)
+    blocks = list(_FIRST)
+    block = 7 if options.free_space_tree else 6
+    last = [*_LAST, (ObjectId.FREE_SPACE_TREE, 6)] if options.free_space_tree else _LAST
+    for tree, generation in [*last, (ObjectId.ROOT_TREE, 6)]:
+        blocks.append((tree, block, generation))
+        block += 1
+    if options.block_group_tree:
+        # btrfs-progs 6.2 cannot make one: it gets the block that is free here
+        blocks.append((ObjectId.BLOCK_GROUP_TREE, 6, 6))
+    places = {
+        int(tree): Place(metadata.logical + block * options.nodesize, generation)
+        for tree, block, generation in blocks
+    }
+    places[int(ObjectId.CHUNK_TREE)] = Place(system.logical + options.nodesize, 6)
+    return dict(sorted(places.items()))

@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""System calls on names and attributes, as methods of a filesystem that is being changed.
+
+What the VFS checks before it asks btrfs is here; what btrfs does is in the modules beside. The
+caller is root, with the umask :attr:`NamespaceCalls.umask`. An error is an :exc:`OSError` with the
+errno of the kernel and the path, and nothing was changed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, cast
+
+from btrfs_model.filesystem import acl, attributes, many, namespace, rename, xattrs
+from btrfs_model.filesystem.delayed import DelayedItems
+from btrfs_model.filesystem.dir_entries import fail
+from btrfs_model.filesystem.eviction import iput, orphan_cleanup
+from btrfs_model.filesystem.inode_cache import InodeCache
+from btrfs_model.filesystem.live_inode import (
+    EMPTY_SUBVOL_DIR,
+    ROOT_DIR,
+    InodeFlag,
+    LiveInode,
+    split_ns,
+)
+from btrfs_model.filesystem.lookup import (
+    Entry,
+    Path,
+    ancestors,
+    as_bytes,
+    find,
+    find_entry,
+    may_delete,
+    may_write,
+)
+from btrfs_model.ondisk.structs import Timespec
+
+if TYPE_CHECKING:
+    from btrfs_model.filesystem.writable import WritableFilesystem
+
+__all__ = ["RENAME_EXCHANGE", "RENAME_NOREPLACE", "NamespaceCalls"]
+
+RENAME_NOREPLACE: Final = 1
+RENAME_EXCHANGE: Final = 2
+
+_PATH_MAX: Final = 4096
+_XATTR_NAME_MAX: Final = 255
+_XATTR_SIZE_MAX: Final = 65536
+_MKNOD: Final = (stat.S_IFREG, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFIFO, stat.S_IFSOCK)
+_DEVICES: Final = (stat.S_IFCHR, stat.S_IFBLK)
+
+
+class NamespaceCalls:
+    """Mixin of WritableFilesystem: inodes, names, attributes.
+
+    Attributes
+    ----------
+    inodes : InodeCache
+        The inodes in memory.
+    delayed : DelayedItems
+        What reaches the trees with the next commit.
+    umask, uid, gid : int
+        Of the calling process.
+    """
+
+    inodes: InodeCache
+    delayed: DelayedItems
+    umask: int
+    uid: int
+    gid: int
+
+    def start_namespace(self) -> None:
+        """Set up what a mount has in memory; the filesystem's constructor calls it."""
+        self.inodes = InodeCache(self._fs)
+        self.delayed = DelayedItems(self._fs)
+        self.umask = 0o022
+        self.uid = self.gid = 0
+
+    @property
+    def _fs(self) -> WritableFilesystem:
+        return cast("WritableFilesystem", self)
+
+    # ------------------------------------------------------------------------------ inodes --
+
+    def inode(self, root: int, ino: int) -> LiveInode:
+        """Return an inode of a subvolume.
+
+        Raises
+        ------
+        OSError
+            ENOENT.
+        """
+        return self.inodes.get(root, ino)
+
+    def mark_inode_dirty(self, inode: LiveInode) -> None:
+        """Let the item of an inode follow what it is now (``btrfs_update_inode()``)."""
+        inode.item.transid = self._fs.transid
+        self.update_root_times(inode.root)
+        self.delayed.update_inode(inode)
+
+    def update_root_times(self, root: int) -> None:
+        """Say in the root item that a subvolume changes now (``btrfs_update_root_times()``)."""
+        live = self._fs.live_root(root)
+        live.ctransid = self._fs.transid
+        live.ctime = Timespec(*split_ns(self._fs.now()))
+        live.dirty = True
+
+    def run_delayed_items(self, root: int | None = None) -> None:
+        """Bring all delayed items (or those of a subvolume) into the trees."""
+        self.delayed.run(root)
+
+    def orphan_cleanup(self, root: int) -> None:
+        """Delete the inodes of a subvolume that have no names."""
+        orphan_cleanup(self._fs, root)
+
+    def hold(self, path: Path) -> LiveInode:
+        """Open an inode: it stays, also without names, until :meth:`release`."""
+        inode = find(self._fs, path)
+        inode.holders += 1
+        return inode
+
+    def release(self, inode: LiveInode) -> None:
+        """Close an inode that :meth:`hold` returned."""
+        inode.holders -= 1
+        iput(self._fs, inode)
+        self.delayed.balance()
+
+    def resolve(self, path: Path, follow: bool = True) -> tuple[int, int]:
+        """Return subvolume and inode number of a path from the top of the filesystem.
+
+        Raises
+        ------
+        OSError
+            ENOENT, ENOTDIR, ELOOP or ENAMETOOLONG.
+        """
+        inode = find(self._fs, path, follow=follow)
+        return inode.root, inode.ino
+
+    # ------------------------------------------------------------------------------ making --
+
+    def _new_entry(self, path: Path, *, directory: bool = False) -> Entry:
+        """Check an entry that is to be made (``filename_create()``, ``may_create()``)."""
+        entry = find_entry(self._fs, path)
+        if not entry.is_name or entry.inode is not None:
+            raise fail(errno.EEXIST, path)
+        if entry.slash and not directory:
+            raise fail(errno.ENOENT, path)
+        self._may_create(entry)
+        return entry
+
+    def _may_create(self, entry: Entry) -> None:
+        if entry.directory.ino == EMPTY_SUBVOL_DIR:
+            raise fail(errno.EPERM, entry.path)
+        may_write(self._fs, entry.directory, entry.path)
+
+    def create(self, path: Path, mode: int = 0o666) -> LiveInode:
+        """Make an empty file, as open(O_CREAT | O_EXCL) does."""
+        entry = find_entry(self._fs, path)
+        if entry.slash:
+            raise fail(errno.EISDIR, path)
+        if not entry.is_name or entry.inode is not None:
+            raise fail(errno.EEXIST, path)
+        if entry.directory.ino == EMPTY_SUBVOL_DIR:
+            raise fail(errno.EACCES, path)
+        may_write(self._fs, entry.directory, path)
+        return self._done(namespace.create_inode(self._fs, entry, stat.S_IFREG | mode & 0o7777))
+
+    def create_files(self, directory: Path, names: Sequence[Path], mode: int = 0o666) -> None:
+        """Make many empty files; see :func:`btrfs_model.filesystem.many.create_files`."""
+        many.create_files(self._fs, directory, names, mode)
+
+    def mkdir(self, path: Path, mode: int = 0o777) -> LiveInode:
+        """Make a directory."""
+        entry = self._new_entry(path, directory=True)
+        return self._done(namespace.create_inode(self._fs, entry, stat.S_IFDIR | mode & 0o1777))
+
+    def mknod(self, path: Path, mode: int, device: int = 0) -> LiveInode:
+        """Make a fifo, socket, device (``os.makedev()``) or empty file."""
+        kind = stat.S_IFMT(mode) or stat.S_IFREG
+        if kind not in _MKNOD:
+            raise fail(errno.EPERM if kind == stat.S_IFDIR else errno.EINVAL, path)
+        entry = self._new_entry(path)
+        rdev = os.major(device) << 20 | os.minor(device) if kind in _DEVICES else 0
+        new_mode = kind | mode & 0o7777
+        return self._done(namespace.create_inode(self._fs, entry, new_mode, rdev=rdev))
+
+    def symlink(self, target: Path, path: Path) -> LiveInode:
+        """Make a symbolic link."""
+        to = as_bytes(target)
+        if not to:
+            raise fail(errno.ENOENT, path)
+        if len(to) >= _PATH_MAX:
+            raise fail(errno.ENAMETOOLONG, path)
+        entry = self._new_entry(path)
+        if len(to) >= self._fs.sectorsize or len(to) > self._fs.nodesize - 101 - 25 - 21:
+            raise fail(errno.ENAMETOOLONG, path)
+        return self._done(namespace.create_symlink(self._fs, entry, to))
+
+    def link(self, existing: Path, path: Path) -> None:
+        """Give a file one more name; a symbolic link is not followed."""
+        inode = find(self._fs, existing, follow=False)
+        entry = self._new_entry(path)
+        if inode.item.flags & (InodeFlag.APPEND | InodeFlag.IMMUTABLE) or inode.is_dir:
+            raise fail(errno.EPERM, path)
+        namespace.link_inode(self._fs, entry, inode)
+        self.delayed.balance()
+
+    # ---------------------------------------------------------------------------- removing --
+
+    def unlink(self, path: Path) -> None:
+        """Remove a name that is not of a directory."""
+        entry = find_entry(self._fs, path)
+        if not entry.is_name:
+            raise fail(errno.EISDIR, path)
+        if entry.inode is None:
+            raise fail(errno.ENOENT, path)
+        if entry.slash:
+            raise fail(errno.EISDIR if entry.inode.is_dir else errno.ENOTDIR, path)
+        may_delete(self._fs, entry, entry.inode, as_directory=False)
+        namespace.unlink(self._fs, entry, entry.inode)
+        self.delayed.balance()
+
+    def rmdir(self, path: Path) -> None:
+        """Remove an empty directory, or an empty subvolume."""
+        entry = find_entry(self._fs, path)
+        if not entry.is_name:
+            number = {b".": errno.EINVAL, b"..": errno.ENOTEMPTY}.get(entry.name, errno.EBUSY)
+            raise fail(number, path)
+        inode = entry.inode
+        if inode is None:
+            raise fail(errno.ENOENT, path)
+        may_delete(self._fs, entry, inode, as_directory=True)
+        if inode.ino == ROOT_DIR and not inode.item.size:
+            self._fs.delete_subvolume(path)
+        else:
+            namespace.rmdir(self._fs, entry, inode)
+        self.delayed.balance()
+
+    def rename(self, old: Path, new: Path, flags: int = 0) -> None:
+        """Rename, with RENAME_NOREPLACE or RENAME_EXCHANGE as renameat2(2)."""
+        if flags not in (0, RENAME_NOREPLACE, RENAME_EXCHANGE):
+            raise fail(errno.EINVAL, new)
+        source, target = find_entry(self._fs, old), find_entry(self._fs, new)
+        inode = self._check_rename_path(source, target, flags)
+        if inode is target.inode:
+            return
+        self._check_rename(source, target, inode, flags)
+        if flags & RENAME_EXCHANGE and target.inode is not None:
+            rename.exchange(self._fs, source, target, inode, target.inode)
+        else:
+            rename.rename(self._fs, source, target, inode)
+        self.delayed.balance()
+
+    def _check_rename_path(self, source: Entry, target: Entry, flags: int) -> LiveInode:
+        """``do_renameat2()``."""
+        if not source.is_name:
+            raise fail(errno.EBUSY, source.path)
+        if not target.is_name:
+            raise fail(errno.EEXIST if flags & RENAME_NOREPLACE else errno.EBUSY, target.path)
+        inode = source.inode
+        if inode is None:
+            raise fail(errno.ENOENT, source.path)
+        if flags & RENAME_NOREPLACE and target.inode is not None:
+            raise fail(errno.EEXIST, target.path)
+        if flags & RENAME_EXCHANGE:
+            if target.inode is None:
+                raise fail(errno.ENOENT, target.path)
+            if target.slash and not target.inode.is_dir:
+                raise fail(errno.ENOTDIR, target.path)
+        if not inode.is_dir and (source.slash or (not flags & RENAME_EXCHANGE and target.slash)):
+            raise fail(errno.ENOTDIR, source.path)
+        if inode.is_dir and self._is_within(target.directory, inode):
+            raise fail(errno.EINVAL, target.path)
+        over = target.inode
+        if over is not None and over.is_dir and self._is_within(source.directory, over):
+            raise fail(errno.EINVAL if flags & RENAME_EXCHANGE else errno.ENOTEMPTY, target.path)
+        return inode
+
+    def _is_within(self, directory: LiveInode, top: LiveInode) -> bool:
+        """Whether `top` is `directory` or above it."""
+        return top in ancestors(self._fs, directory)
+
+    def _check_rename(self, source: Entry, target: Entry, inode: LiveInode, flags: int) -> None:
+        """``vfs_rename()``."""
+        fs = self._fs
+        may_delete(fs, source, inode, as_directory=inode.is_dir)
+        if target.inode is None:
+            self._may_create(target)
+        else:
+            swapped = bool(flags & RENAME_EXCHANGE)
+            as_directory = target.inode.is_dir if swapped else inode.is_dir
+            may_delete(fs, target, target.inode, as_directory=as_directory)
+        if source.directory is not target.directory:
+            if inode.is_dir:
+                may_write(fs, inode, source.path)
+            if flags & RENAME_EXCHANGE and target.inode is not None and target.inode.is_dir:
+                may_write(fs, target.inode, target.path)
+
+    # -------------------------------------------------------------------------- attributes --
+
+    def chmod(self, path: Path, mode: int, *, follow: bool = True) -> None:
+        """Set the permissions of a file."""
+        inode = find(self._fs, path, follow=follow)
+        attributes.chmod(self._fs, inode, mode, path)
+        self.delayed.balance()
+
+    def chown(self, path: Path, uid: int, gid: int, *, follow: bool = True) -> None:
+        """Set the owners of a file, -1 for one that stays."""
+        inode = find(self._fs, path, follow=follow)
+        attributes.chown(self._fs, inode, uid, gid, path)
+        self.delayed.balance()
+
+    def utimes(self, path: Path, atime_ns: int, mtime_ns: int, *, follow: bool = True) -> None:
+        """Set the times of a file, in nanoseconds since 1970."""
+        inode = find(self._fs, path, follow=follow)
+        attributes.utimes(self._fs, inode, atime_ns, mtime_ns, path)
+        self.delayed.balance()
+
+    def setxattr(
+        self, path: Path, name: Path, value: bytes, flags: int = 0, *, follow: bool = True
+    ) -> None:
+        """Set an extended attribute; `flags` as those of ``os.setxattr()``."""
+        raw = _xattr_name(name, path)
+        if len(value) > _XATTR_SIZE_MAX:
+            raise fail(errno.E2BIG, path)
+        self._change_xattr(find(self._fs, path, follow=follow), raw, value, flags, path)
+
+    def removexattr(self, path: Path, name: Path, *, follow: bool = True) -> None:
+        """Remove an extended attribute."""
+        raw = _xattr_name(name, path)
+        inode = find(self._fs, path, follow=follow)
+        self._change_xattr(inode, raw, None, os.XATTR_REPLACE, path)
+
+    def _change_xattr(
+        self, inode: LiveInode, name: bytes, value: bytes | None, flags: int, path: Path
+    ) -> None:
+        fs = self._fs
+        if name in (acl.ACCESS, acl.DEFAULT):
+            self._change_acl(inode, name, value, path)
+            return
+        if inode.item.flags & (InodeFlag.IMMUTABLE | InodeFlag.APPEND):
+            raise fail(errno.EPERM, path)
+        if name.startswith(b"user.") and not (inode.is_dir or stat.S_ISREG(inode.item.mode)):
+            raise fail(errno.EPERM, path)
+        may_write(fs, inode, path)
+        prefix, _, rest = name.partition(b".")
+        if prefix not in (b"user", b"trusted", b"security", b"btrfs"):
+            raise fail(errno.EOPNOTSUPP, path)
+        if not rest:
+            raise fail(errno.EINVAL, path)
+        fs.ensure_metadata()
+        change = xattrs.set_property if prefix == b"btrfs" else xattrs.set_xattr
+        change(fs, inode, name, value, flags)
+        self.delayed.balance()
+
+    def _change_acl(self, inode: LiveInode, name: bytes, value: bytes | None, path: Path) -> None:
+        entries = acl.parse(value, path) if value else []
+        if inode.item.flags & (InodeFlag.IMMUTABLE | InodeFlag.APPEND):
+            raise fail(errno.EPERM, path)
+        if inode.is_symlink:
+            raise fail(errno.EOPNOTSUPP, path)
+        if name == acl.DEFAULT and not inode.is_dir:
+            if entries:
+                raise fail(errno.EACCES, path)
+            return
+        may_write(self._fs, inode, path)
+        self._fs.ensure_metadata()
+        acl.set_acl(self._fs, inode, name, entries)
+        self.delayed.balance()
+
+    def _done(self, inode: LiveInode) -> LiveInode:
+        self.delayed.balance()
+        return inode
+
+
+def _xattr_name(name: Path, path: Path) -> bytes:
+    raw = as_bytes(name)
+    if not 0 < len(raw) <= _XATTR_NAME_MAX:
+        raise fail(errno.ERANGE, path)
+    return raw

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Renaming: one name for another, or two names exchanged.
+
+Inodes move within their subvolume; the entry of a subvolume may move to another one, as its inode
+number is the same everywhere. The new INODE_REF is inserted before the old one is removed, and
+both entries get new directory indexes.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+from btrfs_model.filesystem.dir_entries import check_dir_item_collision, fail, insert_inode_ref
+from btrfs_model.filesystem.eviction import iput, orphan_add
+from btrfs_model.filesystem.live_inode import EMPTY_SUBVOL_DIR, ROOT_DIR, LiveInode
+from btrfs_model.filesystem.namespace import (
+    add_link,
+    unlink_inode,
+    unlink_name,
+    unlink_subvolume_name,
+)
+
+if TYPE_CHECKING:
+    from btrfs_model.filesystem.lookup import Entry
+    from btrfs_model.filesystem.writable import WritableFilesystem
+
+__all__ = ["exchange", "rename"]
+
+
+def rename(fs: WritableFilesystem, old: Entry, new: Entry, inode: LiveInode) -> None:
+    """Move `inode` from one entry to another, over what is there (``btrfs_rename()``).
+
+    Raises
+    ------
+    OSError
+        EPERM, EXDEV, ENOTEMPTY or EOVERFLOW.
+    """
+    replaced = new.inode
+    _check_rename(fs, old, new, inode, replaced)
+    fs.ensure_metadata()
+    index = fs.inodes.next_index(new.directory)
+    inode.dir_index = 0
+    _take_name(fs, new, inode, index)
+    _count_change(fs, old, new, inode, replaced)
+    _leave_name(fs, old, inode)
+    if replaced is not None:
+        _drop_replaced(fs, new, replaced)
+    add_link(fs, new.directory, inode, new.name, index)
+    if inode.item.nlink == 1:
+        inode.dir_index = index
+    if replaced is not None:
+        iput(fs, replaced)
+
+
+def _check_rename(
+    fs: WritableFilesystem, old: Entry, new: Entry, inode: LiveInode, replaced: LiveInode | None
+) -> None:
+    if new.directory.ino == EMPTY_SUBVOL_DIR:
+        raise fail(errno.EPERM, new.path)
+    if inode.ino != ROOT_DIR and old.directory.root != new.directory.root:
+        raise fail(errno.EXDEV, old.path)
+    subvolume_replaced = replaced is not None and replaced.ino == ROOT_DIR
+    if inode.ino == EMPTY_SUBVOL_DIR or subvolume_replaced:
+        raise fail(errno.ENOTEMPTY, new.path)
+    if inode.is_dir and replaced is not None and replaced.item.size:
+        raise fail(errno.ENOTEMPTY, new.path)
+    check_dir_item_collision(fs, new.directory.root, new.directory.ino, new.name)
+
+
+def _take_name(fs: WritableFilesystem, entry: Entry, inode: LiveInode, index: int) -> None:
+    """Give an inode its new name; a subvolume gets it with the entry."""
+    if inode.ino != ROOT_DIR:
+        directory = entry.directory
+        insert_inode_ref(fs, directory.root, entry.name, inode.ino, directory.ino, index)
+
+
+def _leave_name(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
+    if inode.ino == ROOT_DIR:
+        unlink_subvolume_name(fs, entry.directory, inode, entry.name)
+    else:
+        unlink_name(fs, entry.directory, inode, entry.name)
+        fs.mark_inode_dirty(inode)
+
+
+def _drop_replaced(fs: WritableFilesystem, entry: Entry, replaced: LiveInode) -> None:
+    replaced.item.sequence += 1
+    if replaced.ino == EMPTY_SUBVOL_DIR:
+        unlink_subvolume_name(fs, entry.directory, replaced, entry.name)
+        return
+    unlink_inode(fs, entry.directory, replaced, entry.name)
+    if replaced.item.nlink == 0:
+        orphan_add(fs, replaced)
+
+
+def _count_change(
+    fs: WritableFilesystem, old: Entry, new: Entry, inode: LiveInode, other: LiveInode | None
+) -> None:
+    """Versions of all who take part, and their times (``simple_rename_timestamp()``)."""
+    old.directory.item.sequence += 1
+    new.directory.item.sequence += 1
+    inode.item.sequence += 1
+    for directory in (old.directory, new.directory):
+        directory.item.mtime = directory.item.ctime = fs.now()
+    inode.item.ctime = fs.now()
+    if other is not None:
+        other.item.ctime = fs.now()
+
+
+def exchange(
+    fs: WritableFilesystem, old: Entry, new: Entry, inode: LiveInode, other: LiveInode
+) -> None:
+    """Let two inodes change places (``btrfs_rename_exchange()``).
+
+    Raises
+    ------
+    OSError
+        EXDEV between subvolumes, unless both are subvolumes themselves.
+    """
+    both_subvolumes = inode.ino == other.ino == ROOT_DIR
+    if old.directory.root != new.directory.root and not both_subvolumes:
+        raise fail(errno.EXDEV, old.path)
+    fs.ensure_metadata()
+    index = fs.inodes.next_index(new.directory)
+    other_index = fs.inodes.next_index(old.directory)
+    inode.dir_index = other.dir_index = 0
+    _take_name(fs, new, inode, index)
+    _take_name(fs, old, other, other_index)
+    other.item.sequence += 1
+    _count_change(fs, old, new, inode, other)
+    _leave_name(fs, old, inode)
+    _leave_name(fs, new, other)
+    add_link(fs, new.directory, inode, new.name, index)
+    add_link(fs, old.directory, other, old.name, other_index)
+    if inode.item.nlink == 1:
+        inode.dir_index = index
+    if other.item.nlink == 1:
+        other.dir_index = other_index

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Calls on subvolumes, as methods of a filesystem that is being changed (the kernel's ioctls)."""
+
+from __future__ import annotations
+
+import errno
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from btrfs_model.filesystem import subvolumes
+from btrfs_model.filesystem.dir_entries import check_dir_item_collision, fail
+from btrfs_model.filesystem.live_inode import EMPTY_SUBVOL_DIR, ROOT_DIR, LiveInode
+from btrfs_model.filesystem.lookup import (
+    Entry,
+    Path,
+    find,
+    find_entry,
+    is_read_only,
+    may_delete,
+    may_write,
+)
+from btrfs_model.filesystem.snapshots import PendingSnapshot, create_pending_snapshot
+
+if TYPE_CHECKING:
+    from btrfs_model.filesystem.writable import WritableFilesystem
+
+__all__ = ["SubvolumeCalls"]
+
+_UUID_SIZE = 16
+
+
+class SubvolumeCalls:
+    """Mixin of WritableFilesystem: subvolumes and snapshots.
+
+    Errors are :exc:`OSError` with the errno of the kernel and the path.
+    """
+
+    @property
+    def _live(self) -> WritableFilesystem:
+        return cast("WritableFilesystem", self)
+
+    def _new_subvolume_entry(self, path: Path) -> Entry:
+        """Check the entry of a new subvolume (``btrfs_mksubvol()``)."""
+        entry = find_entry(self._live, path)
+        if not entry.is_name or entry.inode is not None:
+            raise fail(errno.EEXIST, path)
+        if entry.directory.ino == EMPTY_SUBVOL_DIR:
+            raise fail(errno.EPERM, path)
+        may_write(self._live, entry.directory, path)
+        directory = entry.directory
+        check_dir_item_collision(self._live, directory.root, directory.ino, entry.name)
+        return entry
+
+    def create_subvolume(self, path: Path) -> int:
+        """Make an empty subvolume; return its id."""
+        entry = self._new_subvolume_entry(path)
+        return subvolumes.create_subvolume(self._live, entry).root
+
+    def snapshot(self, source: Path, path: Path, read_only: bool = True) -> int:
+        """Take a snapshot of a subvolume and commit; return its id.
+
+        Delayed allocations of the source are written first.
+        """
+        fs = self._live
+        top = self._top_of(source)
+        entry = self._new_subvolume_entry(path)
+        for inode in list(fs.inodes.subvolume(top.root).inodes.values()):
+            fs.flush_delalloc(inode)
+        pending = PendingSnapshot(top.root, entry.directory, entry.name, read_only)
+        fs.pending_snapshots.append(partial(create_pending_snapshot, fs, pending))
+        fs.commit()
+        return find(fs, path).root
+
+    def delete_subvolume(self, path: Path) -> None:
+        """Delete a subvolume; its blocks are freed by :meth:`clean_subvolumes`."""
+        entry = find_entry(self._live, path)
+        if entry.inode is None:
+            raise fail(errno.ENOENT, path)
+        if not entry.inode.is_dir:
+            raise fail(errno.ENOTDIR, path)
+        may_delete(self._live, entry, entry.inode, as_directory=True)
+        if entry.inode.ino != ROOT_DIR:
+            raise fail(errno.EINVAL, path)
+        subvolumes.delete_subvolume(self._live, entry, entry.inode)
+
+    def clean_subvolumes(self) -> list[int]:
+        """Free the blocks of the deleted subvolumes, as the cleaner thread does after a commit.
+
+        Returns
+        -------
+        list of int
+            The ids of those that are gone.
+        """
+        dead = subvolumes.dead_subvolumes(self._live)
+        for root in dead:
+            subvolumes.clean_deleted_subvolume(self._live, root)
+        return dead
+
+    def set_read_only(self, path: Path, read_only: bool = True) -> None:
+        """Make a subvolume read-only or writable, and commit."""
+        subvolumes.set_read_only(self._live, self._top_of(path).root, read_only)
+
+    def set_received_subvolume(
+        self, path: Path, uuid: bytes, stransid: int, stime_ns: int = 0
+    ) -> None:
+        """Say from which subvolume one was received (BTRFS_IOC_SET_RECEIVED_SUBVOL), and commit."""
+        top = self._top_of(path)
+        if is_read_only(self._live, top.root):
+            raise fail(errno.EROFS, path)
+        if len(uuid) != _UUID_SIZE:
+            raise fail(errno.EINVAL, path)
+        subvolumes.set_received(self._live, top.root, uuid, stransid, stime_ns)
+
+    def _top_of(self, path: Path) -> LiveInode:
+        """Return the top directory of a subvolume by its path."""
+        inode = find(self._live, path)
+        if inode.ino != ROOT_DIR:
+            raise fail(errno.EINVAL, path)
+        return inode

@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A filesystem that is being changed, in memory.
+
+::
+
+    import btrfs_model as bm
+
+    fs = bm.create(1 << 30)
+    ...
+    fs.save("disk.img")
+
+Changes gather in a transaction. What reads the filesystem sees the state of the last
+:meth:`WritableFilesystem.commit`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Final, Self
+
+from btrfs_model.btree.writer import TreeWriter, chunk_tree_uuid
+from btrfs_model.filesystem import chunk_alloc, load, transaction
+from btrfs_model.filesystem.file_calls import FileCalls
+from btrfs_model.filesystem.filesystem import Filesystem
+from btrfs_model.filesystem.live_root import LiveRoot
+from btrfs_model.filesystem.mkfs import Identity, format_device
+from btrfs_model.filesystem.mkfs_layout import Format
+from btrfs_model.filesystem.name_calls import NamespaceCalls
+from btrfs_model.filesystem.roots import Root
+from btrfs_model.filesystem.subvolume_calls import SubvolumeCalls
+from btrfs_model.image import Image
+from btrfs_model.memory import Memory
+from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.ondisk.structs import SUPER_BLOCK, RootItem
+from btrfs_model.ondisk.superblock import SUPER_SIZE, read_superblocks
+
+__all__ = ["WritableFilesystem"]
+
+_START: Final = 1_700_000_000 * 10**9
+_TICK: Final = 10**6
+_LAST_FREE: Final = 2**64 - 256
+_FIRST_FREE: Final = 256
+_COMPRESSIONS: Final = (None, "zlib", "lzo", "zstd")
+_INCOMPAT: Final = {"lzo": 1 << 3, "zstd": 1 << 4}
+_BIG_METADATA: Final = 1 << 5
+_PAGE: Final = 4096
+
+
+class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
+    """A filesystem in memory, mounted for writing.
+
+    Make one with :meth:`mkfs` (``bm.create()``) or :meth:`load`.
+
+    Parameters
+    ----------
+    memory : Memory
+        The device.
+    path : str
+        Its name in errors.
+    seed : int
+        Whatever is random (uuids) follows from it: the same calls give the same bytes.
+    ssd : bool
+        Mount option ``ssd``.
+    compress : str, optional
+        Mount option ``compress``: ``zlib``, ``lzo`` or ``zstd``.
+    max_inline : int
+        Mount option ``max_inline``, bytes.
+
+    Attributes
+    ----------
+    writer : TreeWriter
+        The trees as the running transaction has them.
+    raw_super : RawSuperBlock
+        The superblock of the last commit, with what the next one will change already.
+    committed : Committed
+        What the last commit wrote.
+    clock : int
+        The next time that :meth:`now` returns, nanoseconds since 1970.
+    before_commit : list of callable
+        Called in order when a commit starts, and again after its snapshots.
+    pending_snapshots : list of callable
+        The snapshots that the next commit takes.
+    device_stats_written : bool
+        Whether a commit since the mount wrote the error counts of the device.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        path: str = "<memory>",
+        *,
+        seed: int = 0,
+        ssd: bool = False,
+        compress: str | None = None,
+        max_inline: int = 2048,
+    ) -> None:
+        if compress not in _COMPRESSIONS:
+            raise ValueError(f"compress {compress!r} is none of zlib, lzo, zstd")
+        super().__init__(Image(memory.buffer, path))
+        load.check_writable(self)
+        self.memory = memory
+        self.seed = seed
+        self.ssd = ssd
+        self.compress = compress
+        self.max_inline = max_inline
+        self.nodesize = self.image.nodesize
+        self.sectorsize = self.image.sectorsize
+        sb = self.image.superblock
+        self.raw_super = SUPER_BLOCK.unpack(self.image.view[sb.offset : sb.offset + SUPER_SIZE])
+        self.add_incompat(_INCOMPAT.get(compress or "", 0))
+        if self.nodesize > _PAGE:
+            self.add_incompat(_BIG_METADATA)
+        self.writer = TreeWriter(
+            self.image, memory.buffer, transid=sb.generation + 1,
+            features=load.writer_features(sb), ssd=ssd,
+        )  # fmt: skip
+        self.chunk_tree_uuid = chunk_tree_uuid(self.image)
+        load.add_groups(self, self.writer)
+        load.add_trees(self, self.writer)
+        self.clock = int(os.environ.get("SOURCE_DATE_EPOCH", 0)) * 10**9 or _START
+        self._random = random.Random(f"{seed} {sb.fsid.hex()} {sb.generation}")
+        self._live_roots: dict[int, LiveRoot] = {}
+        self.before_commit: list[Callable[[], None]] = []
+        self.pending_snapshots: list[Callable[[], None]] = []
+        self.committed = transaction.snapshot_of(self)
+        self.device_stats_written = False
+        self.start_namespace()
+        self.before_commit.append(self.run_delayed_items)
+
+    # ------------------------------------------------------------------- from and to files --
+
+    @classmethod
+    def mkfs(
+        cls,
+        size: int,
+        nodesize: int = 16384,
+        *,
+        seed: int = 0,
+        ssd: bool = False,
+        compress: str | None = None,
+        max_inline: int = 2048,
+        **options: Any,
+    ) -> Self:
+        """Make a fresh filesystem, as mkfs.btrfs of btrfs-progs 6.2 does, in memory.
+
+        Parameters
+        ----------
+        size : int
+            Of the device, bytes. Only what is written takes memory.
+        nodesize : int
+            4096 to 65536.
+        seed, ssd, compress, max_inline
+            See the class.
+        **options
+            ``csum``, ``label`` and features, see
+            :class:`~btrfs_model.filesystem.mkfs_layout.Format`.
+
+        Raises
+        ------
+        ValueError
+            For a size, nodesize or option that mkfs.btrfs refuses.
+        TypeError
+            For an option that there is not.
+        """
+        layout = Format(size, nodesize, **options)
+        layout.check()
+        memory = Memory(layout.size)
+        start = int(os.environ.get("SOURCE_DATE_EPOCH", 0)) or _START // 10**9
+        choice = random.Random(f"mkfs {seed}")
+        fsid, chunks, device, top = (_uuid(choice) for _ in range(4))
+        format_device(memory.buffer, layout, Identity(fsid, chunks, device, top, start))
+        return cls(memory, seed=seed, ssd=ssd, compress=compress, max_inline=max_inline)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        seed: int = 0,
+        ssd: bool = False,
+        compress: str | None = None,
+        max_inline: int = 2048,
+    ) -> Self:
+        """Copy an image into memory, to go on with it; the file stays as it is.
+
+        Raises
+        ------
+        CorruptImageError
+            When it is truncated or damaged.
+        UnsupportedError
+            For what the model cannot write, or not read.
+        OSError
+            When the file cannot be read.
+        """
+        with Image.open(path) as image:
+            # everything that can be refused is refused before the copy
+            load.check_writable(Filesystem(image))
+            size = len(image.view)
+        memory = Memory.copy_of(path, size)
+        return cls(memory, os.fspath(path), seed=seed, ssd=ssd, compress=compress,
+                   max_inline=max_inline)  # fmt: skip
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Commit and write the image to a sparse file, which is replaced as a whole.
+
+        Raises
+        ------
+        OSError
+            When it cannot be written; what was there before is still there.
+        """
+        self.sync()
+        self.memory.save(path)
+
+    def close(self) -> None:
+        """Give the memory back, and with it what was not saved."""
+        self.writer.close()
+        super().close()
+
+    # ----------------------------------------------------------------------- what is random --
+
+    def now(self) -> int:
+        """Return the time and let it go on: nanoseconds since 1970."""
+        time = self.clock
+        self.clock += _TICK
+        return time
+
+    def new_uuid(self) -> bytes:
+        """Return a random uuid (``generate_random_guid()``)."""
+        return _uuid(self._random)
+
+    # ---------------------------------------------------------------------------- the roots --
+
+    @property
+    def transid(self) -> int:
+        """Number of the running transaction."""
+        return self.writer.transid
+
+    def live_root(self, objectid: int) -> LiveRoot:
+        """Return the root item of a tree, to be read and changed.
+
+        Raises
+        ------
+        FileNotFoundError
+            When there is no such tree.
+        """
+        found = self._live_roots.get(objectid)
+        if found is None:
+            key = (objectid, ItemType.ROOT_ITEM, 2**64 - 1)
+            item = self.writer.tree(ObjectId.ROOT_TREE).last(key)
+            if item is None or item.key[:2] != key[:2]:
+                raise FileNotFoundError(f"{self.path}: there is no tree {objectid}")
+            root = Root.of(item, self.path, ObjectId.ROOT_TREE)
+            found = LiveRoot.of(objectid, item.key.offset, root.item, bytes(item.data))
+            self._live_roots[objectid] = found
+        return found
+
+    def add_root(self, objectid: int, item: RootItem, offset: int = 0) -> LiveRoot:
+        """Insert a root item (``btrfs_insert_root()``).
+
+        Parameters
+        ----------
+        objectid : int
+            The tree, which the writer has already.
+        item : RootItem
+            What it says.
+        offset : int
+            Of the key: 0, or for a snapshot the transaction.
+        """
+        live = LiveRoot.of(objectid, offset, item, b"")
+        live.stored = live.pack()
+        self.writer.insert(ObjectId.ROOT_TREE, live.key, live.stored)
+        self._live_roots[objectid] = live
+        return live
+
+    def forget_root(self, objectid: int) -> None:
+        """Delete the root item of a tree that is gone (``btrfs_del_root()``)."""
+        self.writer.delete(ObjectId.ROOT_TREE, self.live_root(objectid).key)
+        del self._live_roots[objectid]
+
+    def live_roots(self) -> list[LiveRoot]:
+        """Return the root items that were asked for so far, ascending by id."""
+        return [root for _, root in sorted(self._live_roots.items())]
+
+    def next_root_id(self) -> int:
+        """Return an id for a new subvolume (``btrfs_get_free_objectid()`` of the root tree)."""
+        number = self._next_root_id
+        self.__dict__["_next_root_id"] = number + 1
+        return number
+
+    @cached_property
+    def _next_root_id(self) -> int:
+        last = self.writer.tree(ObjectId.ROOT_TREE).last((_LAST_FREE, 255, 2**64 - 1))
+        return max(last.key.objectid + 1 if last else 0, _FIRST_FREE)
+
+    # ----------------------------------------------------------------------- space, commits --
+
+    def add_incompat(self, bits: int) -> None:
+        """Switch incompatible features on; the next commit tells the superblock."""
+        flags = self.raw_super.incompat_flags | bits
+        self.raw_super = self.raw_super._replace(incompat_flags=flags)
+
+    def ensure_data(self, nbytes: int) -> None:
+        """Add chunks for data until so many bytes are free.
+
+        Raises
+        ------
+        OSError
+            ENOSPC when the device has no room for them.
+        """
+        chunk_alloc.ensure_data(self, nbytes)
+
+    def ensure_metadata(self) -> None:
+        """Add a chunk for metadata when the kernel would: four fifths are in use."""
+        chunk_alloc.ensure_metadata(self)
+
+    def commit(self) -> bool:
+        """End the transaction; what it changed is then in the image.
+
+        Returns
+        -------
+        bool
+            Whether there was anything to commit; where not, nothing is written.
+        """
+        return transaction.commit(self)
+
+    def sync(self) -> None:
+        """Write back what waits, then commit."""
+        self.flush_delalloc()
+        self.commit()
+
+    def reread(self) -> None:
+        """Forget what was read of an earlier commit."""
+        self.image.superblock = read_superblocks(self.image.view, self.path)
+        for name, member in vars(Filesystem).items():
+            if isinstance(member, cached_property):
+                self.__dict__.pop(name, None)
+
+
+def _uuid(choice: random.Random) -> bytes:
+    """Return a random uuid of version 4."""
+    raw = bytearray(choice.randbytes(16))
+    raw[6] = raw[6] & 0x0F | 0x40
+    raw[8] = raw[8] & 0x3F | 0x80
+    return bytes(raw)

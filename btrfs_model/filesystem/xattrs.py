@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Extended attributes: items of an inode, by the hash of the name, packed where hashes collide.
+
+The namespaces ``user``, ``security`` and ``trusted`` are plain; ``btrfs.compression`` is a property
+that also sets flags of the inode and is handed down to new files; ``system.posix_acl_access`` and
+``system.posix_acl_default`` are ACLs (:mod:`btrfs_model.filesystem.acl`).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING, Final
+
+from btrfs_model.btree.tree import RawKey
+from btrfs_model.filesystem.dir_entries import (
+    delete_one_dir_name,
+    fail,
+    insert_with_overflow,
+    lookup_dir_item,
+    pack_dir_item,
+)
+from btrfs_model.filesystem.inode_cache import COMPRESSION_PROPERTY
+from btrfs_model.filesystem.live_inode import InodeFlag, LiveInode
+from btrfs_model.kernels import lib
+from btrfs_model.ondisk.hashes import name_hash
+from btrfs_model.ondisk.items import DirItem
+from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.structs import DIR_ITEM, HEADER, ITEM
+
+if TYPE_CHECKING:
+    from btrfs_model.filesystem.writable import WritableFilesystem
+
+__all__ = ["get_xattr", "inherit_properties", "put_xattr", "set_property", "set_xattr"]
+
+_XATTR: Final = int(lib.BTRFS_FT_XATTR)
+_NOWHERE: Final = (0, 0, 0)
+_COMPRESSION: Final = (b"zlib", b"lzo", b"zstd")
+_NO_COMPRESSION: Final = (b"no", b"none")
+
+
+def _key(inode: LiveInode, name: bytes) -> RawKey:
+    return (inode.ino, ItemType.XATTR_ITEM, name_hash(name))
+
+
+def get_xattr(fs: WritableFilesystem, inode: LiveInode, name: bytes) -> bytes | None:
+    """Return the value of an attribute, None when there is none."""
+    entry = lookup_dir_item(fs, inode.root, _key(inode, name), name)
+    return None if entry is None else entry.data
+
+
+def put_xattr(
+    fs: WritableFilesystem, inode: LiveInode, name: bytes, value: bytes | None, flags: int = 0
+) -> None:
+    """Set an attribute, or remove it where the value is None (``btrfs_setxattr()``).
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        The filesystem.
+    inode : LiveInode
+        Whose attribute; it is not marked dirty.
+    name, value : bytes
+        With the namespace.
+    flags : int
+        ``os.XATTR_CREATE``: it must not exist; ``os.XATTR_REPLACE``: it must.
+
+    Raises
+    ------
+    OSError
+        ENODATA, EEXIST, or ENOSPC when it does not fit a leaf (with those of the same hash).
+    """
+    key = _key(inode, name)
+    entry = lookup_dir_item(fs, inode.root, key, name)
+    if value is not None and len(name) + len(value) > _max_size(fs):
+        raise fail(errno.ENOSPC, name)
+    if entry is None and flags & os.XATTR_REPLACE:
+        raise fail(errno.ENODATA, name)
+    if value is None:
+        if entry is not None:
+            delete_one_dir_name(fs, inode.root, key, name)
+        return
+    if entry is not None:
+        if flags & os.XATTR_CREATE:
+            raise fail(errno.EEXIST, name)
+        _replace(fs, inode.root, key, entry, value)
+        return
+    try:
+        payload = pack_dir_item(_NOWHERE, fs.transid, _XATTR, name, value)
+        insert_with_overflow(fs, inode.root, key, name, payload)
+    except OSError as error:
+        raise fail(errno.ENOSPC, name) if error.errno == errno.EOVERFLOW else error from None
+
+
+def _max_size(fs: WritableFilesystem) -> int:
+    """Bytes of name and value that a leaf has room for (``BTRFS_MAX_XATTR_SIZE()``)."""
+    return fs.nodesize - HEADER.size - ITEM.size - DIR_ITEM.size
+
+
+def _replace(fs: WritableFilesystem, root: int, key: RawKey, entry: DirItem, value: bytes) -> None:
+    """Give an attribute another value in its item; the transaction that made it stays."""
+    payload = pack_dir_item(entry.location, entry.transid, _XATTR, entry.name, value)
+    there = fs.writer.get(root, key)
+    assert there is not None
+    old = DIR_ITEM.size + len(entry.name) + len(entry.data)
+    try:
+        # the search is for an insertion and splits the leaf as if the item came on top
+        fs.writer.extend(root, key, payload)
+    except OSError as error:
+        if error.errno != errno.EOVERFLOW:
+            raise
+        if len(payload) - old > _leaf_free(fs, root, key):
+            raise fail(errno.ENOSPC, entry.name) from None
+    if len(there) == old:
+        fs.writer.replace(root, key, payload)
+        return
+    at = there.index(pack_dir_item(*entry))
+    fs.writer.replace(root, key, there[:at] + there[at + old :] + payload)
+
+
+def _leaf_free(fs: WritableFilesystem, root: int, key: RawKey) -> int:
+    """Free bytes of the leaf that holds an item (``btrfs_leaf_free_space()``)."""
+    tree = fs.writer.tree(root)
+    item = tree.get(key)
+    assert item is not None
+    used = sum(ITEM.size + len(other.data) for other in tree.items() if other.block == item.block)
+    return fs.nodesize - HEADER.size - used
+
+
+def set_xattr(
+    fs: WritableFilesystem, inode: LiveInode, name: bytes, value: bytes | None, flags: int = 0
+) -> None:
+    """Set or remove an attribute; version and ctime follow (``btrfs_setxattr_trans()``)."""
+    put_xattr(fs, inode, name, value, flags)
+    _changed(fs, inode)
+
+
+def _changed(fs: WritableFilesystem, inode: LiveInode) -> None:
+    inode.item.sequence += 1
+    inode.item.ctime = fs.now()
+    fs.mark_inode_dirty(inode)
+
+
+# ---------------------------------------------------------------------------------- properties --
+
+
+def set_property(
+    fs: WritableFilesystem, inode: LiveInode, name: bytes, value: bytes | None, flags: int = 0
+) -> None:
+    """Set or remove a property (``btrfs_xattr_handler_set_prop()``).
+
+    Raises
+    ------
+    OSError
+        EINVAL for an unknown property or value, ENODATA.
+    """
+    uncompressed = InodeFlag.NODATACOW | InodeFlag.NODATASUM
+    known = not value or value in _NO_COMPRESSION or value.startswith(_COMPRESSION)
+    impossible = stat.S_ISREG(inode.item.mode) and inode.item.flags & uncompressed
+    if name != COMPRESSION_PROPERTY or not known or (value and impossible):
+        raise fail(errno.EINVAL, name)
+    if not (inode.is_dir or stat.S_ISREG(inode.item.mode)):
+        return
+    put_xattr(fs, inode, name, value or None, flags)
+    _apply_compression(inode, value or b"")
+    _changed(fs, inode)
+
+
+def _apply_compression(inode: LiveInode, value: bytes) -> None:
+    """``prop_compression_apply()``."""
+    flags = inode.item.flags & ~(InodeFlag.COMPRESS | InodeFlag.NOCOMPRESS)
+    if value in _NO_COMPRESSION:
+        flags |= InodeFlag.NOCOMPRESS
+    elif value:
+        flags |= InodeFlag.COMPRESS
+    inode.item.flags = int(flags)
+    inode.prop_compress = value
+
+
+def inherit_properties(fs: WritableFilesystem, inode: LiveInode, directory: LiveInode) -> None:
+    """Hand the property of a directory down to a new inode (``btrfs_inode_inherit_props()``)."""
+    value = directory.prop_compress
+    if not value or not (inode.is_dir or stat.S_ISREG(inode.item.mode)):
+        return
+    put_xattr(fs, inode, COMPRESSION_PROPERTY, value)
+    _apply_compression(inode, value)

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Chunks, written: their item in the chunk tree, their pieces in the device tree."""
+
+from __future__ import annotations
+
+from btrfs_model.ondisk.chunks import Chunk
+from btrfs_model.ondisk.keys import ObjectId
+from btrfs_model.ondisk.structs import (
+    CHUNK_HEAD,
+    DEV_EXTENT,
+    STRIPE,
+    ChunkHead,
+    DevExtent,
+    Stripe,
+)
+
+__all__ = ["CHUNK_OBJECTID", "chunk_item", "dev_extent"]
+
+CHUNK_OBJECTID = 256
+"""``BTRFS_FIRST_CHUNK_TREE_OBJECTID``: in the keys of chunks, in device extents, block groups."""
+
+_STRIPE_LEN = 1 << 16
+_SECTORSIZE = 4096
+
+
+def chunk_item(chunk: Chunk, devid: int, device_uuid: bytes) -> bytes:
+    """Return the payload of the CHUNK_ITEM of a chunk, all on one device."""
+    head = ChunkHead(chunk.length, ObjectId.EXTENT_TREE, _STRIPE_LEN, chunk.type, _STRIPE_LEN,
+                     _STRIPE_LEN, _SECTORSIZE, len(chunk.stripes), 1)  # fmt: skip
+    stripes = [STRIPE.pack(Stripe(devid, offset, device_uuid)) for offset in chunk.stripes]
+    return CHUNK_HEAD.pack(head) + b"".join(stripes)
+
+
+def dev_extent(chunk: Chunk, chunk_tree_uuid: bytes) -> bytes:
+    """Return the payload of the DEV_EXTENT of each stripe of a chunk."""
+    return DEV_EXTENT.pack(
+        DevExtent(ObjectId.CHUNK_TREE, CHUNK_OBJECTID, chunk.logical, chunk.length, chunk_tree_uuid)
+    )

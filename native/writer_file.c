@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Many extents of one file at once: what writeback does for each of them, in the order given, with
+ * nothing of Python in between. Each extent fills a hole of the file; the caller sees to that.
+ *
+ * Where the next extent goes depends on what the file has already (the allocation hint), and that
+ * changes with every extent. So the extents, those that the file has and those to come, are put in
+ * a list in the order of the file first; then those to come are taken out again, the last one
+ * first. What is left beside an extent when it is taken out is what it will find beside it when it
+ * is written.
+ */
+#include "writer.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NONE UINT32_MAX
+
+struct place {
+	uint32_t before;
+	uint32_t behind;
+};
+
+struct file_run {
+	const struct bm_file_extents *args;
+	struct place *places; /* of all extents, those that are there first */
+	uint64_t *bytenr;     /* likewise; 0 of holes and inline extents */
+	uint32_t lowest;      /* of those that are there so far */
+};
+
+static uint64_t offset_of(const struct bm_file_extents *args, uint32_t i)
+{
+	return i < args->known ? args->known_offsets[i] : args->offsets[i - args->known];
+}
+
+static void link_places(const struct bm_file_extents *args, struct place *places)
+{
+	uint32_t total = (uint32_t)(args->known + args->count);
+
+	for (uint32_t i = 0; i < total; i++) {
+		struct place *place = &places[args->order[i]];
+
+		place->before = i ? args->order[i - 1] : NONE;
+		place->behind = i + 1 < total ? args->order[i + 1] : NONE;
+	}
+	for (uint32_t i = total; i-- > args->known;) {
+		const struct place *place = &places[i];
+
+		if (place->before != NONE)
+			places[place->before].behind = place->behind;
+		if (place->behind != NONE)
+			places[place->behind].before = place->before;
+	}
+}
+
+/* btrfs_get_extent_allocation_hint(): the extent behind, or before, or the first of the file. */
+static uint64_t hint_for(const struct file_run *run, uint32_t i)
+{
+	const struct place *place = &run->places[i];
+	uint32_t near = place->behind != NONE ? place->behind : place->before;
+
+	if (near == NONE)
+		return 0;
+	return run->bytenr[near] ? run->bytenr[near] : run->bytenr[run->lowest];
+}
+
+static void fill_item(struct btrfs_file_extent_item *item, const struct bm_file_extents *args,
+		      uint64_t generation, uint64_t bytenr)
+{
+	memset(item, 0, sizeof(*item));
+	item->generation = generation;
+	item->ram_bytes = args->length;
+	item->compression = (uint8_t)args->compression;
+	item->type = BTRFS_FILE_EXTENT_REG;
+	item->disk_bytenr = bytenr;
+	item->disk_num_bytes = args->disk_num_bytes;
+	item->num_bytes = args->length;
+}
+
+/* 1: there is no room in one piece. */
+static int write_one(struct bm_writer *writer, struct file_run *run, size_t i,
+		     struct bm_fault *fault)
+{
+	const struct bm_file_extents *args = run->args;
+	uint32_t at = (uint32_t)(args->known + i);
+	const struct bm_key key = {args->ino, BTRFS_EXTENT_DATA_KEY, args->offsets[i]};
+	const uint32_t size = sizeof(struct btrfs_file_extent_item);
+	struct btrfs_file_extent_item item;
+	uint64_t bytenr, got;
+	int ret;
+
+	ret = bm_writer_reserve_data(writer, args->disk_num_bytes, args->disk_num_bytes,
+				     hint_for(run, at), &bytenr, &got, fault);
+	if (ret < 0)
+		return fault->code == BM_ERRNO && fault->found == ENOSPC ? 1 : ret;
+	fill_item(&item, args, writer->transid, bytenr);
+	ret = bm_writer_insert(writer, args->tree, &key, &size, 1, (const uint8_t *)&item, fault);
+	if (ret < 0) {
+		struct bm_fault ignored;
+
+		bm_writer_release_data(writer, bytenr, got, &ignored);
+		return ret;
+	}
+	const struct bm_data_ref ref = {bytenr, got, 0, args->root, args->ino, args->offsets[i]};
+	ret = bm_writer_alloc_data_ref(writer, &ref, 1, fault);
+	if (ret < 0)
+		return ret;
+	if (args->sums)
+		ret = bm_writer_insert_csums(writer, BTRFS_CSUM_TREE_OBJECTID, bytenr, args->sums,
+					     got / writer->sectorsize, fault);
+	run->bytenr[at] = bytenr;
+	if (run->lowest == NONE || key.offset < offset_of(args, run->lowest))
+		run->lowest = at;
+	return ret < 0 ? ret : 0;
+}
+
+static int check_args(const struct bm_writer *writer, const struct bm_file_extents *args,
+		      struct bm_fault *fault)
+{
+	size_t total = args->known + args->count;
+
+	if (!args->length || args->length % writer->sectorsize || !args->disk_num_bytes ||
+	    args->disk_num_bytes % writer->sectorsize || total >= NONE)
+		return bm_writer_errno(fault, NULL, EINVAL);
+	for (size_t i = 0; i < total; i++)
+		if (args->order[i] >= total)
+			return bm_writer_errno(fault, NULL, EINVAL);
+	return BM_OK;
+}
+
+int64_t bm_writer_file_extents(struct bm_writer *writer, const struct bm_file_extents *args,
+			       uint64_t *bytenr, struct bm_fault *fault)
+{
+	struct file_run run = {.args = args, .lowest = args->known ? 0 : NONE};
+	size_t total = args->known + args->count, done = 0;
+	int ret = check_args(writer, args, fault);
+
+	if (ret < 0 || !args->count)
+		return ret;
+	run.places = malloc(total * sizeof(*run.places));
+	run.bytenr = calloc(total, sizeof(*run.bytenr));
+	if (!run.places || !run.bytenr) {
+		ret = bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
+		goto out;
+	}
+	if (args->known)
+		memcpy(run.bytenr, args->known_bytenr, args->known * sizeof(*run.bytenr));
+	link_places(args, run.places);
+	while (done < args->count && !(ret = write_one(writer, &run, done, fault)))
+		done++;
+	memcpy(bytenr, run.bytenr + args->known, done * sizeof(*bytenr));
+out:
+	free(run.places);
+	free(run.bytenr);
+	return ret < 0 ? ret : (int64_t)done;
+}

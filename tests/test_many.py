@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Many calls at once leave the same bytes as the calls one by one."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import btrfs_model as bm
+from btrfs_model.filesystem.writable import WritableFilesystem
+
+SIZE = 256 << 20
+NAME = st.binary(min_size=1, max_size=20).filter(
+    lambda name: not set(name) & {0, ord("/")} and name not in (b".", b"..")
+)
+LONG = st.integers(0, 999).map(lambda number: b"%03d" % number * 80)
+NAMES = st.lists(st.one_of(NAME, LONG), unique=True, max_size=120)
+
+
+def built(folder: Path, nodesize: int, steps: Callable[[WritableFilesystem], None]) -> bytes:
+    with bm.create(SIZE, nodesize) as fs:
+        fs.mkdir("d")
+        fs.create("d/other")
+        steps(fs)
+        fs.mkdir("d/after")
+        target = folder / "image"
+        fs.save(target)
+    return target.read_bytes()
+
+
+@settings(max_examples=25)
+@given(names=NAMES, nodesize=st.sampled_from([4096, 16384]), commit=st.booleans())
+def test_created_at_once(
+    tmp_path_factory: pytest.TempPathFactory, names: list[bytes], nodesize: int, commit: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("many")
+    names = [name for name in names if name not in (b"other", b"after")]
+
+    def at_once(fs: WritableFilesystem) -> None:
+        fs.create_files("d", names, 0o640)
+        follow(fs)
+
+    def one_by_one(fs: WritableFilesystem) -> None:
+        for name in names:
+            fs.create(b"d/" + name, 0o640)
+        follow(fs)
+
+    def follow(fs: WritableFilesystem) -> None:
+        if commit:
+            fs.commit()
+        # what was made at once is known as well as what was made by itself
+        for name in names[::3]:
+            fs.unlink(b"d/" + name)
+        for name in names[1::3]:
+            fs.rename(b"d/" + name, b"d/new" + name[:100])
+
+    assert built(folder, nodesize, at_once) == built(folder, nodesize, one_by_one)
+
+
+def test_a_directory_that_hands_something_down() -> None:
+    with bm.create(SIZE) as fs:
+        fs.mkdir("d")
+        fs.chown("d", 0, 7)
+        fs.chmod("d", 0o2755)
+        fs.create_files("d", ["a", "b"])
+        assert fs.inode(*fs.resolve("d/b")).item.gid == 7
+
+
+@pytest.mark.parametrize(
+    ("names", "number"),
+    [
+        (["a", "b", "a"], errno.EEXIST),
+        (["a", "there"], errno.EEXIST),
+        (["a", ""], errno.EINVAL),
+        (["a", ".."], errno.EINVAL),
+        (["a", "b/c"], errno.EINVAL),
+        (["a", "x" * 256], errno.ENAMETOOLONG),
+    ],
+)
+def test_names_that_cannot_be_made(names: list[str], number: int) -> None:
+    with bm.create(SIZE) as fs:
+        fs.create("there")
+        with pytest.raises(OSError) as error:
+            fs.create_files("", names)
+        assert error.value.errno == number
+        with pytest.raises(FileNotFoundError):
+            fs.resolve("a")
+
+
+def test_directories_that_are_none() -> None:
+    with bm.create(SIZE) as fs:
+        fs.create("file")
+        for directory, number in (("file", errno.ENOTDIR), ("nothing", errno.ENOENT)):
+            with pytest.raises(OSError) as error:
+                fs.create_files(directory, ["a"])
+            assert error.value.errno == number
+            assert os.strerror(number) in str(error.value)

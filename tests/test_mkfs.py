@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Fresh filesystems, beside those of mkfs.btrfs: the same bytes for the same uuids and time."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import btrfs_model as bm
+from btrfs_model.filesystem.mkfs import Identity, format_device
+from btrfs_model.filesystem.mkfs_layout import MIN_DEVICE, Format, metadata_stripe
+from btrfs_model.memory import Memory
+from btrfs_model.ondisk.structs import SUPER_BLOCK, RawSuperBlock
+from btrfs_model.ondisk.superblock import SUPER_OFFSETS
+from btrfs_model.ondisk.superblock_write import super_offsets
+
+MKFS = shutil.which("mkfs.btrfs")
+PROGS = MKFS is not None and "v6.2" in subprocess.check_output([MKFS, "--version"], text=True)
+judged_by_mkfs = pytest.mark.skipif(not PROGS, reason="mkfs.btrfs of btrfs-progs 6.2 is not here")
+IDENTITY = Identity(b"f" * 16, b"c" * 16, b"d" * 16, b"s" * 16, 1_700_000_000)
+
+FORMATS = [
+    (Format(1 << 30), []),
+    (Format(300 << 30, csum="sha256", label="gr\u00fc\u00dfe"),
+     ["--csum", "sha256", "-L", "gr\u00fc\u00dfe"]),
+    (Format(200 << 20, 4096, no_holes=False), ["-n", "4096", "-O", "^no-holes"]),
+    (Format(700 << 20, 65536, csum="xxhash"), ["-n", "65536", "--csum", "xxhash"]),
+    (Format(1 << 30, skinny_metadata=False), ["-O", "^skinny-metadata"]),
+    (Format(1 << 30, 8192, csum="blake2", free_space_tree=False, no_holes=False, extref=False),
+     ["-n", "8192", "--csum", "blake2", "-R", "^free-space-tree", "-O", "^no-holes,^extref"]),
+]  # fmt: skip
+
+
+def mkfs(path: Path, size: int, arguments: list[str]) -> Path:
+    """A filesystem of mkfs.btrfs."""
+    with path.open("wb") as file:
+        file.truncate(size)
+    assert MKFS is not None
+    subprocess.run([MKFS, "-q", "-f", *arguments, str(path)], check=True, capture_output=True)
+    return path
+
+
+def identity_of(fs: bm.Filesystem) -> Identity:
+    """What is random or of the clock in a fresh filesystem."""
+    top = fs.subvolume(5)
+    assert top.uuid is not None
+    chunk_tree_uuid = bytes(fs.image.block(fs.image.superblock.root)[64:80])
+    sb = fs.image.superblock
+    return Identity(sb.fsid, chunk_tree_uuid, sb.dev_item.uuid, top.uuid, top.item.ctime.sec)
+
+
+def superblock_at(buffer: memoryview, offset: int) -> RawSuperBlock:
+    """A superblock without what mkfs.btrfs left behind of its own earlier transactions."""
+    raw = SUPER_BLOCK.unpack(buffer[offset : offset + SUPER_BLOCK.size])
+    array = raw.sys_chunk_array[: raw.sys_chunk_array_size]
+    return raw._replace(csum=b"", super_roots=(raw.super_roots[1],) * 4, sys_chunk_array=array)
+
+
+def leaf_of(fs: bm.Filesystem, tree: int) -> tuple[bytes, list[tuple[object, bytes]]]:
+    """A tree of one leaf: its header after the checksum, its items; not the unused bytes."""
+    root = fs.trees[tree]
+    for copy in range(2):
+        fs.image.verify_copy(root.bytenr, copy)
+    header = bytes(fs.image.block(root.bytenr)[32:101])
+    return header, [(item.key, bytes(item.data)) for item in root.items()]
+
+
+@judged_by_mkfs
+@pytest.mark.parametrize(("options", "arguments"), FORMATS)
+def test_bytes_are_those_of_mkfs(options: Format, arguments: list[str], tmp_path: Path) -> None:
+    path = mkfs(tmp_path / "theirs", options.size, arguments)
+    memory = Memory(options.size)
+    with bm.open(path) as theirs:
+        format_device(memory.buffer, options, identity_of(theirs))
+        memory.save(tmp_path / "ours")
+        with bm.open(tmp_path / "ours") as ours:
+            assert list(ours.trees) == list(theirs.trees)
+            for tree in theirs.trees:
+                assert leaf_of(ours, tree) == leaf_of(theirs, tree)
+        view = theirs.image.view
+        offsets = super_offsets(options.total_bytes)
+        assert offsets == list(theirs.image.superblock.copies)
+        for offset in offsets:
+            found = superblock_at(memoryview(memory.buffer), offset)
+            assert found == superblock_at(view, offset)
+
+
+@judged_by_mkfs
+@pytest.mark.parametrize(
+    "size",
+    [MIN_DEVICE, 314294784, 512 << 20, 3 << 30, (50 << 30), (50 << 30) + 4096],
+)
+def test_chunks_are_those_of_mkfs(size: int, tmp_path: Path) -> None:
+    with bm.open(mkfs(tmp_path / "theirs", size, [])) as fs:
+        assert fs.image.superblock.total_bytes == Format(size).total_bytes
+        lengths = [chunk.length for chunk in fs.image.chunks if chunk.type & 4]
+        assert lengths == [metadata_stripe(Format(size).total_bytes)]
+
+
+@judged_by_mkfs
+def test_smallest_device_is_that_of_mkfs(tmp_path: Path) -> None:
+    mkfs(tmp_path / "device", MIN_DEVICE, [])
+    with pytest.raises(subprocess.CalledProcessError):
+        mkfs(tmp_path / "device", MIN_DEVICE - 1, [])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(case[0] for case in FORMATS),
+        Format(1 << 30, block_group_tree=True),
+        Format(MIN_DEVICE, 32768, block_group_tree=True),
+    ],
+)
+def test_check_is_clean(options: Format, tmp_path: Path) -> None:
+    memory = Memory(options.size)
+    format_device(memory.buffer, options, IDENTITY)
+    path = tmp_path / "fresh"
+    memory.save(path)
+    assert path.stat().st_blocks * 512 < 1 << 22
+    with bm.open(path) as fs:
+        assert bm.check(fs) == []
+        assert fs.image.superblock.label == options.label
+    if shutil.which("btrfs"):
+        done = subprocess.run(["btrfs", "check", "--readonly", str(path)], capture_output=True,
+                              text=True)  # fmt: skip
+        assert done.returncode == 0, done
+        assert "error" not in done.stderr.lower(), done
+        assert "warning" not in done.stderr.lower(), done
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (Format(MIN_DEVICE - 1), "size"),
+        (Format(1 << 30, 2048), "nodesize"),
+        (Format(1 << 30, 12288), "nodesize"),
+        (Format(1 << 30, csum="md5"), "csum"),
+        (Format(1 << 30, label="x" * 256), "label"),
+        (Format(1 << 30, label="a\nb"), "label"),
+        (Format(1 << 30, block_group_tree=True, no_holes=False), "block_group_tree"),
+    ],
+)
+def test_refused(options: Format, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        options.check()
+
+
+def test_superblocks_only_where_they_fit() -> None:
+    first, second, third = SUPER_OFFSETS
+    assert super_offsets(second + 4096) == [first]
+    assert super_offsets(second + 8192) == [first, second]
+    assert super_offsets(third + 8192) == [first, second, third]
