@@ -26,7 +26,13 @@ if TYPE_CHECKING:
     from btrfs_model.check import check
     from btrfs_model.cost.receiver import receiver_calls
     from btrfs_model.counters import Work, counting
-    from btrfs_model.errors import BtrfsModelError, CorruptImageError, StreamError, UnsupportedError
+    from btrfs_model.errors import (
+        BtrfsModelError,
+        CorruptImageError,
+        ReceiveError,
+        StreamError,
+        UnsupportedError,
+    )
     from btrfs_model.fiemap import fiemap
     from btrfs_model.filesystem import Filesystem
     from btrfs_model.filesystem.writable import WritableFilesystem
@@ -34,11 +40,13 @@ if TYPE_CHECKING:
     from btrfs_model.patches import Behaviour
     from btrfs_model.patches import table as toggles
     from btrfs_model.reads import reads
+    from btrfs_model.receive import receive
     from btrfs_model.replay import replay
     from btrfs_model.samples import sample, samples
     from btrfs_model.send import SendResult, send
     from btrfs_model.stats import tree_stats
     from btrfs_model.stream import Command, StreamWriter, read_stream
+    from btrfs_model.usage import du, extent_references, extents
 
     open = Filesystem.open  # noqa: A001
     create = WritableFilesystem.mkfs
@@ -49,6 +57,7 @@ __all__ = [
     "Command",
     "CorruptImageError",
     "Filesystem",
+    "ReceiveError",
     "SendResult",
     "StreamError",
     "StreamWriter",
@@ -58,11 +67,15 @@ __all__ = [
     "check",
     "counting",
     "create",
+    "du",
+    "extent_references",
+    "extents",
     "fiemap",
     "logical_ino",
     "open",
     "read_stream",
     "reads",
+    "receive",
     "receiver_calls",
     "replay",
     "sample",
@@ -80,6 +93,7 @@ _HOMES = {
     "Command": "stream:Command",
     "CorruptImageError": "errors:CorruptImageError",
     "Filesystem": "filesystem:Filesystem",
+    "ReceiveError": "errors:ReceiveError",
     "SendResult": "send:SendResult",
     "StreamError": "errors:StreamError",
     "StreamWriter": "stream:StreamWriter",
@@ -89,11 +103,15 @@ _HOMES = {
     "check": "check:check",
     "counting": "counters:counting",
     "create": "filesystem.writable:WritableFilesystem.mkfs",
+    "du": "usage:du",
+    "extent_references": "usage:extent_references",
+    "extents": "usage:extents",
     "fiemap": "fiemap:fiemap",
     "logical_ino": "backref:logical_ino",
     "open": "filesystem:Filesystem.open",
     "read_stream": "stream:read_stream",
     "reads": "reads:reads",
+    "receive": "receive:receive",
     "receiver_calls": "cost.receiver:receiver_calls",
     "replay": "replay:replay",
     "sample": "samples:sample",

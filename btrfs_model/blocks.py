@@ -88,7 +88,7 @@ def read_copy(
     if contiguous < image.nodesize:
         raise fail(lib.BM_PAST_END, 0, physical + image.nodesize, physical + contiguous)
     block = image.view[physical : physical + image.nodesize]
-    if again or physical not in image.verified_by_twin:
+    if again or not (physical in image.verified_by_twin or image.is_unwritten(physical)):
         _verify_structure(image, block, logical, fail)
         image.verified_by_twin.add(physical)
     _, _, _, _, _, generation, _, _, level = HEADER.unpack_from(block)

@@ -17,6 +17,7 @@ __all__ = [
     "BtrfsModelError",
     "CorruptImageError",
     "Fault",
+    "ReceiveError",
     "StreamError",
     "SubvolumeNotFoundError",
     "UnknownBehaviourError",
@@ -99,6 +100,36 @@ class StreamError(BtrfsModelError):
         self.offset = offset
         self.message = message
         super().__init__(f"{self.path}: offset {offset}: {message}")
+
+
+class ReceiveError(StreamError, OSError):
+    """A command of a send stream that cannot be carried out; those before it were.
+
+    It is an :exc:`OSError` too, with the errno for which ``btrfs receive`` would give up.
+
+    Attributes
+    ----------
+    path : str
+        The stream.
+    offset : int
+        Byte of the stream at which the command starts.
+    command : str
+        Its name.
+    message : str
+        The command, its paths and what is wrong.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], offset: int, command: str, number: int, message: str
+    ) -> None:
+        self.path = os.fspath(path)
+        self.offset = offset
+        self.command = command
+        self.message = message
+        OSError.__init__(self, number, message)
+
+    def __str__(self) -> str:
+        return f"{self.path}: offset {self.offset}: {self.message}"
 
 
 _MESSAGES = {

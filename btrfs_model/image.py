@@ -11,7 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -98,6 +98,8 @@ class Image:
         self._cold = False
         self.repaired_by_twin = 0
         self.verified_by_twin: set[int] = set()
+        # whether a writer has yet to write (and checksum) the tree block at a byte of the image
+        self.is_unwritten: Callable[[int], bool] = lambda physical: False
         self._set_chunks(self.superblock.sys_chunks)
         self._set_chunks(self._read_chunk_tree())
 

@@ -139,7 +139,7 @@ def replay(
     Parameters
     ----------
     workload : str or sequence of str, optional
-        ``"send-truncate"``; all there are without it.
+        ``"send-truncate"`` or ``"fiemap-shared"``; all there are without it.
     scale : str or float
         ``"full"`` as in the commit message, ``"quick"``, or a fraction of full.
     kernel_before, kernel_after : str, optional

@@ -126,17 +126,6 @@ code { font-size: .92em; background: #f3f4f7; padding: .05em .3em; border-radius
 """
 
 _PLAIN_UNITS = ("blocks", "calls", "commands", "requests", "seeks", "waits")
-_GROUPS = (
-    ("Stream: commands, size", ("commands", "command ", "stream size")),
-    ("Receiver: system calls, times", ("receiver: ", "receive time")),
-    ("Reads of tree blocks", ("reads: ",)),
-    ("Time to send, from a device", ("send time: ",)),
-    ("Waiting for the device", ("waiting: ",)),
-    ("Requests to the device, after merging", ("requests: ",)),
-    ("Movements of its arm", ("seeks: ",)),
-    ("Saved against the first side", ("saved: ",)),
-    ("Sender: calls of kernel functions", ("sender: ",)),
-)
 
 
 def _report(replays: Sequence[Replay], svgs: dict[str, str], record: dict[str, object]) -> str:
@@ -200,7 +189,7 @@ def _table(one: Replay) -> str:
     )
     width = 1 + sum(len(names) for names in columns.values())
     lines = [f"<tr><th></th>{head}</tr>", f"<tr><th></th>{below}</tr>"]
-    for title, prefixes in _GROUPS:
+    for title, prefixes in one.workload.groups:
         chosen = [name for name in rows if name.startswith(prefixes)]
         if chosen:
             lines.append(f'<tr class="group"><td colspan="{width}">{title}</td></tr>')

@@ -128,6 +128,7 @@ static int replace_inode(struct send_ctx *ctx, const struct btrfs_inode_item *le
 	if (!left->nlink)
 		return BM_OK;
 	set_cur_inode(ctx, left, true, false);
+	because_inode(ctx, BM_SEND_INODE_REPLACED);
 	if (send_create_inode_if_needed(ctx) < 0 || process_all_refs(ctx, BM_CHANGE_NEW) < 0)
 		return ctx->fault->code;
 	ctx->send_progress = ctx->cur_ino + 1;
@@ -169,6 +170,7 @@ static int changed_inode(struct send_ctx *ctx)
 	    !(right = inode_item(ctx, ctx->right_leaf, ctx->right_slot)))
 		return ctx->fault->code;
 	ctx->cur_ino = ctx->key.objectid;
+	ctx->inode_change = ctx->result;
 	ctx->cur_inode_new_gen = false;
 	ctx->cur_inode_last_extent = UINT64_MAX;
 	ctx->cur_inode_next_write_offset = 0;
@@ -190,12 +192,15 @@ static int changed_inode(struct send_ctx *ctx)
 	set_cur_inode(ctx, left, true, false);
 	if (ctx->cur_ino == BTRFS_FIRST_FREE_OBJECTID)
 		return BM_OK;
+	because_inode(ctx, BM_SEND_INODE_NEW);
 	return send_create_inode_if_needed(ctx);
 }
 
 /* What of an inode differs from its state on the receiving side. */
 struct needs {
 	bool truncate, chown, chmod, fileattr;
+	bool is_new; /* the receiver has made it just now, with an owner and a mode of its own */
+	enum bm_send_cause truncate_cause;
 };
 
 static int find_needs(struct send_ctx *ctx, const struct inode_info *now, struct needs *needs)
@@ -205,25 +210,28 @@ static int find_needs(struct send_ctx *ctx, const struct inode_info *now, struct
 	struct inode_info old;
 	int ret;
 
-	*needs = (struct needs){.truncate = !has_its_size, .chown = true, .chmod = !is_link};
+	*needs = (struct needs){
+	    .truncate = !has_its_size, .chown = true, .chmod = !is_link, .is_new = true};
 	if (has_parent(ctx) && !ctx->cur_inode_new) {
 		ret = get_inode_info(ctx, &ctx->parent, ctx->cur_ino, &old);
 		if (ret)
 			return ret < 0 ? ret : send_errno(ctx, ENOENT);
+		needs->is_new = false;
 		needs->chown = now->uid != old.uid || now->gid != old.gid;
 		needs->chmod = !is_link && now->mode != old.mode;
 		needs->fileattr = !is_link && now->flags != old.flags;
 		needs->truncate = old.size != ctx->cur_inode_size &&
 				  (ctx->cur_inode_size < old.size || !has_its_size);
 	}
+	needs->truncate_cause = needs->truncate ? BM_SEND_TRUNCATE_SIZE : BM_SEND_TRUNCATE_ALWAYS;
 	/* commit ffa7c4296e93 (in v4.17): before it every regular file was truncated to its size */
 	if (!TOGGLE(ctx, SEND_SKIP_TRUNCATE))
 		needs->truncate = true;
 	return BM_OK;
 }
 
-/* Everything of the current inode that comes after its items: size, owner, mode, times. */
-static int finish_inode(struct send_ctx *ctx)
+/* Size, owner, mode and flags of the current inode, where the receiver has others. */
+static int finish_attributes(struct send_ctx *ctx)
 {
 	struct inode_info info;
 	struct needs needs;
@@ -234,13 +242,28 @@ static int finish_inode(struct send_ctx *ctx)
 		return ret < 0 ? ret : send_errno(ctx, ENOENT);
 	if (find_needs(ctx, &info, &needs) < 0)
 		return ctx->fault->code;
-	if (is_type(ctx->cur_inode_mode, MODE_REG) &&
-	    (send_trailing_hole(ctx) < 0 ||
-	     (needs.truncate && send_truncate(ctx, ctx->cur_inode_size) < 0)))
+	if (is_type(ctx->cur_inode_mode, MODE_REG)) {
+		because_inode(ctx, BM_SEND_HOLE_AT_END);
+		if (send_trailing_hole(ctx) < 0)
+			return ctx->fault->code;
+		because_inode(ctx, needs.truncate_cause);
+		if (needs.truncate && send_truncate(ctx, ctx->cur_inode_size) < 0)
+			return ctx->fault->code;
+	}
+	because_inode(ctx, needs.is_new ? BM_SEND_OWNER_NEW : BM_SEND_OWNER_CHANGED);
+	if (needs.chown && send_chown(ctx, &info) < 0)
 		return ctx->fault->code;
-	if ((needs.chown && send_chown(ctx, &info) < 0) ||
-	    (needs.chmod && send_chmod(ctx, &info) < 0) ||
-	    (needs.fileattr && send_fileattr(ctx, info.flags) < 0))
+	because_of_rule(ctx, needs.is_new ? BM_SEND_MODE_NEW : BM_SEND_MODE_CHANGED);
+	if (needs.chmod && send_chmod(ctx, &info) < 0)
+		return ctx->fault->code;
+	because_of_rule(ctx, BM_SEND_FLAGS_CHANGED);
+	return needs.fileattr ? send_fileattr(ctx, info.flags) : BM_OK;
+}
+
+/* Everything of the current inode that comes after its items: attributes, times. */
+static int finish_inode(struct send_ctx *ctx)
+{
+	if (finish_attributes(ctx) < 0)
 		return ctx->fault->code;
 	if (ctx->args->proto >= 3 && ctx->cur_inode_needs_verity && process_verity(ctx) < 0)
 		return ctx->fault->code;
@@ -252,6 +275,7 @@ static int finish_inode(struct send_ctx *ctx)
 	if (apply_children_dir_moves(ctx) < 0)
 		return ctx->fault->code;
 	ctx->send_progress = ctx->cur_ino + 1;
+	because_inode(ctx, BM_SEND_TIMES_INODE);
 	/* more names may still come into a directory; an empty one is done */
 	if (is_type(ctx->cur_inode_mode, MODE_DIR) && ctx->cur_inode_size > 0 &&
 	    TOGGLE(ctx, SEND_UTIMES_CACHE))
@@ -419,6 +443,7 @@ static int send_subvol_begin(struct send_ctx *ctx)
 	if (item->size < sizeof(*ref) || item->size - sizeof(*ref) < ref->name_len)
 		return send_bad_item(ctx, BM_BAD_ITEM_SIZE, path.node[0], path.slot[0], item->size,
 				     sizeof(*ref));
+	because(ctx, BM_SEND_SUBVOL_BEGIN, BTRFS_FIRST_FREE_OBJECTID, (struct bm_send_item){0});
 	if (begin_cmd(ctx, parent ? BTRFS_SEND_C_SNAPSHOT : BTRFS_SEND_C_SUBVOL) < 0 ||
 	    tlv_put(ctx, BTRFS_SEND_A_PATH, ref + 1, ref->name_len) < 0 ||
 	    tlv_put(ctx, BTRFS_SEND_A_UUID, source->uuid, sizeof(source->uuid)) < 0 ||
@@ -445,7 +470,7 @@ static int send_header(struct send_ctx *ctx)
 static int flush_dir_utimes(struct send_ctx *ctx)
 {
 	for (struct lru_entry *entry = ctx->dir_utimes_cache.newest; entry; entry = entry->older)
-		if (send_utimes(ctx, entry->key, entry->generation) < 0)
+		if (send_put_off_utimes(ctx, entry) < 0)
 			return ctx->fault->code;
 	return BM_OK;
 }
@@ -460,6 +485,7 @@ static int send_all(struct send_ctx *ctx)
 		return ctx->fault->code;
 	if (ctx->args->flags & BM_SEND_OMIT_END_CMD)
 		return BM_OK;
+	because(ctx, BM_SEND_STREAM_END, 0, (struct bm_send_item){0});
 	return begin_cmd(ctx, BTRFS_SEND_C_END) < 0 ? BM_NOMEM : send_cmd(ctx);
 }
 
@@ -509,6 +535,7 @@ static void ctx_deinit(struct send_ctx *ctx)
 {
 	lru_deinit(&ctx->name_cache);
 	lru_deinit(&ctx->dir_created_cache);
+	created_scan_deinit(&ctx->created);
 	lru_deinit(&ctx->dir_utimes_cache);
 	lru_deinit(&ctx->backref_cache);
 	lru_deinit(&ctx->orphan_dirs);

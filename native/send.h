@@ -79,9 +79,10 @@ struct clone_root {
 	bool found_ref;
 };
 
-/* A directory that a name was in. */
+/* A directory that a name was in, and the item that has the name. */
 struct dir_ref {
 	uint64_t dir, dir_gen;
+	struct bm_send_item item;
 };
 
 struct dir_refs {
@@ -123,6 +124,17 @@ struct plain_extent {
 	size_t size, capacity;
 };
 
+/* What did_create_dir() found while it went over a large directory (send_created.c). */
+struct created_scan {
+	uint64_t dir;	   /* of which the rest tells; 0: none */
+	uint64_t long_dir; /* the last one that took long; 0: none */
+	uint64_t *lowest;  /* the lowest inode number up to each entry */
+	size_t count, capacity;
+	struct created_leaf *leaves;
+	size_t leaf_count, leaf_capacity;
+	uint64_t *whole; /* the work of going over all of it */
+};
+
 struct send_ctx {
 	const struct bm_send_args *args;
 	struct bm_image *image;
@@ -145,6 +157,9 @@ struct send_ctx {
 	struct bm_key key;
 	enum bm_change result;
 
+	enum bm_change inode_change; /* of the item of the current inode */
+	struct bm_send_why why;	     /* of the command being made */
+
 	uint64_t cur_ino, cur_inode_gen, cur_inode_size, cur_inode_rdev, cur_inode_flags;
 	uint64_t cur_inode_next_write_offset;
 	uint64_t cur_inode_last_extent; /* end of the last extent seen; UINT64_MAX: not known */
@@ -162,6 +177,7 @@ struct send_ctx {
 	/* by inode number; the order of use does not matter in these */
 	struct lru_cache orphan_dirs, waiting_dir_moves, pending_dir_moves;
 	struct plain_extent plain;
+	struct created_scan created;
 	/* the csum item in which the last look-up ended: [csum_start, csum_end) are covered */
 	uint64_t csum_start, csum_end;
 	const uint8_t *csums;
@@ -176,6 +192,38 @@ static inline bool is_type(uint32_t mode, uint32_t type)
 static inline bool has_parent(const struct send_ctx *ctx)
 {
 	return ctx->parent.image != NULL;
+}
+
+/* The item that the walk stands on. */
+static inline struct bm_send_item walk_item(const struct send_ctx *ctx)
+{
+	return (struct bm_send_item){.objectid = ctx->key.objectid,
+				     .type = ctx->key.type,
+				     .offset = ctx->key.offset,
+				     .change = (uint8_t)ctx->result};
+}
+
+/* Commands from here on are sent by this rule, about that inode, because of that item. */
+static inline void because(struct send_ctx *ctx, enum bm_send_cause cause, uint64_t ino,
+			   struct bm_send_item item)
+{
+	if (ctx->args->explained)
+		ctx->why = (struct bm_send_why){.inode = ino, .item = item, .cause = cause};
+}
+
+/* .. about the current inode, because of its inode item. */
+static inline void because_inode(struct send_ctx *ctx, enum bm_send_cause cause)
+{
+	because(ctx, cause, ctx->cur_ino,
+		(struct bm_send_item){.objectid = ctx->cur_ino,
+				      .type = BTRFS_INODE_ITEM_KEY,
+				      .change = (uint8_t)ctx->inode_change});
+}
+
+/* .. by another rule, for the same reason otherwise. */
+static inline void because_of_rule(struct send_ctx *ctx, enum bm_send_cause cause)
+{
+	ctx->why.cause = cause;
 }
 
 /* Fail as the kernel would, with an errno. */
@@ -198,6 +246,11 @@ int tlv_put_path(struct send_ctx *ctx, int attribute, const struct fs_path *path
 uint8_t *put_data(struct send_ctx *ctx, size_t size);
 int send_cmd(struct send_ctx *ctx);
 int send_flush(struct send_ctx *ctx);
+
+/* send_created.c */
+/* 1: the directory was created already, out of its turn, as the parent of a lower inode. */
+int did_create_dir(struct send_ctx *ctx, uint64_t dir);
+void created_scan_deinit(struct created_scan *scan);
 
 /* send_names.c: inodes and paths */
 int get_inode_info(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino,
@@ -270,13 +323,13 @@ int did_overwrite_first_ref(struct send_ctx *ctx, uint64_t ino, uint64_t gen);
 /* send_inode.c: inodes and their times */
 int send_create_inode(struct send_ctx *ctx, uint64_t ino);
 int send_create_inode_if_needed(struct send_ctx *ctx);
-/* 1: the directory was created already, out of its turn, as the parent of a lower inode. */
-int did_create_dir(struct send_ctx *ctx, uint64_t dir);
 int cache_dir_created(struct send_ctx *ctx, uint64_t dir);
 int send_utimes(struct send_ctx *ctx, uint64_t ino, uint64_t gen);
 /* UTIMES of a directory: put off until it is not likely to change any more, or at once. */
 int cache_dir_utimes(struct send_ctx *ctx, uint64_t dir, uint64_t gen);
 int trim_dir_utimes_cache(struct send_ctx *ctx, size_t size);
+/* UTIMES of a directory for which that was put off. */
+int send_put_off_utimes(struct send_ctx *ctx, const struct lru_entry *entry);
 
 /* send_record.c: names are recorded */
 int changed_ref(struct send_ctx *ctx);

@@ -111,11 +111,35 @@ uint8_t *put_data(struct send_ctx *ctx, size_t size)
 	return at + header;
 }
 
+/* Write down why the command was sent. */
+static int explain(struct bm_send_explained *explained, const struct bm_send_why *why)
+{
+	if (explained->count == explained->capacity) {
+		size_t capacity = explained->capacity ? 2 * explained->capacity : 1024;
+		struct bm_send_why *rows = realloc(explained->rows, capacity * sizeof(*rows));
+
+		if (!rows)
+			return BM_NOMEM;
+		explained->rows = rows;
+		explained->capacity = capacity;
+	}
+	explained->rows[explained->count++] = *why;
+	return BM_OK;
+}
+
+void bm_send_explained_free(struct bm_send_explained *explained)
+{
+	free(explained->rows);
+	*explained = (struct bm_send_explained){0};
+}
+
 int send_cmd(struct send_ctx *ctx)
 {
 	uint8_t *command = ctx->buf + ctx->cmd;
 	uint32_t size = (uint32_t)(ctx->size - ctx->cmd - COMMAND_HEADER_SIZE), crc;
 
+	if (ctx->args->explained && explain(ctx->args->explained, &ctx->why) < 0)
+		return bm_fail(ctx->fault, (struct bm_fault){.code = BM_NOMEM});
 	COUNT(ctx->image, send_cmd);
 	ctx->args->commands[command[4]]++;
 	memcpy(command, &size, 4);

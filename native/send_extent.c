@@ -189,10 +189,12 @@ static int clone_piece(struct send_ctx *ctx, const struct clone_target *target,
 	    target->offset + size < ctx->cur_inode_size)
 		aligned = size / CLONE_ALIGN * CLONE_ALIGN;
 	if (aligned) {
+		because_of_rule(ctx, BM_SEND_CLONE_SOURCE);
 		ret = send_clone(ctx, target->offset, aligned, from);
 		if (ret < 0 || aligned == size)
 			return ret;
 	}
+	because_of_rule(ctx, BM_SEND_WRITE_SOURCE_TAIL);
 	return send_extent_data(ctx, target->extent, target->offset + aligned, size - aligned);
 }
 
@@ -227,6 +229,7 @@ static int clone_from_item(struct send_ctx *ctx, struct clone_target *target,
 
 		if (hole > target->size)
 			hole = target->size;
+		because_of_rule(ctx, BM_SEND_WRITE_SOURCE_HOLE);
 		ret = send_extent_data(ctx, target->extent, target->offset, hole);
 		if (ret < 0)
 			return ret;
@@ -257,6 +260,7 @@ static int clone_from_item(struct send_ctx *ctx, struct clone_target *target,
 	} else {
 		if (crossed && piece < target->size)
 			return 1;
+		because_of_rule(ctx, BM_SEND_WRITE_SOURCE_DIFFERS);
 		ret = send_extent_data(ctx, target->extent, target->offset, piece);
 	}
 	if (ret < 0)
@@ -284,6 +288,7 @@ static int clone_range(struct send_ctx *ctx, const struct file_extent *extent,
 	struct inode_info info;
 	int ret;
 
+	because_of_rule(ctx, BM_SEND_WRITE_FIRST_SECTOR);
 	/* the receiver might have inlined a first block that is not inline here */
 	if (!from->offset && size == ctx->image->sectorsize)
 		return send_extent_data(ctx, extent, target.offset, size);
@@ -318,6 +323,7 @@ static int clone_range(struct send_ctx *ctx, const struct file_extent *extent,
 	}
 	if (ret < 0 || !target.size)
 		return ret < 0 ? ret : BM_OK;
+	because_of_rule(ctx, BM_SEND_WRITE_SOURCE_ENDS);
 	return send_extent_data(ctx, extent, target.offset, target.size);
 }
 
@@ -338,11 +344,34 @@ static int can_clone(struct send_ctx *ctx, const struct file_extent *extent, uin
 		return ret < 0 ? ret : send_errno(ctx, ENOENT);
 	if (from->offset + (end - extent->start) != info.size)
 		return 0;
+	because_of_rule(ctx, BM_SEND_CLONE_TRUNCATE);
 	/* the file of the parent snapshot may reach further, so that this end is not its end yet */
 	if (has_parent(ctx) && TOGGLE(ctx, SEND_TRUNCATE_BEFORE_CLONE) &&
 	    send_truncate(ctx, extent->start) < 0)
 		return ctx->fault->code;
 	return 1;
+}
+
+/* The extent item that is being sent: of an inode that took a number, the walk is elsewhere. */
+static struct bm_send_item extent_item(const struct send_ctx *ctx)
+{
+	const struct btrfs_disk_key *key = &leaf_item(ctx->leaf, ctx->slot)->key;
+
+	return (struct bm_send_item){
+	    .objectid = key->objectid,
+	    .type = key->type,
+	    .offset = key->offset,
+	    .change = (uint8_t)(ctx->cur_inode_new_gen ? BM_CHANGE_NEW : ctx->result)};
+}
+
+/* Why an extent is written that was found nowhere else. */
+static enum bm_send_cause write_cause(const struct file_extent *extent)
+{
+	if (extent->inline_data)
+		return BM_SEND_WRITE_INLINE;
+	if (extent->type == BTRFS_FILE_EXTENT_PREALLOC || !extent->disk_bytenr)
+		return BM_SEND_WRITE_UNALLOCATED;
+	return BM_SEND_WRITE_NO_SOURCE;
 }
 
 static int send_write_or_clone(struct send_ctx *ctx, const struct file_extent *extent,
@@ -353,10 +382,13 @@ static int send_write_or_clone(struct send_ctx *ctx, const struct file_extent *e
 
 	if (extent->start >= end)
 		return BM_OK;
+	because(ctx, write_cause(extent), ctx->cur_ino, extent_item(ctx));
 	if (from)
 		ret = can_clone(ctx, extent, end, from);
 	if (ret < 0)
 		return ret;
+	if (from && !ret)
+		because_of_rule(ctx, BM_SEND_WRITE_UNALIGNED);
 	if (ret)
 		ret = clone_range(ctx, extent, from, end - extent->start);
 	else

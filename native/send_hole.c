@@ -245,6 +245,7 @@ int maybe_send_hole(struct send_ctx *ctx)
 			return ctx->fault->code;
 	}
 	if (ctx->cur_inode_last_extent < ctx->key.offset) {
+		because(ctx, BM_SEND_HOLE, ctx->cur_ino, walk_item(ctx));
 		ret = range_is_hole_in_parent(ctx, ctx->cur_inode_last_extent, ctx->key.offset);
 		if (!ret)
 			ret = send_hole(ctx, ctx->key.offset);

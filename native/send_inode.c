@@ -54,10 +54,15 @@ int send_utimes(struct send_ctx *ctx, uint64_t ino, uint64_t gen)
 
 /* ----------------------------------------------------------------------------- directories -- */
 
-static int lru_add(struct send_ctx *ctx, struct lru_cache *cache, uint64_t key, uint64_t generation)
-{
-	struct lru_entry *entry = malloc(sizeof(*entry));
+/* A directory whose UTIMES was put off, and why it is to be sent. */
+struct utimes_entry {
+	struct lru_entry lru;
+	struct bm_send_why why;
+};
 
+static int lru_add(struct send_ctx *ctx, struct lru_cache *cache, struct lru_entry *entry,
+		   uint64_t key, uint64_t generation)
+{
 	if (!entry)
 		return bm_fail(ctx->fault, (struct bm_fault){.code = BM_NOMEM});
 	entry->key = key;
@@ -70,13 +75,24 @@ static int lru_add(struct send_ctx *ctx, struct lru_cache *cache, uint64_t key, 
 /* UTIMES of a directory: put off until it is not likely to change any more, or at once. */
 int cache_dir_utimes(struct send_ctx *ctx, uint64_t dir, uint64_t gen)
 {
+	struct utimes_entry *entry;
+
 	if (!TOGGLE(ctx, SEND_UTIMES_CACHE))
 		return send_utimes(ctx, dir, gen);
 	COUNT(ctx->image, cache_dir_utimes);
 	COUNT(ctx->image, btrfs_lru_cache_lookup);
 	if (lru_lookup(&ctx->dir_utimes_cache, dir, gen))
 		return BM_OK;
-	return lru_add(ctx, &ctx->dir_utimes_cache, dir, gen);
+	entry = malloc(sizeof(*entry));
+	if (entry)
+		entry->why = ctx->why;
+	return lru_add(ctx, &ctx->dir_utimes_cache, (struct lru_entry *)entry, dir, gen);
+}
+
+int send_put_off_utimes(struct send_ctx *ctx, const struct lru_entry *entry)
+{
+	ctx->why = ((const struct utimes_entry *)entry)->why;
+	return send_utimes(ctx, entry->key, entry->generation);
 }
 
 int trim_dir_utimes_cache(struct send_ctx *ctx, size_t size)
@@ -84,7 +100,7 @@ int trim_dir_utimes_cache(struct send_ctx *ctx, size_t size)
 	while (ctx->dir_utimes_cache.size > size) {
 		struct lru_entry *oldest = ctx->dir_utimes_cache.oldest;
 
-		if (send_utimes(ctx, oldest->key, oldest->generation) < 0)
+		if (send_put_off_utimes(ctx, oldest) < 0)
 			return ctx->fault->code;
 		lru_remove(&ctx->dir_utimes_cache, oldest);
 	}
@@ -99,42 +115,7 @@ int cache_dir_created(struct send_ctx *ctx, uint64_t dir)
 	for (struct lru_entry *entry = ctx->dir_created_cache.newest; entry; entry = entry->older)
 		if (entry->key == dir)
 			return BM_OK;
-	return lru_add(ctx, &ctx->dir_created_cache, dir, 0);
-}
-
-/* 1: the directory was created already, out of its turn, as the parent of a lower inode. */
-int did_create_dir(struct send_ctx *ctx, uint64_t dir)
-{
-	struct bm_key key = {.objectid = dir, .type = BTRFS_DIR_INDEX_KEY};
-	struct bm_path path = send_path(ctx);
-	int ret;
-
-	COUNT(ctx->image, did_create_dir);
-	if (TOGGLE(ctx, SEND_DIR_CREATED_CACHE)) {
-		COUNT(ctx->image, btrfs_lru_cache_lookup);
-		if (lru_lookup(&ctx->dir_created_cache, dir, 0))
-			return 1;
-	}
-	if (bm_search_slot(&ctx->root, &key, &path, ctx->fault) < 0)
-		return ctx->fault->code;
-	while (!(ret = next_valid_item(ctx, &ctx->root, &path))) {
-		const struct btrfs_disk_key *at = &leaf_item(path.node[0], path.slot[0])->key;
-		const struct btrfs_dir_item *entry;
-		uint32_t start = 0;
-
-		if (at->objectid != dir || at->type != BTRFS_DIR_INDEX_KEY)
-			return 0;
-		ret = next_dir_entry(ctx, path.node[0], path.slot[0], &start, &entry);
-		if (ret < 0)
-			return ret;
-		if (ret && entry->location.type != BTRFS_ROOT_ITEM_KEY &&
-		    entry->location.objectid < ctx->send_progress) {
-			ret = cache_dir_created(ctx, dir);
-			return ret < 0 ? ret : 1;
-		}
-		path.slot[0]++;
-	}
-	return ret < 0 ? ret : 0;
+	return lru_add(ctx, &ctx->dir_created_cache, malloc(sizeof(struct lru_entry)), dir, 0);
 }
 
 /* --------------------------------------------------------------------------------- inodes -- */

@@ -19,6 +19,7 @@ struct pending_dir_move {
 	struct pending_dir_move *next;
 	uint64_t ino, gen;
 	struct dir_refs update_refs; /* whose times change with the rename */
+	struct bm_send_item item;    /* has the new name */
 };
 
 /* The moves that wait for one inode, in the order in which they came. */
@@ -233,7 +234,8 @@ fail:
 }
 
 /* The move of the current inode, with the directories of its deleted and its new names. */
-static int wait_for(struct send_ctx *ctx, uint64_t parent_ino, bool is_orphan)
+static int wait_for(struct send_ctx *ctx, const struct recorded_ref *ref, uint64_t parent_ino,
+		    bool is_orphan)
 {
 	struct pending_dir_move *move = calloc(1, sizeof(*move));
 	const struct recorded_refs *lists[] = {&ctx->deleted_refs, &ctx->new_refs};
@@ -242,6 +244,7 @@ static int wait_for(struct send_ctx *ctx, uint64_t parent_ino, bool is_orphan)
 		return bm_fail(ctx->fault, (struct bm_fault){.code = BM_NOMEM});
 	move->ino = ctx->cur_ino;
 	move->gen = ctx->cur_inode_gen;
+	move->item = ref->in.item;
 	for (int i = 0; i < 2; i++)
 		for (size_t j = 0; j < lists[i]->count; j++)
 			if (add_dir_ref(ctx, &move->update_refs, &lists[i]->rows[j].in) < 0) {
@@ -311,7 +314,7 @@ int wait_for_dest_dir_move(struct send_ctx *ctx, const struct recorded_ref *ref,
 	waiting = get_waiting_dir_move(ctx, ino);
 	if (!waiting || waiting->orphanized)
 		return 0;
-	return wait_for(ctx, ino, is_orphan);
+	return wait_for(ctx, ref, ino, is_orphan);
 }
 
 /* check_ino_in_path(): whether (ino1, gen1) is (ino2, gen2) or above it by first names. */
@@ -422,7 +425,7 @@ int wait_for_parent_move(struct send_ctx *ctx, const struct recorded_ref *ref, b
 	}
 	if (ret != 1)
 		return ret < 0 ? ret : 0;
-	return wait_for(ctx, at.dir, is_orphan);
+	return wait_for(ctx, ref, at.dir, is_orphan);
 }
 
 /* -------------------------------------------------------------------------------- applying -- */
@@ -488,7 +491,8 @@ static int path_before_move(struct send_ctx *ctx, const struct pending_dir_move 
 }
 
 /* Remove the directory that only waited for this one to leave it. */
-static int rmdir_if_possible(struct send_ctx *ctx, uint64_t ino, uint64_t gen)
+static int rmdir_if_possible(struct send_ctx *ctx, uint64_t ino, uint64_t gen,
+			     struct bm_send_item item)
 {
 	const struct orphan_dir_info *info = ino ? get_orphan_dir_info(ctx, ino, gen) : NULL;
 	struct fs_path path;
@@ -502,6 +506,7 @@ static int rmdir_if_possible(struct send_ctx *ctx, uint64_t ino, uint64_t gen)
 		return ret;
 	if (get_cur_path(ctx, ino, gen, &path) < 0)
 		return ctx->fault->code;
+	because(ctx, BM_SEND_DIR_LEFT, ino, item);
 	return send_path_only(ctx, BTRFS_SEND_C_RMDIR, &path);
 }
 
@@ -544,15 +549,19 @@ static int apply_dir_move(struct send_ctx *ctx, struct pending_dir_move **pendin
 	ret = path_loop(ctx, move->ino, move->gen, &ancestor);
 	if (ret)
 		return ret < 0 ? ret : wait_longer(ctx, pending, ancestor, &waiting);
+	because(ctx, BM_SEND_DIR_MOVED_LATER, move->ino, move->item);
 	if (get_cur_path(ctx, move->ino, move->gen, &to) < 0 ||
 	    send_two_paths(ctx, BTRFS_SEND_C_RENAME, &from, BTRFS_SEND_A_PATH_TO, &to) < 0 ||
-	    rmdir_if_possible(ctx, waiting.rmdir_ino, waiting.rmdir_gen) < 0 ||
-	    cache_dir_utimes(ctx, move->ino, move->gen) < 0)
+	    rmdir_if_possible(ctx, waiting.rmdir_ino, waiting.rmdir_gen, move->item) < 0)
+		return ctx->fault->code;
+	because(ctx, BM_SEND_TIMES_MOVE, move->ino, move->item);
+	if (cache_dir_utimes(ctx, move->ino, move->gen) < 0)
 		return ctx->fault->code;
 	for (size_t i = 0; i < move->update_refs.count; i++) {
 		const struct dir_ref *in = &move->update_refs.rows[i];
 		struct inode_info info;
 
+		because(ctx, BM_SEND_TIMES_MOVE, in->dir, in->item);
 		/* the parent may have been removed meanwhile */
 		ret = get_inode_info(ctx, &ctx->root, in->dir, &info);
 		if (!ret)

@@ -146,6 +146,7 @@ static int find_iref(struct send_ctx *ctx, const struct bm_root *root, const uin
 static int record_item(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, bool is_new,
 		       bool other_side)
 {
+	const struct btrfs_disk_key *key = &leaf_item(leaf, slot)->key;
 	const struct bm_root *root = is_new ? &ctx->root : &ctx->parent;
 	struct recorded_refs *refs = is_new ? &ctx->new_refs : &ctx->deleted_refs;
 	struct ref_name ref;
@@ -153,7 +154,13 @@ static int record_item(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot,
 	int ret;
 
 	while ((ret = next_ref_name(ctx, leaf, slot, &at, &ref)) > 0) {
-		struct dir_ref in = {.dir = ref.dir};
+		struct dir_ref in = {.dir = ref.dir,
+				     .item = {.objectid = key->objectid,
+					      .type = key->type,
+					      .offset = key->offset,
+					      .change = other_side ? BM_CHANGE_CHANGED
+							: is_new   ? BM_CHANGE_NEW
+								   : BM_CHANGE_DELETED}};
 		uint64_t gen;
 
 		if (get_inode_gen(ctx, root, ref.dir, &gen) < 0)
@@ -259,6 +266,7 @@ int unlink_all_paths(struct send_ctx *ctx)
 	struct bm_path path = send_path(ctx);
 	int ret;
 
+	because_inode(ctx, BM_SEND_LINKS_GONE);
 	ret = bm_search_slot(&ctx->parent, &key, &path, ctx->fault);
 	while (ret >= 0 && !(ret = next_valid_item(ctx, &ctx->parent, &path))) {
 		const struct btrfs_disk_key *at = &leaf_item(path.node[0], path.slot[0])->key;

@@ -106,8 +106,10 @@ static int clear_name(struct send_ctx *ctx, struct progress *p, struct recorded_
 	    update_ref_path(ctx, ref) < 0)
 		return ctx->fault->code;
 	ref_path(ref, &path);
+	because(ctx, BM_SEND_NAME_IN_THE_WAY, who.ino, ref->in.item);
 	if (ret)
 		return orphanize_overwritten(ctx, p, &path, &who);
+	because_of_rule(ctx, BM_SEND_LINK_IN_THE_WAY);
 	return send_path_only(ctx, BTRFS_SEND_C_UNLINK, &path);
 }
 
@@ -145,6 +147,7 @@ static int create_parent_if_needed(struct send_ctx *ctx, size_t index)
 	ret = did_create_dir(ctx, in->dir);
 	if (ret)
 		return ret < 0 ? ret : BM_OK;
+	because(ctx, BM_SEND_PARENT_EARLY, in->dir, in->item);
 	ret = send_create_inode(ctx, in->dir);
 	return ret < 0 ? ret : cache_dir_created(ctx, in->dir);
 }
@@ -184,11 +187,31 @@ static int rename_current_inode(struct send_ctx *ctx, struct progress *p,
 	return ret;
 }
 
+/* Make a new name of the current inode: by a rename, if it `moves`, or a link. */
+static int make_name(struct send_ctx *ctx, struct progress *p, struct recorded_ref *ref)
+{
+	bool moves = p->is_orphan || is_type(ctx->cur_inode_mode, MODE_DIR);
+	enum bm_send_cause cause = BM_SEND_NAME_ADDED;
+	struct fs_path full_path;
+
+	if (!moves && p->orphanized_dir && update_ref_path(ctx, ref) < 0)
+		return ctx->fault->code;
+	if (moves && !p->is_orphan)
+		cause = BM_SEND_DIR_MOVED;
+	else if (moves)
+		cause = ctx->cur_inode_new ? BM_SEND_FIRST_NAME : BM_SEND_NAME_AFTER_ORPHAN;
+	because(ctx, cause, ctx->cur_ino, ref->in.item);
+	ref_path(ref, &full_path);
+	if (moves)
+		return rename_current_inode(ctx, p, &full_path);
+	return send_two_paths(ctx, BTRFS_SEND_C_LINK, &full_path, BTRFS_SEND_A_PATH_LINK,
+			      &p->valid_path);
+}
+
 static int make_new_names(struct send_ctx *ctx, struct progress *p)
 {
 	/* commit 98272bb77bf4 (in v5.10): before, each was cleared when it was its turn */
 	bool clear_first = TOGGLE(ctx, SEND_ORPHANIZE_FIRST);
-	struct fs_path full_path;
 
 	if (clear_first && clear_names(ctx, p) < 0)
 		return ctx->fault->code;
@@ -200,18 +223,8 @@ static int make_new_names(struct send_ctx *ctx, struct progress *p)
 		    (!clear_first && clear_name(ctx, p, ref) < 0) ||
 		    wait_if_needed(ctx, p, ref) < 0)
 			return ctx->fault->code;
-		if (p->can_rename) {
-			bool moves = p->is_orphan || is_type(ctx->cur_inode_mode, MODE_DIR);
-
-			if (!moves && p->orphanized_dir && update_ref_path(ctx, ref) < 0)
-				return ctx->fault->code;
-			ref_path(ref, &full_path);
-			if (moves)
-				ret = rename_current_inode(ctx, p, &full_path);
-			else
-				ret = send_two_paths(ctx, BTRFS_SEND_C_LINK, &full_path,
-						     BTRFS_SEND_A_PATH_LINK, &p->valid_path);
-		}
+		if (p->can_rename)
+			ret = make_name(ctx, p, ref);
 		if (ret < 0 || add_dir_ref(ctx, &p->check_dirs, &ref->in) < 0)
 			return ctx->fault->code;
 	}
@@ -223,6 +236,7 @@ static int remove_dir(struct send_ctx *ctx, struct progress *p)
 {
 	int ret = can_rmdir(ctx, ctx->cur_ino, ctx->cur_inode_gen);
 
+	because_inode(ctx, ret > 0 ? BM_SEND_DIR_REMOVED : BM_SEND_DIR_NOT_EMPTY);
 	if (ret > 0)
 		ret = send_path_only(ctx, BTRFS_SEND_C_RMDIR, &p->valid_path);
 	else if (!ret && !p->is_orphan)
@@ -248,6 +262,7 @@ static int unlink_deleted_names(struct send_ctx *ctx, struct progress *p)
 			    update_ref_path(ctx, ref) < 0)
 				return ctx->fault->code;
 			ref_path(ref, &path);
+			because(ctx, BM_SEND_NAME_REMOVED, ctx->cur_ino, ref->in.item);
 			ret = send_path_only(ctx, BTRFS_SEND_C_UNLINK, &path);
 			/* is_current_inode_path(): compared as far as the remembered path goes */
 			if (path.size >= ctx->cur_inode_path.size &&
@@ -258,9 +273,8 @@ static int unlink_deleted_names(struct send_ctx *ctx, struct progress *p)
 			return ctx->fault->code;
 	}
 	/* an earlier inode took its first name, and it has no other */
-	if (p->is_orphan)
-		return send_path_only(ctx, BTRFS_SEND_C_UNLINK, &p->valid_path);
-	return BM_OK;
+	because_inode(ctx, BM_SEND_ORPHAN_REMOVED);
+	return p->is_orphan ? send_path_only(ctx, BTRFS_SEND_C_UNLINK, &p->valid_path) : BM_OK;
 }
 
 static bool seen_before(const struct dir_refs *refs, size_t index)
@@ -270,6 +284,20 @@ static bool seen_before(const struct dir_refs *refs, size_t index)
 		    refs->rows[i].dir_gen == refs->rows[index].dir_gen)
 			return true;
 	return false;
+}
+
+/* The snapshot does not have a directory any more: remove it if all in it is gone. 1: removed. */
+static int rmdir_if_emptied(struct send_ctx *ctx, struct progress *p, const struct dir_ref *in)
+{
+	int ret = can_rmdir(ctx, in->dir, in->dir_gen);
+
+	if (ret <= 0)
+		return ret;
+	if (get_cur_path(ctx, in->dir, in->dir_gen, &p->valid_path) < 0)
+		return ctx->fault->code;
+	because(ctx, BM_SEND_DIR_EMPTIED, in->dir, in->item);
+	ret = send_path_only(ctx, BTRFS_SEND_C_RMDIR, &p->valid_path);
+	return ret < 0 ? ret : 1;
 }
 
 /* The directories in which the inode had or has names: their times, or their removal. */
@@ -287,16 +315,12 @@ static int finish_check_dirs(struct send_ctx *ctx, struct progress *p)
 			continue;
 		ret = get_cur_inode_state(ctx, in->dir, in->dir_gen);
 		if (ret == INODE_DID_CREATE || ret == INODE_NO_CHANGE) {
+			because(ctx, BM_SEND_TIMES_ENTRY, in->dir, in->item);
 			ret = cache_dir_utimes(ctx, in->dir, in->dir_gen);
 		} else if (ret == INODE_DID_DELETE && (unique || in->dir != last_removed)) {
-			ret = can_rmdir(ctx, in->dir, in->dir_gen);
-			if (ret > 0) {
+			ret = rmdir_if_emptied(ctx, p, in);
+			if (ret > 0)
 				last_removed = in->dir;
-				ret = get_cur_path(ctx, in->dir, in->dir_gen, &p->valid_path);
-				if (!ret)
-					ret =
-					    send_path_only(ctx, BTRFS_SEND_C_RMDIR, &p->valid_path);
-			}
 		}
 		if (ret < 0)
 			return ret;

@@ -96,12 +96,20 @@ static bool same_value(const struct btrfs_dir_item *a, const struct btrfs_dir_it
 }
 
 /* The xattrs of the snapshot's item, less those that the parent's has with the same value. */
-static int set_xattrs(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, bool compare)
+static int set_xattrs(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot,
+		      enum bm_change change)
 {
+	const struct btrfs_disk_key *key = &leaf_item(leaf, slot)->key;
 	const struct btrfs_dir_item *entry, *old = NULL;
+	bool compare = change == BM_CHANGE_CHANGED;
 	uint32_t at = 0;
 	int ret;
 
+	because(ctx, BM_SEND_XATTR_SET, ctx->cur_ino,
+		(struct bm_send_item){.objectid = key->objectid,
+				      .type = key->type,
+				      .offset = key->offset,
+				      .change = (uint8_t)change});
 	while ((ret = next_dir_entry(ctx, leaf, slot, &at, &entry)) > 0) {
 		if (compare && find_xattr(ctx, ctx->right_leaf, ctx->right_slot, entry, &old) < 0)
 			return ctx->fault->code;
@@ -121,6 +129,7 @@ static int remove_xattrs(struct send_ctx *ctx, bool compare)
 	uint32_t at = 0;
 	int ret;
 
+	because(ctx, BM_SEND_XATTR_REMOVED, ctx->cur_ino, walk_item(ctx));
 	while ((ret = next_dir_entry(ctx, ctx->right_leaf, ctx->right_slot, &at, &entry)) > 0) {
 		if (compare && find_xattr(ctx, ctx->leaf, ctx->slot, entry, &now) < 0)
 			return ctx->fault->code;
@@ -139,7 +148,8 @@ int changed_xattr(struct send_ctx *ctx)
 
 	if (ctx->cur_inode_new_gen || ctx->cur_inode_deleted)
 		return BM_OK;
-	if (ctx->result != BM_CHANGE_DELETED && set_xattrs(ctx, ctx->leaf, ctx->slot, changed) < 0)
+	if (ctx->result != BM_CHANGE_DELETED &&
+	    set_xattrs(ctx, ctx->leaf, ctx->slot, ctx->result) < 0)
 		return ctx->fault->code;
 	if (ctx->result != BM_CHANGE_NEW && remove_xattrs(ctx, changed) < 0)
 		return ctx->fault->code;
@@ -160,7 +170,7 @@ int process_all_new_xattrs(struct send_ctx *ctx)
 
 		if (at->objectid != key.objectid || at->type != key.type)
 			return BM_OK;
-		ret = set_xattrs(ctx, path.node[0], path.slot[0], false);
+		ret = set_xattrs(ctx, path.node[0], path.slot[0], BM_CHANGE_NEW);
 		if (ret < 0)
 			return ret;
 		path.slot[0]++;
@@ -181,6 +191,7 @@ int send_capabilities(struct send_ctx *ctx)
 	ret = lookup_name(ctx, &ctx->root, &key, caps_name, size, &entry);
 	if (ret < 0 || !entry)
 		return ret;
+	because_inode(ctx, BM_SEND_CAPABILITIES);
 	return send_set_xattr(ctx, caps_name, size, (const uint8_t *)(entry + 1) + entry->name_len,
 			      entry->data_len);
 }
@@ -222,6 +233,10 @@ int process_verity(struct send_ctx *ctx)
 	uint32_t signature_size;
 	size_t size;
 
+	because(ctx, BM_SEND_VERITY, ctx->cur_ino,
+		(struct bm_send_item){.objectid = ctx->cur_ino,
+				      .type = BTRFS_VERITY_DESC_ITEM_KEY,
+				      .change = BM_CHANGE_NEW});
 	if (read_verity_descriptor(ctx, descriptor, &size) < 0)
 		return ctx->fault->code;
 	memcpy(&signature_size, descriptor + VERITY_SIG_SIZE, 4);

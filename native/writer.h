@@ -8,10 +8,11 @@
  *   writer_search.c       btrfs_search_slot() for changes: COW on the way down, splits ahead
  *   writer_edit.c         the items of kernels.h, each a search and a change
  *   writer_apply.c        many changes in one call
+ *   writer_ground.c       blocks for the Python twin of these
  *   writer_cow.c          btrfs_cow_block()
  *   writer_cow_refs.c     update_ref_for_cow(), __btrfs_mod_ref(), btrfs_copy_root()
  *   writer_drop.c         btrfs_drop_snapshot()
- *   free_map.c            free ranges of a block group
+ *   free_map.c, pool.c    free ranges of a block group; memory of delayed references
  *   writer_alloc.c        find_free_extent(), pinned ranges, tree blocks
  *   writer_refs.c         delayed references, and how they are run
  *   writer_extent.c       extent items, their inline and keyed references

@@ -172,7 +172,7 @@ static int leave_block(struct drop *drop)
 	uint64_t parent;
 
 	if (drop->updating) {
-		if (drop->shared_level < level)
+		if (level < drop->shared_level)
 			return 0;
 		drop->updating = 0;
 		drop->slot[level] = 0;

@@ -84,7 +84,8 @@ static int write_one(struct bm_writer *writer, struct file_run *run, size_t i,
 {
 	const struct bm_file_extents *args = run->args;
 	uint32_t at = (uint32_t)(args->known + i);
-	const struct bm_key key = {args->ino, BTRFS_EXTENT_DATA_KEY, args->offsets[i]};
+	const struct bm_key key = {
+	    .objectid = args->ino, .type = BTRFS_EXTENT_DATA_KEY, .offset = args->offsets[i]};
 	const uint32_t size = sizeof(struct btrfs_file_extent_item);
 	struct btrfs_file_extent_item item;
 	uint64_t bytenr, got;

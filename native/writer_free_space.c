@@ -160,6 +160,7 @@ static int find_bitmap(struct bm_writer *writer, const struct group *group, uint
 		return fault->code;
 	if (key->type != BTRFS_FREE_SPACE_BITMAP_KEY || key->objectid < group->start ||
 	    bytenr - key->objectid >= key->offset || key->offset > bitmap_range(writer) ||
+	    (key->objectid | key->offset) % writer->sectorsize ||
 	    size != bitmap_bytes(writer, key->offset))
 		return bad(fault, key->objectid, bytenr);
 	return BM_OK;
@@ -329,7 +330,7 @@ static int insert_extents(struct bm_writer *writer, const struct group *group, c
 		    key_of(group->start + bit * writer->sectorsize, BTRFS_FREE_SPACE_EXTENT_KEY,
 			   length * writer->sectorsize);
 
-		if (insert_item(writer, &key, NULL, 0, fault) < 0)
+		if (insert_item(writer, &key, "", 0, fault) < 0)
 			return fault->code;
 	}
 	return BM_OK;
@@ -424,7 +425,7 @@ static int add_extent(struct bm_writer *writer, struct group *group, uint64_t st
 		return right;
 	if (right)
 		key.offset += found.offset;
-	if (insert_item(writer, &key, NULL, 0, fault) < 0)
+	if (insert_item(writer, &key, "", 0, fault) < 0)
 		return fault->code;
 	return update_count(writer, group, 1 - left - right, fault);
 }
@@ -449,13 +450,13 @@ static int remove_extent(struct bm_writer *writer, struct group *group, uint64_t
 		return fault->code;
 	if (found.objectid < start) {
 		rest = key_of(found.objectid, BTRFS_FREE_SPACE_EXTENT_KEY, start - found.objectid);
-		if (insert_item(writer, &rest, NULL, 0, fault) < 0)
+		if (insert_item(writer, &rest, "", 0, fault) < 0)
 			return fault->code;
 		change++;
 	}
 	if (end < found_end) {
 		rest = key_of(end, BTRFS_FREE_SPACE_EXTENT_KEY, found_end - end);
-		if (insert_item(writer, &rest, NULL, 0, fault) < 0)
+		if (insert_item(writer, &rest, "", 0, fault) < 0)
 			return fault->code;
 		change++;
 	}

@@ -10,19 +10,10 @@
  */
 #include "writer_refs.h"
 
+#include "pool.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-#define POOL_CHUNK 1024
-
-/* Objects of one size that stay where they are. */
-struct pool {
-	void **chunks;
-	size_t count;
-	size_t capacity;
-	size_t size;
-	void *spare; /* free objects, each pointing at the next */
-};
 
 struct delayed_ref {
 	struct delayed_ref *hash_next;
@@ -52,13 +43,6 @@ struct ref_head {
 	uint8_t drops_sorted;
 };
 
-/* Addresses of heads that are still to come in one direction: a binary heap, the lowest first. */
-struct heap {
-	uint64_t *items;
-	size_t count;
-	size_t capacity;
-};
-
 struct bm_waiting_refs {
 	struct pool heads;
 	struct pool refs;
@@ -76,93 +60,6 @@ struct bm_waiting_refs {
 static int fail_nomem(struct bm_fault *fault)
 {
 	return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
-}
-
-/* ------------------------------------------------------------------------------------- pools -- */
-
-static void *pool_alloc(struct pool *pool)
-{
-	void *object;
-
-	if (!pool->spare) {
-		uint8_t *chunk;
-
-		if (pool->count == pool->capacity) {
-			size_t capacity = pool->capacity ? pool->capacity * 2 : 16;
-			void **chunks = realloc(pool->chunks, capacity * sizeof(*chunks));
-
-			if (!chunks)
-				return NULL;
-			pool->chunks = chunks;
-			pool->capacity = capacity;
-		}
-		chunk = malloc(POOL_CHUNK * pool->size);
-		if (!chunk)
-			return NULL;
-		pool->chunks[pool->count++] = chunk;
-		for (size_t i = POOL_CHUNK; i-- > 0;) {
-			*(void **)(chunk + i * pool->size) = pool->spare;
-			pool->spare = chunk + i * pool->size;
-		}
-	}
-	object = pool->spare;
-	pool->spare = *(void **)object;
-	memset(object, 0, pool->size);
-	return object;
-}
-
-static void pool_free(struct pool *pool, void *object)
-{
-	*(void **)object = pool->spare;
-	pool->spare = object;
-}
-
-static void pool_destroy(struct pool *pool)
-{
-	for (size_t i = 0; i < pool->count; i++)
-		free(pool->chunks[i]);
-	free(pool->chunks);
-}
-
-/* -------------------------------------------------------------------------------------- heap -- */
-
-static int heap_push(struct heap *heap, uint64_t item)
-{
-	size_t at = heap->count;
-
-	if (heap->count == heap->capacity) {
-		size_t capacity = heap->capacity ? heap->capacity * 2 : 256;
-		uint64_t *items = realloc(heap->items, capacity * sizeof(*items));
-
-		if (!items)
-			return BM_NOMEM;
-		heap->items = items;
-		heap->capacity = capacity;
-	}
-	heap->count++;
-	while (at && heap->items[(at - 1) / 2] > item) {
-		heap->items[at] = heap->items[(at - 1) / 2];
-		at = (at - 1) / 2;
-	}
-	heap->items[at] = item;
-	return BM_OK;
-}
-
-static uint64_t heap_pop(struct heap *heap)
-{
-	uint64_t lowest = heap->items[0], item = heap->items[--heap->count];
-	size_t at = 0, child;
-
-	while ((child = 2 * at + 1) < heap->count) {
-		if (child + 1 < heap->count && heap->items[child + 1] < heap->items[child])
-			child++;
-		if (heap->items[child] >= item)
-			break;
-		heap->items[at] = heap->items[child];
-		at = child;
-	}
-	heap->items[at] = item;
-	return lowest;
 }
 
 /* ------------------------------------------------------------------------------------- tables -- */

@@ -31,6 +31,8 @@ WHOLE = [
     "send/send-readahead/n5000",
     "send/send-utimes/n200",
     "counts/W2/N500",
+    "counts/W3/half200",
+    "counts/W3/snap200",
     "counts/W4/N2000",
     "fiemap-random/s04",
     "fiemap-random/s05",

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import platform
 import random
 import stat
 import struct
@@ -21,7 +22,9 @@ from tempfile import TemporaryDirectory
 
 from logical_ino import why_not_live
 
-__all__ = ["kernel_send", "mounted", "random_filesystem", "why_not_live"]
+from btrfs_model.patches import PRESETS
+
+__all__ = ["kernel_send", "mounted", "preset", "random_filesystem", "why_not_live"]
 
 _SEND = struct.Struct("<qQQQQI28x")
 _SEND_NUMBER = 1 << 30 | _SEND.size << 16 | 0x94 << 8 | 38
@@ -29,6 +32,13 @@ _VERSION_FLAG = 8
 _CLONE_RANGE = struct.Struct("<qQQQ")
 _CLONE_RANGE_NUMBER = 1 << 30 | _CLONE_RANGE.size << 16 | 0x94 << 8 | 13
 _BLOCK = 4096
+
+
+def preset() -> str:
+    """The newest preset that is not newer than the running kernel."""
+    running = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2])
+    known = [name for name in PRESETS if tuple(map(int, name[1:].split(".")[:2])) <= running]
+    return known[-1]
 
 
 @contextmanager

@@ -8,6 +8,7 @@ own address once its extent item says FULL_BACKREF; a tree refers to its root bl
 import mmap
 import struct
 from collections import Counter
+from itertools import pairwise
 
 from btrfs_model.btree.writer import TreeWriter
 from btrfs_model.image import Image
@@ -98,7 +99,8 @@ def writer(
     return result
 
 
-def _inline_refs(data: bytes, at: int) -> list[tuple[Ref, int]]:
+def inline_refs(data: bytes, at: int) -> list[tuple[Ref, int]]:
+    """Inline references from byte `at` of a payload on, and their counts."""
     refs = []
     while at < len(data):
         kind = data[at]
@@ -151,6 +153,8 @@ class Extents:
             if kind in (EXTENT_ITEM, METADATA_ITEM):
                 totals[bytenr] = self._item(bytenr, kind, offset, data, nodesize)
                 continue
+            if kind == lib.BTRFS_BLOCK_GROUP_ITEM_KEY:
+                continue
             self.keyed += 1
             assert bytenr in self.flags
             if kind == DATA_REF:
@@ -179,7 +183,7 @@ class Extents:
             assert offset == nodesize
             level, start = data[41], 42
         assert len(data) < max(self.limit, start + 30)
-        inline = _inline_refs(data, start)
+        inline = inline_refs(data, start)
         assert [ref for ref, _ in inline] == sorted((ref for ref, _ in inline), key=_order)
         for ref, count in inline:
             self.refs[(bytenr, *ref)] += count
@@ -198,7 +202,7 @@ def check(writer: TreeWriter, *, reserved: int = 0) -> Extents:
     seen = set()
     nodesize = writer.image.nodesize
 
-    def visit(bytenr: int, generation: int, level: int, shareable: bool) -> None:
+    def visit(bytenr: int, generation: int, level: int, has_data: bool) -> None:
         if bytenr in seen:
             return
         seen.add(bytenr)
@@ -211,29 +215,37 @@ def check(writer: TreeWriter, *, reserved: int = 0) -> Extents:
                 child, child_generation = struct.unpack_from("<QQ", block, 101 + 33 * slot + 17)
                 kind = (SHARED_BLOCK, bytenr) if full else (BLOCK_REF, owner)
                 wanted[(child, *kind)] += 1
-                visit(child, child_generation, level - 1, shareable)
+                visit(child, child_generation, level - 1, has_data)
                 continue
             ino, kind, offset, at, size = struct.unpack_from("<QBQII", block, 101 + 25 * slot)
-            if kind != EXTENT_DATA or not shareable:
+            if kind != EXTENT_DATA or not has_data:
                 continue
             data = block[101 + at : 101 + at + size]
+            if data[20] == lib.BTRFS_FILE_EXTENT_INLINE:
+                continue
             disk, _, extent_offset = struct.unpack_from("<QQQ", data, 21)
-            key = (ino, offset - extent_offset)
-            wanted[(disk, SHARED_DATA, bytenr) if full else (disk, DATA_REF, owner, *key)] += 1
+            if not disk:
+                continue
+            offset = (offset - extent_offset) % 2**64
+            wanted[
+                (disk, SHARED_DATA, bytenr) if full else (disk, DATA_REF, owner, ino, offset)
+            ] += 1
 
     for tree in writer.tree_ids():
         state = writer.tree_state(tree)
         wanted[state.bytenr, BLOCK_REF, state.owner] += 1
-        visit(state.bytenr, state.generation, state.level, state.shareable)
-    assert extents.refs == wanted
+        # of the trees that cannot be shared the root tree has data: the free space cache
+        has_data = state.shareable or tree == ROOT_TREE
+        visit(state.bytenr, state.generation, state.level, has_data)
+    assert extents.refs == wanted, (extents.refs - wanted, wanted - extents.refs)
     blocks = {bytenr for bytenr, flags in extents.flags.items() if flags & 3 == 2}
     assert blocks == seen
     assert {bytenr: extents.heads[bytenr] for bytenr in blocks} == heads
     used = sum(extents.sizes.values())
     assert used == sum(group.used for group in writer.groups())
-    assert {bytenr: nodesize for bytenr in blocks}.items() <= extents.sizes.items()
+    assert dict.fromkeys(blocks, nodesize).items() <= extents.sizes.items()
     ends = sorted((start, start + size) for start, size in extents.sizes.items())
-    assert all(end <= start for (_, end), (start, _) in zip(ends, ends[1:], strict=False))
+    assert all(end <= start for (_, end), (start, _) in pairwise(ends))
     return extents
 
 

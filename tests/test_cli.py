@@ -211,6 +211,33 @@ def test_send_to_a_file_with_work(btrfs_model, image: Path, tmp_path: Path) -> N
     assert json.loads(work.read_text()) == dict(result.work)
 
 
+def test_send_explains_beside_the_stream(btrfs_model, image: Path, tmp_path: Path) -> None:
+    with bm.open(image) as fs:
+        result = bm.send(fs, "snap", behaviour="v4.16", explain=True)
+    ask = ("send", image, "snap", "--behaviour", "v4.16", "--explain")
+    ran = btrfs_model(*ask, "summary")
+    assert (ran.status, ran.out) == (0, result.data)
+    lines = ran.err.splitlines()
+    assert [line for line in lines if line.startswith("#")] == [
+        "# by cause", "# by kernel function", "# by command", "# by directory",
+    ]  # fmt: skip
+    (row,) = (line.split("\t") for line in lines if line.startswith("truncate-always"))
+    assert row[1] == "500" and "before 4.17" in row[4]
+    out = tmp_path / "stream"
+    ran = btrfs_model(*ask, "commands", "-f", out)
+    assert (ran.status, ran.err, out.read_bytes()) == (0, "", result.data)
+    head, *rows = (line.split("\t") for line in ran.lines)
+    assert head == list(result.causes.columns)
+    assert rows == [[str(cell) for cell in row] for row in result.causes.itertuples(index=False)]
+
+
+def test_send_explains_on_a_terminal_without_a_stream(image: Path) -> None:
+    status, shown = on_terminal("send", image, "snap", "--explain", "summary")
+    assert status == 0
+    for word in ("by kernel function", "finish_inode_if_needed", "write-no-source"):
+        assert word in shown
+
+
 @pytest.mark.parametrize(
     ("arguments", "clones"),
     [
@@ -283,6 +310,51 @@ def test_a_send_that_fails_leaves_the_stream_so_far(btrfs_model, tmp_path: Path)
 def leaf_addresses(fs: bm.Filesystem) -> list[int]:
     """Addresses of the leaves of the snapshot."""
     return [item.block for item in fs.subvolume("snap").tree.items()]
+
+
+# ----------------------------------------------------------------------------------- receive --
+
+
+def test_receive_into_an_image(btrfs_model, image: Path, tmp_path: Path) -> None:
+    target, stream, work = tmp_path / "target", tmp_path / "stream", tmp_path / "calls.json"
+    with bm.create(256 << 20) as fs:
+        fs.mkdir("backups")
+        fs.save(target)
+    with bm.open(image) as fs:
+        sent = bm.send(fs, "snap").data
+    assert sent is not None
+    stream.write_bytes(sent)
+    ran = btrfs_model("receive", target, "backups", "-f", stream, "--work", work)
+    assert (ran.status, ran.out, ran.err) == (0, b"", "At subvol backups/snap\n")
+    assert json.loads(work.read_text()) == dict(bm.receiver_calls(bm.read_stream(sent)))
+    ran = btrfs_model("receive", target, stdin=sent)
+    assert (ran.status, ran.err) == (0, "At subvol snap\n")
+    with bm.open(target) as fs, bm.open(image) as source:
+        wanted = source.subvolume("snap")
+        for path in ("backups/snap", "snap"):
+            received = fs.subvolume(path)
+            assert received.is_read_only
+            assert received.received_uuid == wanted.uuid
+            assert [e.name for e in received.readdir("")] == [e.name for e in wanted.readdir("")]
+
+
+def test_receive_that_fails_leaves_the_image(btrfs_model, image: Path, tmp_path: Path) -> None:
+    target, stream = tmp_path / "target", tmp_path / "stream"
+    with bm.create(256 << 20) as fs:
+        fs.save(target)
+    before = target.read_bytes()
+    with bm.open(image) as fs:
+        sent = bm.send(fs, "snap", omit_end=True).data
+    assert sent is not None
+    writer = bm.StreamWriter()
+    stream.write_bytes(sent + writer.command("rmdir", path=b"nowhere") + writer.end())
+    ran = btrfs_model("receive", target, "-f", stream)
+    assert_fails(ran, f"{stream}: offset {len(sent)}: rmdir 'snap/nowhere' failed: No such file")
+    assert target.read_bytes() == before
+    assert_fails(btrfs_model("receive", target, "nowhere", "-f", stream), "nowhere")
+    assert_fails(btrfs_model("receive", target, "-f", tmp_path / "none"), "none")
+    assert_fails(btrfs_model("receive", target, "-f", image), "offset 0")
+    assert target.read_bytes() == before
 
 
 def test_parent_is_picked_as_btrfs_send_does(small_image: Path) -> None:

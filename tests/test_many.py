@@ -21,7 +21,25 @@ LONG = st.integers(0, 999).map(lambda number: b"%03d" % number * 80)
 NAMES = st.lists(st.one_of(NAME, LONG), unique=True, max_size=120)
 
 
-def built(folder: Path, nodesize: int, steps: Callable[[WritableFilesystem], None]) -> bytes:
+def data_of(path: Path) -> list[tuple[int, bytes]]:
+    """The parts of a sparse file that are no holes."""
+    parts, end = [], 0
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        while end < size:
+            try:
+                start = os.lseek(file.fileno(), end, os.SEEK_DATA)
+            except OSError:
+                break
+            end = os.lseek(file.fileno(), start, os.SEEK_HOLE)
+            file.seek(start)
+            parts.append((start, file.read(end - start)))
+    return parts
+
+
+def built(
+    folder: Path, nodesize: int, steps: Callable[[WritableFilesystem], None]
+) -> list[tuple[int, bytes]]:
     with bm.create(SIZE, nodesize) as fs:
         fs.mkdir("d")
         fs.create("d/other")
@@ -29,7 +47,7 @@ def built(folder: Path, nodesize: int, steps: Callable[[WritableFilesystem], Non
         fs.mkdir("d/after")
         target = folder / "image"
         fs.save(target)
-    return target.read_bytes()
+    return data_of(target)
 
 
 @settings(max_examples=25)
@@ -99,3 +117,64 @@ def test_directories_that_are_none() -> None:
                 fs.create_files(directory, ["a"])
             assert error.value.errno == number
             assert os.strerror(number) in str(error.value)
+
+
+@settings(max_examples=25)
+@given(
+    names=NAMES,
+    moved=st.lists(st.integers(0, 150), max_size=150),
+    there=st.sets(st.integers(0, 150)),
+    linked=st.sets(st.integers(0, 150)),
+    commit=st.booleans(),
+)
+def test_moved_at_once(
+    tmp_path_factory: pytest.TempPathFactory,
+    names: list[bytes],
+    moved: list[int],
+    there: set[int],
+    linked: set[int],
+    commit: bool,
+) -> None:
+    folder = tmp_path_factory.mktemp("many")
+    names = [name for name in names if name not in (b"other", b"after")]
+    order = [names[at] for at in dict.fromkeys(moved) if at < len(names)]
+
+    def prepare(fs: WritableFilesystem) -> None:
+        fs.create_files("d", names)
+        fs.mkdir("e")
+        fs.create_files("e", [names[at] for at in there if at < len(names)])
+        for at in linked:
+            if at < len(names):
+                fs.link(b"d/" + names[at], b"link%d" % at)
+        if commit:
+            fs.commit()
+            fs.remount()
+
+    def at_once(fs: WritableFilesystem) -> None:
+        prepare(fs)
+        fs.move_files("d", "e", order)
+        follow(fs)
+
+    def one_by_one(fs: WritableFilesystem) -> None:
+        prepare(fs)
+        for name in order:
+            fs.rename(b"d/" + name, b"e/" + name)
+        follow(fs)
+
+    def follow(fs: WritableFilesystem) -> None:
+        for name in order[::2]:
+            fs.unlink(b"e/" + name)
+
+    assert built(folder, 4096, at_once) == built(folder, 4096, one_by_one)
+
+
+def test_a_file_that_is_not_there_ends_the_moves() -> None:
+    with bm.create(SIZE) as fs:
+        fs.mkdir("d")
+        fs.mkdir("e")
+        fs.create_files("d", ["a", "b"])
+        fs.commit()
+        with pytest.raises(FileNotFoundError):
+            fs.move_files("d", "e", ["a", "a", "b"])
+        fs.resolve("e/a")
+        fs.resolve("d/b")

@@ -140,6 +140,7 @@ def test_check_is_clean(options: Format, tmp_path: Path) -> None:
         (Format(1 << 30, label="x" * 256), "label"),
         (Format(1 << 30, label="a\nb"), "label"),
         (Format(1 << 30, block_group_tree=True, no_holes=False), "block_group_tree"),
+        (Format(1 << 30, 4096, block_group_tree=True), "nodesize of 8192"),
     ],
 )
 def test_refused(options: Format, named: str) -> None:

@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Names, attributes and subvolumes: beside the running kernel, and in detail."""
 
+import errno
 import os
 import random
+import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import calls
 import live
 import pytest
+from collisions import names_of_hash
 from corpus import LONG
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import btrfs_model as bm
 from btrfs_model.filesystem import Filesystem
 from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.ondisk.items import decode
@@ -164,3 +171,213 @@ def test_random_calls(seed: int, subvolumes: bool, tmp_path: Path) -> None:
                      ("snapshot", "sub", "snap", False)]  # fmt: skip
     sequence = [calls.random_call(choice, subvolumes=subvolumes) for _ in range(150)]
     beside(tmp_path, first, sequence, choice.choice([4096, 16384]))
+
+
+# ------------------------------------------------------------------------- beside, in detail --
+
+LONG_NAME = "n" * 195
+
+
+@beside_the_kernel
+def test_names_of_one_hash(tmp_path: Path) -> None:
+    names = names_of_hash(12345, 8)
+    sequence: list[calls.Call] = [("create", f"d/{name}") for name in names[:6]]
+    sequence += [
+        ("create", f"d/{names[3]}"), ("unlink", f"d/{names[2]}"), ("unlink", f"d/{names[5]}"),
+        ("sync",), ("rename", f"d/{names[0]}", f"d/{names[2]}"), ("mkdir", f"d/{names[6]}"),
+        ("rename", f"d/{names[1]}", f"d/{names[4]}"), ("link", f"d/{names[3]}", f"d/{names[7]}"),
+        ("rename", f"d/{names[6]}", f"d/{names[3]}", 2), ("unlink", f"d/{names[0]}"),
+    ]  # fmt: skip
+    beside(tmp_path, [("mkdir", "d")], sequence)
+
+
+@beside_the_kernel
+def test_attributes_of_one_hash(tmp_path: Path) -> None:
+    names = names_of_hash(777, 4, b"user.")
+    sequence: list[calls.Call] = [("setxattr", "f", name, b"value" * 9) for name in names]
+    sequence += [
+        ("removexattr", "f", names[1]), ("setxattr", "f", names[1], b"back", 1),
+        ("setxattr", "f", names[1], b"again", 1), ("setxattr", "f", names[0], b"", 0),
+        ("removexattr", "f", names[3]), ("removexattr", "f", names[3]),
+    ]  # fmt: skip
+    beside(tmp_path, [("create", "f")], sequence)
+
+
+@beside_the_kernel
+@pytest.mark.parametrize("seed", range(4))
+def test_more_names_than_a_leaf_has_room_for(seed: int, tmp_path: Path) -> None:
+    choice = random.Random(seed)
+    names = [f"d/{LONG_NAME}{number}" for number in range(40)]
+    sequence: list[calls.Call] = [("link", "f", name) for name in names]
+    choice.shuffle(names)
+    sequence += [("unlink", name) for name in names[:15]] + [("sync",)]
+    sequence += [("link", names[20], name) for name in names[:5]]
+    sequence += [("rename", names[17], names[6]), ("rename", names[18], "d/g", 1)]
+    sequence += [("unlink", name) for name in names[7:]]
+    beside(tmp_path, [("mkdir", "d"), ("create", "f")], sequence)
+
+
+@beside_the_kernel
+def test_extended_names_of_one_hash(tmp_path: Path) -> None:
+    # inode 257 is the directory, 258 the file; the hash of an extended name starts with the former
+    names = [f"d/{name}" for name in names_of_hash(4711, 6, b"h" * 180, seed=257)]
+    filling = [f"d/{LONG_NAME}{number}" for number in range(19)]
+    sequence: list[calls.Call] = [("link", "f", name) for name in filling + names]
+    sequence += [("unlink", names[2]), ("link", "f", names[2]), ("unlink", filling[3]),
+                 ("rename", names[0], "d/short"), ("unlink", names[5])]  # fmt: skip
+    beside(tmp_path, [("mkdir", "d"), ("create", "f")], sequence)
+
+
+@beside_the_kernel
+def test_files_without_names(tmp_path: Path) -> None:
+    sequence: list[calls.Call] = [
+        ("hold", "f"), ("unlink", "f"), ("sync",), ("create", "f"), ("hold", "d"), ("rmdir", "d"),
+        ("create", "d/x"), ("sync",), ("release", "f"), ("release", "d"), ("hold", "f"),
+        ("rename", "g", "f"), ("setxattr", "f", "user.x", b"1"), ("sync",), ("release", "f"),
+    ]  # fmt: skip
+    first: list[calls.Call] = [("create", "f"), ("setxattr", "f", "user.y", b"2" * 900),
+                               ("mkdir", "d"), ("create", "g")]  # fmt: skip
+    beside(tmp_path, first, sequence)
+
+
+@beside_the_kernel
+def test_large_attributes(tmp_path: Path) -> None:
+    most = 4096 - 101 - 25 - 30 - len("user.a")
+    sequence: list[calls.Call] = [
+        ("setxattr", "f", "user.a", b"x" * (most + 1)), ("setxattr", "f", "user.a", b"x" * most),
+        ("setxattr", "f", "user.a", b"y" * most), ("setxattr", "f", "user.a", b"z" * (most - 9)),
+        ("setxattr", "f", "user.a", b"w" * most), ("setxattr", "f", "user.b", b"1" * 2500),
+        ("setxattr", "f", "user.b", b"2" * 2600), ("setxattr", "f", "user.b", b"3" * 3000),
+        ("setxattr", "f", "user.b", b"4" * 1000), ("setxattr", "f", "user.b", b"5" * 1000, 1),
+        ("setxattr", "f", "user." + "n" * 251, b""), ("setxattr", "f", "user.", b""),
+        ("setxattr", "f", "", b""), ("setxattr", "f", "user.a", b"", 3),
+        ("removexattr", "f", "user.a"), ("removexattr", "f", "user.a"),
+    ]  # fmt: skip
+    beside(tmp_path, [("create", "f"), ("create", "g")], sequence)
+
+
+@beside_the_kernel
+def test_paths(tmp_path: Path) -> None:
+    sequence: list[calls.Call] = []
+    odd = ["d", "d/", "d/.", "d/sub/..", "f", "f/", "new/", "l", "l/", "broken",
+           "loop", "loop/x", "l/x", "f/x", "none/x", "x" * 255, "x" * 256, "d/" + "x" * 256,
+           "y/" * 2040 + "z" * 16]  # fmt: skip
+    for path in odd:
+        sequence += [(call, path) for call in ("create", "mkdir", "rmdir", "unlink")]
+        sequence += [("symlink", "t", path), ("mknod", path, stat.S_IFIFO | 0o600)]
+        sequence += [("link", path, "new"), ("link", "f", path), ("chmod", path, 0o700)]
+        sequence += [("rename", path, "new"), ("rename", "new", path), ("rename", "d", path, 1),
+                     ("rename", path, "d/sub", 2), ("rename", path, "e")]  # fmt: skip
+    sequence += [("symlink", "", "s"), ("symlink", "s" * 4095, "s"), ("symlink", "s" * 4096, "s"),
+                 ("symlink", "s" * 3900, "s")]  # fmt: skip
+    first: list[calls.Call] = [
+        ("mkdir", "d"), ("create", "f"), ("mkdir", "e"), ("create", "e/x"), ("symlink", "d", "l"),
+        ("symlink", "nowhere", "broken"), ("symlink", "loop", "loop"), ("mkdir", "d/sub"),
+    ]  # fmt: skip
+    beside(tmp_path, first, sequence)
+
+
+@beside_the_kernel
+def test_deleted_subvolumes_are_freed(tmp_path: Path) -> None:
+    first: list[calls.Call] = [("create_subvolume", "sub"), ("mkdir", "sub/d")]
+    first += [("create", f"sub/d/{LONG_NAME}{number}") for number in range(60)]
+    sequence: list[calls.Call] = [
+        ("snapshot", "sub", "one"), ("create", "sub/new"), ("snapshot", "sub", "two", False),
+        ("unlink", f"two/d/{LONG_NAME}7"), ("unlink", f"sub/d/{LONG_NAME}50"),
+        ("delete_subvolume", "one"), ("clean",), ("delete_subvolume", "sub"), ("clean",),
+        ("create", "two/last"), ("create_subvolume", "sub"),
+    ]  # fmt: skip
+    beside(tmp_path, first, sequence)
+
+
+# ----------------------------------------------------------------------------- the model alone --
+
+
+def test_a_file_has_no_more_than_65535_names() -> None:
+    with WritableFilesystem.mkfs(128 << 20) as fs:
+        inode = fs.create("f")
+        inode.item.nlink = 65534
+        fs.link("f", "g")
+        with pytest.raises(OSError, match="Too many links"):
+            fs.link("f", "h")
+        assert inode.item.nlink == 65535
+
+
+def test_a_directory_with_too_many_names_of_one_hash_is_left_as_it_is() -> None:
+    with WritableFilesystem.mkfs(128 << 20, nodesize=4096) as fs:
+        names = names_of_hash(99, 40, b"p" * 200)
+        made = 0
+        with pytest.raises(OSError, match=os.strerror(errno.EOVERFLOW)):
+            for name in names:
+                fs.create(name)
+                made += 1
+        assert made == (4096 - 101 - 25) // (30 + 212)
+        fs.commit()
+        assert [entry.name.decode() for entry in fs.subvolume("").readdir(256)] == names[:made]
+        assert not fs.subvolume("").tree.get((256 + made + 1, ItemType.INODE_ITEM, 0))
+
+
+def test_orphans_are_deleted_when_the_subvolume_is_next_used(tmp_path: Path) -> None:
+    image = tmp_path / "crashed.img"
+    with WritableFilesystem.mkfs(128 << 20) as fs:
+        fs.create("f")
+        fs.write("f", 0, b"data" * 5000)
+        fs.mkdir("d")
+        fs.commit()
+        fs.hold("f")
+        fs.hold("d")
+        fs.unlink("f")
+        fs.rmdir("d")
+        fs.save(image)
+        orphans = (ObjectId.ORPHAN, ItemType.ORPHAN_ITEM, 257), (ObjectId.ORPHAN, 48, 258)
+        assert all(fs.subvolume("").tree.get(key) for key in orphans)
+    with WritableFilesystem.load(image) as fs:
+        fs.create("g")
+        fs.save(image)
+        assert not any(fs.subvolume("").tree.get(key) for key in orphans)
+        assert [item.key.objectid for item in fs.subvolume("").tree.items()
+                if item.key.type == ItemType.INODE_ITEM] == [256, 259]  # fmt: skip
+    check(image)
+
+
+def test_delayed_items_run_when_many_wait() -> None:
+    with WritableFilesystem.mkfs(128 << 20) as fs:
+        fs.delayed.asynchronous = True
+        fs.mkdir("d")
+        for number in range(300):
+            fs.create(f"d/{number}")
+            assert len(fs.delayed) <= 128
+        low, high = ((257, ItemType.DIR_INDEX, offset) for offset in (0, 2**64 - 1))
+        assert len(list(fs.writer.tree(5).items(low, high))) > 128
+        fs.commit()
+        assert [e.index for e in fs.subvolume("").readdir("d")] == list(range(2, 302))
+
+
+def test_numbers_are_not_used_again_before_a_remount(tmp_path: Path) -> None:
+    with WritableFilesystem.mkfs(128 << 20) as fs:
+        assert [fs.create(name).ino for name in "abc"] == [257, 258, 259]
+        fs.commit()
+        fs.unlink("c")
+        fs.commit()
+        assert fs.create("d").ino == 260
+        fs.unlink("d")
+        fs.commit()
+        fs.inodes.forget_all()
+        assert fs.create("e").ino == 259
+
+
+@given(st.lists(st.integers(0, 2**32), min_size=1, max_size=60))
+@settings(max_examples=500 if LONG else 15)
+def test_whatever_is_called_leaves_a_sound_filesystem(seeds: list[int]) -> None:
+    with TemporaryDirectory() as folder, WritableFilesystem.mkfs(128 << 20, nodesize=4096) as fs:
+        mine = calls.ModelCalls(fs)
+        for call in [("mkdir", "a"), ("mkdir", "b"), ("create_subvolume", "sub")]:
+            calls.run(mine, call)
+        for seed in seeds:
+            choice = random.Random(seed)
+            calls.run(mine, calls.random_call(choice, subvolumes=bool(seed % 3)))
+        image = Path(folder) / "image"
+        fs.save(image)
+        with Filesystem.open(image) as saved:
+            assert not bm.check(saved)
+        check(image)

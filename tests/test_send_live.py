@@ -2,7 +2,6 @@
 """Sends beside those of the running kernel, of filesystems that it has just made."""
 
 import os
-import platform
 import random
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +10,6 @@ import live
 import pytest
 
 from btrfs_model.filesystem import Filesystem
-from btrfs_model.patches import PRESETS
 from btrfs_model.send import send
 
 why_not = live.why_not_live()
@@ -19,13 +17,6 @@ pytestmark = pytest.mark.skipif(bool(why_not), reason=why_not)
 
 # `make test-long` looks further
 SEEDS = 300 if os.environ.get("BTRFS_MODEL_HYPOTHESIS") == "long" else 20
-
-
-def preset() -> str:
-    """The newest preset that is not newer than the running kernel."""
-    running = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2])
-    known = [name for name in PRESETS if tuple(map(int, name[1:].split(".")[:2])) <= running]
-    return known[-1]
 
 
 Plan = tuple[int, int, tuple[int, ...], int, int]
@@ -64,7 +55,7 @@ def test_streams_of_the_running_kernel(seed: int, tmp_path: Path) -> None:
                     snapshot,
                     parent or None,
                     clones,
-                    behaviour=preset(),
+                    behaviour=live.preset(),
                     proto=proto,
                     no_file_data=bool(flags & 1),
                     compressed=bool(flags & 16),

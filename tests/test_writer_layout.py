@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Which items share a leaf: the writer beside a kernel that was given the same changes.
 
-Extended attributes of one file go into its subvolume's tree and out of it at once, one item at a
-time; new files put three items there at once and their DIR_INDEX items, as one batch, when they are
-synced. So the kernel's searches, splits and pushes follow from the order of calls. The layouts in
-``data/leaf_layouts.json.zst`` are what Linux 6.18 made; where there is a kernel to ask, it is asked
-about further ones.
+Extended attributes go into the tree of a subvolume and out of it at once, one item at a time; new
+files put three items there at once and their DIR_INDEX items, as one batch, when they are synced; a
+file that is unlinked is evicted with its attributes. So the kernel's searches, splits and pushes
+follow from the order of calls. The layouts in ``data/leaf_layouts.json.zst`` are what Linux 6.18
+made; where there is a kernel to ask, it is asked about further ones.
 """
 
 import json
@@ -29,7 +29,9 @@ from btrfs_model.ondisk.hashes import name_hash
 RECORDED = Path(__file__).parent / "data" / "leaf_layouts.json.zst"
 INO = 257
 INODE_ITEM, INODE_REF, XATTR_ITEM, DIR_ITEM, DIR_INDEX = 1, 12, 24, 84, 96
+ORPHAN_ITEM, ORPHAN = 48, 2**64 - 5
 BATCH = 100
+FILES = ("file", "second", "third")
 
 
 class Case(NamedTuple):
@@ -46,10 +48,16 @@ CASES = [
     Case(2, 16384, 16000),
     Case(3, 4096, 16000),
     Case(4, 16384, 4000, "files"),
+    Case(5, 4096, 9000, "eviction"),
 ]
 
 
-LIVE_CASES = [Case(11, 4096, 3000), Case(12, 8192, 5000), Case(13, 16384, 1500, "files")]
+LIVE_CASES = [
+    Case(11, 4096, 3000),
+    Case(12, 8192, 5000),
+    Case(13, 16384, 1500, "files"),
+    Case(14, 4096, 4000, "eviction"),
+]
 
 
 def dice(seed: int) -> Callable[[int], int]:
@@ -71,20 +79,21 @@ def file_names(case: Case) -> list[list[bytes]]:
     return [names[at : at + BATCH] for at in range(0, case.count, BATCH)]
 
 
-def changes(case: Case) -> Iterator[tuple[bytes, int]]:
-    """Names of attributes to set, with sizes; -1: to remove. They grow, shrink, grow again."""
+def changes(case: Case) -> Iterator[tuple[int, bytes, int]]:
+    """File, name and size of attributes to set, -1: to remove. They grow, shrink, grow again."""
     below = dice(case.seed)
-    names: list[bytes] = []
+    names: list[tuple[int, bytes]] = []
     for step in range(case.count):
         growing = step * 6 // case.count % 3 != 2
         if not names or below(100) < (96 if growing else 12):
             name = b"user.%d" % (below(10**6) * case.count + step)
-            names.append(name)
-            yield name, (10, 50, 100, 200, below(case.nodesize // 8))[below(5)]
+            file = step % 3 if case.what == "eviction" else 0
+            names.append((file, name))
+            yield file, name, (10, 50, 100, 200, below(case.nodesize // 8))[below(5)]
         else:
             index = below(len(names))
             names[index], names[-1] = names[-1], names[index]
-            yield names.pop(), -1
+            yield *names.pop(), -1
 
 
 def layout(tree: Tree) -> list[list[int]]:
@@ -100,35 +109,51 @@ def change_live(case: Case, root: Path) -> None:
                 os.close(os.open(os.fsencode(root) + b"/" + name, os.O_CREAT | os.O_WRONLY))
             subprocess.run(["btrfs", "filesystem", "sync", str(root)], check=True)
         return
-    for name, size in changes(case):
+    for file, name, size in changes(case):
         if size < 0:
-            os.removexattr(root / "file", name)
+            os.removexattr(root / FILES[file], name)
         else:
-            os.setxattr(root / "file", name, bytes(size))
+            os.setxattr(root / FILES[file], name, bytes(size))
+    if case.what == "eviction":
+        (root / FILES[1]).unlink()
 
 
 def change_model(case: Case, writer: TreeWriter) -> None:
-    """Make the changes with a writer, in the order in which the kernel inserts."""
-    ino, index = INO, 2
-    for names in file_names(case) if case.what == "files" else ():
-        batch = []
-        for name in names:
-            ino, index = ino + 1, index + 1
-            reference = ((ino, INODE_REF, 256), bytes(10 + len(name)))
-            writer.insert_many(5, [((ino, INODE_ITEM, 0), bytes(160)), reference])
-            writer.insert(5, (256, DIR_ITEM, name_hash(name)), bytes(30 + len(name)))
-            batch.append(((256, DIR_INDEX, index), bytes(30 + len(name))))
-        writer.insert_many(5, batch)
-    for name, size in changes(case) if case.what == "attributes" else ():
-        key = (INO, XATTR_ITEM, name_hash(name))
+    """Make the changes with a writer, in the order in which the kernel makes them."""
+    if case.what == "files":
+        make_files(case, writer)
+        return
+    for file, name, size in changes(case):
+        key = (INO + file, XATTR_ITEM, name_hash(name))
         if size < 0:
             writer.delete(5, key)
         else:
             writer.insert(5, key, bytes(30 + len(name) + size))
+    if case.what == "eviction":
+        ino = INO + 1
+        writer.delete(5, (256, DIR_ITEM, name_hash(FILES[1].encode())))
+        writer.insert(5, (ORPHAN, ORPHAN_ITEM, ino), b"")
+        writer.delete_range(5, (ino, 0, 0), (ino, 255, ORPHAN), backward=True)
+        writer.delete(5, (ORPHAN, ORPHAN_ITEM, ino))
+        writer.delete(5, (256, DIR_INDEX, 3))
+
+
+def make_files(case: Case, writer: TreeWriter) -> None:
+    """Make files in batches: a DIR_INDEX item waits for the sync, the others do not."""
+    ino, index = INO + len(FILES), 2 + len(FILES)
+    for names in file_names(case):
+        batch = []
+        for name in names:
+            reference = ((ino, INODE_REF, 256), bytes(10 + len(name)))
+            writer.insert_many(5, [((ino, INODE_ITEM, 0), bytes(160)), reference])
+            writer.insert(5, (256, DIR_ITEM, name_hash(name)), bytes(30 + len(name)))
+            batch.append(((256, DIR_INDEX, index), bytes(30 + len(name))))
+            ino, index = ino + 1, index + 1
+        writer.insert_many(5, batch)
 
 
 def kernel_layout(case: Case) -> tuple[list[list[int]], list[list[int]]]:
-    """Items (key, size) of a tree with one file, and its layout after the changes."""
+    """Items (key, size) of a tree with a few files, and its layout after the changes."""
     with TemporaryDirectory() as folder:
         image = Path(folder) / "image"
         with image.open("wb") as file:
@@ -139,7 +164,8 @@ def kernel_layout(case: Case) -> tuple[list[list[int]], list[list[int]]]:
             capture_output=True,
         )
         with mounted(image, "noatime") as root:
-            (root / "file").touch()
+            for name in FILES:
+                (root / name).touch()
         with bm.open(image) as fs:
             items = [[*item.key, len(item.data)] for item in fs.subvolume(5).tree.items()]
         with mounted(image, "noatime,commit=300") as root:

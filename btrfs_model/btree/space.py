@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from btrfs_model.image import Image
 from btrfs_model.kernels import ffi, lib
 
 __all__ = ["DataRef", "GroupState", "SpaceCalls"]
@@ -37,6 +38,7 @@ class SpaceCalls:
     """Space, references and checksums: the part of the writer that is no editing of trees."""
 
     handle: Any
+    image: Image
 
     def _run(self, function: Any, *args: Any) -> int:
         raise NotImplementedError
@@ -114,7 +116,16 @@ class SpaceCalls:
         return int(lib.bm_writer_waiting_refs(self.handle))
 
     def insert_csums(self, bytenr: int, sums: bytes, sectors: int) -> None:
-        """Insert checksums of sectors into the csum tree (``btrfs_csum_file_blocks()``)."""
+        """Insert checksums of sectors into the csum tree (``btrfs_csum_file_blocks()``).
+
+        Raises
+        ------
+        ValueError
+            When `sums` is not one checksum for each sector.
+        """
+        size = self.image.superblock.csum_size
+        if len(sums) != sectors * size:
+            raise ValueError(f"{len(sums)} bytes are not {sectors} checksums of {size} bytes")
         self._run(lib.bm_writer_insert_csums, lib.BTRFS_CSUM_TREE_OBJECTID, bytenr, sums, sectors)
 
     def delete_csums(self, bytenr: int, length: int) -> None:

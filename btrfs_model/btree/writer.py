@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from btrfs_model.btree import edit
 from btrfs_model.btree.apply import apply
 from btrfs_model.btree.space import SpaceCalls
 from btrfs_model.btree.tree import MAX_KEY, MIN_KEY, Tree
 from btrfs_model.errors import new_fault, raise_fault
 from btrfs_model.image import Image
-from btrfs_model.kernels import ffi, lib
+from btrfs_model.kernels import ffi, lib, use_python
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -94,10 +95,12 @@ class TreeWriter(SpaceCalls):
         if not handle:
             raise_fault(image.path, fault)
         self.handle = ffi.gc(handle, lib.bm_writer_destroy)
+        image.is_unwritten = lambda physical: bool(lib.bm_writer_is_dirty(handle, physical))
         self._transid = transid
 
     def close(self) -> None:
         """Give the memory of the writer back; the image stays."""
+        self.image.is_unwritten = lambda physical: False
         ffi.release(self.handle)
         ffi.release(self._base)
 
@@ -229,10 +232,14 @@ class TreeWriter(SpaceCalls):
         OSError
             EEXIST when the first is there, EINVAL when others are in the way, EOVERFLOW.
         """
+        if use_python():
+            return edit.insert(self, tree_id, items)
         self._run(lib.bm_writer_insert, tree_id % 2**64, *_batch(items))
 
     def insert_each(self, tree_id: int, items: Sequence[tuple[RawKey, bytes]]) -> None:
         """Insert items one by one in the order given; an error leaves those before it in place."""
+        if use_python():
+            return edit.insert_each(self, tree_id, items)
         self._run(lib.bm_writer_insert_each, tree_id % 2**64, *_batch(items))
 
     def apply(self, tree_id: int, changes: npt.NDArray[Any], data: bytes) -> None:
@@ -247,6 +254,8 @@ class TreeWriter(SpaceCalls):
         OSError
             ENOENT without the item, EINVAL when the bytes go beyond its end.
         """
+        if use_python():
+            return edit.update(self, tree_id, key, offset, data)
         self._run(lib.bm_writer_update, tree_id % 2**64, raw_key(key), offset, data, len(data))
 
     def replace(self, tree_id: int, key: RawKey, data: bytes) -> None:
@@ -261,18 +270,26 @@ class TreeWriter(SpaceCalls):
 
     def extend(self, tree_id: int, key: RawKey, data: bytes) -> None:
         """Append bytes to a payload (``btrfs_extend_item()``)."""
+        if use_python():
+            return edit.extend(self, tree_id, key, data)
         self._run(lib.bm_writer_extend, tree_id % 2**64, raw_key(key), data, len(data))
 
     def truncate(self, tree_id: int, key: RawKey, size: int, *, from_end: bool = False) -> None:
         """Keep the first (`from_end`: the last) `size` bytes of a payload."""
+        if use_python():
+            return edit.truncate(self, tree_id, key, size, from_end=from_end)
         self._run(lib.bm_writer_truncate, tree_id % 2**64, raw_key(key), size, from_end)
 
     def set_key(self, tree_id: int, old: RawKey, new: RawKey) -> None:
         """Give an item another key that sorts between its neighbours, else EINVAL."""
+        if use_python():
+            return edit.set_key(self, tree_id, old, new)
         self._run(lib.bm_writer_set_key, tree_id % 2**64, raw_key(old), raw_key(new))
 
     def duplicate(self, tree_id: int, old: RawKey, new: RawKey) -> None:
         """Insert a copy of an item right behind it (``btrfs_duplicate_item()``)."""
+        if use_python():
+            return edit.duplicate(self, tree_id, old, new)
         self._run(lib.bm_writer_duplicate, tree_id % 2**64, raw_key(old), raw_key(new))
 
     def delete(self, tree_id: int, key: RawKey) -> None:
@@ -300,12 +317,15 @@ class TreeWriter(SpaceCalls):
 
         With `backward` the last leaf comes first, as where a file is truncated.
         """
+        if use_python():
+            return edit.delete(self, tree_id, first, last, backward=backward)
         return self._run(
             lib.bm_writer_delete, tree_id % 2**64, raw_key(first), raw_key(last), backward
         )
 
     def write_blocks(self) -> int:
         """Checksum and write all changed blocks to all their copies; returns how many."""
+        self.image.verified_by_twin.clear()
         return self._run(lib.bm_writer_write_blocks)
 
     def _run(self, function: Any, *args: Any) -> int:

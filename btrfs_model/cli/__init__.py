@@ -20,6 +20,8 @@ __all__ = ["cli", "main"]
 _COMMANDS = {
     "replay": ("experiments", "Replay the workloads of commit messages, before and after."),
     "send": ("streams", "Write the send stream of a subvolume, as btrfs send does."),
+    "run": ("scenarios", "Carry out a list of operations and write the image."),
+    "receive": ("streams", "Apply a send stream to an image, as btrfs receive does."),
     "dump-stream": ("streams", "Show the commands of a send stream."),
     "dump-tree": ("trees", "Show the items of trees."),
     "reads": ("blocks", "Show the tree blocks that a cold kernel reads for a send."),
@@ -30,6 +32,9 @@ _COMMANDS = {
     "ls": ("files", "List the files of a subvolume."),
     "cat": ("files", "Write the content of a file."),
     "fiemap": ("files", "Show where a file's extents lie and which are shared."),
+    "extents": ("usage", "Show how much of a file's extents is used, and by whom."),
+    "du": ("usage", "Show what subvolumes use alone and what they share."),
+    "inode-resolve": ("usage", "Show all paths of an inode."),
     "patches": ("experiments", "Show the kernel commits that can be switched."),
 }
 
@@ -66,8 +71,8 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 def cli() -> None:
     """Model btrfs: real images in, the kernel's own send streams out.
 
-    IMAGE is always a file (or block device) with a btrfs filesystem. It is opened read-only and
-    needs neither root nor a mount. Every command has examples in its own --help.
+    IMAGE is always a file (or block device) with a btrfs filesystem. It needs neither root nor a
+    mount and is opened read-only, but by `receive`. Every command has examples in its own --help.
     """
 
 

@@ -88,7 +88,12 @@ def print_json_lines(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_table(
-    table: pd.DataFrame, *, as_json: bool = False, narrow: Sequence[str] | None = None
+    table: pd.DataFrame,
+    *,
+    as_json: bool = False,
+    narrow: Sequence[str] | None = None,
+    title: str | None = None,
+    err: bool = False,
 ) -> None:
     """Print a table: aligned on a terminal, separated by tabs in a pipe, or as JSON lines.
 
@@ -100,17 +105,23 @@ def print_table(
         Whether to print JSON lines.
     narrow : sequence of str, optional
         The columns that a terminal has room for.
+    title : str, optional
+        A line above the table.
+    err : bool
+        Whether to print to standard error.
     """
     if as_json:
         print_json_lines(table.to_dict("records"))  # type: ignore[arg-type]
         return
-    is_terminal = sys.stdout.isatty()
+    stream = sys.stderr if err else sys.stdout
+    is_terminal = stream.isatty()
     if is_terminal and narrow is not None:
         table = table[list(narrow)]
     rows = [[_cell(value) for value in row] for row in table.itertuples(index=False)]
     if not is_terminal:
-        out = stdout()
-        for row in [list(table.columns), *rows]:
+        out = stream.buffer
+        heading = [] if title is None else [[f"# {title}"]]
+        for row in [*heading, list(table.columns), *rows]:
             out.write("\t".join(row).encode("utf-8", "surrogateescape") + b"\n")
         out.flush()
         return
@@ -118,7 +129,7 @@ def print_table(
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(box=None, pad_edge=False, header_style="bold")
+    shown = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
     for name, kind in zip(table.columns, table.dtypes, strict=True):
         is_number = getattr(kind, "kind", "O") in "iuf"
         shown.add_column(
@@ -127,7 +138,7 @@ def print_table(
         )  # fmt: skip
     for row in rows:
         shown.add_row(*(Text(_printable(cell)) for cell in row))
-    Console().print(shown)
+    Console(stderr=err).print(shown)
 
 
 def _cell(value: object) -> str:

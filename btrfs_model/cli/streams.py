@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Commands about send streams: ``send``, ``dump-stream``."""
+"""Commands about send streams: ``send``, ``receive``, ``dump-stream``."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,6 +17,7 @@ from btrfs_model.cli.common import (
     behaviour_option,
     image_argument,
     json_option,
+    print_table,
     progress,
     stdout,
     subvolume_argument,
@@ -23,9 +25,11 @@ from btrfs_model.cli.common import (
 )
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from btrfs_model.filesystem import Filesystem, Subvolume
 
-__all__ = ["dump_stream", "find_good_parent", "send"]
+__all__ = ["dump_stream", "find_good_parent", "receive", "send"]
 
 
 @click.command(
@@ -35,6 +39,7 @@ __all__ = ["dump_stream", "find_good_parent", "send"]
         "btrfs-model send disk.img snap1 --behaviour v4.16 | btrfs receive --dump",
         "btrfs-model send disk.img snap1 --proto 2 --compressed-data -f v2.stream",
         "btrfs-model send disk.img snap1 --work work.json > /dev/null",
+        "btrfs-model send disk.img snap2 -p snap1 --explain summary -f /dev/null",
     ),
 )
 @image_argument
@@ -71,6 +76,8 @@ __all__ = ["dump_stream", "find_good_parent", "send"]
 @behaviour_option()
 @click.option("--work", type=click.Path(path_type=Path), metavar="FILE.json",
               help="Write how often each kernel function was called.")  # fmt: skip
+@click.option("--explain", type=click.Choice(["summary", "commands"]),
+              help="Say why each command is sent: added up, or command by command.")  # fmt: skip
 def send(
     image: Path,
     subvolume: str,
@@ -82,12 +89,16 @@ def send(
     compressed_data: bool,
     behaviour: str,
     work: Path | None,
+    explain: str | None,
 ) -> None:
     """Write the send stream of a read-only subvolume, byte for byte as the kernel does.
 
     SUBVOL is a path from the top of the filesystem or an id. The parent is added to the clone
     sources, and with -c alone the parent is picked among them, as `btrfs send` does. Where the
     kernel fails half way, the part of the stream before that is written all the same.
+
+    With --explain, tables go to standard error or, when the stream goes to a file, to standard
+    output; on a terminal there need not be a stream.
     """
     from btrfs_model.errors import BtrfsModelError
     from btrfs_model.filesystem import Filesystem
@@ -96,6 +107,8 @@ def send(
 
     if compressed_data and proto == 1:
         raise click.UsageError("--compressed-data needs --proto 2 or higher")
+    if out is None and explain is not None and sys.stdout.isatty():
+        out = Path(os.devnull)
     if out is None and sys.stdout.isatty():
         raise BtrfsModelError("not dumping send stream into a terminal, redirect it into a file")
     chosen = Behaviour.parse(behaviour)
@@ -114,9 +127,24 @@ def send(
                 fs, sent.id, None if base is None else base.id,
                 [source.id for source in sources], behaviour=chosen,
                 proto=(2 if compressed_data else 1) if proto is None else proto,
-                no_file_data=no_data, compressed=compressed_data, to=sink,
+                no_file_data=no_data, compressed=compressed_data, explain=explain is not None,
+                to=sink,
             )  # fmt: skip
         write_work(work, result.work)
+    if result.causes is not None:
+        _print_causes(result.causes, summary=explain == "summary", err=out is None)
+
+
+def _print_causes(causes: pd.DataFrame, *, summary: bool, err: bool) -> None:
+    """Print why the commands of a stream were sent."""
+    from btrfs_model.send.explain import summaries
+
+    if not summary:
+        narrow = ["offset", "length", "command", "path", "cause", "item_type", "change"]
+        print_table(causes, narrow=narrow, err=err)
+        return
+    for title, table in summaries(causes).items():
+        print_table(table, title=title, err=err)
 
 
 def _read_only(fs: Filesystem, name: str, role: str) -> Subvolume:
@@ -191,6 +219,39 @@ class _Counted:
             self._file = self._open()
         self.size += len(data)
         return self._file.write(data)
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model receive copy.img -f full.stream",
+        "btrfs-model send disk.img snap2 -p snap1 | btrfs-model receive copy.img",
+        "btrfs-model receive copy.img backups -f full.stream --work calls.json",
+    ),
+)
+@image_argument
+@click.argument("directory", metavar="[DIR]", default="")
+@click.option("-f", "--file", "stream", type=click.Path(path_type=Path), metavar="FILE",
+              help="Read the stream from FILE instead of standard input.")  # fmt: skip
+@click.option("--work", type=click.Path(path_type=Path), metavar="FILE.json",
+              help="Write which system calls `btrfs receive` makes for the stream.")  # fmt: skip
+def receive(image: Path, directory: str, stream: Path | None, work: Path | None) -> None:
+    """Apply one or more send streams to an image, as `btrfs receive` does.
+
+    DIR is where the subvolumes are made, a path from the top of the filesystem. The image is
+    changed in memory and then replaced as a whole: when a command of the stream fails, it stays as
+    it was.
+    """
+    from btrfs_model.filesystem.writable import WritableFilesystem
+    from btrfs_model.receive import receive as receive_stream
+
+    with WritableFilesystem.load(image) as fs, progress() as step:
+        step(f"receiving into {image}")
+        result = receive_stream(fs, sys.stdin.buffer if stream is None else stream, directory)
+        fs.save(image)
+    for path in result.subvolumes:
+        click.echo(f"At subvol {path}", err=True)
+    write_work(work, result.calls)
 
 
 @click.command(

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 from btrfs_model.stream import Command
 
-__all__ = ["LAST_PAGE_WAIT", "receiver_calls"]
+__all__ = ["LAST_PAGE_WAIT", "ReceiverCalls", "receiver_calls"]
 
 LAST_PAGE_WAIT = "wait for last page"
 """Key, beside the system calls, for truncates that wait until a dirty last page is written."""
@@ -50,6 +50,54 @@ _BY_OPEN_FILE = {
 }
 
 
+class ReceiverCalls:
+    """Counts the calls of a receiver while commands come.
+
+    Parameters
+    ----------
+    truncate_same_size, sectorsize
+        See :func:`receiver_calls`.
+
+    Attributes
+    ----------
+    counts : Counter
+        Calls by name so far; such waits under :data:`LAST_PAGE_WAIT`.
+    """
+
+    def __init__(self, *, truncate_same_size: bool = True, sectorsize: int = 4096) -> None:
+        self.truncate_same_size = truncate_same_size
+        self.sectorsize = sectorsize
+        # the header, and the end of the file
+        self.counts: Counter[str] = Counter(read=2)
+        self._open_path: object = None
+        self._written_end = 0
+
+    def add(self, command: Command) -> None:
+        """Count what one command leads to."""
+        name = command.name
+        self.counts["read"] += 1 if name == "end" else 2
+        for call in _BY_PATH.get(name, ()):
+            self.counts[call] += 1
+        if name in _BY_OPEN_FILE:
+            self._open(command["path"])
+            for call in _BY_OPEN_FILE[name]:
+                self.counts[call] += 1
+            if name == "write":
+                end = _number(command, "file_offset") + len(_data(command))
+                self._written_end = max(self._written_end, end)
+        elif name == "truncate" and command["path"] == self._open_path:
+            end = self._written_end
+            waits = command["size"] == end and end % self.sectorsize
+            if waits and not self.truncate_same_size:
+                self.counts[LAST_PAGE_WAIT] += 1
+
+    def _open(self, path: object) -> None:
+        if path != self._open_path:
+            self.counts["openat"] += 1
+            self.counts["close"] += 1  # when the next file is opened, or at the end
+            self._open_path, self._written_end = path, 0
+
+
 def receiver_calls(
     commands: Iterable[Command], *, truncate_same_size: bool = True, sectorsize: int = 4096
 ) -> Counter[str]:
@@ -77,30 +125,10 @@ def receiver_calls(
     StreamError
         When the stream is broken.
     """
-    calls: Counter[str] = Counter(read=2)  # the header, and the end of the file
-    open_path: object = None
-    written_end = 0
+    calls = ReceiverCalls(truncate_same_size=truncate_same_size, sectorsize=sectorsize)
     for command in commands:
-        name = command.name
-        calls["read"] += 1 if name == "end" else 2
-        for call in _BY_PATH.get(name, ()):
-            calls[call] += 1
-        if name in _BY_OPEN_FILE:
-            path = command["path"]
-            if path != open_path:
-                calls["openat"] += 1
-                calls["close"] += 1  # when the next file is opened, or at the end
-                open_path, written_end = path, 0
-            for call in _BY_OPEN_FILE[name]:
-                calls[call] += 1
-            if name == "write":
-                end = _number(command, "file_offset") + len(_data(command))
-                written_end = max(written_end, end)
-        elif name == "truncate" and command["path"] == open_path:
-            same_size = command["size"] == written_end
-            if same_size and written_end % sectorsize and not truncate_same_size:
-                calls[LAST_PAGE_WAIT] += 1
-    return calls
+        calls.add(command)
+    return calls.counts
 
 
 def _number(command: Command, attribute: str) -> int:

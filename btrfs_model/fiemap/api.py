@@ -86,7 +86,7 @@ class Fiemap:
         behaviour: str | Behaviour = "v6.18",
     ) -> None:
         self._image = fs.image
-        with counting():  # what it takes to find the file is no work of FIEMAP
+        with counting() as work:
             sub = fs.subvolume(subvolume)
             inode = sub.inode(path)
             if not stat.S_ISREG(inode.mode):
@@ -100,6 +100,7 @@ class Fiemap:
                 inode.size,
                 Behaviour.parse(behaviour),
             )
+            work.array[:] = 0  # what it takes to find the file is no work of FIEMAP
         fault = new_fault()
         maps = lib.bm_extent_maps_create(fault)
         if not maps:

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from btrfs_model.btree.space import GroupState
     from btrfs_model.filesystem.writable import WritableFilesystem
 
-__all__ = ["allocate_chunk", "chunk_sizes", "ensure_data", "ensure_metadata"]
+__all__ = ["allocate_chunk", "chunk_sizes", "ensure_data", "ensure_metadata",
+           "global_reserve", "grow_metadata"]  # fmt: skip
 
 _DATA, _SYSTEM, _METADATA = 1, 2, 4
 _RAID1, _DUP = 16, 32
@@ -43,6 +44,10 @@ _RESERVED = 1 << 20
 _MAX_LEVEL = 8
 _SYSTEM_PATHS = 3
 _SYS_CHUNK_ARRAY = 2048
+_RESERVED_TREES = (ObjectId.EXTENT_TREE, ObjectId.CSUM_TREE, ObjectId.FREE_SPACE_TREE,
+                   ObjectId.BLOCK_GROUP_TREE)  # fmt: skip
+# BTRFS_UNLINK_METADATA_UNITS
+_UNLINK_ITEMS = 7
 
 
 def ensure_data(fs: WritableFilesystem, nbytes: int) -> None:
@@ -51,21 +56,71 @@ def ensure_data(fs: WritableFilesystem, nbytes: int) -> None:
         allocate_chunk(fs, _DATA)
 
 
-def ensure_metadata(fs: WritableFilesystem) -> None:
+def ensure_metadata(fs: WritableFilesystem, *, from_reserve: bool = False) -> None:
+    """See that a call has room for metadata before it changes anything.
+
+    A chunk is added when the kernel would. Where the device has no room for one, a commit frees
+    what the running transaction has pinned (COMMIT_TRANS of ``flush_space()``).
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        Where.
+    from_reserve : bool
+        What is kept for commits may be used.
+
+    Raises
+    ------
+    OSError
+        ENOSPC when there is no more than what is kept.
+    """
+    if grow_metadata(fs) or not _is_short(fs):
+        return
+    # a commit that runs already is what the reserve is for
+    if not fs.aborted:
+        fs.commit()
+    if _is_short(fs) and not from_reserve:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), fs.path)
+
+
+def _is_short(fs: WritableFilesystem) -> bool:
+    return sum(group.free for group in _groups(fs, _METADATA)) < global_reserve(fs)
+
+
+def grow_metadata(fs: WritableFilesystem) -> bool:
     """Add a chunk for metadata where four fifths are in use (``should_alloc_chunk()``).
 
-    A device that has no room left is no error before the space that there is has been used up.
+    Returns
+    -------
+    bool
+        False where one was needed and the device had no room for it.
     """
     groups = _groups(fs, _METADATA)
     total = sum(group.length for group in groups)
     used = total - sum(group.free for group in groups)
     if used + 2 * _MIB < total * 80 // 100:
-        return
+        return True
     try:
         allocate_chunk(fs, _METADATA)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
+        return False
+    return True
+
+
+def global_reserve(fs: WritableFilesystem) -> int:
+    """Return what the kernel keeps for commits (``btrfs_update_global_block_rsv()``), bytes.
+
+    That is room for all of the trees that every commit changes, or for the items of an unlink.
+    """
+    known = set(fs.writer.tree_ids())
+    trees = [tree for tree in _RESERVED_TREES if tree in known]
+    used = sum(fs.writer.tree_state(tree).bytes_used for tree in trees)
+    item = 2 * _MAX_LEVEL * fs.nodesize
+    references = 2 if ObjectId.FREE_SPACE_TREE in known else 1
+    least = (1 + len(trees) + _UNLINK_ITEMS + references * _UNLINK_ITEMS) * item
+    return min(max(used, least), 512 * _MIB)
 
 
 def _groups(fs: WritableFilesystem, kind: int) -> list[GroupState]:

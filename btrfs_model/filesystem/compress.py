@@ -4,9 +4,10 @@
 What a kernel compresses is at most 128 KiB at a time. Each algorithm has its own rule for giving
 up: :func:`compress` returns None where the kernel's ``*_compress_folios()`` return ``-E2BIG``.
 
-zlib and zstd are the kernel's at level 3; zlib flushes after each page, as the kernel's does, and
-so compresses small input less well than it could. lzo is not the kernel's ``lzo1x_1_compress()``
-but another compressor of the same format: its segments have other bytes and mostly other sizes.
+zlib and zstd are the kernel's at level 3. zlib flushes after each page, as the kernel's does; now
+and then a stream is some bytes longer, since the kernel leaves a flush out where a page of output
+is full just then. lzo is not the kernel's ``lzo1x_1_compress()`` but another compressor of the same
+format: its segments have other bytes and mostly other sizes.
 """
 
 from __future__ import annotations
@@ -71,11 +72,14 @@ def compressed_size(kind: int, pattern: bytes, length: int, sectorsize: int) -> 
 def _zlib(data: bytes, sectorsize: int) -> bytes | None:
     stream = zlib.compressobj(_LEVEL)
     out = bytearray()
+    room = _PAGE
     for at in range(0, len(data), _PAGE):
         out += stream.compress(data[at : at + _PAGE]) + stream.flush(zlib.Z_SYNC_FLUSH)
-        taken = min(at + _PAGE, len(data))
-        if taken > 8192 and taken < len(out):
+        # a page of output at a time: what does not fit waits, and does not count as too large yet
+        taken, given = min(at + _PAGE, len(data)), min(len(out), room)
+        if 8192 < taken < given:
             return None
+        room += _PAGE if given == room else 0
     out += stream.flush(zlib.Z_FINISH)
     return bytes(out) if len(out) < len(data) else None
 

@@ -187,7 +187,7 @@ class DelayedItems:
             (node.ino, ItemType.INODE_REF),
             (node.ino, ItemType.INODE_EXTREF),
         ):
-            self._fs.writer.delete(node.root, tuple(ref.key))
+            self._fs.writer.delete(node.root, ref.key)
         node.delete_ref = False
 
     def _insert(self, node: DelayedNode) -> None:

@@ -35,6 +35,7 @@ __all__ = [
     "LINK_MAX",
     "NAME_LEN",
     "check_dir_item_collision",
+    "cow_leaf",
     "delete_inode_ref",
     "delete_one_dir_name",
     "dir_item_key",
@@ -160,6 +161,14 @@ def delete_one_dir_name(fs: WritableFilesystem, root: int, key: RawKey, name: by
         fs.writer.replace(root, key, b"".join(map(_pack_again, rest)))
     else:
         fs.writer.delete(root, key)
+
+
+def cow_leaf(fs: WritableFilesystem, root: int, key: RawKey) -> None:
+    """Copy the leaf where a key would be, as a search does that is to change something there."""
+    tree = fs.writer.tree(root)
+    item = tree.last(key) or tree.first()
+    if item is not None:
+        fs.writer.update(root, item.key, 0, b"")
 
 
 # ----------------------------------------------------------------------------- inode references --

@@ -38,6 +38,10 @@ class Elided(NamedTuple):
     length: int
     pattern: bytes = b"\0"
 
+    def sample(self, size: int) -> bytes:
+        """Return the first `size` bytes."""
+        return (self.pattern * (size // len(self.pattern) + 1))[:size]
+
 
 def punch(image: Image, logical: int, length: int) -> None:
     """Make a range of the image zeros without storing them, in every copy.

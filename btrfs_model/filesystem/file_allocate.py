@@ -41,7 +41,11 @@ _MAX_PREALLOC: Final = 256 << 20
 
 
 class _Map(NamedTuple):
-    """What ``btrfs_get_extent()`` says of a place: an extent map."""
+    """What ``btrfs_get_extent()`` says of a place: an extent map.
+
+    Holes without items are as large as they are: a kernel has their maps in memory from the calls
+    that made them. Right after a mount it sees no further than it is asked for.
+    """
 
     start: int
     end: int
@@ -59,7 +63,9 @@ class _Map(NamedTuple):
 
 
 def _get_extent(fs: Fs, inode: LiveInode, start: int, length: int) -> _Map:
-    low, high, extent = next(file_ranges(fs, inode, start, start + length))
+    size_end = align(pages_of(fs, inode).i_size, fs.sectorsize)
+    far = max(start + length, size_end)
+    low, high, extent = next(file_ranges(fs, inode, start, far))
     if extent is None:
         return _Map(low, high, None)
     return _Map(extent.start, align(extent.end, fs.sectorsize), extent)
@@ -228,22 +234,20 @@ def replace_with_hole(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
 
     ``btrfs_replace_file_extents()`` without an extent, and ``fill_holes()``.
     """
-    present = extents_between(fs, inode, start, end)
-    drop_end = min(end, align(present[-1].end, fs.sectorsize)) if present else end
     inode.item.nbytes -= drop_extents(fs, inode, start, end)
     size_end = align(pages_of(fs, inode).i_size, fs.sectorsize)
-    if fs.no_holes or start >= min(size_end, drop_end):
+    if fs.no_holes or start >= size_end:
         return
     before = extents_between(fs, inode, start - 1, start)[:1] if start else []
     if before and before[0].end == start and _Map(0, 0, before[0]).is_hole:
-        _resize_hole(fs, inode, before[0].start, drop_end - before[0].start)
+        _resize_hole(fs, inode, before[0].start, end - before[0].start)
         return
-    behind = find_extent(fs, inode, drop_end)
+    behind = find_extent(fs, inode, end)
     if behind is not None and _Map(0, 0, behind).is_hole:
-        fs.writer.set_key(inode.root, extent_key(inode, drop_end), extent_key(inode, start))
+        fs.writer.set_key(inode.root, extent_key(inode, end), extent_key(inode, start))
         _resize_hole(fs, inode, start, behind.end - start)
         return
-    insert_hole(fs, inode, start, drop_end - start)
+    insert_hole(fs, inode, start, end - start)
 
 
 def _resize_hole(fs: Fs, inode: LiveInode, start: int, length: int) -> None:

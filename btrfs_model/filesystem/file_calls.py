@@ -11,14 +11,18 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from btrfs_model.filesystem.checksums import DataChecksums
 from btrfs_model.filesystem.elided import Elided
 from btrfs_model.filesystem.file_allocate import fallocate, punch_hole, zero_range
-from btrfs_model.filesystem.file_clone import clone_range
+from btrfs_model.filesystem.file_clone import clone_range, dedupe_range
+from btrfs_model.filesystem.file_encoded import Encoded, encoded_write
 from btrfs_model.filesystem.file_items import truncate_inode_items
+from btrfs_model.filesystem.file_many import write_file_extents
 from btrfs_model.filesystem.file_pages import DirtyBytes
 from btrfs_model.filesystem.file_size import set_size
 from btrfs_model.filesystem.file_write import buffered_write, read_live
@@ -95,20 +99,34 @@ class FileCalls:
         OSError
             EISDIR, EINVAL, EFBIG, or ENOSPC when there is no room.
         """
-        inode = self._regular(path)
         length = data.length if isinstance(data, Elided) else len(data)
-        if offset < 0 or length < 0:
-            raise _error(errno.EINVAL, path)
-        if offset + length > 2**63 - 1:
-            raise _error(errno.EFBIG, path)
-        return buffered_write(self, inode, offset, data)
+        with self._opened(path) as inode:
+            if offset < 0 or length < 0:
+                raise _error(errno.EINVAL, path)
+            if offset + length > 2**63 - 1:
+                raise _error(errno.EFBIG, path)
+            return buffered_write(self, inode, offset, data)
+
+    def encoded_write(self, path: Path, offset: int, encoded: Encoded) -> None:
+        """Write compressed data as they are (BTRFS_IOC_ENCODED_WRITE)."""
+        with self._opened(path) as inode:
+            encoded_write(self, inode, offset, encoded)
 
     def read(self, path: Path, offset: int = 0, length: int | None = None) -> bytes:
         """Read a file as it is now, with what waits for writeback (pread(2))."""
-        inode = self._regular(path)
-        end = pages_of(self, inode).i_size if length is None else offset + length
-        sums = DataChecksums(self.image, self.writer.tree(int(ObjectId.CSUM_TREE)))
-        return read_live(self, inode, offset, end, sums)
+        with self._opened(path) as inode:
+            end = pages_of(self, inode).i_size if length is None else offset + length
+            sums = DataChecksums(self.image, self.writer.tree(int(ObjectId.CSUM_TREE)))
+            return read_live(self, inode, offset, end, sums)
+
+    def write_many(self, path: Path, offsets: Sequence[int], block: bytes | Elided) -> None:
+        """Write the same whole blocks at many places, each written back before the next.
+
+        As :meth:`write` and :meth:`fsync` for each offset in turn, in a fraction of the time; see
+        :func:`~btrfs_model.filesystem.file_many.write_file_extents`.
+        """
+        with self._opened(path) as inode:
+            write_file_extents(self, inode, offsets, block)
 
     def truncate(self, path: Path, size: int) -> None:
         """Set the size of a file (truncate(2))."""
@@ -119,22 +137,38 @@ class FileCalls:
 
     def fallocate(self, path: Path, offset: int, length: int, keep_size: bool = False) -> None:
         """Preallocate a range (fallocate(2))."""
-        fallocate(self, self._regular(path, errno.ENODEV), offset, length, keep_size=keep_size)
+        with self._opened(path, errno.ENODEV) as inode:
+            fallocate(self, inode, offset, length, keep_size=keep_size)
 
     def punch_hole(self, path: Path, offset: int, length: int) -> None:
         """Make a hole (FALLOC_FL_PUNCH_HOLE)."""
-        punch_hole(self, self._regular(path, errno.ENODEV), offset, length)
+        with self._opened(path, errno.ENODEV) as inode:
+            punch_hole(self, inode, offset, length)
 
     def zero_range(self, path: Path, offset: int, length: int, keep_size: bool = False) -> None:
         """Make a range zeros (FALLOC_FL_ZERO_RANGE)."""
-        zero_range(self, self._regular(path, errno.ENODEV), offset, length, keep_size=keep_size)
+        with self._opened(path, errno.ENODEV) as inode:
+            zero_range(self, inode, offset, length, keep_size=keep_size)
 
     def clone_range(
         self, source: Path, target: Path, source_offset: int, target_offset: int, length: int
     ) -> None:
         """Share a range of a file with another (FICLONERANGE); length 0: to the end."""
+        with self._opened(source, None) as from_inode, self._opened(target, None) as to_inode:
+            clone_range(self, from_inode, to_inode, source_offset, target_offset, length)
+
+    def dedupe_range(
+        self, source: Path, target: Path, source_offset: int, target_offset: int, length: int
+    ) -> bool:
+        """Share a range with another file where both hold the same (FIDEDUPERANGE).
+
+        Returns
+        -------
+        bool
+            Whether they do; nothing changes where they differ.
+        """
         from_inode, to_inode = (self._inode(path) for path in (source, target))
-        clone_range(self, from_inode, to_inode, source_offset, target_offset, length)
+        return dedupe_range(self, from_inode, to_inode, source_offset, target_offset, length)
 
     def set_compression(self, path: Path, kind: str) -> None:
         """Set the property ``btrfs.compression``.
@@ -164,8 +198,16 @@ class FileCalls:
     # --------------------------------------------------------------------------- writeback ----
 
     def fsync(self, path: Path) -> None:
-        """Write a file's data back (fsync(2)); its log tree is not the writer's."""
-        self.flush_delalloc(self._inode(path))
+        """Write a file's data back (fsync(2)); there are no log trees.
+
+        In a subvolume that the running transaction made there is a commit, as the kernel has it:
+        no log could refer to a subvolume that is not on disk (``btrfs_log_inode_parent()``).
+        """
+        host: Any = self
+        with self._opened(path, None) as inode:
+            self.flush_delalloc(inode)
+            if host.live_root(inode.root).generation == host.transid:
+                host.commit()
 
     def flush_delalloc(self, inode: LiveInode | None = None, *, root: int | None = None) -> None:
         """Write data back: of one inode, of a subvolume, or of all."""
@@ -175,6 +217,13 @@ class FileCalls:
         for waiting in list(self.dirty_files.values()):
             if root is None or waiting.root == root:
                 writeback(self, waiting)
+
+    def discard_delalloc(self, root: int) -> None:
+        """Drop what waits for writeback in a subvolume that was deleted: its inodes are evicted."""
+        for waiting in list(self.dirty_files.values()):
+            if waiting.root == root:
+                pages_of(self, waiting).clean(0, 2**64)
+                del self.dirty_files[root, waiting.ino]
 
     def truncate_items(self, inode: LiveInode, new_size: int) -> None:
         """Drop what a file has beyond a size, pages that wait for writeback included."""
@@ -190,6 +239,17 @@ class FileCalls:
         host: Any = self
         inode: LiveInode = host.inode(*host.resolve(path))
         return inode
+
+    @contextmanager
+    def _opened(self, path: Path, otherwise: int | None = errno.EINVAL) -> Iterator[LiveInode]:
+        """Open a file, and close it again (``btrfs_release_file()``)."""
+        inode = self._inode(path) if otherwise is None else self._regular(path, otherwise)
+        try:
+            yield inode
+        finally:
+            if inode.data is not None and inode.data.flush_on_close:
+                inode.data.flush_on_close = False
+                writeback(self, inode)
 
     def _regular(self, path: Path, otherwise: int = errno.EINVAL) -> LiveInode:
         inode = self._inode(path)

@@ -23,7 +23,7 @@ from btrfs_model.filesystem.file_items import (
     insert_regular,
     pack_inline,
 )
-from btrfs_model.filesystem.file_write import cont_expand, set_i_size, touch
+from btrfs_model.filesystem.file_write import cont_expand, read_live, set_i_size, touch
 from btrfs_model.filesystem.file_writeback import pages_of, writeback
 from btrfs_model.filesystem.live_inode import InodeFlag
 from btrfs_model.ondisk.items import InlineExtent
@@ -32,7 +32,7 @@ from btrfs_model.ondisk.structs import FILE_EXTENT_ITEM
 if TYPE_CHECKING:
     from btrfs_model.filesystem.live_inode import LiveInode
 
-__all__ = ["clone_range"]
+__all__ = ["clone_range", "dedupe_range"]
 
 
 def clone_range(
@@ -56,12 +56,16 @@ def clone_range(
     OSError
         EINVAL where the kernel says so, EISDIR for directories.
     """
-    length = _check(fs, source, target, offset, target_offset, length)
-    if not length:
-        return
+    _check_files(fs, source, target)
     blocksize = fs.sectorsize
     writeback(fs, source)
-    writeback(fs, target, target_offset, target_offset + align(length, blocksize))
+    left = pages_of(fs, source).i_size - offset // blocksize * blocksize
+    # beyond the source's end this wraps around: everything there is
+    waiting = align(length or left % 2**64, blocksize)
+    writeback(fs, target, target_offset, target_offset + waiting)
+    length = _check_range(fs, source, target, offset, target_offset, length)
+    if not length:
+        return
     whole = align(length, blocksize)
     target_size = pages_of(fs, target).i_size
     touch(fs, target)  # file_modified() of the VFS
@@ -73,16 +77,58 @@ def clone_range(
     writeback(fs, target, target_offset, target_offset + whole)
 
 
-def _check(
+def dedupe_range(
     fs: Fs, source: LiveInode, target: LiveInode, offset: int, target_offset: int, length: int
-) -> int:
-    """``generic_remap_file_range_prep()``; returns the length that is meant."""
+) -> bool:
+    """Share a range where both files hold the same (``btrfs_extent_same()``).
+
+    Neither size nor times of the target change.
+
+    Returns
+    -------
+    bool
+        Whether the ranges are the same.
+
+    Raises
+    ------
+    OSError
+        EINVAL where the kernel says so, EISDIR for directories.
+    """
+    blocksize = fs.sectorsize
+    size = pages_of(fs, source).i_size
+    if length and offset + length == size and target_offset + length != pages_of(fs, target).i_size:
+        # the last block of one file is not that of the other: only whole blocks are shared
+        length -= length % blocksize
+    if not length:
+        return True
+    if target_offset + length > pages_of(fs, target).i_size:
+        raise _error(fs, errno.EINVAL)
+    _check_files(fs, source, target)
+    writeback(fs, source)
+    writeback(fs, target)
+    length = _check_range(fs, source, target, offset, target_offset, length)
+    ranges = ((source, offset), (target, target_offset))
+    held = [read_live(fs, inode, start, start + length) for inode, start in ranges]
+    if held[0] != held[1]:
+        return False
+    _Clone(fs, source, target, offset, target_offset, length, sets_times=False).run()
+    return True
+
+
+def _check_files(fs: Fs, source: LiveInode, target: LiveInode) -> None:
+    """``vfs_clone_file_range()``, and what btrfs asks before it writes dirty data back."""
     if source.is_dir or target.is_dir:
         raise _error(fs, errno.EISDIR)
     if not (stat.S_ISREG(source.item.mode) and stat.S_ISREG(target.item.mode)):
         raise _error(fs, errno.EINVAL)
     if (source.item.flags ^ target.item.flags) & InodeFlag.NODATASUM:
         raise _error(fs, errno.EINVAL)
+
+
+def _check_range(
+    fs: Fs, source: LiveInode, target: LiveInode, offset: int, target_offset: int, length: int
+) -> int:
+    """``generic_remap_file_range_prep()``; returns the length that is meant."""
     blocksize = fs.sectorsize
     size = pages_of(fs, source).i_size
     if not length:
@@ -117,7 +163,7 @@ class _Clone:
 
     def __init__(
         self, fs: Fs, source: LiveInode, target: LiveInode, offset: int, target_offset: int,
-        length: int,
+        length: int, *, sets_times: bool = True,
     ) -> None:  # fmt: skip
         self.fs = fs
         self.source = source
@@ -125,6 +171,7 @@ class _Clone:
         self.offset = offset
         self.target_offset = target_offset
         self.length = length
+        self.sets_times = sets_times
         self.end = offset + align(length, fs.sectorsize)
         self.done = target_offset  # of the target, up to here
 
@@ -149,7 +196,10 @@ class _Clone:
 
     def _finish(self, end: int) -> None:
         """``clone_finish_inode_update()``."""
-        touch(self.fs, self.target)
+        if self.sets_times:
+            touch(self.fs, self.target)
+        else:
+            self.target.item.sequence += 1
         end = min(end, self.target_offset + self.length)
         if end > pages_of(self.fs, self.target).i_size:
             set_i_size(self.fs, self.target, end)

@@ -67,11 +67,14 @@ class FilePages:
     ----------
     i_size : int
         The size that calls see; ``inode.item.size`` is ``disk_i_size``, which the tree says.
+    flush_on_close : bool
+        The file was truncated to nothing: what is written then goes to disk when it is closed.
     """
 
     def __init__(self, blocksize: int, i_size: int, total: DirtyBytes) -> None:
         self.blocksize = blocksize
         self.i_size = i_size
+        self.flush_on_close = False
         self._total = total
         self._ranges: list[DirtyRange] = []  # ascending, disjoint
         self._blocks: dict[int, bytearray] = {}  # by start

@@ -22,6 +22,8 @@ from btrfs_model.filesystem.file_items import (
     find_extent,
     set_written,
 )
+from btrfs_model.ondisk.items import extent_item
+from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem.live_inode import LiveInode
@@ -41,14 +43,31 @@ def can_nocow(fs: Fs, inode: LiveInode, extent: Extent) -> bool:
         return False
     if extent.regular.generation <= fs.writer.tree_state(inode.root).last_snapshot:
         return False
-    refs, _ = fs.writer.extent_info(extent.disk_bytenr)
+    return not _cross_ref_exists(fs, inode, extent)
+
+
+def _cross_ref_exists(fs: Fs, inode: LiveInode, extent: Extent) -> bool:
+    """Whether others have the extent as well (``btrfs_cross_ref_exist()``).
+
+    A reference in the extent tree counts although it may have been given up in this transaction.
+    """
     origin = extent.origin
+    key = Key(extent.disk_bytenr, ItemType.EXTENT_ITEM, extent.regular.disk_num_bytes)
+    payload = fs.writer.get(int(ObjectId.EXTENT_TREE), key)
+    if payload is not None:
+        item = extent_item(key, payload)
+        mine = (inode.root, inode.ino, origin % 2**64)
+        if [(ref.root, ref.objectid, ref.offset) for ref in item.inline_refs] != [mine]:
+            return True
+        if item.inline_refs[0].count != item.refs:
+            return True
+    refs, _ = fs.writer.extent_info(extent.disk_bytenr)
     end = origin + extent.regular.disk_num_bytes
     ours = [
         other for other in extents_between(fs, inode, max(origin, 0), end)
         if other.disk_bytenr == extent.disk_bytenr and other.origin == origin
     ]  # fmt: skip
-    return bool(refs == len(ours))
+    return bool(refs != len(ours))
 
 
 def mark_extent_written(fs: Fs, inode: LiveInode, start: int, end: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from btrfs_model.filesystem.attributes import drop_capabilities
 from btrfs_model.filesystem.file_items import Fs, align, truncate_inode_items
 from btrfs_model.filesystem.file_write import cont_expand, set_i_size, touch, truncate_block
 from btrfs_model.filesystem.file_writeback import pages_of, update_disk_size, writeback
@@ -32,6 +33,7 @@ def set_size(fs: Fs, inode: LiveInode, size: int) -> None:
     """
     pages = pages_of(fs, inode)
     old_size = pages.i_size
+    drop_capabilities(fs, inode)
     if size != old_size:
         touch(fs, inode)
     if size > old_size:
@@ -47,6 +49,7 @@ def _shrink(fs: Fs, inode: LiveInode, size: int, old_size: int) -> None:
     """``btrfs_truncate()``: pages first, then, with the last block written back, the items."""
     pages, blocksize = pages_of(fs, inode), fs.sectorsize
     block_end = align(size, blocksize)
+    pages.flush_on_close |= not size
     pages.clean(block_end, 2**64)
     pages.zero(size, block_end)
     pages.i_size = size

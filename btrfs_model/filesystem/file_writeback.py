@@ -11,6 +11,7 @@ ways, and each extent is finished (its item, its checksums, the inode) before th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -24,6 +25,14 @@ from btrfs_model.filesystem.compress import (
 )
 from btrfs_model.filesystem.compress_heuristic import may_compress
 from btrfs_model.filesystem.elided import punch
+from btrfs_model.filesystem.file_bytes import (
+    add_csums,
+    insert_csums,
+    pages_of,
+    store,
+    store_bytes,
+    zero_sums,
+)
 from btrfs_model.filesystem.file_items import (
     REGULAR,
     Extent,
@@ -36,28 +45,27 @@ from btrfs_model.filesystem.file_items import (
     pack_inline,
     pack_regular,
 )
-from btrfs_model.filesystem.file_pages import FilePages
 from btrfs_model.filesystem.file_prealloc import can_nocow, mark_extent_written
+from btrfs_model.filesystem.file_run import Block, fills_holes, pass_time, write_run
 from btrfs_model.filesystem.live_inode import InodeFlag
 from btrfs_model.ondisk.items import file_extent
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem.live_inode import LiveInode
 
-__all__ = ["pages_of", "update_disk_size", "writeback"]
+__all__ = [
+    "can_be_inline",
+    "compression_of",
+    "need_compress",
+    "pages_of",
+    "update_disk_size",
+    "writeback",
+]
 
 _MAX: Final = 2**64 - 1
 _ASYNC_CHUNK: Final = 512 << 10
 # item header and the head of a file extent: what is left of a leaf for inline data
 _INLINE_OVERHEAD: Final = 101 + 25 + 21
-
-
-def pages_of(fs: Fs, inode: LiveInode) -> FilePages:
-    """Return the dirty pages of an inode."""
-    if inode.data is None:
-        inode.data = FilePages(fs.sectorsize, inode.item.size, fs.dirty_bytes)
-    pages: FilePages = inode.data
-    return pages
 
 
 def writeback(fs: Fs, inode: LiveInode, start: int = 0, end: int = _MAX) -> None:
@@ -80,6 +88,7 @@ def writeback(fs: Fs, inode: LiveInode, start: int = 0, end: int = _MAX) -> None
     pages = pages_of(fs, inode)
     if not pages.is_dirty:
         return
+    fs.ensure_metadata()
     for low, high in pages.delalloc_ranges(start // fs.sectorsize * fs.sectorsize, end):
         _run_delalloc_range(fs, inode, low, high)
     if not pages.is_dirty:
@@ -103,9 +112,8 @@ def update_disk_size(fs: Fs, inode: LiveInode) -> None:
 def _run_delalloc_range(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
     if inode.item.flags & (InodeFlag.PREALLOC | InodeFlag.NODATACOW):
         _run_delalloc_nocow(fs, inode, start, end)
-    elif _need_compress(fs, inode, start, end):
-        for at in range(start, end, _ASYNC_CHUNK):
-            _compress_file_range(fs, inode, at, min(at + _ASYNC_CHUNK, end))
+    elif _may_compress(fs, inode, start, end):
+        _run_delalloc_compressed(fs, inode, start, end)
     else:
         _cow_file_range(fs, inode, start, end)
 
@@ -135,15 +143,22 @@ def _cow_file_range(fs: Fs, inode: LiveInode, start: int, end: int, *, inline: b
         start += length
 
 
+def can_be_inline(fs: Fs, inode: LiveInode, size: int, stored: int) -> bool:
+    """Whether the first `size` bytes of a file, as `stored` bytes, may be inline.
+
+    ``can_cow_file_range_inline()``: when they are the whole file, and few.
+    """
+    limit = min(fs.max_inline, fs.nodesize - _INLINE_OVERHEAD, fs.sectorsize - 1)
+    return bool(pages_of(fs, inode).i_size <= size <= fs.sectorsize and stored <= limit)
+
+
 def _try_inline(
     fs: Fs, inode: LiveInode, start: int, end: int, packed: bytes | None, compression: int
 ) -> bool:
     """``cow_file_range_inline()``: True when the range is the whole file and it is in the item."""
     pages = pages_of(fs, inode)
     size = min(pages.i_size, end)
-    stored = size if packed is None else len(packed)
-    limit = min(fs.max_inline, fs.nodesize - _INLINE_OVERHEAD, fs.sectorsize - 1)
-    if start or size > fs.sectorsize or size < pages.i_size or stored > limit:
+    if start or not can_be_inline(fs, inode, size, size if packed is None else len(packed)):
         return False
     data = pages.read(0, fs.sectorsize)[:size] if packed is None else packed
     payload = pack_inline(fs.transid, size, data, compression)
@@ -184,8 +199,13 @@ def _neighbour(fs: Fs, inode: LiveInode, start: int) -> Extent | None:
 # ---------------------------------------------------------------------------- compressed ------
 
 
-def _need_compress(fs: Fs, inode: LiveInode, start: int, end: int) -> bool:
-    """``inode_need_compress()``."""
+def compression_of(fs: Fs, inode: LiveInode) -> int:
+    """``enum btrfs_compression`` for an inode, should it be compressed."""
+    return COMPRESSION_TYPES[inode.prop_compress.decode() or fs.compress or "zlib"]
+
+
+def need_compress(fs: Fs, inode: LiveInode, data: Callable[[], bytes]) -> bool:
+    """Whether to compress (``inode_need_compress()``); `data` gives the first of what there is."""
     flags = inode.item.flags
     if flags & (InodeFlag.NODATACOW | InodeFlag.NODATASUM):
         return False
@@ -195,18 +215,57 @@ def _need_compress(fs: Fs, inode: LiveInode, start: int, end: int) -> bool:
         return False
     if not (fs.compress or flags & InodeFlag.COMPRESS or inode.prop_compress):
         return False
-    high = min(end, start + MAX_UNCOMPRESSED)
-    elided = pages_of(fs, inode).elided(start, high)
-    if elided is not None:
-        pattern = elided.pattern
-        return may_compress((pattern * (elided.length // len(pattern) + 1))[: elided.length])
-    return may_compress(pages_of(fs, inode).read(start, high))
+    return may_compress(data())
+
+
+def _may_compress(fs: Fs, inode: LiveInode, start: int, end: int) -> bool:
+    def data() -> bytes:
+        high = min(end, start + MAX_UNCOMPRESSED)
+        elided = pages_of(fs, inode).elided(start, high)
+        return elided.sample(high - start) if elided else pages_of(fs, inode).read(start, high)
+
+    return need_compress(fs, inode, data)
+
+
+def _run_delalloc_compressed(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
+    """Compress a range in pieces of 512 KiB, of elided data as many as there are at once."""
+    while start < end:
+        done = _compress_elided(fs, inode, start, end)
+        if not done:
+            done = min(_ASYNC_CHUNK, end - start)
+            _compress_file_range(fs, inode, start, start + done)
+        start += done
+
+
+def _compress_elided(fs: Fs, inode: LiveInode, start: int, end: int) -> int:
+    """Write the elided pieces at the start of a range, all alike; returns how many bytes."""
+    pages = pages_of(fs, inode)
+    first = pages.ranges(start, min(end, pages.i_size))[0]
+    count = (first.end - start) // _ASYNC_CHUNK * (_ASYNC_CHUNK // MAX_UNCOMPRESSED)
+    if first.pattern is None or first.start > start or not count:
+        return 0
+    kind = compression_of(fs, inode)
+    size = compressed_size(kind, first.pattern, MAX_UNCOMPRESSED, fs.sectorsize)
+    places = np.arange(count, dtype=np.uint64) * np.uint64(MAX_UNCOMPRESSED) + np.uint64(start)
+    if size is None or not fills_holes(fs, inode, places, MAX_UNCOMPRESSED):
+        return 0
+    if not _may_compress(fs, inode, start, end):
+        return 0
+    block = Block(MAX_UNCOMPRESSED, align(size, fs.sectorsize), kind, None)
+    if block.disk_num_bytes + fs.sectorsize > block.length:
+        return 0
+    # whole pieces: what comes behind is divided as if it had been one at a time
+    written = write_run(fs, inode, places, block)
+    if written:
+        pass_time(fs, written - 1)
+        _finish(fs, inode, start, start + written * MAX_UNCOMPRESSED)
+    return written * MAX_UNCOMPRESSED
 
 
 def _compress_file_range(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
     """``compress_file_range()``: one compressed extent for each 128 KiB, while that helps."""
     pages = pages_of(fs, inode)
-    kind = COMPRESSION_TYPES[inode.prop_compress.decode() or fs.compress or "zlib"]
+    kind = compression_of(fs, inode)
     blocksize = fs.sectorsize
     while start < end:
         actual_end = min(pages.i_size, end)
@@ -214,7 +273,7 @@ def _compress_file_range(fs: Fs, inode: LiveInode, start: int, end: int) -> None
         if total <= blocksize and (start or end < inode.item.size):
             break
         total = min(total, MAX_UNCOMPRESSED)
-        if not _need_compress(fs, inode, start, end):
+        if not _may_compress(fs, inode, start, end):
             break
         stop = min(start + align(total, blocksize), end)
         packed = _pack(fs, inode, kind, start, start + total)
@@ -226,7 +285,9 @@ def _compress_file_range(fs: Fs, inode: LiveInode, start: int, end: int) -> None
         if _try_inline(fs, inode, start, end, data if whole else None, kind if whole else 0):
             return
         if align(size, blocksize) + blocksize > stop - start:
-            _mark_incompressible(fs, inode)
+            # of one block, which could only have become inline, that says nothing
+            if total > blocksize:
+                _mark_incompressible(fs, inode)
             break
         _write_compressed(fs, inode, start, stop, kind, size, data)
         start = stop
@@ -299,50 +360,3 @@ def _run_delalloc_nocow(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
         at = high
     if cow_start is not None or at < end:
         _cow_file_range(fs, inode, at if cow_start is None else cow_start, end, inline=False)
-
-
-# ------------------------------------------------------------------------ bytes and sums ------
-
-
-def store_bytes(fs: Fs, bytenr: int, data: bytes) -> None:
-    """Write data of an extent to every copy of its chunk."""
-    chunk = fs.image.chunk_at(bytenr)
-    for copy in range(len(chunk.stripes)):
-        physical, _ = fs.image.map(bytenr, copy)
-        fs.image.view[physical : physical + len(data)] = data
-
-
-def store(fs: Fs, inode: LiveInode, bytenr: int, start: int, end: int) -> None:
-    """Write dirty blocks of a file to disk as they are; of elided ones a hole."""
-    pages = pages_of(fs, inode)
-    for part in pages.ranges(start, end):
-        at = bytenr + part.start - start
-        if part.pattern is None:
-            store_bytes(fs, at, pages.read(part.start, part.end))
-        else:
-            punch(fs.image, at, part.end - part.start)
-
-
-def add_csums(fs: Fs, inode: LiveInode, bytenr: int, start: int, end: int) -> None:
-    """Add the checksums of uncompressed data (``add_pending_csums()``)."""
-    pages = pages_of(fs, inode)
-    sums = []
-    for part in pages.ranges(start, end):
-        if part.pattern is None:
-            data = pages.read(part.start, part.end)
-            sums.append(sector_sums(fs.csum_type, data, fs.sectorsize).tobytes())
-        else:
-            sums.append(zero_sums(fs, (part.end - part.start) // fs.sectorsize))
-    insert_csums(fs, inode, bytenr, b"".join(sums))
-
-
-def insert_csums(fs: Fs, inode: LiveInode, bytenr: int, sums: bytes) -> None:
-    """Put checksums of consecutive sectors into the tree, unless the file has none."""
-    if not inode.item.flags & InodeFlag.NODATASUM:
-        fs.writer.insert_csums(bytenr, sums, len(sums) // fs.csum_size)
-
-
-def zero_sums(fs: Fs, sectors: int) -> bytes:
-    """Checksums of sectors of zeros."""
-    one = sector_sums(fs.csum_type, bytes(fs.sectorsize), fs.sectorsize)
-    return bytes(np.repeat(one, sectors, axis=0).tobytes())

@@ -11,7 +11,6 @@ import numpy as np
 
 from btrfs_model.filesystem.dir_entries import fail
 from btrfs_model.filesystem.live_inode import DIR_START_INDEX, ROOT_DIR, InodeFields, LiveInode
-from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import dir_items, inode_refs
 from btrfs_model.ondisk.keys import ItemType
 
@@ -27,6 +26,7 @@ COMPRESSION_PROPERTY: Final = b"btrfs.compression"
 # BTRFS_LAST_FREE_OBJECTID
 _LAST_FREE: Final = 2**64 - 256
 _U64_MAX: Final = 2**64 - 1
+_SCANNED: Final = 8
 
 
 def highest_objectid(fs: WritableFilesystem, tree: int) -> int:
@@ -103,6 +103,10 @@ class InodeCache:
             inode.index_cnt = DIR_START_INDEX
         return inode
 
+    def add(self, inode: LiveInode) -> None:
+        """Keep an inode that was put together from its items."""
+        self.subvolume(inode.root).inodes[inode.ino] = inode
+
     def new_range(self, root: int, count: int) -> npt.NDArray[np.uint64]:
         """Take so many numbers at once; :meth:`remember_range` makes the inodes known."""
         subvolume = self.subvolume(root)
@@ -158,16 +162,37 @@ class InodeCache:
         return inode_refs(items[1].data)[0].index
 
     def _property(self, root: int, ino: int) -> bytes:
-        key = (ino, ItemType.XATTR_ITEM, name_hash(COMPRESSION_PROPERTY))
-        payload = self._fs.writer.get(root, key)
-        entries = [] if payload is None else dir_items(payload)
-        return next((entry.data for entry in entries if entry.name == COMPRESSION_PROPERTY), b"")
+        """Compression property, where ``btrfs_load_inode_props()`` comes upon it.
+
+        It starts at the first attribute that ``acls_after_inode_item()`` sees within eight items of
+        the leaf of the inode item, or where these end, and stops at what is no attribute: when the
+        inode item is the last of its leaf, the name that follows it hides the property.
+        """
+        low, high = (ino, ItemType.INODE_ITEM, 0), (ino, ItemType.XATTR_ITEM, _U64_MAX)
+        first, *others = self._fs.writer.tree(root).items(low, high)
+        start = 0
+        while start < min(len(others), _SCANNED):
+            item = others[start]
+            if item.block != first.block or item.key.type == ItemType.XATTR_ITEM:
+                break
+            start += 1
+        for item in others[start:]:
+            if item.key.type != ItemType.XATTR_ITEM:
+                break
+            for entry in dir_items(item.data):
+                if entry.name == COMPRESSION_PROPERTY:
+                    return entry.data
+        return b""
+
+    def last_index(self, directory: LiveInode) -> int:
+        """Return the highest index so far (``btrfs_get_dir_last_index()``), as open(2) asks for."""
+        if directory.index_cnt is None:
+            directory.index_cnt = self._index_count(directory)
+        return directory.index_cnt - 1
 
     def next_index(self, directory: LiveInode) -> int:
         """Return the index of a new entry and count on (``btrfs_set_inode_index()``)."""
-        if directory.index_cnt is None:
-            directory.index_cnt = self._index_count(directory)
-        index = directory.index_cnt
+        index = directory.index_cnt = self.last_index(directory) + 1
         directory.index_cnt += 1
         return index
 

@@ -101,7 +101,7 @@ class InodeFields:
     rdev: int = 0
     flags: int = 0
     sequence: int = 0
-    reserved: tuple[int, int, int, int] = (0, 0, 0, 0)
+    reserved: tuple[int, ...] = (0, 0, 0, 0)
     atime: int = 0
     ctime: int = 0
     mtime: int = 0
@@ -117,8 +117,12 @@ class InodeFields:
             When it is too short.
         """
         flat = INODE_ITEM.flat(payload)
-        times = (_join_ns(flat[at], flat[at + 1]) for at in range(16, 24, 2))
-        return cls(*flat[:12], flat[12:16], *times)
+        item = cls(*flat[:12])
+        item.reserved = flat[12:16]
+        item.atime, item.ctime, item.mtime, item.otime = (
+            _join_ns(*flat[at : at + 2]) for at in range(16, 24, 2)
+        )
+        return item
 
     def pack(self) -> bytes:
         """Return the bytes of the INODE_ITEM (``fill_inode_item()``)."""
@@ -176,10 +180,3 @@ class LiveInode:
     def key(self) -> RawKey:
         """Key of its item."""
         return (self.ino, ItemType.INODE_ITEM, 0)
-
-    @property
-    def location(self) -> RawKey:
-        """What a directory entry of it points at."""
-        if self.ino == ROOT_DIR:
-            return (self.root, ItemType.ROOT_ITEM, 0)
-        return self.key

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
     from btrfs_model.ondisk.keys import Key
 
-__all__ = ["Entry", "Path", "ancestors", "as_bytes", "find", "find_entry", "is_read_only",
+__all__ = ["Entry", "Path", "ancestors", "as_bytes", "find", "find_entry", "find_parent",
+           "is_read_only", "look_up",
            "lookup", "may_delete", "may_write", "read_link"]  # fmt: skip
 
 Path = str | bytes
@@ -95,17 +96,37 @@ def find_entry(fs: WritableFilesystem, path: Path) -> Entry:
     OSError
         As :func:`find`, for what comes before the last name; ENAMETOOLONG for the name.
     """
+    return look_up(fs, find_parent(fs, path))
+
+
+def find_parent(fs: WritableFilesystem, path: Path) -> Entry:
+    """Return the last entry of a path without looking for its inode.
+
+    Raises
+    ------
+    OSError
+        As :func:`find`, for what comes before the last name.
+    """
     raw = _checked(path)
     *before, name = raw.rstrip(b"/").split(b"/")
     walk = _Walk(fs, path)
     walk.through(before, follow=True)
-    directory = walk.at
-    if not directory.is_dir:
+    if not walk.at.is_dir:
         raise fail(errno.ENOTDIR, path)
-    inode = None
-    if name not in (b"", b".", b".."):
-        inode = lookup(fs, directory, name, path)
-    return Entry(directory, name, inode, path, raw.endswith(b"/"))
+    return Entry(walk.at, name, None, path, raw.endswith(b"/"))
+
+
+def look_up(fs: WritableFilesystem, entry: Entry) -> Entry:
+    """Return an entry with its inode.
+
+    Raises
+    ------
+    OSError
+        ENAMETOOLONG.
+    """
+    if not entry.is_name:
+        return entry
+    return entry._replace(inode=lookup(fs, entry.directory, entry.name, entry.path))
 
 
 def _checked(path: Path) -> bytes:

@@ -30,7 +30,7 @@ from btrfs_model.ondisk.structs import DIR_ITEM, INODE_REF
 if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
 
-__all__ = ["create_files"]
+__all__ = ["create_files", "name_hashes"]
 
 _CHUNK: Final = 8192
 _INODE_SIZE: Final = 160
@@ -86,7 +86,7 @@ def create_files(
         return
     item = InodeFields(mode=stat.S_IFREG | mode & 0o7777 & ~fs.umask, uid=fs.uid, gid=fs.gid)
     for first in range(0, len(raw), _CHUNK):
-        fs.ensure_metadata()
+        fs.start_transaction()
         _create(fs, parent, raw[first : first + _CHUNK], item)
 
 

@@ -55,13 +55,14 @@ class Format:
     label : str
         At most 255 bytes of UTF-8.
     extref, skinny_metadata, no_holes, free_space_tree, block_group_tree : bool
-        Features; the last needs the two before it.
+        Features; the last needs the two before it and a nodesize of at least 8192.
     """
 
     size: int
     nodesize: int = 16384
     csum: str = "crc32c"
     label: str = ""
+    metadata: str = "dup"
     extref: bool = True
     skinny_metadata: bool = True
     no_holes: bool = True
@@ -86,6 +87,9 @@ class Format:
             raise ValueError("a label has at most 255 bytes and no newline")
         if self.block_group_tree and not (self.no_holes and self.free_space_tree):
             raise ValueError("block_group_tree needs no_holes and free_space_tree")
+        if self.block_group_tree and self.nodesize == _SECTORSIZE:
+            # one root item more than fit into the one leaf that the root tree is here
+            raise ValueError("block_group_tree needs a nodesize of 8192 or more")
 
     @property
     def csum_type(self) -> int:

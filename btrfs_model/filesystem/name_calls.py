@@ -14,11 +14,12 @@ import stat
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
 
-from btrfs_model.filesystem import acl, attributes, many, namespace, rename, xattrs
+from btrfs_model.filesystem import acl, attributes, many, many_moves, namespace, rename, xattrs
 from btrfs_model.filesystem.delayed import DelayedItems
 from btrfs_model.filesystem.dir_entries import fail
 from btrfs_model.filesystem.eviction import iput, orphan_cleanup
 from btrfs_model.filesystem.inode_cache import InodeCache
+from btrfs_model.filesystem.listing import to_fs_flags
 from btrfs_model.filesystem.live_inode import (
     EMPTY_SUBVOL_DIR,
     ROOT_DIR,
@@ -33,6 +34,8 @@ from btrfs_model.filesystem.lookup import (
     as_bytes,
     find,
     find_entry,
+    find_parent,
+    look_up,
     may_delete,
     may_write,
 )
@@ -120,6 +123,8 @@ class NamespaceCalls:
         """Open an inode: it stays, also without names, until :meth:`release`."""
         inode = find(self._fs, path)
         inode.holders += 1
+        if inode.is_dir:
+            self.inodes.last_index(inode)
         return inode
 
     def release(self, inode: LiveInode) -> None:
@@ -171,6 +176,10 @@ class NamespaceCalls:
     def create_files(self, directory: Path, names: Sequence[Path], mode: int = 0o666) -> None:
         """Make many empty files; see :func:`btrfs_model.filesystem.many.create_files`."""
         many.create_files(self._fs, directory, names, mode)
+
+    def move_files(self, source: Path, target: Path, names: Sequence[Path]) -> None:
+        """Move many files; see :func:`btrfs_model.filesystem.many_moves.move_files`."""
+        many_moves.move_files(self._fs, source, target, names)
 
     def mkdir(self, path: Path, mode: int = 0o777) -> LiveInode:
         """Make a directory."""
@@ -243,8 +252,13 @@ class NamespaceCalls:
         """Rename, with RENAME_NOREPLACE or RENAME_EXCHANGE as renameat2(2)."""
         if flags not in (0, RENAME_NOREPLACE, RENAME_EXCHANGE):
             raise fail(errno.EINVAL, new)
-        source, target = find_entry(self._fs, old), find_entry(self._fs, new)
-        inode = self._check_rename_path(source, target, flags)
+        source, target = find_parent(self._fs, old), find_parent(self._fs, new)
+        _check_last_names(source, target, flags)
+        source = look_up(self._fs, source)
+        if source.inode is None:
+            raise fail(errno.ENOENT, old)
+        target, inode = look_up(self._fs, target), source.inode
+        self._check_rename_path(source, target, inode, flags)
         if inode is target.inode:
             return
         self._check_rename(source, target, inode, flags)
@@ -254,15 +268,10 @@ class NamespaceCalls:
             rename.rename(self._fs, source, target, inode)
         self.delayed.balance()
 
-    def _check_rename_path(self, source: Entry, target: Entry, flags: int) -> LiveInode:
+    def _check_rename_path(
+        self, source: Entry, target: Entry, inode: LiveInode, flags: int
+    ) -> None:
         """``do_renameat2()``."""
-        if not source.is_name:
-            raise fail(errno.EBUSY, source.path)
-        if not target.is_name:
-            raise fail(errno.EEXIST if flags & RENAME_NOREPLACE else errno.EBUSY, target.path)
-        inode = source.inode
-        if inode is None:
-            raise fail(errno.ENOENT, source.path)
         if flags & RENAME_NOREPLACE and target.inode is not None:
             raise fail(errno.EEXIST, target.path)
         if flags & RENAME_EXCHANGE:
@@ -277,7 +286,6 @@ class NamespaceCalls:
         over = target.inode
         if over is not None and over.is_dir and self._is_within(source.directory, over):
             raise fail(errno.EINVAL if flags & RENAME_EXCHANGE else errno.ENOTEMPTY, target.path)
-        return inode
 
     def _is_within(self, directory: LiveInode, top: LiveInode) -> bool:
         """Whether `top` is `directory` or above it."""
@@ -319,6 +327,20 @@ class NamespaceCalls:
         attributes.utimes(self._fs, inode, atime_ns, mtime_ns, path)
         self.delayed.balance()
 
+    def set_flags(self, path: Path, flags: int, clear: int = 0) -> None:
+        """Set and clear flags of an inode, as ``chattr`` does.
+
+        Parameters
+        ----------
+        path : str or bytes
+            Of a file or directory.
+        flags, clear : int
+            ``FS_*_FL`` to set and to clear; the others stay.
+        """
+        inode = find(self._fs, path)
+        now = to_fs_flags(inode.item.flags)
+        attributes.set_flags(self._fs, inode, (now | flags) & ~clear, path)
+
     def setxattr(
         self, path: Path, name: Path, value: bytes, flags: int = 0, *, follow: bool = True
     ) -> None:
@@ -351,7 +373,7 @@ class NamespaceCalls:
             raise fail(errno.EOPNOTSUPP, path)
         if not rest:
             raise fail(errno.EINVAL, path)
-        fs.ensure_metadata()
+        fs.start_transaction()
         change = xattrs.set_property if prefix == b"btrfs" else xattrs.set_xattr
         change(fs, inode, name, value, flags)
         self.delayed.balance()
@@ -366,14 +388,21 @@ class NamespaceCalls:
             if entries:
                 raise fail(errno.EACCES, path)
             return
-        may_write(self._fs, inode, path)
-        self._fs.ensure_metadata()
+        # a read-only subvolume does not stop a kernel from setting ACLs
+        self._fs.start_transaction()
         acl.set_acl(self._fs, inode, name, entries)
         self.delayed.balance()
 
     def _done(self, inode: LiveInode) -> LiveInode:
         self.delayed.balance()
         return inode
+
+
+def _check_last_names(source: Entry, target: Entry, flags: int) -> None:
+    if not source.is_name:
+        raise fail(errno.EBUSY, source.path)
+    if not target.is_name:
+        raise fail(errno.EEXIST if flags & RENAME_NOREPLACE else errno.EBUSY, target.path)
 
 
 def _xattr_name(name: Path, path: Path) -> bytes:

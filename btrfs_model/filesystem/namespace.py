@@ -89,7 +89,7 @@ def create_inode(
     """
     directory = entry.directory
     check_dir_item_collision(fs, directory.root, directory.ino, entry.name)
-    fs.ensure_metadata()
+    fs.start_transaction()
     item = _new_item(fs, directory, mode, rdev, size)
     access, default = acl.inherit(fs, directory, item)
     inode = fs.inodes.new(directory.root, item)
@@ -154,11 +154,13 @@ def add_link(
     OSError
         EMLINK or EEXIST from the name of the inode (`add_backref`); then nothing is changed.
     """
+    location = inode.key
     if inode.ino == ROOT_DIR:
+        location = fs.live_root(inode.root).key
         add_root_ref(fs, inode.root, directory.root, directory.ino, index, name)
     elif add_backref:
         insert_inode_ref(fs, directory.root, name, inode.ino, directory.ino, index)
-    insert_dir_item(fs, directory, name, inode.location, file_type(inode.item.mode), index)
+    insert_dir_item(fs, directory, name, location, file_type(inode.item.mode), index)
     directory.item.size += 2 * len(name)
     touch(fs, directory)
     fs.mark_inode_dirty(directory)
@@ -187,7 +189,7 @@ def link_inode(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
     if inode.item.nlink >= LINK_MAX:
         raise fail(errno.EMLINK, entry.path)
     check_dir_item_collision(fs, directory.root, directory.ino, entry.name)
-    fs.ensure_metadata()
+    fs.start_transaction()
     index = fs.inodes.next_index(directory)
     inode.dir_index = 0
     add_link(fs, directory, inode, entry.name, index, add_backref=True)
@@ -231,7 +233,7 @@ def unlink_inode(
 
 def unlink(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
     """``btrfs_unlink()``: the inode goes with its last name, unless it is open."""
-    fs.ensure_metadata()
+    fs.start_transaction(from_reserve=True)
     unlink_inode(fs, entry.directory, inode, entry.name)
     if inode.item.nlink == 0:
         orphan_add(fs, inode)
@@ -248,7 +250,7 @@ def rmdir(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
     """
     if inode.item.size:
         raise fail(errno.ENOTEMPTY, entry.path)
-    fs.ensure_metadata()
+    fs.start_transaction(from_reserve=True)
     if inode.ino == EMPTY_SUBVOL_DIR:
         unlink_subvolume_name(fs, entry.directory, inode, entry.name)
         return

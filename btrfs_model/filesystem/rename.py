@@ -38,7 +38,7 @@ def rename(fs: WritableFilesystem, old: Entry, new: Entry, inode: LiveInode) -> 
     """
     replaced = new.inode
     _check_rename(fs, old, new, inode, replaced)
-    fs.ensure_metadata()
+    fs.start_transaction()
     index = fs.inodes.next_index(new.directory)
     inode.dir_index = 0
     _take_name(fs, new, inode, index)
@@ -120,7 +120,7 @@ def exchange(
     both_subvolumes = inode.ino == other.ino == ROOT_DIR
     if old.directory.root != new.directory.root and not both_subvolumes:
         raise fail(errno.EXDEV, old.path)
-    fs.ensure_metadata()
+    fs.start_transaction()
     index = fs.inodes.next_index(new.directory)
     other_index = fs.inodes.next_index(old.directory)
     inode.dir_index = other.dir_index = 0

@@ -248,6 +248,23 @@ class Subvolume:
             ino = names[0].parent
         return b"/".join(reversed(parts))
 
+    def paths_of(self, ino: int) -> list[bytes]:
+        """All paths of an inode, in the kernel's order (ioctl INO_PATHS, ``paths_from_inode()``).
+
+        Each of its names, behind the path of the directory that has it.
+
+        Raises
+        ------
+        SubvolumeNotFoundError
+            When it has no name.
+        CorruptImageError
+            When directories contain each other.
+        """
+        names = self.names(ino)
+        if not names:
+            raise self._missing(f"inode {ino} has no name")
+        return [join(self.path_of(name.parent), name.name) for name in names]
+
     # -------------------------------------------------------------------------- directories --
 
     def lookup(self, directory: int, name: bytes) -> DirItem | None:

@@ -39,9 +39,9 @@ class SubvolumeCalls:
     def _live(self) -> WritableFilesystem:
         return cast("WritableFilesystem", self)
 
-    def _new_subvolume_entry(self, path: Path) -> Entry:
-        """Check the entry of a new subvolume (``btrfs_mksubvol()``)."""
-        entry = find_entry(self._live, path)
+    def _check_new_subvolume(self, entry: Entry) -> None:
+        """See that a subvolume can be made there (``btrfs_mksubvol()``)."""
+        path = entry.path
         if not entry.is_name or entry.inode is not None:
             raise fail(errno.EEXIST, path)
         if entry.directory.ino == EMPTY_SUBVOL_DIR:
@@ -49,11 +49,11 @@ class SubvolumeCalls:
         may_write(self._live, entry.directory, path)
         directory = entry.directory
         check_dir_item_collision(self._live, directory.root, directory.ino, entry.name)
-        return entry
 
     def create_subvolume(self, path: Path) -> int:
         """Make an empty subvolume; return its id."""
-        entry = self._new_subvolume_entry(path)
+        entry = find_entry(self._live, path)
+        self._check_new_subvolume(entry)
         return subvolumes.create_subvolume(self._live, entry).root
 
     def snapshot(self, source: Path, path: Path, read_only: bool = True) -> int:
@@ -62,11 +62,12 @@ class SubvolumeCalls:
         Delayed allocations of the source are written first.
         """
         fs = self._live
-        top = self._top_of(source)
-        entry = self._new_subvolume_entry(path)
-        for inode in list(fs.inodes.subvolume(top.root).inodes.values()):
-            fs.flush_delalloc(inode)
+        top, entry = find(fs, source), find_entry(fs, path)
+        _check_is_top(top, source)
+        self._check_new_subvolume(entry)
+        fs.flush_delalloc(root=top.root)
         pending = PendingSnapshot(top.root, entry.directory, entry.name, read_only)
+        fs.start_transaction()
         fs.pending_snapshots.append(partial(create_pending_snapshot, fs, pending))
         fs.commit()
         return find(fs, path).root
@@ -114,6 +115,10 @@ class SubvolumeCalls:
     def _top_of(self, path: Path) -> LiveInode:
         """Return the top directory of a subvolume by its path."""
         inode = find(self._live, path)
-        if inode.ino != ROOT_DIR:
-            raise fail(errno.EINVAL, path)
+        _check_is_top(inode, path)
         return inode
+
+
+def _check_is_top(inode: LiveInode, path: Path) -> None:
+    if inode.ino != ROOT_DIR:
+        raise fail(errno.EINVAL, path)

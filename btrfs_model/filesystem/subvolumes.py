@@ -12,6 +12,7 @@ import errno
 import stat
 from typing import TYPE_CHECKING, Final
 
+from btrfs_model.filesystem import acl
 from btrfs_model.filesystem.dir_entries import check_dir_item_collision, fail
 from btrfs_model.filesystem.eviction import orphan_key
 from btrfs_model.filesystem.live_inode import (
@@ -68,13 +69,13 @@ def create_subvolume(fs: WritableFilesystem, entry: Entry) -> LiveInode:
     """
     directory = entry.directory
     check_dir_item_collision(fs, directory.root, directory.ino, entry.name)
-    fs.ensure_metadata()
+    fs.start_transaction()
     root = fs.next_root_id()
     fs.writer.new_tree(root, shareable=True)
     item = _new_root_item(fs, root)
     fs.add_root(root, item)
     uuid_tree_add(fs, item.uuid, ItemType.UUID_KEY_SUBVOL, root)
-    inode = _new_top_directory(fs, root)
+    inode = _new_top_directory(fs, root, directory)
     index = fs.inodes.next_index(directory)
     inode.dir_index = index
     # its own name is ".." in itself, and its index there 0
@@ -102,13 +103,14 @@ def _new_root_item(fs: WritableFilesystem, root: int) -> RootItem:
     )  # fmt: skip
 
 
-def _new_top_directory(fs: WritableFilesystem, root: int) -> LiveInode:
-    """``btrfs_new_subvol_inode()``: nothing is inherited from the directory it is in."""
+def _new_top_directory(fs: WritableFilesystem, root: int, directory: LiveInode) -> LiveInode:
+    """``btrfs_new_subvol_inode()``: a default ACL of the directory shapes the mode, no more."""
     now = fs.now()
     item = InodeFields(
         generation=fs.transid, transid=fs.transid, uid=fs.uid, gid=fs.gid,
         mode=stat.S_IFDIR | 0o777 & ~fs.umask, atime=now, ctime=now, mtime=now, otime=now,
     )  # fmt: skip
+    acl.inherit(fs, directory, item)
     return fs.inodes.new(root, item)
 
 
@@ -125,7 +127,7 @@ def delete_subvolume(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> 
     """
     root = inode.root
     _may_destroy(fs, root, entry)
-    fs.ensure_metadata()
+    fs.start_transaction()
     unlink_subvolume_name(fs, entry.directory, inode, entry.name)
     live = fs.live_root(root)
     live.drop_progress = DiskKey(0, 0, 0)
@@ -136,6 +138,7 @@ def delete_subvolume(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> 
     uuid_tree_remove(fs, live.uuid, ItemType.UUID_KEY_SUBVOL, root)
     if live.received_uuid != NO_UUID:
         uuid_tree_remove(fs, live.received_uuid, ItemType.UUID_KEY_RECEIVED_SUBVOL, root)
+    fs.discard_delalloc(root)
 
 
 def _may_destroy(fs: WritableFilesystem, root: int, entry: Entry) -> None:
@@ -159,7 +162,7 @@ def clean_deleted_subvolume(fs: WritableFilesystem, root: int) -> None:
     """Free the blocks of a deleted subvolume (``btrfs_clean_one_deleted_snapshot()``)."""
     fs.delayed.kill_all(root)
     fs.inodes.forget_subvolume(root)
-    fs.ensure_metadata()
+    fs.start_transaction()
     fs.writer.drop_tree(root)
     fs.forget_root(root)
     fs.writer.delete(_ROOT_TREE, orphan_key(root))
@@ -173,6 +176,7 @@ def set_read_only(fs: WritableFilesystem, root: int, read_only: bool) -> None:
     live = fs.live_root(root)
     if bool(live.flags & RDONLY) == read_only:
         return
+    fs.start_transaction()
     live.flags = live.flags | RDONLY if read_only else live.flags & ~RDONLY
     live.dirty = True
     fs.commit()
@@ -180,6 +184,7 @@ def set_read_only(fs: WritableFilesystem, root: int, read_only: bool) -> None:
 
 def set_received(fs: WritableFilesystem, root: int, uuid: bytes, stransid: int, stime: int) -> None:
     """Say what a subvolume was received from (``_btrfs_ioctl_set_received_subvol()``); commits."""
+    fs.start_transaction()
     live = fs.live_root(root)
     kind = ItemType.UUID_KEY_RECEIVED_SUBVOL
     changed = live.received_uuid != uuid

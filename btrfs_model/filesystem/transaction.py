@@ -21,9 +21,12 @@ moves any more, since a block that was copied once in a transaction is not copie
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from btrfs_model.filesystem.chunk_alloc import grow_metadata
 from btrfs_model.filesystem.load import group_tree
 from btrfs_model.filesystem.root_backups import make_backup, next_cell, store_backup
 from btrfs_model.filesystem.roots import is_subvolume_id
@@ -70,8 +73,18 @@ def commit(fs: WritableFilesystem) -> bool:
     Raises
     ------
     OSError
-        ENOSPC when the trees do not fit any more. The image then has the state of the last commit.
+        ENOSPC when the trees do not fit any more. The image has the state of the last commit, and
+        there will not be another: EROFS from then on, as after ``btrfs_abort_transaction()``.
     """
+    if fs.aborted:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), fs.path)
+    fs.aborted = True
+    changed = _commit(fs)
+    fs.aborted = False
+    return changed
+
+
+def _commit(fs: WritableFilesystem) -> bool:
     _run_refs_early(fs)
     for hook in fs.before_commit:
         hook()
@@ -82,7 +95,7 @@ def commit(fs: WritableFilesystem) -> bool:
         hook()
     if not _anything_changed(fs):
         return False
-    fs.ensure_metadata()
+    grow_metadata(fs)
     fs.writer.run_refs()
     _commit_fs_roots(fs)
     _commit_cowonly_roots(fs)
@@ -90,6 +103,7 @@ def commit(fs: WritableFilesystem) -> bool:
     _write_supers(fs)
     fs.writer.unpin()
     fs.writer.set_transid(fs.transid + 1)
+    fs.in_transaction = False
     fs.committed = snapshot_of(fs)
     fs.reread()
     return True
@@ -97,7 +111,8 @@ def commit(fs: WritableFilesystem) -> bool:
 
 def _anything_changed(fs: WritableFilesystem) -> bool:
     return (
-        snapshot_of(fs) != fs.committed
+        fs.in_transaction
+        or snapshot_of(fs) != fs.committed
         or fs.writer.waiting_refs() > 0
         or any(root.changed for root in fs.live_roots())
     )
@@ -141,7 +156,7 @@ def _commit_cowonly_roots(fs: WritableFilesystem) -> None:
         while _write_dirty_block_groups(fs):
             groups = True
             fs.writer.run_refs()
-        if not trees and not groups and not fs.writer.waiting_refs():
+        if not trees and not groups and not _outdated_trees(fs) and not fs.writer.waiting_refs():
             return
 
 
@@ -151,6 +166,17 @@ def _cowonly_trees(fs: WritableFilesystem) -> list[int]:
              if not is_subvolume_id(tree) and tree not in _NO_ROOT_ITEM
              and fs.writer.tree_state(tree).owner != ObjectId.TREE_LOG]  # fmt: skip
     return sorted(trees, key=lambda tree: (tree == ObjectId.EXTENT_TREE, tree))
+
+
+def _outdated_trees(fs: WritableFilesystem) -> list[int]:
+    """Trees that changed again since their root items were written (``dirty_cowonly_roots``)."""
+    found = []
+    for tree in _cowonly_trees(fs):
+        live, state = fs.live_root(tree), fs.writer.tree_state(tree)
+        now = (state.bytenr, state.level, state.bytes_used)
+        if (live.bytenr, live.level, live.bytes_used) != now:
+            found.append(tree)
+    return found
 
 
 def _update_root(fs: WritableFilesystem, tree: int) -> bool:

@@ -28,6 +28,7 @@ from btrfs_model.filesystem.filesystem import Filesystem
 from btrfs_model.filesystem.live_root import LiveRoot
 from btrfs_model.filesystem.mkfs import Identity, format_device
 from btrfs_model.filesystem.mkfs_layout import Format
+from btrfs_model.filesystem.mount_options import MountOptions
 from btrfs_model.filesystem.name_calls import NamespaceCalls
 from btrfs_model.filesystem.roots import Root
 from btrfs_model.filesystem.subvolume_calls import SubvolumeCalls
@@ -83,9 +84,18 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         Called in order when a commit starts, and again after its snapshots.
     pending_snapshots : list of callable
         The snapshots that the next commit takes.
+    in_transaction : bool
+        Whether a call started a transaction since the last commit.
+    aborted : bool
+        Whether a commit failed, so that there is none any more, or is just running.
     device_stats_written : bool
         Whether a commit since the mount wrote the error counts of the device.
     """
+
+    image: Image
+    writer: TreeWriter
+    nodesize: int
+    sectorsize: int
 
     def __init__(
         self,
@@ -126,7 +136,9 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self.before_commit: list[Callable[[], None]] = []
         self.pending_snapshots: list[Callable[[], None]] = []
         self.committed = transaction.snapshot_of(self)
+        self.aborted = False
         self.device_stats_written = False
+        self.in_transaction = False
         self.start_namespace()
         self.before_commit.append(self.run_delayed_items)
 
@@ -312,9 +324,34 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         """
         chunk_alloc.ensure_data(self, nbytes)
 
-    def ensure_metadata(self) -> None:
-        """Add a chunk for metadata when the kernel would: four fifths are in use."""
-        chunk_alloc.ensure_metadata(self)
+    def ensure_metadata(self, *, from_reserve: bool = False) -> None:
+        """See that there is room for metadata; see :func:`.chunk_alloc.ensure_metadata`.
+
+        Raises
+        ------
+        OSError
+            ENOSPC when there is none.
+        """
+        chunk_alloc.ensure_metadata(self, from_reserve=from_reserve)
+
+    def start_transaction(self, *, from_reserve: bool = False) -> None:
+        """Begin to change something (``btrfs_start_transaction()``).
+
+        There is then something to commit, also where nothing comes of it.
+
+        Parameters
+        ----------
+        from_reserve : bool
+            What frees space may take from what is kept for commits
+            (``btrfs_start_transaction_fallback_global_rsv()``).
+
+        Raises
+        ------
+        OSError
+            ENOSPC when there is no room for metadata.
+        """
+        self.ensure_metadata(from_reserve=from_reserve)
+        self.in_transaction = True
 
     def commit(self) -> bool:
         """End the transaction; what it changed is then in the image.
@@ -327,9 +364,50 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         return transaction.commit(self)
 
     def sync(self) -> None:
-        """Write back what waits, then commit."""
+        """Write back what waits, then commit (``btrfs_sync_fs()``)."""
         self.flush_delalloc()
         self.commit()
+
+    def remount(self, options: str | None = None) -> None:
+        """Unmount and mount: everything is committed, and no inode stays in memory.
+
+        Parameters
+        ----------
+        options : str, optional
+            As for :meth:`set_mount_options`; without them they stay as they are.
+
+        Raises
+        ------
+        ValueError
+            For an option that there is not.
+        """
+        mount = None if options is None else MountOptions.parse(options)
+        self.sync()
+        self.inodes.forget_all()
+        if mount is not None:
+            self._mount(mount)
+
+    def set_mount_options(self, options: str) -> None:
+        """Mount with the options of mount(8), as far as they change what is written.
+
+        Parameters
+        ----------
+        options : str
+            ``compress``, ``compress-force``, ``max_inline``, ``ssd``; others that only name what is
+            so anyway are ignored.
+
+        Raises
+        ------
+        ValueError
+            For an option that there is not, or that the model does not have.
+        """
+        self._mount(MountOptions.parse(options))
+
+    def _mount(self, options: MountOptions) -> None:
+        self.compress = options.compress
+        self.compress_force = options.compress_force
+        self.max_inline = options.max_inline
+        self.add_incompat(_INCOMPAT.get(options.compress or "", 0))
 
     def reread(self) -> None:
         """Forget what was read of an earlier commit."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from btrfs_model.btree.tree import RawKey
 from btrfs_model.filesystem.dir_entries import (
+    cow_leaf,
     delete_one_dir_name,
     fail,
     insert_with_overflow,
@@ -32,7 +33,14 @@ from btrfs_model.ondisk.structs import DIR_ITEM, HEADER, ITEM
 if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
 
-__all__ = ["get_xattr", "inherit_properties", "put_xattr", "set_property", "set_xattr"]
+__all__ = [
+    "compression_of",
+    "get_xattr",
+    "inherit_properties",
+    "put_xattr",
+    "set_property",
+    "set_xattr",
+]
 
 _XATTR: Final = int(lib.BTRFS_FT_XATTR)
 _NOWHERE: Final = (0, 0, 0)
@@ -76,15 +84,15 @@ def put_xattr(
     if value is not None and len(name) + len(value) > _max_size(fs):
         raise fail(errno.ENOSPC, name)
     if entry is None and flags & os.XATTR_REPLACE:
+        if value is None:
+            cow_leaf(fs, inode.root, key)
         raise fail(errno.ENODATA, name)
     if value is None:
         if entry is not None:
             delete_one_dir_name(fs, inode.root, key, name)
         return
     if entry is not None:
-        if flags & os.XATTR_CREATE:
-            raise fail(errno.EEXIST, name)
-        _replace(fs, inode.root, key, entry, value)
+        _replace(fs, inode.root, key, entry, value, flags)
         return
     try:
         payload = pack_dir_item(_NOWHERE, fs.transid, _XATTR, name, value)
@@ -98,25 +106,30 @@ def _max_size(fs: WritableFilesystem) -> int:
     return fs.nodesize - HEADER.size - ITEM.size - DIR_ITEM.size
 
 
-def _replace(fs: WritableFilesystem, root: int, key: RawKey, entry: DirItem, value: bytes) -> None:
-    """Give an attribute another value in its item; the transaction that made it stays."""
-    payload = pack_dir_item(entry.location, entry.transid, _XATTR, entry.name, value)
+def _replace(
+    fs: WritableFilesystem, root: int, key: RawKey, entry: DirItem, value: bytes, flags: int
+) -> None:
+    """Give an attribute another value in its item."""
+    payload = pack_dir_item(_NOWHERE, fs.transid, _XATTR, entry.name, value)
     there = fs.writer.get(root, key)
     assert there is not None
     old = DIR_ITEM.size + len(entry.name) + len(entry.data)
+    room = True
     try:
         # the search is for an insertion and splits the leaf as if the item came on top
         fs.writer.extend(root, key, payload)
     except OSError as error:
         if error.errno != errno.EOVERFLOW:
             raise
-        if len(payload) - old > _leaf_free(fs, root, key):
-            raise fail(errno.ENOSPC, entry.name) from None
-    if len(there) == old:
-        fs.writer.replace(root, key, payload)
-        return
+        room = len(payload) - old <= _leaf_free(fs, root, key)
     at = there.index(pack_dir_item(*entry))
-    fs.writer.replace(root, key, there[:at] + there[at + old :] + payload)
+    new = there[:at] + there[at + old :] + payload
+    kept = there if flags & os.XATTR_CREATE or not room else new
+    fs.writer.replace(root, key, kept)
+    if flags & os.XATTR_CREATE:
+        raise fail(errno.EEXIST, entry.name)
+    if not room:
+        raise fail(errno.ENOSPC, entry.name)
 
 
 def _leaf_free(fs: WritableFilesystem, root: int, key: RawKey) -> int:
@@ -175,7 +188,12 @@ def _apply_compression(inode: LiveInode, value: bytes) -> None:
     elif value:
         flags |= InodeFlag.COMPRESS
     inode.item.flags = int(flags)
-    inode.prop_compress = value
+    inode.prop_compress = compression_of(value)
+
+
+def compression_of(value: bytes) -> bytes:
+    """Return the algorithm that a property names, empty for none; it alone is handed down."""
+    return next((name for name in _COMPRESSION if value.startswith(name)), b"")
 
 
 def inherit_properties(fs: WritableFilesystem, inode: LiveInode, directory: LiveInode) -> None:

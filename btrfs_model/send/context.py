@@ -7,9 +7,12 @@ import errno
 import os
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from btrfs_model.backref.forest import Forest
+from btrfs_model.btree.compare import Change
 from btrfs_model.btree.search import (
     Path,
     Reada,
@@ -24,21 +27,35 @@ from btrfs_model.kernels import lib
 from btrfs_model.ondisk.items import DirItem, dir_items
 from btrfs_model.ondisk.keys import Key
 from btrfs_model.ondisk.structs import INODE_ITEM, InodeItem, Payload, PayloadError
+from btrfs_model.send.causes import CAUSES_BY_NAME
+from btrfs_model.send.explain import ROW, Item
 from btrfs_model.stream.writer import StreamWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from numpy.typing import NDArray
+
     from btrfs_model.btree import Tree
     from btrfs_model.send.ioctl import SendRequest
 
-__all__ = ["LruCache", "OrphanDirInfo", "PendingDirMove", "RecordedRef", "SendContext",
-           "WaitingDirMove"]  # fmt: skip
+__all__ = ["DirRef", "LruCache", "OrphanDirInfo", "PendingDirMove", "RecordedRef", "SendContext",
+           "WaitingDirMove", "Why"]  # fmt: skip
 
 # the kernel's buffer for one command, by version of the stream
 _BUFFER = {1: 65536, 2: 147456, 3: 147456}
 _XATTR_NAME_LIMIT = 255
 _PATH_LIMIT = 4096
+# what stands for the item of a command that comes from none
+_NO_ITEM = Item(Key(0, 0, 0), Change.NEW)
+
+
+class Why(NamedTuple):
+    """Why a command is sent: the rule, the inode that it is about, the item that differs."""
+
+    cause: str
+    ino: int
+    item: Item
 
 
 class LruCache(OrderedDict[tuple[int, int], Any]):
@@ -72,12 +89,28 @@ class RecordedRef:
         The name in it.
     full_path : bytes
         The path when it was recorded.
+    item : Item
+        The item that has the name.
     """
 
     dir: int
     dir_gen: int
     name: bytes
     full_path: bytes
+    item: Item
+
+    @property
+    def directory(self) -> DirRef:
+        """The directory, and the item that has the name."""
+        return DirRef(self.dir, self.dir_gen, self.item)
+
+
+class DirRef(NamedTuple):
+    """A directory that a name was in, and the item that has the name."""
+
+    dir: int
+    dir_gen: int
+    item: Item
 
 
 @dataclass
@@ -102,7 +135,8 @@ class PendingDirMove:
 
     ino: int
     gen: int
-    update_refs: list[tuple[int, int]]
+    item: Item
+    update_refs: list[DirRef]
 
 
 @dataclass
@@ -145,10 +179,15 @@ class SendContext:
         self.writer = StreamWriter(request.proto)
         self.max_size = _BUFFER[request.proto]
         self.commands: Counter[str] = Counter()
+        self.why = Why("subvol-begin", 0, _NO_ITEM)
+        self.explained: list[Why] = []
         # the item that the walk stands on, in the snapshot and in its parent
         self.path = Path()
         self.right_path = Path()
         self.key = Key(0, 0, 0)
+        self.change = Change.NEW
+        # of the item of the current inode
+        self.inode_change = Change.NEW
         self.cur_ino = 0
         self.cur_inode_new = False
         self.cur_inode_new_gen = False
@@ -185,6 +224,34 @@ class SendContext:
         """Return the error that the kernel would give."""
         return OSError(number, os.strerror(number), self.image.path)
 
+    # -------------------------------------------------------------------------- reasons -----
+
+    def because(self, cause: str, ino: int | None = None, item: Item | None = None) -> None:
+        """Send commands from here on by a rule, about an inode, because of an item.
+
+        Without them, those are the current inode and its inode item.
+        """
+        ino = self.cur_ino if ino is None else ino
+        if item is None:
+            item = Item(Key(self.cur_ino, lib.BTRFS_INODE_ITEM_KEY, 0), self.inode_change)
+        self.why = Why(cause, ino, item)
+
+    def because_of_nothing(self, cause: str, ino: int) -> None:
+        """Send a command that comes from no item."""
+        self.why = Why(cause, ino, _NO_ITEM)
+
+    def because_of_rule(self, cause: str) -> None:
+        """Send commands from here on by another rule, for the same reason otherwise."""
+        self.why = self.why._replace(cause=cause)
+
+    def explained_rows(self) -> NDArray[Any]:
+        """Return why each command was sent."""
+        rows = np.zeros(len(self.explained), ROW)
+        for row, (cause, ino, (key, change)) in zip(rows, self.explained, strict=True):
+            row["inode"], row["cause"], row["change"] = ino, CAUSES_BY_NAME[cause], change
+            row["objectid"], row["type"], row["offset"] = key
+        return rows
+
     # --------------------------------------------------------------------------- stream -----
 
     def send_cmd(self, name: str, **attributes: Any) -> None:
@@ -204,6 +271,8 @@ class SendContext:
             raise self.fail(errno.EOVERFLOW)
         current().count("send_cmd")
         self.commands[name] += 1
+        if self.request.explanation is not None:
+            self.explained.append(self.why)
         self.request.write(command)
 
     # ----------------------------------------------------------------------------- items ----

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING
 
 from btrfs_model.backref.api import extent_from_logical
 from btrfs_model.backref.walk import BackrefWalk, Walker
+from btrfs_model.btree.compare import Change
 from btrfs_model.btree.search import key_at, next_leaf, nritems, search_slot
 from btrfs_model.counters import current
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.keys import Key
 from btrfs_model.send.context import LruCache, SendContext
 from btrfs_model.send.data import DataReader, Extent, parse_file_extent
+from btrfs_model.send.explain import Item
 from btrfs_model.send.holes import Holes
 
 if TYPE_CHECKING:
@@ -196,9 +198,14 @@ class Extents:
         end = min(extent.end, sctx.cur_inode.size)
         if extent.start >= end:
             return
+        change = Change.NEW if sctx.cur_inode_new_gen else sctx.change
+        key = Key(*key_at(sctx.path.leaf, sctx.path.slots[0]))
+        sctx.because(_write_cause(extent), item=Item(key, change))
         if clone is not None and self._can_clone(extent, end, clone):
             self.clone_range(extent, clone, end - extent.start)
         else:
+            if clone is not None:
+                sctx.because_of_rule("write-unaligned")
             self.send_extent_data(extent, extent.start, end - extent.start)
         sctx.cur_inode_next_write_offset = end
 
@@ -214,6 +221,7 @@ class Extents:
         # the file of the receiver may still be larger: there the clone would end before its end
         if self.sctx.parent_root and "send-truncate-before-clone" in self.sctx:
             path = self.names.get_cur_inode_path()
+            self.sctx.because_of_rule("clone-truncate")
             self.sctx.send_cmd("truncate", path=path, size=extent.start)
         return True
 
@@ -223,6 +231,7 @@ class Extents:
         target = _Target(extent, extent.offset, extent.start, size)
         # the receiver might have inlined a first block that is not inline here
         if not clone.offset and size == sctx.image.sectorsize:
+            sctx.because_of_rule("write-first-sector")
             self.send_extent_data(extent, target.offset, size)
             return
         source_size = self.names.need_inode_info(tree, clone.ino).size
@@ -241,6 +250,7 @@ class Extents:
             more = self._clone_from_item(target, clone, source, source_size)
             path.slots[0] += 1
         if target.size:
+            sctx.because_of_rule("write-source-ends")
             self.send_extent_data(extent, target.offset, target.size)
 
     def _clone_from_item(
@@ -254,6 +264,7 @@ class Extents:
         if source.start > clone.offset:
             # a hole without an item
             hole = min(source.start - clone.offset, target.size)
+            sctx.because_of_rule("write-source-hole")
             self.send_extent_data(target.extent, target.offset, hole)
             self._advance(target, clone, hole)
             target.data_offset += hole
@@ -279,6 +290,7 @@ class Extents:
         elif crossed and piece < target.size:
             return False
         else:
+            sctx.because_of_rule("write-source-differs")
             self.send_extent_data(target.extent, target.offset, piece)
         self._advance(target, clone, piece)
         # a file that is cloned from itself: no further than it reaches by now
@@ -307,8 +319,10 @@ class Extents:
         ):
             aligned = size // _CLONE_ALIGN * _CLONE_ALIGN
         if aligned:
+            self.sctx.because_of_rule("clone-source")
             self.send_clone(target.offset, aligned, clone)
         if aligned < size:
+            self.sctx.because_of_rule("write-source-tail")
             self.send_extent_data(target.extent, target.offset + aligned, size - aligned)
 
     # ------------------------------------------------------------------------- commands -----
@@ -381,6 +395,13 @@ class Extents:
             **encryption,
             data=extent.inline if extent.is_inline else self.reader.raw(extent),
         )
+
+
+def _write_cause(extent: Extent) -> str:
+    """Return why an extent is written that was found nowhere else."""
+    if extent.is_inline:
+        return "write-inline"
+    return "write-no-source" if extent.is_on_disk else "write-unallocated"
 
 
 class _CloneSearch:

@@ -22,7 +22,9 @@ from btrfs_model.btree.search import (
 )
 from btrfs_model.counters import current
 from btrfs_model.kernels import lib
+from btrfs_model.ondisk.keys import Key
 from btrfs_model.send.data import Extent, parse_file_extent
+from btrfs_model.send.explain import Item
 
 if TYPE_CHECKING:
     from btrfs_model.btree import Tree
@@ -127,6 +129,8 @@ class Holes:
         # extents of this file
         if known is None or (path.slots[0] == 0 and known < start):
             self.get_last_extent(start - 1)
+        key = Key(*key_at(path.leaf, path.slots[0]))
+        sctx.because("hole", item=Item(key, sctx.change))
         if self._last_extent < start and not self.range_is_hole_in_parent(self._last_extent, start):
             self.send_hole(start)
         if extent is None:
@@ -198,6 +202,7 @@ class Holes:
         # (in v6.8)
         if "send-trailing-hole" in sctx and self.range_is_hole_in_parent(self._last_extent, size):
             return
+        sctx.because("hole-at-end")
         self.send_hole(size)
 
     def send_hole(self, end: int) -> None:

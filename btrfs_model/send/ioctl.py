@@ -16,9 +16,11 @@ from btrfs_model.errors import BtrfsModelError
 from btrfs_model.kernels import use_python
 from btrfs_model.patches import Behaviour
 from btrfs_model.send import native
+from btrfs_model.send.explain import Explanation
 from btrfs_model.send.sender import Sender
 
 if TYPE_CHECKING:
+    import pandas as pd
     from numpy.typing import NDArray
 
     from btrfs_model.blocks import Readahead
@@ -51,6 +53,8 @@ class SendRequest:
         The flags of the ioctl.
     write : callable
         Takes the stream piece by piece.
+    explanation : Explanation or None
+        Notes why each command is sent, where that is asked for.
     """
 
     fs: Filesystem
@@ -64,6 +68,7 @@ class SendRequest:
     omit_header: bool
     omit_end: bool
     write: Callable[[bytes], object]
+    explanation: Explanation | None
 
 
 @dataclass(frozen=True)
@@ -80,12 +85,21 @@ class SendResult:
         How many commands of each kind, in the order of their numbers.
     work : Work
         The work counted, as by a kernel that has just mounted the filesystem.
+    causes : pandas.DataFrame or None
+        Why each command was sent, when that was asked for. A row for each, in the order of the
+        stream: ``offset`` and ``length`` in bytes, ``command``, ``path`` (str, bytes that are not
+        UTF-8 as surrogates), ``inode`` that it is about, ``cause`` (a rule of
+        :data:`btrfs_model.send.causes.CAUSES`) and the kernel's ``function`` with that rule, the
+        key of the item that differed (``item_objectid``, ``item_type``, ``item_offset``) and its
+        ``change``: new, deleted, changed, or same where what stood before it is gone. Commands
+        that come from no item have an empty `item_type` and `change`.
     """
 
     data: bytes | None
     size: int
     commands: dict[str, int]
     work: Work
+    causes: pd.DataFrame | None = None
 
 
 class _Sink:
@@ -136,6 +150,7 @@ def send(
     compressed: bool = False,
     omit_header: bool = False,
     omit_end: bool = False,
+    explain: bool = False,
     to: BinaryIO | None = None,
 ) -> SendResult:
     """Send a read-only subvolume as ``BTRFS_IOC_SEND`` does.
@@ -160,6 +175,8 @@ def send(
         Send compressed extents as they are; wants ``proto=2``.
     omit_header, omit_end : bool
         Leave out the header and the END command.
+    explain : bool
+        Note why each command is sent: ``result.causes``.
     to : binary file, optional
         Where to write the stream; without it ``result.data`` is the stream.
 
@@ -183,7 +200,7 @@ def send(
     request = prepare(
         fs, snapshot, parent, clone_sources, behaviour=behaviour, proto=proto,
         no_file_data=no_file_data, compressed=compressed, omit_header=omit_header,
-        omit_end=omit_end, write=sink.write,
+        omit_end=omit_end, explain=explain, write=sink.write,
     )  # fmt: skip
     opened = [root for root in (request.snapshot, request.parent) if root is not None]
     try:
@@ -191,7 +208,8 @@ def send(
     except OSError as error:
         error.partial = sink.data()  # type: ignore[attr-defined]
         raise
-    return SendResult(sink.data(), sink.size, commands, work)
+    causes = request.explanation.table() if request.explanation else None
+    return SendResult(sink.data(), sink.size, commands, work, causes)
 
 
 def prepare(
@@ -206,6 +224,7 @@ def prepare(
     compressed: bool = False,
     omit_header: bool = False,
     omit_end: bool = False,
+    explain: bool = False,
     write: Callable[[bytes], object],
 ) -> SendRequest:
     """Check what is asked for as the ioctl does before it starts; see :func:`send`."""
@@ -228,6 +247,7 @@ def prepare(
     parent_root = None if parent is None else fs.subvolume(parent)
     if parent_root is not None and not parent_root.is_read_only:
         raise _refuse(fs, errno.EPERM, f"parent {parent_root.id} is not read-only")
+    explanation = Explanation(version) if explain else None
     return SendRequest(
         fs,
         subvolume,
@@ -239,7 +259,8 @@ def prepare(
         compressed,
         omit_header,
         omit_end,
-        write,
+        explanation.watch(write, header=not omit_header) if explanation else write,
+        explanation,
     )
 
 

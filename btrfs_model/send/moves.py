@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from btrfs_model.btree import Tree
     from btrfs_model.btree.search import Path
     from btrfs_model.send.context import RecordedRef, SendContext
+    from btrfs_model.send.explain import Item
     from btrfs_model.send.names import Names
     from btrfs_model.send.utimes import Utimes
 
@@ -173,11 +174,13 @@ class Moves:
         info.last_dir_index_offset = last_offset
         info.dir_high_seq_ino = max(info.dir_high_seq_ino, high)
 
-    def send_rmdir_if_possible(self, ino: int, gen: int) -> bool:
+    def send_rmdir_if_possible(self, ino: int, gen: int, cause: str, item: Item) -> bool:
         """Remove a directory, if it can be removed now."""
         if not self.can_rmdir(ino, gen):
             return False
-        self.sctx.send_cmd("rmdir", path=self.names.get_cur_path(ino, gen))
+        path = self.names.get_cur_path(ino, gen)
+        self.sctx.because(cause, ino, item)
+        self.sctx.send_cmd("rmdir", path=path)
         return True
 
     # ------------------------------------------------------------------------- waiting ------
@@ -198,7 +201,7 @@ class Moves:
         waiting = sctx.get_waiting_dir_move(ino)
         if waiting is None or waiting.orphanized:
             return False
-        self._wait_for(ino, is_orphan=is_orphan)
+        self._wait_for(ref, ino, is_orphan=is_orphan)
         return True
 
     def wait_for_parent_move(self, ref: RecordedRef, *, is_orphan: bool) -> bool:
@@ -222,17 +225,17 @@ class Moves:
             ino, gen = after.dir, after.dir_gen
         else:
             return False
-        self._wait_for(ino, is_orphan=is_orphan)
+        self._wait_for(ref, ino, is_orphan=is_orphan)
         return True
 
-    def _wait_for(self, parent: int, *, is_orphan: bool) -> None:
+    def _wait_for(self, ref: RecordedRef, parent: int, *, is_orphan: bool) -> None:
         """Let the move of the current directory wait for that of `parent`."""
         sctx = self.sctx
         refs = (*sctx.deleted_refs.values(), *sctx.new_refs.values())
         self.add_pending_dir_move(
             parent,
             PendingDirMove(
-                sctx.cur_ino, sctx.cur_inode_gen, [(ref.dir, ref.dir_gen) for ref in refs]
+                sctx.cur_ino, sctx.cur_inode_gen, ref.item, [old.directory for old in refs]
             ),
             is_orphan=is_orphan,
         )
@@ -279,6 +282,7 @@ class Moves:
                 again.rmdir = waiting.rmdir
         else:
             to_path = names.get_cur_path(move.ino, move.gen)
+            sctx.because("dir-moved-later", move.ino, move.item)
             sctx.send_cmd("rename", path=from_path, path_to=to_path)
             self._finish_dir_move(move, waiting.rmdir)
         sctx.send_progress = progress
@@ -287,9 +291,11 @@ class Moves:
         """Remove the directory that the moved one left, send the times of all concerned."""
         info = self.sctx.get_orphan_dir_info(*rmdir) if rmdir else None
         if rmdir and info:
-            self.send_rmdir_if_possible(rmdir[0], info.gen)
+            self.send_rmdir_if_possible(rmdir[0], info.gen, "dir-left", move.item)
+        self.sctx.because("times-move", move.ino, move.item)
         self.utimes.cache_dir_utimes(move.ino, move.gen)
-        for ino, gen in move.update_refs:
+        for ino, gen, item in move.update_refs:
+            self.sctx.because("times-move", ino, item)
             # a directory may be gone in the snapshot
             if self.names.get_inode_info(self.sctx.root, ino) is not None:
                 self.utimes.cache_dir_utimes(ino, gen)

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from btrfs_model.backref.forest import Forest
 from btrfs_model.errors import new_fault, raise_fault
 from btrfs_model.filesystem.compression import decompress
 from btrfs_model.kernels import ffi, lib
 from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.ondisk.structs import PayloadError
+from btrfs_model.send.explain import ROW
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem import Subvolume
@@ -94,7 +97,13 @@ class Sender:
         args.context = handle
         args.write = lib.bm_python_write
         args.decompress = lib.bm_python_decompress
+        if request.explanation is not None:
+            args.explained = explained = ffi.new("struct bm_send_explained *")
         ret: int = kernel(args, fault)
+        if request.explanation is not None:
+            rows = ffi.buffer(explained.rows, explained.count * ROW.itemsize)
+            request.explanation.rows = np.frombuffer(bytes(rows), ROW)
+            lib.bm_send_explained_free(explained)
         if self.error is not None:
             raise self.error
         if ret < 0:

@@ -19,7 +19,7 @@ from btrfs_model.send.inodes import InodeState, Overwritten
 from btrfs_model.send.moves import is_ancestor
 
 if TYPE_CHECKING:
-    from btrfs_model.send.context import RecordedRef, SendContext
+    from btrfs_model.send.context import DirRef, RecordedRef, SendContext
     from btrfs_model.send.create import Creator
     from btrfs_model.send.moves import Moves
     from btrfs_model.send.names import Names
@@ -62,7 +62,7 @@ class RecordedRefs:
         self.can_rename = True
         self.orphanized_dir = False
         self.orphanized_ancestor = False
-        self.check_dirs: list[tuple[int, int]] = []
+        self.check_dirs: list[DirRef] = []
 
     def process(self) -> bool:
         """Make the names; return whether the move of a directory has to wait."""
@@ -85,7 +85,7 @@ class RecordedRefs:
             if not first:
                 self._make_room(ref)
             self._make_name(ref)
-            self.check_dirs.append((ref.dir, ref.dir_gen))
+            self.check_dirs.append(ref.directory)
         if self.is_dir:
             self._leave_directory()
         else:
@@ -116,9 +116,11 @@ class RecordedRefs:
         # directory" (in v5.10)
         if self.orphanized_dir and "send-recompute-ref-path" in sctx:
             self.update_ref_path(ref)
+        sctx.because("name-in-the-way", other.ino, ref.item)
         if is_first:
             self._orphanize_other(ref, other)
         else:
+            sctx.because_of_rule("link-in-the-way")
             sctx.send_cmd("unlink", path=ref.full_path)
 
     def _orphanize_other(self, ref: RecordedRef, other: Overwritten) -> None:
@@ -163,6 +165,7 @@ class RecordedRefs:
             return
         if any(other.dir == ref.dir for other in earlier) or self.creator.did_create_dir(ref.dir):
             return
+        self.sctx.because("parent-early", ref.dir, ref.item)
         self.creator.send_create_inode(ref.dir)
         self.creator.cache_dir_created(ref.dir)
 
@@ -176,11 +179,14 @@ class RecordedRefs:
         if not self.can_rename:
             return
         if self.is_orphan or self.is_dir:
+            cause = "first-name" if self.sctx.cur_inode_new else "name-after-orphan"
+            self.sctx.because(cause if self.is_orphan else "dir-moved", item=ref.item)
             self.rename_current_inode(ref.full_path)
             self.is_orphan = False
             return
         if self.orphanized_dir:
             self.update_ref_path(ref)
+        self.sctx.because("name-added", item=ref.item)
         self.sctx.send_cmd("link", path=ref.full_path, path_link=self.valid_path)
 
     def rename_current_inode(self, path: bytes) -> None:
@@ -194,13 +200,15 @@ class RecordedRefs:
     def _leave_directory(self) -> None:
         """Remove a deleted directory, or move it away; a moved one left its old parent."""
         sctx = self.sctx
-        left = [(ref.dir, ref.dir_gen) for ref in sctx.deleted_refs.values()]
+        left = [ref.directory for ref in sctx.deleted_refs.values()]
         if not sctx.cur_inode_deleted:
             self.check_dirs += left[:1]
             return
         if self.moves.can_rmdir(sctx.cur_ino, sctx.cur_inode_gen):
+            sctx.because("dir-removed")
             sctx.send_cmd("rmdir", path=self.valid_path)
         elif not self.is_orphan:
+            sctx.because("dir-not-empty")
             self.orphanize_inode(sctx.cur_ino, sctx.cur_inode_gen, self.valid_path)
             self.is_orphan = True
         self.check_dirs += left
@@ -216,13 +224,15 @@ class RecordedRefs:
                 # parent orphanization" (in v5.13)
                 if self.orphanized_ancestor and "send-unlink-path" in sctx:
                     self.update_ref_path(ref)
+                sctx.because("name-removed", item=ref.item)
                 sctx.send_cmd("unlink", path=ref.full_path)
                 # is_current_inode_path()
                 if ref.full_path.startswith(sctx.cur_inode_path):
                     sctx.cur_inode_path = b""
-            self.check_dirs.append((ref.dir, ref.dir_gen))
+            self.check_dirs.append(ref.directory)
         # its first name was taken by another inode, and it has no new one
         if self.is_orphan:
+            sctx.because("orphan-removed")
             sctx.send_cmd("unlink", path=self.valid_path)
 
     def _update_check_dirs(self) -> None:
@@ -231,16 +241,21 @@ class RecordedRefs:
         # commit 1fabe43b4e1a "btrfs: send: fix duplicated rmdir operations when using extrefs" (in
         # v6.18) visits each directory once
         unique = "send-check-dirs-unique" in sctx
-        for ino, gen in dict.fromkeys(self.check_dirs) if unique else self.check_dirs:
+        seen = set()
+        for ino, gen, item in self.check_dirs:
+            if unique and (ino, gen) in seen:
+                continue
+            seen.add((ino, gen))
             # a directory with a higher number has its own turn
             if ino > sctx.cur_ino:
                 continue
             state = self.names.get_cur_inode_state(ino, gen)
             if state in (InodeState.DID_CREATE, InodeState.NO_CHANGE):
+                sctx.because("times-entry", ino, item)
                 self.utimes.cache_dir_utimes(ino, gen)
             elif (
                 state == InodeState.DID_DELETE
                 and (unique or ino != last_removed)
-                and self.moves.send_rmdir_if_possible(ino, gen)
+                and self.moves.send_rmdir_if_possible(ino, gen, "dir-emptied", item)
             ):
                 last_removed = ino

@@ -14,6 +14,7 @@ from btrfs_model.kernels import lib
 from btrfs_model.ondisk.items import inode_extrefs, inode_refs
 from btrfs_model.ondisk.keys import Key
 from btrfs_model.send.context import RecordedRef
+from btrfs_model.send.explain import Item
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,37 +70,39 @@ class Refs:
             new = self.iterate_inode_ref(sctx.root, sctx.path, key)
         if change != Change.NEW:
             deleted = self.iterate_inode_ref(self.parent_root, sctx.right_path, key)
+        item = Item(key, change)
         # before v6.0 the names of both items were compared with each other
         alone = change != Change.CHANGED or "send-refs-rbtree" in sctx
         for name in new:
             if alone or not self.find_iref(sctx.root, name, self.parent_root, deleted):
-                self.record_new_ref(*name)
+                self.record_new_ref(*name, item)
         for name in deleted:
             if alone or not self.find_iref(self.parent_root, name, sctx.root, new):
-                self.record_deleted_ref(*name)
+                self.record_deleted_ref(*name, item)
 
     def find_iref(self, tree: Tree, name: Name, other: Tree, others: list[Name]) -> bool:
         """Whether a name is among `others` too, in the same directory."""
         gen = self.names.get_inode_gen(tree, name[0])
         return name in others and self.names.find_inode_gen(other, name[0]) == gen
 
-    def record_new_ref(self, directory: int, name: bytes) -> None:
+    def record_new_ref(self, directory: int, name: bytes, item: Item) -> None:
         """Record a name that the snapshot has."""
         sctx = self.sctx
         gen = self.names.get_inode_gen(sctx.root, directory)
-        self._record_ref(sctx.new_refs, sctx.deleted_refs, (directory, gen, name))
+        self._record_ref(sctx.new_refs, sctx.deleted_refs, (directory, gen, name), item)
 
-    def record_deleted_ref(self, directory: int, name: bytes) -> None:
+    def record_deleted_ref(self, directory: int, name: bytes, item: Item) -> None:
         """Record a name that the parent snapshot has."""
         sctx = self.sctx
         gen = self.names.get_inode_gen(self.parent_root, directory)
-        self._record_ref(sctx.deleted_refs, sctx.new_refs, (directory, gen, name))
+        self._record_ref(sctx.deleted_refs, sctx.new_refs, (directory, gen, name), item)
 
     def _record_ref(
         self,
         refs: dict[tuple[int, int, bytes], RecordedRef],
         others: dict[tuple[int, int, bytes], RecordedRef],
         key: tuple[int, int, bytes],
+        item: Item,
     ) -> None:
         # commit 3aa5bd367fa5 "btrfs: send: fix sending link commands for existing file paths" (in
         # v6.0): what is new and deleted stays as it is
@@ -108,7 +111,7 @@ class Refs:
             return
         directory, gen, name = key
         path = self.names.join(self.names.get_cur_path(directory, gen), name)
-        refs[key] = RecordedRef(directory, gen, name, path)
+        refs[key] = RecordedRef(directory, gen, name, path, item)
 
     def record_all_refs(self, change: Change) -> None:
         """Record all names of the current inode in the snapshot or, DELETED, in its parent.
@@ -118,16 +121,17 @@ class Refs:
         is_new = change == Change.NEW
         tree = self.sctx.root if is_new else self.parent_root
         record = self.record_new_ref if is_new else self.record_deleted_ref
-        for name in self._all_names(tree):
-            record(*name)
+        for key, name in self._all_names(tree):
+            record(*name, Item(key, change))
 
-    def _all_names(self, tree: Tree) -> Iterator[Name]:
+    def _all_names(self, tree: Tree) -> Iterator[tuple[Key, Name]]:
         sctx, path = self.sctx, self.sctx.search_path()
         first = Key(sctx.cur_ino, lib.BTRFS_INODE_REF_KEY, 0)
         for key in sctx.for_each_slot(tree, first, path):
             if key.objectid != sctx.cur_ino or key.type not in _REFS:
                 break
-            yield from self.iterate_inode_ref(tree, path, key)
+            for name in self.iterate_inode_ref(tree, path, key):
+                yield key, name
 
     # ----------------------------------------------------------------------- comparing ------
 
@@ -154,9 +158,10 @@ class Refs:
         directory.
         """
         names, tree, paths = self.names, self.parent_root, []
-        for directory, name in self._all_names(tree):
+        for _, (directory, name) in self._all_names(tree):
             whole = names.join(names.get_inode_path(tree, directory), name)
             gen = names.get_inode_gen(tree, directory)
             paths.append(names.join(names.get_cur_path(directory, gen), whole))
+        self.sctx.because("links-gone")
         for whole in paths:
             self.sctx.send_cmd("unlink", path=whole)

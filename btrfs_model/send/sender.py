@@ -30,6 +30,7 @@ from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.ondisk.structs import INODE_ITEM
 from btrfs_model.send.context import SendContext
 from btrfs_model.send.create import Creator
+from btrfs_model.send.explain import Item
 from btrfs_model.send.extents import Extents
 from btrfs_model.send.moves import Moves
 from btrfs_model.send.names import Names
@@ -91,7 +92,10 @@ class Sender:
         self.finish_inode_if_needed(at_end=True)
         self.utimes.flush()
         if not sctx.request.omit_end:
+            sctx.because_of_nothing("stream-end", 0)
             sctx.send_cmd("end")
+        if sctx.request.explanation is not None:
+            sctx.request.explanation.rows = sctx.explained_rows()
         names = [command.name for command in COMMANDS.values()]
         return {name: sctx.commands[name] for name in names if sctx.commands[name]}
 
@@ -105,6 +109,7 @@ class Sender:
             raise sctx.fail(errno.ENOENT)
         snapshot, parent = sctx.request.snapshot, sctx.request.parent
         name = sctx.decode(path, roots, root_ref).name
+        sctx.because_of_nothing("subvol-begin", _TOP)
         identity = {"uuid": _uuid(snapshot), "ctransid": snapshot.item.ctransid}
         if parent is None:
             sctx.send_cmd("subvol", path=name, **identity)
@@ -142,6 +147,7 @@ class Sender:
         for change, raw_key in compare_sides(left, right):
             key = Key(*raw_key)
             if change == Change.SAME:
+                sctx.change = change
                 if not self.is_changed(left.path, key):
                     continue
                 change = Change.CHANGED
@@ -161,6 +167,7 @@ class Sender:
         """Act on the item that the walk stands on."""
         current().count("changed_cb")
         sctx, kind = self.sctx, self.sctx.key.type
+        sctx.change = change
         self.finish_inode_if_needed(at_end=False)
         if sctx.key.objectid in _NOT_INODES:
             return
@@ -234,39 +241,48 @@ class Sender:
         if sctx.parent_root and not sctx.cur_inode_new:
             old = self.names.need_inode_info(sctx.parent_root, sctx.cur_ino)
         if stat.S_ISREG(mode):
-            need_truncate = self._need_truncate(old)
+            truncate_cause = self._truncate_cause(old)
             self.extents.holes.finish_holes()
-            if need_truncate:
+            if truncate_cause:
+                sctx.because(truncate_cause)
                 self._send_attribute("truncate", size=sctx.cur_inode.size)
         if old is None or (item.uid, item.gid) != (old.uid, old.gid):
+            sctx.because("owner-changed" if old else "owner-new")
             self._send_attribute("chown", uid=item.uid, gid=item.gid)
         if not stat.S_ISLNK(mode):
             if old is None or item.mode != old.mode:
+                sctx.because("mode-changed" if old else "mode-new")
                 self._send_attribute("chmod", mode=item.mode & 0o7777)
             if old is not None and item.flags != old.flags and sctx.request.proto >= 2:
+                sctx.because("flags-changed")
                 self._send_attribute("fileattr", fileattr=item.flags)
         if sctx.request.proto >= 3 and sctx.cur_inode_needs_verity:
             attributes = verity_attributes(sctx)
+            descriptor = Key(sctx.cur_ino, lib.BTRFS_VERITY_DESC_ITEM_KEY, 0)
+            sctx.because("verity", item=Item(descriptor, Change.NEW))
             self._send_attribute("enable_verity", **attributes)
         self.xattrs.send_capabilities()
         if not sctx.is_waiting_for_move(sctx.cur_ino):
             self.moves.apply_children_dir_moves()
             sctx.send_progress = sctx.cur_ino + 1
+            sctx.because("times-inode")
             # more names may still come into a directory; an empty one is done
             if stat.S_ISDIR(mode) and sctx.cur_inode.size and "send-utimes-cache" in sctx:
                 self.utimes.cache_dir_utimes(sctx.cur_ino, sctx.cur_inode_gen)
             else:
                 self.utimes.send_utimes(sctx.cur_ino, sctx.cur_inode_gen)
 
-    def _need_truncate(self, old: InodeItem | None) -> bool:
+    def _truncate_cause(self, old: InodeItem | None) -> str | None:
+        """Return why the current file is to be truncated, if it is."""
         sctx, size = self.sctx, self.sctx.cur_inode.size
+        has_its_size = sctx.cur_inode_next_write_offset == size
+        if old is not None and old.size >= size:
+            has_its_size = old.size == size
+        if not has_its_size:
+            return "truncate-size"
         # commit ffa7c4296e93 "Btrfs: send, do not issue unnecessary truncate operations" (in 4.17):
         # without it every regular file is truncated to its size
-        if "send-skip-truncate" not in sctx:
-            return True
-        if old is not None and old.size >= size:
-            return old.size != size
-        return sctx.cur_inode_next_write_offset != size
+        return None if "send-skip-truncate" in sctx else "truncate-always"
 
     def _send_attribute(self, command: str, **attributes: int | bytes) -> None:
         path = self.names.get_cur_inode_path()
@@ -278,6 +294,7 @@ class Sender:
         """Start with the inode that the walk stands on."""
         sctx = self.sctx
         sctx.cur_ino = sctx.send_progress = sctx.key.objectid
+        sctx.inode_change = change
         sctx.cur_inode_new_gen = False
         sctx.cur_inode_last_extent = None
         sctx.cur_inode_next_write_offset = 0
@@ -298,6 +315,7 @@ class Sender:
         elif old is None:
             self._set_inode(new, new=True)
             if sctx.cur_ino != _TOP:
+                sctx.because("inode-new")
                 self.creator.send_create_inode_if_needed()
         elif self._is_other_inode(new, old):
             sctx.cur_inode_new_gen = True
@@ -341,6 +359,7 @@ class Sender:
             self.process_all_refs(Change.DELETED)
         if new.nlink or not unlinked_count:
             self._set_inode(new, new=True)
+            sctx.because("inode-replaced")
             self.creator.send_create_inode_if_needed()
             self.process_all_refs(Change.NEW)
             sctx.send_progress = sctx.cur_ino + 1

@@ -49,18 +49,19 @@ class Utimes:
         current().count("btrfs_lru_cache_lookup")
         if self.cache.lookup(ino, gen) is None:
             current().count("btrfs_lru_cache_store")
-            self.cache.store(ino, gen, True)
+            self.cache.store(ino, gen, self.sctx.why)
 
     def trim_dir_utimes_cache(self) -> None:
         """Send the times of the directories for which there is no room."""
         while len(self.cache) > _DIR_UTIMES_CACHE_SIZE:
-            (ino, gen), _ = next(iter(self.cache.items()))
+            (ino, gen), self.sctx.why = next(iter(self.cache.items()))
             self.send_utimes(ino, gen)
             del self.cache[ino, gen]
 
     def flush(self) -> None:
         """Send the times that are still to be sent, the most recently used directory first."""
-        for ino, gen in reversed(self.cache):
+        for (ino, gen), why in reversed(self.cache.items()):
+            self.sctx.why = why
             self.send_utimes(ino, gen)
 
     def send_utimes(self, ino: int, gen: int) -> None:

@@ -10,6 +10,7 @@ from btrfs_model.counters import current
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.keys import Key
+from btrfs_model.send.explain import Item
 
 if TYPE_CHECKING:
     from btrfs_model.ondisk.items import DirItem
@@ -43,10 +44,13 @@ class Xattrs:
         """Send what differs in an xattr item: in one item are all names with the same hash."""
         left = self._left() if change != Change.DELETED else []
         right = self._right() if change != Change.NEW else []
+        item = Item(self.sctx.key, change)
+        self.sctx.because("xattr-set", item=item)
         values = {entry.name: entry.data for entry in right}
         for entry in left:
             if values.get(entry.name) != entry.data:
                 self.process_new_xattr(entry)
+        self.sctx.because("xattr-removed", item=item)
         kept = {entry.name for entry in left}
         for entry in right:
             if entry.name not in kept:
@@ -78,6 +82,7 @@ class Xattrs:
         for key in sctx.for_each_slot(sctx.root, Key(*wanted, 0), path):
             if key[:2] != wanted:
                 break
+            sctx.because("xattr-set", item=Item(key, Change.NEW))
             for entry in self._left():
                 self.process_new_xattr(entry)
 
@@ -87,6 +92,7 @@ class Xattrs:
         key = Key(self.sctx.cur_ino, lib.BTRFS_XATTR_ITEM_KEY, name_hash(_CAPS))
         entry = self.sctx.lookup_name(self.sctx.root, key, _CAPS)
         if entry is not None:
+            self.sctx.because("capabilities")
             self.send_set_xattr(_CAPS, entry.data)
 
     def send_set_xattr(self, name: bytes, value: bytes) -> None:

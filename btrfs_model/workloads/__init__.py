@@ -22,7 +22,9 @@ __all__ = ["NAMES", "Figure", "Input", "Outcome", "Side", "Workload", "load"]
 
 _MODULES = {
     "send-truncate": "btrfs_model.workloads.send_truncate",
+    "send-utimes": "btrfs_model.workloads.send_utimes",
     "send-readahead": "btrfs_model.workloads.send_readahead",
+    "fiemap-shared": "btrfs_model.workloads.fiemap_shared",
 }
 
 NAMES: tuple[str, ...] = tuple(_MODULES)
@@ -145,13 +147,15 @@ class Workload:
     sides : callable
         ``sides(before, after)``: the sides to compare, with other kernels where not None.
     run : callable
-        ``run(filesystem, input, sides, step)``: do it.
+        ``run(fs, input, sides, step)``: do it.
     draw : callable
         ``draw(outcome)``: the chart.
+    groups : tuple
+        For the table of the report: the title of each group of quantities, and how they begin.
     scaled : callable, optional
-        ``scaled(scale)``: an input of any other size.
+        ``scaled(scale)``: the input of any size, where filesystems are built.
     build : callable, optional
-        ``build(input, step)``: the filesystem of an input that is no sample.
+        ``build(input, step)``: the filesystem of an input that has no image.
     """
 
     name: str
@@ -163,6 +167,7 @@ class Workload:
     sides: Callable[[str | None, str | None], tuple[Side, ...]]
     run: Callable[[Filesystem, Input, tuple[Side, ...], Step], Outcome]
     draw: Callable[[Outcome], figure.Figure]
+    groups: tuple[tuple[str, tuple[str, ...]], ...]
     scaled: Callable[[float], Input] | None = None
     build: Callable[[Input, Step], Filesystem] | None = None
 

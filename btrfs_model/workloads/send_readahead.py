@@ -234,4 +234,12 @@ WORKLOAD = Workload(
     draw=draw,
     scaled=scaled,
     build=build,
+    groups=(
+        ("Reads of tree blocks", ("reads: ",)),
+        ("Time to send, from a device", ("send time: ",)),
+        ("Waiting for the device", ("waiting: ",)),
+        ("Requests to the device, after merging", ("requests: ",)),
+        ("Movements of its arm", ("seeks: ",)),
+        ("Saved against the first side", ("saved: ",)),
+    ),
 )  # fmt: skip

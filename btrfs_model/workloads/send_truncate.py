@@ -190,4 +190,10 @@ WORKLOAD = Workload(
     sides=sides,
     run=run,
     draw=draw,
+    groups=(
+        ("Stream: commands, size", ("commands", "command ", "stream size")),
+        ("Receiver: system calls, times", ("receiver: ", "receive time")),
+        ("Saved against the first side", ("saved: ",)),
+        ("Sender: calls of kernel functions", ("sender: ",)),
+    ),
 )  # fmt: skip

@@ -268,6 +268,7 @@ static void exercise_send(struct bm_image *image, const struct bm_root *roots, s
 			volumes[args.clone_root_count++].objectid = roots[i].objectid;
 	/* each volume whole, and its difference to the one before and to the one behind it */
 	for (size_t i = 0; args.forest && i < 3 * args.clone_root_count; i++) {
+		struct bm_send_explained explained = {0};
 		size_t left = MAX_STREAM, which = i / 3;
 		size_t other =
 		    (which + (i % 3 == 1 ? 1 : args.clone_root_count - 1)) % args.clone_root_count;
@@ -281,7 +282,9 @@ static void exercise_send(struct bm_image *image, const struct bm_root *roots, s
 		args.context = &left;
 		if (!args.parent)
 			bm_send_reads(&args, &fault);
+		args.explained = &explained;
 		bm_send(&args, &fault);
+		bm_send_explained_free(&explained);
 	}
 	bm_forest_destroy((struct bm_forest *)args.forest);
 }

@@ -499,5 +499,5 @@ int main(void)
 	test_random(4096, 2, 6000);
 	test_random(16384, 3, 6000);
 	test_damage(4096, 200);
-	return finish("test_writer");
+	return finish("writer");
 }

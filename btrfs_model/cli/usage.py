@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Commands about who uses the space: ``extents``, ``du``, ``inode-resolve``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from btrfs_model.cli.common import (
+    Command,
+    image_argument,
+    json_option,
+    print_json_lines,
+    print_table,
+    stdout,
+    subvolume_argument,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["du", "extents", "inode_resolve"]
+
+_PARQUET = click.option(
+    "--parquet", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="Write all columns as a table in Parquet.",
+)  # fmt: skip
+
+
+def _one_output(as_json: bool, parquet: Path | None) -> None:
+    if as_json and parquet is not None:
+        raise click.UsageError("--json and --parquet exclude each other")
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model extents disk.img snap1 dir/file",
+        "btrfs-model extents disk.img snap1 dir/file --json | jq 'select(.bookend > 0)'",
+        "btrfs-model extents disk.img snap1 dir/file --references --parquet r.parquet",
+    ),
+)
+@image_argument
+@subvolume_argument
+@click.argument("path")
+@click.option("--references", is_flag=True,
+              help="A row for each reference instead: subvolume, inode, offset, path.")  # fmt: skip
+@json_option("One JSON object a line; an extent has its references inside.")
+@_PARQUET
+def extents(
+    image: Path, subvolume: str, path: str, references: bool, as_json: bool, parquet: Path | None
+) -> None:
+    """Show the extents of a file: how much of each is used, and by whom.
+
+    `shown_here` and `shown` are the uncompressed bytes of the extent on disk that this file and
+    that any file shows; `bookend` those that no file shows, and that are kept all the same.
+    """
+    from btrfs_model.filesystem import Filesystem
+    from btrfs_model.usage.files import FileUsage
+
+    _one_output(as_json, parquet)
+    with Filesystem.open(image) as fs:
+        file = FileUsage(fs, subvolume, path)
+        table = file.references() if references else file.table()
+        inside = file.references() if as_json and not references else None
+    if parquet is not None:
+        table.to_parquet(parquet, index=False)
+    elif inside is not None:
+        _print_with_references(table, inside)
+    else:
+        narrow = ("disk_bytenr", "root", "inode", "offset", "path") if references else (
+            "start", "length", "compression", "disk_bytenr", "disk_num_bytes", "references",
+            "shown_here", "shown", "bookend", "shared",
+        )  # fmt: skip
+        print_table(table, as_json=as_json, narrow=narrow)
+
+
+def _print_with_references(table: pd.DataFrame, references: pd.DataFrame) -> None:
+    """Print each extent as a JSON object that holds its references."""
+    by_extent: dict[int, list[Any]] = {}
+    for reference in references.to_dict("records"):
+        by_extent.setdefault(reference.pop("disk_bytenr"), []).append(reference)
+    rows: list[Any] = table.to_dict("records")
+    for row in rows:
+        row["references"] = by_extent.get(row["disk_bytenr"], [])
+    print_json_lines(rows)
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model du disk.img",
+        "btrfs-model du disk.img snap1 snap2 --json",
+        "btrfs-model du disk.img 5 --nested",
+        "btrfs-model du disk.img --parquet du.parquet",
+    ),
+)
+@image_argument
+@click.argument("subvolumes", metavar="[SUBVOL]...", nargs=-1)
+@click.option("--nested", is_flag=True,
+              help="Subvolumes inside are part of one, as in btrfs filesystem du.")  # fmt: skip
+@json_option("One JSON object a line.")
+@_PARQUET
+def du(
+    image: Path, subvolumes: tuple[str, ...], nested: bool, as_json: bool, parquet: Path | None
+) -> None:
+    """Show what subvolumes use alone and what they share, in bytes; all of them without SUBVOL.
+
+    `total`, `exclusive` and `set_shared` are those of `btrfs filesystem du -s`: bytes of files, an
+    extent being shared as soon as another file refers to it. The other columns are bytes on disk,
+    of data extents and of tree blocks, and how many of them nothing outside refers to.
+    """
+    from btrfs_model.filesystem import Filesystem
+    from btrfs_model.usage import du as space
+
+    _one_output(as_json, parquet)
+    with Filesystem.open(image) as fs:
+        table = space(fs, *subvolumes, nested=nested)
+    if parquet is not None:
+        table.to_parquet(parquet, index=False)
+    else:
+        print_table(table, as_json=as_json)
+
+
+@click.command(
+    cls=Command,
+    examples=("btrfs-model inode-resolve disk.img snap1 257",),
+)
+@image_argument
+@subvolume_argument
+@click.argument("inode", metavar="INO", type=int)
+def inode_resolve(image: Path, subvolume: str, inode: int) -> None:
+    """Show all paths of an inode in a subvolume, in the kernel's order (ioctl INO_PATHS)."""
+    from btrfs_model.filesystem import Filesystem
+
+    out = stdout()
+    with Filesystem.open(image) as fs:
+        for path in fs.subvolume(subvolume).paths_of(inode):
+            out.write(path + b"\n")
+    out.flush()

@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The workload of "btrfs: skip backref walking during fiemap if we know the leaf is shared" (6.3).
+
+The message's script writes a file of 40 GiB with compression, which gives 327,680 extents of 128
+KiB each, and three more of 20 GiB beside it; a snapshot then shares all leaves. After a fresh mount
+``filefrag`` maps the first file twice: with the metadata on disk, and with them in memory.
+
+A built filesystem is mapped once more after one extent in a hundred was written again: then the
+leaves of the file are not shared any more, but nearly all extents are.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from btrfs_model.backref.forest import Forest
+from btrfs_model.backref.share import ShareContext
+from btrfs_model.blocks import HEADER
+from btrfs_model.cold import blocks_after_mount
+from btrfs_model.counters import Work, counting
+from btrfs_model.fiemap import FILEFRAG_EXTENTS, Fiemap
+from btrfs_model.filesystem import Filesystem
+from btrfs_model.filesystem.data import FileExtent
+from btrfs_model.filesystem.elided import Elided
+from btrfs_model.filesystem.writable import WritableFilesystem
+from btrfs_model.kernels import lib
+from btrfs_model.ondisk.items import file_extent
+from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.patches import Behaviour
+from btrfs_model.samples import data_folder
+from btrfs_model.workloads import Figure, Input, Outcome, Side, Step, Workload
+
+if TYPE_CHECKING:
+    from matplotlib import figure
+
+__all__ = ["WORKLOAD", "build", "rewrite", "walks_along", "walks_of_a_call"]
+
+FILE: Final = "foobar"
+BEFORE = Side("before", "v6.2")
+AFTER = Side("after", "v6.2 + fiemap-shared-leaf")
+KERNELS = (Side("Linux 6.1", "v6.1.176"), Side("Linux 6.12", "v6.12.101"))
+"""Kernels whose counts and reads were measured, the first without the commit."""
+
+REPORTED = {BEFORE.name: (1.821, 0.399), AFTER.name: (0.591, 0.123)}
+"""Seconds with the metadata not cached and cached, from the message."""
+
+_EXTENTS = 327_680
+_EXTENT_BYTES: Final = 128 << 10
+_FILES: Final = ((FILE, b"\xab"), ("file1", b"\xcd"), ("file2", b"\xef"), ("file3", b"\x73"))
+_DEVICE_BYTES: Final = 16 << 30
+_DIRTY_EXTENTS: Final = 4096  # as much waits for writeback at once
+_REWRITTEN: Final = 100
+_SHARED: Final = 0x2000
+_QUANTITIES: Final = {
+    "find_parent_nodes": "saved: walks",
+    "btrfs_search_slot": "saved: searches",
+}
+
+
+def scaled(scale: float) -> Input:
+    """Return the input of a size relative to the message's, to be built."""
+    extents = max(2, round(_EXTENTS * scale))
+    return Input(None, "", extents / _EXTENTS, {"extents": extents})
+
+
+def build(source: Input, step: Step) -> WritableFilesystem:
+    """Do what the script does up to the snapshot; the data are not stored."""
+    fs = WritableFilesystem.mkfs(_DEVICE_BYTES, compress="lzo")
+    extents = source.parameters["extents"]
+    for name, byte in _FILES:
+        count = extents if name == FILE else max(1, extents // 2)
+        step(f"writing {count:,} extents of {name}")
+        fs.create(name)
+        for at in range(0, count, _DIRTY_EXTENTS):
+            piece = min(_DIRTY_EXTENTS, count - at)
+            fs.write(name, at * _EXTENT_BYTES, Elided(piece * _EXTENT_BYTES, byte))
+            fs.flush_delalloc()
+        fs.commit()
+    fs.snapshot("", "snap1", read_only=True)
+    fs.commit()
+    return fs
+
+
+def rewrite(fs: WritableFilesystem, extents: int) -> None:
+    """Write one extent in a hundred of the file again."""
+    for number in range(0, extents, _REWRITTEN):
+        fs.write(FILE, number * _EXTENT_BYTES, Elided(_EXTENT_BYTES, _FILES[0][1]))
+    fs.sync()
+
+
+INPUTS = (
+    Input("kernel/counts/W3/snap200", "", 1600 / _EXTENTS, {"extents": 1600}),
+    Input("kernel/fiemap/f100", "", 3200 / _EXTENTS, {"extents": 3200}),
+    scaled(1.0),
+)
+
+
+def sides(before: str | None, after: str | None) -> tuple[Side, ...]:
+    """Sides of the comparison: with and without the commit, or the kernels that were asked for."""
+    if before is None and after is None:
+        return BEFORE, AFTER, *KERNELS
+    return (
+        Side(BEFORE.name, before or BEFORE.behaviour),
+        Side(AFTER.name, after or AFTER.behaviour),
+    )
+
+
+def run(fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step) -> Outcome:
+    """Map the file on each side, cold and cached; count walks, searches and block reads."""
+    outcome = Outcome([])
+    for side in chosen:
+        step(f"{side.name}: FIEMAP")
+        outcome.figures += _figures(fs, side)
+        if side in chosen[:2]:
+            walks, along = walks_of_a_call(fs, side.behaviour), walks_along(fs, side.behaviour)
+            outcome.evidence.setdefault("walks", {})[side.name] = walks
+            outcome.evidence.setdefault("along", {})[side.name] = along
+    _add_savings(outcome, chosen)
+    if isinstance(fs, WritableFilesystem):
+        step("writing some extents again")
+        rewrite(fs, source.parameters["extents"])
+        for side in chosen:
+            step(f"{side.name}: FIEMAP after that")
+            outcome.figures += _figures_rewritten(fs, side)
+    outcome.evidence["extents"] = source.parameters["extents"]
+    if chosen == (BEFORE, AFTER, *KERNELS):
+        if source.scale == 1:
+            _add_reported(outcome)
+        _add_measured(outcome, source)
+    return outcome
+
+
+def _figures(fs: Filesystem, side: Side) -> list[Figure]:
+    """Figures of one side: extents, and for each of the two calls what is read and called."""
+    behaviour = Behaviour.parse(side.behaviour)
+    file = Fiemap(fs, "", FILE, behaviour=behaviour)
+    fs.image.start_cold(blocks_after_mount(fs, [fs.subvolume("")], behaviour))
+    with counting() as cold:
+        extents = len(file.run())
+    reads = fs.image.stop_cold()
+    with counting() as cached:
+        file.run()
+    trees = [_owner(fs, logical) for logical in reads["logical"].tolist()]
+    in_extent_tree = trees.count(int(lib.BTRFS_EXTENT_TREE_OBJECTID))
+    rows = [
+        ("extents found", "extents", extents),
+        ("ioctl calls", "calls", cached["btrfs_fiemap"]),
+        ("blocks read", "blocks", len(reads)),
+        ("blocks read: trees of files", "blocks", len(reads) - in_extent_tree),
+        ("blocks read: extent tree", "blocks", in_extent_tree),
+        ("blocks read: ahead", "blocks", int(np.count_nonzero(reads["ahead"]))),
+        *_calls("cold", cold),
+        *_calls("cached", cached),
+    ]
+    return [Figure(side.name, name, unit, modelled=float(count)) for name, unit, count in rows]
+
+
+def _figures_rewritten(fs: Filesystem, side: Side) -> list[Figure]:
+    """Figures of a call after some extents were written again."""
+    with counting() as work:
+        table = Fiemap(fs, "", FILE, behaviour=side.behaviour).run()
+    shared = int(np.count_nonzero(table["flags"] & _SHARED))
+    rows = [
+        ("extents found", "extents", len(table)),
+        ("extents shared", "extents", shared),
+        *((name, "calls", work[name]) for name in _QUANTITIES),
+    ]
+    return [
+        Figure(side.name, f"written again: {name}", unit, modelled=float(count))
+        for name, unit, count in rows
+    ]
+
+
+def _calls(phase: str, work: Work) -> list[tuple[str, str, int]]:
+    """Name the calls of kernel functions in one phase; what is saved stands there even if 0."""
+    return [
+        (f"{phase}: {name}", "calls", count)
+        for name, count in sorted(work.items())
+        if count or name in _QUANTITIES
+    ]
+
+
+def _owner(fs: Filesystem, logical: int) -> int:
+    """Tree that a block was written for."""
+    _, _, _, _, _, _, owner, *_ = HEADER.unpack_from(fs.image.block(logical))
+    return int(owner)
+
+
+def _add_savings(outcome: Outcome, chosen: tuple[Side, ...]) -> None:
+    """Add what the second side saves against the first."""
+    for function, name in _QUANTITIES.items():
+        for phase in ("cold", "cached"):
+            counts = [outcome.find(side.name, f"{phase}: {function}") for side in chosen[:2]]
+            before, after = ((found.modelled or 0.0) if found else 0.0 for found in counts)
+            outcome.figures.append(
+                Figure(chosen[1].name, f"{name}, {phase}", "calls", modelled=before - after)
+            )
+
+
+def walks_of_a_call(fs: Filesystem, behaviour: str) -> list[tuple[int, int]]:
+    """Follow one call of ``filefrag`` in the middle of the file, extent by extent.
+
+    Parameters
+    ----------
+    fs : Filesystem
+        A filesystem with the file.
+    behaviour : str
+        The kernel.
+
+    Returns
+    -------
+    list of tuple of int
+        For each extent of the call the address of its leaf, and how many blocks and extents were
+        walked back from (``find_parent_nodes()``) to tell whether it is shared.
+    """
+    sub = fs.subvolume("")
+    inode = sub.inode(FILE)
+    calls = inode.size // _EXTENT_BYTES // FILEFRAG_EXTENTS
+    start = calls // 2 * FILEFRAG_EXTENTS * _EXTENT_BYTES
+    context = ShareContext(
+        Forest.of(fs, [sub.id]), sub.id, inode.ino, sub.item.last_snapshot,
+        Behaviour.parse(behaviour),
+    )  # fmt: skip
+    kind = int(ItemType.EXTENT_DATA)
+    found = []
+    for item in islice(sub.tree.items((inode.ino, kind, start)), FILEFRAG_EXTENTS):
+        if item.key[:2] != (inode.ino, kind):
+            break
+        extent = FileExtent.of(item, file_extent(item.data), fs.image, sub.id)
+        context.curr_leaf_bytenr = extent.block
+        with counting() as work:
+            context.is_data_extent_shared(extent.disk_bytenr, extent.generation)
+        found.append((extent.block, work["find_parent_nodes"]))
+    return found
+
+
+def walks_along(fs: Filesystem, behaviour: str) -> list[int]:
+    """Count the walks of each call of ``filefrag``, from the start of the file to its end."""
+    file = Fiemap(fs, "", FILE, behaviour=behaviour)
+    size = fs.subvolume("").inode(FILE).size
+    step = FILEFRAG_EXTENTS * _EXTENT_BYTES
+    found = []
+    for start in range(0, size, step):
+        with counting() as work:
+            # room for one more, so that what ends with the range is one call
+            file.run(start, step, extents_per_call=FILEFRAG_EXTENTS + 1)
+        found.append(work["find_parent_nodes"])
+    return found
+
+
+def _add_reported(outcome: Outcome) -> None:
+    """Add what the commit message reports; there is no model of time beside the times."""
+    for name, times in REPORTED.items():
+        found = outcome.find(name, "extents found")
+        assert found is not None
+        found.reported = float(_EXTENTS)
+        for state, seconds in zip(("not cached", "cached"), times, strict=True):
+            outcome.figures.append(Figure(name, f"time, metadata {state}", "s", reported=seconds))
+
+
+def _add_measured(outcome: Outcome, source: Input) -> None:
+    """Set what real kernels did with the same image, or the same workload, beside the figures."""
+    text = (data_folder() / "workloads" / "fiemap-shared" / "measured.json").read_text()
+    measured: dict[str, Any] = json.loads(text)
+    name = source.sample or ("full" if source.scale == 1 else "")
+    for row in measured["rows"]:
+        if row["input"] != name:
+            continue
+        found = outcome.find(row["side"], row["quantity"])
+        if found is None and row["unit"] == "s":
+            found = Figure(row["side"], row["quantity"], row["unit"])
+            outcome.figures.append(found)
+        if found is not None:
+            found.measured = float(row["value"])
+    outcome.measured_on = dict(measured["sources"].get(name, {}))
+
+
+def draw(outcome: Outcome) -> figure.Figure:
+    """Draw the chart of the report."""
+    from btrfs_model.workloads.fiemap_shared_chart import draw as draw_chart
+
+    return draw_chart(outcome)
+
+
+WORKLOAD = Workload(
+    name="fiemap-shared",
+    toggles=("fiemap-shared-leaf",),
+    summary=(
+        "FIEMAP says of every extent whether it is shared, and finds out by walking back from the "
+        "extent to the trees that refer to it. When a snapshot shares the leaf that an extent's "
+        "item is in, the extent is shared for that reason alone, and the walk for the extent "
+        "before it in the same leaf has found that out already. With the change the answer is "
+        "taken from there.",
+        "What is left is a walk for the first extent of each leaf in each call of the ioctl, since "
+        "a call begins with empty caches, and walks for extents in leaves that are not shared "
+        "themselves: those that were copied when the snapshot was made.",
+    ),
+    caveats=(
+        "filefrag asks for 292 extents a call.",
+        "At full scale the tree has two levels of nodes. Making the snapshot copied the node above "
+        "the first leaves of the file, so those have two parents, and since 6.2 "
+        "(fiemap-multiple-paths) nothing is remembered of a block with several: there, both sides "
+        "walk back from each extent and from three blocks above it.",
+        "Both sides are Linux 6.2, which has the earlier commits of the same author that remember "
+        "paths and single extents. Counts and reads were measured on 6.1.176 and 6.12.101; the "
+        "model of each of these kernels is beside them.",
+        "Times are reported and measured, not modelled: this workload counts work. They are of "
+        "different machines; measured ones are of User-Mode Linux, and of an image that a kernel "
+        "wrote.",
+    ),
+    inputs=INPUTS,
+    headline=(
+        "extents found", "blocks read", "cold: find_parent_nodes", "cached: find_parent_nodes",
+        "cached: btrfs_search_slot", "written again: extents shared",
+        "written again: find_parent_nodes", "time, metadata not cached", "time, metadata cached",
+    ),
+    sides=sides,
+    run=run,
+    draw=draw,
+    groups=(
+        ("Extents, blocks read by a cold call, times", ("extents", "ioctl", "blocks", "time")),
+        ("Saved against the first side", ("saved: ",)),
+        ("Calls of kernel functions, metadata not cached", ("cold: ",)),
+        ("Calls of kernel functions, metadata cached", ("cached: ",)),
+        ("After one extent in a hundred was written again", ("written again: ",)),
+    ),
+    scaled=scaled,
+    build=build,
+)  # fmt: skip

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The workload of "btrfs: send: cache utimes operations for directories if possible" (6.3).
+
+The message's script makes half of the files in a directory A, takes a snapshot, makes the other
+half in a new directory B, moves every file of A to B in the order in which a shell expands
+``file_*``, and takes another snapshot. The incremental send between the two is timed before and
+after the whole series of patches that the commit is the last of.
+
+The *ablation* sends once more for each patch of the series: with it alone taken away from the
+series, and with it alone added to the kernel before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from btrfs_model.filesystem import Filesystem
+from btrfs_model.filesystem.writable import WritableFilesystem
+from btrfs_model.patches import TOGGLES
+from btrfs_model.samples import data_folder
+from btrfs_model.send import SendResult, send
+from btrfs_model.workloads import Figure, Input, Outcome, Side, Step, Workload
+
+if TYPE_CHECKING:
+    from matplotlib import figure
+
+__all__ = ["SERIES", "WORKLOAD", "build"]
+
+SERIES: tuple[str, ...] = (
+    "send-utimes-cache",
+    *(slug for slug, toggle in TOGGLES.items()
+      if toggle.release == "6.3" and slug.startswith("send-") and slug != "send-utimes-cache"),
+)  # fmt: skip
+"""The patches of the series that change work or output, the commit itself first."""
+
+BEFORE = Side("before", "v6.2")
+AFTER = Side("after", " + ".join(("v6.2", *SERIES)))
+
+REPORTED = {20_000: (5072, 916), 40_000: (18408, 1942), 60_000: (39764, 3076)}
+"""Milliseconds before and after the series by the number of files, from the message."""
+
+ABLATED = {
+    "btrfs_search_slot": "calls",
+    "btrfs_get_next_valid_item": "calls",
+    "get_inode_info": "calls",
+    "__get_cur_name_and_parent": "calls",
+    "send_cmd": "calls",
+    "stream size": "bytes",
+}
+"""What the ablation looks at, with its unit: what patches of the series save on this workload."""
+
+_FULL = 60_000
+
+
+def scaled(scale: float) -> Input:
+    """Return the input of a size relative to the message's largest one, 60,000 files."""
+    files = max(6, round(_FULL * scale))
+    return Input(None, "snap2", files / _FULL, {"files": files})
+
+
+INPUTS = (scaled(0.01), scaled(1.0))
+
+
+def sizes(source: Input) -> tuple[int, ...]:
+    """Return the numbers of files that a replay goes through: a third, two thirds and all."""
+    files = source.parameters["files"]
+    return tuple(round(files * part / 3) for part in (1, 2, 3))
+
+
+def sides(before: str | None, after: str | None) -> tuple[Side, ...]:
+    """Sides of the comparison: the message's two, or the kernels that were asked for."""
+    return (
+        Side(BEFORE.name, before or BEFORE.behaviour),
+        Side(AFTER.name, after or AFTER.behaviour),
+    )
+
+
+def build(files: int) -> Filesystem:
+    """Do what the script does, with that many files.
+
+    Parameters
+    ----------
+    files : int
+        In both directories together, as the script counts: the second half begins at the last name
+        of the first.
+    """
+    half = files // 2
+    fs = WritableFilesystem.mkfs(1 << 30)
+    fs.mkdir("A")
+    fs.create_files("A", [f"file_{i}" for i in range(1, half + 1)])
+    fs.snapshot("", "snap1")
+    fs.mkdir("B")
+    fs.create_files("B", [f"file_{i}" for i in range(half, files + 1)])
+    fs.move_files("A", "B", sorted(f"file_{i}" for i in range(1, half + 1)))
+    fs.snapshot("", "snap2")
+    fs.commit()
+    return fs
+
+
+def _build(source: Input, step: Step) -> Filesystem:
+    return build(source.parameters["files"])
+
+
+def run(fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step) -> Outcome:
+    """Send the difference on each side at three sizes; then with each patch alone off and on."""
+    outcome = Outcome([])
+    for files in sizes(source)[:-1]:
+        step(f"building {files:,} files")
+        with build(files) as smaller:
+            _run_size(outcome, smaller, files, chosen, step)
+    largest = sizes(source)[-1]
+    sent = _run_size(outcome, fs, largest, chosen, step)
+    outcome.evidence["sizes"] = sizes(source)
+    outcome.evidence["files"] = largest
+    if chosen == (BEFORE, AFTER):
+        step("each patch alone")
+        outcome.evidence["ablation"] = _ablation(outcome, fs, sent)
+        _add_measured(outcome)
+    if source.scale == 1:
+        _add_reported(outcome)
+    return outcome
+
+
+def _send(fs: Filesystem, behaviour: str) -> SendResult:
+    return send(fs, "snap2", "snap1", ["snap1"], behaviour=behaviour)
+
+
+def _run_size(
+    outcome: Outcome, fs: Filesystem, files: int, chosen: tuple[Side, ...], step: Step
+) -> dict[str, SendResult]:
+    results = {}
+    for side in chosen:
+        step(f"{side.name}: sending {files:,} files")
+        results[side.name] = sent = _send(fs, side.behaviour)
+        outcome.figures += [
+            Figure(side.name, quantity(files, name), unit, modelled=float(count))
+            for name, unit, count in _rows(sent)
+        ]
+    return results
+
+
+def quantity(files: int, name: str) -> str:
+    """Name of a quantity at a number of files, as the results have it."""
+    return f"{name}, {files:,} files"
+
+
+def _rows(sent: SendResult) -> list[tuple[str, str, int]]:
+    kinds = Counter({"utimes": 0, **sent.commands})
+    return [
+        ("commands", "commands", kinds.total()),
+        *((f"command {kind}", "commands", count) for kind, count in sorted(kinds.items())),
+        ("stream size", "bytes", sent.size),
+        *((f"sender: {name}", "calls", count) for name, count in sorted(sent.work.items())),
+    ]
+
+
+def _ablation(
+    outcome: Outcome, fs: Filesystem, sent: dict[str, SendResult]
+) -> list[dict[str, Any]]:
+    """Send with each patch of the series alone off and alone on; add what it saves."""
+    rows = []
+    before, after = _totals(sent[BEFORE.name]), _totals(sent[AFTER.name])
+    for slug in SERIES:
+        off = _totals(_send(fs, f"{AFTER.behaviour} - {slug}"))
+        on = _totals(_send(fs, f"{BEFORE.behaviour} + {slug}"))
+        saved = {
+            "alone off": {name: off[name] - after[name] for name in ABLATED},
+            "alone on": {name: before[name] - on[name] for name in ABLATED},
+        }
+        rows.append({"toggle": slug, **saved})
+        outcome.figures += [
+            Figure(f"{slug} {which}", f"saved: {name}", ABLATED[name], modelled=float(count))
+            for which, counts in saved.items()
+            for name, count in counts.items()
+        ]
+    return rows
+
+
+def _totals(sent: SendResult) -> dict[str, int]:
+    return {**dict.fromkeys(ABLATED, 0), **sent.work, "stream size": sent.size}
+
+
+def _add_reported(outcome: Outcome) -> None:
+    """Add the times of the commit message; there is no model of time beside them."""
+    for files, times in REPORTED.items():
+        for side, milliseconds in zip((BEFORE, AFTER), times, strict=True):
+            outcome.figures.append(
+                Figure(side.name, quantity(files, "time"), "ms", reported=float(milliseconds))
+            )
+
+
+def _add_measured(outcome: Outcome) -> None:
+    """Set what real kernels sent and called for the same numbers of files beside the figures."""
+    text = (data_folder() / "workloads" / "send-utimes" / "measured.json").read_text()
+    measured: dict[str, Any] = json.loads(text)
+    found = False
+    for row in measured["rows"]:
+        figure_ = outcome.find(row["side"], quantity(row["files"], row["quantity"]))
+        if figure_ is not None:
+            figure_.measured = float(row["value"])
+            found = True
+    if found:
+        outcome.measured_on = dict(measured["sources"])
+
+
+def draw(outcome: Outcome) -> figure.Figure:
+    """Draw the chart of the report."""
+    from btrfs_model.workloads.send_utimes_chart import draw as draw_chart
+
+    return draw_chart(outcome)
+
+
+WORKLOAD = Workload(
+    name="send-utimes",
+    toggles=SERIES,
+    summary=(
+        "Whenever an entry was added to a directory or removed from it, send told the receiver to "
+        "set the times of that directory: once for each entry. With the change the directories "
+        "are kept in a cache of 64, and the times of each are set once, when it leaves the cache "
+        "or at the end.",
+        "The commit is the last of a series of 18, which together make an incremental send of "
+        "many moved files several times faster. Most of what they save is work: before them, "
+        "each file that left the directory made send look through all entries that were still "
+        "in it, so the work grew with the square of the number of files.",
+    ),
+    caveats=(
+        "The message's times are those of the whole series. The ablation tells the patches "
+        "apart: what each saves when it alone is taken away from the series, and when it alone "
+        "is added to the kernel before.",
+        "Measured counts and stream sizes are of Linux 6.1.176 (before) and 6.12.101 (after), "
+        "which differ from the two sides in other patches too; only quantities that do not "
+        "depend on those, nor on how the trees are laid out, are set beside.",
+        "Times are reported, not modelled: this workload counts work.",
+    ),
+    inputs=INPUTS,
+    headline=tuple(
+        quantity(files, name)
+        for files in (600, _FULL)
+        for name in ("commands", "command utimes", "stream size", "sender: btrfs_search_slot",
+                     "sender: btrfs_get_next_valid_item", "time")
+    ),
+    sides=sides,
+    run=run,
+    draw=draw,
+    groups=(
+        ("Stream: commands, size", ("commands", "command ", "stream size")),
+        ("Time of the send", ("time",)),
+        ("Sender: calls of kernel functions", ("sender: ",)),
+    ),
+    scaled=scaled,
+    build=_build,
+)  # fmt: skip

@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-only
+"""Write data/workloads/send-utimes/measured.json from records of real kernels.
+
+    scripts/measure_send_utimes.py CORPUS
+
+CORPUS has the layout of data/kernel (see its README): ``send/send-utimes/n*/case.json`` say what
+kernels sent, ``counts/W0/N*/case.json`` how often they called their functions.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+TARGET = Path(__file__).parent.parent / "data/workloads/send-utimes/measured.json"
+KERNELS = {"before": "6.1", "after": "6.12"}
+# Calls that no other patch between the sides and these kernels changes.
+FUNCTIONS = ("btrfs_get_next_valid_item", "changed_cb", "finish_inode_if_needed", "send_cmd")
+SOURCES = {
+    "stream": "Linux 6.1.176 (before) and 6.12.101 (after), User-Mode Linux, sending filesystems "
+    "that the same script made on Linux 6.18.44",
+    "calls of kernel functions": "the same kernels by probes, on filesystems that the same script "
+    "made on Linux 6.1.176",
+}
+
+
+def rows(corpus: Path) -> list[dict[str, object]]:
+    """Return a row for each side, number of files and quantity that there is a record of."""
+    found = []
+    for folder in corpus.glob("send/send-utimes/n*"):
+        case = json.loads((folder / "case.json").read_text())
+        sent = next(one for one in case["sends"]
+                    if (one["snap"], one["parent"], one["flags"], one["proto"])
+                    == ("snap2", "snap1", 0, None))  # fmt: skip
+        for side, kernel in KERNELS.items():
+            one = sent["kernels"][kernel]
+            found.append((case["n"], side, "stream size", one["bytes"]))
+    for folder in corpus.glob("counts/W0/N*"):
+        case = json.loads((folder / "case.json").read_text())
+        files = int(folder.name.removeprefix("N"))
+        for side, kernel in KERNELS.items():
+            counts = case["kernels"][kernel]["counts"]
+            found += [(files, side, f"sender: {name}", counts[name])
+                      for name in FUNCTIONS if name in counts]  # fmt: skip
+    return [
+        {"files": files, "side": side, "quantity": name, "value": value}
+        for files, side, name, value in sorted(found)
+    ]
+
+
+def main() -> None:
+    """Write the file."""
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    lines = ",\n  ".join(json.dumps(row) for row in rows(Path(sys.argv[1])))
+    sources = json.dumps(SOURCES, indent=1)
+    TARGET.parent.mkdir(parents=True, exist_ok=True)
+    TARGET.write_text(f'{{"sources": {sources},\n "rows": [\n  {lines}\n]}}\n')
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Scenarios: what is accepted, and that kernels came to the same end."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import corpus
+import pytest
+import zstandard
+from click.testing import CliRunner
+from kernel_listing import as_recorded, recorded, without_made_up
+
+from btrfs_model.cli import cli
+from btrfs_model.filesystem import Filesystem
+from btrfs_model.scenario import OPERATIONS, ScenarioError, load_scenario, run_scenario
+
+LOGGED = [name for name in corpus.cases("send/random") if corpus.has(name, "ops.jsonl.zst")]
+SHORT = 12
+"""So many logs are run where there is little time; the others in long runs."""
+
+
+def write(path: Path, *operations: Any) -> Path:
+    path.write_text(json.dumps({"ops": operations}))
+    return path
+
+
+# --------------------------------------------------------------------------- beside the kernel --
+
+
+def listing_of(fs: Filesystem, snapshot: str, generations: bool) -> dict[str, dict[str, Any]]:
+    return {
+        row["path"]: comparable(as_recorded(row), generations)
+        for row in fs.listing(snapshot).to_dict("records")
+    }
+
+
+def comparable(record: dict[str, Any], generations: bool) -> dict[str, Any]:
+    """A record without times, which are not those of the run, and perhaps without generations."""
+    left_out = {"atime", "mtime", "ctime"} | (set() if generations else {"gen"})
+    return {field: value for field, value in record.items() if field not in left_out}
+
+
+@pytest.mark.parametrize("name", LOGGED if corpus.LONG else LOGGED[:SHORT])
+def test_logs_of_kernels_end_in_their_listings(name: str) -> None:
+    scenario = load_scenario(corpus.path(name, "ops.jsonl.zst"))
+    with run_scenario(scenario) as fs:
+        for snapshot, paths in recorded(name).items():
+            wanted = {path: comparable(without_made_up(record), False)
+                      for path, record in paths.items()}  # fmt: skip
+            assert listing_of(fs, snapshot, False) == wanted, snapshot
+
+
+# ---------------------------------------------------------------------------------- the format --
+
+
+def test_every_operation_is_described_and_can_be_carried_out() -> None:
+    from btrfs_model.scenario.run import _Runner
+
+    for name, operation in OPERATIONS.items():
+        assert operation.what
+        assert callable(getattr(_Runner, f"do_{name}"))
+
+
+@pytest.mark.parametrize(
+    ("operation", "message"),
+    [
+        ("mkdir", "an operation is a list"),
+        ([], "an operation is a list"),
+        (["frobnicate"], "unknown operation 'frobnicate'"),
+        (["crash"], "crash: log trees are not modelled"),
+        (["mkdir"], "mkdir: path is missing"),
+        (["mkdir", 7], "mkdir: path must be a path"),
+        (["mkdir", "a\0b"], "mkdir: path must be a path"),
+        (["mkdir", "a", 493, 1], "mkdir: takes 2 arguments"),
+        (["truncate", "f", -1], "truncate: size must be a whole number from 0"),
+        (["truncate", "f", True], "truncate: size must be a whole number"),
+        (["write", "f", 0, 1, ["pat"]], "write: fill must be a number"),
+        (["snapshot", "a", "b", 1], "snapshot: read_only must be true or false"),
+        (["rmfiles", "d", "f", 1, 9, 0], "rmfiles: step must not be 0"),
+        (["mkdir", "a", {"err": "EWRONG"}], "mkdir: unknown errno 'EWRONG'"),
+    ],
+)
+def test_what_is_no_operation(tmp_path: Path, operation: Any, message: str) -> None:
+    file = write(tmp_path / "s.json", ["mkdir", "d"], operation)
+    with pytest.raises(ScenarioError, match=r"s\.json: step 2: ") as error:
+        load_scenario(file)
+    assert message in str(error.value)
+    assert error.value.step == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "there is no operation"),
+        (b"\xff", "byte 0 is not UTF-8"),
+        (b'["mkdir", "d"]\n["mkdir"', "step 2: not JSON"),
+        (b"7", "a scenario is an object"),
+        (b'{"ops": 7}', "a scenario is an object"),
+        (b'{"ops": [], "extra": 1}', "unknown member 'extra'"),
+        (b'{"ops": [], "hex_values": 1}', "hex_values must be"),
+    ],
+)
+def test_what_is_no_scenario(tmp_path: Path, content: bytes, message: str) -> None:
+    file = tmp_path / "s.json"
+    file.write_bytes(content)
+    with pytest.raises(ScenarioError, match=message):
+        load_scenario(file)
+
+
+def test_what_is_no_zstd(tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl.zst"
+    file.write_bytes(b"nothing")
+    with pytest.raises(ScenarioError, match="cannot be decompressed"):
+        load_scenario(file)
+    file.write_bytes(zstandard.compress(b'["mkdir", "d"]\n["sync"]\n'))
+    assert [step.name for step in load_scenario(file).steps] == ["mkdir", "sync"]
+
+
+# ----------------------------------------------------------------------------------- the command --
+
+
+def run_command(*arguments: str | os.PathLike[str]) -> Any:
+    return CliRunner().invoke(cli, ["run", *map(os.fspath, arguments)])
+
+
+def test_the_command_writes_an_image(tmp_path: Path) -> None:
+    file = write(tmp_path / "s.json", ["mkdir", "d"], ["create", "d/f"],
+                 ["write", "d/f", 0, 9000, 1], ["snapshot", "", "snap", True])  # fmt: skip
+    first, second = tmp_path / "1.img", tmp_path / "2.img"
+    for target in (first, second):
+        assert run_command(file, "-o", target, "--size", "128M").exit_code == 0
+    assert first.read_bytes() == second.read_bytes()
+    with Filesystem.open(first) as fs:
+        assert fs.read_file("snap", "d/f") == bytes((1 + i) & 255 for i in range(9000))
+
+
+def test_a_step_that_fails_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+    file = write(tmp_path / "s.json", ["mkdir", "d"], ["rmdir", "nothing"])
+    result = run_command(file, "-o", tmp_path / "x.img")
+    assert isinstance(result.exception, ScenarioError)
+    assert "s.json: step 2: rmdir nothing: No such file or directory" in str(result.exception)
+    assert not (tmp_path / "x.img").exists()
+
+
+def test_a_call_recorded_as_failing_has_to_fail(tmp_path: Path) -> None:
+    file = write(tmp_path / "s.json", ["mkdir", "d"], ["mkdir", "d", {"err": "EEXIST"}])
+    assert run_command(file, "-o", tmp_path / "x.img").exit_code == 0
+    file = write(tmp_path / "s.json", ["mkdir", "d"], ["mkdir", "e", {"err": "EEXIST"}])
+    result = run_command(file, "-o", tmp_path / "y.img")
+    assert "step 2: mkdir e: did not fail, recorded was EEXIST" in str(result.exception)
