@@ -12,6 +12,7 @@ import corpus
 import numpy as np
 import pandas as pd
 import pytest
+from disksim import drive
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -148,6 +149,21 @@ def test_demerit_of_the_disk_beside_a_real_drive() -> None:
     for way in (trace.write, ~trace.write):
         assert demerit(trace.measured[way], modelled[way]) < 0.05
     assert np.corrcoef(trace.measured, modelled)[0, 1] > 0.85
+
+
+@pytest.mark.skipif(traces() is None, reason="BTRFS_MODEL_DISKSIM names no folder of traces")
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("hp_c3323a", 0.03), ("hp_c2490a", 0.10), ("st41601n", 0.035), ("dec_rz26", 0.04)],
+)
+def test_demerit_of_other_drives(name: str, most: float) -> None:
+    """By parameters that were measured too, nothing of them adapted to the model."""
+    folder = traces()
+    assert folder is not None
+    trace = read_trace(folder / f"{name}.trace")
+    modelled = replay_trace(drive(folder, name), trace)
+    assert demerit(trace.measured, modelled) < most
+    assert np.corrcoef(trace.measured, modelled)[0, 1] > 0.8
 
 
 def test_demerit_is_the_distance_of_the_curves() -> None:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from btrfs_model.cold import blocks_after_mount
+from btrfs_model.errors import BtrfsModelError
+from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.patches import Behaviour
 from btrfs_model.reads import reads
 from btrfs_model.workloads import Figure, Input, Outcome, Side, Step, Workload
@@ -37,13 +39,26 @@ REPORTED = {BEFORE.name: 217.0, AFTER.name: 205.0}
 """Seconds of a full send, from the message."""
 
 _FILES, _JOBS, _FILE_BYTES = 500_000, 4, 2000
+_COMMIT_EVERY = 250_000
+"""Files of a transaction: what four jobs make in the 30 seconds of one."""
+_FLUSHED, _WORKERS = 500, 8
+"""While the jobs go on the kernel writes their data back: so many files at a time, in an order that
+workers beside each other disturb by so much. Both are such that the leaves lie as far from each
+other as those of a kernel with 100,000 and 500,000 files (``distances.json``)."""
 
 
 def _parameters(scale: float) -> dict[str, int]:
     return {"files": round(_FILES * scale), "jobs": _JOBS, "file_bytes": _FILE_BYTES}
 
 
-INPUTS = (Input("kernel/reada/r5k", "snap1", 0.01, _parameters(0.01)),)
+def scaled(scale: float) -> Input:
+    """Return the input of any size: a filesystem that is built."""
+    if _FILES * scale < _JOBS:
+        raise BtrfsModelError(f"send-readahead: at scale {scale:g} the jobs have nothing to do")
+    return Input(None, "snap1", scale, _parameters(scale))
+
+
+INPUTS = (Input("kernel/reada/r5k", "snap1", 0.01, _parameters(0.01)), scaled(1.0))
 
 
 def sides(before: str | None, after: str | None) -> tuple[Side, ...]:
@@ -52,6 +67,45 @@ def sides(before: str | None, after: str | None) -> tuple[Side, ...]:
         Side(BEFORE.name, before or BEFORE.behaviour),
         Side(AFTER.name, after or AFTER.behaviour),
     )
+
+
+def build(source: Input, step: Step) -> WritableFilesystem:
+    """Do what the message's script does, in memory."""
+    files = source.parameters["files"]
+    fs = WritableFilesystem.mkfs(max(1 << 30, files * 20_000))
+    step(f"making {files:,} files")
+    _add_files(fs, files, 0)
+    fs.snapshot("", "snap1")
+    step(f"making {files // 4:,} files more")
+    _add_files(fs, files // 4, files)
+    for number in range(1, files + 1, 50):
+        fs.write(f"file_{number}", 0, b"\xcd" * 20)
+    fs.sync()
+    fs.snapshot("", "snap2")
+    fs.commit()
+    return fs
+
+
+def _add_files(fs: WritableFilesystem, total: int, first: int) -> None:
+    """Let the jobs make files: each a range of numbers, all at the same pace."""
+    share = total // _JOBS
+    names = [
+        f"file_{first + job * share + number}"
+        for number in range(1, share + 1)
+        for job in range(_JOBS)
+    ]
+    disorder = np.random.default_rng(0)
+    data = b"\xab" * _FILE_BYTES
+    for start in range(0, len(names), _FLUSHED):
+        part = names[start : start + _FLUSHED]
+        fs.create_files("", part)
+        order = np.argsort(np.arange(len(part)) + _WORKERS * disorder.random(len(part)))
+        for place in order:
+            fs.write(part[place], 0, data)
+        fs.flush_delalloc()
+        if (start + _FLUSHED) % _COMMIT_EVERY == 0:
+            fs.commit()
+    fs.sync()
 
 
 def run(fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step) -> Outcome:
@@ -178,6 +232,8 @@ WORKLOAD = Workload(
     sides=sides,
     run=run,
     draw=draw,
+    scaled=scaled,
+    build=build,
     groups=(
         ("Reads of tree blocks", ("reads: ",)),
         ("Time to send, from a device", ("send time: ",)),
