@@ -358,9 +358,12 @@ int64_t bm_writer_write_blocks(struct bm_writer *writer, struct bm_fault *fault)
 
 		if (bm_image_map(writer->image, logical, 0, &physical, &contiguous, fault) < 0)
 			return fault->code;
-		/* freed since, or, freed and allocated once more, written already */
-		if (!is_set(writer->dirty_bits, physical / writer->sectorsize))
+		if (!is_set(writer->dirty_bits, physical / writer->sectorsize)) {
+			/* freed (a device never sees it), or twice in the list and written already */
+			if (!(block_header(writer->base + physical)->flags & BM_HEADER_WRITTEN))
+				memset(writer->base + physical, 0, writer->nodesize);
 			continue;
+		}
 		if (write_block(writer, logical, physical, fault) < 0)
 			return fault->code;
 		clear_bit(writer->dirty_bits, physical / writer->sectorsize);

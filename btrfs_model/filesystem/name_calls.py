@@ -13,7 +13,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final, cast
 
-from btrfs_model.filesystem import acl, attributes, namespace, rename, xattrs
+from btrfs_model.filesystem import acl, attributes, inode_flags, namespace, rename, xattrs
 from btrfs_model.filesystem.delayed import DelayedItems
 from btrfs_model.filesystem.dir_entries import fail
 from btrfs_model.filesystem.eviction import iput, orphan_cleanup
@@ -315,6 +315,11 @@ class NamespaceCalls:
         """Set the times of a file, in nanoseconds since 1970."""
         inode = find(self._fs, path, follow=follow)
         attributes.utimes(self._fs, inode, atime_ns, mtime_ns, path)
+        self.delayed.balance()
+
+    def chattr(self, path: Path, add: int, remove: int = 0) -> None:
+        """Add and remove flags of an inode, those of chattr(1) as ``FS_IOC_SETFLAGS`` has them."""
+        inode_flags.chattr(self._fs, find(self._fs, path), add, remove, path)
         self.delayed.balance()
 
     def setxattr(

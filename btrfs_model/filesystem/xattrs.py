@@ -170,18 +170,18 @@ def set_property(
     """
     uncompressed = InodeFlag.NODATACOW | InodeFlag.NODATASUM
     known = not value or value in _NO_COMPRESSION or value.startswith(_COMPRESSION)
-    impossible = stat.S_ISREG(inode.item.mode) and inode.item.flags & uncompressed
+    impossible = inode.item.flags & uncompressed
     if name != COMPRESSION_PROPERTY or not known or (value and impossible):
         raise fail(errno.EINVAL, name)
     if not (inode.is_dir or stat.S_ISREG(inode.item.mode)):
         return
     put_xattr(fs, inode, name, value or None, flags)
-    _apply_compression(inode, value or b"")
+    apply_compression(inode, value or b"")
     _changed(fs, inode)
 
 
-def _apply_compression(inode: LiveInode, value: bytes) -> None:
-    """``prop_compression_apply()``."""
+def apply_compression(inode: LiveInode, value: bytes) -> None:
+    """Let the flags of an inode follow its property (``prop_compression_apply()``)."""
     flags = inode.item.flags & ~(InodeFlag.COMPRESS | InodeFlag.NOCOMPRESS)
     if value in _NO_COMPRESSION:
         flags |= InodeFlag.NOCOMPRESS
@@ -202,4 +202,4 @@ def inherit_properties(fs: WritableFilesystem, inode: LiveInode, directory: Live
     if not value or not (inode.is_dir or stat.S_ISREG(inode.item.mode)):
         return
     put_xattr(fs, inode, COMPRESSION_PROPERTY, value)
-    _apply_compression(inode, value)
+    apply_compression(inode, value)
