@@ -340,6 +340,17 @@ def test_orphans_are_deleted_when_the_subvolume_is_next_used(tmp_path: Path) -> 
     check(image)
 
 
+def test_a_commit_may_be_of_a_root_item_alone() -> None:
+    with WritableFilesystem.mkfs(128 << 20) as fs:
+        fs.create_subvolume("sub")
+        fs.commit()
+        fs.set_read_only("sub")
+        assert fs.subvolume("sub").is_read_only
+        assert not bm.check(fs)
+        with pytest.raises(OSError, match=os.strerror(errno.EROFS)):
+            fs.create("sub/f")
+
+
 def test_delayed_items_run_when_many_wait() -> None:
     with WritableFilesystem.mkfs(128 << 20) as fs:
         fs.delayed.asynchronous = True

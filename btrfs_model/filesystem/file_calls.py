@@ -4,6 +4,12 @@
 What is written waits in memory, as in a kernel's page cache, until fsync, sync, a snapshot of its
 subvolume or :meth:`FileCalls.flush_delalloc` writes it back: file by file in the order in which
 they became dirty, each from its first byte to its last. A commit alone does not.
+
+Where a kernel may differ: it writes back on its own after half a minute or when memory runs short,
+several files at once and in any order; where explicit holes are divided, and what a block beside a
+hole is taken for right after a mount, depends on the extent maps it has in memory; its lzo makes
+other sizes than ours, its zlib now and then by a few bytes (:mod:`~btrfs_model.filesystem.
+compress`). Direct IO, mmap, NODATACOW, deduplication and encoded writes are not modelled.
 """
 
 from __future__ import annotations
