@@ -36,14 +36,13 @@ int bm_writer_make_block(struct bm_writer *writer, uint64_t id, int level,
 	return BM_OK;
 }
 
-/* A block that was made in the running transaction, even if it would be copied once more. */
+/* A block that the running transaction may write to. */
 static const uint8_t *own_block(struct bm_writer *writer, struct bm_writer_tree *tree,
 				uint64_t bytenr, struct bm_fault *fault)
 {
 	const uint8_t *block = bm_writer_read(writer, tree, bytenr, 0, -1, fault);
 
-	if (block && (block_header(block)->generation != writer->transid ||
-		      !bm_writer_is_dirty(writer, (uint64_t)(block - writer->image->base)))) {
+	if (block && !bm_writer_is_new(writer, block)) {
 		bm_writer_errno(fault, tree, EROFS);
 		return NULL;
 	}
