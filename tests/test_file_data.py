@@ -97,7 +97,9 @@ def test_same_items_as_the_kernel(
     image, before = tmp_path / "kernel.img", tmp_path / "before.img"
     mkfs(image, "-O", holes)
     subprocess.run(["cp", "--sparse=always", str(image), str(before)], check=True)
-    changes = random_changes((seed, compress, holes), 60, snapshots=True)
+    changes = random_changes(
+        (seed, compress, holes), 60, snapshots=True, whole_holes=holes != "no-holes"
+    )
     fs = load(before, compress=compress)
     model = ModelFiles(fs)
     with mounted(image, f"notreelog,compress={compress or 'no'}") as top:
