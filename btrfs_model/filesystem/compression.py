@@ -111,7 +111,8 @@ def _lzo(data: Payload, length: int, sectorsize: int) -> bytes:
     if len(data) < _LZO_LENGTH:
         raise _TruncatedError
     total = int.from_bytes(data[:_LZO_LENGTH], "little")
-    if total > len(data):
+    # the last sector is not all padding (lzo_decompress_bio())
+    if total > len(data) or total + sectorsize <= len(data):
         raise _TruncatedError
     plain = bytearray()
     at = _LZO_LENGTH

@@ -4,6 +4,12 @@
 What is written waits in memory, as in a kernel's page cache, until fsync, sync, a snapshot of its
 subvolume or :meth:`FileCalls.flush_delalloc` writes it back: file by file in the order in which
 they became dirty, each from its first byte to its last. A commit alone does not.
+
+Where a kernel may differ: it writes back on its own after half a minute or when memory runs short,
+several files at once and in any order; where explicit holes are divided, and what a block beside a
+hole is taken for right after a mount, depends on the extent maps it has in memory; its lzo makes
+other sizes than ours, its zlib now and then by a few bytes (:mod:`~btrfs_model.filesystem.
+compress`). Direct IO, mmap, NODATACOW, deduplication and encoded writes are not modelled.
 """
 
 from __future__ import annotations
@@ -14,7 +20,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from btrfs_model.filesystem.checksums import DataChecksums
 from btrfs_model.filesystem.elided import Elided
@@ -36,6 +42,8 @@ if TYPE_CHECKING:
 __all__ = ["FileCalls"]
 
 Path = str | bytes
+
+_INCOMPAT: Final = {"lzo": 1 << 3, "zstd": 1 << 4}
 
 
 class FileCalls:
@@ -173,6 +181,7 @@ class FileCalls:
         inode = self._inode(path)
         if kind:
             host.setxattr(path, "btrfs.compression", kind.encode())
+            host.add_incompat(_INCOMPAT.get(kind, 0))
         elif inode.prop_compress or inode.item.flags & InodeFlag.NOCOMPRESS:
             host.removexattr(path, "btrfs.compression")
 

@@ -81,12 +81,10 @@ def write_file_extents(
         rest = places[done : done + _BATCH]
         fs.ensure_metadata()
         written = 0
-        plain = shape is not None and _is_plain(fs, inode)
-        if shape is not None and plain and fills_holes(fs, inode, rest, shape.length):
+        if shape is not None and _is_plain(fs, inode, rest, shape.length):
             written = write_run(fs, inode, rest, shape)
-        if written:
             _finish(fs, inode, rest[:written], shape.length)
-        else:
+        if not written:
             # there is no room, or something that only one at a time gets right
             for place in rest[:1].tolist():
                 _write_one(fs, inode, place, block)
@@ -133,14 +131,18 @@ def _wants_compression(fs: Fs, inode: LiveInode, block: bytes | Elided) -> bool:
     return need_compress(fs, inode, data)
 
 
-def _is_plain(fs: Fs, inode: LiveInode) -> bool:
-    """Whether a write beyond the end leaves what is before it alone."""
-    return fs.no_holes and not pages_of(fs, inode).i_size % fs.sectorsize
+def _is_plain(fs: Fs, inode: LiveInode, places: U64, length: int) -> bool:
+    """Whether the blocks only fill holes: nothing is overwritten, nothing done for a gap."""
+    if not fs.no_holes or pages_of(fs, inode).i_size % fs.sectorsize:
+        return False
+    return fills_holes(fs, inode, places, length)
 
 
 def _finish(fs: Fs, inode: LiveInode, places: U64, length: int) -> None:
     """Set size, times and clock to what they are after that many writes."""
     item, count = inode.item, len(places)
+    if not count:
+        return
     # each write asks for the time twice: for the inode, and for the subvolume
     pass_time(fs, 2 * (count - 1))
     item.mtime = item.ctime = fs.now()
