@@ -351,6 +351,25 @@ def test_a_commit_may_be_of_a_root_item_alone() -> None:
             fs.create("sub/f")
 
 
+def test_data_change_as_names_do() -> None:
+    with WritableFilesystem.mkfs(128 << 20) as fs:
+        fs.create_subvolume("sub")
+        fs.create("sub/f")
+        fs.write("sub/f", 0, b"data")
+        fs.setxattr("sub/f", "security.capability", bytes(20))
+        fs.snapshot("sub", "snap")
+        for call, *arguments in [("write", 0, b"x"), ("truncate", 2), ("fallocate", 0, 9)]:
+            with pytest.raises(OSError, match=os.strerror(errno.EROFS)):
+                getattr(fs, call)("snap/f", *arguments)
+        fs.write("sub/f", 1, b"x")
+        fs.sync()
+        assert fs.subvolume("snap").xattrs("f") == {b"security.capability": bytes(20)}
+        assert fs.subvolume("sub").xattrs("f") == {}
+        fs.chattr("sub/f", 0x20)
+        with pytest.raises(OSError, match=os.strerror(errno.EPERM)):
+            fs.write("sub/f", 0, b"y")
+
+
 def test_delayed_items_run_when_many_wait() -> None:
     with WritableFilesystem.mkfs(128 << 20) as fs:
         fs.delayed.asynchronous = True

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from btrfs_model.filesystem.attributes import drop_capabilities
 from btrfs_model.filesystem.checksums import DataChecksums
 from btrfs_model.filesystem.data import FileExtent, FileReader
 from btrfs_model.filesystem.elided import Elided
@@ -42,7 +41,6 @@ __all__ = [
 
 def touch(fs: Fs, inode: LiveInode) -> None:
     """Set mtime and ctime to now and count a change (``file_modified()``)."""
-    drop_capabilities(fs, inode)
     inode.item.mtime = inode.item.ctime = fs.now()
     inode.item.sequence += 1
 

@@ -372,7 +372,6 @@ class NamespaceCalls:
             raise fail(errno.EOPNOTSUPP, path)
         if not rest:
             raise fail(errno.EINVAL, path)
-        fs.start_transaction()
         change = xattrs.set_property if prefix == b"btrfs" else xattrs.set_xattr
         change(fs, inode, name, value, flags)
         self.delayed.balance()

@@ -13,6 +13,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final
 
+from btrfs_model.btree.search import nritems
 from btrfs_model.btree.tree import RawKey
 from btrfs_model.filesystem.dir_entries import (
     cow_leaf,
@@ -137,14 +138,18 @@ def _leaf_free(fs: WritableFilesystem, root: int, key: RawKey) -> int:
     tree = fs.writer.tree(root)
     item = tree.get(key)
     assert item is not None
-    used = sum(ITEM.size + len(other.data) for other in tree.items() if other.block == item.block)
-    return fs.nodesize - HEADER.size - used
+    leaf = fs.image.block(item.block, level=0)
+    count = nritems(leaf)
+    *_, lowest, _ = ITEM.flat(leaf, HEADER.size + (count - 1) * ITEM.size)
+    free: int = lowest - count * ITEM.size
+    return free
 
 
 def set_xattr(
     fs: WritableFilesystem, inode: LiveInode, name: bytes, value: bytes | None, flags: int = 0
 ) -> None:
     """Set or remove an attribute; version and ctime follow (``btrfs_setxattr_trans()``)."""
+    fs.start_transaction()
     put_xattr(fs, inode, name, value, flags)
     _changed(fs, inode)
 
@@ -175,6 +180,7 @@ def set_property(
         raise fail(errno.EINVAL, name)
     if not (inode.is_dir or stat.S_ISREG(inode.item.mode)):
         return
+    fs.start_transaction()
     put_xattr(fs, inode, name, value or None, flags)
     apply_compression(inode, value or b"")
     _changed(fs, inode)
