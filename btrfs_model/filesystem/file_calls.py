@@ -144,8 +144,8 @@ class FileCalls:
             raise _error(errno.EINVAL, path)
         host: Any = self
         may_change_data(host, inode, path)
-        set_size(self, inode, size)
         remove_capability(host, inode)
+        set_size(self, inode, size)
 
     def fallocate(self, path: Path, offset: int, length: int, keep_size: bool = False) -> None:
         """Preallocate a range (fallocate(2))."""
@@ -266,12 +266,11 @@ class FileCalls:
 
     @contextmanager
     def _changed(self, path: Path, otherwise: int | None = errno.EINVAL) -> Iterator[LiveInode]:
-        """Open a file for writing; it is no privileged program any more when it was changed."""
+        """Open a file for writing."""
         host: Any = self
         with self._opened(path, otherwise) as inode:
             may_change_data(host, inode, path)
             yield inode
-            remove_capability(host, inode)
 
     def _regular(self, path: Path, otherwise: int = errno.EINVAL) -> LiveInode:
         inode = self._inode(path)
