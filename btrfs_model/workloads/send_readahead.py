@@ -88,7 +88,7 @@ def build(source: Input, step: Step) -> WritableFilesystem:
         fs.write(f"file_{number}", 0, b"\xcd" * 20)
     fs.sync()
     fs.snapshot("", "snap2")
-    fs.commit()
+    fs.remount()
     return fs
 
 
