@@ -167,7 +167,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         seed, ssd, compress, max_inline
             See the class.
         **options
-            ``csum``, ``label`` and features, see
+            ``csum``, ``label``, ``metadata`` and features, see
             :class:`~btrfs_model.filesystem.mkfs_layout.Format`.
 
         Raises
