@@ -368,7 +368,7 @@ def runs(draw: st.DrawFn) -> tuple[Device, Any, Any]:
 
 
 @given(runs())
-@settings(max_examples=150)
+@settings(max_examples=100)
 def test_python_twin_is_equal(run: tuple[Device, Any, Any]) -> None:
     times, totals = simulate(*run)
     with select("python"):
