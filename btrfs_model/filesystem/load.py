@@ -55,8 +55,7 @@ def check_writable(fs: Filesystem, *, replay: bool = False) -> None:
     """
     sb = fs.image.superblock
     reasons = {
-        "it has a log of fsyncs, which must be replayed first": bool(sb.log_root)
-        and not replay,
+        "it has a log of fsyncs, which must be replayed first": bool(sb.log_root) and not replay,
         "it is a seed device": bool(sb.flags & _SEEDING),
         "its superblock says that it has errors": bool(sb.flags & _ERROR),
         f"its sectors have {sb.sectorsize} bytes, only 4096 are supported": sb.sectorsize != 4096,

@@ -36,7 +36,7 @@ def replay_xattr_deletes(control: WalkControl, ino: int) -> None:
     first, last = (ino, ItemType.XATTR_ITEM, 0), (ino, ItemType.XATTR_ITEM, _MAX)
     tree = control.fs.writer.tree(control.root)
     gone = [
-        (tuple(item.key), entry.name)
+        (item.key, entry.name)
         for item in tree.items(first, last)
         for entry in dir_items(item.data)
         if not control.log.has_xattr(ino, entry.name)
@@ -118,7 +118,7 @@ def _delete_range(
         item = control.fs.writer.tree(control.root).first((directory.ino, kind, offset))
         if item is None or item.key[:2] != (directory.ino, kind) or item.key.offset > end:
             return
-        key = tuple(item.key)
+        key = item.key
         _check_item_in_log(control, directory, key, dir_items(item.data), del_all=del_all)
         if key[2] == _MAX:
             return

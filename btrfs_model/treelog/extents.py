@@ -51,7 +51,7 @@ def replay_one_extent(control: WalkControl, item: LogItem) -> None:
 def _replay_regular(
     control: WalkControl, inode: LiveInode, item: LogItem, extent: RawFileExtent
 ) -> None:
-    """A regular or preallocated extent, or a hole, which may stand for no item at all."""
+    """Replay what is not inline; a hole may stand for no item at all."""
     fs, start = control.fs, item.key[2]
     found = drop_extents(fs, inode, start, start + extent.num_bytes)
     inode.item.nbytes -= found
@@ -103,7 +103,7 @@ def _replay_csums(control: WalkControl, extent: RawFileExtent) -> None:
 
 
 def _csum_range(extent: RawFileExtent) -> tuple[int, int]:
-    """The part of the extent on disk whose checksums belong to a file extent."""
+    """Return the part of the extent on disk whose checksums belong to a file extent."""
     if extent.compression:
         return extent.disk_bytenr, extent.disk_bytenr + extent.disk_num_bytes
     start = extent.disk_bytenr + extent.offset

@@ -92,7 +92,7 @@ def overwrite_item(control: WalkControl, key: RawKey, payload: bytes) -> None:
 
 
 def _merge_inode_item(control: WalkControl, payload: bytes, there: bytes | None) -> bytes:
-    """What becomes of an inode item: sizes follow from what is replayed after it.
+    """Return what an inode item becomes: sizes follow from what is replayed after it.
 
     Generation 0 in the log means that the inode was logged only so that it exists.
     """

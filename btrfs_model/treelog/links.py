@@ -53,9 +53,7 @@ def lookup_by_index(
     return next((entry for entry in entries if entry.name == name), None)
 
 
-def unlink_inode(
-    control: WalkControl, directory: LiveInode, inode: LiveInode, name: bytes
-) -> None:
+def unlink_inode(control: WalkControl, directory: LiveInode, inode: LiveInode, name: bytes) -> None:
     """Remove a name from a directory and its inode (``unlink_inode_for_log_replay()``).
 
     Raises

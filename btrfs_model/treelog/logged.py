@@ -66,8 +66,7 @@ class LogTree:
                 raise CorruptImageError(tree.image.path, fault)
             self.blocks.append(block.logical)
         self.items = [
-            LogItem(tuple(item.key), bytes(item.data), item.block, item.slot)
-            for item in tree.items()
+            LogItem(item.key, bytes(item.data), item.block, item.slot) for item in tree.items()
         ]
         self._keys = [item.key for item in self.items]
         self._by_key = {item.key: item.data for item in self.items}

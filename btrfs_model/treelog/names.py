@@ -55,7 +55,7 @@ def _replay_one_name(control: WalkControl, key: RawKey, entry: DirItem) -> bool:
     elsewhere.
     """
     directory = must_read_inode(control, key[0])
-    exists = control.fs.writer.get(control.root, tuple(entry.location)) is not None
+    exists = control.fs.writer.get(control.root, entry.location) is not None
     by_name = _matches(
         control, directory, lookup_by_name(control, key[0], entry.name), entry, exists
     )
@@ -90,7 +90,7 @@ def _replay_one_name_of_either_kind(control: WalkControl, key: RawKey, entry: Di
     Only the entry of the logged kind is looked at, and only a DIR_INDEX adds one.
     """
     directory = must_read_inode(control, key[0])
-    exists = control.fs.writer.get(control.root, tuple(entry.location)) is not None
+    exists = control.fs.writer.get(control.root, entry.location) is not None
     is_index = key[1] == ItemType.DIR_INDEX
     found = (
         lookup_by_index(control, key[0], key[2], entry.name)

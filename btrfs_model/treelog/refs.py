@@ -45,7 +45,7 @@ class _Name(NamedTuple):
 
 
 def _names(key: RawKey, payload: bytes) -> list[_Name]:
-    """The names in an item of either type."""
+    """Return the names in an item of either type."""
     if key[1] == _EXTREF:
         return [_Name(ref.parent_objectid, ref.index, ref.name) for ref in inode_extrefs(payload)]
     return [_Name(key[2], ref.index, ref.name) for ref in inode_refs(payload)]
@@ -90,9 +90,7 @@ def _inode_in_dir(control: WalkControl, inode: LiveInode, name: _Name) -> bool:
     return by_name is not None and by_name.location.objectid == inode.ino
 
 
-def _make_room(
-    control: WalkControl, directory: LiveInode, inode: LiveInode, name: _Name
-) -> bool:
+def _make_room(control: WalkControl, directory: LiveInode, inode: LiveInode, name: _Name) -> bool:
     """Remove what is in the way of a new name (``__add_inode_ref()``); False for the top directory.
 
     These are names of the inode in the same item that the log does not have, and the entries at the
@@ -105,13 +103,12 @@ def _make_room(
     if lookup_inode_ref(control.fs, control.root, inode.ino, name.parent, name.name) is not None:
         key = (inode.ino, _EXTREF, extref_hash(name.parent, name.name))
         _unlink_unlogged(control, directory, inode, key)
-    for found in (
-        lambda: lookup_by_index(control, name.parent, name.index, name.name),
-        lambda: lookup_by_name(control, name.parent, name.name),
-    ):
-        entry = found()
-        if entry is not None:
-            drop_one_dir_item(control, directory, entry)
+    by_index = lookup_by_index(control, name.parent, name.index, name.name)
+    if by_index is not None:
+        drop_one_dir_item(control, directory, by_index)
+    by_name = lookup_by_name(control, name.parent, name.name)
+    if by_name is not None:
+        drop_one_dir_item(control, directory, by_name)
     return True
 
 

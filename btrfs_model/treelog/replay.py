@@ -31,7 +31,7 @@ from btrfs_model.ondisk.structs import PayloadError
 from btrfs_model.patches import Behaviour
 from btrfs_model.treelog.inodes import fixup_inode_link_counts
 from btrfs_model.treelog.logged import LogTree, read_logs
-from btrfs_model.treelog.walk import WalkStage, WalkControl, walk_log_tree
+from btrfs_model.treelog.walk import WalkControl, WalkStage, walk_log_tree
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem.filesystem import Filesystem

@@ -136,7 +136,7 @@ def replay_one_buffer(control: WalkControl, item: LogItem) -> None:
 
 
 def _replay_inode(control: WalkControl, item: LogItem) -> None:
-    """An inode item; before it, what the log says has gone from the inode."""
+    """Replay an inode item; before it goes what the log says has gone from the inode."""
     ino = item.key[0]
     mode = inodes.InodeFields.unpack(item.data).mode
     deletes.replay_xattr_deletes(control, ino)
