@@ -72,7 +72,7 @@ class Memory:
         memory = cls(len(view))
         zeros = bytes(_PIECE)
         for at in range(0, len(view), _PIECE):
-            piece = view[at : at + _PIECE]
+            piece = bytes(view[at : at + _PIECE])
             if piece != zeros[: len(piece)]:
                 memory.buffer[at : at + len(piece)] = piece
         return memory

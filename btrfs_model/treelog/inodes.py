@@ -32,6 +32,9 @@ __all__ = [
 ]
 
 _MAX = 2**64 - 1
+# Old kernels did not initialize the time of creation in a log: whatever is there stays as it is,
+# even where it is no time.
+_OTIME = 148
 
 
 def _inode_key(ino: int) -> RawKey:
@@ -70,7 +73,7 @@ def must_read_inode(control: WalkControl, ino: int) -> LiveInode:
 def update_inode(control: WalkControl, inode: LiveInode) -> None:
     """Write the item of an inode at once (``btrfs_update_inode_item()``)."""
     inode.item.transid = control.fs.transid
-    control.fs.writer.update(control.root, inode.key, 0, inode.item.pack())
+    control.fs.writer.update(control.root, inode.key, 0, inode.item.pack()[:_OTIME])
 
 
 # ------------------------------------------------------------------------------------- the items --
@@ -98,15 +101,20 @@ def _merge_inode_item(control: WalkControl, payload: bytes, there: bytes | None)
     """
     new = InodeFields.unpack(payload)
     old = None if there is None else InodeFields.unpack(there)
-    if old is not None and new.generation == 0:
+    if old is not None and there is not None and new.generation == 0:
         if stat.S_ISREG(new.mode) and stat.S_ISREG(old.mode) and new.size:
             old.size = new.size
-        return old.pack()
+        return _pack(old, there)
     new.nbytes = 0 if old is None else old.nbytes
     if stat.S_ISDIR(new.mode):
         new.size = old.size if old is not None and stat.S_ISDIR(old.mode) else 0
     new.generation = new.generation or control.fs.transid
-    return new.pack()
+    return _pack(new, payload)
+
+
+def _pack(item: InodeFields, payload: bytes) -> bytes:
+    """Return the bytes of an item, with those from the time of creation on of `payload`."""
+    return item.pack()[:_OTIME] + payload[_OTIME:]
 
 
 # ---------------------------------------------------------------------------------- link counts --
