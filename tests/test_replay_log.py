@@ -229,7 +229,6 @@ def test_only_old_kernels_replay_entries_by_name():
     """log-dir-index-only: a DIR_ITEM of the log that leads elsewhere removes a name, or nothing."""
     broken = Broken(corpus.image(OLD_LOG))
     item = logged(broken, ItemType.DIR_ITEM)
-    (entry,) = dir_items(item.data)
     other = dir_items(logged(broken, ItemType.DIR_ITEM, 1).data)[0].location.objectid
     broken.write_item(item, 0, other.to_bytes(8, "little"))
     for behaviour, there in [
@@ -422,7 +421,6 @@ def test_wrong_items_are_named_or_harmless(data):
     broken = BROKEN[name]
     found = [item for tree in broken.fs().log_trees.values() for item in tree.items() if item.data]
     item = found[data.draw(st.integers(0, len(found) - 1))]
-    # an item's bytes, or its key
     at = data.draw(st.integers(0, len(item.data) - 1))
     patch = data.draw(st.binary(min_size=1, max_size=min(8, len(item.data) - at)))
     behaviour = data.draw(st.sampled_from(["v5.10", "v6.18"]))

@@ -100,7 +100,7 @@ def recover_log_trees(fs: WritableFilesystem, behaviour: Behaviour) -> None:
             control = WalkControl(fs, log, behaviour, stage, excluded)
             walk_log_tree(control)
             if stage is WalkStage.REPLAY_ALL:
-                control.run(fixup_inode_link_counts, log.items[-1] if log.items else None)
+                control.run(fixup_inode_link_counts, None)
     fs.raw_super = fs.raw_super._replace(log_root=0, log_root_level=0)
     fs.commit()
     _unpin(fs, logs, excluded)
