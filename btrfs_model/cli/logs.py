@@ -30,13 +30,13 @@ def replay_log(image: Path, output: Path, behaviour: str) -> None:
     kernel, --behaviour is the one that mounts it.
     """
     from btrfs_model.filesystem import Filesystem
-    from btrfs_model.treelog.replay import replay_log as replay
+    from btrfs_model.filesystem.writable import WritableFilesystem
 
     if output.exists() and output.samefile(image):
         raise click.UsageError("NEW_IMAGE is IMAGE")
     with Filesystem.open(image) as fs:
         logs = sorted(fs.log_trees)
-        with replay(fs, behaviour=behaviour) as replayed:
-            replayed.save(output)
+    with WritableFilesystem.load(image, replay=behaviour) as replayed:
+        replayed.save(output)
     subvolumes = ", ".join(map(str, logs))
     click.echo(f"replayed the log of subvolume {subvolumes}" if logs else "there is no log")

@@ -19,7 +19,6 @@ is committed, which has no log.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from btrfs_model.errors import CorruptImageError, Fault
@@ -49,6 +48,7 @@ def replay_log(fs: Filesystem, *, behaviour: str | Behaviour = "v6.18") -> Writa
     ----------
     fs : Filesystem
         After a crash; it and its file stay as they are. Without a log there is nothing to replay.
+        One that is being changed is taken as if it crashed now.
     behaviour : str or Behaviour
         The kernel that mounts it; who wrote the log does not matter.
 
@@ -74,11 +74,7 @@ def replay_log(fs: Filesystem, *, behaviour: str | Behaviour = "v6.18") -> Writa
     from btrfs_model.filesystem.writable import WritableFilesystem
 
     chosen = Behaviour.parse(behaviour)
-    memory = (
-        Memory.copy_of(fs.path, len(fs.image.view))
-        if Path(fs.path).exists() and not isinstance(fs, WritableFilesystem)
-        else Memory.copy_of_buffer(fs.image.view)
-    )
+    memory = Memory.copy_of_buffer(fs.image.view)
     return WritableFilesystem(memory, fs.path, replay=chosen)
 
 
