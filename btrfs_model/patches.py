@@ -73,7 +73,7 @@ class Toggle:
 
 
 # Toggles that no C kernel asks for.
-_PYTHON_ALONE = frozenset({"truncate-same-size"})
+_PYTHON_ALONE = frozenset({"truncate-same-size", "log-dir-index-only", "log-replay-index-deletes"})
 
 
 def _toggle(slug: str, commit: str, release: str, title: str, what: str) -> Toggle:

@@ -38,6 +38,7 @@ from btrfs_model.memory import Memory
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import SUPER_BLOCK, RootItem
 from btrfs_model.ondisk.superblock import SUPER_SIZE, read_superblocks
+from btrfs_model.patches import Behaviour
 
 __all__ = ["WritableFilesystem"]
 
@@ -68,6 +69,8 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         Mount option ``compress``: ``zlib``, ``lzo`` or ``zstd``.
     max_inline : int
         Mount option ``max_inline``, bytes.
+    replay : str or Behaviour, optional
+        The kernel whose way of replaying a log is followed; without it a log is refused.
 
     Attributes
     ----------
@@ -105,11 +108,12 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         ssd: bool = False,
         compress: str | None = None,
         max_inline: int = 2048,
+        replay: str | Behaviour | None = None,
     ) -> None:
         if compress not in _COMPRESSIONS:
             raise ValueError(f"compress {compress!r} is none of zlib, lzo, zstd")
         super().__init__(Image(memory.buffer, path))
-        load.check_writable(self)
+        load.check_writable(self, replay=replay is not None)
         self.memory = memory
         self.seed = seed
         self.ssd = ssd
@@ -141,6 +145,10 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self._next_root_id = highest_objectid(self, ObjectId.ROOT_TREE) + 1
         self.start_namespace()
         self.before_commit.append(self.run_delayed_items)
+        if replay is not None:
+            from btrfs_model.treelog.replay import recover_log_trees
+
+            recover_log_trees(self, Behaviour.parse(replay))
 
     # ------------------------------------------------------------------- from and to files --
 
@@ -195,8 +203,16 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         ssd: bool = False,
         compress: str | None = None,
         max_inline: int = 2048,
+        replay: str | Behaviour | None = None,
     ) -> Self:
         """Copy an image into memory, to go on with it; the file stays as it is.
+
+        Parameters
+        ----------
+        path : str or os.PathLike
+            File or block device.
+        seed, ssd, compress, max_inline, replay
+            See the class; with `replay` the log of an image is replayed.
 
         Raises
         ------
@@ -209,11 +225,11 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         """
         with Image.open(path) as image:
             # everything that can be refused is refused before the copy
-            load.check_writable(Filesystem(image))
+            load.check_writable(Filesystem(image), replay=replay is not None)
             size = len(image.view)
         memory = Memory.copy_of(path, size)
         return cls(memory, os.fspath(path), seed=seed, ssd=ssd, compress=compress,
-                   max_inline=max_inline)  # fmt: skip
+                   max_inline=max_inline, replay=replay)  # fmt: skip
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Commit and write the image to a sparse file, which is replaced as a whole.
