@@ -34,6 +34,7 @@ from btrfs_model.filesystem.file_size import set_size
 from btrfs_model.filesystem.file_write import buffered_write, read_live
 from btrfs_model.filesystem.file_writeback import pages_of, writeback
 from btrfs_model.filesystem.live_inode import InodeFlag
+from btrfs_model.filesystem.lookup import may_write
 from btrfs_model.ondisk.hashes import CSUM_SIZES
 from btrfs_model.ondisk.keys import ObjectId
 
@@ -105,10 +106,11 @@ class FileCalls:
         Raises
         ------
         OSError
-            EISDIR, EINVAL, EFBIG, or ENOSPC when there is no room.
+            EISDIR, EINVAL, EFBIG, EROFS in a read-only subvolume, EPERM for a file that is
+            immutable or append-only, or ENOSPC when there is no room.
         """
         length = data.length if isinstance(data, Elided) else len(data)
-        with self._opened(path) as inode:
+        with self._opened(path, writing=True) as inode:
             if offset < 0 or length < 0:
                 raise _error(errno.EINVAL, path)
             if offset + length > 2**63 - 1:
@@ -117,7 +119,7 @@ class FileCalls:
 
     def encoded_write(self, path: Path, offset: int, encoded: Encoded) -> None:
         """Write compressed data as they are (BTRFS_IOC_ENCODED_WRITE)."""
-        with self._opened(path) as inode:
+        with self._opened(path, writing=True) as inode:
             encoded_write(self, inode, offset, encoded)
 
     def read(self, path: Path, offset: int = 0, length: int | None = None) -> bytes:
@@ -133,36 +135,40 @@ class FileCalls:
         As :meth:`write` and :meth:`fsync` for each offset in turn, in a fraction of the time; see
         :func:`~btrfs_model.filesystem.file_many.write_file_extents`.
         """
-        with self._opened(path) as inode:
+        with self._opened(path, writing=True) as inode:
             write_file_extents(self, inode, offsets, block)
 
     def truncate(self, path: Path, size: int) -> None:
         """Set the size of a file (truncate(2))."""
-        inode = self._regular(path, errno.EINVAL)
         if size < 0:
             raise _error(errno.EINVAL, path)
+        inode = self._regular(path, errno.EINVAL)
+        self._may_write(inode, path)
         set_size(self, inode, size)
 
     def fallocate(self, path: Path, offset: int, length: int, keep_size: bool = False) -> None:
         """Preallocate a range (fallocate(2))."""
-        with self._opened(path, errno.ENODEV) as inode:
+        with self._opened(path, errno.ENODEV, writing=True) as inode:
             fallocate(self, inode, offset, length, keep_size=keep_size)
 
     def punch_hole(self, path: Path, offset: int, length: int) -> None:
         """Make a hole (FALLOC_FL_PUNCH_HOLE)."""
-        with self._opened(path, errno.ENODEV) as inode:
+        with self._opened(path, errno.ENODEV, writing=True) as inode:
             punch_hole(self, inode, offset, length)
 
     def zero_range(self, path: Path, offset: int, length: int, keep_size: bool = False) -> None:
         """Make a range zeros (FALLOC_FL_ZERO_RANGE)."""
-        with self._opened(path, errno.ENODEV) as inode:
+        with self._opened(path, errno.ENODEV, writing=True) as inode:
             zero_range(self, inode, offset, length, keep_size=keep_size)
 
     def clone_range(
         self, source: Path, target: Path, source_offset: int, target_offset: int, length: int
     ) -> None:
         """Share a range of a file with another (FICLONERANGE); length 0: to the end."""
-        with self._opened(source, None) as from_inode, self._opened(target, None) as to_inode:
+        with (
+            self._opened(source, None) as from_inode,
+            self._opened(target, None, writing=True) as to_inode,
+        ):
             clone_range(self, from_inode, to_inode, source_offset, target_offset, length)
 
     def dedupe_range(
@@ -250,15 +256,26 @@ class FileCalls:
         return inode
 
     @contextmanager
-    def _opened(self, path: Path, otherwise: int | None = errno.EINVAL) -> Iterator[LiveInode]:
+    def _opened(
+        self, path: Path, otherwise: int | None = errno.EINVAL, *, writing: bool = False
+    ) -> Iterator[LiveInode]:
         """Open a file, and close it again (``btrfs_release_file()``)."""
         inode = self._inode(path) if otherwise is None else self._regular(path, otherwise)
+        if writing and not inode.is_dir:
+            self._may_write(inode, path)
         try:
             yield inode
         finally:
             if inode.data is not None and inode.data.flush_on_close:
                 inode.data.flush_on_close = False
                 writeback(self, inode)
+
+    def _may_write(self, inode: LiveInode, path: Path) -> None:
+        """See that a file may be opened for writing (``may_open()``)."""
+        host: Any = self
+        may_write(host, inode, path)
+        if inode.item.flags & InodeFlag.APPEND:
+            raise _error(errno.EPERM, path)
 
     def _regular(self, path: Path, otherwise: int = errno.EINVAL) -> LiveInode:
         inode = self._inode(path)
