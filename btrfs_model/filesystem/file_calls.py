@@ -35,10 +35,14 @@ from btrfs_model.filesystem.file_write import buffered_write, read_live
 from btrfs_model.filesystem.file_writeback import pages_of, writeback
 from btrfs_model.filesystem.live_inode import InodeFlag
 from btrfs_model.filesystem.lookup import may_write
+from btrfs_model.filesystem.many_files import fill_files, write_files
 from btrfs_model.ondisk.hashes import CSUM_SIZES
 from btrfs_model.ondisk.keys import ObjectId
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from btrfs_model.filesystem.live_inode import LiveInode
 
 __all__ = ["FileCalls"]
@@ -137,6 +141,18 @@ class FileCalls:
         """
         with self._opened(path, writing=True) as inode:
             write_file_extents(self, inode, offsets, block)
+
+    def write_files(
+        self, directory: Path, names: Sequence[Path], data: bytes, mode: int = 0o666
+    ) -> npt.NDArray[np.uint64]:
+        """Make many files that hold the same; see :func:`.many_files.write_files`."""
+        host: Any = self
+        return write_files(host, directory, names, data, mode)
+
+    def fill_files(self, directory: Path, inos: npt.NDArray[np.uint64], data: bytes) -> None:
+        """Write to many empty files; see :func:`.many_files.fill_files`."""
+        host: Any = self
+        fill_files(host, directory, inos, data)
 
     def truncate(self, path: Path, size: int) -> None:
         """Set the size of a file (truncate(2))."""
