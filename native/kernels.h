@@ -950,11 +950,12 @@ int bm_writer_delete_csums(struct bm_writer *writer, uint64_t tree, uint64_t byt
 /* add_block_group_free_space(): the free space tree learns of a new block group. */
 int bm_writer_free_space_group(struct bm_writer *writer, uint64_t start, struct bm_fault *fault);
 
-/* Extents of one file, all of one size, in the order in which they are written. */
+/* Extents of files, all of one size, in the order in which they are written. */
 struct bm_file_extents {
 	uint64_t tree; /* id of the writer's tree */
 	uint64_t root; /* of the references */
 	uint64_t ino;
+	const uint64_t *inos;	 /* a file for each extent, which has nothing yet; NULL: `ino` */
 	uint64_t length;	 /* of the file, bytes of each extent */
 	uint64_t disk_num_bytes; /* on disk */
 	uint32_t compression;
@@ -964,7 +965,8 @@ struct bm_file_extents {
 	const uint64_t *known_offsets; /* extents that the file has, ascending, */
 	const uint64_t *known_bytenr;  /* and where; 0: a hole, or inline */
 	size_t known;
-	const uint32_t *order; /* all of them by offset: i < known, or known + index of offsets */
+	const uint32_t *order; /* all of them by offset: i < known, or known + index of offsets;
+				* not looked at where there are `inos` */
 	const uint8_t *sums;   /* checksums of the sectors of one extent; NULL: none */
 };
 /*

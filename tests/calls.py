@@ -244,13 +244,6 @@ class ModelCalls:
             self.fs.clean_subvolumes()
             self.sync()
 
-    def chattr(self, path: str, add: int, remove: int) -> None:
-        inode = self.fs.hold(path)
-        self.fs.release(inode)
-        if not (inode.is_dir or stat.S_ISREG(inode.item.mode)):
-            raise OSError(errno.ENOTTY, path)
-        self.fs.chattr(path, add, remove)
-
     def sync(self) -> None:
         self._open_directory("")
         self.fs.sync()

@@ -35,10 +35,14 @@ from btrfs_model.filesystem.file_size import set_size
 from btrfs_model.filesystem.file_write import buffered_write, read_live
 from btrfs_model.filesystem.file_writeback import pages_of, writeback
 from btrfs_model.filesystem.live_inode import InodeFlag
+from btrfs_model.filesystem.many_files import fill_files, write_files
 from btrfs_model.ondisk.hashes import CSUM_SIZES
 from btrfs_model.ondisk.keys import ObjectId
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from btrfs_model.filesystem.live_inode import LiveInode
 
 __all__ = ["FileCalls"]
@@ -106,7 +110,8 @@ class FileCalls:
         Raises
         ------
         OSError
-            EISDIR, EINVAL, EFBIG, or ENOSPC when there is no room.
+            EISDIR, EINVAL, EFBIG, EROFS in a read-only subvolume, EPERM for a file that is
+            immutable or append-only, or ENOSPC when there is no room.
         """
         length = data.length if isinstance(data, Elided) else len(data)
         with self._changed(path) as inode:
@@ -118,7 +123,7 @@ class FileCalls:
 
     def encoded_write(self, path: Path, offset: int, encoded: Encoded) -> None:
         """Write compressed data as they are (BTRFS_IOC_ENCODED_WRITE)."""
-        with self._opened(path) as inode:
+        with self._changed(path) as inode:
             encoded_write(self, inode, offset, encoded)
 
     def read(self, path: Path, offset: int = 0, length: int | None = None) -> bytes:
@@ -137,9 +142,20 @@ class FileCalls:
         with self._changed(path) as inode:
             write_file_extents(self, inode, offsets, block)
 
+    def write_files(
+        self, directory: Path, names: Sequence[Path], data: bytes, mode: int = 0o666
+    ) -> npt.NDArray[np.uint64]:
+        """Make many files that hold the same; see :func:`.many_files.write_files`."""
+        host: Any = self
+        return write_files(host, directory, names, data, mode)
+
+    def fill_files(self, directory: Path, inos: npt.NDArray[np.uint64], data: bytes) -> None:
+        """Write to many empty files; see :func:`.many_files.fill_files`."""
+        host: Any = self
+        fill_files(host, directory, inos, data)
+
     def truncate(self, path: Path, size: int) -> None:
         """Set the size of a file (truncate(2))."""
-        inode = self._regular(path, errno.EINVAL)
         if size < 0:
             raise _error(errno.EINVAL, path)
         host: Any = self
@@ -269,7 +285,8 @@ class FileCalls:
         """Open a file for writing."""
         host: Any = self
         with self._opened(path, otherwise) as inode:
-            may_change_data(host, inode, path)
+            if not inode.is_dir:
+                may_change_data(host, inode, path)
             yield inode
 
     def _regular(self, path: Path, otherwise: int = errno.EINVAL) -> LiveInode:

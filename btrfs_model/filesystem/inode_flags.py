@@ -70,18 +70,18 @@ def chattr(fs: WritableFilesystem, inode: LiveInode, add: int, remove: int, path
     Raises
     ------
     OSError
-        EROFS; EOPNOTSUPP for a flag that btrfs does not have; EINVAL for compression without
+        ENOTTY for what is neither file nor directory, since to open it leads elsewhere; EROFS;
+        EOPNOTSUPP for a flag that btrfs does not have; EINVAL for compression without
         copy on write.
     """
+    if not (inode.is_dir or stat.S_ISREG(inode.item.mode)):
+        raise fail(errno.ENOTTY, path)
     if is_read_only(fs, inode.root):
         raise fail(errno.EROFS, path)
     old = shown_flags(inode)
     new = int(old) & ~remove | add
     if not inode.is_dir:
-        allowed = ~ChattrFlag.DIRSYNC
-        if not stat.S_ISREG(inode.item.mode):
-            allowed = ChattrFlag.NODUMP | ChattrFlag.NOATIME
-        new &= allowed
+        new &= ~ChattrFlag.DIRSYNC
     _check(old, new, path)
     flags = _inode_flags(inode, new)
     fs.start_transaction()

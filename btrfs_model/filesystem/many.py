@@ -51,7 +51,7 @@ class _Names(NamedTuple):
 
 def create_files(
     fs: WritableFilesystem, directory: Path, names: Sequence[Path], mode: int = 0o666
-) -> None:
+) -> npt.NDArray[np.uint64]:
     """Make empty files in a directory, as :meth:`create` does one after the other.
 
     Parameters
@@ -64,6 +64,11 @@ def create_files(
         Names in it, in the order of creation.
     mode : int
         Permissions before the umask.
+
+    Returns
+    -------
+    numpy.ndarray
+        Their inode numbers.
 
     Raises
     ------
@@ -81,13 +86,13 @@ def create_files(
     _check_names(fs, parent, raw)
     if _hands_down(fs, parent):
         start = as_bytes(directory) + b"/"
-        for name in raw:
-            fs.create(start + name, mode)
-        return
+        return np.array([fs.create(start + name, mode).ino for name in raw], np.uint64)
     item = InodeFields(mode=stat.S_IFREG | mode & 0o7777 & ~fs.umask, uid=fs.uid, gid=fs.gid)
+    inos = [np.zeros(0, np.uint64)]
     for first in range(0, len(raw), _CHUNK):
         fs.start_transaction()
-        _create(fs, parent, raw[first : first + _CHUNK], item)
+        inos.append(_create(fs, parent, raw[first : first + _CHUNK], item))
+    return np.concatenate(inos)
 
 
 def _check_names(fs: WritableFilesystem, parent: LiveInode, names: list[bytes]) -> None:
@@ -119,7 +124,7 @@ def _hands_down(fs: WritableFilesystem, parent: LiveInode) -> bool:
 
 def _create(
     fs: WritableFilesystem, parent: LiveInode, names: list[bytes], item: InodeFields
-) -> None:
+) -> npt.NDArray[np.uint64]:
     count, root = len(names), parent.root
     text = _matrix(names)
     start = fs.clock
@@ -152,6 +157,7 @@ def _create(
     end, fs.clock = fs.clock, int(times[-1]) + _ROOT * tick
     fs.mark_inode_dirty(parent)
     assert fs.clock == end
+    return inos
 
 
 def _matrix(names: list[bytes]) -> _Names:

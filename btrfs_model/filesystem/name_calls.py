@@ -50,6 +50,9 @@ from btrfs_model.filesystem.lookup import (
 from btrfs_model.ondisk.structs import Timespec
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from btrfs_model.filesystem.writable import WritableFilesystem
 
 __all__ = ["RENAME_EXCHANGE", "RENAME_NOREPLACE", "NamespaceCalls"]
@@ -181,9 +184,11 @@ class NamespaceCalls:
         may_write(self._fs, entry.directory, path)
         return self._done(namespace.create_inode(self._fs, entry, stat.S_IFREG | mode & 0o7777))
 
-    def create_files(self, directory: Path, names: Sequence[Path], mode: int = 0o666) -> None:
+    def create_files(
+        self, directory: Path, names: Sequence[Path], mode: int = 0o666
+    ) -> npt.NDArray[np.uint64]:
         """Make many empty files; see :func:`btrfs_model.filesystem.many.create_files`."""
-        many.create_files(self._fs, directory, names, mode)
+        return many.create_files(self._fs, directory, names, mode)
 
     def move_files(self, source: Path, target: Path, names: Sequence[Path]) -> None:
         """Move many files; see :func:`btrfs_model.filesystem.many_moves.move_files`."""

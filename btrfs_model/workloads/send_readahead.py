@@ -104,15 +104,14 @@ def _add_files(fs: WritableFilesystem, total: int, first: int) -> None:
     chance = np.random.default_rng(first)
     order, due = _data_order(len(names), chance)
     data = b"\xab" * _FILE_BYTES
+    inos = np.zeros(len(names), np.uint64)
     made = written = 0
     for batch in _batches(len(names), chance):
-        fs.create_files("", names[made : made + batch])
+        inos[made : made + batch] = fs.create_files("", names[made : made + batch])
         made += batch
         end = len(names) if made == len(names) else int(np.searchsorted(due, made))
-        for place in order[written:end]:
-            fs.write(names[place], 0, data)
+        fs.fill_files("", inos[order[written:end]], data)
         written = end
-        fs.flush_delalloc()
         if made // _COMMIT_EVERY != (made - batch) // _COMMIT_EVERY:
             fs.remount()  # a commit after which the inodes leave memory
     fs.remount()
