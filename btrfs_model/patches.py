@@ -73,7 +73,10 @@ class Toggle:
 
 
 # Toggles that no C kernel asks for.
-_PYTHON_ALONE = frozenset({"truncate-same-size", "log-dir-index-only", "log-replay-index-deletes"})
+_PYTHON_ALONE = frozenset({
+    "truncate-same-size", "log-dir-index-only", "log-replay-index-deletes", "log-rmdir",
+    "log-no-links", "log-exists-size",
+})  # fmt: skip
 
 
 def _toggle(slug: str, commit: str, release: str, title: str, what: str) -> Toggle:
@@ -262,9 +265,15 @@ _TABLE = (
     _toggle("send-truncate-before-clone", "fa630df665aa", "6.12",
             "btrfs: send: fix invalid clone operation for file that got its size decreased",
             "an existing file is truncated before its unaligned tail is cloned"),
+    _toggle("log-rmdir", "", "6.12",
+            "(the commit is not known; Linux 6.1.176 is without, 6.12.101 with it)",
+            "fsync of a directory that lost a committed directory logs it instead of a commit"),
     _toggle("send-cur-inode-path", "fc746acb7aa9?", "6.16",
             "btrfs: send: keep the current inode's path cached",
             "the path of the inode being sent is computed once"),
+    _toggle("log-no-links", "0a32e4f0025a?", "6.16",
+            "btrfs: fix log tree replay failure due to file with 0 links and extents",
+            "fsync of a file without names logs it, so that they go from the last commit"),
     _toggle("send-punch-hole", "005b0a0c24e1", "6.17",
             "btrfs: send: use fallocate for hole punching with send stream v2",
             "protocol 2: holes are punched instead of written as zeros"),
@@ -274,6 +283,9 @@ _TABLE = (
     _toggle("send-inline-not-hole", "08b096c1372c", "6.19",
             "btrfs: send: check for inline extents in range_is_hole_in_parent()",
             "an inline extent of the parent is not taken for a hole"),
+    _toggle("log-exists-size", "5254d4181add?", "7.0",
+            "btrfs: fix zero size inode with non-zero size after log replay",
+            "an inode logged because it must exist has the size of the last commit"),
     _toggle("send-verity", "", "",
             "btrfs: send: add support for fs-verity",
             "protocol 3, only in kernels built for debugging: ENABLE_VERITY"),
@@ -295,7 +307,7 @@ _BACKPORTS: dict[str, tuple[str, ...]] = {
         "send-inline-not-hole",
     ),
     "v6.12.101": ("send-cur-inode-path", "send-punch-hole", "send-inline-not-hole"),
-    "v6.18.44": ("send-inline-not-hole",),
+    "v6.18.44": ("send-inline-not-hole", "log-exists-size"),
 }
 
 PRESETS: tuple[str, ...] = (

@@ -984,6 +984,8 @@ int64_t bm_writer_file_extents(struct bm_writer *writer, const struct bm_file_ex
  * write it to every copy; returns how many. The memory is then what a device would hold.
  */
 int64_t bm_writer_write_blocks(struct bm_writer *writer, struct bm_fault *fault);
+/* The same for the blocks of logs alone (owner -6), as an fsync does; the others stay as they are. */
+int64_t bm_writer_write_log(struct bm_writer *writer, struct bm_fault *fault);
 /* btrfs_finish_extent_commit(): what was freed in the transaction may be allocated again. */
 int bm_writer_unpin(struct bm_writer *writer, struct bm_fault *fault);
 

@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define TREE_LOG_OBJECTID ((uint64_t)-6)
+
 static const struct bm_key no_key;
 
 struct bm_writer *bm_writer_create(const struct bm_writer_args *args, struct bm_fault *fault)
@@ -353,10 +355,12 @@ static int write_block(struct bm_writer *writer, uint64_t logical, uint64_t phys
 	return BM_OK;
 }
 
-int64_t bm_writer_write_blocks(struct bm_writer *writer, struct bm_fault *fault)
+/* Write the blocks that changed, all of them or those of logs; the list keeps the others. */
+static int64_t write_dirty(struct bm_writer *writer, int log_only, struct bm_fault *fault)
 {
 	uint64_t physical, contiguous;
 	int64_t written = 0;
+	size_t kept = 0;
 
 	for (size_t i = 0; i < writer->dirty_count; i++) {
 		uint64_t logical = writer->dirty[i];
@@ -369,11 +373,25 @@ int64_t bm_writer_write_blocks(struct bm_writer *writer, struct bm_fault *fault)
 				memset(writer->base + physical, 0, writer->nodesize);
 			continue;
 		}
+		if (log_only && block_header(writer->base + physical)->owner != TREE_LOG_OBJECTID) {
+			writer->dirty[kept++] = logical;
+			continue;
+		}
 		if (write_block(writer, logical, physical, fault) < 0)
 			return fault->code;
 		clear_bit(writer->dirty_bits, physical / writer->sectorsize);
 		written++;
 	}
-	writer->dirty_count = 0;
+	writer->dirty_count = kept;
 	return written;
+}
+
+int64_t bm_writer_write_blocks(struct bm_writer *writer, struct bm_fault *fault)
+{
+	return write_dirty(writer, 0, fault);
+}
+
+int64_t bm_writer_write_log(struct bm_writer *writer, struct bm_fault *fault)
+{
+	return write_dirty(writer, 1, fault);
 }

@@ -11,6 +11,8 @@ from btrfs_model.kernels import ffi, lib
 
 __all__ = ["DataRef", "GroupState", "SpaceCalls"]
 
+_CSUM_TREE = int(lib.BTRFS_CSUM_TREE_OBJECTID)
+
 
 class DataRef(NamedTuple):
     """A reference of a file extent item to a data extent; `parent` 0: by root, inode, offset."""
@@ -115,8 +117,8 @@ class SpaceCalls:
         """Return how many extents have references waiting."""
         return int(lib.bm_writer_waiting_refs(self.handle))
 
-    def insert_csums(self, bytenr: int, sums: bytes, sectors: int) -> None:
-        """Insert checksums of sectors into the csum tree (``btrfs_csum_file_blocks()``).
+    def insert_csums(self, bytenr: int, sums: bytes, sectors: int, tree: int = _CSUM_TREE) -> None:
+        """Insert checksums of sectors into a tree (``btrfs_csum_file_blocks()``).
 
         Raises
         ------
@@ -126,11 +128,11 @@ class SpaceCalls:
         size = self.image.superblock.csum_size
         if len(sums) != sectors * size:
             raise ValueError(f"{len(sums)} bytes are not {sectors} checksums of {size} bytes")
-        self._run(lib.bm_writer_insert_csums, lib.BTRFS_CSUM_TREE_OBJECTID, bytenr, sums, sectors)
+        self._run(lib.bm_writer_insert_csums, tree, bytenr, sums, sectors)
 
-    def delete_csums(self, bytenr: int, length: int) -> None:
+    def delete_csums(self, bytenr: int, length: int, tree: int = _CSUM_TREE) -> None:
         """Delete the checksums of a range (``btrfs_del_csums()``)."""
-        self._run(lib.bm_writer_delete_csums, lib.BTRFS_CSUM_TREE_OBJECTID, bytenr, length)
+        self._run(lib.bm_writer_delete_csums, tree, bytenr, length)
 
     def free_space_group(self, start: int) -> None:
         """Tell the free space tree of a new block group."""

@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from btrfs_model.cli.common import Command, progress
+
+if TYPE_CHECKING:
+    from btrfs_model.filesystem.writable import WritableFilesystem
 
 __all__ = ["run"]
 
@@ -45,13 +49,18 @@ def run(scenario: Path, image: Path, size: int, seed: int) -> None:
 
     SCENARIO is a JSON object {"ops": [...]} or a file of JSON lines, each operation a list such as
     ["mkdir", "d"]; btrfs_model/scenario/operations.py lists them. An operation that fails ends the
-    run with its number, and no image is written.
+    run with its number, and no image is written. Each "crash" writes what a crash at that point
+    would leave, the last commit and the logs of fsync, to IMAGE.crash1, IMAGE.crash2, ...
     """
     from btrfs_model.scenario import load_scenario, run_scenario
 
     loaded = load_scenario(scenario)
+
+    def crashed(fs: WritableFilesystem, number: int) -> None:
+        fs.save_crash(f"{image}.crash{number}")
+
     with (
         progress(len(loaded.steps)) as step,
-        run_scenario(loaded, size=size, seed=seed, step=step) as fs,
+        run_scenario(loaded, size=size, seed=seed, step=step, crashed=crashed) as fs,
     ):
         fs.save(image)

@@ -221,6 +221,8 @@ def _find_free_dev_extent(fs: WritableFilesystem, wanted: int) -> tuple[int, int
 def _add_group(fs: WritableFilesystem, chunk: Chunk) -> None:
     """Tell the image and all trees of a chunk (``btrfs_create_pending_block_groups()``)."""
     writer = fs.writer
+    # a log must not refer to a chunk that is not on disk (btrfs_make_block_group())
+    fs.tree_logs.set_full_commit()
     fs.image.add_chunk(chunk)
     writer.add_group(chunk.logical, chunk.length, chunk.type)
     writer.occupy(super_ranges(chunk), used=False)

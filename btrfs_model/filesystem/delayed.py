@@ -53,9 +53,11 @@ class DelayedNode:
         The inode item to write.
     delete_ref : bool
         Whether its only INODE_REF goes with the update of the inode item.
+    logged : set of int
+        Indexes whose insertion or deletion is in the log already.
     """
 
-    __slots__ = ("delete_ref", "deletions", "ino", "inode_item", "insertions", "root")
+    __slots__ = ("delete_ref", "deletions", "ino", "inode_item", "insertions", "logged", "root")
 
     def __init__(self, root: int, ino: int) -> None:
         self.root = root
@@ -64,6 +66,7 @@ class DelayedNode:
         self.deletions: set[int] = set()
         self.inode_item: bytes | None = None
         self.delete_ref = False
+        self.logged: set[int] = set()
 
     @property
     def count(self) -> int:
@@ -139,6 +142,7 @@ class DelayedItems:
         node = self._get_or_create(directory.root, directory.ino)
         if node.insertions.pop(index, None) is None:
             node.deletions.add(index)
+        node.logged.discard(index)
         self._queue(node)
 
     def update_inode(self, inode: LiveInode) -> None:
@@ -197,6 +201,7 @@ class DelayedItems:
         """Run a node (``__btrfs_commit_inode_delayed_items()``)."""
         self._insert(node)
         self._delete(node)
+        node.logged.clear()
         self.run_inode(node)
 
     def run_inode(self, node: DelayedNode) -> None:

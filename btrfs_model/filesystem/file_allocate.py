@@ -20,6 +20,7 @@ from btrfs_model.filesystem.file_items import (
     find_extent,
     insert_hole,
     insert_regular,
+    note_modified,
     pack_regular,
 )
 from btrfs_model.filesystem.file_write import (
@@ -235,6 +236,7 @@ def replace_with_hole(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
     ``btrfs_replace_file_extents()`` without an extent, and ``fill_holes()``.
     """
     inode.item.nbytes -= drop_extents(fs, inode, start, end)
+    note_modified(fs, inode, start, end)
     size_end = align(pages_of(fs, inode).i_size, fs.sectorsize)
     if fs.no_holes or start >= size_end:
         return

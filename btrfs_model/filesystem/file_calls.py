@@ -38,6 +38,7 @@ from btrfs_model.filesystem.live_inode import InodeFlag
 from btrfs_model.filesystem.many_files import fill_files, write_files
 from btrfs_model.ondisk.hashes import CSUM_SIZES
 from btrfs_model.ondisk.keys import ObjectId
+from btrfs_model.treelog.sync_log import sync_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -159,6 +160,7 @@ class FileCalls:
         if size < 0:
             raise _error(errno.EINVAL, path)
         host: Any = self
+        inode = self._regular(path, errno.EINVAL)
         may_change_data(host, inode, path)
         remove_capability(host, inode)
         set_size(self, inode, size)
@@ -226,17 +228,27 @@ class FileCalls:
 
     # --------------------------------------------------------------------------- writeback ----
 
-    def fsync(self, path: Path) -> None:
-        """Write a file's data back (fsync(2)); there are no log trees.
+    def fsync(self, path: Path) -> str:
+        """Make a file or directory last (fsync(2)), by a log where that is possible.
 
-        In a subvolume that the running transaction made there is a commit, as the kernel has it:
-        no log could refer to a subvolume that is not on disk (``btrfs_log_inode_parent()``).
+        Returns
+        -------
+        str
+            ``log``, ``commit`` where the kernel commits too, ``none`` when nothing changed.
         """
-        host: Any = self
         with self._opened(path, None) as inode:
+            return self.fsync_inode(inode)
+
+    def fdatasync(self, path: Path) -> str:
+        """Make the data of a file last (fdatasync(2)), which is what :meth:`fsync` does."""
+        return self.fsync(path)
+
+    def fsync_inode(self, inode: LiveInode) -> str:
+        """Make an open inode last; see :meth:`fsync`."""
+        host: Any = self
+        if stat.S_ISREG(inode.item.mode):
             self.flush_delalloc(inode)
-            if host.live_root(inode.root).generation == host.transid:
-                host.commit()
+        return sync_file(host, inode)
 
     def flush_delalloc(self, inode: LiveInode | None = None, *, root: int | None = None) -> None:
         """Write data back: of one inode, of a subvolume, or of all."""

@@ -177,6 +177,9 @@ class _Clone:
 
     def run(self) -> None:
         """Clone extent by extent; what holes are in between becomes holes."""
+        self.target.log.full_sync = True
+        for inode in (self.source, self.target):
+            inode.log.last_reflink_trans = self.fs.transid
         for extent in extents_between(self.fs, self.source, self.offset, self.end):
             if extent.end <= self.offset:
                 continue

@@ -34,6 +34,7 @@ __all__ = [
     "insert_hole",
     "insert_inline",
     "insert_regular",
+    "note_modified",
     "pack_inline",
     "pack_regular",
     "set_written",
@@ -166,6 +167,11 @@ def data_ref(inode: LiveInode, extent: Extent) -> tuple[int, int, int, int, int,
     return (item.disk_bytenr, item.disk_num_bytes, 0, inode.root, inode.ino, origin)
 
 
+def note_modified(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
+    """Remember for fsync that a range changed (``btrfs_replace_extent_map_range()``)."""
+    inode.log.modified.append((fs.transid, start, end))
+
+
 # ---------------------------------------------------------------------------------- drop ------
 
 
@@ -271,6 +277,7 @@ def insert_regular(fs: Fs, inode: LiveInode, start: int, payload: bytes, *, new:
     ``insert_reserved_file_extent()``, and ``btrfs_insert_replace_extent()`` for clones.
     """
     item = FILE_EXTENT_ITEM.unpack(payload)
+    note_modified(fs, inode, start, start + item.num_bytes)
     found = drop_extents(fs, inode, start, start + item.num_bytes)
     fs.writer.insert(inode.root, extent_key(inode, start), payload)
     if not item.disk_bytenr:
@@ -286,6 +293,7 @@ def insert_regular(fs: Fs, inode: LiveInode, start: int, payload: bytes, *, new:
 
 def insert_inline(fs: Fs, inode: LiveInode, payload: bytes, drop_end: int) -> None:
     """Put an inline extent at 0, in the place of what lies before `drop_end`."""
+    inode.log.full_sync = True
     found = drop_extents(fs, inode, 0, drop_end)
     fs.writer.insert(inode.root, extent_key(inode, 0), payload)
     inode.item.nbytes += FILE_EXTENT_HEAD.unpack(payload).ram_bytes - found
@@ -329,6 +337,11 @@ def truncate_inode_items(
     across = None
     if gone and gone[0].start < new_size:
         across = gone.pop(0)
+    if gone or (across is not None and across.end > new_size):
+        inode.log.full_sync = True
+        if across is not None:
+            # what was cut has to be logged although it is old
+            inode.log.last_reflink_trans = fs.transid
     fs.writer.drop_data_ref(data_ref(inode, e) for e in reversed(gone) if e.disk_bytenr)
     inode.item.nbytes -= sum(
         e.end - new_size if e.is_inline else e.length

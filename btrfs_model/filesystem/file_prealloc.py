@@ -20,6 +20,7 @@ from btrfs_model.filesystem.file_items import (
     extent_key,
     extents_between,
     find_extent,
+    note_modified,
     set_written,
 )
 from btrfs_model.ondisk.items import extent_item
@@ -95,6 +96,7 @@ def mark_extent_written(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
     if not (len(found) == 1 and found[0].is_prealloc
             and found[0].start <= start and end <= found[0].end):  # fmt: skip
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), fs.path)
+    note_modified(fs, inode, start, end)
     extent = found[0]
     before = _mergeable(fs, inode, extent, _ending_at(fs, inode, start))
     behind = _mergeable(fs, inode, extent, find_extent(fs, inode, end))

@@ -12,7 +12,7 @@ from btrfs_model.errors import new_fault, raise_fault
 from btrfs_model.filesystem.checksums import sector_sums
 from btrfs_model.filesystem.elided import punch
 from btrfs_model.filesystem.file_bytes import store_bytes, zero_sums
-from btrfs_model.filesystem.file_items import Fs, extent_key
+from btrfs_model.filesystem.file_items import Fs, extent_key, note_modified
 from btrfs_model.filesystem.live_inode import InodeFlag
 from btrfs_model.kernels import ffi, lib
 from btrfs_model.ondisk.structs import FILE_EXTENT_ITEM
@@ -87,6 +87,8 @@ def write_run(fs: Fs, inode: LiveInode, places: U64, block: Block) -> int:
     written = _call(fs, inode, places, block, addresses)
     _store(fs, addresses[:written], block)
     inode.item.nbytes += written * block.length
+    for place in places[:written].tolist():
+        note_modified(fs, inode, place, place + block.length)
     return written
 
 

@@ -20,6 +20,7 @@ from btrfs_model.filesystem.file_items import (
     drop_extents,
     extents_between,
     insert_hole,
+    note_modified,
 )
 from btrfs_model.filesystem.file_writeback import pages_of, update_disk_size, writeback
 from btrfs_model.ondisk.items import InlineExtent
@@ -155,6 +156,9 @@ def cont_expand(fs: Fs, inode: LiveInode, old_size: int, size: int) -> None:
     if size <= hole_start:
         return
     writeback(fs, inode, hole_start, block_end)
+    for start, end, extent in list(file_ranges(fs, inode, hole_start, block_end)):
+        if extent is None or not extent.is_prealloc:
+            note_modified(fs, inode, start, end)
     if fs.no_holes:
         return
     for start, end, extent in list(file_ranges(fs, inode, hole_start, block_end)):

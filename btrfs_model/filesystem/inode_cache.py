@@ -97,6 +97,8 @@ class InodeCache:
         """Make an inode with the next free number; it has no items yet."""
         subvolume = self.subvolume(root)
         inode = LiveInode(root, subvolume.next_ino, item)
+        inode.log.full_sync = True
+        self._fs.tree_logs.note_change(inode)
         subvolume.next_ino += 1
         subvolume.inodes[inode.ino] = inode
         if inode.is_dir:
@@ -143,7 +145,16 @@ class InodeCache:
         if inode.item.nlink == 1:
             inode.dir_index = self._only_index(root, ino) or self._index_in_range(root, ino)
         inode.prop_compress = self._property(root, ino)
+        self._recall_log(inode)
         return inode
+
+    def _recall_log(self, inode: LiveInode) -> None:
+        """Assume of an inode that was not in memory what makes an fsync do enough."""
+        state = inode.log
+        state.last_trans = inode.item.transid
+        state.full_sync = state.last_trans == self._fs.transid
+        if not self._index_in_range(inode.root, inode.ino):
+            state.last_unlink_trans = state.last_reflink_trans = state.last_trans
 
     def _index_in_range(self, root: int, ino: int) -> int:
         """Directory index of an inode made since the mount, which has its first name yet."""

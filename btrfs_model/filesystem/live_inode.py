@@ -16,6 +16,7 @@ from btrfs_model.btree.tree import RawKey
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import INODE_ITEM, Payload
+from btrfs_model.treelog.state import InodeLog
 
 __all__ = [
     "DIR_START_INDEX",
@@ -155,6 +156,8 @@ class LiveInode:
         The property ``btrfs.compression``, empty for none.
     data : object
         What the file layer keeps of it.
+    log : InodeLog
+        What fsync has to know of it.
     """
 
     root: int
@@ -165,6 +168,7 @@ class LiveInode:
     holders: int = 0
     prop_compress: bytes = b""
     data: Any = field(default=None, repr=False)
+    log: InodeLog = field(default_factory=InodeLog, repr=False)
 
     @property
     def is_dir(self) -> bool:

@@ -37,11 +37,14 @@ class MountOptions:
         Compress also what looks incompressible.
     max_inline : int
         Largest inline extent, bytes.
+    tree_log : bool
+        fsync writes a log (``treelog``, ``notreelog``).
     """
 
     compress: str | None = None
     compress_force: bool = False
     max_inline: int = _MAX_INLINE
+    tree_log: bool = True
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -63,6 +66,8 @@ class MountOptions:
                 values["compress_force"] = name == "compress-force" and kind not in _NO
             elif name == "max_inline" and value.isdigit():
                 values["max_inline"] = int(value)
+            elif option in ("treelog", "notreelog"):
+                values["tree_log"] = option == "treelog"
             elif option.startswith("commit=") or option in _IGNORED:
                 continue
             else:

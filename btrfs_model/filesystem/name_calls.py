@@ -48,6 +48,7 @@ from btrfs_model.filesystem.lookup import (
     may_write,
 )
 from btrfs_model.ondisk.structs import Timespec
+from btrfs_model.treelog.log_tree import TreeLogs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,12 +77,15 @@ class NamespaceCalls:
         The inodes in memory.
     delayed : DelayedItems
         What reaches the trees with the next commit.
+    tree_logs : TreeLogs
+        What fsync writes instead of a commit.
     umask, uid, gid : int
         Of the calling process.
     """
 
     inodes: InodeCache
     delayed: DelayedItems
+    tree_logs: TreeLogs
     umask: int
     uid: int
     gid: int
@@ -90,6 +94,7 @@ class NamespaceCalls:
         """Set up what a mount has in memory; the filesystem's constructor calls it."""
         self.inodes = InodeCache(self._fs)
         self.delayed = DelayedItems(self._fs)
+        self.tree_logs = TreeLogs(self._fs)
         self.umask = 0o022
         self.uid = self.gid = 0
 
@@ -114,6 +119,7 @@ class NamespaceCalls:
         inode.item.transid = self._fs.transid
         self.update_root_times(inode.root)
         self.delayed.update_inode(inode)
+        self.tree_logs.note_change(inode)
 
     def update_root_times(self, root: int) -> None:
         """Say in the root item that a subvolume changes now (``btrfs_update_root_times()``)."""

@@ -37,6 +37,7 @@ from btrfs_model.filesystem.root_refs import add_root_ref, delete_root_ref
 from btrfs_model.filesystem.xattrs import inherit_properties
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import FILE_EXTENT_HEAD
+from btrfs_model.treelog.sync_log import log_new_name
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem.lookup import Entry
@@ -156,6 +157,7 @@ def add_link(
     """
     location = inode.key
     if inode.ino == ROOT_DIR:
+        fs.tree_logs.record_subvolume(directory)
         location = fs.live_root(inode.root).key
         add_root_ref(fs, inode.root, directory.root, directory.ino, index, name)
     elif add_backref:
@@ -196,18 +198,31 @@ def link_inode(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
     inode.item.nlink += 1
     inode.item.sequence += 1
     inode.item.ctime = fs.now()
+    inode.log.copy_everything = True
     fs.mark_inode_dirty(inode)
     if inode.item.nlink == 1:
         orphan_delete(fs, inode)
+    log_new_name(fs, inode, None, b"", 0)
 
 
 # ------------------------------------------------------------------------------------ removing --
 
 
 def unlink_name(
-    fs: WritableFilesystem, directory: LiveInode, inode: LiveInode, name: bytes
-) -> None:
-    """Remove an entry and the name that it gives (``__btrfs_unlink_inode()``)."""
+    fs: WritableFilesystem,
+    directory: LiveInode,
+    inode: LiveInode,
+    name: bytes,
+    *,
+    for_rename: bool = False,
+) -> int:
+    """Remove an entry and the name that it gives (``__btrfs_unlink_inode()``).
+
+    Returns
+    -------
+    int
+        Its index in the directory. For a rename the log is left as it is.
+    """
     delete_one_dir_name(fs, directory.root, dir_item_key(directory.ino, name), name)
     if inode.dir_index:
         fs.delayed.delete_inode_ref(inode)
@@ -215,11 +230,14 @@ def unlink_name(
     else:
         index = delete_inode_ref(fs, directory.root, name, inode.ino, directory.ino)
     fs.delayed.delete_index(directory, index)
+    if not for_rename:
+        fs.tree_logs.delete_name(directory, inode, name, index)
     directory.item.size -= 2 * len(name)
     inode.item.sequence += 1
     inode.item.ctime = fs.now()
     touch(fs, directory)
     fs.mark_inode_dirty(directory)
+    return index
 
 
 def unlink_inode(
@@ -234,6 +252,7 @@ def unlink_inode(
 def unlink(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
     """``btrfs_unlink()``: the inode goes with its last name, unless it is open."""
     fs.start_transaction(from_reserve=True)
+    fs.tree_logs.record_unlink(entry.directory, inode, for_rename=False)
     unlink_inode(fs, entry.directory, inode, entry.name)
     if inode.item.nlink == 0:
         orphan_add(fs, inode)
@@ -255,6 +274,10 @@ def rmdir(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
         unlink_subvolume_name(fs, entry.directory, inode, entry.name)
         return
     orphan_add(fs, inode)
+    if "log-rmdir" not in fs.behaviour:
+        inode.log.last_unlink_trans = fs.transid
+    if inode.log.last_unlink_trans >= fs.transid:
+        entry.directory.log.last_unlink_trans = inode.log.last_unlink_trans
     unlink_inode(fs, entry.directory, inode, entry.name)
     iput(fs, inode)
 
@@ -263,6 +286,7 @@ def unlink_subvolume_name(
     fs: WritableFilesystem, directory: LiveInode, inode: LiveInode, name: bytes
 ) -> None:
     """Remove the entry of a subvolume (``btrfs_unlink_subvol()``), of one that is not here too."""
+    fs.tree_logs.record_subvolume(directory)
     delete_one_dir_name(fs, directory.root, dir_item_key(directory.ino, name), name)
     if inode.ino == EMPTY_SUBVOL_DIR:
         index = _search_dir_index(fs, directory, name)

@@ -20,6 +20,7 @@ from btrfs_model.filesystem.namespace import (
     unlink_name,
     unlink_subvolume_name,
 )
+from btrfs_model.treelog.sync_log import log_new_name
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem.lookup import Entry
@@ -43,12 +44,16 @@ def rename(fs: WritableFilesystem, old: Entry, new: Entry, inode: LiveInode) -> 
     inode.dir_index = 0
     _take_name(fs, new, inode, index)
     _count_change(fs, old, new, inode, replaced)
-    _leave_name(fs, old, inode)
+    if old.directory is not new.directory:
+        fs.tree_logs.record_unlink(old.directory, inode, for_rename=True)
+    old_index = _leave_name(fs, old, inode)
     if replaced is not None:
         _drop_replaced(fs, new, replaced)
     add_link(fs, new.directory, inode, new.name, index)
     if inode.item.nlink == 1:
         inode.dir_index = index
+    if inode.ino != ROOT_DIR:
+        log_new_name(fs, inode, old.directory, old.name, old_index)
     if replaced is not None:
         iput(fs, replaced)
 
@@ -75,12 +80,15 @@ def _take_name(fs: WritableFilesystem, entry: Entry, inode: LiveInode, index: in
         insert_inode_ref(fs, directory.root, entry.name, inode.ino, directory.ino, index)
 
 
-def _leave_name(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
+def _leave_name(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> int:
+    """Take the old name; returns its index, 0 for a subvolume's."""
     if inode.ino == ROOT_DIR:
+        fs.tree_logs.set_full_commit()
         unlink_subvolume_name(fs, entry.directory, inode, entry.name)
-    else:
-        unlink_name(fs, entry.directory, inode, entry.name)
-        fs.mark_inode_dirty(inode)
+        return 0
+    index = unlink_name(fs, entry.directory, inode, entry.name, for_rename=True)
+    fs.mark_inode_dirty(inode)
+    return index
 
 
 def _drop_replaced(fs: WritableFilesystem, entry: Entry, replaced: LiveInode) -> None:
@@ -128,11 +136,18 @@ def exchange(
     _take_name(fs, old, other, other_index)
     other.item.sequence += 1
     _count_change(fs, old, new, inode, other)
-    _leave_name(fs, old, inode)
-    _leave_name(fs, new, other)
+    if old.directory is not new.directory:
+        fs.tree_logs.record_unlink(old.directory, inode, for_rename=True)
+        fs.tree_logs.record_unlink(new.directory, other, for_rename=True)
+    left = _leave_name(fs, old, inode)
+    other_left = _leave_name(fs, new, other)
     add_link(fs, new.directory, inode, new.name, index)
     add_link(fs, old.directory, other, old.name, other_index)
     if inode.item.nlink == 1:
         inode.dir_index = index
     if other.item.nlink == 1:
         other.dir_index = other_index
+    if inode.ino != ROOT_DIR:
+        log_new_name(fs, inode, old.directory, old.name, left)
+    if other.ino != ROOT_DIR:
+        log_new_name(fs, other, new.directory, new.name, other_left)

@@ -97,6 +97,7 @@ def _commit(fs: WritableFilesystem) -> bool:
         return False
     grow_metadata(fs)
     fs.writer.run_refs()
+    fs.tree_logs.free()
     _commit_fs_roots(fs)
     _commit_cowonly_roots(fs)
     fs.writer.write_blocks()

@@ -48,6 +48,7 @@ _COMPRESSIONS: Final = (None, "zlib", "lzo", "zstd")
 _INCOMPAT: Final = {"lzo": 1 << 3, "zstd": 1 << 4}
 _BIG_METADATA: Final = 1 << 5
 _PAGE: Final = 4096
+_KERNEL: Final = "v6.18.44"
 
 
 class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
@@ -92,6 +93,10 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         Whether a commit failed, so that there is none any more, or is just running.
     device_stats_written : bool
         Whether a commit since the mount wrote the error counts of the device.
+    log_trees_enabled : bool
+        Whether fsync writes a log; without, it commits (mount option ``notreelog``).
+    behaviour : Behaviour
+        The kernel whose fsync it is.
     """
 
     image: Image
@@ -143,6 +148,8 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self.device_stats_written = False
         self.in_transaction = False
         self._next_root_id = highest_objectid(self, ObjectId.ROOT_TREE) + 1
+        self.log_trees_enabled = True
+        self.behaviour = Behaviour.parse(_KERNEL)
         self.start_namespace()
         self.before_commit.append(self.run_delayed_items)
         if replay is not None:
@@ -240,6 +247,20 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
             When it cannot be written; what was there before is still there.
         """
         self.sync()
+        self.memory.save(path)
+
+    def crash(self) -> bytes:
+        """Return the device as a crash would leave it now: the last commit, and synced logs."""
+        return bytes(self.memory.buffer)
+
+    def save_crash(self, path: str | os.PathLike[str]) -> None:
+        """Write what :meth:`crash` returns to a sparse file, which is replaced as a whole.
+
+        Raises
+        ------
+        OSError
+            When it cannot be written; what was there before is still there.
+        """
         self.memory.save(path)
 
     def close(self) -> None:
@@ -418,6 +439,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self.compress = options.compress
         self.compress_force = options.compress_force
         self.max_inline = options.max_inline
+        self.log_trees_enabled = options.tree_log
         self.add_incompat(_INCOMPAT.get(options.compress or "", 0))
 
     def reread(self) -> None:

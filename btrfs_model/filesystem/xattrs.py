@@ -80,6 +80,14 @@ def put_xattr(
     OSError
         ENODATA, EEXIST, or ENOSPC when it does not fit a leaf (with those of the same hash).
     """
+    _put(fs, inode, name, value, flags)
+    inode.log.copy_everything = True
+    inode.log.no_xattrs = False
+
+
+def _put(
+    fs: WritableFilesystem, inode: LiveInode, name: bytes, value: bytes | None, flags: int
+) -> None:
     key = _key(inode, name)
     entry = lookup_dir_item(fs, inode.root, key, name)
     if value is not None and len(name) + len(value) > _max_size(fs):

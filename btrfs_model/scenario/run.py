@@ -8,8 +8,10 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from btrfs_model.filesystem.live_inode import LiveInode
 from btrfs_model.filesystem.mount_options import parse_mkfs_options
 from btrfs_model.filesystem.writable import WritableFilesystem
+from btrfs_model.patches import Behaviour
 from btrfs_model.scenario.load import Scenario
 from btrfs_model.scenario.operations import ScenarioError, Step, data_of
 from btrfs_model.send import send
@@ -26,7 +28,10 @@ def run_scenario(
     *,
     size: int = 256 << 20,
     seed: int = 0,
+    behaviour: str | Behaviour | None = None,
     step: Callable[[str], None] = lambda text: None,
+    crashed: Callable[[WritableFilesystem, int], None] = lambda fs, number: None,
+    synced: Callable[[Step, str], None] = lambda step, how: None,
 ) -> WritableFilesystem:
     """Carry out a scenario.
 
@@ -41,8 +46,14 @@ def run_scenario(
         Of the device, in bytes.
     seed : int
         Of uuids and times: the same seed gives the same bytes.
+    behaviour : str or Behaviour, optional
+        The kernel whose fsync it is; see :attr:`WritableFilesystem.behaviour`.
     step : callable
         Called with a few words when an operation begins.
+    crashed : callable
+        Called for each ``crash`` with the filesystem and the number of the crash, from 1.
+    synced : callable
+        Called after each fsync with its step and what it came to: ``log``, ``commit``, ``none``.
 
     Returns
     -------
@@ -56,6 +67,9 @@ def run_scenario(
         What was made until then is gone.
     """
     runner = _Runner(scenario, size, seed)
+    runner.crashed, runner.synced = crashed, synced
+    if behaviour is not None:
+        runner.behaviour = Behaviour.parse(behaviour)
     try:
         for one in scenario.steps:
             step(str(one))
@@ -76,6 +90,12 @@ class _Runner:
         self.size = size
         self.seed = seed
         self.made: WritableFilesystem | None = None
+        self.crashed: Callable[[WritableFilesystem, int], None] = lambda fs, number: None
+        self.synced: Callable[[Step, str], None] = lambda step, how: None
+        self.crashes = 0
+        self.behaviour: Behaviour | None = None
+        self.open: dict[str, LiveInode] = {}
+        self.now: Step | None = None
 
     def close(self) -> None:
         if self.made is not None:
@@ -91,6 +111,7 @@ class _Runner:
 
     def take(self, step: Step) -> None:
         """Carry out one operation and look at how it ends."""
+        self.now = step
         wanted = step.ended.get("err") if step.name != "receive" else None
         try:
             getattr(self, f"do_{step.name}")(**step.arguments)
@@ -117,6 +138,8 @@ class _Runner:
             )
         except ValueError as error:
             raise OSError(errno.EINVAL, str(error)) from None
+        if self.behaviour is not None:
+            self.made.behaviour = self.behaviour
 
     def do_mount(self, options: str) -> None:
         try:
@@ -209,10 +232,36 @@ class _Runner:
         self.fs().dedupe_range(source, target, source_offset, target_offset, length)
 
     def do_fsync(self, path: bytes) -> None:
-        self.fs().fsync(path)
+        self._synced(self.fs().fsync(path))
 
     def do_fdatasync(self, path: bytes) -> None:
-        self.fs().fsync(path)
+        self._synced(self.fs().fdatasync(path))
+
+    def _synced(self, how: str) -> None:
+        assert self.now is not None
+        self.synced(self.now, how)
+
+    def do_open(self, path: bytes, handle: str) -> None:
+        if handle in self.open:
+            raise OSError(errno.EBUSY, "the handle is in use")
+        self.open[handle] = self.fs().hold(path)
+
+    def _opened(self, handle: str) -> LiveInode:
+        if handle not in self.open:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        return self.open[handle]
+
+    def do_fsyncfd(self, handle: str) -> None:
+        self._synced(self.fs().fsync_inode(self._opened(handle)))
+
+    def do_close(self, handle: str) -> None:
+        self.fs().release(self._opened(handle))
+        del self.open[handle]
+
+    def do_crash(self) -> None:
+        fs = self.fs()
+        self.crashes += 1
+        self.crashed(fs, self.crashes)
 
     def do_sync(self) -> None:
         self.fs().sync()

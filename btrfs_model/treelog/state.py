@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a mounted filesystem remembers for fsync: of each inode, each subvolume, and as a whole.
+
+None of it is on disk; the names are those of ``struct btrfs_inode`` and ``struct btrfs_root``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+__all__ = ["LOG_ROOT_TREE", "InodeLog", "RootLog", "log_tree_id"]
+
+LOG_ROOT_TREE: Final = 1 << 62
+"""What the writer calls the tree of the logs; that of a subvolume has the subvolume's id added."""
+
+
+def log_tree_id(root: int) -> int:
+    """Return what the writer calls the log tree of a subvolume."""
+    return LOG_ROOT_TREE + root
+
+
+@dataclass(slots=True)
+class InodeLog:
+    """What is remembered of an inode.
+
+    Attributes
+    ----------
+    logged_trans : int
+        Transaction in which it was logged last; 0: not known.
+    last_trans : int
+        Transaction in which its item changed last.
+    last_sub_trans, last_log_commit : int
+        The subvolume's log transaction at that change, and the one known to hold it.
+    last_unlink_trans : int
+        Transaction in which names were taken from it, or from it as a directory.
+    last_reflink_trans : int
+        Transaction in which extents were cloned from or to it.
+    last_dir_index_offset : int
+        Highest index of a directory that is in the log; 0: not known.
+    first_dir_index_to_log : int
+        Where the names begin whose inodes are to be logged; 0: at the first.
+    full_sync : bool
+        ``BTRFS_INODE_NEEDS_FULL_SYNC``.
+    copy_everything : bool
+        ``BTRFS_INODE_COPY_EVERYTHING``.
+    no_xattrs : bool
+        ``BTRFS_INODE_NO_XATTRS``.
+    modified : list of tuple
+        Ranges of the file that changed since it was logged (``modified_extents``): transaction,
+        start, end.
+    """
+
+    logged_trans: int = 0
+    last_trans: int = 0
+    last_sub_trans: int = 0
+    last_log_commit: int = 0
+    last_unlink_trans: int = 0
+    last_reflink_trans: int = 0
+    last_dir_index_offset: int = 0
+    first_dir_index_to_log: int = 0
+    full_sync: bool = False
+    copy_everything: bool = False
+    no_xattrs: bool = False
+    modified: list[tuple[int, int, int]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class RootLog:
+    """What is remembered of a subvolume's log: the transaction of its log, and the last synced."""
+
+    log_transid: int = 0
+    last_log_commit: int = 0
