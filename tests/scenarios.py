@@ -147,7 +147,7 @@ def _taken(runner: Any, steps: list[Step]) -> list[str]:
     ended = []
     for step in steps:
         try:
-            getattr(runner, f"do_{step.name}")(**step.arguments)
+            runner.carry_out(step)
             ended.append("")
         except OSError as error:
             ended.append(errno.errorcode[error.errno or 0])

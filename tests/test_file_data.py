@@ -292,16 +292,16 @@ def test_many_extents_are_as_one_at_a_time(
             fs.create("other")
             free = sum(group.free for group in fs.writer.groups() if group.flags & 1)
             fs.write("other", 0, Elided(free - (1 << 20) - 5 * 4096))
-            fs.fsync("other")
+            fs.flush_delalloc()
         fs.create("file")
         fs.write("file", 30 * length, b"there already")
-        fs.fsync("file")
+        fs.flush_delalloc()
         if many:
             fs.write_many("file", places, block)
         else:
             for place in places:
                 fs.write("file", place, block)
-                fs.fsync("file")
+                fs.flush_delalloc()
         fs.sync()
         made.append(fs)
     one, other = made
