@@ -802,7 +802,10 @@ int bm_writer_drop_tree(struct bm_writer *writer, uint64_t id, struct bm_fault *
 /* The transaction that runs from now on (after bm_writer_write_blocks of the one before). */
 void bm_writer_set_transid(struct bm_writer *writer, uint64_t transid);
 
-/* ---- items. A key that must (not) be there: BM_ERRNO with ENOENT (EEXIST) in fault->found. */
+/*
+ * ---- items. A key that must (not) be there: BM_ERRNO with ENOENT (EEXIST) in fault->found. What
+ * does not fit into a leaf: EOVERFLOW; an insertion of what is there counts the two as one item.
+ */
 
 /*
  * btrfs_insert_empty_items(): `count` items, ascending, side by side at the place of the first;
@@ -829,7 +832,7 @@ int bm_writer_update(struct bm_writer *writer, uint64_t tree, const struct bm_ke
 /* btrfs_extend_item() and fill the new end of the payload. */
 int bm_writer_extend(struct bm_writer *writer, uint64_t tree, const struct bm_key *key,
 		     const uint8_t *data, uint32_t size, struct bm_fault *fault);
-/* btrfs_truncate_item(): down to new_size bytes; with from_end its last ones are kept. */
+/* btrfs_truncate_item(): down to new_size bytes, with from_end its last ones; the key stays. */
 int bm_writer_truncate(struct bm_writer *writer, uint64_t tree, const struct bm_key *key,
 		       uint32_t new_size, int from_end, struct bm_fault *fault);
 /* btrfs_set_item_key_safe(): `to` must sort between the neighbours. */

@@ -25,6 +25,7 @@ from btrfs_model.btree.writer import TreeWriter, chunk_tree_uuid
 from btrfs_model.filesystem import chunk_alloc, load, transaction
 from btrfs_model.filesystem.file_calls import FileCalls
 from btrfs_model.filesystem.filesystem import Filesystem
+from btrfs_model.filesystem.inode_cache import highest_objectid
 from btrfs_model.filesystem.live_root import LiveRoot
 from btrfs_model.filesystem.mkfs import Identity, format_device
 from btrfs_model.filesystem.mkfs_layout import Format
@@ -43,8 +44,6 @@ __all__ = ["WritableFilesystem"]
 
 _START: Final = 1_700_000_000 * 10**9
 _TICK: Final = 10**6
-_LAST_FREE: Final = 2**64 - 256
-_FIRST_FREE: Final = 256
 _COMPRESSIONS: Final = (None, "zlib", "lzo", "zstd")
 _INCOMPAT: Final = {"lzo": 1 << 3, "zstd": 1 << 4}
 _BIG_METADATA: Final = 1 << 5
@@ -143,6 +142,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self.aborted = False
         self.device_stats_written = False
         self.in_transaction = False
+        self._next_root_id = highest_objectid(self, ObjectId.ROOT_TREE) + 1
         self.start_namespace()
         self.before_commit.append(self.run_delayed_items)
         if replay is not None:
@@ -175,7 +175,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         seed, ssd, compress, max_inline
             See the class.
         **options
-            ``csum``, ``label`` and features, see
+            ``csum``, ``label``, ``metadata`` and features, see
             :class:`~btrfs_model.filesystem.mkfs_layout.Format`.
 
         Raises
@@ -315,13 +315,8 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
     def next_root_id(self) -> int:
         """Return an id for a new subvolume (``btrfs_get_free_objectid()`` of the root tree)."""
         number = self._next_root_id
-        self.__dict__["_next_root_id"] = number + 1
+        self._next_root_id += 1
         return number
-
-    @cached_property
-    def _next_root_id(self) -> int:
-        last = self.writer.tree(ObjectId.ROOT_TREE).last((_LAST_FREE, 255, 2**64 - 1))
-        return max(last.key.objectid + 1 if last else 0, _FIRST_FREE)
 
     # ----------------------------------------------------------------------- space, commits --
 

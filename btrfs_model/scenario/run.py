@@ -236,7 +236,7 @@ class _Runner:
         self.fs().removexattr(path, name, follow=False)
 
     def do_chattr(self, path: bytes, set: int, clear: int) -> None:  # noqa: A002
-        self.fs().set_flags(path, set, clear)
+        self.fs().chattr(path, set, clear)
 
     # ----------------------------------------------------------------------------- subvolumes --
 
