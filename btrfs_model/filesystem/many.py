@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["create_files", "name_hashes"]
 
-_CHUNK: Final = 8192
+_CHUNK: Final = 2048
 _INODE_SIZE: Final = 160
 _HANDED_DOWN: Final = InodeFlag.NOCOMPRESS | InodeFlag.COMPRESS | InodeFlag.NODATACOW
 _TICKS: Final = 4
