@@ -163,6 +163,17 @@ def test_files_that_are_filled_in_another_order(tmp_path: Path) -> None:
     assert built(tmp_path, 4096, at_once) == built(tmp_path, 4096, one_by_one)
 
 
+@pytest.mark.parametrize("metadata", ["single", "dup"])
+def test_chunks_are_added_on_the_way(metadata: str) -> None:
+    with bm.create(SIZE, metadata=metadata) as fs:
+        for number in range(3):
+            fs.mkdir(f"d{number}")
+            fs.write_files(f"d{number}", [f"{name:05}" for name in range(5000)], b"x" * 2000)
+        fs.commit()
+        assert not bm.check(fs)
+        assert len(list(fs.subvolume("").readdir("d2"))) == 5000
+
+
 def test_a_device_too_full_for_one_piece(tmp_path: Path) -> None:
     names = [f"{number:04}" for number in range(600)]
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["create_files", "name_hashes"]
 
-_CHUNK: Final = 8192
+_CHUNK: Final = 2048
 _INODE_SIZE: Final = 160
 _HANDED_DOWN: Final = InodeFlag.NOCOMPRESS | InodeFlag.COMPRESS | InodeFlag.NODATACOW
 _TICKS: Final = 4
@@ -105,9 +105,13 @@ def _check_names(fs: WritableFilesystem, parent: LiveInode, names: list[bytes]) 
             raise fail(errno.EINVAL, name)
         if len(name) > NAME_LEN:
             raise fail(errno.ENAMETOOLONG, name)
-    if parent.item.size:
-        for name in names:
-            if lookup(fs, parent, name, name) is not None:
+    if parent.item.size and names:
+        text = _matrix(names)
+        hashes = name_hashes(text.text[_used(text, 0, text.text.shape[1])], text.sizes)
+        tree = fs.writer.tree(parent.root)
+        for name, number in zip(names, hashes.tolist(), strict=True):
+            taken = tree.get((parent.ino, ItemType.DIR_ITEM, number)) is not None
+            if taken and lookup(fs, parent, name, name) is not None:
                 raise fail(errno.EEXIST, name)
 
 

@@ -44,7 +44,10 @@ if TYPE_CHECKING:
 
 __all__ = ["fill_files", "write_files"]
 
-_BATCH: Final = 4096
+# So much goes into leaves before room is looked for again: less than is free whenever it was found
+# (grow_metadata()), also where leaves are half full.
+_BATCH_BYTES: Final = 1 << 19
+_REGULAR_BYTES: Final = 128
 _U64_MAX: Final = 2**64 - 1
 _NS: Final = 10**9
 
@@ -168,9 +171,10 @@ def _fill(
     items["nbytes"] = len(data) if is_inline else blocks
     fs.clock = start + count * tick
     write = _write_inline if is_inline else _write_regular
-    for first in range(0, count, _BATCH):
+    batch = _BATCH_BYTES // (_REGULAR_BYTES + (len(data) if is_inline else 0))
+    for first in range(0, count, batch):
         fs.ensure_metadata()
-        part = slice(first, first + _BATCH)
+        part = slice(first, first + batch)
         written = write(fs, root, inos[part], data)
         done = slice(first, first + written)
         if written:
