@@ -212,6 +212,9 @@ class _KernelSteps:
               for value in arguments.values())
         )  # fmt: skip
 
+    def carry_out(self, step: Step) -> None:
+        getattr(self, f"do_{step.name}")(**step.arguments)
+
     def do_mkfs(self, options: list[str]) -> None:
         pass  # see kernel_run()
 

@@ -3,7 +3,12 @@
 
 An fsync copies what changed of an inode into a tree beside the subvolume's, its *log*, and writes
 that tree alone; after a crash it is replayed onto the last commit. :class:`TreeLogs` has what the
-modules beside share: which logs there are, and what calls on names leave behind for a later fsync.
+modules beside share: which logs there are, and what calls on names leave for a later fsync.
+
+It is that of Linux 6.1 to 6.18. Of older kernels (``log-delayed-items`` not in the filesystem's
+``behaviour``) only what a directory logs is modelled, in :mod:`.log_dir_old`; which extents
+they log and when they commit instead is as in 6.1. Not modelled at all: that a kernel's worker runs delayed
+items, or finishes an extent, between two calls.
 """
 
 from __future__ import annotations
