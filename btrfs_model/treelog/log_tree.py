@@ -6,9 +6,9 @@ that tree alone; after a crash it is replayed onto the last commit. :class:`Tree
 modules beside share: which logs there are, and what calls on names leave for a later fsync.
 
 It is that of Linux 6.1 to 6.18. Of older kernels (``log-delayed-items`` not in the filesystem's
-``behaviour``) only what a directory logs is modelled, in :mod:`.log_dir_old`; which extents
-they log and when they commit instead is as in 6.1. Not modelled at all: that a kernel's worker runs delayed
-items, or finishes an extent, between two calls.
+``behaviour``) only what a directory logs is modelled, in :mod:`.log_dir_old`; which extents they
+log and when they commit instead is as in 6.1. Not modelled at all: that a kernel's worker runs
+delayed items, or finishes an extent, between two calls.
 """
 
 from __future__ import annotations
