@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from btrfs_model.send import SendResult, send
     from btrfs_model.stats import tree_stats
     from btrfs_model.stream import Command, StreamWriter, read_stream
+    from btrfs_model.treelog.replay import replay_log
     from btrfs_model.usage import du, extent_references, extents
 
     open = Filesystem.open  # noqa: A001
@@ -78,6 +79,7 @@ __all__ = [
     "receive",
     "receiver_calls",
     "replay",
+    "replay_log",
     "sample",
     "samples",
     "send",
@@ -114,6 +116,7 @@ _HOMES = {
     "receive": "receive:receive",
     "receiver_calls": "cost.receiver:receiver_calls",
     "replay": "replay:replay",
+    "replay_log": "treelog.replay:replay_log",
     "sample": "samples:sample",
     "samples": "samples:samples",
     "send": "send:send",

@@ -66,6 +66,17 @@ class Memory:
                     memory.buffer[at : at + len(piece)] = piece
         return memory
 
+    @classmethod
+    def copy_of_buffer(cls, view: memoryview) -> Memory:
+        """Copy memory; pages of zeros stay untouched."""
+        memory = cls(len(view))
+        zeros = bytes(_PIECE)
+        for at in range(0, len(view), _PIECE):
+            piece = bytes(view[at : at + _PIECE])
+            if piece != zeros[: len(piece)]:
+                memory.buffer[at : at + len(piece)] = piece
+        return memory
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all of it to a file, pages of zeros as holes; the file is there whole or not.
 

@@ -74,7 +74,8 @@ class Toggle:
 
 # Toggles that no C kernel asks for.
 _PYTHON_ALONE = frozenset({
-    "truncate-same-size", "log-dir-index-only", "log-rmdir", "log-no-links", "log-exists-size",
+    "truncate-same-size", "log-dir-index-only", "log-replay-index-deletes", "log-rmdir",
+    "log-no-links", "log-exists-size",
 })  # fmt: skip
 
 

@@ -802,7 +802,10 @@ int bm_writer_drop_tree(struct bm_writer *writer, uint64_t id, struct bm_fault *
 /* The transaction that runs from now on (after bm_writer_write_blocks of the one before). */
 void bm_writer_set_transid(struct bm_writer *writer, uint64_t transid);
 
-/* ---- items. A key that must (not) be there: BM_ERRNO with ENOENT (EEXIST) in fault->found. */
+/*
+ * ---- items. A key that must (not) be there: BM_ERRNO with ENOENT (EEXIST) in fault->found. What
+ * does not fit into a leaf: EOVERFLOW; an insertion of what is there counts the two as one item.
+ */
 
 /*
  * btrfs_insert_empty_items(): `count` items, ascending, side by side at the place of the first;
@@ -829,7 +832,7 @@ int bm_writer_update(struct bm_writer *writer, uint64_t tree, const struct bm_ke
 /* btrfs_extend_item() and fill the new end of the payload. */
 int bm_writer_extend(struct bm_writer *writer, uint64_t tree, const struct bm_key *key,
 		     const uint8_t *data, uint32_t size, struct bm_fault *fault);
-/* btrfs_truncate_item(): down to new_size bytes; with from_end its last ones are kept. */
+/* btrfs_truncate_item(): down to new_size bytes, with from_end its last ones; the key stays. */
 int bm_writer_truncate(struct bm_writer *writer, uint64_t tree, const struct bm_key *key,
 		       uint32_t new_size, int from_end, struct bm_fault *fault);
 /* btrfs_set_item_key_safe(): `to` must sort between the neighbours. */
@@ -947,11 +950,12 @@ int bm_writer_delete_csums(struct bm_writer *writer, uint64_t tree, uint64_t byt
 /* add_block_group_free_space(): the free space tree learns of a new block group. */
 int bm_writer_free_space_group(struct bm_writer *writer, uint64_t start, struct bm_fault *fault);
 
-/* Extents of one file, all of one size, in the order in which they are written. */
+/* Extents of files, all of one size, in the order in which they are written. */
 struct bm_file_extents {
 	uint64_t tree; /* id of the writer's tree */
 	uint64_t root; /* of the references */
 	uint64_t ino;
+	const uint64_t *inos;	 /* a file for each extent, which has nothing yet; NULL: `ino` */
 	uint64_t length;	 /* of the file, bytes of each extent */
 	uint64_t disk_num_bytes; /* on disk */
 	uint32_t compression;
@@ -961,7 +965,8 @@ struct bm_file_extents {
 	const uint64_t *known_offsets; /* extents that the file has, ascending, */
 	const uint64_t *known_bytenr;  /* and where; 0: a hole, or inline */
 	size_t known;
-	const uint32_t *order; /* all of them by offset: i < known, or known + index of offsets */
+	const uint32_t *order; /* all of them by offset: i < known, or known + index of offsets;
+				* not looked at where there are `inos` */
 	const uint8_t *sums;   /* checksums of the sectors of one extent; NULL: none */
 };
 /*

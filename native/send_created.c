@@ -201,9 +201,11 @@ int did_create_dir(struct send_ctx *ctx, uint64_t dir)
 		if (lru_lookup(&ctx->dir_created_cache, dir, 0))
 			return 1;
 	}
-	if (ctx->created.long_dir == dir && ctx->created.dir != dir && remember(ctx, dir) < 0)
+	/* 0 is no directory, and stands for none */
+	if (dir && ctx->created.long_dir == dir && ctx->created.dir != dir &&
+	    remember(ctx, dir) < 0)
 		return ctx->fault->code;
-	ret = ctx->created.dir == dir ? look_at_remembered(ctx) : look_at_each(ctx, dir);
+	ret = dir && ctx->created.dir == dir ? look_at_remembered(ctx) : look_at_each(ctx, dir);
 	if (ret <= 0)
 		return ret;
 	ret = cache_dir_created(ctx, dir);

@@ -266,10 +266,15 @@ const uint8_t *bm_writer_read_child(struct bm_writer *writer, const struct bm_wr
 int bm_writer_is_ours(const struct bm_writer *writer, const struct bm_writer_tree *tree,
 		      const uint8_t *block)
 {
+	return !tree->force_cow && bm_writer_is_new(writer, block);
+}
+
+int bm_writer_is_new(const struct bm_writer *writer, const uint8_t *block)
+{
 	const struct btrfs_header *header = block_header(block);
 
 	return header->generation == writer->transid &&
-	       !(header->flags & (BM_HEADER_WRITTEN | BM_HEADER_RELOC)) && !tree->force_cow &&
+	       !(header->flags & (BM_HEADER_WRITTEN | BM_HEADER_RELOC)) &&
 	       is_set(writer->dirty_bits, sector_of(writer, block));
 }
 
@@ -362,9 +367,12 @@ static int64_t write_dirty(struct bm_writer *writer, int log_only, struct bm_fau
 
 		if (bm_image_map(writer->image, logical, 0, &physical, &contiguous, fault) < 0)
 			return fault->code;
-		/* freed since, or, freed and allocated once more, written already */
-		if (!is_set(writer->dirty_bits, physical / writer->sectorsize))
+		if (!is_set(writer->dirty_bits, physical / writer->sectorsize)) {
+			/* freed (a device never sees it), or twice in the list and written already */
+			if (!(block_header(writer->base + physical)->flags & BM_HEADER_WRITTEN))
+				memset(writer->base + physical, 0, writer->nodesize);
 			continue;
+		}
 		if (log_only && block_header(writer->base + physical)->owner != TREE_LOG_OBJECTID) {
 			writer->dirty[kept++] = logical;
 			continue;

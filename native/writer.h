@@ -105,6 +105,8 @@ static inline struct btrfs_disk_key to_disk_key(const struct bm_key *key)
 /* Whether a block may be changed in place: should_cow_block() says no. */
 int bm_writer_is_ours(const struct bm_writer *writer, const struct bm_writer_tree *tree,
 		      const uint8_t *block);
+/* Whether the running transaction made it and has not written it yet. */
+int bm_writer_is_new(const struct bm_writer *writer, const uint8_t *block);
 
 /* ---- writer_alloc.c */
 

@@ -28,11 +28,24 @@ static int find_item(struct bm_writer *writer, struct bm_writer_tree *tree,
 	return ret == 1 ? bm_writer_errno(fault, tree, ENOENT) : ret;
 }
 
+/* A look at what is there, which the kernel does not take: it is not counted. */
+static int look(struct bm_writer *writer, const struct bm_writer_tree *tree,
+		const struct bm_key *key, struct bm_path *path, struct bm_fault *fault)
+{
+	uint64_t *work = writer->image->work;
+	int ret;
+
+	writer->image->work = writer->image->own_work;
+	ret = bm_writer_find(writer, tree, key, path, fault);
+	writer->image->work = work;
+	return ret;
+}
+
 /* Whether the key is there, without touching anything. */
 static int must_exist(struct bm_writer *writer, const struct bm_writer_tree *tree,
 		      const struct bm_key *key, struct bm_path *path, struct bm_fault *fault)
 {
-	int ret = bm_writer_find(writer, tree, key, path, fault);
+	int ret = look(writer, tree, key, path, fault);
 
 	return ret == 1 ? bm_writer_errno(fault, tree, ENOENT) : ret;
 }
@@ -55,7 +68,7 @@ static int check_batch(struct bm_writer *writer, const struct bm_writer_tree *tr
 	for (size_t i = 1; i < count; i++)
 		if (compare(&keys[i - 1], &keys[i]) >= 0)
 			return bm_writer_errno(fault, tree, EINVAL);
-	ret = bm_writer_find(writer, tree, keys, &path, fault);
+	ret = look(writer, tree, keys, &path, fault);
 	if (ret < 0)
 		return ret;
 	if (!ret)
@@ -388,26 +401,48 @@ static int last_run(struct bm_writer *writer, struct bm_writer_tree *tree, const
 	return 1;
 }
 
+/*
+ * Whether items of the range may follow those that are about to be deleted, and from which key on
+ * they are sought. A leaf that has none of them is not searched for: it would be copied.
+ */
+static int more_follow(const struct bm_path *path, uint32_t count, int backward, struct bm_key *min,
+		       const struct bm_key *max)
+{
+	const uint8_t *leaf = path->node[0];
+	struct bm_key bound;
+
+	if (backward)
+		return !path->slot[0] && compare_disk_key(&leaf_item(leaf, 0)->key, min) > 0;
+	if (path->slot[0] + count < block_header(leaf)->nritems ||
+	    !bm_path_upper_bound(path, &bound) || compare(&bound, max) > 0)
+		return 0;
+	*min = bound;
+	return 1;
+}
+
 int64_t bm_writer_delete(struct bm_writer *writer, uint64_t id, const struct bm_key *min,
 			 const struct bm_key *max, int backward, struct bm_fault *fault)
 {
 	struct bm_writer_tree *tree = bm_writer_tree_of(writer, id, fault);
 	struct bm_path path = {0};
+	struct bm_key from = *min;
 	int64_t deleted = 0;
 	uint32_t count = 0;
-	int ret;
+	int ret, more;
 
 	if (!tree)
 		return fault->code;
 	if (compare(min, max) > 0)
 		return 0;
-	for (;;) {
-		ret = backward ? last_run(writer, tree, min, max, &path, &count, fault)
-			       : first_run(writer, tree, min, max, &path, &count, fault);
+	do {
+		ret = backward ? last_run(writer, tree, &from, max, &path, &count, fault)
+			       : first_run(writer, tree, &from, max, &path, &count, fault);
 		if (ret <= 0)
 			return ret < 0 ? ret : deleted;
+		more = more_follow(&path, count, backward, &from, max);
 		if (bm_leaf_delete(writer, tree, &path, path.slot[0], count, fault) < 0)
 			return fault->code;
 		deleted += count;
-	}
+	} while (more);
+	return deleted;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Many extents of one file at once: what writeback does for each of them, in the order given, with
+ * Many extents of one file, or of a file each, at once: what writeback does for each of them, in the order given, with
  * nothing of Python in between. Each extent fills a hole of the file; the caller sees to that.
  *
  * Where the next extent goes depends on what the file has already (the allocation hint), and that
@@ -58,8 +58,11 @@ static void link_places(const struct bm_file_extents *args, struct place *places
 static uint64_t hint_for(const struct file_run *run, uint32_t i)
 {
 	const struct place *place = &run->places[i];
-	uint32_t near = place->behind != NONE ? place->behind : place->before;
+	uint32_t near;
 
+	if (run->args->inos)
+		return 0;
+	near = place->behind != NONE ? place->behind : place->before;
 	if (near == NONE)
 		return 0;
 	return run->bytenr[near] ? run->bytenr[near] : run->bytenr[run->lowest];
@@ -84,8 +87,9 @@ static int write_one(struct bm_writer *writer, struct file_run *run, size_t i,
 {
 	const struct bm_file_extents *args = run->args;
 	uint32_t at = (uint32_t)(args->known + i);
-	const struct bm_key key = {
-	    .objectid = args->ino, .type = BTRFS_EXTENT_DATA_KEY, .offset = args->offsets[i]};
+	const struct bm_key key = {.objectid = args->inos ? args->inos[i] : args->ino,
+				   .type = BTRFS_EXTENT_DATA_KEY,
+				   .offset = args->offsets[i]};
 	const uint32_t size = sizeof(struct btrfs_file_extent_item);
 	struct btrfs_file_extent_item item;
 	uint64_t bytenr, got;
@@ -103,7 +107,7 @@ static int write_one(struct bm_writer *writer, struct file_run *run, size_t i,
 		bm_writer_release_data(writer, bytenr, got, &ignored);
 		return ret;
 	}
-	const struct bm_data_ref ref = {bytenr, got, 0, args->root, args->ino, args->offsets[i]};
+	const struct bm_data_ref ref = {bytenr, got, 0, args->root, key.objectid, key.offset};
 	ret = bm_writer_alloc_data_ref(writer, &ref, 1, fault);
 	if (ret < 0)
 		return ret;
@@ -124,7 +128,7 @@ static int check_args(const struct bm_writer *writer, const struct bm_file_exten
 	if (!args->length || args->length % writer->sectorsize || !args->disk_num_bytes ||
 	    args->disk_num_bytes % writer->sectorsize || total >= NONE)
 		return bm_writer_errno(fault, NULL, EINVAL);
-	for (size_t i = 0; i < total; i++)
+	for (size_t i = 0; !args->inos && i < total; i++)
 		if (args->order[i] >= total)
 			return bm_writer_errno(fault, NULL, EINVAL);
 	return BM_OK;
@@ -147,7 +151,8 @@ int64_t bm_writer_file_extents(struct bm_writer *writer, const struct bm_file_ex
 	}
 	if (args->known)
 		memcpy(run.bytenr, args->known_bytenr, args->known * sizeof(*run.bytenr));
-	link_places(args, run.places);
+	if (!args->inos)
+		link_places(args, run.places);
 	while (done < args->count && !(ret = write_one(writer, &run, done, fault)))
 		done++;
 	memcpy(bytenr, run.bytenr + args->known, done * sizeof(*bytenr));

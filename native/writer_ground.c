@@ -42,7 +42,7 @@ static const uint8_t *own_block(struct bm_writer *writer, struct bm_writer_tree 
 {
 	const uint8_t *block = bm_writer_read(writer, tree, bytenr, 0, -1, fault);
 
-	if (block && !bm_writer_is_ours(writer, tree, block)) {
+	if (block && !bm_writer_is_new(writer, block)) {
 		bm_writer_errno(fault, tree, EROFS);
 		return NULL;
 	}

@@ -4,7 +4,7 @@
  * transaction, and on the way down nodes are split or merged before they have to be.
  *
  * The kernel starts a search again when it needs more locks; what it did until then stays done, so
- * leaving that out changes nothing.
+ * leaving that out changes nothing, but where a snapshot was taken: then it copies the root again.
  */
 #include "writer.h"
 
@@ -55,12 +55,21 @@ static int search_leaf(struct bm_writer *writer, struct bm_writer_tree *tree,
 	return found ? 0 : 1;
 }
 
+/*
+ * Whether the kernel takes the root once more, with the lock to change its first key: an insertion
+ * starts with the locks of two levels. Only a tree that copies its blocks each time shows it.
+ */
+static int locks_again(const struct bm_writer_tree *tree, const struct bm_path *path, int ins_len)
+{
+	return tree->force_cow && ins_len > 0 && tree->level == 1 && path->slot[1] == 0;
+}
+
 int bm_writer_search(struct bm_writer *writer, struct bm_writer_tree *tree,
 		     const struct bm_key *key, int ins_len, int extend, struct bm_path *path,
 		     struct bm_fault *fault)
 {
 	const uint8_t *block;
-	int found, before, level, ret;
+	int found, before, level, ret, restarted = 0;
 
 	COUNT(writer->image, btrfs_search_slot);
 	tree->dirty = 1;
@@ -82,6 +91,10 @@ again:
 			return ret;
 		if (ret)
 			goto again;
+		if (level == 1 && !restarted && locks_again(tree, path, ins_len)) {
+			restarted = 1;
+			goto again;
+		}
 		if (level == path->lowest_level) {
 			/* a node's slot is where the key would go, as in bm_search_slot() */
 			path->slot[level] += (uint32_t)before;

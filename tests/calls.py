@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from btrfs_model.filesystem.subvolumes import dead_subvolumes
 from btrfs_model.filesystem.writable import WritableFilesystem
 
 __all__ = ["Call", "KernelCalls", "acl", "random_call", "run"]
@@ -43,6 +44,8 @@ _SNAP_CREATE_V2 = _ioctl(1, 23, 4096)
 _GETFLAGS = _ioctl(2, 25, 8)
 _SETFLAGS = _ioctl(1, 26, 8)
 _SET_RECEIVED = _ioctl(3, 37, _RECEIVED.size)
+_FS_GETFLAGS = 2 << 30 | 8 << 16 | ord("f") << 8 | 1
+_FS_SETFLAGS = 1 << 30 | 8 << 16 | ord("f") << 8 | 2
 _RDONLY = 2
 _MAX = 2**64 - 1
 _ORPHAN = 2**64 - 5
@@ -120,6 +123,18 @@ class KernelCalls:
     def utimes(self, path: str, atime: int, mtime: int) -> None:
         os.utime(self._at(path), ns=(atime, mtime))
 
+    def chattr(self, path: str, add: int, remove: int) -> None:
+        if stat.S_IFMT(Path(self._at(path)).stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
+            raise OSError(errno.ENOTTY, path)
+        fd = os.open(self._at(path), os.O_RDONLY)
+        try:
+            flags = bytearray(8)
+            fcntl.ioctl(fd, _FS_GETFLAGS, flags)
+            new = struct.unpack("<q", flags)[0] & ~remove | add
+            fcntl.ioctl(fd, _FS_SETFLAGS, struct.pack("<q", new))
+        finally:
+            os.close(fd)
+
     def setxattr(self, path: str, name: str, value: bytes, flags: int = 0) -> None:
         os.setxattr(self._at(path), name, value, flags)
 
@@ -164,13 +179,18 @@ class KernelCalls:
             self.release(path)
 
     def clean(self) -> None:
-        """Wait until the cleaner has freed all deleted subvolumes, and commit."""
+        """Commit; where subvolumes are deleted wait until the cleaner has freed them, and commit.
+
+        When it comes to that without being woken is a matter of chance.
+        """
         with _opened(self.top) as fd:
-            for _ in range(200):
-                fcntl.ioctl(fd, _SYNC)
+            if not _dead_subvolumes(fd):
+                return
+            fcntl.ioctl(fd, _SYNC)
+            for _ in range(2000):
                 if not _dead_subvolumes(fd):
                     break
-                time.sleep(0.05)
+                time.sleep(0.001)
         self.sync()
 
     def sync(self) -> None:
@@ -218,9 +238,11 @@ class ModelCalls:
             raise OSError(errno.ENOTDIR, path)
 
     def clean(self) -> None:
-        self.sync()
-        self.fs.clean_subvolumes()
-        self.sync()
+        self._open_directory("")
+        if dead_subvolumes(self.fs):
+            self.sync()
+            self.fs.clean_subvolumes()
+            self.sync()
 
     def sync(self) -> None:
         self._open_directory("")
@@ -238,9 +260,11 @@ class ModelCalls:
 
 
 def run(calls: Any, call: Call) -> int:
-    """Make a call; return its errno, 0 for success."""
+    """Make a call; return its errno, 0 for success. Deleted subvolumes are freed at once."""
     try:
         getattr(calls, call[0])(*call[1:])
+        if call[0] in ("delete_subvolume", "rmdir"):
+            calls.clean()
     except OSError as error:
         assert error.errno
         return error.errno
@@ -262,6 +286,8 @@ def acl(user: int, group: int, other: int, named: int | None = None) -> bytes:
 _NAMES = ["a", "b", "c", "d", "e", "f", "long" * 40]
 _XATTRS = ["user.a", "user.b", "trusted.t", "security.x", "user." + "n" * 200, "nothing.x"]
 _MODES = [0o644, 0o600, 0o755, 0o4755, 0o2711, 0o1777, 0o7777]
+# nothing, +c, +m, +C, +A, +S, +d, +D, +a, +i, and one that btrfs does not have
+_FLAGS = [0, 0, 4, 0x400, 0x800000, 0x80, 0x8, 0x40, 0x10000, 0x20, 0x10, 0x1000]
 
 
 class _Choice:
@@ -313,6 +339,7 @@ def random_call(random_choice: random.Random, *, subvolumes: bool) -> Call:
                      acl(7, 5, one([0, 1]), one([None, 6])))),
         (1, lambda: ("removexattr", path(), one(["system.posix_acl_access",
                                                   "system.posix_acl_default"]))),
+        (5, lambda: ("chattr", path(), one(_FLAGS), one(_FLAGS))),
         (3, lambda: ("sync",)),
     ]  # fmt: skip
     if subvolumes:

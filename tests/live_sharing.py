@@ -19,7 +19,7 @@ from pathlib import Path
 
 from live import mounted
 
-__all__ = ["btrfs", "fiemap", "inode_paths", "random_sharing"]
+__all__ = ["btrfs", "fiemap", "inode_paths", "random_sharing", "sectors_read"]
 
 BLOCK = 4096
 _CLONE_RANGE = struct.Struct("<qQQQ")
@@ -61,6 +61,13 @@ def fiemap(path: Path) -> list[Row]:
             start = found[-1][0] + found[-1][2]
             last = bool(found[-1][3] & 1)
     return found
+
+
+def sectors_read(top: Path) -> int:
+    """Sectors of 512 bytes that were read from the device mounted at a folder."""
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    device = next(device for device, folder, *_ in mounts if folder == str(top))
+    return int((Path("/sys/block") / Path(device).name / "stat").read_text().split()[2])
 
 
 def inode_paths(subvolume: Path, ino: int) -> list[bytes]:

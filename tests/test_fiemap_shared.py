@@ -12,13 +12,16 @@ import pytest
 
 import btrfs_model as bm
 from btrfs_model import report
+from btrfs_model.cold import blocks_after_mount
 from btrfs_model.fiemap import FILEFRAG_EXTENTS, Fiemap
 from btrfs_model.filesystem.writable import WritableFilesystem
+from btrfs_model.patches import Behaviour
 from btrfs_model.replay import frame, run
 from btrfs_model.workloads import load
 from btrfs_model.workloads.fiemap_shared import (
     AFTER,
     BEFORE,
+    DEVICES,
     KERNELS,
     build,
     rewrite,
@@ -198,6 +201,27 @@ def test_the_kernel_finds_the_same(tmp_path: Path) -> None:
         assert len(fiemap(top / "snap1" / "foobar")) == 900
 
 
+@pytest.mark.skipif(bool(live.why_not_live()), reason=live.why_not_live())
+@pytest.mark.parametrize("extents", [700, 3277, *([32_768, 327_680] if corpus.LONG else [])])
+def test_the_kernel_reads_as_many_blocks(tmp_path: Path, extents: int) -> None:
+    """As many as the model says for a cold call, by the counters of the block device."""
+    from live_sharing import fiemap, sectors_read
+
+    image = tmp_path / "built.img"
+    with small(extents) as fs:
+        fs.save(image)
+    behaviour = Behaviour.parse(live.preset())
+    with bm.open(image) as fs:
+        top_level = fs.subvolume("")
+        fs.image.start_cold(blocks_after_mount(fs, [top_level], behaviour, writable=False))
+        Fiemap(fs, "", "foobar", behaviour=behaviour).run()
+        modelled = len(fs.image.stop_cold())
+    with live.mounted(image, "ro") as top, (top / "foobar").open("rb"):
+        before = sectors_read(top)
+        fiemap(top / "foobar")
+        assert (sectors_read(top) - before) * 512 == modelled * 16384
+
+
 # -------------------------------------------------------------------------------- the evidence --
 
 
@@ -241,8 +265,14 @@ def test_full_scale() -> None:
     times = table[table.quantity.str.startswith("time")]
     assert times.modelled.isna().all()
     assert times.groupby("side").size().to_dict() == {
-        "before": 2, "after": 2, "Linux 6.1": 2, "Linux 6.12": 2,
+        "before": 3, "after": 3, "Linux 6.1": 2, "Linux 6.12": 2,
     }  # fmt: skip
+    # 6.1 reads each leaf of the file on demand, later kernels a part of them ahead
+    for device in DEVICES:
+        waits = {side: value(table, side, f"waiting for reads: {device}")
+                 for side in ("before", "after", "Linux 6.1")}  # fmt: skip
+        assert waits["before"] == pytest.approx(waits["after"], rel=0.01)
+        assert waits["Linux 6.1"] > 1.2 * waits["before"] > 0
 
 
 def test_files(tmp_path: Path, quick: pd.DataFrame) -> None:

@@ -31,6 +31,8 @@ from btrfs_model.filesystem import Filesystem
 from btrfs_model.kernels import select
 from btrfs_model.ondisk.superblock import SUPER_SIZE
 from btrfs_model.stats import tree_stats
+from btrfs_model.usage import du, extent_references
+from btrfs_model.usage import extents as file_usage
 
 EXAMPLES = max(1, settings.default.max_examples * 3 // 10)
 IMAGES = ["send/random/seed-003", "features/dup", "features/csum-xxhash",
@@ -161,6 +163,15 @@ def extents(fs: Filesystem, objectid: int) -> Any:
     ]
 
 
+def usage(fs: Filesystem, objectid: int) -> Any:
+    inos = fs.listing(objectid, content=False)["ino"].tolist()
+    return [
+        outcome(lambda ino=ino, ask=ask: ask(fs, objectid, ino).to_dict("list"))
+        for ino in inos[1:3]
+        for ask in (file_usage, extent_references)
+    ]
+
+
 def differences(fs: Filesystem) -> Any:
     both = [*fs.subvolume_ids, *fs.subvolume_ids][-2:]
     return list(compare_trees(*(fs.tree(objectid) for objectid in both))) if both else None
@@ -179,6 +190,7 @@ def exercise(target: Target) -> list[str]:
         lambda: {objectid: tree.blocks() for objectid, tree in fs.log_trees.items()},
         lambda: tree_stats(fs).to_dict("records"),
         lambda: differences(fs),
+        lambda: du(fs).to_dict("records"),
         lambda: [str(finding) for finding in check(fs, verify_data=True)],
     ]
     for objectid in trees:
@@ -186,6 +198,7 @@ def exercise(target: Target) -> list[str]:
         steps.append(lambda objectid=objectid: backwards(fs, objectid))
     steps += [lambda objectid=objectid: read(fs, objectid) for objectid in subvolumes]
     steps += [lambda objectid=objectid: extents(fs, objectid) for objectid in subvolumes]
+    steps += [lambda objectid=objectid: usage(fs, objectid) for objectid in subvolumes]
     return [outcome(step) for step in steps]
 
 

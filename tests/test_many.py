@@ -3,8 +3,10 @@
 
 import errno
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -38,9 +40,12 @@ def data_of(path: Path) -> list[tuple[int, bytes]]:
 
 
 def built(
-    folder: Path, nodesize: int, steps: Callable[[WritableFilesystem], None]
+    folder: Path,
+    nodesize: int,
+    steps: Callable[[WritableFilesystem], None],
+    options: dict[str, Any] | None = None,
 ) -> list[tuple[int, bytes]]:
-    with bm.create(SIZE, nodesize) as fs:
+    with bm.create(SIZE, nodesize, **options or {}) as fs:
         fs.mkdir("d")
         fs.create("d/other")
         steps(fs)
@@ -77,6 +82,124 @@ def test_created_at_once(
             fs.rename(b"d/" + name, b"d/new" + name[:100])
 
     assert built(folder, nodesize, at_once) == built(folder, nodesize, one_by_one)
+
+
+@settings(max_examples=15)
+@given(
+    count=st.integers(1, 60),
+    size=st.sampled_from([1, 100, 2000, 2048, 2049, 4096, 5000, 20_000]),
+    options=st.sampled_from([
+        {}, {"no_holes": False}, {"max_inline": 0}, {"compress": "zstd"}, {"csum": "sha256"},
+        {"free_space_tree": False, "skinny_metadata": False},
+    ]),
+    waits=st.booleans(),
+    commit=st.booleans(),
+    nodesize=st.sampled_from([4096, 16384]),
+)  # fmt: skip
+def test_written_at_once(
+    tmp_path_factory: pytest.TempPathFactory,
+    count: int,
+    size: int,
+    options: dict[str, Any],
+    waits: bool,
+    commit: bool,
+    nodesize: int,
+) -> None:
+    folder = tmp_path_factory.mktemp("many")
+    names = [b"%04d" % number for number in range(count)]
+    data = random.Random(size).randbytes(size)
+
+    def prepare(fs: WritableFilesystem) -> None:
+        # what is freed in pieces is filled in pieces
+        for number in range(20):
+            fs.write("d/other", number * 4096, b"o" * 4096)
+            fs.fsync("d/other")
+        fs.commit()
+        for number in range(0, 20, 2):
+            fs.punch_hole("d/other", number * 4096, 4096)
+        fs.commit()
+        if waits:
+            fs.write("d/other", 3, b"waits")
+
+    def at_once(fs: WritableFilesystem) -> None:
+        prepare(fs)
+        fs.write_files("d", names, data)
+        follow(fs)
+
+    def one_by_one(fs: WritableFilesystem) -> None:
+        prepare(fs)
+        for name in names:
+            fs.create(b"d/" + name)
+        for name in names:
+            fs.write(b"d/" + name, 0, data)
+        fs.flush_delalloc()
+        follow(fs)
+
+    def follow(fs: WritableFilesystem) -> None:
+        if commit:
+            fs.commit()
+        fs.snapshot("", "snap")
+        for name in names[::3]:
+            fs.write(b"d/" + name, size - 1, b"more")
+        for name in names[1::3]:
+            fs.truncate(b"d/" + name, 0)
+        fs.sync()
+
+    assert built(folder, nodesize, at_once, options) == built(folder, nodesize, one_by_one, options)
+
+
+def test_files_that_are_filled_in_another_order(tmp_path: Path) -> None:
+    def at_once(fs: WritableFilesystem) -> None:
+        inos = fs.create_files("d", ["a", "b", "c", "e"])
+        fs.fill_files("d", inos[[2, 0, 3]], b"x" * 5000)
+
+    def one_by_one(fs: WritableFilesystem) -> None:
+        for name in "abce":
+            fs.create(f"d/{name}")
+        for name in "cae":
+            fs.write(f"d/{name}", 0, b"x" * 5000)
+        fs.flush_delalloc()
+
+    assert built(tmp_path, 4096, at_once) == built(tmp_path, 4096, one_by_one)
+
+
+@pytest.mark.parametrize("metadata", ["single", "dup"])
+def test_chunks_are_added_on_the_way(metadata: str) -> None:
+    with bm.create(SIZE, metadata=metadata) as fs:
+        for number in range(3):
+            fs.mkdir(f"d{number}")
+            fs.write_files(f"d{number}", [f"{name:05}" for name in range(5000)], b"x" * 2000)
+        fs.commit()
+        assert not bm.check(fs)
+        assert len(list(fs.subvolume("").readdir("d2"))) == 5000
+
+
+def test_a_device_too_full_for_one_piece(tmp_path: Path) -> None:
+    names = [f"{number:04}" for number in range(600)]
+
+    def fill(fs: WritableFilesystem) -> None:
+        inos = fs.create_files("d", [f"full{number}" for number in range(3000)])
+        fs.fill_files("d", inos, b"f" * 4096)
+        fs.commit()
+        for number in range(0, 3000, 2):
+            fs.unlink(f"d/full{number}")
+        # the rest of the chunks, so that holes of a block are what is left
+        free = sum(group.free for group in fs.writer.groups() if group.flags & 1)
+        fs.fallocate("d/other", 0, free - (1 << 20))
+        fs.commit()
+
+    def at_once(fs: WritableFilesystem) -> None:
+        fill(fs)
+        fs.write_files("d", names, b"x" * 8192)
+
+    def one_by_one(fs: WritableFilesystem) -> None:
+        fill(fs)
+        fs.create_files("d", names)
+        for name in names:
+            fs.write(f"d/{name}", 0, b"x" * 8192)
+        fs.flush_delalloc()
+
+    assert built(tmp_path, 16384, at_once) == built(tmp_path, 16384, one_by_one)
 
 
 def test_a_directory_that_hands_something_down() -> None:

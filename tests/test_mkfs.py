@@ -9,7 +9,7 @@ import pytest
 
 import btrfs_model as bm
 from btrfs_model.filesystem.mkfs import Identity, format_device
-from btrfs_model.filesystem.mkfs_layout import MIN_DEVICE, Format, metadata_stripe
+from btrfs_model.filesystem.mkfs_layout import MIN_DEVICE, MIN_SINGLE, Format, metadata_stripe
 from btrfs_model.memory import Memory
 from btrfs_model.ondisk.structs import SUPER_BLOCK, RawSuperBlock
 from btrfs_model.ondisk.superblock import SUPER_OFFSETS
@@ -20,6 +20,7 @@ PROGS = MKFS is not None and "v6.2" in subprocess.check_output([MKFS, "--version
 judged_by_mkfs = pytest.mark.skipif(not PROGS, reason="mkfs.btrfs of btrfs-progs 6.2 is not here")
 IDENTITY = Identity(b"f" * 16, b"c" * 16, b"d" * 16, b"s" * 16, 1_700_000_000)
 
+SINGLE = ["-m", "single", "-d", "single"]
 FORMATS = [
     (Format(1 << 30), []),
     (Format(300 << 30, csum="sha256", label="gr\u00fc\u00dfe"),
@@ -29,6 +30,14 @@ FORMATS = [
     (Format(1 << 30, skinny_metadata=False), ["-O", "^skinny-metadata"]),
     (Format(1 << 30, 8192, csum="blake2", free_space_tree=False, no_holes=False, extref=False),
      ["-n", "8192", "--csum", "blake2", "-R", "^free-space-tree", "-O", "^no-holes,^extref"]),
+    (Format(256 << 20, metadata="single"), SINGLE),
+    (Format(300 << 30, 65536, csum="sha256", metadata="single"),
+     [*SINGLE, "-n", "65536", "--csum", "sha256"]),
+    (Format(MIN_SINGLE, 4096, metadata="single", skinny_metadata=False, no_holes=False),
+     [*SINGLE, "-n", "4096", "-O", "^skinny-metadata,^no-holes"]),
+    (Format(70_000_000, metadata="single"), SINGLE),
+    (Format(1 << 30, metadata="single", free_space_tree=False),
+     [*SINGLE, "-R", "^free-space-tree"]),
 ]  # fmt: skip
 
 
@@ -60,7 +69,8 @@ def superblock_at(buffer: memoryview, offset: int) -> RawSuperBlock:
 def leaf_of(fs: bm.Filesystem, tree: int) -> tuple[bytes, list[tuple[object, bytes]]]:
     """A tree of one leaf: its header after the checksum, its items; not the unused bytes."""
     root = fs.trees[tree]
-    for copy in range(2):
+    chunk = next(c for c in fs.image.chunks if c.logical <= root.bytenr < c.end)
+    for copy in range(len(chunk.stripes)):
         fs.image.verify_copy(root.bytenr, copy)
     header = bytes(fs.image.block(root.bytenr)[32:101])
     return header, [(item.key, bytes(item.data)) for item in root.items()]
@@ -100,9 +110,10 @@ def test_chunks_are_those_of_mkfs(size: int, tmp_path: Path) -> None:
 
 @judged_by_mkfs
 def test_smallest_device_is_that_of_mkfs(tmp_path: Path) -> None:
-    mkfs(tmp_path / "device", MIN_DEVICE, [])
-    with pytest.raises(subprocess.CalledProcessError):
-        mkfs(tmp_path / "device", MIN_DEVICE - 1, [])
+    for size, arguments in [(MIN_DEVICE, []), (MIN_SINGLE, SINGLE)]:
+        mkfs(tmp_path / "device", size, arguments)
+        with pytest.raises(subprocess.CalledProcessError):
+            mkfs(tmp_path / "device", size - 1, arguments)
 
 
 @pytest.mark.parametrize(
@@ -111,6 +122,7 @@ def test_smallest_device_is_that_of_mkfs(tmp_path: Path) -> None:
         *(case[0] for case in FORMATS),
         Format(1 << 30, block_group_tree=True),
         Format(MIN_DEVICE, 32768, block_group_tree=True),
+        Format(1 << 30, metadata="single", block_group_tree=True),
     ],
 )
 def test_check_is_clean(options: Format, tmp_path: Path) -> None:
@@ -134,6 +146,8 @@ def test_check_is_clean(options: Format, tmp_path: Path) -> None:
     ("options", "named"),
     [
         (Format(MIN_DEVICE - 1), "size"),
+        (Format(MIN_SINGLE - 1, metadata="single"), "size"),
+        (Format(1 << 30, metadata="raid1"), "metadata"),
         (Format(1 << 30, 2048), "nodesize"),
         (Format(1 << 30, 12288), "nodesize"),
         (Format(1 << 30, csum="md5"), "csum"),

@@ -29,27 +29,47 @@ def write(path: Path, *operations: Any) -> Path:
 # --------------------------------------------------------------------------- beside the kernel --
 
 
-def listing_of(fs: Filesystem, snapshot: str, generations: bool) -> dict[str, dict[str, Any]]:
-    return {
-        row["path"]: comparable(as_recorded(row), generations)
-        for row in fs.listing(snapshot).to_dict("records")
-    }
+PROPERTY = "btrfs.compression"
 
 
-def comparable(record: dict[str, Any], generations: bool) -> dict[str, Any]:
+def comparable(record: dict[str, Any], *, generations: bool) -> dict[str, Any]:
     """A record without times, which are not those of the run, and perhaps without generations."""
     left_out = {"atime", "mtime", "ctime"} | (set() if generations else {"gen"})
     return {field: value for field, value in record.items() if field not in left_out}
 
 
+def hide_property(mine: dict[str, Any], kernels: dict[str, Any]) -> bool:
+    """Take the compression property from a record where only the kernel does not have it.
+
+    After a mount a kernel does not see the property of a directory whose inode item is the last of
+    its leaf, and hands nothing down; which leaf that is depends on when it ran delayed items.
+    """
+    xattrs = dict(mine.get("xattrs", {}))
+    if PROPERTY not in xattrs or PROPERTY in kernels.get("xattrs", {}):
+        return False
+    del xattrs[PROPERTY]
+    mine.pop("xattrs")
+    if xattrs:
+        mine["xattrs"] = xattrs
+    return True
+
+
 @pytest.mark.parametrize("name", LOGGED if corpus.LONG else LOGGED[:SHORT])
 def test_logs_of_kernels_end_in_their_listings(name: str) -> None:
     scenario = load_scenario(corpus.path(name, "ops.jsonl.zst"))
+    # when an fsync ends in a commit depends on log trees, which have no part in this
+    exact = not any(step.name == "fsync" for step in scenario.steps)
+    hidden = 0
     with run_scenario(scenario) as fs:
         for snapshot, paths in recorded(name).items():
-            wanted = {path: comparable(without_made_up(record), False)
-                      for path, record in paths.items()}  # fmt: skip
-            assert listing_of(fs, snapshot, False) == wanted, snapshot
+            rows = {row["path"]: row for row in fs.listing(snapshot).to_dict("records")}
+            assert rows.keys() == paths.keys()
+            for path, record in paths.items():
+                wanted = comparable(without_made_up(record), generations=exact)
+                found = comparable(as_recorded(rows[path]), generations=exact)
+                hidden += hide_property(found, wanted)
+                assert found == wanted, (snapshot, path)
+    assert hidden <= 2
 
 
 # ---------------------------------------------------------------------------------- the format --

@@ -2,15 +2,18 @@
 """The workload `send-readahead`: what is read on both sides, and how long it takes."""
 
 import json
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import corpus
+import numpy as np
 import pandas as pd
 import pytest
 
 import btrfs_model as bm
 from btrfs_model.cold import blocks_after_mount
+from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.replay import COLUMNS, run
 from btrfs_model.report import write
 from btrfs_model.workloads import load
@@ -103,3 +106,63 @@ def test_other_kernels_and_the_files(tmp_path: Path) -> None:
     assert load("send-readahead").input("quick").parameters == {
         "files": 5000, "jobs": 4, "file_bytes": 2000,
     }  # fmt: skip
+
+
+SMALL = 0.008
+
+
+@pytest.fixture(scope="module")
+def built() -> Iterator[WritableFilesystem]:
+    workload = load("send-readahead")
+    with workload.open(workload.input(SMALL), lambda _: None) as fs:
+        yield fs
+
+
+def test_the_script_is_done(built: WritableFilesystem) -> None:
+    """Both snapshots hold what the script left in them, and nothing is wrong with either."""
+    files = round(500_000 * SMALL)
+    assert bm.check(built) == []
+    first, second = built.subvolume("snap1"), built.subvolume("snap2")
+    for subvolume, count in ((first, files), (second, files + files // 4)):
+        names = {entry.name for entry in subvolume.readdir("")} - {b"snap1"}
+        assert names == {f"file_{number}".encode() for number in range(1, count + 1)}
+        for number in (1, files, count):
+            assert subvolume.inode(f"file_{number}").size == 2000
+    for number in (1, 51, 52):
+        assert first.read_file(f"file_{number}") == b"\xab" * 2000
+    assert second.read_file("file_51") == b"\xcd" * 20 + b"\xab" * 1980
+    assert second.read_file("file_52") == b"\xab" * 2000
+
+
+def test_leaves_lie_as_far_apart_as_a_kernels(built: WritableFilesystem) -> None:
+    """As filled, and as scattered within a megabyte; how far the rest goes depends on the size."""
+    recorded = DISTANCES["cases"]["r500k"]
+    counts = recorded["distances"]
+
+    def share(*bins: str) -> float:
+        return sum(counts[name] for name in bins) / (recorded["leaves"] - 1)
+
+    table = bm.reads(built, "snap1", behaviour="v5.12")
+    found = distances(table)[1:]
+    files = round(500_000 * SMALL)
+    assert (len(found) + 1) / files == pytest.approx(
+        recorded["leaves"] / recorded["files"], rel=0.03
+    )
+    assert np.mean(found == 16384) == pytest.approx(share("+16384"), abs=0.06)
+    near = np.mean(np.abs(found) <= 65536)
+    assert near == pytest.approx(share("+16384", "+65536", "-16384", "-65536"), abs=0.06)
+    assert np.mean(found > 0) == pytest.approx(
+        share(*(name for name in counts if name.startswith("+"))), abs=0.06
+    )
+
+
+def test_any_scale(built: WritableFilesystem) -> None:
+    table = bm.replay("send-readahead", SMALL)
+    # the filesystem of the replay is another one, and the same
+    cached = blocks_after_mount(built, [built.subvolume("snap1")], bm.Behaviour.parse("v5.13"))
+    again = bm.reads(built, "snap1", behaviour="v5.13", cached=cached, device=DISK)
+    assert value(table, "after", f"send time: {DISK}") == again.attrs["seconds"]
+    before = value(table, "before", f"send time: {DISK}")
+    assert before > again.attrs["seconds"]
+    with pytest.raises(bm.BtrfsModelError, match="nothing to do"):
+        load("send-readahead").input(1e-6)

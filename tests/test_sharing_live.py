@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Sharing beside the running kernel, in filesystems that it has just made: FIEMAP, LOGICAL_INO,
-the space of subvolumes, the paths of inodes."""
+"""Sharing beside the running kernel, in filesystems that it has just made.
 
+FIEMAP, and what it reads; LOGICAL_INO; the space of subvolumes; the paths of inodes.
+"""
+
+import os
 import stat
 from pathlib import Path
 
@@ -14,8 +17,10 @@ from logical_ino import logical_ino_v2
 
 import btrfs_model as bm
 from btrfs_model.backref import Forest, logical_ino
+from btrfs_model.cold import blocks_after_mount
 from btrfs_model.fiemap import Fiemap
 from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.patches import Behaviour
 
 why_not = live.why_not_live()
 pytestmark = pytest.mark.skipif(bool(why_not), reason=why_not)
@@ -33,6 +38,9 @@ def data_extents(fs: bm.Filesystem) -> list[tuple[int, int]]:
 def test_sharing_of_the_running_kernel(seed: int, tmp_path: Path) -> None:
     image = tmp_path / "live.img"
     quota = live_sharing.random_sharing(image, seed, quota=seed % 3 == 0)
+    if corpus.LONG:
+        # on a busy machine other threads of the kernel read beside it
+        compare_cold(image)
     with live.mounted(image, "ro") as top, bm.open(image) as fs:
         for objectid in fs.subvolume_ids:
             where = top / fs.subvolume(objectid).path
@@ -41,6 +49,40 @@ def test_sharing_of_the_running_kernel(seed: int, tmp_path: Path) -> None:
         compare_walks(fs, top)
     if quota:
         compare_quota(fs_of=image, shown=quota)
+
+
+def largest_file(fs: bm.Filesystem) -> tuple[int, str] | None:
+    """Subvolume and path of the file with the most extents."""
+    files = [
+        (len(fs.subvolume(objectid).extents(row["ino"])), objectid, row["path"])
+        for objectid in fs.subvolume_ids
+        for row in fs.listing(objectid, content=False).to_dict("records")
+        if stat.S_ISREG(row["mode"])
+    ]
+    return max(files)[1:] if files else None
+
+
+def compare_cold(image: Path) -> None:
+    """Opening a file and FIEMAP, right after a mount: as many tree blocks are read."""
+    behaviour = Behaviour.parse(live.preset())
+    with bm.open(image) as fs:
+        largest = largest_file(fs)
+        if largest is None:
+            return
+        sub = fs.subvolume(largest[0])
+        known = blocks_after_mount(fs, [sub], behaviour, writable=False)
+        fs.image.start_cold(known)
+        Fiemap(fs, sub, largest[1], behaviour=behaviour).run()
+        modelled = len(fs.image.stop_cold()) * fs.image.nodesize
+        folder = sub.path
+    with live.mounted(image, "ro") as top:
+        directory = os.open(top / folder, os.O_RDONLY)
+        try:
+            before = live_sharing.sectors_read(top)
+            live_sharing.fiemap(top / folder / largest[1])
+            assert (live_sharing.sectors_read(top) - before) * 512 == modelled, largest
+        finally:
+            os.close(directory)
 
 
 def compare_files(fs: bm.Filesystem, objectid: int, where: Path) -> None:
@@ -64,8 +106,6 @@ def compare_files(fs: bm.Filesystem, objectid: int, where: Path) -> None:
 
 def compare_walks(fs: bm.Filesystem, top: Path) -> None:
     """LOGICAL_INO_V2 of every data extent: its first, its middle and its last block, or all."""
-    import os
-
     forest = Forest.of(fs)
     directory = os.open(top, os.O_RDONLY)
     try:

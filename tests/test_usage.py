@@ -21,7 +21,7 @@ from btrfs_model.btree.tree import Item
 from btrfs_model.check import check
 from btrfs_model.cli import run
 from btrfs_model.ondisk.keys import ItemType
-from btrfs_model.ondisk.structs import EXTENT_ITEM, FILE_EXTENT_ITEM
+from btrfs_model.ondisk.structs import EXTENT_ITEM, FILE_EXTENT_ITEM, ROOT_ITEM
 from btrfs_model.usage.forest import MANY, FileForest, single_label
 from btrfs_model.usage.items import covered
 
@@ -363,6 +363,28 @@ def test_blocks_that_are_below_a_node_many_times(broken: Broken) -> None:
     leaf, row = damaged.owners(damaged.leaves)
     assert len(np.unique(np.stack([leaf, row]), axis=1).T) == len(leaf)
     assert check(broken.image())
+
+
+def test_subvolume_that_is_half_freed(broken: Broken) -> None:
+    """What lies before the key to which the freeing has come is gone; the rest still counts."""
+    fs = broken.fs()
+    forest = FileForest(fs)
+    root = next(root for root in forest.roots if root.id >= 256 and root.level == 1)
+    children = [block for block in fs.tree(root.id).blocks() if not block.level]
+    assert len(children) > 2
+    assert [known.bytenr for known in forest.roots].count(root.bytenr) == 1
+    cut = children[2].first
+    item = fs.root_tree.first((root.id, int(ItemType.ROOT_ITEM), 0))
+    assert item is not None
+    broken.write_item(item, at(ROOT_ITEM, "refs"), bytes(4))
+    progress = struct.pack("<QBQ", *cut)
+    broken.write_item(item, at(ROOT_ITEM, "drop_progress"), progress)
+    after = FileForest(broken.fs())
+    leaves = after.leaves[after.reached({root.id})[0]].tolist()
+    owner, of_root = after.owners(after.leaves)
+    assert set(leaves) == {block.logical for block in children[2:]}
+    row = next(r for r, known in enumerate(after.roots) if known.id == root.id)
+    assert set(after.leaves[owner[of_root == row]].tolist()) == set(leaves)
 
 
 EDITS = st.lists(

@@ -258,21 +258,30 @@ def _length(choice: random.Random) -> int:
 _FSYNC_ALL: list[Change] = [("fsync", name) for name in NAMES]
 
 
-def random_changes(seed: object, count: int, *, snapshots: bool = False) -> list[Change]:
-    """Return so many changes of three files, which are made first."""
+def random_changes(
+    seed: object, count: int, *, snapshots: bool = False, whole_holes: bool = False
+) -> list[Change]:
+    """Return so many changes of three files, which are made first.
+
+    With `whole_holes` only whole blocks are punched and zeroed: what becomes of a part of a block
+    that lies in a hole depends on which extent maps the kernel has, where holes have items.
+    """
     choice = random.Random(f"changes {seed}")
     changes: list[Change] = [("create", name) for name in NAMES]
     kinds = ["write"] * 8 + ["truncate", "truncate", "fallocate", "punch_hole", "punch_hole"]
     kinds += ["zero_range", "clone", "clone", "fsync", "fsync", "sync"]
     for number in range(count):
         name, offset, length = choice.choice(NAMES), _offset(choice), _length(choice)
-        match choice.choice(kinds + ["snapshot"] * snapshots):
+        kind = choice.choice(kinds + ["snapshot"] * snapshots)
+        if whole_holes and kind in ("punch_hole", "zero_range"):
+            offset, length = offset // BLOCK * BLOCK, (length // BLOCK + 1) * BLOCK
+        match kind:
             case "write":
                 changes.append(("write", name, offset, _data(choice, length)))
             case "truncate":
                 size = choice.choice([offset, length, 0])
                 changes.append(("truncate", name, size))
-            case "fallocate" | "zero_range" as kind:
+            case "fallocate" | "zero_range":
                 changes.append((kind, name, offset, length, choice.random() < 0.5))
             case "punch_hole":
                 changes.append(("punch_hole", name, offset, length))

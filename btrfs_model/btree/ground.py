@@ -153,6 +153,11 @@ class Ground:
         self.leaf_size = self.image.nodesize - HEADER.size
         self.node_ptrs = self.leaf_size // KEY_PTR.size
 
+    @property
+    def force_cow(self) -> bool:
+        """Whether each change copies, since a snapshot was taken in this transaction."""
+        return self.writer.tree_state(self.id).force_cow
+
     # ---------------------------------------------------------------------------- reading --
 
     def read(self, bytenr: int, generation: int, level: int) -> Block:

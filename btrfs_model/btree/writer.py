@@ -95,7 +95,9 @@ class TreeWriter(SpaceCalls):
         if not handle:
             raise_fault(image.path, fault)
         self.handle = ffi.gc(handle, lib.bm_writer_destroy)
-        image.is_unwritten = lambda physical: bool(lib.bm_writer_is_dirty(handle, physical))
+        # the image keeps the memory of its writer
+        owned = self.handle
+        image.is_unwritten = lambda physical: bool(lib.bm_writer_is_dirty(owned, physical))
         self._transid = transid
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ _COMMANDS = {
     "replay": ("experiments", "Replay the workloads of commit messages, before and after."),
     "send": ("streams", "Write the send stream of a subvolume, as btrfs send does."),
     "run": ("scenarios", "Carry out a list of operations and write the image."),
+    "replay-log": ("logs", "Replay the log of a crashed filesystem, as a mount does."),
     "receive": ("streams", "Apply a send stream to an image, as btrfs receive does."),
     "dump-stream": ("streams", "Show the commands of a send stream."),
     "dump-tree": ("trees", "Show the items of trees."),

@@ -39,7 +39,7 @@ def _one_output(as_json: bool, parquet: Path | None) -> None:
     examples=(
         "btrfs-model extents disk.img snap1 dir/file",
         "btrfs-model extents disk.img snap1 dir/file --json | jq 'select(.bookend > 0)'",
-        "btrfs-model extents disk.img snap1 dir/file --references --parquet r.parquet",
+        "btrfs-model extents disk.img snap1 file --references --parquet refs.parquet",
     ),
 )
 @image_argument

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from btrfs_model.filesystem import acl
 from btrfs_model.filesystem.dir_entries import fail
 from btrfs_model.filesystem.live_inode import InodeFlag, LiveInode
-from btrfs_model.filesystem.lookup import Path, is_read_only
+from btrfs_model.filesystem.lookup import Path, is_read_only, may_write
 from btrfs_model.filesystem.xattrs import get_xattr, set_xattr
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
 
-__all__ = ["chmod", "chown", "drop_capabilities", "kill_privileges", "set_flags", "utimes"]
+__all__ = ["chmod", "chown", "may_change_data", "remove_capability", "utimes"]
 
 _CAPABILITY = b"security.capability"
 _PERMISSIONS = 0o7777
@@ -64,33 +64,45 @@ def chown(fs: WritableFilesystem, inode: LiveInode, uid: int, gid: int, path: Pa
         EPERM, EROFS.
     """
     _check(fs, inode, path)
-    mode = None if inode.is_dir else kill_privileges(fs, inode)
+    mode = None if inode.is_dir else _kill_privileges(fs, inode)
     inode.item.uid = inode.item.uid if uid == -1 else uid
     inode.item.gid = inode.item.gid if gid == -1 else gid
     _set(fs, inode, mode)
 
 
-def kill_privileges(fs: WritableFilesystem, inode: LiveInode) -> int | None:
+def may_change_data(fs: WritableFilesystem, inode: LiveInode, path: Path) -> None:
+    """See that a file may be opened for writing, not for appending.
+
+    Raises
+    ------
+    OSError
+        EPERM, EROFS.
+    """
+    may_write(fs, inode, path)
+    if inode.item.flags & InodeFlag.APPEND:
+        raise fail(errno.EPERM, path)
+
+
+def remove_capability(fs: WritableFilesystem, inode: LiveInode) -> None:
+    """Remove what makes a file a privileged program: its data change (``file_remove_privs()``).
+
+    The set-id bits stay, as root changes them.
+    """
+    if get_xattr(fs, inode, _CAPABILITY) is not None:
+        set_xattr(fs, inode, _CAPABILITY, None)
+
+
+def _kill_privileges(fs: WritableFilesystem, inode: LiveInode) -> int | None:
     """Remove capabilities and return the mode without set-id bits, None when it has none.
 
-    (``ATTR_KILL_PRIV``, ``ATTR_KILL_SUID``, ``setattr_should_drop_sgid()`` for a privileged user;
-    changes of owners and of data do it.)
+    (``ATTR_KILL_PRIV``, ``ATTR_KILL_SUID``, ``setattr_should_drop_sgid()`` for a privileged user.)
     """
-    drop_capabilities(fs, inode)
+    remove_capability(fs, inode)
     mode = inode.item.mode
     kept = mode & ~stat.S_ISUID
     if mode & stat.S_ISGID and mode & stat.S_IXGRP:
         kept &= ~stat.S_ISGID
     return None if kept == mode else kept
-
-
-def drop_capabilities(fs: WritableFilesystem, inode: LiveInode) -> None:
-    """Remove the capabilities of a program, as every change of its data does.
-
-    (``file_remove_privs()`` for a privileged user, who keeps the set-id bits.)
-    """
-    if get_xattr(fs, inode, _CAPABILITY) is not None:
-        set_xattr(fs, inode, _CAPABILITY, None)
 
 
 def utimes(fs: WritableFilesystem, inode: LiveInode, atime: int, mtime: int, path: Path) -> None:
@@ -105,73 +117,3 @@ def utimes(fs: WritableFilesystem, inode: LiveInode, atime: int, mtime: int, pat
     inode.item.atime = atime
     inode.item.mtime = mtime
     _set(fs, inode)
-
-
-# FS_*_FL of chattr that btrfs lets a caller change, and the flags of an inode that they become
-_CHANGEABLE = {
-    0x00000008: InodeFlag.SYNC,
-    0x00000010: InodeFlag.IMMUTABLE,
-    0x00000020: InodeFlag.APPEND,
-    0x00000040: InodeFlag.NODUMP,
-    0x00000080: InodeFlag.NOATIME,
-    0x00010000: InodeFlag.DIRSYNC,
-}
-_COMPR, _NOCOMP, _NOCOW = 0x00000004, 0x00000400, 0x00800000
-_PROPERTY = b"btrfs.compression"
-
-
-def set_flags(fs: WritableFilesystem, inode: LiveInode, flags: int, path: Path) -> None:
-    """Set the flags that ``chattr`` shows (``btrfs_fileattr_set()``).
-
-    Parameters
-    ----------
-    fs : WritableFilesystem
-        The filesystem.
-    inode : LiveInode
-        A file or directory.
-    flags : int
-        ``FS_*_FL``; what is not in it is cleared.
-    path : str or bytes
-        For errors.
-
-    Raises
-    ------
-    OSError
-        EOPNOTSUPP for flags that btrfs does not have, EINVAL for some together, EROFS.
-    """
-    if is_read_only(fs, inode.root):
-        raise fail(errno.EROFS, path)
-    if flags & ~(sum(_CHANGEABLE) | _COMPR | _NOCOMP | _NOCOW):
-        raise fail(errno.EOPNOTSUPP, path)
-    if flags & _COMPR and flags & (_NOCOMP | _NOCOW):
-        raise fail(errno.EINVAL, path)
-    fs.ensure_metadata()
-    wanted = inode.item.flags
-    for shown, flag in _CHANGEABLE.items():
-        wanted = wanted | flag if flags & shown else wanted & ~flag
-    wanted = _without_cow(fs, inode, wanted, bool(flags & _NOCOW))
-    wanted &= ~(InodeFlag.COMPRESS | InodeFlag.NOCOMPRESS)
-    if flags & _NOCOMP:
-        wanted |= InodeFlag.NOCOMPRESS
-    elif flags & _COMPR:
-        wanted |= InodeFlag.COMPRESS
-    kind = (fs.compress or "zlib").encode() if flags & _COMPR else b""
-    if kind:
-        set_xattr(fs, inode, _PROPERTY, kind)
-    elif inode.prop_compress:
-        set_xattr(fs, inode, _PROPERTY, None)
-    inode.prop_compress = kind
-    inode.item.flags = int(wanted)
-    inode.item.sequence += 1
-    inode.item.ctime = fs.now()
-    fs.mark_inode_dirty(inode)
-
-
-def _without_cow(fs: WritableFilesystem, inode: LiveInode, flags: int, nocow: bool) -> int:
-    """Set or clear NODATACOW; of a file that has data it stays as it is."""
-    if not stat.S_ISREG(inode.item.mode):
-        return flags | InodeFlag.NODATACOW if nocow else flags & ~InodeFlag.NODATACOW
-    if inode.item.size:
-        return flags
-    both = InodeFlag.NODATACOW | InodeFlag.NODATASUM
-    return flags | both if nocow else flags & ~both

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from btrfs_model.btree.apply import insert_batches
+from btrfs_model.btree.apply import CHANGE, insert_batches
+from btrfs_model.kernels import lib
 from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.structs import INODE_ITEM
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem.live_inode import LiveInode
@@ -71,6 +73,11 @@ class DelayedNode:
         """How much waits."""
         waiting = len(self.insertions) + len(self.deletions)
         return waiting + (self.inode_item is not None) + self.delete_ref
+
+    @property
+    def has_item_alone(self) -> bool:
+        """Whether there is an inode item and nothing else."""
+        return self.inode_item is not None and self.count == 1
 
 
 class DelayedItems:
@@ -144,6 +151,13 @@ class DelayedItems:
         node.inode_item = inode.item.pack()
         self._queue(node)
 
+    def update_items(self, root: int, inos: list[int], items: list[bytes]) -> None:
+        """Write inode items as they are given."""
+        for ino, item in zip(inos, items, strict=True):
+            node = self._get_or_create(root, ino)
+            node.inode_item = item
+            self._queue(node)
+
     def delete_inode_ref(self, inode: LiveInode) -> None:
         """Remove the only INODE_REF (``btrfs_delayed_delete_inode_ref()``)."""
         node = self._get_or_create(inode.root, inode.ino)
@@ -164,9 +178,24 @@ class DelayedItems:
 
     def run(self, root: int | None = None) -> None:
         """Run all nodes, or those of a subvolume (``btrfs_run_delayed_items()``)."""
-        for node in list(self._nodes.values()):
-            if root is None or node.root == root:
+        nodes = [n for n in self._nodes.values() if root is None or n.root == root]
+        for (of, alone), group in itertools.groupby(nodes, lambda n: (n.root, n.has_item_alone)):
+            if alone:
+                self._update_items(of, list(group))
+                continue
+            for node in group:
                 self.run_node(node)
+
+    def _update_items(self, root: int, nodes: list[DelayedNode]) -> None:
+        """Run nodes of a subvolume of which each has an inode item and nothing else."""
+        rows = np.zeros(len(nodes), CHANGE)
+        rows["objectid"] = [node.ino for node in nodes]
+        rows["type"], rows["size"] = int(ItemType.INODE_ITEM), INODE_ITEM.size
+        rows["kind"] = lib.BM_WRITER_UPDATE
+        self._fs.writer.apply(root, rows, b"".join(node.inode_item or b"" for node in nodes))
+        for node in nodes:
+            node.inode_item = None
+            self._queue(node)
 
     def run_node(self, node: DelayedNode) -> None:
         """Run a node (``__btrfs_commit_inode_delayed_items()``)."""

@@ -4,6 +4,12 @@
 What is written waits in memory, as in a kernel's page cache, until fsync, sync, a snapshot of its
 subvolume or :meth:`FileCalls.flush_delalloc` writes it back: file by file in the order in which
 they became dirty, each from its first byte to its last. A commit alone does not.
+
+Where a kernel may differ: it writes back on its own after half a minute or when memory runs short,
+several files at once and in any order; where explicit holes are divided, and what a block beside a
+hole is taken for right after a mount, depends on the extent maps it has in memory; its lzo makes
+other sizes than ours, its zlib now and then by a few bytes (:mod:`~btrfs_model.filesystem.
+compress`). Direct IO, mmap, NODATACOW, deduplication and encoded writes are not modelled.
 """
 
 from __future__ import annotations
@@ -14,8 +20,9 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from btrfs_model.filesystem.attributes import may_change_data, remove_capability
 from btrfs_model.filesystem.checksums import DataChecksums
 from btrfs_model.filesystem.elided import Elided
 from btrfs_model.filesystem.file_allocate import fallocate, punch_hole, zero_range
@@ -28,16 +35,22 @@ from btrfs_model.filesystem.file_size import set_size
 from btrfs_model.filesystem.file_write import buffered_write, read_live
 from btrfs_model.filesystem.file_writeback import pages_of, writeback
 from btrfs_model.filesystem.live_inode import InodeFlag
+from btrfs_model.filesystem.many_files import fill_files, write_files
 from btrfs_model.ondisk.hashes import CSUM_SIZES
 from btrfs_model.ondisk.keys import ObjectId
 from btrfs_model.treelog.sync_log import sync_file
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from btrfs_model.filesystem.live_inode import LiveInode
 
 __all__ = ["FileCalls"]
 
 Path = str | bytes
+
+_INCOMPAT: Final = {"lzo": 1 << 3, "zstd": 1 << 4}
 
 
 class FileCalls:
@@ -98,10 +111,11 @@ class FileCalls:
         Raises
         ------
         OSError
-            EISDIR, EINVAL, EFBIG, or ENOSPC when there is no room.
+            EISDIR, EINVAL, EFBIG, EROFS in a read-only subvolume, EPERM for a file that is
+            immutable or append-only, or ENOSPC when there is no room.
         """
         length = data.length if isinstance(data, Elided) else len(data)
-        with self._opened(path) as inode:
+        with self._changed(path) as inode:
             if offset < 0 or length < 0:
                 raise _error(errno.EINVAL, path)
             if offset + length > 2**63 - 1:
@@ -110,7 +124,7 @@ class FileCalls:
 
     def encoded_write(self, path: Path, offset: int, encoded: Encoded) -> None:
         """Write compressed data as they are (BTRFS_IOC_ENCODED_WRITE)."""
-        with self._opened(path) as inode:
+        with self._changed(path) as inode:
             encoded_write(self, inode, offset, encoded)
 
     def read(self, path: Path, offset: int = 0, length: int | None = None) -> bytes:
@@ -126,36 +140,51 @@ class FileCalls:
         As :meth:`write` and :meth:`flush_delalloc` for each offset in turn, in a fraction of the
         time; see :func:`~btrfs_model.filesystem.file_many.write_file_extents`.
         """
-        with self._opened(path) as inode:
+        with self._changed(path) as inode:
             write_file_extents(self, inode, offsets, block)
+
+    def write_files(
+        self, directory: Path, names: Sequence[Path], data: bytes, mode: int = 0o666
+    ) -> npt.NDArray[np.uint64]:
+        """Make many files that hold the same; see :func:`.many_files.write_files`."""
+        host: Any = self
+        return write_files(host, directory, names, data, mode)
+
+    def fill_files(self, directory: Path, inos: npt.NDArray[np.uint64], data: bytes) -> None:
+        """Write to many empty files; see :func:`.many_files.fill_files`."""
+        host: Any = self
+        fill_files(host, directory, inos, data)
 
     def truncate(self, path: Path, size: int) -> None:
         """Set the size of a file (truncate(2))."""
-        inode = self._regular(path, errno.EINVAL)
         if size < 0:
             raise _error(errno.EINVAL, path)
+        host: Any = self
+        inode = self._regular(path, errno.EINVAL)
+        may_change_data(host, inode, path)
+        remove_capability(host, inode)
         set_size(self, inode, size)
 
     def fallocate(self, path: Path, offset: int, length: int, keep_size: bool = False) -> None:
         """Preallocate a range (fallocate(2))."""
-        with self._opened(path, errno.ENODEV) as inode:
+        with self._changed(path, errno.ENODEV) as inode:
             fallocate(self, inode, offset, length, keep_size=keep_size)
 
     def punch_hole(self, path: Path, offset: int, length: int) -> None:
         """Make a hole (FALLOC_FL_PUNCH_HOLE)."""
-        with self._opened(path, errno.ENODEV) as inode:
+        with self._changed(path, errno.ENODEV) as inode:
             punch_hole(self, inode, offset, length)
 
     def zero_range(self, path: Path, offset: int, length: int, keep_size: bool = False) -> None:
         """Make a range zeros (FALLOC_FL_ZERO_RANGE)."""
-        with self._opened(path, errno.ENODEV) as inode:
+        with self._changed(path, errno.ENODEV) as inode:
             zero_range(self, inode, offset, length, keep_size=keep_size)
 
     def clone_range(
         self, source: Path, target: Path, source_offset: int, target_offset: int, length: int
     ) -> None:
         """Share a range of a file with another (FICLONERANGE); length 0: to the end."""
-        with self._opened(source, None) as from_inode, self._opened(target, None) as to_inode:
+        with self._opened(source, None) as from_inode, self._changed(target, None) as to_inode:
             clone_range(self, from_inode, to_inode, source_offset, target_offset, length)
 
     def dedupe_range(
@@ -193,6 +222,7 @@ class FileCalls:
         inode = self._inode(path)
         if kind:
             host.setxattr(path, "btrfs.compression", kind.encode())
+            host.add_incompat(_INCOMPAT.get(kind, 0))
         elif inode.prop_compress or inode.item.flags & InodeFlag.NOCOMPRESS:
             host.removexattr(path, "btrfs.compression")
 
@@ -261,6 +291,15 @@ class FileCalls:
             if inode.data is not None and inode.data.flush_on_close:
                 inode.data.flush_on_close = False
                 writeback(self, inode)
+
+    @contextmanager
+    def _changed(self, path: Path, otherwise: int | None = errno.EINVAL) -> Iterator[LiveInode]:
+        """Open a file for writing."""
+        host: Any = self
+        with self._opened(path, otherwise) as inode:
+            if not inode.is_dir:
+                may_change_data(host, inode, path)
+            yield inode
 
     def _regular(self, path: Path, otherwise: int = errno.EINVAL) -> LiveInode:
         inode = self._inode(path)

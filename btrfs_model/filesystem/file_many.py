@@ -83,9 +83,8 @@ def write_file_extents(
         written = 0
         if shape is not None and _is_plain(fs, inode, rest, shape.length):
             written = write_run(fs, inode, rest, shape)
-        if written and shape is not None:
             _finish(fs, inode, rest[:written], shape.length)
-        else:
+        if not written:
             # there is no room, or something that only one at a time gets right
             for place in rest[:1].tolist():
                 _write_one(fs, inode, place, block)
@@ -142,6 +141,8 @@ def _is_plain(fs: Fs, inode: LiveInode, places: U64, length: int) -> bool:
 def _finish(fs: Fs, inode: LiveInode, places: U64, length: int) -> None:
     """Set size, times and clock to what they are after that many writes."""
     item, count = inode.item, len(places)
+    if not count:
+        return
     # each write asks for the time twice: for the inode, and for the subvolume
     pass_time(fs, 2 * (count - 1))
     item.mtime = item.ctime = fs.now()

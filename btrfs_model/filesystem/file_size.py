@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from btrfs_model.filesystem.attributes import drop_capabilities
 from btrfs_model.filesystem.file_items import Fs, align, truncate_inode_items
 from btrfs_model.filesystem.file_write import cont_expand, set_i_size, touch, truncate_block
 from btrfs_model.filesystem.file_writeback import pages_of, update_disk_size, writeback
@@ -33,7 +32,6 @@ def set_size(fs: Fs, inode: LiveInode, size: int) -> None:
     """
     pages = pages_of(fs, inode)
     old_size = pages.i_size
-    drop_capabilities(fs, inode)
     if size != old_size:
         touch(fs, inode)
     if size > old_size:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from btrfs_model.filesystem.attributes import drop_capabilities
+from btrfs_model.filesystem.attributes import remove_capability
 from btrfs_model.filesystem.checksums import DataChecksums
 from btrfs_model.filesystem.data import FileExtent, FileReader
 from btrfs_model.filesystem.elided import Elided
@@ -42,8 +42,11 @@ __all__ = [
 
 
 def touch(fs: Fs, inode: LiveInode) -> None:
-    """Set mtime and ctime to now and count a change (``file_modified()``)."""
-    drop_capabilities(fs, inode)
+    """Set mtime and ctime to now and count a change (``file_modified()``).
+
+    It is no privileged program any more.
+    """
+    remove_capability(fs, inode)
     inode.item.mtime = inode.item.ctime = fs.now()
     inode.item.sequence += 1
 

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 __all__ = [
     "can_be_inline",
     "compression_of",
+    "inline_limit",
     "need_compress",
     "pages_of",
     "update_disk_size",
@@ -148,8 +149,12 @@ def can_be_inline(fs: Fs, inode: LiveInode, size: int, stored: int) -> bool:
 
     ``can_cow_file_range_inline()``: when they are the whole file, and few.
     """
-    limit = min(fs.max_inline, fs.nodesize - _INLINE_OVERHEAD, fs.sectorsize - 1)
-    return bool(pages_of(fs, inode).i_size <= size <= fs.sectorsize and stored <= limit)
+    return bool(pages_of(fs, inode).i_size <= size <= fs.sectorsize and stored <= inline_limit(fs))
+
+
+def inline_limit(fs: Fs) -> int:
+    """Return how many bytes an inline extent has at most (``btrfs_data_can_be_inline()``)."""
+    return int(min(fs.max_inline, fs.nodesize - _INLINE_OVERHEAD, fs.sectorsize - 1))
 
 
 def _try_inline(

@@ -38,8 +38,15 @@ _ERROR = 1 << 2
 _QUOTA_ON = 1
 
 
-def check_writable(fs: Filesystem) -> None:
+def check_writable(fs: Filesystem, *, replay: bool = False) -> None:
     """Refuse what can be read and not be written.
+
+    Parameters
+    ----------
+    fs : Filesystem
+        As it was opened.
+    replay : bool
+        Whether a log will be replayed.
 
     Raises
     ------
@@ -48,7 +55,7 @@ def check_writable(fs: Filesystem) -> None:
     """
     sb = fs.image.superblock
     reasons = {
-        "it has a log of fsyncs, which must be replayed first": bool(sb.log_root),
+        "it has a log of fsyncs, which must be replayed first": bool(sb.log_root) and not replay,
         "it is a seed device": bool(sb.flags & _SEEDING),
         "its superblock says that it has errors": bool(sb.flags & _ERROR),
         f"its sectors have {sb.sectorsize} bytes, only 4096 are supported": sb.sectorsize != 4096,

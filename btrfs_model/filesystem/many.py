@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["create_files", "name_hashes"]
 
-_CHUNK: Final = 8192
+_CHUNK: Final = 2048
 _INODE_SIZE: Final = 160
 _HANDED_DOWN: Final = InodeFlag.NOCOMPRESS | InodeFlag.COMPRESS | InodeFlag.NODATACOW
 _TICKS: Final = 4
@@ -51,7 +51,7 @@ class _Names(NamedTuple):
 
 def create_files(
     fs: WritableFilesystem, directory: Path, names: Sequence[Path], mode: int = 0o666
-) -> None:
+) -> npt.NDArray[np.uint64]:
     """Make empty files in a directory, as :meth:`create` does one after the other.
 
     Parameters
@@ -64,6 +64,11 @@ def create_files(
         Names in it, in the order of creation.
     mode : int
         Permissions before the umask.
+
+    Returns
+    -------
+    numpy.ndarray
+        Their inode numbers.
 
     Raises
     ------
@@ -81,13 +86,13 @@ def create_files(
     _check_names(fs, parent, raw)
     if _hands_down(fs, parent):
         start = as_bytes(directory) + b"/"
-        for name in raw:
-            fs.create(start + name, mode)
-        return
+        return np.array([fs.create(start + name, mode).ino for name in raw], np.uint64)
     item = InodeFields(mode=stat.S_IFREG | mode & 0o7777 & ~fs.umask, uid=fs.uid, gid=fs.gid)
+    inos = [np.zeros(0, np.uint64)]
     for first in range(0, len(raw), _CHUNK):
         fs.start_transaction()
-        _create(fs, parent, raw[first : first + _CHUNK], item)
+        inos.append(_create(fs, parent, raw[first : first + _CHUNK], item))
+    return np.concatenate(inos)
 
 
 def _check_names(fs: WritableFilesystem, parent: LiveInode, names: list[bytes]) -> None:
@@ -100,9 +105,13 @@ def _check_names(fs: WritableFilesystem, parent: LiveInode, names: list[bytes]) 
             raise fail(errno.EINVAL, name)
         if len(name) > NAME_LEN:
             raise fail(errno.ENAMETOOLONG, name)
-    if parent.item.size:
-        for name in names:
-            if lookup(fs, parent, name, name) is not None:
+    if parent.item.size and names:
+        text = _matrix(names)
+        hashes = name_hashes(text.text[_used(text, 0, text.text.shape[1])], text.sizes)
+        tree = fs.writer.tree(parent.root)
+        for name, number in zip(names, hashes.tolist(), strict=True):
+            taken = tree.get((parent.ino, ItemType.DIR_ITEM, number)) is not None
+            if taken and lookup(fs, parent, name, name) is not None:
                 raise fail(errno.EEXIST, name)
 
 
@@ -119,7 +128,7 @@ def _hands_down(fs: WritableFilesystem, parent: LiveInode) -> bool:
 
 def _create(
     fs: WritableFilesystem, parent: LiveInode, names: list[bytes], item: InodeFields
-) -> None:
+) -> npt.NDArray[np.uint64]:
     count, root = len(names), parent.root
     text = _matrix(names)
     start = fs.clock
@@ -152,6 +161,7 @@ def _create(
     end, fs.clock = fs.clock, int(times[-1]) + _ROOT * tick
     fs.mark_inode_dirty(parent)
     assert fs.clock == end
+    return inos
 
 
 def _matrix(names: list[bytes]) -> _Names:

@@ -100,7 +100,7 @@ class _Fresh:
     def __init__(self, options: Format, identity: Identity) -> None:
         self.options = options
         self.identity = identity
-        self.chunks = mkfs_chunks(options.total_bytes)
+        self.chunks = mkfs_chunks(options)
         self.places: dict[int, Place] = mkfs_places(options)
         self.time = structs.Timespec(identity.seconds, 0)
 
@@ -203,7 +203,8 @@ class _Fresh:
 
     def chunk_item(self, chunk: Chunk) -> bytes:
         """Return the chunk item of a chunk."""
-        return chunk_item(chunk, 1, self.identity.device_uuid)
+        temporary = chunk.logical == FIRST_CHUNKS[0][0]
+        return chunk_item(chunk, 1, self.identity.device_uuid, temporary=temporary)
 
     def device(self) -> structs.DevItem:
         """Return the device item."""
@@ -255,8 +256,9 @@ class _Fresh:
     def free_space_tree(self) -> Items:
         """Return what is free; mkfs.btrfs leaves what it wrote of the chunks it started with."""
         items: Items = []
-        for start, length in FIRST_CHUNKS:
-            items += _free_space(start, length, [(start, length)])
+        if not self.options.is_single:
+            for start, length in FIRST_CHUNKS:
+                items += _free_space(start, length, [(start, length)])
         for chunk in self.chunks:
             free, at = [], chunk.logical
             for block in [*self.used_blocks(chunk), chunk.end]:

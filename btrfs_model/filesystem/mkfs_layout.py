@@ -9,6 +9,14 @@ is free), but they explain where everything is: each device extent follows the o
     13 MiB      DATA, single            8 MiB
     21 MiB      SYSTEM, DUP             2 * 8 MiB
     37 MiB      METADATA, DUP           2 * 32 MiB to 1 GiB, by the size of the device
+
+With ``-m single`` the first two are what is wanted, and stay; then nothing follows DATA:
+
+    1 MiB       SYSTEM, single          4 MiB
+    5 MiB       METADATA, single        8 MiB
+    13 MiB      DATA, single            8 MiB
+
+On a device of less than 80 MiB the last two have a tenth of it each.
 """
 
 from __future__ import annotations
@@ -21,14 +29,17 @@ from btrfs_model.ondisk.chunks import Chunk
 from btrfs_model.ondisk.hashes import CSUM_NAMES
 from btrfs_model.ondisk.keys import ObjectId
 
-__all__ = ["FIRST_CHUNKS", "MIN_DEVICE", "Format", "Place", "metadata_stripe", "mkfs_chunks",
-           "mkfs_places"]  # fmt: skip
+__all__ = ["FIRST_CHUNKS", "MIN_DEVICE", "MIN_SINGLE", "Format", "Place", "metadata_stripe",
+           "mkfs_chunks", "mkfs_places"]  # fmt: skip
 
 MIN_DEVICE: Final = 114294784
 """``btrfs_min_dev_size()`` of btrfs-progs 6.2 for these profiles, whatever the nodesize."""
 
+MIN_SINGLE: Final = 47185920
+"""The same where the metadata are single."""
+
 FIRST_CHUNKS: Final = ((1 << 20, 4 << 20), (5 << 20, 8 << 20))
-"""The chunks that mkfs.btrfs starts with; the free space tree still has entries for them."""
+"""The chunks that mkfs.btrfs starts with; the free space tree keeps their entries in any case."""
 
 _STRIPE_LEN: Final = 1 << 16
 _DATA_START: Final = 13 << 20
@@ -54,6 +65,9 @@ class Format:
         ``crc32c``, ``xxhash``, ``sha256`` or ``blake2``.
     label : str
         At most 255 bytes of UTF-8.
+    metadata : str
+        How SYSTEM and METADATA chunks are kept: ``dup``, or ``single``, which is ``-m single
+        -d single``.
     extref, skinny_metadata, no_holes, free_space_tree, block_group_tree : bool
         Features; the last needs the two before it and a nodesize of at least 8192.
     """
@@ -77,8 +91,11 @@ class Format:
         ValueError
             That names the option.
         """
-        if self.size < MIN_DEVICE:
-            raise ValueError(f"size {self.size}: the smallest device has {MIN_DEVICE} bytes")
+        if self.metadata not in ("dup", "single"):
+            raise ValueError(f"metadata {self.metadata!r} is none of dup, single")
+        smallest = MIN_SINGLE if self.is_single else MIN_DEVICE
+        if self.size < smallest:
+            raise ValueError(f"size {self.size}: the smallest device has {smallest} bytes")
         if self.nodesize not in {4096 << n for n in range(5)}:
             raise ValueError(f"nodesize {self.nodesize} is no power of two from 4096 to 65536")
         if self.csum not in _CSUM_TYPES:
@@ -90,6 +107,11 @@ class Format:
         if self.block_group_tree and self.nodesize == _SECTORSIZE:
             # one root item more than fit into the one leaf that the root tree is here
             raise ValueError("block_group_tree needs a nodesize of 8192 or more")
+
+    @property
+    def is_single(self) -> bool:
+        """Whether there is one copy of metadata."""
+        return self.metadata == "single"
 
     @property
     def csum_type(self) -> int:
@@ -113,9 +135,22 @@ def metadata_stripe(total_bytes: int) -> int:
     return max(stripe, 32 << 20)
 
 
-def mkfs_chunks(total_bytes: int) -> tuple[Chunk, Chunk, Chunk]:
-    """Return the DATA, SYSTEM and METADATA chunk of a fresh filesystem."""
-    stripe = metadata_stripe(total_bytes)
+def mkfs_chunks(options: Format) -> tuple[Chunk, Chunk, Chunk]:
+    """Return the chunks of a fresh filesystem, ascending.
+
+    They are DATA, SYSTEM and METADATA, or SYSTEM, METADATA and DATA where metadata are single.
+    """
+    if options.is_single:
+        (system_at, system_size), (metadata_at, _) = FIRST_CHUNKS
+        # no chunk is larger than a tenth of the device
+        size = min(_SMALL, options.total_bytes // 10 // _STRIPE_LEN * _STRIPE_LEN)
+        data_at = metadata_at + size
+        return (
+            Chunk(system_at, system_size, _SYSTEM, (system_at,)),
+            Chunk(metadata_at, size, _METADATA, (metadata_at,)),
+            Chunk(data_at, size, _DATA, (data_at,)),
+        )
+    stripe = metadata_stripe(options.total_bytes)
     data = Chunk(_DATA_START, _SMALL, _DATA, (_DATA_START,))
     system_at = data.stripes[0] + _SMALL
     system = Chunk(data.end, _SMALL, _SYSTEM | _DUP, (system_at, system_at + _SMALL))
@@ -138,7 +173,9 @@ _LAST = [(ObjectId.DATA_RELOC_TREE, 5), (ObjectId.UUID_TREE, 5), (ObjectId.DEV_T
 
 def mkfs_places(options: Format) -> dict[int, Place]:
     """Return where each tree of a fresh filesystem is, by the tree's id."""
-    _, system, metadata = mkfs_chunks(options.total_bytes)
+    if options.is_single:
+        return _single_places(options)
+    _, system, metadata = mkfs_chunks(options)
     blocks = list(_FIRST)
     block = 7 if options.free_space_tree else 6
     last = [*_LAST, (ObjectId.FREE_SPACE_TREE, 6)] if options.free_space_tree else _LAST
@@ -153,4 +190,34 @@ def mkfs_places(options: Format) -> dict[int, Place]:
         for tree, block, generation in blocks
     }
     places[int(ObjectId.CHUNK_TREE)] = Place(system.logical + options.nodesize, 6)
+    return dict(sorted(places.items()))
+
+
+# The same where trees need not be moved; first with a free space tree, then without.
+_SINGLE = {
+    ObjectId.ROOT_TREE: (0, 0, 6),
+    ObjectId.EXTENT_TREE: (1, 1, 6),
+    ObjectId.FS_TREE: (2, 2, 5),
+    ObjectId.DEV_TREE: (4, 6, 5),
+    ObjectId.CSUM_TREE: (9, 8, 5),
+    ObjectId.DATA_RELOC_TREE: (11, 9, 5),
+    ObjectId.UUID_TREE: (12, 10, 5),
+}
+_SINGLE_FREE_SPACE = 5
+_SINGLE_SPARE = 3
+
+
+def _single_places(options: Format) -> dict[int, Place]:
+    system, metadata, _ = mkfs_chunks(options)
+    column = 0 if options.free_space_tree else 1
+    blocks = {tree: (row[column], row[2]) for tree, row in _SINGLE.items()}
+    if options.free_space_tree:
+        blocks[ObjectId.FREE_SPACE_TREE] = (_SINGLE_FREE_SPACE, 6)
+    if options.block_group_tree:
+        blocks[ObjectId.BLOCK_GROUP_TREE] = (_SINGLE_SPARE, 6)
+    places = {
+        int(tree): Place(metadata.logical + block * options.nodesize, generation)
+        for tree, (block, generation) in blocks.items()
+    }
+    places[int(ObjectId.CHUNK_TREE)] = Place(system.logical + options.nodesize, 5)
     return dict(sorted(places.items()))

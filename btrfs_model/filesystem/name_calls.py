@@ -14,12 +14,20 @@ import stat
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
 
-from btrfs_model.filesystem import acl, attributes, many, many_moves, namespace, rename, xattrs
+from btrfs_model.filesystem import (
+    acl,
+    attributes,
+    inode_flags,
+    many,
+    many_moves,
+    namespace,
+    rename,
+    xattrs,
+)
 from btrfs_model.filesystem.delayed import DelayedItems
 from btrfs_model.filesystem.dir_entries import fail
 from btrfs_model.filesystem.eviction import iput, orphan_cleanup
 from btrfs_model.filesystem.inode_cache import InodeCache
-from btrfs_model.filesystem.listing import to_fs_flags
 from btrfs_model.filesystem.live_inode import (
     EMPTY_SUBVOL_DIR,
     ROOT_DIR,
@@ -43,6 +51,9 @@ from btrfs_model.ondisk.structs import Timespec
 from btrfs_model.treelog.log_tree import TreeLogs
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from btrfs_model.filesystem.writable import WritableFilesystem
 
 __all__ = ["RENAME_EXCHANGE", "RENAME_NOREPLACE", "NamespaceCalls"]
@@ -179,9 +190,11 @@ class NamespaceCalls:
         may_write(self._fs, entry.directory, path)
         return self._done(namespace.create_inode(self._fs, entry, stat.S_IFREG | mode & 0o7777))
 
-    def create_files(self, directory: Path, names: Sequence[Path], mode: int = 0o666) -> None:
+    def create_files(
+        self, directory: Path, names: Sequence[Path], mode: int = 0o666
+    ) -> npt.NDArray[np.uint64]:
         """Make many empty files; see :func:`btrfs_model.filesystem.many.create_files`."""
-        many.create_files(self._fs, directory, names, mode)
+        return many.create_files(self._fs, directory, names, mode)
 
     def move_files(self, source: Path, target: Path, names: Sequence[Path]) -> None:
         """Move many files; see :func:`btrfs_model.filesystem.many_moves.move_files`."""
@@ -333,19 +346,10 @@ class NamespaceCalls:
         attributes.utimes(self._fs, inode, atime_ns, mtime_ns, path)
         self.delayed.balance()
 
-    def set_flags(self, path: Path, flags: int, clear: int = 0) -> None:
-        """Set and clear flags of an inode, as ``chattr`` does.
-
-        Parameters
-        ----------
-        path : str or bytes
-            Of a file or directory.
-        flags, clear : int
-            ``FS_*_FL`` to set and to clear; the others stay.
-        """
-        inode = find(self._fs, path)
-        now = to_fs_flags(inode.item.flags)
-        attributes.set_flags(self._fs, inode, (now | flags) & ~clear, path)
+    def chattr(self, path: Path, add: int, remove: int = 0) -> None:
+        """Add and remove flags of an inode, those of chattr(1) as ``FS_IOC_SETFLAGS`` has them."""
+        inode_flags.chattr(self._fs, find(self._fs, path), add, remove, path)
+        self.delayed.balance()
 
     def setxattr(
         self, path: Path, name: Path, value: bytes, flags: int = 0, *, follow: bool = True
@@ -379,7 +383,6 @@ class NamespaceCalls:
             raise fail(errno.EOPNOTSUPP, path)
         if not rest:
             raise fail(errno.EINVAL, path)
-        fs.start_transaction()
         change = xattrs.set_property if prefix == b"btrfs" else xattrs.set_xattr
         change(fs, inode, name, value, flags)
         self.delayed.balance()

@@ -152,12 +152,12 @@ def _commit_cowonly_roots(fs: WritableFilesystem) -> None:
     _run_dev_stats(fs)
     while True:
         trees = [tree for tree in _cowonly_trees(fs) if _update_root(fs, tree)]
-        fs.writer.run_refs()
-        groups = False
+        # references that are run change the extent tree, also where no block group changes
+        moving = fs.writer.run_refs() > 0 or bool(trees)
         while _write_dirty_block_groups(fs):
-            groups = True
+            moving = True
             fs.writer.run_refs()
-        if not trees and not groups and not _outdated_trees(fs) and not fs.writer.waiting_refs():
+        if not moving and not _outdated_trees(fs) and not fs.writer.waiting_refs():
             return
 
 

@@ -25,6 +25,7 @@ from btrfs_model.btree.writer import TreeWriter, chunk_tree_uuid
 from btrfs_model.filesystem import chunk_alloc, load, transaction
 from btrfs_model.filesystem.file_calls import FileCalls
 from btrfs_model.filesystem.filesystem import Filesystem
+from btrfs_model.filesystem.inode_cache import highest_objectid
 from btrfs_model.filesystem.live_root import LiveRoot
 from btrfs_model.filesystem.mkfs import Identity, format_device
 from btrfs_model.filesystem.mkfs_layout import Format
@@ -43,8 +44,6 @@ __all__ = ["WritableFilesystem"]
 
 _START: Final = 1_700_000_000 * 10**9
 _TICK: Final = 10**6
-_LAST_FREE: Final = 2**64 - 256
-_FIRST_FREE: Final = 256
 _COMPRESSIONS: Final = (None, "zlib", "lzo", "zstd")
 _INCOMPAT: Final = {"lzo": 1 << 3, "zstd": 1 << 4}
 _BIG_METADATA: Final = 1 << 5
@@ -71,6 +70,8 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         Mount option ``compress``: ``zlib``, ``lzo`` or ``zstd``.
     max_inline : int
         Mount option ``max_inline``, bytes.
+    replay : str or Behaviour, optional
+        The kernel whose way of replaying a log is followed; without it a log is refused.
 
     Attributes
     ----------
@@ -112,11 +113,12 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         ssd: bool = False,
         compress: str | None = None,
         max_inline: int = 2048,
+        replay: str | Behaviour | None = None,
     ) -> None:
         if compress not in _COMPRESSIONS:
             raise ValueError(f"compress {compress!r} is none of zlib, lzo, zstd")
         super().__init__(Image(memory.buffer, path))
-        load.check_writable(self)
+        load.check_writable(self, replay=replay is not None)
         self.memory = memory
         self.seed = seed
         self.ssd = ssd
@@ -145,10 +147,15 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self.aborted = False
         self.device_stats_written = False
         self.in_transaction = False
+        self._next_root_id = highest_objectid(self, ObjectId.ROOT_TREE) + 1
         self.log_trees_enabled = True
         self.behaviour = Behaviour.parse(_KERNEL)
         self.start_namespace()
         self.before_commit.append(self.run_delayed_items)
+        if replay is not None:
+            from btrfs_model.treelog.replay import recover_log_trees
+
+            recover_log_trees(self, Behaviour.parse(replay))
 
     # ------------------------------------------------------------------- from and to files --
 
@@ -175,7 +182,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         seed, ssd, compress, max_inline
             See the class.
         **options
-            ``csum``, ``label`` and features, see
+            ``csum``, ``label``, ``metadata`` and features, see
             :class:`~btrfs_model.filesystem.mkfs_layout.Format`.
 
         Raises
@@ -203,8 +210,16 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         ssd: bool = False,
         compress: str | None = None,
         max_inline: int = 2048,
+        replay: str | Behaviour | None = None,
     ) -> Self:
         """Copy an image into memory, to go on with it; the file stays as it is.
+
+        Parameters
+        ----------
+        path : str or os.PathLike
+            File or block device.
+        seed, ssd, compress, max_inline, replay
+            See the class; with `replay` the log of an image is replayed.
 
         Raises
         ------
@@ -217,11 +232,11 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         """
         with Image.open(path) as image:
             # everything that can be refused is refused before the copy
-            load.check_writable(Filesystem(image))
+            load.check_writable(Filesystem(image), replay=replay is not None)
             size = len(image.view)
         memory = Memory.copy_of(path, size)
         return cls(memory, os.fspath(path), seed=seed, ssd=ssd, compress=compress,
-                   max_inline=max_inline)  # fmt: skip
+                   max_inline=max_inline, replay=replay)  # fmt: skip
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Commit and write the image to a sparse file, which is replaced as a whole.
@@ -321,13 +336,8 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
     def next_root_id(self) -> int:
         """Return an id for a new subvolume (``btrfs_get_free_objectid()`` of the root tree)."""
         number = self._next_root_id
-        self.__dict__["_next_root_id"] = number + 1
+        self._next_root_id += 1
         return number
-
-    @cached_property
-    def _next_root_id(self) -> int:
-        last = self.writer.tree(ObjectId.ROOT_TREE).last((_LAST_FREE, 255, 2**64 - 1))
-        return max(last.key.objectid + 1 if last else 0, _FIRST_FREE)
 
     # ----------------------------------------------------------------------- space, commits --
 

@@ -13,6 +13,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final
 
+from btrfs_model.btree.search import nritems
 from btrfs_model.btree.tree import RawKey
 from btrfs_model.filesystem.dir_entries import (
     cow_leaf,
@@ -145,14 +146,18 @@ def _leaf_free(fs: WritableFilesystem, root: int, key: RawKey) -> int:
     tree = fs.writer.tree(root)
     item = tree.get(key)
     assert item is not None
-    used = sum(ITEM.size + len(other.data) for other in tree.items() if other.block == item.block)
-    return fs.nodesize - HEADER.size - used
+    leaf = fs.image.block(item.block, level=0)
+    count = nritems(leaf)
+    *_, lowest, _ = ITEM.flat(leaf, HEADER.size + (count - 1) * ITEM.size)
+    free: int = lowest - count * ITEM.size
+    return free
 
 
 def set_xattr(
     fs: WritableFilesystem, inode: LiveInode, name: bytes, value: bytes | None, flags: int = 0
 ) -> None:
     """Set or remove an attribute; version and ctime follow (``btrfs_setxattr_trans()``)."""
+    fs.start_transaction()
     put_xattr(fs, inode, name, value, flags)
     _changed(fs, inode)
 
@@ -178,18 +183,19 @@ def set_property(
     """
     uncompressed = InodeFlag.NODATACOW | InodeFlag.NODATASUM
     known = not value or value in _NO_COMPRESSION or value.startswith(_COMPRESSION)
-    impossible = stat.S_ISREG(inode.item.mode) and inode.item.flags & uncompressed
+    impossible = inode.item.flags & uncompressed
     if name != COMPRESSION_PROPERTY or not known or (value and impossible):
         raise fail(errno.EINVAL, name)
     if not (inode.is_dir or stat.S_ISREG(inode.item.mode)):
         return
+    fs.start_transaction()
     put_xattr(fs, inode, name, value or None, flags)
-    _apply_compression(inode, value or b"")
+    apply_compression(inode, value or b"")
     _changed(fs, inode)
 
 
-def _apply_compression(inode: LiveInode, value: bytes) -> None:
-    """``prop_compression_apply()``."""
+def apply_compression(inode: LiveInode, value: bytes) -> None:
+    """Let the flags of an inode follow its property (``prop_compression_apply()``)."""
     flags = inode.item.flags & ~(InodeFlag.COMPRESS | InodeFlag.NOCOMPRESS)
     if value in _NO_COMPRESSION:
         flags |= InodeFlag.NOCOMPRESS
@@ -210,4 +216,4 @@ def inherit_properties(fs: WritableFilesystem, inode: LiveInode, directory: Live
     if not value or not (inode.is_dir or stat.S_ISREG(inode.item.mode)):
         return
     put_xattr(fs, inode, COMPRESSION_PROPERTY, value)
-    _apply_compression(inode, value)
+    apply_compression(inode, value)

@@ -23,10 +23,24 @@ _STRIPE_LEN = 1 << 16
 _SECTORSIZE = 4096
 
 
-def chunk_item(chunk: Chunk, devid: int, device_uuid: bytes) -> bytes:
-    """Return the payload of the CHUNK_ITEM of a chunk, all on one device."""
-    head = ChunkHead(chunk.length, ObjectId.EXTENT_TREE, _STRIPE_LEN, chunk.type, _STRIPE_LEN,
-                     _STRIPE_LEN, _SECTORSIZE, len(chunk.stripes), 1)  # fmt: skip
+def chunk_item(chunk: Chunk, devid: int, device_uuid: bytes, *, temporary: bool = False) -> bytes:
+    """Return the payload of the CHUNK_ITEM of a chunk, all on one device.
+
+    Parameters
+    ----------
+    chunk : Chunk
+        The chunk.
+    devid : int
+        Number of the device.
+    device_uuid : bytes
+        Its uuid.
+    temporary : bool
+        Whether it is the chunk that mkfs.btrfs starts with (``make_btrfs()``), which is filled in
+        another way.
+    """
+    unit = _SECTORSIZE if temporary else _STRIPE_LEN
+    head = ChunkHead(chunk.length, ObjectId.EXTENT_TREE, _STRIPE_LEN, chunk.type, unit,
+                     unit, _SECTORSIZE, len(chunk.stripes), not temporary)  # fmt: skip
     stripes = [STRIPE.pack(Stripe(devid, offset, device_uuid)) for offset in chunk.stripes]
     return CHUNK_HEAD.pack(head) + b"".join(stripes)
 

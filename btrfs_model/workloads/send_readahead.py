@@ -9,11 +9,14 @@ on "an average, consumer grade, spinning disk".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from btrfs_model.cold import blocks_after_mount
+from btrfs_model.errors import BtrfsModelError
+from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.patches import Behaviour
 from btrfs_model.reads import reads
 from btrfs_model.workloads import Figure, Input, Outcome, Side, Step, Workload
@@ -21,6 +24,7 @@ from btrfs_model.workloads import Figure, Input, Outcome, Side, Step, Workload
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib import figure
+    from numpy.typing import NDArray
 
     from btrfs_model.filesystem import Filesystem
 
@@ -37,13 +41,30 @@ REPORTED = {BEFORE.name: 217.0, AFTER.name: 205.0}
 """Seconds of a full send, from the message."""
 
 _FILES, _JOBS, _FILE_BYTES = 500_000, 4, 2000
+_COMMIT_EVERY = 250_000
+"""Files of a transaction: what four jobs make in the 30 seconds of one."""
+_BATCH = (200, 2000)
+"""While the jobs go on the kernel writes their data back: after so many files, by chance."""
+_LATE, _LATE_BY, _NEAR = 0.02, (10, 1000), 3
+"""A job is interrupted between making a file and writing to it, in this share of files; then its
+data comes after those of so many others, by chance. Without that they differ by this many.
+
+These numbers were chosen so that the leaves lie as far from each other as those of a kernel with
+500,000 files (``data/workloads/send-readahead/distances.json``)."""
 
 
 def _parameters(scale: float) -> dict[str, int]:
     return {"files": round(_FILES * scale), "jobs": _JOBS, "file_bytes": _FILE_BYTES}
 
 
-INPUTS = (Input("kernel/reada/r5k", "snap1", 0.01, _parameters(0.01)),)
+def scaled(scale: float) -> Input:
+    """Return the input of any size: a filesystem that is built."""
+    if _FILES * scale < _JOBS:
+        raise BtrfsModelError(f"send-readahead: at scale {scale:g} the jobs have nothing to do")
+    return Input(None, "snap1", scale, _parameters(scale))
+
+
+INPUTS = (Input("kernel/reada/r5k", "snap1", 0.01, _parameters(0.01)), scaled(1.0))
 
 
 def sides(before: str | None, after: str | None) -> tuple[Side, ...]:
@@ -52,6 +73,72 @@ def sides(before: str | None, after: str | None) -> tuple[Side, ...]:
         Side(BEFORE.name, before or BEFORE.behaviour),
         Side(AFTER.name, after or AFTER.behaviour),
     )
+
+
+def build(source: Input, step: Step) -> WritableFilesystem:
+    """Do what the message's script does, in memory."""
+    files = source.parameters["files"]
+    # one copy of metadata: a send reads only one, and memory has to hold them all
+    fs = WritableFilesystem.mkfs(max(1 << 30, files * 20_000), metadata="single")
+    step(f"making {files:,} files")
+    _add_files(fs, files, 0)
+    fs.snapshot("", "snap1")
+    step(f"making {files // 4:,} files more")
+    _add_files(fs, files // 4, files)
+    for number in range(1, files + 1, 50):
+        fs.write(f"file_{number}", 0, b"\xcd" * 20)
+    fs.sync()
+    fs.snapshot("", "snap2")
+    fs.commit()
+    return fs
+
+
+def _add_files(fs: WritableFilesystem, total: int, first: int) -> None:
+    """Let the jobs make files: each a range of numbers, all at the same pace."""
+    share = total // _JOBS
+    names = [
+        f"file_{first + job * share + number}"
+        for number in range(1, share + 1)
+        for job in range(_JOBS)
+    ]
+    chance = np.random.default_rng(first)
+    order, due = _data_order(len(names), chance)
+    data = b"\xab" * _FILE_BYTES
+    inos = np.zeros(len(names), np.uint64)
+    made = written = 0
+    for batch in _batches(len(names), chance):
+        inos[made : made + batch] = fs.create_files("", names[made : made + batch])
+        made += batch
+        end = len(names) if made == len(names) else int(np.searchsorted(due, made))
+        fs.fill_files("", inos[order[written:end]], data)
+        written = end
+        if made // _COMMIT_EVERY != (made - batch) // _COMMIT_EVERY:
+            fs.commit()
+    fs.sync()
+
+
+def _data_order(
+    count: int, chance: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the files in the order in which data is written to them, and after how many."""
+    due = np.arange(count) + _NEAR * chance.random(count)
+    late = chance.random(count) < _LATE
+    due += late * _between(_LATE_BY, chance.random(count))
+    order = np.argsort(due, kind="stable")
+    return order, due[order]
+
+
+def _batches(count: int, chance: np.random.Generator) -> Iterator[int]:
+    """Split files into batches."""
+    while count:
+        batch = min(count, int(_between(_BATCH, chance.random())))
+        yield batch
+        count -= batch
+
+
+def _between(ends: tuple[int, int], share: Any) -> Any:
+    """Go a share of the way from one number to another, in steps of equal ratio."""
+    return ends[0] * (ends[1] / ends[0]) ** share
 
 
 def run(fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step) -> Outcome:
@@ -129,7 +216,7 @@ def _add_reported(outcome: Outcome) -> None:
         saved.reported = REPORTED[BEFORE.name] - REPORTED[AFTER.name]
 
 
-def distances(table: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def distances(table: pd.DataFrame) -> NDArray[np.int64]:
     """Return how far each leaf lies from the one before it in the tree, in bytes.
 
     Parameters
@@ -137,7 +224,7 @@ def distances(table: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.int64]]
     table : pandas.DataFrame
         Reads of a send without readahead, so in the order of the tree.
     """
-    leaves = table["physical"].to_numpy()[(table["level"] == 0).to_numpy()]
+    leaves: NDArray[np.int64] = table["physical"].to_numpy()[(table["level"] == 0).to_numpy()]
     return np.diff(leaves)
 
 
@@ -178,6 +265,8 @@ WORKLOAD = Workload(
     sides=sides,
     run=run,
     draw=draw,
+    scaled=scaled,
+    build=build,
     groups=(
         ("Reads of tree blocks", ("reads: ",)),
         ("Time to send, from a device", ("send time: ",)),

@@ -280,6 +280,8 @@ static void exercise_send(struct bm_image *image, const struct bm_root *roots, s
 		args.flags = flags[i / 2 % 3];
 		args.proto = 1 + (i / 2 % 3 == 2);
 		args.context = &left;
+		if (!args.parent)
+			bm_send_reads(&args, &fault);
 		args.explained = &explained;
 		bm_send(&args, &fault);
 		bm_send_explained_free(&explained);

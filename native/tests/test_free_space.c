@@ -251,5 +251,5 @@ int main(void)
 	test_random(2, 500, 3000);
 	test_random(3, 3000, 3000);
 	test_damage(120);
-	return finish("test_free_space");
+	return finish("free_space");
 }

@@ -558,5 +558,5 @@ int main(void)
 	test_snapshots();
 	test_refusals();
 	test_damage(40);
-	return finish("test_space");
+	return finish("space");
 }

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Random scenarios: what the model writes, judged by ``btrfs check`` and by the running kernel."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import live
+import pytest
+import scenarios
+from corpus import LONG
+
+import btrfs_model as bm
+
+why_not = live.why_not_live()
+beside_the_kernel = pytest.mark.skipif(bool(why_not), reason=why_not)
+judged_by_progs = pytest.mark.skipif(not shutil.which("btrfs"), reason="btrfs is not here")
+
+CHECKED = 5000 if LONG else 200
+MOUNTED = BESIDE = 200 if LONG else 8
+IN_ONE_TEST = 25
+
+
+@pytest.fixture(autouse=True)
+def umask() -> Iterator[None]:
+    """The model's umask is that of the calls on the kernel."""
+    old = os.umask(0o022)
+    yield
+    os.umask(old)
+
+
+def complaints(image: Path) -> str:
+    """What ``btrfs check`` says that it does not always say; empty when it finds nothing."""
+    command = ["btrfs", "check", "--readonly", "--check-data-csum", str(image)]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    text = ran.stdout + ran.stderr
+    odd = ("error", "warning", "invalid", "mismatch", "bad ", "wrong")
+    found = [line for line in text.splitlines() if any(word in line.lower() for word in odd)
+             and "no error found" not in line]  # fmt: skip
+    return "" if ran.returncode == 0 and "no error found" in text and not found else text
+
+
+@judged_by_progs
+@pytest.mark.parametrize("first", range(0, CHECKED, IN_ONE_TEST))
+def test_btrfs_check_finds_nothing(first: int, tmp_path: Path) -> None:
+    image = tmp_path / "image"
+    for seed in range(first, first + IN_ONE_TEST):
+        with scenarios.model_run(scenarios.random_scenario(seed)) as (fs, _):
+            fs.save(image)
+        assert not complaints(image), f"seed {seed}"
+
+
+@beside_the_kernel
+@pytest.mark.parametrize("seed", range(MOUNTED))
+def test_the_kernel_lists_what_was_written(seed: int, tmp_path: Path) -> None:
+    image = tmp_path / "image"
+    with scenarios.model_run(scenarios.random_scenario(f"mounted {seed}")) as (fs, _):
+        fs.save(image)
+        wanted = scenarios.model_listing(fs)
+    with live.mounted(image, "rw,noatime") as top:
+        assert scenarios.kernel_listing(top, list(wanted)) == wanted
+        (top / "written").write_bytes(b"by the kernel" * 1000)
+        ran = subprocess.run(["btrfs", "scrub", "start", "-B", str(top)], capture_output=True,
+                             text=True)  # fmt: skip
+        assert ran.returncode == 0, ran
+        assert "no errors found" in ran.stdout, ran
+    assert not complaints(image)
+    with bm.open(image) as after:
+        found = scenarios.model_listing(after)
+    assert found[""].pop("written")["size"] == 13000
+    for listing in (found, wanted):
+        del listing[""][""]
+    assert found == wanted
+
+
+def untimed(listing: scenarios.Listing) -> dict[str, dict[str, Any]]:
+    """A listing less times, which are not those of the run, and transactions."""
+    left_out = ("atime", "mtime", "ctime", "gen")
+    return {
+        subvolume: {
+            path: {field: value for field, value in record.items() if field not in left_out}
+            for path, record in paths.items()
+        }
+        for subvolume, paths in listing.items()
+    }
+
+
+@beside_the_kernel
+@pytest.mark.parametrize("seed", range(BESIDE))
+def test_the_kernel_does_the_same(seed: int, tmp_path: Path) -> None:
+    scenario = scenarios.random_scenario(f"beside {seed}", portable=True)
+    with scenarios.model_run(scenario) as (fs, ours):
+        wanted = scenarios.model_listing(fs)
+    theirs, listing = scenarios.kernel_run(scenario, tmp_path / "image", list(wanted))
+    different = [(str(step), kernel, model) for step, kernel, model in
+                 zip(scenario.steps, theirs, ours, strict=True) if kernel != model]  # fmt: skip
+    assert not different
+    assert untimed(listing) == untimed(wanted)
