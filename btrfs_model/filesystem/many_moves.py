@@ -104,17 +104,25 @@ def _plain_files(fs: WritableFilesystem, old: LiveInode, new: LiveInode) -> dict
         entry = dir_items(item.data)[0]
         if entry.location.type == ItemType.INODE_ITEM:
             found[entry.location.objectid] = (entry.name, item.key.offset)
+    if not found:
+        return {}
+    inodes, refs = {}, {}
+    # one pass over the inodes from the lowest to the highest number
+    low, high = (min(found), ItemType.INODE_ITEM, 0), (max(found), ItemType.INODE_REF, _U64_MAX)
+    for item in tree.items(low, high):
+        if item.key.type == ItemType.INODE_ITEM:
+            inodes[item.key.objectid] = item.data
+        elif item.key[1:] == (ItemType.INODE_REF, old.ino):
+            refs[item.key.objectid] = item.data
     taken = _names(fs, new)
     files: dict[bytes, _Moved] = {}
-    inodes = fs.inodes.subvolume(old.root).inodes
+    cached = fs.inodes.subvolume(old.root).inodes
     for ino, (name, index) in found.items():
-        if name in taken or ino in inodes or fs.delayed.node(old.root, ino) is not None:
+        if name in taken or ino in cached or fs.delayed.node(old.root, ino) is not None:
             continue
-        inode = tree.get((ino, ItemType.INODE_ITEM, 0))
-        ref = tree.get((ino, ItemType.INODE_REF, old.ino))
-        if inode is None or ref is None or len(inode_refs(ref.data)) != 1:
+        if ino not in inodes or ino not in refs or len(inode_refs(refs[ino])) != 1:
             continue
-        fields = InodeFields.unpack(inode.data)
+        fields = InodeFields.unpack(inodes[ino])
         if fields.nlink == 1 and not stat.S_ISDIR(fields.mode):
             files[name] = _Moved(name, ino, index, fields)
     return files
