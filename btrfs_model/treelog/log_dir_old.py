@@ -149,7 +149,8 @@ def payloads_of(fs: WritableFilesystem, columns: Columns) -> npt.NDArray[np.uint
     """Return the payloads of items, one behind the other."""
     sizes = columns["size"]
     width = int(sizes.max())
-    return gather(fs.image, columns, width)[np.arange(width) < sizes[:, None]]
+    rows = gather(fs.image, columns, width)
+    return np.extract(np.arange(width) < sizes[:, None], rows)
 
 
 def _new_entries(fs: WritableFilesystem, columns: Columns) -> npt.NDArray[Any]:
@@ -167,7 +168,7 @@ def _new_entries(fs: WritableFilesystem, columns: Columns) -> npt.NDArray[Any]:
     }
     transid = gather(fs.image, place, 8).view("<u8").reshape(-1)
     new = (transid >= fs.transid) | (rows["type"] == _DIRECTORY)
-    return rows[new & (rows["location_type"] == int(ItemType.INODE_ITEM))]
+    return np.compress(new & (rows["location_type"] == int(ItemType.INODE_ITEM)), rows)
 
 
 def entries_to_log(fs: WritableFilesystem, directory: LiveInode) -> npt.NDArray[Any]:

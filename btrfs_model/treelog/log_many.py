@@ -83,7 +83,7 @@ class PlainFiles:
         """Whether inodes are an inode item of this transaction and one name, and nothing more."""
         columns, first = self._columns, self._first
         count = np.searchsorted(columns["objectid"], inos, "right") - first
-        plain = count == 2
+        plain: npt.NDArray[np.bool_] = count == 2
         rows = first[plain]
         items = _inode_items(self._fs, select(columns, rows))
         plain[plain] = (
