@@ -4,24 +4,33 @@
 Delayed items are run first. Every entry of every leaf of this transaction is copied, old ones too,
 and the entries on both sides of such a run of leaves; one range says what the run covers. That is
 done for the DIR_ITEM keys and for the DIR_INDEX keys, with ``log-dir-index-only`` for these alone.
+
+Entries are looked at and copied as arrays: a directory may have a million of them. Into the log
+they go one by one and in the kernel's order, so that its leaves split where they do there.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+import numpy.typing as npt
+
+from btrfs_model.btree.apply import CHANGE
+from btrfs_model.btree.bulk import Columns, entries, gather, select
+from btrfs_model.kernels import lib
 from btrfs_model.ondisk.items import dir_items
 from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.structs import DIR_ITEM
 from btrfs_model.treelog.log_dir import is_of_this_transaction
 from btrfs_model.treelog.state import log_tree_id
 
 if TYPE_CHECKING:
-    from btrfs_model.btree.tree import Item, RawKey
     from btrfs_model.filesystem.live_inode import LiveInode
     from btrfs_model.filesystem.writable import WritableFilesystem
     from btrfs_model.treelog.log_inode import LogContext
 
-__all__ = ["ENTRY_KINDS", "entries_to_log", "log_directory_old"]
+__all__ = ["ENTRY_KINDS", "entries_to_log", "log_directory_old", "payloads_of"]
 
 ENTRY_KINDS: Final = {
     int(ItemType.DIR_ITEM): int(ItemType.DIR_LOG_ITEM),
@@ -31,53 +40,89 @@ ENTRY_KINDS: Final = {
 
 _DIRECTORY: Final = 2
 _MAX: Final = 2**64 - 1
+_TRANSID: Final = 17
+"""Place of transid inside of a directory item."""
+_CHUNK: Final = 1 << 16
+
+Mask = npt.NDArray[np.bool_]
 
 
 def _kinds(fs: WritableFilesystem) -> list[int]:
     return list(ENTRY_KINDS)[int("log-dir-index-only" in fs.behaviour) :]
 
 
+def _entries_of(fs: WritableFilesystem, inode: LiveInode, kind: int) -> tuple[Columns, Mask]:
+    """Return the entries of a directory, and which are in leaves of this transaction."""
+    tree = fs.writer.tree(inode.root)
+    columns = tree.scan((inode.ino, kind, 0), (inode.ino, kind, _MAX))
+    blocks, place = np.unique(columns["block"], return_inverse=True)
+    changed = np.array([is_of_this_transaction(fs, block) for block in blocks.tolist()], bool)
+    return columns, changed[place]
+
+
 def log_directory_old(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext) -> None:
     """Log what changed in a directory (``log_directory_changes()``, Linux 5.10)."""
     for kind in _kinds(fs):
+        columns, changed = _entries_of(fs, inode, kind)
+        if not ctx.log_new_dentries:
+            ctx.log_new_dentries = bool(len(_new_entries(fs, select(columns, changed))))
+        runs = _Runs(columns["offset"], changed)
         lowest = 0
         while lowest <= _MAX:
-            lowest = _log_run(fs, inode, ctx, kind, lowest) + 1
+            lowest = _log_run(fs, inode, kind, columns, runs, lowest) + 1
+
+
+class _Runs:
+    """Where entries in leaves of this transaction begin and end."""
+
+    def __init__(self, offsets: npt.NDArray[np.uint64], changed: Mask) -> None:
+        self.offsets = offsets
+        self._changed = np.flatnonzero(changed)
+        self._others = np.flatnonzero(~changed)
+
+    def next(self, lowest: int) -> tuple[int, int] | None:
+        """Return the next run from an offset on: its first row, and the one behind it."""
+        row = int(np.searchsorted(self.offsets, np.uint64(lowest)))
+        at = int(np.searchsorted(self._changed, row))
+        if at == len(self._changed):
+            return None
+        start = int(self._changed[at])
+        after = int(np.searchsorted(self._others, start))
+        end = int(self._others[after]) if after < len(self._others) else len(self.offsets)
+        return start, end
+
+    def before(self, lowest: int) -> int | None:
+        """Return the last offset that is not greater."""
+        row = int(np.searchsorted(self.offsets, np.uint64(lowest), "right"))
+        return int(self.offsets[row - 1]) if row else None
 
 
 def _log_run(
-    fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, kind: int, lowest: int
+    fs: WritableFilesystem, inode: LiveInode, kind: int, columns: Columns, runs: _Runs, lowest: int
 ) -> int:
     """Log a run of leaves; returns the last offset that it covers (``log_dir_items()``)."""
-    tree, ino = fs.writer.tree(inode.root), inode.ino
-    before: Item | None = None
-    batch: list[tuple[RawKey, bytes]] = []
     first, last = lowest, _MAX
-    block, changed = 0, False
-    for item in tree.items((ino, kind, lowest), (ino, kind, _MAX)):
-        if item.block != block:
-            block, changed = item.block, is_of_this_transaction(fs, item.block)
-            if batch and not changed:
-                batch.append((item.key, bytes(item.data)))
-                last = item.key.offset
-                break
-            if changed and not batch:
-                before = tree.last((ino, kind, item.key.offset - 1)) if item.key.offset else None
-                if before is not None and before.key[:2] == (ino, kind):
-                    first = before.key.offset
-                    batch.append((before.key, bytes(before.data)))
-        if changed:
-            batch.append((item.key, bytes(item.data)))
-            _look_for_new(fs, ctx, bytes(item.data))
-    if not batch:
-        before = tree.last((ino, kind, lowest))
-        if before is not None and before.key[:2] == (ino, kind):
-            first = max(lowest, before.key.offset) + 1
     log = log_tree_id(inode.root)
-    # runs share the entries at their borders
-    there = {key for key, _ in batch[:1] + batch[-1:] if fs.writer.get(log, key) is not None}
-    fs.writer.insert_each(log, [entry for entry in batch if entry[0] not in there])
-    key = (ino, ENTRY_KINDS[kind], first)
+    run = runs.next(lowest)
+    if run is None:
+        before = runs.before(lowest)
+        if before is not None:
+            first = max(lowest, before) + 1
+    else:
+        start, end = run
+        if start:
+            start -= 1
+            first = int(runs.offsets[start])
+        if end < len(runs.offsets):
+            last = int(runs.offsets[end])
+            end += 1
+        # runs share the entries at their borders
+        while start < end and _is_logged(fs, log, (inode.ino, kind, int(runs.offsets[start]))):
+            start += 1
+        while start < end and _is_logged(fs, log, (inode.ino, kind, int(runs.offsets[end - 1]))):
+            end -= 1
+        _copy(fs, log, select(columns, slice(start, end)))
+    key = (inode.ino, ENTRY_KINDS[kind], first)
     if fs.writer.get(log, key) is None:
         fs.writer.insert(log, key, last.to_bytes(8, "little"))
     else:
@@ -85,36 +130,55 @@ def _log_run(
     return last
 
 
-def _look_for_new(fs: WritableFilesystem, ctx: LogContext, payload: bytes) -> None:
-    if not ctx.log_new_dentries:
-        ctx.log_new_dentries = any(
-            (entry.transid == fs.transid or entry.type == _DIRECTORY)
-            and entry.location.type != ItemType.ROOT_ITEM
-            for entry in dir_items(payload)
-        )
+def _is_logged(fs: WritableFilesystem, log: int, key: tuple[int, int, int]) -> bool:
+    return fs.writer.get(log, key) is not None
 
 
-def entries_to_log(fs: WritableFilesystem, directory: LiveInode) -> list[tuple[int, int]]:
-    """Return the inodes whose entries are new, and the directories, in leaves of this transaction.
+def _copy(fs: WritableFilesystem, log: int, columns: Columns) -> None:
+    """Insert items into the log, one by one (``overwrite_item()``)."""
+    for at in range(0, len(columns["size"]), _CHUNK):
+        part = select(columns, slice(at, at + _CHUNK))
+        rows = np.zeros(len(part["size"]), CHANGE)
+        for name in ("objectid", "type", "offset", "size"):
+            rows[name] = part[name]
+        rows["kind"] = lib.BM_WRITER_INSERT
+        fs.writer.apply(log, rows, payloads_of(fs, part).tobytes())
+
+
+def payloads_of(fs: WritableFilesystem, columns: Columns) -> npt.NDArray[np.uint8]:
+    """Return the payloads of items, one behind the other."""
+    sizes = columns["size"]
+    width = int(sizes.max())
+    rows = gather(fs.image, columns, width)
+    return np.extract(np.arange(width) < sizes[:, None], rows)
+
+
+def _new_entries(fs: WritableFilesystem, columns: Columns) -> npt.NDArray[Any]:
+    """Return the entries (rows of ``ENTRY``) whose inodes may have to be logged.
+
+    Those of this transaction, and all directories; no subvolumes.
+    """
+    rows, bad = entries(fs.image, columns)
+    for item in np.flatnonzero(bad).tolist():
+        at, size = int(columns["position"][item]), int(columns["size"][item])
+        dir_items(fs.image.view[at : at + size])
+    place = {
+        "position": rows["position"] - (DIR_ITEM.size - _TRANSID),
+        "size": np.full(len(rows), 8, np.uint32),
+    }
+    transid = gather(fs.image, place, 8).view("<u8").reshape(-1)
+    new = (transid >= fs.transid) | (rows["type"] == _DIRECTORY)
+    return np.compress(new & (rows["location_type"] == int(ItemType.INODE_ITEM)), rows)
+
+
+def entries_to_log(fs: WritableFilesystem, directory: LiveInode) -> npt.NDArray[Any]:
+    """Return the entries that are new, and the directories, in leaves of this transaction.
 
     Returns
     -------
-    list of (int, int)
-        Inode number and type of the entry, in the order in which ``log_new_dir_dentries()`` has
-        them.
+    numpy.ndarray
+        Rows of :data:`~btrfs_model.btree.bulk.ENTRY`, in the order in which
+        ``log_new_dir_dentries()`` has them.
     """
-    kind = _kinds(fs)[0]
-    found = []
-    block, changed = 0, False
-    low, high = ((directory.ino, kind, offset) for offset in (0, _MAX))
-    for item in fs.writer.tree(directory.root).items(low, high):
-        if item.block != block:
-            block, changed = item.block, is_of_this_transaction(fs, item.block)
-        if changed:
-            found += [
-                (entry.location.objectid, entry.type)
-                for entry in dir_items(item.data)
-                if (entry.transid >= fs.transid or entry.type == _DIRECTORY)
-                and entry.location.type == ItemType.INODE_ITEM
-            ]
-    return found
+    columns, changed = _entries_of(fs, directory, _kinds(fs)[0])
+    return _new_entries(fs, select(columns, changed))

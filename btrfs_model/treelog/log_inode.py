@@ -14,6 +14,8 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
+
 from btrfs_model.filesystem.dir_entries import dir_item_key
 from btrfs_model.filesystem.live_inode import file_type
 from btrfs_model.ondisk.items import dir_items, inode_extrefs, inode_refs
@@ -22,6 +24,7 @@ from btrfs_model.ondisk.structs import INODE_ITEM, Payload
 from btrfs_model.treelog import log_extents
 from btrfs_model.treelog.log_dir import DelayedEntries, is_of_this_transaction, log_directory
 from btrfs_model.treelog.log_dir_old import entries_to_log, log_directory_old
+from btrfs_model.treelog.log_many import PlainFiles
 from btrfs_model.treelog.log_tree import ForceCommit
 from btrfs_model.treelog.state import log_tree_id
 
@@ -443,12 +446,27 @@ def _log_entries_old(
 ) -> list[LiveInode]:
     """Log the inodes of a directory's entries before Linux 6.1; returns directories to go on."""
     found = []
-    for ino, kind in entries_to_log(fs, directory):
-        inode = fs.inode(directory.root, ino)
-        if fs.tree_logs.is_in_log(inode) or (inode.is_dir and inode.log.last_trans < fs.transid):
+    entries = entries_to_log(fs, directory)
+    files = PlainFiles(fs, directory, entries)
+    ends = np.flatnonzero(np.diff(files.mask)) + 1
+    for part in np.split(np.arange(len(entries)), ends):
+        if len(part) and files.mask[part[0]]:
+            ctx.log_new_dentries = ctx.logged_before = False
+            files.log(int(part[0]), int(part[-1]) + 1)
             continue
-        ctx.log_new_dentries = False
-        log_inode(fs, inode, ctx, exists=kind != _DIRECTORY)
-        if ctx.log_new_dentries:
-            found.append(inode)
+        for ino, kind in zip(
+            entries["child"][part].tolist(), entries["type"][part].tolist(), strict=True
+        ):
+            found += _log_entry_old(fs, directory.root, ino, kind == _DIRECTORY, ctx)
     return found
+
+
+def _log_entry_old(
+    fs: WritableFilesystem, root: int, ino: int, is_dir: bool, ctx: LogContext
+) -> list[LiveInode]:
+    inode = fs.inode(root, ino)
+    if fs.tree_logs.is_in_log(inode) or (inode.is_dir and inode.log.last_trans < fs.transid):
+        return []
+    ctx.log_new_dentries = False
+    log_inode(fs, inode, ctx, exists=not is_dir)
+    return [inode] if ctx.log_new_dentries else []

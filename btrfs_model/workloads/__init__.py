@@ -25,6 +25,7 @@ _MODULES = {
     "send-utimes": "btrfs_model.workloads.send_utimes",
     "send-readahead": "btrfs_model.workloads.send_readahead",
     "fiemap-shared": "btrfs_model.workloads.fiemap_shared",
+    "log-dir": "btrfs_model.workloads.log_dir",
 }
 
 NAMES: tuple[str, ...] = tuple(_MODULES)

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The workload of "btrfs: only copy dir index keys when logging a directory" (5.17).
+
+The message's script makes many empty files in a new directory and calls fsync on the directory;
+after a sync it deletes some of the files and calls fsync again. What counts is what the two fsyncs
+put into the log.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from btrfs_model.blocks import ITEM
+from btrfs_model.counters import counting
+from btrfs_model.filesystem import Filesystem
+from btrfs_model.filesystem.writable import WritableFilesystem
+from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.patches import Behaviour
+from btrfs_model.samples import data_folder
+from btrfs_model.treelog.state import log_tree_id
+from btrfs_model.workloads import Figure, Input, Outcome, Side, Step, Workload
+
+if TYPE_CHECKING:
+    from matplotlib import figure
+
+__all__ = ["FSYNCS", "TYPES", "WORKLOAD", "build", "delete", "quantity", "scaled"]
+
+DIRECTORY: Final = "testdir"
+BEFORE = Side("before", "v5.16")
+AFTER = Side("after", "v5.16 + log-dir-index-only")
+NOW = Side("Linux 6.18", "v6.18")
+"""What became of it: 5.18 logs new entries alone, 6.1 does not write delayed entries first."""
+
+FSYNCS: Final = ("first fsync", "second fsync")
+TYPES: Final = (
+    ItemType.INODE_ITEM, ItemType.INODE_REF, ItemType.DIR_ITEM, ItemType.DIR_INDEX,
+    ItemType.DIR_LOG_ITEM, ItemType.DIR_LOG_INDEX,
+)  # fmt: skip
+"""What is in the log of a directory."""
+
+REPORTED: Final = {
+    1000: (100, (9, 4), (7, 3)),
+    10_000: (1000, (67, 9), (36, 5)),
+    100_000: (1000, (745, 59), (404, 31)),
+    1_000_000: (10_000, (8412, 500), (4252, 269)),
+}
+"""From the message, by the number of files: how many are deleted, and the milliseconds of the two
+fsyncs before and after."""
+
+_FULL: Final = 1_000_000
+_NOW_FILES: Final = 10_000
+# A log in which a block group was allocated is a commit: the first one of a device that large has
+# room for all.
+_SMALL_DEVICE: Final = 8 << 30
+_LARGE_DEVICE: Final = 128 << 30
+_SMALL_FILES: Final = 100_000
+
+
+def scaled(scale: float) -> Input:
+    """Return the input of a size relative to the message's largest one, 1,000,000 files."""
+    files = max(20, round(_FULL * scale))
+    return Input(None, "", files / _FULL, {"files": files})
+
+
+INPUTS = (scaled(0.01), scaled(1.0))
+
+
+def sizes(source: Input) -> dict[int, int]:
+    """Return the numbers of files that a replay goes through, and how many of them are deleted."""
+    files = source.parameters["files"]
+    found = {size: row[0] for size, row in REPORTED.items() if size <= files}
+    return {**found, files: found.get(files, max(1, files // 100))}
+
+
+def sides(before: str | None, after: str | None) -> tuple[Side, ...]:
+    """Sides of the comparison: with and without the commit, or the kernels that were asked for."""
+    if before is None and after is None:
+        return BEFORE, AFTER, NOW
+    return (
+        Side(BEFORE.name, before or BEFORE.behaviour),
+        Side(AFTER.name, after or AFTER.behaviour),
+    )
+
+
+def build(files: int) -> WritableFilesystem:
+    """Do what the script does up to the first fsync."""
+    size = _SMALL_DEVICE if files <= _SMALL_FILES else _LARGE_DEVICE
+    fs = WritableFilesystem.mkfs(size, metadata="dup", ssd=True)
+    fs.sync()
+    fs.mkdir(DIRECTORY)
+    fs.create_files(DIRECTORY, [f"file_{i}" for i in range(1, files + 1)])
+    return fs
+
+
+def _build(source: Input, step: Step) -> Filesystem:
+    return build(source.parameters["files"])
+
+
+def delete(fs: WritableFilesystem, files: int, deletes: int) -> None:
+    """Make everything last, which drops the log, and delete files at equal distances."""
+    fs.sync()
+    for i in range(1, files + 1, files // deletes):
+        fs.unlink(f"{DIRECTORY}/file_{i}")
+
+
+def run(fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step) -> Outcome:
+    """Call fsync twice on each side and at each size; count what is in the logs.
+
+    The filesystem that was built is changed and closed: it serves the first side at the largest
+    size.
+    """
+    assert isinstance(fs, WritableFilesystem)
+    outcome = Outcome([])
+    ready: WritableFilesystem | None = fs
+    for files, deletes in reversed(sizes(source).items()):
+        for side in chosen:
+            if side is NOW and files > _NOW_FILES:
+                continue
+            step(f"{side.name}: {files:,} files, {deletes:,} deleted")
+            work, ready = ready or build(files), None
+            outcome.figures += _run_size(work, side, files, deletes)
+            work.close()
+    outcome.evidence["sizes"] = list(sizes(source))
+    outcome.evidence["deletes"] = sizes(source)
+    if chosen == (BEFORE, AFTER, NOW):
+        _add_times(outcome, source)
+        _add_measured(outcome)
+    return outcome
+
+
+def _run_size(fs: WritableFilesystem, side: Side, files: int, deletes: int) -> list[Figure]:
+    fs.behaviour = Behaviour.parse(side.behaviour)
+    figures = _fsync(fs, side, files, FSYNCS[0])
+    delete(fs, files, deletes)
+    return figures + _fsync(fs, side, files, FSYNCS[1])
+
+
+def _fsync(fs: WritableFilesystem, side: Side, files: int, which: str) -> list[Figure]:
+    with counting() as work:
+        how = fs.fsync(DIRECTORY)
+    rows: list[tuple[str, str, int]] = [("commits", "commits", int(how == "commit"))]
+    if how == "log":
+        rows += _log_rows(fs)
+        if side is not NOW:
+            searches = work["btrfs_search_slot"] + work["btrfs_search_slot_for_read"]
+            rows.append(("tree searches", "calls", searches))
+    return [
+        Figure(side.name, quantity(files, which, name), unit, modelled=float(count))
+        for name, unit, count in rows
+    ]
+
+
+def _log_rows(fs: WritableFilesystem) -> list[tuple[str, str, int]]:
+    """Items and bytes of the log by type, and its blocks."""
+    tree = fs.writer.tree(log_tree_id(int(ObjectId.FS_TREE)))
+    columns = tree.scan()
+    sizes = columns["size"].astype(np.int64) + ITEM.size
+    levels = Counter(block.level for block in tree.blocks())
+    rows = [
+        ("items", "items", len(sizes)),
+        ("bytes", "bytes", int(sizes.sum())),
+        ("leaves", "blocks", levels[0]),
+        ("nodes", "blocks", levels.total() - levels[0]),
+    ]
+    for kind in TYPES:
+        these = columns["type"] == int(kind)
+        rows += [
+            (f"items {kind.name}", "items", int(these.sum())),
+            (f"bytes {kind.name}", "bytes", int(sizes[these].sum())),
+        ]
+    return rows
+
+
+def quantity(files: int, which: str, name: str) -> str:
+    """Name of a quantity of one of the fsyncs at a number of files, as the results have it."""
+    return f"{which}: {name}, {files:,} files"
+
+
+def _add_times(outcome: Outcome, source: Input) -> None:
+    """Add the times of the commit message; there is no model of time beside them."""
+    for files in sizes(source):
+        if files not in REPORTED:
+            continue
+        for side, times in zip((BEFORE, AFTER), REPORTED[files][1:], strict=True):
+            for which, milliseconds in zip(FSYNCS, times, strict=True):
+                name = quantity(files, which, "time")
+                outcome.figures.append(Figure(side.name, name, "ms", reported=float(milliseconds)))
+
+
+def _add_measured(outcome: Outcome) -> None:
+    """Set what real kernels logged, and their times, beside the figures."""
+    text = (data_folder() / "workloads" / "log-dir" / "measured.json").read_text()
+    measured: dict[str, Any] = json.loads(text)
+    for row in measured["rows"]:
+        name = quantity(row["files"], row["fsync"], row["quantity"])
+        figure_ = outcome.find(row["side"], name)
+        if figure_ is not None:
+            figure_.measured = float(row["value"])
+            outcome.measured_on = dict(measured["sources"])
+
+
+def draw(outcome: Outcome) -> figure.Figure:
+    """Draw the chart of the report."""
+    from btrfs_model.workloads.log_dir_chart import draw as draw_chart
+
+    return draw_chart(outcome)
+
+
+WORKLOAD = Workload(
+    name="log-dir",
+    toggles=("log-dir-index-only",),
+    summary=(
+        "An fsync of a directory copies its entries into the log. Each entry is in two items of "
+        "the directory with the same content: DIR_ITEM, found by the hash of the name, and "
+        "DIR_INDEX, in the order of creation. With the change only the DIR_INDEX items are "
+        "logged, and a replay makes do with them.",
+        "The message's script calls fsync after making the files, and again after a sync and "
+        "deleting some of them. The second log has all entries of every leaf from which one was "
+        "deleted, and ranges that say what it knows of: what is missing in a range is deleted.",
+    ),
+    caveats=(
+        "Times are reported and measured, not modelled: this workload counts what is logged.",
+        "Measured are Linux 5.10 (before) and 5.10 with this commit alone (after): items, bytes "
+        "and blocks on 5.10.46 (before) and 5.10.223 (after), times on 5.10.223, User-Mode Linux.",
+        "Entries go into the modelled log one by one, as 5.10 does it. 5.16 inserts those of a "
+        "leaf at once: the same items, but its leaves may be filled differently.",
+        "Which DIR_ITEM leaves have no deleted entry depends on how the hash order fell into "
+        "leaves while a kernel's worker wrote delayed items; the model has no worker. That "
+        "shows where deletions are sparse, from 100,000 files on.",
+        "Tree searches are those of the model, one for each insertion; kernels search more than "
+        "once for the same item. They are left out for Linux 6.18.",
+        "Linux 6.18 is replayed up to 10,000 files. The second log has no entries there, only "
+        "ranges (5.18), which is a later change.",
+    ),
+    inputs=INPUTS,
+    headline=tuple(
+        quantity(files, which, name)
+        for files in (10_000, _FULL)
+        for which in FSYNCS
+        for name in ("items", "bytes", "leaves", "tree searches", "time")
+    ),
+    sides=sides,
+    run=run,
+    draw=draw,
+    groups=(
+        ("First fsync, after adding the files", (f"{FSYNCS[0]}: ",)),
+        ("Second fsync, after deleting some", (f"{FSYNCS[1]}: ",)),
+    ),
+    scaled=scaled,
+    build=_build,
+)  # fmt: skip

@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-only
+"""Write data/workloads/log-dir/measured.json from records of real kernels.
+
+    scripts/measure_log_dir.py CORPUS
+
+CORPUS has ``log/nd/summary.json``, what the logs of kernels had in them, and ``timings/log.json``,
+how long their fsyncs took (medians are taken).
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+TARGET = Path(__file__).parent.parent / "data/workloads/log-dir/measured.json"
+LOGS = {"5.10": "before", "5.10p": "after", "6.18": "Linux 6.18"}
+TIMES = {"5.10.223": "before", "5.10.223+patch": "after", "6.18.44": "Linux 6.18"}
+FSYNCS = {"after_adds": "first fsync", "after_deletes": "second fsync"}
+TYPES = ("INODE_ITEM", "INODE_REF", "DIR_ITEM", "DIR_INDEX", "DIR_LOG_ITEM", "DIR_LOG_INDEX")
+# Of Linux 6.18 larger directories are not replayed.
+LARGEST = {"Linux 6.18": 10_000}
+SOURCES = {
+    "items, bytes, blocks": "Linux 5.10.46 (before), 5.10.223 with this commit alone (after), both "
+    "User-Mode Linux, and 6.18.44",
+    "time": "Linux 5.10.223 without and with this commit alone, User-Mode Linux, median; 6.18.44",
+}
+
+
+def logged(log: dict[str, Any]) -> dict[str, int]:
+    """Return the quantities of one log."""
+    return {
+        "items": log["items_total"],
+        "bytes": log["item_bytes"],
+        "leaves": log["leaves"],
+        "nodes": log["nodes"],
+        **{f"items {kind}": log["items"].get(kind, 0) for kind in TYPES},
+    }
+
+
+def rows(corpus: Path) -> list[dict[str, object]]:
+    """Return a row for each side, number of files, fsync and quantity."""
+    found: dict[tuple[int, str, str, str], float] = {}
+    for case in json.loads((corpus / "log/nd/summary.json").read_text()):
+        side = LOGS.get(case["kernel"])
+        for part, fsync in FSYNCS.items():
+            if side and part in case and case[part]["fsync"] == "log":
+                for name, value in logged(case[part]).items():
+                    found[case["N"], side, fsync, name] = value
+    for row in json.loads((corpus / "timings/log.json").read_text())["rows"]:
+        side = TIMES.get(row["kernel"])
+        for fsync in FSYNCS.values():
+            if side and row["workload"] == "log-dir" and row["operation"].startswith(fsync):
+                found[row["parameters"]["N"], side, fsync, "time"] = row["median"]
+    return [
+        {"files": files, "side": side, "fsync": fsync, "quantity": name, "value": value}
+        for (files, side, fsync, name), value in sorted(found.items())
+        if files <= LARGEST.get(side, files)
+    ]
+
+
+def main() -> None:
+    """Write the file."""
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    lines = ",\n  ".join(json.dumps(row) for row in rows(Path(sys.argv[1])))
+    sources = json.dumps(SOURCES, indent=1)
+    TARGET.parent.mkdir(parents=True, exist_ok=True)
+    TARGET.write_text(f'{{"sources": {sources},\n "rows": [\n  {lines}\n]}}\n')
+
+
+if __name__ == "__main__":
+    main()
