@@ -60,11 +60,16 @@ class PlainFiles:
         regular = entries["type"] == int(lib.BTRFS_FT_REG_FILE)
         if not regular.any() or not self._is_new(directory):
             return
-        inos = entries["child"]
-        low, high = (int(inos[regular].min()), 0, 0), (int(inos[regular].max()), 255, _MAX)
-        self._columns = fs.writer.tree(self._root).scan(low, high)
-        self._first = np.searchsorted(self._columns["objectid"], inos)
+        self._inos = inos = entries["child"]
+        self._range = (int(inos[regular].min()), 0, 0), (int(inos[regular].max()), 255, _MAX)
+        self._scan()
         self.mask = regular & ~self._is_known(inos) & self._is_plain(inos, directory.ino)
+
+    def _scan(self) -> None:
+        """Find the items of the files."""
+        self._columns = self._fs.writer.tree(self._root).scan(*self._range)
+        self._first = np.searchsorted(self._columns["objectid"], self._inos)
+        self._delayed = len(self._fs.delayed)
 
     def _is_new(self, directory: LiveInode) -> bool:
         found = self._fs.tree(self._root).first((directory.ino, 0, 0))
@@ -97,6 +102,9 @@ class PlainFiles:
 
     def log(self, start: int, end: int) -> None:
         """Log the files of some entries, all of which are in the mask."""
+        # what was logged in between changes the tree where it ran delayed items
+        if len(self._fs.delayed) != self._delayed:
+            self._scan()
         for at in range(start, end, _CHUNK):
             self._log(self._first[at : min(at + _CHUNK, end)])
 
