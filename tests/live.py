@@ -20,11 +20,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from logical_ino import why_not_live
 
 from btrfs_model.patches import PRESETS
 
-__all__ = ["kernel_send", "mounted", "preset", "random_filesystem", "why_not_live"]
+__all__ = ["BESIDE_THE_KERNEL", "beside_the_kernel", "kernel_send", "mounted", "preset",
+           "random_filesystem", "why_not_live"]  # fmt: skip
 
 _SEND = struct.Struct("<qQQQQI28x")
 _SEND_NUMBER = 1 << 30 | _SEND.size << 16 | 0x94 << 8 | 38
@@ -39,6 +41,24 @@ def preset() -> str:
     running = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2])
     known = [name for name in PRESETS if tuple(map(int, name[1:].split(".")[:2])) <= running]
     return known[-1]
+
+
+BESIDE_THE_KERNEL = [
+    pytest.mark.skipif(bool(why_not_live()), reason=why_not_live()),
+    pytest.mark.flaky(reruns=2),
+]
+"""Marks of a test beside the running kernel, which may try again, twice.
+
+Threads of the kernel (writeback, the cleaner, caching of free space) may come in between and write
+or read something that they do not in other runs. What the model gets wrong is wrong each time.
+"""
+
+
+def beside_the_kernel(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test with :data:`BESIDE_THE_KERNEL`."""
+    for mark in BESIDE_THE_KERNEL:
+        test = mark(test)
+    return test
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import pytest
 from by_hand import SECTOR, Folder, complaints
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from live import mounted, why_not_live
+from live import beside_the_kernel, mounted
 
 import btrfs_model as bm
 from btrfs_model.filesystem import chunk_alloc
@@ -25,7 +25,7 @@ from btrfs_model.ondisk.superblock import SUPER_OFFSETS
 from btrfs_model.ondisk.superblock_write import write_superblocks
 
 GIB = 1 << 30
-judged_live = pytest.mark.skipif(bool(why_not_live()), reason=why_not_live() or "-")
+judged_live = beside_the_kernel
 FEATURES = ["csum-blake2", "csum-sha256", "csum-xxhash", "dup", "extended-refs", "metadata-uuid",
             "mixed", "mixed-dup", "no-holes-off", "nodesize-4096", "nodesize-65536",
             "skinny-metadata-off", "space-cache-v1", "zstd"]  # fmt: skip

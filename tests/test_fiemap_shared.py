@@ -181,7 +181,7 @@ def test_figures_of_a_built_filesystem(built: pd.DataFrame) -> None:
     assert 973 <= again["before"] <= again["after"] + 210
 
 
-@pytest.mark.skipif(bool(live.why_not_live()), reason=live.why_not_live())
+@live.beside_the_kernel
 def test_the_kernel_finds_the_same(tmp_path: Path) -> None:
     """`btrfs check` is content; filefrag of the running kernel sees the model's extents."""
     from live_sharing import fiemap
@@ -201,7 +201,7 @@ def test_the_kernel_finds_the_same(tmp_path: Path) -> None:
         assert len(fiemap(top / "snap1" / "foobar")) == 900
 
 
-@pytest.mark.skipif(bool(live.why_not_live()), reason=live.why_not_live())
+@live.beside_the_kernel
 @pytest.mark.parametrize("extents", [700, 3277, *([32_768, 327_680] if corpus.LONG else [])])
 def test_the_kernel_reads_as_many_blocks(tmp_path: Path, extents: int) -> None:
     """As many as the model says for a cold call, by the counters of the block device."""

@@ -11,7 +11,7 @@ import corpus
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from live import mounted, why_not_live
+from live import beside_the_kernel, mounted
 from writing import (
     NAMES,
     KernelFiles,
@@ -29,7 +29,6 @@ from btrfs_model.filesystem.compress import compress as compress_bytes
 from btrfs_model.filesystem.compression import decompress
 from btrfs_model.filesystem.elided import Elided
 
-LIVE = why_not_live()
 SIZE = 128 << 20
 HAVE_BTRFS = shutil.which("btrfs") is not None
 needs_check = pytest.mark.skipif(not HAVE_BTRFS, reason="no btrfs-progs")
@@ -91,7 +90,7 @@ CASES = [
 ]
 
 
-@pytest.mark.skipif(bool(LIVE), reason=LIVE or "")
+@beside_the_kernel
 @pytest.mark.parametrize(("seed", "compress", "holes"), CASES)
 def test_same_items_as_the_kernel(
     tmp_path: Path, seed: int, compress: str | None, holes: str
@@ -119,7 +118,7 @@ def test_same_items_as_the_kernel(
         assert ours[name] == theirs[name], (name, history)
 
 
-@pytest.mark.skipif(bool(LIVE), reason=LIVE or "")
+@beside_the_kernel
 @pytest.mark.parametrize("compress", ["zlib", "lzo", "zstd"])
 def test_the_kernel_reads_what_the_model_compressed(tmp_path: Path, compress: str) -> None:
     fs = make(SIZE, compress=compress)

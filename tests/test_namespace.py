@@ -26,8 +26,7 @@ from btrfs_model.ondisk.items import decode
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import Timespec
 
-why_not = live.why_not_live()
-beside_the_kernel = pytest.mark.skipif(bool(why_not), reason=why_not)
+beside_the_kernel = live.beside_the_kernel
 
 _TIMES = ("atime", "ctime", "mtime", "otime", "stime", "rtime")
 _UTIMES = {0, 7, 10**18 + 1, 2 * 10**18 + 3}

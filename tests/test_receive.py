@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from live import mounted, why_not_live
+from live import beside_the_kernel, mounted
 
 import btrfs_model as bm
 from btrfs_model.errors import ReceiveError, StreamError
@@ -40,7 +40,6 @@ INCOMPLETE = {("send/random/seed-005", True)}
 COLUMNS = ["mode", "nlink", "uid", "gid", "rdev", "size", "atime", "mtime", "xattrs", "target",
            "sha256"]  # fmt: skip
 SIZE = 1 << 30
-why_not = why_not_live()
 
 
 def table(subvolume: Subvolume) -> pd.DataFrame:
@@ -196,7 +195,7 @@ def packed(subvolume: Subvolume) -> dict[str, list[tuple[int, ...]]]:
 LIVE = RANDOM if corpus.LONG else [*RANDOM[:2], "send/random/seed-005", list(REFUSED)[2]]
 
 
-@pytest.mark.skipif(bool(why_not), reason=why_not)
+@beside_the_kernel
 @pytest.mark.parametrize("name", LIVE)
 def test_as_btrfs_receive(name: str, tmp_path: Path) -> None:
     """The same subvolumes, or no success with the same command."""

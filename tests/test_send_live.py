@@ -12,8 +12,7 @@ import pytest
 from btrfs_model.filesystem import Filesystem
 from btrfs_model.send import send
 
-why_not = live.why_not_live()
-pytestmark = pytest.mark.skipif(bool(why_not), reason=why_not)
+pytestmark = live.BESIDE_THE_KERNEL
 
 # `make test-long` looks further
 SEEDS = 300 if os.environ.get("BTRFS_MODEL_HYPOTHESIS") == "long" else 20

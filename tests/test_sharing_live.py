@@ -22,8 +22,7 @@ from btrfs_model.fiemap import Fiemap
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.patches import Behaviour
 
-why_not = live.why_not_live()
-pytestmark = pytest.mark.skipif(bool(why_not), reason=why_not)
+pytestmark = live.BESIDE_THE_KERNEL
 
 SEEDS = 200 if corpus.LONG else 15
 

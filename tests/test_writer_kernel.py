@@ -15,8 +15,7 @@ from corpus import LONG
 
 import btrfs_model as bm
 
-why_not = live.why_not_live()
-beside_the_kernel = pytest.mark.skipif(bool(why_not), reason=why_not)
+beside_the_kernel = live.beside_the_kernel
 judged_by_progs = pytest.mark.skipif(not shutil.which("btrfs"), reason="btrfs is not here")
 
 CHECKED = 5000 if LONG else 200

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import bare
 import pytest
 import zstandard
-from live import mounted, why_not_live
+from live import beside_the_kernel, mounted
 
 import btrfs_model as bm
 from btrfs_model.btree.tree import Tree
@@ -192,7 +192,7 @@ def test_layout_is_the_recorded_one(index: int) -> None:
     assert model_layout(case, recorded["items"]) == recorded["layout"]
 
 
-@pytest.mark.skipif(bool(why_not_live()), reason=why_not_live() or "live")
+@beside_the_kernel
 @pytest.mark.parametrize("case", LIVE_CASES)
 def test_layout_is_the_running_kernels(case: Case) -> None:
     """The same as the kernel of this machine."""

@@ -35,8 +35,7 @@ from btrfs_model.btree.writer import TreeWriter
 from btrfs_model.filesystem import Filesystem
 from btrfs_model.kernels import lib
 
-why_not = live.why_not_live()
-pytestmark = pytest.mark.skipif(bool(why_not), reason=why_not)
+pytestmark = live.BESIDE_THE_KERNEL
 
 SIZE = 512 << 20
 DATA_START = 13 << 20
