@@ -5,8 +5,10 @@ import hashlib
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -230,10 +232,48 @@ def test_scales() -> None:
     assert workload.input("quick").parameters["files"] == 500
     assert workload.input("full") == workload.input(1.0)
     assert workload.input(0.025) == workload.input("quick")
+    assert workload.input(0.3).parameters["files"] == 6000
     with pytest.raises(bm.BtrfsModelError, match=r"no image at scale 0\.3; there are 0\.025, 1"):
-        workload.input(0.3)
+        replace(workload, scaled=None).input(0.3)
+    for scale in (0, -1, math.nan, math.inf):
+        with pytest.raises(bm.BtrfsModelError, match="a scale is greater than 0, not"):
+            workload.input(scale)
     with pytest.raises(bm.BtrfsModelError, match="no workload 'x'"):
         load("x")
+
+
+def test_what_is_built_is_sent_as_what_a_kernel_made(tmp_path: Path) -> None:
+    workload = load("send-truncate")
+    assert workload.scaled is not None
+    source = workload.scaled(0.025)
+    with (
+        workload.open(source, lambda text: None) as built,
+        bm.open(bm.sample("kernel/counts/W2/N500")) as kernels,
+    ):
+        for behaviour in ("v4.16", "v4.16 + send-skip-truncate"):
+            ours, theirs = (bm.send(fs, "snap1", behaviour=behaviour) for fs in (built, kernels))
+            assert ours.commands == theirs.commands
+            # each name before the rename has the generation in it, and stands in two commands
+            digits = [
+                fs.listing("snap1", content=False)["generation"]
+                .iloc[1:]
+                .astype(str)
+                .str.len()
+                .sum()
+                for fs in (built, kernels)
+            ]
+            assert ours.size - 2 * digits[0] == theirs.size - 2 * digits[1]
+        built.save(tmp_path / "image")  # type: ignore[attr-defined]
+    table = bm.replay("send-truncate", 0.01)
+    assert set(table["side"]) == {"before", "before + fix", "after"}
+    assert table["measured"].isna().all()
+    if shutil.which("btrfs") is None:
+        pytest.skip("there is no btrfs-progs to check what was built")
+    done = subprocess.run(
+        ["btrfs", "check", "--readonly", str(tmp_path / "image")],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 # ---------------------------------------------------------------------------------- the files --

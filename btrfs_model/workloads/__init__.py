@@ -178,15 +178,17 @@ class Workload:
         Raises
         ------
         BtrfsModelError
-            When there is no image of that size.
+            When there is no image of that size, and nothing builds one.
         """
         if scale == "quick":
             return self.inputs[0]
         wanted = 1.0 if scale == "full" else float(scale)
+        if not 0 < wanted < float("inf"):
+            raise BtrfsModelError(f"{self.name}: a scale is greater than 0, not {scale}")
         for source in self.inputs:
             if source.scale == wanted:
                 return source
-        if self.scaled is not None and wanted > 0:
+        if self.scaled is not None:
             return self.scaled(wanted)
         there = ", ".join(f"{source.scale:g}" for source in self.inputs)
         raise BtrfsModelError(f"{self.name}: no image at scale {scale}; there are {there}")

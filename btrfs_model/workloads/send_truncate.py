@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from btrfs_model.cost.receiver import LAST_PAGE_WAIT, receiver_calls
 from btrfs_model.filesystem import Filesystem
+from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.patches import Behaviour
 from btrfs_model.samples import data_folder
 from btrfs_model.send import SendResult, send
@@ -38,6 +39,7 @@ AFTER = Side("after", "v4.16 + send-skip-truncate")
 REPORTED = {BEFORE.name: (26.49, 2.53), COMPANION.name: (12.51, 0.32), AFTER.name: (10.02, 1.11)}
 """Average receive time in seconds and its standard deviation over 5 runs, from the message."""
 
+_FILES = 20_000
 _FILE_BYTES = 5000
 INPUTS = (
     Input("kernel/counts/W2/N500", "snap1", 0.025,
@@ -45,6 +47,23 @@ INPUTS = (
     Input("workloads/send-truncate/full", "snap1", 1.0,
           {"files": 20_000, "file_bytes": _FILE_BYTES}),
 )  # fmt: skip
+
+
+def scaled(scale: float) -> Input:
+    """Return the input of a size relative to the message's 20,000 files, built by the writer."""
+    files = max(1, round(_FILES * scale))
+    return Input(None, "snap1", files / _FILES, {"files": files, "file_bytes": _FILE_BYTES})
+
+
+def build(source: Input, step: Step) -> Filesystem:
+    """Do what the message's script does: all of its workers write the same files."""
+    files = source.parameters["files"]
+    # twice what data and metadata take, and what a small device needs at least
+    fs = WritableFilesystem.mkfs(max(256 << 20, files * 40_000))
+    fs.write_files("", [f"file_{i}" for i in range(1, files + 1)], bytes([255]) * _FILE_BYTES)
+    fs.snapshot("", "snap1")
+    fs.commit()
+    return fs
 
 
 def sides(before: str | None, after: str | None) -> tuple[Side, ...]:
@@ -74,7 +93,7 @@ def run(fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step) -> 
             outcome.figures += figures + _savings(side, first, figures)
             strips[side.name] = one_file(read_stream(stream))
     outcome.evidence = {"strips": strips, "files": source.parameters["files"]}
-    if chosen == (BEFORE, COMPANION, AFTER):
+    if chosen == (BEFORE, COMPANION, AFTER) and source.sample is not None:
         if source.scale == 1:
             _add_reported(outcome)
         _add_measured(outcome, source)
@@ -190,6 +209,8 @@ WORKLOAD = Workload(
     sides=sides,
     run=run,
     draw=draw,
+    scaled=scaled,
+    build=build,
     groups=(
         ("Stream: commands, size", ("commands", "command ", "stream size")),
         ("Receiver: system calls, times", ("receiver: ", "receive time")),
