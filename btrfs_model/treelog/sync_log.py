@@ -83,6 +83,8 @@ def log_new_name(
         For a rename: the old name, and its index there.
     """
     logs = fs.tree_logs
+    if old_dir is None or "log-new-name-refs" in fs.behaviour:
+        inode.log.copy_everything = True
     if not inode.is_dir:
         inode.log.last_unlink_trans = fs.transid
     if not logs.is_logged(inode) and (old_dir is None or not logs.is_logged(old_dir)):
