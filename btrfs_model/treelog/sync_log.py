@@ -118,7 +118,7 @@ def _log_inode_parent(
     logs.start(inode.root)
     try:
         _log_with_parents(fs, inode, ctx, exists)
-    except OSError:
+    except (OSError, ForceCommit):
         logs.set_full_commit()
         raise ForceCommit from None
     return True
@@ -185,7 +185,6 @@ def _log_all_new_ancestors(
     low, high = (inode.ino, _INODE_REF, 0), (inode.ino, _INODE_EXTREF, _MAX)
     for key in [item.key for item in fs.writer.tree(inode.root).items(low, high)]:
         if key.type == _INODE_EXTREF:
-            fs.tree_logs.set_full_commit()
             raise ForceCommit
         _log_new_ancestors(fs, inode.root, key.offset, ctx)
 
