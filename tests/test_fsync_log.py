@@ -79,7 +79,7 @@ def run(kernel: str, name: str, place: Path) -> tuple[list[str], dict[int, Path]
 
     size = recorded(kernel, name)["image_mib"] << 20
     with run_scenario(Scenario(name, steps), size=size, behaviour=KERNELS[kernel],
-                      crashed=crashed, synced=lambda step, how: ends.append(how)):  # fmt: skip
+                      asynchronous=True, crashed=crashed, synced=lambda step, how: ends.append(how)):  # fmt: skip
         return ends, crashes
 
 

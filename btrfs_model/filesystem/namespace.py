@@ -255,6 +255,7 @@ def unlink(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
     unlink_inode(fs, entry.directory, inode, entry.name)
     if inode.item.nlink == 0:
         orphan_add(fs, inode)
+    fs.delayed.balance()
     iput(fs, inode)
 
 
@@ -278,6 +279,7 @@ def rmdir(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
     if inode.log.last_unlink_trans >= fs.transid:
         entry.directory.log.last_unlink_trans = inode.log.last_unlink_trans
     unlink_inode(fs, entry.directory, inode, entry.name)
+    fs.delayed.balance()
     iput(fs, inode)
 
 
