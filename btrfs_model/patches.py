@@ -76,7 +76,7 @@ class Toggle:
 _PYTHON_ALONE = frozenset({
     "truncate-same-size", "log-dir-index-only", "log-replay-index-deletes", "log-rmdir",
     "log-no-links", "log-exists-size", "log-delayed-items", "log-sub-trans", "log-new-name-logged",
-    "log-prealloc-full", "log-symlinks-full",
+    "log-prealloc-full", "log-symlinks-full", "umount-no-empty-commit",
 })  # fmt: skip
 
 
@@ -281,6 +281,9 @@ _TABLE = (
     _toggle("log-rmdir", "", "6.12",
             "(the commit is not known; Linux 6.1.176 is without, 6.12.101 with it)",
             "fsync of a directory that lost a committed directory logs it instead of a commit"),
+    _toggle("umount-no-empty-commit", "", "6.12",
+            "btrfs: avoid create and commit empty transaction when committing super",
+            "unmounting commits nothing where everything is committed; Linux 6.1.176 is without"),
     _toggle("send-cur-inode-path", "fc746acb7aa9?", "6.16",
             "btrfs: send: keep the current inode's path cached",
             "the path of the inode being sent is computed once"),
