@@ -76,7 +76,7 @@ class Toggle:
 _PYTHON_ALONE = frozenset({
     "truncate-same-size", "log-dir-index-only", "log-replay-index-deletes", "log-rmdir",
     "log-no-links", "log-exists-size", "log-delayed-items", "log-sub-trans", "log-new-name-logged",
-    "log-prealloc-full", "log-symlinks-full", "umount-no-empty-commit",
+    "log-parents-unchecked", "log-prealloc-full", "log-symlinks-full", "umount-no-empty-commit",
 })  # fmt: skip
 
 
@@ -101,6 +101,9 @@ _TABLE = (
     _toggle("log-sub-trans", "bc0939fcfab0?", "5.12",
             "btrfs: fix race between marking inode needs to be logged and log syncing",
             "an inode that changed is in no log, whatever the subvolume's log was synced to"),
+    _toggle("log-parents-unchecked", "", "5.12",
+            "btrfs: remove unnecessary check_parent_dirs_for_sync()",
+            "only a directory that is logged whole has to be without renames away from it"),
     _toggle("send-rmdir-generation", "0b3f407e6728?", "5.11",
             "btrfs: send: fix wrong file path when there is an inode with a pending rmdir",
             "directories that wait for removal are told apart by generation too"),
@@ -314,8 +317,14 @@ TOGGLES: dict[str, Toggle] = {toggle.slug: toggle for toggle in _TABLE}
 _BACKPORTS: dict[str, tuple[str, ...]] = {
     "v5.10.46": ("send-rmdir-generation", "send-unlink-path"),
     "v5.10.223": (
-        "log-sub-trans", "send-rmdir-generation", "send-unlink-path", "log-new-name-logged",
-        "log-prealloc-full", "log-symlinks-full",
+        "log-sub-trans",
+        "send-rmdir-generation",
+        "send-unlink-path",
+        "log-new-name-logged",
+        "log-prealloc-full",
+        "log-symlinks-full",
+        "send-clone-src-eof",
+        "fiemap-join-no-start",
     ),
     "v6.1.176": (
         "opendir-last-index",
@@ -331,8 +340,8 @@ _BACKPORTS: dict[str, tuple[str, ...]] = {
 }
 
 PRESETS: tuple[str, ...] = (
-    "v4.16", "v4.17", "v5.10", "v5.10.46", "v5.10.223", "v5.12", "v5.13", "v5.16", "v5.17", "v6.1", "v6.1.176",
-    "v6.2", "v6.3", "v6.12", "v6.12.101", "v6.18", "v6.18.44",
+    "v4.16", "v4.17", "v5.10", "v5.10.46", "v5.10.223", "v5.12", "v5.13", "v5.16", "v5.17", "v6.1",
+    "v6.1.176", "v6.2", "v6.3", "v6.12", "v6.12.101", "v6.18", "v6.18.44",
 )  # fmt: skip
 """Kernels by name: the releases around each commit, and those of which records exist."""
 

@@ -234,6 +234,7 @@ class InodeLogger:
             self.insert_inode_item()
 
     def insert_inode_item(self) -> None:
+        """Insert the inode item, whole also of an inode that is logged as existing alone."""
         self.exists, exists = False, self.exists
         self.fs.writer.insert(self.log, self.inode.key, self.packed())
         self.exists = exists

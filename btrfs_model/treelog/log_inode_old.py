@@ -6,9 +6,10 @@ has of the inode is dropped each time, except in a fast fsync: that logs all att
 and where the log has them already it ends in a commit. An inode that had one of the names at the
 last commit is logged at once, before the items that follow the name.
 
-It is told apart by ``log-delayed-items``, together with all that changed between 5.10 and 6.1 and
-is in no stable 5.10. What stable kernels took over has toggles of its own: ``log-prealloc-full``,
-``log-symlinks-full``, ``log-sub-trans``, ``log-new-name-logged``.
+It is told apart by ``log-delayed-items``, which stands for most that changed from 5.10 to 6.1. What
+stable kernels took over has toggles of its own (``log-prealloc-full``, ``log-symlinks-full``,
+``log-sub-trans``, ``log-new-name-logged``), and so has when a commit is made instead
+(``log-parents-unchecked``). The logs of kernels in between were not compared.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from btrfs_model.ondisk.structs import INODE_ITEM
 from btrfs_model.treelog import log_extents
 from btrfs_model.treelog.log_dir_old import log_directory_old
 from btrfs_model.treelog.log_inode import Copied, InodeLogger, LogContext, get_inode, overridden
+from btrfs_model.treelog.log_tree import ForceCommit
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem.live_inode import LiveInode
@@ -66,8 +68,10 @@ def log_inode_old(
 
     Raises
     ------
+    ForceCommit
+        When a commit has to be made instead.
     OSError
-        When the log is not whole any more, so that a commit has to be made.
+        The same, and the log is not whole any more.
     """
     node = fs.delayed.node(inode.root, inode.ino)
     if node is not None and inode.is_dir:
@@ -76,8 +80,11 @@ def log_inode_old(
         fs.delayed.run_inode(node)
     if inode.is_symlink and "log-symlinks-full" in fs.behaviour:
         exists = False
+    full_dir = inode.is_dir and not exists
+    if "log-parents-unchecked" in fs.behaviour and full_dir:
+        _refuse_unlinked(fs, inode)
     _OldInodeLogger(fs, inode, ctx, exists, recursive).run()
-    if inode.is_dir and not exists:
+    if full_dir:
         log_directory_old(fs, inode, ctx)
     if inode.is_dir and ctx.new_name and inode is not ctx.inode:
         # as if it were not, so that an fsync of it syncs the log
@@ -85,6 +92,13 @@ def log_inode_old(
     inode.log.logged_trans = fs.transid
     if not exists or not inode.log.full_sync:
         inode.log.last_log_commit = inode.log.last_sub_trans
+
+
+def _refuse_unlinked(fs: WritableFilesystem, directory: LiveInode) -> None:
+    """Commit instead of logging a directory whole that lost names to others."""
+    if directory.log.last_unlink_trans >= fs.transid:
+        fs.tree_logs.set_full_commit()
+        raise ForceCommit
 
 
 class _OldInodeLogger(InodeLogger):

@@ -2,8 +2,9 @@
 """An inode and what it depends on into the log, as before Linux 6.1 (5.10).
 
 It commits instead where a directory above lost names to other directories
-(``check_parent_dirs_for_sync()``), and where an inode that is logged along the way has lost names or
-got new ones: then the log of that inode may not be what it was when the names went.
+(``check_parent_dirs_for_sync()``), and where an inode that is logged along the way got or lost
+names: its log may not be what it was when that happened. With ``log-parents-unchecked`` only a
+directory that is logged whole is asked.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from btrfs_model.filesystem.live_inode import ROOT_DIR, file_type
+from btrfs_model.filesystem.live_inode import file_type
 from btrfs_model.filesystem.lookup import ancestors
 from btrfs_model.ondisk.items import inode_extrefs
 from btrfs_model.ondisk.keys import ItemType
@@ -132,9 +133,20 @@ def _must_commit(fs: WritableFilesystem, inode: LiveInode) -> None:
     ForceCommit
         In that case.
     """
+    if "log-parents-unchecked" in fs.behaviour:
+        return
     if inode.log.last_unlink_trans >= fs.transid:
         fs.tree_logs.set_full_commit()
         raise ForceCommit
+
+
+def _need_log(fs: WritableFilesystem, inode: LiveInode) -> bool:
+    """Whether an inode is to be logged along with another one (``need_log_inode()``)."""
+    if "log-parents-unchecked" not in fs.behaviour:
+        return True
+    if inode.is_dir and inode.log.last_trans < fs.transid:
+        return False
+    return inode.log.copy_everything or not fs.tree_logs.was_logged(inode)
 
 
 def _check_parent_dirs(fs: WritableFilesystem, inode: LiveInode) -> None:
@@ -177,6 +189,8 @@ def _log_all_parents(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext) 
             parents = [ref.parent_objectid for ref in inode_extrefs(item.data)]
         for parent in parents:
             directory = fs.inode(inode.root, parent)
+            if not _need_log(fs, directory):
+                continue
             ctx.log_new_dentries = False
             log_inode_old(fs, directory, ctx, exists=False)
             _must_commit(fs, directory)
@@ -203,7 +217,7 @@ def _log_new_ancestors(fs: WritableFilesystem, parent: LiveInode, ctx: LogContex
     for directory in ancestors(fs, parent):
         if directory.root != parent.root:
             return
-        if directory.item.generation >= fs.transid:
+        if directory.item.generation >= fs.transid and _need_log(fs, directory):
             log_inode_old(fs, directory, ctx, exists=True)
 
 
@@ -238,7 +252,7 @@ def _log_entries(
 def _log_entry(
     fs: WritableFilesystem, inode: LiveInode, kind: int, ctx: LogContext
 ) -> Iterator[LiveInode]:
-    if fs.tree_logs.is_in_log(inode):
+    if fs.tree_logs.is_in_log(inode) or not _need_log(fs, inode):
         return
     ctx.log_new_dentries = False
     log_inode_old(fs, inode, ctx, exists=kind not in (_DIRECTORY, _SYMLINK))
