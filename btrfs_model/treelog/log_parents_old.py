@@ -57,6 +57,8 @@ def log_new_name_old(
     """
     logs = fs.tree_logs
     inode.log.parent = parent.root, parent.ino
+    if old_dir is None:
+        inode.log.copy_everything = True
     if not inode.is_dir:
         inode.log.last_unlink_trans = fs.transid
     logged = logs.is_logged if "log-new-name-logged" in fs.behaviour else logs.was_logged
