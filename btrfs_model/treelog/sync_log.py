@@ -28,6 +28,7 @@ from btrfs_model.treelog.log_inode import (
     log_new_dentries,
     need_log_inode,
 )
+from btrfs_model.treelog.log_parents_old import log_inode_parent_old, log_new_name_old
 from btrfs_model.treelog.log_tree import ForceCommit
 from btrfs_model.treelog.state import LOG_ROOT_TREE, log_tree_id
 
@@ -67,8 +68,9 @@ def sync_file(fs: WritableFilesystem, inode: LiveInode) -> str:
 
 
 def log_new_name(
-    fs: WritableFilesystem, inode: LiveInode, old_dir: LiveInode | None, name: bytes, index: int
-) -> None:
+    fs: WritableFilesystem, inode: LiveInode, parent: LiveInode,
+    old_dir: LiveInode | None = None, name: bytes = b"", index: int = 0,
+) -> None:  # fmt: skip
     """Bring the log up to date with a new name of a logged inode (``btrfs_log_new_name()``).
 
     Parameters
@@ -77,12 +79,19 @@ def log_new_name(
         Whose.
     inode : LiveInode
         What has the name.
-    old_dir : LiveInode or None
+    parent : LiveInode
+        The directory where the name is.
+    old_dir : LiveInode, optional
         For a rename: the directory that it left.
     name, index : bytes, int
         For a rename: the old name, and its index there.
     """
+    if "log-delayed-items" not in fs.behaviour:
+        log_new_name_old(fs, inode, old_dir, parent)
+        return
     logs = fs.tree_logs
+    if old_dir is None or "log-new-name-refs" in fs.behaviour:
+        inode.log.copy_everything = True
     if not inode.is_dir:
         inode.log.last_unlink_trans = fs.transid
     if not logs.is_logged(inode) and (old_dir is None or not logs.is_logged(old_dir)):
@@ -107,6 +116,8 @@ def _log_inode_parent(
     bool
         Whether there was anything to log.
     """
+    if "log-delayed-items" not in fs.behaviour:
+        return log_inode_parent_old(fs, inode, ctx, exists=exists)
     logs, root = fs.tree_logs, fs.live_root(inode.root)
     if not fs.log_trees_enabled or not root.refs or root.generation == fs.transid:
         raise ForceCommit
@@ -116,7 +127,7 @@ def _log_inode_parent(
     logs.start(inode.root)
     try:
         _log_with_parents(fs, inode, ctx, exists)
-    except OSError:
+    except (OSError, ForceCommit):
         logs.set_full_commit()
         raise ForceCommit from None
     return True
@@ -183,7 +194,6 @@ def _log_all_new_ancestors(
     low, high = (inode.ino, _INODE_REF, 0), (inode.ino, _INODE_EXTREF, _MAX)
     for key in [item.key for item in fs.writer.tree(inode.root).items(low, high)]:
         if key.type == _INODE_EXTREF:
-            fs.tree_logs.set_full_commit()
             raise ForceCommit
         _log_new_ancestors(fs, inode.root, key.offset, ctx)
 
