@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""User-Mode Linux: a second kernel to judge images, which needs no root.
+
+The guest is that of Debian's package ``user-mode-linux``. Its root is the machine's own tree
+(hostfs), with the rights of whoever runs the tests; images are its loop devices. A boot takes a few
+seconds, so one guest judges many images (:func:`guest`).
+"""
+
+import functools
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from kernel_session import KernelSession
+
+__all__ = ["Guest", "why_not_uml"]
+
+_KERNEL = "linux.uml"
+_INIT = """\
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8
+mount -t proc none /proc
+mount -t sysfs none /sys
+mount -t tmpfs none /run
+mount -t tmpfs none /var/lib
+[ -c /dev/null ] || mount -t devtmpfs none /dev
+stty raw -echo
+exec {python} -S -E -B {folder}/kernel_agent.py {folder}
+"""
+_XSTATE = Path(__file__).parent / "uml_xstate.c"
+
+
+def why_not_uml() -> str:
+    """Why there is no guest here; empty when there can be one."""
+    if platform.machine() != "x86_64":
+        return f"User-Mode Linux is for x86_64, this is {platform.machine()}"
+    if not shutil.which(_KERNEL):
+        return f"{_KERNEL} is not here (Debian: package user-mode-linux)"
+    if not list(Path("/usr/lib/uml/modules").glob("*/kernel/drivers/block/loop.ko*")):
+        return "User-Mode Linux has no module loop.ko below /usr/lib/uml/modules"
+    if _has_large_registers() and not shutil.which("cc"):
+        return "User-Mode Linux does not know this processor's AMX, and there is no cc to help it"
+    return ""
+
+
+@functools.cache
+def _has_large_registers() -> bool:
+    """Whether the state of a process on this processor is larger than the guest thinks."""
+    return "amx_tile" in Path("/proc/cpuinfo").read_text()
+
+
+class Guest(KernelSession):
+    """A guest; the agent is its first process."""
+
+    def command(self) -> list[str]:
+        init = self.folder / "init"
+        python = shlex.quote(sys.executable)
+        init.write_text(_INIT.format(python=python, folder=shlex.quote(str(self.folder))))
+        return [
+            _KERNEL, "mem=512M", "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "rw",
+            f"uml_dir={self.folder}", "umid=guest", "con=null", "con0=fd:0,fd:1", "quiet",
+            "init=/bin/sh", "--", str(init),
+        ]  # fmt: skip
+
+    def environment(self) -> dict[str, str]:
+        if not _has_large_registers():
+            return {}
+        library = self.folder / "xstate.so"
+        subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(_XSTATE)],
+                       check=True)  # fmt: skip
+        return {"LD_PRELOAD": str(library)}
