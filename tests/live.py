@@ -38,9 +38,10 @@ _CLONE_RANGE_NUMBER = 1 << 30 | _CLONE_RANGE.size << 16 | 0x94 << 8 | 13
 _BLOCK = 4096
 
 
-def preset() -> str:
-    """The newest preset that is not newer than the running kernel."""
-    running = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2])
+def preset(release: str = "") -> str:
+    """The newest preset that is not newer than a kernel, the running one where none is given."""
+    release = release or platform.release()
+    running = tuple(int(part) for part in release.split("-")[0].split(".")[:2])
     known = [name for name in PRESETS if tuple(map(int, name[1:].split(".")[:2])) <= running]
     return known[-1]
 
