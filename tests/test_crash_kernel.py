@@ -10,6 +10,7 @@ Each kernel is asked in a process with a time limit: a mount that hangs is a fai
 """
 
 import contextlib
+import itertools
 import os
 import time
 from collections.abc import Iterator
@@ -108,7 +109,9 @@ def _ends(path: str) -> st.SearchStrategy[list[Call]]:
 _last = st.one_of(*[_files.flatmap(_ends)] * 4, *[_fsyncs.map(lambda fsync: [fsync])] * 2,
                   st.just([("sync",)]))  # fmt: skip
 _rounds = st.builds(lambda calls, last: calls + last, st.lists(_changes, max_size=6), _last)
-sequences = st.lists(_rounds, min_size=3, max_size=14).map(lambda rounds: sum(rounds, []))
+sequences = st.lists(_rounds, min_size=3, max_size=14).map(
+    lambda rounds: list(itertools.chain(*rounds))
+)
 formats = st.fixed_dictionaries(
     {"nodesize": st.sampled_from([4096, 16384]), "no_holes": st.booleans()}
 )
