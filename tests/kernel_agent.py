@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The end of a :class:`kernel_session.KernelSession` that runs on the kernel that is asked.
 
-``python kernel_agent.py FOLDER`` mounts images and says what is in them: for each number on its
+``python kernel_agent.py FOLDER [MODULES]`` mounts images and says what is in them: for each number on its
 standard input it does the job in ``FOLDER/job-NUMBER.json``, writes ``FOLDER/answer-NUMBER.json``
-and prints the number. As the first process of a guest it loads the driver of loop devices before.
+and prints the number. As the first process of a guest it loads the driver of loop devices
+before, which is below the folder `MODULES`.
 
 Of Python's library alone, so that it starts at once.
 """
@@ -25,12 +26,9 @@ _INIT_MODULE = 175
 _ALARMS = ("WARNING: ", "BUG: ", "Oops", "assertion failed", "Call Trace:")
 
 
-def load_loop_driver() -> None:
-    """Load the driver of loop devices from where Debian has the modules of User-Mode Linux."""
-    if Path("/dev/loop-control").exists():
-        return
-    folder = Path("/usr/lib/uml/modules", os.uname().release, "kernel/drivers/block")
-    (module,) = folder.glob("loop.ko*")
+def load_loop_driver(modules: Path) -> None:
+    """Load the driver of loop devices, a module of the guest's kernel."""
+    (module,) = (modules / os.uname().release / "kernel/drivers/block").glob("loop.ko*")
     code = module.read_bytes()
     if module.suffix == ".xz":
         code = lzma.decompress(code)
@@ -109,7 +107,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     alone = os.getpid() == 1
     if alone:
-        load_loop_driver()
+        load_loop_driver(Path(sys.argv[2]))
     top = Path("/run" if alone else folder, "mnt")
     top.mkdir()
     messages = Messages()
