@@ -75,7 +75,7 @@ class Toggle:
 # Toggles that no C kernel asks for.
 _PYTHON_ALONE = frozenset({
     "truncate-same-size", "log-dir-index-only", "log-replay-index-deletes", "log-rmdir",
-    "log-no-links", "log-exists-size",
+    "log-no-links", "log-exists-size", "log-moved-conflicts",
 })  # fmt: skip
 
 
@@ -283,6 +283,9 @@ _TABLE = (
     _toggle("send-inline-not-hole", "08b096c1372c", "6.19",
             "btrfs: send: check for inline extents in range_is_hole_in_parent()",
             "an inline extent of the parent is not taken for a hole"),
+    _toggle("log-moved-conflicts", "266273eaf4d9?", "6.19",
+            "btrfs: don't log conflicting inode if it's a dir moved in the current transaction",
+            "fsync commits when a moved directory had the name of what is logged"),
     _toggle("log-exists-size", "5254d4181add?", "7.0",
             "btrfs: fix zero size inode with non-zero size after log replay",
             "an inode logged because it must exist has the size of the last commit"),
@@ -307,7 +310,7 @@ _BACKPORTS: dict[str, tuple[str, ...]] = {
         "send-inline-not-hole",
     ),
     "v6.12.101": ("send-cur-inode-path", "send-punch-hole", "send-inline-not-hole"),
-    "v6.18.44": ("send-inline-not-hole", "log-exists-size"),
+    "v6.18.44": ("send-inline-not-hole", "log-moved-conflicts", "log-exists-size"),
 }
 
 PRESETS: tuple[str, ...] = (
