@@ -258,7 +258,7 @@ class FileCalls:
         return sync_file(host, inode)
 
     def _sync_if_asked(self, *inodes: LiveInode) -> None:
-        """Make files last that have attribute ``S``, each with what it shares with (``IS_SYNC``)."""
+        """Make files last that have attribute ``S``, and what shares with them (``IS_SYNC``)."""
         if any(inode.item.flags & InodeFlag.SYNC for inode in inodes):
             for inode in inodes:
                 self.fsync_inode(inode)
