@@ -75,7 +75,8 @@ class Toggle:
 # Toggles that no C kernel asks for.
 _PYTHON_ALONE = frozenset({
     "truncate-same-size", "log-dir-index-only", "log-replay-index-deletes", "log-rmdir",
-    "log-no-links", "log-exists-size", "log-moved-conflicts",
+    "log-no-links", "log-exists-size", "log-new-name-refs", "log-old-conflicts",
+    "log-new-name-dentries", "log-conflict-dentries", "log-moved-conflicts",
 })  # fmt: skip
 
 
@@ -280,12 +281,24 @@ _TABLE = (
     _toggle("send-check-dirs-unique", "1fabe43b4e1a", "6.18",
             "btrfs: send: fix duplicated rmdir operations when using extrefs",
             "a parent directory is visited once for all names of an inode"),
+    _toggle("log-new-name-refs", "953902e4fb4c", "6.18",
+            "btrfs: set inode flag BTRFS_INODE_COPY_EVERYTHING when logging new name",
+            "an inode that was renamed is logged with its names, as one with a new link is"),
     _toggle("send-inline-not-hole", "08b096c1372c", "6.19",
             "btrfs: send: check for inline extents in range_is_hole_in_parent()",
             "an inline extent of the parent is not taken for a hole"),
     _toggle("log-moved-conflicts", "266273eaf4d9?", "6.19",
             "btrfs: don't log conflicting inode if it's a dir moved in the current transaction",
             "fsync commits when a moved directory had the name of what is logged"),
+    _toggle("log-new-name-dentries", "5630f7557de6", "6.19",
+            "btrfs: do not skip logging new dentries when logging a new name",
+            "a directory that is logged for a rename is so with the inodes of its new entries"),
+    _toggle("log-old-conflicts", "7ba0b6461bc4", "6.19",
+            "btrfs: always detect conflicting inodes when logging inode refs",
+            "who had the name at the last commit is logged for inodes of older transactions too"),
+    _toggle("log-conflict-dentries", "9573a365ff9f", "7.0",
+            "btrfs: log new dentries when logging parent dir of a conflicting inode",
+            "a directory logged for a removed conflicting one is so with its new entries' inodes"),
     _toggle("log-exists-size", "5254d4181add?", "7.0",
             "btrfs: fix zero size inode with non-zero size after log replay",
             "an inode logged because it must exist has the size of the last commit"),
@@ -310,7 +323,14 @@ _BACKPORTS: dict[str, tuple[str, ...]] = {
         "send-inline-not-hole",
     ),
     "v6.12.101": ("send-cur-inode-path", "send-punch-hole", "send-inline-not-hole"),
-    "v6.18.44": ("send-inline-not-hole", "log-moved-conflicts", "log-exists-size"),
+    "v6.18.44": (
+        "send-inline-not-hole",
+        "log-moved-conflicts",
+        "log-new-name-dentries",
+        "log-old-conflicts",
+        "log-conflict-dentries",
+        "log-exists-size",
+    ),
 }
 
 PRESETS: tuple[str, ...] = (

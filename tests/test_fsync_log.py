@@ -34,7 +34,6 @@ OLD = {"5.10", "5.10p"}
 # Cases whose logs are not the kernel's, and why.
 DELAYED = "when the kernel's worker ran the delayed items of the directory decides ranges"
 ORDERED = "that an extent was finished after the fsync makes the kernel log the file once more"
-RELOGGED = "6.18 logs an inode with its generation; why it counts as logged before is not known"
 INEXACT = {
     ("6.18", "log/scenarios/multi_leaf_dir_adds"): DELAYED,
     ("6.18", "log/scenarios/multi_leaf_dir_deletes"): DELAYED,
@@ -44,10 +43,6 @@ INEXACT = {
     ("6.1", "log/scenarios/fsync_twice_file"): ORDERED,
     ("6.1", "log/scenarios/multi_leaf_dir_adds"): DELAYED,
     ("6.1", "log/scenarios/multi_leaf_dir_deletes"): DELAYED,
-    ("6.18", "log/scenarios/rename_swap_three_names"): RELOGGED,
-    ("6.18", "log/random/seed_19"): RELOGGED,
-    ("6.18", "log/random/seed_28"): RELOGGED,
-    ("6.18", "log/random/seed_4"): RELOGGED,
 }
 
 

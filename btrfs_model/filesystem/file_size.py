@@ -32,10 +32,12 @@ def set_size(fs: Fs, inode: LiveInode, size: int) -> None:
     """
     pages = pages_of(fs, inode)
     old_size = pages.i_size
+    generation = fs.generation
     if size != old_size:
         touch(fs, inode)
     if size > old_size:
-        cont_expand(fs, inode, old_size, size)
+        # no transaction was started for this yet
+        cont_expand(fs, inode, old_size, size, generation)
         set_i_size(fs, inode, size)
     else:
         _shrink(fs, inode, size, old_size)

@@ -198,7 +198,6 @@ def link_inode(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
     inode.item.nlink += 1
     inode.item.sequence += 1
     inode.item.ctime = fs.now()
-    inode.log.copy_everything = True
     fs.mark_inode_dirty(inode)
     if inode.item.nlink == 1:
         orphan_delete(fs, inode)

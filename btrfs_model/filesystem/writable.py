@@ -287,6 +287,11 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         """Number of the running transaction."""
         return self.writer.transid
 
+    @property
+    def generation(self) -> int:
+        """Number of the transaction that was started last (``btrfs_get_fs_generation()``)."""
+        return self.transid - (not self.in_transaction)
+
     def live_root(self, objectid: int) -> LiveRoot:
         """Return the root item of a tree, to be read and changed.
 

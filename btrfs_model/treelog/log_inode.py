@@ -318,7 +318,8 @@ class _InodeLogger:
 
     def _conflict(self, item: _Copied) -> tuple[int, int] | None:
         """Who had one of the names at the last commit, and where (``..._ref_name_override()``)."""
-        if self.inode.item.generation != self.fs.transid and not self.ctx.logging_conflict_inodes:
+        new = self.inode.item.generation == self.fs.transid or self.ctx.logging_conflict_inodes
+        if not new and "log-old-conflicts" not in self.fs.behaviour:
             return None
         names = (
             [(item.key[2], ref.name) for ref in inode_refs(item.data)]
@@ -385,13 +386,24 @@ def _log_conflicting_inodes(fs: WritableFilesystem, root: int, ctx: LogContext) 
     if ctx.logging_conflict_inodes:
         return
     ctx.logging_conflict_inodes = True
+    dentries = ctx.log_new_dentries
     while ctx.conflicts:
         ino, parent = ctx.conflicts.popleft()
         inode = _get(fs, root, ino)
-        if inode is None:
-            log_inode(fs, fs.inode(root, parent), ctx, exists=False)
-        elif need_log_inode(fs, inode):
-            log_inode(fs, inode, ctx, exists=True)
+        if inode is not None:
+            if need_log_inode(fs, inode):
+                log_inode(fs, inode, ctx, exists=True)
+            continue
+        directory = fs.inode(root, parent)
+        if "log-conflict-dentries" not in fs.behaviour:
+            log_inode(fs, directory, ctx, exists=False)
+            dentries = ctx.log_new_dentries
+            continue
+        ctx.log_new_dentries = False
+        log_inode(fs, directory, ctx, exists=False)
+        if ctx.log_new_dentries:
+            log_new_dentries(fs, directory, ctx)
+    ctx.log_new_dentries = dentries
     ctx.logging_conflict_inodes = False
 
 
@@ -421,7 +433,7 @@ def _log_new_delayed_dentries(
 
 def log_new_dentries(fs: WritableFilesystem, start: LiveInode, ctx: LogContext) -> None:
     """Log the inodes of a directory's new entries, and of those below (``..._dir_dentries()``)."""
-    if ctx.new_name:
+    if ctx.new_name and "log-new-name-dentries" not in fs.behaviour:
         return
     waiting: deque[LiveInode] = deque([start])
     while waiting:

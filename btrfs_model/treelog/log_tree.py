@@ -130,6 +130,7 @@ class TreeLogs:
     def note_change(self, inode: LiveInode) -> None:
         """Note that an inode item changes (``btrfs_set_inode_last_trans()``)."""
         state = inode.log
+        self._fs.in_transaction = True
         state.last_trans = self._fs.transid
         state.last_sub_trans = self.root(inode.root).log_transid
         state.last_log_commit = state.last_sub_trans - 1

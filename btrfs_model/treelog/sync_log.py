@@ -83,6 +83,8 @@ def log_new_name(
         For a rename: the old name, and its index there.
     """
     logs = fs.tree_logs
+    if old_dir is None or "log-new-name-refs" in fs.behaviour:
+        inode.log.copy_everything = True
     if not inode.is_dir:
         inode.log.last_unlink_trans = fs.transid
     if not logs.is_logged(inode) and (old_dir is None or not logs.is_logged(old_dir)):
@@ -116,7 +118,7 @@ def _log_inode_parent(
     logs.start(inode.root)
     try:
         _log_with_parents(fs, inode, ctx, exists)
-    except OSError:
+    except (OSError, ForceCommit):
         logs.set_full_commit()
         raise ForceCommit from None
     return True
@@ -183,7 +185,6 @@ def _log_all_new_ancestors(
     low, high = (inode.ino, _INODE_REF, 0), (inode.ino, _INODE_EXTREF, _MAX)
     for key in [item.key for item in fs.writer.tree(inode.root).items(low, high)]:
         if key.type == _INODE_EXTREF:
-            fs.tree_logs.set_full_commit()
             raise ForceCommit
         _log_new_ancestors(fs, inode.root, key.offset, ctx)
 
