@@ -78,7 +78,7 @@ _PYTHON_ALONE = frozenset({
     "log-no-links", "log-exists-size", "log-delayed-items", "log-sub-trans", "log-new-name-logged",
     "log-parents-unchecked", "log-prealloc-full", "log-symlinks-full", "umount-no-empty-commit",
     "log-new-name-refs", "log-old-conflicts", "log-new-name-dentries", "log-conflict-dentries",
-    "log-replay-dir-times",
+    "log-replay-dir-times", "log-moved-conflicts",
 })  # fmt: skip
 
 
@@ -310,6 +310,9 @@ _TABLE = (
     _toggle("send-inline-not-hole", "08b096c1372c", "6.19",
             "btrfs: send: check for inline extents in range_is_hole_in_parent()",
             "an inline extent of the parent is not taken for a hole"),
+    _toggle("log-moved-conflicts", "266273eaf4d9?", "6.19",
+            "btrfs: don't log conflicting inode if it's a dir moved in the current transaction",
+            "fsync commits when a moved directory had the name of what is logged"),
     _toggle("log-new-name-dentries", "5630f7557de6", "6.19",
             "btrfs: do not skip logging new dentries when logging a new name",
             "a directory that is logged for a rename is so with the inodes of its new entries"),
@@ -355,6 +358,7 @@ _BACKPORTS: dict[str, tuple[str, ...]] = {
     "v6.12.101": ("send-cur-inode-path", "send-punch-hole", "send-inline-not-hole"),
     "v6.18.44": (
         "send-inline-not-hole",
+        "log-moved-conflicts",
         "log-new-name-dentries",
         "log-old-conflicts",
         "log-conflict-dentries",
