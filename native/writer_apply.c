@@ -191,6 +191,10 @@ static int64_t apply_next(struct bm_writer *writer, struct bm_writer_tree *tree,
 	switch (change->kind) {
 	case BM_WRITER_INSERT:
 		return insert_batch(writer, tree, change, left, data, size, fault);
+	case BM_WRITER_INSERT_EXTENT:
+		ret = bm_writer_insert_extent(writer, tree->id, &change->key, NULL, data,
+					      change->size, fault);
+		break;
 	case BM_WRITER_INSERT_ENTRY:
 		ret = insert_entry(writer, tree, change, data, fault);
 		break;

@@ -36,6 +36,7 @@ WRITEBACK: Final = 512
 """So many make the caller wait for it (``BTRFS_DELAYED_WRITEBACK``)."""
 
 _BATCH: Final = 16
+_ENDLESS: Final = 1 << 30
 
 
 class DelayedNode:
@@ -256,6 +257,22 @@ class DelayedItems:
             if doomed:
                 runs.append((indexes[0], indexes[-1]))
         return runs
+
+    def calls_until_worker(self, each: int, *directories: LiveInode) -> int:
+        """How many calls may follow before :meth:`balance` has something to do, 1 at least.
+
+        Parameters
+        ----------
+        each : int
+            Items that a call adds.
+        *directories : LiveInode
+            Whose inode items the first of them adds, if they do not wait already.
+        """
+        if not self.asynchronous:
+            return _ENDLESS
+        nodes = [self.node(inode.root, inode.ino) for inode in directories]
+        added = sum(node is None or node.inode_item is None for node in nodes)
+        return max(1, -(-(BACKGROUND - len(self) - added) // each))
 
     def balance(self) -> None:
         """Run some nodes when too many items wait (``btrfs_balance_delayed_items()``)."""
