@@ -90,7 +90,6 @@ static int write_one(struct bm_writer *writer, struct file_run *run, size_t i,
 	const struct bm_key key = {.objectid = args->inos ? args->inos[i] : args->ino,
 				   .type = BTRFS_EXTENT_DATA_KEY,
 				   .offset = args->offsets[i]};
-	const uint32_t size = sizeof(struct btrfs_file_extent_item);
 	struct btrfs_file_extent_item item;
 	uint64_t bytenr, got;
 	int ret;
@@ -100,7 +99,8 @@ static int write_one(struct bm_writer *writer, struct file_run *run, size_t i,
 	if (ret < 0)
 		return fault->code == BM_ERRNO && fault->found == ENOSPC ? 1 : ret;
 	fill_item(&item, args, writer->transid, bytenr);
-	ret = bm_writer_insert(writer, args->tree, &key, &size, 1, (const uint8_t *)&item, fault);
+	ret = bm_writer_insert_extent(writer, args->tree, &key, NULL, (const uint8_t *)&item,
+				      sizeof(item), fault);
 	if (ret < 0) {
 		struct bm_fault ignored;
 
