@@ -94,11 +94,6 @@ class _Runs:
         end = int(self._others[after]) if after < len(self._others) else len(self.offsets)
         return start, end
 
-    def before(self, lowest: int) -> int | None:
-        """Return the last offset that is not greater."""
-        row = int(np.searchsorted(self.offsets, np.uint64(lowest), "right"))
-        return int(self.offsets[row - 1]) if row else None
-
 
 def _log_run(
     fs: WritableFilesystem, inode: LiveInode, kind: int, columns: Columns, runs: _Runs, lowest: int
@@ -108,9 +103,8 @@ def _log_run(
     log = log_tree_id(inode.root)
     run = runs.next(lowest)
     if run is None:
-        before = runs.before(lowest)
-        if before is not None:
-            first = max(lowest, before) + 1
+        if len(runs.offsets):
+            first = max(lowest, int(runs.offsets[-1])) + 1
     else:
         start, end = run
         if start:
