@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The end of a :class:`kernel_session.KernelSession` that runs on the kernel that is asked.
 
-``python kernel_agent.py FOLDER [MODULES]`` mounts images and says what is in them: for each number on its
-standard input it does the job in ``FOLDER/job-NUMBER.json``, writes ``FOLDER/answer-NUMBER.json``
-and prints the number. As the first process of a guest it loads the driver of loop devices
-before, which is below the folder `MODULES`.
+``python kernel_agent.py FOLDER [MODULES]`` mounts images and says what is in them: for each number
+on its standard input it does the job in ``FOLDER/job-NUMBER.json``, writes
+``FOLDER/answer-NUMBER.json`` and prints the number. As the first process of a guest it loads the
+driver of loop devices before, which is below the folder `MODULES`.
 
 Of Python's library alone, so that it starts at once.
 """

@@ -8,6 +8,7 @@ all that it started are killed.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -31,6 +32,7 @@ _HERE = Path(__file__).parent
 _AGENT = ("kernel_agent.py", "kernel_records.py")
 _START = 60
 _MOUNT = 60
+_DYING = 5
 
 
 class KernelHungError(Exception):
@@ -60,8 +62,8 @@ class Answer:
 
     @property
     def alarms(self) -> list[str]:
-        """Messages of the level of a warning and above."""
-        return [line for line in self.messages if line[1] <= "4"]
+        """Messages of the level of a warning and above; that a format is old is none."""
+        return [line for line in self.messages if line[1] <= "4" and "deprecated" not in line]
 
 
 class KernelSession:
@@ -194,8 +196,14 @@ class KernelSession:
         if self._process is None:
             return
         # its own session: nothing else is in the group
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        group = self._process.pid
+        os.killpg(group, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # of a mount that hangs
+            self._process.wait(_DYING)
+        with contextlib.suppress(ProcessLookupError):
+            for _ in range(100 * _DYING):  # what it started dies a little later
+                os.killpg(group, 0)
+                time.sleep(0.01)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()

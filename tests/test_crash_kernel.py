@@ -18,15 +18,16 @@ from typing import Any
 
 import pytest
 from corpus import LONG
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from kernel_session import KernelSession
-from live import preset
+from live import Machine, preset
 from scenarios import model_listing
 from test_replay_log import covered, items
 from writing import check_image
 
 import btrfs_model as bm
+from btrfs_model.filesystem import Filesystem
 from btrfs_model.filesystem.live_inode import InodeFields
 from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.ondisk.keys import ItemType, ObjectId
@@ -190,10 +191,26 @@ def differences(ours: Any, theirs: Any, tree: int, since: int) -> list[Any]:
     return found
 
 
+def may_hang(fs: Filesystem) -> bool:
+    """Whether an image is kept from the machine's own kernel.
+
+    6.18.44 once hung in the mount of such an image, which nothing but a boot ends: leaves of 4 KiB
+    and an inode with so many names that it has INODE_EXTREF items. Guests get them all the same;
+    none has hung, so that what it was is not known.
+    """
+    if fs.image.nodesize > BLOCK:
+        return False
+    trees = [fs.tree(tree) for tree in fs.subvolume_ids] + list(fs.log_trees.values())
+    return any(item.key.type == ItemType.INODE_EXTREF for tree in trees for item in tree.items())
+
+
 def judge(crash: Crash, kernel: KernelSession) -> None:
     """Let a kernel replay the logs of a crash, and compare."""
     image = kernel.new_image()
     crash.fs.save_crash(image)
+    if isinstance(kernel, Machine):
+        with bm.open(image) as crashed:
+            assume(not may_hang(crashed))
     since = time.time_ns() - 10**9
     answer = kernel.ask(image, subvolumes=["", "s"])
     assert not answer.failed

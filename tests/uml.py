@@ -2,9 +2,9 @@
 """User-Mode Linux: a second kernel to judge images, which needs no root.
 
 The guest is that of Debian's package ``user-mode-linux``; ``BTRFS_MODEL_UML`` names another
-``usr/bin/linux.uml``, of an unpacked package of another release, say. Its root is the machine's own tree
-(hostfs), with the rights of whoever runs the tests; images are its loop devices. A boot takes a few
-seconds, so one guest judges many images (:func:`guest`).
+``usr/bin/linux.uml``, that of an unpacked package of another release, say. Its root is the
+machine's own tree (hostfs), with the rights of whoever runs the tests; images are its loop devices.
+A boot takes a few seconds, so one guest judges many images.
 """
 
 import functools
