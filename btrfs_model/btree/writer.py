@@ -255,9 +255,7 @@ class TreeWriter(SpaceCalls):
         if use_python():
             return edit.insert_extent(self, tree_id, key, data, last)
         end = ffi.NULL if last is None else raw_key(last)
-        self._run(
-            lib.bm_writer_insert_extent, tree_id % 2**64, raw_key(key), end, data, len(data)
-        )
+        self._run(lib.bm_writer_insert_extent, tree_id % 2**64, raw_key(key), end, data, len(data))
 
     def apply(self, tree_id: int, changes: npt.NDArray[Any], data: bytes) -> None:
         """Carry out many changes; see :func:`btrfs_model.btree.apply.apply`."""
