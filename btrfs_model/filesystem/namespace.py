@@ -256,6 +256,7 @@ def unlink(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
     unlink_inode(fs, entry.directory, inode, entry.name)
     if inode.item.nlink == 0:
         orphan_add(fs, inode)
+    fs.delayed.balance()
     iput(fs, inode)
 
 
@@ -279,6 +280,7 @@ def rmdir(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
     if inode.log.last_unlink_trans >= fs.transid:
         entry.directory.log.last_unlink_trans = inode.log.last_unlink_trans
     unlink_inode(fs, entry.directory, inode, entry.name)
+    fs.delayed.balance()
     iput(fs, inode)
 
 

@@ -54,6 +54,7 @@ def rename(fs: WritableFilesystem, old: Entry, new: Entry, inode: LiveInode) -> 
         inode.dir_index = index
     if inode.ino != ROOT_DIR:
         log_new_name(fs, inode, new.directory, old.directory, old.name, old_index)
+    fs.delayed.balance()
     if replaced is not None:
         iput(fs, replaced)
 
@@ -151,3 +152,4 @@ def exchange(
         log_new_name(fs, inode, new.directory, old.directory, old.name, left)
     if other.ino != ROOT_DIR:
         log_new_name(fs, other, old.directory, new.directory, new.name, other_left)
+    fs.delayed.balance()

@@ -7,8 +7,10 @@ modules beside share: which logs there are, and what calls on names leave for a 
 
 Logs of Linux 6.1 to 6.18 are in :mod:`.log_inode`, :mod:`.log_dir` and :mod:`.sync_log`; those of
 5.10 (``log-delayed-items`` not in the ``behaviour`` of the filesystem) in :mod:`.log_inode_old`,
-:mod:`.log_dir_old` and :mod:`.log_parents_old`. Not modelled: that a kernel's worker runs delayed
-items, or finishes an extent, between two calls.
+:mod:`.log_dir_old` and :mod:`.log_parents_old`. When a kernel's threads run delayed items, or finish
+an extent, decides on what is logged, too: see :attr:`.DelayedItems.asynchronous` and
+:attr:`TreeLogs.late_extents`. Not modelled: that delayed items are run, or all is committed, because
+room for metadata is short, which happens on devices of less than a gigabyte.
 """
 
 from __future__ import annotations
@@ -52,6 +54,10 @@ class TreeLogs:
     ----------
     full_commit : int
         In this transaction no log can be synced (``last_trans_log_full_commit``).
+    late_extents : bool
+        Finish the extents that a fast fsync wrote (``btrfs_finish_ordered_io()``) when the log is
+        synced, and not before that. It is a race of two threads in a kernel; by default the extents
+        are first. When they are not, the next fsync logs the file once more.
     """
 
     def __init__(self, fs: WritableFilesystem) -> None:
@@ -59,6 +65,7 @@ class TreeLogs:
         self._roots: dict[int, RootLog] = {}
         self._logs: set[int] = set()
         self.full_commit = 0
+        self.late_extents = False
 
     @property
     def _is_old(self) -> bool:

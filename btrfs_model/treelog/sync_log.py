@@ -47,8 +47,17 @@ _TREE_LOG: Final = int(ObjectId.TREE_LOG) % 2**64
 _MAX: Final = 2**64 - 1
 
 
-def sync_file(fs: WritableFilesystem, inode: LiveInode) -> str:
+def sync_file(fs: WritableFilesystem, inode: LiveInode, *, wrote: bool = False) -> str:
     """Make an inode last (``btrfs_sync_file()``); its data were written back.
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        Whose.
+    inode : LiveInode
+        What.
+    wrote : bool
+        Whether there were data to write back.
 
     Returns
     -------
@@ -59,6 +68,7 @@ def sync_file(fs: WritableFilesystem, inode: LiveInode) -> str:
     if logs.is_in_log(inode) or inode.log.last_trans < fs.transid:
         inode.log.full_sync = False
         return "none"
+    late = wrote and logs.late_extents and not inode.log.full_sync
     fs.start_transaction()
     try:
         if not _log_inode_parent(fs, inode, LogContext(inode), exists=False):
@@ -67,6 +77,8 @@ def sync_file(fs: WritableFilesystem, inode: LiveInode) -> str:
     except ForceCommit:
         fs.commit()
         return "commit"
+    if late:
+        logs.note_change(inode)
     return "log"
 
 
