@@ -893,6 +893,19 @@ struct bm_new_files {
  */
 int bm_writer_new_files(struct bm_writer *writer, const struct bm_new_files *files,
 			uint8_t *entries, struct bm_fault *fault);
+/*
+ * Insert copies of items that a scan found in other trees of the writer, one by one
+ * (overwrite_item() into an empty place).
+ */
+int bm_writer_copy_each(struct bm_writer *writer, uint64_t tree, const struct bm_columns *columns,
+			size_t count, struct bm_fault *fault);
+/*
+ * Log that files exist which this transaction made (copy_items() of LOG_INODE_EXISTS): of each the
+ * inode item, in row rows[i] of the `capacity` that the columns have, and its name in the next row.
+ */
+int bm_writer_log_files(struct bm_writer *writer, uint64_t log, const struct bm_columns *columns,
+			size_t capacity, const uint64_t *rows, size_t count,
+			struct bm_fault *fault);
 /* The root that readers start from. */
 int bm_writer_root(const struct bm_writer *writer, uint64_t tree, struct bm_root *root,
 		   struct bm_fault *fault);

@@ -205,7 +205,7 @@ class TreeWriter(SpaceCalls):
         """Return a tree for reading as it is now; valid until its next change."""
         root = ffi.new("struct bm_root *")
         self._run(lib.bm_writer_root, tree_id % 2**64, root)
-        return Tree(self.image, root.objectid, root.bytenr, root.generation, root.level)
+        return Tree.of(self.image, root)
 
     # ------------------------------------------------------------------------------- items --
 
