@@ -131,7 +131,8 @@ def _overwrite(fs: WritableFilesystem, log: int, columns: Columns) -> None:
     there = np.isin(columns["offset"], fs.writer.tree(log).scan(low, high)["offset"])
     for row in np.flatnonzero(there).tolist():
         key = (*low[:2], int(columns["offset"][row]))
-        payload = payloads_of(fs, select(columns, slice(row, row + 1))).tobytes()
+        at, size = int(columns["position"][row]), int(columns["size"][row])
+        payload = bytes(fs.image.view[at : at + size])
         if fs.writer.get(log, key) != payload:
             fs.writer.replace(log, key, payload)
     if not there.all():
