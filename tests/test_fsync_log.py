@@ -52,8 +52,17 @@ RACES: dict[str, Race] = {
 }
 """What a kernel's threads do or do not do after the first crash, and so there are two outcomes.
 
-Linux 6.1 as User-Mode Linux, on the device of 128 MiB of the recorded cases and on one of 1 GiB.
+User-Mode Linux 6.1.176 logged the file of ``fsync_twice_file`` a third time in 5 runs of 6, and ran
+the deletions in 6 of 6, on a device of 128 MiB as in the recorded cases; on one of 1 GiB it did
+neither, in 4 runs each. Linux 6.18 never did.
 """
+
+INEXACT = dict.fromkeys(
+    [("5.10", "log/scenarios/multi_leaf_dir_deletes"),
+     ("5.10p", "log/scenarios/multi_leaf_dir_deletes")],
+    "when the worker ran the delayed items of the new files decides how the leaves were split",
+)  # fmt: skip
+"""Cases whose logs are not the kernel's, and why."""
 
 
 def recorded(kernel: str, name: str) -> dict[str, Any]:
@@ -108,7 +117,12 @@ def outcome(ends: list[str], images: dict[int, Path]) -> tuple[list[str], dict[i
 
 
 @pytest.mark.parametrize(("kernel", "name"), cases())
-def test_the_log_is_the_kernels(kernel: str, name: str, tmp_path: Path) -> None:
+def test_the_log_is_the_kernels(
+    kernel: str, name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if (kernel, name) in INEXACT:
+        reason = INEXACT[kernel, name]
+        request.applymarker(pytest.mark.xfail(reason=reason, strict=True, raises=AssertionError))
     ends, crashes = run(kernel, name, tmp_path)
     assert crashes
     theirs = outcome(
