@@ -20,6 +20,7 @@ from btrfs_model.filesystem import (
     inode_flags,
     many,
     many_moves,
+    many_unlinks,
     namespace,
     rename,
     xattrs,
@@ -250,6 +251,10 @@ class NamespaceCalls:
         may_delete(self._fs, entry, entry.inode, as_directory=False)
         namespace.unlink(self._fs, entry, entry.inode)
         self.delayed.balance()
+
+    def unlink_files(self, directory: Path, names: Sequence[Path]) -> None:
+        """Remove many names; see :func:`btrfs_model.filesystem.many_unlinks.unlink_files`."""
+        many_unlinks.unlink_files(self._fs, directory, names)
 
     def rmdir(self, path: Path) -> None:
         """Remove an empty directory, or an empty subvolume."""
