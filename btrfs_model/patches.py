@@ -75,8 +75,10 @@ class Toggle:
 # Toggles that no C kernel asks for.
 _PYTHON_ALONE = frozenset({
     "truncate-same-size", "log-dir-index-only", "log-replay-index-deletes", "log-rmdir",
-    "log-no-links", "log-exists-size", "log-new-name-refs", "log-old-conflicts",
-    "log-new-name-dentries", "log-conflict-dentries", "log-moved-conflicts",
+    "log-no-links", "log-exists-size", "log-delayed-items", "log-sub-trans", "log-new-name-logged",
+    "log-parents-unchecked", "log-prealloc-full", "log-symlinks-full", "umount-no-empty-commit",
+    "log-new-name-refs", "log-old-conflicts", "log-new-name-dentries", "log-conflict-dentries",
+    "log-moved-conflicts",
 })  # fmt: skip
 
 
@@ -98,12 +100,21 @@ _TABLE = (
     _toggle("send-recompute-ref-path", "9c2b4e034706?", "5.10",
             "btrfs: send: recompute reference path after orphanization of a directory",
             "paths are computed again after a directory on them was orphanized"),
+    _toggle("log-sub-trans", "bc0939fcfab0?", "5.12",
+            "btrfs: fix race between marking inode needs to be logged and log syncing",
+            "an inode that changed is in no log, whatever the subvolume's log was synced to"),
+    _toggle("log-parents-unchecked", "", "5.12",
+            "btrfs: remove unnecessary check_parent_dirs_for_sync()",
+            "only a directory that is logged whole has to be without renames away from it"),
     _toggle("send-rmdir-generation", "0b3f407e6728?", "5.11",
             "btrfs: send: fix wrong file path when there is an inode with a pending rmdir",
             "directories that wait for removal are told apart by generation too"),
     _toggle("send-unlink-path", "d8ac76cdd174?", "5.13",
             "btrfs: send: fix invalid path for unlink operations after parent orphanization",
             "the path of an unlink is computed again after an ancestor was orphanized"),
+    _toggle("log-new-name-logged", "ecc64fab7d49?", "5.14",
+            "btrfs: fix lost inode on log replay after mix of fsync, rename and inode eviction",
+            "a new name of an inode that was changed and never fsynced counts as one of the log"),
     _toggle("send-reada", "", "5.13",
             "btrfs: add btree read ahead for full send operations",
             "a full send reads leaves ahead (READA_FORWARD)"),
@@ -122,6 +133,9 @@ _TABLE = (
     _toggle("log-bulk-insert", "eb10d85ee77f?", "5.16",
             "btrfs: use single bulk copy operations when logging directories",
             "items of a directory are copied into the log a leaf at a time"),
+    _toggle("log-prealloc-full", "d99478874355?", "5.17",
+            "btrfs: fix lost prealloc extents beyond eof after full fsync",
+            "a full fsync logs what is allocated beyond the end of a file apart"),
     _toggle("log-dir-index-only", "339d03542484", "5.17",
             "btrfs: only copy dir index keys when logging a directory",
             "DIR_ITEM keys are neither logged nor replayed"),
@@ -134,6 +148,9 @@ _TABLE = (
     _toggle("search-no-restart", "4bb59055bcde", "5.18",
             "btrfs: avoid unnecessary btree search restarts when reading node",
             "a search that holds no locks goes on after a block had to be read"),
+    _toggle("log-symlinks-full", "d0e64a981fd8?", "5.18",
+            "btrfs: always log symlinks in full mode",
+            "a symbolic link that must exist is logged with its target"),
     _toggle("log-skip-old-dir-items", "732d591a5d6c", "5.18",
             "btrfs: stop copying old dir items when logging a directory",
             "directory items of older transactions are not copied into the log"),
@@ -269,6 +286,9 @@ _TABLE = (
     _toggle("log-rmdir", "", "6.12",
             "(the commit is not known; Linux 6.1.176 is without, 6.12.101 with it)",
             "fsync of a directory that lost a committed directory logs it instead of a commit"),
+    _toggle("umount-no-empty-commit", "", "6.12",
+            "btrfs: avoid create and commit empty transaction when committing super",
+            "unmounting commits nothing where everything is committed; Linux 6.1.176 is without"),
     _toggle("send-cur-inode-path", "fc746acb7aa9?", "6.16",
             "btrfs: send: keep the current inode's path cached",
             "the path of the inode being sent is computed once"),
@@ -313,6 +333,16 @@ TOGGLES: dict[str, Toggle] = {toggle.slug: toggle for toggle in _TABLE}
 # What Debian's and the stable trees' kernels have beyond the release of their name.
 _BACKPORTS: dict[str, tuple[str, ...]] = {
     "v5.10.46": ("send-rmdir-generation", "send-unlink-path"),
+    "v5.10.223": (
+        "log-sub-trans",
+        "send-rmdir-generation",
+        "send-unlink-path",
+        "log-new-name-logged",
+        "log-prealloc-full",
+        "log-symlinks-full",
+        "send-clone-src-eof",
+        "fiemap-join-no-start",
+    ),
     "v6.1.176": (
         "opendir-last-index",
         "fiemap-join-no-start",
@@ -346,8 +376,8 @@ _BACKPORTS: dict[str, tuple[str, ...]] = {
 }
 
 PRESETS: tuple[str, ...] = (
-    "v4.16", "v4.17", "v5.10", "v5.10.46", "v5.12", "v5.13", "v5.16", "v5.17", "v6.1", "v6.1.176",
-    "v6.2", "v6.3", "v6.12", "v6.12.101", "v6.18", "v6.18.44",
+    "v4.16", "v4.17", "v5.10", "v5.10.46", "v5.10.223", "v5.12", "v5.13", "v5.16", "v5.17", "v6.1",
+    "v6.1.176", "v6.2", "v6.3", "v6.12", "v6.12.101", "v6.18", "v6.18.44",
 )  # fmt: skip
 """Kernels by name: the releases around each commit, and those of which records exist."""
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,25 +26,32 @@ KERNELS = {
     "6.12": "v6.12.101",
     "6.1": "v6.1.176",
     "5.10": "v5.10.46",
-    "5.10p": "v5.10.46 + log-dir-index-only",
+    "5.10.223": "v5.10.223",
+    "5.10p": "v5.10.223 + log-dir-index-only",
 }
-OLD = {"5.10", "5.10p"}
-"""Kernels of which only what a directory logs is modelled: the log-dir workload."""
 
 
-# Cases whose logs are not the kernel's, and why.
-DELAYED = "when the kernel's worker ran the delayed items of the directory decides ranges"
-ORDERED = "that an extent was finished after the fsync makes the kernel log the file once more"
-INEXACT = {
-    ("6.18", "log/scenarios/multi_leaf_dir_adds"): DELAYED,
-    ("6.18", "log/scenarios/multi_leaf_dir_deletes"): DELAYED,
-    ("6.12", "log/scenarios/multi_leaf_dir_adds"): DELAYED,
-    ("6.12", "log/scenarios/multi_leaf_dir_deletes"): DELAYED,
-    ("6.12", "log/scenarios/fsync_twice_file"): ORDERED,
-    ("6.1", "log/scenarios/fsync_twice_file"): ORDERED,
-    ("6.1", "log/scenarios/multi_leaf_dir_adds"): DELAYED,
-    ("6.1", "log/scenarios/multi_leaf_dir_deletes"): DELAYED,
+Race = Callable[[WritableFilesystem], None]
+
+
+def late_extents(fs: WritableFilesystem) -> None:
+    """A fast fsync syncs the log before the extents that it wrote are finished."""
+    fs.tree_logs.late_extents = True
+
+
+def reclaim(fs: WritableFilesystem) -> None:
+    """Room for metadata is short, and delayed items are run to gain some."""
+    fs.delayed.run()
+
+
+RACES: dict[str, Race] = {
+    "log/scenarios/fsync_twice_file": late_extents,
+    "log/scenarios/multi_leaf_dir_deletes": reclaim,
 }
+"""What a kernel's threads do or do not do after the first crash, and so there are two outcomes.
+
+Linux 6.1 as User-Mode Linux, on the device of 128 MiB of the recorded cases and on one of 1 GiB.
+"""
 
 
 def recorded(kernel: str, name: str) -> dict[str, Any]:
@@ -57,7 +65,6 @@ def cases() -> list[tuple[str, str]]:
         for name in corpus.cases("log")
         for kernel in KERNELS
         if corpus.has(name, f"{kernel}/result.json") and "nd_10000" not in name
-        if kernel not in OLD or name.startswith("log/nd/")
     ]
     if corpus.LONG:
         return found
@@ -66,7 +73,9 @@ def cases() -> list[tuple[str, str]]:
     return own + [case for case in found if case not in own][::9]
 
 
-def run(kernel: str, name: str, place: Path) -> tuple[list[str], dict[int, Path]]:
+def run(
+    kernel: str, name: str, place: Path, race: Race = lambda fs: None
+) -> tuple[list[str], dict[int, Path]]:
     """Run a case in the model: how each fsync ended, and the image of each crash."""
     lines = [["mkfs", ["-m", "single"]], ["sync"], *corpus.case(name)["ops"]]
     steps = [parse_step(name, number, line) for number, line in enumerate(lines, 1)]
@@ -76,29 +85,38 @@ def run(kernel: str, name: str, place: Path) -> tuple[list[str], dict[int, Path]
     def crashed(fs: WritableFilesystem, number: int) -> None:
         crashes[number] = place / f"crash{number}.img"
         fs.save_crash(crashes[number])
+        if number == 1:
+            race(fs)
 
     size = recorded(kernel, name)["image_mib"] << 20
-    with run_scenario(Scenario(name, steps), size=size, behaviour=KERNELS[kernel],
-                      crashed=crashed, synced=lambda step, how: ends.append(how)):  # fmt: skip
+    with run_scenario(
+        Scenario(name, steps), size=size, behaviour=KERNELS[kernel], asynchronous=True,
+        crashed=crashed, synced=lambda step, how: ends.append(how),
+    ):  # fmt: skip
         return ends, crashes
 
 
+def outcome(ends: list[str], images: dict[int, Path]) -> tuple[list[str], dict[int, Any]]:
+    """How the fsyncs ended, and the logs of each crash."""
+    logs = {}
+    for number, image in images.items():
+        with Filesystem.open(image) as fs:
+            logs[number] = logs_of(fs)
+    return ends, logs
+
+
 @pytest.mark.parametrize(("kernel", "name"), cases())
-def test_the_log_is_the_kernels(
-    kernel: str, name: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    if (kernel, name) in INEXACT:
-        reason = INEXACT[kernel, name]
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True, raises=AssertionError))
+def test_the_log_is_the_kernels(kernel: str, name: str, tmp_path: Path) -> None:
     ends, crashes = run(kernel, name, tmp_path)
-    assert ends == [fsync["kind"] for fsync in recorded(kernel, name)["fsyncs"]]
     assert crashes
-    for number, image in crashes.items():
-        with (
-            Filesystem.open(image) as ours,
-            Filesystem.open(corpus.image(f"{name}/{kernel}/crash{number}.img.zst")) as theirs,
-        ):
-            assert logs_of(ours) == logs_of(theirs), f"crash {number}"
+    theirs = outcome(
+        [fsync["kind"] for fsync in recorded(kernel, name)["fsyncs"]],
+        {number: corpus.image(f"{name}/{kernel}/crash{number}.img.zst") for number in crashes},
+    )
+    ours = outcome(ends, crashes)
+    if ours != theirs and name in RACES:
+        ours = outcome(*run(kernel, name, tmp_path, RACES[name]))
+    assert ours == theirs
 
 
 # --------------------------------------------------------------------- the log-dir workload ----

@@ -349,7 +349,7 @@ def chunk_tree_uuid(image: Image) -> bytes:
 
 def raw_key(key: RawKey) -> ffi.CData:
     """Hand a key to a C kernel."""
-    return ffi.new("struct bm_key *", {"objectid": key[0], "type": key[1], "offset": key[2]})
+    return ffi.new("struct bm_key *", (key[0], key[2], key[1]))
 
 
 def _batch(items: Iterable[tuple[RawKey, bytes]]) -> tuple[Any, Any, int, bytes]:

@@ -253,9 +253,10 @@ class FileCalls:
     def fsync_inode(self, inode: LiveInode) -> str:
         """Make an open inode last; see :meth:`fsync`."""
         host: Any = self
-        if stat.S_ISREG(inode.item.mode):
+        wrote = stat.S_ISREG(inode.item.mode) and pages_of(self, inode).is_dirty
+        if wrote:
             self.flush_delalloc(inode)
-        return sync_file(host, inode)
+        return sync_file(host, inode, wrote=wrote)
 
     def _sync_if_asked(self, *inodes: LiveInode) -> None:
         """Make files last that have attribute ``S``, and what shares with them (``IS_SYNC``)."""

@@ -249,7 +249,6 @@ class NamespaceCalls:
             raise fail(errno.EISDIR if entry.inode.is_dir else errno.ENOTDIR, path)
         may_delete(self._fs, entry, entry.inode, as_directory=False)
         namespace.unlink(self._fs, entry, entry.inode)
-        self.delayed.balance()
 
     def rmdir(self, path: Path) -> None:
         """Remove an empty directory, or an empty subvolume."""
@@ -265,7 +264,6 @@ class NamespaceCalls:
             self._fs.delete_subvolume(path)
         else:
             namespace.rmdir(self._fs, entry, inode)
-        self.delayed.balance()
 
     def rename(self, old: Path, new: Path, flags: int = 0) -> None:
         """Rename, with RENAME_NOREPLACE or RENAME_EXCHANGE as renameat2(2)."""
@@ -285,7 +283,6 @@ class NamespaceCalls:
             rename.exchange(self._fs, source, target, inode, target.inode)
         else:
             rename.rename(self._fs, source, target, inode)
-        self.delayed.balance()
 
     def _check_rename_path(
         self, source: Entry, target: Entry, inode: LiveInode, flags: int

@@ -420,6 +420,9 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         """
         mount = None if options is None else MountOptions.parse(options)
         self.sync()
+        if "umount-no-empty-commit" not in self.behaviour:
+            self.start_transaction()
+            self.commit()
         self.inodes.forget_all()
         if mount is not None:
             self._mount(mount)

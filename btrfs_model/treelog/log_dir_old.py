@@ -116,12 +116,7 @@ def _log_run(
         if end < len(runs.offsets):
             last = int(runs.offsets[end])
             end += 1
-        # runs share the entries at their borders
-        while start < end and _is_logged(fs, log, (inode.ino, kind, int(runs.offsets[start]))):
-            start += 1
-        while start < end and _is_logged(fs, log, (inode.ino, kind, int(runs.offsets[end - 1]))):
-            end -= 1
-        _copy(fs, log, select(columns, slice(start, end)))
+        _overwrite(fs, log, select(columns, slice(start, end)))
     key = (inode.ino, ENTRY_KINDS[kind], first)
     if fs.writer.get(log, key) is None:
         fs.writer.insert(log, key, last.to_bytes(8, "little"))
@@ -130,8 +125,20 @@ def _log_run(
     return last
 
 
-def _is_logged(fs: WritableFilesystem, log: int, key: tuple[int, int, int]) -> bool:
-    return fs.writer.get(log, key) is not None
+def _overwrite(fs: WritableFilesystem, log: int, columns: Columns) -> None:
+    """Copy entries into the log, over those that it has already (``overwrite_item()``)."""
+    low, high = (
+        (int(columns["objectid"][row]), int(columns["type"][row]), int(columns["offset"][row]))
+        for row in (0, -1)
+    )
+    there = np.isin(columns["offset"], fs.writer.tree(log).scan(low, high)["offset"])
+    for row in np.flatnonzero(there).tolist():
+        key = (*low[:2], int(columns["offset"][row]))
+        payload = payloads_of(fs, select(columns, slice(row, row + 1))).tobytes()
+        if fs.writer.get(log, key) != payload:
+            fs.writer.replace(log, key, payload)
+    if not there.all():
+        _copy(fs, log, select(columns, ~there))
 
 
 def _copy(fs: WritableFilesystem, log: int, columns: Columns) -> None:
@@ -172,7 +179,7 @@ def _new_entries(fs: WritableFilesystem, columns: Columns) -> npt.NDArray[Any]:
 
 
 def entries_to_log(fs: WritableFilesystem, directory: LiveInode) -> npt.NDArray[Any]:
-    """Return the entries that are new, and the directories, in leaves of this transaction.
+    """Return the entries in the log that are new, and the directories.
 
     Returns
     -------
@@ -180,5 +187,6 @@ def entries_to_log(fs: WritableFilesystem, directory: LiveInode) -> npt.NDArray[
         Rows of :data:`~btrfs_model.btree.bulk.ENTRY`, in the order in which
         ``log_new_dir_dentries()`` has them.
     """
-    columns, changed = _entries_of(fs, directory, _kinds(fs)[0])
-    return _new_entries(fs, select(columns, changed))
+    kind = _kinds(fs)[0]
+    log = fs.writer.tree(log_tree_id(directory.root))
+    return _new_entries(fs, log.scan((directory.ino, kind, 0), (directory.ino, kind, _MAX)))

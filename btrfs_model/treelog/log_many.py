@@ -80,8 +80,7 @@ class PlainFiles:
         live = fs.inodes.subvolume(root).inodes
         logged = fs.writer.tree(log_tree_id(root)).scan()["objectid"]
         known = np.isin(inos, logged)
-        known |= np.isin(inos, np.array(list(live), np.uint64))
-        known |= np.array([fs.delayed.node(root, ino) is not None for ino in inos.tolist()], bool)
+        known |= np.isin(inos, np.array([*live, *fs.delayed.waits_for(root)], np.uint64))
         return known
 
     def _is_plain(self, inos: npt.NDArray[np.uint64], parent: int) -> npt.NDArray[np.bool_]:

@@ -28,6 +28,7 @@ from btrfs_model.treelog.log_inode import (
     log_new_dentries,
     need_log_inode,
 )
+from btrfs_model.treelog.log_parents_old import log_inode_parent_old, log_new_name_old
 from btrfs_model.treelog.log_tree import ForceCommit
 from btrfs_model.treelog.state import LOG_ROOT_TREE, log_tree_id
 
@@ -43,8 +44,17 @@ _TREE_LOG: Final = int(ObjectId.TREE_LOG) % 2**64
 _MAX: Final = 2**64 - 1
 
 
-def sync_file(fs: WritableFilesystem, inode: LiveInode) -> str:
+def sync_file(fs: WritableFilesystem, inode: LiveInode, *, wrote: bool = False) -> str:
     """Make an inode last (``btrfs_sync_file()``); its data were written back.
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        Whose.
+    inode : LiveInode
+        What.
+    wrote : bool
+        Whether there were data to write back.
 
     Returns
     -------
@@ -55,6 +65,7 @@ def sync_file(fs: WritableFilesystem, inode: LiveInode) -> str:
     if logs.is_in_log(inode) or inode.log.last_trans < fs.transid:
         inode.log.full_sync = False
         return "none"
+    late = wrote and logs.late_extents and not inode.log.full_sync
     fs.start_transaction()
     try:
         if not _log_inode_parent(fs, inode, LogContext(inode), exists=False):
@@ -63,12 +74,15 @@ def sync_file(fs: WritableFilesystem, inode: LiveInode) -> str:
     except ForceCommit:
         fs.commit()
         return "commit"
+    if late:
+        logs.note_change(inode)
     return "log"
 
 
 def log_new_name(
-    fs: WritableFilesystem, inode: LiveInode, old_dir: LiveInode | None, name: bytes, index: int
-) -> None:
+    fs: WritableFilesystem, inode: LiveInode, parent: LiveInode,
+    old_dir: LiveInode | None = None, name: bytes = b"", index: int = 0,
+) -> None:  # fmt: skip
     """Bring the log up to date with a new name of a logged inode (``btrfs_log_new_name()``).
 
     Parameters
@@ -77,11 +91,16 @@ def log_new_name(
         Whose.
     inode : LiveInode
         What has the name.
-    old_dir : LiveInode or None
+    parent : LiveInode
+        The directory where the name is.
+    old_dir : LiveInode, optional
         For a rename: the directory that it left.
     name, index : bytes, int
         For a rename: the old name, and its index there.
     """
+    if "log-delayed-items" not in fs.behaviour:
+        log_new_name_old(fs, inode, old_dir, parent)
+        return
     logs = fs.tree_logs
     if old_dir is None or "log-new-name-refs" in fs.behaviour:
         inode.log.copy_everything = True
@@ -109,6 +128,8 @@ def _log_inode_parent(
     bool
         Whether there was anything to log.
     """
+    if "log-delayed-items" not in fs.behaviour:
+        return log_inode_parent_old(fs, inode, ctx, exists=exists)
     logs, root = fs.tree_logs, fs.live_root(inode.root)
     if not fs.log_trees_enabled or not root.refs or root.generation == fs.transid:
         raise ForceCommit
