@@ -22,10 +22,27 @@ from btrfs_model.scenario.load import Scenario
 from btrfs_model.scenario.operations import data_of, parse_step
 from btrfs_model.scenario.run import _Runner
 
-__all__ = ["SIZE", "Files", "Inode", "Line", "Ref", "State", "Workload", "observed"]
+__all__ = [
+    "SIZE",
+    "START",
+    "Epoch",
+    "Files",
+    "Inode",
+    "Line",
+    "Ref",
+    "State",
+    "Workload",
+    "observed",
+]
 
 SIZE = 128 << 20
 TOP = 256
+
+START = [
+    ["mkdir", "d"], ["mkdir", "e"], ["mkdir", "d/e"], ["create", "a"], ["write", "a", 0, 6000, 1],
+    ["create", "d/b"], ["write", "d/b", 0, 100, 2], ["create", "e/c"], ["sync"],
+]  # fmt: skip
+"""What a workload begins with."""
 
 Line = list[Any]
 """An operation as in a scenario; ``drop_caches`` and ``flush`` beside those."""
@@ -227,8 +244,10 @@ class Epoch:
         Inodes that were fsynced, and at which state last.
     touched : set of Ref
         Inodes that an operation was about, and their directories.
-    unlinked : set of (Ref, bytes, Ref)
-        Names that were taken from inodes by unlink(2), or by a rename(2) to them.
+    taken : set of (Ref, bytes, Ref)
+        Names that inodes lost by unlink(2), or by a rename(2) of something else to them.
+    evicted : bool
+        Whether inodes left the memory.
     """
 
     committed: State
@@ -236,7 +255,8 @@ class Epoch:
     synced: dict[int, int] = field(default_factory=dict)
     fsynced: dict[Ref, int] = field(default_factory=dict)
     touched: set[Ref] = field(default_factory=set)
-    unlinked: set[tuple[Ref, bytes, Ref]] = field(default_factory=set)
+    taken: set[tuple[Ref, bytes, Ref]] = field(default_factory=set)
+    evicted: bool = False
 
 
 class Workload:
@@ -259,7 +279,6 @@ class Workload:
 
     def __init__(self, fs: WritableFilesystem, behaviour: str) -> None:
         self.fs = fs
-        self.behaviour = behaviour
         fs.behaviour = Behaviour.parse(behaviour)
         self._runner = _Runner(Scenario("crash", [], hex_values=True), SIZE, 0)
         self._runner.made = fs
@@ -269,6 +288,15 @@ class Workload:
         state = observed(fs)
         self.files = Files(state)
         self.epoch = Epoch(state, [state])
+
+    @classmethod
+    def started(cls, behaviour: str, nodesize: int = 4096) -> Workload:
+        """A filesystem with :data:`START` in it."""
+        workload = cls(bm.create(SIZE, nodesize), behaviour)
+        for line in START:
+            assert workload.do(*line)
+        workload.lines.clear()
+        return workload
 
     @property
     def now(self) -> int:
@@ -303,6 +331,7 @@ class Workload:
 
     def _drop_caches(self) -> None:
         """What is clean goes from memory; so that all of it is, data are written back before."""
+        self.epoch.evicted = True
         self.fs.flush_delalloc()
         for root in self.fs.subvolume_ids:
             for inode in list(self.fs.inodes.subvolume(root).inodes.values()):
@@ -353,7 +382,7 @@ class Workload:
         directory, name = self.files.parent(path)
         for entry in self.files.inodes[directory].entries:
             if entry[0] == name:
-                self.epoch.unlinked.add((directory, *entry))
+                self.epoch.taken.add((directory, *entry))
 
     def _around(self, path: bytes) -> Iterator[Ref]:
         """The inode of a path and its directory, as far as they are there."""
@@ -400,8 +429,10 @@ class Workload:
         if how != "commit":
             self.epoch.fsynced[ref] = self.now
 
-    # ------------------------------------------------------------------------------ crashes --
-
-    def replayed(self, behaviour: str) -> WritableFilesystem:
-        """What a kernel makes of a crash of now."""
-        return bm.replay_log(self.fs, behaviour=behaviour)
+    def listing(self, fs: Filesystem) -> dict[str, tuple[int, int, bytes]]:
+        """Inode number, mode and content by path."""
+        files = Files(observed(fs))
+        return {
+            path.decode(): (ref[1], files.inodes[ref].mode, files.inodes[ref].data)
+            for path, ref in files.paths().items()
+        }
