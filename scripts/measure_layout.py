@@ -161,6 +161,7 @@ CASES = {
     "send/send-utimes/n200": Case(256 * MIB, "rw", utimes(200), SINGLE),
     "send/send-utimes/n2000": Case(256 * MIB, "rw", utimes(2000), SINGLE),
     "send/send-utimes/n20000": Case(1024 * MIB, "rw", utimes(20_000), SINGLE),
+    "send/send-utimes/n60000": Case(1024 * MIB, "rw", utimes(60_000), SINGLE),
     "send/send-truncate/n500": Case(256 * MIB, "rw", same_files(500, 5000), SINGLE),
     "send/send-readahead/n5000": Case(256 * MIB, ROOMY, same_files(5000, 2000), SINGLE),
     "fiemap/f100": Case(10240 * MIB, "compress=lzo", shared(400)),
@@ -169,6 +170,7 @@ CASES = {
     "reada/r5k1j": Case(6144 * MIB, ROOMY, inline(5000, 1)),
     "reada/r20k": Case(6144 * MIB, ROOMY, inline(20_000, 4)),
     "reada/r100k": Case(6144 * MIB, ROOMY, inline(100_000, 4)),
+    "reada/r500k": Case(16_384 * MIB, ROOMY, inline(500_000, 4)),
 }
 
 

@@ -134,9 +134,7 @@ def _data_order(
     return order, due[order]
 
 
-def _batches(
-    count: int, most: int, chance: np.random.Generator, *, fresh: bool
-) -> Iterator[int]:
+def _batches(count: int, most: int, chance: np.random.Generator, *, fresh: bool) -> Iterator[int]:
     """Split files into rounds of writeback; the first of a fresh filesystem is the largest."""
     batch = most if fresh else 0
     while count:
