@@ -69,6 +69,11 @@ CASES = {
     "reada/r5k": inline(5000),
     "reada/r5k1j": inline(5000, jobs=1),
     "reada/r20k": inline(20_000),
+    # these were made by Linux 6.1 on one CPU
+    **{f"counts/W0/N{n}": utimes(n) for n in (200, 300, 400, 1000, 1500, 2000, 4000, 20_000)},
+    **{f"counts/W2/N{n}": same_files(n, 5000) for n in (500, 1000, 2000)},
+    **{f"counts/W4/N{n}": same_files(n, 2000) for n in (2000, 10_000)},
+    "counts/W3/snap200": shared(1600),
 }
 LONG_CASES = {
     "send/send-utimes/n60000": utimes(60_000),
