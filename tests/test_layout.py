@@ -58,6 +58,21 @@ def inline(files: int, jobs: int = 4) -> Build:
     return lambda: send_readahead.build(source, silent)
 
 
+def directory(files: int, mib: int) -> Build:
+    """``log-dir`` up to the commit after the first fsync."""
+
+    def build() -> bm.Filesystem:
+        fs = WritableFilesystem.mkfs(mib * MIB, metadata="single" if mib < 1024 else "dup")
+        fs.delayed.asynchronous = True
+        fs.mkdir("testdir")
+        fs.create_files("testdir", [f"file_{i}" for i in range(1, files + 1)])
+        fs.fsync("testdir")
+        fs.sync()
+        return fs
+
+    return build
+
+
 CASES = {
     "send/send-utimes/n200": utimes(200),
     "send/send-utimes/n2000": utimes(2000),
@@ -69,11 +84,19 @@ CASES = {
     "reada/r5k": inline(5000),
     "reada/r5k1j": inline(5000, jobs=1),
     "reada/r20k": inline(20_000),
-    # these were made by Linux 6.1 on one CPU
+    # the next were made by Linux 6.1 on one CPU
     **{f"counts/W0/N{n}": utimes(n) for n in (200, 300, 400, 1000, 1500, 2000, 4000, 20_000)},
     **{f"counts/W2/N{n}": same_files(n, 5000) for n in (500, 1000, 2000)},
     **{f"counts/W4/N{n}": same_files(n, 2000) for n in (2000, 10_000)},
     "counts/W3/snap200": shared(1600),
+    **{
+        f"log/nd/nd_{files}_{files // 10}/{kernel}/committed2.img.zst": directory(files, mib)
+        for files, mib, kernels in (
+            (1000, 128, ("5.10", "6.1", "6.12", "6.18")),
+            (10_000, 2048, ("5.10", "6.18")),
+        )
+        for kernel in kernels
+    },
 }
 LONG_CASES = {
     "send/send-utimes/n60000": utimes(60_000),
@@ -116,7 +139,8 @@ def blocks(fs: bm.Filesystem) -> Blocks:
 
 def kernel_blocks(name: str) -> Blocks | None:
     """Blocks of the image, or those of the map that was made of it; None without either."""
-    if corpus.has(name, "image.zst"):
+    folder, _, file = name.rpartition("/") if name.endswith(".zst") else (name, "", "image.zst")
+    if corpus.has(folder, file):
         with bm.open(corpus.image(name)) as fs:
             return blocks(fs)
     if corpus.has(name, "treemap.json.zst"):
@@ -131,7 +155,8 @@ def kernel_blocks(name: str) -> Blocks | None:
 def scatter(name: str, tree: int, level: int, count: int) -> tuple[int, int]:
     """Return the fewest and most blocks of all runs of a kernel, the given one among them."""
     signed = tree - 2**64 if tree >> 63 else tree
-    levels = SCATTER.get(name, {"trees": {}})["trees"].get(str(signed), {})
+    recorded = SCATTER.get("/".join(name.split("/")[:3]), {"trees": {}})
+    levels = recorded["trees"].get(str(signed), {})
     runs = levels.get(str(level), {"min": 0, "max": 0} if levels else {"min": count, "max": count})
     return min(count, runs["min"]), max(count, runs["max"])
 
