@@ -252,6 +252,19 @@ class TreeWriter(SpaceCalls):
             return edit.insert_each(self, tree_id, items)
         self._run(lib.bm_writer_insert_each, tree_id % 2**64, *_batch(items))
 
+    def insert_extent(
+        self, tree_id: int, key: RawKey, data: bytes, last: RawKey | None = None
+    ) -> None:
+        """Delete the items from `key` to `last` and insert a file extent at `key`.
+
+        ``btrfs_drop_extents()`` with ``replace_extent``: the search for what goes is not one for an
+        insertion, and where the leaf has room there is no other; nodes are not split ahead then.
+        """
+        if use_python():
+            return edit.insert_extent(self, tree_id, key, data, last)
+        end = ffi.NULL if last is None else raw_key(last)
+        self._run(lib.bm_writer_insert_extent, tree_id % 2**64, raw_key(key), end, data, len(data))
+
     def apply(self, tree_id: int, changes: npt.NDArray[Any], data: bytes) -> None:
         """Carry out many changes; see :func:`btrfs_model.btree.apply.apply`."""
         apply(self, tree_id, changes, data)
