@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from btrfs_model.btree import edit
 from btrfs_model.btree.apply import apply
+from btrfs_model.btree.search import nritems
 from btrfs_model.btree.space import SpaceCalls
 from btrfs_model.btree.tree import MAX_KEY, MIN_KEY, Tree
 from btrfs_model.errors import new_fault, raise_fault
 from btrfs_model.image import Image
 from btrfs_model.kernels import ffi, lib, use_python
+from btrfs_model.ondisk.structs import HEADER, ITEM
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -231,6 +233,15 @@ class TreeWriter(SpaceCalls):
             EEXIST when the key is there, EOVERFLOW when it cannot fit into a leaf.
         """
         self.insert_many(tree_id, [(key, data)])
+
+    def leaf_free(self, tree_id: int, key: RawKey) -> int:
+        """Return the free bytes of the leaf that holds an item (``btrfs_leaf_free_space()``)."""
+        item = self.tree(tree_id).get(key)
+        assert item is not None
+        leaf = self.image.block(item.block, level=0)
+        count = nritems(leaf)
+        *_, lowest, _ = ITEM.flat(leaf, HEADER.size + (count - 1) * ITEM.size)
+        return int(lowest) - count * ITEM.size
 
     def insert_many(self, tree_id: int, items: Sequence[tuple[RawKey, bytes]]) -> None:
         """Insert items side by side (``btrfs_insert_empty_items()``).

@@ -8,7 +8,7 @@ had something to do; of a node first the insertions, then the deletions, then th
 is inserted and deleted before that never reaches the tree.
 
 Insertions go into the tree in batches of as much as fits an empty leaf (``btrfs_insert_delayed_
-item()`` since Linux 5.15), which decides how leaves are split and filled.
+item()`` since Linux 5.15, ``batch-delayed-items``), which decides how leaves are split and filled.
 """
 
 from __future__ import annotations
