@@ -355,6 +355,25 @@ def test_nodes(start: int, ascending: bool, runs: list[tuple[str, int, int]]) ->
     trees.check_written()
 
 
+@pytest.mark.parametrize(("behaviour", "touched"), [("v6.18", 1), ("v5.10", 3)])
+def test_neighbours_of_a_leaf_that_empties(behaviour: str, touched: int) -> None:
+    """Before 5.18 they are copied for what they may have room for, and take a part of it."""
+    trees = Trees(4096, behaviour)
+    trees.insert_each([((n, 1, 0), bytes([n % 256]) * 75) for n in range(1, 161)])
+    tree = trees.writers[0][1].tree(TREE)
+    second = list(dict.fromkeys(item.block for item in tree.items()))[1]
+    leaf = [item.key.objectid for item in tree.items() if item.block == second]
+    # of what will be left there is room for an item on the right, and for none on the left
+    trees.truncate((leaf[-1] + 1, 1, 0), 0, from_end=False)
+    trees.commit()
+    before = {item.block for item in trees.writers[0][1].tree(TREE).items()}
+    trees.delete_range((leaf[11], 1, 0), (leaf[-1], 1, 0), False)
+    trees.check()
+    trees.check_written()
+    now = {item.block for item in trees.writers[0][1].tree(TREE).items()}
+    assert len(before - now) == touched
+
+
 # ------------------------------------------------------------------------- delayed items, old --
 
 
