@@ -14,9 +14,10 @@ import numpy.typing as npt
 
 from btrfs_model.btree.apply import CHANGE
 from btrfs_model.btree.bulk import Columns, gather, select
+from btrfs_model.filesystem.many import name_hashes
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.keys import ItemType
-from btrfs_model.ondisk.structs import INODE_ITEM
+from btrfs_model.ondisk.structs import INODE_ITEM, INODE_REF
 from btrfs_model.treelog.log_dir_old import payloads_of
 from btrfs_model.treelog.state import log_tree_id
 
@@ -33,8 +34,8 @@ _MAX: Final = 2**64 - 1
 class PlainFiles:
     """Files that this transaction made in a directory of which there is nothing else to know.
 
-    They are not in memory, have one name and no attribute, nothing of them is delayed or in the
-    log, and their names were nobody's at the last commit, as the directory is new too.
+    They have one name and no attribute, nothing of them is delayed or in the log, and their names
+    were nobody's at the last commit.
 
     Parameters
     ----------
@@ -43,7 +44,10 @@ class PlainFiles:
     directory : LiveInode
         Where.
     entries : numpy.ndarray
-        Entries of it, rows of :data:`~btrfs_model.btree.bulk.ENTRY`.
+        Entries of it, rows of :data:`~btrfs_model.btree.bulk.ENTRY`, of which are used: ``child``,
+        ``type``.
+    loaded : bool
+        Take also those that are in memory, and are there as they are in the tree.
 
     Attributes
     ----------
@@ -52,18 +56,28 @@ class PlainFiles:
     """
 
     def __init__(
-        self, fs: WritableFilesystem, directory: LiveInode, entries: npt.NDArray[Any]
+        self,
+        fs: WritableFilesystem,
+        directory: LiveInode,
+        entries: npt.NDArray[Any],
+        *,
+        loaded: bool = False,
     ) -> None:
         self._fs = fs
         self._root = directory.root
+        self._live = fs.inodes.subvolume(directory.root).inodes
+        self._loaded = loaded
         self.mask = np.zeros(len(entries), bool)
         regular = entries["type"] == int(lib.BTRFS_FT_REG_FILE)
-        if not regular.any() or not self._is_new(directory):
+        if not regular.any():
             return
         self._inos = inos = entries["child"]
         self._range = (int(inos[regular].min()), 0, 0), (int(inos[regular].max()), 255, _MAX)
         self._scan()
         self.mask = regular & ~self._is_known(inos) & self._is_plain(inos, directory.ino)
+        self._leave_conflicts(directory)
+        if loaded:
+            self._leave_changed()
 
     def _scan(self) -> None:
         """Find the items of the files."""
@@ -71,16 +85,44 @@ class PlainFiles:
         self._first = np.searchsorted(self._columns["objectid"], self._inos)
         self._delayed = len(self._fs.delayed)
 
-    def _is_new(self, directory: LiveInode) -> bool:
-        found = self._fs.tree(self._root).first((directory.ino, 0, 0))
-        return found is None or found.key.objectid != directory.ino
+    def _leave_conflicts(self, directory: LiveInode) -> None:
+        """Leave out names that there may have been at the last commit."""
+        kind = int(ItemType.DIR_ITEM)
+        committed = self._fs.tree(self._root).scan(
+            (directory.ino, kind, 0), (directory.ino, kind, _MAX)
+        )
+        if not (len(committed["offset"]) and self.mask.any()):
+            return
+        names = select(self._columns, self._first[self.mask] + 1)
+        text = payloads_of(self._fs, names)
+        # behind the index and the size of the name, which are the ten bytes of each that go
+        starts = np.cumsum(names["size"], dtype=np.int64) - names["size"]
+        head = np.zeros(len(text), bool)
+        head[(starts[:, None] + np.arange(INODE_REF.size)).ravel()] = True
+        hashes = name_hashes(text[~head], names["size"] - INODE_REF.size)
+        self.mask[self.mask] = ~np.isin(hashes, committed["offset"])
+
+    def _leave_changed(self) -> None:
+        """Leave out what is in memory and not as it is in the tree, or was logged."""
+        there = np.array(list(self._live), np.uint64)
+        at = np.flatnonzero(self.mask & np.isin(self._inos, there))
+        items = _inode_items(self._fs, select(self._columns, self._first[at]))
+        for row, item in zip(at.tolist(), items, strict=True):
+            inode = self._live[int(self._inos[row])]
+            state = inode.log
+            if (
+                state.logged_trans == self._fs.transid
+                or state.copy_everything
+                or inode.item.pack() != item.tobytes()
+            ):
+                self.mask[row] = False
 
     def _is_known(self, inos: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         fs, root = self._fs, self._root
-        live = fs.inodes.subvolume(root).inodes
         logged = fs.writer.tree(log_tree_id(root)).scan()["objectid"]
         known = np.isin(inos, logged)
-        known |= np.isin(inos, np.array([*live, *fs.delayed.waits_for(root)], np.uint64))
+        others = [*fs.delayed.waits_for(root), *(() if self._loaded else self._live)]
+        known |= np.isin(inos, np.array(others, np.uint64))
         return known
 
     def _is_plain(self, inos: npt.NDArray[np.uint64], parent: int) -> npt.NDArray[np.bool_]:
@@ -106,6 +148,10 @@ class PlainFiles:
             self._scan()
         for at in range(start, end, _CHUNK):
             self._log(self._first[at : min(at + _CHUNK, end)])
+        for ino in self._inos[start:end].tolist() if self._loaded else ():
+            if ino in self._live:
+                state = self._live[ino].log
+                state.logged_trans, state.no_xattrs = self._fs.transid, True
 
     def _log(self, rows: npt.NDArray[np.intp]) -> None:
         """``copy_inode_items_to_log()``: a batch for each leaf that an inode has items in."""
