@@ -11,6 +11,8 @@
 
 #include <string.h>
 
+enum { AHEAD_OF_LOOKUP = 4 }; /* children: as long as memory takes */
+
 uint32_t bm_bin_search(const uint8_t *block, const struct bm_key *key, int *found)
 {
 	uint32_t low = 0, high = block_header(block)->nritems;
@@ -57,26 +59,59 @@ static int readahead_node_child(struct bm_image *image, const uint8_t *node, uin
 }
 
 /*
+ * reada_for_search() for BM_READA_FORWARD_ALWAYS: the next siblings of the child at `slot`, wherever
+ * they lie. At the next leaf nearly all of them are asked for again; that they are there is known.
+ */
+static int reada_always(struct bm_image *image, const uint8_t *node, uint32_t slot,
+			struct bm_fault *fault)
+{
+	const struct bm_readahead *ahead = &image->readahead;
+	int level = block_header(node)->level;
+	struct bm_asked *asked = &image->cache->asked[level];
+	uint64_t limit = level > 1 ? ahead->always_nodes : ahead->always_leaves;
+	uint64_t count = block_header(node)->nritems - 1 - slot;
+	uint32_t next = slot + 1, end;
+
+	/* until more than the limit is asked for, or one sibling more than that many is looked at */
+	if (count > limit / image->nodesize)
+		count = limit / image->nodesize + 1;
+	if (count > ahead->siblings)
+		count = ahead->siblings + 1;
+	end = next + (uint32_t)count;
+	COUNT_N(image, btrfs_readahead_node_child, count);
+	if (asked->node != node || next < asked->first || next > asked->end)
+		*asked = (struct bm_asked){node, next, next};
+	for (; asked->end < end; asked->end++) {
+		if (asked->end + AHEAD_OF_LOOKUP < block_header(node)->nritems)
+			bm_cache_prefetch(image,
+					  node_ptr(node, asked->end + AHEAD_OF_LOOKUP)->blockptr);
+		if (bm_cache_submit(image,
+				    read_of_child(node, asked->end, BM_READ_BY_reada_for_search, 1),
+				    fault) < 0)
+			return BM_NOMEM;
+	}
+	return BM_OK;
+}
+
+/*
  * reada_for_search(): read ahead the siblings of the child at `slot`.
  *
- * BM_READA_BACK and BM_READA_FORWARD act on leaves alone, and take only siblings near the child;
- * BM_READA_FORWARD_ALWAYS takes the next ones wherever they lie.
+ * BM_READA_BACK and BM_READA_FORWARD act on leaves alone, and take only siblings near the child.
  */
 static int reada_for_search(struct bm_image *image, const struct bm_path *path, int level,
 			    uint32_t slot, uint64_t objectid, struct bm_fault *fault)
 {
 	const uint8_t *node = path->node[level];
-	int always = path->reada == BM_READA_FORWARD_ALWAYS;
 	const struct bm_readahead *ahead = &image->readahead;
-	uint64_t limit = ahead->near, nread = 0, nscan = 0, target;
+	uint64_t nread = 0, nscan = 0, target;
 
 	COUNT(image, reada_for_search);
-	if ((level != 1 && !always) || !node)
+	if (!node)
 		return BM_OK;
+	if (path->reada == BM_READA_FORWARD_ALWAYS)
+		return reada_always(image, node, slot, fault);
 	target = node_ptr(node, slot)->blockptr;
-	if (always)
-		limit = level > 1 ? ahead->always_nodes : ahead->always_leaves;
-	else if (bm_cache_holds(image, target))
+	if (level != 1 || bm_cache_holds(image, target))
 		return BM_OK;
 	do {
 		const struct btrfs_key_ptr *ptr;
@@ -92,14 +127,14 @@ static int reada_for_search(struct bm_image *image, const struct bm_path *path, 
 		if (path->reada == BM_READA_BACK && objectid && ptr->key.objectid != objectid)
 			break;
 		distance = ptr->blockptr > target ? ptr->blockptr - target : target - ptr->blockptr;
-		if (always || distance <= ahead->distance) {
+		if (distance <= ahead->distance) {
 			if (readahead_node_child(image, node, slot, BM_READ_BY_reada_for_search,
 						 fault) < 0)
 				return BM_NOMEM;
 			nread += image->nodesize;
 		}
 		nscan++;
-	} while (nread <= limit && nscan <= ahead->siblings);
+	} while (nread <= ahead->near && nscan <= ahead->siblings);
 	return BM_OK;
 }
 

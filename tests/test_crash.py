@@ -13,17 +13,21 @@ from test_send_written import SIZE, change_data
 
 import btrfs_model as bm
 from btrfs_model.filesystem.writable import WritableFilesystem
+from btrfs_model.patches import Behaviour
 
 SEEDS = range(300) if corpus.LONG else range(16)
+NOW = "v6.18.44"
+OLD = ["v5.10.46", "v5.10.223 + log-dir-index-only"]
 FILES = ["b", "c", "f", "d/a", "a/b", "e/f"]
 
 
 class Run:
     """Random calls, and what has to survive a crash: the content of each file by its number."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, behaviour: str = NOW) -> None:
         self.choice = random.Random(f"crash {seed}")
         self.fs = bm.create(SIZE, self.choice.choice([4096, 16384]), seed=seed)
+        self.fs.behaviour = Behaviour.parse(behaviour)
         for name in ("a", "d", "e"):
             self.fs.mkdir(name)
         for name in FILES[::2]:
@@ -67,12 +71,15 @@ class Run:
 def replayed_after(run: Run) -> WritableFilesystem:
     for _ in range(run.choice.randrange(15, 60)):
         run.step()
-    return bm.replay_log(run.fs)
+    return bm.replay_log(run.fs, behaviour=run.fs.behaviour)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_what_was_fsynced_is_there(seed: int) -> None:
-    run = Run(seed)
+@pytest.mark.parametrize(
+    ("seed", "behaviour"),
+    [(seed, NOW) for seed in SEEDS] + [(seed, old) for old in OLD for seed in SEEDS[::4]],
+)
+def test_what_was_fsynced_is_there(seed: int, behaviour: str) -> None:
+    run = Run(seed, behaviour)
     with run.fs, replayed_after(run) as after:
         assert not after.image.superblock.log_root
         assert bm.check(after, verify_data=True) == []

@@ -207,7 +207,7 @@ class TreeWriter(SpaceCalls):
         """Return a tree for reading as it is now; valid until its next change."""
         root = ffi.new("struct bm_root *")
         self._run(lib.bm_writer_root, tree_id % 2**64, root)
-        return Tree(self.image, root.objectid, root.bytenr, root.generation, root.level)
+        return Tree.of(self.image, root)
 
     # ------------------------------------------------------------------------------- items --
 
@@ -254,6 +254,19 @@ class TreeWriter(SpaceCalls):
         if use_python():
             return edit.insert_each(self, tree_id, items)
         self._run(lib.bm_writer_insert_each, tree_id % 2**64, *_batch(items))
+
+    def insert_extent(
+        self, tree_id: int, key: RawKey, data: bytes, last: RawKey | None = None
+    ) -> None:
+        """Delete the items from `key` to `last` and insert a file extent at `key`.
+
+        ``btrfs_drop_extents()`` with ``replace_extent``: the search for what goes is not one for an
+        insertion, and where the leaf has room there is no other; nodes are not split ahead then.
+        """
+        if use_python():
+            return edit.insert_extent(self, tree_id, key, data, last)
+        end = ffi.NULL if last is None else raw_key(last)
+        self._run(lib.bm_writer_insert_extent, tree_id % 2**64, raw_key(key), end, data, len(data))
 
     def apply(self, tree_id: int, changes: npt.NDArray[Any], data: bytes) -> None:
         """Carry out many changes; see :func:`btrfs_model.btree.apply.apply`."""

@@ -39,6 +39,7 @@ WRITEBACK: Final = 512
 """So many make the caller wait for it (``BTRFS_DELAYED_WRITEBACK``)."""
 
 _BATCH: Final = 16
+_ENDLESS: Final = 1 << 30
 
 
 class _Run(NamedTuple):
@@ -369,6 +370,22 @@ class DelayedItems:
         goes = np.isin(there, doomed)
         edges = np.flatnonzero(np.diff(goes, prepend=False, append=False))
         return zip(there[edges[::2]].tolist(), there[edges[1::2] - 1].tolist(), strict=True)
+
+    def calls_until_worker(self, each: int, *directories: LiveInode) -> int:
+        """How many calls may follow before :meth:`balance` has something to do, 1 at least.
+
+        Parameters
+        ----------
+        each : int
+            Items that a call adds.
+        *directories : LiveInode
+            Whose inode items the first of them adds, if they do not wait already.
+        """
+        if not self.asynchronous:
+            return _ENDLESS
+        nodes = [self.node(inode.root, inode.ino) for inode in directories]
+        added = sum(node is None or node.inode_item is None for node in nodes)
+        return max(1, -(-(BACKGROUND - len(self) - added) // each))
 
     def balance(self) -> None:
         """Run some nodes when too many items wait (``btrfs_balance_delayed_items()``)."""

@@ -312,13 +312,12 @@ class _Runner:
     def do_receive(self, snapshot: bytes, parent: bytes | None) -> None:
         """``btrfs send | btrfs receive``: the parent is a clone source too."""
         fs = self.fs()
-        fs.sync()
         sources = [parent] if parent is not None else []
         sent = send(fs, snapshot, parent, sources)
         assert sent.data is not None
-        from btrfs_model.receive import receive
+        from btrfs_model.receive import apply_stream
 
-        receive(fs, sent.data, _RECEIVED)
+        apply_stream(fs, sent.data, _RECEIVED)
 
 
 def _names(path: bytes, prefix: str, first: int, last: int, step: int) -> list[bytes]:

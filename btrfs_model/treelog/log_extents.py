@@ -100,7 +100,7 @@ def log_prealloc(fs: WritableFilesystem, inode: LiveInode) -> None:
     items = [(item.key, bytes(item.data), item.block) for item in beyond]
     if not items:
         return
-    _drop_in_log(fs, inode, min(items[0][0].offset, low), _MAX)
+    _drop_in_log(fs, inode, min(items[0][0].offset, align(low, fs.sectorsize)), _MAX)
     batch = [(key, data) for key, data, _ in items if is_copied(fs, inode, key[2], data)]
     fs.writer.insert_each(log_tree_id(inode.root), batch)
 

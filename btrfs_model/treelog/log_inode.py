@@ -385,6 +385,13 @@ def _add_conflicting_inode(
             return
     elif not need_log_inode(fs, inode):
         return
+    elif (
+        inode.is_dir
+        and inode.log.last_unlink_trans >= fs.transid
+        and "log-moved-conflicts" in fs.behaviour
+    ):
+        # it was moved: a replay could give it two names (can_log_conflicting_inode())
+        raise ForceCommit
     ctx.conflicts.append((ino, parent))
     ctx.conflict_count += 1
 

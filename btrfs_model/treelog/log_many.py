@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.btree.apply import CHANGE
-from btrfs_model.btree.bulk import Columns, gather, select
+from btrfs_model.btree.bulk import gather, select
+from btrfs_model.btree.tree import raw_columns
+from btrfs_model.errors import new_fault, raise_fault
 from btrfs_model.filesystem.many import name_hashes
-from btrfs_model.kernels import lib
+from btrfs_model.kernels import ffi, lib
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM, INODE_REF
-from btrfs_model.treelog.log_dir_old import payloads_of
 from btrfs_model.treelog.state import log_tree_id
 
 if TYPE_CHECKING:
@@ -27,8 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = ["PlainFiles"]
 
-_CHUNK: Final = 1 << 15
 _MAX: Final = 2**64 - 1
+_HEAD: Final = np.dtype(
+    {"names": ["generation", "nlink"], "formats": ["<u8", "<u4"], "offsets": [0, 40],
+     "itemsize": 44}
+)  # fmt: skip
+"""The start of an inode item."""
 
 
 class PlainFiles:
@@ -44,10 +48,9 @@ class PlainFiles:
     directory : LiveInode
         Where.
     entries : numpy.ndarray
-        Entries of it, rows of :data:`~btrfs_model.btree.bulk.ENTRY`, of which are used: ``child``,
-        ``type``.
+        Entries of it, as :data:`~btrfs_model.btree.bulk.ENTRY` has them: child and type.
     loaded : bool
-        Take also those that are in memory, and are there as they are in the tree.
+        Take also those that are in memory, where they are what they are in the tree.
 
     Attributes
     ----------
@@ -71,67 +74,67 @@ class PlainFiles:
         regular = entries["type"] == int(lib.BTRFS_FT_REG_FILE)
         if not regular.any():
             return
-        self._inos = inos = entries["child"]
-        self._range = (int(inos[regular].min()), 0, 0), (int(inos[regular].max()), 255, _MAX)
+        # in the order of their numbers, as the tree has them
+        self._order = np.argsort(entries["child"])
+        self._inos = inos = entries["child"][self._order]
+        low, high = inos[regular[self._order]][[0, -1]].tolist()
+        self._range = (low, 0, 0), (high, 255, _MAX)
+        self._rows = np.zeros(len(entries), np.uint64)
         self._scan()
-        self.mask = regular & ~self._is_known(inos) & self._is_plain(inos, directory.ino)
+        plain = self._is_plain(directory.ino) & ~self._is_known()
+        self.mask[self._order] = plain & regular[self._order]
         self._leave_conflicts(directory)
         if loaded:
-            self._leave_changed()
+            self._leave_changed(entries["child"])
 
     def _scan(self) -> None:
         """Find the items of the files."""
         self._columns = self._fs.writer.tree(self._root).scan(*self._range)
         self._first = np.searchsorted(self._columns["objectid"], self._inos)
+        self._rows[self._order] = self._first
         self._delayed = len(self._fs.delayed)
 
     def _leave_conflicts(self, directory: LiveInode) -> None:
         """Leave out names that there may have been at the last commit."""
-        kind = int(ItemType.DIR_ITEM)
-        committed = self._fs.tree(self._root).scan(
-            (directory.ino, kind, 0), (directory.ino, kind, _MAX)
-        )
-        if not (len(committed["offset"]) and self.mask.any()):
+        low, high = ((directory.ino, int(ItemType.DIR_ITEM), offset) for offset in (0, _MAX))
+        committed = self._fs.tree(self._root).scan(low, high)["offset"]
+        if not (len(committed) and self.mask.any()):
             return
-        names = select(self._columns, self._first[self.mask] + 1)
-        text = payloads_of(self._fs, names)
-        # behind the index and the size of the name, which are the ten bytes of each that go
-        starts = np.cumsum(names["size"], dtype=np.int64) - names["size"]
-        head = np.zeros(len(text), bool)
-        head[(starts[:, None] + np.arange(INODE_REF.size)).ravel()] = True
-        hashes = name_hashes(text[~head], names["size"] - INODE_REF.size)
-        self.mask[self.mask] = ~np.isin(hashes, committed["offset"])
+        refs = select(self._columns, self._rows[self.mask] + np.uint64(1))
+        refs["position"] = refs["position"] + INODE_REF.size
+        refs["size"] = refs["size"] - INODE_REF.size
+        text = gather(self._fs.image, refs, int(refs["size"].max()))
+        used = np.arange(text.shape[1]) < refs["size"][:, None]
+        hashes = name_hashes(text[used], refs["size"])
+        self.mask[self.mask] = ~np.isin(hashes, committed)
 
-    def _leave_changed(self) -> None:
-        """Leave out what is in memory and not as it is in the tree, or was logged."""
+    def _leave_changed(self, inos: npt.NDArray[np.uint64]) -> None:
+        """Leave out what is in memory, and was logged or is not as it is in the tree."""
         there = np.array(list(self._live), np.uint64)
-        at = np.flatnonzero(self.mask & np.isin(self._inos, there))
-        items = _inode_items(self._fs, select(self._columns, self._first[at]))
+        at = np.flatnonzero(self.mask & np.isin(inos, there))
+        where = select(self._columns, self._rows[at])
+        items = gather(self._fs.image, where, INODE_ITEM.size)
         for row, item in zip(at.tolist(), items, strict=True):
-            inode = self._live[int(self._inos[row])]
-            state = inode.log
-            if (
-                state.logged_trans == self._fs.transid
-                or state.copy_everything
-                or inode.item.pack() != item.tobytes()
-            ):
+            inode = self._live[int(inos[row])]
+            logged = inode.log.logged_trans == self._fs.transid
+            if logged or inode.log.copy_everything or inode.item.pack() != item.tobytes():
                 self.mask[row] = False
 
-    def _is_known(self, inos: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    def _is_known(self) -> npt.NDArray[np.bool_]:
         fs, root = self._fs, self._root
         logged = fs.writer.tree(log_tree_id(root)).scan()["objectid"]
-        known = np.isin(inos, logged)
+        low, high = np.searchsorted(logged, self._inos[0]), np.searchsorted(logged, self._inos[-1])
         others = [*fs.delayed.waits_for(root), *(() if self._loaded else self._live)]
-        known |= np.isin(inos, np.array(others, np.uint64))
-        return known
+        return np.isin(self._inos, np.append(logged[low : high + 1], np.array(others, np.uint64)))
 
-    def _is_plain(self, inos: npt.NDArray[np.uint64], parent: int) -> npt.NDArray[np.bool_]:
+    def _is_plain(self, parent: int) -> npt.NDArray[np.bool_]:
         """Whether inodes are an inode item of this transaction and one name, and nothing more."""
-        columns, first = self._columns, self._first
-        count = np.searchsorted(columns["objectid"], inos, "right") - first
+        columns, inos = self._columns, self._inos
+        count = np.searchsorted(columns["objectid"], inos, "right") - self._first
         plain: npt.NDArray[np.bool_] = count == 2
-        rows = first[plain]
-        items = _inode_items(self._fs, select(columns, rows))
+        rows = self._first[plain]
+        where = {name: columns[name][rows] for name in ("position", "size")}
+        items = gather(self._fs.image, where, _HEAD.itemsize).view(_HEAD).reshape(-1)
         plain[plain] = (
             (columns["type"][rows] == int(ItemType.INODE_ITEM))
             & (columns["type"][rows + 1] == int(ItemType.INODE_REF))
@@ -143,48 +146,20 @@ class PlainFiles:
 
     def log(self, start: int, end: int) -> None:
         """Log the files of some entries, all of which are in the mask."""
+        fs = self._fs
         # what was logged in between changes the tree where it ran delayed items
-        if len(self._fs.delayed) != self._delayed:
+        if len(fs.delayed) != self._delayed:
             self._scan()
-        for at in range(start, end, _CHUNK):
-            self._log(self._first[at : min(at + _CHUNK, end)])
-        for ino in self._inos[start:end].tolist() if self._loaded else ():
+        rows = self._rows[start:end]
+        fs.image.count_here()
+        fault = new_fault()
+        done = lib.bm_writer_log_files(
+            fs.writer.handle, log_tree_id(self._root), raw_columns(self._columns),
+            len(self._columns["size"]), ffi.from_buffer("uint64_t[]", rows), len(rows), fault,
+        )  # fmt: skip
+        if done < 0:
+            raise_fault(fs.path, fault)
+        for ino in self._columns["objectid"][rows].tolist() if self._loaded else ():
             if ino in self._live:
                 state = self._live[ino].log
-                state.logged_trans, state.no_xattrs = self._fs.transid, True
-
-    def _log(self, rows: npt.NDArray[np.intp]) -> None:
-        """``copy_inode_items_to_log()``: a batch for each leaf that an inode has items in."""
-        fs = self._fs
-        item, name = select(self._columns, rows), select(self._columns, rows + 1)
-        changes = np.zeros((len(rows), 2), CHANGE)
-        for column, part in enumerate((item, name)):
-            for field in ("objectid", "type", "offset", "size"):
-                changes[field][:, column] = part[field]
-        changes["kind"] = lib.BM_WRITER_INSERT
-        changes["more"][:, 0] = item["block"] == name["block"]
-        packed = _inode_items(fs, item)
-        for field in ("generation", "size", "nbytes", "block_group"):
-            packed[field] = 0
-        packed["transid"] = fs.transid
-        payloads = _side_by_side(packed, payloads_of(fs, name), name["size"])
-        fs.writer.apply(log_tree_id(self._root), changes.ravel(), payloads)
-
-
-def _inode_items(fs: WritableFilesystem, columns: Columns) -> npt.NDArray[Any]:
-    rows = gather(fs.image, columns, INODE_ITEM.size)
-    return rows.view(INODE_ITEM.dtype).reshape(-1)
-
-
-def _side_by_side(
-    items: npt.NDArray[Any], names: npt.NDArray[np.uint8], sizes: npt.NDArray[np.uint32]
-) -> bytes:
-    """Put each inode item before the name that belongs to it."""
-    width = INODE_ITEM.size + int(sizes.max())
-    used = np.arange(width) < (INODE_ITEM.size + sizes)[:, None]
-    rows = np.zeros((len(items), width), np.uint8)
-    rows[:, : INODE_ITEM.size] = items.view(np.uint8).reshape(len(items), -1)
-    tail = used.copy()
-    tail[:, : INODE_ITEM.size] = False
-    rows[tail] = names
-    return rows[used].tobytes()
+                state.logged_trans, state.no_xattrs = fs.transid, True
