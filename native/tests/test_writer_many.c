@@ -269,14 +269,14 @@ static void test_apply(uint32_t nodesize, uint32_t seed)
 static void test_full_nodes(size_t count)
 {
 	struct device device = create(4096);
-	static uint8_t data[400 * 1900];
+	static uint8_t data[400 * 1200];
 	struct bm_key keys[400] = {0};
 	struct bm_fault fault = {0};
 	uint32_t sizes[400];
 
 	for (size_t i = 0; i < count; i++) {
 		keys[i].objectid = 256 + i;
-		sizes[i] = 1900;
+		sizes[i] = 1200;
 	}
 	CHECK(bm_writer_insert_each(device.writer, AT_ONCE, keys, sizes, count, data, &fault) == 0);
 	for (size_t i = 0; i < count; i++)
@@ -473,7 +473,7 @@ int main(void)
 	test_apply(4096, 1);
 	test_apply(4096, 2);
 	test_apply(16384, 3);
-	for (size_t count = 200; count < 260; count++)
+	for (size_t count = 340; count < 370; count++)
 		test_full_nodes(count);
 	test_log_files(4096, 1, 3500, 0);
 	test_log_files(4096, 2, 3500, 1);
