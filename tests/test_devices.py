@@ -408,18 +408,29 @@ def test_wrong_parameters_are_named() -> None:
     table = read_file("hp97560")
     for parameters, what in (
         ({"nonsense": 1}, "no parameter 'nonsense'"),
-        ({"rpm": 0}, "hp97560"),
-        ({"heads": 0}, "not in"),
+        ({"rpm": 0}, "hp97560: rpm is 0"),
+        ({"heads": 0}, "heads is 0, not a whole number from 1"),
+        ({"heads": 1.5}, "heads is 1.5, not a whole number"),
+        ({"heads": 1 << 31, "sector_size": 1 << 31}, "more than any device has"),
+        ({"rpm": float("inf")}, "rpm is inf"),
+        ({"link_mb_s": 0}, "link_mb_s is 0"),
+        ({"seek": 3}, "seek is 3, not a table"),
+        ({"zones": 1}, "zones is 1, not a list"),
+        ({"segments": -1}, "segments is -1"),
         ({"elevator": "cfq"}, "elevator"),
         ({"order": "random"}, "order"),
         ({"zones": []}, "no zones"),
         ({"seek": {"form": "flat"}}, "form"),
-        ({"queue_depth": 0}, "not in"),
-        ({"head_switch_ms": "fast"}, "hp97560"),
-        ({"head_switch_ms": float("nan")}, "hp97560"),
+        ({"queue_depth": 0}, "queue_depth is 0, not a whole number from 1"),
+        ({"queue_depth": 1e9}, "queue_depth is 1000000000.0"),
+        ({"head_switch_ms": "fast"}, "head_switch_ms is 'fast', not a number"),
+        ({"head_switch_ms": float("nan")}, "head_switch_ms is nan"),
     ):
         with pytest.raises(bm.BtrfsModelError, match=what):
             build("hp97560", table, parameters)
+    for dies in (0, 1 << 18, float("inf")):
+        with pytest.raises(bm.BtrfsModelError, match="dies is"):
+            load("samsung-850-evo", {"dies": dies})
     with pytest.raises(bm.BtrfsModelError, match="missing"):
         build("x", {key: value for key, value in table.items() if key != "rpm"})
     with pytest.raises(bm.BtrfsModelError, match="kind"):

@@ -67,8 +67,10 @@ def _print_devices(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
     "--readahead",
     multiple=True,
     metavar="LIMIT=N",
-    help="Another limit of readahead than the kernel's: distance, near, always_leaves, "
-    "always_nodes, compare_leaves, compare_nodes (bytes; K, M, G) or siblings.",
+    help="Another limit of readahead than the kernel's, in bytes (K, M, G): of a full send "
+    "always_leaves (its window) and always_nodes (the same above leaves); of a full send before "
+    "5.13 and of --readdir distance and near; of a send with a parent compare_leaves and "
+    "compare_nodes. And siblings, which one of the former looks at.",
 )
 @click.option("--device", metavar="NAME", help="Do the reads on this device, see --devices.")
 @click.option(
@@ -133,9 +135,12 @@ def reads(
     if device is None and (parameters or think is not None or total):
         raise click.UsageError("--set, --think and --total go with --device")
     limits = {name: _size(name, value) for name, value in _pairs("--readahead", readahead)}
-    unknown = set(limits) - {field.name for field in fields(Readahead)}
-    if unknown:
-        raise click.BadParameter(f"no limit {unknown.pop()!r}", param_hint="--readahead")
+    known = [field.name for field in fields(Readahead)]
+    for name in limits:
+        if name not in known:
+            raise click.BadParameter(
+                f"no limit {name!r}: there is {', '.join(known)}", param_hint="--readahead"
+            )
     chosen = Behaviour.parse(behaviour)
     start = _addresses(cached)
     # to import it takes as long as half a million reads, and can be done beside them
