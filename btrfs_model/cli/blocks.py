@@ -119,8 +119,8 @@ def reads(
     Each is read on demand or ahead. PHYSICAL is the byte of the first copy; USED says whether
     anything came to the block. Without --mounted or --cached nothing is in memory at the start.
 
-    On a device ISSUED and DONE are nanoseconds from the start: the kernel waits for what it reads
-    on demand and for what it comes to before it is there.
+    On a device ISSUED, DONE and NEEDED are nanoseconds from the start: the kernel waits for what it
+    reads on demand and for what it comes to before it is there (NEEDED before DONE; -1: never).
     """
     from btrfs_model.blocks import Readahead
     from btrfs_model.cold import blocks_after_mount
