@@ -404,6 +404,21 @@ int bm_search_slot_for_read(const struct bm_root *root, const struct bm_key *key
 	return bm_prev_leaf(root, path, fault);
 }
 
+int bm_has_keys(const struct bm_root *root, const struct bm_key *keys, size_t count, uint8_t *there,
+		struct bm_fault *fault)
+{
+	for (size_t i = 0; i < count; i++) {
+		struct bm_path path = {0};
+		int ret = bm_search_slot_for_read(root, &keys[i], 1, &path, fault);
+
+		if (ret < 0)
+			return ret;
+		there[i] = !ret &&
+			   !compare_disk_key(&leaf_item(path.node[0], path.slot[0])->key, &keys[i]);
+	}
+	return BM_OK;
+}
+
 /* ----------------------------------------------------------------------------------- scans -- */
 
 /* To the leaf that holds the first key >= min; 1 when the tree has none. */
