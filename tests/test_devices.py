@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import btrfs_model as bm
 from btrfs_model.cli import run as run_cli
-from btrfs_model.cost.demerit import demerit, read_trace, replay_trace
+from btrfs_model.cost.demerit import Trace, demerit, read_trace, replay_trace
 from btrfs_model.cost.device import Device, Disk, build, load, names, read_file
 from btrfs_model.cost.disk import locate
 from btrfs_model.cost.reading import leaf_cost
@@ -132,9 +132,45 @@ def test_flash_reads_as_often_as_its_data_sheet_says(name: str) -> None:
 
 
 def traces() -> Path | None:
-    """Where the validation traces of DiskSim are."""
+    """Where the validation traces of DiskSim are, see the README."""
     named = os.environ.get("BTRFS_MODEL_DISKSIM")
     return Path(named) if named else None
+
+
+def like_the_requests(of: Mapping[str, Any], capacity: int, seed: int) -> Trace:
+    """Requests as a file of a device describes them."""
+    chance = np.random.default_rng(seed)
+    count = of["requests"]
+    kind, near = chance.random(count), chance.normal(0, of["local_deviation_sectors"], count)
+    size = np.ceil(chance.exponential(of["mean_sectors"], count)).astype(int)
+    write = chance.random(count) < of["write"]
+    last = capacity // 512 - size.max()
+    sector = chance.integers(0, last, count)
+    for number in range(1, count):
+        behind = sector[number - 1] + size[number - 1]
+        if kind[number] < of["sequential"] and behind < last:
+            sector[number] = behind
+            size[number], write[number] = size[number - 1], write[number - 1]
+        elif kind[number] < of["sequential"] + of["local"]:
+            sector[number] = np.clip(behind + round(near[number]), 0, last)
+    steps_of_think = np.linspace(0, 1, len(of["think_ms"]))
+    think = np.interp(chance.random(count), steps_of_think, of["think_ms"])
+    return Trace(write, sector, size, np.zeros(count), think)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_demerit_beside_published_response_times(seed: int) -> None:
+    """Other requests of the same kind, and the percentiles of the real drive's times."""
+    device = load("hp-c2247a")
+    published = read_file("hp-c2247a")["published"]["responses"]
+    modelled = replay_trace(device, like_the_requests(published, device.capacity, seed))
+    measured = published["response_ms"]
+    share = (np.arange(len(measured)) + 0.5) / len(measured)
+    assert demerit(measured, np.quantile(modelled, share)) < 0.05
+    # a disk that turns as fast as others of its time does not answer like it
+    other = load("hp-c2247a", {"rpm": 3600})
+    slower = replay_trace(other, like_the_requests(published, other.capacity, seed))
+    assert demerit(measured, np.quantile(slower, share)) > 0.15
 
 
 @pytest.mark.skipif(traces() is None, reason="BTRFS_MODEL_DISKSIM names no folder of traces")
