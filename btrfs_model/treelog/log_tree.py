@@ -9,8 +9,8 @@ It is that of Linux 6.1 to 6.18. Of older kernels (``log-delayed-items`` not in 
 the filesystem) only what a directory logs is modelled, in :mod:`.log_dir_old`; which extents they
 log and when they commit instead is as in 6.1. When a kernel's threads run delayed items, or finish
 an extent, decides on what is logged, too: see :attr:`.DelayedItems.asynchronous` and
-:attr:`TreeLogs.late_extents`. Not modelled: that delayed items are run, or all is committed, because
-room for metadata is short, which happens on devices of less than a gigabyte.
+:attr:`TreeLogs.late_extents`. Not modelled: that delayed items are run, or all is committed,
+because room for metadata is short, which happens on devices of less than a gigabyte.
 """
 
 from __future__ import annotations
