@@ -95,8 +95,11 @@ static int write_one(struct bm_writer *writer, struct file_run *run, size_t i,
 	uint64_t bytenr, got;
 	int ret;
 
-	ret = bm_writer_reserve_data(writer, args->disk_num_bytes, args->disk_num_bytes,
-				     hint_for(run, at), &bytenr, &got, fault);
+	got = args->disk_num_bytes;
+	ret = bm_writer_reserve_in_class(writer, got, hint_for(run, at), &bytenr, fault);
+	if (ret == 1)
+		ret = bm_writer_reserve_data(writer, got, got, hint_for(run, at), &bytenr, &got,
+					     fault);
 	if (ret < 0)
 		return fault->code == BM_ERRNO && fault->found == ENOSPC ? 1 : ret;
 	fill_item(&item, args, writer->transid, bytenr);
