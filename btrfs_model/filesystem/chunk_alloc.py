@@ -59,7 +59,7 @@ def ensure_data(fs: WritableFilesystem, nbytes: int) -> None:
 
 
 def reserve_data(fs: WritableFilesystem, wanted: int, least: int, hint: int) -> tuple[int, int]:
-    """Reserve room for an extent; see :meth:`.SpaceCalls.reserve_data` (``btrfs_reserve_extent()``).
+    """Reserve room for an extent (``btrfs_reserve_extent()``): address and size.
 
     Where groups have size classes and none for this size has room, a chunk is made before another
     class's group is taken (``LOOP_ALLOC_CHUNK``, ``LOOP_WRONG_SIZE_CLASS``).
@@ -94,7 +94,9 @@ def load_size_classes(fs: WritableFilesystem) -> None:
         end, sizes = group.start + group.length, []
         for part in range(_SAMPLES):
             at = group.start + part * (group.length // _SAMPLES)
-            items = extents.items((at, ItemType.EXTENT_ITEM, 0), (end - 1, ItemType.EXTENT_ITEM, end))
+            items = extents.items(
+                (at, ItemType.EXTENT_ITEM, 0), (end - 1, ItemType.EXTENT_ITEM, end)
+            )
             found = next((i for i in items if i.key.type == ItemType.EXTENT_ITEM), None)
             if found is not None:
                 sizes.append(found.key.offset)
