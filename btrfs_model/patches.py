@@ -74,11 +74,12 @@ class Toggle:
 
 # Toggles that no C kernel asks for.
 _PYTHON_ALONE = frozenset({
-    "truncate-same-size", "log-dir-index-only", "log-replay-index-deletes", "log-rmdir",
+    "truncate-same-size", "batch-delayed-items",
+    "log-dir-index-only", "log-replay-index-deletes", "log-rmdir",
     "log-no-links", "log-exists-size", "log-delayed-items", "log-sub-trans", "log-new-name-logged",
     "log-parents-unchecked", "log-prealloc-full", "log-symlinks-full", "umount-no-empty-commit",
     "log-new-name-refs", "log-old-conflicts", "log-new-name-dentries", "log-conflict-dentries",
-    "log-moved-conflicts", "alloc-size-class",
+    "log-replay-dir-times", "log-moved-conflicts", "alloc-size-class",
 })  # fmt: skip
 
 
@@ -298,6 +299,9 @@ _TABLE = (
     _toggle("log-no-links", "0a32e4f0025a?", "6.16",
             "btrfs: fix log tree replay failure due to file with 0 links and extents",
             "fsync of a file without names logs it, so that they go from the last commit"),
+    _toggle("log-replay-dir-times", "?", "6.17",
+            "btrfs: do not set mtime/ctime to current time when unlinking for log replay",
+            "a name that a replay takes from a directory does not change the directory's times"),
     _toggle("send-punch-hole", "005b0a0c24e1", "6.17",
             "btrfs: send: use fallocate for hole punching with send stream v2",
             "protocol 2: holes are punched instead of written as zeros"),

@@ -823,6 +823,14 @@ int bm_writer_insert_each(struct bm_writer *writer, uint64_t tree, const struct 
 			  const uint32_t *sizes, size_t count, const uint8_t *data,
 			  struct bm_fault *fault);
 /*
+ * btrfs_drop_extents() with replace_extent: items from `key` up to `last` (NULL: none) go and a file
+ * extent comes. It stays in the leaf where the last of them was, or that was searched without an
+ * insertion in view, so that no node is split on the way, if there is room.
+ */
+int bm_writer_insert_extent(struct bm_writer *writer, uint64_t tree, const struct bm_key *key,
+			    const struct bm_key *last, const uint8_t *data, uint32_t size,
+			    struct bm_fault *fault);
+/*
  * Items with ascending keys, in batches of as many as fit into an empty leaf, each an insertion like
  * that above: delayed directory items.
  */
@@ -853,10 +861,11 @@ int64_t bm_writer_delete(struct bm_writer *writer, uint64_t tree, const struct b
 /* One of many changes. What is named in a DIR_ITEM or INODE_REF is an entry of the item. */
 enum bm_writer_change_kind {
 	BM_WRITER_INSERT, /* bm_writer_insert(): with all that follow up to one without `more` */
-	BM_WRITER_INSERT_ENTRY, /* the same, or at the end of an item that has the key already */
-	BM_WRITER_DELETE,	/* the item; no payload */
-	BM_WRITER_DELETE_ENTRY, /* payload: the name; the item goes with its last entry */
-	BM_WRITER_UPDATE,	/* bm_writer_update(): the first `size` bytes */
+	BM_WRITER_INSERT_EXTENT, /* bm_writer_insert_extent(), nothing goes */
+	BM_WRITER_INSERT_ENTRY,	 /* the same, or at the end of an item that has the key already */
+	BM_WRITER_DELETE,	 /* the item; no payload */
+	BM_WRITER_DELETE_ENTRY,	 /* payload: the name; the item goes with its last entry */
+	BM_WRITER_UPDATE,	 /* bm_writer_update(): the first `size` bytes */
 };
 struct bm_writer_change {
 	struct bm_key key;
@@ -893,6 +902,36 @@ struct bm_new_files {
  */
 int bm_writer_new_files(struct bm_writer *writer, const struct bm_new_files *files,
 			uint8_t *entries, struct bm_fault *fault);
+/* Names of a directory that go. */
+struct bm_unlinks {
+	uint64_t tree;
+	uint64_t directory;
+	size_t count;
+	const uint8_t *names; /* one behind the other, */
+	uint64_t names_size;
+	const uint32_t *name_sizes; /* each of so many bytes */
+	const uint64_t *known; /* numbers of inodes that are more than the tree says, ascending */
+	size_t known_count;
+};
+/*
+ * btrfs_unlink() for each, up to one that is not the only name of an empty regular file with
+ * nothing else to it; how many. The DIR_INDEX items, whose offsets are given, are left to the caller.
+ */
+int64_t bm_writer_unlink_files(struct bm_writer *writer, const struct bm_unlinks *unlinks,
+			       uint64_t *indexes, struct bm_fault *fault);
+/*
+ * Insert copies of items that a scan found in other trees of the writer, one by one
+ * (overwrite_item() into an empty place).
+ */
+int bm_writer_copy_each(struct bm_writer *writer, uint64_t tree, const struct bm_columns *columns,
+			size_t count, struct bm_fault *fault);
+/*
+ * Log that files exist which this transaction made (copy_items() of LOG_INODE_EXISTS): of each the
+ * inode item, in row rows[i] of the `capacity` that the columns have, and its name in the next row.
+ */
+int bm_writer_log_files(struct bm_writer *writer, uint64_t log, const struct bm_columns *columns,
+			size_t capacity, const uint64_t *rows, size_t count,
+			struct bm_fault *fault);
 /* The root that readers start from. */
 int bm_writer_root(const struct bm_writer *writer, uint64_t tree, struct bm_root *root,
 		   struct bm_fault *fault);
@@ -998,9 +1037,11 @@ struct bm_file_extents {
 	const uint64_t *known_offsets; /* extents that the file has, ascending, */
 	const uint64_t *known_bytenr;  /* and where; 0: a hole, or inline */
 	size_t known;
-	const uint32_t *order; /* all of them by offset: i < known, or known + index of offsets;
+	const uint32_t *order;	/* all of them by offset: i < known, or known + index of offsets;
 				* not looked at where there are `inos` */
-	const uint8_t *sums;   /* checksums of the sectors of one extent; NULL: none */
+	const uint8_t *sums;	/* checksums of the sectors of one extent; NULL: none */
+	const uint32_t *finish; /* all are allocated first and then finished in this order; NULL:
+				 * each is finished before the next is allocated */
 };
 /*
  * Allocate, insert, reference and checksum (insert_reserved_file_extent(), add_pending_csums()) one

@@ -13,7 +13,9 @@ from typing import Any
 import corpus
 import pytest
 from fsync_log import logs_of
+from test_replay_log import observable
 
+import btrfs_model as bm
 from btrfs_model.filesystem import Filesystem
 from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.ondisk.keys import ItemType
@@ -50,8 +52,17 @@ RACES: dict[str, Race] = {
 }
 """What a kernel's threads do or do not do after the first crash, and so there are two outcomes.
 
-Linux 6.1 as User-Mode Linux, on the device of 128 MiB of the recorded cases and on one of 1 GiB.
+User-Mode Linux 6.1.176 logged the file of ``fsync_twice_file`` a third time in 5 runs of 6, and ran
+the deletions in 6 of 6, on a device of 128 MiB as in the recorded cases; on one of 1 GiB it did
+neither, in 4 runs each. Linux 6.18 never did.
 """
+
+INEXACT = dict.fromkeys(
+    [("5.10", "log/scenarios/multi_leaf_dir_deletes"),
+     ("5.10p", "log/scenarios/multi_leaf_dir_deletes")],
+    "when the worker ran the delayed items of the new files decides how the leaves were split",
+)  # fmt: skip
+"""Cases whose logs are not the kernel's, and why."""
 
 
 def recorded(kernel: str, name: str) -> dict[str, Any]:
@@ -106,7 +117,12 @@ def outcome(ends: list[str], images: dict[int, Path]) -> tuple[list[str], dict[i
 
 
 @pytest.mark.parametrize(("kernel", "name"), cases())
-def test_the_log_is_the_kernels(kernel: str, name: str, tmp_path: Path) -> None:
+def test_the_log_is_the_kernels(
+    kernel: str, name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if (kernel, name) in INEXACT:
+        reason = INEXACT[kernel, name]
+        request.applymarker(pytest.mark.xfail(reason=reason, strict=True, raises=AssertionError))
     ends, crashes = run(kernel, name, tmp_path)
     assert crashes
     theirs = outcome(
@@ -117,6 +133,40 @@ def test_the_log_is_the_kernels(kernel: str, name: str, tmp_path: Path) -> None:
     if ours != theirs and name in RACES:
         ours = outcome(*run(kernel, name, tmp_path, RACES[name]))
     assert ours == theirs
+
+
+def replayed_items(fs: Filesystem, tree: int) -> dict[tuple[int, ...], Any]:
+    """Items of a subvolume that was replayed into, without what kernels leave as it happens to be.
+
+    That is the reserved part of inode items, and the offset in keys of subvolumes.
+    """
+    found = observable(fs, tree)
+    for key, content in found.items():
+        if key[1] == ItemType.INODE_ITEM:
+            content[-1] = 0
+        elif key[1] in (ItemType.DIR_ITEM, ItemType.DIR_INDEX):
+            found[key] = [entry._replace(location=entry.location[:2]) for entry in content]
+    return found
+
+
+@pytest.mark.parametrize(("kernel", "name"), cases()[:: 1 if corpus.LONG else 2])
+def test_replayed_it_is_what_the_kernel_makes_of_its_own(
+    kernel: str, name: str, tmp_path: Path
+) -> None:
+    _, crashes = run(kernel, name, tmp_path)
+    for number, image in crashes.items():
+        theirs_at = f"{name}/{kernel}/replayed{number}.img.zst"
+        if not corpus.has(name, f"{kernel}/replayed{number}.img.zst"):
+            continue
+        with (
+            bm.open(image) as crashed,
+            bm.replay_log(crashed, behaviour=KERNELS[kernel]) as ours,
+            Filesystem.open(corpus.image(theirs_at)) as theirs,
+        ):
+            assert ours.subvolume_ids == theirs.subvolume_ids
+            for tree in theirs.subvolume_ids:
+                assert replayed_items(ours, tree) == replayed_items(theirs, tree)
+            assert bm.check(ours, verify_data=True) == []
 
 
 # --------------------------------------------------------------------- the log-dir workload ----

@@ -120,6 +120,13 @@ class Tree:
         self.level = level
         self._root: ffi.CData | None = None
 
+    @classmethod
+    def of(cls, image: Image, root: ffi.CData) -> Tree:
+        """Return the tree that a ``struct bm_root`` of the image describes."""
+        tree = cls(image, root.objectid, root.bytenr, root.generation, root.level)
+        tree._root = root
+        return tree
+
     def __repr__(self) -> str:
         return f"Tree({self.objectid}, bytenr={self.bytenr}, level={self.level})"
 
@@ -242,11 +249,12 @@ class Tree:
         while more:
             leaf = self._view(path.node[0])
             start, count = path.slot[0], search.nritems(leaf)
+            block = int.from_bytes(leaf[48:56], "little")
             for slot in range(start, -1, -1) if reverse else range(start, count):
-                item = self._item(leaf, slot)
-                if item.key < min_key or item.key > max_key:
+                *key, at, size = ITEM.unpack_from(leaf, HEADER.size + slot * ITEM.size)
+                if not min_key <= tuple(key) <= max_key:
                     return
-                yield item
+                yield Item(Key(*key), leaf[HEADER.size + at : HEADER.size + at + size], block, slot)
             self.image.count_here()
             ret = step(root, path, fault)
             if ret < 0:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The logs of a filesystem that is being changed (tree-log.c of Linux 6.18).
+"""The logs of a filesystem that is being changed (tree-log.c of Linux 6.18 and of 5.10).
 
 An fsync copies what changed of an inode into a tree beside the subvolume's, its *log*, and writes
 that tree alone; after a crash it is replayed onto the last commit. :class:`TreeLogs` has what the
 modules beside share: which logs there are, and what calls on names leave for a later fsync.
 
-It is that of Linux 6.1 to 6.18. Of older kernels (``log-delayed-items`` not in the ``behaviour`` of
-the filesystem) only what a directory logs is modelled, in :mod:`.log_dir_old`; which extents they
-log and when they commit instead is as in 6.1. When a kernel's threads run delayed items, or finish
-an extent, decides on what is logged, too: see :attr:`.DelayedItems.asynchronous` and
+Logs of Linux 6.1 to 6.18 are in :mod:`.log_inode`, :mod:`.log_dir` and :mod:`.sync_log`; those of
+5.10 (``log-delayed-items`` not in the ``behaviour`` of the filesystem) in :mod:`.log_inode_old`,
+:mod:`.log_dir_old` and :mod:`.log_parents_old`. When a kernel's threads run delayed items, or
+finish an extent, decides on what is logged, too: see :attr:`.DelayedItems.asynchronous` and
 :attr:`TreeLogs.late_extents`. Not modelled: that delayed items are run, or all is committed,
 because room for metadata is short, which happens on devices of less than a gigabyte.
 """

@@ -7,6 +7,9 @@
         btrfs_log_inode_parent()   the inode, parents that lost names, new ancestors, new entries
         btrfs_sync_log()           log tree, tree of the logs, superblock
         or a commit
+
+What is logged along with an inode is that of Linux 6.1 and later; :mod:`.log_parents_old` has it as
+it was before.
 """
 
 from __future__ import annotations
