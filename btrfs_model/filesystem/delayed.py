@@ -14,6 +14,7 @@ item()`` since Linux 5.15), which decides how leaves are split and filled.
 from __future__ import annotations
 
 import itertools
+import random
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -94,6 +95,9 @@ class DelayedItems:
     asynchronous : bool
         Run nodes before the commit as well, where a kernel's worker would: once BACKGROUND items
         wait. When exactly the worker comes to it depends on the machine; by default it never does.
+    lag : int
+        So many further items at most, by chance, wait before the worker has begun: what calls add
+        while it is woken on another CPU.
     """
 
     def __init__(self, fs: WritableFilesystem) -> None:
@@ -102,6 +106,9 @@ class DelayedItems:
         # those that the worker would take, first come first served
         self._prepared: dict[tuple[int, int], DelayedNode] = {}
         self.asynchronous = False
+        self.lag = 0
+        self._chance = random.Random(0)
+        self._begins = BACKGROUND
 
     def __len__(self) -> int:
         return sum(node.count for node in self._nodes.values())
@@ -250,13 +257,14 @@ class DelayedItems:
         """Group the deletions so that nothing that stays lies within a run."""
         lowest = (node.ino, ItemType.DIR_INDEX, min(node.deletions))
         highest = (node.ino, ItemType.DIR_INDEX, max(node.deletions))
-        there = (item.key.offset for item in self._fs.writer.tree(node.root).items(lowest, highest))
-        runs = []
-        for doomed, group in itertools.groupby(there, node.deletions.__contains__):
-            indexes = list(group)
-            if doomed:
-                runs.append((indexes[0], indexes[-1]))
-        return runs
+        there = self._fs.writer.tree(node.root).scan(lowest, highest)["offset"]
+        doomed = np.isin(there, np.fromiter(node.deletions, np.uint64, len(node.deletions)))
+        # where one kind ends and the other begins
+        edges = np.flatnonzero(np.diff(doomed, prepend=False, append=False))
+        return [
+            (int(there[first]), int(there[end - 1]))
+            for first, end in zip(edges[::2], edges[1::2], strict=True)
+        ]
 
     def calls_until_worker(self, each: int, *directories: LiveInode) -> int:
         """How many calls may follow before :meth:`balance` has something to do, 1 at least.
@@ -272,12 +280,13 @@ class DelayedItems:
             return _ENDLESS
         nodes = [self.node(inode.root, inode.ino) for inode in directories]
         added = sum(node is None or node.inode_item is None for node in nodes)
-        return max(1, -(-(BACKGROUND - len(self) - added) // each))
+        return max(1, -(-(self._begins - len(self) - added) // each))
 
     def balance(self) -> None:
         """Run some nodes when too many items wait (``btrfs_balance_delayed_items()``)."""
-        if not self.asynchronous or len(self) < BACKGROUND:
+        if not self.asynchronous or len(self) < self._begins:
             return
+        self._begins = BACKGROUND + self._chance.randint(0, self.lag)
         most = WRITEBACK if len(self) >= WRITEBACK else _BATCH
         for _ in range(most):
             if len(self) < BACKGROUND // 2 or not self._prepared:
