@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from btrfs_model import blocks
-from btrfs_model.counters import current
+from btrfs_model.counters import Work, current
 from btrfs_model.errors import CorruptImageError, Fault, new_fault, raise_fault
 from btrfs_model.kernels import ffi, lib, use_python
 from btrfs_model.ondisk.chunks import Chunk, parse_chunk_item
@@ -94,6 +94,7 @@ class Image:
         )
         if not self.handle:
             raise MemoryError(f"{path}: no memory for the state of the image")
+        self._counted: Work | None = None
         self.reads: blocks.ReadCache | None = None
         self._cold = False
         self.repaired_by_twin = 0
@@ -329,7 +330,10 @@ class Image:
 
     def count_here(self) -> None:
         """Have the C kernels count in the counters of the innermost ``counting()``."""
-        lib.bm_image_set_work(self.handle, current().pointer)
+        work = current()
+        if work is not self._counted:
+            self._counted = work
+            lib.bm_image_set_work(self.handle, work.pointer)
 
     # ------------------------------------------------------------------- the cold cache ------
 
@@ -370,7 +374,8 @@ class Image:
         count = ffi.new("size_t *")
         rows = lib.bm_image_cache_reads(self.handle, count)
         size = count[0] * ffi.sizeof("struct bm_read")
-        reads = np.frombuffer(ffi.buffer(rows, size)[:] if size else b"", dtype=kind)
+        # a copy, as the rows go with the cache
+        reads = np.frombuffer(bytearray(ffi.buffer(rows, size) if size else b""), dtype=kind)
         if self.reads and self.reads.reads:
             reads = np.concatenate([reads, np.array(self.reads.rows(), dtype=kind)])
         lib.bm_image_cache_stop(self.handle)

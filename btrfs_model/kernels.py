@@ -3,7 +3,8 @@
 
 ``BTRFS_MODEL_KERNELS=python`` selects the plain Python twins instead: slow, short, for reading and
 for testing the C against. Everything that has a twin asks :func:`use_python` at the time of the
-call, so that a test (or a notebook) can switch with :func:`select`.
+call, so that a test (or a notebook) can switch with :func:`select`; the environment is that of the
+import.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ __all__ = ["Choice", "ffi", "lib", "select", "use_python"]
 Choice = Literal["c", "python"]
 
 _CHOICES = ("c", "python")
+# looked up once: every search asks
+_environment = os.environ.get("BTRFS_MODEL_KERNELS") or "c"
 _selected: str | None = None
 
 
@@ -31,7 +34,7 @@ def use_python() -> bool:
     ValueError
         When ``BTRFS_MODEL_KERNELS`` is neither ``c`` nor ``python``.
     """
-    choice = _selected or os.environ.get("BTRFS_MODEL_KERNELS") or "c"
+    choice = _selected or _environment
     if choice not in _CHOICES:
         raise ValueError(f"BTRFS_MODEL_KERNELS={choice}: neither 'c' nor 'python'")
     return choice == "python"

@@ -382,6 +382,9 @@ int bm_prev_leaf(const struct bm_root *root, struct bm_path *path, struct bm_fau
  */
 int bm_search_slot_for_read(const struct bm_root *root, const struct bm_key *key, int find_higher,
 			    struct bm_path *path, struct bm_fault *fault);
+/* Whether there are items with these keys (there[i] is 1 or 0), a search for each. */
+int bm_has_keys(const struct bm_root *root, const struct bm_key *keys, size_t count, uint8_t *there,
+		struct bm_fault *fault);
 
 /* Columns of a range scan; each array has room for `capacity` items. */
 struct bm_columns {
@@ -878,6 +881,57 @@ struct bm_writer_change {
 int64_t bm_writer_apply(struct bm_writer *writer, uint64_t tree,
 			const struct bm_writer_change *changes, size_t count, const uint8_t *data,
 			uint64_t size, struct bm_fault *fault);
+/* Regular files that are made in a directory, one after the other: names that are not there. */
+struct bm_new_files {
+	uint64_t tree;
+	uint64_t directory;
+	uint64_t ino;	/* of the first; the others count on from it, and from */
+	uint64_t index; /* its place in the directory */
+	uint64_t time;	/* of the first, nanoseconds */
+	uint64_t tick;	/* from one to the next */
+	size_t count;
+	const uint8_t *item;  /* their inode item, but for the times */
+	const uint8_t *names; /* one behind the other, */
+	uint64_t names_size;
+	const uint32_t *name_sizes; /* each of so many bytes */
+};
+/*
+ * btrfs_create_new_inode() for each: inode item and name side by side, then the DIR_ITEM. The
+ * DIR_INDEX payloads, for which `entries` has sizeof(struct btrfs_dir_item) * count + names_size
+ * bytes, are left to the caller.
+ */
+int bm_writer_new_files(struct bm_writer *writer, const struct bm_new_files *files,
+			uint8_t *entries, struct bm_fault *fault);
+/* Names of a directory that go. */
+struct bm_unlinks {
+	uint64_t tree;
+	uint64_t directory;
+	size_t count;
+	const uint8_t *names; /* one behind the other, */
+	uint64_t names_size;
+	const uint32_t *name_sizes; /* each of so many bytes */
+	const uint64_t *known; /* numbers of inodes that are more than the tree says, ascending */
+	size_t known_count;
+};
+/*
+ * btrfs_unlink() for each, up to one that is not the only name of an empty regular file with
+ * nothing else to it; how many. The DIR_INDEX items, whose offsets are given, are left to the caller.
+ */
+int64_t bm_writer_unlink_files(struct bm_writer *writer, const struct bm_unlinks *unlinks,
+			       uint64_t *indexes, struct bm_fault *fault);
+/*
+ * Insert copies of items that a scan found in other trees of the writer, one by one
+ * (overwrite_item() into an empty place).
+ */
+int bm_writer_copy_each(struct bm_writer *writer, uint64_t tree, const struct bm_columns *columns,
+			size_t count, struct bm_fault *fault);
+/*
+ * Log that files exist which this transaction made (copy_items() of LOG_INODE_EXISTS): of each the
+ * inode item, in row rows[i] of the `capacity` that the columns have, and its name in the next row.
+ */
+int bm_writer_log_files(struct bm_writer *writer, uint64_t log, const struct bm_columns *columns,
+			size_t capacity, const uint64_t *rows, size_t count,
+			struct bm_fault *fault);
 /* The root that readers start from. */
 int bm_writer_root(const struct bm_writer *writer, uint64_t tree, struct bm_root *root,
 		   struct bm_fault *fault);

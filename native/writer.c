@@ -32,6 +32,7 @@ struct bm_writer *bm_writer_create(const struct bm_writer_args *args, struct bm_
 	writer->transid = args->transid;
 	writer->features = args->features;
 	writer->ssd = args->ssd;
+	writer->structure = 1;
 	memcpy(writer->fsid, args->fsid, sizeof(writer->fsid));
 	memcpy(writer->chunk_tree_uuid, args->chunk_tree_uuid, sizeof(writer->chunk_tree_uuid));
 	writer->dirty_bits = calloc(image->size / image->sectorsize / 8 + 1, 1);

@@ -6,8 +6,12 @@
  *   writer_leaf.c         items of a leaf: insert, delete, split, push to a neighbour
  *   writer_node.c         pointers of a node: insert, delete, split, balance, a new root
  *   writer_search.c       btrfs_search_slot() for changes: COW on the way down, splits ahead
+ *   writer_finger.c       the same where one of the last few changes was
  *   writer_edit.c         the items of kernels.h, each a search and a change
  *   writer_apply.c        many changes in one call
+ *   writer_new_files.c    many empty files in one call
+ *   writer_unlink.c       many empty files that go
+ *   writer_copy.c         copies of many items, for logs
  *   writer_ground.c       blocks for the Python twin of these
  *   writer_cow.c          btrfs_cow_block()
  *   writer_cow_refs.c     update_ref_for_cow(), __btrfs_mod_ref(), btrfs_copy_root()
@@ -53,6 +57,7 @@ struct bm_writer {
 	uint64_t *dirty;     /* logical addresses, in the order in which they became dirty */
 	size_t dirty_count;
 	size_t dirty_capacity;
+	uint64_t structure; /* counts changes of anything but items within a leaf; from 1 on */
 	struct bm_space *space;
 	struct bm_waiting_refs *refs;
 };
@@ -212,6 +217,58 @@ int bm_path_upper_bound(const struct bm_path *path, struct bm_key *bound);
 int bm_writer_find(struct bm_writer *writer, const struct bm_writer_tree *tree,
 		   const struct bm_key *key, struct bm_path *path, struct bm_fault *fault);
 
+/* ---- writer_finger.c */
+
+/* Where the search of a change led. */
+struct bm_finger {
+	struct bm_path path;
+	uint64_t structure;  /* of the writer while this is true; 0: never */
+	struct bm_key bound; /* keys of the leaf are less, if `bounded` */
+	int bounded;
+	int leftmost; /* there is no leaf before: any lower key belongs here as well */
+	int full;     /* an insertion splits a node on the way */
+};
+/* The last few of a run of changes of one tree, within one call of a kernel; zeros at first. */
+enum { BM_FINGERS = 2 };
+struct bm_fingers {
+	struct bm_finger at[BM_FINGERS];
+	size_t last;
+};
+/*
+ * The finger to which a search for `key` that makes room for `size` bytes (0: none) leads; the
+ * search is counted, and slot[0] is the key's. NULL: that is not known, a search has to be made.
+ */
+struct bm_finger *bm_finger_at(struct bm_writer *writer, struct bm_writer_tree *tree,
+			       struct bm_fingers *fingers, const struct bm_key *key, uint32_t size,
+			       int *found);
+/* The finger whose path a search may fill; bm_finger_keep() after the change makes it known. */
+struct bm_finger *bm_finger_next(struct bm_fingers *fingers);
+void bm_finger_keep(const struct bm_writer *writer, const struct bm_writer_tree *tree,
+		    struct bm_finger *finger);
+/* Count a search that is left out. */
+void bm_finger_count(const struct bm_writer *writer, struct bm_writer_tree *tree);
+/* Whether bm_writer_search() would find this path as it is and change nothing. */
+int bm_path_is_ready(const struct bm_writer *writer, const struct bm_writer_tree *tree,
+		     const struct bm_path *path, uint32_t size);
+
+/* ---- writer_edit.c */
+
+/* bm_writer_insert() and bm_writer_update() with offset 0, in a run of changes. */
+int bm_writer_insert_near(struct bm_writer *writer, struct bm_writer_tree *tree,
+			  struct bm_fingers *fingers, const struct bm_key *keys,
+			  const uint32_t *sizes, size_t count, const uint8_t *data,
+			  struct bm_fault *fault);
+int bm_writer_update_near(struct bm_writer *writer, struct bm_writer_tree *tree,
+			  struct bm_fingers *fingers, const struct bm_key *key, const uint8_t *data,
+			  uint32_t size, struct bm_fault *fault);
+
+/* ---- writer_apply.c */
+
+/* insert_with_overflow(), btrfs_insert_inode_ref(): `data` is the whole entry with its name. */
+int bm_writer_insert_entry(struct bm_writer *writer, struct bm_writer_tree *tree,
+			   struct bm_fingers *fingers, const struct bm_key *key,
+			   const uint8_t *data, uint32_t size, struct bm_fault *fault);
+
 /* ---- writer_leaf.c, writer_node.c: changes at a place that a search with ins_len found */
 
 static inline uint32_t bm_leaf_used(const struct bm_writer *writer, const uint8_t *leaf)
@@ -222,6 +279,11 @@ static inline uint32_t bm_leaf_used(const struct bm_writer *writer, const uint8_
 static inline uint32_t bm_leaf_free(const struct bm_writer *writer, const uint8_t *leaf)
 {
 	return writer->leaf_size - bm_leaf_used(writer, leaf);
+}
+/* Whether setup_nodes_for_search() splits a node on the way to an insertion. */
+static inline int bm_node_is_full(const struct bm_writer *writer, const uint8_t *node)
+{
+	return block_header(node)->nritems >= writer->node_ptrs - 3;
 }
 /* setup_items_for_insert(): empty items at path->slot[0]; the parents' keys are fixed. */
 int bm_leaf_insert(struct bm_writer *writer, struct bm_path *path, const struct bm_key *keys,

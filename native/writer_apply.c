@@ -91,41 +91,38 @@ static int delete_entry(struct bm_writer *writer, struct bm_writer_tree *tree,
 }
 
 /* The name in the payload of a new entry; NULL: it is none. */
-static const uint8_t *name_of(const struct bm_writer_change *change, const uint8_t *data,
-			      uint32_t *size)
+static const uint8_t *name_of(uint8_t type, const uint8_t *data, uint32_t *size)
 {
-	uint32_t head = change->key.type == BTRFS_DIR_ITEM_KEY ? sizeof(struct btrfs_dir_item)
-							       : sizeof(struct btrfs_inode_ref);
+	uint32_t head = type == BTRFS_DIR_ITEM_KEY ? sizeof(struct btrfs_dir_item)
+						   : sizeof(struct btrfs_inode_ref);
 
-	if (change->size <= head ||
-	    (change->key.type != BTRFS_DIR_ITEM_KEY && change->key.type != BTRFS_INODE_REF_KEY))
+	if (*size <= head || (type != BTRFS_DIR_ITEM_KEY && type != BTRFS_INODE_REF_KEY))
 		return NULL;
-	*size = change->size - head;
+	*size -= head;
 	return data + head;
 }
 
-/* Insert an entry: insert_with_overflow(), btrfs_insert_inode_ref(). */
-static int insert_entry(struct bm_writer *writer, struct bm_writer_tree *tree,
-			const struct bm_writer_change *change, const uint8_t *data,
-			struct bm_fault *fault)
+int bm_writer_insert_entry(struct bm_writer *writer, struct bm_writer_tree *tree,
+			   struct bm_fingers *fingers, const struct bm_key *key,
+			   const uint8_t *data, uint32_t size, struct bm_fault *fault)
 {
 	struct bm_path path = {0};
-	uint32_t start, length, size;
-	const uint8_t *name = name_of(change, data, &size);
+	uint32_t start, length, name_size = size;
+	const uint8_t *name = name_of(key->type, data, &name_size);
 	int ret;
 
 	if (!name)
 		return bm_writer_errno(fault, tree, EINVAL);
-	ret = bm_writer_insert(writer, tree->id, &change->key, &change->size, 1, data, fault);
+	ret = bm_writer_insert_near(writer, tree, fingers, key, &size, 1, data, fault);
 	if (ret != BM_ERRNO || fault->found != EEXIST)
 		return ret;
-	ret = bm_writer_find(writer, tree, &change->key, &path, fault);
+	ret = bm_writer_find(writer, tree, key, &path, fault);
 	if (ret)
 		return ret < 0 ? ret : bm_writer_errno(fault, tree, ENOENT);
-	ret = find_entry(&path, name, size, &start, &length, fault);
+	ret = find_entry(&path, name, name_size, &start, &length, fault);
 	if (ret)
 		return ret < 0 ? ret : bm_writer_errno(fault, tree, EEXIST);
-	return bm_writer_extend(writer, tree->id, &change->key, data, change->size, fault);
+	return bm_writer_extend(writer, tree->id, key, data, size, fault);
 }
 
 int bm_writer_insert_batches(struct bm_writer *writer, uint64_t tree, const struct bm_key *keys,
@@ -154,9 +151,9 @@ int bm_writer_insert_batches(struct bm_writer *writer, uint64_t tree, const stru
 enum { BATCH = 16 };
 
 /* An insertion with those that lie beside it; returns how many. */
-static int64_t insert_batch(struct bm_writer *writer, const struct bm_writer_tree *tree,
-			    const struct bm_writer_change *changes, size_t left,
-			    const uint8_t *data, uint64_t size, struct bm_fault *fault)
+static int64_t insert_batch(struct bm_writer *writer, struct bm_writer_tree *tree,
+			    struct bm_fingers *fingers, const struct bm_writer_change *changes,
+			    size_t left, const uint8_t *data, uint64_t size, struct bm_fault *fault)
 {
 	struct bm_key keys[BATCH];
 	uint32_t sizes[BATCH];
@@ -174,15 +171,15 @@ static int64_t insert_batch(struct bm_writer *writer, const struct bm_writer_tre
 		if (count == BATCH || count == left)
 			return bm_writer_errno(fault, tree, EINVAL);
 	}
-	if (bm_writer_insert(writer, tree->id, keys, sizes, count, data, fault) < 0)
+	if (bm_writer_insert_near(writer, tree, fingers, keys, sizes, count, data, fault) < 0)
 		return fault->code;
 	return (int64_t)count;
 }
 
 /* One change, or several that belong together; returns how many. */
 static int64_t apply_next(struct bm_writer *writer, struct bm_writer_tree *tree,
-			  const struct bm_writer_change *change, size_t left, const uint8_t *data,
-			  uint64_t size, struct bm_fault *fault)
+			  struct bm_fingers *fingers, const struct bm_writer_change *change,
+			  size_t left, const uint8_t *data, uint64_t size, struct bm_fault *fault)
 {
 	int64_t ret;
 
@@ -190,13 +187,14 @@ static int64_t apply_next(struct bm_writer *writer, struct bm_writer_tree *tree,
 		return bm_writer_errno(fault, tree, EINVAL);
 	switch (change->kind) {
 	case BM_WRITER_INSERT:
-		return insert_batch(writer, tree, change, left, data, size, fault);
+		return insert_batch(writer, tree, fingers, change, left, data, size, fault);
 	case BM_WRITER_INSERT_EXTENT:
 		ret = bm_writer_insert_extent(writer, tree->id, &change->key, NULL, data,
 					      change->size, fault);
 		break;
 	case BM_WRITER_INSERT_ENTRY:
-		ret = insert_entry(writer, tree, change, data, fault);
+		ret = bm_writer_insert_entry(writer, tree, fingers, &change->key, data,
+					     change->size, fault);
 		break;
 	case BM_WRITER_DELETE:
 		ret = bm_writer_delete(writer, tree->id, &change->key, &change->key, 0, fault);
@@ -207,8 +205,8 @@ static int64_t apply_next(struct bm_writer *writer, struct bm_writer_tree *tree,
 		ret = delete_entry(writer, tree, &change->key, data, change->size, fault);
 		break;
 	case BM_WRITER_UPDATE:
-		ret =
-		    bm_writer_update(writer, tree->id, &change->key, 0, data, change->size, fault);
+		ret = bm_writer_update_near(writer, tree, fingers, &change->key, data, change->size,
+					    fault);
 		break;
 	default:
 		ret = bm_writer_errno(fault, tree, EINVAL);
@@ -221,13 +219,14 @@ int64_t bm_writer_apply(struct bm_writer *writer, uint64_t id,
 			uint64_t size, struct bm_fault *fault)
 {
 	struct bm_writer_tree *tree = bm_writer_tree_of(writer, id, fault);
+	struct bm_fingers fingers = {0};
 	size_t done = 0;
 
 	if (!tree)
 		return fault->code;
 	while (done < count) {
-		int64_t ret =
-		    apply_next(writer, tree, &changes[done], count - done, data, size, fault);
+		int64_t ret = apply_next(writer, tree, &fingers, &changes[done], count - done, data,
+					 size, fault);
 
 		if (ret < 0)
 			break;

@@ -20,6 +20,7 @@ static uint8_t *cow_block(struct bm_writer *writer, struct bm_writer_tree *tree,
 	uint64_t bytenr;
 	int last_ref = 1;
 
+	writer->structure++;
 	if (header->nritems)
 		first = to_key(block_key(old, 0));
 	copy = bm_writer_alloc_block(writer, tree, header->level, &first,

@@ -57,28 +57,91 @@ static int compare(const struct bm_key *a, const struct bm_key *b)
 
 /* ------------------------------------------------------------------------------- insertion -- */
 
-/* Several items side by side: their keys ascend, and no item lies between them. */
-static int check_batch(struct bm_writer *writer, const struct bm_writer_tree *tree,
-		       const struct bm_key *keys, size_t count, struct bm_fault *fault)
+/* Items of a batch: each fits into a leaf and so do all, and their keys ascend. */
+static int check_batch(const struct bm_writer *writer, const struct bm_writer_tree *tree,
+		       const struct bm_key *keys, const uint32_t *sizes, size_t count,
+		       uint32_t *total, struct bm_fault *fault)
 {
-	struct bm_path path = {0};
-	struct bm_key bound;
-	int ret;
+	uint64_t sum = 0;
 
+	for (size_t i = 0; i < count; i++) {
+		sum += (uint64_t)sizes[i] + BTRFS_ITEM_SIZE;
+		if (sum > writer->leaf_size)
+			return bm_writer_errno(fault, tree, EOVERFLOW);
+	}
 	for (size_t i = 1; i < count; i++)
 		if (compare(&keys[i - 1], &keys[i]) >= 0)
 			return bm_writer_errno(fault, tree, EINVAL);
-	ret = look(writer, tree, keys, &path, fault);
-	if (ret < 0)
-		return ret;
-	if (!ret)
-		return BM_OK; /* EEXIST, where the kernel says so */
-	if (path.slot[0] < block_header(path.node[0])->nritems)
-		bound = to_key(&leaf_item(path.node[0], path.slot[0])->key);
-	else if (!bm_path_upper_bound(&path, &bound))
-		return BM_OK;
-	if (compare(&keys[count - 1], &bound) >= 0)
-		return bm_writer_errno(fault, tree, EINVAL);
+	*total = (uint32_t)sum;
+	return BM_OK;
+}
+
+/* Whether no item lies between the place of a path, at which none is, and a key. */
+static int is_open_up_to(const struct bm_path *path, const struct bm_key *key)
+{
+	struct bm_key bound;
+
+	if (path->slot[0] < block_header(path->node[0])->nritems)
+		bound = to_key(&leaf_item(path->node[0], path->slot[0])->key);
+	else if (!bm_path_upper_bound(path, &bound))
+		return 1;
+	return compare(key, &bound) < 0;
+}
+
+/* The search of an insertion of `count` items that no finger leads to. */
+static int search_place(struct bm_writer *writer, struct bm_writer_tree *tree,
+			const struct bm_key *keys, size_t count, uint32_t total,
+			struct bm_path *path, struct bm_fault *fault)
+{
+	if (count > 1) {
+		int ret = look(writer, tree, keys, path, fault);
+
+		if (ret < 0)
+			return ret;
+		if (ret && !is_open_up_to(path, &keys[count - 1]))
+			return bm_writer_errno(fault, tree, EINVAL);
+		if (ret && bm_path_is_ready(writer, tree, path, total)) {
+			bm_finger_count(writer, tree);
+			return ret;
+		}
+	}
+	return bm_writer_search(writer, tree, keys, (int)total, BM_SEARCH_INSERT, path, fault);
+}
+
+int bm_writer_insert_near(struct bm_writer *writer, struct bm_writer_tree *tree,
+			  struct bm_fingers *fingers, const struct bm_key *keys,
+			  const uint32_t *sizes, size_t count, const uint8_t *data,
+			  struct bm_fault *fault)
+{
+	struct bm_finger *finger;
+	struct bm_path *path;
+	uint32_t total = 0;
+	int found, ret;
+
+	if (check_batch(writer, tree, keys, sizes, count, &total, fault) < 0)
+		return fault->code;
+	finger = bm_finger_at(writer, tree, fingers, keys, total, &found);
+	if (finger) {
+		path = &finger->path;
+		if (!found && count > 1 && !is_open_up_to(path, &keys[count - 1]))
+			return bm_writer_errno(fault, tree, EINVAL);
+	} else {
+		finger = bm_finger_next(fingers);
+		path = &finger->path;
+		ret = search_place(writer, tree, keys, count, total, path, fault);
+		if (ret < 0)
+			return ret;
+		found = !ret;
+	}
+	if (found)
+		return bm_writer_errno(fault, tree, EEXIST);
+	if (bm_leaf_insert(writer, path, keys, sizes, count, fault) < 0)
+		return fault->code;
+	for (size_t i = 0; i < count; i++, path->slot[0]++) {
+		memcpy(payload(writer, path), data, sizes[i]);
+		data += sizes[i];
+	}
+	bm_finger_keep(writer, tree, finger);
 	return BM_OK;
 }
 
@@ -87,89 +150,13 @@ int bm_writer_insert(struct bm_writer *writer, uint64_t id, const struct bm_key 
 		     struct bm_fault *fault)
 {
 	struct bm_writer_tree *tree = bm_writer_tree_of(writer, id, fault);
-	struct bm_path path = {0};
-	uint64_t total = 0;
-	int ret;
+	struct bm_fingers fingers = {0};
 
 	if (!tree)
 		return fault->code;
 	if (!count)
 		return BM_OK;
-	for (size_t i = 0; i < count; i++) {
-		total += (uint64_t)sizes[i] + BTRFS_ITEM_SIZE;
-		if (total > writer->leaf_size)
-			return bm_writer_errno(fault, tree, EOVERFLOW);
-	}
-	if (count > 1 && check_batch(writer, tree, keys, count, fault) < 0)
-		return fault->code;
-	ret = bm_writer_search(writer, tree, keys, (int)total, BM_SEARCH_INSERT, &path, fault);
-	if (ret <= 0)
-		return ret < 0 ? ret : bm_writer_errno(fault, tree, EEXIST);
-	if (bm_leaf_insert(writer, &path, keys, sizes, count, fault) < 0)
-		return fault->code;
-	for (size_t i = 0; i < count; i++, path.slot[0]++) {
-		memcpy(payload(writer, &path), data, sizes[i]);
-		data += sizes[i];
-	}
-	return BM_OK;
-}
-
-/*
- * The leaf of the last insertion, as long as a search for the next key would end there too and
- * would change nothing on its way.
- */
-struct run {
-	struct bm_path path;
-	struct bm_key bound; /* keys of the leaf are less, if `bounded` */
-	int bounded;
-	int leftmost; /* there is no leaf before: any lower key belongs here as well */
-	int usable;
-};
-
-static void start_run(const struct bm_writer *writer, struct run *run)
-{
-	const struct bm_path *path = &run->path;
-
-	run->usable = run->leftmost = 1;
-	for (int level = 1; level < BTRFS_MAX_LEVEL && path->node[level]; level++) {
-		if (block_header(path->node[level])->nritems >= writer->node_ptrs - 3)
-			run->usable = 0;
-		if (path->slot[level])
-			run->leftmost = 0;
-	}
-	run->bounded = bm_path_upper_bound(path, &run->bound);
-}
-
-/* Whether the search for `key` with room for `size` bytes may be left out. */
-static int run_goes_on(const struct bm_writer *writer, const struct run *run,
-		       const struct bm_key *key, uint32_t size)
-{
-	const uint8_t *leaf = run->path.node[0];
-
-	return run->usable && bm_leaf_free(writer, leaf) >= size &&
-	       (!run->bounded || compare(key, &run->bound) < 0) &&
-	       (run->leftmost || compare_disk_key(&leaf_item(leaf, 0)->key, key) < 0);
-}
-
-/* The place for an item: 1, or 0 when the key is there. */
-static int place_in_run(struct bm_writer *writer, struct bm_writer_tree *tree, struct run *run,
-			const struct bm_key *key, uint32_t size, struct bm_fault *fault)
-{
-	int found;
-
-	if (!run_goes_on(writer, run, key, size)) {
-		int ret = bm_writer_search(writer, tree, key, (int)size, BM_SEARCH_INSERT,
-					   &run->path, fault);
-
-		if (ret > 0)
-			start_run(writer, run);
-		return ret;
-	}
-	/* the work of the search that is left out */
-	COUNT(writer->image, btrfs_search_slot);
-	COUNT_N(writer->image, read_block_for_search, (uint64_t)tree->level);
-	run->path.slot[0] = bm_bin_search(run->path.node[0], key, &found);
-	return !found;
+	return bm_writer_insert_near(writer, tree, &fingers, keys, sizes, count, data, fault);
 }
 
 int bm_writer_insert_each(struct bm_writer *writer, uint64_t id, const struct bm_key *keys,
@@ -177,24 +164,15 @@ int bm_writer_insert_each(struct bm_writer *writer, uint64_t id, const struct bm
 			  struct bm_fault *fault)
 {
 	struct bm_writer_tree *tree = bm_writer_tree_of(writer, id, fault);
-	struct run run = {.usable = 0};
+	struct bm_fingers fingers = {0};
 
 	if (!tree)
 		return fault->code;
 	for (size_t i = 0; i < count; i++) {
-		int ret;
-
-		if (sizes[i] > writer->leaf_size - BTRFS_ITEM_SIZE)
-			return bm_writer_errno(fault, tree, EOVERFLOW);
-		ret = place_in_run(writer, tree, &run, &keys[i], sizes[i] + BTRFS_ITEM_SIZE, fault);
-		if (ret <= 0)
-			return ret < 0 ? ret : bm_writer_errno(fault, tree, EEXIST);
-		if (bm_leaf_insert(writer, &run.path, &keys[i], &sizes[i], 1, fault) < 0)
+		if (bm_writer_insert_near(writer, tree, &fingers, &keys[i], &sizes[i], 1, data,
+					  fault) < 0)
 			return fault->code;
-		memcpy(payload(writer, &run.path), data, sizes[i]);
 		data += sizes[i];
-		if (tree->force_cow)
-			run.usable = 0;
 	}
 	return BM_OK;
 }
@@ -212,6 +190,27 @@ int bm_writer_update(struct bm_writer *writer, uint64_t id, const struct bm_key 
 	if (offset > payload_size(&path) || size > payload_size(&path) - offset)
 		return bm_writer_errno(fault, tree, EINVAL);
 	memcpy(payload(writer, &path) + offset, data, size);
+	return BM_OK;
+}
+
+int bm_writer_update_near(struct bm_writer *writer, struct bm_writer_tree *tree,
+			  struct bm_fingers *fingers, const struct bm_key *key, const uint8_t *data,
+			  uint32_t size, struct bm_fault *fault)
+{
+	int found;
+	struct bm_finger *finger = bm_finger_at(writer, tree, fingers, key, 0, &found);
+
+	if (!finger) {
+		finger = bm_finger_next(fingers);
+		if (find_item(writer, tree, key, &finger->path, fault) < 0)
+			return fault->code;
+		bm_finger_keep(writer, tree, finger);
+	} else if (!found) {
+		return bm_writer_errno(fault, tree, ENOENT);
+	}
+	if (size > payload_size(&finger->path))
+		return bm_writer_errno(fault, tree, EINVAL);
+	memcpy(payload(writer, &finger->path), data, size);
 	return BM_OK;
 }
 

@@ -77,8 +77,10 @@ int bm_leaf_insert(struct bm_writer *writer, struct bm_path *path, const struct 
 		total += sizes[i];
 	if (slot > nritems || total + count * BTRFS_ITEM_SIZE > bm_leaf_free(writer, leaf))
 		return bm_writer_errno(fault, NULL, EOVERFLOW);
-	if (!slot)
+	if (!slot) {
+		writer->structure++;
 		bm_node_fix_low_keys(path, keys, 1);
+	}
 	if (slot)
 		end = leaf_item(leaf, slot - 1)->offset;
 	if (slot < nritems) {
@@ -432,6 +434,7 @@ int bm_leaf_split(struct bm_writer *writer, struct bm_writer_tree *tree, const s
 	uint64_t size = data_size;
 	int pushed = 0, ret;
 
+	writer->structure++;
 	if (extend)
 		size += leaf_item(path->node[0], path->slot[0])->size + BTRFS_ITEM_SIZE;
 	if (size > writer->leaf_size)
@@ -511,6 +514,7 @@ int bm_leaf_delete(struct bm_writer *writer, struct bm_writer_tree *tree, struct
 	uint32_t nritems = block_header(leaf)->nritems, start = data_start(writer, leaf);
 	uint32_t last, bytes;
 
+	writer->structure++;
 	if (!count || count > nritems || slot > nritems - count)
 		return bm_writer_errno(fault, tree, ENOENT);
 	last = leaf_item(leaf, slot + count - 1)->offset;

@@ -261,13 +261,14 @@ int bm_node_split(struct bm_writer *writer, struct bm_writer_tree *tree, struct 
 	struct bm_key key;
 	int ret;
 
+	writer->structure++;
 	if (block_header(path->node[level])->bytenr == tree->bytenr) {
 		ret = bm_node_new_root(writer, tree, path, level + 1, fault);
 	} else {
 		ret = push_to_left(writer, tree, path, level, fault);
 		if (ret == 1)
 			ret = push_to_right(writer, tree, path, level, fault);
-		if (!ret && block_header(path->node[level])->nritems < writer->node_ptrs - 3)
+		if (!ret && !bm_node_is_full(writer, path->node[level]))
 			return BM_OK;
 	}
 	if (ret < 0)
@@ -344,6 +345,7 @@ int bm_node_balance(struct bm_writer *writer, struct bm_writer_tree *tree, struc
 	uint8_t *left = NULL, *right = NULL, *parent;
 	uint32_t place = path->slot[level], slot, count = block_header(node)->nritems;
 
+	writer->structure++;
 	if (level + 1 >= BTRFS_MAX_LEVEL || !path->node[level + 1])
 		return count == 1 ? promote_child(writer, tree, path, level, fault) : BM_OK;
 	if (count > writer->node_ptrs / 4)

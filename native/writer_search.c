@@ -28,7 +28,7 @@ static int setup_node(struct bm_writer *writer, struct bm_writer_tree *tree, int
 	uint32_t count = block_header(path->node[level])->nritems;
 
 	if (ins_len > 0 || extend == BM_SEARCH_SPLIT) {
-		if (count >= writer->node_ptrs - 3)
+		if (bm_node_is_full(writer, path->node[level]))
 			return bm_node_split(writer, tree, path, level, fault);
 	} else if (ins_len < 0 && count < writer->node_ptrs / 2) {
 		if (bm_node_balance(writer, tree, path, level, fault) < 0)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from btrfs_model.btree.tree import KEY
 from btrfs_model.errors import new_fault, raise_fault
 from btrfs_model.kernels import ffi, lib
 
@@ -63,7 +64,8 @@ def insert_batches(
     objectid: int,
     kind: int,
     offsets: npt.NDArray[np.uint64],
-    payloads: list[bytes],
+    sizes: npt.NDArray[np.uint32],
+    payloads: bytes,
 ) -> None:
     """Insert items of an objectid and type, as many at a time as fit an empty leaf.
 
@@ -75,8 +77,8 @@ def insert_batches(
         Which tree; what the keys have in common.
     offsets : numpy.ndarray
         The offsets of the keys, ascending.
-    payloads : list of bytes
-        A payload each.
+    sizes, payloads : numpy.ndarray, bytes
+        How large each payload is; all of them, one behind the other.
 
     Raises
     ------
@@ -85,22 +87,13 @@ def insert_batches(
     """
     writer.image.count_here()
     fault = new_fault()
-    keys = np.zeros(len(offsets), _KEY)
+    keys = np.zeros(len(offsets), KEY)
     keys["objectid"], keys["type"], keys["offset"] = objectid, kind, offsets
-    sizes = np.fromiter(map(len, payloads), np.uint32, len(payloads))
+    if int(sizes.sum(dtype=np.uint64)) != len(payloads):
+        raise ValueError("the sizes are not those of the payloads")
     ret = lib.bm_writer_insert_batches(
         writer.handle, tree_id % 2**64, ffi.from_buffer("struct bm_key[]", keys),
-        ffi.from_buffer("uint32_t[]", sizes), len(keys), b"".join(payloads), fault,
+        ffi.from_buffer("uint32_t[]", sizes), len(keys), payloads, fault,
     )  # fmt: skip
     if ret < 0:
         raise_fault(writer.image.path, fault)
-
-
-_KEY: Final = np.dtype(
-    {
-        "names": ["objectid", "offset", "type"],
-        "formats": ["<u8", "<u8", "u1"],
-        "offsets": [0, 8, 16],
-        "itemsize": 24,
-    }
-)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +22,31 @@ if TYPE_CHECKING:
 
     from btrfs_model.image import Image
 
-__all__ = ["COLUMNS", "MAX_KEY", "MIN_KEY", "Block", "Item", "Reada", "Tree", "raw_columns"]
+__all__ = [
+    "COLUMNS",
+    "KEY",
+    "MAX_KEY",
+    "MIN_KEY",
+    "Block",
+    "Item",
+    "Reada",
+    "Tree",
+    "raw_columns",
+]
 
 MIN_KEY = (0, 0, 0)
 MAX_KEY = (2**64 - 1, 255, 2**64 - 1)
 RawKey = tuple[int, int, int]
+
+KEY: Final = np.dtype(
+    {
+        "names": ["objectid", "offset", "type"],
+        "formats": ["<u8", "<u8", "u1"],
+        "offsets": [0, 8, 16],
+        "itemsize": 24,
+    }
+)
+"""``struct bm_key`` as a row of a numpy array."""
 
 
 class Item(NamedTuple):
@@ -98,6 +118,14 @@ class Tree:
         self.bytenr = bytenr
         self.generation = generation
         self.level = level
+        self._root: ffi.CData | None = None
+
+    @classmethod
+    def of(cls, image: Image, root: ffi.CData) -> Tree:
+        """Return the tree that a ``struct bm_root`` of the image describes."""
+        tree = cls(image, root.objectid, root.bytenr, root.generation, root.level)
+        tree._root = root
+        return tree
 
     def __repr__(self) -> str:
         return f"Tree({self.objectid}, bytenr={self.bytenr}, level={self.level})"
@@ -105,16 +133,12 @@ class Tree:
     def root(self) -> ffi.CData:
         """Return the tree as a ``struct bm_root`` for the C kernels, counting where we count."""
         self.image.count_here()
-        return ffi.new(
-            "struct bm_root *",
-            {
-                "image": self.image.handle,
-                "objectid": self.objectid,
-                "bytenr": self.bytenr,
-                "generation": self.generation,
-                "level": self.level,
-            },
-        )
+        if self._root is None:
+            self._root = ffi.new(
+                "struct bm_root *",
+                (self.image.handle, self.objectid, self.bytenr, self.generation, self.level),
+            )
+        return self._root
 
     # --------------------------------------------------------------------- one item ---------
 
@@ -147,6 +171,25 @@ class Tree:
         if ret < 0:
             raise_fault(self.image.path, fault)
         return bool(ret == 0)
+
+    def has_keys(self, keys: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Tell for each of many keys whether there is an item, as :meth:`get` does one by one.
+
+        Parameters
+        ----------
+        keys : numpy.ndarray
+            Rows of :data:`KEY`.
+        """
+        if use_python():
+            rows = zip(
+                *(keys[name].tolist() for name in ("objectid", "type", "offset")), strict=True
+            )
+            return np.array([self.get(key) is not None for key in rows], bool)
+        there, fault = np.zeros(len(keys), np.uint8), new_fault()
+        raw, out = ffi.from_buffer("struct bm_key[]", keys), ffi.from_buffer("uint8_t[]", there)
+        if lib.bm_has_keys(self.root(), raw, len(keys), out, fault) < 0:
+            raise_fault(self.image.path, fault)
+        return there.astype(bool)
 
     def visit_leaves(self, first: RawKey, last: RawKey, reada: search.Reada) -> None:
         """Go through the leaves that may hold keys of [first, last], for the reads that it takes.
@@ -206,11 +249,12 @@ class Tree:
         while more:
             leaf = self._view(path.node[0])
             start, count = path.slot[0], search.nritems(leaf)
+            block = int.from_bytes(leaf[48:56], "little")
             for slot in range(start, -1, -1) if reverse else range(start, count):
-                item = self._item(leaf, slot)
-                if item.key < min_key or item.key > max_key:
+                *key, at, size = ITEM.unpack_from(leaf, HEADER.size + slot * ITEM.size)
+                if not min_key <= tuple(key) <= max_key:
                     return
-                yield item
+                yield Item(Key(*key), leaf[HEADER.size + at : HEADER.size + at + size], block, slot)
             self.image.count_here()
             ret = step(root, path, fault)
             if ret < 0:
@@ -380,4 +424,4 @@ COLUMNS: tuple[tuple[str, type[np.generic]], ...] = (
 
 
 def _raw(key: RawKey) -> ffi.CData:
-    return ffi.new("struct bm_key *", {"objectid": key[0], "type": key[1], "offset": key[2]})
+    return ffi.new("struct bm_key *", (key[0], key[2], key[1]))

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from btrfs_model.btree import edit
 from btrfs_model.btree.apply import apply
+from btrfs_model.btree.search import nritems
 from btrfs_model.btree.space import SpaceCalls
 from btrfs_model.btree.tree import MAX_KEY, MIN_KEY, Tree
 from btrfs_model.errors import new_fault, raise_fault
 from btrfs_model.image import Image
 from btrfs_model.kernels import ffi, lib, use_python
+from btrfs_model.ondisk.structs import HEADER, ITEM
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -205,7 +207,7 @@ class TreeWriter(SpaceCalls):
         """Return a tree for reading as it is now; valid until its next change."""
         root = ffi.new("struct bm_root *")
         self._run(lib.bm_writer_root, tree_id % 2**64, root)
-        return Tree(self.image, root.objectid, root.bytenr, root.generation, root.level)
+        return Tree.of(self.image, root)
 
     # ------------------------------------------------------------------------------- items --
 
@@ -223,6 +225,15 @@ class TreeWriter(SpaceCalls):
             EEXIST when the key is there, EOVERFLOW when it cannot fit into a leaf.
         """
         self.insert_many(tree_id, [(key, data)])
+
+    def leaf_free(self, tree_id: int, key: RawKey) -> int:
+        """Return the free bytes of the leaf that holds an item (``btrfs_leaf_free_space()``)."""
+        item = self.tree(tree_id).get(key)
+        assert item is not None
+        leaf = self.image.block(item.block, level=0)
+        count = nritems(leaf)
+        *_, lowest, _ = ITEM.flat(leaf, HEADER.size + (count - 1) * ITEM.size)
+        return int(lowest) - count * ITEM.size
 
     def insert_many(self, tree_id: int, items: Sequence[tuple[RawKey, bytes]]) -> None:
         """Insert items side by side (``btrfs_insert_empty_items()``).
@@ -362,7 +373,7 @@ def chunk_tree_uuid(image: Image) -> bytes:
 
 def raw_key(key: RawKey) -> ffi.CData:
     """Hand a key to a C kernel."""
-    return ffi.new("struct bm_key *", {"objectid": key[0], "type": key[1], "offset": key[2]})
+    return ffi.new("struct bm_key *", (key[0], key[2], key[1]))
 
 
 def _batch(items: Iterable[tuple[RawKey, bytes]]) -> tuple[Any, Any, int, bytes]:

@@ -8,21 +8,24 @@ had something to do; of a node first the insertions, then the deletions, then th
 is inserted and deleted before that never reaches the tree.
 
 Insertions go into the tree in batches of as much as fits an empty leaf (``btrfs_insert_delayed_
-item()`` since Linux 5.15), which decides how leaves are split and filled.
+item()`` since Linux 5.15, ``batch-delayed-items``), which decides how leaves are split and filled.
 """
 
 from __future__ import annotations
 
 import itertools
 import random
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from btrfs_model.btree.apply import CHANGE, insert_batches
+from btrfs_model.counters import current
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.keys import ItemType
-from btrfs_model.ondisk.structs import INODE_ITEM
+from btrfs_model.ondisk.structs import INODE_ITEM, ITEM
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem.live_inode import LiveInode
@@ -40,6 +43,20 @@ _BATCH: Final = 16
 _ENDLESS: Final = 1 << 30
 
 
+class _Run(NamedTuple):
+    """DIR_INDEX items with consecutive indexes; their payloads follow each other."""
+
+    first: int
+    sizes: npt.NDArray[np.uint32]
+    payloads: bytes
+
+    def items(self) -> Iterator[tuple[int, bytes]]:
+        at = 0
+        for index, size in enumerate(self.sizes.tolist(), self.first):
+            yield index, self.payloads[at : at + size]
+            at += size
+
+
 class DelayedNode:
     """What waits for an inode (``struct btrfs_delayed_node``).
 
@@ -47,39 +64,98 @@ class DelayedNode:
     ----------
     root, ino : int
         Subvolume and inode number.
-    insertions : dict of int to bytes
-        DIR_INDEX items to insert, by index.
-    deletions : set of int
-        Indexes of DIR_INDEX items to delete.
     inode_item : bytes or None
         The inode item to write.
     delete_ref : bool
         Whether its only INODE_REF goes with the update of the inode item.
-    logged : set of int
-        Indexes whose insertion or deletion is in the log already.
     """
 
-    __slots__ = ("delete_ref", "deletions", "ino", "inode_item", "insertions", "logged", "root")
+    # most nodes have an inode item alone, and there may be a million of them
+    __slots__ = ("_deletions", "_insertions", "_logged", "_runs", "delete_ref", "ino",
+                 "inode_item", "root")  # fmt: skip
 
     def __init__(self, root: int, ino: int) -> None:
         self.root = root
         self.ino = ino
-        self.insertions: dict[int, bytes] = {}
-        self.deletions: set[int] = set()
         self.inode_item: bytes | None = None
         self.delete_ref = False
-        self.logged: set[int] = set()
+        self._insertions: dict[int, bytes] | None = None
+        self._runs: list[_Run] | None = None
+        self._deletions: set[int] | None = None
+        self._logged: set[int] | None = None
+
+    @property
+    def insertions(self) -> dict[int, bytes]:
+        """DIR_INDEX items to insert, by index."""
+        if self._insertions is None:
+            self._insertions = {}
+        for run in self._runs or ():
+            self._insertions.update(run.items())
+        self._runs = None
+        return self._insertions
+
+    @property
+    def deletions(self) -> set[int]:
+        """Indexes of DIR_INDEX items to delete."""
+        if self._deletions is None:
+            self._deletions = set()
+        return self._deletions
+
+    @property
+    def logged(self) -> set[int]:
+        """Indexes whose insertion or deletion is in the log already."""
+        if self._logged is None:
+            self._logged = set()
+        return self._logged
 
     @property
     def count(self) -> int:
         """How much waits."""
-        waiting = len(self.insertions) + len(self.deletions)
+        waiting = len(self._insertions or ()) + len(self._deletions or ())
+        waiting += sum(len(run.sizes) for run in self._runs or ())
         return waiting + (self.inode_item is not None) + self.delete_ref
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        return self.inode_item is None and not (self._has_entries or self.delete_ref)
 
     @property
     def has_item_alone(self) -> bool:
         """Whether there is an inode item and nothing else."""
-        return self.inode_item is not None and self.count == 1
+        return self.inode_item is not None and not (self._has_entries or self.delete_ref)
+
+    @property
+    def _has_entries(self) -> bool:
+        return bool(self._insertions or self._runs or self._deletions)
+
+    def add_run(self, first: int, sizes: npt.NDArray[np.uint32], payloads: bytes) -> None:
+        """Add DIR_INDEX items with consecutive indexes, which are above all others."""
+        run = _Run(first, sizes, payloads)
+        if self._insertions:
+            self._insertions.update(run.items())
+        elif self._runs:
+            self._runs.append(run)
+        else:
+            self._runs = [run]
+
+    def columns(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32], bytes] | None:
+        """Return what is to be inserted, ascending: indexes, sizes and payloads, or None."""
+        if self._runs:
+            runs = self._runs
+            indexes = [run.first + np.arange(len(run.sizes), dtype=np.uint64) for run in runs]
+            sizes = np.concatenate([run.sizes for run in runs])
+            return np.concatenate(indexes), sizes, b"".join(run.payloads for run in runs)
+        if not self._insertions:
+            return None
+        rows = sorted(self._insertions.items())
+        sizes = np.array([len(payload) for _, payload in rows], np.uint32)
+        joined = b"".join(payload for _, payload in rows)
+        return np.array([index for index, _ in rows], np.uint64), sizes, joined
+
+    def forget_insertions(self) -> None:
+        """Nothing is to be inserted any more."""
+        self._runs = self._insertions = None
 
 
 class DelayedItems:
@@ -123,7 +199,7 @@ class DelayedItems:
     def _queue(self, node: DelayedNode) -> None:
         """``btrfs_release_delayed_node()``: into the lists, or out of them."""
         key = (node.root, node.ino)
-        if not node.count:
+        if node.is_empty:
             self._nodes.pop(key, None)
             self._prepared.pop(key, None)
         elif key not in self._nodes:
@@ -139,10 +215,12 @@ class DelayedItems:
         node.insertions[index] = payload
         self._queue(node)
 
-    def insert_indexes(self, directory: LiveInode, first: int, payloads: list[bytes]) -> None:
-        """Add DIR_INDEX items with consecutive indexes."""
+    def insert_indexes(
+        self, directory: LiveInode, first: int, sizes: npt.NDArray[np.uint32], payloads: bytes
+    ) -> None:
+        """Add DIR_INDEX items with the next indexes; their payloads follow each other."""
         node = self._get_or_create(directory.root, directory.ino)
-        node.insertions.update(enumerate(payloads, first))
+        node.add_run(first, sizes, payloads)
         self._queue(node)
 
     def delete_index(self, directory: LiveInode, index: int) -> None:
@@ -165,6 +243,10 @@ class DelayedItems:
             node = self._get_or_create(root, ino)
             node.inode_item = item
             self._queue(node)
+
+    def waits_for(self, root: int) -> list[int]:
+        """Return the numbers of the inodes of a subvolume for which something waits."""
+        return [ino for of, ino in self._nodes if of == root]
 
     def delete_inode_ref(self, inode: LiveInode) -> None:
         """Remove the only INODE_REF (``btrfs_delayed_delete_inode_ref()``)."""
@@ -233,14 +315,45 @@ class DelayedItems:
         node.delete_ref = False
 
     def _insert(self, node: DelayedNode) -> None:
-        if not node.insertions:
+        columns = node.columns()
+        if columns is None:
             return
-        indexes = sorted(node.insertions)
-        insert_batches(
-            self._fs.writer, node.root, node.ino, int(ItemType.DIR_INDEX),
-            np.array(indexes, np.uint64), [node.insertions[index] for index in indexes],
-        )  # fmt: skip
-        node.insertions.clear()
+        if "batch-delayed-items" in self._fs.behaviour:
+            kind = int(ItemType.DIR_INDEX)
+            insert_batches(self._fs.writer, node.root, node.ino, kind, *columns)
+        else:
+            self._insert_beside(node, *columns)
+        node.forget_insertions()
+
+    def _insert_beside(
+        self,
+        node: DelayedNode,
+        indexes: npt.NDArray[np.uint64],
+        sizes: npt.NDArray[np.uint32],
+        payloads: bytes,
+    ) -> None:
+        """Insert an item, and beside it as many as have room in its leaf.
+
+        ``btrfs_batch_insert_items()`` before Linux 5.15.
+        """
+        ends = np.cumsum(sizes, dtype=np.int64)
+        keys = [(node.ino, int(ItemType.DIR_INDEX), index) for index in indexes.tolist()]
+        items = list(zip(keys, np.split(np.frombuffer(payloads, np.uint8), ends[:-1]), strict=True))
+        at = 0
+        while at < len(items):
+            key, payload = items[at]
+            self._fs.writer.insert(node.root, key, payload.tobytes())
+            room = self._fs.writer.leaf_free(node.root, key)
+            at += 1
+            first = at
+            while at < len(items) and items[at][0][2] == items[at - 1][0][2] + 1:
+                room -= len(items[at][1]) + ITEM.size
+                if room < 0:
+                    break
+                at += 1
+            if at > first:
+                batch = [(key, payload.tobytes()) for key, payload in items[first:at]]
+                self._fs.writer.insert_many(node.root, batch)
 
     def _delete(self, node: DelayedNode) -> None:
         if not node.deletions:
@@ -253,18 +366,17 @@ class DelayedItems:
             )
         node.deletions.clear()
 
-    def _runs(self, node: DelayedNode) -> list[tuple[int, int]]:
+    def _runs(self, node: DelayedNode) -> Iterator[tuple[int, int]]:
         """Group the deletions so that nothing that stays lies within a run."""
-        lowest = (node.ino, ItemType.DIR_INDEX, min(node.deletions))
-        highest = (node.ino, ItemType.DIR_INDEX, max(node.deletions))
+        doomed = np.fromiter(node.deletions, np.uint64, len(node.deletions))
+        lowest = (node.ino, ItemType.DIR_INDEX, int(doomed.min()))
+        highest = (node.ino, ItemType.DIR_INDEX, int(doomed.max()))
+        # a walk over the items starts with this one
+        current().count("btrfs_search_slot_for_read")
         there = self._fs.writer.tree(node.root).scan(lowest, highest)["offset"]
-        doomed = np.isin(there, np.fromiter(node.deletions, np.uint64, len(node.deletions)))
-        # where one kind ends and the other begins
-        edges = np.flatnonzero(np.diff(doomed, prepend=False, append=False))
-        return [
-            (int(there[first]), int(there[end - 1]))
-            for first, end in zip(edges[::2], edges[1::2], strict=True)
-        ]
+        goes = np.isin(there, doomed)
+        edges = np.flatnonzero(np.diff(goes, prepend=False, append=False))
+        return zip(there[edges[::2]].tolist(), there[edges[1::2] - 1].tolist(), strict=True)
 
     def calls_until_worker(self, each: int, *directories: LiveInode) -> int:
         """How many calls may follow before :meth:`balance` has something to do, 1 at least.

@@ -167,9 +167,14 @@ def data_ref(inode: LiveInode, extent: Extent) -> tuple[int, int, int, int, int,
     return (item.disk_bytenr, item.disk_num_bytes, 0, inode.root, inode.ino, origin)
 
 
-def note_modified(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
-    """Remember for fsync that a range changed (``btrfs_replace_extent_map_range()``)."""
-    inode.log.modified.append((fs.transid, start, end))
+def note_modified(
+    fs: Fs, inode: LiveInode, start: int, end: int, generation: int | None = None
+) -> None:
+    """Remember for fsync that a range changed (``btrfs_replace_extent_map_range()``).
+
+    It did in the transaction `generation`, without one in the running one.
+    """
+    inode.log.modified.append((generation or fs.transid, start, end))
 
 
 # ---------------------------------------------------------------------------------- drop ------

@@ -2,8 +2,8 @@
 """The same call on many names: what it does to the trees, without the calls.
 
 The trees, the inodes and the clock end up as they would after one call for each name, in the order
-given. What the calls change in the trees is put together as arrays and carried out by one kernel
-(``bm_writer_apply()``). Where a directory hands something down to new files (an ACL, flags, a
+given. What the calls change in the trees is carried out by one kernel (``bm_writer_new_files()``).
+Where a directory hands something down to new files (an ACL, flags, a
 property, a group), there is a call for each name after all.
 """
 
@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import errno
 import stat
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.btree.apply import CHANGE
+from btrfs_model.btree.tree import KEY
+from btrfs_model.errors import new_fault, raise_fault
 from btrfs_model.filesystem import acl
 from btrfs_model.filesystem.dir_entries import NAME_LEN, fail
 from btrfs_model.filesystem.live_inode import EMPTY_SUBVOL_DIR, InodeFields, InodeFlag, LiveInode
@@ -25,7 +26,7 @@ from btrfs_model.filesystem.lookup import Path, as_bytes, find, lookup, may_writ
 from btrfs_model.filesystem.xattrs import get_xattr
 from btrfs_model.kernels import ffi, lib
 from btrfs_model.ondisk.keys import ItemType
-from btrfs_model.ondisk.structs import DIR_ITEM, INODE_REF
+from btrfs_model.ondisk.structs import DIR_ITEM
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
@@ -33,20 +34,11 @@ if TYPE_CHECKING:
 __all__ = ["create_files", "name_hashes"]
 
 _CHUNK: Final = 2048
-_INODE_SIZE: Final = 160
 _HANDED_DOWN: Final = InodeFlag.NOCOMPRESS | InodeFlag.COMPRESS | InodeFlag.NODATACOW
 _TICKS: Final = 4
 """Times that create() takes: of the inode, of the root item, of the directory, of the root item."""
 
 _OWN, _DIRECTORY, _ROOT = 0, 2, 3
-_U64: Final = np.dtype("<u8")
-
-
-class _Names(NamedTuple):
-    """Names as a matrix: a row each, filled up with zeros."""
-
-    text: npt.NDArray[np.uint8]
-    sizes: npt.NDArray[np.uint32]
 
 
 def create_files(
@@ -82,7 +74,7 @@ def create_files(
     if parent.ino == EMPTY_SUBVOL_DIR:
         raise fail(errno.EACCES, directory)
     may_write(fs, parent, directory)
-    raw = [as_bytes(name) for name in names]
+    raw = _as_bytes(names)
     _check_names(fs, parent, raw)
     if _hands_down(fs, parent):
         start = as_bytes(directory) + b"/"
@@ -99,7 +91,36 @@ def create_files(
     return np.concatenate(inos)
 
 
+def _as_bytes(names: Sequence[Path]) -> list[bytes]:
+    """Return names as bytes, all at once where that can be."""
+    if all(isinstance(name, str) for name in names):
+        raw = as_bytes("\0".join(cast("Sequence[str]", names))).split(b"\0")
+        if len(raw) == len(names):
+            return raw
+    return [as_bytes(name) for name in names]
+
+
 def _check_names(fs: WritableFilesystem, parent: LiveInode, names: list[bytes]) -> None:
+    distinct, text = set(names), b"".join(names)
+    if (
+        len(distinct) < len(names)
+        or not distinct.isdisjoint((b"", b".", b".."))
+        or b"/" in text
+        or b"\0" in text
+        or max(map(len, names), default=0) > NAME_LEN
+    ):
+        _refuse(names)
+    if parent.item.size and names:
+        keys = np.zeros(len(names), KEY)
+        keys["objectid"], keys["type"] = parent.ino, int(ItemType.DIR_ITEM)
+        keys["offset"] = name_hashes(np.frombuffer(text, np.uint8), _sizes(names))
+        for at in np.flatnonzero(fs.writer.tree(parent.root).has_keys(keys)).tolist():
+            if lookup(fs, parent, names[at], names[at]) is not None:
+                raise fail(errno.EEXIST, names[at])
+
+
+def _refuse(names: list[bytes]) -> None:
+    """Fail for the first of the names that cannot be made."""
     seen: set[bytes] = set()
     for name in names:
         if name in seen:
@@ -109,14 +130,10 @@ def _check_names(fs: WritableFilesystem, parent: LiveInode, names: list[bytes]) 
             raise fail(errno.EINVAL, name)
         if len(name) > NAME_LEN:
             raise fail(errno.ENAMETOOLONG, name)
-    if parent.item.size and names:
-        text = _matrix(names)
-        hashes = name_hashes(text.text[_used(text, 0, text.text.shape[1])], text.sizes)
-        tree = fs.writer.tree(parent.root)
-        for name, number in zip(names, hashes.tolist(), strict=True):
-            taken = tree.get((parent.ino, ItemType.DIR_ITEM, number)) is not None
-            if taken and lookup(fs, parent, name, name) is not None:
-                raise fail(errno.EEXIST, name)
+
+
+def _sizes(names: list[bytes]) -> npt.NDArray[np.uint32]:
+    return np.fromiter(map(len, names), np.uint32, len(names))
 
 
 def _hands_down(fs: WritableFilesystem, parent: LiveInode) -> bool:
@@ -133,111 +150,50 @@ def _create(
     fs: WritableFilesystem, parent: LiveInode, names: list[bytes], item: InodeFields
 ) -> npt.NDArray[np.uint64]:
     count, root = len(names), parent.root
-    text = _matrix(names)
     start = fs.clock
     tick = fs.now() - start or fs.clock - start
     fs.clock = start + count * _TICKS * tick
     inos = fs.inodes.new_range(root, count)
     indexes = fs.inodes.next_indexes(parent, count)
-    times = start + np.arange(count) * _TICKS * tick
-    entries = _entries(fs, text, inos)
-    refs = _refs(text, indexes)
-    changes = _changes(parent, text, inos)
-    changes["size"] = np.stack(
-        [np.full(count, _INODE_SIZE), text.sizes + INODE_REF.size, text.sizes + DIR_ITEM.size], 1
-    ).ravel()
-    width = text.text.shape[1]
-    rows = np.concatenate([_inode_items(fs, item, times), refs, entries], axis=1)
-    used = np.concatenate(
-        [np.ones((count, _INODE_SIZE), bool), _used(text, INODE_REF.size, width),
-         _used(text, DIR_ITEM.size, width)], axis=1,
-    )  # fmt: skip
-    fs.writer.apply(root, changes, rows[used].tobytes())
+    sizes, text = _sizes(names), b"".join(names)
+    entries = np.empty(DIR_ITEM.size * count + len(text), np.uint8)
+    item.generation = item.transid = fs.transid
+    first = {
+        "tree": root, "directory": parent.ino, "ino": int(inos[0]), "index": int(indexes[0]),
+        "time": start + _OWN, "tick": _TICKS * tick,
+    }  # fmt: skip
+    _insert(fs, first, item.pack(), text, sizes, entries)
     fs.inodes.remember_range(root, int(inos[0]), count, int(indexes[0]))
-    payloads = entries[_used(text, DIR_ITEM.size, width)].tobytes()
     fs.delayed.insert_indexes(
-        parent, int(indexes[0]), _cut(payloads, (text.sizes + DIR_ITEM.size).tolist())
+        parent, int(indexes[0]), sizes + np.uint32(DIR_ITEM.size), entries.tobytes()
     )
-    parent.item.size += 2 * int(text.sizes.sum(dtype=np.int64))
+    last = start + (count - 1) * _TICKS * tick
+    parent.item.size += 2 * len(text)
     parent.item.sequence += count
-    parent.item.mtime = parent.item.ctime = int(times[-1]) + _DIRECTORY * tick
-    end, fs.clock = fs.clock, int(times[-1]) + _ROOT * tick
+    parent.item.mtime = parent.item.ctime = last + _DIRECTORY * tick
+    end, fs.clock = fs.clock, last + _ROOT * tick
     fs.mark_inode_dirty(parent)
     assert fs.clock == end
     return inos
 
 
-def _matrix(names: list[bytes]) -> _Names:
-    sizes = np.fromiter(map(len, names), np.uint32, len(names))
-    width = int(sizes.max())
-    padded = b"".join(name.ljust(width, b"\0") for name in names)
-    return _Names(np.frombuffer(padded, np.uint8).reshape(len(names), width), sizes)
-
-
-def _used(names: _Names, head: int, width: int) -> npt.NDArray[np.bool_]:
-    """Which bytes of rows of a head and a name are not filling."""
-    return np.arange(head + width) < (head + names.sizes)[:, None]
-
-
-def _bytes_of(rows: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    return rows.view(np.uint8).reshape(len(rows), rows.dtype.itemsize)
-
-
-def _inode_items(
-    fs: WritableFilesystem, item: InodeFields, times: npt.NDArray[np.int64]
-) -> npt.NDArray[np.uint8]:
-    """Inode items that differ in their times alone."""
-    item.generation = item.transid = fs.transid
-    rows = np.tile(np.frombuffer(item.pack(), np.uint8), (len(times), 1))
-    stamp = np.zeros(len(times), np.dtype([("sec", "<u8"), ("nsec", "<u4")]))
-    stamp["sec"], stamp["nsec"] = np.divmod(times + _OWN, 10**9)
-    for at in range(_INODE_SIZE - 4 * 12, _INODE_SIZE, 12):
-        rows[:, at : at + 12] = _bytes_of(stamp)
-    return rows
-
-
-def _refs(names: _Names, indexes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
-    """INODE_REF payloads: index, size of the name, name."""
-    head = np.zeros(len(indexes), np.dtype([("index", "<u8"), ("size", "<u2")]))
-    head["index"], head["size"] = indexes, names.sizes
-    return np.concatenate([_bytes_of(head), names.text], axis=1)
-
-
-def _entries(
-    fs: WritableFilesystem, names: _Names, inos: npt.NDArray[np.uint64]
-) -> npt.NDArray[np.uint8]:
-    """DIR_ITEM payloads of regular files."""
-    head = np.zeros(
-        len(inos),
-        np.dtype([("ino", "<u8"), ("type", "u1"), ("offset", "<u8"), ("transid", "<u8"),
-                  ("data", "<u2"), ("size", "<u2"), ("kind", "u1")]),
+def _insert(
+    fs: WritableFilesystem, first: dict[str, int], item: bytes, text: bytes,
+    sizes: npt.NDArray[np.uint32], entries: npt.NDArray[np.uint8],
+) -> None:  # fmt: skip
+    """Insert inode item, name and entry of each file; `entries` takes what goes into the index."""
+    raw_item, raw_text = ffi.from_buffer("uint8_t[]", item), ffi.from_buffer("uint8_t[]", text)
+    raw_sizes = ffi.from_buffer("uint32_t[]", sizes)
+    files = ffi.new(
+        "struct bm_new_files *",
+        {**first, "count": len(sizes), "item": raw_item, "names": raw_text,
+         "names_size": len(text), "name_sizes": raw_sizes},
     )  # fmt: skip
-    head["ino"], head["type"], head["transid"] = inos, int(ItemType.INODE_ITEM), fs.transid
-    head["size"], head["kind"] = names.sizes, int(lib.BTRFS_FT_REG_FILE)
-    return np.concatenate([_bytes_of(head), names.text], axis=1)
-
-
-def _changes(parent: LiveInode, names: _Names, inos: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
-    """Return what each file inserts: inode item and name side by side, then the entry."""
-    rows = np.zeros((len(inos), 3), CHANGE)
-    rows["objectid"][:, 0] = rows["objectid"][:, 1] = inos
-    rows["objectid"][:, 2] = parent.ino
-    rows["type"] = (int(ItemType.INODE_ITEM), int(ItemType.INODE_REF), int(ItemType.DIR_ITEM))
-    rows["offset"][:, 1] = parent.ino
-    rows["offset"][:, 2] = name_hashes(
-        names.text[_used(names, 0, names.text.shape[1])], names.sizes
-    )
-    rows["kind"] = (lib.BM_WRITER_INSERT, lib.BM_WRITER_INSERT, lib.BM_WRITER_INSERT_ENTRY)
-    rows["more"][:, 0] = 1
-    return rows.ravel()
-
-
-def _cut(payloads: bytes, sizes: Iterable[int]) -> list[bytes]:
-    cut, at = [], 0
-    for size in sizes:
-        cut.append(payloads[at : at + size])
-        at += size
-    return cut
+    fs.image.count_here()
+    fault = new_fault()
+    out = ffi.from_buffer("uint8_t[]", entries)
+    if lib.bm_writer_new_files(fs.writer.handle, files, out, fault) < 0:
+        raise_fault(fs.path, fault)
 
 
 def name_hashes(

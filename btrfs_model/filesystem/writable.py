@@ -294,6 +294,11 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         """Number of the running transaction."""
         return self.writer.transid
 
+    @property
+    def generation(self) -> int:
+        """Number of the transaction that was started last (``btrfs_get_fs_generation()``)."""
+        return self.transid - (not self.in_transaction)
+
     def live_root(self, objectid: int) -> LiveRoot:
         """Return the root item of a tree, to be read and changed.
 
@@ -422,6 +427,9 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         """
         mount = None if options is None else MountOptions.parse(options)
         self.sync()
+        if "umount-no-empty-commit" not in self.behaviour:
+            self.start_transaction()
+            self.commit()
         self.inodes.forget_all()
         if mount is not None:
             self._mount(mount)

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.btree.apply import CHANGE
 from btrfs_model.btree.bulk import Columns, entries, gather, select
+from btrfs_model.btree.tree import raw_columns
+from btrfs_model.errors import new_fault, raise_fault
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.items import dir_items
 from btrfs_model.ondisk.keys import ItemType
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
     from btrfs_model.treelog.log_inode import LogContext
 
-__all__ = ["ENTRY_KINDS", "entries_to_log", "log_directory_old", "payloads_of"]
+__all__ = ["ENTRY_KINDS", "entries_to_log", "log_directory_old"]
 
 ENTRY_KINDS: Final = {
     int(ItemType.DIR_ITEM): int(ItemType.DIR_LOG_ITEM),
@@ -55,9 +56,11 @@ def _entries_of(fs: WritableFilesystem, inode: LiveInode, kind: int) -> tuple[Co
     """Return the entries of a directory, and which are in leaves of this transaction."""
     tree = fs.writer.tree(inode.root)
     columns = tree.scan((inode.ino, kind, 0), (inode.ino, kind, _MAX))
-    blocks, place = np.unique(columns["block"], return_inverse=True)
-    changed = np.array([is_of_this_transaction(fs, block) for block in blocks.tolist()], bool)
-    return columns, changed[place]
+    blocks = columns["block"]
+    first = np.flatnonzero(np.diff(blocks, prepend=np.uint64(0)))
+    changed = [is_of_this_transaction(fs, block) for block in blocks[first].tolist()]
+    counts = np.diff(first, append=len(blocks))
+    return columns, np.repeat(np.array(changed, bool), counts)
 
 
 def log_directory_old(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext) -> None:
@@ -65,7 +68,7 @@ def log_directory_old(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext)
     for kind in _kinds(fs):
         columns, changed = _entries_of(fs, inode, kind)
         if not ctx.log_new_dentries:
-            ctx.log_new_dentries = bool(len(_new_entries(fs, select(columns, changed))))
+            ctx.log_new_dentries = _has_new_entries(fs, select(columns, changed))
         runs = _Runs(columns["offset"], changed)
         lowest = 0
         while lowest <= _MAX:
@@ -91,11 +94,6 @@ class _Runs:
         end = int(self._others[after]) if after < len(self._others) else len(self.offsets)
         return start, end
 
-    def before(self, lowest: int) -> int | None:
-        """Return the last offset that is not greater."""
-        row = int(np.searchsorted(self.offsets, np.uint64(lowest), "right"))
-        return int(self.offsets[row - 1]) if row else None
-
 
 def _log_run(
     fs: WritableFilesystem, inode: LiveInode, kind: int, columns: Columns, runs: _Runs, lowest: int
@@ -105,9 +103,8 @@ def _log_run(
     log = log_tree_id(inode.root)
     run = runs.next(lowest)
     if run is None:
-        before = runs.before(lowest)
-        if before is not None:
-            first = max(lowest, before) + 1
+        if len(runs.offsets):
+            first = max(lowest, int(runs.offsets[-1])) + 1
     else:
         start, end = run
         if start:
@@ -116,12 +113,7 @@ def _log_run(
         if end < len(runs.offsets):
             last = int(runs.offsets[end])
             end += 1
-        # runs share the entries at their borders
-        while start < end and _is_logged(fs, log, (inode.ino, kind, int(runs.offsets[start]))):
-            start += 1
-        while start < end and _is_logged(fs, log, (inode.ino, kind, int(runs.offsets[end - 1]))):
-            end -= 1
-        _copy(fs, log, select(columns, slice(start, end)))
+        _overwrite(fs, log, select(columns, slice(start, end)))
     key = (inode.ino, ENTRY_KINDS[kind], first)
     if fs.writer.get(log, key) is None:
         fs.writer.insert(log, key, last.to_bytes(8, "little"))
@@ -130,27 +122,29 @@ def _log_run(
     return last
 
 
-def _is_logged(fs: WritableFilesystem, log: int, key: tuple[int, int, int]) -> bool:
-    return fs.writer.get(log, key) is not None
+def _overwrite(fs: WritableFilesystem, log: int, columns: Columns) -> None:
+    """Copy entries into the log, over those that it has already (``overwrite_item()``)."""
+    low, high = (
+        (int(columns["objectid"][row]), int(columns["type"][row]), int(columns["offset"][row]))
+        for row in (0, -1)
+    )
+    there = np.isin(columns["offset"], fs.writer.tree(log).scan(low, high)["offset"])
+    for row in np.flatnonzero(there).tolist():
+        key = (*low[:2], int(columns["offset"][row]))
+        at, size = int(columns["position"][row]), int(columns["size"][row])
+        payload = bytes(fs.image.view[at : at + size])
+        if fs.writer.get(log, key) != payload:
+            fs.writer.replace(log, key, payload)
+    if not there.all():
+        _copy(fs, log, select(columns, ~there))
 
 
 def _copy(fs: WritableFilesystem, log: int, columns: Columns) -> None:
     """Insert items into the log, one by one (``overwrite_item()``)."""
-    for at in range(0, len(columns["size"]), _CHUNK):
-        part = select(columns, slice(at, at + _CHUNK))
-        rows = np.zeros(len(part["size"]), CHANGE)
-        for name in ("objectid", "type", "offset", "size"):
-            rows[name] = part[name]
-        rows["kind"] = lib.BM_WRITER_INSERT
-        fs.writer.apply(log, rows, payloads_of(fs, part).tobytes())
-
-
-def payloads_of(fs: WritableFilesystem, columns: Columns) -> npt.NDArray[np.uint8]:
-    """Return the payloads of items, one behind the other."""
-    sizes = columns["size"]
-    width = int(sizes.max())
-    rows = gather(fs.image, columns, width)
-    return np.extract(np.arange(width) < sizes[:, None], rows)
+    fs.image.count_here()
+    fault, raw = new_fault(), raw_columns(columns)
+    if lib.bm_writer_copy_each(fs.writer.handle, log, raw, len(columns["size"]), fault) < 0:
+        raise_fault(fs.path, fault)
 
 
 def _new_entries(fs: WritableFilesystem, columns: Columns) -> npt.NDArray[Any]:
@@ -171,8 +165,13 @@ def _new_entries(fs: WritableFilesystem, columns: Columns) -> npt.NDArray[Any]:
     return np.compress(new & (rows["location_type"] == int(ItemType.INODE_ITEM)), rows)
 
 
+def _has_new_entries(fs: WritableFilesystem, columns: Columns) -> bool:
+    parts = range(0, len(columns["size"]), _CHUNK)
+    return any(len(_new_entries(fs, select(columns, slice(at, at + _CHUNK)))) for at in parts)
+
+
 def entries_to_log(fs: WritableFilesystem, directory: LiveInode) -> npt.NDArray[Any]:
-    """Return the entries that are new, and the directories, in leaves of this transaction.
+    """Return the entries in the log that are new, and the directories.
 
     Returns
     -------
@@ -180,5 +179,6 @@ def entries_to_log(fs: WritableFilesystem, directory: LiveInode) -> npt.NDArray[
         Rows of :data:`~btrfs_model.btree.bulk.ENTRY`, in the order in which
         ``log_new_dir_dentries()`` has them.
     """
-    columns, changed = _entries_of(fs, directory, _kinds(fs)[0])
-    return _new_entries(fs, select(columns, changed))
+    kind = _kinds(fs)[0]
+    log = fs.writer.tree(log_tree_id(directory.root))
+    return _new_entries(fs, log.scan((directory.ino, kind, 0), (directory.ino, kind, _MAX)))

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.btree.apply import CHANGE
-from btrfs_model.btree.bulk import Columns, gather, select
-from btrfs_model.kernels import lib
+from btrfs_model.btree.bulk import gather
+from btrfs_model.btree.tree import raw_columns
+from btrfs_model.errors import new_fault, raise_fault
+from btrfs_model.kernels import ffi, lib
 from btrfs_model.ondisk.keys import ItemType
-from btrfs_model.ondisk.structs import INODE_ITEM
-from btrfs_model.treelog.log_dir_old import payloads_of
 from btrfs_model.treelog.state import log_tree_id
 
 if TYPE_CHECKING:
@@ -26,8 +25,12 @@ if TYPE_CHECKING:
 
 __all__ = ["PlainFiles"]
 
-_CHUNK: Final = 1 << 15
 _MAX: Final = 2**64 - 1
+_HEAD: Final = np.dtype(
+    {"names": ["generation", "nlink"], "formats": ["<u8", "<u4"], "offsets": [0, 40],
+     "itemsize": 44}
+)  # fmt: skip
+"""The start of an inode item."""
 
 
 class PlainFiles:
@@ -60,37 +63,42 @@ class PlainFiles:
         regular = entries["type"] == int(lib.BTRFS_FT_REG_FILE)
         if not regular.any() or not self._is_new(directory):
             return
-        self._inos = inos = entries["child"]
-        self._range = (int(inos[regular].min()), 0, 0), (int(inos[regular].max()), 255, _MAX)
+        # in the order of their numbers, as the tree has them
+        self._order = np.argsort(entries["child"])
+        self._inos = inos = entries["child"][self._order]
+        low, high = inos[regular[self._order]][[0, -1]].tolist()
+        self._range = (low, 0, 0), (high, 255, _MAX)
+        self._rows = np.zeros(len(entries), np.uint64)
         self._scan()
-        self.mask = regular & ~self._is_known(inos) & self._is_plain(inos, directory.ino)
+        plain = self._is_plain(directory.ino) & ~self._is_known()
+        self.mask[self._order] = plain & regular[self._order]
 
     def _scan(self) -> None:
         """Find the items of the files."""
         self._columns = self._fs.writer.tree(self._root).scan(*self._range)
         self._first = np.searchsorted(self._columns["objectid"], self._inos)
+        self._rows[self._order] = self._first
         self._delayed = len(self._fs.delayed)
 
     def _is_new(self, directory: LiveInode) -> bool:
         found = self._fs.tree(self._root).first((directory.ino, 0, 0))
         return found is None or found.key.objectid != directory.ino
 
-    def _is_known(self, inos: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    def _is_known(self) -> npt.NDArray[np.bool_]:
         fs, root = self._fs, self._root
-        live = fs.inodes.subvolume(root).inodes
         logged = fs.writer.tree(log_tree_id(root)).scan()["objectid"]
-        known = np.isin(inos, logged)
-        known |= np.isin(inos, np.array(list(live), np.uint64))
-        known |= np.array([fs.delayed.node(root, ino) is not None for ino in inos.tolist()], bool)
-        return known
+        low, high = np.searchsorted(logged, self._inos[0]), np.searchsorted(logged, self._inos[-1])
+        live = [*fs.inodes.subvolume(root).inodes, *fs.delayed.waits_for(root)]
+        return np.isin(self._inos, np.append(logged[low : high + 1], np.array(live, np.uint64)))
 
-    def _is_plain(self, inos: npt.NDArray[np.uint64], parent: int) -> npt.NDArray[np.bool_]:
+    def _is_plain(self, parent: int) -> npt.NDArray[np.bool_]:
         """Whether inodes are an inode item of this transaction and one name, and nothing more."""
-        columns, first = self._columns, self._first
-        count = np.searchsorted(columns["objectid"], inos, "right") - first
+        columns, inos = self._columns, self._inos
+        count = np.searchsorted(columns["objectid"], inos, "right") - self._first
         plain: npt.NDArray[np.bool_] = count == 2
-        rows = first[plain]
-        items = _inode_items(self._fs, select(columns, rows))
+        rows = self._first[plain]
+        where = {name: columns[name][rows] for name in ("position", "size")}
+        items = gather(self._fs.image, where, _HEAD.itemsize).view(_HEAD).reshape(-1)
         plain[plain] = (
             (columns["type"][rows] == int(ItemType.INODE_ITEM))
             & (columns["type"][rows + 1] == int(ItemType.INODE_REF))
@@ -102,44 +110,16 @@ class PlainFiles:
 
     def log(self, start: int, end: int) -> None:
         """Log the files of some entries, all of which are in the mask."""
-        # what was logged in between changes the tree where it ran delayed items
-        if len(self._fs.delayed) != self._delayed:
-            self._scan()
-        for at in range(start, end, _CHUNK):
-            self._log(self._first[at : min(at + _CHUNK, end)])
-
-    def _log(self, rows: npt.NDArray[np.intp]) -> None:
-        """``copy_inode_items_to_log()``: a batch for each leaf that an inode has items in."""
         fs = self._fs
-        item, name = select(self._columns, rows), select(self._columns, rows + 1)
-        changes = np.zeros((len(rows), 2), CHANGE)
-        for column, part in enumerate((item, name)):
-            for field in ("objectid", "type", "offset", "size"):
-                changes[field][:, column] = part[field]
-        changes["kind"] = lib.BM_WRITER_INSERT
-        changes["more"][:, 0] = item["block"] == name["block"]
-        packed = _inode_items(fs, item)
-        for field in ("generation", "size", "nbytes", "block_group"):
-            packed[field] = 0
-        packed["transid"] = fs.transid
-        payloads = _side_by_side(packed, payloads_of(fs, name), name["size"])
-        fs.writer.apply(log_tree_id(self._root), changes.ravel(), payloads)
-
-
-def _inode_items(fs: WritableFilesystem, columns: Columns) -> npt.NDArray[Any]:
-    rows = gather(fs.image, columns, INODE_ITEM.size)
-    return rows.view(INODE_ITEM.dtype).reshape(-1)
-
-
-def _side_by_side(
-    items: npt.NDArray[Any], names: npt.NDArray[np.uint8], sizes: npt.NDArray[np.uint32]
-) -> bytes:
-    """Put each inode item before the name that belongs to it."""
-    width = INODE_ITEM.size + int(sizes.max())
-    used = np.arange(width) < (INODE_ITEM.size + sizes)[:, None]
-    rows = np.zeros((len(items), width), np.uint8)
-    rows[:, : INODE_ITEM.size] = items.view(np.uint8).reshape(len(items), -1)
-    tail = used.copy()
-    tail[:, : INODE_ITEM.size] = False
-    rows[tail] = names
-    return rows[used].tobytes()
+        # what was logged in between changes the tree where it ran delayed items
+        if len(fs.delayed) != self._delayed:
+            self._scan()
+        rows = self._rows[start:end]
+        fs.image.count_here()
+        fault = new_fault()
+        done = lib.bm_writer_log_files(
+            fs.writer.handle, log_tree_id(self._root), raw_columns(self._columns),
+            len(self._columns["size"]), ffi.from_buffer("uint64_t[]", rows), len(rows), fault,
+        )  # fmt: skip
+        if done < 0:
+            raise_fault(fs.path, fault)

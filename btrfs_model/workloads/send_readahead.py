@@ -10,11 +10,14 @@ on "an average, consumer grade, spinning disk".
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from btrfs_model.cold import blocks_after_mount
+from btrfs_model.cost.device import Disk, load, read_file
 from btrfs_model.errors import BtrfsModelError
 from btrfs_model.filesystem.reservation import files_before_flush, run_before_delalloc
 from btrfs_model.filesystem.writable import WritableFilesystem
@@ -36,7 +39,8 @@ AFTER = Side("after", "v5.13")
 
 DISK = "deskstar-7k500"
 DEVICES = (DISK, "samsung-850-evo", "samsung-970-evo", "memory")
-"""What the snapshot is sent from: names of :func:`btrfs_model.cost.device.names`."""
+"""What the snapshot is sent from: names of :func:`btrfs_model.cost.device.names`. The first stands
+for the device of the message, and its reads are drawn."""
 
 REPORTED = {BEFORE.name: 217.0, AFTER.name: 205.0}
 """Seconds of a full send, from the message."""
@@ -150,7 +154,13 @@ def _between(ends: tuple[float, float], share: Any) -> Any:
     return ends[0] * (ends[1] / ends[0]) ** share
 
 
-def run(fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step) -> Outcome:
+def run(
+    fs: Filesystem,
+    source: Input,
+    chosen: tuple[Side, ...],
+    step: Step,
+    devices: tuple[str, ...] = DEVICES,
+) -> Outcome:
     """Send the snapshot on each side from each device: which blocks are read, and how long."""
     outcome = Outcome([])
     tables: dict[str, pd.DataFrame] = {}
@@ -159,18 +169,20 @@ def run(fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step) -> 
         kernel = Behaviour.parse(side.behaviour)
         cached = blocks_after_mount(fs, [fs.subvolume(source.subvolume)], kernel)
         figures: list[Figure] = []
-        for device in DEVICES:
+        for device in devices:
             step(f"{side.name}: sending from {device}")
             table = reads(fs, source.subvolume, behaviour=kernel, cached=cached, device=device)
-            if device == DISK:
+            if device == devices[0]:
                 tables[side.name] = table
                 figures += _reads(side, table)
             figures += _times(side, device, table)
         first = first or figures
         outcome.figures += figures + _savings(side, first, figures)
-    outcome.evidence = {"tables": tables, "files": source.parameters["files"]}
-    if source.scale == 1 and chosen == (BEFORE, AFTER):
-        _add_reported(outcome)
+    outcome.evidence = {
+        "tables": tables, "files": source.parameters["files"], "devices": devices,
+    }  # fmt: skip
+    if source.scale == 1 and chosen == (BEFORE, AFTER) and _is_disk(devices[0]):
+        _add_reported(outcome, devices[0])
     return outcome
 
 
@@ -194,7 +206,7 @@ def _times(side: Side, device: str, table: pd.DataFrame) -> list[Figure]:
         (f"waiting: {device}", "s", sums["waited"]),
         (f"requests: {device}", "requests", sums["requests"]),
     ]
-    if device == DISK:
+    if _is_disk(device):
         rows.append((f"seeks: {device}", "seeks", sums["seeks"]))
     return [Figure(side.name, name, unit, modelled=float(value)) for name, unit, value in rows]
 
@@ -214,13 +226,18 @@ def _savings(side: Side, first: list[Figure], figures: list[Figure]) -> list[Fig
     ]
 
 
-def _add_reported(outcome: Outcome) -> None:
+def _is_disk(device: str) -> bool:
+    """Whether a device is what the message measured on, a spinning disk."""
+    return isinstance(load(device).model, Disk)
+
+
+def _add_reported(outcome: Outcome, disk: str) -> None:
     """Set the times of the commit message beside those of the disk."""
     for name, seconds in REPORTED.items():
-        found = outcome.find(name, f"send time: {DISK}")
+        found = outcome.find(name, f"send time: {disk}")
         if found is not None:
             found.reported = seconds
-    saved = outcome.find(AFTER.name, f"saved: send time, {DISK}")
+    saved = outcome.find(AFTER.name, f"saved: send time, {disk}")
     if saved is not None:
         saved.reported = REPORTED[BEFORE.name] - REPORTED[AFTER.name]
 
@@ -244,6 +261,33 @@ def draw(outcome: Outcome) -> figure.Figure:
     return draw_chart(outcome)
 
 
+def _headline(devices: tuple[str, ...]) -> tuple[str, ...]:
+    """Quantities for the table on a terminal."""
+    first = devices[0]
+    return (
+        "reads: on demand", "reads: ahead", "reads: ahead and never used",
+        *(f"send time: {device}" for device in devices), f"waiting: {first}",
+        f"requests: {first}", f"seeks: {first}", f"saved: send time, {first}",
+    )  # fmt: skip
+
+
+def on(device: str) -> Workload:
+    """Return the workload with one device instead of :data:`DEVICES`."""
+    title = read_file(device)["title"]
+    return replace(
+        WORKLOAD,
+        run=partial(run, devices=(device,)),
+        headline=_headline((device,)),
+        caveats=(f"The message does not name its disk. The model's is: {title}.", *_CAVEATS),
+    )
+
+
+_CAVEATS = (
+    "The time that the kernel computes for a leaf was measured on 6.18.44 on another machine; "
+    "none of the figures was fitted to the times of the message.",
+    "Leaves lie where the four jobs and the commits of their transactions let them: another "
+    "run of the script scatters them otherwise.",
+)
 WORKLOAD = Workload(
     name="send-readahead",
     toggles=("send-reada-always", "send-reada"),
@@ -260,17 +304,10 @@ WORKLOAD = Workload(
         "The message does not name its disk. The model's is a 7200 rpm SATA disk whose data "
         "sheet it keeps to; its reading ahead on its own (64 KB, as in the literature) decides "
         "more about both times than anything else, and no data sheet tells it.",
-        "The time that the kernel computes for a leaf was measured on 6.18.44 on another machine; "
-        "none of the figures was fitted to the times of the message.",
-        "Leaves lie where the four jobs and the commits of their transactions let them: another "
-        "run of the script scatters them otherwise.",
+        *_CAVEATS,
     ),
     inputs=INPUTS,
-    headline=(
-        "reads: on demand", "reads: ahead", "reads: ahead and never used",
-        *(f"send time: {device}" for device in DEVICES), f"waiting: {DISK}",
-        f"requests: {DISK}", f"seeks: {DISK}", f"saved: send time, {DISK}",
-    ),
+    headline=_headline(DEVICES),
     sides=sides,
     run=run,
     draw=draw,
@@ -284,4 +321,5 @@ WORKLOAD = Workload(
         ("Movements of its arm", ("seeks: ",)),
         ("Saved against the first side", ("saved: ",)),
     ),
+    on=on,
 )  # fmt: skip
