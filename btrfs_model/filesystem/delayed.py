@@ -14,6 +14,7 @@ item()`` since Linux 5.15, ``batch-delayed-items``), which decides how leaves ar
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -170,6 +171,9 @@ class DelayedItems:
     asynchronous : bool
         Run nodes before the commit as well, where a kernel's worker would: once BACKGROUND items
         wait. When exactly the worker comes to it depends on the machine; by default it never does.
+    lag : int
+        So many further items at most, by chance, wait before the worker has begun: what calls add
+        while it is woken on another CPU.
     """
 
     def __init__(self, fs: WritableFilesystem) -> None:
@@ -178,6 +182,9 @@ class DelayedItems:
         # those that the worker would take, first come first served
         self._prepared: dict[tuple[int, int], DelayedNode] = {}
         self.asynchronous = False
+        self.lag = 0
+        self._chance = random.Random(0)
+        self._begins = BACKGROUND
 
     def __len__(self) -> int:
         return sum(node.count for node in self._nodes.values())
@@ -351,12 +358,13 @@ class DelayedItems:
             return _ENDLESS
         nodes = [self.node(inode.root, inode.ino) for inode in directories]
         added = sum(node is None or node.inode_item is None for node in nodes)
-        return max(1, -(-(BACKGROUND - len(self) - added) // each))
+        return max(1, -(-(self._begins - len(self) - added) // each))
 
     def balance(self) -> None:
         """Run some nodes when too many items wait (``btrfs_balance_delayed_items()``)."""
-        if not self.asynchronous or len(self) < BACKGROUND:
+        if not self.asynchronous or len(self) < self._begins:
             return
+        self._begins = BACKGROUND + self._chance.randint(0, self.lag)
         most = WRITEBACK if len(self) >= WRITEBACK else _BATCH
         for _ in range(most):
             if len(self) < BACKGROUND // 2 or not self._prepared:
