@@ -13,11 +13,13 @@ from datetime import UTC, datetime
 import pandas as pd
 
 from btrfs_model import provenance
+from btrfs_model.errors import BtrfsModelError
+from btrfs_model.filesystem import Filesystem
 from btrfs_model.patches import TOGGLES, Behaviour
 from btrfs_model.samples import packed_sample
 from btrfs_model.workloads import NAMES, Input, Outcome, Side, Step, Workload, load
 
-__all__ = ["COLUMNS", "Replay", "all_names", "frame", "replay", "run"]
+__all__ = ["COLUMNS", "Replay", "all_names", "build", "frame", "replay", "run"]
 
 COLUMNS = (
     "workload", "parameters", "side", "quantity", "unit", "reported", "modelled", "measured",
@@ -131,6 +133,32 @@ def frame(replays: Iterable[Replay]) -> pd.DataFrame:
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     numbers = ["reported", "modelled", "measured", "error"]
     return table.astype(dict.fromkeys(numbers, "float64"))
+
+
+def build(workload: str, scale: float) -> Filesystem:
+    """Build the filesystem of a workload, as its script makes it.
+
+    Parameters
+    ----------
+    workload : str
+        Its name.
+    scale : float
+        How large, relative to the commit message.
+
+    Returns
+    -------
+    Filesystem
+        In memory; the same each time.
+
+    Raises
+    ------
+    BtrfsModelError
+        For a workload that is none, or too small a scale.
+    """
+    known = load(workload)
+    if known.scaled is None or known.build is None:
+        raise BtrfsModelError(f"{workload}: nothing builds its filesystem")
+    return known.build(known.scaled(scale), _silent)
 
 
 def replay(

@@ -10,6 +10,7 @@
  *   writer_edit.c         the items of kernels.h, each a search and a change
  *   writer_apply.c        many changes in one call
  *   writer_new_files.c    many empty files in one call
+ *   writer_unlink.c       many empty files that go
  *   writer_copy.c         copies of many items, for logs
  *   writer_ground.c       blocks for the Python twin of these
  *   writer_cow.c          btrfs_cow_block()

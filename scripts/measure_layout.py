@@ -10,7 +10,8 @@ Needs root, loop devices and mkfs.btrfs. ::
 
     scripts/measure_layout.py data/workloads/layout.json [--runs 12] [CASE ...]
 
-measures the cases that are named, or all, and keeps what the file has of others.
+measures the cases that are named, or all. What the file has of others stays, and so do the runs of
+the same kernel on as many CPUs: new ones are added to them.
 """
 
 import argparse
@@ -36,6 +37,8 @@ READ_ONLY = 2
 MIB = 1 << 20
 
 Make = Callable[[Path], None]
+Run = tuple[int, dict[str, list[int]]]
+"""The generation of a filesystem, and of each tree the number of blocks by level."""
 
 
 class Case(NamedTuple):
@@ -86,7 +89,7 @@ def utimes(files: int) -> Make:
         (top / "B").mkdir()
         for number in range(files // 2, files + 1):
             write(top / "B" / f"file_{number}", b"")
-        for name in sorted(os.listdir(top / "A")):
+        for name in sorted(path.name for path in (top / "A").iterdir()):
             (top / "A" / name).rename(top / "B" / name)
         snapshot(top, "snap2")
         sync(top)
@@ -180,7 +183,7 @@ def mounted(image: Path, options: str) -> Iterator[Path]:
             subprocess.run(["umount", folder], check=True)
 
 
-def blocks(image: Path) -> tuple[int, dict[str, list[int]]]:
+def blocks(image: Path) -> Run:
     """Return the generation, and of each tree the number of blocks by level."""
     with bm.open(image) as fs:
         found = {}
@@ -191,10 +194,10 @@ def blocks(image: Path) -> tuple[int, dict[str, list[int]]]:
         return fs.root_tree.generation, found
 
 
-def run(case: Case, keep: Path | None = None) -> tuple[int, dict[str, list[int]]]:
+def run(case: Case) -> Run:
     """Make a filesystem and count its blocks."""
     with tempfile.TemporaryDirectory() as folder:
-        image = keep or Path(folder) / "image"
+        image = Path(folder) / "image"
         with image.open("wb") as file:
             file.truncate(case.size)
         command = ["mkfs.btrfs", "-q", "-f", "-n", "16384", *case.mkfs, str(image)]
@@ -204,7 +207,18 @@ def run(case: Case, keep: Path | None = None) -> tuple[int, dict[str, list[int]]
         return blocks(image)
 
 
-def scatter(runs: list[tuple[int, dict[str, list[int]]]]) -> dict[str, Any]:
+def recorded(case: dict[str, Any]) -> list[Run]:
+    """Take the runs of a case apart again."""
+    count = len(case["generations"])
+    runs: list[Run] = [(generation, {}) for generation in case["generations"]]
+    for tree, levels in case["trees"].items():
+        columns = [one.get("runs", [one["min"]] * count) for one in levels.values()]
+        for (_, found), *numbers in zip(runs, *columns, strict=True):
+            found[tree] = numbers
+    return runs
+
+
+def scatter(runs: list[Run]) -> dict[str, Any]:
     """Put runs together: of each tree and level the counts of all of them."""
     trees: dict[str, Any] = {}
     for tree in runs[0][1]:
@@ -252,7 +266,9 @@ def main() -> None:
     known = json.loads(asked.target.read_text()) if asked.target.exists() else {}
     for name in asked.cases or CASES:
         case = CASES[name]
-        runs, loads = [], []
+        old = known.get(name, {})
+        same = old.get("kernel") == platform.release() and old.get("cpus") == os.cpu_count()
+        runs, loads = (recorded(old), old["load"]) if same else ([], [])
         for number in range(asked.runs):
             loads.append(round(os.getloadavg()[0], 1))
             runs.append(run(case))
