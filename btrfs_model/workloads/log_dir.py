@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["FSYNCS", "TYPES", "WORKLOAD", "build", "delete", "quantity", "scaled"]
 
 DIRECTORY: Final = "testdir"
-BEFORE = Side("before", "v5.16")
-AFTER = Side("after", "v5.16 + log-dir-index-only")
+# without a companion of 5.16, as the kernels that were measured
+BEFORE = Side("before", "v5.16 - log-bulk-insert")
+AFTER = Side("after", "v5.16 - log-bulk-insert + log-dir-index-only")
 NOW = Side("Linux 6.18", "v6.18")
 """What became of it: 5.18 logs new entries alone, 6.1 does not write delayed entries first."""
 
