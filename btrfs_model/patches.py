@@ -74,11 +74,15 @@ class Toggle:
 
 # Toggles that no C kernel asks for.
 _PYTHON_ALONE = frozenset({
-    "truncate-same-size", "log-dir-index-only", "log-replay-index-deletes", "log-rmdir",
-    "log-no-links", "log-exists-size", "log-delayed-items", "log-sub-trans", "log-new-name-logged",
+    "truncate-same-size", "log-bulk-insert", "log-dir-index-only", "log-replay-index-deletes",
+    "log-no-boundary-keys", "log-skip-old-dir-items", "log-conflict-list", "log-first-index",
+    "log-new-dentries", "log-rmdir", "log-no-links", "log-exists-size", "log-delayed-items",
+    "log-sub-trans", "log-new-name-logged",
     "log-parents-unchecked", "log-prealloc-full", "log-symlinks-full", "umount-no-empty-commit",
     "log-new-name-refs", "log-old-conflicts", "log-new-name-dentries", "log-conflict-dentries",
     "log-replay-dir-times", "log-moved-conflicts",
+    # the same with and without here: no inode leaves memory, and no two calls run at once
+    "log-search-last-index", "log-last-index-on-insert",
 })  # fmt: skip
 
 
@@ -172,6 +176,10 @@ _TABLE = (
     _toggle("send-clone-src-eof", "a11452a3709e?", "6.1",
             "btrfs: send: avoid unaligned encoded writes when attempting to clone range",
             "at the end of the clone source the rest of a range is written in one piece"),
+    _toggle("log-conflict-list", "e09d94c9e4af?", "6.1",
+            "btrfs: log conflicting inodes without holding log mutex of the initial inode",
+            "inodes that had a name are logged after the inode that has it, at most 10; stands "
+            "also for what else changed in the logs of files from 5.10 to 6.1"),
     _toggle("log-delayed-items", "30b80f3ce0f9", "6.1",
             "btrfs: use delayed items when logging a directory",
             "delayed directory items are logged without being flushed first"),

@@ -12,7 +12,10 @@ import errno
 import stat
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from btrfs_model.filesystem.dir_entries import dir_item_key
 from btrfs_model.filesystem.live_inode import file_type
@@ -20,7 +23,14 @@ from btrfs_model.ondisk.items import dir_items, inode_extrefs, inode_refs
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM, Payload
 from btrfs_model.treelog import log_extents
-from btrfs_model.treelog.log_dir import DelayedEntries, is_of_this_transaction, log_directory
+from btrfs_model.treelog.log_dir import (
+    DelayedEntries,
+    entries_of,
+    is_of_this_transaction,
+    log_directory,
+)
+from btrfs_model.treelog.log_dir_old import log_directory_changes
+from btrfs_model.treelog.log_many import PlainFiles
 from btrfs_model.treelog.log_tree import ForceCommit
 from btrfs_model.treelog.state import log_tree_id
 
@@ -37,6 +47,7 @@ __all__ = ["Copied", "InodeLogger", "LogContext", "get_inode", "log_inode", "log
 _INODE_ITEM: Final = int(ItemType.INODE_ITEM)
 _REFS: Final = (int(ItemType.INODE_REF), int(ItemType.INODE_EXTREF))
 _XATTR: Final = int(ItemType.XATTR_ITEM)
+_DIR_LOG_INDEX: Final = int(ItemType.DIR_LOG_INDEX)
 _DIR_INDEX: Final = int(ItemType.DIR_INDEX)
 _EXTENT_DATA: Final = int(ItemType.EXTENT_DATA)
 _ANY: Final = 255
@@ -104,7 +115,8 @@ def log_inode(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, *, exis
         The same, and the log is not whole any more.
     """
     full_dir = inode.is_dir and not exists
-    if full_dir and ctx.logging_new_delayed_dentries:
+    delays = "log-delayed-items" in fs.behaviour and not ctx.logging_new_delayed_dentries
+    if (full_dir and not delays) or (inode.is_dir and "log-delayed-items" not in fs.behaviour):
         node = fs.delayed.node(inode.root, inode.ino)
         if node is not None:
             fs.delayed.run_node(node)
@@ -113,17 +125,19 @@ def log_inode(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, *, exis
     if full_dir and inode.log.last_unlink_trans >= fs.transid:
         raise ForceCommit
     delayed = DelayedEntries(None)
-    if full_dir and not ctx.logging_new_delayed_dentries:
+    if full_dir and delays:
         delayed = DelayedEntries(fs.delayed.node(inode.root, inode.ino))
     InodeLogger(fs, inode, ctx, exists).run()
-    if full_dir:
+    if full_dir and "log-delayed-items" in fs.behaviour:
         log_directory(fs, inode, delayed, ctx)
+    elif full_dir:
+        log_directory_changes(fs, inode, ctx)
     inode.log.logged_trans = fs.transid
     if not exists:
         inode.log.last_log_commit = inode.log.last_sub_trans
         inode.log.last_reflink_trans = 0
     _log_conflicting_inodes(fs, inode.root, ctx)
-    if full_dir and not ctx.logging_new_delayed_dentries:
+    if full_dir and delays:
         _log_new_delayed_dentries(fs, inode, delayed, ctx)
 
 
@@ -173,7 +187,8 @@ class InodeLogger:
         if self.inode.is_dir:
             state.copy_everything = False
             if before:
-                self.drop(_XATTR)
+                ranges = not self.exists and "log-delayed-items" not in self.fs.behaviour
+                self.drop(_DIR_LOG_INDEX if ranges else _XATTR)
             return _XATTR
         if self.exists:
             self.logged_size = min(self._known_size(), log_extents.size_of(self.fs, self.inode))
@@ -432,17 +447,8 @@ def _log_new_delayed_dentries(
     """Log the inodes of delayed entries (``log_new_delayed_dentries()``)."""
     before = ctx.log_new_dentries
     ctx.logging_new_delayed_dentries = True
-    for _, payload in delayed.insertions:
-        entry = dir_items(payload)[0]
-        if entry.location.type != _INODE_ITEM:
-            continue
-        other = fs.inode(inode.root, entry.location.objectid)
-        if not need_log_inode(fs, other):
-            continue
-        ctx.log_new_dentries = False
-        log_inode(fs, other, ctx, exists=entry.type != _DIRECTORY)
-        if ctx.log_new_dentries:
-            log_new_dentries(fs, other, ctx)
+    for other in _log_entries(fs, inode, entries_of(delayed.insertions), ctx):
+        log_new_dentries(fs, other, ctx)
     ctx.log_new_dentries = before
     ctx.logging_new_delayed_dentries = False
 
@@ -454,20 +460,35 @@ def log_new_dentries(fs: WritableFilesystem, start: LiveInode, ctx: LogContext) 
     waiting: deque[LiveInode] = deque([start])
     while waiting:
         directory = waiting.popleft()
-        at = directory.log.first_dir_index_to_log
-        # what is found may be logged in between, which changes the tree that is walked
+        first = "log-first-index" in fs.behaviour
+        at = directory.log.first_dir_index_to_log if first else 0
         low, high = ((directory.ino, _DIR_INDEX, offset) for offset in (at, _MAX))
-        log = fs.writer.tree(log_tree_id(start.root))
-        entries = [(item.key.offset, dir_items(item.data)[0]) for item in log.items(low, high)]
-        for index, entry in entries:
-            at = index + 1
-            if entry.transid < fs.transid or entry.location.type != _INODE_ITEM:
-                continue
-            inode = fs.inode(start.root, entry.location.objectid)
+        new = "log-new-dentries" in fs.behaviour
+        tree = fs.writer.tree(log_tree_id(start.root) if new else start.root)
+        # what is found may be logged in between, which changes the tree that is walked
+        found = [(item.key.offset, bytes(item.data)) for item in tree.items(low, high)]
+        waiting.extend(_log_entries(fs, directory, entries_of(found), ctx))
+        if found and first:
+            directory.log.first_dir_index_to_log = found[-1][0] + 1
+
+
+def _log_entries(
+    fs: WritableFilesystem, directory: LiveInode, entries: npt.NDArray[Any], ctx: LogContext
+) -> Iterator[LiveInode]:
+    """Log the inodes of the new ones of some entries; yields directories to go on with."""
+    new = (entries["transid"] >= fs.transid) & (entries["location_type"] == _INODE_ITEM)
+    entries = np.compress(new, entries)
+    files = PlainFiles(fs, directory, entries, loaded=True)
+    ends = np.flatnonzero(np.diff(files.mask)) + 1
+    for part in np.split(np.arange(len(entries)), ends):
+        if len(part) and files.mask[part[0]]:
+            files.log(int(part[0]), int(part[-1]) + 1)
+            continue
+        for ino, kind in entries[["child", "type"]][part].tolist():
+            inode = fs.inode(directory.root, ino)
             if not need_log_inode(fs, inode):
                 continue
             ctx.log_new_dentries = False
-            log_inode(fs, inode, ctx, exists=entry.type != _DIRECTORY)
+            log_inode(fs, inode, ctx, exists=kind != _DIRECTORY)
             if ctx.log_new_dentries:
-                waiting.append(inode)
-        directory.log.first_dir_index_to_log = at
+                yield inode
