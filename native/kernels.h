@@ -982,6 +982,15 @@ void bm_writer_clear_dirty_group(struct bm_writer *writer, uint64_t start);
  */
 int bm_writer_reserve_data(struct bm_writer *writer, uint64_t wanted, uint64_t least, uint64_t hint,
 			   uint64_t *bytenr, uint64_t *size, struct bm_fault *fault);
+/*
+ * The same for all of `size`, only in groups for extents of its size class, or for none yet; 1 where
+ * there is no room in those.
+ */
+int bm_writer_reserve_in_class(struct bm_writer *writer, uint64_t size, uint64_t hint,
+			       uint64_t *bytenr, struct bm_fault *fault);
+/* The data group at `start` is for extents as large as `extent`. */
+int bm_writer_set_size_class(struct bm_writer *writer, uint64_t start, uint64_t extent,
+			     struct bm_fault *fault);
 /* Give back what was reserved and never became an extent. */
 int bm_writer_release_data(struct bm_writer *writer, uint64_t bytenr, uint64_t size,
 			   struct bm_fault *fault);

@@ -33,8 +33,9 @@ SIZE = 16 << 20
 BOTH: tuple[Choice, ...] = ("c", "python")
 ITEM = 25
 # kinds of change, and how often each is drawn
-KINDS = {"insert": 8, "insert_many": 3, "insert_each": 2, "extend": 3, "truncate": 3, "update": 1,
-         "replace": 2, "set_key": 2, "duplicate": 2, "delete": 4, "delete_range": 3,
+KINDS = {"insert": 8, "insert_extent": 5, "insert_many": 3, "insert_each": 2, "extend": 3,
+         "truncate": 3, "update": 1, "replace": 2, "set_key": 2, "duplicate": 2, "delete": 4,
+         "delete_range": 3,
          "commit": 1}  # fmt: skip
 DRAWN = [kind for kind, weight in KINDS.items() for _ in range(weight)]
 
@@ -91,6 +92,19 @@ class Trees:
             self.model[key] = data
         assert self.run(lambda writer: writer.insert(TREE, key, data)) == want
         return want
+
+    def insert_extent(self, key: RawKey, data: bytes, last: RawKey | None) -> None:
+        """One new item in the place of others."""
+        want = None
+        if len(data) + ITEM > self.limit():
+            want = errno.EOVERFLOW
+        elif last is None and key in self.model:
+            want = errno.EEXIST
+        else:
+            for gone in [other for other in self.model if last and key <= other <= last]:
+                del self.model[gone]
+            self.model[key] = data
+        assert self.run(lambda writer: writer.insert_extent(TREE, key, data, last)) == want
 
     def insert_many(self, items: list[tuple[RawKey, bytes]]) -> None:
         """Several new items side by side."""
@@ -273,6 +287,11 @@ def apply(trees: Trees, kind: str, a: int, b: int, c: int) -> None:
     if kind == "delete_range":
         end = known[min(len(known) - 1, known.index(key) + c % 60)] if key in known else near
         trees.delete_range(key, end, bool(b & 1))
+        return
+    if kind == "insert_extent":
+        first = near if c & 1 else key
+        last = known[min(len(known) - 1, known.index(key) + b % 6)] if key in known else None
+        trees.insert_extent(first, data, last if last is not None and last >= first else None)
         return
     {
         "insert": lambda: trees.insert(key_of(a), data),
