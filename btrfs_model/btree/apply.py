@@ -15,7 +15,7 @@ from btrfs_model.kernels import ffi, lib
 if TYPE_CHECKING:
     from btrfs_model.btree.writer import TreeWriter
 
-__all__ = ["CHANGE", "apply", "insert_batches"]
+__all__ = ["CHANGE", "apply", "insert_batches", "insert_beside"]
 
 CHANGE: Final = np.dtype(
     {
@@ -55,6 +55,43 @@ def apply(writer: TreeWriter, tree_id: int, changes: npt.NDArray[Any], data: byt
         len(rows), ffi.from_buffer("uint8_t[]", data), len(data), fault,
     )  # fmt: skip
     if done < len(rows):
+        raise_fault(writer.image.path, fault)
+
+
+def insert_beside(
+    writer: TreeWriter,
+    tree_id: int,
+    keys: npt.NDArray[Any],
+    sizes: npt.NDArray[np.uint32],
+    payloads: bytes,
+) -> None:
+    """Insert items side by side, as :meth:`.TreeWriter.insert_many`, given as arrays.
+
+    Parameters
+    ----------
+    writer : TreeWriter
+        Whose tree.
+    tree_id : int
+        Which tree.
+    keys : numpy.ndarray
+        Rows of :data:`~btrfs_model.btree.tree.KEY`, ascending.
+    sizes, payloads : numpy.ndarray, bytes
+        How large each payload is; all of them, one behind the other.
+
+    Raises
+    ------
+    OSError
+        EEXIST, EINVAL or EOVERFLOW.
+    """
+    writer.image.count_here()
+    fault = new_fault()
+    if int(sizes.sum(dtype=np.uint64)) != len(payloads):
+        raise ValueError("the sizes are not those of the payloads")
+    ret = lib.bm_writer_insert(
+        writer.handle, tree_id % 2**64, ffi.from_buffer("struct bm_key[]", keys),
+        ffi.from_buffer("uint32_t[]", sizes), len(keys), payloads, fault,
+    )  # fmt: skip
+    if ret < 0:
         raise_fault(writer.image.path, fault)
 
 

@@ -57,7 +57,7 @@ def _shrink(fs: Fs, inode: LiveInode, size: int, old_size: int) -> None:
         writeback(fs, inode, size // blocksize * blocksize)
     if not pages.is_dirty:
         fs.dirty_files.pop((inode.root, inode.ino), None)
-    if "log-delayed-items" not in fs.behaviour:
+    if "log-conflict-list" not in fs.behaviour:
         # whatever is truncated
         inode.log.full_sync = True
     need_block = truncate_inode_items(fs, inode, size)

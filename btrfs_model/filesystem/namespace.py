@@ -157,7 +157,7 @@ def add_link(
     """
     location = inode.key
     if inode.ino == ROOT_DIR:
-        if "log-delayed-items" in fs.behaviour:
+        if "log-conflict-list" in fs.behaviour:
             fs.tree_logs.record_subvolume(directory)
         location = fs.live_root(inode.root).key
         add_root_ref(fs, inode.root, directory.root, directory.ino, index, name)
@@ -230,7 +230,7 @@ def unlink_name(
     else:
         index = delete_inode_ref(fs, directory.root, name, inode.ino, directory.ino)
     fs.delayed.delete_index(directory, index)
-    if not for_rename or "log-delayed-items" not in fs.behaviour:
+    if not for_rename or "log-conflict-list" not in fs.behaviour:
         fs.tree_logs.delete_name(directory, inode, name, index)
     directory.item.size -= 2 * len(name)
     inode.item.sequence += 1
@@ -275,7 +275,7 @@ def rmdir(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
         unlink_subvolume_name(fs, entry.directory, inode, entry.name)
         return
     orphan_add(fs, inode)
-    if "log-delayed-items" in fs.behaviour and "log-rmdir" not in fs.behaviour:
+    if "log-conflict-list" in fs.behaviour and "log-rmdir" not in fs.behaviour:
         inode.log.last_unlink_trans = fs.transid
     if inode.log.last_unlink_trans >= fs.transid:
         entry.directory.log.last_unlink_trans = inode.log.last_unlink_trans

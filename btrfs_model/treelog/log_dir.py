@@ -209,7 +209,7 @@ def _log_leaf(
             ctx.log_new_dentries = True
         batch.append((index, payload))
     if batch:
-        _insert_entries(fs, inode, batch)
+        _insert_entries(fs, inode, batch, bulk="log-bulk-insert" in fs.behaviour)
         if batch[-1][0] <= inode.log.last_dir_index_offset:
             raise ForceCommit
         inode.log.last_dir_index_offset = batch[-1][0]
@@ -218,9 +218,12 @@ def _log_leaf(
     return last_old
 
 
-def _insert_entries(fs: WritableFilesystem, inode: LiveInode, batch: list[Entry]) -> None:
+def _insert_entries(
+    fs: WritableFilesystem, inode: LiveInode, batch: list[Entry], *, bulk: bool = True
+) -> None:
     items = [((inode.ino, _DIR_INDEX, index), payload) for index, payload in batch]
-    fs.writer.insert_many(log_tree_id(inode.root), items)
+    insert = fs.writer.insert_many if bulk else fs.writer.insert_each
+    insert(log_tree_id(inode.root), items)
 
 
 # ---------------------------------------------------------------------------- what is delayed --

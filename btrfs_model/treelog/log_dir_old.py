@@ -11,19 +11,21 @@ they go one by one and in the kernel's order, so that its leaves split where the
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from btrfs_model.btree.apply import insert_beside
 from btrfs_model.btree.bulk import Columns, entries, gather, select
-from btrfs_model.btree.tree import raw_columns
+from btrfs_model.btree.tree import KEY, raw_columns
 from btrfs_model.errors import new_fault, raise_fault
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.items import dir_items
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import DIR_ITEM
-from btrfs_model.treelog.log_dir import is_of_this_transaction
+from btrfs_model.treelog.log_dir import DelayedEntries, is_of_this_transaction, log_directory
 from btrfs_model.treelog.state import log_tree_id
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
     from btrfs_model.treelog.log_inode import LogContext
 
-__all__ = ["ENTRY_KINDS", "entries_to_log", "log_directory_old"]
+__all__ = ["ENTRY_KINDS", "entries_to_log", "log_directory_changes", "log_directory_old"]
 
 ENTRY_KINDS: Final = {
     int(ItemType.DIR_ITEM): int(ItemType.DIR_LOG_ITEM),
@@ -61,6 +63,14 @@ def _entries_of(fs: WritableFilesystem, inode: LiveInode, kind: int) -> tuple[Co
     changed = [is_of_this_transaction(fs, block) for block in blocks[first].tolist()]
     counts = np.diff(first, append=len(blocks))
     return columns, np.repeat(np.array(changed, bool), counts)
+
+
+def log_directory_changes(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext) -> None:
+    """Log what changed in a directory nothing of which is delayed."""
+    if "log-skip-old-dir-items" in fs.behaviour:
+        log_directory(fs, inode, DelayedEntries(None), ctx)
+    else:
+        log_directory_old(fs, inode, ctx)
 
 
 def log_directory_old(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext) -> None:
@@ -107,12 +117,14 @@ def _log_run(
             first = max(lowest, int(runs.offsets[-1])) + 1
     else:
         start, end = run
+        # the keys on both sides, or what is between them and the run
+        beside = int("log-no-boundary-keys" not in fs.behaviour)
         if start:
-            start -= 1
-            first = int(runs.offsets[start])
+            first = int(runs.offsets[start - 1]) + 1 - beside
+            start -= beside
         if end < len(runs.offsets):
-            last = int(runs.offsets[end])
-            end += 1
+            last = int(runs.offsets[end]) - 1 + beside
+            end += beside
         _overwrite(fs, log, select(columns, slice(start, end)))
     key = (inode.ino, ENTRY_KINDS[kind], first)
     if fs.writer.get(log, key) is None:
@@ -135,8 +147,27 @@ def _overwrite(fs: WritableFilesystem, log: int, columns: Columns) -> None:
         payload = bytes(fs.image.view[at : at + size])
         if fs.writer.get(log, key) != payload:
             fs.writer.replace(log, key, payload)
-    if not there.all():
-        _copy(fs, log, select(columns, ~there))
+    if there.all():
+        return
+    new = np.flatnonzero(~there)
+    if "log-bulk-insert" in fs.behaviour:
+        _copy_leaves(fs, log, select(columns, new), np.diff(new) == 1)
+    else:
+        _copy(fs, log, select(columns, new))
+
+
+def _copy_leaves(fs: WritableFilesystem, log: int, columns: Columns, beside: Mask) -> None:
+    """Insert items into the log, those of a leaf side by side (``flush_dir_items_batch()``)."""
+    keys = np.zeros(len(columns["size"]), KEY)
+    for name in ("objectid", "type", "offset"):
+        keys[name] = columns[name]
+    beside &= np.diff(columns["block"]) == 0
+    starts = [0, *(np.flatnonzero(~beside) + 1).tolist(), len(keys)]
+    for start, end in itertools.pairwise(starts):
+        part = select(columns, slice(start, end))
+        text = gather(fs.image, part, int(part["size"].max()))
+        used = np.arange(text.shape[1]) < part["size"][:, None]
+        insert_beside(fs.writer, log, keys[start:end], part["size"], text[used].tobytes())
 
 
 def _copy(fs: WritableFilesystem, log: int, columns: Columns) -> None:

@@ -29,6 +29,7 @@ from btrfs_model.treelog.log_dir import (
     is_of_this_transaction,
     log_directory,
 )
+from btrfs_model.treelog.log_dir_old import log_directory_changes
 from btrfs_model.treelog.log_many import PlainFiles
 from btrfs_model.treelog.log_tree import ForceCommit
 from btrfs_model.treelog.state import log_tree_id
@@ -46,6 +47,7 @@ __all__ = ["Copied", "InodeLogger", "LogContext", "get_inode", "log_inode", "log
 _INODE_ITEM: Final = int(ItemType.INODE_ITEM)
 _REFS: Final = (int(ItemType.INODE_REF), int(ItemType.INODE_EXTREF))
 _XATTR: Final = int(ItemType.XATTR_ITEM)
+_DIR_LOG_INDEX: Final = int(ItemType.DIR_LOG_INDEX)
 _DIR_INDEX: Final = int(ItemType.DIR_INDEX)
 _EXTENT_DATA: Final = int(ItemType.EXTENT_DATA)
 _ANY: Final = 255
@@ -113,7 +115,8 @@ def log_inode(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, *, exis
         The same, and the log is not whole any more.
     """
     full_dir = inode.is_dir and not exists
-    if full_dir and ctx.logging_new_delayed_dentries:
+    delays = "log-delayed-items" in fs.behaviour and not ctx.logging_new_delayed_dentries
+    if (full_dir and not delays) or (inode.is_dir and "log-delayed-items" not in fs.behaviour):
         node = fs.delayed.node(inode.root, inode.ino)
         if node is not None:
             fs.delayed.run_node(node)
@@ -122,17 +125,19 @@ def log_inode(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, *, exis
     if full_dir and inode.log.last_unlink_trans >= fs.transid:
         raise ForceCommit
     delayed = DelayedEntries(None)
-    if full_dir and not ctx.logging_new_delayed_dentries:
+    if full_dir and delays:
         delayed = DelayedEntries(fs.delayed.node(inode.root, inode.ino))
     InodeLogger(fs, inode, ctx, exists).run()
-    if full_dir:
+    if full_dir and "log-delayed-items" in fs.behaviour:
         log_directory(fs, inode, delayed, ctx)
+    elif full_dir:
+        log_directory_changes(fs, inode, ctx)
     inode.log.logged_trans = fs.transid
     if not exists:
         inode.log.last_log_commit = inode.log.last_sub_trans
         inode.log.last_reflink_trans = 0
     _log_conflicting_inodes(fs, inode.root, ctx)
-    if full_dir and not ctx.logging_new_delayed_dentries:
+    if full_dir and delays:
         _log_new_delayed_dentries(fs, inode, delayed, ctx)
 
 
@@ -182,7 +187,8 @@ class InodeLogger:
         if self.inode.is_dir:
             state.copy_everything = False
             if before:
-                self.drop(_XATTR)
+                ranges = not self.exists and "log-delayed-items" not in self.fs.behaviour
+                self.drop(_DIR_LOG_INDEX if ranges else _XATTR)
             return _XATTR
         if self.exists:
             self.logged_size = min(self._known_size(), log_extents.size_of(self.fs, self.inode))
@@ -454,13 +460,15 @@ def log_new_dentries(fs: WritableFilesystem, start: LiveInode, ctx: LogContext) 
     waiting: deque[LiveInode] = deque([start])
     while waiting:
         directory = waiting.popleft()
-        at = directory.log.first_dir_index_to_log
-        # what is found may be logged in between, which changes the tree that is walked
+        first = "log-first-index" in fs.behaviour
+        at = directory.log.first_dir_index_to_log if first else 0
         low, high = ((directory.ino, _DIR_INDEX, offset) for offset in (at, _MAX))
-        log = fs.writer.tree(log_tree_id(start.root))
-        found = [(item.key.offset, bytes(item.data)) for item in log.items(low, high)]
+        new = "log-new-dentries" in fs.behaviour
+        tree = fs.writer.tree(log_tree_id(start.root) if new else start.root)
+        # what is found may be logged in between, which changes the tree that is walked
+        found = [(item.key.offset, bytes(item.data)) for item in tree.items(low, high)]
         waiting.extend(_log_entries(fs, directory, entries_of(found), ctx))
-        if found:
+        if found and first:
             directory.log.first_dir_index_to_log = found[-1][0] + 1
 
 

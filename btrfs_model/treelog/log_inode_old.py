@@ -6,7 +6,7 @@ has of the inode is dropped each time, except in a fast fsync: that logs all att
 and where the log has them already it ends in a commit. An inode that had one of the names at the
 last commit is logged at once, before the items that follow the name.
 
-It is told apart by ``log-delayed-items``, which stands for most that changed from 5.10 to 6.1. What
+It is told apart by ``log-conflict-list``, which stands for most that changed from 5.10 to 6.1. What
 stable kernels took over has toggles of its own (``log-prealloc-full``, ``log-symlinks-full``,
 ``log-sub-trans``, ``log-new-name-logged``), and so has when a commit is made instead
 (``log-parents-unchecked``). The logs of kernels in between were not compared.
@@ -23,7 +23,7 @@ from btrfs_model.ondisk.items import file_extent
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM
 from btrfs_model.treelog import log_extents
-from btrfs_model.treelog.log_dir_old import log_directory_old
+from btrfs_model.treelog.log_dir_old import log_directory_changes
 from btrfs_model.treelog.log_inode import Copied, InodeLogger, LogContext, get_inode, overridden
 from btrfs_model.treelog.log_tree import ForceCommit
 
@@ -85,7 +85,7 @@ def log_inode_old(
         _refuse_unlinked(fs, inode)
     _OldInodeLogger(fs, inode, ctx, exists, recursive).run()
     if full_dir:
-        log_directory_old(fs, inode, ctx)
+        log_directory_changes(fs, inode, ctx)
     if inode.is_dir and ctx.new_name and inode is not ctx.inode:
         # as if it were not, so that an fsync of it syncs the log
         return

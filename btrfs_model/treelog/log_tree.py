@@ -6,7 +6,7 @@ that tree alone; after a crash it is replayed onto the last commit. :class:`Tree
 modules beside share: which logs there are, and what calls on names leave for a later fsync.
 
 Logs of Linux 6.1 to 6.18 are in :mod:`.log_inode`, :mod:`.log_dir` and :mod:`.sync_log`; those of
-5.10 (``log-delayed-items`` not in the ``behaviour`` of the filesystem) in :mod:`.log_inode_old`,
+5.10 (``log-conflict-list`` not in the ``behaviour`` of the filesystem) in :mod:`.log_inode_old`,
 :mod:`.log_dir_old` and :mod:`.log_parents_old`. When a kernel's threads run delayed items, or
 finish an extent, decides on what is logged, too: see :attr:`.DelayedItems.asynchronous` and
 :attr:`TreeLogs.late_extents`. Not modelled: that delayed items are run, or all is committed,
@@ -70,7 +70,7 @@ class TreeLogs:
     @property
     def _is_old(self) -> bool:
         """Whether it is a kernel before 6.1."""
-        return "log-delayed-items" not in self._fs.behaviour
+        return "log-conflict-list" not in self._fs.behaviour
 
     # -------------------------------------------------------------------------- the trees --
 

@@ -33,6 +33,7 @@ from btrfs_model.treelog.log_inode import (
 )
 from btrfs_model.treelog.log_parents_old import log_inode_parent_old, log_new_name_old
 from btrfs_model.treelog.log_tree import ForceCommit
+from btrfs_model.treelog.requires import check_behaviour
 from btrfs_model.treelog.state import LOG_ROOT_TREE, log_tree_id
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def sync_file(fs: WritableFilesystem, inode: LiveInode, *, wrote: bool = False) 
     str
         ``none``: it was so already; ``log``: by the log; ``commit``: by a commit.
     """
+    check_behaviour(fs.behaviour)
     logs = fs.tree_logs
     if logs.is_in_log(inode) or inode.log.last_trans < fs.transid:
         inode.log.full_sync = False
@@ -101,7 +103,7 @@ def log_new_name(
     name, index : bytes, int
         For a rename: the old name, and its index there.
     """
-    if "log-delayed-items" not in fs.behaviour:
+    if "log-conflict-list" not in fs.behaviour:
         log_new_name_old(fs, inode, old_dir, parent)
         return
     logs = fs.tree_logs
@@ -131,7 +133,7 @@ def _log_inode_parent(
     bool
         Whether there was anything to log.
     """
-    if "log-delayed-items" not in fs.behaviour:
+    if "log-conflict-list" not in fs.behaviour:
         return log_inode_parent_old(fs, inode, ctx, exists=exists)
     logs, root = fs.tree_logs, fs.live_root(inode.root)
     if not fs.log_trees_enabled or not root.refs or root.generation == fs.transid:

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["FSYNCS", "TYPES", "WORKLOAD", "build", "delete", "quantity", "scaled"]
 
 DIRECTORY: Final = "testdir"
-BEFORE = Side("before", "v5.16")
-AFTER = Side("after", "v5.16 + log-dir-index-only")
+# without a companion of 5.16, as the kernels that were measured
+BEFORE = Side("before", "v5.16 - log-bulk-insert")
+AFTER = Side("after", "v5.16 - log-bulk-insert + log-dir-index-only")
 NOW = Side("Linux 6.18", "v6.18")
 """What became of it: 5.18 logs new entries alone, 6.1 does not write delayed entries first."""
 
@@ -226,7 +227,7 @@ WORKLOAD = Workload(
         "Measured are Linux 5.10 (before) and 5.10 with this commit alone (after): items, bytes "
         "and blocks on 5.10.46 (before) and 5.10.223 (after), times on 5.10.223, User-Mode Linux.",
         "Entries go into the modelled log one by one, as 5.10 does it. 5.16 inserts those of a "
-        "leaf at once: the same items, but its leaves may be filled differently.",
+        "leaf at once (log-bulk-insert): the same items, but its leaves are filled differently.",
         "Which DIR_ITEM leaves have no deleted entry depends on how the hash order fell into "
         "leaves while a kernel's worker wrote delayed items; the model has no worker. That "
         "shows where deletions are sparse, from 100,000 files on.",
