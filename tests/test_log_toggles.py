@@ -129,7 +129,7 @@ def test_what_no_kernel_writes_is_refused(slug: str, needed: str) -> None:
     with WritableFilesystem.mkfs(128 << 20) as fs:
         fs.mkdir("d")
         fs.behaviour = Behaviour.parse(f"v6.18.44 - {needed}")
-        with pytest.raises(BtrfsModelError, match="no logs are written with .* needs "):
+        with pytest.raises(BtrfsModelError, match=r"no logs are written with .* needs "):
             fs.fsync("d")
         fs.behaviour = Behaviour.parse("v6.18.44")
         assert fs.fsync("d") == "log"
