@@ -1,44 +1,61 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """How fast filesystems of many files are built and committed in memory, and how that grows.
 
-Each figure is from ``mkfs`` to the end of the last commit, of one run: they take seconds.
+Each figure is from ``mkfs`` to the end of the last commit, of one run: they take seconds. Each is
+built in a process of its own (``python -m bench.bench_writer NAME [FILES]``), so that its peak
+memory is that of this build alone, the interpreter included.
 """
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import btrfs_model as bm
 from btrfs_model.workloads import fiemap_shared, send_readahead
 
 GIB = 1 << 30
-GROWTH = (10_000, 100_000, 1_000_000)
+GROWTH = (10_000, 100_000, 1_000_000, 10_000_000)
+AT_ONCE = 1_000_000
+MEMORY = "<= 3"
 
 
-def _seconds(build: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    fs = build()
-    seconds = time.perf_counter() - start
-    fs.close()
-    return seconds
-
-
-def empty_files(count: int) -> bm.Filesystem:
+def empty_files(count: int = 1_000_000) -> bm.Filesystem:
     """Make so many empty files in one directory."""
-    fs = bm.create(8 * GIB)
+    fs = bm.create(max(8, count >> 18) * GIB)
     fs.mkdir("d")
-    fs.create_files("d", [f"file_{number}" for number in range(count)])
+    for first in range(0, count, AT_ONCE):
+        numbers = range(first, min(first + AT_ONCE, count))
+        fs.create_files("d", [f"file_{number}" for number in numbers])
     fs.commit()
     return fs
 
 
-def small_files(count: int, size: int) -> bm.Filesystem:
-    """Make so many files of so many bytes in one directory."""
+def small_files(count: int = 200_000) -> bm.Filesystem:
+    """Make so many files of 5000 bytes in one directory."""
     fs = bm.create(8 * GIB)
     fs.mkdir("d")
-    fs.write_files("d", [f"file_{number}" for number in range(count)], b"x" * size)
+    fs.write_files("d", [f"file_{number}" for number in range(count)], b"x" * 5000)
+    fs.commit()
+    return fs
+
+
+def moved_files(count: int = 60_000) -> bm.Filesystem:
+    """Make files and move them to another directory, with a snapshot before and after."""
+    fs = bm.create(GIB)
+    names = [f"file_{number}" for number in range(count)]
+    fs.mkdir("A")
+    fs.create_files("A", names)
+    fs.snapshot("", "snap1")
+    fs.mkdir("B")
+    fs.move_files("A", "B", sorted(names))
+    fs.snapshot("", "snap2")
     fs.commit()
     return fs
 
@@ -57,21 +74,64 @@ def inline_files() -> bm.Filesystem:
     return send_readahead.build(send_readahead.INPUTS[-1], _silent)
 
 
-def _row(name: str, seconds: float, bar: str | None) -> dict[str, Any]:
-    return {"name": f"writer: {name}", "value": seconds, "unit": "s", "peer": None, "ratio": None,
+BUILDS: dict[str, Callable[..., bm.Filesystem]] = {
+    build.__name__: build
+    for build in (empty_files, small_files, moved_files, shared_extents, inline_files)
+}
+
+
+def _peak() -> int:
+    """Bytes of memory that this process had at most; getrusage() counts its parent's as well."""
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return int(found[1]) << 10 if found else 0
+
+
+def _measure(name: str, *files: int) -> tuple[float, float]:
+    """Seconds that a build takes in a process of its own, and its peak memory in GB."""
+    command = [sys.executable, "-m", "bench.bench_writer", name, *map(str, files)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+    seconds, peak = json.loads(done.stdout)
+    return seconds, peak / 1e9
+
+
+def _row(name: str, value: float, unit: str, bar: str | None) -> dict[str, Any]:
+    return {"name": f"writer: {name}", "value": value, "unit": unit, "peer": None, "ratio": None,
             "bar": bar}  # fmt: skip
+
+
+def _build_rows(what: str, bar: str, measured: tuple[float, float]) -> list[dict[str, Any]]:
+    seconds, peak = measured
+    return [_row(what, seconds, "s", bar), _row(f"{what}: memory", peak, "GB", MEMORY)]
 
 
 def run() -> list[dict[str, Any]]:
     """Measure; a row for each figure."""
-    rows = [
-        _row("200,000 files of 5000 bytes", _seconds(lambda: small_files(200_000, 5000)), "<= 10"),
-        _row("100 GB of shared extents, a snapshot", _seconds(shared_extents), "<= 8"),
-        _row("625,000 inline files, two snapshots", _seconds(inline_files), "<= 20"),
-    ]
-    taken = {count: _seconds(lambda: empty_files(count)) for count in GROWTH}  # noqa: B023
-    rows.insert(0, _row("1,000,000 empty files", taken[GROWTH[-1]], "<= 8"))
-    for count, seconds in taken.items():
-        row = _row(f"an empty file, of {count:,}", seconds / count * 1e6, None)
-        rows.append(row | {"unit": "us"})
+    taken = {count: _measure("empty_files", count) for count in GROWTH}
+    rows = _build_rows("1,000,000 empty files", "<= 8", taken[1_000_000])
+    for what, bar, name in (
+        ("200,000 files of 5000 bytes", "<= 10", "small_files"),
+        ("60,000 files moved, two snapshots", "<= 2", "moved_files"),
+        ("100 GB of shared extents, a snapshot", "<= 8", "shared_extents"),
+        ("625,000 inline files, two snapshots", "<= 15", "inline_files"),
+    ):
+        rows += _build_rows(what, bar, _measure(name))
+    each = {count: seconds / count * 1e6 for count, (seconds, _) in taken.items()}
+    rows += [_row(f"an empty file, of {count:,}", time, "us", None) for count, time in each.items()]
+    spread = max(each.values()) / min(each.values())
+    rows.append(_row("the dearest of these to the cheapest", spread, "times", "<= 2"))
+    rows.append(_row(f"{GROWTH[-1]:,} empty files: memory", taken[GROWTH[-1]][1], "GB", None))
     return rows
+
+
+def main() -> None:
+    """Make what the command line names, and print seconds and peak memory."""
+    name, *files = sys.argv[1:]
+    start = time.perf_counter()
+    fs = BUILDS[name](*map(int, files))
+    seconds = time.perf_counter() - start
+    fs.close()
+    json.dump([seconds, _peak()], sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

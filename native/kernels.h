@@ -907,6 +907,23 @@ struct bm_new_files {
  */
 int bm_writer_new_files(struct bm_writer *writer, const struct bm_new_files *files,
 			uint8_t *entries, struct bm_fault *fault);
+/* Names of a directory that go. */
+struct bm_unlinks {
+	uint64_t tree;
+	uint64_t directory;
+	size_t count;
+	const uint8_t *names; /* one behind the other, */
+	uint64_t names_size;
+	const uint32_t *name_sizes; /* each of so many bytes */
+	const uint64_t *known; /* numbers of inodes that are more than the tree says, ascending */
+	size_t known_count;
+};
+/*
+ * btrfs_unlink() for each, up to one that is not the only name of an empty regular file with
+ * nothing else to it; how many. The DIR_INDEX items, whose offsets are given, are left to the caller.
+ */
+int64_t bm_writer_unlink_files(struct bm_writer *writer, const struct bm_unlinks *unlinks,
+			       uint64_t *indexes, struct bm_fault *fault);
 /*
  * Insert copies of items that a scan found in other trees of the writer, one by one
  * (overwrite_item() into an empty place).
@@ -965,6 +982,15 @@ void bm_writer_clear_dirty_group(struct bm_writer *writer, uint64_t start);
  */
 int bm_writer_reserve_data(struct bm_writer *writer, uint64_t wanted, uint64_t least, uint64_t hint,
 			   uint64_t *bytenr, uint64_t *size, struct bm_fault *fault);
+/*
+ * The same for all of `size`, only in groups for extents of its size class, or for none yet; 1 where
+ * there is no room in those.
+ */
+int bm_writer_reserve_in_class(struct bm_writer *writer, uint64_t size, uint64_t hint,
+			       uint64_t *bytenr, struct bm_fault *fault);
+/* The data group at `start` is for extents as large as `extent`. */
+int bm_writer_set_size_class(struct bm_writer *writer, uint64_t start, uint64_t extent,
+			     struct bm_fault *fault);
 /* Give back what was reserved and never became an extent. */
 int bm_writer_release_data(struct bm_writer *writer, uint64_t bytenr, uint64_t size,
 			   struct bm_fault *fault);

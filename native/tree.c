@@ -266,6 +266,54 @@ again:
 	}
 }
 
+/* Whether a search for the last key of the leaf goes down the path that is there, all in memory. */
+static int leads_back(const struct bm_root *root, const struct bm_path *path,
+		      const struct bm_key *last)
+{
+	int top = root->level;
+
+	if (path->lowest_level || top < 0 || top >= BTRFS_MAX_LEVEL - 1 || path->node[top + 1] ||
+	    !path->node[top] || block_header(path->node[top])->bytenr != root->bytenr ||
+	    !bm_cache_holds(root->image, root->bytenr))
+		return 0;
+	for (int level = top; level > 0; level--) {
+		const uint8_t *node = path->node[level], *child = path->node[level - 1];
+		uint32_t slot = path->slot[level], nritems = block_header(node)->nritems;
+
+		if (!child || slot >= nritems ||
+		    node_ptr(node, slot)->blockptr != block_header(child)->bytenr ||
+		    (slot + 1 < nritems &&
+		     compare_disk_key(&node_ptr(node, slot + 1)->key, last) <= 0) ||
+		    !bm_cache_holds(root->image, node_ptr(node, slot)->blockptr))
+			return 0;
+	}
+	return 1;
+}
+
+/* What a search down that path counts and reads ahead. */
+static int search_back(const struct bm_root *root, struct bm_path *path, uint64_t objectid,
+		       struct bm_fault *fault)
+{
+	struct bm_image *image = root->image;
+	int always = path->reada == BM_READA_FORWARD_ALWAYS && !path->reada_missing;
+
+	COUNT(image, btrfs_search_slot);
+	COUNT_N(image, read_block_for_search, (uint64_t)root->level);
+	if (bm_cache_submit(image, read_of_root(root), fault) < 0)
+		return BM_NOMEM;
+	for (int level = root->level; level > 0; level--) {
+		uint32_t slot = path->slot[level];
+		struct bm_read read =
+		    read_of_child(path->node[level], slot, BM_READ_BY_btrfs_search_slot, 0);
+
+		if ((always && reada_for_search(image, path, level, slot, objectid, fault) < 0) ||
+		    bm_cache_submit(image, read, fault) < 0)
+			return BM_NOMEM;
+	}
+	path->slot[0] = block_header(path->node[0])->nritems - 1;
+	return BM_OK;
+}
+
 int bm_next_leaf(const struct bm_root *root, struct bm_path *path, struct bm_fault *fault)
 {
 	struct bm_image *image = root->image;
@@ -280,7 +328,9 @@ int bm_next_leaf(const struct bm_root *root, struct bm_path *path, struct bm_fau
 	last = to_key(&leaf_item(path->node[0], nritems - 1)->key);
 again:
 	if (image->cache) {
-		int ret = bm_search_slot(root, &last, path, fault);
+		int ret = leads_back(root, path, &last)
+			      ? search_back(root, path, last.objectid, fault)
+			      : bm_search_slot(root, &last, path, fault);
 
 		if (ret < 0)
 			return ret;

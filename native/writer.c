@@ -37,7 +37,8 @@ struct bm_writer *bm_writer_create(const struct bm_writer_args *args, struct bm_
 	memcpy(writer->fsid, args->fsid, sizeof(writer->fsid));
 	memcpy(writer->chunk_tree_uuid, args->chunk_tree_uuid, sizeof(writer->chunk_tree_uuid));
 	writer->dirty_bits = calloc(image->size / image->sectorsize / 8 + 1, 1);
-	if (!writer->dirty_bits)
+	writer->loose_bits = calloc(image->size / image->sectorsize / 8 + 1, 1);
+	if (!writer->dirty_bits || !writer->loose_bits)
 		goto nomem;
 	if (bm_space_create(writer, fault) < 0 || bm_refs_create(writer, fault) < 0) {
 		bm_writer_destroy(writer);
@@ -65,6 +66,8 @@ void bm_writer_destroy(struct bm_writer *writer)
 		free(writer->trees[i]);
 	free(writer->trees);
 	free(writer->dirty_bits);
+	free(writer->loose_bits);
+	free(writer->loose);
 	free(writer->dirty);
 	free(writer);
 }

@@ -10,7 +10,8 @@ Needs root, loop devices and mkfs.btrfs. ::
 
     scripts/measure_layout.py data/workloads/layout.json [--runs 12] [CASE ...]
 
-measures the cases that are named, or all, and keeps what the file has of others.
+measures the cases that are named, or all. What the file has of others stays, and so do the runs of
+the same kernel on as many CPUs: new ones are added to them.
 """
 
 import argparse
@@ -36,6 +37,8 @@ READ_ONLY = 2
 MIB = 1 << 20
 
 Make = Callable[[Path], None]
+Run = tuple[int, dict[str, list[int]]]
+"""The generation of a filesystem, and of each tree the number of blocks by level."""
 
 
 class Case(NamedTuple):
@@ -86,9 +89,24 @@ def utimes(files: int) -> Make:
         (top / "B").mkdir()
         for number in range(files // 2, files + 1):
             write(top / "B" / f"file_{number}", b"")
-        for name in sorted(os.listdir(top / "A")):
+        for name in sorted(path.name for path in (top / "A").iterdir()):
             (top / "A" / name).rename(top / "B" / name)
         snapshot(top, "snap2")
+        sync(top)
+
+    return make
+
+
+def directory(files: int) -> Make:
+    """``log-dir``: empty files in a directory, which is fsynced, and all committed."""
+
+    def make(top: Path) -> None:
+        (top / "testdir").mkdir()
+        for number in range(1, files + 1):
+            write(top / "testdir" / f"file_{number}", b"")
+        folder = os.open(top / "testdir", os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
         sync(top)
 
     return make
@@ -158,14 +176,18 @@ CASES = {
     "send/send-utimes/n200": Case(256 * MIB, "rw", utimes(200), SINGLE),
     "send/send-utimes/n2000": Case(256 * MIB, "rw", utimes(2000), SINGLE),
     "send/send-utimes/n20000": Case(1024 * MIB, "rw", utimes(20_000), SINGLE),
+    "send/send-utimes/n60000": Case(1024 * MIB, "rw", utimes(60_000), SINGLE),
     "send/send-truncate/n500": Case(256 * MIB, "rw", same_files(500, 5000), SINGLE),
     "send/send-readahead/n5000": Case(256 * MIB, ROOMY, same_files(5000, 2000), SINGLE),
+    "log/nd/nd_1000_100": Case(128 * MIB, "rw", directory(1000), SINGLE),
+    "log/nd/nd_10000_1000": Case(2048 * MIB, "rw", directory(10_000), ("-m", "dup")),
     "fiemap/f100": Case(10240 * MIB, "compress=lzo", shared(400)),
     "fiemap/f10": Case(10240 * MIB, "compress=lzo", shared(4000)),
     "reada/r5k": Case(6144 * MIB, ROOMY, inline(5000, 4)),
     "reada/r5k1j": Case(6144 * MIB, ROOMY, inline(5000, 1)),
     "reada/r20k": Case(6144 * MIB, ROOMY, inline(20_000, 4)),
     "reada/r100k": Case(6144 * MIB, ROOMY, inline(100_000, 4)),
+    "reada/r500k": Case(16_384 * MIB, ROOMY, inline(500_000, 4)),
 }
 
 
@@ -180,7 +202,7 @@ def mounted(image: Path, options: str) -> Iterator[Path]:
             subprocess.run(["umount", folder], check=True)
 
 
-def blocks(image: Path) -> tuple[int, dict[str, list[int]]]:
+def blocks(image: Path) -> Run:
     """Return the generation, and of each tree the number of blocks by level."""
     with bm.open(image) as fs:
         found = {}
@@ -191,10 +213,10 @@ def blocks(image: Path) -> tuple[int, dict[str, list[int]]]:
         return fs.root_tree.generation, found
 
 
-def run(case: Case, keep: Path | None = None) -> tuple[int, dict[str, list[int]]]:
+def run(case: Case) -> Run:
     """Make a filesystem and count its blocks."""
     with tempfile.TemporaryDirectory() as folder:
-        image = keep or Path(folder) / "image"
+        image = Path(folder) / "image"
         with image.open("wb") as file:
             file.truncate(case.size)
         command = ["mkfs.btrfs", "-q", "-f", "-n", "16384", *case.mkfs, str(image)]
@@ -204,7 +226,18 @@ def run(case: Case, keep: Path | None = None) -> tuple[int, dict[str, list[int]]
         return blocks(image)
 
 
-def scatter(runs: list[tuple[int, dict[str, list[int]]]]) -> dict[str, Any]:
+def recorded(case: dict[str, Any]) -> list[Run]:
+    """Take the runs of a case apart again."""
+    count = len(case["generations"])
+    runs: list[Run] = [(generation, {}) for generation in case["generations"]]
+    for tree, levels in case["trees"].items():
+        columns = [one.get("runs", [one["min"]] * count) for one in levels.values()]
+        for (_, found), *numbers in zip(runs, *columns, strict=True):
+            found[tree] = numbers
+    return runs
+
+
+def scatter(runs: list[Run]) -> dict[str, Any]:
     """Put runs together: of each tree and level the counts of all of them."""
     trees: dict[str, Any] = {}
     for tree in runs[0][1]:
@@ -252,7 +285,9 @@ def main() -> None:
     known = json.loads(asked.target.read_text()) if asked.target.exists() else {}
     for name in asked.cases or CASES:
         case = CASES[name]
-        runs, loads = [], []
+        old = known.get(name, {})
+        same = old.get("kernel") == platform.release() and old.get("cpus") == os.cpu_count()
+        runs, loads = (recorded(old), old["load"]) if same else ([], [])
         for number in range(asked.runs):
             loads.append(round(os.getloadavg()[0], 1))
             runs.append(run(case))

@@ -56,18 +56,29 @@ def built(
 
 
 @settings(max_examples=25)
-@given(names=NAMES, nodesize=st.sampled_from([4096, 16384]), commit=st.booleans())
+@given(
+    names=NAMES,
+    nodesize=st.sampled_from([4096, 16384]),
+    commit=st.booleans(),
+    worker=st.booleans(),
+)
 def test_created_at_once(
-    tmp_path_factory: pytest.TempPathFactory, names: list[bytes], nodesize: int, commit: bool
+    tmp_path_factory: pytest.TempPathFactory,
+    names: list[bytes],
+    nodesize: int,
+    commit: bool,
+    worker: bool,
 ) -> None:
     folder = tmp_path_factory.mktemp("many")
     names = [name for name in names if name not in (b"other", b"after")]
 
     def at_once(fs: WritableFilesystem) -> None:
+        fs.delayed.asynchronous = worker
         fs.create_files("d", names, 0o640)
         follow(fs)
 
     def one_by_one(fs: WritableFilesystem) -> None:
+        fs.delayed.asynchronous = worker
         for name in names:
             fs.create(b"d/" + name, 0o640)
         follow(fs)
@@ -249,6 +260,7 @@ def test_directories_that_are_none() -> None:
     there=st.sets(st.integers(0, 150)),
     linked=st.sets(st.integers(0, 150)),
     commit=st.booleans(),
+    worker=st.booleans(),
 )
 def test_moved_at_once(
     tmp_path_factory: pytest.TempPathFactory,
@@ -257,12 +269,14 @@ def test_moved_at_once(
     there: set[int],
     linked: set[int],
     commit: bool,
+    worker: bool,
 ) -> None:
     folder = tmp_path_factory.mktemp("many")
     names = [name for name in names if name not in (b"other", b"after")]
     order = [names[at] for at in dict.fromkeys(moved) if at < len(names)]
 
     def prepare(fs: WritableFilesystem) -> None:
+        fs.delayed.asynchronous = worker
         fs.create_files("d", names)
         fs.mkdir("e")
         fs.create_files("e", [names[at] for at in there if at < len(names)])
@@ -301,3 +315,78 @@ def test_a_file_that_is_not_there_ends_the_moves() -> None:
             fs.move_files("d", "e", ["a", "a", "b"])
         fs.resolve("e/a")
         fs.resolve("d/b")
+
+
+@settings(max_examples=25)
+@given(
+    names=NAMES,
+    order=st.randoms(use_true_random=False),
+    nodesize=st.sampled_from([4096, 16384]),
+    first=st.sampled_from(["nothing", "commit", "remount", "fsync"]),
+)
+def test_unlinked_at_once(
+    tmp_path_factory: pytest.TempPathFactory,
+    names: list[bytes],
+    order: random.Random,
+    nodesize: int,
+    first: str,
+) -> None:
+    folder = tmp_path_factory.mktemp("many")
+    names = sorted({*names, b"collide_plumless", b"collide_buckeroo"} - {b"other", b"after"})
+    doomed = [name for name in names if order.random() < 0.7]
+    order.shuffle(doomed)
+
+    def prepare(fs: WritableFilesystem) -> None:
+        # files of other kinds among the empty ones
+        fs.create_files("d", names)
+        for name in names[::7]:
+            fs.write(b"d/" + name, 0, b"data")
+        for name in names[1::7]:
+            fs.link(b"d/" + name, b"link to " + name)
+        for name in names[2::9]:
+            fs.setxattr(b"d/" + name, b"user.a", b"b")
+        if first == "fsync":
+            fs.fsync("d")
+        elif first != "nothing":
+            fs.sync()
+        if first == "remount":
+            fs.inodes.forget_all()
+        for name in names[3::11]:
+            fs.chmod(b"d/" + name, 0o600)
+
+    def follow(fs: WritableFilesystem) -> None:
+        fs.create_files("d", doomed[::2])
+        fs.sync()
+
+    def at_once(fs: WritableFilesystem) -> None:
+        prepare(fs)
+        fs.unlink_files("d", doomed)
+        follow(fs)
+
+    def one_by_one(fs: WritableFilesystem) -> None:
+        prepare(fs)
+        for name in doomed:
+            fs.unlink(b"d/" + name)
+        follow(fs)
+
+    assert built(folder, nodesize, at_once) == built(folder, nodesize, one_by_one)
+
+
+def test_what_cannot_be_unlinked() -> None:
+    with bm.create(SIZE) as fs:
+        fs.mkdir("d")
+        fs.create_files("d", ["a", "b", "c"])
+        fs.mkdir("d/sub")
+        for names, number in (
+            (["a", "missing", "b"], errno.ENOENT),
+            (["b", "sub", "c"], errno.EISDIR),
+            (["c", "c"], errno.ENOENT),
+        ):
+            with pytest.raises(OSError) as raised:
+                fs.unlink_files("d", names)
+            assert raised.value.errno == number
+        fs.commit()
+        assert [entry.name for entry in fs.subvolume("").readdir("d")] == [b"sub"]
+        fs.create("file")
+        with pytest.raises(NotADirectoryError):
+            fs.unlink_files("file", ["a"])

@@ -20,6 +20,7 @@ from btrfs_model.filesystem import (
     inode_flags,
     many,
     many_moves,
+    many_unlinks,
     namespace,
     rename,
     xattrs,
@@ -249,6 +250,10 @@ class NamespaceCalls:
             raise fail(errno.EISDIR if entry.inode.is_dir else errno.ENOTDIR, path)
         may_delete(self._fs, entry, entry.inode, as_directory=False)
         namespace.unlink(self._fs, entry, entry.inode)
+
+    def unlink_files(self, directory: Path, names: Sequence[Path]) -> None:
+        """Remove many names; see :func:`btrfs_model.filesystem.many_unlinks.unlink_files`."""
+        many_unlinks.unlink_files(self._fs, directory, names)
 
     def rmdir(self, path: Path) -> None:
         """Remove an empty directory, or an empty subvolume."""

@@ -11,14 +11,17 @@ how many files have their inode items side by side before the first of them gets
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from btrfs_model.filesystem.chunk_alloc import chunk_sizes, global_reserve
+from btrfs_model.filesystem.file_writeback import inline_limit
+from btrfs_model.filesystem.lookup import Path
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
 
-__all__ = ["files_before_flush", "run_before_delalloc"]
+__all__ = ["files_before_flush", "run_before_delalloc", "write_files_in_turn"]
 
 _DATA, _METADATA, _DUP = 1, 4, 32
 _GIB: Final = 1 << 30
@@ -54,6 +57,36 @@ def run_before_delalloc(fs: WritableFilesystem) -> None:
     """Run what the kernel runs before it turns to data (``flush_space()``): delayed items, refs."""
     fs.delayed.run()
     fs.writer.run_refs()
+
+
+def write_files_in_turn(
+    fs: WritableFilesystem, directory: Path, names: Sequence[Path], data: bytes
+) -> None:
+    """Make small files of the same contents, as one process does on a small device.
+
+    Whenever there is no more room for reservations, what waits is written back. Where the data get
+    extents of their own, the references of those hold as much again, and it takes a commit.
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        Where; nothing waits yet.
+    directory : str or bytes
+        Path of the directory.
+    names : sequence of str or bytes
+        Names in it, in the order of creation.
+    data : bytes
+        What each of them holds.
+    """
+    done = 0
+    while done < len(names):
+        part = names[done : done + files_before_flush(fs)]
+        inos = fs.create_files(directory, part)
+        run_before_delalloc(fs)
+        fs.fill_files(directory, inos, data)
+        if len(data) > inline_limit(fs):
+            fs.commit()
+        done += len(part)
 
 
 def _overcommit(fs: WritableFilesystem, flags: int) -> int:

@@ -142,6 +142,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self.chunk_tree_uuid = chunk_tree_uuid(self.image)
         load.add_groups(self, self.writer)
         load.add_trees(self, self.writer)
+        chunk_alloc.load_size_classes(self)
         self.clock = int(os.environ.get("SOURCE_DATE_EPOCH", 0)) * 10**9 or _START
         self._random = random.Random(f"{seed} {sb.fsid.hex()} {sb.generation}")
         self._live_roots: dict[int, LiveRoot] = {}
@@ -365,6 +366,16 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
             ENOSPC when the device has no room for them.
         """
         chunk_alloc.ensure_data(self, nbytes)
+
+    def reserve_data(self, wanted: int, least: int, hint: int = 0) -> tuple[int, int]:
+        """Reserve room for data; see :func:`.chunk_alloc.reserve_data`.
+
+        Raises
+        ------
+        OSError
+            ENOSPC when there is none.
+        """
+        return chunk_alloc.reserve_data(self, wanted, least, hint)
 
     def ensure_metadata(self, *, from_reserve: bool = False) -> None:
         """See that there is room for metadata; see :func:`.chunk_alloc.ensure_metadata`.

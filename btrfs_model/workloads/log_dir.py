@@ -104,8 +104,7 @@ def _build(source: Input, step: Step) -> Filesystem:
 def delete(fs: WritableFilesystem, files: int, deletes: int) -> None:
     """Make everything last, which drops the log, and delete files at equal distances."""
     fs.sync()
-    for i in range(1, files + 1, files // deletes):
-        fs.unlink(f"{DIRECTORY}/file_{i}")
+    fs.unlink_files(DIRECTORY, [f"file_{i}" for i in range(1, files + 1, files // deletes)])
 
 
 def run(fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step) -> Outcome:

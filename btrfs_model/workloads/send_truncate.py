@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from btrfs_model.cost.receiver import LAST_PAGE_WAIT, receiver_calls
 from btrfs_model.filesystem import Filesystem
-from btrfs_model.filesystem.reservation import files_before_flush, run_before_delalloc
+from btrfs_model.filesystem.reservation import write_files_in_turn
 from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.patches import Behaviour
 from btrfs_model.samples import data_folder
@@ -61,16 +61,8 @@ def build(source: Input, step: Step) -> Filesystem:
     files = source.parameters["files"]
     # twice what data and metadata take, and what a small device needs at least
     fs = WritableFilesystem.mkfs(max(256 << 20, files * 40_000), metadata="single")
-    data = bytes([255]) * _FILE_BYTES
-    done = 0
-    while done < files:
-        # where reservations have no more room: data first, and as references have taken all, commit
-        count = min(files - done, files_before_flush(fs))
-        inos = fs.create_files("", [f"file_{done + i}" for i in range(1, count + 1)])
-        run_before_delalloc(fs)
-        fs.fill_files("", inos, data)
-        fs.commit()
-        done += count
+    names = [f"file_{i}" for i in range(1, files + 1)]
+    write_files_in_turn(fs, "", names, b"\xff" * source.parameters["file_bytes"])
     fs.snapshot("", "snap1")
     fs.commit()
     return fs
