@@ -76,11 +76,11 @@ class Toggle:
 _PYTHON_ALONE = frozenset({
     "truncate-same-size", "log-bulk-insert", "log-dir-index-only", "log-replay-index-deletes",
     "log-no-boundary-keys", "log-skip-old-dir-items", "log-conflict-list", "log-first-index",
-    "log-new-dentries", "log-rmdir", "log-no-links", "log-exists-size", "log-delayed-items",
-    "log-sub-trans", "log-new-name-logged",
-    "log-parents-unchecked", "log-prealloc-full", "log-symlinks-full", "umount-no-empty-commit",
-    "log-new-name-refs", "log-old-conflicts", "log-new-name-dentries", "log-conflict-dentries",
-    "log-replay-dir-times", "log-moved-conflicts", "alloc-size-class",
+    "log-new-dentries", "log-rmdir", "log-rmdir-mark", "log-no-links", "log-exists-size",
+    "log-delayed-items", "log-sub-trans", "log-new-name-logged", "log-parents-unchecked",
+    "log-prealloc-full", "log-symlinks-full", "umount-no-empty-commit", "log-new-name-refs",
+    "log-old-conflicts", "log-new-name-dentries", "log-conflict-dentries", "log-replay-dir-times",
+    "log-moved-conflicts", "alloc-size-class",
     # the same with and without here: no inode leaves memory, and no two calls run at once
     "log-search-last-index", "log-last-index-on-insert",
 })  # fmt: skip
@@ -336,6 +336,10 @@ _TABLE = (
     _toggle("log-exists-size", "5254d4181add?", "7.0",
             "btrfs: fix zero size inode with non-zero size after log replay",
             "an inode logged because it must exist has the size of the last commit"),
+    _toggle("log-rmdir-mark", "999757231c49?", "7.1",
+            "btrfs: fix missing last_unlink_trans update when removing a directory",
+            "fsync of a removed directory that is open commits; 6.1.176 marks it too early, so "
+            "that the one above is not logged either: it is without log-rmdir"),
     _toggle("send-verity", "", "",
             "btrfs: send: add support for fs-verity",
             "protocol 3, only in kernels built for debugging: ENABLE_VERITY"),
@@ -386,6 +390,7 @@ _BACKPORTS: dict[str, tuple[str, ...]] = {
         "log-old-conflicts",
         "log-conflict-dentries",
         "log-exists-size",
+        "log-rmdir-mark",
     ),
 }
 

@@ -279,6 +279,8 @@ def rmdir(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
         inode.log.last_unlink_trans = fs.transid
     if inode.log.last_unlink_trans >= fs.transid:
         entry.directory.log.last_unlink_trans = inode.log.last_unlink_trans
+    if "log-rmdir-mark" in fs.behaviour:
+        inode.log.last_unlink_trans = fs.transid
     unlink_inode(fs, entry.directory, inode, entry.name)
     fs.delayed.balance()
     iput(fs, inode)
