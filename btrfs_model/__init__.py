@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from btrfs_model.patches import table as toggles
     from btrfs_model.reads import reads
     from btrfs_model.receive import receive
-    from btrfs_model.replay import replay
+    from btrfs_model.replay import build, replay
     from btrfs_model.samples import sample, samples
     from btrfs_model.send import SendResult, send
     from btrfs_model.stats import tree_stats
@@ -65,6 +65,7 @@ __all__ = [
     "UnsupportedError",
     "Work",
     "WritableFilesystem",
+    "build",
     "check",
     "counting",
     "create",
@@ -102,6 +103,7 @@ _HOMES = {
     "UnsupportedError": "errors:UnsupportedError",
     "Work": "counters:Work",
     "WritableFilesystem": "filesystem.writable:WritableFilesystem",
+    "build": "replay:build",
     "check": "check:check",
     "counting": "counters:counting",
     "create": "filesystem.writable:WritableFilesystem.mkfs",

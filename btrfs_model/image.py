@@ -374,7 +374,8 @@ class Image:
         count = ffi.new("size_t *")
         rows = lib.bm_image_cache_reads(self.handle, count)
         size = count[0] * ffi.sizeof("struct bm_read")
-        reads = np.frombuffer(ffi.buffer(rows, size)[:] if size else b"", dtype=kind)
+        # a copy, as the rows go with the cache
+        reads = np.frombuffer(bytearray(ffi.buffer(rows, size) if size else b""), dtype=kind)
         if self.reads and self.reads.reads:
             reads = np.concatenate([reads, np.array(self.reads.rows(), dtype=kind)])
         lib.bm_image_cache_stop(self.handle)

@@ -140,10 +140,12 @@ def _send(request: SendRequest, cached: Iterable[int], readahead: Readahead) -> 
     finally:
         image.reads = None
     before = np.array(cache.rows(), dtype=READ_FIELDS)
-    rows = np.concatenate([before, reads_of_send(request, cache.held, readahead)])
+    rows = reads_of_send(request, cache.held, readahead)
+    if not len(before):
+        return rows
     # one count of events for both
-    rows["used_at"][len(before) :][rows["used"][len(before) :] != 0] += cache.events
-    return rows
+    rows["used_at"][rows["used"] != 0] += cache.events
+    return np.concatenate([before, rows])
 
 
 def _readdir(
@@ -174,20 +176,21 @@ def _table(
     within = read["logical"] - starts[chunk]
     # what a damaged node points at is asked for ahead, but goes to no device
     mapped = (chunk >= 0) & (within < lengths[chunk])
-    physical = np.where(mapped, stripes[chunk] + within, 0).astype(np.int64)
+    physical = (stripes[chunk] + within).astype(np.int64)
     times = None
     if device is not None:
         physical[~mapped] = -1
         times, totals = read_on(device, read, physical, image.nodesize, think=think)
-        times = times[mapped]
-    read, physical = read[mapped], physical[mapped]
+    if not mapped.all():
+        read, physical = read[mapped], physical[mapped]
+        times = None if times is None else times[mapped]
     table = pd.DataFrame(
         {
             "logical": read["logical"].astype(np.int64),
             "physical": physical,
             "level": read["level"].astype(np.int64),
-            "kind": np.array(["demand", "ahead"], dtype=object)[read["ahead"]],
-            "issued_by": np.array(_ISSUERS, dtype=object)[read["by"]],
+            "kind": pd.Series(["demand", "ahead"]).array.take(read["ahead"].astype(np.int64)),
+            "issued_by": pd.Series(_ISSUERS).array.take(read["by"].astype(np.int64)),
             "used": read["used"].astype(bool),
         }
     )

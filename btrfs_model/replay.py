@@ -13,11 +13,13 @@ from datetime import UTC, datetime
 import pandas as pd
 
 from btrfs_model import provenance
+from btrfs_model.errors import BtrfsModelError
+from btrfs_model.filesystem import Filesystem
 from btrfs_model.patches import TOGGLES, Behaviour
 from btrfs_model.samples import packed_sample
 from btrfs_model.workloads import NAMES, Input, Outcome, Side, Step, Workload, load
 
-__all__ = ["COLUMNS", "Replay", "frame", "replay", "run"]
+__all__ = ["COLUMNS", "Replay", "all_names", "build", "frame", "replay", "run"]
 
 COLUMNS = (
     "workload", "parameters", "side", "quantity", "unit", "reported", "modelled", "measured",
@@ -65,18 +67,19 @@ def run(
     *,
     kernel_before: str | None = None,
     kernel_after: str | None = None,
+    device: str | None = None,
     step: Step = _silent,
 ) -> Replay:
     """Replay one workload; see :func:`replay`.
 
     Parameters
     ----------
-    name, scale, kernel_before, kernel_after
+    name, scale, kernel_before, kernel_after, device
         As for :func:`replay`.
     step : callable
         Called with a few words when a part of the work begins.
     """
-    workload = load(name)
+    workload = load(name) if device is None else load(name).on_device(device)
     source = workload.input(scale)
     sides = workload.sides(kernel_before, kernel_after)
     behaviours = {side.name: Behaviour.parse(side.behaviour) for side in sides}
@@ -94,6 +97,7 @@ def run(
         {
             "parameters": dict(source.parameters),
             "scale": source.scale,
+            "device": device,
             "sample": source.sample,
             "image": source.sample and provenance.input_file(packed_sample(source.sample)),
             "subvolume": source.subvolume,
@@ -108,6 +112,11 @@ def run(
             "measured_on": dict(outcome.measured_on),
         },
     )
+
+
+def all_names(device: str | None) -> tuple[str, ...]:
+    """Names of the workloads; with a device of those of which a time depends on one."""
+    return tuple(name for name in NAMES if device is None or load(name).on is not None)
 
 
 def frame(replays: Iterable[Replay]) -> pd.DataFrame:
@@ -126,12 +135,39 @@ def frame(replays: Iterable[Replay]) -> pd.DataFrame:
     return table.astype(dict.fromkeys(numbers, "float64"))
 
 
+def build(workload: str, scale: float) -> Filesystem:
+    """Build the filesystem of a workload, as its script makes it.
+
+    Parameters
+    ----------
+    workload : str
+        Its name.
+    scale : float
+        How large, relative to the commit message.
+
+    Returns
+    -------
+    Filesystem
+        In memory; the same each time.
+
+    Raises
+    ------
+    BtrfsModelError
+        For a workload that is none, or too small a scale.
+    """
+    known = load(workload)
+    if known.scaled is None or known.build is None:
+        raise BtrfsModelError(f"{workload}: nothing builds its filesystem")
+    return known.build(known.scaled(scale), _silent)
+
+
 def replay(
     workload: str | Sequence[str] | None = None,
     scale: str | float = "full",
     *,
     kernel_before: str | None = None,
     kernel_after: str | None = None,
+    device: str | None = None,
     out: str | os.PathLike[str] | None = None,
 ) -> pd.DataFrame:
     """Replay workloads of commit messages on both sides of their commit.
@@ -139,12 +175,16 @@ def replay(
     Parameters
     ----------
     workload : str or sequence of str, optional
-        ``"send-truncate"`` or ``"fiemap-shared"``; all there are without it.
+        Names, e.g. ``"send-truncate"``; all there are without it.
     scale : str or float
         ``"full"`` as in the commit message, ``"quick"``, or a fraction of full.
     kernel_before, kernel_after : str, optional
         Behaviours to compare instead of the ones just before and after the commit, e.g.
         ``"v6.12 - send-utimes-cache"``.
+    device : str, optional
+        Model times on this device instead of those that the workload names, see
+        :func:`btrfs_model.cost.device.names`. Without `workload` those are replayed of which a
+        time depends on a device.
     out : path, optional
         Folder that gets results.csv, results.parquet, report.html, the charts and provenance.json.
 
@@ -158,12 +198,16 @@ def replay(
     Raises
     ------
     BtrfsModelError
-        For an unknown workload or behaviour, or a scale that there is no image of.
+        For an unknown workload, behaviour or device, a scale that there is no image of, or a
+        device where none decides.
     """
-    names = [workload] if isinstance(workload, str) else list(workload or NAMES)
+    names = [workload] if isinstance(workload, str) else list(workload or all_names(device))
     replays = [
-        run(name, scale, kernel_before=kernel_before, kernel_after=kernel_after) for name in names
-    ]
+        run(
+            name, scale, kernel_before=kernel_before, kernel_after=kernel_after, device=device
+        )
+        for name in names
+    ]  # fmt: skip
     if out is not None:
         from btrfs_model.report import write
 

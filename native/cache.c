@@ -4,10 +4,14 @@
  * on demand or ahead. A block counts as cached from the moment its read is submitted, which is how
  * the kernel's own look-up (find_extent_buffer) sees it.
  */
+#define _DEFAULT_SOURCE /* madvise() */
 #include "internal.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+enum { HUGE_PAGE = 2 << 20 };
 
 static size_t home_slot(const struct bm_cache *cache, uint64_t logical)
 {
@@ -23,12 +27,30 @@ static size_t probe(const struct bm_cache *cache, uint64_t logical)
 	return at;
 }
 
+/* Free slots; a large table on large pages, as it is looked at all over. */
+static struct bm_cache_slot *make_slots(size_t capacity)
+{
+	size_t size = capacity * sizeof(struct bm_cache_slot);
+	struct bm_cache_slot *slots;
+
+	if (size < HUGE_PAGE)
+		return calloc(1, size);
+	/* both are powers of two */
+	slots = aligned_alloc(HUGE_PAGE, size);
+	if (!slots)
+		return NULL;
+#ifdef MADV_HUGEPAGE
+	madvise(slots, size, MADV_HUGEPAGE);
+#endif
+	return memset(slots, 0, size);
+}
+
 static int grow(struct bm_cache *cache)
 {
 	struct bm_cache larger = *cache;
 
-	larger.capacity = cache->capacity * 2;
-	larger.slots = calloc(larger.capacity, sizeof(*larger.slots));
+	larger.capacity = cache->capacity * 4;
+	larger.slots = make_slots(larger.capacity);
 	if (!larger.slots)
 		return BM_NOMEM;
 	for (size_t i = 0; i < cache->capacity; i++)
@@ -64,7 +86,7 @@ int bm_image_cache_start(struct bm_image *image, const uint64_t *cached, size_t 
 		return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
 	image->cache = cache;
 	cache->capacity = 1024;
-	cache->slots = calloc(cache->capacity, sizeof(*cache->slots));
+	cache->slots = make_slots(cache->capacity);
 	if (!cache->slots)
 		goto nomem;
 	for (size_t i = 0; i < count; i++)
@@ -101,6 +123,11 @@ int bm_cache_holds(const struct bm_image *image, uint64_t logical)
 {
 	return !image->cache ||
 	       image->cache->slots[probe(image->cache, logical)].logical == logical;
+}
+
+void bm_cache_prefetch(const struct bm_image *image, uint64_t logical)
+{
+	__builtin_prefetch(&image->cache->slots[home_slot(image->cache, logical)]);
 }
 
 int bm_cache_submit(struct bm_image *image, struct bm_read read, struct bm_fault *fault)

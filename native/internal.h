@@ -13,6 +13,12 @@ struct bm_cache_slot {
 	size_t read;	  /* index of its read; SIZE_MAX: cached from the start */
 };
 
+/* Children of a node that were all asked for: slots [first, end). */
+struct bm_asked {
+	const uint8_t *node;
+	uint32_t first, end;
+};
+
 struct bm_cache {
 	struct bm_cache_slot *slots; /* open addressing */
 	size_t capacity;	     /* a power of two */
@@ -21,6 +27,8 @@ struct bm_cache {
 	size_t read_count;
 	size_t read_capacity;
 	uint32_t events; /* reads, and first uses of blocks that were read ahead */
+	/* by level, of the node where BM_READA_FORWARD_ALWAYS asked last; what was read stays */
+	struct bm_asked asked[BTRFS_MAX_LEVEL];
 };
 
 struct bm_image {
@@ -134,5 +142,7 @@ void bm_compare_read_ahead(struct bm_compare *compare);
  */
 int bm_cache_submit(struct bm_image *image, struct bm_read read, struct bm_fault *fault);
 int bm_cache_holds(const struct bm_image *image, uint64_t logical);
+/* Of a block that will be looked up soon. */
+void bm_cache_prefetch(const struct bm_image *image, uint64_t logical);
 
 #endif

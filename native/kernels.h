@@ -823,6 +823,14 @@ int bm_writer_insert_each(struct bm_writer *writer, uint64_t tree, const struct 
 			  const uint32_t *sizes, size_t count, const uint8_t *data,
 			  struct bm_fault *fault);
 /*
+ * btrfs_drop_extents() with replace_extent: items from `key` up to `last` (NULL: none) go and a file
+ * extent comes. It stays in the leaf where the last of them was, or that was searched without an
+ * insertion in view, so that no node is split on the way, if there is room.
+ */
+int bm_writer_insert_extent(struct bm_writer *writer, uint64_t tree, const struct bm_key *key,
+			    const struct bm_key *last, const uint8_t *data, uint32_t size,
+			    struct bm_fault *fault);
+/*
  * Items with ascending keys, in batches of as many as fit into an empty leaf, each an insertion like
  * that above: delayed directory items.
  */
@@ -853,10 +861,11 @@ int64_t bm_writer_delete(struct bm_writer *writer, uint64_t tree, const struct b
 /* One of many changes. What is named in a DIR_ITEM or INODE_REF is an entry of the item. */
 enum bm_writer_change_kind {
 	BM_WRITER_INSERT, /* bm_writer_insert(): with all that follow up to one without `more` */
-	BM_WRITER_INSERT_ENTRY, /* the same, or at the end of an item that has the key already */
-	BM_WRITER_DELETE,	/* the item; no payload */
-	BM_WRITER_DELETE_ENTRY, /* payload: the name; the item goes with its last entry */
-	BM_WRITER_UPDATE,	/* bm_writer_update(): the first `size` bytes */
+	BM_WRITER_INSERT_EXTENT, /* bm_writer_insert_extent(), nothing goes */
+	BM_WRITER_INSERT_ENTRY,	 /* the same, or at the end of an item that has the key already */
+	BM_WRITER_DELETE,	 /* the item; no payload */
+	BM_WRITER_DELETE_ENTRY,	 /* payload: the name; the item goes with its last entry */
+	BM_WRITER_UPDATE,	 /* bm_writer_update(): the first `size` bytes */
 };
 struct bm_writer_change {
 	struct bm_key key;
@@ -1019,9 +1028,11 @@ struct bm_file_extents {
 	const uint64_t *known_offsets; /* extents that the file has, ascending, */
 	const uint64_t *known_bytenr;  /* and where; 0: a hole, or inline */
 	size_t known;
-	const uint32_t *order; /* all of them by offset: i < known, or known + index of offsets;
+	const uint32_t *order;	/* all of them by offset: i < known, or known + index of offsets;
 				* not looked at where there are `inos` */
-	const uint8_t *sums;   /* checksums of the sectors of one extent; NULL: none */
+	const uint8_t *sums;	/* checksums of the sectors of one extent; NULL: none */
+	const uint32_t *finish; /* all are allocated first and then finished in this order; NULL:
+				 * each is finished before the next is allocated */
 };
 /*
  * Allocate, insert, reference and checksum (insert_reserved_file_extent(), add_pending_csums()) one

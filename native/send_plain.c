@@ -4,14 +4,15 @@
  *
  * Whatever a full send looks up aside from its walk over the tree lies, in a plain snapshot, in
  * leaves that the walk has been to: parents have lower numbers than what is in them, data is inline.
- * So the walk alone reads the same blocks in the same order. What is not plain ends it.
+ * But for two things, which are looked up here too: the entries of a new directory and the target of
+ * a symlink. So the walk reads the same blocks in the same order. What is not plain ends it.
  */
 #include "send.h"
 
 #include <stdlib.h>
 
-/* A send with longer paths would fail. */
-enum { MAX_PATH = PATH_LIMIT / 2 };
+/* Sends with longer paths, targets of links or xattrs might fail. */
+enum { MAX_PATH = PATH_LIMIT / 2, MAX_NAME = 255, MAX_XATTR = 16384 };
 
 struct plain_dir {
 	uint64_t ino;
@@ -20,7 +21,7 @@ struct plain_dir {
 
 struct plain_walk {
 	uint64_t ino;
-	bool is_dir;
+	uint32_t mode;
 	bool has_name;
 	bool has_data;
 	uint32_t path_size;
@@ -65,19 +66,41 @@ static bool end_inode(const struct plain_walk *walk)
 	return !walk->ino || walk->has_name || walk->ino == BTRFS_FIRST_FREE_OBJECTID;
 }
 
-static bool plain_inode(struct plain_walk *walk, const struct btrfs_item *item,
-			const struct btrfs_inode_item *inode)
+/* send_create_inode_if_needed(): what is looked up to create an inode. */
+static bool plain_create(struct send_ctx *ctx, const struct plain_walk *walk)
+{
+	struct bm_key key = {.objectid = walk->ino, .type = BTRFS_EXTENT_DATA_KEY};
+	struct bm_path path = send_path(ctx);
+
+	switch (walk->mode & MODE_FMT) {
+	case MODE_DIR:
+		ctx->send_progress = walk->ino;
+		return did_create_dir(ctx, walk->ino) == 0;
+	case MODE_LNK:
+		return bm_search_slot(&ctx->root, &key, &path, ctx->fault) == 0;
+	case MODE_REG:
+	case MODE_CHR:
+	case MODE_BLK:
+	case MODE_FIFO:
+	case MODE_SOCK:
+		return true;
+	}
+	return false;
+}
+
+static bool plain_inode(struct send_ctx *ctx, struct plain_walk *walk,
+			const struct btrfs_item *item, const struct btrfs_inode_item *inode)
 {
 	if (!end_inode(walk) || item->key.offset || item->size != sizeof(*inode) || !inode->nlink)
 		return false;
 	*walk = (struct plain_walk){.ino = item->key.objectid,
-				    .is_dir = is_type(inode->mode, MODE_DIR),
+				    .mode = inode->mode,
 				    .dirs = walk->dirs,
 				    .dir_count = walk->dir_count,
 				    .dir_capacity = walk->dir_capacity};
 	if (walk->ino == BTRFS_FIRST_FREE_OBJECTID)
-		return walk->is_dir && keep_dir(walk);
-	return walk->is_dir || is_type(inode->mode, MODE_REG);
+		return is_type(walk->mode, MODE_DIR) && keep_dir(walk);
+	return plain_create(ctx, walk);
 }
 
 static bool plain_ref(struct plain_walk *walk, const struct btrfs_item *item,
@@ -94,7 +117,16 @@ static bool plain_ref(struct plain_walk *walk, const struct btrfs_item *item,
 		return false;
 	walk->has_name = true;
 	walk->path_size = parent->path_size + ref->name_len + 1;
-	return walk->path_size <= MAX_PATH && (!walk->is_dir || keep_dir(walk));
+	return walk->path_size <= MAX_PATH && (!is_type(walk->mode, MODE_DIR) || keep_dir(walk));
+}
+
+static bool plain_xattr(const struct plain_walk *walk, const struct btrfs_item *item,
+			const struct btrfs_dir_item *xattr)
+{
+	return (walk->has_name || walk->ino == BTRFS_FIRST_FREE_OBJECTID) &&
+	       item->size >= sizeof(*xattr) && xattr->name_len <= MAX_NAME &&
+	       xattr->data_len <= MAX_XATTR &&
+	       item->size == sizeof(*xattr) + xattr->name_len + xattr->data_len;
 }
 
 static bool plain_extent(struct plain_walk *walk, const struct btrfs_item *item,
@@ -102,29 +134,34 @@ static bool plain_extent(struct plain_walk *walk, const struct btrfs_item *item,
 {
 	size_t head = offsetof(struct btrfs_file_extent_item, disk_bytenr);
 
-	if (walk->is_dir || walk->has_data || item->key.offset || item->size <= head ||
+	if (walk->has_data || item->key.offset || item->size <= head ||
 	    extent->type != BTRFS_FILE_EXTENT_INLINE || extent->compression ||
 	    extent->ram_bytes != item->size - head)
 		return false;
 	walk->has_data = true;
-	return walk->has_name;
+	if (is_type(walk->mode, MODE_LNK))
+		return walk->has_name && extent->ram_bytes <= MAX_PATH;
+	return walk->has_name && is_type(walk->mode, MODE_REG);
 }
 
-static bool plain_item(struct plain_walk *walk, const uint8_t *leaf, uint32_t slot)
+static bool plain_item(struct send_ctx *ctx, struct plain_walk *walk, const uint8_t *leaf,
+		       uint32_t slot)
 {
 	const struct btrfs_item *item = leaf_item(leaf, slot);
 	const void *data = item_data(leaf, slot);
 
 	if (item->key.type == BTRFS_INODE_ITEM_KEY)
-		return plain_inode(walk, item, data);
+		return plain_inode(ctx, walk, item, data);
 	if (item->key.objectid != walk->ino)
 		return false;
 	switch (item->key.type) {
 	case BTRFS_INODE_REF_KEY:
 		return plain_ref(walk, item, data);
+	case BTRFS_XATTR_ITEM_KEY:
+		return plain_xattr(walk, item, data);
 	case BTRFS_DIR_ITEM_KEY:
 	case BTRFS_DIR_INDEX_KEY:
-		return walk->is_dir;
+		return is_type(walk->mode, MODE_DIR);
 	case BTRFS_EXTENT_DATA_KEY:
 		return plain_extent(walk, item, data);
 	}
@@ -141,12 +178,9 @@ static int walk_leaves(struct send_ctx *ctx, struct plain_walk *walk)
 		uint32_t nritems = block_header(path.node[0])->nritems;
 
 		for (uint32_t slot = path.slot[0]; slot < nritems; slot++)
-			if (!plain_item(walk, path.node[0], slot))
+			if (!plain_item(ctx, walk, path.node[0], slot))
 				return 0;
 		ret = bm_next_leaf(&ctx->root, &path, ctx->fault);
-		/* the entries of a new directory are looked for, which may go beyond the leaf */
-		if (!ret && walk->is_dir && walk->ino != BTRFS_FIRST_FREE_OBJECTID)
-			return 0;
 	}
 	return ret > 0 && end_inode(walk);
 }

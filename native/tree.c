@@ -11,6 +11,8 @@
 
 #include <string.h>
 
+enum { AHEAD_OF_LOOKUP = 4 }; /* children: as long as memory takes */
+
 uint32_t bm_bin_search(const uint8_t *block, const struct bm_key *key, int *found)
 {
 	uint32_t low = 0, high = block_header(block)->nritems;
@@ -57,26 +59,59 @@ static int readahead_node_child(struct bm_image *image, const uint8_t *node, uin
 }
 
 /*
+ * reada_for_search() for BM_READA_FORWARD_ALWAYS: the next siblings of the child at `slot`, wherever
+ * they lie. At the next leaf nearly all of them are asked for again; that they are there is known.
+ */
+static int reada_always(struct bm_image *image, const uint8_t *node, uint32_t slot,
+			struct bm_fault *fault)
+{
+	const struct bm_readahead *ahead = &image->readahead;
+	int level = block_header(node)->level;
+	struct bm_asked *asked = &image->cache->asked[level];
+	uint64_t limit = level > 1 ? ahead->always_nodes : ahead->always_leaves;
+	uint64_t count = block_header(node)->nritems - 1 - slot;
+	uint32_t next = slot + 1, end;
+
+	/* until more than the limit is asked for, or one sibling more than that many is looked at */
+	if (count > limit / image->nodesize)
+		count = limit / image->nodesize + 1;
+	if (count > ahead->siblings)
+		count = ahead->siblings + 1;
+	end = next + (uint32_t)count;
+	COUNT_N(image, btrfs_readahead_node_child, count);
+	if (asked->node != node || next < asked->first || next > asked->end)
+		*asked = (struct bm_asked){node, next, next};
+	for (; asked->end < end; asked->end++) {
+		if (asked->end + AHEAD_OF_LOOKUP < block_header(node)->nritems)
+			bm_cache_prefetch(image,
+					  node_ptr(node, asked->end + AHEAD_OF_LOOKUP)->blockptr);
+		if (bm_cache_submit(image,
+				    read_of_child(node, asked->end, BM_READ_BY_reada_for_search, 1),
+				    fault) < 0)
+			return BM_NOMEM;
+	}
+	return BM_OK;
+}
+
+/*
  * reada_for_search(): read ahead the siblings of the child at `slot`.
  *
- * BM_READA_BACK and BM_READA_FORWARD act on leaves alone, and take only siblings near the child;
- * BM_READA_FORWARD_ALWAYS takes the next ones wherever they lie.
+ * BM_READA_BACK and BM_READA_FORWARD act on leaves alone, and take only siblings near the child.
  */
 static int reada_for_search(struct bm_image *image, const struct bm_path *path, int level,
 			    uint32_t slot, uint64_t objectid, struct bm_fault *fault)
 {
 	const uint8_t *node = path->node[level];
-	int always = path->reada == BM_READA_FORWARD_ALWAYS;
 	const struct bm_readahead *ahead = &image->readahead;
-	uint64_t limit = ahead->near, nread = 0, nscan = 0, target;
+	uint64_t nread = 0, nscan = 0, target;
 
 	COUNT(image, reada_for_search);
-	if ((level != 1 && !always) || !node)
+	if (!node)
 		return BM_OK;
+	if (path->reada == BM_READA_FORWARD_ALWAYS)
+		return reada_always(image, node, slot, fault);
 	target = node_ptr(node, slot)->blockptr;
-	if (always)
-		limit = level > 1 ? ahead->always_nodes : ahead->always_leaves;
-	else if (bm_cache_holds(image, target))
+	if (level != 1 || bm_cache_holds(image, target))
 		return BM_OK;
 	do {
 		const struct btrfs_key_ptr *ptr;
@@ -92,14 +127,14 @@ static int reada_for_search(struct bm_image *image, const struct bm_path *path, 
 		if (path->reada == BM_READA_BACK && objectid && ptr->key.objectid != objectid)
 			break;
 		distance = ptr->blockptr > target ? ptr->blockptr - target : target - ptr->blockptr;
-		if (always || distance <= ahead->distance) {
+		if (distance <= ahead->distance) {
 			if (readahead_node_child(image, node, slot, BM_READ_BY_reada_for_search,
 						 fault) < 0)
 				return BM_NOMEM;
 			nread += image->nodesize;
 		}
 		nscan++;
-	} while (nread <= limit && nscan <= ahead->siblings);
+	} while (nread <= ahead->near && nscan <= ahead->siblings);
 	return BM_OK;
 }
 
@@ -231,6 +266,54 @@ again:
 	}
 }
 
+/* Whether a search for the last key of the leaf goes down the path that is there, all in memory. */
+static int leads_back(const struct bm_root *root, const struct bm_path *path,
+		      const struct bm_key *last)
+{
+	int top = root->level;
+
+	if (path->lowest_level || top < 0 || top >= BTRFS_MAX_LEVEL - 1 || path->node[top + 1] ||
+	    !path->node[top] || block_header(path->node[top])->bytenr != root->bytenr ||
+	    !bm_cache_holds(root->image, root->bytenr))
+		return 0;
+	for (int level = top; level > 0; level--) {
+		const uint8_t *node = path->node[level], *child = path->node[level - 1];
+		uint32_t slot = path->slot[level], nritems = block_header(node)->nritems;
+
+		if (!child || slot >= nritems ||
+		    node_ptr(node, slot)->blockptr != block_header(child)->bytenr ||
+		    (slot + 1 < nritems &&
+		     compare_disk_key(&node_ptr(node, slot + 1)->key, last) <= 0) ||
+		    !bm_cache_holds(root->image, node_ptr(node, slot)->blockptr))
+			return 0;
+	}
+	return 1;
+}
+
+/* What a search down that path counts and reads ahead. */
+static int search_back(const struct bm_root *root, struct bm_path *path, uint64_t objectid,
+		       struct bm_fault *fault)
+{
+	struct bm_image *image = root->image;
+	int always = path->reada == BM_READA_FORWARD_ALWAYS && !path->reada_missing;
+
+	COUNT(image, btrfs_search_slot);
+	COUNT_N(image, read_block_for_search, (uint64_t)root->level);
+	if (bm_cache_submit(image, read_of_root(root), fault) < 0)
+		return BM_NOMEM;
+	for (int level = root->level; level > 0; level--) {
+		uint32_t slot = path->slot[level];
+		struct bm_read read =
+		    read_of_child(path->node[level], slot, BM_READ_BY_btrfs_search_slot, 0);
+
+		if ((always && reada_for_search(image, path, level, slot, objectid, fault) < 0) ||
+		    bm_cache_submit(image, read, fault) < 0)
+			return BM_NOMEM;
+	}
+	path->slot[0] = block_header(path->node[0])->nritems - 1;
+	return BM_OK;
+}
+
 int bm_next_leaf(const struct bm_root *root, struct bm_path *path, struct bm_fault *fault)
 {
 	struct bm_image *image = root->image;
@@ -245,7 +328,9 @@ int bm_next_leaf(const struct bm_root *root, struct bm_path *path, struct bm_fau
 	last = to_key(&leaf_item(path->node[0], nritems - 1)->key);
 again:
 	if (image->cache) {
-		int ret = bm_search_slot(root, &last, path, fault);
+		int ret = leads_back(root, path, &last)
+			      ? search_back(root, path, last.objectid, fault)
+			      : bm_search_slot(root, &last, path, fault);
 
 		if (ret < 0)
 			return ret;

@@ -188,6 +188,10 @@ static int64_t apply_next(struct bm_writer *writer, struct bm_writer_tree *tree,
 	switch (change->kind) {
 	case BM_WRITER_INSERT:
 		return insert_batch(writer, tree, fingers, change, left, data, size, fault);
+	case BM_WRITER_INSERT_EXTENT:
+		ret = bm_writer_insert_extent(writer, tree->id, &change->key, NULL, data,
+					      change->size, fault);
+		break;
 	case BM_WRITER_INSERT_ENTRY:
 		ret = bm_writer_insert_entry(writer, tree, fingers, &change->key, data,
 					     change->size, fault);

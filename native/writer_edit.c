@@ -447,3 +447,63 @@ int64_t bm_writer_delete(struct bm_writer *writer, uint64_t id, const struct bm_
 	} while (more);
 	return deleted;
 }
+
+/* ------------------------------------------------------------------------------- replacing -- */
+
+/* Delete from `key` to `last`: 1, with the path where the last ones were, or 0: it is gone. */
+static int drop_extents(struct bm_writer *writer, struct bm_writer_tree *tree,
+			const struct bm_key *key, const struct bm_key *last, struct bm_path *path,
+			struct bm_fault *fault)
+{
+	struct bm_key from = *key;
+	const uint8_t *leaf = NULL;
+	uint32_t count = 0;
+	int ret, more;
+
+	do {
+		ret = first_run(writer, tree, &from, last, path, &count, fault);
+		if (ret <= 0)
+			return ret;
+		more = more_follow(path, count, 0, &from, last);
+		leaf = path->node[0];
+		if (bm_leaf_delete(writer, tree, path, path->slot[0], count, fault) < 0)
+			return fault->code;
+	} while (more);
+	return block_header(leaf)->nritems || !path->node[1];
+}
+
+/* Where a new extent would go without further ado: 1, or 0: that is the end of the leaf. */
+static int place_for_extent(struct bm_writer *writer, struct bm_writer_tree *tree,
+			    const struct bm_key *key, struct bm_path *path, struct bm_fault *fault)
+{
+	int ret = bm_writer_search(writer, tree, key, -1, BM_SEARCH_INSERT, path, fault);
+
+	if (ret <= 0)
+		return ret < 0 ? ret : bm_writer_errno(fault, tree, EEXIST);
+	/* there the kernel looks at the next leaf and lets go of this one */
+	return path->slot[0] < block_header(path->node[0])->nritems;
+}
+
+int bm_writer_insert_extent(struct bm_writer *writer, uint64_t id, const struct bm_key *key,
+			    const struct bm_key *last, const uint8_t *data, uint32_t size,
+			    struct bm_fault *fault)
+{
+	struct bm_writer_tree *tree = bm_writer_tree_of(writer, id, fault);
+	struct bm_path path = {0};
+	int ret;
+
+	if (!tree)
+		return fault->code;
+	if ((uint64_t)size + BTRFS_ITEM_SIZE > writer->leaf_size)
+		return bm_writer_errno(fault, tree, EOVERFLOW);
+	ret = last ? drop_extents(writer, tree, key, last, &path, fault)
+		   : place_for_extent(writer, tree, key, &path, fault);
+	if (ret < 0)
+		return ret;
+	if (!ret || bm_leaf_free(writer, path.node[0]) < size + BTRFS_ITEM_SIZE)
+		return bm_writer_insert(writer, id, key, &size, 1, data, fault);
+	if (bm_leaf_insert(writer, &path, key, &size, 1, fault) < 0)
+		return fault->code;
+	memcpy(payload(writer, &path), data, size);
+	return BM_OK;
+}

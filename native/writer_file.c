@@ -82,42 +82,113 @@ static void fill_item(struct btrfs_file_extent_item *item, const struct bm_file_
 }
 
 /* 1: there is no room in one piece. */
-static int write_one(struct bm_writer *writer, struct file_run *run, size_t i,
-		     struct bm_fault *fault)
+static int reserve_one(struct bm_writer *writer, struct file_run *run, size_t i,
+		       struct bm_fault *fault)
 {
 	const struct bm_file_extents *args = run->args;
 	uint32_t at = (uint32_t)(args->known + i);
+	uint64_t got;
+
+	if (bm_writer_reserve_data(writer, args->disk_num_bytes, args->disk_num_bytes,
+				   hint_for(run, at), &run->bytenr[at], &got, fault) < 0)
+		return fault->code == BM_ERRNO && fault->found == ENOSPC ? 1 : fault->code;
+	if (run->lowest == NONE || args->offsets[i] < offset_of(args, run->lowest))
+		run->lowest = at;
+	return BM_OK;
+}
+
+static void release_one(struct bm_writer *writer, const struct file_run *run, size_t i)
+{
+	struct bm_fault ignored;
+
+	bm_writer_release_data(writer, run->bytenr[run->args->known + i], run->args->disk_num_bytes,
+			       &ignored);
+}
+
+/* btrfs_finish_one_ordered() */
+static int finish_one(struct bm_writer *writer, const struct file_run *run, size_t i,
+		      struct bm_fault *fault)
+{
+	const struct bm_file_extents *args = run->args;
+	uint64_t bytenr = run->bytenr[args->known + i];
 	const struct bm_key key = {.objectid = args->inos ? args->inos[i] : args->ino,
 				   .type = BTRFS_EXTENT_DATA_KEY,
 				   .offset = args->offsets[i]};
-	const uint32_t size = sizeof(struct btrfs_file_extent_item);
+	const struct bm_data_ref ref = {bytenr,	    args->disk_num_bytes, 0,
+					args->root, key.objectid,	  key.offset};
 	struct btrfs_file_extent_item item;
-	uint64_t bytenr, got;
 	int ret;
 
-	ret = bm_writer_reserve_data(writer, args->disk_num_bytes, args->disk_num_bytes,
-				     hint_for(run, at), &bytenr, &got, fault);
-	if (ret < 0)
-		return fault->code == BM_ERRNO && fault->found == ENOSPC ? 1 : ret;
 	fill_item(&item, args, writer->transid, bytenr);
-	ret = bm_writer_insert(writer, args->tree, &key, &size, 1, (const uint8_t *)&item, fault);
+	ret = bm_writer_insert_extent(writer, args->tree, &key, NULL, (const uint8_t *)&item,
+				      sizeof(item), fault);
 	if (ret < 0) {
-		struct bm_fault ignored;
-
-		bm_writer_release_data(writer, bytenr, got, &ignored);
+		release_one(writer, run, i);
 		return ret;
 	}
-	const struct bm_data_ref ref = {bytenr, got, 0, args->root, key.objectid, key.offset};
 	ret = bm_writer_alloc_data_ref(writer, &ref, 1, fault);
-	if (ret < 0)
-		return ret;
-	if (args->sums)
-		ret = bm_writer_insert_csums(writer, BTRFS_CSUM_TREE_OBJECTID, bytenr, args->sums,
-					     got / writer->sectorsize, fault);
-	run->bytenr[at] = bytenr;
-	if (run->lowest == NONE || key.offset < offset_of(args, run->lowest))
-		run->lowest = at;
-	return ret < 0 ? ret : 0;
+	if (ret < 0 || !args->sums)
+		return ret < 0 ? ret : BM_OK;
+	ret = bm_writer_insert_csums(writer, BTRFS_CSUM_TREE_OBJECTID, bytenr, args->sums,
+				     args->disk_num_bytes / writer->sectorsize, fault);
+	return ret < 0 ? ret : BM_OK;
+}
+
+/* Each is finished before the next is begun; returns how many. */
+static int64_t write_in_turn(struct bm_writer *writer, struct file_run *run, struct bm_fault *fault)
+{
+	size_t done = 0;
+	int ret = BM_OK;
+
+	for (; done < run->args->count; done++) {
+		ret = reserve_one(writer, run, done, fault);
+		if (!ret)
+			ret = finish_one(writer, run, done, fault);
+		if (ret)
+			break;
+	}
+	return ret < 0 ? ret : (int64_t)done;
+}
+
+/* All are begun, then finished in an order of their own. */
+static int64_t write_side_by_side(struct bm_writer *writer, struct file_run *run,
+				  struct bm_fault *fault)
+{
+	const struct bm_file_extents *args = run->args;
+	size_t begun = 0;
+	int ret = BM_OK;
+
+	while (begun < args->count && !(ret = reserve_one(writer, run, begun, fault)))
+		begun++;
+	if (ret > 0)
+		ret = BM_OK;
+	for (size_t i = 0; i < args->count; i++) {
+		if (args->finish[i] >= begun)
+			continue;
+		if (ret < 0)
+			release_one(writer, run, args->finish[i]);
+		else
+			ret = finish_one(writer, run, args->finish[i], fault);
+	}
+	return ret < 0 ? ret : (int64_t)begun;
+}
+
+/* Whether `finish` has every extent once. */
+static int check_finish(const struct bm_file_extents *args, struct bm_fault *fault)
+{
+	uint8_t *seen = calloc(args->count, 1);
+	int ret = BM_OK;
+
+	if (!seen)
+		return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
+	for (size_t i = 0; i < args->count && !ret; i++) {
+		if (args->finish[i] >= args->count || seen[args->finish[i]])
+			ret = bm_writer_errno(fault, NULL, EINVAL);
+		else
+			seen[args->finish[i]] = 1;
+	}
+	free(seen);
+	return ret;
 }
 
 static int check_args(const struct bm_writer *writer, const struct bm_file_extents *args,
@@ -131,14 +202,15 @@ static int check_args(const struct bm_writer *writer, const struct bm_file_exten
 	for (size_t i = 0; !args->inos && i < total; i++)
 		if (args->order[i] >= total)
 			return bm_writer_errno(fault, NULL, EINVAL);
-	return BM_OK;
+	return args->finish && args->count ? check_finish(args, fault) : BM_OK;
 }
 
 int64_t bm_writer_file_extents(struct bm_writer *writer, const struct bm_file_extents *args,
 			       uint64_t *bytenr, struct bm_fault *fault)
 {
 	struct file_run run = {.args = args, .lowest = args->known ? 0 : NONE};
-	size_t total = args->known + args->count, done = 0;
+	size_t total = args->known + args->count;
+	int64_t done = 0;
 	int ret = check_args(writer, args, fault);
 
 	if (ret < 0 || !args->count)
@@ -153,11 +225,15 @@ int64_t bm_writer_file_extents(struct bm_writer *writer, const struct bm_file_ex
 		memcpy(run.bytenr, args->known_bytenr, args->known * sizeof(*run.bytenr));
 	if (!args->inos)
 		link_places(args, run.places);
-	while (done < args->count && !(ret = write_one(writer, &run, done, fault)))
-		done++;
-	memcpy(bytenr, run.bytenr + args->known, done * sizeof(*bytenr));
+	done = args->finish ? write_side_by_side(writer, &run, fault)
+			    : write_in_turn(writer, &run, fault);
+	if (done < 0) {
+		ret = (int)done;
+		goto out;
+	}
+	memcpy(bytenr, run.bytenr + args->known, (size_t)done * sizeof(*bytenr));
 out:
 	free(run.places);
 	free(run.bytenr);
-	return ret < 0 ? ret : (int64_t)done;
+	return ret < 0 ? ret : done;
 }

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Fixtures and options for all tests."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import corpus
+import live
 import pytest
+import uml
 from hypothesis import HealthCheck, settings
+from kernel_session import KernelSession
 
 # Times vary with the machine: a slow example is no failure. A short run has the same examples every
 # time; `make test-long` looks at others, and further.
@@ -31,3 +35,20 @@ def pytest_report_header() -> str:
 def small_image() -> Path:
     """A restored image of a few hundred items, for tests that need any one."""
     return corpus.image("send/random/seed-003")
+
+
+def _unless(reason: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(bool(reason), reason=reason)
+
+
+@pytest.fixture(
+    scope="session",
+    params=[
+        pytest.param(live.Machine, id="machine", marks=_unless(live.why_not_live())),
+        pytest.param(uml.Guest, id="uml", marks=_unless(uml.why_not_uml())),
+    ],
+)
+def kernel(request: pytest.FixtureRequest) -> Iterator[KernelSession]:
+    """Each kernel that can be asked: the machine's own (as root) and that of a guest."""
+    with request.param() as session:
+        yield session

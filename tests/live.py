@@ -15,17 +15,19 @@ import random
 import stat
 import struct
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from kernel_session import KernelSession
 from logical_ino import why_not_live
 
 from btrfs_model.patches import PRESETS
 
-__all__ = ["BESIDE_THE_KERNEL", "beside_the_kernel", "kernel_send", "mounted", "preset",
+__all__ = ["BESIDE_THE_KERNEL", "Machine", "beside_the_kernel", "kernel_send", "mounted", "preset",
            "random_filesystem", "why_not_live"]  # fmt: skip
 
 _SEND = struct.Struct("<qQQQQI28x")
@@ -36,9 +38,10 @@ _CLONE_RANGE_NUMBER = 1 << 30 | _CLONE_RANGE.size << 16 | 0x94 << 8 | 13
 _BLOCK = 4096
 
 
-def preset() -> str:
-    """The newest preset that is not newer than the running kernel."""
-    running = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2])
+def preset(release: str = "") -> str:
+    """The newest preset that is not newer than a kernel, the running one where none is given."""
+    release = release or platform.release()
+    running = tuple(int(part) for part in release.split("-")[0].split(".")[:2])
     known = [name for name in PRESETS if tuple(map(int, name[1:].split(".")[:2])) <= running]
     return known[-1]
 
@@ -70,6 +73,16 @@ def mounted(image: Path, options: str) -> Iterator[Path]:
             yield Path(folder)
         finally:
             subprocess.run(["umount", folder], check=True)
+
+
+class Machine(KernelSession):
+    """The machine's own kernel, asked in a process that may hang. Its mounts are its own."""
+
+    again = False
+
+    def command(self) -> list[str]:
+        agent = str(self.folder / "kernel_agent.py")
+        return ["unshare", "--mount", sys.executable, "-S", "-E", "-B", agent, str(self.folder)]
 
 
 def kernel_send(

@@ -7,7 +7,6 @@ of mkfs.btrfs and mount. Many of its operations fail, on both sides with the sam
 
 import errno
 import fcntl
-import hashlib
 import os
 import random
 import stat
@@ -21,6 +20,7 @@ from typing import Any
 import calls
 import live
 from kernel_listing import as_recorded
+from kernel_records import Listing, kernel_listing
 from writing import KernelFiles
 
 from btrfs_model.filesystem import Filesystem
@@ -32,18 +32,12 @@ from btrfs_model.scenario.run import _Runner
 
 __all__ = ["SIZE", "kernel_listing", "kernel_run", "model_listing", "model_run", "random_scenario"]
 
-Listing = dict[str, dict[str, dict[str, Any]]]
-"""Records by subvolume and path."""
-
 SIZE = 128 << 20
 _BLOCK = 4096
 _NOCOW = 0x800000
 _CLONE = struct.Struct("<qQQQ")
 _FICLONERANGE = 1 << 30 | _CLONE.size << 16 | 0x94 << 8 | 13
-_GETFLAGS = 2 << 30 | 8 << 16 | ord("f") << 8 | 1
-_GETVERSION = 2 << 30 | 8 << 16 | ord("v") << 8 | 1
 _EXCHANGE = 2
-_TOP = 256
 
 
 # ------------------------------------------------------------------------------ random scenarios --
@@ -314,47 +308,3 @@ def kernel_run(scenario: Scenario, image: Path, paths: list[str]) -> tuple[list[
         ended = _taken(_KernelSteps(image, top, mount, scenario.hex_values), scenario.steps)
         subprocess.run(["btrfs", "filesystem", "sync", str(top)], check=True, capture_output=True)
         return ended, kernel_listing(top, paths)
-
-
-def kernel_listing(top: Path, paths: list[str]) -> Listing:
-    """What a kernel lists of subvolumes, in the form of :func:`model_listing`."""
-    return {path: dict(_records(top / path, "")) for path in paths}
-
-
-def _records(subvolume: Path, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    at = subvolume / path
-    status = at.lstat()
-    if path and status.st_ino in (_TOP, EMPTY_SUBVOL_DIR):
-        yield path, {}
-        return
-    yield path, _record(at, status)
-    if stat.S_ISDIR(status.st_mode):
-        for entry in sorted(os.listdir(at)):  # noqa: PTH208
-            yield from _records(subvolume, f"{path}/{entry}" if path else entry)
-
-
-def _record(at: Path, status: os.stat_result) -> dict[str, Any]:
-    mode = status.st_mode
-    record = {"ino": status.st_ino, "mode": f"{mode:o}", "nlink": status.st_nlink,
-              "uid": status.st_uid, "gid": status.st_gid, "size": status.st_size,
-              "atime": status.st_atime_ns, "mtime": status.st_mtime_ns,
-              "ctime": status.st_ctime_ns}  # fmt: skip
-    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
-        fd = os.open(at, os.O_RDONLY)
-        try:
-            for name, number in (("gen", _GETVERSION), ("flags", _GETFLAGS)):
-                found = fcntl.ioctl(fd, number, bytes(8))
-                record[name] = struct.unpack_from("<I", found)[0]
-        finally:
-            os.close(fd)
-    if stat.S_ISREG(mode):
-        record["sha256"] = hashlib.sha256(at.read_bytes()).hexdigest()
-    if stat.S_ISLNK(mode):
-        record["target"] = os.readlink(at)  # noqa: PTH115
-    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-        record["rdev"] = [os.major(status.st_rdev), os.minor(status.st_rdev)]
-    xattrs = {name: os.getxattr(at, name, follow_symlinks=False).hex()
-              for name in os.listxattr(at, follow_symlinks=False)}  # fmt: skip
-    if xattrs:
-        record["xattrs"] = xattrs
-    return record

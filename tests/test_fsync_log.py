@@ -6,13 +6,16 @@ from __future__ import annotations
 import json
 import subprocess
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import corpus
 import pytest
 from fsync_log import logs_of
+from test_replay_log import observable
 
+import btrfs_model as bm
 from btrfs_model.filesystem import Filesystem
 from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.ondisk.keys import ItemType
@@ -25,30 +28,41 @@ KERNELS = {
     "6.12": "v6.12.101",
     "6.1": "v6.1.176",
     "5.10": "v5.10.46",
-    "5.10p": "v5.10.46 + log-dir-index-only",
+    "5.10.223": "v5.10.223",
+    "5.10p": "v5.10.223 + log-dir-index-only",
 }
-OLD = {"5.10", "5.10p"}
-"""Kernels of which only what a directory logs is modelled: the log-dir workload."""
 
 
-# Cases whose logs are not the kernel's, and why.
-DELAYED = "when the kernel's worker ran the delayed items of the directory decides ranges"
-ORDERED = "that an extent was finished after the fsync makes the kernel log the file once more"
-RELOGGED = "6.18 logs an inode with its generation; why it counts as logged before is not known"
-INEXACT = {
-    ("6.18", "log/scenarios/multi_leaf_dir_adds"): DELAYED,
-    ("6.18", "log/scenarios/multi_leaf_dir_deletes"): DELAYED,
-    ("6.12", "log/scenarios/multi_leaf_dir_adds"): DELAYED,
-    ("6.12", "log/scenarios/multi_leaf_dir_deletes"): DELAYED,
-    ("6.12", "log/scenarios/fsync_twice_file"): ORDERED,
-    ("6.1", "log/scenarios/fsync_twice_file"): ORDERED,
-    ("6.1", "log/scenarios/multi_leaf_dir_adds"): DELAYED,
-    ("6.1", "log/scenarios/multi_leaf_dir_deletes"): DELAYED,
-    ("6.18", "log/scenarios/rename_swap_three_names"): RELOGGED,
-    ("6.18", "log/random/seed_19"): RELOGGED,
-    ("6.18", "log/random/seed_28"): RELOGGED,
-    ("6.18", "log/random/seed_4"): RELOGGED,
+Race = Callable[[WritableFilesystem], None]
+
+
+def late_extents(fs: WritableFilesystem) -> None:
+    """A fast fsync syncs the log before the extents that it wrote are finished."""
+    fs.tree_logs.late_extents = True
+
+
+def reclaim(fs: WritableFilesystem) -> None:
+    """Room for metadata is short, and delayed items are run to gain some."""
+    fs.delayed.run()
+
+
+RACES: dict[str, Race] = {
+    "log/scenarios/fsync_twice_file": late_extents,
+    "log/scenarios/multi_leaf_dir_deletes": reclaim,
 }
+"""What a kernel's threads do or do not do after the first crash, and so there are two outcomes.
+
+User-Mode Linux 6.1.176 logged the file of ``fsync_twice_file`` a third time in 5 runs of 6, and ran
+the deletions in 6 of 6, on a device of 128 MiB as in the recorded cases; on one of 1 GiB it did
+neither, in 4 runs each. Linux 6.18 never did.
+"""
+
+INEXACT = dict.fromkeys(
+    [("5.10", "log/scenarios/multi_leaf_dir_deletes"),
+     ("5.10p", "log/scenarios/multi_leaf_dir_deletes")],
+    "when the worker ran the delayed items of the new files decides how the leaves were split",
+)  # fmt: skip
+"""Cases whose logs are not the kernel's, and why."""
 
 
 def recorded(kernel: str, name: str) -> dict[str, Any]:
@@ -62,7 +76,6 @@ def cases() -> list[tuple[str, str]]:
         for name in corpus.cases("log")
         for kernel in KERNELS
         if corpus.has(name, f"{kernel}/result.json") and "nd_10000" not in name
-        if kernel not in OLD or name.startswith("log/nd/")
     ]
     if corpus.LONG:
         return found
@@ -71,7 +84,9 @@ def cases() -> list[tuple[str, str]]:
     return own + [case for case in found if case not in own][::9]
 
 
-def run(kernel: str, name: str, place: Path) -> tuple[list[str], dict[int, Path]]:
+def run(
+    kernel: str, name: str, place: Path, race: Race = lambda fs: None
+) -> tuple[list[str], dict[int, Path]]:
     """Run a case in the model: how each fsync ended, and the image of each crash."""
     lines = [["mkfs", ["-m", "single"]], ["sync"], *corpus.case(name)["ops"]]
     steps = [parse_step(name, number, line) for number, line in enumerate(lines, 1)]
@@ -81,11 +96,24 @@ def run(kernel: str, name: str, place: Path) -> tuple[list[str], dict[int, Path]
     def crashed(fs: WritableFilesystem, number: int) -> None:
         crashes[number] = place / f"crash{number}.img"
         fs.save_crash(crashes[number])
+        if number == 1:
+            race(fs)
 
     size = recorded(kernel, name)["image_mib"] << 20
-    with run_scenario(Scenario(name, steps), size=size, behaviour=KERNELS[kernel],
-                      crashed=crashed, synced=lambda step, how: ends.append(how)):  # fmt: skip
+    with run_scenario(
+        Scenario(name, steps), size=size, behaviour=KERNELS[kernel], asynchronous=True,
+        crashed=crashed, synced=lambda step, how: ends.append(how),
+    ):  # fmt: skip
         return ends, crashes
+
+
+def outcome(ends: list[str], images: dict[int, Path]) -> tuple[list[str], dict[int, Any]]:
+    """How the fsyncs ended, and the logs of each crash."""
+    logs = {}
+    for number, image in images.items():
+        with Filesystem.open(image) as fs:
+            logs[number] = logs_of(fs)
+    return ends, logs
 
 
 @pytest.mark.parametrize(("kernel", "name"), cases())
@@ -96,14 +124,49 @@ def test_the_log_is_the_kernels(
         reason = INEXACT[kernel, name]
         request.applymarker(pytest.mark.xfail(reason=reason, strict=True, raises=AssertionError))
     ends, crashes = run(kernel, name, tmp_path)
-    assert ends == [fsync["kind"] for fsync in recorded(kernel, name)["fsyncs"]]
     assert crashes
+    theirs = outcome(
+        [fsync["kind"] for fsync in recorded(kernel, name)["fsyncs"]],
+        {number: corpus.image(f"{name}/{kernel}/crash{number}.img.zst") for number in crashes},
+    )
+    ours = outcome(ends, crashes)
+    if ours != theirs and name in RACES:
+        ours = outcome(*run(kernel, name, tmp_path, RACES[name]))
+    assert ours == theirs
+
+
+def replayed_items(fs: Filesystem, tree: int) -> dict[tuple[int, ...], Any]:
+    """Items of a subvolume that was replayed into, without what kernels leave as it happens to be.
+
+    That is the reserved part of inode items, and the offset in keys of subvolumes.
+    """
+    found = observable(fs, tree)
+    for key, content in found.items():
+        if key[1] == ItemType.INODE_ITEM:
+            content[-1] = 0
+        elif key[1] in (ItemType.DIR_ITEM, ItemType.DIR_INDEX):
+            found[key] = [entry._replace(location=entry.location[:2]) for entry in content]
+    return found
+
+
+@pytest.mark.parametrize(("kernel", "name"), cases()[:: 1 if corpus.LONG else 2])
+def test_replayed_it_is_what_the_kernel_makes_of_its_own(
+    kernel: str, name: str, tmp_path: Path
+) -> None:
+    _, crashes = run(kernel, name, tmp_path)
     for number, image in crashes.items():
+        theirs_at = f"{name}/{kernel}/replayed{number}.img.zst"
+        if not corpus.has(name, f"{kernel}/replayed{number}.img.zst"):
+            continue
         with (
-            Filesystem.open(image) as ours,
-            Filesystem.open(corpus.image(f"{name}/{kernel}/crash{number}.img.zst")) as theirs,
+            bm.open(image) as crashed,
+            bm.replay_log(crashed, behaviour=KERNELS[kernel]) as ours,
+            Filesystem.open(corpus.image(theirs_at)) as theirs,
         ):
-            assert logs_of(ours) == logs_of(theirs), f"crash {number}"
+            assert ours.subvolume_ids == theirs.subvolume_ids
+            for tree in theirs.subvolume_ids:
+                assert replayed_items(ours, tree) == replayed_items(theirs, tree)
+            assert bm.check(ours, verify_data=True) == []
 
 
 # --------------------------------------------------------------------- the log-dir workload ----

@@ -15,7 +15,7 @@ from btrfs_model.ondisk.items import dir_items
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.patches import Behaviour
 from btrfs_model.replay import run
-from btrfs_model.treelog import log_inode, log_many
+from btrfs_model.treelog import log_many, log_parents_old
 from btrfs_model.treelog.state import log_tree_id
 from btrfs_model.workloads import log_dir
 from btrfs_model.workloads.log_dir import AFTER, BEFORE, FSYNCS, NOW, delete, quantity
@@ -171,7 +171,7 @@ def test_files_logged_at_once_are_logged_as_in_turn(
     at_once = logs(behaviour)
     # all files but the two that calls on names brought into memory, and the one with data
     assert sum(logged) == 300 - 2 + 2 + 500
-    monkeypatch.setattr(log_inode, "PlainFiles", NoPlainFiles)
+    monkeypatch.setattr(log_parents_old, "PlainFiles", NoPlainFiles)
     assert logs(behaviour) == at_once
 
 

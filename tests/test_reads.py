@@ -19,10 +19,17 @@ from hypothesis import strategies as st
 import btrfs_model as bm
 from btrfs_model.blocks import Readahead
 from btrfs_model.cli import run as run_cli
+from btrfs_model.cli.common import print_table
+from btrfs_model.cli.rows import is_plain
 from btrfs_model.cold import blocks_after_mount
 from btrfs_model.filesystem import Filesystem
+from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.kernels import select
 from btrfs_model.ondisk.hashes import csum
+from btrfs_model.send import native
+from btrfs_model.send.ioctl import prepare
+from btrfs_model.send.ioctl import reads as send_reads
+from btrfs_model.send.ioctl import run as run_send
 
 KERNELS = {"5.10": "v5.10.46", "6.1": "v6.1.176", "6.12": "v6.12.101", "6.18": "v6.18.44"}
 TRACED = [name for name in corpus.cases("reada") if corpus.has(name, "image.zst")]
@@ -184,6 +191,78 @@ def test_python_twin_is_equal(
         pd.testing.assert_frame_equal(one, other)
 
 
+ANY_DIR = st.integers(0, 5)
+PLAIN_ENTRY = st.one_of(
+    st.tuples(st.just("file"), ANY_DIR, st.integers(0, 2048)),
+    st.tuples(st.just("mkdir"), ANY_DIR, st.just(0)),
+    st.tuples(st.just("symlink"), ANY_DIR, st.integers(1, 1000)),
+    st.tuples(st.just("mknod"), ANY_DIR, st.sampled_from([0o010644, 0o140644, 0o020600, 0o060600])),
+    st.tuples(st.just("setxattr"), ANY_DIR, st.integers(0, 1500)),
+)
+OTHER_ENTRY = st.one_of(
+    st.tuples(st.just("file"), ANY_DIR, st.sampled_from([3000, 9000])),
+    st.tuples(st.just("link"), ANY_DIR, st.just(0)),
+    st.tuples(st.just("rename"), ANY_DIR, ANY_DIR),
+)
+PLAIN = {"mkdir", "symlink", "mknod", "setxattr"}
+
+
+def make_entries(fs: WritableFilesystem, entries: list[tuple[str, int, int]]) -> bool:
+    """Make them in directories that there are; whether the walk alone can tell their reads."""
+    dirs, plain = ["", "one/", "two/"], True
+    for name in dirs[1:]:
+        fs.mkdir(name.rstrip("/"))
+    for number, (what, where, value) in enumerate(entries):
+        path = f"{dirs[where % len(dirs)]}name_{number}"
+        plain = plain and (what in PLAIN or (what == "file" and value <= 2048))
+        if what == "mkdir":
+            fs.mkdir(path)
+            dirs.append(f"{path}/")
+        elif what == "symlink":
+            fs.symlink("t" * value, path)
+        elif what == "mknod":
+            fs.mknod(path, value, 0x105)
+        elif what == "setxattr":
+            fs.setxattr(dirs[where % len(dirs)] or ".", f"user.{number}", b"v" * value)
+        elif what == "rename" and len(dirs) > 1:
+            # a directory into one with a higher number, often
+            moved, target = dirs[1 + where % (len(dirs) - 1)], dirs[value % len(dirs)]
+            if not target.startswith(moved):
+                fs.rename(moved.rstrip("/"), path_in := f"{target}moved_{number}")
+                dirs = [f"{path_in}/{d.removeprefix(moved)}" if d.startswith(moved) else d
+                        for d in dirs]  # fmt: skip
+        else:
+            fs.write_files(dirs[where % len(dirs)], [f"name_{number}"], b"f" * value)
+            if what == "link":
+                fs.link(path, f"{path}_again")
+    return plain
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(PLAIN_ENTRY, min_size=1, max_size=25)
+    | st.lists(PLAIN_ENTRY | OTHER_ENTRY, min_size=1, max_size=10),
+    st.integers(1, 40),
+    st.sampled_from(["v5.10", "v5.12 + send-reada", "v5.13", "v6.18"]),
+)
+def test_the_walk_alone_reads_what_the_send_reads(
+    entries: list[tuple[str, int, int]], times: int, behaviour: str
+) -> None:
+    """Whatever the tree holds; and for plain trees it is the walk alone that tells."""
+    with WritableFilesystem.mkfs(1 << 30, nodesize=4096, metadata="single") as fs, select("c"):
+        plain = make_entries(fs, entries * times)
+        fs.snapshot("", "snap")
+        fs.commit()
+        request = prepare(fs, "snap", behaviour=behaviour, write=lambda data: None)
+        sent = run_send(request, [])[2]
+        assert send_reads(request, []).tolist() == sent.tolist()
+        half = [int(row["logical"]) for row in sent[::2]]
+        assert send_reads(request, half).tolist() == run_send(request, half)[2].tolist()
+        fs.image.start_cold([])
+        assert native.Sender(request).walk() or not plain
+        fs.image.stop_cold()
+
+
 def test_readahead_knobs() -> None:
     """Each limit bounds what it is for."""
     with Filesystem.open(corpus.image(R5K)) as fs:
@@ -274,6 +353,35 @@ def test_command(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     ):
         assert run_cli(["reads", image, *wrong]) == 2
     assert run_cli(["reads", image, "snap9"]) == 1
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_long_tables_are_printed_like_short_ones(
+    as_json: bool, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By columns, what the values one by one give."""
+    rows = 2500
+    table = pd.DataFrame(
+        {
+            "number": np.arange(rows) - 7,
+            "large": np.uint64(2**64 - 1) - np.arange(rows, dtype=np.uint64),
+            "text": [f'{n % 7} "\\ \u00e9\U0001f600' for n in range(rows)],
+            "truth": np.arange(rows) % 3 == 0,
+        }
+    )
+    assert is_plain(table)
+    # floats, bytes and what is missing are printed one by one
+    for other in (1.5, b"b", None):
+        assert not is_plain(table.assign(other=other))
+    monkeypatch.setattr("btrfs_model.cli.rows._CHUNK", 1000)
+    written = []
+    for is_long in (True, False):
+        if not is_long:
+            monkeypatch.setattr("btrfs_model.cli.common.is_plain", lambda table: False)
+        print_table(table, as_json=as_json, title="of all kinds")
+        written.append(capsysbinary.readouterr().out)
+    assert written[0] == written[1]
+    assert len(written[0].splitlines()) == rows + 2 - 2 * as_json
 
 
 def test_table_is_plain() -> None:

@@ -35,8 +35,8 @@ from btrfs_model.ondisk.superblock import SUPER_OFFSETS
 
 BEHAVIOURS = {
     "5.10": "v5.10.46",
-    "5.10.223": "v5.10.46",
-    "5.10p": "v5.10.46 + log-dir-index-only",
+    "5.10.223": "v5.10.223",
+    "5.10p": "v5.10.223 + log-dir-index-only",
     "6.1": "v6.1.176",
     "6.12": "v6.12.101",
     "6.18": "v6.18.44",

@@ -31,6 +31,7 @@ __all__ = [
     "extend",
     "insert",
     "insert_each",
+    "insert_extent",
     "search_slot",
     "set_key",
     "truncate",
@@ -336,3 +337,43 @@ def last_run(ground: Ground, first: RawKey, last: RawKey) -> tuple[Path, int, in
     path, found = search_slot(ground, last, -1)
     start, _ = bin_search(path.leaf, first)
     return path, start, path.slots[0] + found
+
+
+# --------------------------------------------------------------------------------- replacing --
+
+
+def insert_extent(
+    writer: TreeWriter, tree_id: int, key: RawKey, data: bytes, last: RawKey | None
+) -> None:
+    """Delete items from `key` to `last`, and insert a file extent where they were."""
+    ground = Ground(writer, tree_id)
+    size = HEADER + len(data)
+    if size > ground.leaf_size:
+        raise ground.error(errno.EOVERFLOW)
+    path = place_for_extent(ground, key) if last is None else drop_extents(ground, key, last)
+    if path is None or path.leaf.free() < size:
+        insert(writer, tree_id, [(key, data)])
+    else:
+        put(path, [(key, data)])
+
+
+def place_for_extent(ground: Ground, key: RawKey) -> Path | None:
+    """Search for where an extent would go; None at the end of a leaf, which the kernel leaves."""
+    path, found = search_slot(ground, key, -1)
+    if found:
+        raise ground.error(errno.EEXIST)
+    return path if path.slots[0] < len(path.leaf) else None
+
+
+def drop_extents(ground: Ground, key: RawKey, last: RawKey) -> Path | None:
+    """Delete from `key` to `last`; returns the path to where the last ones were, if it is there."""
+    first: RawKey | None = key
+    while first is not None and first <= last:
+        path, start, end = first_run(ground, first, last)
+        if start >= end:
+            return None
+        leaf = path.leaf
+        first = upper_bound(path) if end == len(leaf) else None
+        path.slots[0] = start
+        del_items(ground, path, start, end - start)
+    return path if len(leaf) or path.parent(0) is None else None

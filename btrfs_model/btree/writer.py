@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from btrfs_model.btree import edit
 from btrfs_model.btree.apply import apply
+from btrfs_model.btree.search import nritems
 from btrfs_model.btree.space import SpaceCalls
 from btrfs_model.btree.tree import MAX_KEY, MIN_KEY, Tree
 from btrfs_model.errors import new_fault, raise_fault
 from btrfs_model.image import Image
 from btrfs_model.kernels import ffi, lib, use_python
+from btrfs_model.ondisk.structs import HEADER, ITEM
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -224,6 +226,15 @@ class TreeWriter(SpaceCalls):
         """
         self.insert_many(tree_id, [(key, data)])
 
+    def leaf_free(self, tree_id: int, key: RawKey) -> int:
+        """Return the free bytes of the leaf that holds an item (``btrfs_leaf_free_space()``)."""
+        item = self.tree(tree_id).get(key)
+        assert item is not None
+        leaf = self.image.block(item.block, level=0)
+        count = nritems(leaf)
+        *_, lowest, _ = ITEM.flat(leaf, HEADER.size + (count - 1) * ITEM.size)
+        return int(lowest) - count * ITEM.size
+
     def insert_many(self, tree_id: int, items: Sequence[tuple[RawKey, bytes]]) -> None:
         """Insert items side by side (``btrfs_insert_empty_items()``).
 
@@ -243,6 +254,19 @@ class TreeWriter(SpaceCalls):
         if use_python():
             return edit.insert_each(self, tree_id, items)
         self._run(lib.bm_writer_insert_each, tree_id % 2**64, *_batch(items))
+
+    def insert_extent(
+        self, tree_id: int, key: RawKey, data: bytes, last: RawKey | None = None
+    ) -> None:
+        """Delete the items from `key` to `last` and insert a file extent at `key`.
+
+        ``btrfs_drop_extents()`` with ``replace_extent``: the search for what goes is not one for an
+        insertion, and where the leaf has room there is no other; nodes are not split ahead then.
+        """
+        if use_python():
+            return edit.insert_extent(self, tree_id, key, data, last)
+        end = ffi.NULL if last is None else raw_key(last)
+        self._run(lib.bm_writer_insert_extent, tree_id % 2**64, raw_key(key), end, data, len(data))
 
     def apply(self, tree_id: int, changes: npt.NDArray[Any], data: bytes) -> None:
         """Carry out many changes; see :func:`btrfs_model.btree.apply.apply`."""

@@ -7,6 +7,7 @@ Each command's module is imported when the command is used, and what it needs wh
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -81,6 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0, 1 for errors, 2 for wrong usage, 130 when interrupted."""
     # A reader that went away (`| head`) ends this as quietly as any other tool.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    # No command computes with matrices, so numpy need not start threads for that.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.exit(run(arguments))
 
 

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import TextIO
 
 import click
@@ -118,8 +120,6 @@ def reads(
     On a device ISSUED and DONE are nanoseconds from the start: the kernel waits for what it reads
     on demand and for what it comes to before it is there.
     """
-    import pandas as pd
-
     from btrfs_model.blocks import Readahead
     from btrfs_model.cold import blocks_after_mount
     from btrfs_model.filesystem import Filesystem
@@ -138,6 +138,8 @@ def reads(
         raise click.BadParameter(f"no limit {unknown.pop()!r}", param_hint="--readahead")
     chosen = Behaviour.parse(behaviour)
     start = _addresses(cached)
+    # to import it takes as long as half a million reads, and can be done beside them
+    Thread(target=import_module, args=("pandas",)).start()
     with Filesystem.open(image) as fs, progress() as step:
         step(f"reading {subvolume}")
         if mounted is not None:
@@ -149,6 +151,8 @@ def reads(
             parameters={name: _value(value) for name, value in _pairs("--set", parameters)},
         )  # fmt: skip
     if total:
+        import pandas as pd
+
         table = pd.DataFrame([{"device": device, "reads": len(table), **table.attrs}])
     if parquet is not None:
         table.to_parquet(parquet, index=False)

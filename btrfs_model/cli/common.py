@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 
+from btrfs_model.cli.rows import is_plain, write_rows
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -29,6 +31,7 @@ __all__ = [
     "write_work",
 ]
 
+_MANY_ROWS = 1000
 F = TypeVar("F", bound=Callable[..., Any])
 
 image_argument = click.argument("image", type=click.Path(path_type=Path))
@@ -110,11 +113,18 @@ def print_table(
     err : bool
         Whether to print to standard error.
     """
+    stream = sys.stderr if err else sys.stdout
+    is_terminal = stream.isatty()
+    if (as_json or not is_terminal) and len(table) >= _MANY_ROWS and is_plain(table):
+        if title is not None and not as_json:
+            stream.write(f"# {title}\n")
+        stream.flush()
+        write_rows(table, stream.buffer, as_json=as_json)
+        stream.buffer.flush()
+        return
     if as_json:
         print_json_lines(table.to_dict("records"))  # type: ignore[arg-type]
         return
-    stream = sys.stderr if err else sys.stdout
-    is_terminal = stream.isatty()
     if is_terminal and narrow is not None:
         table = table[list(narrow)]
     rows = [[_cell(value) for value in row] for row in table.itertuples(index=False)]

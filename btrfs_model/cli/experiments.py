@@ -32,6 +32,7 @@ def _scale(_: click.Context, __: click.Parameter, value: str) -> str | float:
         "btrfs-model replay",
         "btrfs-model replay send-truncate --scale quick --out /tmp/quick",
         "btrfs-model replay send-truncate --kernel-after v6.12",
+        "btrfs-model replay send-readahead --device deskstar-7k500",
     ),
 )
 @click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...")
@@ -51,6 +52,11 @@ def _scale(_: click.Context, __: click.Parameter, value: str) -> str | float:
 @click.option(
     "--kernel-after", metavar="B", help="Behaviour to compare instead of the one with the commit."
 )
+@click.option(
+    "--device",
+    metavar="NAME",
+    help="Model times on this device; see `btrfs-model reads --devices`.",
+)
 @click.option("--out", default="out", show_default=True, type=click.Path(path_type=Path),
               metavar="DIR", help="Folder for the results; made when it is missing.")  # fmt: skip
 def replay(
@@ -58,23 +64,29 @@ def replay(
     scale: str | float,
     kernel_before: str | None,
     kernel_after: str | None,
+    device: str | None,
     out: Path,
 ) -> None:
     """Replay workloads of commit messages on both sides of their commit.
 
     Shows the main figures and writes all of them: report.html, results.csv, results.parquet, a
-    chart for each workload, and provenance.json. Without WORKLOAD it replays all there are.
+    chart for each workload, and provenance.json. Without WORKLOAD it replays all there are;
+    with --device those of which a time depends on a device.
     """
-    from btrfs_model.replay import run
+    from btrfs_model.replay import all_names, run
     from btrfs_model.report import write
-    from btrfs_model.workloads import NAMES, load
+    from btrfs_model.workloads import load
 
-    names = workloads or NAMES
+    names = workloads or all_names(device)
     sides = [load(name).sides(kernel_before, kernel_after) for name in names]
+    if device is not None:
+        # before the first of them takes its time
+        for name in names:
+            load(name).on_device(device)
     total = sum(1 + 2 * len(of_one) for of_one in sides) + 1
     with progress(total) as step:
         replays = [
-            run(name, scale, kernel_before=kernel_before, kernel_after=kernel_after,
+            run(name, scale, kernel_before=kernel_before, kernel_after=kernel_after, device=device,
                 step=lambda text, name=name: step(f"{name}: {text}"))  # type: ignore[misc]
             for name in names
         ]  # fmt: skip

@@ -8,7 +8,7 @@ had something to do; of a node first the insertions, then the deletions, then th
 is inserted and deleted before that never reaches the tree.
 
 Insertions go into the tree in batches of as much as fits an empty leaf (``btrfs_insert_delayed_
-item()`` since Linux 5.15), which decides how leaves are split and filled.
+item()`` since Linux 5.15, ``batch-delayed-items``), which decides how leaves are split and filled.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from btrfs_model.btree.apply import CHANGE, insert_batches
 from btrfs_model.counters import current
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.keys import ItemType
-from btrfs_model.ondisk.structs import INODE_ITEM
+from btrfs_model.ondisk.structs import INODE_ITEM, ITEM
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem.live_inode import LiveInode
@@ -39,6 +39,7 @@ WRITEBACK: Final = 512
 """So many make the caller wait for it (``BTRFS_DELAYED_WRITEBACK``)."""
 
 _BATCH: Final = 16
+_ENDLESS: Final = 1 << 30
 
 
 class _Run(NamedTuple):
@@ -308,10 +309,44 @@ class DelayedItems:
 
     def _insert(self, node: DelayedNode) -> None:
         columns = node.columns()
-        if columns is not None:
+        if columns is None:
+            return
+        if "batch-delayed-items" in self._fs.behaviour:
             kind = int(ItemType.DIR_INDEX)
             insert_batches(self._fs.writer, node.root, node.ino, kind, *columns)
-            node.forget_insertions()
+        else:
+            self._insert_beside(node, *columns)
+        node.forget_insertions()
+
+    def _insert_beside(
+        self,
+        node: DelayedNode,
+        indexes: npt.NDArray[np.uint64],
+        sizes: npt.NDArray[np.uint32],
+        payloads: bytes,
+    ) -> None:
+        """Insert an item, and beside it as many as have room in its leaf.
+
+        ``btrfs_batch_insert_items()`` before Linux 5.15.
+        """
+        ends = np.cumsum(sizes, dtype=np.int64)
+        keys = [(node.ino, int(ItemType.DIR_INDEX), index) for index in indexes.tolist()]
+        items = list(zip(keys, np.split(np.frombuffer(payloads, np.uint8), ends[:-1]), strict=True))
+        at = 0
+        while at < len(items):
+            key, payload = items[at]
+            self._fs.writer.insert(node.root, key, payload.tobytes())
+            room = self._fs.writer.leaf_free(node.root, key)
+            at += 1
+            first = at
+            while at < len(items) and items[at][0][2] == items[at - 1][0][2] + 1:
+                room -= len(items[at][1]) + ITEM.size
+                if room < 0:
+                    break
+                at += 1
+            if at > first:
+                batch = [(key, payload.tobytes()) for key, payload in items[first:at]]
+                self._fs.writer.insert_many(node.root, batch)
 
     def _delete(self, node: DelayedNode) -> None:
         if not node.deletions:
@@ -335,6 +370,22 @@ class DelayedItems:
         goes = np.isin(there, doomed)
         edges = np.flatnonzero(np.diff(goes, prepend=False, append=False))
         return zip(there[edges[::2]].tolist(), there[edges[1::2] - 1].tolist(), strict=True)
+
+    def calls_until_worker(self, each: int, *directories: LiveInode) -> int:
+        """How many calls may follow before :meth:`balance` has something to do, 1 at least.
+
+        Parameters
+        ----------
+        each : int
+            Items that a call adds.
+        *directories : LiveInode
+            Whose inode items the first of them adds, if they do not wait already.
+        """
+        if not self.asynchronous:
+            return _ENDLESS
+        nodes = [self.node(inode.root, inode.ino) for inode in directories]
+        added = sum(node is None or node.inode_item is None for node in nodes)
+        return max(1, -(-(BACKGROUND - len(self) - added) // each))
 
     def balance(self) -> None:
         """Run some nodes when too many items wait (``btrfs_balance_delayed_items()``)."""

@@ -120,12 +120,15 @@ class FileCalls:
                 raise _error(errno.EINVAL, path)
             if offset + length > 2**63 - 1:
                 raise _error(errno.EFBIG, path)
-            return buffered_write(self, inode, offset, data)
+            written = buffered_write(self, inode, offset, data)
+            self._sync_if_asked(inode)
+            return written
 
     def encoded_write(self, path: Path, offset: int, encoded: Encoded) -> None:
         """Write compressed data as they are (BTRFS_IOC_ENCODED_WRITE)."""
         with self._changed(path) as inode:
             encoded_write(self, inode, offset, encoded)
+            self._sync_if_asked(inode)
 
     def read(self, path: Path, offset: int = 0, length: int | None = None) -> bytes:
         """Read a file as it is now, with what waits for writeback (pread(2))."""
@@ -186,6 +189,7 @@ class FileCalls:
         """Share a range of a file with another (FICLONERANGE); length 0: to the end."""
         with self._opened(source, None) as from_inode, self._changed(target, None) as to_inode:
             clone_range(self, from_inode, to_inode, source_offset, target_offset, length)
+            self._sync_if_asked(from_inode, to_inode)
 
     def dedupe_range(
         self, source: Path, target: Path, source_offset: int, target_offset: int, length: int
@@ -198,7 +202,10 @@ class FileCalls:
             Whether they do; nothing changes where they differ.
         """
         from_inode, to_inode = (self._inode(path) for path in (source, target))
-        return dedupe_range(self, from_inode, to_inode, source_offset, target_offset, length)
+        same = dedupe_range(self, from_inode, to_inode, source_offset, target_offset, length)
+        if same:
+            self._sync_if_asked(from_inode, to_inode)
+        return same
 
     def set_compression(self, path: Path, kind: str) -> None:
         """Set the property ``btrfs.compression``.
@@ -246,9 +253,16 @@ class FileCalls:
     def fsync_inode(self, inode: LiveInode) -> str:
         """Make an open inode last; see :meth:`fsync`."""
         host: Any = self
-        if stat.S_ISREG(inode.item.mode):
+        wrote = stat.S_ISREG(inode.item.mode) and pages_of(self, inode).is_dirty
+        if wrote:
             self.flush_delalloc(inode)
-        return sync_file(host, inode)
+        return sync_file(host, inode, wrote=wrote)
+
+    def _sync_if_asked(self, *inodes: LiveInode) -> None:
+        """Make files last that have attribute ``S``, and what shares with them (``IS_SYNC``)."""
+        if any(inode.item.flags & InodeFlag.SYNC for inode in inodes):
+            for inode in inodes:
+                self.fsync_inode(inode)
 
     def flush_delalloc(self, inode: LiveInode | None = None, *, root: int | None = None) -> None:
         """Write data back: of one inode, of a subvolume, or of all."""

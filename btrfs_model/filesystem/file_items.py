@@ -167,9 +167,14 @@ def data_ref(inode: LiveInode, extent: Extent) -> tuple[int, int, int, int, int,
     return (item.disk_bytenr, item.disk_num_bytes, 0, inode.root, inode.ino, origin)
 
 
-def note_modified(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
-    """Remember for fsync that a range changed (``btrfs_replace_extent_map_range()``)."""
-    inode.log.modified.append((fs.transid, start, end))
+def note_modified(
+    fs: Fs, inode: LiveInode, start: int, end: int, generation: int | None = None
+) -> None:
+    """Remember for fsync that a range changed (``btrfs_replace_extent_map_range()``).
+
+    It did in the transaction `generation`, without one in the running one.
+    """
+    inode.log.modified.append((generation or fs.transid, start, end))
 
 
 # ---------------------------------------------------------------------------------- drop ------
@@ -201,6 +206,16 @@ def drop_extents(fs: Fs, inode: LiveInode, start: int, end: int) -> int:
     -----
     ``btrfs_drop_extents()`` (Linux 6.18).
     """
+    found, covered = _cut_extents(fs, inode, start, end)
+    if covered:
+        fs.writer.delete_range(
+            inode.root, extent_key(inode, covered[0].start), extent_key(inode, covered[-1].start)
+        )
+    return found
+
+
+def _cut_extents(fs: Fs, inode: LiveInode, start: int, end: int) -> tuple[int, list[Extent]]:
+    """Do that but for the items that lie inside: their extents are given back, they stay."""
     found = 0
     covered: list[Extent] = []
     for extent in extents_between(fs, inode, start, end):
@@ -220,9 +235,14 @@ def drop_extents(fs: Fs, inode: LiveInode, start: int, end: int) -> int:
             found += (extent.end - start) if extent.disk_bytenr else 0
     if covered:
         fs.writer.drop_data_ref(data_ref(inode, e) for e in covered if e.disk_bytenr)
-        fs.writer.delete_range(
-            inode.root, extent_key(inode, covered[0].start), extent_key(inode, covered[-1].start)
-        )
+    return found, covered
+
+
+def _replace_extents(fs: Fs, inode: LiveInode, start: int, end: int, payload: bytes) -> int:
+    """Drop what is in a range and put an extent there at once; see :func:`drop_extents`."""
+    found, covered = _cut_extents(fs, inode, start, end)
+    last = extent_key(inode, covered[-1].start) if covered else None
+    fs.writer.insert_extent(inode.root, extent_key(inode, start), payload, last)
     return found
 
 
@@ -278,8 +298,12 @@ def insert_regular(fs: Fs, inode: LiveInode, start: int, payload: bytes, *, new:
     """
     item = FILE_EXTENT_ITEM.unpack(payload)
     note_modified(fs, inode, start, start + item.num_bytes)
-    found = drop_extents(fs, inode, start, start + item.num_bytes)
-    fs.writer.insert(inode.root, extent_key(inode, start), payload)
+    end = start + item.num_bytes
+    if new:
+        found = _replace_extents(fs, inode, start, end, payload)
+    else:
+        found = drop_extents(fs, inode, start, end)
+        fs.writer.insert(inode.root, extent_key(inode, start), payload)
     if not item.disk_bytenr:
         inode.item.nbytes -= found
         return
@@ -294,8 +318,7 @@ def insert_regular(fs: Fs, inode: LiveInode, start: int, payload: bytes, *, new:
 def insert_inline(fs: Fs, inode: LiveInode, payload: bytes, drop_end: int) -> None:
     """Put an inline extent at 0, in the place of what lies before `drop_end`."""
     inode.log.full_sync = True
-    found = drop_extents(fs, inode, 0, drop_end)
-    fs.writer.insert(inode.root, extent_key(inode, 0), payload)
+    found = _replace_extents(fs, inode, 0, drop_end, payload)
     inode.item.nbytes += FILE_EXTENT_HEAD.unpack(payload).ram_bytes - found
 
 

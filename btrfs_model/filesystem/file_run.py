@@ -146,6 +146,7 @@ def _call(fs: Fs, inode: LiveInode, places: U64, block: Block, addresses: U64) -
     together = np.concatenate([known_offsets, places])
     order = np.argsort(together, kind="stable").astype(np.uint32)
     sums = _sums(fs, inode, block)
+    finish = None if fs.finish_order is None else fs.finish_order(len(places))
     fault = new_fault()
     args: dict[str, Any] = {
         "tree": inode.root, "root": inode.root, "ino": inode.ino, "length": block.length,
@@ -155,6 +156,7 @@ def _call(fs: Fs, inode: LiveInode, places: U64, block: Block, addresses: U64) -
         "known_bytenr": ffi.from_buffer("uint64_t[]", known_bytenr), "known": len(known_offsets),
         "order": ffi.from_buffer("uint32_t[]", order),
         "sums": ffi.from_buffer("uint8_t[]", sums) if sums else ffi.NULL,
+        "finish": ffi.NULL if finish is None else ffi.from_buffer("uint32_t[]", finish),
     }  # fmt: skip
     made = ffi.new("struct bm_file_extents *", args)
     fs.image.count_here()

@@ -32,10 +32,12 @@ def set_size(fs: Fs, inode: LiveInode, size: int) -> None:
     """
     pages = pages_of(fs, inode)
     old_size = pages.i_size
+    generation = fs.generation
     if size != old_size:
         touch(fs, inode)
     if size > old_size:
-        cont_expand(fs, inode, old_size, size)
+        # no transaction was started for this yet
+        cont_expand(fs, inode, old_size, size, generation)
         set_i_size(fs, inode, size)
     else:
         _shrink(fs, inode, size, old_size)
@@ -55,6 +57,9 @@ def _shrink(fs: Fs, inode: LiveInode, size: int, old_size: int) -> None:
         writeback(fs, inode, size // blocksize * blocksize)
     if not pages.is_dirty:
         fs.dirty_files.pop((inode.root, inode.ino), None)
+    if "log-delayed-items" not in fs.behaviour:
+        # whatever is truncated
+        inode.log.full_sync = True
     need_block = truncate_inode_items(fs, inode, size)
     if need_block:
         truncate_block(fs, inode, size)

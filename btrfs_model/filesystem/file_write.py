@@ -47,6 +47,7 @@ def touch(fs: Fs, inode: LiveInode) -> None:
     It is no privileged program any more.
     """
     remove_capability(fs, inode)
+    fs.in_transaction = True
     inode.item.mtime = inode.item.ctime = fs.now()
     inode.item.sequence += 1
 
@@ -145,7 +146,9 @@ def truncate_block(
     pages_of(fs, inode).write(low, bytes(high - low), lambda at: _read_block(fs, inode, at))
 
 
-def cont_expand(fs: Fs, inode: LiveInode, old_size: int, size: int) -> None:
+def cont_expand(
+    fs: Fs, inode: LiveInode, old_size: int, size: int, generation: int | None = None
+) -> None:
     """Make room for a larger size: zero the old last block, hole items where they are in use.
 
     ``btrfs_cont_expand()`` (Linux 6.18).
@@ -158,7 +161,7 @@ def cont_expand(fs: Fs, inode: LiveInode, old_size: int, size: int) -> None:
     writeback(fs, inode, hole_start, block_end)
     for start, end, extent in list(file_ranges(fs, inode, hole_start, block_end)):
         if extent is None or not extent.is_prealloc:
-            note_modified(fs, inode, start, end)
+            note_modified(fs, inode, start, end, generation)
     if fs.no_holes:
         return
     for start, end, extent in list(file_ranges(fs, inode, hole_start, block_end)):

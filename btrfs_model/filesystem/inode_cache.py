@@ -152,7 +152,7 @@ class InodeCache:
         """Assume of an inode that was not in memory what makes an fsync do enough."""
         state = inode.log
         state.last_trans = inode.item.transid
-        state.full_sync = state.last_trans == self._fs.transid
+        state.full_sync = state.last_trans == self._fs.generation
         if not self._index_in_range(inode.root, inode.ino):
             state.last_unlink_trans = state.last_reflink_trans = state.last_trans
 

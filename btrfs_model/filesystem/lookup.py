@@ -170,6 +170,7 @@ class _Walk:
             if inode.is_symlink and (todo or follow):
                 todo += self._target(inode)
                 continue
+            inode.log.parent = self.at.root, self.at.ino
             self._way.append(self.at)
             self.at = inode
 

@@ -81,9 +81,13 @@ def create_files(
         return np.array([fs.create(start + name, mode).ino for name in raw], np.uint64)
     item = InodeFields(mode=stat.S_IFREG | mode & 0o7777 & ~fs.umask, uid=fs.uid, gid=fs.gid)
     inos = [np.zeros(0, np.uint64)]
-    for first in range(0, len(raw), _CHUNK):
+    done = 0
+    while done < len(raw):
         fs.start_transaction()
-        inos.append(_create(fs, parent, raw[first : first + _CHUNK], item))
+        count = min(_CHUNK, fs.delayed.calls_until_worker(1, parent))
+        inos.append(_create(fs, parent, raw[done : done + count], item))
+        fs.delayed.balance()
+        done += count
     return np.concatenate(inos)
 
 
@@ -133,13 +137,12 @@ def _sizes(names: list[bytes]) -> npt.NDArray[np.uint32]:
 
 
 def _hands_down(fs: WritableFilesystem, parent: LiveInode) -> bool:
-    """Whether new files get anything from their directory, or delayed items may be run early."""
+    """Whether new files get anything from their directory."""
     return bool(
         parent.item.flags & _HANDED_DOWN
         or parent.item.mode & stat.S_ISGID
         or parent.prop_compress
         or get_xattr(fs, parent, acl.DEFAULT) is not None
-        or fs.delayed.asynchronous
     )
 
 

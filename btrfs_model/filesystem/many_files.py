@@ -208,7 +208,7 @@ def _write_inline(fs: WritableFilesystem, root: int, inos: Inos, data: bytes) ->
     payload = pack_inline(fs.transid, len(data), data, 0)
     rows = np.zeros(len(inos), CHANGE)
     rows["objectid"], rows["type"] = inos, int(ItemType.EXTENT_DATA)
-    rows["size"], rows["kind"] = len(payload), lib.BM_WRITER_INSERT
+    rows["size"], rows["kind"] = len(payload), lib.BM_WRITER_INSERT_EXTENT
     fs.writer.apply(root, rows, payload * len(inos))
     return len(inos)
 

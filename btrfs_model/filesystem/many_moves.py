@@ -33,6 +33,9 @@ __all__ = ["move_files"]
 _CHUNK: Final = 4096
 _U64_MAX: Final = 2**64 - 1
 
+_ITEMS: Final = 3
+"""Delayed items of a rename: an entry that goes, one that comes, the inode item."""
+
 _TICKS: Final = 9
 """Times that rename() takes, of which these last:"""
 _OF_INODE, _OF_SOURCE, _OF_TARGET, _OF_ROOT = 3, 4, 7, 8
@@ -82,16 +85,19 @@ def move_files(fs: WritableFilesystem, source: Path, target: Path, names: Sequen
                 fs.rename(prefixes[0] + name, prefixes[1] + name)
             continue
         run = [known[name] for name in group]
-        for first in range(0, len(run), _CHUNK):
+        while run:
             fs.start_transaction()
-            _move(fs, old, new, run[first : first + _CHUNK])
+            count = min(_CHUNK, fs.delayed.calls_until_worker(_ITEMS, old, new))
+            _move(fs, old, new, run[:count])
+            fs.delayed.balance()
+            del run[:count]
 
 
 def _waits(fs: WritableFilesystem, old: LiveInode, new: LiveInode) -> bool:
     """Whether the entries in the trees are not all that there are."""
     node = fs.delayed.node(old.root, old.ino)
     changed = node is not None and bool(node.insertions or node.deletions)
-    return changed or old.root != new.root or old.ino == new.ino or fs.delayed.asynchronous
+    return changed or old.root != new.root or old.ino == new.ino
 
 
 def _plain_files(fs: WritableFilesystem, old: LiveInode, new: LiveInode) -> dict[bytes, _Moved]:

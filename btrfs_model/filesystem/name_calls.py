@@ -250,7 +250,6 @@ class NamespaceCalls:
             raise fail(errno.EISDIR if entry.inode.is_dir else errno.ENOTDIR, path)
         may_delete(self._fs, entry, entry.inode, as_directory=False)
         namespace.unlink(self._fs, entry, entry.inode)
-        self.delayed.balance()
 
     def unlink_files(self, directory: Path, names: Sequence[Path]) -> None:
         """Remove many names; see :func:`btrfs_model.filesystem.many_unlinks.unlink_files`."""
@@ -270,7 +269,6 @@ class NamespaceCalls:
             self._fs.delete_subvolume(path)
         else:
             namespace.rmdir(self._fs, entry, inode)
-        self.delayed.balance()
 
     def rename(self, old: Path, new: Path, flags: int = 0) -> None:
         """Rename, with RENAME_NOREPLACE or RENAME_EXCHANGE as renameat2(2)."""
@@ -290,7 +288,6 @@ class NamespaceCalls:
             rename.exchange(self._fs, source, target, inode, target.inode)
         else:
             rename.rename(self._fs, source, target, inode)
-        self.delayed.balance()
 
     def _check_rename_path(
         self, source: Entry, target: Entry, inode: LiveInode, flags: int

@@ -157,7 +157,8 @@ def add_link(
     """
     location = inode.key
     if inode.ino == ROOT_DIR:
-        fs.tree_logs.record_subvolume(directory)
+        if "log-delayed-items" in fs.behaviour:
+            fs.tree_logs.record_subvolume(directory)
         location = fs.live_root(inode.root).key
         add_root_ref(fs, inode.root, directory.root, directory.ino, index, name)
     elif add_backref:
@@ -198,11 +199,10 @@ def link_inode(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
     inode.item.nlink += 1
     inode.item.sequence += 1
     inode.item.ctime = fs.now()
-    inode.log.copy_everything = True
     fs.mark_inode_dirty(inode)
     if inode.item.nlink == 1:
         orphan_delete(fs, inode)
-    log_new_name(fs, inode, None, b"", 0)
+    log_new_name(fs, inode, directory)
 
 
 # ------------------------------------------------------------------------------------ removing --
@@ -221,7 +221,7 @@ def unlink_name(
     Returns
     -------
     int
-        Its index in the directory. For a rename the log is left as it is.
+        Its index in the directory. For a rename the log is left as it is, since Linux 5.18.
     """
     delete_one_dir_name(fs, directory.root, dir_item_key(directory.ino, name), name)
     if inode.dir_index:
@@ -230,7 +230,7 @@ def unlink_name(
     else:
         index = delete_inode_ref(fs, directory.root, name, inode.ino, directory.ino)
     fs.delayed.delete_index(directory, index)
-    if not for_rename:
+    if not for_rename or "log-delayed-items" not in fs.behaviour:
         fs.tree_logs.delete_name(directory, inode, name, index)
     directory.item.size -= 2 * len(name)
     inode.item.sequence += 1
@@ -256,6 +256,7 @@ def unlink(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
     unlink_inode(fs, entry.directory, inode, entry.name)
     if inode.item.nlink == 0:
         orphan_add(fs, inode)
+    fs.delayed.balance()
     iput(fs, inode)
 
 
@@ -274,11 +275,12 @@ def rmdir(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
         unlink_subvolume_name(fs, entry.directory, inode, entry.name)
         return
     orphan_add(fs, inode)
-    if "log-rmdir" not in fs.behaviour:
+    if "log-delayed-items" in fs.behaviour and "log-rmdir" not in fs.behaviour:
         inode.log.last_unlink_trans = fs.transid
     if inode.log.last_unlink_trans >= fs.transid:
         entry.directory.log.last_unlink_trans = inode.log.last_unlink_trans
     unlink_inode(fs, entry.directory, inode, entry.name)
+    fs.delayed.balance()
     iput(fs, inode)
 
 

@@ -53,7 +53,8 @@ def rename(fs: WritableFilesystem, old: Entry, new: Entry, inode: LiveInode) -> 
     if inode.item.nlink == 1:
         inode.dir_index = index
     if inode.ino != ROOT_DIR:
-        log_new_name(fs, inode, old.directory, old.name, old_index)
+        log_new_name(fs, inode, new.directory, old.directory, old.name, old_index)
+    fs.delayed.balance()
     if replaced is not None:
         iput(fs, replaced)
 
@@ -148,6 +149,7 @@ def exchange(
     if other.item.nlink == 1:
         other.dir_index = other_index
     if inode.ino != ROOT_DIR:
-        log_new_name(fs, inode, old.directory, old.name, left)
+        log_new_name(fs, inode, new.directory, old.directory, old.name, left)
     if other.ino != ROOT_DIR:
-        log_new_name(fs, other, new.directory, new.name, other_left)
+        log_new_name(fs, other, old.directory, new.directory, new.name, other_left)
+    fs.delayed.balance()

@@ -21,6 +21,9 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Final, Self
 
+import numpy as np
+import numpy.typing as npt
+
 from btrfs_model.btree.writer import TreeWriter, chunk_tree_uuid
 from btrfs_model.filesystem import chunk_alloc, load, transaction
 from btrfs_model.filesystem.file_calls import FileCalls
@@ -97,6 +100,9 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         Whether fsync writes a log; without, it commits (mount option ``notreelog``).
     behaviour : Behaviour
         The kernel whose fsync it is.
+    finish_order : callable, optional
+        For a number of extents that are written back together, the order in which their items are
+        made; without it each is finished before the next is begun. A kernel has several workers.
     """
 
     image: Image
@@ -150,6 +156,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self._next_root_id = highest_objectid(self, ObjectId.ROOT_TREE) + 1
         self.log_trees_enabled = True
         self.behaviour = Behaviour.parse(_KERNEL)
+        self.finish_order: Callable[[int], npt.NDArray[np.uint32]] | None = None
         self.start_namespace()
         self.before_commit.append(self.run_delayed_items)
         if replay is not None:
@@ -287,6 +294,11 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         """Number of the running transaction."""
         return self.writer.transid
 
+    @property
+    def generation(self) -> int:
+        """Number of the transaction that was started last (``btrfs_get_fs_generation()``)."""
+        return self.transid - (not self.in_transaction)
+
     def live_root(self, objectid: int) -> LiveRoot:
         """Return the root item of a tree, to be read and changed.
 
@@ -415,6 +427,9 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         """
         mount = None if options is None else MountOptions.parse(options)
         self.sync()
+        if "umount-no-empty-commit" not in self.behaviour:
+            self.start_transaction()
+            self.commit()
         self.inodes.forget_all()
         if mount is not None:
             self._mount(mount)

@@ -13,7 +13,6 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final
 
-from btrfs_model.btree.search import nritems
 from btrfs_model.btree.tree import RawKey
 from btrfs_model.filesystem.dir_entries import (
     cow_leaf,
@@ -130,7 +129,7 @@ def _replace(
     except OSError as error:
         if error.errno != errno.EOVERFLOW:
             raise
-        room = len(payload) - old <= _leaf_free(fs, root, key)
+        room = len(payload) - old <= fs.writer.leaf_free(root, key)
     at = there.index(pack_dir_item(*entry))
     new = there[:at] + there[at + old :] + payload
     kept = there if flags & os.XATTR_CREATE or not room else new
@@ -139,18 +138,6 @@ def _replace(
         raise fail(errno.EEXIST, entry.name)
     if not room:
         raise fail(errno.ENOSPC, entry.name)
-
-
-def _leaf_free(fs: WritableFilesystem, root: int, key: RawKey) -> int:
-    """Free bytes of the leaf that holds an item (``btrfs_leaf_free_space()``)."""
-    tree = fs.writer.tree(root)
-    item = tree.get(key)
-    assert item is not None
-    leaf = fs.image.block(item.block, level=0)
-    count = nritems(leaf)
-    *_, lowest, _ = ITEM.flat(leaf, HEADER.size + (count - 1) * ITEM.size)
-    free: int = lowest - count * ITEM.size
-    return free
 
 
 def set_xattr(

@@ -6,6 +6,6 @@ call that belongs to it, on the model's filesystem. Which calls those are, and h
 in :mod:`btrfs_model.cost.receiver`.
 """
 
-from btrfs_model.receive.api import ReceiveResult, receive
+from btrfs_model.receive.api import ReceiveResult, apply_stream, receive
 
-__all__ = ["ReceiveResult", "receive"]
+__all__ = ["ReceiveResult", "apply_stream", "receive"]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
     from btrfs_model.stream.source import Source
 
-__all__ = ["ReceiveResult", "receive"]
+__all__ = ["ReceiveResult", "apply_stream", "receive"]
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,16 @@ def receive(fs: WritableFilesystem, stream: Source, directory: str | bytes = "")
     OSError
         When the stream cannot be read, or `directory` is no directory.
     """
+    try:
+        return apply_stream(fs, stream, directory)
+    finally:
+        fs.sync()
+
+
+def apply_stream(
+    fs: WritableFilesystem, stream: Source, directory: str | bytes = ""
+) -> ReceiveResult:
+    """As :func:`receive`, but what waits for writeback waits on, as after ``btrfs receive``."""
     receiver, calls = Receiver(fs, directory), ReceiverCalls(sectorsize=fs.sectorsize)
     counts: Counter[str] = Counter()
     name, offset = "stream", 0
@@ -86,7 +96,6 @@ def receive(fs: WritableFilesystem, stream: Source, directory: str | bytes = "")
             receiver.finish_subvol()
     finally:
         receiver.close_inode_for_write()
-        fs.sync()
     names = [command.name for command in COMMANDS.values()]
     return ReceiveResult(
         [path.decode("utf-8", "surrogateescape") for path in receiver.received],

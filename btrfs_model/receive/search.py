@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-import os
+import errno
 from typing import TYPE_CHECKING
 
-from btrfs_model.ondisk.items import subvolume_ids
+from btrfs_model.filesystem.live_inode import ROOT_DIR
+from btrfs_model.ondisk.items import inode_refs, root_ref, subvolume_ids
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["find_subvolume"]
 
+_TOP = int(ObjectId.FS_TREE)
 _UUID_TREE = int(ObjectId.UUID_TREE)
 
 
@@ -47,7 +49,24 @@ def find_subvolume(fs: WritableFilesystem, uuid: bytes, *, received_only: bool) 
         payload = fs.writer.get(_UUID_TREE, (halves[0], kind, halves[1]))
         ids = subvolume_ids(payload) if payload is not None else []
         if ids:
-            # the path is read from what was committed
-            fs.commit()
-            return os.fsencode(fs.subvolume_path(ids[0]))
+            return _path(fs, ids[0])
     return None
+
+
+def _path(fs: WritableFilesystem, root: int) -> bytes:
+    """Path of a subvolume as it is now, from the top of the filesystem."""
+    names: list[bytes] = []
+    while root != _TOP:
+        backref = fs.writer.tree(int(ObjectId.ROOT_TREE)).first((root, ItemType.ROOT_BACKREF, 0))
+        if backref is None or backref.key[:2] != (root, ItemType.ROOT_BACKREF):
+            raise FileNotFoundError(errno.ENOENT, "a subvolume has no name", fs.path)
+        ref = root_ref(backref.data)
+        names.append(ref.name)
+        root, directory = backref.key.offset, ref.dirid
+        while directory != ROOT_DIR:
+            item = fs.writer.tree(root).first((directory, ItemType.INODE_REF, 0))
+            if item is None or item.key[:2] != (directory, ItemType.INODE_REF):
+                raise FileNotFoundError(errno.ENOENT, "a directory has no name", fs.path)
+            names.append(inode_refs(item.data)[0].name)
+            directory = item.key.offset
+    return b"/".join(reversed(names))

@@ -29,6 +29,7 @@ def run_scenario(
     size: int = 256 << 20,
     seed: int = 0,
     behaviour: str | Behaviour | None = None,
+    asynchronous: bool = False,
     step: Callable[[str], None] = lambda text: None,
     crashed: Callable[[WritableFilesystem, int], None] = lambda fs, number: None,
     synced: Callable[[Step, str], None] = lambda step, how: None,
@@ -48,6 +49,9 @@ def run_scenario(
         Of uuids and times: the same seed gives the same bytes.
     behaviour : str or Behaviour, optional
         The kernel whose fsync it is; see :attr:`WritableFilesystem.behaviour`.
+    asynchronous : bool
+        Run delayed items where a kernel's worker nearly always does; see
+        :attr:`.DelayedItems.asynchronous`.
     step : callable
         Called with a few words when an operation begins.
     crashed : callable
@@ -68,6 +72,7 @@ def run_scenario(
     """
     runner = _Runner(scenario, size, seed)
     runner.crashed, runner.synced = crashed, synced
+    runner.asynchronous = asynchronous
     if behaviour is not None:
         runner.behaviour = Behaviour.parse(behaviour)
     try:
@@ -94,6 +99,7 @@ class _Runner:
         self.synced: Callable[[Step, str], None] = lambda step, how: None
         self.crashes = 0
         self.behaviour: Behaviour | None = None
+        self.asynchronous = False
         self.open: dict[str, LiveInode] = {}
         self.now: Step | None = None
 
@@ -142,6 +148,7 @@ class _Runner:
             )
         except ValueError as error:
             raise OSError(errno.EINVAL, str(error)) from None
+        self.made.delayed.asynchronous = self.asynchronous
         if self.behaviour is not None:
             self.made.behaviour = self.behaviour
 
@@ -305,13 +312,12 @@ class _Runner:
     def do_receive(self, snapshot: bytes, parent: bytes | None) -> None:
         """``btrfs send | btrfs receive``: the parent is a clone source too."""
         fs = self.fs()
-        fs.sync()
         sources = [parent] if parent is not None else []
         sent = send(fs, snapshot, parent, sources)
         assert sent.data is not None
-        from btrfs_model.receive import receive
+        from btrfs_model.receive import apply_stream
 
-        receive(fs, sent.data, _RECEIVED)
+        apply_stream(fs, sent.data, _RECEIVED)
 
 
 def _names(path: bytes, prefix: str, first: int, last: int, step: int) -> list[bytes]:

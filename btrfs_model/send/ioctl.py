@@ -17,7 +17,6 @@ from btrfs_model.kernels import use_python
 from btrfs_model.patches import Behaviour
 from btrfs_model.send import native
 from btrfs_model.send.explain import Explanation
-from btrfs_model.send.sender import Sender
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
     from btrfs_model.blocks import Readahead
     from btrfs_model.filesystem import Filesystem, Subvolume
+    from btrfs_model.send.sender import Sender
 
 __all__ = ["SendRequest", "SendResult", "prepare", "reads", "run", "send"]
 
@@ -291,11 +291,19 @@ def run(
     image.start_cold(cached, readahead)
     try:
         with counting() as work:
-            sender = Sender(request) if use_python() else native.Sender(request)
-            commands = sender.run()
+            commands = _sender(request).run()
     finally:
         reads = image.stop_cold()
     return commands, work, reads
+
+
+def _sender(request: SendRequest) -> native.Sender | Sender:
+    """Return what carries out a send."""
+    if not use_python():
+        return native.Sender(request)
+    from btrfs_model.send.sender import Sender
+
+    return Sender(request)
 
 
 def reads(

@@ -3,7 +3,7 @@
 
 What ``btrfs_add_link()`` and ``btrfs_unlink_inode()`` do while ``BTRFS_FS_LOG_RECOVERING`` is set:
 nothing is delayed, and a name that comes does not change the times of its directory, which are
-those of the fsync.
+those of the fsync; nor does one that goes (log-replay-dir-times).
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ def unlink_inode(control: WalkControl, directory: LiveInode, inode: LiveInode, n
     directory.item.size = max(directory.item.size - 2 * len(name), 0)
     inode.item.sequence += 1
     directory.item.sequence += 1
-    inode.item.ctime = directory.item.mtime = directory.item.ctime = fs.now()
+    inode.item.ctime = fs.now()
+    if "log-replay-dir-times" not in control.behaviour:
+        directory.item.mtime = directory.item.ctime = inode.item.ctime
     update_inode(control, directory)
     inode.item.nlink = max(inode.item.nlink - 1, 0)
     update_inode(control, inode)

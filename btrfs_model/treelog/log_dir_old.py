@@ -94,11 +94,6 @@ class _Runs:
         end = int(self._others[after]) if after < len(self._others) else len(self.offsets)
         return start, end
 
-    def before(self, lowest: int) -> int | None:
-        """Return the last offset that is not greater."""
-        row = int(np.searchsorted(self.offsets, np.uint64(lowest), "right"))
-        return int(self.offsets[row - 1]) if row else None
-
 
 def _log_run(
     fs: WritableFilesystem, inode: LiveInode, kind: int, columns: Columns, runs: _Runs, lowest: int
@@ -108,9 +103,8 @@ def _log_run(
     log = log_tree_id(inode.root)
     run = runs.next(lowest)
     if run is None:
-        before = runs.before(lowest)
-        if before is not None:
-            first = max(lowest, before) + 1
+        if len(runs.offsets):
+            first = max(lowest, int(runs.offsets[-1])) + 1
     else:
         start, end = run
         if start:
@@ -119,12 +113,7 @@ def _log_run(
         if end < len(runs.offsets):
             last = int(runs.offsets[end])
             end += 1
-        # runs share the entries at their borders
-        while start < end and _is_logged(fs, log, (inode.ino, kind, int(runs.offsets[start]))):
-            start += 1
-        while start < end and _is_logged(fs, log, (inode.ino, kind, int(runs.offsets[end - 1]))):
-            end -= 1
-        _copy(fs, log, select(columns, slice(start, end)))
+        _overwrite(fs, log, select(columns, slice(start, end)))
     key = (inode.ino, ENTRY_KINDS[kind], first)
     if fs.writer.get(log, key) is None:
         fs.writer.insert(log, key, last.to_bytes(8, "little"))
@@ -133,8 +122,21 @@ def _log_run(
     return last
 
 
-def _is_logged(fs: WritableFilesystem, log: int, key: tuple[int, int, int]) -> bool:
-    return fs.writer.get(log, key) is not None
+def _overwrite(fs: WritableFilesystem, log: int, columns: Columns) -> None:
+    """Copy entries into the log, over those that it has already (``overwrite_item()``)."""
+    low, high = (
+        (int(columns["objectid"][row]), int(columns["type"][row]), int(columns["offset"][row]))
+        for row in (0, -1)
+    )
+    there = np.isin(columns["offset"], fs.writer.tree(log).scan(low, high)["offset"])
+    for row in np.flatnonzero(there).tolist():
+        key = (*low[:2], int(columns["offset"][row]))
+        at, size = int(columns["position"][row]), int(columns["size"][row])
+        payload = bytes(fs.image.view[at : at + size])
+        if fs.writer.get(log, key) != payload:
+            fs.writer.replace(log, key, payload)
+    if not there.all():
+        _copy(fs, log, select(columns, ~there))
 
 
 def _copy(fs: WritableFilesystem, log: int, columns: Columns) -> None:
@@ -169,7 +171,7 @@ def _has_new_entries(fs: WritableFilesystem, columns: Columns) -> bool:
 
 
 def entries_to_log(fs: WritableFilesystem, directory: LiveInode) -> npt.NDArray[Any]:
-    """Return the entries that are new, and the directories, in leaves of this transaction.
+    """Return the entries in the log that are new, and the directories.
 
     Returns
     -------
@@ -177,5 +179,6 @@ def entries_to_log(fs: WritableFilesystem, directory: LiveInode) -> npt.NDArray[
         Rows of :data:`~btrfs_model.btree.bulk.ENTRY`, in the order in which
         ``log_new_dir_dentries()`` has them.
     """
-    columns, changed = _entries_of(fs, directory, _kinds(fs)[0])
-    return _new_entries(fs, select(columns, changed))
+    kind = _kinds(fs)[0]
+    log = fs.writer.tree(log_tree_id(directory.root))
+    return _new_entries(fs, log.scan((directory.ino, kind, 0), (directory.ino, kind, _MAX)))

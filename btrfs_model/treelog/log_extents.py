@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from btrfs_model.filesystem.live_inode import LiveInode
     from btrfs_model.filesystem.writable import WritableFilesystem
 
-__all__ = ["is_copied", "log_changed_extents", "log_holes", "log_prealloc", "size_of"]
+__all__ = ["is_copied", "log_changed_extents", "log_holes", "log_new_csums", "log_prealloc",
+           "size_of"]  # fmt: skip
 
 _MAX: Final = 2**64 - 1
 _MOST_EXTENTS: Final = 32768
@@ -55,9 +56,16 @@ def is_copied(fs: WritableFilesystem, inode: LiveInode, start: int, payload: byt
     old = extent.item.generation < fs.transid
     if old and start < size_of(fs, inode) and inode.log.last_reflink_trans < fs.transid:
         return False
-    if not old and not extent.is_inline and extent.item.type == REGULAR and extent.disk_bytenr:
-        _log_extent_csums(fs, inode, extent, extent.start, extent.end)
+    log_new_csums(fs, inode, extent)
     return True
+
+
+def log_new_csums(fs: WritableFilesystem, inode: LiveInode, extent: Extent) -> None:
+    """Log the checksums of an extent whose item was copied, unless it is old (``copy_items()``)."""
+    if extent.item.generation < fs.transid or extent.is_inline:
+        return
+    if extent.item.type == REGULAR and extent.disk_bytenr:
+        _log_extent_csums(fs, inode, extent, extent.start, extent.end)
 
 
 def log_holes(fs: WritableFilesystem, inode: LiveInode) -> None:
@@ -92,7 +100,7 @@ def log_prealloc(fs: WritableFilesystem, inode: LiveInode) -> None:
     items = [(item.key, bytes(item.data), item.block) for item in beyond]
     if not items:
         return
-    _drop_in_log(fs, inode, min(items[0][0].offset, low), _MAX)
+    _drop_in_log(fs, inode, min(items[0][0].offset, align(low, fs.sectorsize)), _MAX)
     batch = [(key, data) for key, data, _ in items if is_copied(fs, inode, key[2], data)]
     fs.writer.insert_each(log_tree_id(inode.root), batch)
 

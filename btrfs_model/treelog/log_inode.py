@@ -14,8 +14,6 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import numpy as np
-
 from btrfs_model.filesystem.dir_entries import dir_item_key
 from btrfs_model.filesystem.live_inode import file_type
 from btrfs_model.ondisk.items import dir_items, inode_extrefs, inode_refs
@@ -23,8 +21,6 @@ from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM, Payload
 from btrfs_model.treelog import log_extents
 from btrfs_model.treelog.log_dir import DelayedEntries, is_of_this_transaction, log_directory
-from btrfs_model.treelog.log_dir_old import entries_to_log, log_directory_old
-from btrfs_model.treelog.log_many import PlainFiles
 from btrfs_model.treelog.log_tree import ForceCommit
 from btrfs_model.treelog.state import log_tree_id
 
@@ -35,7 +31,8 @@ if TYPE_CHECKING:
     from btrfs_model.filesystem.live_inode import LiveInode
     from btrfs_model.filesystem.writable import WritableFilesystem
 
-__all__ = ["LogContext", "log_inode", "log_new_dentries", "need_log_inode"]
+__all__ = ["Copied", "InodeLogger", "LogContext", "get_inode", "log_inode", "log_new_dentries",
+           "need_log_inode", "overridden"]  # fmt: skip
 
 _INODE_ITEM: Final = int(ItemType.INODE_ITEM)
 _REFS: Final = (int(ItemType.INODE_REF), int(ItemType.INODE_EXTREF))
@@ -70,7 +67,7 @@ class LogContext:
         self.conflict_count = 0
 
 
-class _Copied(NamedTuple):
+class Copied(NamedTuple):
     """An item of the subvolume on its way into the log."""
 
     key: RawKey
@@ -107,8 +104,7 @@ def log_inode(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, *, exis
         The same, and the log is not whole any more.
     """
     full_dir = inode.is_dir and not exists
-    delays = "log-delayed-items" in fs.behaviour
-    if (inode.is_dir and not delays) or (full_dir and ctx.logging_new_delayed_dentries):
+    if full_dir and ctx.logging_new_delayed_dentries:
         node = fs.delayed.node(inode.root, inode.ino)
         if node is not None:
             fs.delayed.run_node(node)
@@ -117,13 +113,11 @@ def log_inode(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, *, exis
     if full_dir and inode.log.last_unlink_trans >= fs.transid:
         raise ForceCommit
     delayed = DelayedEntries(None)
-    if full_dir and delays and not ctx.logging_new_delayed_dentries:
+    if full_dir and not ctx.logging_new_delayed_dentries:
         delayed = DelayedEntries(fs.delayed.node(inode.root, inode.ino))
-    _InodeLogger(fs, inode, ctx, exists).run()
-    if full_dir and delays:
+    InodeLogger(fs, inode, ctx, exists).run()
+    if full_dir:
         log_directory(fs, inode, delayed, ctx)
-    elif full_dir:
-        log_directory_old(fs, inode, ctx)
     inode.log.logged_trans = fs.transid
     if not exists:
         inode.log.last_log_commit = inode.log.last_sub_trans
@@ -133,7 +127,7 @@ def log_inode(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, *, exis
         _log_new_delayed_dentries(fs, inode, delayed, ctx)
 
 
-class _InodeLogger:
+class InodeLogger:
     """The items of an inode that are no entries of a directory."""
 
     def __init__(
@@ -153,7 +147,7 @@ class _InodeLogger:
         if fast is None:
             self._log_inode_item()
             if self.inode.log.logged_trans < self.fs.transid:
-                self._log_xattrs()
+                self.log_xattrs()
             log_extents.log_changed_extents(self.fs, self.inode, self.ctx.logged_before)
             return
         search_all = fast == _ANY
@@ -162,11 +156,11 @@ class _InodeLogger:
             if node is not None:
                 self.fs.delayed.run_inode(node)
         self._copy_inode_items(fast)
-        self._log_xattrs()
+        self.log_xattrs()
         if search_all:
             log_extents.log_holes(self.fs, self.inode)
         if self.need_inode_item:
-            self._insert_inode_item()
+            self.insert_inode_item()
         if not self.exists and not self.inode.is_dir:
             if search_all:
                 self.inode.log.modified.clear()
@@ -179,24 +173,23 @@ class _InodeLogger:
         if self.inode.is_dir:
             state.copy_everything = False
             if before:
-                ranges = not self.exists and "log-delayed-items" not in self.fs.behaviour
-                self._drop(_DIR_INDEX if ranges else _XATTR)
+                self.drop(_XATTR)
             return _XATTR
         if self.exists:
             self.logged_size = min(self._known_size(), log_extents.size_of(self.fs, self.inode))
         if state.full_sync:
             if self.exists:
                 if before:
-                    self._drop(_XATTR)
+                    self.drop(_XATTR)
                 return _XATTR
             state.full_sync = state.copy_everything = False
             if before:
-                self._drop(_ANY)
+                self.drop(_ANY)
             return _ANY
         if state.copy_everything or self.exists:
             state.copy_everything = False
             if before:
-                self._drop(_XATTR)
+                self.drop(_XATTR)
             return _XATTR
         return None
 
@@ -212,14 +205,14 @@ class _InodeLogger:
             there = found.data if found is not None else None
         return 0 if there is None else INODE_ITEM.unpack(there).size
 
-    def _drop(self, highest: int) -> None:
+    def drop(self, highest: int) -> None:
         """``drop_inode_items()``, ``truncate_inode_items()``."""
         ino = self.inode.ino
         self.fs.writer.delete_range(self.log, (ino, 0, 0), (ino, highest, _MAX))
 
     # ------------------------------------------------------------------------ inode item --
 
-    def _packed(self) -> bytes:
+    def packed(self) -> bytes:
         """Return the inode item for the log (``fill_inode_item()``)."""
         item = self.inode.item
         generation, size = item.generation, log_extents.size_of(self.fs, self.inode)
@@ -236,30 +229,31 @@ class _InodeLogger:
     def _log_inode_item(self) -> None:
         """Write the inode item of a fast fsync, over the one that the log may have."""
         if self.inode.log.logged_trans == self.fs.transid:
-            self.fs.writer.update(self.log, self.inode.key, 0, self._packed())
+            self.fs.writer.update(self.log, self.inode.key, 0, self.packed())
         else:
-            self._insert_inode_item()
+            self.insert_inode_item()
 
-    def _insert_inode_item(self) -> None:
+    def insert_inode_item(self) -> None:
+        """Insert the inode item, whole also of an inode that is logged as existing alone."""
         self.exists, exists = False, self.exists
-        self.fs.writer.insert(self.log, self.inode.key, self._packed())
+        self.fs.writer.insert(self.log, self.inode.key, self.packed())
         self.exists = exists
 
     # ------------------------------------------------------------------------------ items --
 
     def _copy_inode_items(self, highest: int) -> None:
         """``copy_inode_items_to_log()``."""
-        batch: list[_Copied] = []
+        batch: list[Copied] = []
         size = log_extents.size_of(self.fs, self.inode)
-        for item in self._changed(highest):
+        for item in self.changed(highest):
             kind = item.key[1]
             if batch and batch[-1].block != item.block:
-                self._copy(batch)
+                self.copy(batch)
                 batch = []
             if kind == _EXTENT_DATA and item.key[2] >= size:
                 break
             if kind == _XATTR:
-                self._copy(batch)
+                self.copy(batch)
                 batch = []
                 continue
             if kind == _INODE_ITEM:
@@ -267,14 +261,14 @@ class _InodeLogger:
             batch.append(item)
             other = self._conflict(item) if kind in _REFS else None
             if other is not None:
-                self._copy(batch)
+                self.copy(batch)
                 batch = []
                 _add_conflicting_inode(self.fs, self.inode.root, *other, self.ctx)
-        self._copy(batch)
+        self.copy(batch)
         if not self.exists and stat.S_ISREG(self.inode.item.mode):
             log_extents.log_prealloc(self.fs, self.inode)
 
-    def _changed(self, highest: int) -> Iterator[_Copied]:
+    def changed(self, highest: int) -> Iterator[Copied]:
         """Yield the items in leaves of this transaction (``btrfs_search_forward()``)."""
         ino = self.inode.ino
         tree = self.fs.writer.tree(self.inode.root)
@@ -284,10 +278,10 @@ class _InodeLogger:
             if item.block != block:
                 block, changed = item.block, is_of_this_transaction(self.fs, item.block)
             if changed:
-                found.append(_Copied(item.key, bytes(item.data), block))
+                found.append(Copied(item.key, bytes(item.data), block))
         return iter(found)
 
-    def _copy(self, batch: list[_Copied]) -> None:
+    def copy(self, batch: list[Copied]) -> None:
         """``copy_items()``."""
         items = []
         for item in batch:
@@ -295,50 +289,73 @@ class _InodeLogger:
                 self.fs, self.inode, item.key[2], item.data
             ):
                 continue
-            data = self._packed() if item.key[1] == _INODE_ITEM else item.data
+            data = self.packed() if item.key[1] == _INODE_ITEM else item.data
             items.append((item.key, data))
         if items:
             self.fs.writer.insert_many(self.log, items)
 
-    def _log_xattrs(self) -> None:
+    def log_xattrs(self) -> None:
         """``btrfs_log_all_xattrs()``."""
         state = self.inode.log
         if state.no_xattrs:
             return
-        batch: list[_Copied] = []
+        batch: list[Copied] = []
         tree, ino = self.fs.writer.tree(self.inode.root), self.inode.ino
         state.no_xattrs = True
         for item in tree.items((ino, _XATTR, 0), (ino, _XATTR, _MAX)):
             state.no_xattrs = False
             if batch and batch[-1].block != item.block:
-                self._copy(batch)
+                self.copy(batch)
                 batch = []
-            batch.append(_Copied(item.key, bytes(item.data), item.block))
-        self._copy(batch)
+            batch.append(Copied(item.key, bytes(item.data), item.block))
+        self.copy(batch)
 
-    def _conflict(self, item: _Copied) -> tuple[int, int] | None:
-        """Who had one of the names at the last commit, and where (``..._ref_name_override()``)."""
-        if self.inode.item.generation != self.fs.transid and not self.ctx.logging_conflict_inodes:
+    def _conflict(self, item: Copied) -> tuple[int, int] | None:
+        """Who had one of the names at the last commit, and where."""
+        new = self.inode.item.generation == self.fs.transid or self.ctx.logging_conflict_inodes
+        if not new and "log-old-conflicts" not in self.fs.behaviour:
             return None
-        names = (
-            [(item.key[2], ref.name) for ref in inode_refs(item.data)]
-            if item.key[1] == _REFS[0]
-            else [(ref.parent_objectid, ref.name) for ref in inode_extrefs(item.data)]
-        )
-        committed = self.fs.tree(self.inode.root)
-        for parent, name in names:
-            found = committed.get(dir_item_key(parent, name))
-            entries = dir_items(found.data) if found is not None else []
-            entry = next((entry for entry in entries if entry.name == name), None)
-            if entry is None:
-                continue
-            if entry.location.type != _INODE_ITEM:
-                raise OSError(errno.EAGAIN, "a subvolume had the name", self.fs.path)
-            other = entry.location.objectid
-            if other in (self.inode.ino, self.ctx.inode.ino):
-                return None
-            return other, parent
-        return None
+        other = overridden(self.fs, self.inode, item)
+        return None if other is None or other[0] == self.ctx.inode.ino else other
+
+
+def overridden(fs: WritableFilesystem, inode: LiveInode, item: Copied) -> tuple[int, int] | None:
+    """Find who had a name of an inode at the last commit (``btrfs_check_ref_name_override()``).
+
+    Parameters
+    ----------
+    fs, inode
+        See :func:`log_inode`.
+    item : Copied
+        An INODE_REF or INODE_EXTREF of the inode.
+
+    Returns
+    -------
+    tuple or None
+        Inode number and directory, where it was another inode.
+
+    Raises
+    ------
+    OSError
+        EAGAIN when it was a subvolume.
+    """
+    names = (
+        [(item.key[2], ref.name) for ref in inode_refs(item.data)]
+        if item.key[1] == _REFS[0]
+        else [(ref.parent_objectid, ref.name) for ref in inode_extrefs(item.data)]
+    )
+    committed = fs.tree(inode.root)
+    for parent, name in names:
+        found = committed.get(dir_item_key(parent, name))
+        entries = dir_items(found.data) if found is not None else []
+        entry = next((entry for entry in entries if entry.name == name), None)
+        if entry is None:
+            continue
+        if entry.location.type != _INODE_ITEM:
+            raise OSError(errno.EAGAIN, "a subvolume had the name", fs.path)
+        other = entry.location.objectid
+        return None if other == inode.ino else (other, parent)
+    return None
 
 
 # ------------------------------------------------------------------------- conflicting inodes --
@@ -350,7 +367,7 @@ def _add_conflicting_inode(
     """``add_conflicting_inode()``."""
     if ctx.conflict_count >= _MAX_CONFLICTS:
         raise ForceCommit
-    inode = _get(fs, root, ino)
+    inode = get_inode(fs, root, ino)
     if inode is None:
         item = fs.tree(root).get((ino, _INODE_ITEM, 0))
         if item is None:
@@ -359,11 +376,18 @@ def _add_conflicting_inode(
             return
     elif not need_log_inode(fs, inode):
         return
+    elif (
+        inode.is_dir
+        and inode.log.last_unlink_trans >= fs.transid
+        and "log-moved-conflicts" in fs.behaviour
+    ):
+        # it was moved: a replay could give it two names (can_log_conflicting_inode())
+        raise ForceCommit
     ctx.conflicts.append((ino, parent))
     ctx.conflict_count += 1
 
 
-def _get(fs: WritableFilesystem, root: int, ino: int) -> LiveInode | None:
+def get_inode(fs: WritableFilesystem, root: int, ino: int) -> LiveInode | None:
     """Return an inode, None where it is gone."""
     try:
         return fs.inode(root, ino)
@@ -378,13 +402,24 @@ def _log_conflicting_inodes(fs: WritableFilesystem, root: int, ctx: LogContext) 
     if ctx.logging_conflict_inodes:
         return
     ctx.logging_conflict_inodes = True
+    dentries = ctx.log_new_dentries
     while ctx.conflicts:
         ino, parent = ctx.conflicts.popleft()
-        inode = _get(fs, root, ino)
-        if inode is None:
-            log_inode(fs, fs.inode(root, parent), ctx, exists=False)
-        elif need_log_inode(fs, inode):
-            log_inode(fs, inode, ctx, exists=True)
+        inode = get_inode(fs, root, ino)
+        if inode is not None:
+            if need_log_inode(fs, inode):
+                log_inode(fs, inode, ctx, exists=True)
+            continue
+        directory = fs.inode(root, parent)
+        if "log-conflict-dentries" not in fs.behaviour:
+            log_inode(fs, directory, ctx, exists=False)
+            dentries = ctx.log_new_dentries
+            continue
+        ctx.log_new_dentries = False
+        log_inode(fs, directory, ctx, exists=False)
+        if ctx.log_new_dentries:
+            log_new_dentries(fs, directory, ctx)
+    ctx.log_new_dentries = dentries
     ctx.logging_conflict_inodes = False
 
 
@@ -414,14 +449,11 @@ def _log_new_delayed_dentries(
 
 def log_new_dentries(fs: WritableFilesystem, start: LiveInode, ctx: LogContext) -> None:
     """Log the inodes of a directory's new entries, and of those below (``..._dir_dentries()``)."""
-    if ctx.new_name:
+    if ctx.new_name and "log-new-name-dentries" not in fs.behaviour:
         return
     waiting: deque[LiveInode] = deque([start])
     while waiting:
         directory = waiting.popleft()
-        if "log-delayed-items" not in fs.behaviour:
-            waiting += _log_entries_old(fs, directory, ctx)
-            continue
         at = directory.log.first_dir_index_to_log
         # what is found may be logged in between, which changes the tree that is walked
         low, high = ((directory.ino, _DIR_INDEX, offset) for offset in (at, _MAX))
@@ -439,34 +471,3 @@ def log_new_dentries(fs: WritableFilesystem, start: LiveInode, ctx: LogContext) 
             if ctx.log_new_dentries:
                 waiting.append(inode)
         directory.log.first_dir_index_to_log = at
-
-
-def _log_entries_old(
-    fs: WritableFilesystem, directory: LiveInode, ctx: LogContext
-) -> list[LiveInode]:
-    """Log the inodes of a directory's entries before Linux 6.1; returns directories to go on."""
-    found = []
-    entries = entries_to_log(fs, directory)
-    files = PlainFiles(fs, directory, entries)
-    ends = np.flatnonzero(np.diff(files.mask)) + 1
-    for part in np.split(np.arange(len(entries)), ends):
-        if len(part) and files.mask[part[0]]:
-            ctx.log_new_dentries = ctx.logged_before = False
-            files.log(int(part[0]), int(part[-1]) + 1)
-            continue
-        for ino, kind in zip(
-            entries["child"][part].tolist(), entries["type"][part].tolist(), strict=True
-        ):
-            found += _log_entry_old(fs, directory.root, ino, kind == _DIRECTORY, ctx)
-    return found
-
-
-def _log_entry_old(
-    fs: WritableFilesystem, root: int, ino: int, is_dir: bool, ctx: LogContext
-) -> list[LiveInode]:
-    inode = fs.inode(root, ino)
-    if fs.tree_logs.is_in_log(inode) or (inode.is_dir and inode.log.last_trans < fs.transid):
-        return []
-    ctx.log_new_dentries = False
-    log_inode(fs, inode, ctx, exists=not is_dir)
-    return [inode] if ctx.log_new_dentries else []

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The logs of a filesystem that is being changed (tree-log.c of Linux 6.18).
+"""The logs of a filesystem that is being changed (tree-log.c of Linux 6.18 and of 5.10).
 
 An fsync copies what changed of an inode into a tree beside the subvolume's, its *log*, and writes
 that tree alone; after a crash it is replayed onto the last commit. :class:`TreeLogs` has what the
 modules beside share: which logs there are, and what calls on names leave for a later fsync.
 
-It is that of Linux 6.1 to 6.18. Of older kernels (``log-delayed-items`` not in the ``behaviour`` of
-the filesystem) only what a directory logs is modelled, in :mod:`.log_dir_old`; which extents they
-log and when they commit instead is as in 6.1. Not modelled at all: that a kernel's worker runs
-delayed items, or finishes an extent, between two calls.
+Logs of Linux 6.1 to 6.18 are in :mod:`.log_inode`, :mod:`.log_dir` and :mod:`.sync_log`; those of
+5.10 (``log-delayed-items`` not in the ``behaviour`` of the filesystem) in :mod:`.log_inode_old`,
+:mod:`.log_dir_old` and :mod:`.log_parents_old`. When a kernel's threads run delayed items, or
+finish an extent, decides on what is logged, too: see :attr:`.DelayedItems.asynchronous` and
+:attr:`TreeLogs.late_extents`. Not modelled: that delayed items are run, or all is committed,
+because room for metadata is short, which happens on devices of less than a gigabyte.
 """
 
 from __future__ import annotations
@@ -16,9 +18,14 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING, Final
 
-from btrfs_model.filesystem.dir_entries import delete_inode_ref
+from btrfs_model.filesystem.dir_entries import (
+    delete_inode_ref,
+    delete_one_dir_name,
+    dir_item_key,
+)
 from btrfs_model.ondisk.items import dir_items
 from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.ondisk.structs import INODE_ITEM
 from btrfs_model.treelog.state import LOG_ROOT_TREE, RootLog, log_tree_id
 
 if TYPE_CHECKING:
@@ -47,6 +54,10 @@ class TreeLogs:
     ----------
     full_commit : int
         In this transaction no log can be synced (``last_trans_log_full_commit``).
+    late_extents : bool
+        Finish the extents that a fast fsync wrote (``btrfs_finish_ordered_io()``) when the log is
+        synced, and not before that. It is a race of two threads in a kernel; by default the extents
+        are first. When they are not, the next fsync logs the file once more.
     """
 
     def __init__(self, fs: WritableFilesystem) -> None:
@@ -54,6 +65,12 @@ class TreeLogs:
         self._roots: dict[int, RootLog] = {}
         self._logs: set[int] = set()
         self.full_commit = 0
+        self.late_extents = False
+
+    @property
+    def _is_old(self) -> bool:
+        """Whether it is a kernel before 6.1."""
+        return "log-delayed-items" not in self._fs.behaviour
 
     # -------------------------------------------------------------------------- the trees --
 
@@ -111,6 +128,8 @@ class TreeLogs:
     def is_logged(self, inode: LiveInode) -> bool:
         """Whether an inode was logged in this transaction (``inode_logged()``)."""
         state, transid = inode.log, self._fs.transid
+        if self._is_old:
+            return self.was_logged(inode) or (state.full_sync and state.last_trans == transid)
         if state.logged_trans:
             return state.logged_trans == transid
         there = self.has_log(inode.root) and self.get(inode.root, inode.key) is not None
@@ -118,9 +137,15 @@ class TreeLogs:
         state.logged_trans = transid if there else transid - 1
         return there
 
+    def was_logged(self, inode: LiveInode) -> bool:
+        """Whether an inode that is in memory is known to have been logged in this transaction."""
+        return inode.log.logged_trans == self._fs.transid
+
     def is_in_log(self, inode: LiveInode) -> bool:
         """Whether a synced log has the inode as it is (``btrfs_inode_in_log()``)."""
         state, root = inode.log, self.root(inode.root)
+        if self._is_old and state.modified:
+            return False
         return (
             state.logged_trans == self._fs.transid
             and state.last_sub_trans <= state.last_log_commit
@@ -130,9 +155,12 @@ class TreeLogs:
     def note_change(self, inode: LiveInode) -> None:
         """Note that an inode item changes (``btrfs_set_inode_last_trans()``)."""
         state = inode.log
+        self._fs.in_transaction = True
         state.last_trans = self._fs.transid
         state.last_sub_trans = self.root(inode.root).log_transid
         state.last_log_commit = state.last_sub_trans - 1
+        if "log-sub-trans" not in self._fs.behaviour:
+            state.last_log_commit = self.root(inode.root).last_log_commit
 
     def get(self, root: int, key: RawKey) -> bytes | None:
         """Return an item of a log."""
@@ -143,7 +171,8 @@ class TreeLogs:
     def record_unlink(self, directory: LiveInode, inode: LiveInode, *, for_rename: bool) -> None:
         """Note that a name goes, for good or for another one (``btrfs_record_unlink_dir()``)."""
         inode.log.last_unlink_trans = self._fs.transid
-        if for_rename and not self.is_logged(directory) and not self.is_logged(inode):
+        logged = self.was_logged if self._is_old else self.is_logged
+        if for_rename and not logged(directory) and not logged(inode):
             directory.log.last_unlink_trans = self._fs.transid
 
     def record_subvolume(self, directory: LiveInode) -> None:
@@ -155,6 +184,8 @@ class TreeLogs:
 
         ``btrfs_del_inode_ref_in_log()``, ``btrfs_del_dir_entries_in_log()``.
         """
+        if self._is_old and not self.has_log(directory.root):
+            return
         if self.is_logged(inode):
             try:
                 tree = log_tree_id(directory.root)
@@ -162,8 +193,28 @@ class TreeLogs:
             except OSError as error:
                 if error.errno != errno.ENOENT:
                     raise
-        if self.is_logged(directory):
+        if not self.is_logged(directory):
+            return
+        if self._is_old:
+            self._delete_entries(directory, index, name)
+        else:
             self.delete_entry(directory, index, name)
+
+    def _delete_entries(self, directory: LiveInode, index: int, name: bytes) -> None:
+        """Take both entries of a name out of the log, and their length off the directory's size."""
+        length = 0
+        tree, key = log_tree_id(directory.root), dir_item_key(directory.ino, name)
+        payload = self.get(directory.root, key)
+        if payload is not None and any(entry.name == name for entry in dir_items(payload)):
+            delete_one_dir_name(self._fs, tree, key, name)
+            length += len(name)
+        if self.delete_entry(directory, index, name):
+            length += len(name)
+        item = self.get(directory.root, directory.key)
+        if length and item is not None:
+            fields = INODE_ITEM.unpack(item)
+            smaller = fields._replace(size=max(fields.size - length, 0))
+            self._fs.writer.update(tree, directory.key, 0, INODE_ITEM.pack(smaller))
 
     def delete_entry(self, directory: LiveInode, index: int, name: bytes) -> bool:
         """Take an entry of a directory out of the log (``del_logged_dentry()``)."""

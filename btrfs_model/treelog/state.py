@@ -46,6 +46,9 @@ class InodeLog:
         ``BTRFS_INODE_COPY_EVERYTHING``.
     no_xattrs : bool
         ``BTRFS_INODE_NO_XATTRS``.
+    parent : tuple of int
+        Subvolume and inode number of the directory of the name by which it was found last, as the
+        parent of its dentry; zeros: it is not known.
     modified : list of tuple
         Ranges of the file that changed since it was logged (``modified_extents``): transaction,
         start, end.
@@ -62,6 +65,7 @@ class InodeLog:
     full_sync: bool = False
     copy_everything: bool = False
     no_xattrs: bool = False
+    parent: tuple[int, int] = (0, 0)
     modified: list[tuple[int, int, int]] = field(default_factory=list)
 
 

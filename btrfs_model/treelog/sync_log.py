@@ -7,6 +7,9 @@
         btrfs_log_inode_parent()   the inode, parents that lost names, new ancestors, new entries
         btrfs_sync_log()           log tree, tree of the logs, superblock
         or a commit
+
+What is logged along with an inode is that of Linux 6.1 and later; :mod:`.log_parents_old` has it as
+it was before.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from btrfs_model.treelog.log_inode import (
     log_new_dentries,
     need_log_inode,
 )
+from btrfs_model.treelog.log_parents_old import log_inode_parent_old, log_new_name_old
 from btrfs_model.treelog.log_tree import ForceCommit
 from btrfs_model.treelog.state import LOG_ROOT_TREE, log_tree_id
 
@@ -43,8 +47,17 @@ _TREE_LOG: Final = int(ObjectId.TREE_LOG) % 2**64
 _MAX: Final = 2**64 - 1
 
 
-def sync_file(fs: WritableFilesystem, inode: LiveInode) -> str:
+def sync_file(fs: WritableFilesystem, inode: LiveInode, *, wrote: bool = False) -> str:
     """Make an inode last (``btrfs_sync_file()``); its data were written back.
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        Whose.
+    inode : LiveInode
+        What.
+    wrote : bool
+        Whether there were data to write back.
 
     Returns
     -------
@@ -55,6 +68,7 @@ def sync_file(fs: WritableFilesystem, inode: LiveInode) -> str:
     if logs.is_in_log(inode) or inode.log.last_trans < fs.transid:
         inode.log.full_sync = False
         return "none"
+    late = wrote and logs.late_extents and not inode.log.full_sync
     fs.start_transaction()
     try:
         if not _log_inode_parent(fs, inode, LogContext(inode), exists=False):
@@ -63,12 +77,15 @@ def sync_file(fs: WritableFilesystem, inode: LiveInode) -> str:
     except ForceCommit:
         fs.commit()
         return "commit"
+    if late:
+        logs.note_change(inode)
     return "log"
 
 
 def log_new_name(
-    fs: WritableFilesystem, inode: LiveInode, old_dir: LiveInode | None, name: bytes, index: int
-) -> None:
+    fs: WritableFilesystem, inode: LiveInode, parent: LiveInode,
+    old_dir: LiveInode | None = None, name: bytes = b"", index: int = 0,
+) -> None:  # fmt: skip
     """Bring the log up to date with a new name of a logged inode (``btrfs_log_new_name()``).
 
     Parameters
@@ -77,12 +94,19 @@ def log_new_name(
         Whose.
     inode : LiveInode
         What has the name.
-    old_dir : LiveInode or None
+    parent : LiveInode
+        The directory where the name is.
+    old_dir : LiveInode, optional
         For a rename: the directory that it left.
     name, index : bytes, int
         For a rename: the old name, and its index there.
     """
+    if "log-delayed-items" not in fs.behaviour:
+        log_new_name_old(fs, inode, old_dir, parent)
+        return
     logs = fs.tree_logs
+    if old_dir is None or "log-new-name-refs" in fs.behaviour:
+        inode.log.copy_everything = True
     if not inode.is_dir:
         inode.log.last_unlink_trans = fs.transid
     if not logs.is_logged(inode) and (old_dir is None or not logs.is_logged(old_dir)):
@@ -107,6 +131,8 @@ def _log_inode_parent(
     bool
         Whether there was anything to log.
     """
+    if "log-delayed-items" not in fs.behaviour:
+        return log_inode_parent_old(fs, inode, ctx, exists=exists)
     logs, root = fs.tree_logs, fs.live_root(inode.root)
     if not fs.log_trees_enabled or not root.refs or root.generation == fs.transid:
         raise ForceCommit
@@ -116,7 +142,7 @@ def _log_inode_parent(
     logs.start(inode.root)
     try:
         _log_with_parents(fs, inode, ctx, exists)
-    except OSError:
+    except (OSError, ForceCommit):
         logs.set_full_commit()
         raise ForceCommit from None
     return True
@@ -183,7 +209,6 @@ def _log_all_new_ancestors(
     low, high = (inode.ino, _INODE_REF, 0), (inode.ino, _INODE_EXTREF, _MAX)
     for key in [item.key for item in fs.writer.tree(inode.root).items(low, high)]:
         if key.type == _INODE_EXTREF:
-            fs.tree_logs.set_full_commit()
             raise ForceCommit
         _log_new_ancestors(fs, inode.root, key.offset, ctx)
 

@@ -157,6 +157,8 @@ class Workload:
         ``scaled(scale)``: the input of any size, where filesystems are built.
     build : callable, optional
         ``build(input, step)``: the filesystem of an input that has no image.
+    on : callable, optional
+        ``on(device)``: the same with its times on that device, where times on one are modelled.
     """
 
     name: str
@@ -171,6 +173,19 @@ class Workload:
     groups: tuple[tuple[str, tuple[str, ...]], ...]
     scaled: Callable[[float], Input] | None = None
     build: Callable[[Input, Step], Filesystem] | None = None
+    on: Callable[[str], Workload] | None = None
+
+    def on_device(self, device: str) -> Workload:
+        """Return the workload with its times on a device of ``data/devices``.
+
+        Raises
+        ------
+        BtrfsModelError
+            When none of its times depends on a device, or there is no such device.
+        """
+        if self.on is None:
+            raise BtrfsModelError(f"{self.name}: no time on a device is modelled")
+        return self.on(device)
 
     def input(self, scale: str | float) -> Input:
         """Return the input for a scale: ``quick``, ``full`` or a fraction of full.

@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 
 from btrfs_model.charts import COLOURS, RC, bare, new_figure
 from btrfs_model.workloads import Outcome
-from btrfs_model.workloads.send_readahead import DEVICES, DISK
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +32,8 @@ def draw(outcome: Outcome) -> Figure:
         first = None
         for column, (side, table) in enumerate(tables.items()):
             first = figure.add_subplot(rows[0, column], sharey=first)
-            _draw_reads(first, table, COLOURS[side], side, end)
+            title = f"{side}: {table.attrs['seconds']:,.3g} s on {outcome.evidence['devices'][0]}"
+            _draw_reads(first, table, COLOURS[side], title, end)
         _draw_times(figure.add_subplot(rows[1, :]), outcome, list(tables))
         files = f"{outcome.evidence['files']:,}"
         figure.suptitle(
@@ -43,7 +43,7 @@ def draw(outcome: Outcome) -> Figure:
     return figure
 
 
-def _draw_reads(axes: Axes, table: pd.DataFrame, colour: str, side: str, end: float) -> None:
+def _draw_reads(axes: Axes, table: pd.DataFrame, colour: str, title: str, end: float) -> None:
     """Draw a dot where each read lies on the disk at the moment at which it is done."""
     some = table.iloc[:: max(1, len(table) // _DOTS)]
     ahead = (some["kind"] == "ahead").to_numpy()
@@ -58,25 +58,26 @@ def _draw_reads(axes: Axes, table: pd.DataFrame, colour: str, side: str, end: fl
         )  # fmt: skip
     axes.axvline(table.attrs["seconds"], color=colour, linewidth=1)
     axes.set_xlim(0, end * 1.03)
-    axes.set_title(f"{side}: {table.attrs['seconds']:,.3g} s on {DISK}", color=colour, pad=6)
+    axes.set_title(title, color=colour, pad=6)
     axes.set_xlabel("seconds")
-    axes.set_ylabel("place on the disk, MB")
+    axes.set_ylabel("place on the device, MB")
     axes.legend(loc="upper center", markerscale=4, frameon=False, fontsize=8.5)
     bare(axes, "left", "bottom")
 
 
 def _draw_times(axes: Axes, outcome: Outcome, sides: list[str]) -> None:
     """Draw how long the send takes from each device, and how much of it is waiting."""
+    devices = outcome.evidence["devices"]
     height = 0.8 / len(sides)
     widest = 0.0
-    for row, device in enumerate(DEVICES):
+    for row, device in enumerate(devices):
         for place, side in enumerate(sides):
             time = outcome.find(side, f"send time: {device}")
             wait = outcome.find(side, f"waiting: {device}")
             if time is None or wait is None:
                 continue
             seconds, waited = time.modelled or 0.0, wait.modelled or 0.0
-            at = len(DEVICES) - row - place * height
+            at = len(devices) - row - place * height
             axes.barh(at, seconds, height=height * 0.86, color=COLOURS[side])
             axes.barh(at, seconds - waited, height=height * 0.86, color=COLOURS["ink"], alpha=0.25)
             text = f"{seconds:,.3g} s"
@@ -87,8 +88,8 @@ def _draw_times(axes: Axes, outcome: Outcome, sides: list[str]) -> None:
             shown = max(seconds, time.reported or 0.0)
             widest = max(widest, shown)
             axes.text(shown, at, "  " + text, va="center", fontsize=8.5, color=COLOURS[side])
-    ticks = [len(DEVICES) - row - (len(sides) - 1) * height / 2 for row in range(len(DEVICES))]
-    axes.set_yticks(ticks, DEVICES)
+    ticks = [len(devices) - row - (len(sides) - 1) * height / 2 for row in range(len(devices))]
+    axes.set_yticks(ticks, devices)
     axes.set_xlim(0, widest * 1.25 + np.finfo(float).tiny)
     axes.set_xticks([])
     axes.set_title("Time to send; dark: the kernel computes, the rest it waits", pad=8)

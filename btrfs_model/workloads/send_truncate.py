@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from btrfs_model.cost.receiver import LAST_PAGE_WAIT, receiver_calls
 from btrfs_model.filesystem import Filesystem
+from btrfs_model.filesystem.reservation import write_files_in_turn
 from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.patches import Behaviour
 from btrfs_model.samples import data_folder
@@ -59,8 +60,9 @@ def build(source: Input, step: Step) -> Filesystem:
     """Do what the message's script does: all of its workers write the same files."""
     files = source.parameters["files"]
     # twice what data and metadata take, and what a small device needs at least
-    fs = WritableFilesystem.mkfs(max(256 << 20, files * 40_000))
-    fs.write_files("", [f"file_{i}" for i in range(1, files + 1)], bytes([255]) * _FILE_BYTES)
+    fs = WritableFilesystem.mkfs(max(256 << 20, files * 40_000), metadata="single")
+    names = [f"file_{i}" for i in range(1, files + 1)]
+    write_files_in_turn(fs, "", names, b"\xff" * source.parameters["file_bytes"])
     fs.snapshot("", "snap1")
     fs.commit()
     return fs

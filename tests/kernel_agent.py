@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The end of a :class:`kernel_session.KernelSession` that runs on the kernel that is asked.
+
+``python kernel_agent.py FOLDER [MODULES]`` mounts images and says what is in them: for each number
+on its standard input it does the job in ``FOLDER/job-NUMBER.json``, writes
+``FOLDER/answer-NUMBER.json`` and prints the number. As the first process of a guest it loads the
+driver of loop devices before, which is below the folder `MODULES`.
+
+Of Python's library alone, so that it starts at once.
+"""
+
+import ctypes
+import json
+import lzma
+import os
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from kernel_records import kernel_listing
+
+MARK = "answer "
+_INIT_MODULE = 175
+_ALARMS = ("WARNING: ", "BUG: ", "Oops", "assertion failed", "Call Trace:")
+
+
+def load_loop_driver(modules: Path) -> None:
+    """Load the driver of loop devices, a module of the guest's kernel."""
+    (module,) = (modules / os.uname().release / "kernel/drivers/block").glob("loop.ko*")
+    code = module.read_bytes()
+    if module.suffix == ".xz":
+        code = lzma.decompress(code)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(_INIT_MODULE, code, ctypes.c_ulong(len(code)), b""):
+        raise OSError(ctypes.get_errno(), "init_module", str(module))
+
+
+class Messages:
+    """What the kernel says in its log from now on."""
+
+    def __init__(self) -> None:
+        self.fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+        os.lseek(self.fd, 0, os.SEEK_END)
+
+    def new(self) -> list[str]:
+        lines = []
+        while True:
+            try:
+                record = os.read(self.fd, 8192)
+            except BlockingIOError:
+                return lines
+            except BrokenPipeError:  # some were overwritten
+                continue
+            head, _, text = record.decode(errors="replace").partition(";")
+            lines.append(f"<{int(head.split(',')[0]) & 7}>{text.splitlines()[0]}")
+
+
+def run(*command: str) -> str:
+    """Run a program; what it says."""
+    ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if ran.returncode:
+        raise OSError(f"{' '.join(command)}: status {ran.returncode}: {ran.stdout}")
+    return ran.stdout
+
+
+def do(job: dict[str, Any], top: Path) -> dict[str, Any]:
+    """Mount an image and do with it what the job asks for."""
+    answer: dict[str, Any] = {}
+    image = job["image"]
+    run("mount", "-t", "btrfs", "-o", f"loop,{job['options']}", image, str(top))
+    try:
+        device = Path(run("findmnt", "-n", "-o", "SOURCE", "--mountpoint", str(top)).strip()).name
+        answer["device"] = device
+        if job["subvolumes"] is not None:
+            answer["listing"] = kernel_listing(top, job["subvolumes"])
+        for name, content in job["write"].items():
+            (top / name).write_text(content)
+        if job["scrub"]:
+            answer["scrub"] = run("btrfs", "scrub", "start", "-B", str(top))
+    finally:
+        run("umount", str(top))
+    with Path(image).open("rb") as file:
+        os.fsync(file.fileno())  # a guest's cache of it goes to the machine
+    return answer
+
+
+def answer_to(job: dict[str, Any], top: Path, messages: Messages, alone: bool) -> dict[str, Any]:
+    """Do a job; what went wrong is part of the answer."""
+    messages.new()
+    try:
+        answer = do(job, top)
+    except Exception:
+        answer = {"failed": traceback.format_exc()}
+    # a kernel that others use as well says more than what this was about
+    about = f"(device {answer.pop('device', 'loop')}"
+    answer["messages"] = [
+        line for line in messages.new()
+        if about in line or (alone and any(alarm in line for alarm in _ALARMS))
+    ]  # fmt: skip
+    return answer
+
+
+def main() -> None:
+    """Answer until there are no more questions."""
+    folder = Path(sys.argv[1])
+    alone = os.getpid() == 1
+    if alone:
+        load_loop_driver(Path(sys.argv[2]))
+    top = Path("/run" if alone else folder, "mnt")
+    top.mkdir()
+    messages = Messages()
+    print(f"{MARK}ready {os.uname().release}", flush=True)
+    for line in sys.stdin:
+        number = line.strip()
+        job = json.loads((folder / f"job-{number}.json").read_text())
+        answer = answer_to(job, top, messages, alone)
+        (folder / f"answer-{number}.json").write_text(json.dumps(answer))
+        print(f"{MARK}{number}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a kernel lists of the subvolumes of a mounted filesystem.
+
+Of Python's library alone: this also runs in guests that have nothing else.
+"""
+
+import fcntl
+import hashlib
+import os
+import stat
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Listing", "kernel_listing"]
+
+Listing = dict[str, dict[str, dict[str, Any]]]
+"""Records by subvolume and path."""
+
+_GETFLAGS = 2 << 30 | 8 << 16 | ord("f") << 8 | 1
+_GETVERSION = 2 << 30 | 8 << 16 | ord("v") << 8 | 1
+_TOP = 256
+_EMPTY_SUBVOL_DIR = 2
+
+
+def kernel_listing(top: Path, paths: list[str]) -> Listing:
+    """What a kernel lists of subvolumes; of subvolumes inside them the path alone."""
+    return {path: dict(_records(top / path, "")) for path in paths}
+
+
+def _records(subvolume: Path, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    at = subvolume / path
+    status = at.lstat()
+    if path and status.st_ino in (_TOP, _EMPTY_SUBVOL_DIR):
+        yield path, {}
+        return
+    yield path, _record(at, status)
+    if stat.S_ISDIR(status.st_mode):
+        for entry in sorted(os.listdir(at)):  # noqa: PTH208
+            yield from _records(subvolume, f"{path}/{entry}" if path else entry)
+
+
+def _record(at: Path, status: os.stat_result) -> dict[str, Any]:
+    mode = status.st_mode
+    record = {"ino": status.st_ino, "mode": f"{mode:o}", "nlink": status.st_nlink,
+              "uid": status.st_uid, "gid": status.st_gid, "size": status.st_size,
+              "atime": status.st_atime_ns, "mtime": status.st_mtime_ns,
+              "ctime": status.st_ctime_ns}  # fmt: skip
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        fd = os.open(at, os.O_RDONLY)
+        try:
+            for name, number in (("gen", _GETVERSION), ("flags", _GETFLAGS)):
+                found = fcntl.ioctl(fd, number, bytes(8))
+                record[name] = struct.unpack_from("<I", found)[0]
+        finally:
+            os.close(fd)
+    if stat.S_ISREG(mode):
+        record["sha256"] = hashlib.sha256(at.read_bytes()).hexdigest()
+    if stat.S_ISLNK(mode):
+        record["target"] = os.readlink(at)  # noqa: PTH115
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+        record["rdev"] = [os.major(status.st_rdev), os.minor(status.st_rdev)]
+    xattrs = {name: os.getxattr(at, name, follow_symlinks=False).hex()
+              for name in os.listxattr(at, follow_symlinks=False)}  # fmt: skip
+    if xattrs:
+        record["xattrs"] = xattrs
+    return record
