@@ -17,6 +17,7 @@ from btrfs_model.patches import Behaviour
 from btrfs_model.replay import run
 from btrfs_model.treelog import log_inode, log_many, log_parents_old
 from btrfs_model.treelog.state import log_tree_id
+from btrfs_model.workloads import log_dir
 from btrfs_model.workloads.log_dir import AFTER, BEFORE, FSYNCS, NOW, delete, quantity
 
 SIDES = [BEFORE.name, AFTER.name, NOW.name]
@@ -75,6 +76,36 @@ def test_other_kernels_and_the_files(tmp_path: Path) -> None:
     assert all(one.measured is None and one.reported is None for one in done.outcome.figures)
     report.write([done], tmp_path)
     assert (tmp_path / "log-dir.svg").stat().st_size > 10_000
+
+
+# -------------------------------------------------------------------------- in another process --
+
+
+def small_replay() -> tuple[list[object], dict[str, int]]:
+    with bm.counting() as work:
+        done = run("log-dir", 0.002)
+    return [*done.outcome.figures, done.outcome.evidence["sizes"]], dict(work)
+
+
+def test_smaller_sizes_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_turn = small_replay()
+    monkeypatch.setattr(log_dir.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(log_dir, "_BESIDE", 2000)
+    assert small_replay() == in_turn
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "no room", "a smaller one")
+
+    # the first of the smaller sizes, which the other process comes to
+    largest = log_dir._run_size
+    monkeypatch.setattr(
+        log_dir, "_run_size",
+        lambda fs, side, files, deletes: (largest if files == 2000 else fail)(
+            fs, side, files, deletes
+        ),
+    )  # fmt: skip
+    with pytest.raises(OSError, match="no room"):
+        small_replay()
 
 
 # ------------------------------------------------------------------------- at once, or in turn --

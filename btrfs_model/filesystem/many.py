@@ -114,7 +114,10 @@ def _check_names(fs: WritableFilesystem, parent: LiveInode, names: list[bytes]) 
         keys = np.zeros(len(names), KEY)
         keys["objectid"], keys["type"] = parent.ino, int(ItemType.DIR_ITEM)
         keys["offset"] = name_hashes(np.frombuffer(text, np.uint8), _sizes(names))
-        for at in np.flatnonzero(fs.writer.tree(parent.root).has_keys(keys)).tolist():
+        # in the order of the tree, which lies in memory like that
+        order = np.argsort(keys["offset"])
+        taken = order[fs.writer.tree(parent.root).has_keys(keys[order])]
+        for at in np.sort(taken).tolist():
             if lookup(fs, parent, names[at], names[at]) is not None:
                 raise fail(errno.EEXIST, names[at])
 

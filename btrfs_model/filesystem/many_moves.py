@@ -112,23 +112,24 @@ def _plain_files(fs: WritableFilesystem, old: LiveInode, new: LiveInode) -> dict
             found[entry.location.objectid] = (entry.name, item.key.offset)
     if not found:
         return {}
-    inodes, refs = {}, {}
+    taken = _names(fs, new)
+    cached = fs.inodes.subvolume(old.root).inodes
+    files: dict[bytes, _Moved] = {}
     # one pass over the inodes from the lowest to the highest number
     low, high = (min(found), ItemType.INODE_ITEM, 0), (max(found), ItemType.INODE_REF, _U64_MAX)
+    inode = None
     for item in tree.items(low, high):
+        ino = item.key.objectid
         if item.key.type == ItemType.INODE_ITEM:
-            inodes[item.key.objectid] = item.data
-        elif item.key[1:] == (ItemType.INODE_REF, old.ino):
-            refs[item.key.objectid] = item.data
-    taken = _names(fs, new)
-    files: dict[bytes, _Moved] = {}
-    cached = fs.inodes.subvolume(old.root).inodes
-    for ino, (name, index) in found.items():
+            inode = item
+        if item.key[1:] != (ItemType.INODE_REF, old.ino) or ino not in found:
+            continue
+        name, index = found[ino]
         if name in taken or ino in cached or fs.delayed.node(old.root, ino) is not None:
             continue
-        if ino not in inodes or ino not in refs or len(inode_refs(refs[ino])) != 1:
+        if inode is None or inode.key.objectid != ino or len(inode_refs(item.data)) != 1:
             continue
-        fields = InodeFields.unpack(inodes[ino])
+        fields = InodeFields.unpack(inode.data)
         if fields.nlink == 1 and not stat.S_ISDIR(fields.mode):
             files[name] = _Moved(name, ino, index, fields)
     return files

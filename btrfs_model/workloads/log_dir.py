@@ -9,13 +9,16 @@ put into the log.
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import current_process, get_context
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from btrfs_model.blocks import ITEM
-from btrfs_model.counters import counting
+from btrfs_model.counters import counting, current
 from btrfs_model.filesystem import Filesystem
 from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.ondisk.keys import ItemType, ObjectId
@@ -59,6 +62,8 @@ _NOW_FILES: Final = 10_000
 _SMALL_DEVICE: Final = 8 << 30
 _LARGE_DEVICE: Final = 128 << 30
 _SMALL_FILES: Final = 100_000
+_BESIDE: Final = 500_000
+"""With so many files the smaller sizes are done in a process of their own, meanwhile."""
 
 
 def scaled(scale: float) -> Input:
@@ -107,29 +112,76 @@ def delete(fs: WritableFilesystem, files: int, deletes: int) -> None:
     fs.unlink_files(DIRECTORY, [f"file_{i}" for i in range(1, files + 1, files // deletes)])
 
 
+class _Task(NamedTuple):
+    """Two fsyncs on a side."""
+
+    side: Side
+    files: int
+    deletes: int
+
+    @property
+    def text(self) -> str:
+        return f"{self.side.name}: {self.files:,} files, {self.deletes:,} deleted"
+
+
 def run(fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step) -> Outcome:
     """Call fsync twice on each side and at each size; count what is in the logs.
 
     The filesystem that was built is changed and closed: it serves the first side at the largest
-    size.
+    size. The smaller sizes are done in another process meanwhile, where that is of use.
     """
     assert isinstance(fs, WritableFilesystem)
     outcome = Outcome([])
-    ready: WritableFilesystem | None = fs
-    for files, deletes in reversed(sizes(source).items()):
-        for side in chosen:
-            if side is NOW and files > _NOW_FILES:
-                continue
-            step(f"{side.name}: {files:,} files, {deletes:,} deleted")
-            work, ready = ready or build(files), None
-            outcome.figures += _run_size(work, side, files, deletes)
-            work.close()
+    tasks = [
+        _Task(side, files, deletes)
+        for files, deletes in reversed(sizes(source).items())
+        for side in chosen
+        if side != NOW or files <= _NOW_FILES
+    ]
+    largest = [task for task in tasks if task.files == tasks[0].files]
+    smaller = tasks[len(largest) :]
+    if smaller and _is_worth_a_process(largest[0].files):
+        with ProcessPoolExecutor(1, get_context("fork")) as pool:
+            beside = pool.submit(_run_beside, smaller)
+            outcome.figures += _run_tasks(largest, step, fs)
+            step("the smaller sizes")
+            figures, work = beside.result()
+        outcome.figures += figures
+        for name, count in work.items():
+            current().count(name, count)
+    else:
+        outcome.figures += _run_tasks(tasks, step, fs)
     outcome.evidence["sizes"] = list(sizes(source))
     outcome.evidence["deletes"] = sizes(source)
     if chosen == (BEFORE, AFTER, NOW):
         _add_times(outcome, source)
         _add_measured(outcome)
     return outcome
+
+
+def _is_worth_a_process(files: int) -> bool:
+    """Whether there is a processor for it, and so much to do; who is a daemon may have none."""
+    is_free = len(os.sched_getaffinity(0)) > 1 and not current_process().daemon
+    return files >= _BESIDE and is_free
+
+
+def _run_beside(tasks: list[_Task]) -> tuple[list[Figure], dict[str, int]]:
+    with counting() as work:
+        figures = _run_tasks(tasks, lambda _: None)
+    return figures, dict(work)
+
+
+def _run_tasks(
+    tasks: list[_Task], step: Step, ready: WritableFilesystem | None = None
+) -> list[Figure]:
+    """Go through tasks; the first one takes the filesystem that is ready."""
+    figures: list[Figure] = []
+    for task in tasks:
+        step(task.text)
+        work, ready = ready or build(task.files), None
+        figures += _run_size(work, *task)
+        work.close()
+    return figures
 
 
 def _run_size(fs: WritableFilesystem, side: Side, files: int, deletes: int) -> list[Figure]:
@@ -145,7 +197,7 @@ def _fsync(fs: WritableFilesystem, side: Side, files: int, which: str) -> list[F
     rows: list[tuple[str, str, int]] = [("commits", "commits", int(how == "commit"))]
     if how == "log":
         rows += _log_rows(fs)
-        if side is not NOW:
+        if side != NOW:
             searches = work["btrfs_search_slot"] + work["btrfs_search_slot_for_read"]
             rows.append(("tree searches", "calls", searches))
     return [
