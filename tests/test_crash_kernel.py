@@ -128,7 +128,7 @@ _SUBVOLUMES = [("snapshot", "", "d/e", True), ("create_subvolume", "e"), ("fsync
 @example(options=_DEFAULTS, calls=_OTHER_NAME)
 @example(options={**_DEFAULTS, "no_holes": False}, calls=_HOLE)
 @example(options={**_DEFAULTS, "nodesize": BLOCK}, calls=_SUBVOLUMES)
-@settings(max_examples=200 if LONG else 5)
+@settings(max_examples=100 if LONG else 4)
 @given(options=formats, calls=sequences)
 def test_kernels_replay_to_the_same_state(
     behaviour: str, kernel: KernelSession, options: dict[str, Any], calls: list[Call]
