@@ -80,7 +80,7 @@ _PYTHON_ALONE = frozenset({
     "log-delayed-items", "log-sub-trans", "log-new-name-logged", "log-parents-unchecked",
     "log-prealloc-full", "log-symlinks-full", "umount-no-empty-commit", "log-new-name-refs",
     "log-old-conflicts", "log-new-name-dentries", "log-conflict-dentries", "log-replay-dir-times",
-    "log-moved-conflicts", "alloc-size-class",
+    "log-moved-conflicts", "subvol-create-no-commit", "alloc-size-class",
     # the same with and without here: no inode leaves memory, and no two calls run at once
     "log-search-last-index", "log-last-index-on-insert",
 })  # fmt: skip
@@ -273,6 +273,9 @@ _TABLE = (
     _toggle("log-new-dentries", "5d3e4f1d5123", "6.4",
             "btrfs: use log root when iterating over index keys when logging directory",
             "new names are found by iterating over the log instead of the subvolume"),
+    _toggle("subvol-create-no-commit", "1b53e51a4a8f", "6.5",
+            "btrfs: don't commit transaction for every subvol create",
+            "a subvolume that is created is committed with what comes after it, not at once"),
     _toggle("opendir-last-index", "9b378f6ad48c?", "6.5",
             "btrfs: fix infinite directory reads",
             "opening a directory looks up its last entry"),

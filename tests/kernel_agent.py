@@ -9,6 +9,7 @@ driver of loop devices before, which is below the folder `MODULES`.
 Of Python's library alone, so that it starts at once.
 """
 
+import contextlib
 import ctypes
 import json
 import lzma
@@ -38,14 +39,18 @@ def load_loop_driver(modules: Path) -> None:
 
 
 class Messages:
-    """What the kernel says in its log from now on."""
+    """What the kernel says in its log from now on; nothing where that may not be read."""
 
     def __init__(self) -> None:
-        self.fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
-        os.lseek(self.fd, 0, os.SEEK_END)
+        self.fd: int | None = None
+        with contextlib.suppress(OSError):
+            self.fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+            os.lseek(self.fd, 0, os.SEEK_END)
 
     def new(self) -> list[str]:
-        lines = []
+        lines: list[str] = []
+        if self.fd is None:
+            return lines
         while True:
             try:
                 record = os.read(self.fd, 8192)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from corpus import LONG
 from crash_sequences import BLOCK, Call, Crash, formats, sequences
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from kernel_session import KernelSession
 from live import Machine, preset
 from scenarios import model_listing
@@ -109,6 +109,9 @@ def judge(crash: Crash, kernel: KernelSession) -> None:
         replayed = bm.replay_log(crash.fs, behaviour=preset(kernel.release))
     with replayed as ours, bm.open(image) as theirs:
         assert model_listing(theirs) == answer.listing
+        for tree in ours.subvolume_ids:  # the kernel looked into each, which deletes orphans
+            ours.inodes.subvolume(tree)
+        ours.sync()
         for tree in theirs.subvolume_ids:
             assert differences(ours, theirs, tree, since) == []
         assert checksums(ours) == checksums(theirs)
@@ -116,8 +119,22 @@ def judge(crash: Crash, kernel: KernelSession) -> None:
     image.unlink()
 
 
+# What was found once: a name goes from a directory that is not in the log; a hole that is logged
+# although nothing was, just before; subvolumes that were committed at once before 6.5; a file that
+# was deleted while it was open, and no log.
+_DEFAULTS = {"nodesize": 16384, "no_holes": True}
+_OTHER_NAME = [("rename", "f", "a/h"), ("create", "f"), ("fsync", "f")]
+_HOLE = [("fsync", "f"), ("truncate", "f", 16389), ("fsync", "f")]
+_ORPHAN = [("hold", "f"), ("unlink", "f"), ("unlinks", "", 2, 60), ("sync",)]
+_SUBVOLUMES = [("snapshot", "", "d/e", True), ("create_subvolume", "e"), ("fsync", "")]
+
+
 @pytest.mark.parametrize("behaviour", LOGGED_BY)
-@settings(max_examples=200 if LONG else 5)
+@example(options=_DEFAULTS, calls=_OTHER_NAME)
+@example(options={**_DEFAULTS, "no_holes": False}, calls=_HOLE)
+@example(options={**_DEFAULTS, "nodesize": BLOCK}, calls=_SUBVOLUMES)
+@example(options=_DEFAULTS, calls=_ORPHAN)
+@settings(max_examples=100 if LONG else 4)
 @given(options=formats, calls=sequences)
 def test_kernels_replay_to_the_same_state(
     behaviour: str, kernel: KernelSession, options: dict[str, Any], calls: list[Call]

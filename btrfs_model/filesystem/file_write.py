@@ -151,7 +151,8 @@ def cont_expand(
 ) -> None:
     """Make room for a larger size: zero the old last block, hole items where they are in use.
 
-    ``btrfs_cont_expand()`` (Linux 6.18).
+    ``btrfs_cont_expand()`` (Linux 6.18). Holes are of the transaction `generation`; to insert items
+    for them a transaction is started.
     """
     blocksize = fs.sectorsize
     hole_start, block_end = align(old_size, blocksize), align(size, blocksize)
@@ -161,7 +162,7 @@ def cont_expand(
     writeback(fs, inode, hole_start, block_end)
     for start, end, extent in list(file_ranges(fs, inode, hole_start, block_end)):
         if extent is None or not extent.is_prealloc:
-            note_modified(fs, inode, start, end, generation)
+            note_modified(fs, inode, start, end, generation if fs.no_holes else None)
     if fs.no_holes:
         return
     for start, end, extent in list(file_ranges(fs, inode, hole_start, block_end)):

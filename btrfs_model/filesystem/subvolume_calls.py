@@ -51,10 +51,14 @@ class SubvolumeCalls:
         check_dir_item_collision(self._live, directory.root, directory.ino, entry.name)
 
     def create_subvolume(self, path: Path) -> int:
-        """Make an empty subvolume; return its id."""
-        entry = find_entry(self._live, path)
+        """Make an empty subvolume; return its id. Before subvol-create-no-commit this commits."""
+        fs = self._live
+        entry = find_entry(fs, path)
         self._check_new_subvolume(entry)
-        return subvolumes.create_subvolume(self._live, entry).root
+        root = subvolumes.create_subvolume(fs, entry).root
+        if "subvol-create-no-commit" not in fs.behaviour:
+            fs.commit()
+        return root
 
     def snapshot(self, source: Path, path: Path, read_only: bool = True) -> int:
         """Take a snapshot of a subvolume and commit; return its id.

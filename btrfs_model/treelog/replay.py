@@ -47,8 +47,9 @@ def replay_log(fs: Filesystem, *, behaviour: str | Behaviour = "v6.18") -> Writa
     Parameters
     ----------
     fs : Filesystem
-        After a crash; it and its file stay as they are. Without a log there is nothing to replay.
-        One that is being changed is taken as if it crashed now.
+        After a crash; it and its file stay as they are. Without a log there is nothing to replay,
+        but files that were deleted while they were open go. One that is being changed is taken as
+        if it crashed now.
     behaviour : str or Behaviour
         The kernel that mounts it; who wrote the log does not matter.
 
@@ -87,8 +88,17 @@ def recover_log_trees(fs: WritableFilesystem, behaviour: Behaviour) -> None:
         See :func:`replay_log`.
     """
     logs = read_logs(fs)
-    if not logs:
-        return
+    if logs:
+        _replay(fs, logs, behaviour)
+    # the mount looks into the top subvolume; the first look into one deletes its orphans
+    for root in sorted({int(ObjectId.FS_TREE), *(log.subvolume for log in logs[1:])}):
+        fs.inodes.subvolume(root)
+    fs.sync()
+    fs.inodes.forget_all()
+
+
+def _replay(fs: WritableFilesystem, logs: list[LogTree], behaviour: Behaviour) -> None:
+    """Replay the logs and commit."""
     fs.start_transaction()
     excluded = _pin(fs, logs)
     for stage in _STAGES:
@@ -100,11 +110,6 @@ def recover_log_trees(fs: WritableFilesystem, behaviour: Behaviour) -> None:
     fs.raw_super = fs.raw_super._replace(log_root=0, log_root_level=0)
     fs.commit()
     _unpin(fs, logs, excluded)
-    for log in logs[1:]:
-        # the first look into a subvolume deletes its orphans
-        fs.inodes.subvolume(log.subvolume)
-    fs.sync()
-    fs.inodes.forget_all()
 
 
 def _pin(fs: WritableFilesystem, logs: list[LogTree]) -> set[tuple[int, int]]:
