@@ -309,6 +309,35 @@ def test_what_is_asked_for_ahead_may_not_exist() -> None:
         assert bm.reads(fs, "snap1", readdir="", readahead=wide)["logical"].tolist() == rest
 
 
+@settings(max_examples=30)
+@given(
+    st.integers(0, 10_000),
+    st.booleans(),
+    st.integers(0, 8),
+    st.integers(0, 32),
+    st.binary(min_size=1, max_size=2),
+)
+def test_damaged_trees_are_read_alike(
+    which: int, in_node: bool, slot: int, byte: int, damage: bytes
+) -> None:
+    """The C kernels take short cuts where keys are in order; where they are not, nobody differs."""
+    broken = Broken(corpus.image("features/nodesize-4096"))
+    with broken.fs() as fs:
+        snapshot = next(n for n in fs.subvolume_ids if fs.subvolume(n).is_read_only)
+        blocks = [block.logical for block in fs.subvolume(snapshot).tree.blocks()
+                  if bool(block.level) == in_node]  # fmt: skip
+    place = pointer_at(slot) if in_node else 101 + 25 * slot
+    broken.write(blocks[which % len(blocks)], place + byte % (33 if in_node else 17), damage)
+    found: list[Any] = []
+    for kernels in ("c", "python"):
+        with broken.fs() as fs, select(kernels):
+            try:
+                found.append(bm.reads(fs, snapshot).to_dict("list"))
+            except (bm.BtrfsModelError, OSError) as error:
+                found.append(str(error))
+    assert found[0] == found[1]
+
+
 def test_errors() -> None:
     with Filesystem.open(corpus.image(R5K)) as fs:
         with pytest.raises(OSError, match="not read-only"):
