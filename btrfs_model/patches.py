@@ -74,8 +74,7 @@ class Toggle:
 
 # Toggles that no C kernel asks for.
 _PYTHON_ALONE = frozenset({
-    "truncate-same-size", "batch-delayed-items",
-    "log-dir-index-only", "log-replay-index-deletes", "log-rmdir",
+    "truncate-same-size", "log-dir-index-only", "log-replay-index-deletes", "log-rmdir",
     "log-no-links", "log-exists-size", "log-delayed-items", "log-sub-trans", "log-new-name-logged",
     "log-parents-unchecked", "log-prealloc-full", "log-symlinks-full", "umount-no-empty-commit",
     "log-new-name-refs", "log-old-conflicts", "log-new-name-dentries", "log-conflict-dentries",

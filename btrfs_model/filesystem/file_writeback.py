@@ -260,7 +260,7 @@ def _compress_elided(fs: Fs, inode: LiveInode, start: int, end: int) -> int:
     if block.disk_num_bytes + fs.sectorsize > block.length:
         return 0
     # whole pieces: what comes behind is divided as if it had been one at a time
-    written = write_run(fs, inode, places, block)
+    written = write_run(fs, inode, places, block, together=True)
     if written:
         pass_time(fs, written - 1)
         _finish(fs, inode, start, start + written * MAX_UNCOMPRESSED)

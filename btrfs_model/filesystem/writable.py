@@ -98,8 +98,6 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         Whether a commit since the mount wrote the error counts of the device.
     log_trees_enabled : bool
         Whether fsync writes a log; without, it commits (mount option ``notreelog``).
-    behaviour : Behaviour
-        The kernel whose fsync it is.
     finish_order : callable, optional
         For a number of extents that are written back together, the order in which their items are
         made; without it each is finished before the next is begun. A kernel has several workers.
@@ -388,6 +386,16 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
             ENOSPC when there is none.
         """
         chunk_alloc.ensure_metadata(self, from_reserve=from_reserve)
+
+    @property
+    def behaviour(self) -> Behaviour:
+        """The kernel whose fsync it is, and whose delayed items and deletions lay leaves out."""
+        return self._behaviour
+
+    @behaviour.setter
+    def behaviour(self, behaviour: Behaviour) -> None:
+        self._behaviour = behaviour
+        self.writer.set_behaviour(behaviour)
 
     def start_transaction(self, *, from_reserve: bool = False) -> None:
         """Begin to change something (``btrfs_start_transaction()``).
