@@ -10,7 +10,8 @@ that was synced at state *n* knows states 0 to *n* and nothing later. What btrfs
    state. (Whoever logs that an inode exists, since a name of it is needed, logs its size, and no
    data. So a file that was truncated and written again may be its old content, cut: in no state was
    it so. Linux 6.18 does that; :func:`_contents`.)
-3. Mode and attributes are together those of one state. (Before ``log-exists-size`` each is of one.)
+3. Mode and attributes are together those of one state, since the fsync where there was one.
+   (Before ``log-exists-size`` each is of one.)
 4. A directory that was fsynced has the entries that it had then, but for names that a later call
    gave or took.
 5. A file that was fsynced has the names that it had then, while they do not change; it may have
@@ -136,7 +137,8 @@ class _Promises:
 
     def _attributes(self) -> Iterator[str]:
         for ref, inode in self.result.items():
-            had = [state[ref] for state in self.states if ref in state]
+            since = self.fsynced.get(ref, 0)
+            had = [state[ref] for state in self.states[since:] if ref in state]
             together = (inode.mode, inode.xattrs) in {(one.mode, one.xattrs) for one in had}
             each = inode.mode in {one.mode for one in had} and (
                 inode.xattrs in {one.xattrs for one in had}

@@ -40,7 +40,8 @@ TOP = 256
 
 START = [
     ["mkdir", "d"], ["mkdir", "e"], ["mkdir", "d/e"], ["create", "a"], ["write", "a", 0, 6000, 1],
-    ["create", "d/b"], ["write", "d/b", 0, 100, 2], ["create", "e/c"], ["sync"],
+    ["create", "d/b"], ["write", "d/b", 0, 100, 2], ["create", "e/c"],
+    ["setxattr", "a", "user.x", "77"], ["setxattr", "d", "user.x", "77"], ["sync"],
 ]  # fmt: skip
 """What a workload begins with."""
 

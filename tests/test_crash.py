@@ -156,6 +156,19 @@ class Crashes(RuleBasedStateMachine):
     def fsync_file(self, path: int) -> None:
         self.do("fsync", self.path(path, "is_file"))
 
+    @rule(path=PICK, name=st.sampled_from(["user.x", "user.y"]), fill=PICK)
+    def change_and_fsync(self, path: int, name: str, fill: int) -> None:
+        """What a program does that wants to keep a file."""
+        file = self.path(path, "is_file")
+        self.do("removexattr", file, name)
+        self.do("write", file, 0, 100, fill)
+        self.do("fsync", file)
+
+    @rule(one=PICK, other=PICK)
+    def exchange_and_fsync(self, one: int, other: int) -> None:
+        self.exchange(one, other)
+        self.fsync_directory(other)
+
     @rule(path=PICK)
     def fdatasync(self, path: int) -> None:
         self.do("fdatasync", self.path(path, "is_file"))
@@ -203,8 +216,8 @@ def test_replays_keep_what_was_promised() -> None:
     run_state_machine_as_test(
         Crashes,
         settings=settings(
-            max_examples=400 if corpus.LONG else 20,
-            stateful_step_count=60 if corpus.LONG else 40,
+            max_examples=200 if corpus.LONG else 30,
+            stateful_step_count=60 if corpus.LONG else 30,
         ),
     )
 
