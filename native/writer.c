@@ -33,10 +33,12 @@ struct bm_writer *bm_writer_create(const struct bm_writer_args *args, struct bm_
 	writer->features = args->features;
 	writer->ssd = args->ssd;
 	writer->structure = 1;
+	writer->behaviour = UINT64_MAX;
 	memcpy(writer->fsid, args->fsid, sizeof(writer->fsid));
 	memcpy(writer->chunk_tree_uuid, args->chunk_tree_uuid, sizeof(writer->chunk_tree_uuid));
 	writer->dirty_bits = calloc(image->size / image->sectorsize / 8 + 1, 1);
-	if (!writer->dirty_bits)
+	writer->loose_bits = calloc(image->size / image->sectorsize / 8 + 1, 1);
+	if (!writer->dirty_bits || !writer->loose_bits)
 		goto nomem;
 	if (bm_space_create(writer, fault) < 0 || bm_refs_create(writer, fault) < 0) {
 		bm_writer_destroy(writer);
@@ -49,6 +51,11 @@ nomem:
 	return NULL;
 }
 
+void bm_writer_set_behaviour(struct bm_writer *writer, uint64_t behaviour)
+{
+	writer->behaviour = behaviour;
+}
+
 void bm_writer_destroy(struct bm_writer *writer)
 {
 	if (!writer)
@@ -59,6 +66,8 @@ void bm_writer_destroy(struct bm_writer *writer)
 		free(writer->trees[i]);
 	free(writer->trees);
 	free(writer->dirty_bits);
+	free(writer->loose_bits);
+	free(writer->loose);
 	free(writer->dirty);
 	free(writer);
 }

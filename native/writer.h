@@ -28,6 +28,8 @@
 
 #include "internal.h"
 
+#include <string.h>
+
 enum {
 	BM_HEADER_WRITTEN = 1,
 	BM_HEADER_RELOC = 2,
@@ -48,6 +50,7 @@ struct bm_writer {
 	uint64_t transid;
 	uint32_t features;
 	uint32_t ssd;
+	uint64_t behaviour; /* bits 1 << BM_TOGGLE_x */
 	uint8_t fsid[16];
 	uint8_t chunk_tree_uuid[16];
 	struct bm_writer_tree **trees; /* ascending by id; each stays where it is */
@@ -57,7 +60,11 @@ struct bm_writer {
 	uint64_t *dirty;     /* logical addresses, in the order in which they became dirty */
 	size_t dirty_count;
 	size_t dirty_capacity;
-	uint64_t structure; /* counts changes of anything but items within a leaf; from 1 on */
+	uint64_t structure;  /* counts changes of anything but items within a leaf; from 1 on */
+	uint8_t *loose_bits; /* a bit a sector: leaves whose data is not in the order of items */
+	uint8_t **loose;     /* these leaves, and some that were; none between two calls */
+	size_t loose_count;
+	size_t loose_capacity;
 	struct bm_space *space;
 	struct bm_waiting_refs *refs;
 };
@@ -233,6 +240,7 @@ enum { BM_FINGERS = 2 };
 struct bm_fingers {
 	struct bm_finger at[BM_FINGERS];
 	size_t last;
+	int loose; /* there are many insertions, and bm_writer_tidy() follows */
 };
 /*
  * The finger to which a search for `key` that makes room for `size` bytes (0: none) leads; the
@@ -271,10 +279,32 @@ int bm_writer_insert_entry(struct bm_writer *writer, struct bm_writer_tree *tree
 
 /* ---- writer_leaf.c, writer_node.c: changes at a place that a search with ins_len found */
 
+/*
+ * A loose leaf: the data of its items is packed, but in any order, so that an insertion moves none
+ * of it. It is so within one call alone, with bm_leaf_insert_loose(); what else changes a leaf
+ * tidies it first.
+ */
+static inline int bm_leaf_is_loose(const struct bm_writer *writer, const uint8_t *leaf)
+{
+	uint64_t sector = (uint64_t)(leaf - writer->image->base) / writer->sectorsize;
+
+	return writer->loose_bits[sector / 8] >> sector % 8 & 1;
+}
+/* leaf_data_end(): where the data begins. Of a loose leaf its checksum says so, which comes last. */
+static inline uint32_t bm_leaf_start(const struct bm_writer *writer, const uint8_t *leaf)
+{
+	uint32_t n = block_header(leaf)->nritems, start = writer->leaf_size;
+
+	if (bm_leaf_is_loose(writer, leaf))
+		memcpy(&start, leaf, sizeof(start));
+	else if (n)
+		start = leaf_item(leaf, n - 1)->offset;
+	return start;
+}
 static inline uint32_t bm_leaf_used(const struct bm_writer *writer, const uint8_t *leaf)
 {
 	uint32_t n = block_header(leaf)->nritems;
-	return n ? n * BTRFS_ITEM_SIZE + writer->leaf_size - leaf_item(leaf, n - 1)->offset : 0;
+	return n ? n * BTRFS_ITEM_SIZE + writer->leaf_size - bm_leaf_start(writer, leaf) : 0;
 }
 static inline uint32_t bm_leaf_free(const struct bm_writer *writer, const uint8_t *leaf)
 {
@@ -288,6 +318,11 @@ static inline int bm_node_is_full(const struct bm_writer *writer, const uint8_t 
 /* setup_items_for_insert(): empty items at path->slot[0]; the parents' keys are fixed. */
 int bm_leaf_insert(struct bm_writer *writer, struct bm_path *path, const struct bm_key *keys,
 		   const uint32_t *sizes, size_t count, struct bm_fault *fault);
+/* The same where other insertions follow soon; bm_writer_tidy() at the end of the call. */
+int bm_leaf_insert_loose(struct bm_writer *writer, struct bm_path *path, const struct bm_key *keys,
+			 const uint32_t *sizes, size_t count, struct bm_fault *fault);
+void bm_leaf_tidy(struct bm_writer *writer, uint8_t *leaf);
+void bm_writer_tidy(struct bm_writer *writer);
 /* btrfs_del_items(): `count` items from slot[0] on; the leaf is merged or removed as kernels do. */
 int bm_leaf_delete(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
 		   uint32_t slot, uint32_t count, struct bm_fault *fault);

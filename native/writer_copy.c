@@ -86,20 +86,96 @@ static int log_file(struct bm_writer *writer, struct bm_writer_tree *tree,
 				     fault);
 }
 
+/*
+ * Files that come in the order of the hashes of names are read from anywhere and written to
+ * anywhere: most of the time would go by waiting for memory. So what the next ones need is asked
+ * for while others are logged: the rows first, then the payloads, at last the leaves.
+ */
+enum { ROW_AHEAD = 24, PAYLOAD_AHEAD = 16, LEAF_AHEAD = 8, LINE = 64 };
+
+static void fetch(const void *start, size_t size)
+{
+	for (size_t at = 0; at < size; at += LINE)
+		__builtin_prefetch((const uint8_t *)start + at);
+}
+
+static void fetch_row(const struct bm_columns *columns, uint64_t row)
+{
+	__builtin_prefetch(&columns->objectid[row]);
+	__builtin_prefetch(&columns->type[row]);
+	__builtin_prefetch(&columns->offset[row]);
+	__builtin_prefetch(&columns->block[row]);
+	__builtin_prefetch(&columns->position[row]);
+	__builtin_prefetch(&columns->size[row]);
+}
+
+static void fetch_payloads(const struct bm_writer *writer, const struct bm_columns *columns,
+			   uint64_t row)
+{
+	const struct bm_image *image = writer->image;
+
+	for (uint64_t at = row; at < row + 2; at++)
+		if (columns->position[at] < image->size)
+			fetch(image->base + columns->position[at],
+			      at == row ? sizeof(struct btrfs_inode_item) : LINE);
+}
+
+/* The item headers of the leaf into which a key would go now. */
+static void fetch_leaf(struct bm_writer *writer, const struct bm_writer_tree *tree,
+		       const struct bm_columns *columns, uint64_t row)
+{
+	const struct bm_key key = key_at(columns, (size_t)row);
+	struct bm_path path = {.lowest_level = 1};
+	uint64_t physical, contiguous, logical, *work = writer->image->work;
+	struct bm_fault ignored;
+	uint32_t slot;
+	int ret;
+
+	if (!tree->level)
+		return;
+	writer->image->work = writer->image->own_work;
+	ret = bm_writer_find(writer, tree, &key, &path, &ignored);
+	writer->image->work = work;
+	if (ret < 0)
+		return;
+	slot = path.slot[1] && ret ? path.slot[1] - 1 : path.slot[1];
+	logical = node_ptr(path.node[1], slot)->blockptr;
+	if (!bm_image_map(writer->image, logical, 0, &physical, &contiguous, NULL))
+		fetch(writer->image->base + physical,
+		      writer->leaf_size / sizeof(struct btrfs_inode_item) * BTRFS_ITEM_SIZE);
+}
+
+static void fetch_ahead(struct bm_writer *writer, const struct bm_writer_tree *tree,
+			const struct bm_columns *columns, size_t capacity, const uint64_t *rows,
+			size_t left)
+{
+	if (left > ROW_AHEAD)
+		fetch_row(columns, rows[ROW_AHEAD]);
+	if (left > PAYLOAD_AHEAD && rows[PAYLOAD_AHEAD] + 1 < capacity)
+		fetch_payloads(writer, columns, rows[PAYLOAD_AHEAD]);
+	if (left > LEAF_AHEAD && rows[LEAF_AHEAD] < capacity)
+		fetch_leaf(writer, tree, columns, rows[LEAF_AHEAD]);
+}
+
 int bm_writer_log_files(struct bm_writer *writer, uint64_t id, const struct bm_columns *columns,
 			size_t capacity, const uint64_t *rows, size_t count, struct bm_fault *fault)
 {
 	struct bm_writer_tree *tree = bm_writer_tree_of(writer, id, fault);
-	struct bm_fingers fingers = {0};
+	/* they come in the order of the hashes of names: from anywhere to anywhere */
+	struct bm_fingers fingers = {.loose = 1};
 	uint8_t data[65536];
+	int ret = BM_OK;
 
 	if (!tree)
 		return fault->code;
-	for (size_t i = 0; i < count; i++) {
+	for (size_t i = 0; i < count && ret >= 0; i++) {
+		fetch_ahead(writer, tree, columns, capacity, rows + i, count - i);
 		if (rows[i] >= capacity || capacity - rows[i] < 2)
-			return bm_writer_errno(fault, tree, EINVAL);
-		if (log_file(writer, tree, &fingers, columns, (size_t)rows[i], data, fault) < 0)
-			return fault->code;
+			ret = bm_writer_errno(fault, tree, EINVAL);
+		else
+			ret =
+			    log_file(writer, tree, &fingers, columns, (size_t)rows[i], data, fault);
 	}
-	return BM_OK;
+	bm_writer_tidy(writer);
+	return ret;
 }

@@ -135,8 +135,10 @@ int bm_writer_insert_near(struct bm_writer *writer, struct bm_writer_tree *tree,
 	}
 	if (found)
 		return bm_writer_errno(fault, tree, EEXIST);
-	if (bm_leaf_insert(writer, path, keys, sizes, count, fault) < 0)
-		return fault->code;
+	ret = fingers->loose ? bm_leaf_insert_loose(writer, path, keys, sizes, count, fault)
+			     : bm_leaf_insert(writer, path, keys, sizes, count, fault);
+	if (ret < 0)
+		return ret;
 	for (size_t i = 0; i < count; i++, path->slot[0]++) {
 		memcpy(payload(writer, path), data, sizes[i]);
 		data += sizes[i];

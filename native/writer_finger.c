@@ -66,14 +66,9 @@ void bm_finger_keep(const struct bm_writer *writer, const struct bm_writer_tree 
 {
 	const struct bm_path *path = &finger->path;
 
-	/* such a tree copies every block each time */
-	if (tree->force_cow)
+	/* it was known before, or the tree copies every block each time */
+	if (finger->structure || tree->force_cow)
 		return;
-	/* it was known before: the first key of the first leaf is what may have changed */
-	if (finger->structure) {
-		finger->structure = writer->structure;
-		return;
-	}
 	finger->full = 0;
 	finger->leftmost = 1;
 	for (int level = 1; level < BTRFS_MAX_LEVEL && path->node[level]; level++) {

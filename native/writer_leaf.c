@@ -7,19 +7,12 @@
 #include "writer.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 static uint8_t *leaf_of(const struct bm_writer *writer, const struct bm_path *path)
 {
 	return bm_writer_writable(writer, path->node[0]);
-}
-
-/* leaf_data_end(): where the data begins, which is packed from the end of the leaf downwards. */
-static uint32_t data_start(const struct bm_writer *writer, const uint8_t *leaf)
-{
-	uint32_t count = block_header(leaf)->nritems;
-
-	return count ? leaf_item(leaf, count - 1)->offset : writer->leaf_size;
 }
 
 /* btrfs_item_data_end() */
@@ -65,45 +58,146 @@ static struct bm_key first_key(const uint8_t *block)
 
 /* ---------------------------------------------------------------------------- in one leaf -- */
 
-int bm_leaf_insert(struct bm_writer *writer, struct bm_path *path, const struct bm_key *keys,
-		   const uint32_t *sizes, size_t count, struct bm_fault *fault)
+/* Items whose data lies below `end`, from one to the next. */
+static void put_items(uint8_t *leaf, uint32_t slot, const struct bm_key *keys,
+		      const uint32_t *sizes, size_t count, uint32_t end)
 {
-	uint8_t *leaf = leaf_of(writer, path);
-	uint32_t slot = path->slot[0], nritems = block_header(leaf)->nritems;
-	uint32_t start = data_start(writer, leaf), end = writer->leaf_size;
-	uint64_t total = 0;
-
-	for (size_t i = 0; i < count; i++)
-		total += sizes[i];
-	if (slot > nritems || total + count * BTRFS_ITEM_SIZE > bm_leaf_free(writer, leaf))
-		return bm_writer_errno(fault, NULL, EOVERFLOW);
-	if (!slot) {
-		writer->structure++;
-		bm_node_fix_low_keys(path, keys, 1);
-	}
-	if (slot)
-		end = leaf_item(leaf, slot - 1)->offset;
-	if (slot < nritems) {
-		shift_offsets(leaf, slot, -(uint32_t)total);
-		move_items(leaf, slot + (uint32_t)count, leaf, slot, nritems - slot);
-		move_data(leaf, start - (uint32_t)total, leaf, start, end - start);
-	}
 	for (size_t i = 0; i < count; i++) {
 		end -= sizes[i];
 		*item_of(leaf, slot + (uint32_t)i) = (struct btrfs_item){
 		    .key = to_disk_key(&keys[i]), .offset = end, .size = sizes[i]};
 	}
-	header_of(leaf)->nritems = nritems + (uint32_t)count;
+	header_of(leaf)->nritems += (uint32_t)count;
+}
+
+/* Whether items fit in at a slot; the parents' keys are fixed. */
+static int prepare(const struct bm_writer *writer, struct bm_path *path, const struct bm_key *keys,
+		   const uint32_t *sizes, size_t count, uint32_t *total, struct bm_fault *fault)
+{
+	const uint8_t *leaf = path->node[0];
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < count; i++)
+		sum += sizes[i];
+	if (path->slot[0] > block_header(leaf)->nritems ||
+	    sum + count * BTRFS_ITEM_SIZE > bm_leaf_free(writer, leaf))
+		return bm_writer_errno(fault, NULL, EOVERFLOW);
+	if (!path->slot[0])
+		bm_node_fix_low_keys(path, keys, 1);
+	*total = (uint32_t)sum;
 	return BM_OK;
 }
+
+int bm_leaf_insert(struct bm_writer *writer, struct bm_path *path, const struct bm_key *keys,
+		   const uint32_t *sizes, size_t count, struct bm_fault *fault)
+{
+	uint8_t *leaf = leaf_of(writer, path);
+	uint32_t slot = path->slot[0], nritems = block_header(leaf)->nritems;
+	uint32_t start, end = writer->leaf_size, total = 0;
+
+	if (prepare(writer, path, keys, sizes, count, &total, fault) < 0)
+		return fault->code;
+	bm_leaf_tidy(writer, leaf);
+	start = bm_leaf_start(writer, leaf);
+	if (slot)
+		end = leaf_item(leaf, slot - 1)->offset;
+	if (slot < nritems) {
+		shift_offsets(leaf, slot, -total);
+		move_items(leaf, slot + (uint32_t)count, leaf, slot, nritems - slot);
+		move_data(leaf, start - total, leaf, start, end - start);
+	}
+	put_items(leaf, slot, keys, sizes, count, end);
+	return BM_OK;
+}
+
+/* ------------------------------------------------------------------------------ loose leaves -- */
+
+static void set_loose(const struct bm_writer *writer, const uint8_t *leaf, int loose)
+{
+	uint64_t sector = (uint64_t)(leaf - writer->image->base) / writer->sectorsize;
+	uint8_t bit = (uint8_t)(1 << sector % 8);
+
+	if (loose)
+		writer->loose_bits[sector / 8] |= bit;
+	else
+		writer->loose_bits[sector / 8] &= (uint8_t)~bit;
+}
+
+/* The leaf will be tidied at the end of the call. */
+static int remember_loose(struct bm_writer *writer, uint8_t *leaf, struct bm_fault *fault)
+{
+	if (writer->loose_count == writer->loose_capacity) {
+		size_t capacity = writer->loose_capacity ? 2 * writer->loose_capacity : 256;
+		void *larger = realloc(writer->loose, capacity * sizeof(*writer->loose));
+
+		if (!larger)
+			return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
+		writer->loose = larger;
+		writer->loose_capacity = capacity;
+	}
+	writer->loose[writer->loose_count++] = leaf;
+	set_loose(writer, leaf, 1);
+	return BM_OK;
+}
+
+int bm_leaf_insert_loose(struct bm_writer *writer, struct bm_path *path, const struct bm_key *keys,
+			 const uint32_t *sizes, size_t count, struct bm_fault *fault)
+{
+	uint8_t *leaf = leaf_of(writer, path);
+	uint32_t slot = path->slot[0], nritems = block_header(leaf)->nritems;
+	uint32_t start = bm_leaf_start(writer, leaf), total = 0;
+
+	/* nothing lies in the way behind the last item */
+	if (slot >= nritems && !bm_leaf_is_loose(writer, leaf))
+		return bm_leaf_insert(writer, path, keys, sizes, count, fault);
+	if (prepare(writer, path, keys, sizes, count, &total, fault) < 0)
+		return fault->code;
+	if (!bm_leaf_is_loose(writer, leaf) && remember_loose(writer, leaf, fault) < 0)
+		return fault->code;
+	move_items(leaf, slot + (uint32_t)count, leaf, slot, nritems - slot);
+	put_items(leaf, slot, keys, sizes, count, start);
+	start -= total;
+	memcpy(leaf, &start, sizeof(start));
+	return BM_OK;
+}
+
+void bm_leaf_tidy(struct bm_writer *writer, uint8_t *leaf)
+{
+	uint32_t start, end = writer->leaf_size;
+	uint8_t data[65536];
+
+	if (!bm_leaf_is_loose(writer, leaf))
+		return;
+	start = bm_leaf_start(writer, leaf);
+	memcpy(data, leaf + BTRFS_HEADER_SIZE + start, end - start);
+	for (uint32_t slot = 0; slot < block_header(leaf)->nritems; slot++) {
+		struct btrfs_item *item = item_of(leaf, slot);
+
+		end -= item->size;
+		memcpy(leaf + BTRFS_HEADER_SIZE + end, data + item->offset - start, item->size);
+		item->offset = end;
+	}
+	memset(leaf, 0, BTRFS_CSUM_SIZE);
+	set_loose(writer, leaf, 0);
+}
+
+void bm_writer_tidy(struct bm_writer *writer)
+{
+	while (writer->loose_count)
+		bm_leaf_tidy(writer, writer->loose[--writer->loose_count]);
+}
+
+/* ------------------------------------------------------------------- one item that is there -- */
 
 /* btrfs_extend_item(): `size` bytes more at the end of the payload; the leaf has room for them. */
 void bm_leaf_extend(struct bm_writer *writer, struct bm_path *path, uint32_t size)
 {
 	uint8_t *leaf = leaf_of(writer, path);
-	uint32_t slot = path->slot[0], start = data_start(writer, leaf);
-	uint32_t end = data_end(leaf, slot);
+	uint32_t slot = path->slot[0], start, end;
 
+	bm_leaf_tidy(writer, leaf);
+	start = bm_leaf_start(writer, leaf);
+	end = data_end(leaf, slot);
 	shift_offsets(leaf, slot, -size);
 	move_data(leaf, start - size, leaf, start, end - start);
 	item_of(leaf, slot)->size += size;
@@ -114,10 +208,12 @@ void bm_leaf_truncate(struct bm_writer *writer, struct bm_path *path, uint32_t n
 		      int from_end)
 {
 	uint8_t *leaf = leaf_of(writer, path);
-	uint32_t slot = path->slot[0], start = data_start(writer, leaf);
-	uint32_t offset = leaf_item(leaf, slot)->offset;
+	uint32_t slot = path->slot[0], start, offset;
 	uint32_t less = leaf_item(leaf, slot)->size - new_size;
 
+	bm_leaf_tidy(writer, leaf);
+	start = bm_leaf_start(writer, leaf);
+	offset = leaf_item(leaf, slot)->offset;
 	/* what stays of the item ends at its end, so its first or its last bytes close the gap */
 	move_data(leaf, start + less, leaf, start, offset + (from_end ? 0 : new_size) - start);
 	shift_offsets(leaf, slot, less);
@@ -162,11 +258,11 @@ static void shift_right(const struct bm_writer *writer, uint8_t *left, uint8_t *
 			uint32_t items)
 {
 	uint32_t keep = block_header(left)->nritems - items, count = block_header(right)->nritems;
-	uint32_t start = data_start(writer, right), bytes;
+	uint32_t start = bm_leaf_start(writer, right), bytes;
 
-	bytes = data_end(left, keep) - data_start(writer, left);
+	bytes = data_end(left, keep) - bm_leaf_start(writer, left);
 	move_data(right, start - bytes, right, start, writer->leaf_size - start);
-	move_data(right, writer->leaf_size - bytes, left, data_start(writer, left), bytes);
+	move_data(right, writer->leaf_size - bytes, left, bm_leaf_start(writer, left), bytes);
 	shift_offsets(right, 0, -bytes);
 	move_items(right, items, right, 0, count);
 	move_items(right, 0, left, keep, items);
@@ -184,8 +280,8 @@ static void shift_left(const struct bm_writer *writer, uint8_t *left, uint8_t *r
 		       uint32_t items)
 {
 	uint32_t count = block_header(left)->nritems, rest = block_header(right)->nritems - items;
-	uint32_t start = data_start(writer, left), cut = leaf_item(right, items - 1)->offset;
-	uint32_t bytes = writer->leaf_size - cut, old_start = data_start(writer, right);
+	uint32_t start = bm_leaf_start(writer, left), cut = leaf_item(right, items - 1)->offset;
+	uint32_t bytes = writer->leaf_size - cut, old_start = bm_leaf_start(writer, right);
 
 	move_data(left, start - bytes, right, cut, bytes);
 	move_items(left, count, right, 0, items);
@@ -224,6 +320,7 @@ static int push_leaf_right(struct bm_writer *writer, struct bm_writer_tree *tree
 	right = bm_writer_cow_child(writer, tree, parent, slot + 1, fault);
 	if (!right)
 		return fault->code;
+	bm_leaf_tidy(writer, right);
 	if (!count)
 		return 1;
 	if (bm_node_check_siblings(tree, left, right, fault) < 0)
@@ -278,6 +375,7 @@ static int push_leaf_left(struct bm_writer *writer, struct bm_writer_tree *tree,
 	left = bm_writer_cow_child(writer, tree, parent, slot - 1, fault);
 	if (!left)
 		return fault->code;
+	bm_leaf_tidy(writer, left);
 	if (bm_node_check_siblings(tree, left, right, fault) < 0)
 		return fault->code;
 	end = empty ? count : count - 1;
@@ -405,7 +503,7 @@ static int copy_for_split(struct bm_writer *writer, struct bm_path *path, uint8_
 {
 	uint8_t *leaf = leaf_of(writer, path);
 	uint32_t moved = block_header(leaf)->nritems - mid;
-	uint32_t start = data_start(writer, leaf), end = data_end(leaf, mid);
+	uint32_t start = bm_leaf_start(writer, leaf), end = data_end(leaf, mid);
 	struct bm_key key = to_key(&leaf_item(leaf, mid)->key);
 
 	if (bm_node_insert_ptr(writer, path, &key, block_header(new)->bytenr, path->slot[1] + 1, 1,
@@ -435,6 +533,7 @@ int bm_leaf_split(struct bm_writer *writer, struct bm_writer_tree *tree, const s
 	int pushed = 0, ret;
 
 	writer->structure++;
+	bm_leaf_tidy(writer, leaf_of(writer, path));
 	if (extend)
 		size += leaf_item(path->node[0], path->slot[0])->size + BTRFS_ITEM_SIZE;
 	if (size > writer->leaf_size)
@@ -486,19 +585,23 @@ static int delete_leaf(struct bm_writer *writer, struct bm_writer_tree *tree, st
 	return bm_writer_free_block(writer, tree, leaf, 0, 1, fault);
 }
 
-/* What is left of a leaf with few items goes to the neighbours if they have room (since 5.18). */
+/*
+ * What is left of a leaf with few items goes to the neighbours if they have room: since 5.18 all of it
+ * (or the first item), before that as many items as fit.
+ */
 static int empty_leaf(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
 		      struct bm_fault *fault)
 {
 	uint8_t *leaf = leaf_of(writer, path);
 	uint32_t slot = path->slot[1];
-	int64_t needed = BTRFS_ITEM_SIZE + leaf_item(leaf, 0)->size;
+	int lazy = writer->behaviour >> BM_TOGGLE_LEAF_BALANCE_LAZY & 1, min = !lazy;
+	int64_t needed = lazy ? BTRFS_ITEM_SIZE + leaf_item(leaf, 0)->size : 1;
 
-	if (push_leaf_left(writer, tree, path, 0, needed, 1, UINT32_MAX, fault) < 0)
+	if (push_leaf_left(writer, tree, path, min, needed, 1, UINT32_MAX, fault) < 0)
 		return fault->code;
 	if (path->node[0] == leaf && block_header(leaf)->nritems) {
-		needed = bm_leaf_used(writer, leaf);
-		if (push_leaf_right(writer, tree, path, 0, needed, 1, 0, fault) < 0)
+		needed = lazy ? bm_leaf_used(writer, leaf) : 1;
+		if (push_leaf_right(writer, tree, path, min, needed, 1, 0, fault) < 0)
 			return fault->code;
 	}
 	if (block_header(leaf)->nritems)
@@ -511,10 +614,11 @@ int bm_leaf_delete(struct bm_writer *writer, struct bm_writer_tree *tree, struct
 		   uint32_t slot, uint32_t count, struct bm_fault *fault)
 {
 	uint8_t *leaf = leaf_of(writer, path);
-	uint32_t nritems = block_header(leaf)->nritems, start = data_start(writer, leaf);
-	uint32_t last, bytes;
+	uint32_t nritems = block_header(leaf)->nritems, start, last, bytes;
 
 	writer->structure++;
+	bm_leaf_tidy(writer, leaf);
+	start = bm_leaf_start(writer, leaf);
 	if (!count || count > nritems || slot > nritems - count)
 		return bm_writer_errno(fault, tree, ENOENT);
 	last = leaf_item(leaf, slot + count - 1)->offset;
