@@ -74,12 +74,11 @@ class Toggle:
 
 # Toggles that no C kernel asks for.
 _PYTHON_ALONE = frozenset({
-    "truncate-same-size", "batch-delayed-items",
-    "log-dir-index-only", "log-replay-index-deletes", "log-rmdir",
+    "truncate-same-size", "log-dir-index-only", "log-replay-index-deletes", "log-rmdir",
     "log-no-links", "log-exists-size", "log-delayed-items", "log-sub-trans", "log-new-name-logged",
     "log-parents-unchecked", "log-prealloc-full", "log-symlinks-full", "umount-no-empty-commit",
     "log-new-name-refs", "log-old-conflicts", "log-new-name-dentries", "log-conflict-dentries",
-    "log-replay-dir-times", "log-moved-conflicts",
+    "log-replay-dir-times", "log-moved-conflicts", "alloc-size-class",
 })  # fmt: skip
 
 
@@ -254,6 +253,9 @@ _TABLE = (
     _toggle("fiemap-shared-leaf", "e2fd83064a9b", "6.3",
             "btrfs: skip backref walking during fiemap if we know the leaf is shared",
             "no walk for an extent whose leaf is known to be shared"),
+    _toggle("alloc-size-class", "52bb7a2166af?", "6.3",
+            "btrfs: introduce size class to block group allocator",
+            "extents of up to 128 KiB, up to 8 MiB and larger ones have block groups of their own"),
     _toggle("log-last-index-on-insert", "6afaed53cc9a", "6.3",
             "btrfs: log: update the last dir index offset when inserting index items",
             "the last logged index is kept up to date while inserting"),

@@ -97,10 +97,12 @@ def reads(
     pandas.DataFrame
         A row for each block, in the order of submission: ``logical``, ``physical`` (of the first
         copy; bytes), ``level``, ``kind`` (``"demand"`` or ``"ahead"``), ``issued_by`` (function of
-        the kernel), ``used`` (whether anything came to the block, when it was read or later). With
-        a device also ``issued`` and ``done``, nanoseconds from the start, and in ``attrs`` the
-        totals: ``seconds``, ``waited`` (seconds of it), ``requests`` (that the device got, after
-        merging), ``buffered`` (that began in the drive's buffer), ``seeks`` (that moved its arm).
+        the kernel), ``used`` (whether anything came to the block, when it was read or later). The
+        index is the sequence of submission. With a device also ``issued``, ``done`` and ``needed``
+        (when the kernel came to the block: in flight still, where ``done`` is later; -1: never),
+        nanoseconds from the start, and in ``attrs`` the totals: ``seconds``, ``waited`` (seconds of
+        it), ``requests`` (that the device got, after merging), ``buffered`` (that began in the
+        drive's buffer), ``seeks`` (that moved its arm).
 
     Raises
     ------
@@ -192,11 +194,13 @@ def _table(
             "kind": pd.Series(["demand", "ahead"]).array.take(read["ahead"].astype(np.int64)),
             "issued_by": pd.Series(_ISSUERS).array.take(read["by"].astype(np.int64)),
             "used": read["used"].astype(bool),
-        }
+        },
+        index=pd.RangeIndex(len(read), name="sequence"),
     )
     if times is not None:
         table["issued"] = times["issued"].astype(np.int64)
         table["done"] = times["done"].astype(np.int64)
+        table["needed"] = times["needed"]
         table.attrs["seconds"], table.attrs["waited"] = totals.end / 1e9, totals.waited / 1e9
         for name in ("requests", "buffered", "seeks"):
             table.attrs[name] = getattr(totals, name)

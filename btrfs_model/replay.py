@@ -6,9 +6,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 import pandas as pd
 
@@ -44,6 +45,8 @@ class Replay:
         What came out.
     seconds : float
         How long it took.
+    knobs : dict
+        What-if knobs that were turned.
     started : str
         When, ISO 8601.
     """
@@ -55,6 +58,7 @@ class Replay:
     seconds: float = 0.0
     started: str = ""
     provenance: dict[str, object] = field(default_factory=dict)
+    knobs: dict[str, Any] = field(default_factory=dict)
 
 
 def _silent(_: str) -> None:
@@ -67,19 +71,22 @@ def run(
     *,
     kernel_before: str | None = None,
     kernel_after: str | None = None,
-    device: str | None = None,
+    knobs: Mapping[str, Any] | None = None,
     step: Step = _silent,
 ) -> Replay:
     """Replay one workload; see :func:`replay`.
 
     Parameters
     ----------
-    name, scale, kernel_before, kernel_after, device
+    name, scale, kernel_before, kernel_after
         As for :func:`replay`.
+    knobs : mapping, optional
+        What-if knobs, see :attr:`btrfs_model.workloads.Workload.knobs`.
     step : callable
         Called with a few words when a part of the work begins.
     """
-    workload = load(name) if device is None else load(name).on_device(device)
+    turned = dict(knobs or {})
+    workload = load(name).turned(turned)
     source = workload.input(scale)
     sides = workload.sides(kernel_before, kernel_after)
     behaviours = {side.name: Behaviour.parse(side.behaviour) for side in sides}
@@ -97,7 +104,7 @@ def run(
         {
             "parameters": dict(source.parameters),
             "scale": source.scale,
-            "device": device,
+            "knobs": turned,
             "sample": source.sample,
             "image": source.sample and provenance.input_file(packed_sample(source.sample)),
             "subvolume": source.subvolume,
@@ -111,19 +118,20 @@ def run(
             ],
             "measured_on": dict(outcome.measured_on),
         },
+        turned,
     )
 
 
-def all_names(device: str | None) -> tuple[str, ...]:
-    """Names of the workloads; with a device of those of which a time depends on one."""
-    return tuple(name for name in NAMES if device is None or load(name).on is not None)
+def all_names(knobs: Iterable[str] = ()) -> tuple[str, ...]:
+    """Names of the workloads that have these knobs."""
+    return tuple(name for name in NAMES if set(knobs) <= set(load(name).knobs))
 
 
 def frame(replays: Iterable[Replay]) -> pd.DataFrame:
     """Return the figures of replays as a table with the columns :data:`COLUMNS`."""
     rows = [
         (
-            one.workload.name, json.dumps(dict(one.input.parameters)), figure.side,
+            one.workload.name, json.dumps({**one.input.parameters, **one.knobs}), figure.side,
             figure.quantity, figure.unit, figure.reported, figure.modelled, figure.measured,
             figure.error,
         )
@@ -168,6 +176,9 @@ def replay(
     kernel_before: str | None = None,
     kernel_after: str | None = None,
     device: str | None = None,
+    parameters: Mapping[str, object] | None = None,
+    readahead: Mapping[str, int] | None = None,
+    nodesize: int | None = None,
     out: str | os.PathLike[str] | None = None,
 ) -> pd.DataFrame:
     """Replay workloads of commit messages on both sides of their commit.
@@ -175,7 +186,7 @@ def replay(
     Parameters
     ----------
     workload : str or sequence of str, optional
-        Names, e.g. ``"send-truncate"``; all there are without it.
+        Names, e.g. ``"send-truncate"``; without it all there are, or all that have the knobs.
     scale : str or float
         ``"full"`` as in the commit message, ``"quick"``, or a fraction of full.
     kernel_before, kernel_after : str, optional
@@ -183,8 +194,13 @@ def replay(
         ``"v6.12 - send-utimes-cache"``.
     device : str, optional
         Model times on this device instead of those that the workload names, see
-        :func:`btrfs_model.cost.device.names`. Without `workload` those are replayed of which a
-        time depends on a device.
+        :func:`btrfs_model.cost.device.names`.
+    parameters : mapping, optional
+        Parameters of that device other than its file's, e.g. ``{"queue_depth": 1}``.
+    readahead : mapping of str to int, optional
+        Limits of readahead, as for :func:`btrfs_model.reads`.
+    nodesize : int, optional
+        Build the filesystem with tree blocks of so many bytes.
     out : path, optional
         Folder that gets results.csv, results.parquet, report.html, the charts and provenance.json.
 
@@ -199,12 +215,22 @@ def replay(
     ------
     BtrfsModelError
         For an unknown workload, behaviour or device, a scale that there is no image of, or a
-        device where none decides.
+        knob (`device` to `nodesize`) that a workload that is named does not have.
     """
-    names = [workload] if isinstance(workload, str) else list(workload or all_names(device))
+    knobs = {
+        name: value
+        for name, value in (
+            ("device", device),
+            ("parameters", parameters),
+            ("readahead", readahead),
+            ("nodesize", nodesize),
+        )
+        if value
+    }
+    names = [workload] if isinstance(workload, str) else list(workload or all_names(knobs))
     replays = [
         run(
-            name, scale, kernel_before=kernel_before, kernel_after=kernel_after, device=device
+            name, scale, kernel_before=kernel_before, kernel_after=kernel_after, knobs=knobs
         )
         for name in names
     ]  # fmt: skip

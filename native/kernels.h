@@ -225,6 +225,8 @@ enum bm_toggle {
 	BM_TOGGLE_FIEMAP_SHARED_LEAF,
 	BM_TOGGLE_FIEMAP_JOIN_NO_START,
 	BM_TOGGLE_FIEMAP_NO_DEADLOCK,
+	BM_TOGGLE_BATCH_DELAYED_ITEMS,
+	BM_TOGGLE_LEAF_BALANCE_LAZY,
 	BM_TOGGLE_COUNT,
 };
 
@@ -804,6 +806,8 @@ int bm_writer_copy_root(struct bm_writer *writer, uint64_t source, uint64_t id,
 int bm_writer_drop_tree(struct bm_writer *writer, uint64_t id, struct bm_fault *fault);
 /* The transaction that runs from now on (after bm_writer_write_blocks of the one before). */
 void bm_writer_set_transid(struct bm_writer *writer, uint64_t transid);
+/* Bits 1 << BM_TOGGLE_x: BATCH_DELAYED_ITEMS, LEAF_BALANCE_LAZY; both are on at first. */
+void bm_writer_set_behaviour(struct bm_writer *writer, uint64_t behaviour);
 
 /*
  * ---- items. A key that must (not) be there: BM_ERRNO with ENOENT (EEXIST) in fault->found. What
@@ -832,7 +836,8 @@ int bm_writer_insert_extent(struct bm_writer *writer, uint64_t tree, const struc
 			    struct bm_fault *fault);
 /*
  * Items with ascending keys, in batches of as many as fit into an empty leaf, each an insertion like
- * that above: delayed directory items.
+ * that above: delayed directory items. Without BATCH_DELAYED_ITEMS it is one item, and behind it those
+ * with consecutive offsets for which its leaf has room.
  */
 int bm_writer_insert_batches(struct bm_writer *writer, uint64_t tree, const struct bm_key *keys,
 			     const uint32_t *sizes, size_t count, const uint8_t *data,
@@ -977,6 +982,15 @@ void bm_writer_clear_dirty_group(struct bm_writer *writer, uint64_t start);
  */
 int bm_writer_reserve_data(struct bm_writer *writer, uint64_t wanted, uint64_t least, uint64_t hint,
 			   uint64_t *bytenr, uint64_t *size, struct bm_fault *fault);
+/*
+ * The same for all of `size`, only in groups for extents of its size class, or for none yet; 1 where
+ * there is no room in those.
+ */
+int bm_writer_reserve_in_class(struct bm_writer *writer, uint64_t size, uint64_t hint,
+			       uint64_t *bytenr, struct bm_fault *fault);
+/* The data group at `start` is for extents as large as `extent`. */
+int bm_writer_set_size_class(struct bm_writer *writer, uint64_t start, uint64_t extent,
+			     struct bm_fault *fault);
 /* Give back what was reserved and never became an extent. */
 int bm_writer_release_data(struct bm_writer *writer, uint64_t bytenr, uint64_t size,
 			   struct bm_fault *fault);

@@ -33,6 +33,7 @@ struct bm_writer *bm_writer_create(const struct bm_writer_args *args, struct bm_
 	writer->features = args->features;
 	writer->ssd = args->ssd;
 	writer->structure = 1;
+	writer->behaviour = UINT64_MAX;
 	memcpy(writer->fsid, args->fsid, sizeof(writer->fsid));
 	memcpy(writer->chunk_tree_uuid, args->chunk_tree_uuid, sizeof(writer->chunk_tree_uuid));
 	writer->dirty_bits = calloc(image->size / image->sectorsize / 8 + 1, 1);
@@ -48,6 +49,11 @@ nomem:
 	bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
 	bm_writer_destroy(writer);
 	return NULL;
+}
+
+void bm_writer_set_behaviour(struct bm_writer *writer, uint64_t behaviour)
+{
+	writer->behaviour = behaviour;
 }
 
 void bm_writer_destroy(struct bm_writer *writer)

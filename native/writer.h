@@ -50,6 +50,7 @@ struct bm_writer {
 	uint64_t transid;
 	uint32_t features;
 	uint32_t ssd;
+	uint64_t behaviour; /* bits 1 << BM_TOGGLE_x */
 	uint8_t fsid[16];
 	uint8_t chunk_tree_uuid[16];
 	struct bm_writer_tree **trees; /* ascending by id; each stays where it is */

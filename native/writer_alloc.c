@@ -6,6 +6,9 @@
  * lowest is taken. What is freed goes back to the group and not to the cluster, so blocks ascend
  * in the order in which they are allocated until the cluster is used up. The trees of chunks and
  * groups that mix data and metadata have no cluster, and data has none either.
+ *
+ * Since Linux 6.3 a group of data is for extents of one size class, that of its first extent. It is
+ * the caller who makes a chunk for another class before he takes what there is anyway.
  */
 #include "writer.h"
 
@@ -26,11 +29,23 @@ enum {
 /* The kernel keeps free space in windows of a page of bits: a search starts at one of these. */
 #define WINDOW_SECTORS (8u * 4096u)
 
+/* enum btrfs_block_group_size_class */
+enum {
+	CLASS_NONE,
+	CLASS_SMALL,
+	CLASS_MEDIUM,
+	CLASS_LARGE,
+};
+#define CLASS_SMALL_MAX (128u << 10)
+#define CLASS_MEDIUM_MAX (8u << 20)
+
 struct group {
 	uint64_t start;
 	uint64_t length;
 	uint64_t flags;
 	uint64_t used;
+	uint64_t reserved; /* of data: taken, and not used yet */
+	uint32_t size_class;
 	uint32_t dirty;
 	size_t order; /* in which it was added: the order in which groups are tried */
 	struct free_map free;
@@ -260,6 +275,11 @@ int bm_space_used(struct bm_writer *writer, uint64_t bytenr, int64_t change, str
 		       : group->length - group->used < (uint64_t)change)
 		return fail_range(BM_BAD_VALUE, bytenr, group->used, fault);
 	group->used += (uint64_t)change;
+	if (change > 0)
+		group->reserved -=
+		    group->reserved < (uint64_t)change ? group->reserved : (uint64_t)change;
+	else if (!group->used && !group->reserved)
+		group->size_class = CLASS_NONE; /* btrfs_maybe_reset_size_class() */
 	group->dirty = 1;
 	return BM_OK;
 }
@@ -346,8 +366,23 @@ struct wanted {
 	uint64_t kind; /* GROUP_* */
 	uint64_t size;
 	uint64_t hint;
-	uint64_t empty; /* that must be free beside it; 0: no cluster is used */
+	uint64_t empty;	  /* that must be free beside it; 0: no cluster is used */
+	uint32_t classes; /* bits of the size classes of groups; 0: all */
 };
+
+/* btrfs_block_group_should_use_size_class() */
+static int has_size_class(const struct group *group)
+{
+	return group->flags & GROUP_DATA && !(group->flags & GROUP_METADATA);
+}
+
+/* btrfs_calc_block_group_size_class() */
+static uint32_t class_of(uint64_t size)
+{
+	if (size <= CLASS_SMALL_MAX)
+		return CLASS_SMALL;
+	return size <= CLASS_MEDIUM_MAX ? CLASS_MEDIUM : CLASS_LARGE;
+}
 
 /*
  * btrfs_find_space_for_alloc(): without a hint the largest range, otherwise the first that is large
@@ -377,6 +412,8 @@ static int take_from_group(struct bm_writer *writer, struct group *group, uint64
 			   const struct wanted *wanted, uint64_t *bytenr)
 {
 	if (!(group->flags & wanted->kind))
+		return 1;
+	if (wanted->classes && has_size_class(group) && !(wanted->classes >> group->size_class & 1))
 		return 1;
 	if (wanted->kind == GROUP_METADATA && !(group->flags & GROUP_DATA)) {
 		int ret = take_clustered(writer, group, from, wanted->size, wanted->empty, bytenr);
@@ -455,6 +492,50 @@ static uint64_t largest_data(const struct bm_space *space)
 	return largest;
 }
 
+/* btrfs_add_reserved_bytes() */
+static void note_reserved(struct bm_writer *writer, uint64_t bytenr, uint64_t size)
+{
+	struct group *group = group_of(writer->space, bytenr);
+
+	group->reserved += size;
+	if (group->size_class == CLASS_NONE && has_size_class(group))
+		group->size_class = class_of(size);
+}
+
+int bm_writer_reserve_in_class(struct bm_writer *writer, uint64_t size, uint64_t hint,
+			       uint64_t *bytenr, struct bm_fault *fault)
+{
+	struct wanted ask = {.kind = GROUP_DATA, .size = size, .hint = hint};
+	int ret;
+
+	if (!size || size % writer->sectorsize)
+		return bm_writer_errno(fault, NULL, EINVAL);
+	/* LOOP_CACHING_WAIT, LOOP_UNSET_SIZE_CLASS */
+	ask.classes = 1u << class_of(size);
+	ret = search_groups(writer, &ask, bytenr);
+	if (ret == 1) {
+		ask.classes |= 1u << CLASS_NONE;
+		ret = search_groups(writer, &ask, bytenr);
+	}
+	if (ret < 0)
+		return fail_nomem(fault);
+	if (!ret)
+		note_reserved(writer, *bytenr, size);
+	return ret;
+}
+
+int bm_writer_set_size_class(struct bm_writer *writer, uint64_t start, uint64_t extent,
+			     struct bm_fault *fault)
+{
+	struct group *group = group_of(writer->space, start);
+
+	if (!group)
+		return fail_range(BM_UNMAPPED, start, 0, fault);
+	if (has_size_class(group))
+		group->size_class = class_of(extent);
+	return BM_OK;
+}
+
 int bm_writer_reserve_data(struct bm_writer *writer, uint64_t wanted, uint64_t least, uint64_t hint,
 			   uint64_t *bytenr, uint64_t *size, struct bm_fault *fault)
 {
@@ -469,6 +550,7 @@ int bm_writer_reserve_data(struct bm_writer *writer, uint64_t wanted, uint64_t l
 		if (ret < 0)
 			return fail_nomem(fault);
 		if (!ret) {
+			note_reserved(writer, *bytenr, ask.size);
 			*size = ask.size;
 			return BM_OK;
 		}
@@ -500,6 +582,10 @@ static int give_back(const struct bm_writer *writer, uint64_t start, uint64_t si
 int bm_writer_release_data(struct bm_writer *writer, uint64_t bytenr, uint64_t size,
 			   struct bm_fault *fault)
 {
+	struct group *group = group_of(writer->space, bytenr);
+
+	if (group)
+		group->reserved -= group->reserved < size ? group->reserved : size;
 	return give_back(writer, bytenr, size, fault);
 }
 

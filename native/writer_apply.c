@@ -125,10 +125,55 @@ int bm_writer_insert_entry(struct bm_writer *writer, struct bm_writer_tree *tree
 	return bm_writer_extend(writer, tree->id, key, data, size, fault);
 }
 
+/* How many of the items that follow each other fit into the leaf of the one at `found`. */
+static size_t fitting(const struct bm_writer *writer, const struct bm_path *found,
+		      const struct bm_key *keys, const uint32_t *sizes, size_t count)
+{
+	int64_t room = bm_leaf_free(writer, found->node[0]);
+	size_t next = 0;
+
+	for (; next < count && keys[next].offset == keys[next - 1].offset + 1; next++) {
+		room -= (int64_t)sizes[next] + BTRFS_ITEM_SIZE;
+		if (room < 0)
+			break;
+	}
+	return next;
+}
+
+/* btrfs_insert_delayed_items() before 5.15: an item, and what its leaf has room for behind it. */
+static int insert_filling(struct bm_writer *writer, uint64_t tree_id, const struct bm_key *keys,
+			  const uint32_t *sizes, size_t count, const uint8_t *data,
+			  struct bm_fault *fault)
+{
+	struct bm_writer_tree *tree = bm_writer_tree_of(writer, tree_id, fault);
+
+	if (!tree)
+		return fault->code;
+	for (size_t first = 0; first < count;) {
+		struct bm_path path = {0};
+		size_t more;
+
+		if (bm_writer_insert(writer, tree_id, keys + first, sizes + first, 1, data, fault) <
+			0 ||
+		    bm_writer_find(writer, tree, keys + first, &path, fault) < 0)
+			return fault->code;
+		data += sizes[first++];
+		more = fitting(writer, &path, keys + first, sizes + first, count - first);
+		if (more && bm_writer_insert(writer, tree_id, keys + first, sizes + first, more,
+					     data, fault) < 0)
+			return fault->code;
+		while (more--)
+			data += sizes[first++];
+	}
+	return BM_OK;
+}
+
 int bm_writer_insert_batches(struct bm_writer *writer, uint64_t tree, const struct bm_key *keys,
 			     const uint32_t *sizes, size_t count, const uint8_t *data,
 			     struct bm_fault *fault)
 {
+	if (!(writer->behaviour >> BM_TOGGLE_BATCH_DELAYED_ITEMS & 1))
+		return insert_filling(writer, tree, keys, sizes, count, data, fault);
 	for (size_t first = 0, next = 0; first < count; first = next) {
 		uint64_t room = writer->leaf_size, total = 0;
 

@@ -87,10 +87,14 @@ static int reserve_one(struct bm_writer *writer, struct file_run *run, size_t i,
 {
 	const struct bm_file_extents *args = run->args;
 	uint32_t at = (uint32_t)(args->known + i);
-	uint64_t got;
+	uint64_t got = args->disk_num_bytes;
+	int ret =
+	    bm_writer_reserve_in_class(writer, got, hint_for(run, at), &run->bytenr[at], fault);
 
-	if (bm_writer_reserve_data(writer, args->disk_num_bytes, args->disk_num_bytes,
-				   hint_for(run, at), &run->bytenr[at], &got, fault) < 0)
+	if (ret == 1)
+		ret = bm_writer_reserve_data(writer, got, got, hint_for(run, at), &run->bytenr[at],
+					     &got, fault);
+	if (ret < 0)
 		return fault->code == BM_ERRNO && fault->found == ENOSPC ? 1 : fault->code;
 	if (run->lowest == NONE || args->offsets[i] < offset_of(args, run->lowest))
 		run->lowest = at;

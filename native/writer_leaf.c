@@ -585,19 +585,23 @@ static int delete_leaf(struct bm_writer *writer, struct bm_writer_tree *tree, st
 	return bm_writer_free_block(writer, tree, leaf, 0, 1, fault);
 }
 
-/* What is left of a leaf with few items goes to the neighbours if they have room (since 5.18). */
+/*
+ * What is left of a leaf with few items goes to the neighbours if they have room: since 5.18 all of it
+ * (or the first item), before that as many items as fit.
+ */
 static int empty_leaf(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
 		      struct bm_fault *fault)
 {
 	uint8_t *leaf = leaf_of(writer, path);
 	uint32_t slot = path->slot[1];
-	int64_t needed = BTRFS_ITEM_SIZE + leaf_item(leaf, 0)->size;
+	int lazy = writer->behaviour >> BM_TOGGLE_LEAF_BALANCE_LAZY & 1, min = !lazy;
+	int64_t needed = lazy ? BTRFS_ITEM_SIZE + leaf_item(leaf, 0)->size : 1;
 
-	if (push_leaf_left(writer, tree, path, 0, needed, 1, UINT32_MAX, fault) < 0)
+	if (push_leaf_left(writer, tree, path, min, needed, 1, UINT32_MAX, fault) < 0)
 		return fault->code;
 	if (path->node[0] == leaf && block_header(leaf)->nritems) {
-		needed = bm_leaf_used(writer, leaf);
-		if (push_leaf_right(writer, tree, path, 0, needed, 1, 0, fault) < 0)
+		needed = lazy ? bm_leaf_used(writer, leaf) : 1;
+		if (push_leaf_right(writer, tree, path, min, needed, 1, 0, fault) < 0)
 			return fault->code;
 	}
 	if (block_header(leaf)->nritems)

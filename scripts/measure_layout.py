@@ -97,6 +97,21 @@ def utimes(files: int) -> Make:
     return make
 
 
+def directory(files: int) -> Make:
+    """``log-dir``: empty files in a directory, which is fsynced, and all committed."""
+
+    def make(top: Path) -> None:
+        (top / "testdir").mkdir()
+        for number in range(1, files + 1):
+            write(top / "testdir" / f"file_{number}", b"")
+        folder = os.open(top / "testdir", os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+        sync(top)
+
+    return make
+
+
 def same_files(files: int, size: int) -> Make:
     """``send-truncate``, and ``send-readahead`` with one job: files one by one, a snapshot."""
 
@@ -161,14 +176,18 @@ CASES = {
     "send/send-utimes/n200": Case(256 * MIB, "rw", utimes(200), SINGLE),
     "send/send-utimes/n2000": Case(256 * MIB, "rw", utimes(2000), SINGLE),
     "send/send-utimes/n20000": Case(1024 * MIB, "rw", utimes(20_000), SINGLE),
+    "send/send-utimes/n60000": Case(1024 * MIB, "rw", utimes(60_000), SINGLE),
     "send/send-truncate/n500": Case(256 * MIB, "rw", same_files(500, 5000), SINGLE),
     "send/send-readahead/n5000": Case(256 * MIB, ROOMY, same_files(5000, 2000), SINGLE),
+    "log/nd/nd_1000_100": Case(128 * MIB, "rw", directory(1000), SINGLE),
+    "log/nd/nd_10000_1000": Case(2048 * MIB, "rw", directory(10_000), ("-m", "dup")),
     "fiemap/f100": Case(10240 * MIB, "compress=lzo", shared(400)),
     "fiemap/f10": Case(10240 * MIB, "compress=lzo", shared(4000)),
     "reada/r5k": Case(6144 * MIB, ROOMY, inline(5000, 4)),
     "reada/r5k1j": Case(6144 * MIB, ROOMY, inline(5000, 1)),
     "reada/r20k": Case(6144 * MIB, ROOMY, inline(20_000, 4)),
     "reada/r100k": Case(6144 * MIB, ROOMY, inline(100_000, 4)),
+    "reada/r500k": Case(16_384 * MIB, ROOMY, inline(500_000, 4)),
 }
 
 

@@ -24,14 +24,29 @@ BLOCK = 4096
 Call = tuple[Any, ...]
 
 _folders = st.sampled_from(["", "", "a", "a", "a/b", "d", "s", "s/e"])
-_names = st.sampled_from(["f", "g", "h", "b", "e", "l0", "l1", "long" * 40])
+_names = st.sampled_from(["f", "f", "g", "h", "b", "e", "long" * 40])
 _paths = st.builds(lambda folder, name: f"{folder}/{name}".lstrip("/"), _folders, _names)
-_files = st.sampled_from(["f", "a/f", "a/g", "a/b/f", "d/h", "s/f", "s/e/f"])
+_FILES = ("f", "a/f", "a/g", "a/b/f", "d/h", "s/f", "s/e/f")
+_files = st.sampled_from(_FILES)
+_lengths_of_names = st.sampled_from([4, 60, 60, 240])
 _offsets = st.builds(lambda block, rest: block * BLOCK + rest, st.integers(0, 12),
                      st.sampled_from([0, 0, 0, 5, 2000]))  # fmt: skip
 _aligned = st.integers(0, 12).map(lambda block: block * BLOCK)
 _lengths = st.sampled_from([1, 9, 2000, BLOCK, 3 * BLOCK, 70_000])
 _xattrs = st.sampled_from(["user.a", "user.b", "user." + "n" * 200, "trusted.t"])
+
+
+def _numbered(folder: str, number: int, length: int) -> str:
+    return f"{folder}/{f'l{number}'.ljust(length, 'x')}".lstrip("/")
+
+
+def _old_links_of(path: str) -> list[str]:
+    """Further names of a file, in its folder, that every filesystem begins with."""
+    folder, number = path.rpartition("/")[0], 10 * _FILES.index(path)
+    return [_numbered(folder, number + name, 60) for name in range(2)]
+
+
+_old_links = st.sampled_from([link for path in _FILES for link in _old_links_of(path)])
 
 
 def _write(path: str, offset: int, length: int, byte: int) -> Call:
@@ -53,9 +68,12 @@ _changes = st.one_of(
     call("mkdir", _paths),
     call("symlink", st.sampled_from(["a", "x" * 500]), _paths),
     call("link", _files, _paths),
-    call("links", _files, _folders, st.integers(2, 40), st.sampled_from([4, 60, 240])),
+    call("links", _files, _folders, st.integers(2, 40), _lengths_of_names),
     call("unlink", _paths),
-    call("unlinks", _folders, st.integers(2, 40), st.sampled_from([4, 60, 240])),
+    call("unlink", _files),
+    call("unlink", _old_links),
+    call("rename", _old_links, _paths),
+    call("unlinks", _folders, st.integers(2, 40), _lengths_of_names),
     call("rmdir", _paths),
     call("rename", _paths, _paths),
     call("rename", _files, _paths, st.sampled_from([0, 2])),
@@ -66,10 +84,10 @@ _changes = st.one_of(
     call("fallocate", _files, _offsets, _lengths),
     call("clone_range", _files, _files, st.just(0), _aligned, st.just(0)),
     call("setxattr", _paths, _xattrs, st.binary(max_size=300)),
-    call("removexattr", _paths, _xattrs),
+    call("removexattr", _files, _xattrs),
     call("chmod", _paths, st.sampled_from([0o600, 0o755, 0o4711])),
     call("mknod", _paths, st.sampled_from([stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFCHR])),
-    call("creates", _folders, st.integers(2, 60), st.sampled_from([4, 60, 240])),
+    call("creates", _folders, st.integers(2, 60), _lengths_of_names),
     call("hold", _files),
     call("zero_range", _files, _offsets, _lengths),
     call("create_subvolume", _paths),
@@ -82,19 +100,42 @@ def _ends(path: str) -> st.SearchStrategy[list[Call]]:
     change = st.one_of(
         st.builds(_write, st.just(path), _offsets, _lengths, st.integers(0, 255)),
         call("link", st.just(path), _paths),
-        call("links", st.just(path), _folders, st.integers(2, 40), st.sampled_from([4, 60, 240])),
+        call("links", st.just(path), _folders, st.integers(2, 40), _lengths_of_names),
         call("rename", _paths, st.just(path)),
         call("create", st.just(path)),
+        call("truncate", st.just(path), _offsets),
+        call("removexattr", st.just(path), st.just("user.a")),
+        call("unlink", st.sampled_from(_old_links_of(path))),
+        call("rename", st.sampled_from(_old_links_of(path)), _paths),
         call("setxattr", st.just(path), _xattrs, st.binary(max_size=300)),
         call("chmod", st.just(path), st.sampled_from([0o600, 0o755, 0o4711])),
     )
     return st.builds(lambda made: [made, ("fsync", path)], change)
 
 
-_last = st.one_of(*[_files.flatmap(_ends)] * 4, *[_fsyncs.map(lambda fsync: [fsync])] * 2,
-                  st.just([("sync",)]))  # fmt: skip
-_rounds = st.builds(lambda calls, last: calls + last, st.lists(_changes, max_size=6), _last)
-sequences = st.lists(_rounds, min_size=3, max_size=14).map(
+def _folder_ends(folder: str) -> st.SearchStrategy[list[Call]]:
+    """The same with names in a folder."""
+    inside = _names.map(lambda name: f"{folder}/{name}".lstrip("/"))
+    change = st.one_of(
+        call("unlink", inside),
+        call("rename", inside, _paths),
+        call("rename", _paths, inside),
+        call("creates", st.just(folder), st.integers(2, 60), _lengths_of_names),
+        call("unlinks", st.just(folder), st.integers(2, 60), _lengths_of_names),
+    )
+    return st.builds(lambda made: [made, ("fsync", folder)], change)
+
+
+_last = st.one_of(
+    *[_files.flatmap(_ends)] * 4,
+    *[_folders.flatmap(_folder_ends)] * 2,
+    _fsyncs.map(lambda fsync: [fsync]),
+    st.just([("sync",)]),
+)
+_rounds = st.builds(
+    lambda calls, last: calls + last, st.lists(_changes, min_size=1, max_size=8), _last
+)
+sequences = st.lists(_rounds, min_size=6, max_size=20).map(
     lambda rounds: list(itertools.chain(*rounds))
 )
 formats = st.fixed_dictionaries(
@@ -135,8 +176,12 @@ class Crash:
             self.fs.mkdir(folder)
         self.fs.create_subvolume("s")
         self.fs.mkdir("s/e")
-        for name in ("f", "a/f", "d/h", "s/f"):
-            self.fs.create(name)
+        for number, path in enumerate(_FILES):
+            self.fs.create(path)
+            self.fs.write(path, 0, bytes([number]) * (number * 3000))
+            self.fs.setxattr(path, "user.a", b"before")
+            for link in _old_links_of(path):
+                self.fs.link(path, link)
         self.fs.sync()
         for name, *arguments in calls:
             with contextlib.suppress(OSError):
@@ -162,7 +207,3 @@ class Crash:
                 self.ends.append(self.fs.fsync(path))
             case _:
                 getattr(self.fs, name)(*arguments)
-
-
-def _numbered(folder: str, number: int, length: int) -> str:
-    return f"{folder}/{f'l{number}'.ljust(length, 'x')}".lstrip("/")

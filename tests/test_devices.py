@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import btrfs_model as bm
 from btrfs_model.cli import run as run_cli
-from btrfs_model.cost.demerit import demerit, read_trace, replay_trace
+from btrfs_model.cost.demerit import Trace, demerit, read_trace, replay_trace
 from btrfs_model.cost.device import Device, Disk, build, load, names, read_file
 from btrfs_model.cost.disk import locate
 from btrfs_model.cost.reading import leaf_cost
@@ -132,9 +132,45 @@ def test_flash_reads_as_often_as_its_data_sheet_says(name: str) -> None:
 
 
 def traces() -> Path | None:
-    """Where the validation traces of DiskSim are."""
+    """Where the validation traces of DiskSim are, see the README."""
     named = os.environ.get("BTRFS_MODEL_DISKSIM")
     return Path(named) if named else None
+
+
+def like_the_requests(of: Mapping[str, Any], capacity: int, seed: int) -> Trace:
+    """Requests as a file of a device describes them."""
+    chance = np.random.default_rng(seed)
+    count = of["requests"]
+    kind, near = chance.random(count), chance.normal(0, of["local_deviation_sectors"], count)
+    size = np.ceil(chance.exponential(of["mean_sectors"], count)).astype(int)
+    write = chance.random(count) < of["write"]
+    last = capacity // 512 - size.max()
+    sector = chance.integers(0, last, count)
+    for number in range(1, count):
+        behind = sector[number - 1] + size[number - 1]
+        if kind[number] < of["sequential"] and behind < last:
+            sector[number] = behind
+            size[number], write[number] = size[number - 1], write[number - 1]
+        elif kind[number] < of["sequential"] + of["local"]:
+            sector[number] = np.clip(behind + round(near[number]), 0, last)
+    steps_of_think = np.linspace(0, 1, len(of["think_ms"]))
+    think = np.interp(chance.random(count), steps_of_think, of["think_ms"])
+    return Trace(write, sector, size, np.zeros(count), think)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_demerit_beside_published_response_times(seed: int) -> None:
+    """Other requests of the same kind, and the percentiles of the real drive's times."""
+    device = load("hp-c2247a")
+    published = read_file("hp-c2247a")["published"]["responses"]
+    modelled = replay_trace(device, like_the_requests(published, device.capacity, seed))
+    measured = published["response_ms"]
+    share = (np.arange(len(measured)) + 0.5) / len(measured)
+    assert demerit(measured, np.quantile(modelled, share)) < 0.05
+    # a disk that turns as fast as others of its time does not answer like it
+    other = load("hp-c2247a", {"rpm": 3600})
+    slower = replay_trace(other, like_the_requests(published, other.capacity, seed))
+    assert demerit(measured, np.quantile(slower, share)) > 0.15
 
 
 @pytest.mark.skipif(traces() is None, reason="BTRFS_MODEL_DISKSIM names no folder of traces")
@@ -408,18 +444,29 @@ def test_wrong_parameters_are_named() -> None:
     table = read_file("hp97560")
     for parameters, what in (
         ({"nonsense": 1}, "no parameter 'nonsense'"),
-        ({"rpm": 0}, "hp97560"),
-        ({"heads": 0}, "not in"),
+        ({"rpm": 0}, "hp97560: rpm is 0"),
+        ({"heads": 0}, "heads is 0, not a whole number from 1"),
+        ({"heads": 1.5}, "heads is 1.5, not a whole number"),
+        ({"heads": 1 << 31, "sector_size": 1 << 31}, "more than any device has"),
+        ({"rpm": float("inf")}, "rpm is inf"),
+        ({"link_mb_s": 0}, "link_mb_s is 0"),
+        ({"seek": 3}, "seek is 3, not a table"),
+        ({"zones": 1}, "zones is 1, not a list"),
+        ({"segments": -1}, "segments is -1"),
         ({"elevator": "cfq"}, "elevator"),
         ({"order": "random"}, "order"),
         ({"zones": []}, "no zones"),
         ({"seek": {"form": "flat"}}, "form"),
-        ({"queue_depth": 0}, "not in"),
-        ({"head_switch_ms": "fast"}, "hp97560"),
-        ({"head_switch_ms": float("nan")}, "hp97560"),
+        ({"queue_depth": 0}, "queue_depth is 0, not a whole number from 1"),
+        ({"queue_depth": 1e9}, "queue_depth is 1000000000.0"),
+        ({"head_switch_ms": "fast"}, "head_switch_ms is 'fast', not a number"),
+        ({"head_switch_ms": float("nan")}, "head_switch_ms is nan"),
     ):
         with pytest.raises(bm.BtrfsModelError, match=what):
             build("hp97560", table, parameters)
+    for dies in (0, 1 << 18, float("inf")):
+        with pytest.raises(bm.BtrfsModelError, match="dies is"):
+            load("samsung-850-evo", {"dies": dies})
     with pytest.raises(bm.BtrfsModelError, match="missing"):
         build("x", {key: value for key, value in table.items() if key != "rpm"})
     with pytest.raises(bm.BtrfsModelError, match="kind"):
@@ -536,6 +583,24 @@ def test_readahead_is_overlapped() -> None:
     assert deep.attrs["seconds"] != after.attrs["seconds"]
 
 
+@pytest.mark.parametrize("device", ["hp97560", "samsung-850-evo"])
+@pytest.mark.parametrize("behaviour", ["v5.12", "v5.12 + send-reada", "v6.18"])
+def test_the_kernel_waits_for_what_is_in_flight(device: str, behaviour: str) -> None:
+    """Block by block, what comes later than it is needed is what the send waits for."""
+    with Filesystem.open(corpus.image(R5K)) as fs:
+        for options in ({}, {"readdir": "", "readahead": {"near": 1 << 20, "distance": 1 << 20}}):
+            table = bm.reads(fs, "snap1", behaviour=behaviour, device=device, think=30, **options)
+            assert ((table.needed >= 0) == table.used).all()
+            used = table[table.used]
+            late = (used.done - used.needed).clip(lower=0)
+            assert late.sum() == round(table.attrs["waited"] * 1e9)
+            # what is read on demand is waited for from its submission
+            demand = used.kind == "demand"
+            assert (used.needed[demand] == used.issued[demand]).all()
+            assert (used.needed[~demand] >= used.issued[~demand]).all()
+            assert used.needed.max() <= table.attrs["seconds"] * 1e9
+
+
 @pytest.mark.parametrize("behaviour", ["v5.12", "v5.13", "v6.18"])
 def test_reads_on_devices_are_the_twins(behaviour: str) -> None:
     tables = []
@@ -610,7 +675,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(run(*chosen, "--total", "--json"))["seeks"] == table.attrs["seeks"]
     written = tmp_path / "reads.parquet"
     assert run(*chosen, "--parquet", str(written)) == ""
-    pd.testing.assert_frame_equal(pd.read_parquet(written), table)
+    pd.testing.assert_frame_equal(pd.read_parquet(written).rename_axis("sequence"), table)
     listed = dict(line.split("\t") for line in run("--devices").splitlines())
     assert list(listed) == names()
     for status, wrong in (

@@ -15,7 +15,7 @@ from btrfs_model.ondisk.items import dir_items
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.patches import Behaviour
 from btrfs_model.replay import run
-from btrfs_model.treelog import log_many, log_parents_old
+from btrfs_model.treelog import log_inode, log_many, log_parents_old
 from btrfs_model.treelog.state import log_tree_id
 from btrfs_model.workloads import log_dir
 from btrfs_model.workloads.log_dir import AFTER, BEFORE, FSYNCS, NOW, delete, quantity
@@ -123,14 +123,17 @@ def log_of(fs: WritableFilesystem) -> list[tuple[object, ...]]:
 class NoPlainFiles:
     """Files are looked at one after the other."""
 
-    def __init__(self, _fs: object, _directory: object, entries: np.ndarray) -> None:
+    def __init__(
+        self, _fs: object, _directory: object, entries: np.ndarray, *, loaded: bool = False
+    ) -> None:
         self.mask = np.zeros(len(entries), bool)
 
 
-def logs(behaviour: str) -> list[list[tuple[object, ...]]]:
+def logs(behaviour: str, *, asynchronous: bool = False) -> list[list[tuple[object, ...]]]:
     """Logs of a directory with files of all kinds: when it is new, and later."""
     fs = WritableFilesystem.mkfs(1 << 30, metadata="dup", seed=3)
     fs.behaviour = Behaviour.parse(behaviour)
+    fs.delayed.asynchronous = asynchronous
     fs.mkdir("d")
     fs.create_files("d", [f"first_{i}" for i in range(300)])
     fs.mkdir("d/sub")
@@ -150,15 +153,28 @@ def logs(behaviour: str) -> list[list[tuple[object, ...]]]:
     for i in range(0, 500, 50):
         fs.unlink(f"d/second_{i}")
     fs.create_files("d", [f"fourth_{i}" for i in range(50)])
+    # names that others had at the last commit
+    fs.unlink("d/first_20")
+    fs.rename("d/first_21", "d/first_22")
+    fs.create_files("d", ["first_20", "first_21"])
+    assert fs.fsync("d") == "log"
+    found.append(log_of(fs))
+    fs.create_files("d", [f"fifth_{i}" for i in range(50)])
+    fs.chmod("d/fifth_3", 0o600)
+    fs.create("d/fifth", 0o600)
     assert fs.fsync("d") == "log"
     found.append(log_of(fs))
     fs.close()
     return found
 
 
-@pytest.mark.parametrize("behaviour", [BEFORE.behaviour, AFTER.behaviour])
+@pytest.mark.parametrize(
+    ("behaviour", "asynchronous"),
+    [(BEFORE.behaviour, False), (AFTER.behaviour, False), ("v6.1.176", False),
+     ("v6.18.44", False), ("v6.18.44", True)],
+)  # fmt: skip
 def test_files_logged_at_once_are_logged_as_in_turn(
-    behaviour: str, monkeypatch: pytest.MonkeyPatch
+    behaviour: str, asynchronous: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logged: list[int] = []
     log = log_many.PlainFiles.log
@@ -168,11 +184,12 @@ def test_files_logged_at_once_are_logged_as_in_turn(
         log(self, start, end)
 
     monkeypatch.setattr(log_many.PlainFiles, "log", count)
-    at_once = logs(behaviour)
-    # all files but the two that calls on names brought into memory, and the one with data
-    assert sum(logged) == 300 - 2 + 2 + 500
+    at_once = logs(behaviour, asynchronous=asynchronous)
+    # all files but the two that calls on names changed, and those whose names there were
+    assert sum(logged) >= 300 - 2 + 2 + 500 + 50 + 49
     monkeypatch.setattr(log_parents_old, "PlainFiles", NoPlainFiles)
-    assert logs(behaviour) == at_once
+    monkeypatch.setattr(log_inode, "PlainFiles", NoPlainFiles)
+    assert logs(behaviour, asynchronous=asynchronous) == at_once
 
 
 # ------------------------------------------------------------------------------ after a crash ----

@@ -56,18 +56,29 @@ def built(
 
 
 @settings(max_examples=25)
-@given(names=NAMES, nodesize=st.sampled_from([4096, 16384]), commit=st.booleans())
+@given(
+    names=NAMES,
+    nodesize=st.sampled_from([4096, 16384]),
+    commit=st.booleans(),
+    worker=st.booleans(),
+)
 def test_created_at_once(
-    tmp_path_factory: pytest.TempPathFactory, names: list[bytes], nodesize: int, commit: bool
+    tmp_path_factory: pytest.TempPathFactory,
+    names: list[bytes],
+    nodesize: int,
+    commit: bool,
+    worker: bool,
 ) -> None:
     folder = tmp_path_factory.mktemp("many")
     names = [name for name in names if name not in (b"other", b"after")]
 
     def at_once(fs: WritableFilesystem) -> None:
+        fs.delayed.asynchronous = worker
         fs.create_files("d", names, 0o640)
         follow(fs)
 
     def one_by_one(fs: WritableFilesystem) -> None:
+        fs.delayed.asynchronous = worker
         for name in names:
             fs.create(b"d/" + name, 0o640)
         follow(fs)
@@ -249,6 +260,7 @@ def test_directories_that_are_none() -> None:
     there=st.sets(st.integers(0, 150)),
     linked=st.sets(st.integers(0, 150)),
     commit=st.booleans(),
+    worker=st.booleans(),
 )
 def test_moved_at_once(
     tmp_path_factory: pytest.TempPathFactory,
@@ -257,12 +269,14 @@ def test_moved_at_once(
     there: set[int],
     linked: set[int],
     commit: bool,
+    worker: bool,
 ) -> None:
     folder = tmp_path_factory.mktemp("many")
     names = [name for name in names if name not in (b"other", b"after")]
     order = [names[at] for at in dict.fromkeys(moved) if at < len(names)]
 
     def prepare(fs: WritableFilesystem) -> None:
+        fs.delayed.asynchronous = worker
         fs.create_files("d", names)
         fs.mkdir("e")
         fs.create_files("e", [names[at] for at in there if at < len(names)])

@@ -8,7 +8,6 @@ model's. Such a time must stand in the same field on both sides. Replays by a ke
 give the same but for times, generations and versions (``cross.json`` of the corpus).
 """
 
-import errno
 import hashlib
 import json
 import shutil
@@ -26,12 +25,10 @@ from writing import check_image
 
 import btrfs_model as bm
 from btrfs_model.cli import cli
-from btrfs_model.cli import run as run_cli
 from btrfs_model.filesystem.live_inode import InodeFields
 from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.ondisk.items import dir_items
 from btrfs_model.ondisk.keys import ItemType, ObjectId
-from btrfs_model.ondisk.superblock import SUPER_OFFSETS
 
 BEHAVIOURS = {
     "5.10": "v5.10.46",
@@ -44,7 +41,6 @@ BEHAVIOURS = {
 TIMES = ("atime", "ctime", "mtime", "otime")
 # where the model's clock starts, and a day after; the corpus was made later
 CLOCK = range(1_700_000_000 * 10**9, 1_700_086_400 * 10**9)
-LOG_ROOT = 96  # super_block.log_root
 
 
 def crashes(family="log"):
@@ -319,13 +315,6 @@ def test_command_does_not_overwrite_its_source(tmp_path):
 # ------------------------------------------------------------------------------------- damage --
 
 
-def log_blocks(fs):
-    return [
-        block.logical for tree in (fs.log_root_tree, *fs.log_trees.values())
-        for block in tree.blocks()
-    ]  # fmt: skip
-
-
 def fails(broken, match):
     before = broken.map[:]
     with pytest.raises(bm.CorruptImageError, match=match) as caught:
@@ -333,47 +322,6 @@ def fails(broken, match):
     assert broken.map[:] == before
     assert str(caught.value).startswith("broken.img: ")
     return caught.value
-
-
-@pytest.mark.parametrize("name", [CRASH, "log/nd/nd_20_5/5.10/crash1.img.zst"])
-def test_torn_block_is_named(name):
-    """Each block of the log zeroed, or as an older transaction left it."""
-    broken = Broken(corpus.image(name))
-    for block in log_blocks(broken.fs()):
-        with broken.restored(*((at, broken.nodesize) for at in broken.copies(block))):
-            broken.write(block, 0, bytes(broken.nodesize), seal=False)
-            error = fails(broken, rf"tree -6, block {block}, .*(checksum|level|address)")
-            assert error.errno == errno.EIO
-        with broken.restored(*((at, broken.nodesize) for at in broken.copies(block))):
-            generation = int.from_bytes(broken.read(block, 80, 8), "little")
-            broken.write(block, 80, (generation - 1).to_bytes(8, "little"))
-            fails(broken, rf"tree -6, block {block}, .*generation {generation - 1}")
-        with broken.restored(*((at, broken.nodesize) for at in broken.copies(block))):
-            broken.write(block, 88, (5).to_bytes(8, "little"))
-            fails(broken, rf"tree -6, block {block}, .*owned by tree 5")
-    with bm.replay_log(broken.fs()) as fs:
-        assert bm.check(fs) == []
-
-
-def test_log_root_beyond_the_device():
-    broken = Broken(corpus.image(CRASH))
-    for offset in SUPER_OFFSETS:
-        if offset + 4096 <= len(broken.map):
-            at = offset + LOG_ROOT
-            broken.map[at : at + 8] = (1 << 50).to_bytes(8, "little")
-    broken.seal_super()
-    fails(broken, rf"tree -6, block {1 << 50}, .*no chunk maps")
-
-
-def test_log_of_a_subvolume_that_is_gone():
-    broken = Broken(corpus.image(CRASH))
-    root = broken.fs().log_root_tree
-    assert root is not None
-    *_, last = root.items()
-    assert last.key.offset == 256
-    # key of the last item: objectid 8, type 1, offset 8
-    broken.write(last.block, 101 + 25 * last.slot + 9, (999).to_bytes(8, "little"))
-    fails(broken, rf"tree -6, block {last.block}, slot {last.slot}: item \(999, 132\) is missing")
 
 
 def test_extents_that_cannot_be():
@@ -395,20 +343,6 @@ def test_range_that_ends_before_it_starts():
     item = logged(broken, ItemType.DIR_LOG_INDEX, -1)
     broken.write_item(item, 0, (1).to_bytes(8, "little"))
     fails(broken, r"tree -6, block \d+, slot \d+: errno 117")
-
-
-def test_command_leaves_no_image_behind(tmp_path, capsys):
-    source = corpus.scratch_copy(CRASH, tmp_path / "crashed.img")
-    broken = Broken(source)
-    block = log_blocks(broken.fs())[-1]
-    with source.open("r+b") as file:
-        file.seek(broken.copies(block)[0])
-        file.write(bytes(4096))
-    before = source.read_bytes()
-    assert run_cli(["replay-log", str(source), "-o", str(tmp_path / "new.img")]) == 1
-    assert f"{source}: tree -6, block {block}, " in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["crashed.img"]
-    assert source.read_bytes() == before
 
 
 FUZZED = (

@@ -32,9 +32,9 @@ def write(path: Path, *operations: Any) -> Path:
 PROPERTY = "btrfs.compression"
 
 
-def comparable(record: dict[str, Any], *, generations: bool) -> dict[str, Any]:
-    """A record without times, which are not those of the run, and perhaps without generations."""
-    left_out = {"atime", "mtime", "ctime"} | (set() if generations else {"gen"})
+def comparable(record: dict[str, Any]) -> dict[str, Any]:
+    """A record without times, which are not those of the run."""
+    left_out = {"atime", "mtime", "ctime"}
     return {field: value for field, value in record.items() if field not in left_out}
 
 
@@ -54,22 +54,34 @@ def hide_property(mine: dict[str, Any], kernels: dict[str, Any]) -> bool:
     return True
 
 
+FOR_ROOM = {f"send/random/seed-{seed:03}" for seed in (7, 8, 11, 12, 14, 23, 36, 37)}
+"""Runs with commits that nobody asked for.
+
+What their calls reserve fills the metadata of 8 MiB; then a worker of the kernel commits to make
+room, in whichever call it gets to that (btrfs_async_reclaim_metadata_space(), seen by tracing the
+same calls again). All commits of the other runs are those of calls: sync, snapshots, subvolumes,
+fsyncs that cannot log.
+"""
+
+
 @pytest.mark.parametrize("name", LOGGED if corpus.LONG else LOGGED[:SHORT])
 def test_logs_of_kernels_end_in_their_listings(name: str) -> None:
     scenario = load_scenario(corpus.path(name, "ops.jsonl.zst"))
-    # when an fsync ends in a commit depends on log trees, which have no part in this
-    exact = not any(step.name == "fsync" for step in scenario.steps)
     hidden = 0
+    other_generations = []
     with run_scenario(scenario) as fs:
         for snapshot, paths in recorded(name).items():
             rows = {row["path"]: row for row in fs.listing(snapshot).to_dict("records")}
             assert rows.keys() == paths.keys()
             for path, record in paths.items():
-                wanted = comparable(without_made_up(record), generations=exact)
-                found = comparable(as_recorded(rows[path]), generations=exact)
+                wanted = comparable(without_made_up(record))
+                found = comparable(as_recorded(rows[path]))
                 hidden += hide_property(found, wanted)
+                if wanted.pop("gen", None) != found.pop("gen", None):
+                    other_generations.append((snapshot, path))
                 assert found == wanted, (snapshot, path)
     assert hidden <= 2
+    assert bool(other_generations) == (name in FOR_ROOM), other_generations[:5]
 
 
 # ---------------------------------------------------------------------------------- the format --

@@ -288,7 +288,7 @@ def test_behaviours() -> None:
     for text, message in [
         ("v9", "unknown kernel 'v9'"),
         ("v6.12 - nothing", "unknown toggle 'nothing'"),
-        ("v6.12 + leaf-balance-lazy", "not in the model yet"),
+        ("v6.12 + log-bulk-insert", "not in the model yet"),
     ]:
         with pytest.raises(BtrfsModelError, match=message):
             Behaviour.parse(text)

@@ -87,24 +87,73 @@ def test_one_device(device: str, quick: pd.DataFrame, tmp_path: Path) -> None:
     assert {text.split(": ")[1] for text in table.quantity if text.startswith("send")} == {device}
     assert any(text.startswith("seeks") for text in table.quantity) == (device == "hp97560")
     record = json.loads((tmp_path / "provenance.json").read_text())
-    assert record["workloads"]["send-readahead"]["device"] == device
+    assert record["workloads"]["send-readahead"]["knobs"] == {"device": device}
     report = (tmp_path / "report.html").read_text()
     assert device in report
     assert DISK not in report
 
 
 def test_a_device_where_it_decides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert all_names("memory") == ("send-readahead", "fiemap-shared")
+    assert all_names(["device"]) == ("send-readahead", "fiemap-shared")
     table = bm.replay("fiemap-shared", "quick", device="samsung-970-evo")
     waits = {text for text in table.quantity if text.startswith("waiting")}
     assert waits == {"waiting for reads: samsung-970-evo"}
     for arguments, words in (
         (["send-utimes", "--device", DISK], "send-utimes: no time on a device is modelled"),
         (["send-readahead", "--device", "drum"], "no device 'drum': there is deskstar-7k500"),
+        (["fiemap-shared", "--nodesize", "4096"], "fiemap-shared: no knob nodesize"),
+        (["send-readahead", "--nodesize", "5000"], "nodesize is 5000, not one of (4096, 8192"),
+        (["send-readahead", "--set", "rpm=5400"], "parameters go with the name of a device"),
+        (["send-readahead", "--device", DISK, "--set", "rpm=0"], f"{DISK}: rpm is 0"),
+        (["send-readahead", "--device", DISK, "--set", "dies=8"], f"{DISK}: no parameter 'dies'"),
     ):
         assert run_cli(["replay", *arguments, "--scale", "quick", "--out", str(tmp_path)]) == 1
         assert words in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_knobs(quick: pd.DataFrame, tmp_path: Path) -> None:
+    """Window, node budget, queue and device of the workload are those of the reads of its image."""
+    limits = {"always_leaves": 1 << 20, "always_nodes": 0, "siblings": 100}
+    table = bm.replay(
+        "send-readahead", "quick", device=DISK, parameters={"queue_depth": 1}, readahead=limits
+    )
+    assert json.loads(table.parameters[0])["readahead"] == limits
+    with bm.open(corpus.image("reada/r5k")) as fs:
+        for side, behaviour in (("before", "v5.13 - send-reada-always"), ("after", "v5.13")):
+            kernel = bm.Behaviour.parse(behaviour)
+            cached = blocks_after_mount(fs, [fs.subvolume("snap1")], kernel)
+            reads = bm.reads(
+                fs, "snap1", behaviour=kernel, cached=cached, readahead=limits, device=DISK,
+                parameters={"queue_depth": 1},
+            )  # fmt: skip
+            assert value(table, side, f"send time: {DISK}") == reads.attrs["seconds"]
+            requests = f"requests: {DISK}"
+            assert value(table, side, requests) != value(quick, side, requests)
+    arguments = ["--device", DISK, "--set", "queue_depth=1"]
+    for limit in ("always_leaves=1M", "always_nodes=0", "siblings=100"):
+        arguments += ["--readahead", limit]
+    command = ["replay", "send-readahead", "--scale", "quick", "--out", str(tmp_path), *arguments]
+    assert run_cli(command) == 0
+    written = pd.read_parquet(tmp_path / "results.parquet")
+    assert written["modelled"].tolist() == table["modelled"].tolist()
+    with pytest.raises(bm.BtrfsModelError, match="near is -1"):
+        bm.replay("send-readahead", "quick", readahead={"near": -1})
+    with pytest.raises(bm.BtrfsModelError, match="window"):
+        bm.replay("send-readahead", "quick", readahead={"window": 1})
+
+
+def test_nodesize() -> None:
+    """Smaller nodes hold fewer files; each block of the tree is read, whatever its size."""
+    sizes = {}
+    for nodesize in (4096, 65536):
+        table = bm.replay("send-readahead", 0.002, nodesize=nodesize, device="memory")
+        assert json.loads(table.parameters[0])["nodesize"] == nodesize
+        sizes[nodesize] = value(table, "after", "reads: all") * nodesize
+        assert value(table, "after", "reads: ahead") > value(table, "before", "reads: ahead")
+    # a thousand files of 2000 bytes, in leaves of one file or of up to 28
+    assert 1000 * 4096 < sizes[4096] < 1200 * 4096
+    assert 1000 * 65536 / 28 < sizes[65536] < 1000 * 65536 / 14
 
 
 def test_reported_times_stand_beside_the_full_scale_alone(quick: pd.DataFrame) -> None:

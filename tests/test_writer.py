@@ -13,25 +13,29 @@ from typing import Any
 
 import bare
 import corpus
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import btrfs_model as bm
+from btrfs_model.btree.apply import insert_batches
 from btrfs_model.btree.tree import Tree
 from btrfs_model.btree.writer import RawKey, TreeWriter
 from btrfs_model.counters import counting
 from btrfs_model.errors import CorruptImageError
 from btrfs_model.image import Image
 from btrfs_model.kernels import Choice, lib, select
+from btrfs_model.patches import Behaviour
 
 TREE = 300
 SIZE = 16 << 20
 BOTH: tuple[Choice, ...] = ("c", "python")
 ITEM = 25
 # kinds of change, and how often each is drawn
-KINDS = {"insert": 8, "insert_many": 3, "insert_each": 2, "extend": 3, "truncate": 3, "update": 1,
-         "replace": 2, "set_key": 2, "duplicate": 2, "delete": 4, "delete_range": 3,
+KINDS = {"insert": 8, "insert_extent": 5, "insert_many": 3, "insert_each": 2, "extend": 3,
+         "truncate": 3, "update": 1, "replace": 2, "set_key": 2, "duplicate": 2, "delete": 4,
+         "delete_range": 3,
          "commit": 1}  # fmt: skip
 DRAWN = [kind for kind, weight in KINDS.items() for _ in range(weight)]
 
@@ -39,10 +43,11 @@ DRAWN = [kind for kind, weight in KINDS.items() for _ in range(weight)]
 class Trees:
     """The same tree twice, and what must be in it."""
 
-    def __init__(self, nodesize: int) -> None:
+    def __init__(self, nodesize: int, behaviour: str = "v6.18") -> None:
         self.nodesize = nodesize
         self.writers = [(choice, bare.writer(SIZE, nodesize, dup=True)) for choice in BOTH]
         for _, writer in self.writers:
+            writer.set_behaviour(Behaviour.parse(behaviour))
             writer.new_tree(TREE)
         self.model: dict[RawKey, bytes] = {}
 
@@ -87,6 +92,19 @@ class Trees:
             self.model[key] = data
         assert self.run(lambda writer: writer.insert(TREE, key, data)) == want
         return want
+
+    def insert_extent(self, key: RawKey, data: bytes, last: RawKey | None) -> None:
+        """One new item in the place of others."""
+        want = None
+        if len(data) + ITEM > self.limit():
+            want = errno.EOVERFLOW
+        elif last is None and key in self.model:
+            want = errno.EEXIST
+        else:
+            for gone in [other for other in self.model if last and key <= other <= last]:
+                del self.model[gone]
+            self.model[key] = data
+        assert self.run(lambda writer: writer.insert_extent(TREE, key, data, last)) == want
 
     def insert_many(self, items: list[tuple[RawKey, bytes]]) -> None:
         """Several new items side by side."""
@@ -270,6 +288,11 @@ def apply(trees: Trees, kind: str, a: int, b: int, c: int) -> None:
         end = known[min(len(known) - 1, known.index(key) + c % 60)] if key in known else near
         trees.delete_range(key, end, bool(b & 1))
         return
+    if kind == "insert_extent":
+        first = near if c & 1 else key
+        last = known[min(len(known) - 1, known.index(key) + b % 6)] if key in known else None
+        trees.insert_extent(first, data, last if last is not None and last >= first else None)
+        return
     {
         "insert": lambda: trees.insert(key_of(a), data),
         "extend": lambda: trees.extend(key, data[: c % 500]),
@@ -290,12 +313,16 @@ CHANGES = st.lists(st.tuples(st.sampled_from(DRAWN), NUMBER, NUMBER, NUMBER), ma
 
 
 @pytest.mark.parametrize("nodesize", [4096, 16384])
-@given(start=st.integers(0, 400), large=st.booleans(), seed=NUMBER, changes=CHANGES)
+@given(
+    start=st.integers(0, 400), large=st.booleans(), seed=NUMBER, changes=CHANGES,
+    behaviour=st.sampled_from(["v6.18", "v5.10"]),
+)  # fmt: skip
 def test_c_twin_and_model(
-    nodesize: int, start: int, large: bool, seed: int, changes: list[tuple[str, int, int, int]]
-) -> None:
+    nodesize: int, start: int, large: bool, seed: int,
+    changes: list[tuple[str, int, int, int]], behaviour: str,
+) -> None:  # fmt: skip
     """After any changes to any tree all three agree."""
-    trees = Trees(nodesize)
+    trees = Trees(nodesize, behaviour)
     size = nodesize // 3 if large else nodesize // 40
     numbers = sorted({(seed + 7919 * i) % 4801 for i in range(start)}, key=lambda n: n * 31 % 997)
     trees.insert_each([(key_of(n), bytes([n % 256]) * (size + n % 50)) for n in numbers])
@@ -345,6 +372,75 @@ def test_nodes(start: int, ascending: bool, runs: list[tuple[str, int, int]]) ->
         change_run(trees, *run)
         trees.check()
     trees.check_written()
+
+
+@pytest.mark.parametrize(("behaviour", "touched"), [("v6.18", 1), ("v5.10", 3)])
+def test_neighbours_of_a_leaf_that_empties(behaviour: str, touched: int) -> None:
+    """Before 5.18 they are copied for what they may have room for, and take a part of it."""
+    trees = Trees(4096, behaviour)
+    trees.insert_each([((n, 1, 0), bytes([n % 256]) * 75) for n in range(1, 161)])
+    tree = trees.writers[0][1].tree(TREE)
+    second = list(dict.fromkeys(item.block for item in tree.items()))[1]
+    leaf = [item.key.objectid for item in tree.items() if item.block == second]
+    # of what will be left there is room for an item on the right, and for none on the left
+    trees.truncate((leaf[-1] + 1, 1, 0), 0, from_end=False)
+    trees.commit()
+    before = {item.block for item in trees.writers[0][1].tree(TREE).items()}
+    trees.delete_range((leaf[11], 1, 0), (leaf[-1], 1, 0), False)
+    trees.check()
+    trees.check_written()
+    now = {item.block for item in trees.writers[0][1].tree(TREE).items()}
+    assert len(before - now) == touched
+
+
+# ------------------------------------------------------------------------- delayed items, old --
+
+
+def insert_beside(writer: TreeWriter, items: list[tuple[RawKey, bytes]]) -> None:
+    """``btrfs_insert_delayed_items()`` of Linux 5.10 by single calls."""
+    at = 0
+    while at < len(items):
+        key, data = items[at]
+        writer.insert(TREE, key, data)
+        room = writer.leaf_free(TREE, key)
+        first = at = at + 1
+        while at < len(items) and items[at][0][2] == items[at - 1][0][2] + 1:
+            room -= len(items[at][1]) + ITEM
+            if room < 0:
+                break
+            at += 1
+        if at > first:
+            writer.insert_many(TREE, items[first:at])
+
+
+@given(
+    before=st.lists(st.integers(0, 200), max_size=60, unique=True),
+    gaps=st.lists(st.sampled_from([1, 1, 1, 1, 1, 1, 2, 5]), max_size=150),
+    sizes=st.randoms(use_true_random=False),
+)
+def test_delayed_items_before_5_15(
+    before: list[int], gaps: list[int], sizes: random.Random
+) -> None:
+    """One, and beside it what has room in its leaf: the same leaves as by single calls."""
+    offsets = np.cumsum(np.array([100, *gaps], np.uint64))
+    data = [bytes([n % 256]) * sizes.randrange(30, 400) for n in range(len(offsets))]
+    items = [((256, 96, offset), d) for offset, d in zip(offsets.tolist(), data, strict=True)]
+    leaves = []
+    for at_once in (True, False):
+        writer = bare.writer(SIZE, 4096, dup=True)
+        writer.set_behaviour(Behaviour.parse("v5.10"))
+        writer.new_tree(TREE)
+        for n in before:
+            # on both sides of those that follow
+            writer.insert(TREE, (256 + n % 2, 84 if n % 2 == 0 else 1, n), bytes(n))
+        if at_once:
+            lengths = np.array([len(d) for d in data], np.uint32)
+            insert_batches(writer, TREE, 256, 96, offsets, lengths, b"".join(data))
+        else:
+            insert_beside(writer, items)
+        leaves.append([(item.block, tuple(item.key), bytes(item.data))
+                       for item in writer.tree(TREE).items()])  # fmt: skip
+    assert leaves[0] == leaves[1]
 
 
 # --------------------------------------------------------------------------------- refusals --

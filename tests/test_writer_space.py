@@ -8,6 +8,7 @@ and random sequences of writes, clones, snapshots and drops of trees.
 import errno
 import random
 import struct
+from pathlib import Path
 
 import corpus
 import pytest
@@ -27,10 +28,12 @@ from space_image import (
     writer,
 )
 
+import btrfs_model as bm
 from btrfs_model.btree.writer import TreeWriter
 from btrfs_model.errors import UnsupportedError
 from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.kernels import lib
+from btrfs_model.patches import Behaviour
 
 FIRST = 256
 CSUM_KEY = (2**64 - 10, lib.BTRFS_EXTENT_CSUM_KEY)
@@ -390,3 +393,55 @@ def test_shared_block_of_its_owner_refers_by_itself() -> None:
     files.fill(FIRST + 1, FIRST, 7)
     files.commit()
     assert not any(flags & FULL_BACKREF for flags in files.check().flags.values())
+
+
+# --------------------------------------------------------------------------------- size classes --
+
+
+def data_groups(fs: WritableFilesystem) -> int:
+    return sum(1 for group in fs.writer.groups() if group.flags & 1)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "groups"),
+    [
+        ([4096, 128 << 10, 8192], 1),
+        ([4096, 132 << 10], 2),
+        ([132 << 10, 4096, 1 << 20, 8192], 2),
+        ([12 << 20, 4096, 132 << 10, 16 << 20], 3),
+    ],
+)
+def test_extents_of_another_size_class_get_a_chunk(sizes: list[int], groups: int) -> None:
+    for behaviour, wanted in ("v6.18.44", groups), ("v6.18.44 - alloc-size-class", None):
+        with bm.create(1 << 30) as fs:
+            fs.behaviour = Behaviour.parse(behaviour)
+            for number, size in enumerate(sizes):
+                fs.create(f"f{number}")
+                fs.write(f"f{number}", 0, b"x" * size)
+                fs.flush_delalloc()
+            # without classes there are as many as hold all of it
+            assert data_groups(fs) == (wanted or 1 + (sum(sizes) > 8 << 20))
+            fs.sync()
+            assert bm.check(fs) == []
+
+
+def test_a_group_without_extents_is_for_any_size_class(tmp_path: Path) -> None:
+    with bm.create(1 << 30) as fs:
+        for size, groups in (4096, 1), (1 << 20, 1), (4096, 2):
+            fs.create("f")
+            fs.write("f", 0, b"x" * size)
+            fs.sync()
+            assert data_groups(fs) == groups
+            if groups == 1:
+                keep = size == 1 << 20
+                fs.rename("f", "kept") if keep else fs.unlink("f")
+                fs.sync()
+        fs.save(tmp_path / "image")
+    # a mount looks what is there
+    with WritableFilesystem.load(tmp_path / "image") as fs:
+        fs.create("g")
+        fs.write("g", 0, b"x" * (1 << 20))
+        fs.create("h")
+        fs.write("h", 0, b"x" * 4096)
+        fs.sync()
+        assert data_groups(fs) == 2

@@ -69,6 +69,9 @@ def insert_batches(
 ) -> None:
     """Insert items of an objectid and type, as many at a time as fit an empty leaf.
 
+    Without ``batch-delayed-items`` in the behaviour of the writer: one, and behind it those that
+    follow at once and have room in its leaf.
+
     Parameters
     ----------
     writer : TreeWriter

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What a deletion leaves behind: the twin of ``balance_level()`` and ``btrfs_del_items()``.
 
-A leaf that is less than a third full is emptied into its neighbours if they have the room (the rule
-of Linux 5.18 and newer); a node with at most a quarter of its pointers is merged with them on the
+A leaf that is less than a third full is emptied into its neighbours if they have the room, before
+Linux 5.18 also in part; a node with at most a quarter of its pointers is merged with them on the
 way down, before anything below it is deleted.
 """
 
@@ -118,9 +118,10 @@ def del_items(ground: Ground, path: Path, slot: int, count: int) -> None:
 def empty_leaf(ground: Ground, path: Path, leaf: Leaf) -> None:
     """Push what is left to the left as far as it goes, and the rest to the right or nowhere."""
     slot = path.slots[1]
-    push_leaf_left(ground, path, 0, leaf.size(0), empty=True)
+    lazy = ground.writer.balances_lazily
+    push_leaf_left(ground, path, not lazy, leaf.size(0) if lazy else 1, empty=True)
     if path.nodes[0] is leaf and len(leaf):
-        push_leaf_right(ground, path, 0, leaf.used(), empty=True)
+        push_leaf_right(ground, path, not lazy, leaf.used() if lazy else 1, empty=True)
     if not len(leaf):
         path.slots[1] = slot
         remove(ground, path, 1, slot, leaf)

@@ -87,6 +87,19 @@ class SpaceCalls:
         self._run(lib.bm_writer_reserve_data, wanted, least, hint, bytenr, size)
         return bytenr[0], size[0]
 
+    def reserve_in_class(self, size: int, hint: int = 0) -> int | None:
+        """Reserve `size` bytes where extents of that size class go; None: there is no room there.
+
+        Groups of data that hold nothing yet are for any class, that of their first extent then.
+        """
+        bytenr = ffi.new("uint64_t *")
+        none = self._run(lib.bm_writer_reserve_in_class, size, hint, bytenr)
+        return None if none else int(bytenr[0])
+
+    def set_size_class(self, start: int, extent: int) -> None:
+        """Say that the group of data at `start` is for extents as large as `extent`."""
+        self._run(lib.bm_writer_set_size_class, start, extent)
+
     def release_data(self, bytenr: int, size: int) -> None:
         """Give back what was reserved and never became an extent."""
         self._run(lib.bm_writer_release_data, bytenr, size)

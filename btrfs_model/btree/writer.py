@@ -24,6 +24,8 @@ from btrfs_model.ondisk.structs import HEADER, ITEM
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from btrfs_model.patches import Behaviour
+
 __all__ = ["RawKey", "TreeState", "TreeWriter"]
 
 RawKey = tuple[int, int, int]
@@ -97,6 +99,7 @@ class TreeWriter(SpaceCalls):
         if not handle:
             raise_fault(image.path, fault)
         self.handle = ffi.gc(handle, lib.bm_writer_destroy)
+        self.balances_lazily = True
         # the image keeps the memory of its writer
         owned = self.handle
         image.is_unwritten = lambda physical: bool(lib.bm_writer_is_dirty(owned, physical))
@@ -117,6 +120,11 @@ class TreeWriter(SpaceCalls):
         """Go on with the next transaction, after :meth:`write_blocks` of this one."""
         lib.bm_writer_set_transid(self.handle, transid)
         self._transid = transid
+
+    def set_behaviour(self, behaviour: Behaviour) -> None:
+        """Change trees as a kernel does, where kernels differ."""
+        lib.bm_writer_set_behaviour(self.handle, behaviour.bits)
+        self.balances_lazily = "leaf-balance-lazy" in behaviour
 
     # ------------------------------------------------------------------------------- trees --
 

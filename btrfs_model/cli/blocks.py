@@ -21,7 +21,7 @@ from btrfs_model.cli.common import (
     subvolume_argument,
 )
 
-__all__ = ["reads"]
+__all__ = ["parameters_option", "readahead_option", "reads"]
 
 _SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -33,6 +33,76 @@ def _print_devices(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
         for name in names():
             click.echo(f"{name}\t{read_file(name)['title']}")
         ctx.exit()
+
+
+def _pairs(option: str, values: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Split arguments NAME=VALUE."""
+    pairs = [value.partition("=") for value in values]
+    for name, equals, _ in pairs:
+        if not name or not equals:
+            raise click.BadParameter(f"{name!r} is not NAME=VALUE", param_hint=option)
+    return [(name, value) for name, _, value in pairs]
+
+
+def _size(name: str, text: str) -> int:
+    """Return a whole number, with K, M or G behind it."""
+    unit = _SUFFIXES.get(text[-1:].upper(), 1)
+    try:
+        number = int(text if unit == 1 else text[:-1], 0) * unit
+    except ValueError:
+        number = -1
+    if not 0 <= number < 2**63:
+        raise click.BadParameter(f"{name} is {text!r}, not a size", param_hint="--readahead")
+    return number
+
+
+def _value(text: str) -> float | str:
+    """Return a number where the text is one."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _limits(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
+    """Return the limits of readahead that are named."""
+    from btrfs_model.blocks import Readahead
+
+    limits = {name: _size(name, value) for name, value in _pairs("--readahead", values)}
+    known = [field.name for field in fields(Readahead)]
+    for name in limits:
+        if name not in known:
+            raise click.BadParameter(
+                f"no limit {name!r}: there is {', '.join(known)}", param_hint="--readahead"
+            )
+    return limits
+
+
+def _parameters(
+    _: click.Context, __: click.Parameter, values: tuple[str, ...]
+) -> dict[str, float | str]:
+    """Return the parameters of a device that are named."""
+    return {name: _value(value) for name, value in _pairs("--set", values)}
+
+
+readahead_option = click.option(
+    "--readahead",
+    multiple=True,
+    callback=_limits,
+    metavar="LIMIT=N",
+    help="Another limit of readahead than the kernel's, in bytes (K, M, G): of a full send "
+    "always_leaves (its window) and always_nodes (the same above leaves); of a full send before "
+    "5.13 and of a listing distance and near; of a send with a parent compare_leaves and "
+    "compare_nodes. And siblings, which one of the former looks at.",
+)
+parameters_option = click.option(
+    "--set",
+    "parameters",
+    multiple=True,
+    callback=_parameters,
+    metavar="NAME=VALUE",
+    help="Another parameter of the device, such as queue_depth=1, elevator=none or rpm=5400.",
+)
 
 
 @click.command(
@@ -63,21 +133,9 @@ def _print_devices(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
     metavar="FILE",
     help="Start with these blocks in memory: a logical address in each line.",
 )
-@click.option(
-    "--readahead",
-    multiple=True,
-    metavar="LIMIT=N",
-    help="Another limit of readahead than the kernel's: distance, near, always_leaves, "
-    "always_nodes, compare_leaves, compare_nodes (bytes; K, M, G) or siblings.",
-)
+@readahead_option
 @click.option("--device", metavar="NAME", help="Do the reads on this device, see --devices.")
-@click.option(
-    "--set",
-    "parameters",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Another parameter of the device, such as queue_depth=1, elevator=none or rpm=5400.",
-)
+@parameters_option
 @click.option(
     "--think",
     type=click.FloatRange(0, max=1e9),
@@ -104,9 +162,9 @@ def reads(
     readdir: str | None,
     mounted: str | None,
     cached: TextIO | None,
-    readahead: tuple[str, ...],
+    readahead: dict[str, int],
     device: str | None,
-    parameters: tuple[str, ...],
+    parameters: dict[str, float | str],
     think: float | None,
     total: bool,
     as_json: bool,
@@ -117,10 +175,9 @@ def reads(
     Each is read on demand or ahead. PHYSICAL is the byte of the first copy; USED says whether
     anything came to the block. Without --mounted or --cached nothing is in memory at the start.
 
-    On a device ISSUED and DONE are nanoseconds from the start: the kernel waits for what it reads
-    on demand and for what it comes to before it is there.
+    On a device ISSUED, DONE and NEEDED are nanoseconds from the start: the kernel waits for what it
+    reads on demand and for what it comes to before it is there (NEEDED before DONE; -1: never).
     """
-    from btrfs_model.blocks import Readahead
     from btrfs_model.cold import blocks_after_mount
     from btrfs_model.filesystem import Filesystem
     from btrfs_model.patches import Behaviour
@@ -132,10 +189,6 @@ def reads(
         raise click.UsageError("--json and --parquet exclude each other")
     if device is None and (parameters or think is not None or total):
         raise click.UsageError("--set, --think and --total go with --device")
-    limits = {name: _size(name, value) for name, value in _pairs("--readahead", readahead)}
-    unknown = set(limits) - {field.name for field in fields(Readahead)}
-    if unknown:
-        raise click.BadParameter(f"no limit {unknown.pop()!r}", param_hint="--readahead")
     chosen = Behaviour.parse(behaviour)
     start = _addresses(cached)
     # to import it takes as long as half a million reads, and can be done beside them
@@ -147,8 +200,7 @@ def reads(
             start |= blocks_after_mount(fs, opened, chosen, writable=mounted == "rw")
         table = reads_of(
             fs, subvolume, behaviour=chosen, parent=parent, readdir=readdir, cached=start,
-            readahead=limits, device=device, think=think,
-            parameters={name: _value(value) for name, value in _pairs("--set", parameters)},
+            readahead=readahead, device=device, think=think, parameters=parameters,
         )  # fmt: skip
     if total:
         import pandas as pd
@@ -158,35 +210,6 @@ def reads(
         table.to_parquet(parquet, index=False)
     else:
         print_table(table, as_json=as_json)
-
-
-def _pairs(option: str, values: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Split arguments NAME=VALUE."""
-    pairs = [value.partition("=") for value in values]
-    for name, equals, _ in pairs:
-        if not name or not equals:
-            raise click.BadParameter(f"{name!r} is not NAME=VALUE", param_hint=option)
-    return [(name, value) for name, _, value in pairs]
-
-
-def _size(name: str, text: str) -> int:
-    """Return a whole number, with K, M or G behind it."""
-    unit = _SUFFIXES.get(text[-1:].upper(), 1)
-    try:
-        number = int(text if unit == 1 else text[:-1], 0) * unit
-    except ValueError:
-        number = -1
-    if not 0 <= number < 2**63:
-        raise click.BadParameter(f"{name} is {text!r}, not a size", param_hint="--readahead")
-    return number
-
-
-def _value(text: str) -> float | str:
-    """Return a number where the text is one."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def _addresses(file: TextIO | None) -> set[int]:

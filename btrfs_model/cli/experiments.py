@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from btrfs_model.cli.blocks import parameters_option, readahead_option
 from btrfs_model.cli.common import Command, json_option, print_table, progress
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ def _scale(_: click.Context, __: click.Parameter, value: str) -> str | float:
         "btrfs-model replay",
         "btrfs-model replay send-truncate --scale quick --out /tmp/quick",
         "btrfs-model replay send-truncate --kernel-after v6.12",
-        "btrfs-model replay send-readahead --device deskstar-7k500",
+        "btrfs-model replay send-readahead --device deskstar-7k500 --set queue_depth=1",
+        "btrfs-model replay send-readahead --readahead always_leaves=1M --nodesize 4096",
     ),
 )
 @click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...")
@@ -57,6 +59,14 @@ def _scale(_: click.Context, __: click.Parameter, value: str) -> str | float:
     metavar="NAME",
     help="Model times on this device; see `btrfs-model reads --devices`.",
 )
+@parameters_option
+@readahead_option
+@click.option(
+    "--nodesize",
+    type=click.IntRange(min=1),
+    metavar="BYTES",
+    help="Build the filesystem with tree blocks of that size.",
+)
 @click.option("--out", default="out", show_default=True, type=click.Path(path_type=Path),
               metavar="DIR", help="Folder for the results; made when it is missing.")  # fmt: skip
 def replay(
@@ -65,28 +75,34 @@ def replay(
     kernel_before: str | None,
     kernel_after: str | None,
     device: str | None,
+    parameters: dict[str, float | str],
+    readahead: dict[str, int],
+    nodesize: int | None,
     out: Path,
 ) -> None:
     """Replay workloads of commit messages on both sides of their commit.
 
     Shows the main figures and writes all of them: report.html, results.csv, results.parquet, a
-    chart for each workload, and provenance.json. Without WORKLOAD it replays all there are;
-    with --device those of which a time depends on a device.
+    chart for each workload, and provenance.json. Without WORKLOAD it replays all there are, or all
+    that have the knobs that are turned: --device, --set, --readahead, --nodesize.
     """
     from btrfs_model.replay import all_names, run
     from btrfs_model.report import write
     from btrfs_model.workloads import load
 
-    names = workloads or all_names(device)
+    given = {
+        "device": device, "parameters": parameters, "readahead": readahead, "nodesize": nodesize,
+    }  # fmt: skip
+    knobs = {name: value for name, value in given.items() if value}
+    names = workloads or all_names(knobs)
     sides = [load(name).sides(kernel_before, kernel_after) for name in names]
-    if device is not None:
-        # before the first of them takes its time
-        for name in names:
-            load(name).on_device(device)
+    # before the first of them takes its time
+    for name in names:
+        load(name).turned(knobs)
     total = sum(1 + 2 * len(of_one) for of_one in sides) + 1
     with progress(total) as step:
         replays = [
-            run(name, scale, kernel_before=kernel_before, kernel_after=kernel_after, device=device,
+            run(name, scale, kernel_before=kernel_before, kernel_after=kernel_after, knobs=knobs,
                 step=lambda text, name=name: step(f"{name}: {text}"))  # type: ignore[misc]
             for name in names
         ]  # fmt: skip

@@ -21,6 +21,10 @@ from btrfs_model.samples import data_folder
 __all__ = ["Device", "Disk", "Flash", "Zone", "build", "load", "names", "read_file"]
 
 _MS = 1_000_000
+_US = 1000
+_MOST = 2**32
+_PLACES = 1 << 20
+"""Most places of a queue, and most dies, that the C kernel takes."""
 _GENERAL = {"title", "kind", "provenance", "published"}
 _QUEUE = {
     "queue_depth": 32,
@@ -180,15 +184,17 @@ def build(
     values = {**_QUEUE, **table, **(parameters or {})}
     try:
         model, capacity = (_disk if kind == "disk" else _flash)(values)
+        if capacity >= 2**62:
+            raise ValueError(f"{capacity:,} bytes are more than any device has")
         device = Device(
             name=name,
             model=model,
             capacity=capacity,
-            queue_depth=_whole(values["queue_depth"], least=1),
+            queue_depth=_count(values, "queue_depth", least=1, most=_PLACES),
             elevator=str(values["elevator"]),
-            fifo_batch=_whole(values["fifo_batch"], least=1),
-            read_expire=_whole(float(values["read_expire_ms"]) * _MS),
-            max_request=_whole(float(values["max_request_kib"]) * 1024),
+            fifo_batch=_count(values, "fifo_batch", least=1),
+            read_expire=_time(values, "read_expire_ms"),
+            max_request=round(_number(values, "max_request_kib") * 1024),
         )
     except KeyError as error:
         raise BtrfsModelError(f"{name}: parameter {error} is missing") from None
@@ -199,26 +205,46 @@ def build(
     return device
 
 
-def _whole(value: Any, least: int = 0) -> int:
-    """Round to a whole number of at least that and less than 2**62."""
-    number = round(float(value))
-    if not least <= number < 2**62:
-        raise ValueError(f"{value} is not in [{least}, 2**62)")
+def _number(values: Mapping[str, Any], name: str, *, above: float = -1) -> float:
+    """Return a parameter that is a number beyond `above`, and not a huge one."""
+    value = values[name]
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} is {value!r}, not a number") from None
+    if not (number > above and 0 <= number < _MOST):
+        least = "at least 0" if above < 0 else f"more than {above:g}"
+        raise ValueError(f"{name} is {value}, which is not {least} and less than {_MOST:,}")
     return number
 
 
-def _per_byte(mb_s: Any) -> float:
+def _count(values: Mapping[str, Any], name: str, *, least: int = 0, most: int = _MOST - 1) -> int:
+    """Return a parameter that is a whole number."""
+    number = _number(values, name)
+    if not least <= number <= most or number != round(number):
+        raise ValueError(f"{name} is {values[name]}, not a whole number from {least} to {most}")
+    return round(number)
+
+
+def _time(values: Mapping[str, Any], name: str, unit: int = _MS) -> int:
+    """Return a parameter that is a time, in nanoseconds."""
+    return round(_number(values, name) * unit)
+
+
+def _per_byte(values: Mapping[str, Any], name: str) -> float:
     """Nanoseconds per byte at so many megabytes (10**6) a second."""
-    return 1000.0 / float(mb_s)
+    return 1000.0 / _number(values, name, above=1e-6)
 
 
 def _disk(values: Mapping[str, Any]) -> tuple[Disk, int]:
-    heads, size = _whole(values["heads"], least=1), _whole(values["sector_size"], least=1)
+    heads, size = _count(values, "heads", least=1), _count(values, "sector_size", least=1)
     zones, cylinders = _zones(values["zones"], heads)
     if values["order"] not in ("oldest", "shortest"):
         raise ValueError(f"order is {values['order']!r}, not oldest or shortest")
+    if not isinstance(values["seek"], Mapping):
+        raise ValueError(f"seek is {values['seek']!r}, not a table")
     times = {
-        name: _whole(float(values[f"{name}_ms"]) * _MS)
+        name: _time(values, f"{name}_ms")
         for name in (
             "head_switch", "write_settle", "miss_overhead", "hit_overhead", "write_overhead",
             "completion", "reselect",
@@ -229,12 +255,12 @@ def _disk(values: Mapping[str, Any]) -> tuple[Disk, int]:
         seek_time=tuple(seek_times(values["seek"], cylinders)),
         heads=heads,
         sector_size=size,
-        revolution=_whole(60e9 / float(values["rpm"]), least=1),
-        link_sector=_whole(size * _per_byte(values["link_mb_s"])),
-        watermark=_whole(float(values["watermark"]) * 1000),
-        segments=_whole(values["segments"]),
-        segment_size=_whole(values["segment_sectors"]),
-        read_ahead=_whole(values["read_ahead_sectors"]),
+        revolution=round(60e9 / _number(values, "rpm", above=1)),
+        link_sector=round(size * _per_byte(values, "link_mb_s")),
+        watermark=round(_number(values, "watermark") * 1000),
+        segments=_count(values, "segments"),
+        segment_size=_count(values, "segment_sectors"),
+        read_ahead=_count(values, "read_ahead_sectors"),
         shortest_first=values["order"] == "shortest",
         **times,
     )
@@ -245,17 +271,20 @@ def _zones(rows: Any, heads: int) -> tuple[tuple[Zone, ...], int]:
     """Return the zones with their sectors numbered, and how many cylinders there are."""
     zones: list[Zone] = []
     sector = cylinders = 0
+    if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
+        raise ValueError(f"zones is {rows!r}, not a list of tables")
     for row in rows:
-        first, count = _whole(row["first_cylinder"]), _whole(row["cylinders"], least=1)
-        on_track = _whole(row["sectors_per_track"], least=1)
-        empty = _whole(row.get("empty_tracks", 0))
-        tracks = count * heads - empty - _whole(row.get("spare_tracks", 0))
+        first, count = _count(row, "first_cylinder"), _count(row, "cylinders", least=1)
+        on_track = _count(row, "sectors_per_track", least=1)
+        spare = {"empty_tracks": 0, "spare_tracks": 0, **row}
+        empty = _count(spare, "empty_tracks")
+        tracks = count * heads - empty - _count(spare, "spare_tracks")
         if tracks < 1:
             raise ValueError(f"the zone at cylinder {first} has no tracks left")
         zones.append(
             Zone(
                 sector, tracks * on_track, first, count, empty, on_track,
-                _whole(row["track_skew"]), _whole(row["cylinder_skew"]),
+                _count(row, "track_skew"), _count(row, "cylinder_skew"),
             )
         )  # fmt: skip
         sector += tracks * on_track
@@ -266,14 +295,15 @@ def _zones(rows: Any, heads: int) -> tuple[tuple[Zone, ...], int]:
 
 
 def _flash(values: Mapping[str, Any]) -> tuple[Flash, int]:
+    channels = _count(values, "channels", least=1, most=_PLACES)
     flash = Flash(
-        channels=_whole(values["channels"], least=1),
-        dies=_whole(values["dies"], least=1),
-        page_size=_whole(values["page_size"], least=1),
-        command=_whole(float(values["command_us"]) * 1000),
-        overhead=_whole(float(values["overhead_us"]) * 1000),
-        sense=_whole(float(values["sense_us"]) * 1000),
-        channel_byte=_whole(_per_byte(values["channel_mb_s"]) * 1000),
-        link_byte=_whole(_per_byte(values["link_mb_s"]) * 1000),
+        channels=channels,
+        dies=_count(values, "dies", least=1, most=_PLACES // channels),
+        page_size=_count(values, "page_size", least=1),
+        command=_time(values, "command_us", _US),
+        overhead=_time(values, "overhead_us", _US),
+        sense=_time(values, "sense_us", _US),
+        channel_byte=round(_per_byte(values, "channel_mb_s") * 1000),
+        link_byte=round(_per_byte(values, "link_mb_s") * 1000),
     )
-    return flash, _whole(float(values["capacity_gb"]) * 10**9, least=1)
+    return flash, round(_number(values, "capacity_gb", above=0) * 10**9)

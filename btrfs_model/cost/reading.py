@@ -16,13 +16,17 @@ import numpy as np
 
 from btrfs_model.cost.device import Device, load
 from btrfs_model.cost.simulate import STEP_FIELDS, Totals, ios, simulate
+from btrfs_model.cost.simulate import TIME_FIELDS as RUN_FIELDS
 from btrfs_model.errors import BtrfsModelError
 from btrfs_model.samples import data_folder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["leaf_cost", "read_on"]
+__all__ = ["TIME_FIELDS", "leaf_cost", "read_on"]
+
+TIME_FIELDS = [*RUN_FIELDS, ("needed", "<i8")]
+"""What the simulation gives, and when the thread came to the block; -1: never."""
 
 
 def leaf_cost() -> float:
@@ -61,8 +65,7 @@ def read_on(
     Returns
     -------
     times : numpy.ndarray
-        Rows of :data:`btrfs_model.cost.simulate.TIME_FIELDS`, nanoseconds; those of reads that go
-        to no device are 0.
+        Rows of :data:`TIME_FIELDS`, nanoseconds; those of reads that go to no device are 0.
     totals : Totals
         What it came to.
 
@@ -85,10 +88,25 @@ def read_on(
     waits = host["io"] < 0
     host["io"] = np.where(waits, ~numbers[~host["io"]], numbers[host["io"]])
     done, totals = simulate(device, ios(physical[there], nodesize), host)
-    times = np.zeros(len(rows), dtype=done.dtype)
-    times[there] = done
+    times = np.zeros(len(rows), dtype=TIME_FIELDS)
+    for name in done.dtype.names or ():
+        times[name][there] = done[name]
+    times["needed"][there] = _needed(host, done["done"])
     ended = Totals(totals.end + rest, totals.waited, totals.requests, totals.buffered, totals.seeks)
     return times, ended
+
+
+def _needed(host: NDArray[Any], done: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return when the thread comes to each block, which may be before it is there."""
+    waits = host["io"] < 0
+    which = np.where(waits, ~host["io"], host["io"])
+    worked = np.cumsum(host["think"]).astype(np.int64)
+    # what a wait adds to the work up to it stays until a later wait adds more
+    lost = np.where(waits, done.astype(np.int64)[which] - worked, 0)
+    before = np.maximum.accumulate(np.concatenate([[0], lost]))[:-1]
+    needed = np.full(len(done), -1, dtype=np.int64)
+    needed[which[waits]] = (worked + before)[waits]
+    return needed
 
 
 def _steps(rows: NDArray[Any], mapped: NDArray[Any], think: int) -> tuple[NDArray[Any], int]:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from btrfs_model.btree.space import GroupState
     from btrfs_model.filesystem.writable import WritableFilesystem
 
-__all__ = ["allocate_chunk", "chunk_sizes", "ensure_data", "ensure_metadata",
-           "global_reserve", "grow_metadata"]  # fmt: skip
+__all__ = ["allocate_chunk", "chunk_sizes", "ensure_data", "ensure_metadata", "global_reserve",
+           "grow_metadata", "load_size_classes", "reserve_data"]  # fmt: skip
 
 _DATA, _SYSTEM, _METADATA = 1, 2, 4
 _RAID1, _DUP = 16, 32
@@ -46,6 +46,8 @@ _SYSTEM_PATHS = 3
 _SYS_CHUNK_ARRAY = 2048
 _RESERVED_TREES = (ObjectId.EXTENT_TREE, ObjectId.CSUM_TREE, ObjectId.FREE_SPACE_TREE,
                    ObjectId.BLOCK_GROUP_TREE)  # fmt: skip
+# how many extents of a group tell its size class
+_SAMPLES = 5
 # BTRFS_UNLINK_METADATA_UNITS
 _UNLINK_ITEMS = 7
 
@@ -54,6 +56,52 @@ def ensure_data(fs: WritableFilesystem, nbytes: int) -> None:
     """Add chunks for data until `nbytes` are free (``btrfs_alloc_data_chunk_ondemand()``)."""
     while sum(group.free for group in _groups(fs, _DATA)) < nbytes:
         allocate_chunk(fs, _DATA)
+
+
+def reserve_data(fs: WritableFilesystem, wanted: int, least: int, hint: int) -> tuple[int, int]:
+    """Reserve room for an extent (``btrfs_reserve_extent()``): address and size.
+
+    Where groups have size classes and none for this size has room, a chunk is made before another
+    class's group is taken (``LOOP_ALLOC_CHUNK``, ``LOOP_WRONG_SIZE_CLASS``).
+    """
+    if "alloc-size-class" in fs.behaviour:
+        bytenr = fs.writer.reserve_in_class(wanted, hint)
+        if bytenr is None and _may_add_data(fs):
+            bytenr = fs.writer.reserve_in_class(wanted, hint)
+        if bytenr is not None:
+            return bytenr, wanted
+    return fs.writer.reserve_data(wanted, least, hint)
+
+
+def _may_add_data(fs: WritableFilesystem) -> bool:
+    try:
+        allocate_chunk(fs, _DATA)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return False
+    return True
+
+
+def load_size_classes(fs: WritableFilesystem) -> None:
+    """Look what extents the groups of data have (``load_block_group_size_class()``).
+
+    The smallest of the extents found at five places of a group decides. A kernel looks when it
+    first wants to know of the free space of a group, here that is at mount.
+    """
+    extents = fs.tree(ObjectId.EXTENT_TREE)
+    for group in _groups(fs, _DATA):
+        end, sizes = group.start + group.length, []
+        for part in range(_SAMPLES):
+            at = group.start + part * (group.length // _SAMPLES)
+            items = extents.items(
+                (at, ItemType.EXTENT_ITEM, 0), (end - 1, ItemType.EXTENT_ITEM, end)
+            )
+            found = next((i for i in items if i.key.type == ItemType.EXTENT_ITEM), None)
+            if found is not None:
+                sizes.append(found.key.offset)
+        if sizes:
+            fs.writer.set_size_class(group.start, min(sizes))
 
 
 def ensure_metadata(fs: WritableFilesystem, *, from_reserve: bool = False) -> None:

@@ -24,7 +24,7 @@ from btrfs_model.btree.apply import CHANGE, insert_batches
 from btrfs_model.counters import current
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.keys import ItemType
-from btrfs_model.ondisk.structs import INODE_ITEM, ITEM
+from btrfs_model.ondisk.structs import INODE_ITEM
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem.live_inode import LiveInode
@@ -309,44 +309,10 @@ class DelayedItems:
 
     def _insert(self, node: DelayedNode) -> None:
         columns = node.columns()
-        if columns is None:
-            return
-        if "batch-delayed-items" in self._fs.behaviour:
+        if columns is not None:
             kind = int(ItemType.DIR_INDEX)
             insert_batches(self._fs.writer, node.root, node.ino, kind, *columns)
-        else:
-            self._insert_beside(node, *columns)
-        node.forget_insertions()
-
-    def _insert_beside(
-        self,
-        node: DelayedNode,
-        indexes: npt.NDArray[np.uint64],
-        sizes: npt.NDArray[np.uint32],
-        payloads: bytes,
-    ) -> None:
-        """Insert an item, and beside it as many as have room in its leaf.
-
-        ``btrfs_batch_insert_items()`` before Linux 5.15.
-        """
-        ends = np.cumsum(sizes, dtype=np.int64)
-        keys = [(node.ino, int(ItemType.DIR_INDEX), index) for index in indexes.tolist()]
-        items = list(zip(keys, np.split(np.frombuffer(payloads, np.uint8), ends[:-1]), strict=True))
-        at = 0
-        while at < len(items):
-            key, payload = items[at]
-            self._fs.writer.insert(node.root, key, payload.tobytes())
-            room = self._fs.writer.leaf_free(node.root, key)
-            at += 1
-            first = at
-            while at < len(items) and items[at][0][2] == items[at - 1][0][2] + 1:
-                room -= len(items[at][1]) + ITEM.size
-                if room < 0:
-                    break
-                at += 1
-            if at > first:
-                batch = [(key, payload.tobytes()) for key, payload in items[first:at]]
-                self._fs.writer.insert_many(node.root, batch)
+            node.forget_insertions()
 
     def _delete(self, node: DelayedNode) -> None:
         if not node.deletions:

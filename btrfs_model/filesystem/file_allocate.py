@@ -143,7 +143,7 @@ def _prealloc_file_range(
     fs.ensure_data(end - start + fs.dirty_bytes.count)
     while start < end:
         wanted = min(end - start, largest)
-        bytenr, length = fs.writer.reserve_data(wanted, fs.sectorsize, hint)
+        bytenr, length = fs.reserve_data(wanted, fs.sectorsize, hint)
         largest = length
         payload = pack_regular(fs.transid, PREALLOC, bytenr, length, length)
         insert_regular(fs, inode, start, payload, new=True)

@@ -105,7 +105,7 @@ def _is_possible(fs: Fs, inode: LiveInode, start: int, encoded: Encoded) -> bool
 def _write_extent(fs: Fs, inode: LiveInode, start: int, encoded: Encoded) -> None:
     blocksize = fs.sectorsize
     data = encoded.data.ljust(align(len(encoded.data), blocksize), b"\0")
-    bytenr, _ = fs.writer.reserve_data(len(data), len(data), 0)
+    bytenr, _ = fs.reserve_data(len(data), len(data), 0)
     payload = pack_regular(
         fs.transid, REGULAR, bytenr, len(data), align(encoded.length, blocksize),
         ram_bytes=align(encoded.unencoded_len, blocksize), offset=encoded.unencoded_offset,

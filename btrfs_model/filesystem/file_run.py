@@ -58,7 +58,9 @@ def fills_holes(fs: Fs, inode: LiveInode, places: U64, length: int) -> bool:
     return not (starts[behind[inside]] < ordered[inside] + np.uint64(length)).any()
 
 
-def write_run(fs: Fs, inode: LiveInode, places: U64, block: Block) -> int:
+def write_run(
+    fs: Fs, inode: LiveInode, places: U64, block: Block, *, together: bool = False
+) -> int:
     """Allocate, insert, reference, checksum and store extents in holes of a file.
 
     Parameters
@@ -71,6 +73,8 @@ def write_run(fs: Fs, inode: LiveInode, places: U64, block: Block) -> int:
         Offsets in the file, in the order in which they are written.
     block : Block
         What each of them is.
+    together : bool
+        They are all begun before the first is finished: ``fs.finish_order`` says in which order.
 
     Returns
     -------
@@ -84,7 +88,8 @@ def write_run(fs: Fs, inode: LiveInode, places: U64, block: Block) -> int:
     if not len(places):
         return 0
     addresses = np.zeros(len(places), np.uint64)
-    written = _call(fs, inode, places, block, addresses)
+    finish = fs.finish_order(len(places)) if together and fs.finish_order else None
+    written = _call(fs, inode, places, block, addresses, finish)
     _store(fs, addresses[:written], block)
     inode.item.nbytes += written * block.length
     for place in places[:written].tolist():
@@ -140,13 +145,19 @@ def _columns_of(fs: Fs, columns: dict[str, npt.NDArray[Any]]) -> tuple[U64, U64,
     return starts, addresses, starts + lengths
 
 
-def _call(fs: Fs, inode: LiveInode, places: U64, block: Block, addresses: U64) -> int:
+def _call(
+    fs: Fs,
+    inode: LiveInode,
+    places: U64,
+    block: Block,
+    addresses: U64,
+    finish: npt.NDArray[np.uint32] | None,
+) -> int:
     low, high = int(places.min()), int(places.max()) + block.length
     known_offsets, known_bytenr, _ = _known(fs, inode, low, high)
     together = np.concatenate([known_offsets, places])
     order = np.argsort(together, kind="stable").astype(np.uint32)
     sums = _sums(fs, inode, block)
-    finish = None if fs.finish_order is None else fs.finish_order(len(places))
     fault = new_fault()
     args: dict[str, Any] = {
         "tree": inode.root, "root": inode.root, "ino": inode.ino, "length": block.length,

@@ -135,7 +135,7 @@ def _cow_file_range(fs: Fs, inode: LiveInode, start: int, end: int, *, inline: b
         return
     while start < end:
         hint = _allocation_hint(fs, inode, start)
-        bytenr, length = fs.writer.reserve_data(end - start, fs.sectorsize, hint)
+        bytenr, length = fs.reserve_data(end - start, fs.sectorsize, hint)
         store(fs, inode, bytenr, start, start + length)
         payload = pack_regular(fs.transid, REGULAR, bytenr, length, length)
         insert_regular(fs, inode, start, payload, new=True)
@@ -260,7 +260,7 @@ def _compress_elided(fs: Fs, inode: LiveInode, start: int, end: int) -> int:
     if block.disk_num_bytes + fs.sectorsize > block.length:
         return 0
     # whole pieces: what comes behind is divided as if it had been one at a time
-    written = write_run(fs, inode, places, block)
+    written = write_run(fs, inode, places, block, together=True)
     if written:
         pass_time(fs, written - 1)
         _finish(fs, inode, start, start + written * MAX_UNCOMPRESSED)
@@ -324,7 +324,7 @@ def _write_compressed(
     """``submit_one_async_extent()``: the extent is allocated in one piece."""
     on_disk = align(size, fs.sectorsize)
     hint = _allocation_hint(fs, inode, start)
-    bytenr, _ = fs.writer.reserve_data(on_disk, on_disk, hint)
+    bytenr, _ = fs.reserve_data(on_disk, on_disk, hint)
     payload = pack_regular(fs.transid, REGULAR, bytenr, on_disk, end - start, compression=kind)
     if data is None:
         punch(fs.image, bytenr, on_disk)

@@ -149,11 +149,15 @@ class InodeCache:
         return inode
 
     def _recall_log(self, inode: LiveInode) -> None:
-        """Assume of an inode that was not in memory what makes an fsync do enough."""
+        """Assume of an inode that was not in memory what makes an fsync do enough.
+
+        One made since the mount is in a kernel's memory, as new as it was.
+        """
         state = inode.log
         state.last_trans = inode.item.transid
-        state.full_sync = state.last_trans == self._fs.generation
-        if not self._index_in_range(inode.root, inode.ino):
+        made = bool(self._index_in_range(inode.root, inode.ino))
+        state.full_sync = made or state.last_trans == self._fs.generation
+        if not made:
             state.last_unlink_trans = state.last_reflink_trans = state.last_trans
 
     def _index_in_range(self, root: int, ino: int) -> int:

@@ -98,8 +98,6 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         Whether a commit since the mount wrote the error counts of the device.
     log_trees_enabled : bool
         Whether fsync writes a log; without, it commits (mount option ``notreelog``).
-    behaviour : Behaviour
-        The kernel whose fsync it is.
     finish_order : callable, optional
         For a number of extents that are written back together, the order in which their items are
         made; without it each is finished before the next is begun. A kernel has several workers.
@@ -144,6 +142,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self.chunk_tree_uuid = chunk_tree_uuid(self.image)
         load.add_groups(self, self.writer)
         load.add_trees(self, self.writer)
+        chunk_alloc.load_size_classes(self)
         self.clock = int(os.environ.get("SOURCE_DATE_EPOCH", 0)) * 10**9 or _START
         self._random = random.Random(f"{seed} {sb.fsid.hex()} {sb.generation}")
         self._live_roots: dict[int, LiveRoot] = {}
@@ -368,6 +367,16 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         """
         chunk_alloc.ensure_data(self, nbytes)
 
+    def reserve_data(self, wanted: int, least: int, hint: int = 0) -> tuple[int, int]:
+        """Reserve room for data; see :func:`.chunk_alloc.reserve_data`.
+
+        Raises
+        ------
+        OSError
+            ENOSPC when there is none.
+        """
+        return chunk_alloc.reserve_data(self, wanted, least, hint)
+
     def ensure_metadata(self, *, from_reserve: bool = False) -> None:
         """See that there is room for metadata; see :func:`.chunk_alloc.ensure_metadata`.
 
@@ -377,6 +386,16 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
             ENOSPC when there is none.
         """
         chunk_alloc.ensure_metadata(self, from_reserve=from_reserve)
+
+    @property
+    def behaviour(self) -> Behaviour:
+        """The kernel whose fsync it is, and whose delayed items and deletions lay leaves out."""
+        return self._behaviour
+
+    @behaviour.setter
+    def behaviour(self, behaviour: Behaviour) -> None:
+        self._behaviour = behaviour
+        self.writer.set_behaviour(behaviour)
 
     def start_transaction(self, *, from_reserve: bool = False) -> None:
         """Begin to change something (``btrfs_start_transaction()``).

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
 
 from btrfs_model.filesystem.live_inode import DIR_START_INDEX
 from btrfs_model.ondisk.keys import ItemType
@@ -23,7 +26,13 @@ if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
     from btrfs_model.treelog.log_inode import LogContext
 
-__all__ = ["DelayedEntries", "insert_range", "is_of_this_transaction", "log_directory"]
+__all__ = [
+    "DelayedEntries",
+    "entries_of",
+    "insert_range",
+    "is_of_this_transaction",
+    "log_directory",
+]
 
 _DIR_INDEX: Final = int(ItemType.DIR_INDEX)
 _DIR_LOG_INDEX: Final = int(ItemType.DIR_LOG_INDEX)
@@ -37,6 +46,19 @@ _TRANSID: Final = 17
 
 Entry = tuple[int, bytes]
 """Index and payload of a DIR_INDEX item."""
+
+
+_ENTRY: Final = np.dtype(
+    [("child", "<u8"), ("location_type", "u1"), ("offset", "<u8"), ("transid", "<u8"),
+     ("data_len", "<u2"), ("name_len", "<u2"), ("type", "u1")]
+)  # fmt: skip
+"""``struct btrfs_dir_item``, as :data:`~btrfs_model.btree.bulk.ENTRY` calls its fields."""
+
+
+def entries_of(entries: list[Entry]) -> npt.NDArray[Any]:
+    """Return what entries lead to: child, type, location_type and transid of each."""
+    head = b"".join(payload[: _ENTRY.itemsize] for _, payload in entries)
+    return np.frombuffer(head, _ENTRY)
 
 
 class DelayedEntries:

@@ -12,7 +12,10 @@ import errno
 import stat
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from btrfs_model.filesystem.dir_entries import dir_item_key
 from btrfs_model.filesystem.live_inode import file_type
@@ -20,7 +23,13 @@ from btrfs_model.ondisk.items import dir_items, inode_extrefs, inode_refs
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM, Payload
 from btrfs_model.treelog import log_extents
-from btrfs_model.treelog.log_dir import DelayedEntries, is_of_this_transaction, log_directory
+from btrfs_model.treelog.log_dir import (
+    DelayedEntries,
+    entries_of,
+    is_of_this_transaction,
+    log_directory,
+)
+from btrfs_model.treelog.log_many import PlainFiles
 from btrfs_model.treelog.log_tree import ForceCommit
 from btrfs_model.treelog.state import log_tree_id
 
@@ -432,17 +441,8 @@ def _log_new_delayed_dentries(
     """Log the inodes of delayed entries (``log_new_delayed_dentries()``)."""
     before = ctx.log_new_dentries
     ctx.logging_new_delayed_dentries = True
-    for _, payload in delayed.insertions:
-        entry = dir_items(payload)[0]
-        if entry.location.type != _INODE_ITEM:
-            continue
-        other = fs.inode(inode.root, entry.location.objectid)
-        if not need_log_inode(fs, other):
-            continue
-        ctx.log_new_dentries = False
-        log_inode(fs, other, ctx, exists=entry.type != _DIRECTORY)
-        if ctx.log_new_dentries:
-            log_new_dentries(fs, other, ctx)
+    for other in _log_entries(fs, inode, entries_of(delayed.insertions), ctx):
+        log_new_dentries(fs, other, ctx)
     ctx.log_new_dentries = before
     ctx.logging_new_delayed_dentries = False
 
@@ -458,16 +458,29 @@ def log_new_dentries(fs: WritableFilesystem, start: LiveInode, ctx: LogContext) 
         # what is found may be logged in between, which changes the tree that is walked
         low, high = ((directory.ino, _DIR_INDEX, offset) for offset in (at, _MAX))
         log = fs.writer.tree(log_tree_id(start.root))
-        entries = [(item.key.offset, dir_items(item.data)[0]) for item in log.items(low, high)]
-        for index, entry in entries:
-            at = index + 1
-            if entry.transid < fs.transid or entry.location.type != _INODE_ITEM:
-                continue
-            inode = fs.inode(start.root, entry.location.objectid)
+        found = [(item.key.offset, bytes(item.data)) for item in log.items(low, high)]
+        waiting.extend(_log_entries(fs, directory, entries_of(found), ctx))
+        if found:
+            directory.log.first_dir_index_to_log = found[-1][0] + 1
+
+
+def _log_entries(
+    fs: WritableFilesystem, directory: LiveInode, entries: npt.NDArray[Any], ctx: LogContext
+) -> Iterator[LiveInode]:
+    """Log the inodes of the new ones of some entries; yields directories to go on with."""
+    new = (entries["transid"] >= fs.transid) & (entries["location_type"] == _INODE_ITEM)
+    entries = np.compress(new, entries)
+    files = PlainFiles(fs, directory, entries, loaded=True)
+    ends = np.flatnonzero(np.diff(files.mask)) + 1
+    for part in np.split(np.arange(len(entries)), ends):
+        if len(part) and files.mask[part[0]]:
+            files.log(int(part[0]), int(part[-1]) + 1)
+            continue
+        for ino, kind in entries[["child", "type"]][part].tolist():
+            inode = fs.inode(directory.root, ino)
             if not need_log_inode(fs, inode):
                 continue
             ctx.log_new_dentries = False
-            log_inode(fs, inode, ctx, exists=entry.type != _DIRECTORY)
+            log_inode(fs, inode, ctx, exists=kind != _DIRECTORY)
             if ctx.log_new_dentries:
-                waiting.append(inode)
-        directory.log.first_dir_index_to_log = at
+                yield inode

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.btree.bulk import gather
+from btrfs_model.btree.bulk import gather, select
 from btrfs_model.btree.tree import raw_columns
 from btrfs_model.errors import new_fault, raise_fault
+from btrfs_model.filesystem.many import name_hashes
 from btrfs_model.kernels import ffi, lib
 from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.structs import INODE_ITEM, INODE_REF
 from btrfs_model.treelog.state import log_tree_id
 
 if TYPE_CHECKING:
@@ -36,8 +38,8 @@ _HEAD: Final = np.dtype(
 class PlainFiles:
     """Files that this transaction made in a directory of which there is nothing else to know.
 
-    They are not in memory, have one name and no attribute, nothing of them is delayed or in the
-    log, and their names were nobody's at the last commit, as the directory is new too.
+    They have one name and no attribute, nothing of them is delayed or in the log, and their names
+    were nobody's at the last commit.
 
     Parameters
     ----------
@@ -46,7 +48,9 @@ class PlainFiles:
     directory : LiveInode
         Where.
     entries : numpy.ndarray
-        Entries of it, rows of :data:`~btrfs_model.btree.bulk.ENTRY`.
+        Entries of it, as :data:`~btrfs_model.btree.bulk.ENTRY` has them: child and type.
+    loaded : bool
+        Take also those that are in memory, where they are what they are in the tree.
 
     Attributes
     ----------
@@ -55,13 +59,20 @@ class PlainFiles:
     """
 
     def __init__(
-        self, fs: WritableFilesystem, directory: LiveInode, entries: npt.NDArray[Any]
+        self,
+        fs: WritableFilesystem,
+        directory: LiveInode,
+        entries: npt.NDArray[Any],
+        *,
+        loaded: bool = False,
     ) -> None:
         self._fs = fs
         self._root = directory.root
+        self._live = fs.inodes.subvolume(directory.root).inodes
+        self._loaded = loaded
         self.mask = np.zeros(len(entries), bool)
         regular = entries["type"] == int(lib.BTRFS_FT_REG_FILE)
-        if not regular.any() or not self._is_new(directory):
+        if not regular.any():
             return
         # in the order of their numbers, as the tree has them
         self._order = np.argsort(entries["child"])
@@ -72,6 +83,9 @@ class PlainFiles:
         self._scan()
         plain = self._is_plain(directory.ino) & ~self._is_known()
         self.mask[self._order] = plain & regular[self._order]
+        self._leave_conflicts(directory)
+        if loaded:
+            self._leave_changed(entries["child"])
 
     def _scan(self) -> None:
         """Find the items of the files."""
@@ -80,16 +94,38 @@ class PlainFiles:
         self._rows[self._order] = self._first
         self._delayed = len(self._fs.delayed)
 
-    def _is_new(self, directory: LiveInode) -> bool:
-        found = self._fs.tree(self._root).first((directory.ino, 0, 0))
-        return found is None or found.key.objectid != directory.ino
+    def _leave_conflicts(self, directory: LiveInode) -> None:
+        """Leave out names that there may have been at the last commit."""
+        low, high = ((directory.ino, int(ItemType.DIR_ITEM), offset) for offset in (0, _MAX))
+        committed = self._fs.tree(self._root).scan(low, high)["offset"]
+        if not (len(committed) and self.mask.any()):
+            return
+        refs = select(self._columns, self._rows[self.mask] + np.uint64(1))
+        refs["position"] = refs["position"] + INODE_REF.size
+        refs["size"] = refs["size"] - INODE_REF.size
+        text = gather(self._fs.image, refs, int(refs["size"].max()))
+        used = np.arange(text.shape[1]) < refs["size"][:, None]
+        hashes = name_hashes(text[used], refs["size"])
+        self.mask[self.mask] = ~np.isin(hashes, committed)
+
+    def _leave_changed(self, inos: npt.NDArray[np.uint64]) -> None:
+        """Leave out what is in memory, and was logged or is not as it is in the tree."""
+        there = np.array(list(self._live), np.uint64)
+        at = np.flatnonzero(self.mask & np.isin(inos, there))
+        where = select(self._columns, self._rows[at])
+        items = gather(self._fs.image, where, INODE_ITEM.size)
+        for row, item in zip(at.tolist(), items, strict=True):
+            inode = self._live[int(inos[row])]
+            logged = inode.log.logged_trans == self._fs.transid
+            if logged or inode.log.copy_everything or inode.item.pack() != item.tobytes():
+                self.mask[row] = False
 
     def _is_known(self) -> npt.NDArray[np.bool_]:
         fs, root = self._fs, self._root
         logged = fs.writer.tree(log_tree_id(root)).scan()["objectid"]
         low, high = np.searchsorted(logged, self._inos[0]), np.searchsorted(logged, self._inos[-1])
-        live = [*fs.inodes.subvolume(root).inodes, *fs.delayed.waits_for(root)]
-        return np.isin(self._inos, np.append(logged[low : high + 1], np.array(live, np.uint64)))
+        others = [*fs.delayed.waits_for(root), *(() if self._loaded else self._live)]
+        return np.isin(self._inos, np.append(logged[low : high + 1], np.array(others, np.uint64)))
 
     def _is_plain(self, parent: int) -> npt.NDArray[np.bool_]:
         """Whether inodes are an inode item of this transaction and one name, and nothing more."""
@@ -123,3 +159,7 @@ class PlainFiles:
         )  # fmt: skip
         if done < 0:
             raise_fault(fs.path, fault)
+        for ino in self._columns["objectid"][rows].tolist() if self._loaded else ():
+            if ino in self._live:
+                state = self._live[ino].log
+                state.logged_trans, state.no_xattrs = fs.transid, True

@@ -157,8 +157,8 @@ class Workload:
         ``scaled(scale)``: the input of any size, where filesystems are built.
     build : callable, optional
         ``build(input, step)``: the filesystem of an input that has no image.
-    on : callable, optional
-        ``on(device)``: the same with its times on that device, where times on one are modelled.
+    knobs : mapping
+        What-if knobs by name: ``knobs[name](workload, value)`` is the workload with that value.
     """
 
     name: str
@@ -168,24 +168,29 @@ class Workload:
     inputs: tuple[Input, ...]
     headline: tuple[str, ...]
     sides: Callable[[str | None, str | None], tuple[Side, ...]]
-    run: Callable[[Filesystem, Input, tuple[Side, ...], Step], Outcome]
+    run: Callable[..., Outcome]
     draw: Callable[[Outcome], figure.Figure]
     groups: tuple[tuple[str, tuple[str, ...]], ...]
     scaled: Callable[[float], Input] | None = None
     build: Callable[[Input, Step], Filesystem] | None = None
-    on: Callable[[str], Workload] | None = None
+    knobs: Mapping[str, Callable[[Workload, Any], Workload]] = field(default_factory=dict)
 
-    def on_device(self, device: str) -> Workload:
-        """Return the workload with its times on a device of ``data/devices``.
+    def turned(self, knobs: Mapping[str, Any]) -> Workload:
+        """Return the workload with what-if knobs turned.
 
         Raises
         ------
         BtrfsModelError
-            When none of its times depends on a device, or there is no such device.
+            When it has no such knob, or the value is none for it.
         """
-        if self.on is None:
-            raise BtrfsModelError(f"{self.name}: no time on a device is modelled")
-        return self.on(device)
+        turned = self
+        for name, value in knobs.items():
+            if name not in self.knobs:
+                there = ", ".join(self.knobs) or "none"
+                why = "no time on a device is modelled" if name == "device" else f"no knob {name}"
+                raise BtrfsModelError(f"{self.name}: {why}; its knobs: {there}")
+            turned = self.knobs[name](turned, value)
+        return turned
 
     def input(self, scale: str | float) -> Input:
         """Return the input for a scale: ``quick``, ``full`` or a fraction of full.

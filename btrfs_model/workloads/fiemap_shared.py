@@ -337,10 +337,12 @@ def _headline(devices: tuple[str, ...]) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def on(device: str) -> Workload:
-    """Return the workload with one device instead of :data:`DEVICES`."""
+def _on(workload: Workload, device: str) -> Workload:
+    """Turn the knob ``device``: one instead of :data:`DEVICES`."""
     read_file(device)
-    return replace(WORKLOAD, run=partial(run, devices=(device,)), headline=_headline((device,)))
+    return replace(
+        workload, run=partial(workload.run, devices=(device,)), headline=_headline((device,))
+    )
 
 
 WORKLOAD = Workload(
@@ -385,5 +387,5 @@ WORKLOAD = Workload(
     ),
     scaled=scaled,
     build=build,
-    on=on,
+    knobs={"device": _on},
 )  # fmt: skip

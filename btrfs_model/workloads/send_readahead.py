@@ -9,13 +9,14 @@ on "an average, consumer grade, spinning disk".
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from btrfs_model.blocks import Readahead
 from btrfs_model.cold import blocks_after_mount
 from btrfs_model.cost.device import Disk, load, read_file
 from btrfs_model.errors import BtrfsModelError
@@ -46,18 +47,20 @@ REPORTED = {BEFORE.name: 217.0, AFTER.name: 205.0}
 """Seconds of a full send, from the message."""
 
 _FILES, _JOBS, _FILE_BYTES = 500_000, 4, 2000
+_NODESIZES = (4096, 8192, 16384, 32768, 65536)
 _DEVICE_BYTES = 6 << 30
-_COMMIT_EVERY = 250_000
-"""Files of a transaction: what four jobs make in the 30 seconds of one."""
-_ROUND = (0.1, 0.75)
+_COMMIT_EVERY = 125_000
+"""Files of a transaction. Runs of Linux 6.18 with 500,000 had up to seven commits that the script
+did not ask for."""
+_ROUND = (80, 720)
 """While the jobs go on the kernel writes their data back: first when there is no more room for
-reservations (:func:`files_before_flush`), then ahead of that, after such a share of as many files,
-by chance. Linux 6.18 took 60 to 720 of 831 at a time on a device of 6 GiB."""
-_LATE, _LATE_BY, _NEAR = 0.0115, (4, 1000), 3
+reservations (:func:`files_before_flush`), then ahead of that, after so many files, by chance. Linux
+6.18 waits some 10 ms between two rounds of it, and what is made meanwhile makes up the next."""
+_LATE, _LATE_BY, _NEAR = 0.008, (4, 1000), 3
 """A job is interrupted between making a file and writing to it, in this share of files; then its
 data comes after those of so many others, by chance. Without that they differ by this many.
 
-So it was with Linux 6.18 on two CPUs (20,000 files; of 5000 files it was a share of 0.008)."""
+So it was with Linux 6.18 on two CPUs: shares of 0.008 (of 5000 files) to 0.0116 (of 20,000)."""
 
 
 def _parameters(scale: float) -> dict[str, int]:
@@ -86,7 +89,11 @@ def build(source: Input, step: Step) -> WritableFilesystem:
     """Do what the message's script does, in memory."""
     files = source.parameters["files"]
     # one copy of metadata: a send reads only one, and memory has to hold them all
-    fs = WritableFilesystem.mkfs(max(_DEVICE_BYTES, files * 20_000), metadata="single")
+    fs = WritableFilesystem.mkfs(
+        max(_DEVICE_BYTES, files * 20_000),
+        metadata="single",
+        nodesize=source.parameters.get("nodesize", 16384),
+    )
     step(f"making {files:,} files")
     jobs = source.parameters["jobs"]
     _add_files(fs, files, 0, jobs)
@@ -142,7 +149,7 @@ def _batches(count: int, most: int, chance: np.random.Generator, *, fresh: bool)
     """Split files into rounds of writeback; the first of a fresh filesystem is the largest."""
     batch = most if fresh else 0
     while count:
-        batch = min(count, batch or max(1, int(most * _between(_ROUND, chance.random()))))
+        batch = min(count, batch or int(_between(_ROUND, chance.random())), most)
         yield batch
         count -= batch
         batch = 0
@@ -158,7 +165,10 @@ def run(
     source: Input,
     chosen: tuple[Side, ...],
     step: Step,
+    *,
     devices: tuple[str, ...] = DEVICES,
+    readahead: Mapping[str, int] | None = None,
+    parameters: Mapping[str, object] | None = None,
 ) -> Outcome:
     """Send the snapshot on each side from each device: which blocks are read, and how long."""
     outcome = Outcome([])
@@ -170,7 +180,10 @@ def run(
         figures: list[Figure] = []
         for device in devices:
             step(f"{side.name}: sending from {device}")
-            table = reads(fs, source.subvolume, behaviour=kernel, cached=cached, device=device)
+            table = reads(
+                fs, source.subvolume, behaviour=kernel, cached=cached, readahead=readahead,
+                device=device, parameters=parameters,
+            )  # fmt: skip
             if device == devices[0]:
                 tables[side.name] = table
                 figures += _reads(side, table)
@@ -180,7 +193,8 @@ def run(
     outcome.evidence = {
         "tables": tables, "files": source.parameters["files"], "devices": devices,
     }  # fmt: skip
-    if source.scale == 1 and chosen == (BEFORE, AFTER) and _is_disk(devices[0]):
+    as_reported = not (readahead or parameters or "nodesize" in source.parameters)
+    if source.scale == 1 and chosen == (BEFORE, AFTER) and as_reported and _is_disk(devices[0]):
         _add_reported(outcome, devices[0])
     return outcome
 
@@ -270,15 +284,46 @@ def _headline(devices: tuple[str, ...]) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def on(device: str) -> Workload:
-    """Return the workload with one device instead of :data:`DEVICES`."""
+def _on(workload: Workload, device: str) -> Workload:
+    """Turn the knob ``device``: one instead of :data:`DEVICES`."""
     title = read_file(device)["title"]
     return replace(
-        WORKLOAD,
-        run=partial(run, devices=(device,)),
+        workload,
+        run=partial(workload.run, devices=(device,)),
         headline=_headline((device,)),
         caveats=(f"The message does not name its disk. The model's is: {title}.", *_CAVEATS),
     )
+
+
+def _with_parameters(workload: Workload, parameters: Mapping[str, object]) -> Workload:
+    """Turn the knob ``parameters``: of the device, which has to be named."""
+    devices = getattr(workload.run, "keywords", {}).get("devices", ())
+    if len(devices) != 1:
+        raise BtrfsModelError("send-readahead: parameters go with the name of a device")
+    load(devices[0], parameters)
+    return replace(workload, run=partial(workload.run, parameters=parameters))
+
+
+def _with_readahead(workload: Workload, limits: Mapping[str, int]) -> Workload:
+    """Turn the knob ``readahead``: limits of :class:`btrfs_model.blocks.Readahead`."""
+    try:
+        Readahead(**limits)
+    except (TypeError, ValueError) as error:
+        raise BtrfsModelError(f"send-readahead: {error}") from None
+    return replace(workload, run=partial(workload.run, readahead=limits))
+
+
+def _with_nodesize(workload: Workload, nodesize: int) -> Workload:
+    """Turn the knob ``nodesize``: the filesystem is built with tree blocks of that size."""
+
+    def sized(scale: float) -> Input:
+        found = scaled(scale)
+        return replace(found, parameters={**found.parameters, "nodesize": nodesize})
+
+    if nodesize not in _NODESIZES:
+        raise BtrfsModelError(f"send-readahead: nodesize is {nodesize}, not one of {_NODESIZES}")
+    inputs = tuple(sized(source.scale) for source in INPUTS)
+    return replace(workload, inputs=inputs, scaled=sized)
 
 
 _CAVEATS = (
@@ -320,5 +365,10 @@ WORKLOAD = Workload(
         ("Movements of its arm", ("seeks: ",)),
         ("Saved against the first side", ("saved: ",)),
     ),
-    on=on,
+    knobs={
+        "device": _on,
+        "parameters": _with_parameters,
+        "readahead": _with_readahead,
+        "nodesize": _with_nodesize,
+    },
 )  # fmt: skip

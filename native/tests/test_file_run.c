@@ -210,6 +210,66 @@ static void test_run(uint32_t known, uint32_t many)
 	free(order);
 }
 
+/* Begun in order, finished backward: the addresses and items are those of a run in order. */
+static void test_side_by_side(uint32_t many)
+{
+	struct device turn = create(), side = create();
+	struct file *file = calloc(1, sizeof(*file));
+	uint64_t *bytenr = calloc(2 * many, sizeof(*bytenr)), size;
+	uint32_t *order = calloc(2 * many, sizeof(*order)), *finish = order + many;
+	const uint8_t sums[4] = {1, 2, 3, 4};
+	struct bm_fault fault = {0};
+	struct bm_file_extents args;
+
+	shuffle_places(file, 0, many);
+	args = args_of(file, 0, many, order, sums);
+	CHECK(bm_writer_file_extents(turn.writer, &args, bytenr, &fault) == many);
+	for (uint32_t i = 0; i < many; i++)
+		finish[i] = many - 1 - i;
+	args.finish = finish;
+	CHECK(bm_writer_file_extents(side.writer, &args, bytenr + many, &fault) == many);
+	CHECK(!memcmp(bytenr, bytenr + many, many * sizeof(*bytenr)));
+	for (uint32_t i = 0; i < many; i++) {
+		const struct bm_key key = {INO, file->offsets[i], BTRFS_EXTENT_DATA_KEY};
+
+		CHECK(bm_writer_delete(side.writer, TREE, &key, &key, 0, &fault) == 1);
+	}
+	CHECK(bm_writer_run_refs(side.writer, &fault) > 0);
+	destroy(&turn);
+	destroy(&side);
+
+	/* no room for all: those that were begun are finished */
+	side = create();
+	for (uint32_t i = 0; i < many; i++)
+		file->offsets[i] *= DATA_LENGTH;
+	args = args_of(file, 0, many, order, NULL);
+	args.length = args.disk_num_bytes = DATA_LENGTH / 2;
+	args.finish = finish;
+	CHECK(bm_writer_file_extents(side.writer, &args, bytenr, &fault) == (many < 2 ? many : 2));
+	destroy(&side);
+
+	/* the same place twice: what was begun and not finished is given back */
+	side = create();
+	size = free_data(&side);
+	memset(file->offsets, 0, many * sizeof(*file->offsets));
+	args = args_of(file, 0, many, order, NULL);
+	args.finish = finish;
+	if (many > 1) {
+		CHECK(bm_writer_file_extents(side.writer, &args, bytenr, &fault) == BM_ERRNO);
+		CHECK(fault.found == EEXIST && free_data(&side) == size - SECTOR);
+		finish[0] = finish[1];
+		CHECK(bm_writer_file_extents(side.writer, &args, bytenr, &fault) == BM_ERRNO);
+		CHECK(fault.found == EINVAL);
+		finish[0] = many;
+		CHECK(bm_writer_file_extents(side.writer, &args, bytenr, &fault) == BM_ERRNO);
+		CHECK(fault.found == EINVAL);
+	}
+	destroy(&side);
+	free(file);
+	free(bytenr);
+	free(order);
+}
+
 /* ---------------------------------------------------------------------------- what is wrong -- */
 
 static void test_bad_arguments(void)
@@ -257,6 +317,8 @@ int main(void)
 	test_run(0, MANY);
 	for (int i = 0; i < 10; i++)
 		test_run(1 + random_below(KNOWN), 1 + random_below(MANY));
+	test_side_by_side(1);
+	test_side_by_side(MANY);
 	test_bad_arguments();
 	return finish("file_run");
 }
