@@ -169,7 +169,7 @@ class InodeLogger:
             node = self.fs.delayed.node(self.inode.root, self.inode.ino)
             if node is not None:
                 self.fs.delayed.run_inode(node)
-        self._copy_inode_items(fast)
+        self.copy_inode_items(fast)
         self.log_xattrs()
         if search_all:
             log_extents.log_holes(self.fs, self.inode)
@@ -256,16 +256,16 @@ class InodeLogger:
 
     # ------------------------------------------------------------------------------ items --
 
-    def _copy_inode_items(self, highest: int) -> None:
-        """``copy_inode_items_to_log()``."""
+    def copy_inode_items(self, highest: int, *, prealloc: bool = True) -> None:
+        """``copy_inode_items_to_log()``; `prealloc`: what lies beyond the end is logged apart."""
         batch: list[Copied] = []
-        size = log_extents.size_of(self.fs, self.inode)
+        end = log_extents.size_of(self.fs, self.inode) if prealloc else _MAX
         for item in self.changed(highest):
             kind = item.key[1]
             if batch and batch[-1].block != item.block:
                 self.copy(batch)
                 batch = []
-            if kind == _EXTENT_DATA and item.key[2] >= size:
+            if kind == _EXTENT_DATA and item.key[2] >= end:
                 break
             if kind == _XATTR:
                 self.copy(batch)
@@ -274,13 +274,13 @@ class InodeLogger:
             if kind == _INODE_ITEM:
                 self.need_inode_item = False
             batch.append(item)
-            other = self._conflict(item) if kind in _REFS else None
+            other = self.conflict(item) if kind in _REFS else None
             if other is not None:
                 self.copy(batch)
                 batch = []
-                _add_conflicting_inode(self.fs, self.inode.root, *other, self.ctx)
+                self.log_conflict(*other)
         self.copy(batch)
-        if not self.exists and stat.S_ISREG(self.inode.item.mode):
+        if prealloc and not self.exists and stat.S_ISREG(self.inode.item.mode):
             log_extents.log_prealloc(self.fs, self.inode)
 
     def changed(self, highest: int) -> Iterator[Copied]:
@@ -325,13 +325,17 @@ class InodeLogger:
             batch.append(Copied(item.key, bytes(item.data), item.block))
         self.copy(batch)
 
-    def _conflict(self, item: Copied) -> tuple[int, int] | None:
+    def conflict(self, item: Copied) -> tuple[int, int] | None:
         """Who had one of the names at the last commit, and where."""
         new = self.inode.item.generation == self.fs.transid or self.ctx.logging_conflict_inodes
         if not new and "log-old-conflicts" not in self.fs.behaviour:
             return None
         other = overridden(self.fs, self.inode, item)
         return None if other is None or other[0] == self.ctx.inode.ino else other
+
+    def log_conflict(self, ino: int, parent: int) -> None:
+        """See to it that whoever had a name is logged too."""
+        _add_conflicting_inode(self.fs, self.inode.root, ino, parent, self.ctx)
 
 
 def overridden(fs: WritableFilesystem, inode: LiveInode, item: Copied) -> tuple[int, int] | None:

@@ -14,7 +14,6 @@ stable kernels took over has toggles of its own (``log-prealloc-full``, ``log-sy
 
 from __future__ import annotations
 
-import stat
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -120,7 +119,7 @@ class _OldInodeLogger(InodeLogger):
         """Log them."""
         highest = self._drop_logged()
         if highest is not None:
-            self._copy_items(highest)
+            self.copy_inode_items(highest, prealloc="log-prealloc-full" in self.fs.behaviour)
             self.log_xattrs()
         if highest == _ANY:
             log_extents.log_holes(self.fs, self.inode)
@@ -167,39 +166,16 @@ class _OldInodeLogger(InodeLogger):
             self.fs.writer.update(self.log, self.inode.key, 0, self.packed())
         self.exists = exists
 
-    def _copy_items(self, highest: int) -> None:
-        """``copy_inode_items_to_log()``."""
-        batch: list[Copied] = []
-        prealloc = "log-prealloc-full" in self.fs.behaviour
-        end = log_extents.size_of(self.fs, self.inode) if prealloc else _MAX
-        for item in self.changed(highest):
-            kind = item.key[1]
-            if batch and batch[-1].block != item.block:
-                self.copy(batch)
-                batch = []
-            if kind == _EXTENT_DATA and item.key[2] >= end:
-                break
-            if kind == _XATTR:
-                self.copy(batch)
-                batch = []
-                continue
-            if kind == _INODE_ITEM:
-                self.need_inode_item = False
-            batch.append(item)
-            other = self._conflicting(item) if kind in _REFS else None
-            if other is not None:
-                self.copy(batch)
-                batch = []
-                _log_conflicting_inodes(self.fs, self.inode.root, self.ctx, *other)
-        self.copy(batch)
-        if prealloc and not self.exists and stat.S_ISREG(self.inode.item.mode):
-            log_extents.log_prealloc(self.fs, self.inode)
-
-    def _conflicting(self, item: Copied) -> tuple[int, int] | None:
+    def conflict(self, item: Copied) -> tuple[int, int] | None:
+        """Who had one of the names at the last commit, and where."""
         if self.inode.item.generation != self.fs.transid or self._recursive:
             return None
         other = overridden(self.fs, self.inode, item)
         return None if other is None or other[0] == self.ctx.inode.ino else other
+
+    def log_conflict(self, ino: int, parent: int) -> None:
+        """Log it at once, before the items that follow."""
+        _log_conflicting_inodes(self.fs, self.inode.root, self.ctx, ino, parent)
 
     def copy(self, batch: list[Copied]) -> None:
         """``copy_items()``: the checksums of new extents follow the items."""
