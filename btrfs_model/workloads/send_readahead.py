@@ -94,12 +94,12 @@ def build(source: Input, step: Step) -> WritableFilesystem:
     step(f"making {files:,} files")
     jobs = source.parameters["jobs"]
     _add_files(fs, files, 0, jobs)
+    fs.sync()
     fs.snapshot("", "snap1")
     step(f"making {files // 4:,} files more")
     _add_files(fs, files // 4, files, jobs)
     for number in range(1, files + 1, 50):
         fs.write(f"file_{number}", 0, b"\xcd" * 20)
-    fs.sync()
     fs.snapshot("", "snap2")
     fs.commit()
     return fs
@@ -124,7 +124,6 @@ def _add_files(fs: WritableFilesystem, total: int, first: int, jobs: int) -> Non
         written = end
         if _commits(made) != _commits(made - batch):
             fs.commit()
-    fs.sync()
 
 
 def _commits(made: int) -> int:
