@@ -592,14 +592,15 @@ int bm_writer_release_data(struct bm_writer *writer, uint64_t bytenr, uint64_t s
 int bm_writer_occupy(struct bm_writer *writer, const uint64_t *start, const uint64_t *length,
 		     size_t count, int counts_as_used, struct bm_fault *fault)
 {
-	if (release_cluster(writer->space) < 0)
-		return fail_nomem(fault);
 	for (size_t i = 0; i < count; i++) {
 		struct group *group = group_of_range(writer, start[i], length[i], fault);
 		int ret;
 
 		if (!group)
 			return fault->code;
+		/* a new chunk leaves the cluster, in another group, alone */
+		if (group == writer->space->cluster.group && release_cluster(writer->space) < 0)
+			return fail_nomem(fault);
 		ret = free_map_take(&group->free, start[i], length[i]);
 		if (ret < 0)
 			return fail_range(ret, start[i], length[i], fault);

@@ -183,6 +183,7 @@ CASES = {
     "log/nd/nd_10000_1000": Case(2048 * MIB, "rw", directory(10_000), ("-m", "dup")),
     "fiemap/f100": Case(10240 * MIB, "compress=lzo", shared(400)),
     "fiemap/f10": Case(10240 * MIB, "compress=lzo", shared(4000)),
+    "fiemap/ffull": Case(131_072 * MIB, "compress=lzo", shared(40_960)),
     "reada/r5k": Case(6144 * MIB, ROOMY, inline(5000, 4)),
     "reada/r5k1j": Case(6144 * MIB, ROOMY, inline(5000, 1)),
     "reada/r20k": Case(6144 * MIB, ROOMY, inline(20_000, 4)),
