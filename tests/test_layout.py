@@ -18,7 +18,6 @@ import pytest
 import btrfs_model as bm
 from btrfs_model.filesystem.reservation import files_before_flush
 from btrfs_model.filesystem.writable import WritableFilesystem
-from btrfs_model.ondisk.keys import ObjectId
 from btrfs_model.workloads import (
     Input,
     fiemap_shared,
@@ -103,10 +102,6 @@ LONG_CASES = {
     "reada/r500k": inline(500_000),
     "fiemap/ffull": shared(327_680),
 }
-# What is not compared: 300 seconds of that kernel were eleven transactions, after which the free
-# space of its metadata was in so many pieces that it went over to bitmaps; the model makes five.
-EXCEPTIONS = {("fiemap/ffull", int(ObjectId.FREE_SPACE_TREE))}
-
 # Bytes of a device, whether metadata has two copies, and how many files of 5000 bytes Linux 6.18
 # made there before it wrote the first of them back (btrfs_inode_new, btrfs_flush_space).
 FLUSHED = [
@@ -165,8 +160,6 @@ def check(name: str, build: Build) -> None:
     assert model.keys() == kernel.keys()
     wrong = []
     for tree, levels in kernel.items():
-        if (name, tree) in EXCEPTIONS:
-            continue
         for level in range(max(len(levels), len(model[tree]))):
             wanted, found = at(levels, level), at(model[tree], level)
             low, high = scatter(name, tree, level, wanted)

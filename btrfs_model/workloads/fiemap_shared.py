@@ -29,7 +29,6 @@ from btrfs_model.counters import Work, counting
 from btrfs_model.fiemap import FILEFRAG_EXTENTS, Fiemap
 from btrfs_model.filesystem import Filesystem
 from btrfs_model.filesystem.data import FileExtent
-from btrfs_model.filesystem.elided import Elided
 from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.items import file_extent
@@ -37,6 +36,7 @@ from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.patches import Behaviour
 from btrfs_model.samples import data_folder
 from btrfs_model.workloads import Figure, Input, Outcome, Side, Step, Workload
+from btrfs_model.workloads.fiemap_shared_build import EXTENT_BYTES, FILE, build, rewrite
 
 if TYPE_CHECKING:
     from matplotlib import figure
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 __all__ = ["WORKLOAD", "build", "rewrite", "walks_along", "walks_of_a_call"]
 
-FILE: Final = "foobar"
 BEFORE = Side("before", "v6.2")
 AFTER = Side("after", "v6.2 + fiemap-shared-leaf")
 DEVICES: Final = ("deskstar-7k500", "samsung-850-evo")
@@ -56,16 +55,7 @@ REPORTED = {BEFORE.name: (1.821, 0.399), AFTER.name: (0.591, 0.123)}
 """Seconds with the metadata not cached and cached, from the message."""
 
 _EXTENTS = 327_680
-_EXTENT_BYTES: Final = 128 << 10
 _STATES: Final = ("not cached", "cached", "not cached less cached")
-_FILES: Final = ((FILE, b"\xab"), ("file1", b"\xcd"), ("file2", b"\xef"), ("file3", b"\x73"))
-_DEVICE_BYTES: Final = 16 << 30
-_DIRTY_EXTENTS: Final = 4096  # as much waits for writeback at once
-_LATE: Final = 0.043
-_LATE_BY: Final = 16
-"""The kernel's workers finish extents side by side: in Linux 6.18, on two CPUs, this share of the
-32,000 of a file was overtaken by others, mostly by a few. That leaves the csum tree less full."""
-_REWRITTEN: Final = 100
 _SHARED: Final = 0x2000
 _QUANTITIES: Final = {
     "find_parent_nodes": "saved: walks",
@@ -77,40 +67,6 @@ def scaled(scale: float) -> Input:
     """Return the input of a size relative to the message's, to be built."""
     extents = max(2, round(_EXTENTS * scale))
     return Input(None, "", extents / _EXTENTS, {"extents": extents})
-
-
-def build(source: Input, step: Step) -> WritableFilesystem:
-    """Do what the script does up to the snapshot; the data are not stored."""
-    fs = WritableFilesystem.mkfs(_DEVICE_BYTES, compress="lzo")
-    chance = np.random.default_rng(0)
-    fs.finish_order = lambda count: _finish_order(count, chance)
-    extents = source.parameters["extents"]
-    for name, byte in _FILES:
-        count = extents if name == FILE else max(1, extents // 2)
-        step(f"writing {count:,} extents of {name}")
-        fs.create(name)
-        for at in range(0, count, _DIRTY_EXTENTS):
-            piece = min(_DIRTY_EXTENTS, count - at)
-            fs.write(name, at * _EXTENT_BYTES, Elided(piece * _EXTENT_BYTES, byte))
-            fs.flush_delalloc()
-        fs.commit()
-    fs.snapshot("", "snap1", read_only=True)
-    fs.commit()
-    return fs
-
-
-def _finish_order(count: int, chance: np.random.Generator) -> NDArray[np.uint32]:
-    """Return in which order extents are finished that were begun one after the other."""
-    late = chance.random(count) < _LATE
-    due = np.arange(count) + late * (0.5 + _LATE_BY ** chance.random(count))
-    return np.argsort(due, kind="stable").astype(np.uint32)
-
-
-def rewrite(fs: WritableFilesystem, extents: int) -> None:
-    """Write one extent in a hundred of the file again."""
-    for number in range(0, extents, _REWRITTEN):
-        fs.write(FILE, number * _EXTENT_BYTES, Elided(_EXTENT_BYTES, _FILES[0][1]))
-    fs.sync()
 
 
 INPUTS = (
@@ -259,8 +215,8 @@ def walks_of_a_call(fs: Filesystem, behaviour: str) -> list[tuple[int, int]]:
     """
     sub = fs.subvolume("")
     inode = sub.inode(FILE)
-    calls = inode.size // _EXTENT_BYTES // FILEFRAG_EXTENTS
-    start = calls // 2 * FILEFRAG_EXTENTS * _EXTENT_BYTES
+    calls = inode.size // EXTENT_BYTES // FILEFRAG_EXTENTS
+    start = calls // 2 * FILEFRAG_EXTENTS * EXTENT_BYTES
     context = ShareContext(
         Forest.of(fs, [sub.id]), sub.id, inode.ino, sub.item.last_snapshot,
         Behaviour.parse(behaviour),
@@ -282,7 +238,7 @@ def walks_along(fs: Filesystem, behaviour: str) -> list[int]:
     """Count the walks of each call of ``filefrag``, from the start of the file to its end."""
     file = Fiemap(fs, "", FILE, behaviour=behaviour)
     size = fs.subvolume("").inode(FILE).size
-    step = FILEFRAG_EXTENTS * _EXTENT_BYTES
+    step = FILEFRAG_EXTENTS * EXTENT_BYTES
     found = []
     for start in range(0, size, step):
         with counting() as work:
