@@ -368,6 +368,7 @@ struct wanted {
 	uint64_t hint;
 	uint64_t empty;	  /* that must be free beside it; 0: no cluster is used */
 	uint32_t classes; /* bits of the size classes of groups; 0: all */
+	int in_use;	  /* only groups in which something is */
 };
 
 /* btrfs_block_group_should_use_size_class() */
@@ -411,7 +412,8 @@ static int take_unclustered(struct bm_writer *writer, struct group *group, uint6
 static int take_from_group(struct bm_writer *writer, struct group *group, uint64_t from,
 			   const struct wanted *wanted, uint64_t *bytenr)
 {
-	if (!(group->flags & wanted->kind))
+	if (!(group->flags & wanted->kind) ||
+	    (wanted->in_use && group->free.total == group->length))
 		return 1;
 	if (wanted->classes && has_size_class(group) && !(wanted->classes >> group->size_class & 1))
 		return 1;
@@ -463,7 +465,15 @@ static int find_block_space(struct bm_writer *writer, uint64_t kind, uint64_t hi
 		wanted.empty = writer->ssd ? CLUSTER_SSD : CLUSTER_ROTATING;
 		if (writer->space->cluster.group)
 			wanted.hint = writer->space->cluster.window_start;
+		/*
+		 * A caller adds a group before there is need of it; the kernel does when nothing
+		 * is left elsewhere (LOOP_ALLOC_CHUNK).
+		 */
+		wanted.in_use = 1;
 		ret = search_groups(writer, &wanted, bytenr);
+		wanted.in_use = 0;
+		if (ret > 0)
+			ret = search_groups(writer, &wanted, bytenr);
 		if (ret < 0)
 			return fail_nomem(fault);
 		if (!ret)
