@@ -260,7 +260,7 @@ def test_full_scale() -> None:
         assert value(table, side, "extents found", "reported") == 327_680
     reads = table[(table.quantity == "blocks read") & table.measured.notna()]
     assert len(reads) == 2
-    # laid out by a kernel in several transactions, by the model in one for each file
+    # where a commit or a round of writeback comes is not the same in two runs of a kernel
     assert reads.error.abs().max() < 0.02
     times = table[table.quantity.str.startswith("time")]
     assert times.modelled.isna().all()
@@ -268,10 +268,15 @@ def test_full_scale() -> None:
         "before": 3, "after": 3, "Linux 6.1": 2, "Linux 6.12": 2,
     }  # fmt: skip
     # 6.1 reads each leaf of the file on demand, later kernels a part of them ahead
+    ahead = table[table.quantity == "blocks read: ahead"].set_index("side").modelled
+    assert ahead["before"] == ahead["after"] > 0
     for device in DEVICES:
         waits = {side: value(table, side, f"waiting for reads: {device}")
                  for side in ("before", "after", "Linux 6.1")}  # fmt: skip
-        assert waits["before"] == pytest.approx(waits["after"], rel=0.01)
+        # the same blocks in another order, so a disk now and then waits for another rotation
+        assert waits["before"] == pytest.approx(
+            waits["after"], rel=0.06 if device == DEVICES[0] else 0.01
+        )
         assert waits["Linux 6.1"] > 1.2 * waits["before"] > 0
 
 
