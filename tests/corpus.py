@@ -7,7 +7,8 @@ by its path below the root (``send/random/seed-003``); its files may lie in eith
 
 Images are stored compressed. :func:`image` restores one, sparse, into ``tests/.cache`` under a name
 that follows its content, so that a restored image is never stale and is shared by test processes.
-Tests must not write to it; :func:`scratch_copy` makes a sparse copy that they may break.
+Tests must not write to it; :func:`scratch_copy` makes a sparse copy that they may break. Who may
+not write to the project has a cache below the folder of temporary files.
 """
 
 import fcntl
@@ -18,6 +19,7 @@ import os
 import shutil
 import struct
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,8 @@ import zstandard
 PROJECT = Path(__file__).resolve().parent.parent
 KERNEL_DATA = PROJECT / "data" / "kernel"
 CACHE = PROJECT / "tests" / ".cache"
+if not os.access(CACHE if CACHE.exists() else CACHE.parent, os.W_OK):
+    CACHE = Path(tempfile.gettempdir(), f"btrfs-model-tests-{os.geteuid()}")
 
 _oracle = os.environ.get("BTRFS_MODEL_ORACLE", "")
 ORACLE = Path(_oracle).resolve() if _oracle else None
