@@ -75,7 +75,8 @@ class Guest(KernelSession):
         init.write_text(_INIT.format(python=python, folder=folder, modules=modules))
         return [
             _KERNEL, f"mem={_MEMORY >> 20}M",
-            "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "rw", f"uml_dir={self.folder}", "umid=guest", "con=null", "con0=fd:0,fd:1", "quiet",
+            "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "rw",
+            f"uml_dir={self.folder}", "umid=guest", "con=null", "con0=fd:0,fd:1", "quiet",
             "init=/bin/sh", "--", str(init),
         ]  # fmt: skip
 
