@@ -16,7 +16,6 @@ import functools
 import hashlib
 import json
 import os
-import shutil
 import struct
 import subprocess
 import tempfile
@@ -190,11 +189,6 @@ def _device_size(target: Path, sink: Any) -> int:
 def _digest(packed: Path) -> str:
     """Name of a packed image's content; its place does not matter."""
     return hashlib.sha256(packed.read_bytes()).hexdigest()
-
-
-def clear_cache() -> None:
-    """Remove all restored images."""
-    shutil.rmtree(CACHE, ignore_errors=True)
 
 
 if __name__ == "__main__":
