@@ -9,10 +9,14 @@ import live
 import pytest
 import uml
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 from kernel_session import KernelSession
 
 # Times vary with the machine: a slow example is no failure. A short run has the same examples every
-# time; `make test-long` looks at others, and further.
+# time; `make test-long` looks at others, and further. Among the examples are constants of all
+# modules that a process has loaded so far, which depends on the tests that it ran before: not here.
+if hasattr(providers, "_get_local_constants"):
+    providers._get_local_constants = lambda: providers._local_constants
 settings.register_profile(
     "default",
     deadline=None,
