@@ -104,8 +104,6 @@ def test_interrupt_exits_with_130() -> None:
         # where the tests run in the background a shell has them ignore it
         ["env", "--default-signal=INT", *PROGRAM, "dump-stream", "-"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        # tests that a shell runs in the background hand down that they ignore it
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as program:  # fmt: skip
         assert program.stdin is not None and program.stdout is not None
         program.stdin.write(begin + chown * (60_000 // len(chown)))
