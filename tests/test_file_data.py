@@ -90,17 +90,13 @@ CASES = [
 ]
 
 
-@beside_the_kernel
-@pytest.mark.parametrize(("seed", "compress", "holes"), CASES)
-def test_same_items_as_the_kernel(
-    tmp_path: Path, seed: int, compress: str | None, holes: str
+def beside(
+    tmp_path: Path, changes: list[tuple[Any, ...]], compress: str | None, holes: str
 ) -> None:
+    """Make changes in the kernel and in the model, and compare."""
     image, before = tmp_path / "kernel.img", tmp_path / "before.img"
     mkfs(image, "-O", holes)
     subprocess.run(["cp", "--sparse=always", str(image), str(before)], check=True)
-    changes = random_changes(
-        (seed, compress, holes), 60, snapshots=True, whole_holes=holes != "no-holes" or seed > 0
-    )
     fs = load(before, compress=compress)
     model = ModelFiles(fs)
     with mounted(image, f"notreelog,compress={compress or 'no'}") as top:
@@ -116,6 +112,72 @@ def test_same_items_as_the_kernel(
     ours = items_of(fs)
     for name in NAMES:
         assert ours[name] == theirs[name], (name, history)
+
+
+@beside_the_kernel
+@pytest.mark.parametrize(("seed", "compress", "holes"), CASES)
+def test_same_items_as_the_kernel(
+    tmp_path: Path, seed: int, compress: str | None, holes: str
+) -> None:
+    changes = random_changes(
+        (seed, compress, holes), 60, snapshots=True, whole_holes=holes != "no-holes" or seed > 0
+    )
+    beside(tmp_path, changes, compress, holes)
+
+
+def shared_ranges(seed: int) -> list[tuple[Any, ...]]:
+    """Random deduplication of files that hold much of the same."""
+    choice = random.Random(f"dedupe {seed}")
+    one = choice.choice
+    places, lengths = [0, 4096, 8192, 40960], [1, 100, 4096, 8192, 5000, 20000, 40960]
+    changes: list[tuple[Any, ...]] = [("create", name) for name in NAMES]
+    for at in range(60):
+        first, second = one(NAMES), one(NAMES)
+        if at % 5 == 0:
+            data = b"Z" * one([3, 4096, 30000, 100_000])
+            changes.append(("write", first, one(places), data))
+        elif at % 11 == 0:
+            changes.append(("truncate", first, one([5, 5000, 20000, 60000])))
+        elif at % 13 == 0:
+            changes.append(one([("snapshot", f"s{at}"), ("fsync", first), ("sync",)]))
+        else:
+            changes.append(("dedupe", first, second, one(places), one(places), one(lengths)))
+    return [*changes, ("sync",)]
+
+
+@beside_the_kernel
+@pytest.mark.parametrize("holes", ["no-holes", "^no-holes"])
+def test_deduplicated_as_by_the_kernel(tmp_path: Path, holes: str) -> None:
+    for seed in range(20 if corpus.LONG else 2):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        beside(folder, shared_ranges(seed), None, holes)
+
+
+@beside_the_kernel
+def test_much_is_deduplicated_by_pieces(tmp_path: Path) -> None:
+    length = 17 << 20
+    changes: list[tuple[Any, ...]] = [("create", name) for name in NAMES]
+    # without data nothing is written back, in which pieces a kernel does is a matter of time
+    changes += [("fallocate", "a", 0, length, False), ("fallocate", "b", 4096, length, False)]
+    changes.append(("dedupe", "a", "b", 0, 4096, length))
+    beside(tmp_path, [*changes, ("sync",)], None, "no-holes")
+
+
+@beside_the_kernel
+def test_ranges_that_cannot_be_shared(tmp_path: Path) -> None:
+    changes: list[tuple[Any, ...]] = [("create", name) for name in NAMES]
+    changes += [("write", "a", 0, b"a" * 20000), ("write", "b", 0, b"a" * 5)]
+    far = (1 << 63) - 4096
+    ranges = [(0, 0, 0), (0, 4096, 4096), (0, 4096, 5000), (1, 0, 4096), (0, 1, 4096), (0, 0, 5),
+              (20000, 0, 0), (20480, 0, 4096), (16384, 0, 3616), (16384, 4096, 0), (far, 0, 4096),
+              (0, far, 4096), (0, far, 0), (0, far + 1, 0), (0, 0, far), (0, 0, 30000),
+              (0, 65536, 4096)]  # fmt: skip
+    for call in ("dedupe", "clone"):
+        for offset, to, length in ranges:
+            changes += [(call, source, target, offset, to, length)
+                        for source in "abc" for target in "ab"]  # fmt: skip
+    beside(tmp_path, [*changes, ("sync",)], None, "no-holes")
 
 
 @beside_the_kernel
