@@ -72,6 +72,10 @@ CASES: dict[str, list[Operation]] = {
         *TWO, ["write", "d/a", 0, 5000, 0], ["remount"], ["write", "d/b", 20480, 4096, 7],
         ["write", "d/a", 0, 50, 3], ["fsync", "d/a"],
     ],
+    "twice after a mount": [
+        *TWO, ["fsync", "d"], ["remount"], ["write", "d/a", 0, 4096, 1], ["fsync", "d/a"],
+        ["fsync", "d/a"],
+    ],
     "written in place": [
         *TWO, ["chattr", "d/a", NOCOW], ["write", "d/a", 0, 20000, 1], ["sync"],
         ["write", "d/a", 4096, 4096, 2], ["fsync", "d/a"],

@@ -450,6 +450,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
             self.start_transaction()
             self.commit()
         self.inodes.forget_all()
+        self.tree_logs.forget()
         if mount is not None:
             self._mount(mount)
 
