@@ -76,6 +76,9 @@ CASES: dict[str, list[Operation]] = {
         *TWO, ["fsync", "d"], ["remount"], ["write", "d/a", 0, 4096, 1], ["fsync", "d/a"],
         ["fsync", "d/a"],
     ],
+    "no flag of a directory changed": [
+        ["mkdir", "d"], ["remount"], ["chattr", "d", 0, NOCOW], ["fsync", "d"],
+    ],
     "written in place": [
         *TWO, ["chattr", "d/a", NOCOW], ["write", "d/a", 0, 20000, 1], ["sync"],
         ["write", "d/a", 4096, 4096, 2], ["fsync", "d/a"],
