@@ -67,6 +67,13 @@ class Memory:
                     memory.buffer[at : at + len(piece)] = piece
         return memory
 
+    def copy(self) -> Memory:
+        """Return the same in other memory."""
+        memory = Memory(len(self.buffer))
+        for at, pages in self._pages():
+            memory.buffer[at : at + len(pages)] = pages
+        return memory
+
     @classmethod
     def copy_of_buffer(cls, view: memoryview) -> Memory:
         """Copy memory; pages of zeros stay untouched."""
