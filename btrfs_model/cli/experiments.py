@@ -73,7 +73,7 @@ def _scale(_: click.Context, __: click.Parameter, value: str) -> str | float:
     "--nodesize",
     type=click.IntRange(min=1),
     metavar="BYTES",
-    help="Build the filesystem with tree blocks of that size.",
+    help="Build the filesystem with tree blocks of that size, 4096 to 65536.",
 )
 @click.option("--out", default="out", show_default=True, type=click.Path(path_type=Path),
               metavar="DIR", help="Folder for the results; made when it is missing.")  # fmt: skip
