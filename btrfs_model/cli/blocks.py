@@ -30,10 +30,6 @@ from btrfs_model.cli.common import (
 __all__ = ["parameters_option", "readahead_option", "reads"]
 
 
-_MOST_US = 10**9
-"""A leaf does not take longer, in microseconds."""
-
-
 def _print_devices(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
         from btrfs_model.cost.device import names, read_file
@@ -72,8 +68,11 @@ def _value(text: str) -> float | str:
 
 def _think(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
     """Refuse what is no time of a leaf."""
-    if value is not None and not 0 <= value < _MOST_US:
-        raise click.BadParameter(f"{value:g} is not in [0, {_MOST_US:,})")
+    if value is not None:
+        from btrfs_model.cost.reading import MOST_US
+
+        if not 0 <= value < MOST_US:
+            raise click.BadParameter(f"{value:g} is not in [0, {MOST_US:,})")
     return value
 
 
