@@ -741,7 +741,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (2, ["--device", "hp97560", "--set", "rpm"]),
         (2, ["--device", "hp97560", "--think", "-1"]),
         (2, ["--device", "hp97560", "--think", "1e9"]),
-        (1, ["--device", "hp97560", "--think", "nan"]),
+        (2, ["--device", "hp97560", "--think", "nan"]),
         (2, ["--readahead", "nearly=1"]),
         (2, ["--readahead", "near=many"]),
         (1, ["--device", "hp97561"]),

@@ -112,7 +112,7 @@ def test_a_device_where_it_decides(tmp_path: Path, capsys: pytest.CaptureFixture
     assert not list(tmp_path.iterdir())
 
 
-def test_knobs(quick: pd.DataFrame, tmp_path: Path) -> None:
+def test_knobs(quick: pd.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Window, node budget, queue and device of the workload are those of the reads of its image."""
     limits = {"always_leaves": 1 << 20, "always_nodes": 0, "siblings": 100}
     table = bm.replay(
@@ -135,6 +135,15 @@ def test_knobs(quick: pd.DataFrame, tmp_path: Path) -> None:
         arguments += ["--readahead", limit]
     command = ["replay", "send-readahead", "--scale", "quick", "--out", str(tmp_path), *arguments]
     assert run_cli(command) == 0
+    # who reads the report sees what was turned
+    printed, page = capsys.readouterr().out, (tmp_path / "report.html").read_text()
+    for name, value_ in (
+        ("files", "5,000"), ("device", DISK), ("queue_depth", "1"), ("always_leaves", "1,048,576"),
+    ):  # fmt: skip
+        assert f"{name} {value_}" in " ".join(printed.split())
+        assert f"{name} = {value_}" in page
+    for text in (" ".join(printed.split()), page):
+        assert "written by a kernel (kernel/reada/r5k)" in text
     written = pd.read_parquet(tmp_path / "results.parquet")
     assert written["modelled"].tolist() == table["modelled"].tolist()
     with pytest.raises(bm.BtrfsModelError, match="near is -1"):
