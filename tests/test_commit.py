@@ -11,10 +11,11 @@ from typing import Any
 
 import corpus
 import pytest
-from by_hand import SECTOR, Folder, complaints
+from by_hand import SECTOR, Folder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from live import beside_the_kernel, mounted
+from progs import btrfs_check
 
 import btrfs_model as bm
 from btrfs_model.filesystem import chunk_alloc
@@ -42,7 +43,7 @@ def good(fs: bm.WritableFilesystem, path: Path) -> None:
     """Save; nobody finds anything wrong."""
     fs.save(path)
     assert bm.check(fs) == []
-    assert complaints(path) == ""
+    assert btrfs_check(path) == ""
 
 
 def superblocks(path: Path) -> list[Any]:
@@ -125,7 +126,7 @@ def test_random_commits(batches: list[list[int]], nodesize: int, tmp_path_factor
         assert found == set(folder.files)
         path = tmp_path_factory.mktemp("random") / "image"
         fs.save(path)
-    assert complaints(path) == ""
+    assert btrfs_check(path) == ""
 
 
 def test_subvolumes(fs: bm.WritableFilesystem, tmp_path: Path) -> None:
@@ -577,7 +578,7 @@ def test_kernel_takes_its_image_back(name: str, tmp_path: Path) -> None:
     with mounted(path, "rw") as top:
         assert (top / "model").is_dir()
         (top / "model" / "file").write_bytes(b"k" * 300_000)
-    assert complaints(path) == ""
+    assert btrfs_check(path) == ""
 
 
 # -------------------------------------------------------------------------------------- errors --
