@@ -32,6 +32,7 @@ settings.register_profile(
 )
 settings.load_profile("long" if corpus.LONG else "default")
 
+os.environ.pop("SOURCE_DATE_EPOCH", None)  # the clock of the model
 # Who has no home keeps what the programs under test remember elsewhere.
 try:
     Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").mkdir(

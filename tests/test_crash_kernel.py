@@ -101,7 +101,7 @@ def judge(crash: Crash, kernel: KernelSession) -> None:
     if isinstance(kernel, Machine):
         with bm.open(image) as crashed:
             assume(not may_hang(crashed))
-    since = time.time_ns() - 10**9
+    since = time.time_ns() - 60 * 10**9  # the clock of a guest may lag
     answer = kernel.ask(image, subvolumes=list(crash.fs.subvolumes()["path"]))
     assert not answer.failed
     assert not answer.alarms
