@@ -29,7 +29,8 @@ from btrfs_model.scenario.load import Scenario
 from btrfs_model.scenario.operations import Step, parse_step
 from btrfs_model.scenario.run import _Runner
 
-__all__ = ["KERNEL", "KNOWN", "NOCOW", "Beside", "Operation", "in_the_kernel", "in_the_model", "random_operations"]
+__all__ = ["KERNEL", "KNOWN", "NOCOW", "Beside", "Operation", "in_the_kernel", "in_the_model",
+           "random_operations"]  # fmt: skip
 
 KERNEL = "v" + platform.release().split("-")[0]
 KNOWN = KERNEL in PRESETS
