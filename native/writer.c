@@ -314,7 +314,13 @@ int bm_writer_mark_dirty(struct bm_writer *writer, uint64_t logical, struct bm_f
 	writer->dirty[writer->dirty_count++] = logical;
 	set_bit(writer->dirty_bits, sector);
 	set_bit(writer->image->verified, sector);
+	writer->dirty_blocks++;
 	return BM_OK;
+}
+
+uint64_t bm_writer_dirty_bytes(const struct bm_writer *writer)
+{
+	return (uint64_t)writer->dirty_blocks * writer->nodesize;
 }
 
 void bm_writer_forget_block(struct bm_writer *writer, uint64_t logical)
@@ -325,6 +331,7 @@ void bm_writer_forget_block(struct bm_writer *writer, uint64_t logical)
 	for (int copy = 0; copy < 2; copy++) {
 		if (bm_image_map(writer->image, logical, copy, &physical, &contiguous, &fault) < 0)
 			return;
+		writer->dirty_blocks -= (size_t)is_set(writer->dirty_bits, physical / writer->sectorsize);
 		clear_bit(writer->dirty_bits, physical / writer->sectorsize);
 		clear_bit(writer->image->verified, physical / writer->sectorsize);
 	}
@@ -390,6 +397,7 @@ static int64_t write_dirty(struct bm_writer *writer, int log_only, struct bm_fau
 		if (write_block(writer, logical, physical, fault) < 0)
 			return fault->code;
 		clear_bit(writer->dirty_bits, physical / writer->sectorsize);
+		writer->dirty_blocks--;
 		written++;
 	}
 	writer->dirty_count = kept;

@@ -59,6 +59,7 @@ struct bm_writer {
 	uint8_t *dirty_bits; /* a bit a sector of the image, as bm_image.verified */
 	uint64_t *dirty;     /* logical addresses, in the order in which they became dirty */
 	size_t dirty_count;
+	size_t dirty_blocks; /* those whose bit is set: others were freed since */
 	size_t dirty_capacity;
 	uint64_t structure;  /* counts changes of anything but items within a leaf; from 1 on */
 	uint8_t *loose_bits; /* a bit a sector: leaves whose data is not in the order of items */

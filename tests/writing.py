@@ -21,7 +21,6 @@ __all__ = [
     "KernelFiles",
     "ModelFiles",
     "PlainFiles",
-    "check_image",
     "load",
     "make",
     "random_changes",
@@ -31,6 +30,9 @@ NAMES = ("a", "b", "c")
 BLOCK = 4096
 _CLONE = struct.Struct("<qQQQ")
 _FICLONERANGE = 1 << 30 | _CLONE.size << 16 | 0x94 << 8 | 13
+_DEDUPE_HEAD = struct.Struct("<QQHHI")
+_DEDUPE_ONE = struct.Struct("<qQQiI")
+_FIDEDUPERANGE = 3 << 30 | _DEDUPE_HEAD.size << 16 | 0x94 << 8 | 54
 _KEEP_SIZE, _PUNCH_HOLE, _ZERO_RANGE = 1, 2, 16
 
 Change = tuple[Any, ...]
@@ -44,13 +46,6 @@ def make(size: int, **options: Any) -> Any:
 def load(path: Path, **options: Any) -> Any:
     """Go on with an image, in memory."""
     return WritableFilesystem.load(path, **options)
-
-
-def check_image(path: Path, *, data: bool = True) -> str:
-    """What ``btrfs check`` has to say against an image; empty when it has nothing."""
-    command = ["btrfs", "check", "--readonly", *(["--check-data-csum"] if data else []), str(path)]
-    ran = subprocess.run(command, capture_output=True, text=True)
-    return "" if ran.returncode == 0 else ran.stdout + ran.stderr
 
 
 # --------------------------------------------------------------------------- the same calls ------
@@ -80,6 +75,9 @@ class ModelFiles:
 
     def clone(self, source: str, target: str, offset: int, to: int, length: int) -> None:
         self.fs.clone_range(source, target, offset, to, length)
+
+    def dedupe(self, source: str, target: str, offset: int, to: int, length: int) -> None:
+        self.fs.dedupe_range(source, target, offset, to, length)
 
     def fsync(self, name: str) -> None:
         self.fs.fsync(name)
@@ -139,6 +137,19 @@ class KernelFiles:
         from_fd, to_fd = self._open(source), self._open(target)
         try:
             fcntl.ioctl(to_fd, _FICLONERANGE, _CLONE.pack(from_fd, offset, length, to))
+        finally:
+            os.close(from_fd)
+            os.close(to_fd)
+
+    def dedupe(self, source: str, target: str, offset: int, to: int, length: int) -> None:
+        from_fd, to_fd = self._open(source), self._open(target)
+        try:
+            head, one = (offset, length, 1, 0, 0), (to_fd, to, 0, 0, 0)
+            argument = bytearray(_DEDUPE_HEAD.pack(*head) + _DEDUPE_ONE.pack(*one))
+            fcntl.ioctl(from_fd, _FIDEDUPERANGE, argument)
+            status = _DEDUPE_ONE.unpack_from(argument, _DEDUPE_HEAD.size)[3]
+            if status < 0:
+                raise OSError(-status, "FIDEDUPERANGE")
         finally:
             os.close(from_fd)
             os.close(to_fd)

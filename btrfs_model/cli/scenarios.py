@@ -49,12 +49,20 @@ def run(scenario: Path, image: Path, size: int, seed: int) -> None:
     from btrfs_model.scenario import load_scenario, run_scenario
 
     loaded = load_scenario(scenario)
+    written: list[Path] = []
 
     def crashed(fs: WritableFilesystem, number: int) -> None:
-        fs.save_crash(f"{image}.crash{number}")
+        path = Path(f"{image}.crash{number}")
+        fs.save_crash(path)
+        written.append(path)
 
-    with (
-        progress(len(loaded.steps)) as step,
-        run_scenario(loaded, size=size, seed=seed, step=step, crashed=crashed) as fs,
-    ):
-        fs.save(image)
+    try:
+        with (
+            progress(len(loaded.steps)) as step,
+            run_scenario(loaded, size=size, seed=seed, step=step, crashed=crashed) as fs,
+        ):
+            fs.save(image)
+    except BaseException:
+        for path in written:
+            path.unlink(missing_ok=True)
+        raise

@@ -11,7 +11,12 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from btrfs_model.filesystem.dir_entries import check_dir_item_collision, fail, insert_inode_ref
+from btrfs_model.filesystem.dir_entries import (
+    check_dir_item_collision,
+    delete_inode_ref,
+    fail,
+    insert_inode_ref,
+)
 from btrfs_model.filesystem.eviction import iput, orphan_add
 from btrfs_model.filesystem.live_inode import EMPTY_SUBVOL_DIR, ROOT_DIR, LiveInode
 from btrfs_model.filesystem.namespace import (
@@ -35,7 +40,7 @@ def rename(fs: WritableFilesystem, old: Entry, new: Entry, inode: LiveInode) -> 
     Raises
     ------
     OSError
-        EPERM, EXDEV, ENOTEMPTY or EOVERFLOW.
+        EPERM, EXDEV, ENOTEMPTY, EOVERFLOW or EMLINK.
     """
     replaced = new.inode
     _check_rename(fs, old, new, inode, replaced)
@@ -81,6 +86,13 @@ def _take_name(fs: WritableFilesystem, entry: Entry, inode: LiveInode, index: in
         insert_inode_ref(fs, directory.root, entry.name, inode.ino, directory.ino, index)
 
 
+def _give_name_back(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
+    """Undo what :func:`_take_name` did."""
+    if inode.ino != ROOT_DIR:
+        directory = entry.directory
+        delete_inode_ref(fs, directory.root, entry.name, inode.ino, directory.ino)
+
+
 def _leave_name(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> int:
     """Take the old name; returns its index, 0 for a subvolume's."""
     if inode.ino == ROOT_DIR:
@@ -124,7 +136,8 @@ def exchange(
     Raises
     ------
     OSError
-        EXDEV between subvolumes, unless both are subvolumes themselves.
+        EXDEV between subvolumes, unless both are subvolumes themselves; EMLINK where an inode has
+        no room for its new name.
     """
     both_subvolumes = inode.ino == other.ino == ROOT_DIR
     if old.directory.root != new.directory.root and not both_subvolumes:
@@ -134,7 +147,12 @@ def exchange(
     other_index = fs.inodes.next_index(old.directory)
     inode.dir_index = other.dir_index = 0
     _take_name(fs, new, inode, index)
-    _take_name(fs, old, other, other_index)
+    try:
+        _take_name(fs, old, other, other_index)
+    except OSError:
+        # a kernel aborts the transaction
+        _give_name_back(fs, new, inode)
+        raise
     other.item.sequence += 1
     _count_change(fs, old, new, inode, other)
     if old.directory is not new.directory:
