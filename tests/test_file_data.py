@@ -388,3 +388,25 @@ def test_places_that_are_no_blocks_are_refused() -> None:
     with pytest.raises(OSError, match="Invalid argument"):
         fs.write_many("file", [0, 100], b"x" * 4096)
     assert fs.read("file") == b""
+
+
+def test_what_waits_for_writeback_has_its_room(tmp_path: Path) -> None:
+    with make(114 << 20, metadata="single") as fs:
+        with pytest.raises(OSError, match="No space left"):
+            for number in range(1000):
+                fs.create(f"large{number}")
+                fs.fallocate(f"large{number}", 0, 1 << 20)
+        for number in range(50):
+            fs.create(f"small{number}")
+        fs.unlink("large0")
+        fs.sync()
+        for number in range(50):
+            fs.write(f"small{number}", 0, b"d" * 9000)
+        with pytest.raises(OSError, match="No space left"):
+            for number in range(100_000):
+                fs.create("n" * 200 + str(number))
+        fs.save(tmp_path / "image")
+        assert fs.read_file("", "small49") == b"d" * 9000
+        assert not bm.check(fs)
+    if HAVE_BTRFS:
+        assert not check_image(tmp_path / "image")

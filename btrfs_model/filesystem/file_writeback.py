@@ -89,7 +89,8 @@ def writeback(fs: Fs, inode: LiveInode, start: int = 0, end: int = _MAX) -> None
     pages = pages_of(fs, inode)
     if not pages.is_dirty:
         return
-    fs.ensure_metadata()
+    # what waits had its room reserved when it was written
+    fs.ensure_metadata(from_reserve=True)
     for low, high in pages.delalloc_ranges(start // fs.sectorsize * fs.sectorsize, end):
         _run_delalloc_range(fs, inode, low, high)
     if not pages.is_dirty:
