@@ -2,6 +2,7 @@
 """Fixtures and options for all tests."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import corpus
@@ -12,7 +13,12 @@ from hypothesis import HealthCheck, settings
 from kernel_session import KernelSession
 
 # Times vary with the machine: a slow example is no failure. A short run has the same examples every
-# time; `make test-long` looks at others, and further.
+# time; `make test-long` looks at others, and further. Among the examples are constants of all
+# modules that a process has loaded so far, which depends on the tests that it ran before: not here.
+with suppress(ImportError, AttributeError):  # of no public name: another version may have none
+    from hypothesis.internal.conjecture import providers
+
+    providers._get_local_constants = lambda known=providers._local_constants: known
 settings.register_profile(
     "default",
     deadline=None,

@@ -374,7 +374,7 @@ def test_first_commit_is_the_kernels(nodesize: int, tmp_path: Path) -> None:
     theirs, copy = tmp_path / "theirs", tmp_path / "copy"
     with bm.create(MIN_DEVICE, nodesize, seed=3) as fs:
         fs.save(theirs)
-        with mounted(theirs, "nossd") as top:
+        with mounted(theirs, "nossd,commit=900") as top:
             (top / "d").mkdir()
             subprocess.run(["btrfs", "filesystem", "sync", str(top)], check=True)
             # before the unmount, which commits again

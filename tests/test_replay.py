@@ -224,7 +224,7 @@ def test_numbers_for_people() -> None:
     assert report.number(None) == report.number(math.nan) == report.percent(None) == ""
     assert report.percent(0.0) == "exact"
     assert report.percent(-0.0123) == "-1.23%"
-    assert report.percent(-3.1e-5) == "-3.1e-05"
+    assert report.percent(-3.1e-5) == "-3.1e-03%"
 
 
 def test_scales() -> None:
@@ -235,8 +235,10 @@ def test_scales() -> None:
     assert workload.input(0.3).parameters["files"] == 6000
     with pytest.raises(bm.BtrfsModelError, match=r"no image at scale 0\.3; there are 0\.025, 1"):
         replace(workload, scaled=None).input(0.3)
-    for scale in (0, -1, math.nan, math.inf):
-        with pytest.raises(bm.BtrfsModelError, match="a scale is greater than 0, not"):
+    for scale in (0, -1, math.nan, math.inf, 1e7, 1e308):
+        with pytest.raises(
+            bm.BtrfsModelError, match="a scale is greater than 0 and at most 1,000,000, not"
+        ):
             workload.input(scale)
     with pytest.raises(bm.BtrfsModelError, match="no workload 'x'"):
         load("x")

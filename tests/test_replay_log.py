@@ -382,8 +382,7 @@ def test_wrong_items_are_named_or_harmless(data):
 @pytest.mark.skipif(not corpus.LONG, reason="mounts crashed filesystems: only in long runs")
 def test_running_kernel_takes_what_was_replayed(tmp_path: Path):
     """It mounts, and reads, the result; its own replay is in the corpus."""
-    from live import mounted
-    from logical_ino import why_not_live
+    from live import mounted, why_not_live
 
     reason = why_not_live()
     if reason:

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import stat
 import subprocess
 from pathlib import Path
@@ -18,17 +19,19 @@ MIB = 1 << 20
 
 def tracked() -> list[Path]:
     """Files that belong to the project; without git, all but what is built or restored."""
-    if (ROOT / ".git").exists():
-        output = subprocess.run(
-            ["git", "-C", str(ROOT), "ls-files", "-z"], check=True, stdout=subprocess.PIPE
-        ).stdout
+    if (ROOT / ".git").exists() and shutil.which("git"):
+        # whoever the files belong to
+        git = ["git", "-c", "safe.directory=*", "-C", str(ROOT), "ls-files", "-z"]
+        output = subprocess.run(git, check=True, stdout=subprocess.PIPE).stdout
         names = [ROOT / os.fsdecode(name) for name in output.split(b"\0") if name]
         return [name for name in names if name.is_file()]
-    built = {".venv", "build", "dist", "out", ".cache", "__pycache__"}
+    built = {"build", "dist", "out", "__pycache__", "btrfs_model.egg-info"}
     return [
         file
         for file in ROOT.rglob("*")
-        if file.is_file() and not built & set(file.relative_to(ROOT).parts)
+        if file.is_file()
+        and file.suffix != ".so"
+        and not any(part in built or part[0] == "." for part in file.relative_to(ROOT).parts)
     ]
 
 

@@ -254,3 +254,32 @@ def test_any_scale(built: WritableFilesystem) -> None:
     assert before > again.attrs["seconds"]
     with pytest.raises(bm.BtrfsModelError, match="nothing to do"):
         load("send-readahead").input(1e-6)
+
+
+def test_what_is_wrong_shows_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No folder is made for a wrong scale, and nothing is built for a folder that is none."""
+    out = tmp_path / "out"
+    for scale in ("1e30", "nan", "0"):
+        assert run_cli(["replay", "--scale", scale, "--out", str(out)]) == 1
+        assert "a scale is greater than 0" in capsys.readouterr().err
+    assert not out.exists()
+    out.write_text("a file")
+    assert run_cli(["replay", "send-readahead", "--out", str(out)]) == 1
+    assert capsys.readouterr().err == f"btrfs-model: {out}: File exists\n"
+    with pytest.raises(FileExistsError):
+        bm.replay("send-readahead", out=out)
+    assert out.read_text() == "a file"
+
+
+def test_a_workload_that_is_named_twice_is_replayed_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    twice = ["send-readahead", "send-readahead", "--device", "memory", "--scale", "quick"]
+    assert run_cli(["replay", *twice, "--out", str(tmp_path)]) == 0
+    table = pd.read_csv(tmp_path / "results.csv")
+    assert not table.duplicated(["workload", "side", "quantity"]).any()
+    names = ("send-readahead", "send-readahead")
+    again = bm.replay(names, "quick", device="memory")
+    assert again["modelled"].tolist() == table["modelled"].tolist()

@@ -19,6 +19,8 @@ from btrfs_model.cli.common import (
     print_table,
     progress,
     subvolume_argument,
+    whole_number,
+    write_parquet,
 )
 
 __all__ = ["parameters_option", "readahead_option", "reads"]
@@ -138,7 +140,7 @@ parameters_option = click.option(
 @parameters_option
 @click.option(
     "--think",
-    type=click.FloatRange(0, max=1e9),
+    type=click.FloatRange(0, 1e9, max_open=True),
     metavar="US",
     help="Microseconds that the kernel computes for each leaf.",
 )
@@ -172,8 +174,9 @@ def reads(
 ) -> None:
     """Show the tree blocks that a cold kernel reads to send a subvolume, in order.
 
-    Each is read on demand or ahead. PHYSICAL is the byte of the first copy; USED says whether
-    anything came to the block. Without --mounted or --cached nothing is in memory at the start.
+    SEQUENCE counts submissions. Each block is read on demand or ahead. PHYSICAL is the byte of the
+    first copy; USED says whether anything came to the block. Without --mounted or --cached nothing
+    is in memory at the start.
 
     On a device ISSUED, DONE and NEEDED are nanoseconds from the start: the kernel waits for what it
     reads on demand and for what it comes to before it is there (NEEDED before DONE; -1: never).
@@ -206,8 +209,10 @@ def reads(
         import pandas as pd
 
         table = pd.DataFrame([{"device": device, "reads": len(table), **table.attrs}])
+    else:
+        table = table.reset_index()
     if parquet is not None:
-        table.to_parquet(parquet, index=False)
+        write_parquet(table, parquet)
     else:
         print_table(table, as_json=as_json)
 
@@ -215,6 +220,6 @@ def reads(
 def _addresses(file: TextIO | None) -> set[int]:
     """Read logical addresses, one in each line."""
     try:
-        return {int(line, 0) for line in file or () if line.strip()}
-    except ValueError as error:
+        return {whole_number(line.strip(), 0) for line in file or () if line.strip()}
+    except (UnicodeDecodeError, click.BadParameter) as error:
         raise click.BadParameter(f"not an address: {error}", param_hint="--cached") from None

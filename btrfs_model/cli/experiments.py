@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 import click
 
 from btrfs_model.cli.blocks import parameters_option, readahead_option
-from btrfs_model.cli.common import Command, json_option, print_table, progress
+from btrfs_model.cli.common import (
+    STDOUT,
+    Command,
+    echo,
+    json_option,
+    print_table,
+    progress,
+)
+from btrfs_model.whole_file import naming
 
 if TYPE_CHECKING:
     from btrfs_model.replay import Replay
@@ -86,7 +94,7 @@ def replay(
     chart for each workload, and provenance.json. Without WORKLOAD it replays all there are, or all
     that have the knobs that are turned: --device, --set, --readahead, --nodesize.
     """
-    from btrfs_model.replay import all_names, run
+    from btrfs_model.replay import all_names, check, run
     from btrfs_model.report import write
     from btrfs_model.workloads import load
 
@@ -94,11 +102,9 @@ def replay(
         "device": device, "parameters": parameters, "readahead": readahead, "nodesize": nodesize,
     }  # fmt: skip
     knobs = {name: value for name, value in given.items() if value}
-    names = workloads or all_names(knobs)
+    names = tuple(dict.fromkeys(workloads)) or all_names(knobs)
     sides = [load(name).sides(kernel_before, kernel_after) for name in names]
-    # before the first of them takes its time
-    for name in names:
-        load(name).turned(knobs)
+    check(names, scale, knobs, out)
     total = sum(1 + 2 * len(of_one) for of_one in sides) + 1
     with progress(total) as step:
         replays = [
@@ -108,9 +114,10 @@ def replay(
         ]  # fmt: skip
         step("writing the report")
         files = write(replays, out)
-    for one in replays:
-        _print_replay(one)
-    click.echo(f"Written to {out}: {', '.join(file.name for file in files)}")
+    with naming(STDOUT):
+        for one in replays:
+            _print_replay(one)
+    echo(f"Written to {out}: {', '.join(file.name for file in files)}")
 
 
 def _print_replay(one: Replay) -> None:

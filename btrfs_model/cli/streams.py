@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 import click
 
 from btrfs_model.cli.common import (
+    STDOUT,
     Command,
     behaviour_option,
     image_argument,
@@ -23,6 +24,7 @@ from btrfs_model.cli.common import (
     subvolume_argument,
     write_work,
 )
+from btrfs_model.whole_file import naming
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -192,13 +194,14 @@ def find_good_parent(fs: Filesystem, sent: Subvolume, sources: Sequence[Subvolum
 @contextmanager
 def _sink(out: Path | None) -> Iterator[BinaryIO]:
     """Open where a stream goes; when the send fails, say that a part of it is there."""
-    with ExitStack() as stack:
+    where = STDOUT if out is None else str(out)
+    with naming(where), ExitStack() as stack:
         counted = _Counted(stdout if out is None else lambda: stack.enter_context(out.open("wb")))
         try:
             yield cast(BinaryIO, counted)
+            counted.flush()
         except Exception:
             if counted.size:
-                where = "standard output" if out is None else out
                 click.echo(
                     f"btrfs-model: {where}: incomplete, the stream ends after {counted.size} bytes",
                     err=True,
@@ -219,6 +222,10 @@ class _Counted:
             self._file = self._open()
         self.size += len(data)
         return self._file.write(data)
+
+    def flush(self) -> None:
+        if self._file is not None:
+            self._file.flush()
 
 
 @click.command(

@@ -10,12 +10,14 @@ import click
 
 from btrfs_model.cli.common import (
     Command,
+    Whole,
     image_argument,
     json_option,
     print_json_lines,
     print_table,
     stdout,
     subvolume_argument,
+    write_parquet,
 )
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ def extents(
         table = file.references() if references else file.table()
         inside = file.references() if as_json and not references else None
     if parquet is not None:
-        table.to_parquet(parquet, index=False)
+        write_parquet(table, parquet)
     elif inside is not None:
         _print_with_references(table, inside)
     else:
@@ -119,7 +121,7 @@ def du(
     with Filesystem.open(image) as fs:
         table = space(fs, *subvolumes, nested=nested)
     if parquet is not None:
-        table.to_parquet(parquet, index=False)
+        write_parquet(table, parquet)
     else:
         print_table(table, as_json=as_json)
 
@@ -130,7 +132,7 @@ def du(
 )
 @image_argument
 @subvolume_argument
-@click.argument("inode", metavar="INO", type=int)
+@click.argument("inode", metavar="INO", type=Whole())
 def inode_resolve(image: Path, subvolume: str, inode: int) -> None:
     """Show all paths of an inode in a subvolume, in the kernel's order (ioctl INO_PATHS)."""
     from btrfs_model.filesystem import Filesystem

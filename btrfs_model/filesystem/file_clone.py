@@ -231,9 +231,6 @@ class _Clone:
 
     def run(self) -> None:
         """Clone extent by extent; what holes are in between becomes holes."""
-        self.target.log.full_sync = True
-        for inode in (self.source, self.target):
-            inode.log.last_reflink_trans = self.fs.transid
         for extent in extents_between(self.fs, self.source, self.offset, self.end):
             if extent.end <= self.offset:
                 continue
@@ -244,12 +241,22 @@ class _Clone:
             else:
                 length = min(extent.end, self.end) - max(extent.start, self.offset)
                 self._regular(at, length, extent)
+            self._note_shared(extent)
             self.done = align(at + length, self.fs.sectorsize)
             self._finish(self.done)
         stop = self.target_offset + self.end - self.offset
         if self.done < stop:
+            if self.done >= pages_of(self.fs, self.target).i_size:
+                # no range of the file changes there, of which a fast fsync could know
+                self.target.log.full_sync = True
             replace_with_hole(self.fs, self.target, self.done, stop)
             self._finish(stop)
+
+    def _note_shared(self, extent: Extent) -> None:
+        """Let the next fsyncs log old extents of the target, and checksums of new ones but once."""
+        self.target.log.last_reflink_trans = self.fs.transid
+        if extent.disk_bytenr and extent.item.generation == self.fs.transid:
+            self.source.log.last_reflink_trans = self.fs.transid
 
     def _finish(self, end: int) -> None:
         """``clone_finish_inode_update()``."""
@@ -274,6 +281,7 @@ class _Clone:
             else item._replace(num_bytes=length)
         )
         insert_regular(self.fs, self.target, at, payload, new=False)
+        self.target.log.full_sync = True
 
     def _inline(self, at: int, item: InlineExtent) -> None:
         """``clone_copy_inline_extent()``: as an item where it may be one, else as data."""
@@ -290,6 +298,7 @@ class _Clone:
         payload = pack_inline(item.generation, size, item.data, item.compression)
         fs.writer.insert(target.root, extent_key(target, 0), payload)
         target.item.nbytes += size - found
+        target.log.full_sync = True
 
     def _copy_to_page(self, at: int, item: InlineExtent) -> None:
         fs, target = self.fs, self.target

@@ -362,9 +362,8 @@ def truncate_inode_items(
         across = gone.pop(0)
     if gone or (across is not None and across.end > new_size):
         inode.log.full_sync = True
-        if across is not None:
-            # what was cut has to be logged although it is old
-            inode.log.last_reflink_trans = fs.transid
+        # what stays is logged then, although it is old
+        inode.log.last_reflink_trans = fs.transid
     fs.writer.drop_data_ref(data_ref(inode, e) for e in reversed(gone) if e.disk_bytenr)
     inode.item.nbytes -= sum(
         e.end - new_size if e.is_inline else e.length
