@@ -125,6 +125,46 @@ def test_same_items_as_the_kernel(
     beside(tmp_path, changes, compress, holes)
 
 
+@beside_the_kernel
+@pytest.mark.parametrize("holes", ["no-holes", "^no-holes"])
+def test_without_copy_on_write_as_the_kernel(tmp_path: Path, holes: str) -> None:
+    for seed in range(20 if corpus.LONG else 1):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        changes = random_changes(("nocow", seed), 60, snapshots=True, whole_holes=True)
+        without = [("nocow", name) for name in NAMES[:2]]
+        beside(folder, [*changes[:3], *without, *changes[3:]], None, holes)
+
+
+def test_data_without_copy_on_write_stay_where_they_are() -> None:
+    with make(SIZE) as fs:
+        files = ModelFiles(fs)
+        for name in ("f", "g"):
+            files.create(name)
+            files.nocow(name)
+            files.write(name, 0, b"1" * 40960)
+        fs.sync()
+
+        def places(name: str) -> set[int]:
+            fs.sync()
+            return {extent.disk_bytenr for extent in fs.subvolume(5).extents(name)}
+
+        before = places("f")
+        assert len(before) == 1
+        files.write("f", 4096, b"2" * 4096)
+        assert places("f") == before
+        assert files.read("f") == b"1" * 4096 + b"2" * 4096 + b"1" * 32768
+        fs.snapshot("", "snap")
+        files.write("f", 4096, b"3" * 4096)
+        assert places("f") > before
+        assert fs.read_file("snap", "f", 4096, 4096) == b"2" * 4096
+        before = places("g")
+        files.clone("g", "f", 0, 0, 0)
+        files.write("g", 0, b"4" * 4096)
+        assert places("g") > before
+        assert not bm.check(fs)
+
+
 def shared_ranges(seed: int) -> list[tuple[Any, ...]]:
     """Random deduplication of files that hold much of the same."""
     choice = random.Random(f"dedupe {seed}")

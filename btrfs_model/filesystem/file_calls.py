@@ -9,8 +9,7 @@ Where a kernel may differ: it writes back on its own after half a minute or when
 several files at once and in any order; where explicit holes are divided, and what a block beside a
 hole is taken for right after a mount, depends on the extent maps it has in memory; its lzo makes
 other sizes than ours, its zlib now and then by a few bytes (:mod:`~btrfs_model.filesystem.
-compress`). Direct IO and mmap are not modelled; nor are writes in place,
-into data of a file without copy on write (NODATACOW): they go elsewhere, as those of other files.
+compress`). Direct IO and mmap are not modelled.
 """
 
 from __future__ import annotations
