@@ -326,8 +326,8 @@ WORKLOAD = Workload(
         "Times of filefrag are reported and measured, not modelled. They are of different "
         "machines; measured ones are of User-Mode Linux, and of an image that a kernel wrote. What "
         "is modelled is how long the cold reads alone take on a device; the message does not name "
-        "its own. The reads are nearly the same on both sides, in another order: a disk waits for a "
-        "rotation more or less here and there.",
+        "its own. Both sides read nearly the same, in another order: here and there a disk waits "
+        "for a rotation more or less.",
     ),
     inputs=INPUTS,
     headline=_headline(DEVICES),
