@@ -15,6 +15,7 @@ Changes gather in a transaction. What reads the filesystem sees the state of the
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from collections.abc import Callable
@@ -26,6 +27,7 @@ import numpy.typing as npt
 
 from btrfs_model.btree.writer import TreeWriter, chunk_tree_uuid
 from btrfs_model.filesystem import chunk_alloc, load, transaction
+from btrfs_model.filesystem.dir_entries import fail
 from btrfs_model.filesystem.file_calls import FileCalls
 from btrfs_model.filesystem.filesystem import Filesystem
 from btrfs_model.filesystem.inode_cache import highest_objectid
@@ -455,8 +457,12 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         ------
         ValueError
             For an option that there is not.
+        OSError
+            EBUSY while an inode is open.
         """
         mount = None if options is None else MountOptions.parse(options)
+        if self.inodes.any_held():
+            raise fail(errno.EBUSY, self.path)
         self.sync()
         if "umount-no-empty-commit" not in self.behaviour:
             self.start_transaction()
