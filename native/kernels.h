@@ -964,14 +964,11 @@ struct bm_writer_group {
 	uint64_t start;
 	uint64_t length;
 	uint64_t flags;
-	uint64_t used;	/* block_group_item.used */
-	uint64_t free;	/* that can be allocated now; the rest is used, pinned or reserved */
-	uint32_t dirty; /* `used` changed since the flag was cleared */
-	uint32_t pad;
+	uint64_t used; /* block_group_item.used */
+	uint64_t free; /* that can be allocated now; the rest is used, pinned or reserved */
 };
 int64_t bm_writer_groups(const struct bm_writer *writer, struct bm_writer_group *groups,
 			 size_t capacity);
-void bm_writer_clear_dirty_group(struct bm_writer *writer, uint64_t start);
 /*
  * btrfs_reserve_extent() for data: up to `wanted` bytes, halved down to `least` where free space is
  * in pieces; BM_ERRNO with ENOSPC when there is none (then the caller adds a chunk and asks again).

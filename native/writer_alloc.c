@@ -46,7 +46,6 @@ struct group {
 	uint64_t used;
 	uint64_t reserved; /* of data: taken, and not used yet */
 	uint32_t size_class;
-	uint32_t dirty;
 	size_t order; /* in which it was added: the order in which groups are tried */
 	struct free_map free;
 };
@@ -230,8 +229,7 @@ static void describe_group(const struct bm_space *space, const struct group *gro
 					.length = group->length,
 					.flags = group->flags,
 					.used = group->used,
-					.free = group->free.total,
-					.dirty = group->dirty};
+					.free = group->free.total};
 	if (space->cluster.group == group)
 		out->free += space->cluster.free.total;
 }
@@ -257,14 +255,6 @@ int bm_space_group_of(const struct bm_writer *writer, uint64_t bytenr,
 	return BM_OK;
 }
 
-void bm_writer_clear_dirty_group(struct bm_writer *writer, uint64_t start)
-{
-	struct group *group = group_of(writer->space, start);
-
-	if (group && group->start == start)
-		group->dirty = 0;
-}
-
 int bm_space_used(struct bm_writer *writer, uint64_t bytenr, int64_t change, struct bm_fault *fault)
 {
 	struct group *group = group_of(writer->space, bytenr);
@@ -280,7 +270,6 @@ int bm_space_used(struct bm_writer *writer, uint64_t bytenr, int64_t change, str
 		    group->reserved < (uint64_t)change ? group->reserved : (uint64_t)change;
 	else if (!group->used && !group->reserved)
 		group->size_class = CLASS_NONE; /* btrfs_maybe_reset_size_class() */
-	group->dirty = 1;
 	return BM_OK;
 }
 

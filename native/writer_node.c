@@ -180,13 +180,30 @@ static void set_parent_key(uint8_t *parent, uint32_t slot, const uint8_t *node)
 	ptr_of(parent, slot)->key = node_ptr(node, 0)->key;
 }
 
+/*
+ * The path goes with its pointer, which pushes to or from the node before may have moved: `place`
+ * counts from the start of that one.
+ */
+static void follow_ptr(struct bm_path *path, int level, const uint8_t *left, uint32_t place)
+{
+	uint32_t count = block_header(left)->nritems;
+
+	if (count > place) {
+		path->node[level] = left;
+		path->slot[level + 1]--;
+		path->slot[level] = place;
+	} else {
+		path->slot[level] = place - count;
+	}
+}
+
 /* The left part of push_nodes_for_insert(). */
 static int push_to_left(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
 			int level, struct bm_fault *fault)
 {
 	uint8_t *node = bm_writer_writable(writer, path->node[level]);
 	uint8_t *parent = bm_writer_writable(writer, path->node[level + 1]);
-	uint32_t slot = path->slot[level + 1], place, count;
+	uint32_t slot = path->slot[level + 1], count;
 	const uint8_t *sibling;
 	uint8_t *left;
 	int ret;
@@ -206,15 +223,7 @@ static int push_to_left(struct bm_writer *writer, struct bm_writer_tree *tree, s
 	if (ret)
 		return ret;
 	set_parent_key(parent, slot, node);
-	place = path->slot[level] + count;
-	count = block_header(left)->nritems;
-	if (count > place) {
-		path->node[level] = left;
-		path->slot[level + 1]--;
-		path->slot[level] = place;
-	} else {
-		path->slot[level] = place - count;
-	}
+	follow_ptr(path, level, left, path->slot[level] + count);
 	return 0;
 }
 
@@ -382,15 +391,7 @@ int bm_node_balance(struct bm_writer *writer, struct bm_writer_tree *tree, struc
 		set_parent_key(parent, slot, node);
 	else if (remove_node(writer, tree, path, level, slot, node, fault) < 0)
 		return fault->code;
-	if (!left)
-		return BM_OK;
-	count = block_header(left)->nritems;
-	if (count > place) {
-		path->node[level] = left;
-		path->slot[level + 1]--;
-		path->slot[level] = place;
-	} else {
-		path->slot[level] = place - count;
-	}
+	if (left)
+		follow_ptr(path, level, left, place);
 	return BM_OK;
 }

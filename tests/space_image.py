@@ -212,5 +212,3 @@ def commit(writer: TreeWriter) -> None:
     for tree in writer.tree_ids():
         writer.change_tree(tree, force_cow=False)
     writer.set_transid(writer.transid + 1)
-    for group in writer.groups():
-        writer.clear_dirty_group(group.start)

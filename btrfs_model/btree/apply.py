@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -83,11 +84,23 @@ def insert_beside(
     OSError
         EEXIST, EINVAL or EOVERFLOW.
     """
+    _insert(lib.bm_writer_insert, writer, tree_id, keys, sizes, payloads)
+
+
+def _insert(
+    kernel: Callable[..., int],
+    writer: TreeWriter,
+    tree_id: int,
+    keys: npt.NDArray[Any],
+    sizes: npt.NDArray[np.uint32],
+    payloads: bytes,
+) -> None:
+    """Hand items to a kernel that inserts them."""
     writer.image.count_here()
     fault = new_fault()
     if int(sizes.sum(dtype=np.uint64)) != len(payloads):
         raise ValueError("the sizes are not those of the payloads")
-    ret = lib.bm_writer_insert(
+    ret = kernel(
         writer.handle, tree_id % 2**64, ffi.from_buffer("struct bm_key[]", keys),
         ffi.from_buffer("uint32_t[]", sizes), len(keys), payloads, fault,
     )  # fmt: skip
@@ -125,15 +138,6 @@ def insert_batches(
     OSError
         EEXIST, EINVAL (an item lies between those of a batch) or EOVERFLOW.
     """
-    writer.image.count_here()
-    fault = new_fault()
     keys = np.zeros(len(offsets), KEY)
     keys["objectid"], keys["type"], keys["offset"] = objectid, kind, offsets
-    if int(sizes.sum(dtype=np.uint64)) != len(payloads):
-        raise ValueError("the sizes are not those of the payloads")
-    ret = lib.bm_writer_insert_batches(
-        writer.handle, tree_id % 2**64, ffi.from_buffer("struct bm_key[]", keys),
-        ffi.from_buffer("uint32_t[]", sizes), len(keys), payloads, fault,
-    )  # fmt: skip
-    if ret < 0:
-        writer.fail(fault)
+    _insert(lib.bm_writer_insert_batches, writer, tree_id, keys, sizes, payloads)

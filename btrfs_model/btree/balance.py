@@ -14,6 +14,7 @@ from btrfs_model.btree.ground import Block, Ground, Leaf, Node, Path
 from btrfs_model.btree.push import (
     balance_node_right,
     fixup_low_keys,
+    follow_pointer,
     push_leaf_left,
     push_leaf_right,
     push_node_left,
@@ -49,11 +50,7 @@ def balance_level(ground: Ground, path: Path, level: int) -> bool:
     else:
         remove(ground, path, level + 1, slot, node)
     if left is not None:
-        if place < len(left):
-            path.nodes[level], path.slots[level + 1] = left, slot - 1
-        else:
-            place -= len(left)
-        path.slots[level] = place
+        follow_pointer(path, level, left, place)
     return True
 
 

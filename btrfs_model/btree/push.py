@@ -14,6 +14,7 @@ __all__ = [
     "balance_node_right",
     "check_sibling_keys",
     "fixup_low_keys",
+    "follow_pointer",
     "push_leaf_left",
     "push_leaf_right",
     "push_node_left",
@@ -181,6 +182,28 @@ def push_node_left(ground: Ground, left: Node, right: Node, *, empty: bool) -> b
     left.store()
     right.store()
     return True
+
+
+def follow_pointer(path: Path, level: int, left: Node, place: int) -> None:
+    """Let the path go with its pointer, which may have moved to or from the node before.
+
+    Parameters
+    ----------
+    path : Path
+        That stands in a node of `level`.
+    level : int
+        The level.
+    left : Node
+        The node before.
+    place : int
+        Where the pointer is, counted from the start of `left`.
+    """
+    if place < len(left):
+        path.nodes[level] = left
+        path.slots[level + 1] -= 1
+    else:
+        place -= len(left)
+    path.slots[level] = place
 
 
 def balance_node_right(ground: Ground, left: Node, right: Node) -> bool:

@@ -26,14 +26,13 @@ class DataRef(NamedTuple):
 
 
 class GroupState(NamedTuple):
-    """A block group: its range, flags, what is used and free, whether `used` changed."""
+    """A block group: its range, flags, what is used and free."""
 
     start: int
     length: int
     flags: int
     used: int
     free: int
-    dirty: bool
 
 
 class SpaceCalls:
@@ -61,14 +60,7 @@ class SpaceCalls:
         count = lib.bm_writer_groups(self.handle, ffi.NULL, 0)
         rows = ffi.new("struct bm_writer_group[]", count)
         lib.bm_writer_groups(self.handle, rows, count)
-        return [
-            GroupState(row.start, row.length, row.flags, row.used, row.free, bool(row.dirty))
-            for row in rows
-        ]
-
-    def clear_dirty_group(self, start: int) -> None:
-        """Note that `used` of the block group at `start` was written to its item."""
-        lib.bm_writer_clear_dirty_group(self.handle, start)
+        return [GroupState(row.start, row.length, row.flags, row.used, row.free) for row in rows]
 
     def reserve_data(self, wanted: int, least: int, hint: int = 0) -> tuple[int, int]:
         """Reserve up to `wanted` bytes for data, halved down to `least` (``btrfs_reserve_extent``).

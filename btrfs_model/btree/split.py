@@ -18,6 +18,7 @@ from btrfs_model.btree.ground import Ground, Leaf, Node, Path, RawKey
 from btrfs_model.btree.push import (
     balance_node_right,
     fixup_low_keys,
+    follow_pointer,
     push_leaf_left,
     push_leaf_right,
     push_node_left,
@@ -199,12 +200,7 @@ def push_nodes_for_insert(ground: Ground, path: Path, level: int) -> bool:
             left = ground.own_node(parent, slot - 1)
             if push_node_left(ground, left, node, empty=False):
                 parent.set_key(slot, node.key(0))
-                place += before
-                if place < len(left):
-                    path.nodes[level], path.slots[level + 1] = left, slot - 1
-                else:
-                    place -= len(left)
-                path.slots[level] = place
+                follow_pointer(path, level, left, before + place)
                 return True
     if slot + 1 < len(parent) and len(ground.child(parent, slot + 1)) < ground.node_ptrs - 1:
         right = ground.own_node(parent, slot + 1)
