@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Fixtures and options for all tests."""
 
+import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +31,15 @@ settings.register_profile(
     "long", parent=settings.get_profile("default"), derandomize=False, max_examples=2000
 )
 settings.load_profile("long" if corpus.LONG else "default")
+
+os.environ.pop("SOURCE_DATE_EPOCH", None)  # the clock of the model
+# Who has no home keeps what the programs under test remember elsewhere.
+try:
+    Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").mkdir(
+        parents=True, exist_ok=True
+    )
+except (OSError, RuntimeError):
+    os.environ["XDG_CACHE_HOME"] = f"{tempfile.gettempdir()}/btrfs-model-cache-{os.geteuid()}"
 
 
 def pytest_report_header() -> str:

@@ -2,7 +2,6 @@
 """File data that the model writes: beside the running kernel, and beside bytes in memory."""
 
 import random
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from live import beside_the_kernel, mounted
+from progs import btrfs_check, needs_progs, why_mounts_are_unknown
 from writing import (
     NAMES,
     KernelFiles,
     ModelFiles,
     PlainFiles,
-    check_image,
     load,
     make,
     random_changes,
@@ -31,8 +30,6 @@ from btrfs_model.filesystem.elided import Elided
 
 SIZE = 128 << 20
 NOCOW, IMMUTABLE = 0x800000, 0x10
-HAVE_BTRFS = shutil.which("btrfs") is not None
-needs_check = pytest.mark.skipif(not HAVE_BTRFS, reason="no btrfs-progs")
 
 
 def apply(files: Any, change: tuple[Any, ...]) -> int:
@@ -278,7 +275,7 @@ CHANGE = st.one_of(
 )
 
 
-@needs_check
+@needs_progs
 @settings(max_examples=1000 if corpus.LONG else 60)
 @given(
     st.lists(CHANGE, max_size=30),
@@ -301,7 +298,7 @@ def test_reads_what_was_written(
             assert fs.read(name, 0, 300_000) == plain.read(name)[:300_000], shown(change)
     image = tmp_path_factory.mktemp("written") / "image"
     fs.save(image)
-    assert check_image(image) == ""
+    assert btrfs_check(image) == ""
     with bm.open(image) as made:
         for name in NAMES:
             inode = made.subvolume(5).inode(name)
@@ -321,10 +318,10 @@ def test_compression_is_undone(kind: int) -> None:
                 assert decompress(kind, on_disk, size, 4096) == data, (name, size)
 
 
+@needs_progs
+@pytest.mark.skipif(bool(why_mounts_are_unknown()), reason=why_mounts_are_unknown())
 def test_restore_reads_compressed_files(tmp_path: Path) -> None:
     """`btrfs restore` decompresses on its own, without a kernel."""
-    if not HAVE_BTRFS:
-        pytest.skip("no btrfs-progs")
     fs = make(SIZE)
     files = {}
     for compress in ("zlib", "lzo", "zstd"):
@@ -345,7 +342,7 @@ def test_restore_reads_compressed_files(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- elided, and many ---------
 
 
-@needs_check
+@needs_progs
 def test_elided_data_leave_a_sound_filesystem(tmp_path: Path) -> None:
     fs = make(SIZE, compress=None)
     fs.create("plain")
@@ -359,7 +356,7 @@ def test_elided_data_leave_a_sound_filesystem(tmp_path: Path) -> None:
     fs.set_compression("packed", "lzo")
     fs.write("packed", 0, Elided(1 << 20, b"\xab"))
     fs.save(tmp_path / "image")
-    assert check_image(tmp_path / "image") == ""
+    assert btrfs_check(tmp_path / "image") == ""
     top = fs.subvolume(5)
     head, middle, tail = 4096 - 1000, 2_000_000, 1000
     assert top.read_file("plain")[4096 : middle - 4096] == bytes(middle - 8192)
@@ -451,5 +448,4 @@ def test_what_waits_for_writeback_has_its_room(tmp_path: Path) -> None:
         fs.save(tmp_path / "image")
         assert fs.read_file("", "small49") == b"d" * 9000
         assert not bm.check(fs)
-    if HAVE_BTRFS:
-        assert not check_image(tmp_path / "image")
+    assert btrfs_check(tmp_path / "image") == ""

@@ -264,7 +264,7 @@ def test_what_btrfs_check_finds_we_find(
             ours = [str(finding) for finding in check(target.image(), verify_data=True)]
         except (BtrfsModelError, OSError) as error:
             ours = [str(error)]
-        command = ["btrfs", "check", "--readonly", "--check-data-csum", str(file)]
+        command = ["btrfs", "check", "--readonly", "--force", "--check-data-csum", str(file)]
         try:
             theirs = subprocess.run(command, capture_output=True, timeout=300).returncode
         except subprocess.TimeoutExpired:

@@ -19,6 +19,7 @@ from collisions import names_of_hash
 from corpus import LONG
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from progs import btrfs_check
 
 import btrfs_model as bm
 from btrfs_model.filesystem import Filesystem
@@ -151,14 +152,7 @@ def beside(
     model.save(tmp_path / "model.img")
     with Filesystem.open(image) as kernel_fs, Filesystem.open(tmp_path / "model.img") as model_fs:
         assert_same(kernel_fs, model_fs, since)
-    check(tmp_path / "model.img")
-
-
-def check(image: Path) -> None:
-    """``btrfs check`` finds nothing wrong."""
-    result = subprocess.run(["btrfs", "check", "--readonly", str(image)], capture_output=True,
-                            text=True, check=False)  # fmt: skip
-    assert result.returncode == 0, result.stdout + result.stderr
+    assert btrfs_check(tmp_path / "model.img") == ""
 
 
 @beside_the_kernel
@@ -431,7 +425,7 @@ def test_orphans_are_deleted_when_the_subvolume_is_next_used(tmp_path: Path) -> 
         assert not any(fs.subvolume("").tree.get(key) for key in orphans)
         assert [item.key.objectid for item in fs.subvolume("").tree.items()
                 if item.key.type == ItemType.INODE_ITEM] == [256, 259]  # fmt: skip
-    check(image)
+    assert btrfs_check(image) == ""
 
 
 def test_a_commit_may_be_of_a_root_item_alone() -> None:
@@ -531,4 +525,4 @@ def test_whatever_is_called_leaves_a_sound_filesystem(seeds: list[int]) -> None:
         fs.save(image)
         with Filesystem.open(image) as saved:
             assert not bm.check(saved)
-        check(image)
+        assert btrfs_check(image) == ""

@@ -13,8 +13,8 @@ import google_crc32c
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
+from progs import needs_progs
 from streams import (
-    needs_progs,
     options_of,
     our_dump,
     progs_dump,

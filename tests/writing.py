@@ -21,7 +21,6 @@ __all__ = [
     "KernelFiles",
     "ModelFiles",
     "PlainFiles",
-    "check_image",
     "load",
     "make",
     "random_changes",
@@ -48,13 +47,6 @@ def make(size: int, **options: Any) -> Any:
 def load(path: Path, **options: Any) -> Any:
     """Go on with an image, in memory."""
     return WritableFilesystem.load(path, **options)
-
-
-def check_image(path: Path, *, data: bool = True) -> str:
-    """What ``btrfs check`` has to say against an image; empty when it has nothing."""
-    command = ["btrfs", "check", "--readonly", *(["--check-data-csum"] if data else []), str(path)]
-    ran = subprocess.run(command, capture_output=True, text=True)
-    return "" if ran.returncode == 0 else ran.stdout + ran.stderr
 
 
 # --------------------------------------------------------------------------- the same calls ------

@@ -8,25 +8,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from btrfs_model.cli.common import Command, progress
+from btrfs_model.cli.common import Command, progress, size
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
 
 __all__ = ["run"]
 
-_UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
-
 
 def _bytes(_: click.Context, __: click.Parameter, value: str) -> int:
-    number, unit = (value[:-1], value[-1:].upper()) if value[-1:].isalpha() else (value, "")
     try:
-        size = int(number) << _UNITS[unit] if unit else int(number)
-    except (KeyError, ValueError):
-        size = 0
-    if size <= 0:
-        raise click.BadParameter("a number of bytes, perhaps with K, M, G or T behind it")
-    return size
+        return size(value)
+    except ValueError:
+        raise click.BadParameter("a number of bytes, perhaps with K, M, G or T behind it") from None
 
 
 @click.command(

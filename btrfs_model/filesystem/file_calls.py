@@ -9,7 +9,7 @@ Where a kernel may differ: it writes back on its own after half a minute or when
 several files at once and in any order; where explicit holes are divided, and what a block beside a
 hole is taken for right after a mount, depends on the extent maps it has in memory; its lzo makes
 other sizes than ours, its zlib now and then by a few bytes (:mod:`~btrfs_model.filesystem.
-compress`). Direct IO and mmap are not modelled.
+compress`). Direct IO, mmap and encoded writes are not modelled.
 """
 
 from __future__ import annotations

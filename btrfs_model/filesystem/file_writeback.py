@@ -363,7 +363,7 @@ def _run_delalloc_nocow(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
         store(fs, inode, bytenr, low, high)
         if extent.is_prealloc:
             mark_extent_written(fs, inode, low, high)
-        add_csums(fs, inode, bytenr, low, high)
+            add_csums(fs, inode, bytenr, low, high)
         _finish(fs, inode, low, high)
         at = high
     if cow_start is not None or at < end:

@@ -95,7 +95,10 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
     in_transaction : bool
         Whether a call started a transaction since the last commit.
     aborted : bool
-        Whether a commit failed, so that there is none any more, or is just running.
+        Whether a change or a commit failed half-way, so that there is no commit any more
+        (``btrfs_abort_transaction()``).
+    committing : bool
+        Whether a commit is just running.
     device_stats_written : bool
         Whether a commit since the mount wrote the error counts of the device.
     log_trees_enabled : bool
@@ -151,7 +154,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self.before_commit: list[Callable[[], None]] = []
         self.pending_snapshots: list[Callable[[], None]] = []
         self.committed = transaction.snapshot_of(self)
-        self.aborted = False
+        self.committing = False
         self.device_stats_written = False
         self.in_transaction = False
         self._next_root_id = highest_objectid(self, ObjectId.ROOT_TREE) + 1
@@ -289,6 +292,15 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         return _uuid(self._random)
 
     # ---------------------------------------------------------------------------- the roots --
+
+    @property
+    def aborted(self) -> bool:
+        """Whether there is no commit any more; see the class."""
+        return self.writer.aborted
+
+    @aborted.setter
+    def aborted(self, aborted: bool) -> None:
+        self.writer.aborted = aborted
 
     @property
     def transid(self) -> int:
@@ -456,6 +468,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
             self.start_transaction()
             self.commit()
         self.inodes.forget_all()
+        self.tree_logs.forget()
         if mount is not None:
             self._mount(mount)
 
