@@ -29,6 +29,7 @@ from btrfs_model.filesystem.compression import decompress
 from btrfs_model.filesystem.elided import Elided
 
 SIZE = 128 << 20
+NOCOW, IMMUTABLE = 0x800000, 0x10
 
 
 def apply(files: Any, change: tuple[Any, ...]) -> int:
@@ -129,7 +130,7 @@ def test_without_copy_on_write_as_the_kernel(tmp_path: Path, holes: str) -> None
         folder = tmp_path / str(seed)
         folder.mkdir()
         changes = random_changes(("nocow", seed), 60, snapshots=True, whole_holes=True)
-        without = [("nocow", name) for name in NAMES[:2]]
+        without = [("chattr", name, NOCOW) for name in NAMES[:2]]
         beside(folder, [*changes[:3], *without, *changes[3:]], None, holes)
 
 
@@ -138,7 +139,7 @@ def test_data_without_copy_on_write_stay_where_they_are() -> None:
         files = ModelFiles(fs)
         for name in ("f", "g"):
             files.create(name)
-            files.nocow(name)
+            files.chattr(name, NOCOW)
             files.write(name, 0, b"1" * 40960)
         fs.sync()
 
@@ -214,6 +215,8 @@ def test_ranges_that_cannot_be_shared(tmp_path: Path) -> None:
         for offset, to, length in ranges:
             changes += [(call, source, target, offset, to, length)
                         for source in "abc" for target in "ab"]  # fmt: skip
+    changes.append(("chattr", "b", IMMUTABLE))
+    changes += [("dedupe", source, "b", *one) for source in "ab" for one in ranges]
     beside(tmp_path, [*changes, ("sync",)], None, "no-holes")
 
 

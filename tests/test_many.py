@@ -4,10 +4,12 @@
 import errno
 import os
 import random
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -178,6 +180,24 @@ def test_files_that_are_filled_in_another_order(tmp_path: Path) -> None:
         fs.flush_delalloc()
 
     assert built(tmp_path, 4096, at_once) == built(tmp_path, 4096, one_by_one)
+
+
+def test_what_cannot_be_filled() -> None:
+    with WritableFilesystem.mkfs(128 << 20) as fs:
+        names = ("f", "immutable", "append")
+        files = {name: fs.create(name).ino for name in names}
+        fs.chattr("immutable", 0x10)
+        fs.chattr("append", 0x20)
+        others = {"d": fs.mkdir("d").ino, "p": fs.mknod("p", stat.S_IFIFO | 0o600).ino}
+        fs.sync()
+        fs.remount()
+        for name, number in [("d", errno.EISDIR), ("p", errno.EINVAL), ("immutable", errno.EPERM),
+                             ("append", errno.EPERM), ("none", errno.ENOENT)]:  # fmt: skip
+            ino = (files | others | {"none": 999})[name]
+            with pytest.raises(OSError, match=os.strerror(number)):
+                fs.fill_files("", np.array([files["f"], ino], np.uint64), b"data" * 2000)
+        assert not fs.commit()
+        assert fs.read("f") == b""
 
 
 @pytest.mark.parametrize("metadata", ["single", "dup"])

@@ -371,6 +371,26 @@ def test_a_file_has_no_more_than_65535_names() -> None:
         assert inode.item.nlink == 65535
 
 
+def test_an_exchange_without_room_for_one_of_the_names_is_undone() -> None:
+    # a kernel aborts the transaction
+    with WritableFilesystem.mkfs(128 << 20, nodesize=4096, extref=False) as fs:
+        names = [f"{LONG_NAME}{number}" for number in range(25)]
+        fs.create("x" * 255)
+        fs.create(names[0])
+        with pytest.raises(OSError, match=os.strerror(errno.EMLINK)):
+            for name in names[1:]:
+                fs.link(names[0], name)
+        before = {name: fs.resolve(name) for name in (names[3], "x" * 255)}
+        with pytest.raises(OSError, match=os.strerror(errno.EMLINK)):
+            fs.rename("x" * 255, names[3], 2)
+        assert {name: fs.resolve(name) for name in before} == before
+        fs.commit()
+        assert not bm.check(fs)
+        fs.rename("x" * 255, names[3])
+        fs.commit()
+        assert not bm.check(fs)
+
+
 def test_a_directory_with_too_many_names_of_one_hash_is_left_as_it_is() -> None:
     with WritableFilesystem.mkfs(128 << 20, nodesize=4096) as fs:
         names = names_of_hash(99, 40, b"p" * 200)

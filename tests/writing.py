@@ -34,7 +34,6 @@ _DEDUPE_HEAD = struct.Struct("<QQHHI")
 _DEDUPE_ONE = struct.Struct("<qQQiI")
 _FIDEDUPERANGE = 3 << 30 | _DEDUPE_HEAD.size << 16 | 0x94 << 8 | 54
 _FS_IOC_SETFLAGS = 1 << 30 | 8 << 16 | ord("f") << 8 | 2
-_NOCOW = 0x800000
 _KEEP_SIZE, _PUNCH_HOLE, _ZERO_RANGE = 1, 2, 16
 
 Change = tuple[Any, ...]
@@ -60,8 +59,8 @@ class ModelFiles:
     def create(self, name: str) -> None:
         self.fs.create(name)
 
-    def nocow(self, name: str) -> None:
-        self.fs.chattr(name, _NOCOW)
+    def chattr(self, name: str, flags: int) -> None:
+        self.fs.chattr(name, flags)
 
     def write(self, name: str, offset: int, data: bytes) -> None:
         self.fs.write(name, offset, data)
@@ -119,10 +118,11 @@ class KernelFiles:
     def create(self, name: str) -> None:
         (self.top / name).touch()
 
-    def nocow(self, name: str) -> None:
+    def chattr(self, name: str, flags: int) -> None:
+        """Give a file flags, which has none."""
         fd = self._open(name)
         try:
-            fcntl.ioctl(fd, _FS_IOC_SETFLAGS, struct.pack("<q", _NOCOW))
+            fcntl.ioctl(fd, _FS_IOC_SETFLAGS, struct.pack("<q", flags))
         finally:
             os.close(fd)
 
@@ -154,7 +154,7 @@ class KernelFiles:
             os.close(to_fd)
 
     def dedupe(self, source: str, target: str, offset: int, to: int, length: int) -> None:
-        from_fd, to_fd = self._open(source), self._open(target)
+        from_fd, to_fd = (os.open(self.top / name, os.O_RDONLY) for name in (source, target))
         try:
             head, one = (offset, length, 1, 0, 0), (to_fd, to, 0, 0, 0)
             argument = bytearray(_DEDUPE_HEAD.pack(*head) + _DEDUPE_ONE.pack(*one))

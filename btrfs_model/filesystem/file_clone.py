@@ -168,8 +168,8 @@ def _verify_area(fs: Fs, offset: int, length: int) -> None:
 def _check_overlap(
     fs: Fs, source: LiveInode, target: LiveInode, offset: int, target_offset: int, length: int
 ) -> None:
-    """See that ranges of one file, in whole blocks, have nothing in common."""
-    if source is target and abs(target_offset - offset) < align(length, fs.sectorsize):
+    """See that ranges of one file, both from the border of a block, have nothing in common."""
+    if source is target and abs(target_offset - offset) < length:
         raise _error(fs, errno.EINVAL)
 
 

@@ -20,7 +20,7 @@ from btrfs_model.ondisk.structs import FILE_EXTENT_ITEM
 if TYPE_CHECKING:
     from btrfs_model.filesystem.live_inode import LiveInode
 
-__all__ = ["Block", "fills_holes", "pass_time", "write_run"]
+__all__ = ["Block", "fills_holes", "insert_file_extents", "pass_time", "write_run"]
 
 _DATA = 1
 _MAX = 2**64 - 1
@@ -158,18 +158,37 @@ def _call(
     together = np.concatenate([known_offsets, places])
     order = np.argsort(together, kind="stable").astype(np.uint32)
     sums = _sums(fs, inode, block)
-    fault = new_fault()
-    args: dict[str, Any] = {
-        "tree": inode.root, "root": inode.root, "ino": inode.ino, "length": block.length,
-        "disk_num_bytes": block.disk_num_bytes, "compression": block.compression,
-        "offsets": ffi.from_buffer("uint64_t[]", places), "count": len(places),
-        "known_offsets": ffi.from_buffer("uint64_t[]", known_offsets),
-        "known_bytenr": ffi.from_buffer("uint64_t[]", known_bytenr), "known": len(known_offsets),
-        "order": ffi.from_buffer("uint32_t[]", order),
-        "sums": ffi.from_buffer("uint8_t[]", sums) if sums else ffi.NULL,
-        "finish": ffi.NULL if finish is None else ffi.from_buffer("uint32_t[]", finish),
-    }  # fmt: skip
-    made = ffi.new("struct bm_file_extents *", args)
+    return insert_file_extents(
+        fs, addresses,
+        tree=inode.root, root=inode.root, ino=inode.ino, length=block.length,
+        disk_num_bytes=block.disk_num_bytes, compression=block.compression,
+        offsets=ffi.from_buffer("uint64_t[]", places), count=len(places),
+        known_offsets=ffi.from_buffer("uint64_t[]", known_offsets),
+        known_bytenr=ffi.from_buffer("uint64_t[]", known_bytenr), known=len(known_offsets),
+        order=ffi.from_buffer("uint32_t[]", order),
+        sums=ffi.from_buffer("uint8_t[]", sums) if sums else ffi.NULL,
+        finish=ffi.NULL if finish is None else ffi.from_buffer("uint32_t[]", finish),
+    )  # fmt: skip
+
+
+def insert_file_extents(fs: Fs, addresses: U64, **members: Any) -> int:
+    """Make file extents (``bm_writer_file_extents()``).
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        Whose transaction runs.
+    addresses : numpy.ndarray
+        Gets where each of them is.
+    **members
+        Of ``struct bm_file_extents``.
+
+    Returns
+    -------
+    int
+        How many were made; less than all where the room that there is comes in pieces.
+    """
+    made, fault = ffi.new("struct bm_file_extents *", members), new_fault()
     fs.image.count_here()
     written = lib.bm_writer_file_extents(
         fs.writer.handle, made, ffi.from_buffer("uint64_t[]", addresses), fault

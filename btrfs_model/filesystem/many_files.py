@@ -17,6 +17,8 @@ waits) are written to one by one after all.
 
 from __future__ import annotations
 
+import errno
+import stat
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,12 +27,13 @@ import numpy.typing as npt
 
 from btrfs_model.btree.apply import CHANGE
 from btrfs_model.btree.bulk import gather, select
-from btrfs_model.errors import new_fault
+from btrfs_model.filesystem.attributes import may_change_data
 from btrfs_model.filesystem.checksums import sector_sums
+from btrfs_model.filesystem.dir_entries import fail
 from btrfs_model.filesystem.file_bytes import pages_of, store_bytes
 from btrfs_model.filesystem.file_items import align, pack_inline
 from btrfs_model.filesystem.file_pages import MAX_EXTENT_SIZE
-from btrfs_model.filesystem.file_run import pass_time
+from btrfs_model.filesystem.file_run import insert_file_extents, pass_time
 from btrfs_model.filesystem.file_write import buffered_write
 from btrfs_model.filesystem.file_writeback import inline_limit
 from btrfs_model.filesystem.lookup import Path, find, may_write
@@ -40,6 +43,7 @@ from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM
 
 if TYPE_CHECKING:
+    from btrfs_model.filesystem.live_inode import LiveInode
     from btrfs_model.filesystem.writable import WritableFilesystem
 
 __all__ = ["fill_files", "write_files"]
@@ -108,7 +112,8 @@ def fill_files(fs: WritableFilesystem, directory: Path, inos: Inos, data: bytes)
     Raises
     ------
     OSError
-        EROFS; ENOENT for a number that is no inode's; ENOSPC when there is no room, some are
+        EROFS; ENOENT for a number that is no inode's, EISDIR or EINVAL for one that is no file's,
+        EPERM for one that is immutable or append-only; ENOSPC when there is no room, some are
         written then.
     """
     parent = find(fs, directory)
@@ -117,11 +122,20 @@ def fill_files(fs: WritableFilesystem, directory: Path, inos: Inos, data: bytes)
         return
     items = _plain_items(fs, parent.root, inos) if _is_plain(fs, data) else None
     if items is None:
-        for ino in inos.tolist():
-            buffered_write(fs, fs.inode(parent.root, ino), 0, data)
+        inodes = [fs.inode(parent.root, ino) for ino in inos.tolist()]
+        for inode in inodes:
+            _check_writable(fs, inode, directory)
+        for inode in inodes:
+            buffered_write(fs, inode, 0, data)
         fs.flush_delalloc()
         return
     _fill(fs, parent.root, inos, items, data)
+
+
+def _check_writable(fs: WritableFilesystem, inode: LiveInode, path: Path) -> None:
+    if not stat.S_ISREG(inode.item.mode):
+        raise fail(errno.EISDIR if inode.is_dir else errno.EINVAL, path)
+    may_change_data(fs, inode, path)
 
 
 def _is_plain(fs: WritableFilesystem, data: bytes) -> bool:
@@ -218,23 +232,15 @@ def _write_regular(fs: WritableFilesystem, root: int, inos: Inos, data: bytes) -
     blocks = data.ljust(align(len(data), fs.sectorsize), b"\0")
     sums = sector_sums(fs.csum_type, blocks, fs.sectorsize).tobytes()
     addresses = np.zeros(len(inos), np.uint64)
-    offsets, fault = np.zeros(len(inos), np.uint64), new_fault()
+    offsets = np.zeros(len(inos), np.uint64)
     numbers = np.ascontiguousarray(inos, np.uint64)
-    args: dict[str, Any] = {
-        "tree": root, "root": root, "inos": ffi.from_buffer("uint64_t[]", numbers),
-        "length": len(blocks), "disk_num_bytes": len(blocks), "count": len(inos),
-        "offsets": ffi.from_buffer("uint64_t[]", offsets),
-        "sums": ffi.from_buffer("uint8_t[]", sums),
-    }  # fmt: skip
-    made = ffi.new("struct bm_file_extents *", args)
-    fs.image.count_here()
-    written = lib.bm_writer_file_extents(
-        fs.writer.handle, made, ffi.from_buffer("uint64_t[]", addresses), fault
-    )
-    if written < 0:
-        fs.writer.fail(fault)
+    written = insert_file_extents(
+        fs, addresses, tree=root, root=root, inos=ffi.from_buffer("uint64_t[]", numbers),
+        length=len(blocks), disk_num_bytes=len(blocks), count=len(inos),
+        offsets=ffi.from_buffer("uint64_t[]", offsets), sums=ffi.from_buffer("uint8_t[]", sums),
+    )  # fmt: skip
     _store(fs, addresses[:written], blocks)
-    return int(written)
+    return written
 
 
 def _store(fs: WritableFilesystem, addresses: Inos, blocks: bytes) -> None:
