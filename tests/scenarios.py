@@ -100,7 +100,7 @@ def _as_operation(call: calls.Call) -> list[Any] | None:
             return ["mknod", path, mode, os.major(device), os.minor(device)]
         case "setxattr":
             return ["setxattr", args[0], args[1], args[2].hex()]
-        case "chattr":  # what NODATACOW does to data is not modelled
+        case "chattr":  # files with NODATACOW are in log_beside
             return ["chattr", args[0], args[1] & ~_NOCOW, args[2] & ~_NOCOW]
         case "create_subvolume":
             return ["subvol_create", *args]
