@@ -79,10 +79,10 @@ class SubvolumeCalls:
     def delete_subvolume(self, path: Path) -> None:
         """Delete a subvolume; its blocks are freed by :meth:`clean_subvolumes`."""
         entry = find_entry(self._live, path)
+        if not entry.is_name:
+            raise fail(errno.EINVAL if entry.name == b".." else errno.EACCES, path)
         if entry.inode is None:
             raise fail(errno.ENOENT, path)
-        if not entry.inode.is_dir:
-            raise fail(errno.ENOTDIR, path)
         may_delete(self._live, entry, entry.inode, as_directory=True)
         if entry.inode.ino != ROOT_DIR:
             raise fail(errno.EINVAL, path)
