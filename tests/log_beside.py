@@ -204,11 +204,13 @@ class _Model(_Runner):
         super().do_remount(options)
 
 
-def in_the_model(beside: Beside, crash: Path) -> tuple[list[str], list[str]]:
-    """Carry operations out as the running kernel does."""
+def in_the_model(
+    beside: Beside, crash: Path, behaviour: str = KERNEL
+) -> tuple[list[str], list[str]]:
+    """Carry operations out as the running kernel does, or another one."""
     model = _Model(Scenario("case", [], hex_values=True), SIZE, 0)
     model.asynchronous = True
-    model.behaviour = Behaviour.parse(KERNEL)
+    model.behaviour = Behaviour.parse(behaviour)
     ends: list[str] = []
 
     def crashed(fs: WritableFilesystem, number: int) -> None:

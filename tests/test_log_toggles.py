@@ -11,6 +11,7 @@ import pytest
 from live import beside_the_kernel, mounted
 
 import btrfs_model as bm
+from btrfs_model.cli import run as run_cli
 from btrfs_model.errors import BtrfsModelError
 from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.kernels import select
@@ -137,6 +138,24 @@ def test_bulk_insertion_fills_leaves_otherwise() -> None:
         fs.close()
     assert items[0] == items[1]
     assert leaves[0] != leaves[1]
+
+
+def test_a_scenario_is_run_as_any_kernel(tmp_path: Path) -> None:
+    """The command: its logs are those of the kernel that was asked for, and it names no other."""
+    scenario, image = tmp_path / "scenario.json", tmp_path / "disk.img"
+    scenario.write_text('{"ops": [["mkdir", "d"], ["create", "d/f"], ["fsync", "d"], ["crash"]]}')
+    kinds = {}
+    for behaviour in ("v5.10", "v5.10 + log-dir-index-only", "v6.18"):
+        command = ["run", str(scenario), "-o", str(image), "--behaviour", behaviour]
+        assert run_cli(command) == 0
+        with bm.open(f"{image}.crash1") as crashed:
+            kinds[behaviour] = {item.key.type for item in crashed.log_trees[5].items()}
+    old, index_only, new = kinds.values()
+    assert old - index_only == {ItemType.DIR_ITEM, ItemType.DIR_LOG_ITEM}
+    assert index_only == new
+    image.unlink()
+    assert run_cli(["run", str(scenario), "-o", str(image), "--behaviour", "v1.0"]) != 0
+    assert not image.exists()
 
 
 @pytest.mark.parametrize(("slug", "needed"), NEEDS.items())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from btrfs_model.cli.common import Command, progress, size
+from btrfs_model.cli.common import Command, behaviour_option, progress, size
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
@@ -29,7 +29,7 @@ def _bytes(_: click.Context, __: click.Parameter, value: str) -> int:
         "btrfs-model run scenario.json -o disk.img",
         """echo '{"ops": [["mkdir", "d"], ["sync"]]}' > s.json""",
         "btrfs-model run s.json -o disk.img --size 1G",
-        "btrfs-model run ops.jsonl.zst -o disk.img",
+        "btrfs-model run ops.jsonl.zst -o disk.img --behaviour v5.10",
     ),
 )
 @click.argument("scenario", type=click.Path(path_type=Path))
@@ -38,13 +38,15 @@ def _bytes(_: click.Context, __: click.Parameter, value: str) -> int:
 @click.option("--size", default="256M", show_default=True, callback=_bytes, metavar="SIZE",
               help="Size of the device.")  # fmt: skip
 @click.option("--seed", default=0, show_default=True, help="What uuids and times come from.")
-def run(scenario: Path, image: Path, size: int, seed: int) -> None:
+@behaviour_option("v6.18.44")
+def run(scenario: Path, image: Path, size: int, seed: int, behaviour: str) -> None:
     """Carry out the operations of SCENARIO on a new filesystem and write its image.
 
     SCENARIO is a JSON object {"ops": [...]} or a file of JSON lines, each operation a list such as
     ["mkdir", "d"]; btrfs_model/scenario/operations.py lists them. An operation that fails ends the
     run with its number, and no image is written. Each "crash" writes what a crash at that point
-    would leave, the last commit and the logs of fsync, to IMAGE.crash1, IMAGE.crash2, ...
+    would leave, the last commit and the logs of fsync, to IMAGE.crash1, IMAGE.crash2, ... What an
+    fsync logs is that of the kernel of --behaviour.
     """
     from btrfs_model.scenario import load_scenario, run_scenario
 
@@ -59,7 +61,9 @@ def run(scenario: Path, image: Path, size: int, seed: int) -> None:
     try:
         with (
             progress(len(loaded.steps)) as step,
-            run_scenario(loaded, size=size, seed=seed, step=step, crashed=crashed) as fs,
+            run_scenario(
+                loaded, size=size, seed=seed, behaviour=behaviour, step=step, crashed=crashed
+            ) as fs,
         ):
             fs.save(image)
     except BaseException:
