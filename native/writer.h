@@ -90,6 +90,11 @@ const uint8_t *bm_writer_read_child(struct bm_writer *writer, const struct bm_wr
 int bm_writer_mark_dirty(struct bm_writer *writer, uint64_t logical, struct bm_fault *fault);
 /* A block whose last reference goes: neither dirty nor verified any more, in any copy. */
 void bm_writer_forget_block(struct bm_writer *writer, uint64_t logical);
+/*
+ * The range is about to be written to. In a damaged image a tree block may lie there that was read,
+ * and verified, before: whoever reads it again has to verify it again.
+ */
+void bm_writer_forget_range(struct bm_writer *writer, uint64_t logical, uint64_t size);
 /* BM_ERRNO: what the kernel would return. */
 static inline int bm_writer_errno(struct bm_fault *fault, const struct bm_writer_tree *tree,
 				  int number)

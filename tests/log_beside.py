@@ -29,16 +29,8 @@ from btrfs_model.scenario.load import Scenario
 from btrfs_model.scenario.operations import Step, parse_step
 from btrfs_model.scenario.run import _Runner
 
-__all__ = [
-    "KERNEL",
-    "KNOWN",
-    "NOCOW",
-    "Beside",
-    "Operation",
-    "in_the_kernel",
-    "in_the_model",
-    "random_operations",
-]
+__all__ = ["KERNEL", "KNOWN", "NOCOW", "Beside", "Operation", "in_the_kernel", "in_the_model",
+           "random_operations"]  # fmt: skip
 
 KERNEL = "v" + platform.release().split("-")[0]
 KNOWN = KERNEL in PRESETS
@@ -172,7 +164,8 @@ def in_the_kernel(beside: Beside, image: Path, crash: Path) -> tuple[list[str], 
     """Carry operations out on a new filesystem: how each ended, and what the fsyncs came to."""
     with image.open("wb") as file:
         file.truncate(SIZE)
-    subprocess.run(["mkfs.btrfs", "-q", *beside.mkfs_options, str(image)], check=True)
+    command = ["mkfs.btrfs", "-q", *beside.mkfs_options, str(image)]
+    subprocess.run(command, check=True, capture_output=True)
     options = f"{_QUIET},{beside.mount}"
     with mounted(image, options) as top:
         kernel = _Kernel(image, top, options, crash)

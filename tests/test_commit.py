@@ -650,6 +650,40 @@ def test_kernel_takes_its_image_back(name: str, tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------- errors --
 
 
+@pytest.mark.parametrize("name", ["features/mixed", "features/mixed-dup"])
+def test_data_where_a_tree_block_was(name: str, tmp_path: Path) -> None:
+    """Where data and metadata share groups, data get the place of a block that came and went."""
+    with bm.WritableFilesystem.load(corpus.image(name)) as fs:
+        fs.mkdir("many")
+        contents = {}
+        for turn in range(12):
+            fs.create_files("many", [f"{turn}-{number:080}" for number in range(300)])
+            fs.unlink_files("many", [f"{turn}-{number:080}" for number in range(290)])
+            path, data = f"many/data{turn}", bytes([turn + 1]) * 50_000
+            fs.create(path)
+            fs.write(path, 0, data)
+            fs.flush_delalloc()
+            contents[path] = data
+        good(fs, tmp_path / "image")
+        for path, data in contents.items():
+            assert fs.read_file(5, path) == data
+
+
+def test_overlapping_stripes_are_refused(tmp_path: Path) -> None:
+    """What is written to one chunk would be what the other one has."""
+    path = tmp_path / "image"
+    with bm.create(MIN_DEVICE) as fs:
+        data = next(chunk for chunk in fs.image.chunks if chunk.type & 1)
+        metadata = next(chunk for chunk in fs.image.chunks if chunk.type & 4)
+        key = (256, int(ItemType.CHUNK_ITEM), data.logical)
+        # the offset of the first stripe
+        offset = metadata.stripes[0].to_bytes(8, "little")
+        fs.writer.update(ObjectId.CHUNK_TREE, key, 56, offset)
+        fs.save(path)
+    with pytest.raises(bm.CorruptImageError, match="image: tree 3, offset"):
+        bm.WritableFilesystem.load(path)
+
+
 def test_truncated_image(tmp_path: Path) -> None:
     path = tmp_path / "short"
     with bm.create(MIN_DEVICE) as fs:

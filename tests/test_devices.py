@@ -133,7 +133,7 @@ def test_flash_reads_as_often_as_its_data_sheet_says(name: str) -> None:
 
 
 def traces() -> Path | None:
-    """Where the validation traces of DiskSim are, see the README."""
+    """Where the validation traces of DiskSim are, see tests/README.md."""
     named = os.environ.get("BTRFS_MODEL_DISKSIM")
     return Path(named) if named else None
 

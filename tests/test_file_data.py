@@ -122,6 +122,46 @@ def test_same_items_as_the_kernel(
     beside(tmp_path, changes, compress, holes)
 
 
+@beside_the_kernel
+@pytest.mark.parametrize("holes", ["no-holes", "^no-holes"])
+def test_without_copy_on_write_as_the_kernel(tmp_path: Path, holes: str) -> None:
+    for seed in range(20 if corpus.LONG else 1):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        changes = random_changes(("nocow", seed), 60, snapshots=True, whole_holes=True)
+        without = [("nocow", name) for name in NAMES[:2]]
+        beside(folder, [*changes[:3], *without, *changes[3:]], None, holes)
+
+
+def test_data_without_copy_on_write_stay_where_they_are() -> None:
+    with make(SIZE) as fs:
+        files = ModelFiles(fs)
+        for name in ("f", "g"):
+            files.create(name)
+            files.nocow(name)
+            files.write(name, 0, b"1" * 40960)
+        fs.sync()
+
+        def places(name: str) -> set[int]:
+            fs.sync()
+            return {extent.disk_bytenr for extent in fs.subvolume(5).extents(name)}
+
+        before = places("f")
+        assert len(before) == 1
+        files.write("f", 4096, b"2" * 4096)
+        assert places("f") == before
+        assert files.read("f") == b"1" * 4096 + b"2" * 4096 + b"1" * 32768
+        fs.snapshot("", "snap")
+        files.write("f", 4096, b"3" * 4096)
+        assert places("f") > before
+        assert fs.read_file("snap", "f", 4096, 4096) == b"2" * 4096
+        before = places("g")
+        files.clone("g", "f", 0, 0, 0)
+        files.write("g", 0, b"4" * 4096)
+        assert places("g") > before
+        assert not bm.check(fs)
+
+
 def shared_ranges(seed: int) -> list[tuple[Any, ...]]:
     """Random deduplication of files that hold much of the same."""
     choice = random.Random(f"dedupe {seed}")
@@ -385,3 +425,24 @@ def test_places_that_are_no_blocks_are_refused() -> None:
     with pytest.raises(OSError, match="Invalid argument"):
         fs.write_many("file", [0, 100], b"x" * 4096)
     assert fs.read("file") == b""
+
+
+def test_what_waits_for_writeback_has_its_room(tmp_path: Path) -> None:
+    with make(114 << 20, metadata="single") as fs:
+        with pytest.raises(OSError, match="No space left"):
+            for number in range(1000):
+                fs.create(f"large{number}")
+                fs.fallocate(f"large{number}", 0, 1 << 20)
+        for number in range(50):
+            fs.create(f"small{number}")
+        fs.unlink("large0")
+        fs.sync()
+        for number in range(50):
+            fs.write(f"small{number}", 0, b"d" * 9000)
+        with pytest.raises(OSError, match="No space left"):
+            for number in range(100_000):
+                fs.create("n" * 200 + str(number))
+        fs.save(tmp_path / "image")
+        assert fs.read_file("", "small49") == b"d" * 9000
+        assert not bm.check(fs)
+    assert btrfs_check(tmp_path / "image") == ""

@@ -76,6 +76,15 @@ CASES: dict[str, list[Operation]] = {
         *TWO, ["fsync", "d"], ["remount"], ["write", "d/a", 0, 4096, 1], ["fsync", "d/a"],
         ["fsync", "d/a"],
     ],
+    "cut to what it was": [*TWO, ["sync"], ["truncate", "d/a", 0], ["fdatasync", "d/a"]],
+    "a hole in the log is split": [
+        *TWO, ["write", "d/a", 124880, 4096, 7], ["fsync", "d/a"], ["write", "d/a", 0, 5000, 3],
+        ["fsync", "d/a"],
+    ],
+    "a snapshot with a name that is taken": [
+        *TWO, ["subvol_create", "s"], ["write", "d/a", 0, 9, 1], ["snapshot", "", "d/a", True],
+        ["snapshot", "s", "t", False], ["fsync", "d/a"],
+    ],
     "no flag of a directory changed": [
         ["mkdir", "d"], ["remount"], ["chattr", "d", 0, NOCOW], ["fsync", "d"],
     ],

@@ -240,6 +240,22 @@ def test_a_leaf_full_of_names_without_extended_ones(tmp_path: Path) -> None:
 
 
 @beside_the_kernel
+def test_whiteouts(tmp_path: Path) -> None:
+    sequence: list[calls.Call] = [
+        ("setxattr", "d", "system.posix_acl_default", calls.acl(7, 5, 1, 6))
+    ]
+    for flags in (4, 5, 6, 7, 8):
+        sequence += [("rename", "f", "d/g", flags), ("rename", "d/g", "d/h", flags),
+                     ("rename", "d/h", "f", flags), ("sync",), ("rename", "f", "f", flags),
+                     ("rename", "d/e", "e", flags), ("rename", "e", "d/e", flags),
+                     ("rename", "sub", "d/sub", flags), ("rename", "d/sub", "sub", flags),
+                     ("rename", "c", "none/c", flags), ("rename", "c", "sub/c", flags)]  # fmt: skip
+    first: list[calls.Call] = [("mkdir", "d"), ("create", "f"), ("create", "c"), ("mkdir", "d/e"),
+                               ("create_subvolume", "sub")]  # fmt: skip
+    beside(tmp_path, first, sequence)
+
+
+@beside_the_kernel
 def test_files_without_names(tmp_path: Path) -> None:
     sequence: list[calls.Call] = [
         ("hold", "f"), ("unlink", "f"), ("sync",), ("create", "f"), ("hold", "d"), ("rmdir", "d"),

@@ -119,15 +119,16 @@ def test_streams_of_the_corpus_have_the_recorded_hash() -> None:
     assert checked > 500
 
 
-def test_readme_names_what_is_there() -> None:
-    readme = (ROOT / "README.md").read_text()
+@pytest.mark.parametrize("name", ["README.md", "tests/README.md", "CONTRIBUTING.md"])
+def test_readme_names_what_is_there(name: str) -> None:
+    readme = (ROOT / name).read_text()
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for target in re.findall(r"(?:^|`)make ([a-z][a-z-]*)", readme, re.MULTILINE):
         assert target in targets, f"make {target}"
     for path in re.findall(r"\]\(([^)#:]+)\)", readme):
-        assert (ROOT / path).exists(), path
+        assert ((ROOT / name).parent / path).exists(), path
     for path in re.findall(
-        r"`((?:btrfs_model|tests|notebooks|data|bench|native|scripts)/[\w./-]+)`", readme
+        r"`((?:btrfs_model|tests|notebooks|data|bench|native|scripts|docs)/[\w./-]+)`", readme
     ):
         assert (ROOT / path).exists(), path
 

@@ -33,6 +33,8 @@ _FICLONERANGE = 1 << 30 | _CLONE.size << 16 | 0x94 << 8 | 13
 _DEDUPE_HEAD = struct.Struct("<QQHHI")
 _DEDUPE_ONE = struct.Struct("<qQQiI")
 _FIDEDUPERANGE = 3 << 30 | _DEDUPE_HEAD.size << 16 | 0x94 << 8 | 54
+_FS_IOC_SETFLAGS = 1 << 30 | 8 << 16 | ord("f") << 8 | 2
+_NOCOW = 0x800000
 _KEEP_SIZE, _PUNCH_HOLE, _ZERO_RANGE = 1, 2, 16
 
 Change = tuple[Any, ...]
@@ -57,6 +59,9 @@ class ModelFiles:
 
     def create(self, name: str) -> None:
         self.fs.create(name)
+
+    def nocow(self, name: str) -> None:
+        self.fs.chattr(name, _NOCOW)
 
     def write(self, name: str, offset: int, data: bytes) -> None:
         self.fs.write(name, offset, data)
@@ -113,6 +118,13 @@ class KernelFiles:
 
     def create(self, name: str) -> None:
         (self.top / name).touch()
+
+    def nocow(self, name: str) -> None:
+        fd = self._open(name)
+        try:
+            fcntl.ioctl(fd, _FS_IOC_SETFLAGS, struct.pack("<q", _NOCOW))
+        finally:
+            os.close(fd)
 
     def write(self, name: str, offset: int, data: bytes) -> None:
         fd = self._open(name)

@@ -117,8 +117,12 @@ class _Room(NamedTuple):
     @classmethod
     def of(cls, fs: WritableFilesystem) -> _Room:
         """Return that of now."""
-        groups = _groups(fs, _METADATA)
-        return cls(sum(group.length for group in groups), sum(group.free for group in groups))
+        total = free = 0
+        for group in fs.writer.groups():
+            if group.flags & _METADATA:
+                total += group.length
+                free += group.free
+        return cls(total, free)
 
     @property
     def used(self) -> int:
@@ -151,13 +155,13 @@ def ensure_metadata(fs: WritableFilesystem, *, from_reserve: bool = False) -> No
     if fs.aborted:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), fs.path)
     kept = 0
-    if grow_metadata(fs):
-        if _copies_fit(fs):
+    grown, room = _grow(fs)
+    if grown:
+        if _copies_fit(fs, room):
             return
     else:
         kept = _kept(fs, from_reserve)
-        room = _Room.of(fs)
-        if _coming(fs, room) + _copies(fs, room) + kept <= room.free:
+        if kept + _coming(fs, room) + _copies(fs, room) <= room.free:
             return
     fs.commit()
     if _Room.of(fs).free < kept:
@@ -174,6 +178,10 @@ def grow_metadata(fs: WritableFilesystem) -> bool:
     bool
         False where one was needed and the device had no room for it.
     """
+    return _grow(fs)[0]
+
+
+def _grow(fs: WritableFilesystem) -> tuple[bool, _Room]:
     room = _Room.of(fs)
     wanted = room.used + 2 * _MIB >= room.total * 80 // 100
     while wanted or _coming(fs, room) > room.free:
@@ -182,9 +190,9 @@ def grow_metadata(fs: WritableFilesystem) -> bool:
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
-            return False
+            return False, room
         room, wanted = _Room.of(fs), False
-    return True
+    return True, room
 
 
 def _coming(fs: WritableFilesystem, room: _Room) -> int:
@@ -194,13 +202,12 @@ def _coming(fs: WritableFilesystem, room: _Room) -> int:
 
 def _copies(fs: WritableFilesystem, room: _Room) -> int:
     """Return at most what the next commit copies, of leaves that the transaction did not yet."""
-    touched = fs.delayed.waiting_changes(room.free // fs.nodesize) * fs.nodesize
+    touched = fs.delayed.waiting_changes * fs.nodesize
     return touched if touched <= room.free else min(touched, room.used - fs.writer.dirty_bytes())
 
 
-def _copies_fit(fs: WritableFilesystem) -> bool:
+def _copies_fit(fs: WritableFilesystem, room: _Room) -> bool:
     """Whether the next commit has room for its copies, be it in chunks that it adds."""
-    room = _Room.of(fs)
     missing = _copies(fs, room) - room.free
     if missing <= 0:
         return True
@@ -214,8 +221,8 @@ def calls_that_fit(fs: WritableFilesystem) -> int:
 
     A chunk is added first where the kernel would.
     """
-    grow_metadata(fs)
-    free = _Room.of(fs).free - _kept(fs, from_reserve=True)
+    _, room = _grow(fs)
+    free = room.free - _kept(fs, from_reserve=True)
     return max(1, free // (_CALL_BLOCKS * fs.nodesize))
 
 

@@ -191,7 +191,7 @@ class DelayedItems:
         self._nodes: dict[tuple[int, int], DelayedNode] = {}
         # those that the worker would take, first come first served
         self._prepared: dict[tuple[int, int], DelayedNode] = {}
-        # bounds of what waits, see waiting_bytes() and waiting_changes()
+        # of what waits: a bound, see waiting_bytes(), and how many deletions
         self._bytes = self._deletions = 0
         self.asynchronous = False
         self.lag = 0
@@ -241,8 +241,8 @@ class DelayedItems:
         """Remove a DIR_INDEX item (``btrfs_delete_delayed_dir_index()``)."""
         node = self._get_or_create(directory.root, directory.ino)
         if node.insertions.pop(index, None) is None:
+            self._deletions += index not in node.deletions
             node.deletions.add(index)
-            self._deletions += 1
         node.logged.discard(index)
         self._queue(node)
 
@@ -268,10 +268,9 @@ class DelayedItems:
             self._bytes = sum(node.nbytes for node in self._nodes.values())
         return self._bytes
 
-    def waiting_changes(self, enough: int) -> int:
-        """Return how many items change or go; where that is at most `enough`, a bound."""
-        if len(self._nodes) + self._deletions > enough:
-            self._deletions = sum(len(node._deletions or ()) for node in self._nodes.values())
+    @property
+    def waiting_changes(self) -> int:
+        """How many items change or go at most."""
         return len(self._nodes) + self._deletions
 
     def waits_for(self, root: int) -> list[int]:
@@ -286,7 +285,9 @@ class DelayedItems:
 
     def kill(self, root: int, ino: int) -> None:
         """Forget what waits for an inode (``btrfs_kill_delayed_inode_items()``)."""
-        self._nodes.pop((root, ino), None)
+        node = self._nodes.pop((root, ino), None)
+        if node is not None:
+            self._deletions -= len(node.deletions)
         self._prepared.pop((root, ino), None)
 
     def kill_all(self, root: int) -> None:
@@ -371,6 +372,7 @@ class DelayedItems:
                 (node.ino, ItemType.DIR_INDEX, first),
                 (node.ino, ItemType.DIR_INDEX, last),
             )
+        self._deletions -= len(node.deletions)
         node.deletions.clear()
 
     def _runs(self, node: DelayedNode) -> Iterator[tuple[int, int]]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Preallocated extents that are written to, and who may write in place.
+"""Extents that are written to in place: preallocated ones, and those of files with NODATACOW.
 
 A write into a preallocated range goes where it was promised to go, unless somebody else has the
 extent as well. Its item is then split in up to three; a part that was written grows together with
@@ -38,13 +38,13 @@ def can_nocow(fs: Fs, inode: LiveInode, extent: Extent) -> bool:
 
     Notes
     -----
-    ``can_nocow_file_extent()`` (Linux 6.18): preallocated extents, with NODATACOW written ones too,
-    younger than the last snapshot, and of this inode alone (``btrfs_cross_ref_exist()``). None of
-    them has checksums.
+    ``can_nocow_file_extent()`` (Linux 6.18): only preallocated extents, unless the file has
+    NODATACOW, younger than the last snapshot, and of this inode alone
+    (``btrfs_cross_ref_exist()``).
     """
-    if not extent.disk_bytenr or extent.regular.compression:
+    if extent.is_inline or not extent.disk_bytenr or extent.regular.compression:
         return False
-    if not (extent.is_prealloc or inode.item.flags & InodeFlag.NODATACOW):
+    if not extent.is_prealloc and not inode.item.flags & InodeFlag.NODATACOW:
         return False
     if extent.regular.generation <= fs.writer.tree_state(inode.root).last_snapshot:
         return False

@@ -56,10 +56,13 @@ if TYPE_CHECKING:
 
     from btrfs_model.filesystem.writable import WritableFilesystem
 
-__all__ = ["RENAME_EXCHANGE", "RENAME_NOREPLACE", "NamespaceCalls"]
+__all__ = ["RENAME_EXCHANGE", "RENAME_NOREPLACE", "RENAME_WHITEOUT", "NamespaceCalls"]
 
 RENAME_NOREPLACE: Final = 1
 RENAME_EXCHANGE: Final = 2
+RENAME_WHITEOUT: Final = 4
+
+_RENAME_FLAGS: Final = RENAME_NOREPLACE | RENAME_EXCHANGE | RENAME_WHITEOUT
 
 _PATH_MAX: Final = 4096
 _MKNOD: Final = (stat.S_IFREG, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFIFO, stat.S_IFSOCK)
@@ -270,8 +273,8 @@ class NamespaceCalls:
             namespace.rmdir(self._fs, entry, inode)
 
     def rename(self, old: Path, new: Path, flags: int = 0) -> None:
-        """Rename, with RENAME_NOREPLACE or RENAME_EXCHANGE as renameat2(2)."""
-        if flags not in (0, RENAME_NOREPLACE, RENAME_EXCHANGE):
+        """Rename, with the flags of renameat2(2)."""
+        if flags & ~_RENAME_FLAGS or (flags & RENAME_EXCHANGE and flags != RENAME_EXCHANGE):
             raise fail(errno.EINVAL, new)
         source, target = find_parent(self._fs, old), find_parent(self._fs, new)
         _check_last_names(source, target, flags)
@@ -286,7 +289,8 @@ class NamespaceCalls:
         if flags & RENAME_EXCHANGE and target.inode is not None:
             rename.exchange(self._fs, source, target, inode, target.inode)
         else:
-            rename.rename(self._fs, source, target, inode)
+            whiteout = bool(flags & RENAME_WHITEOUT)
+            rename.rename(self._fs, source, target, inode, whiteout=whiteout)
 
     def _check_rename_path(
         self, source: Entry, target: Entry, inode: LiveInode, flags: int

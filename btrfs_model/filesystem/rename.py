@@ -9,6 +9,7 @@ both entries get new directory indexes.
 from __future__ import annotations
 
 import errno
+import stat
 from typing import TYPE_CHECKING
 
 from btrfs_model.filesystem.dir_entries import (
@@ -21,6 +22,7 @@ from btrfs_model.filesystem.eviction import iput, orphan_add
 from btrfs_model.filesystem.live_inode import EMPTY_SUBVOL_DIR, ROOT_DIR, LiveInode
 from btrfs_model.filesystem.namespace import (
     add_link,
+    create_inode,
     unlink_inode,
     unlink_name,
     unlink_subvolume_name,
@@ -34,8 +36,12 @@ if TYPE_CHECKING:
 __all__ = ["exchange", "rename"]
 
 
-def rename(fs: WritableFilesystem, old: Entry, new: Entry, inode: LiveInode) -> None:
+def rename(
+    fs: WritableFilesystem, old: Entry, new: Entry, inode: LiveInode, *, whiteout: bool = False
+) -> None:
     """Move `inode` from one entry to another, over what is there (``btrfs_rename()``).
+
+    A `whiteout` takes its old place: a device 0:0, which says to overlayfs that nothing is there.
 
     Raises
     ------
@@ -59,6 +65,8 @@ def rename(fs: WritableFilesystem, old: Entry, new: Entry, inode: LiveInode) -> 
         inode.dir_index = index
     if inode.ino != ROOT_DIR:
         log_new_name(fs, inode, new.directory, old.directory, old.name, old_index)
+    if whiteout:
+        create_inode(fs, old, stat.S_IFCHR)
     fs.delayed.balance()
     if replaced is not None:
         iput(fs, replaced)

@@ -63,13 +63,13 @@ class SubvolumeCalls:
     def snapshot(self, source: Path, path: Path, read_only: bool = True) -> int:
         """Take a snapshot of a subvolume and commit; return its id.
 
-        Delayed allocations of the source are written first.
+        Delayed allocations of the source are written first, also where the name is taken.
         """
         fs = self._live
         top, entry = find(fs, source), find_entry(fs, path)
         _check_is_top(top, source)
-        self._check_new_subvolume(entry)
         fs.flush_delalloc(root=top.root)
+        self._check_new_subvolume(entry)
         pending = PendingSnapshot(top.root, entry.directory, entry.name, read_only)
         fs.start_transaction()
         fs.pending_snapshots.append(partial(create_pending_snapshot, fs, pending))

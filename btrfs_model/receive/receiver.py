@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Receiver"]
 
 _U32: Final = (1 << 32) - 1
+_SECOND: Final = 10**9
 
 
 class _Subvolume(NamedTuple):
@@ -309,7 +310,11 @@ def _time(command: Command, attribute: str) -> int:
     """Return a time in nanoseconds since 1970."""
     value = command[attribute]
     assert isinstance(value, tuple)
-    return value[0] * 10**9 + value[1]
+    seconds, nanoseconds = value
+    if nanoseconds >= _SECOND:
+        # UTIME_NOW and UTIME_OMIT too, which no kernel sends
+        raise _fail(errno.EINVAL, _path(command))
+    return int(seconds * _SECOND + nanoseconds)
 
 
 def _fail(number: int, path: bytes) -> OSError:
