@@ -61,6 +61,23 @@ class Replay:
     provenance: dict[str, object] = field(default_factory=dict)
     knobs: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def settings(self) -> dict[str, str]:
+        """What was replayed, for people: parameters of the workload, and the knobs as turned."""
+        values: dict[str, Any] = dict(self.input.parameters)
+        for name, value in self.knobs.items():
+            values |= value if isinstance(value, Mapping) else {name: value}
+        return {
+            name: value if isinstance(value, str) else f"{value:,.12g}"
+            for name, value in values.items()
+        }
+
+    @property
+    def origin(self) -> str:
+        """Where its filesystem is from, for people."""
+        sample = self.input.sample
+        return "built by the model" if sample is None else f"written by a kernel ({sample})"
+
 
 def _silent(_: str) -> None:
     """Report no progress."""

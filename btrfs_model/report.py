@@ -149,12 +149,13 @@ def _section(one: Replay, svg: str) -> str:
         f"<li>{escape(kind)}: {escape(where)}</li>" for kind, where in outcome.measured_on.items()
     )
     notes = "".join(f"<li>{escape(text)}</li>" for text in workload.caveats)
-    parameters = ", ".join(f"{key} = {value:,}" for key, value in one.input.parameters.items())
+    settings = ", ".join(f"{key} = {value}" for key, value in one.settings.items())
     return (
         f'<section id="{escape(workload.name)}">\n<h2>{escape(workload.name)}</h2>\n'
         f"<p><strong>{escape(commit.title)}</strong> "
         f'<span class="muted">({commit.commit}, in v{commit.release})</span></p>\n{summary}'
-        f"<p>Replayed with {escape(parameters)}, on these sides:</p>\n<ul>{sides}</ul>\n"
+        f"<p>Replayed with {escape(settings)}, in a filesystem {escape(one.origin)}, on these "
+        f"sides:</p>\n<ul>{sides}</ul>\n"
         f"<figure>\n{_inline(svg)}\n</figure>\n"
         f'<div class="scroll">{_table(one)}</div>\n'
         f"<h3>Notes</h3>\n<ul>{notes}</ul>\n"

@@ -29,7 +29,8 @@ from btrfs_model.scenario.load import Scenario
 from btrfs_model.scenario.operations import Step, parse_step
 from btrfs_model.scenario.run import _Runner
 
-__all__ = ["KNOWN", "Beside", "Operation", "in_the_kernel", "in_the_model", "random_operations"]
+__all__ = ["KERNEL", "KNOWN", "NOCOW", "Beside", "Operation", "in_the_kernel", "in_the_model",
+           "random_operations"]  # fmt: skip
 
 KERNEL = "v" + platform.release().split("-")[0]
 KNOWN = KERNEL in PRESETS
@@ -163,7 +164,8 @@ def in_the_kernel(beside: Beside, image: Path, crash: Path) -> tuple[list[str], 
     """Carry operations out on a new filesystem: how each ended, and what the fsyncs came to."""
     with image.open("wb") as file:
         file.truncate(SIZE)
-    subprocess.run(["mkfs.btrfs", "-q", *beside.mkfs_options, str(image)], check=True)
+    command = ["mkfs.btrfs", "-q", *beside.mkfs_options, str(image)]
+    subprocess.run(command, check=True, capture_output=True)
     options = f"{_QUIET},{beside.mount}"
     with mounted(image, options) as top:
         kernel = _Kernel(image, top, options, crash)
@@ -225,6 +227,7 @@ def in_the_model(beside: Beside, crash: Path) -> tuple[list[str], list[str]]:
 # -------------------------------------------------------------------------- random operations --
 
 BLOCK = 4096
+NOCOW = 0x800000
 FILES = ("f", "a/f", "a/g", "a/b/f", "d/h", "d/e/k")
 FOLDERS = ("", "", "a", "a", "a/b", "d", "d/e")
 IN_SUBVOLUME = (("s/f", "s/e/f"), ("s", "s/e"))
@@ -238,6 +241,7 @@ class _Choice:
         self.random = choice
         self.one = choice.choice
         self.subvolumes = subvolumes
+        self.nocow = self.one([0.0, 0.0, 0.5])
         self.files = FILES + (IN_SUBVOLUME[0] if subvolumes else ())
         self.folders = FOLDERS + (IN_SUBVOLUME[1] if subvolumes else ())
 
@@ -299,6 +303,7 @@ def _other_operation(c: _Choice) -> Operation:
         (1, lambda: ["chown", c.file(), c.one([0, 1000]), 5]),
         (2, lambda: ["setxattr", c.any(), xattr, c.one(["", "77", "aa" * 250])]),
         (1, lambda: ["removexattr", c.file(), c.one(["user.a", "user.b"])]),
+        (1 if c.nocow else 0, lambda: ["chattr", c.any(), *c.one([(NOCOW, 0), (0, NOCOW)])]),
         (1, lambda: ["open", c.any(), c.one("pq")]),
         (2, lambda: ["fsyncfd", c.one("pq")]),
         (1, lambda: ["close", c.one("pq")]),
@@ -321,6 +326,8 @@ def _first_operations(c: _Choice) -> Iterator[Operation]:
         yield from (["subvol_create", "s"], ["mkdir", "s/e"])
     for number, path in enumerate(c.files):
         yield ["create", path]
+        if c.random.random() < c.nocow:
+            yield ["chattr", path, NOCOW]
         if c.random.random() < 0.8:
             yield ["write", path, 0, c.one([100, 5000, 20_000, 70_000]), number]
         if c.random.random() < 0.4:

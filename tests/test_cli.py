@@ -588,3 +588,15 @@ def test_what_cannot_be_written_is_named(image: Path, tmp_path: Path) -> None:
         ran = subprocess.run(command, check=False, capture_output=True, text=True)
         assert (ran.returncode, ran.stderr) == (1, f"btrfs-model: {place}: {why}\n")
     assert Path("/dev/full").is_char_device()
+
+
+@pytest.mark.parametrize("size", ["0x", "", "K", "-1", "nan", "1.5G", "1E", "99999999T", HUGE])
+def test_sizes_that_are_none(btrfs_model, tmp_path: Path, size: str) -> None:
+    scenario, image = tmp_path / "s.json", tmp_path / "image"
+    scenario.write_text('{"ops": [["mkdir", "d"], ["sync"]]}')
+    ran = btrfs_model("run", scenario, "-o", image, "--size", size)
+    assert (ran.status, ran.out) == (2, b"")
+    assert "a number of bytes, perhaps with K, M, G or T behind it" in ran.err
+    assert not image.exists()
+    limit = f"near={size}"
+    assert btrfs_model("reads", scenario, "snap", "--readahead", limit).status == 2

@@ -13,6 +13,7 @@ from live import beside_the_kernel
 from log_beside import (
     KERNEL,
     KNOWN,
+    NOCOW,
     Beside,
     Operation,
     in_the_kernel,
@@ -68,8 +69,33 @@ CASES: dict[str, list[Operation]] = {
         ["clone_range", "d/a", 0, 8192, "d/b", 4096], ["fsync", "d/b"],
     ],
     "written before and in a transaction": [
-        *TWO, ["remount"], ["write", "d/b", 20480, 4096, 7], ["write", "d/a", 0, 50, 3],
+        *TWO, ["write", "d/a", 0, 5000, 0], ["remount"], ["write", "d/b", 20480, 4096, 7],
+        ["write", "d/a", 0, 50, 3], ["fsync", "d/a"],
+    ],
+    "twice after a mount": [
+        *TWO, ["fsync", "d"], ["remount"], ["write", "d/a", 0, 4096, 1], ["fsync", "d/a"],
         ["fsync", "d/a"],
+    ],
+    "cut to what it was": [*TWO, ["sync"], ["truncate", "d/a", 0], ["fdatasync", "d/a"]],
+    "a hole in the log is split": [
+        *TWO, ["write", "d/a", 124880, 4096, 7], ["fsync", "d/a"], ["write", "d/a", 0, 5000, 3],
+        ["fsync", "d/a"],
+    ],
+    "a snapshot with a name that is taken": [
+        *TWO, ["subvol_create", "s"], ["write", "d/a", 0, 9, 1], ["snapshot", "", "d/a", True],
+        ["snapshot", "s", "t", False], ["fsync", "d/a"],
+    ],
+    "no flag of a directory changed": [
+        ["mkdir", "d"], ["remount"], ["chattr", "d", 0, NOCOW], ["fsync", "d"],
+    ],
+    "written in place": [
+        *TWO, ["chattr", "d/a", NOCOW], ["write", "d/a", 0, 20000, 1], ["sync"],
+        ["write", "d/a", 4096, 4096, 2], ["fsync", "d/a"],
+    ],
+    "written in place after a snapshot": [
+        ["subvol_create", "s"], ["create", "s/a"], ["chattr", "s/a", NOCOW],
+        ["write", "s/a", 0, 20000, 1], ["sync"], ["snapshot", "s", "t", True], ["sync"],
+        ["write", "s/a", 4096, 4096, 2], ["fsync", "s/a"],
     ],
     "cut at the end of an extent": [
         *TWO, ["write", "d/a", 0, 16384, 7], ["fsync", "d/a"], ["write", "d/a", 16384, 4096, 7],

@@ -291,16 +291,19 @@ def test_readahead_knobs() -> None:
             Readahead(**wrong)
 
 
-def test_what_is_asked_for_ahead_may_not_exist() -> None:
+@pytest.mark.parametrize("nowhere", ["far away", "behind the last chunk"])
+def test_what_is_asked_for_ahead_may_not_exist(nowhere: str) -> None:
     """A damaged pointer is read ahead from no device; who gets there fails."""
     wide = {"distance": 1 << 62}
     broken = Broken(corpus.image(R5K))
     with broken.fs() as fs:
+        last = fs.image.chunks[-1]
+        place = 1 << 60 if nowhere == "far away" else last.logical + last.length
         table = bm.reads(fs, "snap1", readdir="", readahead=wide)
         victim = table[~table["used"]].iloc[-1]["logical"]
         blocks = fs.subvolume("snap1").tree.blocks()
         block = next(block for block in blocks if block.logical == victim)
-    broken.write(block.parent, pointer_at(block.parent_slot) + 17, (1 << 60).to_bytes(8, "little"))
+    broken.write(block.parent, pointer_at(block.parent_slot) + 17, place.to_bytes(8, "little"))
     with broken.fs() as fs:
         rest = bm.reads(fs, "snap1", readdir="", readahead=wide)["logical"].tolist()
         assert rest == [address for address in table["logical"] if address != victim]

@@ -346,6 +346,9 @@ def test_report_says_what_was_found(twice: list[Path]) -> None:
     text = (twice[0] / "report.html").read_text()
     for words in ("2,676,220", "2,659,328", "do not issue unnecessary truncate"):
         assert words in text
+    # a unit stands where the name does not say it
+    assert '<td>stream size <span class="muted">(bytes)</span></td>' in text
+    assert "<td>command truncate</td>" in text
 
 
 def test_chart_is_a_picture(twice: list[Path]) -> None:

@@ -126,6 +126,10 @@ class SpaceCalls:
         """Carry out all waiting references (``btrfs_run_delayed_refs()``); returns how many."""
         return self._run(lib.bm_writer_run_refs)
 
+    def dirty_bytes(self) -> int:
+        """Return how large the tree blocks are that the running transaction made."""
+        return int(lib.bm_writer_dirty_bytes(self.handle))
+
     def waiting_refs(self) -> int:
         """Return how many extents have references waiting."""
         return int(lib.bm_writer_waiting_refs(self.handle))

@@ -27,12 +27,17 @@ __all__ = [
     "echo",
     "image_argument",
     "json_option",
+    "one_output",
+    "parent_option",
+    "parquet_option",
     "print_json_lines",
     "print_table",
     "progress",
+    "size",
     "stdout",
     "subvolume_argument",
     "whole_number",
+    "work_option",
     "write_parquet",
     "write_work",
 ]
@@ -41,10 +46,14 @@ STDOUT = "standard output"
 """How errors call it."""
 
 _MANY_ROWS = 1000
+_UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
 F = TypeVar("F", bound=Callable[..., Any])
 
 image_argument = click.argument("image", type=click.Path(path_type=Path))
 subvolume_argument = click.argument("subvolume", metavar="SUBVOL")
+parent_option = click.option(
+    "-p", "--parent", metavar="SUBVOL", help="Send the difference to this subvolume."
+)
 
 
 class Command(click.Command):
@@ -80,6 +89,37 @@ def behaviour_option(default: str = "v6.18") -> Callable[[F], F]:
         "--behaviour", default=default, show_default=True, metavar="B",
         help="The kernel: a preset, with '+ TOGGLE' and '- TOGGLE'; see `btrfs-model patches`.",
     )  # fmt: skip
+
+
+def parquet_option(text: str) -> Callable[[F], F]:
+    """``--parquet``, with what it writes."""
+    return click.option("--parquet", type=click.Path(path_type=Path), metavar="FILE", help=text)
+
+
+def one_output(as_json: bool, parquet: Path | None) -> None:
+    """Refuse ``--json`` beside ``--parquet``."""
+    if as_json and parquet is not None:
+        raise click.UsageError("--json and --parquet exclude each other")
+
+
+def work_option(text: str) -> Callable[[F], F]:
+    """``--work``, with what it writes."""
+    return click.option("--work", type=click.Path(path_type=Path), metavar="FILE.json", help=text)
+
+
+def size(text: str) -> int:
+    """Read a number of bytes, perhaps with K, M, G or T behind it.
+
+    Raises
+    ------
+    ValueError
+        When it is none, or does not lie in [0, 2**63).
+    """
+    unit = _UNITS.get(text[-1:].upper(), 0)
+    number = int(text[:-1] if unit else text, 0) << unit
+    if not 0 <= number < 2**63:
+        raise ValueError(f"{number} bytes")
+    return number
 
 
 def whole_number(text: str, least: int = -(2**63)) -> int:

@@ -73,7 +73,7 @@ def _scale(_: click.Context, __: click.Parameter, value: str) -> str | float:
     "--nodesize",
     type=click.IntRange(min=1),
     metavar="BYTES",
-    help="Build the filesystem with tree blocks of that size.",
+    help="Build the filesystem with tree blocks of that size, 4096 to 65536.",
 )
 @click.option("--out", default="out", show_default=True, type=click.Path(path_type=Path),
               metavar="DIR", help="Folder for the results; made when it is missing.")  # fmt: skip
@@ -130,9 +130,9 @@ def _print_replay(one: Replay) -> None:
 
     console = Console(highlight=False) if sys.stdout.isatty() else Console(width=110)
     commit = TOGGLES[one.workload.toggles[0]]
-    parameters = ", ".join(f"{key} {value:,}" for key, value in one.input.parameters.items())
+    settings = ", ".join(f"{key} {value}" for key, value in one.settings.items())
     console.print(f"\n[bold]{one.workload.name}[/]: {commit.title} (v{commit.release})")
-    console.print(parameters)
+    console.print(f"{settings}; filesystem {one.origin}")
     table = Table(header_style="bold", pad_edge=False, box=None)
     table.add_column("figure", overflow="fold")
     table.add_column("side", no_wrap=True)
@@ -144,7 +144,7 @@ def _print_replay(one: Replay) -> None:
             figure = one.outcome.find(side.name, quantity)
             if figure is None:
                 continue
-            if label and not quantity.endswith(figure.unit):
+            if label and figure.unit not in (quantity.split()[-1], quantity.split(":")[0]):
                 label = f"{quantity} ({figure.unit})"
             table.add_row(
                 label, side.name, number(figure.reported), number(figure.modelled),

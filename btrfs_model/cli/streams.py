@@ -18,10 +18,12 @@ from btrfs_model.cli.common import (
     behaviour_option,
     image_argument,
     json_option,
+    parent_option,
     print_table,
     progress,
     stdout,
     subvolume_argument,
+    work_option,
     write_work,
 )
 from btrfs_model.whole_file import naming
@@ -46,7 +48,7 @@ __all__ = ["dump_stream", "find_good_parent", "receive", "send"]
 )
 @image_argument
 @subvolume_argument
-@click.option("-p", "--parent", metavar="SUBVOL", help="Send the difference to this subvolume.")
+@parent_option
 @click.option(
     "-c",
     "--clone-source",
@@ -76,8 +78,7 @@ __all__ = ["dump_stream", "find_good_parent", "receive", "send"]
     help="Send compressed extents as they are; means --proto 2 unless that is given.",
 )
 @behaviour_option()
-@click.option("--work", type=click.Path(path_type=Path), metavar="FILE.json",
-              help="Write how often each kernel function was called.")  # fmt: skip
+@work_option("Write how often each kernel function was called.")
 @click.option("--explain", type=click.Choice(["summary", "commands"]),
               help="Say why each command is sent: added up, or command by command.")  # fmt: skip
 def send(
@@ -240,8 +241,7 @@ class _Counted:
 @click.argument("directory", metavar="[DIR]", default="")
 @click.option("-f", "--file", "stream", type=click.Path(path_type=Path), metavar="FILE",
               help="Read the stream from FILE instead of standard input.")  # fmt: skip
-@click.option("--work", type=click.Path(path_type=Path), metavar="FILE.json",
-              help="Write which system calls `btrfs receive` makes for the stream.")  # fmt: skip
+@work_option("Write which system calls `btrfs receive` makes for the stream.")
 def receive(image: Path, directory: str, stream: Path | None, work: Path | None) -> None:
     """Apply one or more send streams to an image, as `btrfs receive` does.
 

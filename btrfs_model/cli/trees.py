@@ -14,6 +14,8 @@ from btrfs_model.cli.common import (
     echo,
     image_argument,
     json_option,
+    one_output,
+    parquet_option,
     print_json_lines,
     print_table,
     progress,
@@ -103,8 +105,7 @@ def _key(_: click.Context, __: click.Parameter, value: str | None) -> Key | None
 @click.option("--dfs", is_flag=True, help="Each node before its children, not level by level.")
 @click.option("--hide-names", is_flag=True, help="Show HIDDEN for names of files.")
 @json_option("One JSON object a line for each item.")
-@click.option("--parquet", type=click.Path(path_type=Path), metavar="FILE",
-              help="Write the items as a table in Parquet.")  # fmt: skip
+@parquet_option("Write the items as a table in Parquet.")
 def dump_tree(
     image: Path,
     tree: int | None,
@@ -132,8 +133,7 @@ def dump_tree(
     from btrfs_model.filesystem import Filesystem
 
     as_table = as_json or parquet is not None
-    if as_json and parquet is not None:
-        raise click.UsageError("--json and --parquet exclude each other")
+    one_output(as_json, parquet)
     if as_table and (blocks or roots or dfs or hide_names):
         raise click.UsageError("-b, -r, --dfs and --hide-names are for text")
     if blocks and (tree is not None or roots):

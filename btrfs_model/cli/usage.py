@@ -13,6 +13,8 @@ from btrfs_model.cli.common import (
     Whole,
     image_argument,
     json_option,
+    one_output,
+    parquet_option,
     print_json_lines,
     print_table,
     stdout,
@@ -25,15 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["du", "extents", "inode_resolve"]
 
-_PARQUET = click.option(
-    "--parquet", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-    help="Write all columns as a table in Parquet.",
-)  # fmt: skip
-
-
-def _one_output(as_json: bool, parquet: Path | None) -> None:
-    if as_json and parquet is not None:
-        raise click.UsageError("--json and --parquet exclude each other")
+_PARQUET = parquet_option("Write all columns as a table in Parquet.")
 
 
 @click.command(
@@ -62,7 +56,7 @@ def extents(
     from btrfs_model.filesystem import Filesystem
     from btrfs_model.usage.files import FileUsage
 
-    _one_output(as_json, parquet)
+    one_output(as_json, parquet)
     with Filesystem.open(image) as fs:
         file = FileUsage(fs, subvolume, path)
         table = file.references() if references else file.table()
@@ -117,7 +111,7 @@ def du(
     from btrfs_model.filesystem import Filesystem
     from btrfs_model.usage import du as space
 
-    _one_output(as_json, parquet)
+    one_output(as_json, parquet)
     with Filesystem.open(image) as fs:
         table = space(fs, *subvolumes, nested=nested)
     if parquet is not None:

@@ -22,9 +22,10 @@ from btrfs_model.samples import data_folder
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["TIME_FIELDS", "leaf_cost", "read_on"]
+__all__ = ["MOST_US", "TIME_FIELDS", "leaf_cost", "read_on"]
 
-_MOST_US = 10**9
+MOST_US = 10**9
+"""The work on a leaf takes less, microseconds."""
 TIME_FIELDS = [*RUN_FIELDS, ("needed", "<i8")]
 """What the simulation gives, and when the thread came to the block; -1: never."""
 
@@ -39,8 +40,8 @@ def leaf_cost() -> float:
     """
     path = data_folder() / "costs" / "send.toml"
     cost = read_toml(path).get("leaf_us")
-    if not isinstance(cost, int | float) or not 0 <= cost < _MOST_US:
-        raise BtrfsModelError(f"{path}: leaf_us is {cost!r}, not a number in [0, {_MOST_US:,})")
+    if not isinstance(cost, int | float) or not 0 <= cost < MOST_US:
+        raise BtrfsModelError(f"{path}: leaf_us is {cost!r}, not a number in [0, {MOST_US:,})")
     return float(cost)
 
 
@@ -88,8 +89,8 @@ def read_on(
     elif parameters:
         raise BtrfsModelError("parameters go with the name of a device")
     cost = leaf_cost() if think is None else float(think)
-    if not 0 <= cost < _MOST_US:
-        raise BtrfsModelError(f"{cost:g} microseconds for a leaf are not in [0, {_MOST_US:,})")
+    if not 0 <= cost < MOST_US:
+        raise BtrfsModelError(f"{cost:g} microseconds for a leaf are not in [0, {MOST_US:,})")
     host, rest = _steps(rows, physical >= 0, round(cost * 1000))
     there = np.flatnonzero(physical >= 0)
     numbers = np.zeros(len(rows), dtype=np.int64)

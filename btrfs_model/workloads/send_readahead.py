@@ -322,7 +322,8 @@ _CAVEATS = (
     "The time that the kernel computes for a leaf was measured on 6.18.44 on another machine; "
     "none of the figures was fitted to the times of the message.",
     "Leaves lie where the four jobs and the commits of their transactions let them: another "
-    "run of the script scatters them otherwise.",
+    "run of the script scatters them otherwise. In a filesystem that the model builds, how long "
+    "the jobs take for a file and how they overtake one another is fitted to runs of Linux 6.18.",
 )
 WORKLOAD = Workload(
     name="send-readahead",
@@ -338,7 +339,7 @@ WORKLOAD = Workload(
     ),
     caveats=(
         "The message does not name its disk. The model's is a 7200 rpm SATA disk whose data "
-        "sheet it keeps to; its reading ahead on its own (64 KB, as in the literature) decides "
+        "sheet it keeps to; its reading ahead on its own (64 KiB, as in the literature) decides "
         "more about both times than anything else, and no data sheet tells it.",
         *_CAVEATS,
     ),
