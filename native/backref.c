@@ -15,6 +15,7 @@
  * The order of every list is the kernel's; prelim.c has the containers that make it.
  */
 #include "backref.h"
+#include "pool.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -563,16 +564,12 @@ static int append_inode_ref(uint64_t ino, uint64_t offset, uint64_t num_bytes, u
 			    void *context)
 {
 	struct bm_inode_refs *refs = context;
+	struct bm_inode_ref *rows =
+	    grown(refs->rows, refs->count, &refs->capacity, 64, sizeof(*rows));
 
-	if (refs->count == refs->capacity) {
-		size_t capacity = refs->capacity ? refs->capacity * 2 : 64;
-		struct bm_inode_ref *rows = realloc(refs->rows, capacity * sizeof(*rows));
-
-		if (!rows)
-			return -ENOMEM;
-		refs->rows = rows;
-		refs->capacity = capacity;
-	}
+	if (!rows)
+		return -ENOMEM;
+	refs->rows = rows;
 	refs->rows[refs->count++] = (struct bm_inode_ref){ino, offset, num_bytes, root};
 	return 0;
 }

@@ -6,6 +6,7 @@
  */
 #define _DEFAULT_SOURCE /* madvise() */
 #include "internal.h"
+#include "pool.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -134,6 +135,7 @@ int bm_cache_submit(struct bm_image *image, struct bm_read read, struct bm_fault
 {
 	struct bm_cache *cache = image->cache;
 	const struct bm_cache_slot *slot = &cache->slots[probe(cache, read.logical)];
+	struct bm_read *reads;
 
 	if (slot->logical == read.logical) {
 		if (!read.ahead && slot->read != SIZE_MAX && !cache->reads[slot->read].used) {
@@ -142,15 +144,10 @@ int bm_cache_submit(struct bm_image *image, struct bm_read read, struct bm_fault
 		}
 		return 0;
 	}
-	if (cache->read_count == cache->read_capacity) {
-		size_t capacity = cache->read_capacity ? 2 * cache->read_capacity : 256;
-		struct bm_read *reads = realloc(cache->reads, capacity * sizeof(*reads));
-
-		if (!reads)
-			return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
-		cache->reads = reads;
-		cache->read_capacity = capacity;
-	}
+	reads = grown(cache->reads, cache->read_count, &cache->read_capacity, 256, sizeof(*reads));
+	if (!reads)
+		return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
+	cache->reads = reads;
 	if (add(cache, read.logical, cache->read_count) < 0)
 		return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
 	read.used = !read.ahead;

@@ -13,6 +13,7 @@
  *       result
  */
 #include "fiemap.h"
+#include "pool.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -60,19 +61,15 @@ uint64_t fiemap_item_end(const struct fiemap_call *call, const struct bm_path *p
 int fiemap_fill(struct fiemap_call *call, const struct bm_fiemap_extent *extent)
 {
 	struct bm_fiemap_result *result = call->result;
+	struct bm_fiemap_extent *rows;
 
 	COUNT(call->image, fiemap_fill_next_extent);
 	if (call->mapped >= call->args->extents_per_call)
 		return 1;
-	if (result->count == result->capacity) {
-		size_t capacity = result->capacity ? result->capacity * 2 : 64;
-		struct bm_fiemap_extent *rows = realloc(result->rows, capacity * sizeof(*rows));
-
-		if (!rows)
-			return bm_fail(call->fault, (struct bm_fault){.code = BM_NOMEM});
-		result->rows = rows;
-		result->capacity = capacity;
-	}
+	rows = grown(result->rows, result->count, &result->capacity, 64, sizeof(*rows));
+	if (!rows)
+		return bm_fail(call->fault, (struct bm_fault){.code = BM_NOMEM});
+	result->rows = rows;
 	result->rows[result->count] = *extent;
 	result->rows[result->count++].call = call->number;
 	call->mapped++;

@@ -9,6 +9,7 @@
  * reported whole.
  */
 #include "fiemap.h"
+#include "pool.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -114,6 +115,7 @@ static const struct extent_map *add_map(struct bm_extent_maps *maps, struct exte
 {
 	size_t at = find_map(maps, start);
 	uint64_t begin = map.start, end = map_end(&map);
+	struct extent_map *rows;
 
 	if (at < maps->count && maps->maps[at].start <= start)
 		return &maps->maps[at];
@@ -125,15 +127,10 @@ static const struct extent_map *add_map(struct bm_extent_maps *maps, struct exte
 		map.block_start += begin - map.start;
 	map.start = begin;
 	map.length = end - begin;
-	if (maps->count == maps->capacity) {
-		size_t capacity = maps->capacity ? maps->capacity * 2 : 64;
-		struct extent_map *grown = realloc(maps->maps, capacity * sizeof(*grown));
-
-		if (!grown)
-			return NULL;
-		maps->maps = grown;
-		maps->capacity = capacity;
-	}
+	rows = grown(maps->maps, maps->count, &maps->capacity, 64, sizeof(*rows));
+	if (!rows)
+		return NULL;
+	maps->maps = rows;
 	memmove(&maps->maps[at + 1], &maps->maps[at], (maps->count - at) * sizeof(map));
 	maps->maps[at] = map;
 	maps->count++;

@@ -152,25 +152,36 @@ static int64_t unpack_name(const uint8_t *at, size_t size, const struct bm_key *
 	return (int64_t)(head + entry->name_len + tail);
 }
 
+/* Key and payload of a row; NULL: it does not lie in the image. */
+static const uint8_t *item_of(const struct bm_image *image, const struct bm_columns *columns,
+			      size_t row, struct bm_key *key)
+{
+	uint64_t position = columns->position[row];
+
+	*key = (struct bm_key){.objectid = columns->objectid[row],
+			       .type = columns->type[row],
+			       .offset = columns->offset[row]};
+	if (position > image->size || columns->size[row] > image->size - position)
+		return NULL;
+	return image->base + position;
+}
+
 int64_t bm_entries(const struct bm_image *image, const struct bm_columns *columns, size_t count,
 		   struct bm_entry *entries, size_t capacity, int8_t *bad)
 {
 	size_t total = 0;
 
 	for (size_t i = 0; i < count; i++) {
-		struct bm_key key = {.objectid = columns->objectid[i],
-				     .type = columns->type[i],
-				     .offset = columns->offset[i]};
-		uint64_t position = columns->position[i];
+		struct bm_key key;
+		const uint8_t *item = item_of(image, columns, i, &key);
 		size_t size = columns->size[i], at = 0, first = total;
 
 		bad[i] = 0;
-		if (position > image->size || size > image->size - position)
+		if (!item)
 			return BM_PAST_END;
 		do {
 			struct bm_entry entry;
-			int64_t length =
-			    unpack_name(image->base + position + at, size - at, &key, &entry);
+			int64_t length = unpack_name(item + at, size - at, &key, &entry);
 
 			if (length < 0) {
 				bad[i] = (int8_t)length;
@@ -178,7 +189,7 @@ int64_t bm_entries(const struct bm_image *image, const struct bm_columns *column
 				break;
 			}
 			entry.item = (uint32_t)i;
-			entry.position += position + at;
+			entry.position += columns->position[i] + at;
 			if (total < capacity)
 				entries[total] = entry;
 			total++;
@@ -293,22 +304,20 @@ int64_t bm_extent_refs(const struct bm_image *image, const struct bm_columns *co
 	size_t total = 0;
 
 	for (size_t i = 0; i < count; i++) {
-		struct bm_key key = {.objectid = columns->objectid[i],
-				     .type = columns->type[i],
-				     .offset = columns->offset[i]};
+		struct bm_key key;
+		const uint8_t *item = item_of(image, columns, i, &key);
 		int keyed =
 		    key.type != BTRFS_EXTENT_ITEM_KEY && key.type != BTRFS_METADATA_ITEM_KEY;
-		uint64_t position = columns->position[i];
 		size_t size = columns->size[i], first = total;
 		int64_t at = 0;
 
 		bad[i] = 0;
-		if (position > image->size || size > image->size - position)
+		if (!item)
 			return BM_PAST_END;
 		if (!keyed)
-			at = extent_head(image->base + position, size, &key);
+			at = extent_head(item, size, &key);
 		while (at >= 0 && ((size_t)at < size || (keyed && !at))) {
-			const uint8_t *start = image->base + position + at;
+			const uint8_t *start = item + at;
 			struct bm_ref ref = {.bytenr = key.objectid, .item = (uint32_t)i};
 			int length = keyed ? unpack_keyed_ref(start, size, &key, &ref)
 					   : unpack_inline_ref(start, size - (size_t)at, &ref);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Memory for many small objects that come and go, and numbers of which the lowest is wanted.
+ * Memory for many small objects that come and go, numbers of which the lowest is wanted, and arrays
+ * that grow.
  */
 #include "pool.h"
 
@@ -11,22 +12,30 @@
 
 #define POOL_CHUNK 1024
 
+void *grown(void *array, size_t count, size_t *capacity, size_t first, size_t size)
+{
+	size_t larger = *capacity ? 2 * *capacity : first;
+
+	if (count < *capacity)
+		return array;
+	array = realloc(array, larger * size);
+	if (array)
+		*capacity = larger;
+	return array;
+}
+
 void *pool_alloc(struct pool *pool)
 {
 	void *object;
 
 	if (!pool->spare) {
+		void **chunks =
+		    grown(pool->chunks, pool->count, &pool->capacity, 16, sizeof(*chunks));
 		uint8_t *chunk;
 
-		if (pool->count == pool->capacity) {
-			size_t capacity = pool->capacity ? pool->capacity * 2 : 16;
-			void **chunks = realloc(pool->chunks, capacity * sizeof(*chunks));
-
-			if (!chunks)
-				return NULL;
-			pool->chunks = chunks;
-			pool->capacity = capacity;
-		}
+		if (!chunks)
+			return NULL;
+		pool->chunks = chunks;
 		chunk = malloc(POOL_CHUNK * pool->size);
 		if (!chunk)
 			return NULL;
@@ -57,17 +66,12 @@ void pool_destroy(struct pool *pool)
 
 int heap_push(struct heap *heap, uint64_t item)
 {
+	uint64_t *items = grown(heap->items, heap->count, &heap->capacity, 256, sizeof(*items));
 	size_t at = heap->count;
 
-	if (heap->count == heap->capacity) {
-		size_t capacity = heap->capacity ? heap->capacity * 2 : 256;
-		uint64_t *items = realloc(heap->items, capacity * sizeof(*items));
-
-		if (!items)
-			return BM_NOMEM;
-		heap->items = items;
-		heap->capacity = capacity;
-	}
+	if (!items)
+		return BM_NOMEM;
+	heap->items = items;
 	heap->count++;
 	while (at && heap->items[(at - 1) / 2] > item) {
 		heap->items[at] = heap->items[(at - 1) / 2];

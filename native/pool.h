@@ -1,13 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Memory for many small objects that come and go, and numbers of which the lowest is wanted. Not
- * part of the interface.
+ * Memory for many small objects that come and go, numbers of which the lowest is wanted, and arrays
+ * that grow. Not part of the interface.
  */
 #ifndef BTRFS_MODEL_POOL_H
 #define BTRFS_MODEL_POOL_H
 
 #include <stddef.h>
 #include <stdint.h>
+
+/*
+ * Make room for one more of `size` bytes in an array of `count` that has *capacity, which is doubled
+ * when it is full; an empty one gets `first`. The array, perhaps elsewhere; NULL: no memory, and it
+ * is what it was.
+ */
+void *grown(void *array, size_t count, size_t *capacity, size_t first, size_t size);
 
 /* Objects of one size that stay where they are; `size` is set, the rest zero: an empty pool. */
 struct pool {

@@ -8,6 +8,7 @@
  * The checksum is crc32c from 0 without inversion, over header (crc field 0) and attributes. A
  * command that is not finished when the send fails is never written.
  */
+#include "pool.h"
 #include "send.h"
 
 #include <errno.h>
@@ -114,15 +115,12 @@ uint8_t *put_data(struct send_ctx *ctx, size_t size)
 /* Write down why the command was sent. */
 static int explain(struct bm_send_explained *explained, const struct bm_send_why *why)
 {
-	if (explained->count == explained->capacity) {
-		size_t capacity = explained->capacity ? 2 * explained->capacity : 1024;
-		struct bm_send_why *rows = realloc(explained->rows, capacity * sizeof(*rows));
+	struct bm_send_why *rows =
+	    grown(explained->rows, explained->count, &explained->capacity, 1024, sizeof(*rows));
 
-		if (!rows)
-			return BM_NOMEM;
-		explained->rows = rows;
-		explained->capacity = capacity;
-	}
+	if (!rows)
+		return BM_NOMEM;
+	explained->rows = rows;
 	explained->rows[explained->count++] = *why;
 	return BM_OK;
 }

@@ -10,6 +10,7 @@
  * lies; so a large directory is gone over once, and what was counted on the way to each leaf is
  * remembered. That is done when all its leaves are in memory already: reads are not remembered.
  */
+#include "pool.h"
 #include "send.h"
 
 #include <stdlib.h>
@@ -82,15 +83,11 @@ static int look_at_each(struct send_ctx *ctx, uint64_t dir)
 
 static int grow(struct send_ctx *ctx, void **rows, size_t *capacity, size_t count, size_t size)
 {
-	void *more;
+	void *more = grown(*rows, count, capacity, 64, size);
 
-	if (count < *capacity)
-		return BM_OK;
-	more = realloc(*rows, (*capacity * 2 + 64) * size);
 	if (!more)
 		return bm_fail(ctx->fault, (struct bm_fault){.code = BM_NOMEM});
 	*rows = more;
-	*capacity = *capacity * 2 + 64;
 	return BM_OK;
 }
 

@@ -7,6 +7,7 @@
  * But for two things, which are looked up here too: the entries of a new directory and the target of
  * a symlink. So the walk reads the same blocks in the same order. What is not plain ends it.
  */
+#include "pool.h"
 #include "send.h"
 
 #include <stdlib.h>
@@ -47,15 +48,12 @@ static const struct plain_dir *find_dir(const struct plain_walk *walk, uint64_t 
 
 static bool keep_dir(struct plain_walk *walk)
 {
-	if (walk->dir_count == walk->dir_capacity) {
-		size_t capacity = walk->dir_capacity ? 2 * walk->dir_capacity : 64;
-		struct plain_dir *dirs = realloc(walk->dirs, capacity * sizeof(*dirs));
+	struct plain_dir *dirs =
+	    grown(walk->dirs, walk->dir_count, &walk->dir_capacity, 64, sizeof(*dirs));
 
-		if (!dirs)
-			return false;
-		walk->dirs = dirs;
-		walk->dir_capacity = capacity;
-	}
+	if (!dirs)
+		return false;
+	walk->dirs = dirs;
 	walk->dirs[walk->dir_count++] = (struct plain_dir){walk->ino, walk->path_size};
 	return true;
 }

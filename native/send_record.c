@@ -4,6 +4,7 @@
  *
  * A name that both snapshots have is no change, even when the items that hold it differ.
  */
+#include "pool.h"
 #include "send.h"
 
 #include <errno.h>
@@ -13,17 +14,10 @@
 /* Room for one more element of `size` bytes; the array, or NULL. */
 static void *grow(struct send_ctx *ctx, void *rows, size_t count, size_t *capacity, size_t size)
 {
-	size_t larger = *capacity ? 2 * *capacity : 4;
-	void *moved;
-
-	if (count < *capacity)
-		return rows;
-	moved = realloc(rows, larger * size);
-	if (moved)
-		*capacity = larger;
-	else
+	rows = grown(rows, count, capacity, 4, size);
+	if (!rows)
 		bm_fail(ctx->fault, (struct bm_fault){.code = BM_NOMEM});
-	return moved;
+	return rows;
 }
 
 int add_dir_ref(struct send_ctx *ctx, struct dir_refs *refs, const struct dir_ref *ref)

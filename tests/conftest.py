@@ -32,6 +32,8 @@ settings.register_profile(
 )
 settings.load_profile("long" if corpus.LONG else "default")
 
+# Calls beside the model, which has this umask, are made with it.
+os.umask(0o022)
 os.environ.pop("SOURCE_DATE_EPOCH", None)  # the clock of the model
 # Who has no home keeps what the programs under test remember elsewhere.
 try:

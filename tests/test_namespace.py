@@ -7,7 +7,6 @@ import random
 import stat
 import struct
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -33,14 +32,6 @@ beside_the_kernel = live.beside_the_kernel
 _TIMES = ("atime", "ctime", "mtime", "otime", "stime", "rtime")
 _CAPABILITY = struct.pack("<5I", 0x02000001, 1 << 5, 0, 0, 0)
 _UTIMES = {0, 7, 10**18 + 1, 2 * 10**18 + 3}
-
-
-@pytest.fixture(autouse=True)
-def umask() -> Iterator[None]:
-    """The model's umask is that of the calls on the kernel."""
-    old = os.umask(0o022)
-    yield
-    os.umask(old)
 
 
 def masked(record: Any) -> Any:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Random scenarios: what the model writes, judged by ``btrfs check`` and by kernels."""
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +18,6 @@ beside_the_kernel = live.beside_the_kernel
 CHECKED = 5000 if LONG else 200
 MOUNTED, BESIDE = (200, 200) if LONG else (20, 8)
 IN_ONE_TEST = 25
-
-
-@pytest.fixture(autouse=True)
-def umask() -> Iterator[None]:
-    """The model's umask is that of the calls on the kernel."""
-    old = os.umask(0o022)
-    yield
-    os.umask(old)
 
 
 @needs_progs

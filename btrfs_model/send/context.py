@@ -212,6 +212,12 @@ class SendContext:
     def __contains__(self, slug: str) -> bool:
         return slug in self.behaviour
 
+    @property
+    def parent_tree(self) -> Tree:
+        """The tree of the parent snapshot, where it is known that there is one."""
+        assert self.parent_root is not None
+        return self.parent_root
+
     def search_path(self, reada: Reada = Reada.NONE) -> Path:
         """Return a path for a search by a helper (``alloc_path_for_send()``)."""
         return Path(

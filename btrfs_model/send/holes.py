@@ -158,8 +158,7 @@ class Holes:
     def range_is_hole_in_parent(self, start: int, end: int) -> bool:
         """Whether the parent snapshot has no data in a range of the current file."""
         current().count("range_is_hole_in_parent")
-        sctx, tree, path = self.sctx, self.sctx.parent_root, self.sctx.search_path()
-        assert tree is not None
+        sctx, tree, path = self.sctx, self.sctx.parent_tree, self.sctx.search_path()
         if not search_slot(tree, (sctx.cur_ino, _DATA, start), path) and path.slots[0] > 0:
             path.slots[0] -= 1
         reached = start

@@ -44,9 +44,7 @@ _MAX = 2**64 - 1
 
 def is_ancestor(sctx: SendContext, names: Names, ino1: int, gen1: int, ino2: int) -> bool:
     """Whether `ino1` is above `ino2` in the parent snapshot, by any name of `ino2`."""
-    tree = sctx.parent_root
-    assert tree is not None
-    path = sctx.search_path()
+    tree, path = sctx.parent_tree, sctx.search_path()
     for key in sctx.for_each_slot(tree, Key(ino2, lib.BTRFS_INODE_REF_KEY, 0), path):
         if key.objectid != ino2:
             break
@@ -97,13 +95,6 @@ class Moves:
         self.names = names
         self.utimes = utimes
 
-    @property
-    def parent_root(self) -> Tree:
-        """The tree of the parent snapshot."""
-        tree = self.sctx.parent_root
-        assert tree is not None
-        return tree
-
     # ------------------------------------------------------------------------- removal ------
 
     def can_rmdir(self, ino: int, gen: int) -> bool:
@@ -144,10 +135,10 @@ class Moves:
     def _entries(self, directory: int, start: int, path: Path) -> Iterator[tuple[int, int]]:
         """Iterate over (index, inode) of a directory of the parent snapshot."""
         sctx, wanted = self.sctx, (directory, lib.BTRFS_DIR_INDEX_KEY)
-        for key in sctx.for_each_slot(self.parent_root, Key(*wanted, start), path):
+        for key in sctx.for_each_slot(sctx.parent_tree, Key(*wanted, start), path):
             if key[:2] != wanted:
                 break
-            entry = sctx.dir_entries(path, self.parent_root)[0]
+            entry = sctx.dir_entries(path, sctx.parent_tree)[0]
             # the id of a subvolume counts as if it were an inode
             yield key.offset, entry.location.objectid
 
@@ -155,13 +146,13 @@ class Moves:
         """Return the inode of the last entry of a directory of the parent snapshot."""
         sctx, wanted = self.sctx, (directory, lib.BTRFS_DIR_INDEX_KEY)
         path = sctx.search_path()
-        if not search_slot(self.parent_root, (*wanted, _MAX), path):
+        if not search_slot(sctx.parent_tree, (*wanted, _MAX), path):
             if not path.slots[0]:
                 raise sctx.fail(errno.EUCLEAN)
             path.slots[0] -= 1
         if key_at(path.leaf, path.slots[0])[:2] != wanted:
             return None
-        return sctx.dir_entries(path, self.parent_root)[0].location.objectid
+        return sctx.dir_entries(path, sctx.parent_tree)[0].location.objectid
 
     def _not_yet(
         self, ino: int, gen: int, info: OrphanDirInfo | None, last_offset: int, high: int
@@ -187,7 +178,7 @@ class Moves:
 
     def wait_for_dest_dir_move(self, ref: RecordedRef, *, is_orphan: bool) -> bool:
         """Let the move of the current directory wait for one that still has the new name."""
-        sctx, tree = self.sctx, self.parent_root
+        sctx, tree = self.sctx, self.sctx.parent_tree
         if not sctx.waiting_dir_moves:
             return False
         key = Key(ref.dir, lib.BTRFS_DIR_ITEM_KEY, name_hash(ref.name))
@@ -206,7 +197,7 @@ class Moves:
 
     def wait_for_parent_move(self, ref: RecordedRef, *, is_orphan: bool) -> bool:
         """Let the move of the current directory wait for one above its new place."""
-        sctx, names, tree = self.sctx, self.names, self.parent_root
+        sctx, names, tree = self.sctx, self.names, self.sctx.parent_tree
         ino, gen, depth = ref.dir, ref.dir_gen, 0
         while ino > _TOP:
             depth = names.deeper(depth, sctx.root, ino)
@@ -270,7 +261,7 @@ class Moves:
         if waiting.orphanized:
             from_path = names.gen_unique_name(move.ino, move.gen)
         else:
-            ref = names.get_first_ref(self.parent_root, move.ino)
+            ref = names.get_first_ref(self.sctx.parent_tree, move.ino)
             from_path = names.join(names.get_cur_path(ref.dir, ref.dir_gen), ref.name)
         sctx.send_progress = sctx.cur_ino + 1
         ancestor = self.path_loop(move.ino, move.gen)
@@ -311,7 +302,7 @@ class Moves:
                 return None
             if sctx.is_waiting_for_move(ino):
                 ancestor = ancestor or ino
-                parent, parent_gen, _ = names.get_first_ref(self.parent_root, ino)
+                parent, parent_gen, _ = names.get_first_ref(self.sctx.parent_tree, ino)
             else:
                 entry = names.get_cur_name_and_parent(ino, gen)
                 if entry.is_orphan:

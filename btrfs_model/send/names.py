@@ -147,8 +147,7 @@ class Names(Inodes):
         if waiting and waiting.orphanized:
             return self.gen_unique_name(ino, gen), None
         if waiting:
-            assert sctx.parent_root is not None
-            ref = self.get_first_ref(sctx.parent_root, ino)
+            ref = self.get_first_ref(sctx.parent_tree, ino)
             return ref.name, (ref.dir, ref.dir_gen)
         entry = self.get_cur_name_and_parent(ino, gen)
         return entry.name, None if entry.is_orphan else (entry.parent_ino, entry.parent_gen)

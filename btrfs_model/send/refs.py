@@ -45,13 +45,6 @@ class Refs:
         self.sctx = sctx
         self.names = names
 
-    @property
-    def parent_root(self) -> Tree:
-        """The tree of the parent snapshot."""
-        tree = self.sctx.parent_root
-        assert tree is not None
-        return tree
-
     def iterate_inode_ref(self, tree: Tree, path: Path, key: Key) -> list[Name]:
         """Return the names in an INODE_REF or INODE_EXTREF item, each with its directory."""
         if key.type == lib.BTRFS_INODE_REF_KEY:
@@ -69,15 +62,15 @@ class Refs:
         if change != Change.DELETED:
             new = self.iterate_inode_ref(sctx.root, sctx.path, key)
         if change != Change.NEW:
-            deleted = self.iterate_inode_ref(self.parent_root, sctx.right_path, key)
+            deleted = self.iterate_inode_ref(sctx.parent_tree, sctx.right_path, key)
         item = Item(key, change)
         # before v6.0 the names of both items were compared with each other
         alone = change != Change.CHANGED or "send-refs-rbtree" in sctx
         for name in new:
-            if alone or not self.find_iref(sctx.root, name, self.parent_root, deleted):
+            if alone or not self.find_iref(sctx.root, name, sctx.parent_tree, deleted):
                 self.record_new_ref(*name, item)
         for name in deleted:
-            if alone or not self.find_iref(self.parent_root, name, sctx.root, new):
+            if alone or not self.find_iref(sctx.parent_tree, name, sctx.root, new):
                 self.record_deleted_ref(*name, item)
 
     def find_iref(self, tree: Tree, name: Name, other: Tree, others: list[Name]) -> bool:
@@ -94,7 +87,7 @@ class Refs:
     def record_deleted_ref(self, directory: int, name: bytes, item: Item) -> None:
         """Record a name that the parent snapshot has."""
         sctx = self.sctx
-        gen = self.names.get_inode_gen(self.parent_root, directory)
+        gen = self.names.get_inode_gen(self.sctx.parent_tree, directory)
         self._record_ref(sctx.deleted_refs, sctx.new_refs, (directory, gen, name), item)
 
     def _record_ref(
@@ -119,7 +112,7 @@ class Refs:
         That is what ``process_all_refs()`` does first.
         """
         is_new = change == Change.NEW
-        tree = self.sctx.root if is_new else self.parent_root
+        tree = self.sctx.root if is_new else self.sctx.parent_tree
         record = self.record_new_ref if is_new else self.record_deleted_ref
         for key, name in self._all_names(tree):
             record(*name, Item(key, change))
@@ -149,7 +142,7 @@ class Refs:
     def dir_changed(self, ino: int) -> bool:
         """Whether a directory has another generation in the parent snapshot."""
         new = self.names.get_inode_gen(self.sctx.root, ino)
-        return new != self.names.get_inode_gen(self.parent_root, ino)
+        return new != self.names.get_inode_gen(self.sctx.parent_tree, ino)
 
     def unlink_all_paths(self) -> None:
         """Remove all names of an inode that lost its last one (``btrfs_unlink_all_paths()``).
@@ -157,7 +150,7 @@ class Refs:
         Before v6.1. The kernel puts the whole path in the parent snapshot behind that of the
         directory.
         """
-        names, tree, paths = self.names, self.parent_root, []
+        names, tree, paths = self.names, self.sctx.parent_tree, []
         for _, (directory, name) in self._all_names(tree):
             whole = names.join(names.get_inode_path(tree, directory), name)
             gen = names.get_inode_gen(tree, directory)

@@ -305,8 +305,7 @@ class Sender:
         if change != Change.DELETED:
             new = self._inode_at(sctx.path, sctx.root)
         if change != Change.NEW:
-            assert sctx.parent_root is not None
-            old = self._inode_at(sctx.right_path, sctx.parent_root)
+            old = self._inode_at(sctx.right_path, sctx.parent_tree)
         if new and self._ignore_unlinked(new, old):
             sctx.ignore_cur_inode = True
         elif new is None:

@@ -60,8 +60,7 @@ class Xattrs:
         return self.sctx.dir_entries(self.sctx.path, self.sctx.root)
 
     def _right(self) -> list[DirItem]:
-        assert self.sctx.parent_root is not None
-        return self.sctx.dir_entries(self.sctx.right_path, self.sctx.parent_root)
+        return self.sctx.dir_entries(self.sctx.right_path, self.sctx.parent_tree)
 
     def process_new_xattr(self, entry: DirItem) -> None:
         """Send an attribute that is new or has a new value."""
