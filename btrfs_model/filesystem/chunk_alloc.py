@@ -48,8 +48,8 @@ _RESERVED_TREES = (ObjectId.EXTENT_TREE, ObjectId.CSUM_TREE, ObjectId.FREE_SPACE
                    ObjectId.BLOCK_GROUP_TREE)  # fmt: skip
 # how many extents of a group tell its size class
 _SAMPLES = 5
-# BTRFS_UNLINK_METADATA_UNITS
-_UNLINK_ITEMS = 7
+# BTRFS_UNLINK_METADATA_UNITS (Linux 6.18)
+_UNLINK_ITEMS = 6
 
 
 def ensure_data(fs: WritableFilesystem, nbytes: int) -> None:

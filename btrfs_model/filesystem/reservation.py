@@ -3,7 +3,7 @@
 
 Data that waits for writeback (delayed allocation) holds metadata space for the items that it may
 need, many times what it will take. The kernel grants such reservations beyond the space of the
-metadata chunks, up to an eighth of what is not allocated yet (``btrfs_can_overcommit()``). When a
+metadata chunks, up to an eighth of what is not allocated yet (``btrfs_canovercommit()``). When a
 call does not get what it asks for, what waits is written back (``FLUSH_DELALLOC``), and where that
 does not help, the transaction is committed (``COMMIT_TRANS``). So the size of the device decides
 how many files have their inode items side by side before the first of them gets its extent.
@@ -21,14 +21,14 @@ from btrfs_model.filesystem.lookup import Path
 if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
 
-__all__ = ["files_before_flush", "run_before_delalloc", "write_files_in_turn"]
+__all__ = ["files_before_flush", "overcommit", "run_before_delalloc", "write_files_in_turn"]
 
 _DATA, _METADATA, _DUP = 1, 4, 32
 _GIB: Final = 1 << 30
 _MAX_LEVEL: Final = 8
-_CREATE_ITEMS: Final = 13
-"""Items that must be free for the next file to be made, what others hold meanwhile taken off. The
-kernel asks for 15; 13 is fitted to where it ran out of room on seven devices."""
+_CREATE_ITEMS: Final = 16
+"""Items that must be free for the next file to be made: the kernel asks for 15, and the directory
+holds one and a half. 16 is fitted to where it ran out of room on seven devices."""
 
 
 def files_before_flush(fs: WritableFilesystem) -> int:
@@ -50,7 +50,7 @@ def files_before_flush(fs: WritableFilesystem) -> int:
     groups = [group for group in fs.writer.groups() if group.flags & _METADATA]
     total = sum(group.length for group in groups)
     used = total - sum(group.free for group in groups)
-    room = total + _overcommit(fs, groups[-1].flags) - used - global_reserve(fs)
+    room = total + overcommit(fs, groups[-1].flags) - used - global_reserve(fs)
     return max(1, 1 + (room - _CREATE_ITEMS * 2 * path) // each)
 
 
@@ -90,7 +90,7 @@ def write_files_in_turn(
         done += len(part)
 
 
-def _overcommit(fs: WritableFilesystem, flags: int) -> int:
+def overcommit(fs: WritableFilesystem, flags: int) -> int:
     """Return the share of unallocated space that reservations may count on."""
     device = fs.raw_super.dev_item
     left = device.total_bytes - device.bytes_used
