@@ -1020,8 +1020,8 @@ int64_t bm_writer_run_refs(struct bm_writer *writer, struct bm_fault *fault);
 /* The same for the next `most` heads. */
 int64_t bm_writer_run_some_refs(struct bm_writer *writer, int64_t most, struct bm_fault *fault);
 int64_t bm_writer_waiting_refs(const struct bm_writer *writer);
-/* How many references wait, of all extents. */
-int64_t bm_writer_delayed_refs(const struct bm_writer *writer);
+/* How many references wait, of all extents; `losing`: extents of data with fewer after that. */
+int64_t bm_writer_delayed_refs(const struct bm_writer *writer, int64_t *losing);
 /* btrfs_csum_file_blocks(): checksums of sectors from `bytenr` on, into the csum tree (7). */
 int bm_writer_insert_csums(struct bm_writer *writer, uint64_t tree, uint64_t bytenr,
 			   const uint8_t *sums, size_t sectors, struct bm_fault *fault);

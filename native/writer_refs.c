@@ -580,9 +580,15 @@ int64_t bm_writer_waiting_refs(const struct bm_writer *writer)
 	return (int64_t)writer->refs->head_count;
 }
 
-int64_t bm_writer_delayed_refs(const struct bm_writer *writer)
+int64_t bm_writer_delayed_refs(const struct bm_writer *writer, int64_t *losing)
 {
-	return (int64_t)writer->refs->ref_count;
+	const struct bm_waiting_refs *refs = writer->refs;
+
+	*losing = 0;
+	for (size_t i = 0; refs->head_count && i <= refs->head_mask; i++)
+		for (const struct ref_head *head = refs->head_table[i]; head; head = head->hash_next)
+			*losing += head->level < 0 && head->ref_mod < 0;
+	return (int64_t)refs->ref_count;
 }
 
 /* --------------------------------------------------------------------------- what others ask -- */

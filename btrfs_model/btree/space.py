@@ -134,9 +134,10 @@ class SpaceCalls:
         """Return how many extents have references waiting."""
         return int(lib.bm_writer_waiting_refs(self.handle))
 
-    def delayed_refs(self) -> int:
-        """Return how many references wait, of all extents."""
-        return int(lib.bm_writer_delayed_refs(self.handle))
+    def delayed_refs(self) -> tuple[int, int]:
+        """Return how many references wait, and how many extents of data lose some by them."""
+        losing = ffi.new("int64_t *")
+        return int(lib.bm_writer_delayed_refs(self.handle, losing)), int(losing[0])
 
     def insert_csums(self, bytenr: int, sums: bytes, sectors: int, tree: int = _CSUM_TREE) -> None:
         """Insert checksums of sectors into a tree (``btrfs_csum_file_blocks()``).

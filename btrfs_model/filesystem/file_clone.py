@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from btrfs_model.filesystem.compression import decompress
 from btrfs_model.filesystem.file_allocate import replace_with_hole
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from btrfs_model.filesystem.live_inode import LiveInode
 
 __all__ = ["clone_range", "dedupe_range"]
+
+# an extent that is split and one that is put in, the inode
+_ITEMS: Final = 3
 
 
 def clone_range(
@@ -183,6 +186,7 @@ class _Clone:
         for extent in extents_between(self.fs, self.source, self.offset, self.end):
             if extent.end <= self.offset:
                 continue
+            self.fs.space_info.start_transaction(_ITEMS)
             at = max(extent.start, self.offset) + self.target_offset - self.offset
             if isinstance(extent.item, InlineExtent):
                 self._inline(at, extent.item)

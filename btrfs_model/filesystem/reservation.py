@@ -3,7 +3,7 @@
 
 Data that waits for writeback (delayed allocation) holds metadata space for the items that it may
 need, many times what it will take. The kernel grants such reservations beyond the space of the
-metadata chunks, up to an eighth of what is not allocated yet (``btrfs_canovercommit()``). When a
+metadata chunks, up to an eighth of what is not allocated yet (``btrfs_can_overcommit()``). When a
 call does not get what it asks for, what waits is written back (``FLUSH_DELALLOC``), and where that
 does not help, the transaction is committed (``COMMIT_TRANS``). So the size of the device decides
 how many files have their inode items side by side before the first of them gets its extent.
@@ -90,12 +90,12 @@ def write_files_in_turn(
         done += len(part)
 
 
-def overcommit(fs: WritableFilesystem, flags: int) -> int:
-    """Return the share of unallocated space that reservations may count on."""
+def overcommit(fs: WritableFilesystem, flags: int, share: int = 8) -> int:
+    """Return the part of unallocated space, one of `share`, that reservations may count on."""
     device = fs.raw_super.dev_item
     left = device.total_bytes - device.bytes_used
     if flags & _DUP:
         left //= 2
     # room for a chunk of data is kept, since data does not overcommit
     chunk, _ = chunk_sizes(_DATA, device.total_bytes)
-    return max(0, left - min(chunk, _GIB)) >> 3
+    return max(0, left - min(chunk, _GIB)) // share

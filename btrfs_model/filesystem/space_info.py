@@ -40,6 +40,9 @@ __all__ = ["MetadataSpace"]
 _METADATA: Final = 4
 _MAX_LEVEL: Final = 8
 _DELALLOC_LOOPS: Final = 3
+# calc_available_free_space()
+_EIGHTH: Final = 8
+_HALF: Final = 2
 _EVERYTHING: Final = 2**64
 
 
@@ -80,37 +83,47 @@ class MetadataSpace:
 
     # ---------------------------------------------------------------------------- reserving --
 
-    def start_transaction(self, items: int) -> None:
-        """Reserve for a call that changes so many items (``start_transaction()``)."""
+    def start_transaction(self, items: int, *, steal: bool = False) -> None:
+        """Reserve for a call that changes so many items (``start_transaction()``).
+
+        Parameters
+        ----------
+        items : int
+            How many, at most.
+        steal : bool
+            What frees space may count on more (``BTRFS_RESERVE_FLUSH_ALL_STEAL``).
+        """
         if self.enforced:
-            self._reserve(items * (self._item + self._ref))
+            self._reserve(items * (self._item + self._ref), _HALF if steal else _EIGHTH)
 
     def reserve_delalloc(self) -> None:
         """Reserve for blocks that become dirty (``btrfs_delalloc_reserve_metadata()``)."""
         if self.enforced:
             # an extent, a leaf of checksums, the inode
-            self._reserve(2 * self._item + self._path)
+            self._reserve(2 * self._item + self._path, _EIGHTH)
 
-    def _reserve(self, size: int) -> None:
+    def _reserve(self, size: int, share: int) -> None:
         """Reserve `size` bytes, after making room for them (``btrfs_reserve_metadata_bytes()``)."""
         if self._fs.aborted:
             return
         # no call keeps more than it reserved: as long as all fits there is no need to look
-        if self._lent + size >= self._room and not self._fits(size):
+        if self._lent + size >= self._room and not self._fits(size, share):
             self._make_room(size)
         # what updates an inode, and nothing else, takes room for that without asking
         self._lent += max(size, self._path)
 
-    def _fits(self, size: int) -> bool:
-        self._room = self._limit() - self._used()
-        return size < self._room
+    def _fits(self, size: int, share: int = _EIGHTH) -> bool:
+        used = self._used()
+        self._room = self._limit(_EIGHTH) - used
+        return size < self._limit(share) - used
 
     # ------------------------------------------------------------------------ what is there --
 
-    def _limit(self) -> int:
+    def _limit(self, share: int) -> int:
         """What there is, overcommit included (``btrfs_can_overcommit()``)."""
         groups = self._groups()
-        return sum(group.length for group in groups) + overcommit(self._fs, groups[-1].flags)
+        free = overcommit(self._fs, groups[-1].flags, share)
+        return sum(group.length for group in groups) + free
 
     def _used(self) -> int:
         """What is in use or reserved (``btrfs_space_info_used()``)."""
@@ -136,9 +149,18 @@ class MetadataSpace:
         delayed = self._fs.delayed.reserved_paths(self._leaf) * self._path
         delalloc = sum(map(self._reserved_by, self._fs.dirty_files.values()))
         left = self._lent + self._delalloc - delalloc + self._delayed - delayed
-        wanted = self._fs.writer.delayed_refs() * self._ref
-        self._refs = min(wanted, self._refs + max(0, left))
+        self._refs = min(self._wanted_by_refs(), self._refs + max(0, left))
         self._lent, self._delayed, self._delalloc = 0, delayed, delalloc
+
+    def _wanted_by_refs(self) -> int:
+        """What references that wait may need, checksums and block group items included.
+
+        (``btrfs_calc_delayed_ref_csum_bytes()``, ``btrfs_inc_delayed_refs_rsv_bg_updates()``.)
+        """
+        written = self._fs.committed.used
+        groups = sum(g.used != written.get(g.start) for g in self._fs.writer.groups())
+        refs, losing = self._fs.writer.delayed_refs()
+        return refs * self._ref + (losing + groups) * self._path
 
     def _reserved_by(self, inode: LiveInode) -> int:
         """Of a file that waits for writeback (``btrfs_calculate_inode_block_rsv_size()``)."""

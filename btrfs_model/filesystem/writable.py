@@ -420,7 +420,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
             ENOSPC when there is no room for metadata.
         """
         self.ensure_metadata(from_reserve=from_reserve)
-        self.space_info.start_transaction(items)
+        self.space_info.start_transaction(items, steal=from_reserve)
         self.in_transaction = True
 
     def commit(self) -> bool:
