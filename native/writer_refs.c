@@ -586,7 +586,8 @@ int64_t bm_writer_delayed_refs(const struct bm_writer *writer, int64_t *losing)
 
 	*losing = 0;
 	for (size_t i = 0; refs->head_count && i <= refs->head_mask; i++)
-		for (const struct ref_head *head = refs->head_table[i]; head; head = head->hash_next)
+		for (const struct ref_head *head = refs->head_table[i]; head;
+		     head = head->hash_next)
 			*losing += head->level < 0 && head->ref_mod < 0;
 	return (int64_t)refs->ref_count;
 }

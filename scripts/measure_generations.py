@@ -14,6 +14,9 @@ which generations. Needs root, loop devices and btrfs-progs. ::
 What the file has of other seeds stays, and so do the runs of the same seed: new ones are added.
 """
 
+# paths are bytes, which pathlib does not have
+# ruff: noqa: PTH101, PTH102, PTH104, PTH106, PTH108, PTH118, PTH211
+
 import argparse
 import ctypes
 import fcntl
@@ -57,7 +60,7 @@ def ioctl(path: bytes, number: int, argument: Any = 0, flags: int = os.O_RDONLY)
         os.close(fd)
 
 
-class Calls:
+class _Calls:
     """The operations of a scenario on a device, mounted at `top`."""
 
     def __init__(self, device: Path, top: Path) -> None:
@@ -242,7 +245,7 @@ def one_run(operations: Path, snapshots: list[str]) -> str:
         attach = ["losetup", "-f", "--show", image]
         device = subprocess.run(attach, check=True, capture_output=True, text=True).stdout.strip()
         try:
-            calls = Calls(Path(device), top)
+            calls = _Calls(Path(device), top)
             for step in load_scenario(operations).steps:
                 calls.carry_out(step)
             calls.do_sync()

@@ -13,8 +13,8 @@ import zstandard
 from click.testing import CliRunner
 from kernel_listing import as_recorded, recorded, without_made_up
 
-from btrfs_model.cli import cli
 import btrfs_model as bm
+from btrfs_model.cli import cli
 from btrfs_model.filesystem import Filesystem
 from btrfs_model.filesystem.space_info import MetadataSpace
 from btrfs_model.scenario import OPERATIONS, ScenarioError, load_scenario, run_scenario
@@ -136,7 +136,7 @@ def test_the_first_call_that_waits_for_room(name: str, monkeypatch: pytest.Monke
     """What all calls before it reserved is the kernel's, so this one is."""
     scenario = load_scenario(corpus.path(f"send/random/{name}", "ops.jsonl.zst"))
     at, waited = "", []
-    monkeypatch.setattr(MetadataSpace, "_make_room", lambda space, size: waited.append(at))
+    monkeypatch.setattr(MetadataSpace, "_make_room", lambda space, size, share: waited.append(at))
 
     def begin(step: str) -> None:
         nonlocal at

@@ -57,7 +57,8 @@ class MetadataSpace:
     Attributes
     ----------
     enforced : bool
-        Whether calls wait for room. By default they do not: there is always enough.
+        Whether calls wait for room. By default they do not, and those that make, fill, move or
+        remove many files at once never do: there is always enough.
 
     Notes
     -----
@@ -77,6 +78,7 @@ class MetadataSpace:
         # what calls reserved since the last look, and what was there then
         self._lent = 0
         self._room = 0
+        self._chunks = 0
         self._delayed = 0
         self._delalloc = 0
         self._extents: dict[tuple[int, int], tuple[list[DirtyRange], int]] = {}
@@ -107,26 +109,28 @@ class MetadataSpace:
         if self._fs.aborted:
             return
         # no call keeps more than it reserved: as long as all fits there is no need to look
-        if self._lent + size >= self._room and not self._fits(size, share):
-            self._make_room(size)
+        known = self._chunks == self._fs.raw_super.dev_item.bytes_used
+        if not (known and self._lent + size < self._room) and not self._fits(size, share):
+            self._make_room(size, share)
         # what updates an inode, and nothing else, takes room for that without asking
         self._lent += max(size, self._path)
 
-    def _fits(self, size: int, share: int = _EIGHTH) -> bool:
+    def _fits(self, size: int, share: int) -> bool:
         used = self._used()
+        self._chunks = self._fs.raw_super.dev_item.bytes_used
         self._room = self._limit(_EIGHTH) - used
         return size < self._limit(share) - used
 
     # ------------------------------------------------------------------------ what is there --
 
     def _limit(self, share: int) -> int:
-        """What there is, overcommit included (``btrfs_can_overcommit()``)."""
+        """Return what there is, overcommit included (``btrfs_can_overcommit()``)."""
         groups = self._groups()
         free = overcommit(self._fs, groups[-1].flags, share)
         return sum(group.length for group in groups) + free
 
     def _used(self) -> int:
-        """What is in use or reserved (``btrfs_space_info_used()``)."""
+        """Return what is in use or reserved (``btrfs_space_info_used()``)."""
         blocks = sum(group.length - group.free for group in self._groups())
         self._settle()
         reserved = self._delayed + self._delalloc + self._refs
@@ -137,7 +141,7 @@ class MetadataSpace:
 
     @property
     def _ref(self) -> int:
-        """Of a reference that waits (``btrfs_calc_delayed_ref_bytes()``)."""
+        """What a reference that waits may need (``btrfs_calc_delayed_ref_bytes()``)."""
         trees = self._fs.writer.tree_ids()
         return self._item * (2 if ObjectId.FREE_SPACE_TREE in trees else 1)
 
@@ -147,13 +151,15 @@ class MetadataSpace:
         (``btrfs_update_delayed_refs_rsv()``, ``block_rsv_release_bytes()``.)
         """
         delayed = self._fs.delayed.reserved_paths(self._leaf) * self._path
-        delalloc = sum(map(self._reserved_by, self._fs.dirty_files.values()))
+        dirty = self._fs.dirty_files
+        self._extents = {key: known for key, known in self._extents.items() if key in dirty}
+        delalloc = sum(map(self._reserved_by, dirty.values()))
         left = self._lent + self._delalloc - delalloc + self._delayed - delayed
         self._refs = min(self._wanted_by_refs(), self._refs + max(0, left))
         self._lent, self._delayed, self._delalloc = 0, delayed, delalloc
 
     def _wanted_by_refs(self) -> int:
-        """What references that wait may need, checksums and block group items included.
+        """Return what references that wait may need, with checksums and block group items.
 
         (``btrfs_calc_delayed_ref_csum_bytes()``, ``btrfs_inc_delayed_refs_rsv_bg_updates()``.)
         """
@@ -163,7 +169,10 @@ class MetadataSpace:
         return refs * self._ref + (losing + groups) * self._path
 
     def _reserved_by(self, inode: LiveInode) -> int:
-        """Of a file that waits for writeback (``btrfs_calculate_inode_block_rsv_size()``)."""
+        """Return what a file keeps that waits for writeback.
+
+        (``btrfs_calculate_inode_block_rsv_size()``.)
+        """
         key, ranges = (inode.root, inode.ino), pages_of(self._fs, inode).ranges(0, _EVERYTHING)
         known = self._extents.get(key)
         if known is None or known[0] != ranges:
@@ -186,13 +195,13 @@ class MetadataSpace:
 
     # -------------------------------------------------------------------------- making room --
 
-    def _make_room(self, size: int) -> None:
+    def _make_room(self, size: int, share: int) -> None:
         """Do one thing after another until there is room (``flush_space()``)."""
-        for step in self._steps(size):
-            if step() is True or self._fits(size):
+        for step in self._steps(size, share):
+            if step() is True or self._fits(size, share):
                 return
 
-    def _steps(self, size: int) -> list[Callable[[], object]]:
+    def _steps(self, size: int, share: int) -> list[Callable[[], object]]:
         """``enum btrfs_flush_state``, less those that never help here."""
         fs = self._fs
         return [
@@ -200,12 +209,12 @@ class MetadataSpace:
             fs.delayed.run,
             lambda: fs.writer.run_some_refs(-(-size // self._ref)),
             lambda: fs.writer.run_some_refs(fs.writer.waiting_refs()),
-            lambda: self._shrink_delalloc(size),
-            lambda: self._shrink_delalloc(size),
+            lambda: self._shrink_delalloc(size, share),
+            lambda: self._shrink_delalloc(size, share),
             fs.commit,
         ]
 
-    def _shrink_delalloc(self, size: int) -> bool:
+    def _shrink_delalloc(self, size: int, share: int) -> bool:
         """Write data back; whether there was room for `size` at any time (``shrink_delalloc()``).
 
         It may be there for a moment only: a file that becomes inline gives back what it reserved,
@@ -217,7 +226,7 @@ class MetadataSpace:
             for inode in list(fs.dirty_files.values()):
                 waiting = fs.dirty_bytes.count
                 fs.flush_delalloc(inode)
-                granted = self._fits(size) or granted
+                granted = self._fits(size, share) or granted
                 wanted -= waiting - fs.dirty_bytes.count
                 if wanted <= 0:
                     break
