@@ -19,10 +19,10 @@ replay: $(VENV)/.with-core build ## run the experiments on real images, results 
 	$(BIN)/btrfs-model replay --out out
 
 test: $(VENV)/.with-test build ## run all tests: Python, C under sanitizers, notebooks
-	$(BIN)/pytest -n $(JOBS) --nbmake tests $(wildcard notebooks)
+	$(BIN)/pytest -n $(JOBS) --nbmake --nbmake-timeout=3600 tests $(wildcard notebooks)
 
 test-long: $(VENV)/.with-test build ## the same with many more random cases, and fuzzing
-	BTRFS_MODEL_TESTS=long $(BIN)/pytest -n $(JOBS) --nbmake tests $(wildcard notebooks)
+	BTRFS_MODEL_TESTS=long $(BIN)/pytest -n $(JOBS) --nbmake --nbmake-timeout=3600 tests $(wildcard notebooks)
 	$(MAKE) -C native fuzz SECONDS=600 IMAGE=$$($(BIN)/python tests/corpus.py features/nodesize-4096)
 
 bench: $(VENV)/.with-bench build ## measure speed beside btrfs-progs and dissect.btrfs

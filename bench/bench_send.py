@@ -16,13 +16,13 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import btrfs_model as bm
+from bench.timing import best
 
 SNAPSHOTS = [
     ("send-truncate, 20,000 files", "workloads/send-truncate/full"),
@@ -34,16 +34,6 @@ MEMORY_MIB = 200
 # BTRFS_IOC_SEND and its struct btrfs_ioctl_send_args
 _IOC_SEND = 0x40489426
 _SEND_ARGS = struct.Struct("<qQQQQI28x")
-
-
-def _best(action: Callable[[], object]) -> float:
-    """Seconds of the fastest of a few runs."""
-    times = []
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        action()
-        times.append(time.perf_counter() - start)
-    return min(times)
 
 
 @contextmanager
@@ -75,7 +65,7 @@ def kernel_seconds(image: Path, snapshot: str) -> float:
             fcntl.ioctl(volume, _IOC_SEND, arguments)
 
         try:
-            return _best(send)
+            return best(send, ROUNDS)
         finally:
             os.close(volume)
 
@@ -88,7 +78,7 @@ def model_seconds(image: Path, snapshot: str) -> tuple[float, int]:
             out.seek(0)
             return bm.send(fs, snapshot, to=out).size
 
-        return _best(send), send()
+        return best(send, ROUNDS), send()
 
 
 def anonymous_memory(image: Path, snapshot: str) -> float:

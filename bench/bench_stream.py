@@ -12,14 +12,13 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import zstandard
 
+from bench.timing import best
 from btrfs_model.ondisk.stream import STREAM_HEADER
 from btrfs_model.stream import StreamWriter, dump_text, read_batches, read_stream
 
@@ -27,7 +26,6 @@ PROJECT = Path(__file__).resolve().parent.parent
 SMALL_BYTES = 64 << 20
 DATA_BYTES = 512 << 20
 WRITE_BYTES = 48 << 10
-ROUNDS = 3
 
 
 def _kernel_stream() -> bytes:
@@ -60,16 +58,6 @@ def data_commands() -> bytes:
     return b"".join([writer.header(), subvol, *[write] * count, writer.end()])
 
 
-def _best(action: Callable[[], object]) -> float:
-    """Seconds of the fastest of a few runs."""
-    times = []
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        action()
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
 def _count(stream: bytes) -> int:
     return sum(len(batch) for batch in read_batches(stream))
 
@@ -100,21 +88,21 @@ def run() -> list[dict[str, Any]]:
         small_file.write_bytes(small)
         data_file.write_bytes(data)
         # progs has no way to read a stream without printing it
-        progs = commands / _best(lambda: _progs_dump(small_file)) / 1e6 if have_progs else None
-        progs_data = len(data) / _best(lambda: _progs_dump(data_file)) / 1e6 if have_progs else None
-        seconds = _best(lambda: _count(small))
+        progs = commands / best(lambda: _progs_dump(small_file)) / 1e6 if have_progs else None
+        progs_data = len(data) / best(lambda: _progs_dump(data_file)) / 1e6 if have_progs else None
+        seconds = best(lambda: _count(small))
         rows.append(
             _row("stream: index small commands", commands / seconds / 1e6, "M/s", ">= 3", progs)
         )
-        seconds = _best(lambda: deque(read_stream(small), maxlen=0))
+        seconds = best(lambda: deque(read_stream(small), maxlen=0))
         rows.append(_row("stream: read_stream", commands / seconds / 1e6, "M/s", ">= 3", progs))
-        seconds = _best(lambda: _dump(small_file))
+        seconds = best(lambda: _dump(small_file))
         rows.append(_row("stream: dump text", commands / seconds / 1e6, "M/s", "3 x peer", progs))
-        seconds = _best(lambda: _count(data))
+        seconds = best(lambda: _count(data))
         rows.append(
             _row("stream: verify data", len(data) / seconds / 1e6, "MB/s", "memory", progs_data)
         )
-        seconds = _best(lambda: bytearray(data))
+        seconds = best(lambda: bytearray(data))
         rows.append(_row("memory: copy, to compare", len(data) / seconds / 1e6, "MB/s", ""))
     return rows
 

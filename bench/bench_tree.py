@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,21 +22,12 @@ from typing import Any
 import numpy as np
 
 import btrfs_model as bm
+from bench.timing import best
 
 ROUNDS = 5
 FILES = 60_000
 PEER_ITEMS = 20_000
 LARGE = "reada/r100k"
-
-
-def _best(action: Callable[[], object], rounds: int = ROUNDS) -> float:
-    """Seconds of the fastest of a few runs."""
-    times = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        action()
-        times.append(time.perf_counter() - start)
-    return min(times)
 
 
 def make_image(folder: Path) -> Path:
@@ -91,7 +81,7 @@ def _walk_rows(image: Path) -> list[dict[str, Any]]:
     with bm.open(image) as fs:
         tree = fs.trees[5]
         items = len(tree.scan()["objectid"])
-        warm = items / _best(tree.scan) / 1e6
+        warm = items / best(tree.scan, ROUNDS) / 1e6
 
     def fresh() -> float:
         with bm.open(image) as fs:
@@ -110,10 +100,10 @@ def _walk_rows(image: Path) -> list[dict[str, Any]]:
 
 def _verify_row(name: str, image: Path) -> dict[str, Any]:
     blocks = _scan_fresh(image)
-    seconds = _best(lambda: _scan_fresh(image), 3)
+    seconds = best(lambda: _scan_fresh(image))
     peer = None
     if shutil.which("btrfs"):
-        peer = blocks / _best(lambda: _dump_tree(image), 1)
+        peer = blocks / best(lambda: _dump_tree(image), 1)
     return _row(f"tree: verify and index {name}", blocks / seconds, "leaves/s", "10 x peer", peer)
 
 

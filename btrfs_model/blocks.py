@@ -60,11 +60,9 @@ def read_block(image: Image, logical: int, expect: Expect) -> memoryview:
         chunk = image.chunk_at(logical)
         for copy in range(1, len(chunk.stripes) if chunk else 0):
             try:
-                block = read_copy(image, logical, copy, expect)
+                return read_copy(image, logical, copy, expect)
             except CorruptImageError:
                 continue
-            image.repaired_by_twin += 1
-            return block
         raise first
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from dataclasses import dataclass
+from typing import NoReturn
 
 from btrfs_model._native import ffi, lib
 
@@ -189,7 +190,7 @@ def new_fault() -> ffi.CData:
     return ffi.new("struct bm_fault *")
 
 
-def raise_fault(path: str | os.PathLike[str], fault: ffi.CData) -> None:
+def raise_fault(path: str | os.PathLike[str], fault: ffi.CData) -> NoReturn:
     """Raise the exception for a fault that a kernel reported.
 
     Parameters

@@ -14,7 +14,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from btrfs_model import blocks
@@ -96,8 +95,6 @@ class Image:
             raise MemoryError(f"{path}: no memory for the state of the image")
         self._counted: Work | None = None
         self.reads: blocks.ReadCache | None = None
-        self._cold = False
-        self.repaired_by_twin = 0
         self.verified_by_twin: set[int] = set()
         # whether a writer has yet to write (and checksum) the tree block at a byte of the image
         self.is_unwritten: Callable[[int], bool] = lambda physical: False
@@ -145,12 +142,7 @@ class Image:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ------------------------------------------------------------------------------ chunks --
@@ -323,11 +315,6 @@ class Image:
         ):
             raise_fault(self.path, fault)
 
-    @property
-    def repaired(self) -> int:
-        """How many tree blocks were read from their second copy because the first was bad."""
-        return int(lib.bm_image_repaired(self.handle)) + self.repaired_by_twin
-
     def count_here(self) -> None:
         """Have the C kernels count in the counters of the innermost ``counting()``."""
         work = current()
@@ -353,7 +340,6 @@ class Image:
         self.reads = blocks.ReadCache(addresses, readahead)
         limits = self.reads.readahead.limits(self.nodesize)
         lib.bm_image_set_readahead(self.handle, ffi.new("struct bm_readahead *", limits))
-        self._cold = True
         fault = new_fault()
         if lib.bm_image_cache_start(self.handle, addresses, len(addresses), fault) < 0:
             raise_fault(self.path, fault)
@@ -380,5 +366,4 @@ class Image:
             reads = np.concatenate([reads, np.array(self.reads.rows(), dtype=kind)])
         lib.bm_image_cache_stop(self.handle)
         self.reads = None
-        self._cold = False
         return reads

@@ -10,10 +10,11 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import tempfile
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+
+from btrfs_model.whole_file import whole_file
 
 __all__ = ["Memory"]
 
@@ -66,6 +67,13 @@ class Memory:
                     memory.buffer[at : at + len(piece)] = piece
         return memory
 
+    def copy(self) -> Memory:
+        """Return the same in other memory."""
+        memory = Memory(len(self.buffer))
+        for at, pages in self._pages():
+            memory.buffer[at : at + len(pages)] = pages
+        return memory
+
     @classmethod
     def copy_of_buffer(cls, view: memoryview) -> Memory:
         """Copy memory; pages of zeros stay untouched."""
@@ -83,21 +91,12 @@ class Memory:
         Raises
         ------
         OSError
-            When the file cannot be written.
+            When the file cannot be written, or something else is there, such as a device.
         """
-        target = Path(path)
-        fd, partial = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        try:
-            with os.fdopen(fd, "wb", buffering=0) as file:
-                # as open() would have made it: mkstemp() lets nobody else read
-                os.fchmod(fd, 0o666 & ~_umask())
-                for at, page in self._pages():
-                    os.pwrite(file.fileno(), page, at)
-                file.truncate(len(self.buffer))
-            Path(partial).replace(target)
-        except BaseException:
-            Path(partial).unlink(missing_ok=True)
-            raise
+        with whole_file(path) as file:
+            for at, page in self._pages():
+                os.pwrite(file.fileno(), page, at)
+            file.truncate(len(self.buffer))
 
     def _pages(self) -> Iterator[tuple[int, bytes]]:
         """Yield runs of pages that are not zero: where, and their bytes."""
@@ -113,13 +112,6 @@ class Memory:
                     at += _PAGE
                 if run < len(data):
                     yield piece + run, data[run:]
-
-
-def _umask() -> int:
-    """Return the process's mask, by the only way there is to ask for it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def _data_ranges(fd: int, size: int) -> Iterator[tuple[int, int]]:

@@ -7,6 +7,9 @@ reads are *submitted*, which is what a trace of the block layer shows. Data of f
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -107,15 +110,20 @@ def reads(
     Raises
     ------
     OSError
-        Where the kernel fails, see :func:`btrfs_model.send`.
+        Where the kernel fails, see :func:`btrfs_model.send`; ENOTDIR for a listing of what is no
+        directory.
     SubvolumeNotFoundError
         When there is no such subvolume or directory.
     CorruptImageError
         When the image is broken where the operation looks.
     ValueError
-        When a directory is to be listed and a parent is named, or a limit is negative.
+        When a directory is to be listed and a parent is named, a limit is negative, or `cached`
+        holds what is no address.
     """
-    limits = Readahead(**(readahead or {}))
+    limits, cached = Readahead(**(readahead or {})), list(cached)
+    for address in cached:
+        if not 0 <= address <= _MAX:
+            raise ValueError(f"{address} is no address of a block")
     if device is None and (parameters or think is not None):
         raise ValueError("parameters and think go with a device")
     # what is wrong with the device shows before the work
@@ -154,6 +162,9 @@ def _readdir(
     subvolume: Subvolume, directory: str | bytes, cached: Iterable[int], readahead: Readahead
 ) -> NDArray[Any]:
     inode, image = subvolume.resolve(directory), subvolume.fs.image
+    if not stat.S_ISDIR(subvolume.inode(inode).mode):
+        why = f"{os.strerror(errno.ENOTDIR)}: inode {inode} of subvolume {subvolume.id}"
+        raise OSError(errno.ENOTDIR, why, image.path)
     image.start_cold(cached, readahead)
     try:
         subvolume.tree.visit_leaves(

@@ -18,9 +18,10 @@ from btrfs_model.errors import BtrfsModelError
 from btrfs_model.filesystem import Filesystem
 from btrfs_model.patches import TOGGLES, Behaviour
 from btrfs_model.samples import packed_sample
+from btrfs_model.whole_file import check_folder
 from btrfs_model.workloads import NAMES, Input, Outcome, Side, Step, Workload, load
 
-__all__ = ["COLUMNS", "Replay", "all_names", "build", "frame", "replay", "run"]
+__all__ = ["COLUMNS", "Replay", "all_names", "build", "check", "frame", "replay", "run"]
 
 COLUMNS = (
     "workload", "parameters", "side", "quantity", "unit", "reported", "modelled", "measured",
@@ -59,6 +60,23 @@ class Replay:
     started: str = ""
     provenance: dict[str, object] = field(default_factory=dict)
     knobs: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What was replayed, for people: parameters of the workload, and the knobs as turned."""
+        values: dict[str, Any] = dict(self.input.parameters)
+        for name, value in self.knobs.items():
+            values |= value if isinstance(value, Mapping) else {name: value}
+        return {
+            name: value if isinstance(value, str) else f"{value:,.12g}"
+            for name, value in values.items()
+        }
+
+    @property
+    def origin(self) -> str:
+        """Where its filesystem is from, for people."""
+        sample = self.input.sample
+        return "built by the model" if sample is None else f"written by a kernel ({sample})"
 
 
 def _silent(_: str) -> None:
@@ -120,6 +138,27 @@ def run(
         },
         turned,
     )
+
+
+def check(
+    names: Iterable[str],
+    scale: str | float,
+    knobs: Mapping[str, Any],
+    out: str | os.PathLike[str] | None,
+) -> None:
+    """Find out what is wrong before the first workload takes its time; make the folder.
+
+    Raises
+    ------
+    BtrfsModelError
+        For a workload, scale or knob that there is not.
+    OSError
+        When nothing can be written to the folder.
+    """
+    for name in names:
+        load(name).turned(knobs).input(scale)
+    if out is not None:
+        check_folder(out)
 
 
 def all_names(knobs: Iterable[str] = ()) -> tuple[str, ...]:
@@ -227,7 +266,9 @@ def replay(
         )
         if value
     }
-    names = [workload] if isinstance(workload, str) else list(workload or all_names(knobs))
+    names = (workload,) if isinstance(workload, str) else workload or all_names(knobs)
+    names = tuple(dict.fromkeys(names))
+    check(names, scale, knobs, out)
     replays = [
         run(
             name, scale, kernel_before=kernel_before, kernel_after=kernel_after, knobs=knobs

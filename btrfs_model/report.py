@@ -6,8 +6,8 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from html import escape
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from btrfs_model import provenance
 from btrfs_model.charts import to_png, to_svg
 from btrfs_model.patches import TOGGLES
 from btrfs_model.replay import Replay, frame
+from btrfs_model.whole_file import whole_file
 from btrfs_model.workloads import Figure
 
 __all__ = ["number", "percent", "write"]
@@ -33,7 +34,7 @@ def write(replays: Sequence[Replay], out: str | os.PathLike[str]) -> list[Path]:
     replays : sequence of Replay
         What :func:`btrfs_model.replay.run` returned.
     out : path
-        Folder; made when it is missing. Files of the same names are replaced, each at once.
+        Folder; made when it is missing. Files of the same names are replaced, once all are written.
 
     Returns
     -------
@@ -56,18 +57,13 @@ def write(replays: Sequence[Replay], out: str | os.PathLike[str]) -> list[Path]:
     for name, chart in charts.items():
         files[f"{name}.png"] = to_png(chart)
         files[f"{name}.svg"] = svgs[name].encode()
-    for name, content in files.items():
-        _replace(folder / name, content)
+    # all are complete before the first takes its place
+    with ExitStack() as places:
+        for name, content in files.items():
+            file = places.enter_context(whole_file(folder / name))
+            file.write(content)
+            file.flush()
     return [folder / name for name in files]
-
-
-def _replace(target: Path, content: bytes) -> None:
-    """Put a file in its place at once, so that no reader sees half of it."""
-    with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as file:
-        file.write(content)
-    partial = Path(file.name)
-    partial.chmod(0o644)
-    partial.replace(target)
 
 
 def _parquet(table: pd.DataFrame) -> bytes:
@@ -102,7 +98,7 @@ def percent(value: float | None) -> str:
         return ""
     if value == 0:
         return "exact"
-    return f"{value:+.2%}" if abs(value) >= 5e-5 else f"{value:+.1e}"
+    return f"{value:+.2%}" if abs(value) >= 5e-5 else f"{value * 100:+.1e}%"
 
 
 # ------------------------------------------------------------------------------------- HTML --
@@ -153,12 +149,13 @@ def _section(one: Replay, svg: str) -> str:
         f"<li>{escape(kind)}: {escape(where)}</li>" for kind, where in outcome.measured_on.items()
     )
     notes = "".join(f"<li>{escape(text)}</li>" for text in workload.caveats)
-    parameters = ", ".join(f"{key} = {value:,}" for key, value in one.input.parameters.items())
+    settings = ", ".join(f"{key} = {value}" for key, value in one.settings.items())
     return (
         f'<section id="{escape(workload.name)}">\n<h2>{escape(workload.name)}</h2>\n'
         f"<p><strong>{escape(commit.title)}</strong> "
         f'<span class="muted">({commit.commit}, in v{commit.release})</span></p>\n{summary}'
-        f"<p>Replayed with {escape(parameters)}, on these sides:</p>\n<ul>{sides}</ul>\n"
+        f"<p>Replayed with {escape(settings)}, in a filesystem {escape(one.origin)}, on these "
+        f"sides:</p>\n<ul>{sides}</ul>\n"
         f"<figure>\n{_inline(svg)}\n</figure>\n"
         f'<div class="scroll">{_table(one)}</div>\n'
         f"<h3>Notes</h3>\n<ul>{notes}</ul>\n"

@@ -83,11 +83,6 @@ __attribute__((constructor)) static void crc32c_init(void)
 #endif
 }
 
-int bm_crc32c_is_hardware(void)
-{
-	return crc_hardware;
-}
-
 static uint32_t crc32c_tables(uint32_t crc, const uint8_t *p, size_t size)
 {
 	for (; size >= 8; p += 8, size -= 8) {

@@ -27,6 +27,7 @@ struct run {
 	size_t busy_count;
 	uint64_t clock; /* of the last event */
 	uint64_t free;	/* when the device can turn to the next request */
+	bool endless;	/* a time is more than INT64_MAX */
 };
 
 /* ---------------------------------------------------------------------- requests under way -- */
@@ -90,6 +91,7 @@ static void serve(struct run *run)
 	run->free = service.free;
 	run->totals->buffered += service.buffered;
 	run->totals->seeks += service.seek;
+	run->endless |= service.done > INT64_MAX || service.free > INT64_MAX;
 	for (size_t io = request.io; io != NO_IO; io = run->elevator.waiting[io].next_io) {
 		run->times[io].started = run->clock;
 		run->times[io].done = service.done;
@@ -120,6 +122,12 @@ static bool step_device(struct run *run, uint64_t until)
 }
 
 /* -------------------------------------------------------------------------------- the host -- */
+
+/* Clocks that went too far, before they come round to 0. */
+static int too_late(struct bm_fault *fault, uint64_t place)
+{
+	return bm_fail(fault, (struct bm_fault){.code = BM_PAST_END, .offset = place});
+}
 
 static int bad_step(struct bm_fault *fault, uint64_t place, uint64_t found)
 {
@@ -160,17 +168,20 @@ static int run_steps(struct run *run, const struct bm_io_step *steps, size_t ste
 		bool waits = steps[i].io < 0;
 		uint64_t io = (uint64_t)(waits ? ~steps[i].io : steps[i].io);
 
-		if (io >= io_count || waits != (run->state[io] != IDLE) ||
-		    steps[i].think > INT64_MAX - now)
+		if (io >= io_count || waits != (run->state[io] != IDLE))
 			return bad_step(fault, i, io);
+		if (steps[i].think > INT64_MAX - now)
+			return too_late(fault, i);
 		now += steps[i].think;
 		if (!waits) {
 			submit(run, io, now);
 			continue;
 		}
 		dispatch(run);
-		while (run->state[io] != SERVED)
+		while (run->state[io] != SERVED && !run->endless)
 			step_device(run, UINT64_MAX);
+		if (run->endless)
+			return too_late(fault, i);
 		if (run->times[io].done > now) {
 			run->totals->waited += run->times[io].done - now;
 			now = run->times[io].done;
@@ -178,7 +189,7 @@ static int run_steps(struct run *run, const struct bm_io_step *steps, size_t ste
 	}
 	advance(run, UINT64_MAX);
 	run->totals->end = now;
-	return BM_OK;
+	return run->endless ? too_late(fault, step_count) : BM_OK;
 }
 
 static int check_ios(const struct bm_device *device, const struct bm_io *ios, size_t count,

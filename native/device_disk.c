@@ -11,6 +11,9 @@
 
 #include <stdlib.h>
 
+/* What find_segment() and oldest_segment() go through for each request. */
+enum { MOST_SEGMENTS = 1 << 16 };
+
 struct place {
 	const struct bm_disk_zone *zone;
 	uint64_t cylinder;
@@ -331,7 +334,7 @@ int disk_init(struct disk *disk, const struct bm_device *device, struct bm_fault
 
 	*disk = (struct disk){.model = model};
 	if (!model->zone_count || !model->heads || !model->sector_size || model->watermark > 1000 ||
-	    model->read_ahead > model->segment_size)
+	    model->read_ahead > model->segment_size || model->segments > MOST_SEGMENTS)
 		return bad_zone(fault, 0, model->zone_count);
 	if (check_zones(model, device->capacity, fault) < 0)
 		return fault->code;

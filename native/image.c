@@ -84,11 +84,6 @@ void bm_image_set_work(struct bm_image *image, uint64_t *work)
 	image->work = work ? work : image->own_work;
 }
 
-uint64_t bm_image_repaired(const struct bm_image *image)
-{
-	return image->repaired;
-}
-
 static const struct bm_chunk *find_chunk(const struct bm_image *image, uint64_t logical)
 {
 	size_t low = 0, high = image->chunk_count;
@@ -296,10 +291,8 @@ const uint8_t *bm_image_block(struct bm_image *image, uint64_t logical,
 	for (int copy = 1; chunk && copy < (int)chunk->copies; copy++) {
 		/* a second copy that is bad too leaves the fault of the first */
 		block = read_copy(image, logical, copy, expect, 0, NULL);
-		if (block) {
-			image->repaired++;
+		if (block)
 			return block;
-		}
 	}
 	return NULL;
 }

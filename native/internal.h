@@ -42,7 +42,6 @@ struct bm_image {
 	size_t chunk_count;
 	size_t last_chunk; /* where the last look-up ended */
 	uint8_t *verified; /* one bit a sector of the image */
-	uint64_t repaired;
 	uint64_t *work;
 	uint64_t own_work[BM_WORK_COUNT]; /* where nobody asked for the counts */
 	struct bm_cache *cache;

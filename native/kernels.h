@@ -240,8 +240,6 @@ void bm_sha256(const void *data, size_t size, uint8_t *digest);
 void bm_blake2b_256(const void *data, size_t size, uint8_t *digest);
 /* Checksum of a tree block or data sector as stored on disk; returns the length, 0: no such type. */
 int bm_csum(int csum_type, const void *data, size_t size, uint8_t *digest);
-/* Whether crc32c uses instructions of the processor (1) or tables (0). */
-int bm_crc32c_is_hardware(void);
 /* Hashes of `count` names that follow each other, as they stand in the keys of DIR_ITEMs. */
 void bm_name_hashes(const uint8_t *names, const uint32_t *sizes, size_t count, uint64_t *hashes);
 
@@ -271,8 +269,6 @@ int bm_image_set_chunks(struct bm_image *image, const struct bm_chunk *chunks, s
 			struct bm_fault *fault);
 /* The counters to count in: an array of BM_WORK_COUNT. */
 void bm_image_set_work(struct bm_image *image, uint64_t *work);
-/* Tree blocks of which the first copy was bad and the second was used instead. */
-uint64_t bm_image_repaired(const struct bm_image *image);
 /* Physical address of a logical one in the given copy; how many bytes follow in the chunk. */
 int bm_image_map(const struct bm_image *image, uint64_t logical, int copy, uint64_t *physical,
 		 uint64_t *contiguous, struct bm_fault *fault);
@@ -1022,6 +1018,8 @@ int64_t bm_writer_run_some_refs(struct bm_writer *writer, int64_t most, struct b
 int64_t bm_writer_waiting_refs(const struct bm_writer *writer);
 /* How many references wait, of all extents; `losing`: extents of data with fewer after that. */
 int64_t bm_writer_delayed_refs(const struct bm_writer *writer, int64_t *losing);
+/* Bytes of the tree blocks that the running transaction made and did not write yet. */
+uint64_t bm_writer_dirty_bytes(const struct bm_writer *writer);
 /* btrfs_csum_file_blocks(): checksums of sectors from `bytenr` on, into the csum tree (7). */
 int bm_writer_insert_csums(struct bm_writer *writer, uint64_t tree, uint64_t bytenr,
 			   const uint8_t *sums, size_t sectors, struct bm_fault *fault);

@@ -314,19 +314,41 @@ int bm_writer_mark_dirty(struct bm_writer *writer, uint64_t logical, struct bm_f
 	writer->dirty[writer->dirty_count++] = logical;
 	set_bit(writer->dirty_bits, sector);
 	set_bit(writer->image->verified, sector);
+	writer->dirty_blocks++;
 	return BM_OK;
+}
+
+uint64_t bm_writer_dirty_bytes(const struct bm_writer *writer)
+{
+	return (uint64_t)writer->dirty_blocks * writer->nodesize;
 }
 
 void bm_writer_forget_block(struct bm_writer *writer, uint64_t logical)
 {
 	uint64_t physical, contiguous;
-	struct bm_fault fault;
 
 	for (int copy = 0; copy < 2; copy++) {
-		if (bm_image_map(writer->image, logical, copy, &physical, &contiguous, &fault) < 0)
+		if (bm_image_map(writer->image, logical, copy, &physical, &contiguous, NULL) < 0)
 			return;
+		writer->dirty_blocks -=
+		    (size_t)is_set(writer->dirty_bits, physical / writer->sectorsize);
 		clear_bit(writer->dirty_bits, physical / writer->sectorsize);
 		clear_bit(writer->image->verified, physical / writer->sectorsize);
+	}
+}
+
+void bm_writer_forget_range(struct bm_writer *writer, uint64_t logical, uint64_t size)
+{
+	uint32_t sectorsize = writer->sectorsize;
+	uint64_t before = writer->nodesize - sectorsize, physical, contiguous;
+
+	for (int copy = 0; copy < 2; copy++) {
+		if (bm_image_map(writer->image, logical, copy, &physical, &contiguous, NULL) < 0)
+			return;
+		/* a block that starts before the range may reach into it */
+		for (uint64_t at = physical - (physical < before ? physical : before);
+		     at < physical + size; at += sectorsize)
+			clear_bit(writer->image->verified, at / sectorsize);
 	}
 }
 
@@ -377,12 +399,9 @@ static int64_t write_dirty(struct bm_writer *writer, int log_only, struct bm_fau
 
 		if (bm_image_map(writer->image, logical, 0, &physical, &contiguous, fault) < 0)
 			return fault->code;
-		if (!is_set(writer->dirty_bits, physical / writer->sectorsize)) {
-			/* freed (a device never sees it), or twice in the list and written already */
-			if (!(block_header(writer->base + physical)->flags & BM_HEADER_WRITTEN))
-				memset(writer->base + physical, 0, writer->nodesize);
+		/* freed, or twice in the list and written already */
+		if (!is_set(writer->dirty_bits, physical / writer->sectorsize))
 			continue;
-		}
 		if (log_only && block_header(writer->base + physical)->owner != TREE_LOG_OBJECTID) {
 			writer->dirty[kept++] = logical;
 			continue;
@@ -390,6 +409,7 @@ static int64_t write_dirty(struct bm_writer *writer, int log_only, struct bm_fau
 		if (write_block(writer, logical, physical, fault) < 0)
 			return fault->code;
 		clear_bit(writer->dirty_bits, physical / writer->sectorsize);
+		writer->dirty_blocks--;
 		written++;
 	}
 	writer->dirty_count = kept;

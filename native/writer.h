@@ -59,6 +59,7 @@ struct bm_writer {
 	uint8_t *dirty_bits; /* a bit a sector of the image, as bm_image.verified */
 	uint64_t *dirty;     /* logical addresses, in the order in which they became dirty */
 	size_t dirty_count;
+	size_t dirty_blocks; /* those whose bit is set: others were freed since */
 	size_t dirty_capacity;
 	uint64_t structure;  /* counts changes of anything but items within a leaf; from 1 on */
 	uint8_t *loose_bits; /* a bit a sector: leaves whose data is not in the order of items */
@@ -89,6 +90,11 @@ const uint8_t *bm_writer_read_child(struct bm_writer *writer, const struct bm_wr
 int bm_writer_mark_dirty(struct bm_writer *writer, uint64_t logical, struct bm_fault *fault);
 /* A block whose last reference goes: neither dirty nor verified any more, in any copy. */
 void bm_writer_forget_block(struct bm_writer *writer, uint64_t logical);
+/*
+ * The range is about to be written to. In a damaged image a tree block may lie there that was read,
+ * and verified, before: whoever reads it again has to verify it again.
+ */
+void bm_writer_forget_range(struct bm_writer *writer, uint64_t logical, uint64_t size);
 /* BM_ERRNO: what the kernel would return. */
 static inline int bm_writer_errno(struct bm_fault *fault, const struct bm_writer_tree *tree,
 				  int number)

@@ -497,6 +497,7 @@ static void note_reserved(struct bm_writer *writer, uint64_t bytenr, uint64_t si
 {
 	struct group *group = group_of(writer->space, bytenr);
 
+	bm_writer_forget_range(writer, bytenr, size);
 	group->reserved += size;
 	if (group->size_class == CLASS_NONE && has_size_class(group))
 		group->size_class = class_of(size);
@@ -677,6 +678,7 @@ uint8_t *bm_writer_alloc_block(struct bm_writer *writer, struct bm_writer_tree *
 	}
 	if (bm_image_map(writer->image, bytenr, 0, &physical, &contiguous, fault) < 0)
 		return NULL;
+	bm_writer_forget_range(writer, bytenr, writer->nodesize);
 	block = writer->base + physical;
 	init_header(writer, tree, block, bytenr, level);
 	if (bm_writer_mark_dirty(writer, bytenr, fault) < 0)
@@ -694,7 +696,7 @@ int bm_writer_free_block(struct bm_writer *writer, struct bm_writer_tree *tree,
 {
 	const struct btrfs_header *header = block_header(block);
 	uint64_t bytenr = header->bytenr;
-	int is_log = tree->owner == TREE_LOG_OBJECTID, is_new;
+	int is_log = tree->owner == TREE_LOG_OBJECTID, is_new, is_unwritten;
 
 	tree->bytes_used -= writer->nodesize;
 	if (!is_log && bm_refs_tree(writer, BM_REF_DROP, bytenr, parent, tree->owner, header->level,
@@ -704,9 +706,12 @@ int bm_writer_free_block(struct bm_writer *writer, struct bm_writer_tree *tree,
 		return BM_OK;
 	bm_writer_forget_block(writer, bytenr);
 	is_new = header->generation == writer->transid;
+	is_unwritten = is_new && !(header->flags & BM_HEADER_WRITTEN);
+	/* a device never sees it, and the next who gets the place may write to it at once */
+	if (is_unwritten)
+		memset(bm_writer_writable(writer, block), 0, writer->nodesize);
 	/* the reference that waits will pin it when it is run */
 	if (!is_log && !(is_new && bm_refs_forget(writer, bytenr)))
 		return BM_OK;
-	return bm_space_pin(writer, bytenr, writer->nodesize,
-			    is_new && !(header->flags & BM_HEADER_WRITTEN), fault);
+	return bm_space_pin(writer, bytenr, writer->nodesize, is_unwritten, fault);
 }

@@ -27,6 +27,13 @@ static uint8_t *cow_block(struct bm_writer *writer, struct bm_writer_tree *tree,
 				     header->bytenr / HINT_UNIT * HINT_UNIT, fault);
 	if (!copy)
 		return NULL;
+	/* btrfs_init_new_buffer(): the extent tree does not know of the block that is there */
+	if (copy < old + writer->nodesize && old < copy + writer->nodesize) {
+		bm_fail(fault, (struct bm_fault){.code = BM_BAD_VALUE,
+						 .tree = BTRFS_EXTENT_TREE_OBJECTID,
+						 .found = block_header(copy)->bytenr});
+		return NULL;
+	}
 	new = header_of(copy);
 	bytenr = new->bytenr;
 	memcpy(copy, old, writer->nodesize);

@@ -272,17 +272,24 @@ static int split_item(struct csums *csums, uint32_t keep)
 }
 
 /* The item of the path starts inside the range and ends behind it: its start is cut off. */
-static void cut_start(struct csums *csums, uint64_t item_end)
+static int cut_start(struct csums *csums, uint64_t item_end)
 {
 	struct bm_writer *writer = csums->writer;
 	struct bm_key key = csum_key(csums->end);
 	uint32_t keep = (uint32_t)((item_end - csums->end) / writer->sectorsize);
 	uint8_t *leaf = bm_writer_writable(writer, csums->path.node[0]);
 
+	/* in a damaged tree, where items overlap: btrfs_set_item_key_safe() refuses */
+	if (next_csum(csums) <= csums->end)
+		return bm_fail(csums->fault, (struct bm_fault){.code = BM_BAD_KEY_ORDER,
+							       .tree = csums->tree->owner,
+							       .block = block_header(leaf)->bytenr,
+							       .slot = csums->path.slot[0]});
 	bm_leaf_truncate(writer, &csums->path, keep * csums->size, 1);
 	item_of(leaf, csums->path.slot[0])->key = to_disk_key(&key);
 	if (!csums->path.slot[0])
 		bm_node_fix_low_keys(&csums->path, &key, 1);
+	return BM_OK;
 }
 
 /* Delete the item of the path, and those before it in the leaf that lie in the range. */
@@ -327,10 +334,8 @@ static int delete_last(struct csums *csums)
 			return csums->fault->code;
 		return lowest == csums->bytenr;
 	}
-	if (key.offset >= csums->bytenr) {
-		cut_start(csums, item_end);
-		return 0;
-	}
+	if (key.offset >= csums->bytenr)
+		return cut_start(csums, item_end);
 	ret = (int)((csums->bytenr - key.offset) / csums->writer->sectorsize);
 	if (item_end > csums->end)
 		return split_item(csums, (uint32_t)ret);

@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from measured import write
+
 TARGET = Path(__file__).parent.parent / "data/workloads/log-dir/measured.json"
 LOGS = {"5.10": "before", "5.10p": "after", "6.18": "Linux 6.18"}
 TIMES = {"5.10.223": "before", "5.10.223+patch": "after", "6.18.44": "Linux 6.18"}
@@ -59,15 +61,7 @@ def rows(corpus: Path) -> list[dict[str, object]]:
     ]
 
 
-def main() -> None:
-    """Write the file."""
+if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit(__doc__)
-    lines = ",\n  ".join(json.dumps(row) for row in rows(Path(sys.argv[1])))
-    sources = json.dumps(SOURCES, indent=1)
-    TARGET.parent.mkdir(parents=True, exist_ok=True)
-    TARGET.write_text(f'{{"sources": {sources},\n "rows": [\n  {lines}\n]}}\n')
-
-
-if __name__ == "__main__":
-    main()
+    write(TARGET, SOURCES, rows(Path(sys.argv[1])))

@@ -12,6 +12,8 @@ import json
 import sys
 from pathlib import Path
 
+from measured import write
+
 TARGET = Path(__file__).parent.parent / "data/workloads/send-utimes/measured.json"
 KERNELS = {"before": "6.1", "after": "6.12"}
 # Calls that no other patch between the sides and these kernels changes.
@@ -48,15 +50,7 @@ def rows(corpus: Path) -> list[dict[str, object]]:
     ]
 
 
-def main() -> None:
-    """Write the file."""
+if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit(__doc__)
-    lines = ",\n  ".join(json.dumps(row) for row in rows(Path(sys.argv[1])))
-    sources = json.dumps(SOURCES, indent=1)
-    TARGET.parent.mkdir(parents=True, exist_ok=True)
-    TARGET.write_text(f'{{"sources": {sources},\n "rows": [\n  {lines}\n]}}\n')
-
-
-if __name__ == "__main__":
-    main()
+    write(TARGET, SOURCES, rows(Path(sys.argv[1])))

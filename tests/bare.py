@@ -41,15 +41,14 @@ def _chunk_leaf(block: memoryview, items: list[tuple[bytes, bytes]]) -> None:
     _seal(block)
 
 
-def image(size: int = 64 << 20, nodesize: int = 4096, *, dup: bool = False) -> Image:
-    """Return an image with `size` bytes of METADATA at 16 MiB, all free."""
-    total = METADATA + size * (2 if dup else 1)
+def image_of(chunks: list[tuple[int, int, int, list[int]]], nodesize: int) -> Image:
+    """Return an image with chunks of (address, length, flags, places); nothing is in them."""
+    total = max(max(places) + length for _, length, _, places in chunks)
     buffer = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     view = memoryview(buffer)
-    copies = [METADATA, METADATA + size] if dup else [METADATA]
     system = _chunk(_SYSTEM, _SYSTEM_LENGTH, 2, [_SYSTEM])
-    metadata = _chunk(METADATA, size, 4 | (32 if dup else 0), copies)
-    _chunk_leaf(view[_SYSTEM : _SYSTEM + nodesize], [system, metadata])
+    items = [system, *(_chunk(*chunk) for chunk in chunks)]
+    _chunk_leaf(view[_SYSTEM : _SYSTEM + nodesize], items)
     array = b"".join(system)
     raw = ffi.new("struct btrfs_super_block *")
     raw.bytenr, raw.magic, raw.generation = 65536, int.from_bytes(b"_BHRfS_M", "little"), 1
@@ -66,6 +65,12 @@ def image(size: int = 64 << 20, nodesize: int = 4096, *, dup: bool = False) -> I
     _seal(block)
     view.release()
     return Image(buffer)
+
+
+def image(size: int = 64 << 20, nodesize: int = 4096, *, dup: bool = False) -> Image:
+    """Return an image with `size` bytes of METADATA at 16 MiB, all free."""
+    copies = [METADATA, METADATA + size] if dup else [METADATA]
+    return image_of([(METADATA, size, 4 | (32 if dup else 0), copies)], nodesize)
 
 
 def writer(

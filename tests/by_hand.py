@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Files and subvolumes made item by item, for tests of what lies below the calls for files."""
 
-import re
-import shutil
 import struct
-import subprocess
-from pathlib import Path
 
 import btrfs_model as bm
 from btrfs_model.ondisk.hashes import csum, name_hash
@@ -28,7 +24,6 @@ from btrfs_model.ondisk.structs import (
 _REG, _DIR = 1, 2
 _TOP = 256
 SECTOR = 4096
-_BAD = re.compile(r"\b(errors?|warnings?|bad|mismatch|invalid)\b", re.IGNORECASE)
 
 
 class Folder:
@@ -165,16 +160,3 @@ class Folder:
         key = (low, ItemType.UUID_KEY_SUBVOL, high)
         writer.insert(ObjectId.UUID_TREE, key, struct.pack("<Q", number))
         return Folder(fs, number)
-
-
-def complaints(path: Path) -> str:
-    """What ``btrfs check`` has to say against an image; empty: nothing, or it is not installed."""
-    if shutil.which("btrfs") is None:
-        return ""
-    done = subprocess.run(["btrfs", "check", "--readonly", str(path)], capture_output=True,
-                          text=True)  # fmt: skip
-    lines = [line for line in done.stderr.splitlines() if not line.startswith("[")]
-    good = done.returncode == 0 and "no error found" in done.stdout
-    bad = [line for line in lines + done.stdout.splitlines()
-           if _BAD.search(line) and "no error found" not in line]  # fmt: skip
-    return "" if good and not bad else "\n".join([str(done.returncode), *lines, done.stdout])

@@ -187,7 +187,7 @@ class KernelCalls:
             if not _dead_subvolumes(fd):
                 return
             fcntl.ioctl(fd, _SYNC)
-            for _ in range(2000):
+            for _ in range(60_000):
                 if not _dead_subvolumes(fd):
                     break
                 time.sleep(0.001)

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Fixtures and options for all tests."""
 
+import os
+import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import corpus
@@ -12,7 +15,12 @@ from hypothesis import HealthCheck, settings
 from kernel_session import KernelSession
 
 # Times vary with the machine: a slow example is no failure. A short run has the same examples every
-# time; `make test-long` looks at others, and further.
+# time; `make test-long` looks at others, and further. Among the examples are constants of all
+# modules that a process has loaded so far, which depends on the tests that it ran before: not here.
+with suppress(ImportError, AttributeError):  # of no public name: another version may have none
+    from hypothesis.internal.conjecture import providers
+
+    providers._get_local_constants = lambda known=providers._local_constants: known
 settings.register_profile(
     "default",
     deadline=None,
@@ -23,6 +31,15 @@ settings.register_profile(
     "long", parent=settings.get_profile("default"), derandomize=False, max_examples=2000
 )
 settings.load_profile("long" if corpus.LONG else "default")
+
+os.environ.pop("SOURCE_DATE_EPOCH", None)  # the clock of the model
+# Who has no home keeps what the programs under test remember elsewhere.
+try:
+    Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").mkdir(
+        parents=True, exist_ok=True
+    )
+except (OSError, RuntimeError):
+    os.environ["XDG_CACHE_HOME"] = f"{tempfile.gettempdir()}/btrfs-model-cache-{os.geteuid()}"
 
 
 def pytest_report_header() -> str:

@@ -7,7 +7,8 @@ by its path below the root (``send/random/seed-003``); its files may lie in eith
 
 Images are stored compressed. :func:`image` restores one, sparse, into ``tests/.cache`` under a name
 that follows its content, so that a restored image is never stale and is shared by test processes.
-Tests must not write to it; :func:`scratch_copy` makes a sparse copy that they may break.
+Tests must not write to it; :func:`scratch_copy` makes a sparse copy that they may break. Who may
+not write to the project has a cache below the folder of temporary files.
 """
 
 import fcntl
@@ -15,9 +16,9 @@ import functools
 import hashlib
 import json
 import os
-import shutil
 import struct
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ import zstandard
 PROJECT = Path(__file__).resolve().parent.parent
 KERNEL_DATA = PROJECT / "data" / "kernel"
 CACHE = PROJECT / "tests" / ".cache"
+if not os.access(CACHE if CACHE.exists() else CACHE.parent, os.W_OK):
+    CACHE = Path(tempfile.gettempdir(), f"btrfs-model-tests-{os.geteuid()}")
 
 _oracle = os.environ.get("BTRFS_MODEL_ORACLE", "")
 ORACLE = Path(_oracle).resolve() if _oracle else None
@@ -186,11 +189,6 @@ def _device_size(target: Path, sink: Any) -> int:
 def _digest(packed: Path) -> str:
     """Name of a packed image's content; its place does not matter."""
     return hashlib.sha256(packed.read_bytes()).hexdigest()
-
-
-def clear_cache() -> None:
-    """Remove all restored images."""
-    shutil.rmtree(CACHE, ignore_errors=True)
 
 
 if __name__ == "__main__":

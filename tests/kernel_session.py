@@ -30,8 +30,9 @@ __all__ = ["Answer", "KernelHungError", "KernelSession"]
 
 _HERE = Path(__file__).parent
 _AGENT = ("kernel_agent.py", "kernel_records.py")
-_START = 60
-_MOUNT = 60
+# Seconds in which a kernel starts, or does a job: far longer than on the slowest machine.
+_START = 300
+_MOUNT = 300
 _DYING = 5
 
 

@@ -16,14 +16,13 @@ import stat
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
-from kernel_session import KernelSession
-from logical_ino import why_not_live
+from kernel_session import Answer, KernelSession
+from mounts import mounted, one_at_a_time, why_not_live
 
 from btrfs_model.patches import PRESETS
 
@@ -64,17 +63,6 @@ def beside_the_kernel(test: Callable[..., None]) -> Callable[..., None]:
     return test
 
 
-@contextmanager
-def mounted(image: Path, options: str) -> Iterator[Path]:
-    """Mount an image; yield the folder."""
-    with TemporaryDirectory() as folder:
-        subprocess.run(["mount", "-o", f"loop,{options}", str(image), folder], check=True)
-        try:
-            yield Path(folder)
-        finally:
-            subprocess.run(["umount", folder], check=True)
-
-
 class Machine(KernelSession):
     """The machine's own kernel, asked in a process that may hang. Its mounts are its own."""
 
@@ -83,6 +71,10 @@ class Machine(KernelSession):
     def command(self) -> list[str]:
         agent = str(self.folder / "kernel_agent.py")
         return ["unshare", "--mount", sys.executable, "-S", "-E", "-B", agent, str(self.folder)]
+
+    def ask(self, image: Path, **job: Any) -> Answer:
+        with one_at_a_time():
+            return super().ask(image, **job)
 
 
 def kernel_send(
@@ -201,7 +193,7 @@ class Changes:
             os.setxattr(path, name, self.data()[:300])
 
     def sync(self) -> None:
-        os.sync()
+        subprocess.run(["btrfs", "filesystem", "sync", str(self.top)], check=True)
 
 
 def random_filesystem(image: Path, seed: int) -> None:

@@ -12,13 +12,12 @@ import json
 import os
 import platform
 import struct
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import corpus
+import mounts
 import zstandard
 
 ANSWERS = Path(__file__).parent / "data" / "logical_ino.json.zst"
@@ -31,30 +30,15 @@ _CONTAINER = struct.Struct("<IIII")
 _BYTES = 1 << 20
 
 
-def why_not_live() -> str:
-    """Why the running kernel cannot be asked; empty when it can."""
-    if os.geteuid():
-        return "mounting needs root"
-    if "btrfs" not in Path("/proc/filesystems").read_text():
-        return "the running kernel has no btrfs"
-    if not Path("/dev/loop-control").exists():
-        return "there are no loop devices"
-    return ""
-
-
 @contextmanager
 def mounted(image: Path) -> Iterator[int]:
     """Mount an image read-only; yield an open directory of it."""
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(["mount", "-o", "ro,loop", str(image), folder], check=True)
+    with mounts.mounted(image, "ro") as folder:
+        directory = os.open(folder, os.O_RDONLY)
         try:
-            directory = os.open(folder, os.O_RDONLY)
-            try:
-                yield directory
-            finally:
-                os.close(directory)
+            yield directory
         finally:
-            subprocess.run(["umount", folder], check=True)
+            os.close(directory)
 
 
 def logical_ino_v2(directory: int, logical: int, *, ignore_offset: bool) -> Refs:

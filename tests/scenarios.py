@@ -34,7 +34,6 @@ __all__ = ["SIZE", "kernel_listing", "kernel_run", "model_listing", "model_run",
 
 SIZE = 128 << 20
 _BLOCK = 4096
-_NOCOW = 0x800000
 _CLONE = struct.Struct("<qQQQ")
 _FICLONERANGE = 1 << 30 | _CLONE.size << 16 | 0x94 << 8 | 13
 _EXCHANGE = 2
@@ -100,8 +99,6 @@ def _as_operation(call: calls.Call) -> list[Any] | None:
             return ["mknod", path, mode, os.major(device), os.minor(device)]
         case "setxattr":
             return ["setxattr", args[0], args[1], args[2].hex()]
-        case "chattr":  # what NODATACOW does to data is not modelled
-            return ["chattr", args[0], args[1] & ~_NOCOW, args[2] & ~_NOCOW]
         case "create_subvolume":
             return ["subvol_create", *args]
         case "delete_subvolume":

@@ -5,20 +5,18 @@ The judge is a walk of all trees: a block refers to what it points at by its own
 own address once its extent item says FULL_BACKREF; a tree refers to its root block.
 """
 
-import mmap
 import struct
 from collections import Counter
 from itertools import pairwise
 
+from bare import image_of
+
 from btrfs_model.btree.writer import TreeWriter
 from btrfs_model.image import Image
-from btrfs_model.kernels import ffi, lib
+from btrfs_model.kernels import lib
 
-FSID = b"space and refs.."
-CHUNK_UUID = b"chunks of space."
 TRANSID = 7
 SECTOR = 4096
-SYSTEM, SYSTEM_LENGTH = 1 << 20, 4 << 20
 METADATA = 16 << 20
 ROOT_TREE, EXTENT, CSUM = 1, 2, 7
 
@@ -31,52 +29,9 @@ FULL_BACKREF = lib.BTRFS_BLOCK_FLAG_FULL_BACKREF
 Ref = tuple[int, ...]
 
 
-def _seal(block: memoryview) -> None:
-    digest = ffi.new("uint8_t[32]")
-    lib.bm_csum(0, ffi.from_buffer(block[32:]), len(block) - 32, digest)
-    block[:32] = bytes(ffi.buffer(digest))
-
-
-def _chunk(start: int, length: int, flags: int) -> tuple[bytes, bytes]:
-    key = struct.pack("<QBQ", 256, lib.BTRFS_CHUNK_ITEM_KEY, start)
-    data = struct.pack("<QQQQIIIHH", length, 2, 65536, flags, 65536, 65536, SECTOR, 1, 1)
-    return key, data + struct.pack("<QQ16s", 1, start, b"the one device..")
-
-
-def _chunk_leaf(block: memoryview, items: list[tuple[bytes, bytes]]) -> None:
-    end = len(block) - 101
-    struct.pack_into("<32x16sQQ16sQQIB", block, 0, FSID, SYSTEM, 1 | 1 << 56, CHUNK_UUID, 1, 3,
-                     len(items), 0)  # fmt: skip
-    for slot, (key, data) in enumerate(items):
-        end -= len(data)
-        block[101 + 25 * slot : 126 + 25 * slot] = key + struct.pack("<II", end, len(data))
-        block[101 + end : 101 + end + len(data)] = data
-    _seal(block)
-
-
 def image(groups: list[tuple[int, int, int]], nodesize: int) -> Image:
     """Return an image with chunks of (start, length, flags); nothing is in them."""
-    total = max(start + length for start, length, _ in groups)
-    buffer = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    view = memoryview(buffer)
-    system = _chunk(SYSTEM, SYSTEM_LENGTH, 2)
-    chunks = [system] + [_chunk(*group) for group in groups]
-    _chunk_leaf(view[SYSTEM : SYSTEM + nodesize], chunks)
-    array = b"".join(system)
-    raw = ffi.new("struct btrfs_super_block *")
-    raw.bytenr, raw.magic, raw.generation = 65536, int.from_bytes(b"_BHRfS_M", "little"), 1
-    raw.fsid = raw.dev_item.fsid = FSID
-    raw.root = raw.chunk_root = SYSTEM
-    raw.chunk_root_generation = 1
-    raw.total_bytes = raw.dev_item.total_bytes = total
-    raw.num_devices = raw.dev_item.devid = 1
-    raw.sectorsize, raw.nodesize, raw.unused_leafsize = SECTOR, nodesize, nodesize
-    raw.sys_chunk_array_size = len(array)
-    ffi.buffer(raw.sys_chunk_array)[: len(array)] = array
-    view[65536 : 65536 + 4096] = ffi.buffer(raw)
-    _seal(view[65536 : 65536 + 4096])
-    view.release()
-    return Image(buffer)
+    return image_of([(*group, [group[0]]) for group in groups], nodesize)
 
 
 def writer(

@@ -5,21 +5,15 @@ import functools
 import io
 import os
 import re
-import shutil
 import subprocess
 from typing import Any
 
 import corpus
 import hypothesis.strategies as st
-import pytest
 
 from btrfs_model.errors import StreamError
 from btrfs_model.ondisk.stream import ATTRIBUTES_BY_NAME, COMMANDS, MAGIC, Kind
 from btrfs_model.stream import StreamWriter, dump_text, read_stream
-
-needs_progs = pytest.mark.skipif(
-    shutil.which("btrfs") is None, reason="btrfs-progs is not installed"
-)
 
 
 def stream_files(case: str) -> list[str]:

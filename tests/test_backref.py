@@ -17,6 +17,7 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mounts import why_not_live
 
 import btrfs_model.backref as br
 from btrfs_model.backref.prelim import InodeElem, PrefTree, PrelimRef, Ulist
@@ -88,7 +89,7 @@ def test_order_of_a_kernel(kernels: Choice) -> None:
     assert unsorted > 100
 
 
-@pytest.mark.skipif(bool(live.why_not_live()), reason=live.why_not_live())
+@pytest.mark.skipif(bool(why_not_live()), reason=why_not_live())
 @pytest.mark.parametrize("name", RANDOM[:3])
 def test_order_of_the_running_kernel(name: str) -> None:
     with (

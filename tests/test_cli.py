@@ -101,7 +101,8 @@ def test_interrupt_exits_with_130() -> None:
     ends = [command.offset for _, command in zip(range(5), commands, strict=False)]
     begin, chown = stream[: ends[1]], stream[ends[1] : ends[2]]
     with subprocess.Popen(
-        [*PROGRAM, "dump-stream", "-"],
+        # where the tests run in the background a shell has them ignore it
+        ["env", "--default-signal=INT", *PROGRAM, "dump-stream", "-"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as program:  # fmt: skip
         assert program.stdin is not None and program.stdout is not None
@@ -109,7 +110,7 @@ def test_interrupt_exits_with_130() -> None:
         program.stdin.flush()
         program.stdout.read(1)
         program.send_signal(signal.SIGINT)
-        _, errors = program.communicate(timeout=60)
+        _, errors = program.communicate()
     assert program.returncode == 130
     assert b"Traceback" not in errors
 
@@ -510,3 +511,92 @@ def test_patches(btrfs_model) -> None:
     first = json.loads(btrfs_model("patches", "--json").lines[0])
     assert first["slug"] == "send-skip-truncate"
     assert first["implemented"] is True
+
+
+# ------------------------------------------------------------------------------- bad numbers --
+
+
+HUGE = "9" * 23
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["dump-tree", "{}", "-b", "-5"],
+        ["dump-tree", "{}", "-b", HUGE],
+        ["dump-tree", "{}", "--objectid", HUGE],
+        ["dump-tree", "{}", "--min-key", f"{HUGE},0,0"],
+        ["logical-resolve", "{}", HUGE],
+        ["logical-resolve", "{}", "--", "-5"],
+        ["inode-resolve", "{}", "snap", HUGE],
+        ["inode-resolve", "{}", "snap", "--", "-5"],
+    ],
+)
+def test_numbers_of_more_than_64_bits_are_wrong_usage(
+    btrfs_model, image: Path, arguments: list[str]
+) -> None:
+    ran = btrfs_model(*[str(image) if text == "{}" else text for text in arguments])
+    assert (ran.status, ran.out) == (2, b"")
+    assert "is not a number from" in ran.err
+
+
+def test_numbers_may_be_as_the_kernel_prints_them(btrfs_model, image: Path) -> None:
+    roots = btrfs_model("dump-tree", image, "-t", "root", "--objectid", "-9")
+    assert "DATA_RELOC_TREE" in roots.out.decode()
+    assert btrfs_model("dump-tree", image, "-t", "root", "--objectid", 2**64 - 9).out == roots.out
+    assert btrfs_model("dump-tree", image, "-t", "root", "--objectid", hex(5)).lines[1:]
+
+
+@pytest.mark.skipif(
+    not Path("/dev/full").is_char_device(), reason="there is no device that is always full"
+)
+def test_what_cannot_be_written_is_named(image: Path, tmp_path: Path) -> None:
+    """Standard output and files alike; the device is still one."""
+    with Path("/dev/full").open("wb") as full:
+        for arguments in (
+            ["reads", image, "snap"],
+            ["reads", image, "snap", "--json"],
+            ["dump-tree", image, "-t", "256"],
+            ["cat", image, "snap", "file_1"],
+            ["patches"],
+            ["check", image],
+        ):
+            command = [*PROGRAM, *map(str, arguments)]
+            ran = subprocess.run(command, check=False, stdout=full, stderr=subprocess.PIPE)
+            assert ran.returncode == 1, arguments
+            assert ran.stderr == b"btrfs-model: standard output: No space left on device\n"
+    for arguments in (
+        ["reads", image, "snap", "--parquet", "/dev/full"],
+        ["du", image, "--parquet", "/dev/full"],
+        ["dump-tree", image, "--parquet", "/dev/full"],
+        ["fiemap", image, "snap", "file_1", "--work", "/dev/full"],
+    ):
+        command = [*PROGRAM, *map(str, arguments)]
+        ran = subprocess.run(command, check=False, capture_output=True)
+        assert ran.returncode == 1, arguments
+        assert ran.stderr == b"btrfs-model: /dev/full: No space left on device\n"
+    assert Path("/dev/full").is_char_device()
+    # where there is a device no image can be, or another folder
+    scenario = tmp_path / "s.json"
+    scenario.write_text('{"ops": [["mkdir", "d"], ["sync"]]}')
+    for place, why in (
+        ("/dev/full", "it is not a file, so no file takes its place"),
+        (str(tmp_path), "Is a directory"),
+        (str(tmp_path / "no" / "folder"), "No such file or directory"),
+    ):
+        command = [*PROGRAM, "run", str(scenario), "-o", place]
+        ran = subprocess.run(command, check=False, capture_output=True, text=True)
+        assert (ran.returncode, ran.stderr) == (1, f"btrfs-model: {place}: {why}\n")
+    assert Path("/dev/full").is_char_device()
+
+
+@pytest.mark.parametrize("size", ["0x", "", "K", "-1", "nan", "1.5G", "1E", "99999999T", HUGE])
+def test_sizes_that_are_none(btrfs_model, tmp_path: Path, size: str) -> None:
+    scenario, image = tmp_path / "s.json", tmp_path / "image"
+    scenario.write_text('{"ops": [["mkdir", "d"], ["sync"]]}')
+    ran = btrfs_model("run", scenario, "-o", image, "--size", size)
+    assert (ran.status, ran.out) == (2, b"")
+    assert "a number of bytes, perhaps with K, M, G or T behind it" in ran.err
+    assert not image.exists()
+    limit = f"near={size}"
+    assert btrfs_model("reads", scenario, "snap", "--readahead", limit).status == 2

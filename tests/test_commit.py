@@ -2,6 +2,7 @@
 """Commits, judged by btrfs check and by the running kernel, which goes on with what was written."""
 
 import ctypes
+import errno
 import os
 import shutil
 import subprocess
@@ -11,10 +12,12 @@ from typing import Any
 
 import corpus
 import pytest
-from by_hand import SECTOR, Folder, complaints
+from by_hand import SECTOR, Folder
+from damage import Broken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from live import beside_the_kernel, mounted
+from progs import btrfs_check
 
 import btrfs_model as bm
 from btrfs_model.filesystem import chunk_alloc
@@ -42,7 +45,7 @@ def good(fs: bm.WritableFilesystem, path: Path) -> None:
     """Save; nobody finds anything wrong."""
     fs.save(path)
     assert bm.check(fs) == []
-    assert complaints(path) == ""
+    assert btrfs_check(path, data=False) == ""
 
 
 def superblocks(path: Path) -> list[Any]:
@@ -125,7 +128,7 @@ def test_random_commits(batches: list[list[int]], nodesize: int, tmp_path_factor
         assert found == set(folder.files)
         path = tmp_path_factory.mktemp("random") / "image"
         fs.save(path)
-    assert complaints(path) == ""
+    assert btrfs_check(path) == ""
 
 
 def test_subvolumes(fs: bm.WritableFilesystem, tmp_path: Path) -> None:
@@ -286,6 +289,70 @@ def test_metadata_fills_up(tmp_path: Path) -> None:
         good(fs, tmp_path / "image")
 
 
+def fill_with_data(fs: bm.WritableFilesystem) -> None:
+    """Leave the device no room for another chunk."""
+    with pytest.raises(OSError, match="No space left"):
+        fs.ensure_data(1 << 40)
+
+
+def test_items_that_wait_get_a_chunk(tmp_path: Path) -> None:
+    """What waits for the commit did not fit into what was free, while the device had room."""
+    with bm.create(1 << 30, seed=1) as fs:
+        fs.create_files("", [f"{number:0245}" for number in range(48_000)])
+        # four fifths are not in use, so that alone asks for no chunk
+        groups = [group for group in fs.writer.groups() if group.flags & 4]
+        assert fs.commit()
+        assert sum(group.used for group in fs.writer.groups() if group.flags & 4) > groups[0].length
+        fs.save(tmp_path / "image")
+        assert btrfs_check(tmp_path / "image") == ""
+
+
+@pytest.mark.parametrize(("nodesize", "metadata"), [(4096, "single"), (65536, "dup")])
+def test_full_device(nodesize: int, metadata: str, tmp_path: Path) -> None:
+    """Whatever is refused for want of room leaves a filesystem that can be committed."""
+    names = [f"{number:0120}" for number in range(80_000)]
+
+    def create(fs: bm.WritableFilesystem) -> None:
+        for first in range(0, len(names), 4000):
+            fs.create_files("", names[first : first + 4000])
+
+    def touch(fs: bm.WritableFilesystem) -> None:
+        for name in names[:20_000:100]:
+            fs.utimes(name, 1, 1)
+
+    def snapshot(fs: bm.WritableFilesystem) -> None:
+        for number in range(100):
+            fs.snapshot("", f"snapshot{number}")
+
+    def unlink(fs: bm.WritableFilesystem) -> None:
+        fs.unlink_files("", [name for name in fs.listing(5)["path"] if len(name) == 120])
+
+    with bm.create(MIN_DEVICE, nodesize, seed=1, metadata=metadata) as fs:
+        fill_with_data(fs)
+        for call, refused in ((create, True), (touch, False), (snapshot, True), (unlink, False)):
+            try:
+                call(fs)
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+            else:
+                assert not refused
+            good(fs, tmp_path / "image")
+
+
+def test_old_leaves_that_change_at_once(tmp_path: Path) -> None:
+    """Inode items that wait have leaves copied that take more than is free."""
+    with bm.create(MIN_DEVICE, seed=1) as fs:
+        fill_with_data(fs)
+        names = [f"{number:0200}" for number in range(23_500)]
+        fs.create_files("", names)
+        fs.commit()
+        for number, name in enumerate(names[::20]):
+            fs.utimes(name, number, number)
+        good(fs, tmp_path / "image")
+        inode = fs.subvolume(5).inode(names[-20])
+        assert inode.mtime == len(names) // 20 - 1
+
+
 def free_space_forms(fs: bm.Filesystem) -> dict[int, tuple[int, int]]:
     """Of each block group in the free space tree: number of extents, flags."""
     return {
@@ -374,7 +441,7 @@ def test_first_commit_is_the_kernels(nodesize: int, tmp_path: Path) -> None:
     theirs, copy = tmp_path / "theirs", tmp_path / "copy"
     with bm.create(MIN_DEVICE, nodesize, seed=3) as fs:
         fs.save(theirs)
-        with mounted(theirs, "nossd") as top:
+        with mounted(theirs, "nossd,commit=900") as top:
             (top / "d").mkdir()
             subprocess.run(["btrfs", "filesystem", "sync", str(top)], check=True)
             # before the unmount, which commits again
@@ -577,10 +644,44 @@ def test_kernel_takes_its_image_back(name: str, tmp_path: Path) -> None:
     with mounted(path, "rw") as top:
         assert (top / "model").is_dir()
         (top / "model" / "file").write_bytes(b"k" * 300_000)
-    assert complaints(path) == ""
+    assert btrfs_check(path) == ""
 
 
 # -------------------------------------------------------------------------------------- errors --
+
+
+@pytest.mark.parametrize("name", ["features/mixed", "features/mixed-dup"])
+def test_data_where_a_tree_block_was(name: str, tmp_path: Path) -> None:
+    """Where data and metadata share groups, data get the place of a block that came and went."""
+    with bm.WritableFilesystem.load(corpus.image(name)) as fs:
+        fs.mkdir("many")
+        contents = {}
+        for turn in range(12):
+            fs.create_files("many", [f"{turn}-{number:080}" for number in range(300)])
+            fs.unlink_files("many", [f"{turn}-{number:080}" for number in range(290)])
+            path, data = f"many/data{turn}", bytes([turn + 1]) * 50_000
+            fs.create(path)
+            fs.write(path, 0, data)
+            fs.flush_delalloc()
+            contents[path] = data
+        good(fs, tmp_path / "image")
+        for path, data in contents.items():
+            assert fs.read_file(5, path) == data
+
+
+def test_overlapping_stripes_are_refused(tmp_path: Path) -> None:
+    """What is written to one chunk would be what the other one has."""
+    path = tmp_path / "image"
+    with bm.create(MIN_DEVICE) as fs:
+        data = next(chunk for chunk in fs.image.chunks if chunk.type & 1)
+        metadata = next(chunk for chunk in fs.image.chunks if chunk.type & 4)
+        key = (256, int(ItemType.CHUNK_ITEM), data.logical)
+        # the offset of the first stripe
+        offset = metadata.stripes[0].to_bytes(8, "little")
+        fs.writer.update(ObjectId.CHUNK_TREE, key, 56, offset)
+        fs.save(path)
+    with pytest.raises(bm.CorruptImageError, match="image: tree 3, offset"):
+        bm.WritableFilesystem.load(path)
 
 
 def test_truncated_image(tmp_path: Path) -> None:
@@ -651,6 +752,47 @@ def test_failed_commit_ends_it(tmp_path: Path) -> None:
         assert superblocks_of(fs) == before
         assert fs.listing(5)["path"].tolist() == ["", "before"]
         assert bm.check(fs) == []
+
+
+@pytest.mark.parametrize("kernels", ["c", "python"])
+def test_half_a_change_is_never_committed(kernels: Any, tmp_path: Path) -> None:
+    """A damaged leaf stops a change of the trees; the image stays as it was."""
+    path = tmp_path / "image"
+    with bm.create(MIN_DEVICE, 4096, seed=1) as fs:
+        for number in range(200):
+            fs.create(f"file{number}")
+        fs.save(path)
+    broken = Broken(path)
+    leaf = broken.fs().tree(5).get((257 + 150, ItemType.INODE_ITEM, 0))
+    assert leaf is not None
+    broken.write(leaf.block, 200, b"\xa5" * 4, seal=False)
+    path = tmp_path / "broken"
+    path.write_bytes(broken.map[:])
+    before = path.read_bytes()
+    with bm.WritableFilesystem.load(path) as fs, bm.use_kernels(kernels):
+        fs.create("new")
+        with pytest.raises(bm.CorruptImageError, match="bad checksum"):
+            fs.writer.update(ObjectId.FS_TREE, leaf.key, 0, b"x")
+        for call in (fs.commit, lambda: fs.save(path), lambda: fs.create("more")):
+            with pytest.raises(OSError, match="Read-only file system"):
+                call()
+    assert path.read_bytes() == before
+
+
+def test_refusals_do_not_abort(tmp_path: Path) -> None:
+    """What is refused before anything is changed leaves a filesystem to go on with."""
+    with bm.create(MIN_DEVICE, seed=1) as fs:
+        fs.create("file")
+        tree = (ObjectId.FS_TREE, (257, ItemType.INODE_ITEM, 0))
+        for call in (
+            lambda: fs.writer.insert(*tree, b""),
+            lambda: fs.writer.delete(ObjectId.FS_TREE, (999, 1, 0)),
+            lambda: fs.writer.extend(*tree, bytes(20_000)),
+            lambda: fs.writer.reserve_data(1 << 40, 1 << 40),
+        ):
+            with pytest.raises(OSError, match=r"exists|No such|too large|No space"):
+                call()
+        good(fs, tmp_path / "image")
 
 
 def superblocks_of(fs: bm.WritableFilesystem) -> list[bytes]:

@@ -4,6 +4,7 @@
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 import btrfs_model as bm
 from btrfs_model.cli import run as run_cli
 from btrfs_model.cost.demerit import Trace, demerit, read_trace, replay_trace
-from btrfs_model.cost.device import Device, Disk, build, load, names, read_file
+from btrfs_model.cost.device import Device, Disk, Flash, build, load, names, read_file
 from btrfs_model.cost.disk import locate
 from btrfs_model.cost.reading import leaf_cost
 from btrfs_model.cost.seek import seek_times
@@ -132,7 +133,7 @@ def test_flash_reads_as_often_as_its_data_sheet_says(name: str) -> None:
 
 
 def traces() -> Path | None:
-    """Where the validation traces of DiskSim are, see the README."""
+    """Where the validation traces of DiskSim are, see tests/README.md."""
     named = os.environ.get("BTRFS_MODEL_DISKSIM")
     return Path(named) if named else None
 
@@ -447,7 +448,14 @@ def test_wrong_parameters_are_named() -> None:
         ({"rpm": 0}, "hp97560: rpm is 0"),
         ({"heads": 0}, "heads is 0, not a whole number from 1"),
         ({"heads": 1.5}, "heads is 1.5, not a whole number"),
-        ({"heads": 1 << 31, "sector_size": 1 << 31}, "more than any device has"),
+        ({"heads": 1 << 31, "sector_size": 1 << 16, "rpm": 9}, "more than any device has"),
+        ({"sector_size": 1 << 17}, "sector_size is 131072, not a whole number from 1 to 65536"),
+        ({"segments": 2**32 - 1}, "segments is 4294967295, not a whole number from 0 to 65536"),
+        ({"watermark": 1.5}, "watermark is 1.5, which is more than 1"),
+        ({"read_ahead_sectors": 257}, "read_ahead_sectors is 257, more than segment_sectors"),
+        ({"rpm": 4e9}, "at that rpm 72 sectors pass within 15 ns"),
+        ({"miss_overhead_ms": 4e9}, "miss_overhead_ms is 4000000000.0, which is more than 1,000,0"),
+        ({"zones": table["zones"] * 2}, "the zones overlap at cylinder 0"),
         ({"rpm": float("inf")}, "rpm is inf"),
         ({"link_mb_s": 0}, "link_mb_s is 0"),
         ({"seek": 3}, "seek is 3, not a table"),
@@ -486,6 +494,53 @@ def test_steps_that_contradict_themselves(kernels: str) -> None:
             simulate(device, ios([device.capacity - 512], NODE), steps([0]))
 
 
+@pytest.mark.parametrize("kernels", ["c", "python"])
+def test_times_that_no_clock_holds(kernels: str) -> None:
+    """Refused, not counted from 0 again: 63 bits of nanoseconds are 292 years."""
+    flash = load("samsung-850-evo", {"sense_us": 1e9, "queue_depth": 1, "elevator": "none"})
+    assert isinstance(flash.model, Flash)
+    slow = replace(flash, model=replace(flash.model, sense=2**62))
+    think = 2**62
+    with select(kernels):
+        for host in (steps([0, 1, ~0, ~1]), steps([0, 1])):
+            with pytest.raises(bm.BtrfsModelError, match=r"samsung-850-evo: .* than 292 years"):
+                simulate(slow, ios([0, 0], NODE), host)
+        with pytest.raises(bm.BtrfsModelError, match="more than 292 years"):
+            simulate(flash, ios([0, 0], NODE), steps([0, 1, ~1], [think, think, 0]))
+        times, _ = simulate(flash, ios([0], NODE), steps([0], [think]))
+        assert times["issued"][0] == think
+
+
+def test_files_that_are_no_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named, with the place; the command has no more to say than that."""
+    (tmp_path / "devices").mkdir()
+    (tmp_path / "costs").mkdir()
+    monkeypatch.setenv("BTRFS_MODEL_DATA", str(tmp_path))
+    device, cost = tmp_path / "devices" / "mine.toml", tmp_path / "costs" / "send.toml"
+    for content, what in (
+        (b"title = x", r"mine\.toml: .*line 1"),
+        (b"\xff\xfe", r"mine\.toml: .*0xff"),
+        (b"rpm = 3", r"mine\.toml: there is no title"),
+        (b'title = "x"', "mine: kind is None"),
+        (b'title = "x"\nkind = "flash"', "mine: parameter 'channels' is missing"),
+        (b'title = "x"\nkind = "disk"\nzones = [1]\nheads = 1\nsector_size = 512', "mine: zones"),
+    ):
+        device.write_bytes(content)
+        with pytest.raises(bm.BtrfsModelError, match=what):
+            load("mine")
+    for content in (
+        b"leaf_us = nan",
+        b"leaf_us = -1",
+        b'leaf_us = "x"',
+        b"",
+        b"=",
+        b"leaf_us = 1e9",
+    ):
+        cost.write_bytes(content)
+        with pytest.raises(bm.BtrfsModelError, match=r"send\.toml: "):
+            leaf_cost()
+
+
 def test_kernels_trust_no_model() -> None:
     """A disk or flash that contradicts itself is refused by the C kernel itself."""
     zone = {
@@ -520,7 +575,8 @@ def test_kernels_trust_no_model() -> None:
         assert run({**zone, **wrong}, disk, device, good) == lib.BM_BAD_VALUE, wrong
     for wrong in (
         {"zone_count": 0}, {"heads": 0}, {"sector_size": 0}, {"revolution": 71},
-        {"watermark": 1001}, {"read_ahead": 11}, {"seek_count": 9},
+        {"watermark": 1001}, {"read_ahead": 11}, {"seek_count": 9}, {"segments": 65537},
+        {"segments": 2**32 - 1},
     ):  # fmt: skip
         assert run(zone, {**disk, **wrong}, device, good) == lib.BM_BAD_VALUE, wrong
     for wrong in ({"queue_depth": 0}, {"fifo_batch": 0}, {"capacity": good + 512}):
@@ -588,8 +644,12 @@ def test_readahead_is_overlapped() -> None:
 def test_the_kernel_waits_for_what_is_in_flight(device: str, behaviour: str) -> None:
     """Block by block, what comes later than it is needed is what the send waits for."""
     with Filesystem.open(corpus.image(R5K)) as fs:
-        for options in ({}, {"readdir": "", "readahead": {"near": 1 << 20, "distance": 1 << 20}}):
-            table = bm.reads(fs, "snap1", behaviour=behaviour, device=device, think=30, **options)
+        far = {"near": 1 << 20, "distance": 1 << 20}
+        for subvolume, options in (
+            ("snap1", {}), ("snap1", {"readdir": "", "readahead": far}),
+            ("snap2", {"parent": "snap1"}),
+        ):  # fmt: skip
+            table = bm.reads(fs, subvolume, behaviour=behaviour, device=device, think=30, **options)
             assert ((table.needed >= 0) == table.used).all()
             used = table[table.used]
             late = (used.done - used.needed).clip(lower=0)
@@ -666,7 +726,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     chosen = ["--device", "hp97560", "--set", "queue_depth=4", "--readahead", "always_leaves=64K"]
     chosen += ["--think", "9"]
     rows = [json.loads(line) for line in run(*chosen, "--json").splitlines()]
-    assert rows == table.to_dict("records")
+    assert rows == table.reset_index().to_dict("records")
     header, line = run(*chosen, "--total").splitlines()
     total = dict(zip(header.split("\t"), line.split("\t"), strict=True))
     assert total["device"] == "hp97560"
@@ -675,7 +735,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(run(*chosen, "--total", "--json"))["seeks"] == table.attrs["seeks"]
     written = tmp_path / "reads.parquet"
     assert run(*chosen, "--parquet", str(written)) == ""
-    pd.testing.assert_frame_equal(pd.read_parquet(written).rename_axis("sequence"), table)
+    pd.testing.assert_frame_equal(pd.read_parquet(written), table.reset_index())
     listed = dict(line.split("\t") for line in run("--devices").splitlines())
     assert list(listed) == names()
     for status, wrong in (
@@ -684,6 +744,8 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (2, ["--set", "rpm=3"]),
         (2, ["--device", "hp97560", "--set", "rpm"]),
         (2, ["--device", "hp97560", "--think", "-1"]),
+        (2, ["--device", "hp97560", "--think", "1e9"]),
+        (2, ["--device", "hp97560", "--think", "nan"]),
         (2, ["--readahead", "nearly=1"]),
         (2, ["--readahead", "near=many"]),
         (1, ["--device", "hp97561"]),

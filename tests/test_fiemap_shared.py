@@ -2,17 +2,19 @@
 """The workload `fiemap-shared`: kernels count and build the same."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import corpus
 import live
+import numpy as np
 import pandas as pd
 import pytest
+from progs import btrfs_check
 
 import btrfs_model as bm
 from btrfs_model import report
 from btrfs_model.cold import blocks_after_mount
+from btrfs_model.cost.reading import read_on
 from btrfs_model.fiemap import FILEFRAG_EXTENTS, Fiemap
 from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.patches import Behaviour
@@ -70,6 +72,20 @@ def test_block_reads_of_the_trace_agree() -> None:
     reads = table[(table.quantity == "blocks read") & table.measured.notna()]
     assert reads.measured.tolist() == [31, 30]
     assert (reads.error == 0).all()
+
+
+def test_waiting_is_that_of_a_thread_that_only_reads(quick: pd.DataFrame) -> None:
+    with bm.open(corpus.image(SNAP200)) as fs:
+        kernel = Behaviour.parse(AFTER.behaviour)
+        fs.image.start_cold(blocks_after_mount(fs, [fs.subvolume("")], kernel))
+        Fiemap(fs, "", "foobar", behaviour=kernel).run()
+        reads = fs.image.stop_cold()
+        physical = np.array([fs.image.map(int(logical))[0] for logical in reads["logical"]])
+        for device in DEVICES:
+            _, totals = read_on(device, reads, physical, fs.image.nodesize, think=0)
+            assert totals.end == totals.waited
+            waits = value(quick, AFTER.name, f"waiting for reads: {device}")
+            assert waits == totals.end / 1e9
 
 
 def test_figures_of_the_sides(quick: pd.DataFrame) -> None:
@@ -193,9 +209,7 @@ def test_the_kernel_finds_the_same(tmp_path: Path) -> None:
         wanted = [
             tuple(map(int, row)) for row in Fiemap(fs, "", "foobar").run().itertuples(index=False)
         ]
-    done = subprocess.run(["btrfs", "check", "--readonly", str(image)], capture_output=True,
-                          text=True, check=True)  # fmt: skip
-    assert "no error found" in done.stdout
+    assert btrfs_check(image) == ""
     with live.mounted(image, "ro") as top:
         assert fiemap(top / "foobar") == wanted
         assert len(fiemap(top / "snap1" / "foobar")) == 900

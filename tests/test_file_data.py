@@ -2,7 +2,6 @@
 """File data that the model writes: beside the running kernel, and beside bytes in memory."""
 
 import random
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from live import beside_the_kernel, mounted
+from progs import btrfs_check, needs_progs, why_mounts_are_unknown
 from writing import (
     NAMES,
     KernelFiles,
     ModelFiles,
     PlainFiles,
-    check_image,
     load,
     make,
     random_changes,
@@ -30,8 +29,6 @@ from btrfs_model.filesystem.compression import decompress
 from btrfs_model.filesystem.elided import Elided
 
 SIZE = 128 << 20
-HAVE_BTRFS = shutil.which("btrfs") is not None
-needs_check = pytest.mark.skipif(not HAVE_BTRFS, reason="no btrfs-progs")
 
 
 def apply(files: Any, change: tuple[Any, ...]) -> int:
@@ -90,17 +87,13 @@ CASES = [
 ]
 
 
-@beside_the_kernel
-@pytest.mark.parametrize(("seed", "compress", "holes"), CASES)
-def test_same_items_as_the_kernel(
-    tmp_path: Path, seed: int, compress: str | None, holes: str
+def beside(
+    tmp_path: Path, changes: list[tuple[Any, ...]], compress: str | None, holes: str
 ) -> None:
+    """Make changes in the kernel and in the model, and compare."""
     image, before = tmp_path / "kernel.img", tmp_path / "before.img"
     mkfs(image, "-O", holes)
     subprocess.run(["cp", "--sparse=always", str(image), str(before)], check=True)
-    changes = random_changes(
-        (seed, compress, holes), 60, snapshots=True, whole_holes=holes != "no-holes" or seed > 0
-    )
     fs = load(before, compress=compress)
     model = ModelFiles(fs)
     with mounted(image, f"notreelog,compress={compress or 'no'}") as top:
@@ -116,6 +109,112 @@ def test_same_items_as_the_kernel(
     ours = items_of(fs)
     for name in NAMES:
         assert ours[name] == theirs[name], (name, history)
+
+
+@beside_the_kernel
+@pytest.mark.parametrize(("seed", "compress", "holes"), CASES)
+def test_same_items_as_the_kernel(
+    tmp_path: Path, seed: int, compress: str | None, holes: str
+) -> None:
+    changes = random_changes(
+        (seed, compress, holes), 60, snapshots=True, whole_holes=holes != "no-holes" or seed > 0
+    )
+    beside(tmp_path, changes, compress, holes)
+
+
+@beside_the_kernel
+@pytest.mark.parametrize("holes", ["no-holes", "^no-holes"])
+def test_without_copy_on_write_as_the_kernel(tmp_path: Path, holes: str) -> None:
+    for seed in range(20 if corpus.LONG else 1):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        changes = random_changes(("nocow", seed), 60, snapshots=True, whole_holes=True)
+        without = [("nocow", name) for name in NAMES[:2]]
+        beside(folder, [*changes[:3], *without, *changes[3:]], None, holes)
+
+
+def test_data_without_copy_on_write_stay_where_they_are() -> None:
+    with make(SIZE) as fs:
+        files = ModelFiles(fs)
+        for name in ("f", "g"):
+            files.create(name)
+            files.nocow(name)
+            files.write(name, 0, b"1" * 40960)
+        fs.sync()
+
+        def places(name: str) -> set[int]:
+            fs.sync()
+            return {extent.disk_bytenr for extent in fs.subvolume(5).extents(name)}
+
+        before = places("f")
+        assert len(before) == 1
+        files.write("f", 4096, b"2" * 4096)
+        assert places("f") == before
+        assert files.read("f") == b"1" * 4096 + b"2" * 4096 + b"1" * 32768
+        fs.snapshot("", "snap")
+        files.write("f", 4096, b"3" * 4096)
+        assert places("f") > before
+        assert fs.read_file("snap", "f", 4096, 4096) == b"2" * 4096
+        before = places("g")
+        files.clone("g", "f", 0, 0, 0)
+        files.write("g", 0, b"4" * 4096)
+        assert places("g") > before
+        assert not bm.check(fs)
+
+
+def shared_ranges(seed: int) -> list[tuple[Any, ...]]:
+    """Random deduplication of files that hold much of the same."""
+    choice = random.Random(f"dedupe {seed}")
+    one = choice.choice
+    places, lengths = [0, 4096, 8192, 40960], [1, 100, 4096, 8192, 5000, 20000, 40960]
+    changes: list[tuple[Any, ...]] = [("create", name) for name in NAMES]
+    for at in range(60):
+        first, second = one(NAMES), one(NAMES)
+        if at % 5 == 0:
+            data = b"Z" * one([3, 4096, 30000, 100_000])
+            changes.append(("write", first, one(places), data))
+        elif at % 11 == 0:
+            changes.append(("truncate", first, one([5, 5000, 20000, 60000])))
+        elif at % 13 == 0:
+            changes.append(one([("snapshot", f"s{at}"), ("fsync", first), ("sync",)]))
+        else:
+            changes.append(("dedupe", first, second, one(places), one(places), one(lengths)))
+    return [*changes, ("sync",)]
+
+
+@beside_the_kernel
+@pytest.mark.parametrize("holes", ["no-holes", "^no-holes"])
+def test_deduplicated_as_by_the_kernel(tmp_path: Path, holes: str) -> None:
+    for seed in range(20 if corpus.LONG else 2):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        beside(folder, shared_ranges(seed), None, holes)
+
+
+@beside_the_kernel
+def test_much_is_deduplicated_by_pieces(tmp_path: Path) -> None:
+    length = 17 << 20
+    changes: list[tuple[Any, ...]] = [("create", name) for name in NAMES]
+    # without data nothing is written back, in which pieces a kernel does is a matter of time
+    changes += [("fallocate", "a", 0, length, False), ("fallocate", "b", 4096, length, False)]
+    changes.append(("dedupe", "a", "b", 0, 4096, length))
+    beside(tmp_path, [*changes, ("sync",)], None, "no-holes")
+
+
+@beside_the_kernel
+def test_ranges_that_cannot_be_shared(tmp_path: Path) -> None:
+    changes: list[tuple[Any, ...]] = [("create", name) for name in NAMES]
+    changes += [("write", "a", 0, b"a" * 20000), ("write", "b", 0, b"a" * 5)]
+    far = (1 << 63) - 4096
+    ranges = [(0, 0, 0), (0, 4096, 4096), (0, 4096, 5000), (1, 0, 4096), (0, 1, 4096), (0, 0, 5),
+              (20000, 0, 0), (20480, 0, 4096), (16384, 0, 3616), (16384, 4096, 0), (far, 0, 4096),
+              (0, far, 4096), (0, far, 0), (0, far + 1, 0), (0, 0, far), (0, 0, 30000),
+              (0, 65536, 4096)]  # fmt: skip
+    for call in ("dedupe", "clone"):
+        for offset, to, length in ranges:
+            changes += [(call, source, target, offset, to, length)
+                        for source in "abc" for target in "ab"]  # fmt: skip
+    beside(tmp_path, [*changes, ("sync",)], None, "no-holes")
 
 
 @beside_the_kernel
@@ -173,7 +272,7 @@ CHANGE = st.one_of(
 )
 
 
-@needs_check
+@needs_progs
 @settings(max_examples=1000 if corpus.LONG else 60)
 @given(
     st.lists(CHANGE, max_size=30),
@@ -196,7 +295,7 @@ def test_reads_what_was_written(
             assert fs.read(name, 0, 300_000) == plain.read(name)[:300_000], shown(change)
     image = tmp_path_factory.mktemp("written") / "image"
     fs.save(image)
-    assert check_image(image) == ""
+    assert btrfs_check(image) == ""
     with bm.open(image) as made:
         for name in NAMES:
             inode = made.subvolume(5).inode(name)
@@ -216,10 +315,10 @@ def test_compression_is_undone(kind: int) -> None:
                 assert decompress(kind, on_disk, size, 4096) == data, (name, size)
 
 
+@needs_progs
+@pytest.mark.skipif(bool(why_mounts_are_unknown()), reason=why_mounts_are_unknown())
 def test_restore_reads_compressed_files(tmp_path: Path) -> None:
     """`btrfs restore` decompresses on its own, without a kernel."""
-    if not HAVE_BTRFS:
-        pytest.skip("no btrfs-progs")
     fs = make(SIZE)
     files = {}
     for compress in ("zlib", "lzo", "zstd"):
@@ -240,7 +339,7 @@ def test_restore_reads_compressed_files(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- elided, and many ---------
 
 
-@needs_check
+@needs_progs
 def test_elided_data_leave_a_sound_filesystem(tmp_path: Path) -> None:
     fs = make(SIZE, compress=None)
     fs.create("plain")
@@ -254,7 +353,7 @@ def test_elided_data_leave_a_sound_filesystem(tmp_path: Path) -> None:
     fs.set_compression("packed", "lzo")
     fs.write("packed", 0, Elided(1 << 20, b"\xab"))
     fs.save(tmp_path / "image")
-    assert check_image(tmp_path / "image") == ""
+    assert btrfs_check(tmp_path / "image") == ""
     top = fs.subvolume(5)
     head, middle, tail = 4096 - 1000, 2_000_000, 1000
     assert top.read_file("plain")[4096 : middle - 4096] == bytes(middle - 8192)
@@ -326,3 +425,24 @@ def test_places_that_are_no_blocks_are_refused() -> None:
     with pytest.raises(OSError, match="Invalid argument"):
         fs.write_many("file", [0, 100], b"x" * 4096)
     assert fs.read("file") == b""
+
+
+def test_what_waits_for_writeback_has_its_room(tmp_path: Path) -> None:
+    with make(114 << 20, metadata="single") as fs:
+        with pytest.raises(OSError, match="No space left"):
+            for number in range(1000):
+                fs.create(f"large{number}")
+                fs.fallocate(f"large{number}", 0, 1 << 20)
+        for number in range(50):
+            fs.create(f"small{number}")
+        fs.unlink("large0")
+        fs.sync()
+        for number in range(50):
+            fs.write(f"small{number}", 0, b"d" * 9000)
+        with pytest.raises(OSError, match="No space left"):
+            for number in range(100_000):
+                fs.create("n" * 200 + str(number))
+        fs.save(tmp_path / "image")
+        assert fs.read_file("", "small49") == b"d" * 9000
+        assert not bm.check(fs)
+    assert btrfs_check(tmp_path / "image") == ""

@@ -107,15 +107,6 @@ LONG_CASES = {
 # space of its metadata was in so many pieces that it went over to bitmaps; the model makes five.
 EXCEPTIONS = {("fiemap/ffull", int(ObjectId.FREE_SPACE_TREE))}
 
-# By how much the model falls short of the fewest of the kernel's runs. Where jobs interrupt each
-# other often, more leaves hold three files only; to write to one of these again takes a search that
-# splits a full node. The kernel splits 52 of 156 so, the model 19.
-SHORT = {
-    ("reada/r500k", int(ObjectId.EXTENT_TREE)): 0.06,
-    ("reada/r500k", int(ObjectId.FS_TREE)): 0.08,
-    ("reada/r500k", 257): 0.08,
-}
-
 # Bytes of a device, whether metadata has two copies, and how many files of 5000 bytes Linux 6.18
 # made there before it wrote the first of them back (btrfs_inode_new, btrfs_flush_space).
 FLUSHED = [
@@ -181,7 +172,6 @@ def check(name: str, build: Build) -> None:
             low, high = scatter(name, tree, level, wanted)
             # of a few blocks one more or less says nothing
             near = abs(found - wanted) <= max(1, 0.02 * wanted)
-            low = int(low * (1 - SHORT.get((name, tree), 0)))
             if not near and not low <= found <= high:
                 wrong.append((tree, level, found, wanted, (low, high)))
     assert not wrong, "tree, level, model, image, scatter"

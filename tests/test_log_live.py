@@ -1,32 +1,27 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""fsync beside the running kernel: what it logs of names that were swapped, moved and taken."""
+"""fsync beside the running kernel: what it logs, and when it commits instead."""
 
 from __future__ import annotations
 
-import ctypes
-import os
-import platform
-import subprocess
 from pathlib import Path
 from typing import Any
 
+import corpus
 import pytest
 from fsync_log import logs_of
-from live import beside_the_kernel, mounted
+from live import beside_the_kernel
+from log_beside import (
+    KERNEL,
+    KNOWN,
+    NOCOW,
+    Beside,
+    Operation,
+    in_the_kernel,
+    in_the_model,
+    random_operations,
+)
 
 from btrfs_model.filesystem import Filesystem
-from btrfs_model.filesystem.writable import WritableFilesystem
-from btrfs_model.patches import PRESETS
-from btrfs_model.scenario import run_scenario
-from btrfs_model.scenario.load import Scenario
-from btrfs_model.scenario.operations import parse_step
-
-KERNEL = "v" + platform.release().split("-")[0]
-# on a smaller device room for metadata may be short, and then more is written than calls ask for
-SIZE = 1 << 30
-OPTIONS = "commit=300,noatime,nodiscard,ssd"
-
-Operation = list[Any]
 
 TWO = [["mkdir", "d"], ["create", "d/a"], ["create", "d/b"]]
 CASES: dict[str, list[Operation]] = {
@@ -65,114 +60,84 @@ CASES: dict[str, list[Operation]] = {
         ["mkdir", "d1"], ["mkdir", "d2"], ["create", "d1/c"], ["sync"], ["rename", "d1/c", "d1/k"],
         ["exchange", "d1", "d2"], ["fsync", "d2/k"],
     ],
+    "a clone from an old file": [
+        *TWO, ["write", "d/a", 0, 70000, 5], ["sync"],
+        ["clone_range", "d/a", 0, 4096, "d/b", 8192], ["link", "d/a", "x"], ["fsync", "d/a"],
+    ],
+    "a clone of nothing": [
+        *TWO, ["truncate", "d/a", 20000], ["write", "d/b", 0, 20000, 5], ["sync"], ["fsync", "d/b"],
+        ["clone_range", "d/a", 0, 8192, "d/b", 4096], ["fsync", "d/b"],
+    ],
+    "written before and in a transaction": [
+        *TWO, ["write", "d/a", 0, 5000, 0], ["remount"], ["write", "d/b", 20480, 4096, 7],
+        ["write", "d/a", 0, 50, 3], ["fsync", "d/a"],
+    ],
+    "twice after a mount": [
+        *TWO, ["fsync", "d"], ["remount"], ["write", "d/a", 0, 4096, 1], ["fsync", "d/a"],
+        ["fsync", "d/a"],
+    ],
+    "cut to what it was": [*TWO, ["sync"], ["truncate", "d/a", 0], ["fdatasync", "d/a"]],
+    "a hole in the log is split": [
+        *TWO, ["write", "d/a", 124880, 4096, 7], ["fsync", "d/a"], ["write", "d/a", 0, 5000, 3],
+        ["fsync", "d/a"],
+    ],
+    "a snapshot with a name that is taken": [
+        *TWO, ["subvol_create", "s"], ["write", "d/a", 0, 9, 1], ["snapshot", "", "d/a", True],
+        ["snapshot", "s", "t", False], ["fsync", "d/a"],
+    ],
+    "no flag of a directory changed": [
+        ["mkdir", "d"], ["remount"], ["chattr", "d", 0, NOCOW], ["fsync", "d"],
+    ],
+    "written in place": [
+        *TWO, ["chattr", "d/a", NOCOW], ["write", "d/a", 0, 20000, 1], ["sync"],
+        ["write", "d/a", 4096, 4096, 2], ["fsync", "d/a"],
+    ],
+    "written in place after a snapshot": [
+        ["subvol_create", "s"], ["create", "s/a"], ["chattr", "s/a", NOCOW],
+        ["write", "s/a", 0, 20000, 1], ["sync"], ["snapshot", "s", "t", True], ["sync"],
+        ["write", "s/a", 4096, 4096, 2], ["fsync", "s/a"],
+    ],
+    "cut at the end of an extent": [
+        *TWO, ["write", "d/a", 0, 16384, 7], ["fsync", "d/a"], ["write", "d/a", 16384, 4096, 7],
+        ["sync"], ["truncate", "d/a", 16384], ["fsync", "d/a"],
+    ],
+    "cut in a hole": [
+        *TWO, ["write", "d/a", 0, 12288, 7], ["write", "d/a", 32768, 4096, 7], ["sync"],
+        ["truncate", "d/a", 20480], ["fsync", "d/a"],
+    ],
 }  # fmt: skip
 
 
-class Kernel:
-    """The running kernel carries out operations on a fresh filesystem."""
-
-    def __init__(self, image: Path) -> None:
-        self.image = image
-        self.ends: list[str] = []
-        self.handles: dict[str, int] = {}
-        with image.open("wb") as file:
-            file.truncate(SIZE)
-        command = ["mkfs.btrfs", "-q", "-m", "single", "-d", "single", image]
-        subprocess.run(command, check=True)
-
-    def run(self, operations: list[Operation]) -> None:
-        parts: list[list[Operation]] = [[]]
-        for operation in operations:
-            parts.append([]) if operation == ["remount"] else parts[-1].append(operation)
-        for part in parts:
-            with mounted(self.image, OPTIONS) as self.top:
-                subprocess.run(["btrfs", "filesystem", "sync", self.top], check=True)
-                for name, *arguments in part:
-                    getattr(self, name)(*arguments)
-                if part is parts[-1]:
-                    crash = self.image.with_suffix(".crash")
-                    subprocess.run(["cp", "--sparse=always", self.image, crash], check=True)
-                for handle in self.handles.values():
-                    os.close(handle)
-
-    def mkdir(self, path: str) -> None:
-        (self.top / path).mkdir(0o755)
-
-    def create(self, path: str) -> None:
-        os.close(os.open(self.top / path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
-
-    def rename(self, old: str, new: str) -> None:
-        (self.top / old).rename(self.top / new)
-
-    def exchange(self, one: str, other: str) -> None:
-        paths = [bytes(self.top / path) for path in (one, other)]
-        assert ctypes.CDLL(None).renameat2(-100, paths[0], -100, paths[1], 2) == 0
-
-    def link(self, old: str, new: str) -> None:
-        (self.top / new).hardlink_to(self.top / old)
-
-    def rmdir(self, path: str) -> None:
-        (self.top / path).rmdir()
-
-    def chmod(self, path: str, mode: int) -> None:
-        (self.top / path).chmod(mode)
-
-    def truncate(self, path: str, size: int) -> None:
-        os.truncate(self.top / path, size)
-
-    def sync(self) -> None:
-        subprocess.run(["btrfs", "filesystem", "sync", self.top], check=True)
-
-    def open(self, path: str, name: str) -> None:
-        self.handles[name] = os.open(self.top / path, os.O_RDONLY)
-
-    def fsync(self, path: str) -> None:
-        handle = os.open(self.top / path, os.O_RDONLY)
-        self._fsync(handle)
-        os.close(handle)
-
-    def fsyncfd(self, name: str) -> None:
-        self._fsync(self.handles[name])
-
-    def _fsync(self, handle: int) -> None:
-        before = self._super()
-        os.fsync(handle)
-        after = self._super()
-        end = "commit" if after[0] != before[0] else "log" if after[1] != before[1] else "none"
-        self.ends.append(end)
-
-    def _super(self) -> tuple[bytes, bytes]:
-        """Generation and log_root of the superblock."""
-        with self.image.open("rb") as file:
-            file.seek(65536 + 72)
-            found = file.read(32)
-        return found[:8], found[24:]
+def comparable_logs(image: Path, beside: Beside) -> dict[int, Any]:
+    """Logs; of what is compressed not what the checksums are: the bytes are the compressor's."""
+    with Filesystem.open(image) as fs:
+        logs = logs_of(fs)
+    if "compress" in beside.mount:
+        for items in logs.values():
+            known, other = items["csums"]
+            items["csums"] = known.keys(), other.total()
+    return logs
 
 
-def in_the_model(operations: list[Operation], crash: Path) -> list[str]:
-    lines = [["mkfs", ["-m", "single"]], ["sync"], *operations, ["crash"]]
-    steps = [parse_step("case", number, line) for number, line in enumerate(lines, 1)]
-    ends: list[str] = []
+def compare(beside: Beside, place: Path) -> None:
+    ours, theirs = place / "model.crash", place / "device.crash"
+    wanted = in_the_kernel(beside, place / "device.img", theirs)
+    assert in_the_model(beside, ours) == wanted
+    assert comparable_logs(ours, beside) == comparable_logs(theirs, beside)
 
-    def crashed(fs: WritableFilesystem, _number: int) -> None:
-        fs.save_crash(crash)
 
-    with run_scenario(
-        Scenario("case", steps), size=SIZE, behaviour=KERNEL, asynchronous=True,
-        crashed=crashed, synced=lambda step, how: ends.append(how),
-    ):  # fmt: skip
-        return ends
+not_known = pytest.mark.skipif(not KNOWN, reason=f"what {KERNEL} took over is not known")
 
 
 @beside_the_kernel
-@pytest.mark.skipif(KERNEL not in PRESETS, reason=f"what {KERNEL} took over is not known")
+@not_known
 @pytest.mark.parametrize("case", CASES)
 def test_the_running_kernel_logs_the_same(case: str, tmp_path: Path) -> None:
-    kernel = Kernel(tmp_path / "device.img")
-    kernel.run(CASES[case])
-    assert in_the_model(CASES[case], tmp_path / "model.crash") == kernel.ends
-    with (
-        Filesystem.open(tmp_path / "model.crash") as ours,
-        Filesystem.open(tmp_path / "device.crash") as theirs,
-    ):
-        assert logs_of(ours) == logs_of(theirs)
+    compare(Beside([*CASES[case], ["crash"]]), tmp_path)
+
+
+@beside_the_kernel
+@not_known
+@pytest.mark.parametrize("seed", range(200 if corpus.LONG else 8))
+def test_random_calls(seed: int, tmp_path: Path) -> None:
+    compare(random_operations(seed), tmp_path)

@@ -23,20 +23,26 @@ LONG = st.integers(0, 999).map(lambda number: b"%03d" % number * 80)
 NAMES = st.lists(st.one_of(NAME, LONG), unique=True, max_size=120)
 
 
-def data_of(path: Path) -> list[tuple[int, bytes]]:
-    """The parts of a sparse file that are no holes."""
-    parts, end = [], 0
+BLOCK = 4096
+
+
+def data_of(path: Path) -> dict[int, bytes]:
+    """The blocks of a sparse file that are not zero, whichever of them are holes."""
+    blocks, end = {}, 0
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         while end < size:
             try:
-                start = os.lseek(file.fileno(), end, os.SEEK_DATA)
+                start = os.lseek(file.fileno(), end, os.SEEK_DATA) // BLOCK * BLOCK
             except OSError:
                 break
             end = os.lseek(file.fileno(), start, os.SEEK_HOLE)
             file.seek(start)
-            parts.append((start, file.read(end - start)))
-    return parts
+            for at in range(start, end, BLOCK):
+                block = file.read(BLOCK)
+                if block != bytes(len(block)):
+                    blocks[at] = block
+    return blocks
 
 
 def built(
@@ -44,7 +50,7 @@ def built(
     nodesize: int,
     steps: Callable[[WritableFilesystem], None],
     options: dict[str, Any] | None = None,
-) -> list[tuple[int, bytes]]:
+) -> dict[int, bytes]:
     with bm.create(SIZE, nodesize, **options or {}) as fs:
         fs.mkdir("d")
         fs.create("d/other")

@@ -5,6 +5,7 @@ import errno
 import os
 import random
 import stat
+import struct
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from collisions import names_of_hash
 from corpus import LONG
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from progs import btrfs_check
 
 import btrfs_model as bm
 from btrfs_model.filesystem import Filesystem
@@ -29,6 +31,7 @@ from btrfs_model.ondisk.structs import Timespec
 beside_the_kernel = live.beside_the_kernel
 
 _TIMES = ("atime", "ctime", "mtime", "otime", "stime", "rtime")
+_CAPABILITY = struct.pack("<5I", 0x02000001, 1 << 5, 0, 0, 0)
 _UTIMES = {0, 7, 10**18 + 1, 2 * 10**18 + 3}
 
 
@@ -110,11 +113,11 @@ def assert_same(kernel: Filesystem, model: Filesystem, since: int) -> None:
     assert uuid_entries(model) == uuid_entries(kernel)
 
 
-def fresh(image: Path, nodesize: int, first: list[calls.Call]) -> None:
+def fresh(image: Path, first: list[calls.Call], *options: str) -> None:
     """Make a filesystem with the first calls of a sequence, which the model then goes on with."""
     with image.open("wb") as file:
         file.truncate(128 << 20)
-    subprocess.run(["mkfs.btrfs", "-q", "-f", "-n", str(nodesize), str(image)], check=True,
+    subprocess.run(["mkfs.btrfs", "-q", "-f", *options, str(image)], check=True,
                    stdout=subprocess.DEVNULL)  # fmt: skip
     with live.mounted(image, "noatime") as top:
         assert not any(calls.run(calls.KernelCalls(top), call) for call in first)
@@ -125,10 +128,11 @@ def beside(
     first: list[calls.Call],
     sequence: list[calls.Call],
     nodesize: int = 4096,
+    features: str = "extref",
 ) -> None:
     """Make calls on a mounted filesystem and on the model, and compare."""
     image = tmp_path / "kernel.img"
-    fresh(image, nodesize, first)
+    fresh(image, first, "-n", str(nodesize), "-O", features)
     model = WritableFilesystem.load(image)
     since = model.transid - 1
     theirs = []
@@ -148,14 +152,7 @@ def beside(
     model.save(tmp_path / "model.img")
     with Filesystem.open(image) as kernel_fs, Filesystem.open(tmp_path / "model.img") as model_fs:
         assert_same(kernel_fs, model_fs, since)
-    check(tmp_path / "model.img")
-
-
-def check(image: Path) -> None:
-    """``btrfs check`` finds nothing wrong."""
-    result = subprocess.run(["btrfs", "check", "--readonly", str(image)], capture_output=True,
-                            text=True, check=False)  # fmt: skip
-    assert result.returncode == 0, result.stdout + result.stderr
+    assert btrfs_check(tmp_path / "model.img") == ""
 
 
 @beside_the_kernel
@@ -228,6 +225,37 @@ def test_extended_names_of_one_hash(tmp_path: Path) -> None:
 
 
 @beside_the_kernel
+def test_a_leaf_full_of_names_without_extended_ones(tmp_path: Path) -> None:
+    f, g = ([f"{top}/{LONG_NAME}{number}" for number in range(25)] for top in "de")
+    sequence: list[calls.Call] = [("link", "f", name) for name in f]
+    sequence += [("link", "g", name) for name in g[:18]]
+    sequence += [
+        ("rename", "e/x", f[3], 2), ("rename", f[3], "e/x", 2), ("rename", f[3], g[3], 2),
+        ("rename", "f", "d/first"), ("rename", f[4], "d/second"), ("rename", f[5], f[6]),
+        ("sync",), ("unlink", f[7]), ("rename", "f", "d/first"), ("rename", f[4], "d/second"),
+    ]  # fmt: skip
+    first: list[calls.Call] = [("mkdir", "d"), ("mkdir", "e"), ("create", "f"), ("create", "g"),
+                               ("create", "e/x")]  # fmt: skip
+    beside(tmp_path, first, sequence, features="^extref")
+
+
+@beside_the_kernel
+def test_whiteouts(tmp_path: Path) -> None:
+    sequence: list[calls.Call] = [
+        ("setxattr", "d", "system.posix_acl_default", calls.acl(7, 5, 1, 6))
+    ]
+    for flags in (4, 5, 6, 7, 8):
+        sequence += [("rename", "f", "d/g", flags), ("rename", "d/g", "d/h", flags),
+                     ("rename", "d/h", "f", flags), ("sync",), ("rename", "f", "f", flags),
+                     ("rename", "d/e", "e", flags), ("rename", "e", "d/e", flags),
+                     ("rename", "sub", "d/sub", flags), ("rename", "d/sub", "sub", flags),
+                     ("rename", "c", "none/c", flags), ("rename", "c", "sub/c", flags)]  # fmt: skip
+    first: list[calls.Call] = [("mkdir", "d"), ("create", "f"), ("create", "c"), ("mkdir", "d/e"),
+                               ("create_subvolume", "sub")]  # fmt: skip
+    beside(tmp_path, first, sequence)
+
+
+@beside_the_kernel
 def test_files_without_names(tmp_path: Path) -> None:
     sequence: list[calls.Call] = [
         ("hold", "f"), ("unlink", "f"), ("sync",), ("create", "f"), ("hold", "d"), ("rmdir", "d"),
@@ -253,6 +281,47 @@ def test_large_attributes(tmp_path: Path) -> None:
         ("removexattr", "f", "user.a"), ("removexattr", "f", "user.a"),
     ]  # fmt: skip
     beside(tmp_path, [("create", "f"), ("create", "g")], sequence)
+
+
+@beside_the_kernel
+def test_which_attributes_there_are(tmp_path: Path) -> None:
+    names = ["user", "user.", "user.a", "trusted", "trusted.", "trusted.a", "security",
+             "security.", "security.a", "security.capability", "system", "system.", "system.a",
+             "system.posix_acl_access", "system.posix_acl_default", "btrfs", "btrfs.", "btrfs.a",
+             "btrfs.compression", "nothing.a"]  # fmt: skip
+    values = [b"", b"v", bytes(20), b"zstd", b"zlib:9", b"nonesuch", calls.acl(7, 5, 5, 7),
+              b"\3" + calls.acl(7, 5, 5)[1:], calls.acl(7, 5, 5)[:-1]]  # fmt: skip
+    sequence: list[calls.Call] = []
+    for path in ("f", "d", "p", "ro/f", "ro/d", "ro/p", "none"):
+        for name in names:
+            sequence += [("setxattr", path, name, value) for value in values]
+            sequence += [("removexattr", path, name)] * 2
+    for capability in (_CAPABILITY, b"\0" + _CAPABILITY[1:], b"\2" + _CAPABILITY[1:],
+                       _CAPABILITY + bytes(4), b"\1\0\0\3" + _CAPABILITY[4:] + b"\5\0\0\0",
+                       b"\1\0\0\3" + bytes(16) + b"\xff" * 4):  # fmt: skip
+        sequence.append(("setxattr", "f", "security.capability", capability))
+    for flags in (3, 4, 5, 8):
+        sequence += [("setxattr", path, "user.z", b"", flags) for path in ("f", "none")]
+    first: list[calls.Call] = [
+        ("create_subvolume", "sub"), ("create", "sub/f"), ("mkdir", "sub/d"),
+        ("mknod", "sub/p", stat.S_IFIFO | 0o600), ("create", "f"), ("mkdir", "d"),
+        ("mknod", "p", stat.S_IFIFO | 0o600), ("snapshot", "sub", "ro", True),
+    ]  # fmt: skip
+    beside(tmp_path, first, sequence)
+
+
+@beside_the_kernel
+def test_what_is_protected(tmp_path: Path) -> None:
+    sequence: list[calls.Call] = [("chattr", "d/i", 0x10, 0), ("chattr", "d/a", 0x20, 0)]
+    for path in ("d/i", "d/a", "ro/f"):
+        sequence += [("chown", path, -1, -1), ("chown", path, -1, 5), ("delete_subvolume", path)]
+    sequence += [("delete_subvolume", "d/."), ("delete_subvolume", "d/.."),
+                 ("mknod", "n", stat.S_IFCHR, 2**32), ("mknod", "n", stat.S_IFCHR, 2**32 - 1),
+                 ("chown", "d", 2**32 - 2, 2**32 - 2), ("chown", "d", 2**32 - 1, 0)]  # fmt: skip
+    first: list[calls.Call] = [("create_subvolume", "sub"), ("create", "sub/f"), ("mkdir", "d"),
+                               ("create", "d/i"), ("create", "d/a"),
+                               ("snapshot", "sub", "ro", True)]  # fmt: skip
+    beside(tmp_path, first, sequence)
 
 
 @beside_the_kernel
@@ -336,7 +405,7 @@ def test_orphans_are_deleted_when_the_subvolume_is_next_used(tmp_path: Path) -> 
         assert not any(fs.subvolume("").tree.get(key) for key in orphans)
         assert [item.key.objectid for item in fs.subvolume("").tree.items()
                 if item.key.type == ItemType.INODE_ITEM] == [256, 259]  # fmt: skip
-    check(image)
+    assert btrfs_check(image) == ""
 
 
 def test_a_commit_may_be_of_a_root_item_alone() -> None:
@@ -350,19 +419,46 @@ def test_a_commit_may_be_of_a_root_item_alone() -> None:
             fs.create("sub/f")
 
 
+def test_what_no_call_can_ask_for_changes_nothing() -> None:
+    with WritableFilesystem.mkfs(128 << 20) as fs:
+        fs.symlink("f", "l")
+        fs.create("f")
+        fs.commit()
+        for call, *arguments in [("chown", "f", -2, 0), ("chown", "f", 0, 2**32),
+                                 ("utimes", "f", 0, 2**63 * 10**9), ("mknod", "n", 0o20600, -1),
+                                 ("truncate", "f", 2**63), ("truncate", "f", -1),
+                                 ("write", "f", -1, b""), ("write", "f", 2**63 - 1, b"x"),
+                                 ("read", "f", -1), ("read", "f", 0, -1)]:  # fmt: skip
+            with pytest.raises(OSError, match=os.strerror(errno.EINVAL)):
+                getattr(fs, call)(*arguments)
+        with pytest.raises(OSError, match=os.strerror(errno.EOPNOTSUPP)):
+            fs.chmod("l", 0o600, follow=False)
+        assert not fs.commit()
+
+
+def test_the_place_of_a_subvolume_that_is_not_in_a_snapshot() -> None:
+    with WritableFilesystem.mkfs(128 << 20) as fs:
+        fs.create_subvolume("sub")
+        fs.create_subvolume("sub/inner")
+        fs.snapshot("sub", "snap")
+        assert fs.hold("snap/inner").item.mode == stat.S_IFDIR | 0o755
+        with pytest.raises(OSError, match=os.strerror(errno.EACCES)):
+            fs.create("snap/inner/f")
+
+
 def test_data_change_as_names_do() -> None:
     with WritableFilesystem.mkfs(128 << 20) as fs:
         fs.create_subvolume("sub")
         fs.create("sub/f")
         fs.write("sub/f", 0, b"data")
-        fs.setxattr("sub/f", "security.capability", bytes(20))
+        fs.setxattr("sub/f", "security.capability", _CAPABILITY)
         fs.snapshot("sub", "snap")
         for call, *arguments in [("write", 0, b"x"), ("truncate", 2), ("fallocate", 0, 9)]:
             with pytest.raises(OSError, match=os.strerror(errno.EROFS)):
                 getattr(fs, call)("snap/f", *arguments)
         fs.write("sub/f", 1, b"x")
         fs.sync()
-        assert fs.subvolume("snap").xattrs("f") == {b"security.capability": bytes(20)}
+        assert fs.subvolume("snap").xattrs("f") == {b"security.capability": _CAPABILITY}
         assert fs.subvolume("sub").xattrs("f") == {}
         fs.chattr("sub/f", 0x20)
         with pytest.raises(OSError, match=os.strerror(errno.EPERM)):
@@ -409,4 +505,4 @@ def test_whatever_is_called_leaves_a_sound_filesystem(seeds: list[int]) -> None:
         fs.save(image)
         with Filesystem.open(image) as saved:
             assert not bm.check(saved)
-        check(image)
+        assert btrfs_check(image) == ""

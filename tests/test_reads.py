@@ -291,16 +291,19 @@ def test_readahead_knobs() -> None:
             Readahead(**wrong)
 
 
-def test_what_is_asked_for_ahead_may_not_exist() -> None:
+@pytest.mark.parametrize("nowhere", ["far away", "behind the last chunk"])
+def test_what_is_asked_for_ahead_may_not_exist(nowhere: str) -> None:
     """A damaged pointer is read ahead from no device; who gets there fails."""
     wide = {"distance": 1 << 62}
     broken = Broken(corpus.image(R5K))
     with broken.fs() as fs:
+        last = fs.image.chunks[-1]
+        place = 1 << 60 if nowhere == "far away" else last.logical + last.length
         table = bm.reads(fs, "snap1", readdir="", readahead=wide)
         victim = table[~table["used"]].iloc[-1]["logical"]
         blocks = fs.subvolume("snap1").tree.blocks()
         block = next(block for block in blocks if block.logical == victim)
-    broken.write(block.parent, pointer_at(block.parent_slot) + 17, (1 << 60).to_bytes(8, "little"))
+    broken.write(block.parent, pointer_at(block.parent_slot) + 17, place.to_bytes(8, "little"))
     with broken.fs() as fs:
         rest = bm.reads(fs, "snap1", readdir="", readahead=wide)["logical"].tolist()
         assert rest == [address for address in table["logical"] if address != victim]
@@ -345,6 +348,11 @@ def test_errors() -> None:
         for subvolume, directory in (("nope", ""), ("nope", None), ("snap1", "nope")):
             with pytest.raises(bm.BtrfsModelError, match="there is no"):
                 bm.reads(fs, subvolume, readdir=directory)
+        with pytest.raises(NotADirectoryError, match="inode 297 of subvolume 256"):
+            bm.reads(fs, "snap1", readdir="file_1")
+        for address in (-1, 1 << 64):
+            with pytest.raises(ValueError, match="no address"):
+                bm.reads(fs, "snap1", cached=[address])
         with pytest.raises(ValueError, match="parent"):
             bm.reads(fs, "snap2", parent="snap1", readdir="")
 
@@ -363,20 +371,23 @@ def test_command(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
 
     incremental = ["snap2", "-p", "snap1", "--behaviour", "v6.12"]
     lines = [json.loads(line) for line in run(*incremental, "--json").splitlines()]
-    assert lines == table.to_dict("records")
+    assert lines == table.reset_index().to_dict("records")
+    assert [line["sequence"] for line in lines] == list(range(len(table)))
     start = tmp_path / "cached"
     start.write_text("".join(f"{address:#x}\n" for address in some))
     written = tmp_path / "reads.parquet"
     assert run(*incremental, "--cached", str(start), "--parquet", str(written)) == ""
-    pd.testing.assert_frame_equal(pd.read_parquet(written).rename_axis("sequence"), cached)
+    pd.testing.assert_frame_equal(pd.read_parquet(written), cached.reset_index())
     text = run("snap1", "--readdir", ".")
-    assert text.splitlines()[0].split("\t") == list(listed.columns)
+    assert text.splitlines()[0].split("\t") == ["sequence", *listed.columns]
     assert len(text.splitlines()) == len(listed) + 1
     mounted = run("snap1", "--mounted", "ro", "--json").splitlines()
     assert 0 < len(mounted) < len(run("snap1", "--json").splitlines())
-    start.write_text("here\n")
+    for number, text in enumerate(("here", "-5", "1" * 30, "1e5", "\udcff")):
+        (tmp_path / str(number)).write_text(f"4096\n{text}\n", errors="surrogateescape")
+        assert run_cli(["reads", image, "snap1", "--cached", str(tmp_path / str(number))]) == 2
+        assert "Invalid value for --cached: not an address" in capsys.readouterr().err
     for wrong in (
-        ["snap1", "--cached", str(start)],
         ["snap1", "--readdir", ".", "-p", "snap2"],
         ["snap1", "--json", "--parquet", str(written)],
     ):

@@ -5,7 +5,6 @@ import contextlib
 import errno
 import json
 import os
-import shutil
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from live import beside_the_kernel, mounted
+from progs import btrfs_check, needs_progs
 
 import btrfs_model as bm
 from btrfs_model.errors import ReceiveError, StreamError
@@ -158,16 +158,14 @@ def test_several_streams_in_one() -> None:
             pd.testing.assert_frame_equal(table(target.subvolume(path)), table(snapshot))
 
 
-@pytest.mark.skipif(shutil.which("btrfs") is None, reason="there is no btrfs-progs")
+@needs_progs
 def test_btrfs_check_finds_nothing(tmp_path: Path) -> None:
     image = tmp_path / "image"
     with Filesystem.open(corpus.image(RANDOM[2])) as source, bm.create(SIZE) as target:
         for _, stream in chain(source, proto=2, compressed=True):
             bm.receive(target, stream)
         target.save(image)
-    check = ["btrfs", "check", "--readonly", "--check-data-csum", str(image)]
-    ran = subprocess.run(check, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert btrfs_check(image) == ""
 
 
 # --------------------------------------------------------------------- beside btrfs receive ---
@@ -271,6 +269,12 @@ OTHER = bytes(16).replace(b"\0", b"\xaa")
         (("write", {"path": b"d", "file_offset": 0, "data": b"x"}), errno.EISDIR, "Is a directory"),
         (("chown", {"path": b"no", "uid": 1, "gid": 1}), errno.ENOENT, "chown 'sub/no'"),
         (("remove_xattr", {"path": b"f", "xattr_name": b"user.x"}), errno.ENODATA, "No data"),
+        (("set_xattr", {"path": b"f", "xattr_name": b"none.x", "xattr_data": b"v"}),
+         errno.EOPNOTSUPP, "set_xattr 'sub/f' failed"),
+        (("utimes", {"path": b"f", "atime": (0, 0), "mtime": (0, 10**9), "ctime": (0, 0)}),
+         errno.EINVAL, "utimes 'f' failed: Invalid argument"),
+        (("mknod", {"path": b"n", "ino": 259, "mode": 0o20600, "rdev": 2**40}),
+         errno.EINVAL, "mknod 'sub/n' failed: Invalid argument"),
         (("unlink", {"path": b"../f"}), errno.EINVAL, "unlink '../f' failed: Invalid argument"),
         (("unlink", {"path": b"/f"}), errno.EINVAL, "unlink '/f' failed: Invalid argument"),
         (("subvol", {"path": b"sub", "uuid": UUID, "ctransid": 7}), errno.EEXIST, "File exists"),

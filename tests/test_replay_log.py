@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from damage import Broken
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from writing import check_image
+from progs import btrfs_check
 
 import btrfs_model as bm
 from btrfs_model.cli import cli
@@ -194,7 +194,7 @@ def test_btrfs_check_finds_nothing(tmp_path):
     for name in few(9):
         with replay(name) as fs:
             fs.save(tmp_path / "image")
-        assert check_image(tmp_path / "image") == "", name
+        assert btrfs_check(tmp_path / "image") == "", name
 
 
 def test_twins_replay_the_same():
@@ -382,8 +382,7 @@ def test_wrong_items_are_named_or_harmless(data):
 @pytest.mark.skipif(not corpus.LONG, reason="mounts crashed filesystems: only in long runs")
 def test_running_kernel_takes_what_was_replayed(tmp_path: Path):
     """It mounts, and reads, the result; its own replay is in the corpus."""
-    from live import mounted
-    from logical_ino import why_not_live
+    from live import mounted, why_not_live
 
     reason = why_not_live()
     if reason:

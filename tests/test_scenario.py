@@ -4,6 +4,7 @@
 import hashlib
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +68,18 @@ commits to make room, which no call asked for. All commits of the other runs are
 sync, snapshots, subvolumes, fsyncs that cannot log.
 """
 
-SEVERAL = {f"send/random/seed-{seed:03}" for seed in (7, 22)}
-"""Runs that come to one end or to another, by the moments at which the kernel's threads act.
+CHANCE = {"send/random/seed-007"}
+"""The end depends on the moments at which the kernel's threads act.
 
-In 32 runs of the kernel, the calls of seed 7 came to 13 ends, and never to the recorded one: while
-its worker commits, the calls that make inodes go on. Those of seed 22 came to 5: whether a commit
-follows the writing of data is up to which of these become inline extents first. The model comes to
-the end to which the kernel came most often, which is not the recorded one.
+In 32 runs of the kernel the calls came to 13 ends, and never to the recorded one: while its worker
+commits, the calls that make inodes go on. The calls that have it commit are the same each time.
+"""
+
+SEVERAL = {"send/random/seed-022"}
+"""There are several ends; the model comes to the one to which the kernel came most often.
+
+That is 18 times of 32; 9 times it was the recorded one. Whether a commit follows the writing of
+data is up to which of these become inline extents first.
 """
 
 EARLY = {"send/random/seed-036"}
@@ -123,7 +129,9 @@ def test_logs_of_kernels_end_in_their_listings(name: str) -> None:
                     theirs[snapshot, path] = wanted.pop("gen")
                 assert found == wanted, (snapshot, path)
     assert hidden <= 2
-    if name in SEVERAL:
+    if name in CHANCE:
+        assert generations.keys() == theirs.keys()
+    elif name in SEVERAL:
         assert digest(generations) in MEASURED[name.rpartition("/")[2]]["6.18.44"]
     else:
         other = [place for place, number in theirs.items() if generations[place] != number]
@@ -195,6 +203,20 @@ def test_every_operation_is_described_and_can_be_carried_out() -> None:
         (["snapshot", "a", "b", 1], "snapshot: read_only must be true or false"),
         (["rmfiles", "d", "f", 1, 9, 0], "rmfiles: step must not be 0"),
         (["mkdir", "a", {"err": "EWRONG"}], "mkdir: unknown errno 'EWRONG'"),
+        (["mkdir", "a", {"err": "errorcode"}], "mkdir: unknown errno 'errorcode'"),
+        (["mkdir", "a", {"err": 17}], "mkdir: how it ended cannot be 'err': 17"),
+        (["mkdir", "a", {"eer": "EEXIST"}], "mkdir: how it ended cannot be 'eer'"),
+        (["mkdir", "\ud800"], "mkdir: path must be a path"),
+        (["setxattr", "d", "user.\ud800", "v"], "setxattr: name must be a string"),
+        (["setxattr", "d", "user.a\0", "v"], "setxattr: name must be a string"),
+        (["setxattr", "d", "user.a", "\ud800"], "setxattr: value must be a string"),
+        (["write", "f", 0, 9, ["rnd", "\ud800"]], "write: fill must be a number"),
+        (["write", "f", 0, 2**62, 0], "write: length must be a whole number from 0 to 2^31 - 4096"),
+        (["write", "f", float("nan"), 9, 0], "write: offset must be a whole number"),
+        (["mknod", "n", 0o20600, 2**40], "mknod: major must be a whole number from 0 to 4095"),
+        (["mknod", "n", 0o20600, 1, 2**20], "mknod: minor must be a whole number from 0 to 2^20"),
+        (["mknod", "n", 2**62], "mknod: mode must be a whole number from 0 to 2^32 - 1"),
+        (["truncate", "f", 2**63], "truncate: size must be a whole number from 0 to 2^63 - 1"),
     ],
 )
 def test_what_is_no_operation(tmp_path: Path, operation: Any, message: str) -> None:
@@ -208,13 +230,20 @@ def test_what_is_no_operation(tmp_path: Path, operation: Any, message: str) -> N
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "there is no operation"),
+        (b" \n", "there is no operation"),
         (b"\xff", "byte 0 is not UTF-8"),
         (b'["mkdir", "d"]\n["mkdir"', "step 2: not JSON"),
         (b"7", "a scenario is an object"),
         (b'{"ops": 7}', "a scenario is an object"),
         (b'{"ops": [], "extra": 1}', "unknown member 'extra'"),
         (b'{"ops": [], "hex_values": 1}', "hex_values must be"),
+        (b'{"ops": [], "doc": 1}', "doc must be a string"),
+        (b'{"ops": []', "s.json: not JSON: Expecting ',' delimiter: line 1 column 11"),
+        (b'{"ops": [["sync"]], "ops": []}', "not JSON: member 'ops' is there twice"),
+        (b'["sync", {"err": "", "err": ""}]', "step 1: not JSON: member 'err' is there twice"),
+        (b"[" * 100_000, "step 1: not JSON: nested too deeply"),
+        (b'["truncate", "f", ' + b"9" * 5000 + b"]", "step 1: not JSON: Exceeds the limit"),
+        (b'["setxattr", "", "user.a", "odd"]', "step 1: setxattr: value must be hexadecimal"),
     ],
 )
 def test_what_is_no_scenario(tmp_path: Path, content: bytes, message: str) -> None:
@@ -231,6 +260,27 @@ def test_what_is_no_zstd(tmp_path: Path) -> None:
         load_scenario(file)
     file.write_bytes(zstandard.compress(b'["mkdir", "d"]\n["sync"]\n'))
     assert [step.name for step in load_scenario(file).steps] == ["mkdir", "sync"]
+
+
+def test_frames_of_zstd(tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl.zst"
+    first, second = (zstandard.compress(line) for line in (b'["mkdir", "d"]\n', b'["sync"]\n'))
+    file.write_bytes(first + second)
+    assert [step.name for step in load_scenario(file).steps] == ["mkdir", "sync"]
+    file.write_bytes(first + second[:-1])
+    with pytest.raises(ScenarioError, match="cannot be decompressed: it ends too early"):
+        load_scenario(file)
+    file.write_bytes(first + b"more")
+    with pytest.raises(ScenarioError, match="cannot be decompressed"):
+        load_scenario(file)
+
+
+def test_names_may_hold_what_ends_lines_elsewhere(tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl"
+    file.write_text('["mkdir", "a\u2028b\x85c"]\r\n\n["sync"]\n', encoding="utf-8")
+    first, second = load_scenario(file).steps
+    assert first.arguments["path"] == "a\u2028b\x85c".encode()
+    assert (second.name, second.number) == ("sync", 2)
 
 
 # ----------------------------------------------------------------------------------- the command --
@@ -265,3 +315,57 @@ def test_a_call_recorded_as_failing_has_to_fail(tmp_path: Path) -> None:
     file = write(tmp_path / "s.json", ["mkdir", "d"], ["mkdir", "e", {"err": "EEXIST"}])
     result = run_command(file, "-o", tmp_path / "y.img")
     assert "step 2: mkdir e: did not fail, recorded was EEXIST" in str(result.exception)
+
+
+def test_errors_are_the_same_under_all_their_names(tmp_path: Path) -> None:
+    for name in ("EOPNOTSUPP", "ENOTSUP"):
+        file = write(tmp_path / "s.json", ["setxattr", "", "none.a", "v", {"err": name}])
+        assert run_command(file, "-o", tmp_path / "x.img").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("mode", "number"),
+    [(1, 0), (3, 0), (16, 0), (17, 0), (2, "EOPNOTSUPP"), (8, "EOPNOTSUPP"), (19, "EOPNOTSUPP"),
+     (0x20, "EOPNOTSUPP"), (0x40, "EOPNOTSUPP")],
+)  # fmt: skip
+def test_modes_of_fallocate(tmp_path: Path, mode: int, number: int | str) -> None:
+    ended = [{"err": number}] if number else []
+    file = write(tmp_path / "s.json", ["create", "f"], ["fallocate", "f", mode, 0, 4096, *ended])
+    assert run_command(file, "-o", tmp_path / "x.img").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("operation", "message"),
+    [
+        (["receive", "none"], "receive none: .* there is no subvolume 'none'"),
+        (["chown", "", -2, 0], "chown .* Invalid argument"),
+        (["utimes", "", 2**100, 0], "utimes .* Invalid argument"),
+        (["mount", "frob"], "mount frob: mount option 'frob' is not modelled"),
+    ],
+)
+def test_whatever_fails_is_named_with_its_step(
+    tmp_path: Path, operation: Any, message: str
+) -> None:
+    file = write(tmp_path / "s.json", ["sync"], operation)
+    result = run_command(file, "-o", tmp_path / "x.img")
+    assert isinstance(result.exception, ScenarioError)
+    assert re.search(f"s.json: step 2: {message}", str(result.exception))
+
+
+def test_no_crash_is_left_of_a_run_that_fails(tmp_path: Path) -> None:
+    file = write(tmp_path / "s.json", ["mkdir", "d"], ["crash"], ["rmdir", "nothing"])
+    assert run_command(file, "-o", tmp_path / "x.img").exit_code == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["s.json"]
+    file = write(tmp_path / "s.json", ["mkdir", "d"], ["crash"], ["crash"])
+    assert run_command(file, "-o", tmp_path / "x.img").exit_code == 0
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["s.json", "x.img", "x.img.crash1", "x.img.crash2"]
+
+
+def test_what_is_open_cannot_be_unmounted(tmp_path: Path) -> None:
+    lines: list[Any] = [["create", "f"], ["open", "f", "h"], ["unlink", "f"]]
+    busy = ["remount", {"err": "EBUSY"}]
+    file = write(tmp_path / "s.json", *lines, busy, ["close", "h"], ["remount"])
+    assert run_command(file, "-o", tmp_path / "x.img").exit_code == 0
+    with Filesystem.open(tmp_path / "x.img") as fs:
+        assert not bm.check(fs)

@@ -1,22 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Sends beside those of the running kernel, of filesystems that it has just made."""
 
-import os
 import random
 from itertools import pairwise
 from pathlib import Path
 
 import live
 import pytest
+from corpus import LONG
 
 from btrfs_model.filesystem import Filesystem
 from btrfs_model.send import send
 
 pytestmark = live.BESIDE_THE_KERNEL
 
-# `make test-long` looks further
-SEEDS = 300 if os.environ.get("BTRFS_MODEL_HYPOTHESIS") == "long" else 20
-
+SEEDS = 300 if LONG else 20
 
 Plan = tuple[int, int, tuple[int, ...], int, int]
 

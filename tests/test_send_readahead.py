@@ -3,6 +3,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import btrfs_model as bm
 from btrfs_model.cli import run as run_cli
 from btrfs_model.cold import blocks_after_mount
 from btrfs_model.filesystem.writable import WritableFilesystem
-from btrfs_model.replay import COLUMNS, all_names, run
+from btrfs_model.replay import COLUMNS, Replay, all_names, frame, run
 from btrfs_model.report import write
 from btrfs_model.workloads import load
 from btrfs_model.workloads.send_readahead import DEVICES, DISK, distances
@@ -112,7 +113,7 @@ def test_a_device_where_it_decides(tmp_path: Path, capsys: pytest.CaptureFixture
     assert not list(tmp_path.iterdir())
 
 
-def test_knobs(quick: pd.DataFrame, tmp_path: Path) -> None:
+def test_knobs(quick: pd.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Window, node budget, queue and device of the workload are those of the reads of its image."""
     limits = {"always_leaves": 1 << 20, "always_nodes": 0, "siblings": 100}
     table = bm.replay(
@@ -135,6 +136,15 @@ def test_knobs(quick: pd.DataFrame, tmp_path: Path) -> None:
         arguments += ["--readahead", limit]
     command = ["replay", "send-readahead", "--scale", "quick", "--out", str(tmp_path), *arguments]
     assert run_cli(command) == 0
+    # who reads the report sees what was turned
+    printed, page = capsys.readouterr().out, (tmp_path / "report.html").read_text()
+    for name, value_ in (
+        ("files", "5,000"), ("device", DISK), ("queue_depth", "1"), ("always_leaves", "1,048,576"),
+    ):  # fmt: skip
+        assert f"{name} {value_}" in " ".join(printed.split())
+        assert f"{name} = {value_}" in page
+    for text in (" ".join(printed.split()), page):
+        assert "written by a kernel (kernel/reada/r5k)" in text
     written = pd.read_parquet(tmp_path / "results.parquet")
     assert written["modelled"].tolist() == table["modelled"].tolist()
     with pytest.raises(bm.BtrfsModelError, match="near is -1"):
@@ -171,6 +181,46 @@ def test_leaves_lie_as_recorded() -> None:
     assert recorded["distances"]["+16384"] == next_to
     assert (distances(table) == 16384).sum() == next_to
     assert sum(recorded["distances"].values()) == len(every) - 1
+
+
+@pytest.fixture(scope="module")
+def as_if_full() -> Replay:
+    """The replay of a small filesystem as if it were that of the message."""
+    workload = load("send-readahead")
+    small = replace(workload.input("quick"), scale=1.0)
+    with workload.open(small, lambda _: None) as fs:
+        sides = workload.sides(None, None)
+        return Replay(workload, small, sides, workload.run(fs, small, sides, lambda _: None))
+
+
+def test_times_of_the_message_stand_beside_those_of_the_disk(as_if_full: Replay) -> None:
+    table = frame([as_if_full]).dropna(subset=["reported"])
+    assert table.set_index(["side", "quantity"])["reported"].to_dict() == {
+        ("before", f"send time: {DISK}"): 217.0,
+        ("after", f"send time: {DISK}"): 205.0,
+        ("after", f"saved: send time, {DISK}"): 12.0,
+    }
+
+
+def test_the_chart_has_the_times_of_the_table(as_if_full: Replay) -> None:
+    """Whole bars are the times of the sends, the dark parts what is not waiting."""
+    chart = as_if_full.workload.draw(as_if_full.outcome)
+    *reads, times = chart.axes
+    assert [axes.get_xlabel() for axes in reads] == ["seconds"] * 2
+    bars = sorted(round(bar.get_width(), 9) for bar in times.patches)
+    wanted = []
+    for side in ("before", "after"):
+        for device in DEVICES:
+            time, wait = (
+                as_if_full.outcome.find(side, f"{what}: {device}") for what in
+                ("send time", "waiting")
+            )  # fmt: skip
+            assert time is not None and wait is not None
+            assert time.modelled is not None and wait.modelled is not None
+            wanted += [round(time.modelled, 9), round(time.modelled - wait.modelled, 9)]
+    assert bars == sorted(wanted)
+    texts = " ".join(text.get_text() for text in times.texts)
+    assert "reported: 217 s" in texts and "reported: 205 s" in texts
 
 
 def test_other_kernels_and_the_files(tmp_path: Path) -> None:
@@ -254,3 +304,32 @@ def test_any_scale(built: WritableFilesystem) -> None:
     assert before > again.attrs["seconds"]
     with pytest.raises(bm.BtrfsModelError, match="nothing to do"):
         load("send-readahead").input(1e-6)
+
+
+def test_what_is_wrong_shows_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No folder is made for a wrong scale, and nothing is built for a folder that is none."""
+    out = tmp_path / "out"
+    for scale in ("1e30", "nan", "0"):
+        assert run_cli(["replay", "--scale", scale, "--out", str(out)]) == 1
+        assert "a scale is greater than 0" in capsys.readouterr().err
+    assert not out.exists()
+    out.write_text("a file")
+    assert run_cli(["replay", "send-readahead", "--out", str(out)]) == 1
+    assert capsys.readouterr().err == f"btrfs-model: {out}: File exists\n"
+    with pytest.raises(FileExistsError):
+        bm.replay("send-readahead", out=out)
+    assert out.read_text() == "a file"
+
+
+def test_a_workload_that_is_named_twice_is_replayed_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    twice = ["send-readahead", "send-readahead", "--device", "memory", "--scale", "quick"]
+    assert run_cli(["replay", *twice, "--out", str(tmp_path)]) == 0
+    table = pd.read_csv(tmp_path / "results.csv")
+    assert not table.duplicated(["workload", "side", "quantity"]).any()
+    names = ("send-readahead", "send-readahead")
+    again = bm.replay(names, "quick", device="memory")
+    assert again["modelled"].tolist() == table["modelled"].tolist()

@@ -10,6 +10,7 @@ from test_send import INLINED, KERNELS
 
 import btrfs_model as bm
 from btrfs_model.filesystem import Filesystem
+from btrfs_model.replay import run
 from btrfs_model.workloads import load
 from btrfs_model.workloads.send_utimes import AFTER, BEFORE, REPORTED, SERIES, build
 
@@ -85,6 +86,21 @@ def test_what_the_replay_says() -> None:
     assert saved["send-utimes-cache alone off", "saved: stream size"] > 30_000
     assert saved["send-waiting-once alone on", "saved: stream size"] == 0
     assert set(SERIES) <= {side.partition(" ")[0] for side, _ in figures.index}
+
+
+def test_the_chart_says_what_is_measured() -> None:
+    """Circles stand where a kernel was measured, and only there are they named."""
+    one = run("send-utimes", "quick")
+    chart = one.workload.draw(one.outcome)
+    for axes, name in zip(
+        chart.axes, ("btrfs_search_slot", "btrfs_get_next_valid_item"), strict=False
+    ):
+        measured = [figure for figure in one.outcome.figures if figure.measured is not None
+                    and figure.quantity.startswith(f"sender: {name}, ")
+                    and figure.side in ("before", "after")]  # fmt: skip
+        circles = [line for line in axes.lines if line.get_marker() == "o"]
+        assert sum(len(line.get_xdata()) for line in circles) == len(measured)
+        assert axes.get_xlabel() == ("files; circles: measured" if measured else "files")
 
 
 def test_reported_times_stand_at_the_full_scale() -> None:

@@ -13,8 +13,8 @@ import google_crc32c
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
+from progs import needs_progs
 from streams import (
-    needs_progs,
     options_of,
     our_dump,
     progs_dump,
@@ -32,9 +32,10 @@ ZONES = ["UTC", "Europe/Berlin", "Asia/Kathmandu", "America/St_Johns", "XYZ-3:17
 
 
 @pytest.fixture(autouse=True)
-def utc(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("TZ", "UTC")
-    yield
+def utc() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        yield
     time.tzset()
 
 

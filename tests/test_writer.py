@@ -510,6 +510,50 @@ def test_damaged_block(choice: Choice, level: int) -> None:
     assert caught.value.fault.block == block.logical
 
 
+def unlisted(choice: Choice, level: int) -> tuple[TreeWriter, int]:
+    """A writer that takes the blocks of a tree for free, which lie from its first block on."""
+    writer = bare.writer(nodesize=16384)
+    writer.new_tree(TREE)
+    writer.insert_each(TREE, [((i, 1, 0), bytes(2000)) for i in range(8 if level else 5)])
+    assert writer.tree_state(TREE).level == level
+    writer.write_blocks()
+    state = writer.tree_state(TREE)
+    again = TreeWriter(Image(writer.image.buffer), writer.image.buffer, transid=9, features=0)
+    again.set_tree(TREE, bytenr=state.bytenr, generation=state.generation, level=state.level)
+    return again, state.bytenr
+
+
+@pytest.mark.parametrize("choice", BOTH)
+@pytest.mark.parametrize("gap", [0, 4096, 12288])
+def test_block_that_the_extent_tree_does_not_know(choice: Choice, gap: int) -> None:
+    """The place of a block counts as free: no copy of it is made over itself."""
+    writer, bytenr = unlisted(choice, 0)
+    writer.add_group(bare.METADATA, 64 << 20, 4)
+    if bytenr - gap > bare.METADATA:
+        writer.occupy([(bare.METADATA, bytenr - gap - bare.METADATA)])
+    with select(choice), pytest.raises(CorruptImageError, match="tree 2: impossible value"):
+        writer.insert(TREE, (0, 0, 0), b"")
+    assert writer.aborted
+
+
+@pytest.mark.parametrize("choice", BOTH)
+def test_block_under_another_is_verified_again(choice: Choice) -> None:
+    """What was verified of a tree is not any more once something else is written there."""
+    writer, bytenr = unlisted(choice, 0)
+    with select(choice):
+        assert writer.get(TREE, (1, 1, 0)) == bytes(2000)
+        writer.add_group(bare.METADATA, 64 << 20, 1)
+        # its last sectors; a block is read from its first one
+        writer.occupy([(bare.METADATA, bytenr + 8192 - bare.METADATA)])
+        at, _ = writer.reserve_data(8192, 8192, bytenr + 8192)
+        assert at == bytenr + 8192
+        place = writer.image.map(at)[0]
+        writer.image.buffer[place : place + 8192] = b"x" * 8192
+        if choice == "c":
+            with pytest.raises(CorruptImageError, match="bad checksum"):
+                writer.get(TREE, (1, 1, 0))
+
+
 def test_trees() -> None:
     """What is known of trees can be asked, changed and forgotten."""
     writer = bare.writer(transid=5)

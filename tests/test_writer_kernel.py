@@ -2,8 +2,6 @@
 """Random scenarios: what the model writes, judged by ``btrfs check`` and by kernels."""
 
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +11,11 @@ import pytest
 import scenarios
 from corpus import LONG
 from kernel_session import KernelSession
+from progs import btrfs_check, needs_progs
 
 import btrfs_model as bm
 
 beside_the_kernel = live.beside_the_kernel
-judged_by_progs = pytest.mark.skipif(not shutil.which("btrfs"), reason="btrfs is not here")
 
 CHECKED = 5000 if LONG else 200
 MOUNTED, BESIDE = (200, 200) if LONG else (20, 8)
@@ -32,25 +30,14 @@ def umask() -> Iterator[None]:
     os.umask(old)
 
 
-def complaints(image: Path) -> str:
-    """What ``btrfs check`` says that it does not always say; empty when it finds nothing."""
-    command = ["btrfs", "check", "--readonly", "--check-data-csum", str(image)]
-    ran = subprocess.run(command, capture_output=True, text=True)
-    text = ran.stdout + ran.stderr
-    odd = ("error", "warning", "invalid", "mismatch", "bad ", "wrong")
-    found = [line for line in text.splitlines() if any(word in line.lower() for word in odd)
-             and "no error found" not in line]  # fmt: skip
-    return "" if ran.returncode == 0 and "no error found" in text and not found else text
-
-
-@judged_by_progs
+@needs_progs
 @pytest.mark.parametrize("first", range(0, CHECKED, IN_ONE_TEST))
 def test_btrfs_check_finds_nothing(first: int, tmp_path: Path) -> None:
     image = tmp_path / "image"
     for seed in range(first, first + IN_ONE_TEST):
         with scenarios.model_run(scenarios.random_scenario(seed)) as (fs, _):
             fs.save(image)
-        assert not complaints(image), f"seed {seed}"
+        assert not btrfs_check(image), f"seed {seed}"
 
 
 @pytest.mark.parametrize("seed", range(MOUNTED))
@@ -65,7 +52,7 @@ def test_the_kernel_lists_what_was_written(seed: int, kernel: KernelSession) -> 
     assert not answer.alarms
     assert answer.listing == wanted
     assert "no errors found" in answer.scrub
-    assert not complaints(image)
+    assert not btrfs_check(image)
     with bm.open(image) as after:
         found = scenarios.model_listing(after)
     image.unlink()

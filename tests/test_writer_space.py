@@ -339,6 +339,16 @@ def test_csums(operations: list[tuple[bool, int, int]]) -> None:
     assert found == wanted
 
 
+def test_csum_items_that_overlap_are_refused() -> None:
+    """In a damaged tree the rest of an item would get the key of the next one."""
+    made, base = writer(), METADATA + (32 << 20)
+    made.insert_csums(base, bytes(400), 100)
+    made.insert(CSUM, (*CSUM_KEY, base + 92 * SECTOR), bytes(20))
+    with pytest.raises(bm.CorruptImageError, match=r"tree 7.*key is not greater"):
+        made.delete_csums(base + 50 * SECTOR, 42 * SECTOR)
+    assert made.aborted
+
+
 def test_csum_items_grow() -> None:
     made, base = writer(nodesize=16384), METADATA + (32 << 20)
     made.insert_csums(base, bytes(40), 10)

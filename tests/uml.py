@@ -32,6 +32,8 @@ mount -t tmpfs none /var/lib
 stty raw -echo
 exec {python} -S -E -B {folder}/kernel_agent.py {folder} {modules}
 """
+_SHM = "/dev/shm"
+_MEMORY = 512 << 20
 _XSTATE = Path(__file__).parent / "uml_xstate.c"
 
 
@@ -54,6 +56,15 @@ def _has_large_registers() -> bool:
     return "amx_tile" in Path("/proc/cpuinfo").read_text()
 
 
+def _has_room(folder: str) -> bool:
+    """Whether several guests can have their memory in a folder; they run code that is in it."""
+    if not os.access(folder, os.W_OK):
+        return False
+    status = os.statvfs(folder)
+    free = status.f_bavail * status.f_frsize
+    return free >= 4 * _MEMORY and not status.f_flag & os.ST_NOEXEC
+
+
 class Guest(KernelSession):
     """A guest; the agent is its first process."""
 
@@ -63,15 +74,18 @@ class Guest(KernelSession):
         folder, modules = (shlex.quote(str(path)) for path in (self.folder, _MODULES))
         init.write_text(_INIT.format(python=python, folder=folder, modules=modules))
         return [
-            _KERNEL, "mem=512M", "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "rw",
+            _KERNEL, f"mem={_MEMORY >> 20}M",
+            "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "rw",
             f"uml_dir={self.folder}", "umid=guest", "con=null", "con0=fd:0,fd:1", "quiet",
             "init=/bin/sh", "--", str(init),
         ]  # fmt: skip
 
     def environment(self) -> dict[str, str]:
+        # the guest's memory is a file there
+        added = {"TMPDIR": _SHM if _has_room(_SHM) else str(self.folder)}
         if not _has_large_registers():
-            return {}
+            return added
         library = self.folder / "xstate.so"
         subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(_XSTATE)],
                        check=True)  # fmt: skip
-        return {"LD_PRELOAD": str(library)}
+        return {**added, "LD_PRELOAD": str(library)}

@@ -21,7 +21,6 @@ __all__ = [
     "KernelFiles",
     "ModelFiles",
     "PlainFiles",
-    "check_image",
     "load",
     "make",
     "random_changes",
@@ -31,6 +30,11 @@ NAMES = ("a", "b", "c")
 BLOCK = 4096
 _CLONE = struct.Struct("<qQQQ")
 _FICLONERANGE = 1 << 30 | _CLONE.size << 16 | 0x94 << 8 | 13
+_DEDUPE_HEAD = struct.Struct("<QQHHI")
+_DEDUPE_ONE = struct.Struct("<qQQiI")
+_FIDEDUPERANGE = 3 << 30 | _DEDUPE_HEAD.size << 16 | 0x94 << 8 | 54
+_FS_IOC_SETFLAGS = 1 << 30 | 8 << 16 | ord("f") << 8 | 2
+_NOCOW = 0x800000
 _KEEP_SIZE, _PUNCH_HOLE, _ZERO_RANGE = 1, 2, 16
 
 Change = tuple[Any, ...]
@@ -46,13 +50,6 @@ def load(path: Path, **options: Any) -> Any:
     return WritableFilesystem.load(path, **options)
 
 
-def check_image(path: Path, *, data: bool = True) -> str:
-    """What ``btrfs check`` has to say against an image; empty when it has nothing."""
-    command = ["btrfs", "check", "--readonly", *(["--check-data-csum"] if data else []), str(path)]
-    ran = subprocess.run(command, capture_output=True, text=True)
-    return "" if ran.returncode == 0 else ran.stdout + ran.stderr
-
-
 # --------------------------------------------------------------------------- the same calls ------
 
 
@@ -62,6 +59,9 @@ class ModelFiles:
 
     def create(self, name: str) -> None:
         self.fs.create(name)
+
+    def nocow(self, name: str) -> None:
+        self.fs.chattr(name, _NOCOW)
 
     def write(self, name: str, offset: int, data: bytes) -> None:
         self.fs.write(name, offset, data)
@@ -80,6 +80,9 @@ class ModelFiles:
 
     def clone(self, source: str, target: str, offset: int, to: int, length: int) -> None:
         self.fs.clone_range(source, target, offset, to, length)
+
+    def dedupe(self, source: str, target: str, offset: int, to: int, length: int) -> None:
+        self.fs.dedupe_range(source, target, offset, to, length)
 
     def fsync(self, name: str) -> None:
         self.fs.fsync(name)
@@ -116,6 +119,13 @@ class KernelFiles:
     def create(self, name: str) -> None:
         (self.top / name).touch()
 
+    def nocow(self, name: str) -> None:
+        fd = self._open(name)
+        try:
+            fcntl.ioctl(fd, _FS_IOC_SETFLAGS, struct.pack("<q", _NOCOW))
+        finally:
+            os.close(fd)
+
     def write(self, name: str, offset: int, data: bytes) -> None:
         fd = self._open(name)
         try:
@@ -139,6 +149,19 @@ class KernelFiles:
         from_fd, to_fd = self._open(source), self._open(target)
         try:
             fcntl.ioctl(to_fd, _FICLONERANGE, _CLONE.pack(from_fd, offset, length, to))
+        finally:
+            os.close(from_fd)
+            os.close(to_fd)
+
+    def dedupe(self, source: str, target: str, offset: int, to: int, length: int) -> None:
+        from_fd, to_fd = self._open(source), self._open(target)
+        try:
+            head, one = (offset, length, 1, 0, 0), (to_fd, to, 0, 0, 0)
+            argument = bytearray(_DEDUPE_HEAD.pack(*head) + _DEDUPE_ONE.pack(*one))
+            fcntl.ioctl(from_fd, _FIDEDUPERANGE, argument)
+            status = _DEDUPE_ONE.unpack_from(argument, _DEDUPE_HEAD.size)[3]
+            if status < 0:
+                raise OSError(-status, "FIDEDUPERANGE")
         finally:
             os.close(from_fd)
             os.close(to_fd)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.btree.tree import KEY
-from btrfs_model.errors import new_fault, raise_fault
+from btrfs_model.errors import new_fault
 from btrfs_model.kernels import ffi, lib
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def apply(writer: TreeWriter, tree_id: int, changes: npt.NDArray[Any], data: byt
         len(rows), ffi.from_buffer("uint8_t[]", data), len(data), fault,
     )  # fmt: skip
     if done < len(rows):
-        raise_fault(writer.image.path, fault)
+        writer.fail(fault)
 
 
 def insert_beside(
@@ -92,7 +92,7 @@ def insert_beside(
         ffi.from_buffer("uint32_t[]", sizes), len(keys), payloads, fault,
     )  # fmt: skip
     if ret < 0:
-        raise_fault(writer.image.path, fault)
+        writer.fail(fault)
 
 
 def insert_batches(
@@ -136,4 +136,4 @@ def insert_batches(
         ffi.from_buffer("uint32_t[]", sizes), len(keys), payloads, fault,
     )  # fmt: skip
     if ret < 0:
-        raise_fault(writer.image.path, fault)
+        writer.fail(fault)

@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING
 
 from btrfs_model.blocks import HEADER, ITEM, KEY_PTR, Expect, read_block
-from btrfs_model.errors import CorruptImageError, Fault, new_fault, raise_fault
+from btrfs_model.errors import CorruptImageError, Fault, new_fault
 from btrfs_model.kernels import ffi, lib
 
 if TYPE_CHECKING:
@@ -162,7 +162,11 @@ class Ground:
 
     def read(self, bytenr: int, generation: int, level: int) -> Block:
         """Return a verified block."""
-        view = read_block(self.image, bytenr, Expect(self.owner, generation, level))
+        try:
+            view = read_block(self.image, bytenr, Expect(self.owner, generation, level))
+        except CorruptImageError:
+            self.writer.aborted = True
+            raise
         return Node(view) if view[_LEVEL_AT] else Leaf(view)
 
     def child(self, parent: Node, slot: int) -> Block:
@@ -182,7 +186,7 @@ class Ground:
         """Return the root, copied if it is older than the transaction."""
         fault = new_fault()
         if lib.bm_writer_own_root(self.writer.handle, self.id, fault) < 0:
-            raise_fault(self.image.path, fault)
+            self.writer.fail(fault)
         state = self.writer.tree_state(self.id)
         return self.read(state.bytenr, state.generation, state.level)
 
@@ -191,7 +195,7 @@ class Ground:
         fault, bytenr = new_fault(), ffi.new("uint64_t *")
         handle = self.writer.handle
         if lib.bm_writer_own_child(handle, self.id, parent.bytenr, slot, bytenr, fault) < 0:
-            raise_fault(self.image.path, fault)
+            self.writer.fail(fault)
         child = self.read(bytenr[0], 0, parent.level - 1)
         parent.ptrs[slot] = (parent.key(slot), child.bytenr, child.generation)
         return child
@@ -215,14 +219,14 @@ class Ground:
                                           "offset": first[2]})  # fmt: skip
         handle = self.writer.handle
         if lib.bm_writer_make_block(handle, self.id, level, key, hint, bytenr, fault) < 0:
-            raise_fault(self.image.path, fault)
+            self.writer.fail(fault)
         return self.read(bytenr[0], 0, level)
 
     def drop(self, block: Block) -> None:
         """Give a block back (``btrfs_free_tree_block()``)."""
         fault = new_fault()
         if lib.bm_writer_drop_block(self.writer.handle, self.id, block.bytenr, fault) < 0:
-            raise_fault(self.image.path, fault)
+            self.writer.fail(fault)
 
     def is_root(self, block: Block) -> bool:
         """Whether a block is the root."""
@@ -245,5 +249,6 @@ class Ground:
         return OSError(number, os.strerror(number), os.fspath(self.image.path))
 
     def corrupt(self, code: int, bytenr: int, slot: int = 0) -> CorruptImageError:
-        """Return the error for a block that is not as it must be."""
+        """Abort the transaction; return the error for a block that is not as it must be."""
+        self.writer.aborted = True
         return CorruptImageError(self.image.path, Fault(code, self.owner, bytenr, slot))

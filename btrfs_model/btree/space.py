@@ -130,6 +130,10 @@ class SpaceCalls:
         """Carry out the waiting references of so many extents; returns of how many."""
         return self._run(lib.bm_writer_run_some_refs, most)
 
+    def dirty_bytes(self) -> int:
+        """Return how large the tree blocks are that the running transaction made."""
+        return int(lib.bm_writer_dirty_bytes(self.handle))
+
     def waiting_refs(self) -> int:
         """Return how many extents have references waiting."""
         return int(lib.bm_writer_waiting_refs(self.handle))

@@ -8,8 +8,9 @@ are merged. What lies behind the trees (space, references, checksums) is in :cla
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from btrfs_model.btree import edit
 from btrfs_model.btree.apply import apply
@@ -75,6 +76,11 @@ class TreeWriter(SpaceCalls):
         Bits of ``enum bm_writer_feature``.
     ssd : bool
         Mount option ``ssd``: metadata is allocated in clusters of 2 MiB instead of 64 KiB.
+
+    Attributes
+    ----------
+    aborted : bool
+        Whether a change failed half-way, so that the transaction must not be committed.
     """
 
     def __init__(
@@ -100,6 +106,7 @@ class TreeWriter(SpaceCalls):
             raise_fault(image.path, fault)
         self.handle = ffi.gc(handle, lib.bm_writer_destroy)
         self.balances_lazily = True
+        self.aborted = False
         # the image keeps the memory of its writer
         owned = self.handle
         image.is_unwritten = lambda physical: bool(lib.bm_writer_is_dirty(owned, physical))
@@ -168,8 +175,9 @@ class TreeWriter(SpaceCalls):
 
     def tree_state(self, tree_id: int) -> TreeState:
         """Return what is known of a tree."""
-        raw = ffi.new("struct bm_writer_tree *")
-        self._run(lib.bm_writer_get_tree, tree_id % 2**64, raw)
+        raw, fault = ffi.new("struct bm_writer_tree *"), new_fault()
+        if lib.bm_writer_get_tree(self.handle, tree_id % 2**64, raw, fault) < 0:
+            raise_fault(self.image.path, fault)
         return TreeState(
             raw.id,
             raw.owner,
@@ -213,8 +221,10 @@ class TreeWriter(SpaceCalls):
 
     def tree(self, tree_id: int) -> Tree:
         """Return a tree for reading as it is now; valid until its next change."""
-        root = ffi.new("struct bm_root *")
-        self._run(lib.bm_writer_root, tree_id % 2**64, root)
+        root, fault = ffi.new("struct bm_root *"), new_fault()
+        self.image.count_here()
+        if lib.bm_writer_root(self.handle, tree_id % 2**64, root, fault) < 0:
+            raise_fault(self.image.path, fault)
         return Tree.of(self.image, root)
 
     # ------------------------------------------------------------------------------- items --
@@ -336,8 +346,8 @@ class TreeWriter(SpaceCalls):
         """
         if not self.delete_range(tree_id, key, key):
             fault = new_fault()
-            fault.code, fault.found = lib.BM_ERRNO, 2
-            raise_fault(self.image.path, fault)
+            fault.code, fault.found = lib.BM_ERRNO, errno.ENOENT
+            self.fail(fault)
 
     def delete_range(
         self,
@@ -368,8 +378,28 @@ class TreeWriter(SpaceCalls):
         fault = new_fault()
         ret: int = function(self.handle, *args, fault)
         if ret < 0:
-            raise_fault(self.image.path, fault)
+            self.fail(fault)
         return ret
+
+    def fail(self, fault: ffi.CData) -> NoReturn:
+        """Raise the error that a kernel which changes trees ended with.
+
+        What is refused (EEXIST, ENOENT ...) is refused before anything is changed. Any other error
+        leaves the change half done, and the transaction is aborted, as in the kernel.
+
+        Parameters
+        ----------
+        fault : struct bm_fault *
+            As filled by the kernel; ENOSPC has a tree where that needed a block.
+
+        Raises
+        ------
+        OSError
+            Always.
+        """
+        is_refusal = fault.code == lib.BM_ERRNO and (fault.found != errno.ENOSPC or not fault.tree)
+        self.aborted = self.aborted or not is_refusal
+        raise_fault(self.image.path, fault)
 
 
 def chunk_tree_uuid(image: Image) -> bytes:

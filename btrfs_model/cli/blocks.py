@@ -16,14 +16,18 @@ from btrfs_model.cli.common import (
     behaviour_option,
     image_argument,
     json_option,
+    one_output,
+    parent_option,
+    parquet_option,
     print_table,
     progress,
+    size,
     subvolume_argument,
+    whole_number,
+    write_parquet,
 )
 
 __all__ = ["parameters_option", "readahead_option", "reads"]
-
-_SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def _print_devices(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -45,15 +49,13 @@ def _pairs(option: str, values: tuple[str, ...]) -> list[tuple[str, str]]:
 
 
 def _size(name: str, text: str) -> int:
-    """Return a whole number, with K, M or G behind it."""
-    unit = _SUFFIXES.get(text[-1:].upper(), 1)
+    """Return a limit of readahead."""
     try:
-        number = int(text if unit == 1 else text[:-1], 0) * unit
+        return size(text)
     except ValueError:
-        number = -1
-    if not 0 <= number < 2**63:
-        raise click.BadParameter(f"{name} is {text!r}, not a size", param_hint="--readahead")
-    return number
+        raise click.BadParameter(
+            f"{name} is {text!r}, not a size", param_hint="--readahead"
+        ) from None
 
 
 def _value(text: str) -> float | str:
@@ -62,6 +64,16 @@ def _value(text: str) -> float | str:
         return float(text)
     except ValueError:
         return text
+
+
+def _think(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
+    """Refuse what is no time of a leaf."""
+    if value is not None:
+        from btrfs_model.cost.reading import MOST_US
+
+        if not 0 <= value < MOST_US:
+            raise click.BadParameter(f"{value:g} is not in [0, {MOST_US:,})")
+    return value
 
 
 def _limits(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
@@ -90,10 +102,10 @@ readahead_option = click.option(
     multiple=True,
     callback=_limits,
     metavar="LIMIT=N",
-    help="Another limit of readahead than the kernel's, in bytes (K, M, G): of a full send "
-    "always_leaves (its window) and always_nodes (the same above leaves); of a full send before "
-    "5.13 and of a listing distance and near; of a send with a parent compare_leaves and "
-    "compare_nodes. And siblings, which one of the former looks at.",
+    help="Another limit of readahead than the kernel's, in bytes (K, M, G, T): of a full send "
+    "always_leaves (its window) and always_nodes (the same above leaves); of a listing, and of a "
+    "full send without the commit send-reada-always, distance and near; of a send with a parent "
+    "compare_leaves and compare_nodes. siblings is no size: a search looks at one more of them.",
 )
 parameters_option = click.option(
     "--set",
@@ -120,7 +132,7 @@ parameters_option = click.option(
 @image_argument
 @subvolume_argument
 @behaviour_option()
-@click.option("-p", "--parent", metavar="SUBVOL", help="Send the difference to this subvolume.")
+@parent_option
 @click.option("--readdir", metavar="DIR", help="List this directory (. is the top) instead.")
 @click.option(
     "--mounted",
@@ -138,9 +150,10 @@ parameters_option = click.option(
 @parameters_option
 @click.option(
     "--think",
-    type=click.FloatRange(0, max=1e9),
+    type=float,
+    callback=_think,
     metavar="US",
-    help="Microseconds that the kernel computes for each leaf.",
+    help="Microseconds that the kernel computes for each leaf; as measured without it.",
 )
 @click.option("--total", is_flag=True, help="Print what the reads on the device come to instead.")
 @click.option(
@@ -152,8 +165,7 @@ parameters_option = click.option(
     help="Print the names of the devices and exit.",
 )
 @json_option("One JSON object a line.")
-@click.option("--parquet", type=click.Path(path_type=Path), metavar="FILE",
-              help="Write the table there instead of printing it.")  # fmt: skip
+@parquet_option("Write the table there instead of printing it.")
 def reads(
     image: Path,
     subvolume: str,
@@ -172,8 +184,9 @@ def reads(
 ) -> None:
     """Show the tree blocks that a cold kernel reads to send a subvolume, in order.
 
-    Each is read on demand or ahead. PHYSICAL is the byte of the first copy; USED says whether
-    anything came to the block. Without --mounted or --cached nothing is in memory at the start.
+    SEQUENCE counts submissions. Each block is read on demand or ahead. PHYSICAL is the byte of the
+    first copy; USED says whether anything came to the block. Without --mounted or --cached nothing
+    is in memory at the start.
 
     On a device ISSUED, DONE and NEEDED are nanoseconds from the start: the kernel waits for what it
     reads on demand and for what it comes to before it is there (NEEDED before DONE; -1: never).
@@ -185,8 +198,7 @@ def reads(
 
     if parent is not None and readdir is not None:
         raise click.UsageError("--parent goes with a send, not with --readdir")
-    if as_json and parquet is not None:
-        raise click.UsageError("--json and --parquet exclude each other")
+    one_output(as_json, parquet)
     if device is None and (parameters or think is not None or total):
         raise click.UsageError("--set, --think and --total go with --device")
     chosen = Behaviour.parse(behaviour)
@@ -206,8 +218,10 @@ def reads(
         import pandas as pd
 
         table = pd.DataFrame([{"device": device, "reads": len(table), **table.attrs}])
+    else:
+        table = table.reset_index()
     if parquet is not None:
-        table.to_parquet(parquet, index=False)
+        write_parquet(table, parquet)
     else:
         print_table(table, as_json=as_json)
 
@@ -215,6 +229,6 @@ def reads(
 def _addresses(file: TextIO | None) -> set[int]:
     """Read logical addresses, one in each line."""
     try:
-        return {int(line, 0) for line in file or () if line.strip()}
-    except ValueError as error:
+        return {whole_number(line.strip(), 0) for line in file or () if line.strip()}
+    except (UnicodeDecodeError, click.BadParameter) as error:
         raise click.BadParameter(f"not an address: {error}", param_hint="--cached") from None

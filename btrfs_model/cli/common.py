@@ -9,33 +9,51 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 import click
 
 from btrfs_model.cli.rows import is_plain, write_rows
+from btrfs_model.whole_file import name_error, naming, whole_file
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
+    "STDOUT",
     "Command",
+    "Whole",
     "behaviour_option",
+    "echo",
     "image_argument",
     "json_option",
+    "one_output",
+    "parent_option",
+    "parquet_option",
     "print_json_lines",
     "print_table",
     "progress",
+    "size",
     "stdout",
     "subvolume_argument",
+    "whole_number",
+    "work_option",
+    "write_parquet",
     "write_work",
 ]
 
+STDOUT = "standard output"
+"""How errors call it."""
+
 _MANY_ROWS = 1000
+_UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
 F = TypeVar("F", bound=Callable[..., Any])
 
 image_argument = click.argument("image", type=click.Path(path_type=Path))
 subvolume_argument = click.argument("subvolume", metavar="SUBVOL")
+parent_option = click.option(
+    "-p", "--parent", metavar="SUBVOL", help="Send the difference to this subvolume."
+)
 
 
 class Command(click.Command):
@@ -73,21 +91,108 @@ def behaviour_option(default: str = "v6.18") -> Callable[[F], F]:
     )  # fmt: skip
 
 
+def parquet_option(text: str) -> Callable[[F], F]:
+    """``--parquet``, with what it writes."""
+    return click.option("--parquet", type=click.Path(path_type=Path), metavar="FILE", help=text)
+
+
+def one_output(as_json: bool, parquet: Path | None) -> None:
+    """Refuse ``--json`` beside ``--parquet``."""
+    if as_json and parquet is not None:
+        raise click.UsageError("--json and --parquet exclude each other")
+
+
+def work_option(text: str) -> Callable[[F], F]:
+    """``--work``, with what it writes."""
+    return click.option("--work", type=click.Path(path_type=Path), metavar="FILE.json", help=text)
+
+
+def size(text: str) -> int:
+    """Read a number of bytes, perhaps with K, M, G or T behind it.
+
+    Raises
+    ------
+    ValueError
+        When it is none, or does not lie in [0, 2**63).
+    """
+    unit = _UNITS.get(text[-1:].upper(), 0)
+    number = int(text[:-1] if unit else text, 0) << unit
+    if not 0 <= number < 2**63:
+        raise ValueError(f"{number} bytes")
+    return number
+
+
+def whole_number(text: str, least: int = -(2**63)) -> int:
+    """Read a whole number of 64 bits, from `least` on: decimal, or after ``0x``.
+
+    Raises
+    ------
+    click.BadParameter
+        When it is none.
+    """
+    try:
+        number = int(text, 0)
+    except ValueError:
+        raise click.BadParameter(f"'{text}' is not a number") from None
+    if not least <= number < 2**64:
+        raise click.BadParameter(f"{text} is not a number from {least} to {2**64 - 1}")
+    return number
+
+
+class Whole(click.ParamType):  # type: ignore[type-arg]
+    """A whole number of 64 bits that is not negative, such as an address."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number."""
+        return whole_number(str(value), 0)
+
+
+class _Stdout:
+    """Standard output for bytes; errors name it."""
+
+    def write(self, data: bytes) -> int:
+        try:
+            return sys.stdout.buffer.write(data)
+        except OSError as error:
+            name_error(error, STDOUT)
+            raise
+
+    def flush(self) -> None:
+        with naming(STDOUT):
+            sys.stdout.buffer.flush()
+
+
 def stdout() -> BinaryIO:
     """Return standard output for bytes."""
-    return sys.stdout.buffer
+    return cast(BinaryIO, _Stdout())
+
+
+def echo(text: str) -> None:
+    """Print a line to standard output."""
+    with naming(STDOUT):
+        click.echo(text)
 
 
 def write_work(path: Path | None, work: Mapping[str, int]) -> None:
     """Write counted work as JSON, where that was asked for."""
     if path is not None:
-        path.write_text(json.dumps(dict(sorted(work.items())), indent=1) + "\n")
+        text = json.dumps(dict(sorted(work.items())), indent=1) + "\n"
+        with whole_file(path, special=True) as file:
+            file.write(text.encode())
+
+
+def write_parquet(table: pd.DataFrame, path: Path) -> None:
+    """Write a table as Parquet, without its index."""
+    with whole_file(path, special=True) as file:
+        table.to_parquet(file, index=False)
 
 
 def print_json_lines(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print one JSON object a line; bytes of names that are no UTF-8 become lone surrogates."""
     for row in rows:
-        click.echo(json.dumps(row, default=str))
+        echo(json.dumps(row, default=str))
 
 
 def print_table(
@@ -113,6 +218,17 @@ def print_table(
     err : bool
         Whether to print to standard error.
     """
+    with naming("standard error" if err else STDOUT):
+        _print_table(table, as_json, narrow, title, err)
+
+
+def _print_table(
+    table: pd.DataFrame,
+    as_json: bool,
+    narrow: Sequence[str] | None,
+    title: str | None,
+    err: bool,
+) -> None:
     stream = sys.stderr if err else sys.stdout
     is_terminal = stream.isatty()
     if (as_json or not is_terminal) and len(table) >= _MANY_ROWS and is_plain(table):

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 import click
 
 from btrfs_model.cli.blocks import parameters_option, readahead_option
-from btrfs_model.cli.common import Command, json_option, print_table, progress
+from btrfs_model.cli.common import (
+    STDOUT,
+    Command,
+    echo,
+    json_option,
+    print_table,
+    progress,
+)
+from btrfs_model.whole_file import naming
 
 if TYPE_CHECKING:
     from btrfs_model.replay import Replay
@@ -65,7 +73,7 @@ def _scale(_: click.Context, __: click.Parameter, value: str) -> str | float:
     "--nodesize",
     type=click.IntRange(min=1),
     metavar="BYTES",
-    help="Build the filesystem with tree blocks of that size.",
+    help="Build the filesystem with tree blocks of that size, 4096 to 65536.",
 )
 @click.option("--out", default="out", show_default=True, type=click.Path(path_type=Path),
               metavar="DIR", help="Folder for the results; made when it is missing.")  # fmt: skip
@@ -86,7 +94,7 @@ def replay(
     chart for each workload, and provenance.json. Without WORKLOAD it replays all there are, or all
     that have the knobs that are turned: --device, --set, --readahead, --nodesize.
     """
-    from btrfs_model.replay import all_names, run
+    from btrfs_model.replay import all_names, check, run
     from btrfs_model.report import write
     from btrfs_model.workloads import load
 
@@ -94,11 +102,9 @@ def replay(
         "device": device, "parameters": parameters, "readahead": readahead, "nodesize": nodesize,
     }  # fmt: skip
     knobs = {name: value for name, value in given.items() if value}
-    names = workloads or all_names(knobs)
+    names = tuple(dict.fromkeys(workloads)) or all_names(knobs)
     sides = [load(name).sides(kernel_before, kernel_after) for name in names]
-    # before the first of them takes its time
-    for name in names:
-        load(name).turned(knobs)
+    check(names, scale, knobs, out)
     total = sum(1 + 2 * len(of_one) for of_one in sides) + 1
     with progress(total) as step:
         replays = [
@@ -108,9 +114,10 @@ def replay(
         ]  # fmt: skip
         step("writing the report")
         files = write(replays, out)
-    for one in replays:
-        _print_replay(one)
-    click.echo(f"Written to {out}: {', '.join(file.name for file in files)}")
+    with naming(STDOUT):
+        for one in replays:
+            _print_replay(one)
+    echo(f"Written to {out}: {', '.join(file.name for file in files)}")
 
 
 def _print_replay(one: Replay) -> None:
@@ -123,9 +130,9 @@ def _print_replay(one: Replay) -> None:
 
     console = Console(highlight=False) if sys.stdout.isatty() else Console(width=110)
     commit = TOGGLES[one.workload.toggles[0]]
-    parameters = ", ".join(f"{key} {value:,}" for key, value in one.input.parameters.items())
+    settings = ", ".join(f"{key} {value}" for key, value in one.settings.items())
     console.print(f"\n[bold]{one.workload.name}[/]: {commit.title} (v{commit.release})")
-    console.print(parameters)
+    console.print(f"{settings}; filesystem {one.origin}")
     table = Table(header_style="bold", pad_edge=False, box=None)
     table.add_column("figure", overflow="fold")
     table.add_column("side", no_wrap=True)
@@ -137,7 +144,7 @@ def _print_replay(one: Replay) -> None:
             figure = one.outcome.find(side.name, quantity)
             if figure is None:
                 continue
-            if label and not quantity.endswith(figure.unit):
+            if label and figure.unit not in (quantity.split()[-1], quantity.split(":")[0]):
                 label = f"{quantity} ({figure.unit})"
             table.add_row(
                 label, side.name, number(figure.reported), number(figure.modelled),

@@ -16,6 +16,7 @@ from btrfs_model.cli.common import (
     print_table,
     stdout,
     subvolume_argument,
+    work_option,
     write_work,
 )
 
@@ -113,8 +114,7 @@ def cat(image: Path, subvolume: str, path: str) -> None:
 @click.argument("path")
 @behaviour_option()
 @json_option("One JSON object a line.")
-@click.option("--work", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.json",
-              help="Write the counted work, by kernel function, to a file.")  # fmt: skip
+@work_option("Write how often each kernel function was called.")
 def fiemap(
     image: Path, subvolume: str, path: str, behaviour: str, as_json: bool, work: Path | None
 ) -> None:

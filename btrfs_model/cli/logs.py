@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from btrfs_model.cli.common import Command, behaviour_option, image_argument
+from btrfs_model.cli.common import Command, behaviour_option, echo, image_argument
 
 __all__ = ["replay_log"]
 
@@ -39,4 +39,4 @@ def replay_log(image: Path, output: Path, behaviour: str) -> None:
     with WritableFilesystem.load(image, replay=behaviour) as replayed:
         replayed.save(output)
     subvolumes = ", ".join(map(str, logs))
-    click.echo(f"replayed the log of subvolume {subvolumes}" if logs else "there is no log")
+    echo(f"replayed the log of subvolume {subvolumes}" if logs else "there is no log")

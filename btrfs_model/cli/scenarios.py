@@ -8,25 +8,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from btrfs_model.cli.common import Command, progress
+from btrfs_model.cli.common import Command, progress, size
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
 
 __all__ = ["run"]
 
-_UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
-
 
 def _bytes(_: click.Context, __: click.Parameter, value: str) -> int:
-    number, unit = (value[:-1], value[-1:].upper()) if value[-1:].isalpha() else (value, "")
     try:
-        size = int(number) << _UNITS[unit] if unit else int(number)
-    except (KeyError, ValueError):
-        size = 0
-    if size <= 0:
-        raise click.BadParameter("a number of bytes, perhaps with K, M, G or T behind it")
-    return size
+        return size(value)
+    except ValueError:
+        raise click.BadParameter("a number of bytes, perhaps with K, M, G or T behind it") from None
 
 
 @click.command(
@@ -55,12 +49,20 @@ def run(scenario: Path, image: Path, size: int, seed: int) -> None:
     from btrfs_model.scenario import load_scenario, run_scenario
 
     loaded = load_scenario(scenario)
+    written: list[Path] = []
 
     def crashed(fs: WritableFilesystem, number: int) -> None:
-        fs.save_crash(f"{image}.crash{number}")
+        path = Path(f"{image}.crash{number}")
+        fs.save_crash(path)
+        written.append(path)
 
-    with (
-        progress(len(loaded.steps)) as step,
-        run_scenario(loaded, size=size, seed=seed, step=step, crashed=crashed) as fs,
-    ):
-        fs.save(image)
+    try:
+        with (
+            progress(len(loaded.steps)) as step,
+            run_scenario(loaded, size=size, seed=seed, step=step, crashed=crashed) as fs,
+        ):
+            fs.save(image)
+    except BaseException:
+        for path in written:
+            path.unlink(missing_ok=True)
+        raise

@@ -13,16 +13,20 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 import click
 
 from btrfs_model.cli.common import (
+    STDOUT,
     Command,
     behaviour_option,
     image_argument,
     json_option,
+    parent_option,
     print_table,
     progress,
     stdout,
     subvolume_argument,
+    work_option,
     write_work,
 )
+from btrfs_model.whole_file import naming
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +48,7 @@ __all__ = ["dump_stream", "find_good_parent", "receive", "send"]
 )
 @image_argument
 @subvolume_argument
-@click.option("-p", "--parent", metavar="SUBVOL", help="Send the difference to this subvolume.")
+@parent_option
 @click.option(
     "-c",
     "--clone-source",
@@ -74,8 +78,7 @@ __all__ = ["dump_stream", "find_good_parent", "receive", "send"]
     help="Send compressed extents as they are; means --proto 2 unless that is given.",
 )
 @behaviour_option()
-@click.option("--work", type=click.Path(path_type=Path), metavar="FILE.json",
-              help="Write how often each kernel function was called.")  # fmt: skip
+@work_option("Write how often each kernel function was called.")
 @click.option("--explain", type=click.Choice(["summary", "commands"]),
               help="Say why each command is sent: added up, or command by command.")  # fmt: skip
 def send(
@@ -192,13 +195,14 @@ def find_good_parent(fs: Filesystem, sent: Subvolume, sources: Sequence[Subvolum
 @contextmanager
 def _sink(out: Path | None) -> Iterator[BinaryIO]:
     """Open where a stream goes; when the send fails, say that a part of it is there."""
-    with ExitStack() as stack:
+    where = STDOUT if out is None else str(out)
+    with naming(where), ExitStack() as stack:
         counted = _Counted(stdout if out is None else lambda: stack.enter_context(out.open("wb")))
         try:
             yield cast(BinaryIO, counted)
+            counted.flush()
         except Exception:
             if counted.size:
-                where = "standard output" if out is None else out
                 click.echo(
                     f"btrfs-model: {where}: incomplete, the stream ends after {counted.size} bytes",
                     err=True,
@@ -220,6 +224,10 @@ class _Counted:
         self.size += len(data)
         return self._file.write(data)
 
+    def flush(self) -> None:
+        if self._file is not None:
+            self._file.flush()
+
 
 @click.command(
     cls=Command,
@@ -233,8 +241,7 @@ class _Counted:
 @click.argument("directory", metavar="[DIR]", default="")
 @click.option("-f", "--file", "stream", type=click.Path(path_type=Path), metavar="FILE",
               help="Read the stream from FILE instead of standard input.")  # fmt: skip
-@click.option("--work", type=click.Path(path_type=Path), metavar="FILE.json",
-              help="Write which system calls `btrfs receive` makes for the stream.")  # fmt: skip
+@work_option("Write which system calls `btrfs receive` makes for the stream.")
 def receive(image: Path, directory: str, stream: Path | None, work: Path | None) -> None:
     """Apply one or more send streams to an image, as `btrfs receive` does.
 

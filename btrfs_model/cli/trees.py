@@ -10,12 +10,17 @@ import click
 
 from btrfs_model.cli.common import (
     Command,
+    Whole,
+    echo,
     image_argument,
     json_option,
+    one_output,
+    parquet_option,
     print_json_lines,
     print_table,
     progress,
     stdout,
+    whole_number,
 )
 
 if TYPE_CHECKING:
@@ -26,10 +31,12 @@ __all__ = ["check", "dump_tree", "logical_resolve", "tree_stats"]
 
 def _number(text: str) -> int:
     """Read a number of 64 bits, negative ones as the kernel prints them."""
-    try:
-        return int(text, 0) % 2**64
-    except ValueError:
-        raise click.BadParameter(f"'{text}' is not a number") from None
+    return whole_number(text) % 2**64
+
+
+def _objectid(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+    """Read an objectid."""
+    return None if value is None else _number(value)
 
 
 def _tree_id(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
@@ -85,21 +92,20 @@ def _key(_: click.Context, __: click.Parameter, value: str | None) -> Key | None
     "-b",
     "--block",
     "blocks",
-    type=int,
+    type=Whole(),
     multiple=True,
     metavar="ADDRESS",
     help="Only the tree block at this logical address. Repeatable.",
 )
 @click.option("--follow", is_flag=True, help="With -b: everything below the block, too.")
-@click.option("--objectid", type=int, metavar="N", help="Only items of this objectid.")
+@click.option("--objectid", callback=_objectid, metavar="N", help="Only items of this objectid.")
 @click.option("--min-key", callback=_key, metavar="KEY", help="Only items from this key on.")
 @click.option("--max-key", callback=_key, metavar="KEY", help="Only items up to this key.")
 @click.option("-r", "--roots", is_flag=True, help="Only where the trees begin.")
 @click.option("--dfs", is_flag=True, help="Each node before its children, not level by level.")
 @click.option("--hide-names", is_flag=True, help="Show HIDDEN for names of files.")
 @json_option("One JSON object a line for each item.")
-@click.option("--parquet", type=click.Path(path_type=Path), metavar="FILE",
-              help="Write the items as a table in Parquet.")  # fmt: skip
+@parquet_option("Write the items as a table in Parquet.")
 def dump_tree(
     image: Path,
     tree: int | None,
@@ -127,8 +133,7 @@ def dump_tree(
     from btrfs_model.filesystem import Filesystem
 
     as_table = as_json or parquet is not None
-    if as_json and parquet is not None:
-        raise click.UsageError("--json and --parquet exclude each other")
+    one_output(as_json, parquet)
     if as_table and (blocks or roots or dfs or hide_names):
         raise click.UsageError("-b, -r, --dfs and --hide-names are for text")
     if blocks and (tree is not None or roots):
@@ -138,7 +143,7 @@ def dump_tree(
     chosen: dict[str, Any] = {
         "min_key": min_key,
         "max_key": max_key,
-        "objectid": None if objectid is None else objectid % 2**64,
+        "objectid": objectid,
     }
     if blocks and any(value is not None for value in chosen.values()):
         raise click.UsageError("-b shows whole blocks: no --objectid, --min-key, --max-key")
@@ -222,12 +227,12 @@ def check(image: Path, data: bool, as_json: bool) -> int:
         )
     else:
         for finding in findings:
-            click.echo(str(finding))
+            echo(str(finding))
     if findings:
         click.echo(f"btrfs-model: {image}: {len(findings)} faults found", err=True)
         return 1
     if not as_json:
-        click.echo(f"{image}: no fault found")
+        echo(f"{image}: no fault found")
     return 0
 
 
@@ -239,7 +244,7 @@ def check(image: Path, data: bool, as_json: bool) -> int:
     ),
 )
 @image_argument
-@click.argument("logical", type=int)
+@click.argument("logical", type=Whole())
 @click.option(
     "--ignore-offset",
     is_flag=True,

@@ -10,12 +10,16 @@ import click
 
 from btrfs_model.cli.common import (
     Command,
+    Whole,
     image_argument,
     json_option,
+    one_output,
+    parquet_option,
     print_json_lines,
     print_table,
     stdout,
     subvolume_argument,
+    write_parquet,
 )
 
 if TYPE_CHECKING:
@@ -23,15 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["du", "extents", "inode_resolve"]
 
-_PARQUET = click.option(
-    "--parquet", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-    help="Write all columns as a table in Parquet.",
-)  # fmt: skip
-
-
-def _one_output(as_json: bool, parquet: Path | None) -> None:
-    if as_json and parquet is not None:
-        raise click.UsageError("--json and --parquet exclude each other")
+_PARQUET = parquet_option("Write all columns as a table in Parquet.")
 
 
 @click.command(
@@ -60,13 +56,13 @@ def extents(
     from btrfs_model.filesystem import Filesystem
     from btrfs_model.usage.files import FileUsage
 
-    _one_output(as_json, parquet)
+    one_output(as_json, parquet)
     with Filesystem.open(image) as fs:
         file = FileUsage(fs, subvolume, path)
         table = file.references() if references else file.table()
         inside = file.references() if as_json and not references else None
     if parquet is not None:
-        table.to_parquet(parquet, index=False)
+        write_parquet(table, parquet)
     elif inside is not None:
         _print_with_references(table, inside)
     else:
@@ -115,11 +111,11 @@ def du(
     from btrfs_model.filesystem import Filesystem
     from btrfs_model.usage import du as space
 
-    _one_output(as_json, parquet)
+    one_output(as_json, parquet)
     with Filesystem.open(image) as fs:
         table = space(fs, *subvolumes, nested=nested)
     if parquet is not None:
-        table.to_parquet(parquet, index=False)
+        write_parquet(table, parquet)
     else:
         print_table(table, as_json=as_json)
 
@@ -130,7 +126,7 @@ def du(
 )
 @image_argument
 @subvolume_argument
-@click.argument("inode", metavar="INO", type=int)
+@click.argument("inode", metavar="INO", type=Whole())
 def inode_resolve(image: Path, subvolume: str, inode: int) -> None:
     """Show all paths of an inode in a subvolume, in the kernel's order (ioctl INO_PATHS)."""
     from btrfs_model.filesystem import Filesystem

@@ -11,6 +11,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,17 @@ from btrfs_model.cost.seek import seek_times
 from btrfs_model.errors import BtrfsModelError
 from btrfs_model.samples import data_folder
 
-__all__ = ["Device", "Disk", "Flash", "Zone", "build", "load", "names", "read_file"]
+__all__ = ["Device", "Disk", "Flash", "Zone", "build", "load", "names", "read_file",
+           "read_toml"]  # fmt: skip
 
 _MS = 1_000_000
 _US = 1000
 _MOST = 2**32
+_LONGEST = 10**12
+"""Nanoseconds: no single time of a device is longer."""
+_SLOWEST_MB_S = 0.001
+_MOST_SEGMENTS = 1 << 16
+"""As the C kernel has it."""
 _PLACES = 1 << 20
 """Most places of a queue, and most dies, that the C kernel takes."""
 _GENERAL = {"title", "kind", "provenance", "published"}
@@ -142,12 +149,29 @@ def read_file(name: str) -> dict[str, Any]:
     Raises
     ------
     BtrfsModelError
-        When there is none.
+        When there is none, or it is no TOML with a title.
     """
     path = data_folder() / "devices" / f"{name}.toml"
     if name not in names():
         raise BtrfsModelError(f"no device {name!r}: there is {', '.join(names())}")
-    return tomllib.loads(Path(path).read_text())
+    table = read_toml(path)
+    if not isinstance(table.get("title"), str):
+        raise BtrfsModelError(f"{path}: there is no title")
+    return table
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return a file of TOML.
+
+    Raises
+    ------
+    BtrfsModelError
+        When it is none, with the file and the place.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BtrfsModelError(f"{path}: {error}") from None
 
 
 def load(name: str, parameters: Mapping[str, object] | None = None) -> Device:
@@ -228,16 +252,22 @@ def _count(values: Mapping[str, Any], name: str, *, least: int = 0, most: int = 
 
 def _time(values: Mapping[str, Any], name: str, unit: int = _MS) -> int:
     """Return a parameter that is a time, in nanoseconds."""
-    return round(_number(values, name) * unit)
+    time = round(_number(values, name) * unit)
+    if time > _LONGEST:
+        raise ValueError(f"{name} is {values[name]}, which is more than {_LONGEST // unit:,}")
+    return time
 
 
 def _per_byte(values: Mapping[str, Any], name: str) -> float:
     """Nanoseconds per byte at so many megabytes (10**6) a second."""
-    return 1000.0 / _number(values, name, above=1e-6)
+    return 1000.0 / _number(values, name, above=_SLOWEST_MB_S)
 
 
 def _disk(values: Mapping[str, Any]) -> tuple[Disk, int]:
-    heads, size = _count(values, "heads", least=1), _count(values, "sector_size", least=1)
+    heads, size = (
+        _count(values, "heads", least=1),
+        _count(values, "sector_size", least=1, most=1 << 16),
+    )
     zones, cylinders = _zones(values["zones"], heads)
     if values["order"] not in ("oldest", "shortest"):
         raise ValueError(f"order is {values['order']!r}, not oldest or shortest")
@@ -258,13 +288,31 @@ def _disk(values: Mapping[str, Any]) -> tuple[Disk, int]:
         revolution=round(60e9 / _number(values, "rpm", above=1)),
         link_sector=round(size * _per_byte(values, "link_mb_s")),
         watermark=round(_number(values, "watermark") * 1000),
-        segments=_count(values, "segments"),
+        segments=_count(values, "segments", most=_MOST_SEGMENTS),
         segment_size=_count(values, "segment_sectors"),
         read_ahead=_count(values, "read_ahead_sectors"),
         shortest_first=values["order"] == "shortest",
         **times,
     )
+    _check_disk(disk)
     return disk, size * sum(zone.sectors for zone in zones)
+
+
+def _check_disk(disk: Disk) -> None:
+    """Refuse what contradicts itself; the C kernel would, without a name."""
+    if disk.watermark > 1000:
+        raise ValueError(f"watermark is {disk.watermark / 1000:g}, which is more than 1")
+    if disk.read_ahead > disk.segment_size:
+        raise ValueError(
+            f"read_ahead_sectors is {disk.read_ahead}, more than segment_sectors, which is "
+            f"{disk.segment_size}"
+        )
+    longest = max(zone.sectors_per_track for zone in disk.zones)
+    if disk.revolution < longest:
+        raise ValueError(f"at that rpm {longest} sectors pass within {disk.revolution} ns")
+    for before, after in pairwise(disk.zones):
+        if after.first_cylinder < before.first_cylinder + before.cylinders:
+            raise ValueError(f"the zones overlap at cylinder {after.first_cylinder}")
 
 
 def _zones(rows: Any, heads: int) -> tuple[tuple[Zone, ...], int]:
@@ -299,7 +347,7 @@ def _flash(values: Mapping[str, Any]) -> tuple[Flash, int]:
     flash = Flash(
         channels=channels,
         dies=_count(values, "dies", least=1, most=_PLACES // channels),
-        page_size=_count(values, "page_size", least=1),
+        page_size=_count(values, "page_size", least=512),
         command=_time(values, "command_us", _US),
         overhead=_time(values, "overhead_us", _US),
         sense=_time(values, "sense_us", _US),

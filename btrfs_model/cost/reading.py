@@ -8,13 +8,12 @@ submits. So how much of the waiting is hidden behind the work comes out of the r
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from btrfs_model.cost.device import Device, load
+from btrfs_model.cost.device import Device, load, read_toml
 from btrfs_model.cost.simulate import STEP_FIELDS, Totals, ios, simulate
 from btrfs_model.cost.simulate import TIME_FIELDS as RUN_FIELDS
 from btrfs_model.errors import BtrfsModelError
@@ -23,16 +22,27 @@ from btrfs_model.samples import data_folder
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["TIME_FIELDS", "leaf_cost", "read_on"]
+__all__ = ["MOST_US", "TIME_FIELDS", "leaf_cost", "read_on"]
 
+MOST_US = 10**9
+"""The work on a leaf takes less, microseconds."""
 TIME_FIELDS = [*RUN_FIELDS, ("needed", "<i8")]
 """What the simulation gives, and when the thread came to the block; -1: never."""
 
 
 def leaf_cost() -> float:
-    """Return what a send computes for each leaf, in microseconds (``data/costs/send.toml``)."""
-    table = tomllib.loads((data_folder() / "costs" / "send.toml").read_text())
-    return float(table["leaf_us"])
+    """Return what a send computes for each leaf, in microseconds (``data/costs/send.toml``).
+
+    Raises
+    ------
+    BtrfsModelError
+        When the file does not say.
+    """
+    path = data_folder() / "costs" / "send.toml"
+    cost = read_toml(path).get("leaf_us")
+    if not isinstance(cost, int | float) or not 0 <= cost < MOST_US:
+        raise BtrfsModelError(f"{path}: leaf_us is {cost!r}, not a number in [0, {MOST_US:,})")
+    return float(cost)
 
 
 def read_on(
@@ -79,8 +89,8 @@ def read_on(
     elif parameters:
         raise BtrfsModelError("parameters go with the name of a device")
     cost = leaf_cost() if think is None else float(think)
-    if not 0 <= cost < 1e9:
-        raise BtrfsModelError(f"{cost} microseconds for a leaf are not in [0, 1e9)")
+    if not 0 <= cost < MOST_US:
+        raise BtrfsModelError(f"{cost:g} microseconds for a leaf are not in [0, {MOST_US:,})")
     host, rest = _steps(rows, physical >= 0, round(cost * 1000))
     there = np.flatnonzero(physical >= 0)
     numbers = np.zeros(len(rows), dtype=np.int64)

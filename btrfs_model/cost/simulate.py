@@ -111,10 +111,10 @@ def simulate(
     )  # fmt: skip
     if code == lib.BM_NOMEM:
         raise MemoryError(f"no memory for a run of {len(requests)} requests")
+    if code == lib.BM_PAST_END:
+        raise twin.too_late(device)
     if code < 0:
-        raise BtrfsModelError(
-            f"device {device.name}: nothing can be done with {fault.found} at {fault.offset}"
-        )
+        raise twin.bad_step(device, fault.offset, fault.found)
     return times, Totals(totals.end, totals.waited, totals.requests, totals.buffered, totals.seeks)
 
 

@@ -25,9 +25,22 @@ if TYPE_CHECKING:
 
     from btrfs_model.cost.simulate import Totals
 
-__all__ = ["run"]
+__all__ = ["bad_step", "run", "too_late"]
 
 _NEVER = 2**64 - 1
+_LAST = 2**63 - 1
+
+
+def bad_step(device: Device, number: int, io: int) -> BtrfsModelError:
+    """Make the error for a step with a request that is not there, or not in that state."""
+    return BtrfsModelError(
+        f"device {device.name}: step {number} of the host: no request {io} is due"
+    )
+
+
+def too_late(device: Device) -> BtrfsModelError:
+    """Make the error for times that 63 bits of nanoseconds do not hold."""
+    return BtrfsModelError(f"device {device.name}: the requests take more than 292 years")
 
 
 class _Run:
@@ -64,6 +77,8 @@ class _Run:
         self.free = service.free
         self.totals["buffered"] += service.buffered
         self.totals["seeks"] += service.seek
+        if max(service.done, service.free) > _LAST:
+            raise too_late(self.device)
         for io in request.ios:
             self.started[io], self.done[io] = self.clock, service.done
         heapq.heappush(self.busy, service.done)
@@ -110,10 +125,10 @@ class _Run:
         for number, (think, io) in enumerate(steps):
             which = ~io if io < 0 else io
             if which >= len(self.ios) or (io < 0) == (self.issued[which] is None):
-                raise BtrfsModelError(
-                    f"device {self.device.name}: nothing can be done with {which} at {number}"
-                )
+                raise bad_step(self.device, number, which)
             now += think
+            if now > _LAST:
+                raise too_late(self.device)
             if io >= 0:
                 self.submit(io, now)
                 continue

@@ -22,7 +22,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -39,6 +38,7 @@ from btrfs_model.ondisk import structs
 from btrfs_model.ondisk.items import OLD_ROOT_ITEM_SIZE
 from btrfs_model.ondisk.keys import ItemType, Key, item_type_name
 from btrfs_model.ondisk.structs import Layout, PayloadError
+from btrfs_model.whole_file import whole_file
 
 __all__ = ["dump_tree_parquet"]
 
@@ -181,7 +181,7 @@ def dump_tree_parquet(
     image : Image
         The image.
     path : str or os.PathLike
-        File to write; when something fails there will be none.
+        File to write; when something fails, what was there before is still there.
     tree : int, optional
         Id of the only tree to write.
     min_key, max_key : Key, optional
@@ -206,16 +206,15 @@ def dump_tree_parquet(
     keys = key_range(min_key, max_key, objectid)
     schema = _schema(payload=payload)
     rows = 0
-    try:
-        with pq.ParquetWriter(Path(path), schema, compression="zstd") as writer:
-            for root in select_trees(image, tree):
-                for columns in _batches(root.tree, keys):
-                    batch = _Batch(image, root, columns)
-                    writer.write_table(batch.table(schema), row_group_size=_ROW_GROUP)
-                    rows += batch.count
-    except BaseException:
-        Path(path).unlink(missing_ok=True)
-        raise
+    with (
+        whole_file(path, special=True) as file,
+        pq.ParquetWriter(file, schema, compression="zstd") as writer,
+    ):
+        for root in select_trees(image, tree):
+            for columns in _batches(root.tree, keys):
+                batch = _Batch(image, root, columns)
+                writer.write_table(batch.table(schema), row_group_size=_ROW_GROUP)
+                rows += batch.count
     return rows
 
 

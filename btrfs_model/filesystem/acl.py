@@ -67,12 +67,14 @@ def parse(value: bytes, path: str | bytes) -> list[AclEntry]:
     OSError
         EOPNOTSUPP for another version, EINVAL for what is no ACL.
     """
-    if len(value) < 4 or (len(value) - 4) % _ENTRY.size:
+    if len(value) < len(_VERSION):
         raise fail(errno.EINVAL, path)
-    if value[:4] != _VERSION:
+    if not value.startswith(_VERSION):
         raise fail(errno.EOPNOTSUPP, path)
+    if (len(value) - len(_VERSION)) % _ENTRY.size:
+        raise fail(errno.EINVAL, path)
     entries = []
-    for tag, perm, ident in _ENTRY.iter_unpack(value[4:]):
+    for tag, perm, ident in _ENTRY.iter_unpack(value[len(_VERSION) :]):
         named = tag in (_USER, _GROUP)
         entries.append(AclEntry(tag, perm, ident if named else _NO_ID))
     if entries and not _is_valid(entries):

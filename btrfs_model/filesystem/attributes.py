@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import errno
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from btrfs_model.filesystem import acl
 from btrfs_model.filesystem.dir_entries import fail
@@ -16,14 +16,19 @@ from btrfs_model.filesystem.xattrs import get_xattr, set_xattr
 if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
 
-__all__ = ["chmod", "chown", "may_change_data", "remove_capability", "utimes"]
+__all__ = ["CAPABILITY", "chmod", "chown", "may_change_data", "remove_capability", "utimes"]
 
-_CAPABILITY = b"security.capability"
-_PERMISSIONS = 0o7777
+CAPABILITY: Final = b"security.capability"
+"""The attribute that makes a file a privileged program."""
+
+_PERMISSIONS: Final = 0o7777
+_NO_ID: Final = 2**32 - 1
+_TIMES: Final = range(-(2**63) * 10**9, 2**63 * 10**9)
 
 
-def _check(fs: WritableFilesystem, inode: LiveInode, path: Path) -> None:
-    if inode.item.flags & (InodeFlag.IMMUTABLE | InodeFlag.APPEND):
+def _check(fs: WritableFilesystem, inode: LiveInode, path: Path, *, protected: bool = True) -> None:
+    """``may_setattr()`` and the start of ``btrfs_setattr()``."""
+    if protected and inode.item.flags & (InodeFlag.IMMUTABLE | InodeFlag.APPEND):
         raise fail(errno.EPERM, path)
     if is_read_only(fs, inode.root):
         raise fail(errno.EROFS, path)
@@ -49,9 +54,9 @@ def chmod(fs: WritableFilesystem, inode: LiveInode, mode: int, path: Path) -> No
     OSError
         EOPNOTSUPP for symbolic links, EPERM, EROFS.
     """
-    _check(fs, inode, path)
     if inode.is_symlink:
         raise fail(errno.EOPNOTSUPP, path)
+    _check(fs, inode, path)
     _set(fs, inode, inode.item.mode & ~_PERMISSIONS | mode & _PERMISSIONS)
 
 
@@ -61,9 +66,13 @@ def chown(fs: WritableFilesystem, inode: LiveInode, uid: int, gid: int, path: Pa
     Raises
     ------
     OSError
-        EPERM, EROFS.
+        EINVAL for what is no id, EPERM, EROFS.
     """
-    _check(fs, inode, path)
+    if not (-1 <= uid <= _NO_ID and -1 <= gid <= _NO_ID):
+        raise fail(errno.EINVAL, path)
+    uid, gid = (-1 if number == _NO_ID else number for number in (uid, gid))
+    # even an immutable inode may be given the owners that it has by naming none
+    _check(fs, inode, path, protected=(uid, gid) != (-1, -1))
     mode = None if inode.is_dir else _kill_privileges(fs, inode)
     inode.item.uid = inode.item.uid if uid == -1 else uid
     inode.item.gid = inode.item.gid if gid == -1 else gid
@@ -88,8 +97,8 @@ def remove_capability(fs: WritableFilesystem, inode: LiveInode) -> None:
 
     The set-id bits stay, as root changes them.
     """
-    if get_xattr(fs, inode, _CAPABILITY) is not None:
-        set_xattr(fs, inode, _CAPABILITY, None)
+    if get_xattr(fs, inode, CAPABILITY) is not None:
+        set_xattr(fs, inode, CAPABILITY, None)
 
 
 def _kill_privileges(fs: WritableFilesystem, inode: LiveInode) -> int | None:
@@ -111,8 +120,10 @@ def utimes(fs: WritableFilesystem, inode: LiveInode, atime: int, mtime: int, pat
     Raises
     ------
     OSError
-        EPERM, EROFS.
+        EINVAL for seconds that do not fit 64 bits, EPERM, EROFS.
     """
+    if atime not in _TIMES or mtime not in _TIMES:
+        raise fail(errno.EINVAL, path)
     _check(fs, inode, path)
     inode.item.atime = atime
     inode.item.mtime = mtime

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from btrfs_model.filesystem.load import group_tree, super_ranges
 from btrfs_model.ondisk.chunk_write import CHUNK_OBJECTID, chunk_item, dev_extent
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from btrfs_model.btree.space import GroupState
     from btrfs_model.filesystem.writable import WritableFilesystem
 
-__all__ = ["allocate_chunk", "chunk_sizes", "ensure_data", "ensure_metadata", "global_reserve",
-           "grow_metadata", "load_size_classes", "reserve_data"]  # fmt: skip
+__all__ = ["allocate_chunk", "calls_that_fit", "chunk_sizes", "ensure_data", "ensure_metadata",
+           "global_reserve", "grow_metadata", "load_size_classes", "reserve_data"]  # fmt: skip
 
 _DATA, _SYSTEM, _METADATA = 1, 2, 4
 _RAID1, _DUP = 16, 32
@@ -48,8 +48,12 @@ _RESERVED_TREES = (ObjectId.EXTENT_TREE, ObjectId.CSUM_TREE, ObjectId.FREE_SPACE
                    ObjectId.BLOCK_GROUP_TREE)  # fmt: skip
 # how many extents of a group tell its size class
 _SAMPLES = 5
-# BTRFS_UNLINK_METADATA_UNITS (Linux 6.18)
-_UNLINK_ITEMS = 6
+# BTRFS_UNLINK_METADATA_UNITS
+_UNLINK_ITEMS = 7
+# Blocks that one small call may copy or make: the leaf of a name, that of an inode, and a split.
+_CALL_BLOCKS = 4
+# What frees space may take all but this part of what is kept for commits.
+_KEPT_OF_RESERVE = 4
 
 
 def ensure_data(fs: WritableFilesystem, nbytes: int) -> None:
@@ -104,71 +108,151 @@ def load_size_classes(fs: WritableFilesystem) -> None:
             fs.writer.set_size_class(group.start, min(sizes))
 
 
+class _Room(NamedTuple):
+    """All block groups of metadata together, bytes; what is pinned counts as used."""
+
+    total: int
+    free: int
+
+    @classmethod
+    def of(cls, fs: WritableFilesystem) -> _Room:
+        """Return that of now."""
+        total = free = 0
+        for group in fs.writer.groups():
+            if group.flags & _METADATA:
+                total += group.length
+                free += group.free
+        return cls(total, free)
+
+    @property
+    def used(self) -> int:
+        """Return how much is not free."""
+        return self.total - self.free
+
+
 def ensure_metadata(fs: WritableFilesystem, *, from_reserve: bool = False) -> None:
     """See that a call has room for metadata before it changes anything.
 
-    A chunk is added when the kernel would. Where the device has no room for one, a commit frees
-    what the running transaction has pinned (COMMIT_TRANS of ``flush_space()``).
+    A chunk is added when the kernel would, and where the items that wait would not fit. Where the
+    device has no room for one, a commit carries out what waits and frees what the running
+    transaction has pinned (COMMIT_TRANS of ``flush_space()``).
 
     Parameters
     ----------
     fs : WritableFilesystem
         Where.
     from_reserve : bool
-        What is kept for commits may be used.
+        What is kept for commits may be used, but for a part.
 
     Raises
     ------
     OSError
-        ENOSPC when there is no more than what is kept.
+        ENOSPC when there is no more than what is kept; EROFS when a transaction was aborted.
     """
-    if grow_metadata(fs) or not _is_short(fs):
+    if fs.committing:
+        # what is kept is for this
         return
-    # a commit that runs already is what the reserve is for
-    if not fs.aborted:
-        fs.commit()
-    if _is_short(fs) and not from_reserve:
+    if fs.aborted:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), fs.path)
+    kept = 0
+    grown, room = _grow(fs)
+    if grown:
+        if _copies_fit(fs, room):
+            return
+    else:
+        kept = _kept(fs, from_reserve)
+        if kept + _coming(fs, room) + _copies(fs, room) <= room.free:
+            return
+    fs.commit()
+    if _Room.of(fs).free < kept:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), fs.path)
-
-
-def _is_short(fs: WritableFilesystem) -> bool:
-    return sum(group.free for group in _groups(fs, _METADATA)) < global_reserve(fs)
 
 
 def grow_metadata(fs: WritableFilesystem) -> bool:
     """Add a chunk for metadata where four fifths are in use (``should_alloc_chunk()``).
+
+    So many are added that the items that wait have room, where the kernel counts on reservations.
 
     Returns
     -------
     bool
         False where one was needed and the device had no room for it.
     """
-    groups = _groups(fs, _METADATA)
-    total = sum(group.length for group in groups)
-    used = total - sum(group.free for group in groups)
-    if used + 2 * _MIB < total * 80 // 100:
+    return _grow(fs)[0]
+
+
+def _grow(fs: WritableFilesystem) -> tuple[bool, _Room]:
+    room = _Room.of(fs)
+    wanted = room.used + 2 * _MIB >= room.total * 80 // 100
+    while wanted or _coming(fs, room) > room.free:
+        try:
+            allocate_chunk(fs, _METADATA)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            return False, room
+        room, wanted = _Room.of(fs), False
+    return True, room
+
+
+def _coming(fs: WritableFilesystem, room: _Room) -> int:
+    """Return at most what the items that wait will take: their leaves may be half full."""
+    return 2 * fs.delayed.waiting_bytes(room.free // 2)
+
+
+def _copies(fs: WritableFilesystem, room: _Room) -> int:
+    """Return at most what the next commit copies, of leaves that the transaction did not yet."""
+    touched = fs.delayed.waiting_changes * fs.nodesize
+    return touched if touched <= room.free else min(touched, room.used - fs.writer.dirty_bytes())
+
+
+def _copies_fit(fs: WritableFilesystem, room: _Room) -> bool:
+    """Whether the next commit has room for its copies, be it in chunks that it adds."""
+    missing = _copies(fs, room) - room.free
+    if missing <= 0:
         return True
-    try:
-        allocate_chunk(fs, _METADATA)
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        return False
-    return True
+    device = fs.raw_super.dev_item
+    copies = 2 if _groups(fs, _METADATA)[-1].flags & _DUP else 1
+    return missing <= (device.total_bytes - device.bytes_used - _RESERVED) // copies
 
 
-def global_reserve(fs: WritableFilesystem) -> int:
+def calls_that_fit(fs: WritableFilesystem) -> int:
+    """Return how many small calls surely have room for what they change, at least one.
+
+    A chunk is added first where the kernel would.
+    """
+    _, room = _grow(fs)
+    free = room.free - _kept(fs, from_reserve=True)
+    return max(1, free // (_CALL_BLOCKS * fs.nodesize))
+
+
+def global_reserve(fs: WritableFilesystem, unlink_items: int = _UNLINK_ITEMS) -> int:
     """Return what the kernel keeps for commits (``btrfs_update_global_block_rsv()``), bytes.
 
-    That is room for all of the trees that every commit changes, or for the items of an unlink.
+    That is room for all of the trees that every commit changes, or for the items of an unlink, of
+    which there are `unlink_items`.
     """
-    known = set(fs.writer.tree_ids())
-    trees = [tree for tree in _RESERVED_TREES if tree in known]
-    used = sum(fs.writer.tree_state(tree).bytes_used for tree in trees)
+    trees = _reserved_trees(fs)
     item = 2 * _MAX_LEVEL * fs.nodesize
-    references = 2 if ObjectId.FREE_SPACE_TREE in known else 1
-    least = (1 + len(trees) + _UNLINK_ITEMS + references * _UNLINK_ITEMS) * item
-    return min(max(used, least), 512 * _MIB)
+    references = 2 if ObjectId.FREE_SPACE_TREE in trees else 1
+    least = (1 + len(trees) + unlink_items + references * unlink_items) * item
+    return min(max(sum(trees.values()), least), 512 * _MIB)
+
+
+def _reserved_trees(fs: WritableFilesystem) -> dict[int, int]:
+    """Return the bytes used of the trees that every commit changes."""
+    known = set(fs.writer.tree_ids())
+    return {tree: fs.writer.tree_state(tree).bytes_used
+            for tree in _RESERVED_TREES if tree in known}  # fmt: skip
+
+
+def _kept(fs: WritableFilesystem, from_reserve: bool) -> int:
+    """Return what must be free for a call: the reserve, and room for what references change.
+
+    References may copy all of the trees that they are in, and make them grow by a part.
+    """
+    trees = sum(_reserved_trees(fs).values())
+    return global_reserve(fs) // (_KEPT_OF_RESERVE if from_reserve else 1) + trees * 5 // 4
 
 
 def _groups(fs: WritableFilesystem, kind: int) -> list[GroupState]:
@@ -198,6 +282,8 @@ def allocate_chunk(fs: WritableFilesystem, kind: int) -> Chunk:
         # takes two devices: one device gets single chunks (btrfs_reduce_alloc_profile())
         flags &= _KINDS
     chunk = _place(fs, flags)
+    if kind == _SYSTEM:
+        _check_system_array(fs, chunk)
     _add_group(fs, chunk)
     return chunk
 
@@ -207,6 +293,14 @@ def _ensure_system(fs: WritableFilesystem) -> None:
     free = sum(group.free for group in _groups(fs, _SYSTEM))
     if free < _SYSTEM_PATHS * _MAX_LEVEL * fs.nodesize:
         allocate_chunk(fs, _SYSTEM)
+
+
+def _check_system_array(fs: WritableFilesystem, chunk: Chunk) -> None:
+    """Refuse a chunk of which the superblock cannot have a copy (``btrfs_add_system_chunk()``)."""
+    device = fs.raw_super.dev_item
+    size = DISK_KEY.size + len(chunk_item(chunk, device.devid, device.uuid))
+    if fs.raw_super.sys_chunk_array_size + size > _SYS_CHUNK_ARRAY:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), fs.path)
 
 
 # ------------------------------------------------------------------------------ place, size --
@@ -301,6 +395,4 @@ def _add_chunk_item(fs: WritableFilesystem, chunk: Chunk) -> None:
     if chunk.type & _SYSTEM:
         array = raw.sys_chunk_array[: raw.sys_chunk_array_size]
         array += DISK_KEY.pack(DiskKey(*chunk_key)) + item
-        if len(array) > _SYS_CHUNK_ARRAY:
-            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), fs.path)
         fs.raw_super = raw._replace(sys_chunk_array=array, sys_chunk_array_size=len(array))

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from btrfs_model.btree.apply import CHANGE, insert_batches
 from btrfs_model.counters import current
+from btrfs_model.filesystem.chunk_alloc import calls_that_fit
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM, ITEM
@@ -127,6 +128,15 @@ class DelayedNode:
         return 2 * changes + (self.inode_item is not None)
 
     @property
+    def nbytes(self) -> int:
+        """Bytes that the items to insert take in leaves, headers included."""
+        items, total = len(self._insertions or ()), sum(map(len, (self._insertions or {}).values()))
+        for run in self._runs or ():
+            items += len(run.sizes)
+            total += len(run.payloads)
+        return total + items * int(lib.BTRFS_ITEM_SIZE)
+
+    @property
     def is_empty(self) -> bool:
         """Whether nothing waits."""
         return self.inode_item is None and not (self._has_entries or self.delete_ref)
@@ -192,6 +202,8 @@ class DelayedItems:
         self._nodes: dict[tuple[int, int], DelayedNode] = {}
         # those that the worker would take, first come first served
         self._prepared: dict[tuple[int, int], DelayedNode] = {}
+        # of what waits: a bound, see waiting_bytes(), and how many deletions
+        self._bytes = self._deletions = 0
         self.asynchronous = False
         self.lag = 0
         self._chance = random.Random(0)
@@ -234,6 +246,7 @@ class DelayedItems:
         """Add a DIR_INDEX item (``btrfs_insert_delayed_dir_index()``)."""
         node = self._get_or_create(directory.root, directory.ino)
         node.insertions[index] = payload
+        self._bytes += lib.BTRFS_ITEM_SIZE + len(payload)
         self._queue(node)
 
     def insert_indexes(
@@ -242,12 +255,14 @@ class DelayedItems:
         """Add DIR_INDEX items with the next indexes; their payloads follow each other."""
         node = self._get_or_create(directory.root, directory.ino)
         node.add_run(first, sizes, payloads)
+        self._bytes += lib.BTRFS_ITEM_SIZE * len(sizes) + len(payloads)
         self._queue(node)
 
     def delete_index(self, directory: LiveInode, index: int) -> None:
         """Remove a DIR_INDEX item (``btrfs_delete_delayed_dir_index()``)."""
         node = self._get_or_create(directory.root, directory.ino)
         if node.insertions.pop(index, None) is None:
+            self._deletions += index not in node.deletions
             node.deletions.add(index)
         node.logged.discard(index)
         self._queue(node)
@@ -265,6 +280,20 @@ class DelayedItems:
             node.inode_item = item
             self._queue(node)
 
+    def waiting_bytes(self, enough: int) -> int:
+        """Return how many bytes the items to insert take; where that is at most `enough`, a bound.
+
+        It is asked for at every call, and to add it all up takes as long as there are nodes.
+        """
+        if self._bytes > enough:
+            self._bytes = sum(node.nbytes for node in self._nodes.values())
+        return self._bytes
+
+    @property
+    def waiting_changes(self) -> int:
+        """How many items change or go at most."""
+        return len(self._nodes) + self._deletions
+
     def waits_for(self, root: int) -> list[int]:
         """Return the numbers of the inodes of a subvolume for which something waits."""
         return [ino for of, ino in self._nodes if of == root]
@@ -277,7 +306,9 @@ class DelayedItems:
 
     def kill(self, root: int, ino: int) -> None:
         """Forget what waits for an inode (``btrfs_kill_delayed_inode_items()``)."""
-        self._nodes.pop((root, ino), None)
+        node = self._nodes.pop((root, ino), None)
+        if node is not None:
+            self._deletions -= len(node.deletions)
         self._prepared.pop((root, ino), None)
 
     def kill_all(self, root: int) -> None:
@@ -290,12 +321,21 @@ class DelayedItems:
     def run(self, root: int | None = None) -> None:
         """Run all nodes, or those of a subvolume (``btrfs_run_delayed_items()``)."""
         nodes = [n for n in self._nodes.values() if root is None or n.root == root]
-        for (of, alone), group in itertools.groupby(nodes, lambda n: (n.root, n.has_item_alone)):
-            if alone:
-                self._update_items(of, list(group))
-                continue
-            for node in group:
-                self.run_node(node)
+        for part in self._parts(nodes):
+            for (of, alone), group in itertools.groupby(part, lambda n: (n.root, n.has_item_alone)):
+                if alone:
+                    self._update_items(of, list(group))
+                    continue
+                for node in group:
+                    self.run_node(node)
+
+    def _parts(self, nodes: list[DelayedNode]) -> Iterator[list[DelayedNode]]:
+        """Divide nodes: what they copy may take another chunk for metadata on the way."""
+        at = 0
+        while at < len(nodes):
+            end = at + calls_that_fit(self._fs)
+            yield nodes[at:end]
+            at = end
 
     def run_some(self, most: int) -> None:
         """Run the first nodes (``btrfs_run_delayed_items_nr()``)."""
@@ -350,12 +390,15 @@ class DelayedItems:
     def _delete(self, node: DelayedNode) -> None:
         if not node.deletions:
             return
+        fit = 0
         for first, last in self._runs(node):
+            fit = fit - 1 if fit else calls_that_fit(self._fs)
             self._fs.writer.delete_range(
                 node.root,
                 (node.ino, ItemType.DIR_INDEX, first),
                 (node.ino, ItemType.DIR_INDEX, last),
             )
+        self._deletions -= len(node.deletions)
         node.deletions.clear()
 
     def _runs(self, node: DelayedNode) -> Iterator[tuple[int, int]]:

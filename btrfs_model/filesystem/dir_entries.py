@@ -4,8 +4,8 @@
 An entry is there three times: in a DIR_ITEM (by the hash of the name; names whose hashes collide
 are packed into one item), in a DIR_INDEX (by the order of creation, delayed), and as the inode's
 own INODE_REF. All names of an inode in one directory are packed into its INODE_REF while a leaf has
-room for them; further ones go into INODE_EXTREF items, by a hash of directory and name. The
-functions are those of the kernel's dir-item.c and inode-item.c.
+room for them; further ones go into INODE_EXTREF items, by a hash of directory and name, where the
+filesystem has that feature. The functions are those of the kernel's dir-item.c and inode-item.c.
 """
 
 from __future__ import annotations
@@ -237,6 +237,8 @@ def insert_inode_ref(
     except OSError as error:
         if error.errno != errno.EOVERFLOW:
             raise
+        if not fs.image.superblock.has_incompat("EXTENDED_IREF"):
+            raise fail(errno.EMLINK, name) from None
         _insert_inode_extref(fs, root, name, ino, parent, index)
 
 

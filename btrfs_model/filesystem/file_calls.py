@@ -9,7 +9,7 @@ Where a kernel may differ: it writes back on its own after half a minute or when
 several files at once and in any order; where explicit holes are divided, and what a block beside a
 hole is taken for right after a mount, depends on the extent maps it has in memory; its lzo makes
 other sizes than ours, its zlib now and then by a few bytes (:mod:`~btrfs_model.filesystem.
-compress`). Direct IO, mmap, NODATACOW, deduplication and encoded writes are not modelled.
+compress`). Direct IO, mmap and encoded writes are not modelled.
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ __all__ = ["FileCalls"]
 
 Path = str | bytes
 
+_MAX_SIZE: Final = 2**63 - 1
+_KEEP_SIZE: Final = 1
+_PUNCH_HOLE: Final = 2
+_ZERO_RANGE: Final = 16
 _INCOMPAT: Final = {"lzo": 1 << 3, "zstd": 1 << 4}
 
 
@@ -111,15 +115,13 @@ class FileCalls:
         Raises
         ------
         OSError
-            EISDIR, EINVAL, EFBIG, EROFS in a read-only subvolume, EPERM for a file that is
+            EISDIR, EINVAL, EROFS in a read-only subvolume, EPERM for a file that is
             immutable or append-only, or ENOSPC when there is no room.
         """
         length = data.length if isinstance(data, Elided) else len(data)
         with self._changed(path) as inode:
-            if offset < 0 or length < 0:
+            if offset < 0 or offset + length > _MAX_SIZE:
                 raise _error(errno.EINVAL, path)
-            if offset + length > 2**63 - 1:
-                raise _error(errno.EFBIG, path)
             written = buffered_write(self, inode, offset, data)
             self._sync_if_asked(inode)
             return written
@@ -131,8 +133,24 @@ class FileCalls:
             self._sync_if_asked(inode)
 
     def read(self, path: Path, offset: int = 0, length: int | None = None) -> bytes:
-        """Read a file as it is now, with what waits for writeback (pread(2))."""
-        with self._opened(path) as inode:
+        """Read a file as it is now, with what waits for writeback (pread(2)).
+
+        Parameters
+        ----------
+        path : str or bytes
+            A regular file.
+        offset, length : int
+            The range, bytes; without a length to the end.
+
+        Raises
+        ------
+        OSError
+            EINVAL, EISDIR.
+        """
+        with self._opened(path, None) as inode:
+            if offset < 0 or (length is not None and length < 0):
+                raise _error(errno.EINVAL, path)
+            _check_regular(inode, errno.EINVAL, path)
             end = pages_of(self, inode).i_size if length is None else offset + length
             sums = DataChecksums(self.image, self.writer.tree(int(ObjectId.CSUM_TREE)))
             return read_live(self, inode, offset, end, sums)
@@ -160,7 +178,7 @@ class FileCalls:
 
     def truncate(self, path: Path, size: int) -> None:
         """Set the size of a file (truncate(2))."""
-        if size < 0:
+        if not 0 <= size <= _MAX_SIZE:
             raise _error(errno.EINVAL, path)
         host: Any = self
         inode = self._regular(path, errno.EINVAL)
@@ -182,6 +200,36 @@ class FileCalls:
         """Make a range zeros (FALLOC_FL_ZERO_RANGE)."""
         with self._changed(path, errno.ENODEV) as inode:
             zero_range(self, inode, offset, length, keep_size=keep_size)
+
+    def vfs_fallocate(self, path: Path, mode: int, offset: int, length: int) -> None:
+        """Do what fallocate(2) does in each of its modes (``vfs_fallocate()``).
+
+        Parameters
+        ----------
+        path : str or bytes
+            A regular file.
+        mode : int
+            ``FALLOC_FL_`` flags.
+        offset, length : int
+            The range, bytes.
+
+        Raises
+        ------
+        OSError
+            EOPNOTSUPP for a mode that btrfs does not have; ENODEV for what is no file; otherwise
+            as :meth:`fallocate`.
+        """
+        keep_size = bool(mode & _KEEP_SIZE)
+        if mode == _PUNCH_HOLE | _KEEP_SIZE:
+            self.punch_hole(path, offset, length)
+        elif mode & ~_KEEP_SIZE == _ZERO_RANGE:
+            self.zero_range(path, offset, length, keep_size)
+        elif mode & ~_KEEP_SIZE == 0:
+            self.fallocate(path, offset, length, keep_size)
+        else:
+            with self._changed(path, errno.ENODEV):
+                impossible = offset < 0 or length <= 0
+                raise _error(errno.EINVAL if impossible else errno.EOPNOTSUPP, path)
 
     def clone_range(
         self, source: Path, target: Path, source_offset: int, target_offset: int, length: int
@@ -317,11 +365,16 @@ class FileCalls:
 
     def _regular(self, path: Path, otherwise: int = errno.EINVAL) -> LiveInode:
         inode = self._inode(path)
-        if inode.is_dir:
-            raise _error(errno.EISDIR, path)
-        if not stat.S_ISREG(inode.item.mode):
-            raise _error(otherwise, path)
+        _check_regular(inode, otherwise, path)
         return inode
+
+
+def _check_regular(inode: LiveInode, otherwise: int, path: Path) -> None:
+    """See that an inode is a file: EISDIR for a directory, `otherwise` for the rest."""
+    if inode.is_dir:
+        raise _error(errno.EISDIR, path)
+    if not stat.S_ISREG(inode.item.mode):
+        raise _error(otherwise, path)
 
 
 def _error(number: int, path: Path) -> OSError:

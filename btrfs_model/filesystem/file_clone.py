@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""FICLONERANGE: a range of one file becomes a range of another without copying the data.
+"""FICLONERANGE, FIDEDUPERANGE: a range of one file becomes that of another without copying data.
 
 ``btrfs_remap_file_range()`` and ``btrfs_clone()`` (Linux 6.18), with the checks of the VFS.
 """
@@ -36,6 +36,10 @@ __all__ = ["clone_range", "dedupe_range"]
 
 # an extent that is split and one that is put in, the inode
 _ITEMS: Final = 3
+_MAX_SIZE: Final = 2**63 - 1
+# of a call of FIDEDUPERANGE, and of what btrfs shares at a time (BTRFS_MAX_DEDUPE_LEN)
+_MAX_DEDUPE: Final = 1 << 30
+_DEDUPE_LEN: Final = 16 << 20
 
 
 def clone_range(
@@ -60,6 +64,8 @@ def clone_range(
         EINVAL where the kernel says so, EISDIR for directories.
     """
     _check_files(fs, source, target)
+    _verify_area(fs, offset, length)
+    _verify_area(fs, target_offset, length)
     blocksize = fs.sectorsize
     writeback(fs, source)
     left = pages_of(fs, source).i_size - offset // blocksize * blocksize
@@ -97,25 +103,76 @@ def dedupe_range(
     OSError
         EINVAL where the kernel says so, EISDIR for directories.
     """
-    blocksize = fs.sectorsize
-    size = pages_of(fs, source).i_size
-    if length and offset + length == size and target_offset + length != pages_of(fs, target).i_size:
-        # the last block of one file is not that of the other: only whole blocks are shared
-        length -= length % blocksize
+    _check_dedupe(fs, source, target, offset, target_offset, length)
+    length = min(length, _MAX_DEDUPE)
     if not length:
         return True
-    if target_offset + length > pages_of(fs, target).i_size:
-        raise _error(fs, errno.EINVAL)
     _check_files(fs, source, target)
     writeback(fs, source)
-    writeback(fs, target)
-    length = _check_range(fs, source, target, offset, target_offset, length)
+    writeback(fs, target, target_offset, target_offset + align(length, fs.sectorsize))
+    if target.item.flags & InodeFlag.IMMUTABLE:
+        raise _error(fs, errno.EPERM)
+    length = _dedupe_length(fs, source, target, offset, target_offset, length)
     ranges = ((source, offset), (target, target_offset))
     held = [read_live(fs, inode, start, start + length) for inode, start in ranges]
     if held[0] != held[1]:
         return False
-    _Clone(fs, source, target, offset, target_offset, length, sets_times=False).run()
+    for done in range(0, length, _DEDUPE_LEN):
+        part = min(_DEDUPE_LEN, length - done)
+        _Clone(
+            fs, source, target, offset + done, target_offset + done, part, sets_times=False
+        ).run()
     return True
+
+
+def _check_dedupe(
+    fs: Fs, source: LiveInode, target: LiveInode, offset: int, target_offset: int, length: int
+) -> None:
+    """``vfs_dedupe_file_range()``: what is asked before btrfs is, of the source first."""
+    if source.is_dir:
+        raise _error(fs, errno.EISDIR)
+    if not stat.S_ISREG(source.item.mode):
+        raise _error(fs, errno.EINVAL)
+    _verify_area(fs, offset, length)
+    if offset + length > pages_of(fs, source).i_size:
+        raise _error(fs, errno.EINVAL)
+    _verify_area(fs, target_offset, min(length, _MAX_DEDUPE))
+    if target.is_dir:
+        raise _error(fs, errno.EISDIR)
+
+
+def _dedupe_length(
+    fs: Fs, source: LiveInode, target: LiveInode, offset: int, target_offset: int, length: int
+) -> int:
+    """``generic_remap_checks()`` for FIDEDUPERANGE: how much of the range is shared.
+
+    A block that is the last of one file, but not of the other, is left out.
+    """
+    blocksize = fs.sectorsize
+    size, target_size = (pages_of(fs, inode).i_size for inode in (source, target))
+    if offset % blocksize or target_offset % blocksize:
+        raise _error(fs, errno.EINVAL)
+    end, target_end = offset + length, target_offset + length
+    if offset >= size or end > size or target_offset >= target_size or target_end > target_size:
+        raise _error(fs, errno.EINVAL)
+    if (end, target_end) != (size, target_size):
+        length -= length % blocksize
+    _check_overlap(fs, source, target, offset, target_offset, length)
+    return length
+
+
+def _verify_area(fs: Fs, offset: int, length: int) -> None:
+    """``remap_verify_area()``."""
+    if min(offset, length) < 0 or offset + length > _MAX_SIZE:
+        raise _error(fs, errno.EINVAL)
+
+
+def _check_overlap(
+    fs: Fs, source: LiveInode, target: LiveInode, offset: int, target_offset: int, length: int
+) -> None:
+    """See that ranges of one file, in whole blocks, have nothing in common."""
+    if source is target and abs(target_offset - offset) < align(length, fs.sectorsize):
+        raise _error(fs, errno.EINVAL)
 
 
 def _check_files(fs: Fs, source: LiveInode, target: LiveInode) -> None:
@@ -138,22 +195,18 @@ def _check_range(
         if offset == size:
             return 0
         length = size - offset
-    if offset % blocksize or target_offset % blocksize or min(offset, target_offset, length) < 0:
+    if offset % blocksize or target_offset % blocksize:
         raise _error(fs, errno.EINVAL)
-    if offset + length > size:
+    if length <= 0 or offset + length > size or target_offset + length > _MAX_SIZE:
         raise _error(fs, errno.EINVAL)
-    end = offset + length
-    if end == size:
+    if offset + length == size:
         # the last block goes along as a whole, but not into the middle of a file
         past_target = target_offset + length >= pages_of(fs, target).i_size
         if length % blocksize and not past_target:
             raise _error(fs, errno.EINVAL)
-        end = align(end, blocksize)
     elif length % blocksize:
         raise _error(fs, errno.EINVAL)
-    low = target_offset
-    if source is target and low < end and offset < low + (end - offset):
-        raise _error(fs, errno.EINVAL)
+    _check_overlap(fs, source, target, offset, target_offset, length)
     return length
 
 
@@ -180,9 +233,6 @@ class _Clone:
 
     def run(self) -> None:
         """Clone extent by extent; what holes are in between becomes holes."""
-        self.target.log.full_sync = True
-        for inode in (self.source, self.target):
-            inode.log.last_reflink_trans = self.fs.transid
         for extent in extents_between(self.fs, self.source, self.offset, self.end):
             if extent.end <= self.offset:
                 continue
@@ -194,12 +244,22 @@ class _Clone:
             else:
                 length = min(extent.end, self.end) - max(extent.start, self.offset)
                 self._regular(at, length, extent)
+            self._note_shared(extent)
             self.done = align(at + length, self.fs.sectorsize)
             self._finish(self.done)
         stop = self.target_offset + self.end - self.offset
         if self.done < stop:
+            if self.done >= pages_of(self.fs, self.target).i_size:
+                # no range of the file changes there, of which a fast fsync could know
+                self.target.log.full_sync = True
             replace_with_hole(self.fs, self.target, self.done, stop)
             self._finish(stop)
+
+    def _note_shared(self, extent: Extent) -> None:
+        """Let the next fsyncs log old extents of the target, and checksums of new ones but once."""
+        self.target.log.last_reflink_trans = self.fs.transid
+        if extent.disk_bytenr and extent.item.generation == self.fs.transid:
+            self.source.log.last_reflink_trans = self.fs.transid
 
     def _finish(self, end: int) -> None:
         """``clone_finish_inode_update()``."""
@@ -224,6 +284,7 @@ class _Clone:
             else item._replace(num_bytes=length)
         )
         insert_regular(self.fs, self.target, at, payload, new=False)
+        self.target.log.full_sync = True
 
     def _inline(self, at: int, item: InlineExtent) -> None:
         """``clone_copy_inline_extent()``: as an item where it may be one, else as data."""
@@ -240,6 +301,7 @@ class _Clone:
         payload = pack_inline(item.generation, size, item.data, item.compression)
         fs.writer.insert(target.root, extent_key(target, 0), payload)
         target.item.nbytes += size - found
+        target.log.full_sync = True
 
     def _copy_to_page(self, at: int, item: InlineExtent) -> None:
         fs, target = self.fs, self.target

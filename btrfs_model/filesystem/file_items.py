@@ -12,6 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from btrfs_model.btree.tree import RawKey
+from btrfs_model.filesystem.dir_entries import cow_leaf
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType
@@ -362,9 +363,11 @@ def truncate_inode_items(
         across = gone.pop(0)
     if gone or (across is not None and across.end > new_size):
         inode.log.full_sync = True
-        if across is not None:
-            # what was cut has to be logged although it is old
-            inode.log.last_reflink_trans = fs.transid
+        # what stays is logged then, although it is old
+        inode.log.last_reflink_trans = fs.transid
+    else:
+        # the search for the last item is for writing
+        cow_leaf(fs, inode.root, (inode.ino, 255, _MAX))
     fs.writer.drop_data_ref(data_ref(inode, e) for e in reversed(gone) if e.disk_bytenr)
     inode.item.nbytes -= sum(
         e.end - new_size if e.is_inline else e.length

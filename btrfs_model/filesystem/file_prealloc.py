@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Preallocated extents that are written to.
+"""Extents that are written to in place: preallocated ones, and those of files with NODATACOW.
 
 A write into a preallocated range goes where it was promised to go, unless somebody else has the
 extent as well. Its item is then split in up to three; a part that was written grows together with
@@ -23,6 +23,7 @@ from btrfs_model.filesystem.file_items import (
     note_modified,
     set_written,
 )
+from btrfs_model.filesystem.live_inode import InodeFlag
 from btrfs_model.ondisk.items import extent_item
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 
@@ -37,10 +38,13 @@ def can_nocow(fs: Fs, inode: LiveInode, extent: Extent) -> bool:
 
     Notes
     -----
-    ``can_nocow_file_extent()`` (Linux 6.18) for files whose data are COWed: only preallocated
-    extents, younger than the last snapshot, and of this inode alone (``btrfs_cross_ref_exist()``).
+    ``can_nocow_file_extent()`` (Linux 6.18): only preallocated extents, unless the file has
+    NODATACOW, younger than the last snapshot, and of this inode alone
+    (``btrfs_cross_ref_exist()``).
     """
-    if not extent.is_prealloc or not extent.disk_bytenr or extent.regular.compression:
+    if extent.is_inline or not extent.disk_bytenr or extent.regular.compression:
+        return False
+    if not extent.is_prealloc and not inode.item.flags & InodeFlag.NODATACOW:
         return False
     if extent.regular.generation <= fs.writer.tree_state(inode.root).last_snapshot:
         return False

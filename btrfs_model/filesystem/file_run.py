@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.errors import new_fault, raise_fault
+from btrfs_model.errors import new_fault
 from btrfs_model.filesystem.checksums import sector_sums
 from btrfs_model.filesystem.elided import punch
 from btrfs_model.filesystem.file_bytes import store_bytes, zero_sums
@@ -175,7 +175,7 @@ def _call(
         fs.writer.handle, made, ffi.from_buffer("uint64_t[]", addresses), fault
     )
     if written < 0:
-        raise_fault(fs.path, fault)
+        fs.writer.fail(fault)
     return int(written)
 
 

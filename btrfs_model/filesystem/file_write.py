@@ -46,8 +46,16 @@ def touch(fs: Fs, inode: LiveInode) -> None:
 
     It is no privileged program any more.
     """
-    remove_capability(fs, inode)
     fs.in_transaction = True
+    _set_times(fs, inode)
+
+
+def _set_times(fs: Fs, inode: LiveInode) -> None:
+    """Do that without a transaction, as before writes (``btrfs_write_check()``).
+
+    The item of the inode follows when what is written is.
+    """
+    remove_capability(fs, inode)
     inode.item.mtime = inode.item.ctime = fs.now()
     inode.item.sequence += 1
 
@@ -90,9 +98,9 @@ def buffered_write(fs: Fs, inode: LiveInode, offset: int, data: bytes | Elided) 
         return 0
     pages = pages_of(fs, inode)
     end = offset + length
-    touch(fs, inode)
+    _set_times(fs, inode)
     if offset > pages.i_size:
-        cont_expand(fs, inode, pages.i_size, align(end, fs.sectorsize))
+        cont_expand(fs, inode, pages.i_size, align(end, fs.sectorsize), fs.generation)
     _dirty(fs, inode, offset, end)
     if isinstance(data, Elided):
         _write_elided(fs, inode, offset, data)

@@ -4,7 +4,8 @@
 A contiguous dirty range at a time (``btrfs_run_delalloc_range()``, Linux 6.18) goes one of three
 ways, and each extent is finished (its item, its checksums, the inode) before the next is begun:
 
-- into preallocated extents, where the file ever had some (:func:`_run_delalloc_nocow`);
+- in place: into preallocated extents, where the file ever had some, and whatever it has where it
+  has NODATACOW (:func:`_run_delalloc_nocow`);
 - compressed, in extents of 128 KiB (:func:`_compress_file_range`);
 - as it is, in extents as large as the allocator gives, up to 128 MiB (:func:`_cow_file_range`).
 """
@@ -89,7 +90,8 @@ def writeback(fs: Fs, inode: LiveInode, start: int = 0, end: int = _MAX) -> None
     pages = pages_of(fs, inode)
     if not pages.is_dirty:
         return
-    fs.ensure_metadata()
+    # what waits had its room reserved when it was written
+    fs.ensure_metadata(from_reserve=True)
     for low, high in pages.delalloc_ranges(start // fs.sectorsize * fs.sectorsize, end):
         _run_delalloc_range(fs, inode, low, high)
     if not pages.is_dirty:
@@ -359,8 +361,9 @@ def _run_delalloc_nocow(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
             cow_start = None
         bytenr = extent.disk_bytenr + low - extent.origin
         store(fs, inode, bytenr, low, high)
-        mark_extent_written(fs, inode, low, high)
-        add_csums(fs, inode, bytenr, low, high)
+        if extent.is_prealloc:
+            mark_extent_written(fs, inode, low, high)
+            add_csums(fs, inode, bytenr, low, high)
         _finish(fs, inode, low, high)
         at = high
     if cow_start is not None or at < end:

@@ -120,6 +120,14 @@ class InodeCache:
         """Inodes that are in the trees as they were made; `index` is that of the first one."""
         self.subvolume(root).ranges.append((first, count, index))
 
+    def any_held(self) -> bool:
+        """Whether somebody has an inode open."""
+        return any(
+            inode.holders
+            for subvolume in self._subvolumes.values()
+            for inode in subvolume.inodes.values()
+        )
+
     def forget(self, inode: LiveInode) -> None:
         """Drop an inode that was evicted."""
         self.subvolume(inode.root).inodes.pop(inode.ino, None)

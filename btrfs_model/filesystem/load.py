@@ -8,6 +8,7 @@ the extent tree leaves, whatever a free space tree or cache says.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,7 +53,10 @@ def check_writable(fs: Filesystem, *, replay: bool = False) -> None:
     ------
     UnsupportedError
         That names what is in the way.
+    CorruptImageError
+        When two chunks share a place on the device: what is written to one destroys the other.
     """
+    _check_stripes(fs)
     sb = fs.image.superblock
     reasons = {
         "it has a log of fsyncs, which must be replayed first": bool(sb.log_root) and not replay,
@@ -69,6 +73,17 @@ def check_writable(fs: Filesystem, *, replay: bool = False) -> None:
     for reason, applies in reasons.items():
         if applies:
             raise UnsupportedError(f"{fs.path}: cannot be changed: {reason}")
+
+
+def _check_stripes(fs: Filesystem) -> None:
+    """See that no two stripes overlap (``btrfs_verify_dev_extents()``)."""
+    stripes = sorted(
+        (start, start + chunk.length) for chunk in fs.image.chunks for start in chunk.stripes
+    )
+    for (_, end), (start, _) in pairwise(stripes):
+        if start < end:
+            fault = Fault(lib.BM_BAD_VALUE, ObjectId.CHUNK_TREE, offset=start, found=start)
+            raise CorruptImageError(fs.path, fault)
 
 
 def _quotas_are_on(fs: Filesystem) -> bool:

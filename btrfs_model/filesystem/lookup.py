@@ -218,7 +218,7 @@ def _lookup_subvolume(
         ref = root_ref(payload)
         if (ref.dirid, ref.name) == (directory.ino, name):
             return fs.inode(location.objectid, ROOT_DIR)
-    mode = stat.S_IFDIR | 0o555
+    mode = stat.S_IFDIR | 0o755
     return LiveInode(directory.root, EMPTY_SUBVOL_DIR, InodeFields(mode=mode))
 
 
@@ -251,11 +251,13 @@ def may_write(fs: WritableFilesystem, inode: LiveInode, path: Path) -> None:
     Raises
     ------
     OSError
-        EPERM for an immutable inode, EROFS in a read-only subvolume.
+        EPERM for an immutable inode, EROFS in a read-only subvolume: not for fifos, sockets and
+        devices, where to write changes nothing of the filesystem.
     """
     if inode.item.flags & InodeFlag.IMMUTABLE:
         raise fail(errno.EPERM, path)
-    if is_read_only(fs, inode.root):
+    stored = inode.is_dir or inode.is_symlink or stat.S_ISREG(inode.item.mode)
+    if stored and is_read_only(fs, inode.root):
         raise fail(errno.EROFS, path)
 
 

@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.btree.tree import KEY
-from btrfs_model.errors import new_fault, raise_fault
+from btrfs_model.errors import new_fault
 from btrfs_model.filesystem import acl
+from btrfs_model.filesystem.chunk_alloc import calls_that_fit
 from btrfs_model.filesystem.dir_entries import NAME_LEN, fail
 from btrfs_model.filesystem.live_inode import EMPTY_SUBVOL_DIR, InodeFields, InodeFlag, LiveInode
 from btrfs_model.filesystem.lookup import Path, as_bytes, find, lookup, may_write
@@ -84,7 +85,7 @@ def create_files(
     done = 0
     while done < len(raw):
         fs.start_transaction()
-        count = min(_CHUNK, fs.delayed.calls_until_worker(1, parent))
+        count = min(_CHUNK, calls_that_fit(fs), fs.delayed.calls_until_worker(1, parent))
         inos.append(_create(fs, parent, raw[done : done + count], item))
         fs.delayed.balance()
         done += count
@@ -196,7 +197,7 @@ def _insert(
     fault = new_fault()
     out = ffi.from_buffer("uint8_t[]", entries)
     if lib.bm_writer_new_files(fs.writer.handle, files, out, fault) < 0:
-        raise_fault(fs.path, fault)
+        fs.writer.fail(fault)
 
 
 def name_hashes(

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from btrfs_model.btree.apply import CHANGE
 from btrfs_model.btree.bulk import gather, select
-from btrfs_model.errors import new_fault, raise_fault
+from btrfs_model.errors import new_fault
 from btrfs_model.filesystem.checksums import sector_sums
 from btrfs_model.filesystem.file_bytes import pages_of, store_bytes
 from btrfs_model.filesystem.file_items import align, pack_inline
@@ -232,7 +232,7 @@ def _write_regular(fs: WritableFilesystem, root: int, inos: Inos, data: bytes) -
         fs.writer.handle, made, ffi.from_buffer("uint64_t[]", addresses), fault
     )
     if written < 0:
-        raise_fault(fs.path, fault)
+        fs.writer.fail(fault)
     _store(fs, addresses[:written], blocks)
     return int(written)
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.errors import new_fault, raise_fault
+from btrfs_model.errors import new_fault
+from btrfs_model.filesystem.chunk_alloc import calls_that_fit
 from btrfs_model.filesystem.dir_entries import fail
 from btrfs_model.filesystem.live_inode import EMPTY_SUBVOL_DIR, InodeFlag, LiveInode
 from btrfs_model.filesystem.lookup import Path, as_bytes, find, is_read_only
@@ -60,7 +61,9 @@ def unlink_files(fs: WritableFilesystem, directory: Path, names: Sequence[Path])
     at = 0
     while at < len(raw):
         if _is_plain(fs, parent):
-            at += _unlink(fs, parent, raw[at : at + _CHUNK], known)
+            fs.start_transaction(from_reserve=True)
+            end = at + min(_CHUNK, calls_that_fit(fs))
+            at += _unlink(fs, parent, raw[at:end], known)
         if at < len(raw):
             before = len(cached)
             fs.unlink(prefix + raw[at])
@@ -88,7 +91,6 @@ def _is_plain(fs: WritableFilesystem, parent: LiveInode) -> bool:
 
 def _unlink(fs: WritableFilesystem, parent: LiveInode, names: list[bytes], known: Inos) -> int:
     """Unlink names up to one that is not plain; returns how many."""
-    fs.start_transaction(from_reserve=True)
     root, text = parent.root, b"".join(names)
     sizes = np.fromiter(map(len, names), np.uint32, len(names))
     indexes, fault = np.zeros(len(names), np.uint64), new_fault()
@@ -104,7 +106,7 @@ def _unlink(fs: WritableFilesystem, parent: LiveInode, names: list[bytes], known
     out = ffi.from_buffer("uint64_t[]", indexes)
     done = int(lib.bm_writer_unlink_files(fs.writer.handle, unlinks, out, fault))
     if done < 0:
-        raise_fault(fs.path, fault)
+        fs.writer.fail(fault)
     if done:
         _note(fs, parent, indexes[:done].tolist(), int(sizes[:done].sum()))
     return done

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 from btrfs_model.filesystem import (
-    acl,
     attributes,
     inode_flags,
     many,
@@ -23,7 +22,7 @@ from btrfs_model.filesystem import (
     many_unlinks,
     namespace,
     rename,
-    xattrs,
+    xattr_calls,
 )
 from btrfs_model.filesystem.delayed import DelayedItems
 from btrfs_model.filesystem.dir_entries import fail
@@ -57,14 +56,15 @@ if TYPE_CHECKING:
 
     from btrfs_model.filesystem.writable import WritableFilesystem
 
-__all__ = ["RENAME_EXCHANGE", "RENAME_NOREPLACE", "NamespaceCalls"]
+__all__ = ["RENAME_EXCHANGE", "RENAME_NOREPLACE", "RENAME_WHITEOUT", "NamespaceCalls"]
 
 RENAME_NOREPLACE: Final = 1
 RENAME_EXCHANGE: Final = 2
+RENAME_WHITEOUT: Final = 4
+
+_RENAME_FLAGS: Final = RENAME_NOREPLACE | RENAME_EXCHANGE | RENAME_WHITEOUT
 
 _PATH_MAX: Final = 4096
-_XATTR_NAME_MAX: Final = 255
-_XATTR_SIZE_MAX: Final = 65536
 _MKNOD: Final = (stat.S_IFREG, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFIFO, stat.S_IFSOCK)
 _DEVICES: Final = (stat.S_IFCHR, stat.S_IFBLK)
 
@@ -208,6 +208,8 @@ class NamespaceCalls:
 
     def mknod(self, path: Path, mode: int, device: int = 0) -> LiveInode:
         """Make a fifo, socket, device (``os.makedev()``) or empty file."""
+        if not 0 <= device < 2**32:
+            raise fail(errno.EINVAL, path)
         kind = stat.S_IFMT(mode) or stat.S_IFREG
         if kind not in _MKNOD:
             raise fail(errno.EPERM if kind == stat.S_IFDIR else errno.EINVAL, path)
@@ -271,8 +273,8 @@ class NamespaceCalls:
             namespace.rmdir(self._fs, entry, inode)
 
     def rename(self, old: Path, new: Path, flags: int = 0) -> None:
-        """Rename, with RENAME_NOREPLACE or RENAME_EXCHANGE as renameat2(2)."""
-        if flags not in (0, RENAME_NOREPLACE, RENAME_EXCHANGE):
+        """Rename, with the flags of renameat2(2)."""
+        if flags & ~_RENAME_FLAGS or (flags & RENAME_EXCHANGE and flags != RENAME_EXCHANGE):
             raise fail(errno.EINVAL, new)
         source, target = find_parent(self._fs, old), find_parent(self._fs, new)
         _check_last_names(source, target, flags)
@@ -287,7 +289,8 @@ class NamespaceCalls:
         if flags & RENAME_EXCHANGE and target.inode is not None:
             rename.exchange(self._fs, source, target, inode, target.inode)
         else:
-            rename.rename(self._fs, source, target, inode)
+            whiteout = bool(flags & RENAME_WHITEOUT)
+            rename.rename(self._fs, source, target, inode, whiteout=whiteout)
 
     def _check_rename_path(
         self, source: Entry, target: Entry, inode: LiveInode, flags: int
@@ -356,53 +359,12 @@ class NamespaceCalls:
     def setxattr(
         self, path: Path, name: Path, value: bytes, flags: int = 0, *, follow: bool = True
     ) -> None:
-        """Set an extended attribute; `flags` as those of ``os.setxattr()``."""
-        raw = _xattr_name(name, path)
-        if len(value) > _XATTR_SIZE_MAX:
-            raise fail(errno.E2BIG, path)
-        self._change_xattr(find(self._fs, path, follow=follow), raw, value, flags, path)
+        """Set an extended attribute; see :func:`btrfs_model.filesystem.xattr_calls.setxattr`."""
+        xattr_calls.setxattr(self._fs, path, name, value, flags, follow=follow)
 
     def removexattr(self, path: Path, name: Path, *, follow: bool = True) -> None:
         """Remove an extended attribute."""
-        raw = _xattr_name(name, path)
-        inode = find(self._fs, path, follow=follow)
-        self._change_xattr(inode, raw, None, os.XATTR_REPLACE, path)
-
-    def _change_xattr(
-        self, inode: LiveInode, name: bytes, value: bytes | None, flags: int, path: Path
-    ) -> None:
-        fs = self._fs
-        if name in (acl.ACCESS, acl.DEFAULT):
-            self._change_acl(inode, name, value, path)
-            return
-        if inode.item.flags & (InodeFlag.IMMUTABLE | InodeFlag.APPEND):
-            raise fail(errno.EPERM, path)
-        if name.startswith(b"user.") and not (inode.is_dir or stat.S_ISREG(inode.item.mode)):
-            raise fail(errno.EPERM, path)
-        may_write(fs, inode, path)
-        prefix, _, rest = name.partition(b".")
-        if prefix not in (b"user", b"trusted", b"security", b"btrfs"):
-            raise fail(errno.EOPNOTSUPP, path)
-        if not rest:
-            raise fail(errno.EINVAL, path)
-        change = xattrs.set_property if prefix == b"btrfs" else xattrs.set_xattr
-        change(fs, inode, name, value, flags)
-        self.delayed.balance()
-
-    def _change_acl(self, inode: LiveInode, name: bytes, value: bytes | None, path: Path) -> None:
-        entries = acl.parse(value, path) if value else []
-        if inode.item.flags & (InodeFlag.IMMUTABLE | InodeFlag.APPEND):
-            raise fail(errno.EPERM, path)
-        if inode.is_symlink:
-            raise fail(errno.EOPNOTSUPP, path)
-        if name == acl.DEFAULT and not inode.is_dir:
-            if entries:
-                raise fail(errno.EACCES, path)
-            return
-        # a read-only subvolume does not stop a kernel from setting ACLs
-        self._fs.start_transaction()
-        acl.set_acl(self._fs, inode, name, entries)
-        self.delayed.balance()
+        xattr_calls.removexattr(self._fs, path, name, follow=follow)
 
     def _done(self, inode: LiveInode) -> LiveInode:
         self.delayed.balance()
@@ -414,10 +376,3 @@ def _check_last_names(source: Entry, target: Entry, flags: int) -> None:
         raise fail(errno.EBUSY, source.path)
     if not target.is_name:
         raise fail(errno.EEXIST if flags & RENAME_NOREPLACE else errno.EBUSY, target.path)
-
-
-def _xattr_name(name: Path, path: Path) -> bytes:
-    raw = as_bytes(name)
-    if not 0 < len(raw) <= _XATTR_NAME_MAX:
-        raise fail(errno.ERANGE, path)
-    return raw

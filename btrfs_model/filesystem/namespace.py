@@ -207,10 +207,11 @@ def link_inode(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
     fs.start_transaction(_LINK_ITEMS + (not inode.item.nlink))
     index = fs.inodes.next_index(directory)
     inode.dir_index = 0
-    add_link(fs, directory, inode, entry.name, index, add_backref=True)
-    inode.item.nlink += 1
+    # these change in memory also where there is no room for the name
     inode.item.sequence += 1
     inode.item.ctime = fs.now()
+    add_link(fs, directory, inode, entry.name, index, add_backref=True)
+    inode.item.nlink += 1
     fs.mark_inode_dirty(inode)
     if inode.item.nlink == 1:
         orphan_delete(fs, inode)

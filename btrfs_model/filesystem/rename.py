@@ -9,13 +9,20 @@ both entries get new directory indexes.
 from __future__ import annotations
 
 import errno
+import stat
 from typing import TYPE_CHECKING, Final
 
-from btrfs_model.filesystem.dir_entries import check_dir_item_collision, fail, insert_inode_ref
+from btrfs_model.filesystem.dir_entries import (
+    check_dir_item_collision,
+    delete_inode_ref,
+    fail,
+    insert_inode_ref,
+)
 from btrfs_model.filesystem.eviction import iput, orphan_add
 from btrfs_model.filesystem.live_inode import EMPTY_SUBVOL_DIR, ROOT_DIR, LiveInode
 from btrfs_model.filesystem.namespace import (
     add_link,
+    create_inode,
     unlink_inode,
     unlink_name,
     unlink_subvolume_name,
@@ -34,13 +41,17 @@ _RENAME_ITEMS: Final = 8
 _REPLACED_ITEMS: Final = 5
 
 
-def rename(fs: WritableFilesystem, old: Entry, new: Entry, inode: LiveInode) -> None:
+def rename(
+    fs: WritableFilesystem, old: Entry, new: Entry, inode: LiveInode, *, whiteout: bool = False
+) -> None:
     """Move `inode` from one entry to another, over what is there (``btrfs_rename()``).
+
+    A `whiteout` takes its old place: a device 0:0, which says to overlayfs that nothing is there.
 
     Raises
     ------
     OSError
-        EPERM, EXDEV, ENOTEMPTY or EOVERFLOW.
+        EPERM, EXDEV, ENOTEMPTY, EOVERFLOW or EMLINK.
     """
     replaced = new.inode
     _check_rename(fs, old, new, inode, replaced)
@@ -60,6 +71,8 @@ def rename(fs: WritableFilesystem, old: Entry, new: Entry, inode: LiveInode) -> 
         inode.dir_index = index
     if inode.ino != ROOT_DIR:
         log_new_name(fs, inode, new.directory, old.directory, old.name, old_index)
+    if whiteout:
+        create_inode(fs, old, stat.S_IFCHR)
     fs.delayed.balance()
     if replaced is not None:
         iput(fs, replaced)
@@ -85,6 +98,13 @@ def _take_name(fs: WritableFilesystem, entry: Entry, inode: LiveInode, index: in
     if inode.ino != ROOT_DIR:
         directory = entry.directory
         insert_inode_ref(fs, directory.root, entry.name, inode.ino, directory.ino, index)
+
+
+def _give_name_back(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
+    """Undo what :func:`_take_name` did."""
+    if inode.ino != ROOT_DIR:
+        directory = entry.directory
+        delete_inode_ref(fs, directory.root, entry.name, inode.ino, directory.ino)
 
 
 def _leave_name(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> int:
@@ -130,7 +150,8 @@ def exchange(
     Raises
     ------
     OSError
-        EXDEV between subvolumes, unless both are subvolumes themselves.
+        EXDEV between subvolumes, unless both are subvolumes themselves; EMLINK where an inode has
+        no room for its new name.
     """
     both_subvolumes = inode.ino == other.ino == ROOT_DIR
     if old.directory.root != new.directory.root and not both_subvolumes:
@@ -140,7 +161,12 @@ def exchange(
     other_index = fs.inodes.next_index(old.directory)
     inode.dir_index = other.dir_index = 0
     _take_name(fs, new, inode, index)
-    _take_name(fs, old, other, other_index)
+    try:
+        _take_name(fs, old, other, other_index)
+    except OSError:
+        # a kernel aborts the transaction
+        _give_name_back(fs, new, inode)
+        raise
     other.item.sequence += 1
     _count_change(fs, old, new, inode, other)
     if old.directory is not new.directory:

@@ -26,9 +26,9 @@ __all__ = ["files_before_flush", "overcommit", "run_before_delalloc", "write_fil
 _DATA, _METADATA, _DUP = 1, 4, 32
 _GIB: Final = 1 << 30
 _MAX_LEVEL: Final = 8
-_CREATE_ITEMS: Final = 16
-"""Items that must be free for the next file to be made: the kernel asks for 15, and the directory
-holds one and a half. 16 is fitted to where it ran out of room on seven devices."""
+_CREATE_ITEMS: Final = 13
+"""Items that must be free for the next file to be made, what others hold meanwhile taken off. The
+kernel asks for 15; 13 is fitted to where it ran out of room on seven devices."""
 
 
 def files_before_flush(fs: WritableFilesystem) -> int:

@@ -40,6 +40,8 @@ __all__ = ["MetadataSpace"]
 _METADATA: Final = 4
 _MAX_LEVEL: Final = 8
 _DELALLOC_LOOPS: Final = 3
+# BTRFS_UNLINK_METADATA_UNITS of Linux 6.18
+_UNLINK_ITEMS: Final = 6
 # calc_available_free_space()
 _EIGHTH: Final = 8
 _HALF: Final = 2
@@ -134,7 +136,7 @@ class MetadataSpace:
         blocks = sum(group.length - group.free for group in self._groups())
         self._settle()
         reserved = self._delayed + self._delalloc + self._refs
-        return blocks + global_reserve(self._fs) + reserved
+        return blocks + global_reserve(self._fs, _UNLINK_ITEMS) + reserved
 
     def _groups(self) -> list[GroupState]:
         return [group for group in self._fs.writer.groups() if group.flags & _METADATA]

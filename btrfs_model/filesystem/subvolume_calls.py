@@ -63,13 +63,13 @@ class SubvolumeCalls:
     def snapshot(self, source: Path, path: Path, read_only: bool = True) -> int:
         """Take a snapshot of a subvolume and commit; return its id.
 
-        Delayed allocations of the source are written first.
+        Delayed allocations of the source are written first, also where the name is taken.
         """
         fs = self._live
         top, entry = find(fs, source), find_entry(fs, path)
         _check_is_top(top, source)
-        self._check_new_subvolume(entry)
         fs.flush_delalloc(root=top.root)
+        self._check_new_subvolume(entry)
         pending = PendingSnapshot(top.root, entry.directory, entry.name, read_only)
         fs.start_transaction()
         fs.pending_snapshots.append(partial(create_pending_snapshot, fs, pending))
@@ -79,10 +79,10 @@ class SubvolumeCalls:
     def delete_subvolume(self, path: Path) -> None:
         """Delete a subvolume; its blocks are freed by :meth:`clean_subvolumes`."""
         entry = find_entry(self._live, path)
+        if not entry.is_name:
+            raise fail(errno.EINVAL if entry.name == b".." else errno.EACCES, path)
         if entry.inode is None:
             raise fail(errno.ENOENT, path)
-        if not entry.inode.is_dir:
-            raise fail(errno.ENOTDIR, path)
         may_delete(self._live, entry, entry.inode, as_directory=True)
         if entry.inode.ino != ROOT_DIR:
             raise fail(errno.EINVAL, path)

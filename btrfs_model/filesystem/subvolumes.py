@@ -127,7 +127,7 @@ def delete_subvolume(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> 
     """
     root = inode.root
     _may_destroy(fs, root, entry)
-    fs.start_transaction()
+    fs.start_transaction(from_reserve=True)
     unlink_subvolume_name(fs, entry.directory, inode, entry.name)
     live = fs.live_root(root)
     live.drop_progress = DiskKey(0, 0, 0)
@@ -162,7 +162,7 @@ def clean_deleted_subvolume(fs: WritableFilesystem, root: int) -> None:
     """Free the blocks of a deleted subvolume (``btrfs_clean_one_deleted_snapshot()``)."""
     fs.delayed.kill_all(root)
     fs.inodes.forget_subvolume(root)
-    fs.start_transaction()
+    fs.start_transaction(from_reserve=True)
     fs.writer.drop_tree(root)
     fs.forget_root(root)
     fs.writer.delete(_ROOT_TREE, orphan_key(root))

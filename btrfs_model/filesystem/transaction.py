@@ -78,9 +78,12 @@ def commit(fs: WritableFilesystem) -> bool:
     """
     if fs.aborted:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), fs.path)
-    fs.aborted = True
-    changed = _commit(fs)
-    fs.aborted = False
+    fs.aborted = fs.committing = True
+    try:
+        changed = _commit(fs)
+        fs.aborted = False
+    finally:
+        fs.committing = False
     return changed
 
 

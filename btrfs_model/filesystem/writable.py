@@ -15,6 +15,7 @@ Changes gather in a transaction. What reads the filesystem sees the state of the
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from collections.abc import Callable
@@ -26,6 +27,7 @@ import numpy.typing as npt
 
 from btrfs_model.btree.writer import TreeWriter, chunk_tree_uuid
 from btrfs_model.filesystem import chunk_alloc, load, transaction
+from btrfs_model.filesystem.dir_entries import fail
 from btrfs_model.filesystem.file_calls import FileCalls
 from btrfs_model.filesystem.filesystem import Filesystem
 from btrfs_model.filesystem.inode_cache import highest_objectid
@@ -94,7 +96,10 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
     in_transaction : bool
         Whether a call started a transaction since the last commit.
     aborted : bool
-        Whether a commit failed, so that there is none any more, or is just running.
+        Whether a change or a commit failed half-way, so that there is no commit any more
+        (``btrfs_abort_transaction()``).
+    committing : bool
+        Whether a commit is just running.
     device_stats_written : bool
         Whether a commit since the mount wrote the error counts of the device.
     log_trees_enabled : bool
@@ -152,7 +157,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self.before_commit: list[Callable[[], None]] = []
         self.pending_snapshots: list[Callable[[], None]] = []
         self.committed = transaction.snapshot_of(self)
-        self.aborted = False
+        self.committing = False
         self.device_stats_written = False
         self.in_transaction = False
         self._next_root_id = highest_objectid(self, ObjectId.ROOT_TREE) + 1
@@ -291,6 +296,15 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         return _uuid(self._random)
 
     # ---------------------------------------------------------------------------- the roots --
+
+    @property
+    def aborted(self) -> bool:
+        """Whether there is no commit any more; see the class."""
+        return self.writer.aborted
+
+    @aborted.setter
+    def aborted(self, aborted: bool) -> None:
+        self.writer.aborted = aborted
 
     @property
     def transid(self) -> int:
@@ -450,13 +464,18 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         ------
         ValueError
             For an option that there is not.
+        OSError
+            EBUSY while an inode is open.
         """
         mount = None if options is None else MountOptions.parse(options)
+        if self.inodes.any_held():
+            raise fail(errno.EBUSY, self.path)
         self.sync()
         if "umount-no-empty-commit" not in self.behaviour:
             self.start_transaction()
             self.commit()
         self.inodes.forget_all()
+        self.tree_logs.forget()
         if mount is not None:
             self._mount(mount)
 

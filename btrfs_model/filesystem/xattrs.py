@@ -100,6 +100,9 @@ def _put(
     if value is None:
         if entry is not None:
             delete_one_dir_name(fs, inode.root, key, name)
+        else:
+            # the search for what is to be deleted is for writing
+            cow_leaf(fs, inode.root, key)
         return
     if entry is not None:
         _replace(fs, inode.root, key, entry, value, flags)

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Receiver"]
 
 _U32: Final = (1 << 32) - 1
-_KEEP_SIZE: Final = 1
-_PUNCH_HOLE: Final = 2
-_ZERO_RANGE: Final = 16
+_SECOND: Final = 10**9
 
 
 class _Subvolume(NamedTuple):
@@ -228,15 +226,7 @@ class Receiver:
         path, mode = self._full(command), _int(command, "fallocate_mode")
         self.open_inode_for_write(path)
         offset, length = _off_t(command, "file_offset"), _off_t(command, "size")
-        keep_size = bool(mode & _KEEP_SIZE)
-        if mode == _PUNCH_HOLE | _KEEP_SIZE:
-            self.fs.punch_hole(path, offset, length)
-        elif mode & ~_KEEP_SIZE == _ZERO_RANGE:
-            self.fs.zero_range(path, offset, length, keep_size)
-        elif mode & ~_KEEP_SIZE == 0:
-            self.fs.fallocate(path, offset, length, keep_size)
-        else:
-            raise _fail(errno.EOPNOTSUPP, path)
+        self.fs.vfs_fallocate(path, mode, offset, length)
 
     def process_truncate(self, command: Command) -> None:
         """truncate(2)."""
@@ -320,7 +310,11 @@ def _time(command: Command, attribute: str) -> int:
     """Return a time in nanoseconds since 1970."""
     value = command[attribute]
     assert isinstance(value, tuple)
-    return value[0] * 10**9 + value[1]
+    seconds, nanoseconds = value
+    if nanoseconds >= _SECOND:
+        # UTIME_NOW and UTIME_OMIT too, which no kernel sends
+        raise _fail(errno.EINVAL, _path(command))
+    return int(seconds * _SECOND + nanoseconds)
 
 
 def _fail(number: int, path: bytes) -> OSError:

@@ -13,7 +13,8 @@ from btrfs_model.scenario.operations import ScenarioError, Step, parse_step
 
 __all__ = ["Scenario", "load_scenario"]
 
-_MEMBERS = {"name", "doc", "ops", "hex_values"}
+_MEMBERS = {"name": str, "doc": str, "ops": list, "hex_values": bool}
+_KINDS = {str: "a string", list: "a list", bool: "true or false"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +55,65 @@ def load_scenario(path: str | os.PathLike[str]) -> Scenario:
     """
     name = os.fspath(path)
     text = _text(name)
+    if not text.strip():
+        raise ScenarioError(name, 0, "there is no operation in it")
+    if not text.lstrip().startswith("["):
+        return _of_object(name, text)
+    return Scenario(name, _steps(name, _lines(name, text), hex_values=True), hex_values=True)
+
+
+def _of_object(name: str, text: str) -> Scenario:
     try:
-        whole = json.loads(text)
-    except json.JSONDecodeError:
-        return Scenario(name, _steps(name, _lines(name, text)), hex_values=True)
-    if isinstance(whole, list) and whole and isinstance(whole[0], str):
-        return Scenario(name, _steps(name, [whole]), hex_values=True)
+        whole = _parse(text)
+    except ValueError as error:
+        raise ScenarioError(name, 0, f"not JSON: {error}") from None
     if not isinstance(whole, dict) or not isinstance(whole.get("ops"), list):
         raise ScenarioError(name, 0, "a scenario is an object with a list 'ops', or JSON lines")
-    unknown = sorted(set(whole) - _MEMBERS)
-    if unknown:
-        raise ScenarioError(name, 0, f"unknown member {unknown[0]!r}")
+    for member, value in whole.items():
+        kind = _MEMBERS.get(member)
+        if kind is None:
+            raise ScenarioError(name, 0, f"unknown member {member!r}")
+        if not isinstance(value, kind):
+            raise ScenarioError(name, 0, f"{member} must be {_KINDS[kind]}")
     hex_values = whole.get("hex_values", False)
-    if not isinstance(hex_values, bool):
-        raise ScenarioError(name, 0, "hex_values must be true or false")
-    return Scenario(name, _steps(name, whole["ops"]), hex_values)
+    return Scenario(name, _steps(name, whole["ops"], hex_values=hex_values), hex_values)
+
+
+def _parse(text: str) -> Any:
+    """Read JSON, in which no object has two members of one name.
+
+    Raises
+    ------
+    ValueError
+        For anything else; the message says where.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_members)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"member {twice!r} is there twice")
+    return members
+
+
+def _decompress(data: bytes) -> bytes:
+    """All frames of a zstd file, one behind the other."""
+    import zstandard
+
+    pieces = []
+    while data:
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        pieces.append(frame.decompress(data))
+        if not frame.eof:
+            raise ValueError("it ends too early")
+        data = frame.unused_data
+    return b"".join(pieces)
 
 
 def _text(name: str) -> str:
@@ -77,8 +122,8 @@ def _text(name: str) -> str:
         import zstandard
 
         try:
-            data = zstandard.ZstdDecompressor().decompressobj().decompress(data)
-        except zstandard.ZstdError as error:
+            data = _decompress(data)
+        except (zstandard.ZstdError, ValueError) as error:
             raise ScenarioError(name, 0, f"cannot be decompressed: {error}") from None
     try:
         return data.decode()
@@ -88,15 +133,17 @@ def _text(name: str) -> str:
 
 def _lines(name: str, text: str) -> list[Any]:
     lines = []
-    for number, line in enumerate(filter(str.strip, text.splitlines()), 1):
+    # a string may hold what str.splitlines() takes for the end of a line
+    for number, line in enumerate(filter(str.strip, text.split("\n")), 1):
         try:
-            lines.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            raise ScenarioError(name, number, f"not JSON: {error.msg}") from None
-    if not lines:
-        raise ScenarioError(name, 0, "there is no operation in it")
+            lines.append(_parse(line))
+        except ValueError as error:
+            raise ScenarioError(name, number, f"not JSON: {error}") from None
     return lines
 
 
-def _steps(name: str, lines: list[Any]) -> list[Step]:
-    return [parse_step(name, number, line) for number, line in enumerate(lines, 1)]
+def _steps(name: str, lines: list[Any], *, hex_values: bool) -> list[Step]:
+    return [
+        parse_step(name, number, line, hex_values=hex_values)
+        for number, line in enumerate(lines, 1)
+    ]

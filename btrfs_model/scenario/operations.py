@@ -100,7 +100,10 @@ def _path(value: Any) -> bytes:
     """Return a path from the top of the filesystem; lone surrogates are bytes, not UTF-8."""
     if not isinstance(value, str) or "\0" in value:
         raise ValueError("a path (a string without a zero byte)")
-    return value.encode("utf-8", "surrogateescape")
+    try:
+        return value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise ValueError("a path (its bytes that are no UTF-8 as U+DC80 to U+DCFF)") from None
 
 
 def _optional_path(value: Any) -> bytes | None:
@@ -108,8 +111,20 @@ def _optional_path(value: Any) -> bytes | None:
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("a string")
+    if not isinstance(value, str) or "\0" in value or not _is_unicode(value):
+        raise ValueError("a string (of Unicode, without a zero byte)")
+    return value
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether there is no lone surrogate in a string."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def _any_text(value: Any) -> str:
+    """Return what an attribute shall be: any string, or hexadecimal digits."""
+    if not isinstance(value, str) or not _is_unicode(value):
+        raise ValueError("a string (of Unicode)")
     return value
 
 
@@ -119,10 +134,23 @@ def _whole(value: Any) -> int:
     return value
 
 
-def _size(value: Any) -> int:
-    if _whole(value) < 0 or value >= 2**63:
-        raise ValueError("a whole number from 0 to 2^63 - 1")
-    return int(value)
+def _below(limit: int, shown: str) -> Callable[[Any], int]:
+    """Numbers from 0 to `limit` - 1, and how the largest is written in errors."""
+
+    def check(value: Any) -> int:
+        if not 0 <= _whole(value) < limit:
+            raise ValueError(f"a whole number from 0 to {shown}")
+        return int(value)
+
+    return check
+
+
+_size = _below(2**63, "2^63 - 1")
+_mode = _below(2**32, "2^32 - 1")
+_major = _below(1 << 12, "4095")
+_minor = _below(1 << 20, "2^20 - 1")
+# MAX_RW_COUNT: one call writes no more
+_written = _below(2**31 - 4096 + 1, "2^31 - 4096")
 
 
 def _flag(value: Any) -> bool:
@@ -142,7 +170,7 @@ def _fill(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     words = value if isinstance(value, list) else []
-    if all(isinstance(word, str) for word in words) and (
+    if all(isinstance(word, str) and _is_unicode(word) for word in words) and (
         words == ["zero"] or (len(words) == 2 and words[0] in ("pat", "rnd"))
     ):
         return tuple(words)
@@ -188,11 +216,11 @@ OPERATIONS: dict[str, Operation] = {
         _operation("mount", "mount it; options of mount", _P("options", _text, "rw")),
         _operation("remount", "unmount and mount: no inode stays in memory",
                    _P("options", _text, None)),
-        _operation("mkdir", "mkdir(2)", _P("path", _path), _P("mode", _size, None)),
+        _operation("mkdir", "mkdir(2)", _P("path", _path), _P("mode", _mode, None)),
         _operation("create", "open(2), O_CREAT|O_EXCL", _P("path", _path),
-                   _P("mode", _size, 0o644)),
-        _operation("mknod", "mknod(2)", _P("path", _path), _P("mode", _size),
-                   _P("major", _size, 0), _P("minor", _size, 0)),
+                   _P("mode", _mode, 0o644)),
+        _operation("mknod", "mknod(2)", _P("path", _path), _P("mode", _mode),
+                   _P("major", _major, 0), _P("minor", _minor, 0)),
         _operation("symlink", "symlink(2)", _P("target", _path), _P("path", _path)),
         _operation("link", "link(2)", _P("old", _path), _P("new", _path)),
         _operation("unlink", "unlink(2)", _P("path", _path)),
@@ -201,9 +229,9 @@ OPERATIONS: dict[str, Operation] = {
         _operation("exchange", "renameat2(2), RENAME_EXCHANGE", _P("old", _path),
                    _P("new", _path)),
         _operation("write", "pwrite(2)", _P("path", _path), _P("offset", _size),
-                   _P("length", _size), _P("fill", _fill)),
+                   _P("length", _written), _P("fill", _fill)),
         _operation("truncate", "truncate(2)", _P("path", _path), _P("size", _size)),
-        _operation("fallocate", "fallocate(2)", _P("path", _path), _P("mode", _size),
+        _operation("fallocate", "fallocate(2)", _P("path", _path), _P("mode", _mode),
                    _P("offset", _size), _P("length", _size)),
         _operation("clone", "ioctl FICLONE", _P("source", _path), _P("target", _path)),
         _operation("clone_range", "ioctl FICLONERANGE", _P("source", _path),
@@ -212,12 +240,12 @@ OPERATIONS: dict[str, Operation] = {
         _operation("dedupe", "ioctl FIDEDUPERANGE", _P("source", _path),
                    _P("source_offset", _size), _P("length", _size), _P("target", _path),
                    _P("target_offset", _size)),
-        _operation("chmod", "chmod(2)", _P("path", _path), _P("mode", _size)),
+        _operation("chmod", "chmod(2)", _P("path", _path), _P("mode", _mode)),
         _operation("chown", "lchown(2)", _P("path", _path), _P("uid", _whole), _P("gid", _whole)),
         _operation("utimes", "utimensat(2), nanoseconds", _P("path", _path), _P("atime", _whole),
                    _P("mtime", _whole)),
         _operation("setxattr", "lsetxattr(2)", _P("path", _path), _P("name", _text),
-                   _P("value", _text)),
+                   _P("value", _any_text)),
         _operation("removexattr", "lremovexattr(2)", _P("path", _path), _P("name", _text)),
         _operation("chattr", "ioctl FS_IOC_SETFLAGS: bits to set and to clear", _P("path", _path),
                    _P("set", _size), _P("clear", _size, 0)),
@@ -245,11 +273,14 @@ OPERATIONS: dict[str, Operation] = {
 }  # fmt: skip
 """All operations by name, in the order in which they are described."""
 
+ERRNOS = {name: number for name, number in vars(errno).items() if name.startswith("E")}
+"""Numbers of errors by name."""
+
 ALIASES = {"subvol": "subvol_create", "subvoldel": "subvol_delete"}
 """Other names of operations."""
 
 
-def parse_step(path: str, number: int, line: Any) -> Step:
+def parse_step(path: str, number: int, line: Any, *, hex_values: bool = False) -> Step:
     """Validate an operation.
 
     Parameters
@@ -260,6 +291,8 @@ def parse_step(path: str, number: int, line: Any) -> Step:
         Of the operation, from 1.
     line : object
         The parsed JSON.
+    hex_values : bool
+        The values of extended attributes are written in hexadecimal.
 
     Raises
     ------
@@ -274,24 +307,48 @@ def parse_step(path: str, number: int, line: Any) -> Step:
         raise ScenarioError(path, number, f"unknown operation {name!r}")
     given = list(line[1:])
     ended = given.pop() if given and isinstance(given[-1], dict) else {}
-    error = ended.get("err")
-    if error and name != "receive" and not hasattr(errno, str(error)):
-        raise ScenarioError(path, number, f"{name}: unknown errno {error!r}")
+    try:
+        _check_end(name, ended)
+        arguments = _arguments(operation, given)
+        if name == "setxattr" and hex_values:
+            _check_hex(arguments["value"])
+    except ValueError as error:
+        raise ScenarioError(path, number, f"{name}: {error}") from None
+    return Step(number, name, arguments, ended)
+
+
+def _check_end(name: str, ended: dict[str, Any]) -> None:
+    """See that it is known what was recorded; ``rc`` and messages are those of ``receive``."""
+    for member, value in ended.items():
+        if member == "err" and isinstance(value, str):
+            if value and name != "receive" and value not in ERRNOS:
+                raise ValueError(f"unknown errno {value!r}")
+        elif member != "rc" or name != "receive":
+            raise ValueError(f"how it ended cannot be {member!r}: {value!r}")
+
+
+def _check_hex(value: str) -> None:
+    try:
+        bytes.fromhex(value)
+    except ValueError:
+        raise ValueError("value must be hexadecimal") from None
+
+
+def _arguments(operation: Operation, given: list[Any]) -> dict[str, Any]:
+    """Return the arguments by name, those left out as what they are by default."""
     if len(given) > len(operation.parameters):
-        raise ScenarioError(path, number, f"{name}: takes {len(operation.parameters)} arguments")
+        raise ValueError(f"takes {len(operation.parameters)} arguments")
     arguments = {}
     for at, parameter in enumerate(operation.parameters):
         if at < len(given):
             try:
                 arguments[parameter.name] = parameter.check(given[at])
             except ValueError as wanted:
-                raise ScenarioError(
-                    path, number, f"{name}: {parameter.name} must be {wanted}"
-                ) from None
+                raise ValueError(f"{parameter.name} must be {wanted}") from None
         elif parameter.default is _MISSING:
-            raise ScenarioError(path, number, f"{name}: {parameter.name} is missing")
+            raise ValueError(f"{parameter.name} is missing")
         else:
             arguments[parameter.name] = parameter.default
     if "step" in arguments and not arguments["step"]:
-        raise ScenarioError(path, number, f"{name}: step must not be 0")
-    return Step(number, name, arguments, ended)
+        raise ValueError("step must not be 0")
+    return arguments

@@ -5,22 +5,22 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from btrfs_model.errors import BtrfsModelError
 from btrfs_model.filesystem.live_inode import LiveInode
 from btrfs_model.filesystem.mount_options import parse_mkfs_options
+from btrfs_model.filesystem.name_calls import RENAME_EXCHANGE
 from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.patches import Behaviour
 from btrfs_model.scenario.load import Scenario
-from btrfs_model.scenario.operations import ScenarioError, Step, data_of
+from btrfs_model.scenario.operations import ERRNOS, ScenarioError, Step, data_of
 from btrfs_model.send import send
 
 __all__ = ["run_scenario"]
 
-_KEEP_SIZE, _PUNCH_HOLE, _ZERO_RANGE = 1, 2, 16
 _RECEIVED = b"recv"
-_EXCHANGE = 2
 
 
 def run_scenario(
@@ -125,11 +125,12 @@ class _Runner:
         try:
             self.carry_out(step)
         except OSError as error:
-            name = errno.errorcode.get(error.errno or 0, str(error.errno))
-            if name == wanted:
+            if wanted and error.errno == ERRNOS[wanted]:
                 return
             recorded = f", recorded was {wanted}" if wanted else ""
             raise self._failed(step, f"{error.strerror or error}{recorded}") from error
+        except BtrfsModelError as error:
+            raise self._failed(step, str(error)) from error
         if wanted:
             raise self._failed(step, f"did not fail, recorded was {wanted}")
 
@@ -200,7 +201,7 @@ class _Runner:
         self.fs().rename(old, new)
 
     def do_exchange(self, old: bytes, new: bytes) -> None:
-        self.fs().rename(old, new, _EXCHANGE)
+        self.fs().rename(old, new, RENAME_EXCHANGE)
 
     def do_mkfiles(self, path: bytes, prefix: str, first: int, last: int) -> None:
         for name in _names(path, prefix, first, last, 1):
@@ -223,16 +224,7 @@ class _Runner:
         self.fs().truncate(path, size)
 
     def do_fallocate(self, path: bytes, mode: int, offset: int, length: int) -> None:
-        fs = self.fs()
-        keep_size = bool(mode & _KEEP_SIZE)
-        if mode & _PUNCH_HOLE:
-            fs.punch_hole(path, offset, length)
-        elif mode & _ZERO_RANGE:
-            fs.zero_range(path, offset, length, keep_size=keep_size)
-        elif mode & ~_KEEP_SIZE:
-            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-        else:
-            fs.fallocate(path, offset, length, keep_size=keep_size)
+        self.fs().vfs_fallocate(path, mode, offset, length)
 
     def do_clone(self, source: bytes, target: bytes) -> None:
         self.fs().clone_range(source, target, 0, 0, 0)
@@ -325,6 +317,6 @@ class _Runner:
         apply_stream(fs, sent.data, _RECEIVED)
 
 
-def _names(path: bytes, prefix: str, first: int, last: int, step: int) -> list[bytes]:
+def _names(path: bytes, prefix: str, first: int, last: int, step: int) -> Iterator[bytes]:
     start = path + b"/" + prefix.encode()
-    return [start + str(number).encode() for number in range(first, last + 1, step)]
+    return (start + str(number).encode() for number in range(first, last + 1, step))

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SendRequest", "SendResult", "prepare", "reads", "run", "send"]
 
-Which = "str | bytes | int | Subvolume"
-
 
 @dataclass(frozen=True)
 class SendRequest:

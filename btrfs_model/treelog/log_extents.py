@@ -205,10 +205,10 @@ def _insert_part(
     fs: WritableFilesystem, inode: LiveInode, extent: Extent, start: int, end: int
 ) -> None:
     item = extent.regular
-    offset = item.offset + start - extent.start if extent.disk_bytenr else 0
     payload = pack_regular(
         item.generation, item.type, item.disk_bytenr, item.disk_num_bytes, end - start,
-        ram_bytes=item.ram_bytes, offset=offset, compression=item.compression,
+        ram_bytes=item.ram_bytes, offset=item.offset + start - extent.start,
+        compression=item.compression,
     )  # fmt: skip
     fs.writer.insert(log_tree_id(inode.root), extent_key(inode, start), payload)
 

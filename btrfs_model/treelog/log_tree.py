@@ -115,6 +115,10 @@ class TreeLogs:
             self._fs.writer.drop_tree(LOG_ROOT_TREE)
             self._logs.clear()
 
+    def forget(self) -> None:
+        """Forget what a mount knew; there is no log any more."""
+        self._roots.clear()
+
     def set_full_commit(self) -> None:
         """``btrfs_set_log_full_commit()``."""
         self.full_commit = self._fs.transid

@@ -75,7 +75,10 @@ def replay_log(fs: Filesystem, *, behaviour: str | Behaviour = "v6.18") -> Writa
     from btrfs_model.filesystem.writable import WritableFilesystem
 
     chosen = Behaviour.parse(behaviour)
-    memory = Memory.copy_of_buffer(fs.image.view)
+    if isinstance(fs, WritableFilesystem):
+        memory = fs.memory.copy()
+    else:
+        memory = Memory.copy_of_buffer(fs.image.view)
     return WritableFilesystem(memory, fs.path, replay=chosen)
 
 

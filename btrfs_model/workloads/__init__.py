@@ -28,6 +28,9 @@ _MODULES = {
     "log-dir": "btrfs_model.workloads.log_dir",
 }
 
+_LARGEST = 1_000_000
+"""Scale beyond which no device could hold the files."""
+
 NAMES: tuple[str, ...] = tuple(_MODULES)
 """Names of the workloads that can be replayed."""
 
@@ -203,8 +206,10 @@ class Workload:
         if scale == "quick":
             return self.inputs[0]
         wanted = 1.0 if scale == "full" else float(scale)
-        if not 0 < wanted < float("inf"):
-            raise BtrfsModelError(f"{self.name}: a scale is greater than 0, not {scale}")
+        if not 0 < wanted <= _LARGEST:
+            raise BtrfsModelError(
+                f"{self.name}: a scale is greater than 0 and at most {_LARGEST:,}, not {scale}"
+            )
         for source in self.inputs:
             if source.scale == wanted:
                 return source

@@ -25,6 +25,7 @@ from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.patches import Behaviour
 from btrfs_model.reads import reads
 from btrfs_model.workloads import Figure, Input, Outcome, Side, Step, Workload
+from btrfs_model.workloads.side_by_side import side_by_side
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,12 +58,6 @@ _ROUND = (80, 720)
 """While the jobs go on the kernel writes their data back: first when there is no more room for
 reservations (:func:`files_before_flush`), then ahead of that, after so many files, by chance. Linux
 6.18 waits some 10 ms between two rounds of it, and what is made meanwhile makes up the next."""
-_LATE, _LATE_BY, _NEAR = 0.008, (4, 1000), 3
-"""A job is interrupted between making a file and writing to it, in this share of files; then its
-data comes after those of so many others, by chance. Without that they differ by this many.
-
-Traces of Linux 6.18 on two CPUs had shares of 0.008 (of 5000 files) and 0.0116 (of 20,000); the
-lower one is taken, as the leaves of 5000 files come out right with it: a fitted choice."""
 
 
 def _parameters(scale: float) -> dict[str, int]:
@@ -111,15 +106,12 @@ def build(source: Input, step: Step) -> WritableFilesystem:
 
 
 def _add_files(fs: WritableFilesystem, total: int, first: int, jobs: int) -> None:
-    """Let the jobs make files: each a range of numbers, all at the same pace."""
-    share = total // jobs
-    names = [
-        f"file_{first + job * share + number}"
-        for number in range(1, share + 1)
-        for job in range(jobs)
-    ]
+    """Let the jobs make files: each a range of numbers."""
     chance = np.random.default_rng(first)
-    order, due = _data_order(len(names), jobs, chance)
+    numbers, due = side_by_side(_shares(total, jobs), chance)
+    names = [f"file_{first + 1 + number}" for number in numbers.tolist()]
+    order = np.argsort(due, kind="stable")
+    due = due[order]
     data = b"\xab" * _FILE_BYTES
     inos = np.zeros(len(names), np.uint64)
     made = written = 0
@@ -140,16 +132,9 @@ def _commits(made: int) -> int:
     return made * _FILE_TIME // _COMMIT_INTERVAL
 
 
-def _data_order(
-    count: int, jobs: int, chance: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the files in the order in which data is written to them, and after how many."""
-    due = np.arange(count, dtype=np.float64)
-    if jobs > 1:
-        due += _NEAR * chance.random(count)
-        due += (chance.random(count) < _LATE) * _between(_LATE_BY, chance.random(count))
-    order = np.argsort(due, kind="stable")
-    return order, due[order]
+def _shares(total: int, jobs: int) -> list[int]:
+    """Return how many files each job makes: the last one what is left over, too."""
+    return [total // jobs] * (jobs - 1) + [total - total // jobs * (jobs - 1)]
 
 
 def _batches(count: int, most: int, chance: np.random.Generator, *, fresh: bool) -> Iterator[int]:
@@ -337,7 +322,8 @@ _CAVEATS = (
     "The time that the kernel computes for a leaf was measured on 6.18.44 on another machine; "
     "none of the figures was fitted to the times of the message.",
     "Leaves lie where the four jobs and the commits of their transactions let them: another "
-    "run of the script scatters them otherwise.",
+    "run of the script scatters them otherwise. In a filesystem that the model builds, how long "
+    "the jobs take for a file and how they overtake one another is fitted to runs of Linux 6.18.",
 )
 WORKLOAD = Workload(
     name="send-readahead",
@@ -353,7 +339,7 @@ WORKLOAD = Workload(
     ),
     caveats=(
         "The message does not name its disk. The model's is a 7200 rpm SATA disk whose data "
-        "sheet it keeps to; its reading ahead on its own (64 KB, as in the literature) decides "
+        "sheet it keeps to; its reading ahead on its own (64 KiB, as in the literature) decides "
         "more about both times than anything else, and no data sheet tells it.",
         *_CAVEATS,
     ),

@@ -197,8 +197,7 @@ WORKLOAD = Workload(
         "The calls of kernel functions were measured on 5.10.46, which looks up the state of each "
         "new file once more than 4.16 does (the toggle send-orphanize-first); with that toggle "
         "added, the model's calls are the measured ones.",
-        "Times are reported and measured, not modelled: this version counts work and has no "
-        "model of time.",
+        "Times are reported and measured, not modelled: this workload counts work.",
         "Reported and measured times are of different machines and devices; the ratios between "
         "sides are what can be compared.",
     ),

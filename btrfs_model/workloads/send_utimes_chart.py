@@ -64,7 +64,7 @@ def _value(outcome: Outcome, side: str, files: int, name: str) -> float:
 
 def _draw_growth(axes: Axes, outcome: Outcome, name: str, title: str) -> None:
     """Draw a quantity against the number of files on both sides; dots are measured."""
-    sizes = outcome.evidence["sizes"]
+    sizes, circles = outcome.evidence["sizes"], False
     for side in _SIDES:
         values = [_value(outcome, side, files, name) for files in sizes]
         axes.plot(sizes, values, color=COLOURS[side], linewidth=2)
@@ -72,15 +72,16 @@ def _draw_growth(axes: Axes, outcome: Outcome, name: str, title: str) -> None:
         dots = [(files, one.measured) for files, one in zip(sizes, measured, strict=True)
                 if one is not None and one.measured is not None]  # fmt: skip
         if dots:
+            circles = True
             axes.plot(*zip(*dots, strict=True), "o", color=COLOURS[side], markersize=5,
                       markerfacecolor="white")  # fmt: skip
-        axes.annotate(side, (sizes[-1], values[-1]), xytext=(0, 6), textcoords="offset points",
-                      ha="right", color=COLOURS[side], fontweight="bold")  # fmt: skip
+        axes.annotate(side, (sizes[-1], values[-1]), xytext=(5, 1), textcoords="offset points",
+                      va="bottom", color=COLOURS[side], fontweight="bold")  # fmt: skip
     axes.set_title(title, pad=8)
-    axes.set_xlim(0, sizes[-1] * 1.05)
+    axes.set_xlim(0, sizes[-1] * 1.25)
     axes.set_ylim(bottom=0)
     axes.margins(y=0.2)
-    axes.set_xlabel("files")
+    axes.set_xlabel("files; circles: measured" if circles else "files")
     axes.set_xticks(sizes)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))

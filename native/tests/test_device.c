@@ -106,6 +106,19 @@ static void random_run(void)
 	CHECK(bm_device_run(&device, ios, IOS, steps, count, times, &totals, &fault) ==
 	      BM_BAD_VALUE);
 	ios[7].offset = 0;
+	/* times beyond INT64_MAX; more segments than can be counted with one more */
+	steps[0].think = UINT64_MAX / 2;
+	CHECK(bm_device_run(&device, ios, IOS, steps, count, times, &totals, &fault) ==
+	      BM_PAST_END);
+	steps[0].think = 0;
+	if (device.disk) {
+		uint32_t segments = disk.segments;
+
+		disk.segments = UINT32_MAX;
+		CHECK(bm_device_run(&device, ios, IOS, steps, count, times, &totals, &fault) ==
+		      BM_BAD_VALUE);
+		disk.segments = segments;
+	}
 	flash.channels = disk.heads = 0;
 	CHECK(bm_device_run(&device, ios, IOS, steps, count, times, &totals, &fault) ==
 	      BM_BAD_VALUE);
