@@ -1010,7 +1010,11 @@ int bm_writer_extent_info(struct bm_writer *writer, uint64_t bytenr, uint64_t *r
 			  uint64_t *flags, struct bm_fault *fault);
 /* btrfs_run_delayed_refs(): all that wait, in the kernel's order; returns how many heads. */
 int64_t bm_writer_run_refs(struct bm_writer *writer, struct bm_fault *fault);
+/* The same for the next `most` heads. */
+int64_t bm_writer_run_some_refs(struct bm_writer *writer, int64_t most, struct bm_fault *fault);
 int64_t bm_writer_waiting_refs(const struct bm_writer *writer);
+/* How many references wait, of all extents; `losing`: extents of data with fewer after that. */
+int64_t bm_writer_delayed_refs(const struct bm_writer *writer, int64_t *losing);
 /* Bytes of the tree blocks that the running transaction made and did not write yet. */
 uint64_t bm_writer_dirty_bytes(const struct bm_writer *writer);
 /* btrfs_csum_file_blocks(): checksums of sectors from `bytenr` on, into the csum tree (7). */

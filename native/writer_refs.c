@@ -552,12 +552,12 @@ static int cleanup_head(struct bm_writer *writer, struct ref_head *head, struct 
 		       : BM_OK;
 }
 
-int64_t bm_writer_run_refs(struct bm_writer *writer, struct bm_fault *fault)
+int64_t bm_writer_run_some_refs(struct bm_writer *writer, int64_t most, struct bm_fault *fault)
 {
 	struct ref_head *head;
 	int64_t count = 0;
 
-	while ((head = select_head(writer->refs))) {
+	while (count < most && (head = select_head(writer->refs))) {
 		int ret;
 
 		head->processing = 1;
@@ -570,9 +570,26 @@ int64_t bm_writer_run_refs(struct bm_writer *writer, struct bm_fault *fault)
 	return count;
 }
 
+int64_t bm_writer_run_refs(struct bm_writer *writer, struct bm_fault *fault)
+{
+	return bm_writer_run_some_refs(writer, INT64_MAX, fault);
+}
+
 int64_t bm_writer_waiting_refs(const struct bm_writer *writer)
 {
 	return (int64_t)writer->refs->head_count;
+}
+
+int64_t bm_writer_delayed_refs(const struct bm_writer *writer, int64_t *losing)
+{
+	const struct bm_waiting_refs *refs = writer->refs;
+
+	*losing = 0;
+	for (size_t i = 0; refs->head_count && i <= refs->head_mask; i++)
+		for (const struct ref_head *head = refs->head_table[i]; head;
+		     head = head->hash_next)
+			*losing += head->level < 0 && head->ref_mod < 0;
+	return (int64_t)refs->ref_count;
 }
 
 /* --------------------------------------------------------------------------- what others ask -- */

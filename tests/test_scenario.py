@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Scenarios: what is accepted, and that kernels came to the same end."""
 
+import hashlib
 import json
 import os
 import re
@@ -16,7 +17,10 @@ from kernel_listing import as_recorded, recorded, without_made_up
 import btrfs_model as bm
 from btrfs_model.cli import cli
 from btrfs_model.filesystem import Filesystem
+from btrfs_model.filesystem.space_info import MetadataSpace
 from btrfs_model.scenario import OPERATIONS, ScenarioError, load_scenario, run_scenario
+from btrfs_model.scenario.load import Scenario
+from btrfs_model.scenario.operations import parse_step
 
 LOGGED = [name for name in corpus.cases("send/random") if corpus.has(name, "ops.jsonl.zst")]
 SHORT = 12
@@ -56,22 +60,63 @@ def hide_property(mine: dict[str, Any], kernels: dict[str, Any]) -> bool:
     return True
 
 
-FOR_ROOM = {f"send/random/seed-{seed:03}" for seed in (7, 8, 11, 12, 14, 23, 36, 37)}
-"""Runs with commits that nobody asked for.
+MEASURED = json.loads((corpus.PROJECT / "data/workloads/generations.json").read_text())
+"""How often the same calls came to which generations (``scripts/measure_generations.py``).
 
-What their calls reserve fills the metadata of 8 MiB; then a worker of the kernel commits to make
-room, in whichever call it gets to that (btrfs_async_reclaim_metadata_space(), seen by tracing the
-same calls again). All commits of the other runs are those of calls: sync, snapshots, subvolumes,
-fsyncs that cannot log.
+What the calls of these nine runs reserve fills the metadata of 8 MiB; then a worker of the kernel
+commits to make room, which no call asked for. All commits of the other runs are those of calls:
+sync, snapshots, subvolumes, fsyncs that cannot log.
 """
+
+CHANCE = {"send/random/seed-007"}
+"""The end depends on the moments at which the kernel's threads act.
+
+In 32 runs of the kernel the calls came to 13 ends, and never to the recorded one: while its worker
+commits, the calls that make inodes go on. The calls that have it commit are the same each time.
+"""
+
+SEVERAL = {"send/random/seed-022"}
+"""There are several ends; the model comes to the one to which the kernel came most often.
+
+That is 18 times of 32; 9 times it was the recorded one. Whether a commit follows the writing of
+data is up to which of these become inline extents first.
+"""
+
+EARLY = {"send/random/seed-036"}
+"""One of five commits for room comes ten calls early.
+
+It is made for a rename that found 137.4 of 137.2 items' room taken, where the kernel had 3 less.
+Five of 1452 inodes have the generation after it. Of 32 runs of the kernel 28 came to the recorded
+end.
+"""
+
+FIRST_WAIT = {
+    "seed-002": 111, "seed-004": 124, "seed-007": 132, "seed-008": 96, "seed-009": 133,
+    "seed-011": 116, "seed-012": 102, "seed-013": 98, "seed-014": 165, "seed-016": 212,
+    "seed-022": 110, "seed-023": 108, "seed-024": 132, "seed-026": 118, "seed-028": 137,
+    "seed-029": 91, "seed-031": 224, "seed-032": 82, "seed-034": 118, "seed-036": 115,
+    "seed-037": 144, "seed-039": 134,
+}  # fmt: skip
+"""The first step that has to wait for room for metadata, in runs of Linux 6.18.44.
+
+Seen with the tracepoint btrfs_trigger_flush while the calls of the recorded runs were carried out
+again. Of the 29 runs in which any call waits these are the ones where the model is right to the
+call; in seeds 0, 15, 20 and 25, which have small nodes, and in 17, 21 and 27 it is not.
+"""
+
+
+def digest(generations: dict[tuple[str, str], int]) -> str:
+    """What ``scripts/measure_generations.py`` tells of the generations of inodes."""
+    rows = sorted([*place, number] for place, number in generations.items())
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
 @pytest.mark.parametrize("name", LOGGED if corpus.LONG else LOGGED[:SHORT])
 def test_logs_of_kernels_end_in_their_listings(name: str) -> None:
     scenario = load_scenario(corpus.path(name, "ops.jsonl.zst"))
     hidden = 0
-    other_generations = []
-    with run_scenario(scenario) as fs:
+    generations, theirs = {}, {}
+    with run_scenario(scenario, reservations=True) as fs:
         for snapshot, paths in recorded(name).items():
             rows = {row["path"]: row for row in fs.listing(snapshot).to_dict("records")}
             assert rows.keys() == paths.keys()
@@ -79,11 +124,56 @@ def test_logs_of_kernels_end_in_their_listings(name: str) -> None:
                 wanted = comparable(without_made_up(record))
                 found = comparable(as_recorded(rows[path]))
                 hidden += hide_property(found, wanted)
-                if wanted.pop("gen", None) != found.pop("gen", None):
-                    other_generations.append((snapshot, path))
+                if "gen" in wanted:
+                    generations[snapshot, path] = found.pop("gen")
+                    theirs[snapshot, path] = wanted.pop("gen")
                 assert found == wanted, (snapshot, path)
     assert hidden <= 2
-    assert bool(other_generations) == (name in FOR_ROOM), other_generations[:5]
+    if name in CHANCE:
+        assert generations.keys() == theirs.keys()
+    elif name in SEVERAL:
+        assert digest(generations) in MEASURED[name.rpartition("/")[2]]["6.18.44"]
+    else:
+        other = [place for place, number in theirs.items() if generations[place] != number]
+        assert bool(other) == (name in EARLY), other[:5]
+        assert len(other) <= 5
+
+
+@pytest.mark.parametrize("name", [name for name in FIRST_WAIT if f"send/random/{name}" in LOGGED])
+def test_the_first_call_that_waits_for_room(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What all calls before it reserved is the kernel's, so this one is."""
+    scenario = load_scenario(corpus.path(f"send/random/{name}", "ops.jsonl.zst"))
+    at, waited = "", []
+    monkeypatch.setattr(MetadataSpace, "_make_room", lambda space, size, share: waited.append(at))
+
+    def begin(step: str) -> None:
+        nonlocal at
+        at = step
+
+    steps = scenario.steps[: FIRST_WAIT[name]]
+    with run_scenario(
+        Scenario(scenario.path, steps, hex_values=True), reservations=True, step=begin
+    ):
+        assert waited == [str(steps[-1])]
+
+
+def test_without_reservations_there_is_always_room() -> None:
+    """A commit that nobody asked for comes with them alone."""
+    lines = [["mkfs", []], ["sync"]]
+    lines += [[what, f"f{i}", *rest] for i in range(200)
+              for what, *rest in (["create"], ["write", 0, 5000, 1])]  # fmt: skip
+    steps = [parse_step("s", number, line) for number, line in enumerate(lines, 1)]
+    ends = {}
+    for reservations in (False, True):
+        with run_scenario(Scenario("s", steps), reservations=reservations) as fs:
+            ends[reservations] = fs.transid
+            rows = fs.listing(5)
+            assert (rows["size"][1:] == 5000).all()
+            assert len(rows) == 201
+            assert bm.check(fs, verify_data=True) == []
+            made = set(rows["generation"][1:])
+            assert (len(made) > 1) == reservations
+    assert ends[True] > ends[False]
 
 
 # ---------------------------------------------------------------------------------- the format --

@@ -118,6 +118,10 @@ class SpaceCalls:
         """Carry out all waiting references (``btrfs_run_delayed_refs()``); returns how many."""
         return self._run(lib.bm_writer_run_refs)
 
+    def run_some_refs(self, most: int) -> int:
+        """Carry out the waiting references of so many extents; returns of how many."""
+        return self._run(lib.bm_writer_run_some_refs, most)
+
     def dirty_bytes(self) -> int:
         """Return how large the tree blocks are that the running transaction made."""
         return int(lib.bm_writer_dirty_bytes(self.handle))
@@ -125,6 +129,11 @@ class SpaceCalls:
     def waiting_refs(self) -> int:
         """Return how many extents have references waiting."""
         return int(lib.bm_writer_waiting_refs(self.handle))
+
+    def delayed_refs(self) -> tuple[int, int]:
+        """Return how many references wait, and how many extents of data lose some by them."""
+        losing = ffi.new("int64_t *")
+        return int(lib.bm_writer_delayed_refs(self.handle, losing)), int(losing[0])
 
     def insert_csums(self, bytenr: int, sums: bytes, sectors: int, tree: int = _CSUM_TREE) -> None:
         """Insert checksums of sectors into a tree (``btrfs_csum_file_blocks()``).

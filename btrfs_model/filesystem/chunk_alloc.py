@@ -226,15 +226,16 @@ def calls_that_fit(fs: WritableFilesystem) -> int:
     return max(1, free // (_CALL_BLOCKS * fs.nodesize))
 
 
-def global_reserve(fs: WritableFilesystem) -> int:
+def global_reserve(fs: WritableFilesystem, unlink_items: int = _UNLINK_ITEMS) -> int:
     """Return what the kernel keeps for commits (``btrfs_update_global_block_rsv()``), bytes.
 
-    That is room for all of the trees that every commit changes, or for the items of an unlink.
+    That is room for all of the trees that every commit changes, or for the items of an unlink, of
+    which there are `unlink_items`.
     """
     trees = _reserved_trees(fs)
     item = 2 * _MAX_LEVEL * fs.nodesize
     references = 2 if ObjectId.FREE_SPACE_TREE in trees else 1
-    least = (1 + len(trees) + _UNLINK_ITEMS + references * _UNLINK_ITEMS) * item
+    least = (1 + len(trees) + unlink_items + references * unlink_items) * item
     return min(max(sum(trees.values()), least), 512 * _MIB)
 
 

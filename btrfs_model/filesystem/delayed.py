@@ -26,7 +26,7 @@ from btrfs_model.counters import current
 from btrfs_model.filesystem.chunk_alloc import calls_that_fit
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.keys import ItemType
-from btrfs_model.ondisk.structs import INODE_ITEM
+from btrfs_model.ondisk.structs import INODE_ITEM, ITEM
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem.live_inode import LiveInode
@@ -116,6 +116,17 @@ class DelayedNode:
         waiting += sum(len(run.sizes) for run in self._runs or ())
         return waiting + (self.inode_item is not None) + self.delete_ref
 
+    def reserved_paths(self, leaf: int) -> int:
+        """For how many paths of blocks it keeps room (``bytes_reserved`` of its items).
+
+        Two for each leaf of `leaf` bytes that insertions fill (``index_item_leaves``), two for each
+        deletion, one for the inode.
+        """
+        size = sum(ITEM.size + len(payload) for payload in (self._insertions or {}).values())
+        size += sum(ITEM.size * len(run.sizes) + len(run.payloads) for run in self._runs or ())
+        changes = -(-size // leaf) + len(self._deletions or ())
+        return 2 * changes + (self.inode_item is not None)
+
     @property
     def nbytes(self) -> int:
         """Bytes that the items to insert take in leaves, headers included."""
@@ -200,6 +211,16 @@ class DelayedItems:
 
     def __len__(self) -> int:
         return sum(node.count for node in self._nodes.values())
+
+    def reserved_paths(self, leaf: int) -> int:
+        """Return for how many paths of blocks there is room kept (``delayed_block_rsv``).
+
+        Parameters
+        ----------
+        leaf : int
+            Bytes for items in a leaf.
+        """
+        return sum(node.reserved_paths(leaf) for node in self._nodes.values())
 
     def node(self, root: int, ino: int) -> DelayedNode | None:
         """Return what waits for an inode, or None."""
@@ -315,6 +336,11 @@ class DelayedItems:
             end = at + calls_that_fit(self._fs)
             yield nodes[at:end]
             at = end
+
+    def run_some(self, most: int) -> None:
+        """Run the first nodes (``btrfs_run_delayed_items_nr()``)."""
+        for node in list(itertools.islice(self._nodes.values(), most)):
+            self.run_node(node)
 
     def _update_items(self, root: int, nodes: list[DelayedNode]) -> None:
         """Run nodes of a subvolume of which each has an inode item and nothing else."""

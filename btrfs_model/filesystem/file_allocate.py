@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 __all__ = ["fallocate", "punch_hole", "replace_with_hole", "zero_range"]
 
 _MAX_PREALLOC: Final = 256 << 20
+# two extents that are split and the inode (insert_prealloc_file_extent())
+_ITEMS: Final = 3
 
 
 class _Map(NamedTuple):
@@ -145,6 +147,7 @@ def _prealloc_file_range(
         wanted = min(end - start, largest)
         bytenr, length = fs.reserve_data(wanted, fs.sectorsize, hint)
         largest = length
+        fs.space_info.start_transaction(_ITEMS)
         payload = pack_regular(fs.transid, PREALLOC, bytenr, length, length)
         insert_regular(fs, inode, start, payload, new=True)
         start += length

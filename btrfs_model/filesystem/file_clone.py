@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["clone_range", "dedupe_range"]
 
+# an extent that is split and one that is put in, the inode
+_ITEMS: Final = 3
 _MAX_SIZE: Final = 2**63 - 1
 # of a call of FIDEDUPERANGE, and of what btrfs shares at a time (BTRFS_MAX_DEDUPE_LEN)
 _MAX_DEDUPE: Final = 1 << 30
@@ -234,6 +236,7 @@ class _Clone:
         for extent in extents_between(self.fs, self.source, self.offset, self.end):
             if extent.end <= self.offset:
                 continue
+            self.fs.space_info.start_transaction(_ITEMS)
             at = max(extent.start, self.offset) + self.target_offset - self.offset
             if isinstance(extent.item, InlineExtent):
                 self._inline(at, extent.item)

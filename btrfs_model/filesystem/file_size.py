@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from btrfs_model.filesystem.file_items import Fs, align, truncate_inode_items
 from btrfs_model.filesystem.file_write import cont_expand, set_i_size, touch, truncate_block
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from btrfs_model.filesystem.live_inode import LiveInode
 
 __all__ = ["set_size"]
+
+# the inode, and the size beyond which all goes (btrfs_truncate())
+_ITEMS: Final = 2
 
 
 def set_size(fs: Fs, inode: LiveInode, size: int) -> None:
@@ -60,6 +63,7 @@ def _shrink(fs: Fs, inode: LiveInode, size: int, old_size: int) -> None:
     if "log-conflict-list" not in fs.behaviour:
         # whatever is truncated
         inode.log.full_sync = True
+    fs.space_info.start_transaction(_ITEMS)
     need_block = truncate_inode_items(fs, inode, size)
     if need_block:
         truncate_block(fs, inode, size)

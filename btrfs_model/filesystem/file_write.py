@@ -114,6 +114,7 @@ def _dirty(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
     """Reserve room for what becomes dirty; the file joins those that wait, behind the others."""
     blocksize = fs.sectorsize
     fs.ensure_data(align(end, blocksize) - start // blocksize * blocksize + fs.dirty_bytes.count)
+    fs.space_info.reserve_delalloc()
     fs.dirty_files.setdefault((inode.root, inode.ino), inode)
 
 

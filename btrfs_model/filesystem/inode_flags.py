@@ -48,6 +48,8 @@ _SHOWN: Final = (
     (ChattrFlag.COMPR, InodeFlag.COMPRESS),
     (ChattrFlag.NOCOMP, InodeFlag.NOCOMPRESS),
 )
+# the property, its inode, the inode
+_ITEMS: Final = 3
 _COMPRESSION: Final = ChattrFlag.COMPR | ChattrFlag.NOCOMP
 _COMPRESS_FLAGS: Final = InodeFlag.COMPRESS | InodeFlag.NOCOMPRESS
 _NOCOW: Final = InodeFlag.NODATACOW | InodeFlag.NODATASUM
@@ -84,7 +86,7 @@ def chattr(fs: WritableFilesystem, inode: LiveInode, add: int, remove: int, path
         new &= ~ChattrFlag.DIRSYNC
     _check(old, new, path)
     flags = _inode_flags(inode, new)
-    fs.start_transaction()
+    fs.start_transaction(_ITEMS)
     kind = b""
     if new & ChattrFlag.COMPR and not new & ChattrFlag.NOCOMP:
         kind = (fs.compress or "zlib").encode()

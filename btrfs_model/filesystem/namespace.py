@@ -57,6 +57,10 @@ __all__ = [
     "unlink_subvolume_name",
 ]
 
+# item and index of the directory, its inode; the inode and its name
+_LINK_ITEMS: Final = 5
+# BTRFS_UNLINK_METADATA_UNITS: the same, and an orphan item
+_UNLINK_ITEMS: Final = 6
 _INHERITED: Final = InodeFlag.NOCOMPRESS | InodeFlag.COMPRESS | InodeFlag.NODATACOW
 
 
@@ -90,7 +94,7 @@ def create_inode(
     """
     directory = entry.directory
     check_dir_item_collision(fs, directory.root, directory.ino, entry.name)
-    fs.start_transaction()
+    fs.start_transaction(_new_items(entry.directory, mode))
     item = _new_item(fs, directory, mode, rdev, size)
     access, default = acl.inherit(fs, directory, item)
     inode = fs.inodes.new(directory.root, item)
@@ -102,6 +106,14 @@ def create_inode(
     fs.update_root_times(inode.root)
     add_link(fs, directory, inode, entry.name, inode.dir_index)
     return inode
+
+
+def _new_items(directory: LiveInode, mode: int) -> int:
+    """How many items a new inode changes, on a kernel with a security module.
+
+    (``btrfs_new_inode_prepare()``, ``btrfs_symlink()``.)
+    """
+    return 5 + stat.S_ISLNK(mode) + bool(directory.prop_compress)
 
 
 def _new_item(
@@ -192,7 +204,7 @@ def link_inode(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
     if inode.item.nlink >= LINK_MAX:
         raise fail(errno.EMLINK, entry.path)
     check_dir_item_collision(fs, directory.root, directory.ino, entry.name)
-    fs.start_transaction()
+    fs.start_transaction(_LINK_ITEMS + (not inode.item.nlink))
     index = fs.inodes.next_index(directory)
     inode.dir_index = 0
     # these change in memory also where there is no room for the name
@@ -252,7 +264,7 @@ def unlink_inode(
 
 def unlink(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
     """``btrfs_unlink()``: the inode goes with its last name, unless it is open."""
-    fs.start_transaction(from_reserve=True)
+    fs.start_transaction(_UNLINK_ITEMS, from_reserve=True)
     fs.tree_logs.record_unlink(entry.directory, inode, for_rename=False)
     unlink_inode(fs, entry.directory, inode, entry.name)
     if inode.item.nlink == 0:
@@ -271,7 +283,7 @@ def rmdir(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
     """
     if inode.item.size:
         raise fail(errno.ENOTEMPTY, entry.path)
-    fs.start_transaction(from_reserve=True)
+    fs.start_transaction(_UNLINK_ITEMS, from_reserve=True)
     if inode.ino == EMPTY_SUBVOL_DIR:
         unlink_subvolume_name(fs, entry.directory, inode, entry.name)
         return

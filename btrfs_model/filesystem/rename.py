@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from btrfs_model.filesystem.dir_entries import (
     check_dir_item_collision,
@@ -35,6 +35,11 @@ if TYPE_CHECKING:
 
 __all__ = ["exchange", "rename"]
 
+# the inode, two names, two entries of two items each, the directory
+_RENAME_ITEMS: Final = 8
+# the inode, its name, two items of the entry, an orphan item
+_REPLACED_ITEMS: Final = 5
+
 
 def rename(
     fs: WritableFilesystem, old: Entry, new: Entry, inode: LiveInode, *, whiteout: bool = False
@@ -50,7 +55,8 @@ def rename(
     """
     replaced = new.inode
     _check_rename(fs, old, new, inode, replaced)
-    fs.start_transaction()
+    two = old.directory is not new.directory
+    fs.start_transaction(_RENAME_ITEMS + two + _REPLACED_ITEMS * (replaced is not None))
     index = fs.inodes.next_index(new.directory)
     inode.dir_index = 0
     _take_name(fs, new, inode, index)
@@ -150,7 +156,7 @@ def exchange(
     both_subvolumes = inode.ino == other.ino == ROOT_DIR
     if old.directory.root != new.directory.root and not both_subvolumes:
         raise fail(errno.EXDEV, old.path)
-    fs.start_transaction()
+    fs.start_transaction(2 * _RENAME_ITEMS - 1 + (old.directory is not new.directory))
     index = fs.inodes.next_index(new.directory)
     other_index = fs.inodes.next_index(old.directory)
     inode.dir_index = other.dir_index = 0

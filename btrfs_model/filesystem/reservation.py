@@ -21,7 +21,7 @@ from btrfs_model.filesystem.lookup import Path
 if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
 
-__all__ = ["files_before_flush", "run_before_delalloc", "write_files_in_turn"]
+__all__ = ["files_before_flush", "overcommit", "run_before_delalloc", "write_files_in_turn"]
 
 _DATA, _METADATA, _DUP = 1, 4, 32
 _GIB: Final = 1 << 30
@@ -50,7 +50,7 @@ def files_before_flush(fs: WritableFilesystem) -> int:
     groups = [group for group in fs.writer.groups() if group.flags & _METADATA]
     total = sum(group.length for group in groups)
     used = total - sum(group.free for group in groups)
-    room = total + _overcommit(fs, groups[-1].flags) - used - global_reserve(fs)
+    room = total + overcommit(fs, groups[-1].flags) - used - global_reserve(fs)
     return max(1, 1 + (room - _CREATE_ITEMS * 2 * path) // each)
 
 
@@ -90,12 +90,12 @@ def write_files_in_turn(
         done += len(part)
 
 
-def _overcommit(fs: WritableFilesystem, flags: int) -> int:
-    """Return the share of unallocated space that reservations may count on."""
+def overcommit(fs: WritableFilesystem, flags: int, share: int = 8) -> int:
+    """Return the part of unallocated space, one of `share`, that reservations may count on."""
     device = fs.raw_super.dev_item
     left = device.total_bytes - device.bytes_used
     if flags & _DUP:
         left //= 2
     # room for a chunk of data is kept, since data does not overcommit
     chunk, _ = chunk_sizes(_DATA, device.total_bytes)
-    return max(0, left - min(chunk, _GIB)) >> 3
+    return max(0, left - min(chunk, _GIB)) // share

@@ -37,6 +37,7 @@ from btrfs_model.filesystem.mkfs_layout import Format
 from btrfs_model.filesystem.mount_options import MountOptions
 from btrfs_model.filesystem.name_calls import NamespaceCalls
 from btrfs_model.filesystem.roots import Root
+from btrfs_model.filesystem.space_info import MetadataSpace
 from btrfs_model.filesystem.subvolume_calls import SubvolumeCalls
 from btrfs_model.image import Image
 from btrfs_model.memory import Memory
@@ -103,6 +104,8 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         Whether a commit since the mount wrote the error counts of the device.
     log_trees_enabled : bool
         Whether fsync writes a log; without, it commits (mount option ``notreelog``).
+    space_info : MetadataSpace
+        What calls reserve of the room for metadata.
     finish_order : callable, optional
         For a number of extents that are written back together, the order in which their items are
         made; without it each is finished before the next is begun. A kernel has several workers.
@@ -161,6 +164,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self.log_trees_enabled = True
         self.behaviour = Behaviour.parse(_KERNEL)
         self.finish_order: Callable[[int], npt.NDArray[np.uint32]] | None = None
+        self.space_info = MetadataSpace(self)
         self.start_namespace()
         self.before_commit.append(self.run_delayed_items)
         if replay is not None:
@@ -411,13 +415,15 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self._behaviour = behaviour
         self.writer.set_behaviour(behaviour)
 
-    def start_transaction(self, *, from_reserve: bool = False) -> None:
+    def start_transaction(self, items: int = 0, *, from_reserve: bool = False) -> None:
         """Begin to change something (``btrfs_start_transaction()``).
 
         There is then something to commit, also where nothing comes of it.
 
         Parameters
         ----------
+        items : int
+            So many items at most are changed; 0 where it is not asked for room.
         from_reserve : bool
             What frees space may take from what is kept for commits
             (``btrfs_start_transaction_fallback_global_rsv()``).
@@ -428,6 +434,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
             ENOSPC when there is no room for metadata.
         """
         self.ensure_metadata(from_reserve=from_reserve)
+        self.space_info.start_transaction(items, steal=from_reserve)
         self.in_transaction = True
 
     def commit(self) -> bool:

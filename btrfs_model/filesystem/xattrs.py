@@ -42,6 +42,8 @@ __all__ = [
     "set_xattr",
 ]
 
+# the attribute, the inode
+_XATTR_ITEMS: Final = 2
 _XATTR: Final = int(lib.BTRFS_FT_XATTR)
 _NOWHERE: Final = (0, 0, 0)
 _COMPRESSION: Final = (b"zlib", b"lzo", b"zstd")
@@ -147,7 +149,7 @@ def set_xattr(
     fs: WritableFilesystem, inode: LiveInode, name: bytes, value: bytes | None, flags: int = 0
 ) -> None:
     """Set or remove an attribute; version and ctime follow (``btrfs_setxattr_trans()``)."""
-    fs.start_transaction()
+    fs.start_transaction(_XATTR_ITEMS)
     put_xattr(fs, inode, name, value, flags)
     _changed(fs, inode)
 
