@@ -24,6 +24,7 @@ import numpy.typing as npt
 from btrfs_model.btree.apply import CHANGE, insert_batches
 from btrfs_model.counters import current
 from btrfs_model.filesystem.chunk_alloc import calls_that_fit
+from btrfs_model.filesystem.no_gc import no_gc
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM, ITEM
@@ -318,6 +319,7 @@ class DelayedItems:
 
     # ----------------------------------------------------------------------------- running --
 
+    @no_gc()
     def run(self, root: int | None = None) -> None:
         """Run all nodes, or those of a subvolume (``btrfs_run_delayed_items()``)."""
         nodes = [n for n in self._nodes.values() if root is None or n.root == root]

@@ -20,6 +20,7 @@ from btrfs_model.btree.apply import CHANGE
 from btrfs_model.filesystem.dir_entries import fail, pack_dir_item, pack_inode_ref
 from btrfs_model.filesystem.live_inode import EMPTY_SUBVOL_DIR, InodeFields, LiveInode, file_type
 from btrfs_model.filesystem.lookup import Path, as_bytes, find, may_write
+from btrfs_model.filesystem.no_gc import no_gc
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import dir_items, inode_refs
@@ -50,6 +51,7 @@ class _Moved(NamedTuple):
     item: InodeFields
 
 
+@no_gc()
 def move_files(fs: WritableFilesystem, source: Path, target: Path, names: Sequence[Path]) -> None:
     """Move files to another directory, as :meth:`rename` does one after the other.
 
