@@ -322,7 +322,7 @@ _CAVEATS = (
     "none of the figures was fitted to the times of the message.",
     "Leaves lie where the four jobs and the commits of their transactions let them: another "
     "run of the script scatters them otherwise. In a filesystem that the model builds, how long "
-    "the jobs take for a file and how they overtake one another is fitted to runs of Linux 6.18.",
+    "the jobs take for a file, and a job has a CPU, was measured in runs of Linux 6.18.",
 )
 WORKLOAD = Workload(
     name="send-readahead",
