@@ -6,6 +6,7 @@
  * readers find it there; its bit in image->verified says that it need not be verified, and its bit
  * in dirty_bits that its checksum and its further copies are still to be written.
  */
+#include "pool.h"
 #include "writer.h"
 
 #include <errno.h>
@@ -126,15 +127,12 @@ int bm_writer_set_tree(struct bm_writer *writer, const struct bm_writer_tree *tr
 							.found = (uint64_t)tree->level,
 							.wanted = BTRFS_MAX_LEVEL - 1});
 	if (!known) {
-		if (writer->tree_count == writer->tree_capacity) {
-			size_t capacity = writer->tree_capacity ? 2 * writer->tree_capacity : 16;
-			void *larger = realloc(writer->trees, capacity * sizeof(*writer->trees));
+		void *larger = grown(writer->trees, writer->tree_count, &writer->tree_capacity, 16,
+				     sizeof(*writer->trees));
 
-			if (!larger)
-				return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
-			writer->trees = larger;
-			writer->tree_capacity = capacity;
-		}
+		if (!larger)
+			return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
+		writer->trees = larger;
 		known = malloc(sizeof(*known));
 		if (!known)
 			return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
@@ -291,6 +289,7 @@ int bm_writer_is_new(const struct bm_writer *writer, const uint8_t *block)
 int bm_writer_mark_dirty(struct bm_writer *writer, uint64_t logical, struct bm_fault *fault)
 {
 	uint64_t physical, contiguous, sector;
+	void *larger;
 
 	if (bm_image_map(writer->image, logical, 0, &physical, &contiguous, fault) < 0)
 		return fault->code;
@@ -302,15 +301,11 @@ int bm_writer_mark_dirty(struct bm_writer *writer, uint64_t logical, struct bm_f
 	sector = physical / writer->sectorsize;
 	if (is_set(writer->dirty_bits, sector))
 		return BM_OK;
-	if (writer->dirty_count == writer->dirty_capacity) {
-		size_t capacity = writer->dirty_capacity ? 2 * writer->dirty_capacity : 256;
-		void *larger = realloc(writer->dirty, capacity * sizeof(*writer->dirty));
-
-		if (!larger)
-			return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
-		writer->dirty = larger;
-		writer->dirty_capacity = capacity;
-	}
+	larger = grown(writer->dirty, writer->dirty_count, &writer->dirty_capacity, 256,
+		       sizeof(*writer->dirty));
+	if (!larger)
+		return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
+	writer->dirty = larger;
 	writer->dirty[writer->dirty_count++] = logical;
 	set_bit(writer->dirty_bits, sector);
 	set_bit(writer->image->verified, sector);

@@ -13,6 +13,7 @@
 #include "writer.h"
 
 #include "free_map.h"
+#include "pool.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -614,21 +615,17 @@ int bm_space_pin(struct bm_writer *writer, uint64_t bytenr, uint64_t size, int a
 		 struct bm_fault *fault)
 {
 	struct bm_space *space = writer->space;
+	struct free_range *pinned;
 
 	if (at_once)
 		return give_back(writer, bytenr, size, fault);
 	if (!group_of_range(writer, bytenr, size, fault))
 		return fault->code;
-	if (space->pinned_count == space->pinned_capacity) {
-		size_t capacity = space->pinned_capacity ? space->pinned_capacity * 2 : 256;
-		struct free_range *pinned =
-		    realloc(space->pinned, capacity * sizeof(*space->pinned));
-
-		if (!pinned)
-			return fail_nomem(fault);
-		space->pinned = pinned;
-		space->pinned_capacity = capacity;
-	}
+	pinned = grown(space->pinned, space->pinned_count, &space->pinned_capacity, 256,
+		       sizeof(*space->pinned));
+	if (!pinned)
+		return fail_nomem(fault);
+	space->pinned = pinned;
 	space->pinned[space->pinned_count++] = (struct free_range){bytenr, size};
 	return BM_OK;
 }

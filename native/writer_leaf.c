@@ -4,10 +4,10 @@
  * split, a poor one is emptied into them. The functions of ctree.c under their names; which leaf an
  * item ends up in depends on every comparison here.
  */
+#include "pool.h"
 #include "writer.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 static uint8_t *leaf_of(const struct bm_writer *writer, const struct bm_path *path)
@@ -126,15 +126,12 @@ static void set_loose(const struct bm_writer *writer, const uint8_t *leaf, int l
 /* The leaf will be tidied at the end of the call. */
 static int remember_loose(struct bm_writer *writer, uint8_t *leaf, struct bm_fault *fault)
 {
-	if (writer->loose_count == writer->loose_capacity) {
-		size_t capacity = writer->loose_capacity ? 2 * writer->loose_capacity : 256;
-		void *larger = realloc(writer->loose, capacity * sizeof(*writer->loose));
+	void *larger = grown(writer->loose, writer->loose_count, &writer->loose_capacity, 256,
+			     sizeof(*writer->loose));
 
-		if (!larger)
-			return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
-		writer->loose = larger;
-		writer->loose_capacity = capacity;
-	}
+	if (!larger)
+		return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
+	writer->loose = larger;
 	writer->loose[writer->loose_count++] = leaf;
 	set_loose(writer, leaf, 1);
 	return BM_OK;

@@ -29,7 +29,8 @@ import struct
 import subprocess
 import tempfile
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +52,20 @@ def check(result: int) -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-def ioctl(path: bytes, number: int, argument: Any = 0, flags: int = os.O_RDONLY) -> Any:
-    """Open a file for one ioctl."""
+@contextmanager
+def opened(path: bytes, flags: int) -> Iterator[int]:
+    """Open a file; yield the descriptor."""
     fd = os.open(path, flags)
     try:
-        return fcntl.ioctl(fd, number, argument)
+        yield fd
     finally:
         os.close(fd)
+
+
+def ioctl(path: bytes, number: int, argument: Any = 0, flags: int = os.O_RDONLY) -> Any:
+    """Open a file for one ioctl."""
+    with opened(path, flags) as fd:
+        return fcntl.ioctl(fd, number, argument)
 
 
 class _Calls:
@@ -124,56 +132,38 @@ class _Calls:
         check(LIBC.renameat2(FD_CWD, self._at(old), FD_CWD, self._at(new), EXCHANGE))
 
     def do_write(self, path: bytes, offset: int, length: int, fill: Any) -> None:
-        fd = os.open(self._at(path), os.O_WRONLY)
-        try:
+        with opened(self._at(path), os.O_WRONLY) as fd:
             os.pwrite(fd, data_of(fill, offset, length), offset)
-        finally:
-            os.close(fd)
 
     def do_truncate(self, path: bytes, size: int) -> None:
         os.truncate(self._at(path), size)
 
     def do_fallocate(self, path: bytes, mode: int, offset: int, length: int) -> None:
-        fd = os.open(self._at(path), os.O_WRONLY)
-        try:
+        with opened(self._at(path), os.O_WRONLY) as fd:
             check(LIBC.fallocate(fd, mode, ctypes.c_int64(offset), ctypes.c_int64(length)))
-        finally:
-            os.close(fd)
 
     def do_clone(self, source: bytes, target: bytes) -> None:
-        fd = os.open(self._at(source), os.O_RDONLY)
-        try:
+        with opened(self._at(source), os.O_RDONLY) as fd:
             ioctl(self._at(target), CLONE, fd, os.O_WRONLY)
-        finally:
-            os.close(fd)
 
     def do_clone_range(
         self, source: bytes, source_offset: int, length: int, target: bytes, target_offset: int
     ) -> None:
-        fd = os.open(self._at(source), os.O_RDONLY)
-        try:
+        with opened(self._at(source), os.O_RDONLY) as fd:
             argument = struct.pack("<qQQQ", fd, source_offset, length, target_offset)
             ioctl(self._at(target), CLONE_RANGE, argument, os.O_WRONLY)
-        finally:
-            os.close(fd)
 
     def do_dedupe(
         self, source: bytes, source_offset: int, length: int, target: bytes, target_offset: int
     ) -> None:
-        fd = os.open(self._at(target), os.O_RDWR)
-        try:
+        with opened(self._at(target), os.O_RDWR) as fd:
             head = struct.pack("<QQHHI", source_offset, length, 1, 0, 0)
             argument = bytearray(head + struct.pack("<qQQiI", fd, target_offset, 0, 0, 0))
             ioctl(self._at(source), DEDUPE, argument)
-        finally:
-            os.close(fd)
 
     def do_fsync(self, path: bytes) -> None:
-        fd = os.open(self._at(path), os.O_RDONLY)
-        try:
+        with opened(self._at(path), os.O_RDONLY) as fd:
             os.fsync(fd)
-        finally:
-            os.close(fd)
 
     def do_sync(self) -> None:
         ioctl(self.top, SYNC)
@@ -204,11 +194,8 @@ class _Calls:
         self._in_parent(path, SNAP_DESTROY, 0)
 
     def do_snapshot(self, source: bytes, path: bytes, read_only: bool) -> None:
-        fd = os.open(self._at(source), os.O_RDONLY | os.O_DIRECTORY)
-        try:
+        with opened(self._at(source), os.O_RDONLY | os.O_DIRECTORY) as fd:
             self._in_parent(path, SNAP_CREATE_V2, fd, 0, 2 if read_only else 0)
-        finally:
-            os.close(fd)
 
     def do_receive(self, snapshot: bytes, parent: bytes | None) -> None:
         base = ["-p", self._at(parent)] if parent is not None else []
