@@ -111,11 +111,13 @@ def test_received_can_be_sent_on() -> None:
 
 
 def recorded(name: str) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """Streams of the running kernel with data, in the order in which they can be received."""
+    """Streams of Linux 6.18 with data that are at hand, in an order in which they can be received."""
     have: set[str] = set()
     for ask, kernel, record in corpus.records(name):
         needs = {*ask["clones"], *([ask["parent"]] if ask["parent"] else [])}
-        if kernel != "6.18" or "errno" in record or not record.get("file"):
+        if kernel != "6.18" or "errno" in record:
+            continue
+        if not record.get("file") or not corpus.has(name, record["file"]):
             continue
         if ask["flags"] & 7 or ask["snap"] in have or not needs <= have:
             continue
@@ -123,7 +125,8 @@ def recorded(name: str) -> Iterator[tuple[dict[str, Any], bytes]]:
         yield ask, corpus.stream(name, record["file"])
 
 
-@pytest.mark.parametrize("name", RANDOM[:2])
+# those of which data/kernel has streams
+@pytest.mark.parametrize("name", ["send/random/seed-001", "send/random/seed-003"])
 def test_streams_of_the_kernel(name: str) -> None:
     count = 0
     with Filesystem.open(corpus.image(name)) as source, bm.create(SIZE) as target:
