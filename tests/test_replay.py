@@ -15,11 +15,13 @@ from pathlib import Path
 import corpus
 import pandas as pd
 import pytest
+from figures import value
 from progs import btrfs_check
 
 import btrfs_model as bm
 from btrfs_model import report
-from btrfs_model.replay import COLUMNS, frame, run
+from btrfs_model.replay import run
+from btrfs_model.results import frame
 from btrfs_model.samples import packed_sample
 from btrfs_model.workloads import NAMES, Figure, load
 
@@ -138,18 +140,6 @@ def test_waits_for_the_last_page(
 @pytest.fixture(scope="module")
 def quick() -> pd.DataFrame:
     return bm.replay("send-truncate", "quick")
-
-
-def value(table: pd.DataFrame, side: str, quantity: str, column: str = "modelled") -> float:
-    row = table[(table.side == side) & (table.quantity == quantity)]
-    return float(row[column].item())
-
-
-def test_columns(quick: pd.DataFrame) -> None:
-    assert tuple(quick.columns) == COLUMNS
-    assert set(quick.workload) == {"send-truncate"}
-    assert json.loads(quick.parameters[0]) == {"files": 500, "file_bytes": 5000}
-    assert not quick.duplicated(["side", "quantity"]).any()
 
 
 def test_figures_of_the_sides(quick: pd.DataFrame) -> None:
@@ -304,8 +294,9 @@ def test_same_input_same_bytes(twice: list[Path]) -> None:
 def test_tables_hold_the_figures(twice: list[Path], quick: pd.DataFrame) -> None:
     pd.testing.assert_frame_equal(pd.read_parquet(twice[0] / "results.parquet"), quick)
     pd.testing.assert_frame_equal(
-        pd.read_csv(twice[0] / "results.csv"), quick, check_dtype=False, check_exact=True
-    )
+        pd.read_csv(twice[0] / "results.csv", dtype=quick.dtypes.to_dict()), quick,
+        check_exact=True,
+    )  # fmt: skip
 
 
 def test_provenance_names_the_input(twice: list[Path]) -> None:
