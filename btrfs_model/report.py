@@ -109,7 +109,8 @@ def number(value: float | None) -> str:
     """Format a figure for people: thousands apart, four digits; empty for None."""
     if value is None or math.isnan(value):
         return ""
-    return f"{value:,.0f}" if value == int(value) else f"{value:,.4g}"
+    whole = value == int(value) or abs(value) >= 1000
+    return f"{value:,.0f}" if whole else f"{value:,.4g}"
 
 
 def percent(value: float | None) -> str:

@@ -211,6 +211,7 @@ def test_error_of_a_figure(modelled, measured, reported, error) -> None:
 def test_numbers_for_people() -> None:
     assert report.number(106605941.0) == "106,605,941"
     assert report.number(2.3293) == "2.329"
+    assert report.number(17758.791) == "17,759"
     assert report.number(None) == report.number(math.nan) == report.percent(None) == ""
     assert report.percent(0.0) == "exact"
     assert report.percent(-0.0123) == "-1.23%"

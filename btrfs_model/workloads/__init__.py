@@ -152,7 +152,7 @@ class Outcome:
     evidence : dict
         What the chart shows besides, such as the commands for one file.
     measured_on : dict
-        Where the measured figures come from, by kind of quantity and side.
+        Where the measured figures come from, by kind of quantity and sides.
     sides : tuple of Side
         Sides that figures are of besides those that are compared.
     """
@@ -201,9 +201,12 @@ class Outcome:
                     found.measure(record)
                     used.add(side)
         for kind, texts in sources.items():
+            sides: dict[str, list[str]] = {}
             for known, side in beside:
                 if known in texts and side in used:
-                    self.measured_on[f"{kind}, {side}"] = texts[known]
+                    sides.setdefault(texts[known], []).append(side)
+            for text, names in sides.items():
+                self.measured_on[f"{kind}, {', '.join(names)}"] = text
 
     def _add(self, side: str, quantity: str, unit: str, case: Case) -> Figure | None:
         """Add a figure without a value beside those of a case, where there are any on a side."""
@@ -244,13 +247,13 @@ class Note:
         A sentence or more.
     sides : tuple of Side
         Sides that it names: it is left out where one of them is not compared.
-    measured : bool
-        Whether it is about what was measured: left out where nothing was.
+    measured : tuple of str
+        Kinds of measured quantities that it is about: left out where none of them was measured.
     """
 
     text: str
     sides: tuple[Side, ...] = ()
-    measured: bool = False
+    measured: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +349,7 @@ class Workload:
             note.text
             for note in self.caveats
             if there.issuperset((side.name, side.toggles) for side in note.sides)
-            and (outcome.measured_on or not note.measured)
+            and (not note.measured or any(k.startswith(note.measured) for k in outcome.measured_on))
         ]
 
     def turned(self, knobs: Mapping[str, Any]) -> Workload:

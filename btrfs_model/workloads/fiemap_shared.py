@@ -329,7 +329,7 @@ WORKLOAD = Workload(
             "Counts and reads were measured on Linux 6.1.176 and 6.12.101; the model of each of "
             "these kernels is beside them.",
             sides=KERNELS,
-            measured=True,
+            measured=("calls", "blocks read"),
         ),
         Note(
             "Times of filefrag are reported and measured, not modelled. What is modelled is how "
@@ -340,7 +340,7 @@ WORKLOAD = Workload(
         Note(
             "Reported and measured times are of different machines; measured ones are of User-Mode "
             "Linux, and of an image that a kernel wrote.",
-            measured=True,
+            measured=("times",),
         ),
     ),
     inputs=INPUTS,
