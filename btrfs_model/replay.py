@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,17 +16,12 @@ from btrfs_model import provenance
 from btrfs_model.errors import BtrfsModelError
 from btrfs_model.filesystem import Filesystem
 from btrfs_model.patches import TOGGLES, Behaviour
+from btrfs_model.results import frame
 from btrfs_model.samples import packed_sample
 from btrfs_model.whole_file import check_folder
 from btrfs_model.workloads import NAMES, Input, Outcome, Side, Step, Workload, load
 
-__all__ = ["COLUMNS", "Replay", "all_names", "build", "check", "frame", "replay", "run"]
-
-COLUMNS = (
-    "workload", "parameters", "side", "quantity", "unit", "reported", "modelled", "measured",
-    "error",
-)  # fmt: skip
-"""Columns of the results, see :func:`replay`."""
+__all__ = ["Replay", "all_names", "build", "check", "replay", "run"]
 
 
 @dataclass(slots=True)
@@ -44,6 +38,8 @@ class Replay:
         The sides that were compared.
     outcome : Outcome
         What came out.
+    nodesize : int
+        Bytes of a tree block of the filesystem.
     seconds : float
         How long it took.
     knobs : dict
@@ -56,6 +52,7 @@ class Replay:
     input: Input
     sides: tuple[Side, ...]
     outcome: Outcome
+    nodesize: int
     seconds: float = 0.0
     started: str = ""
     provenance: dict[str, object] = field(default_factory=dict)
@@ -71,6 +68,16 @@ class Replay:
             name: value if isinstance(value, str) else f"{value:,.12g}"
             for name, value in values.items()
         }
+
+    @property
+    def behaviours(self) -> dict[str, str]:
+        """The behaviour of each side that figures are of."""
+        return {side.name: side.behaviour for side in (*self.sides, *self.outcome.sides)}
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the figures has to know."""
+        return self.workload.notes(self.sides, self.outcome)
 
     @property
     def origin(self) -> str:
@@ -111,12 +118,14 @@ def run(
     started = datetime.now(UTC).isoformat(timespec="seconds")
     clock = time.monotonic()
     with workload.open(source, step) as fs:
+        nodesize = fs.image.nodesize
         outcome = workload.run(fs, source, sides, step)
     return Replay(
         workload,
         source,
         sides,
         outcome,
+        nodesize,
         time.monotonic() - clock,
         started,
         {
@@ -164,22 +173,6 @@ def check(
 def all_names(knobs: Iterable[str] = ()) -> tuple[str, ...]:
     """Names of the workloads that have these knobs."""
     return tuple(name for name in NAMES if set(knobs) <= set(load(name).knobs))
-
-
-def frame(replays: Iterable[Replay]) -> pd.DataFrame:
-    """Return the figures of replays as a table with the columns :data:`COLUMNS`."""
-    rows = [
-        (
-            one.workload.name, json.dumps({**one.input.parameters, **one.knobs}), figure.side,
-            figure.quantity, figure.unit, figure.reported, figure.modelled, figure.measured,
-            figure.error,
-        )
-        for one in replays
-        for figure in one.outcome.figures
-    ]  # fmt: skip
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
-    numbers = ["reported", "modelled", "measured", "error"]
-    return table.astype(dict.fromkeys(numbers, "float64"))
 
 
 def build(workload: str, scale: float) -> Filesystem:
@@ -246,9 +239,11 @@ def replay(
     Returns
     -------
     pandas.DataFrame
-        A row per figure: workload, parameters (JSON), side, quantity, unit, reported (by the commit
-        message), modelled, measured (on a real kernel), error (of modelled against measured, or
-        reported where nothing was measured; a fraction). What is not known is NaN.
+        A row per figure: workload, a column for each parameter that it depends on, side, behaviour,
+        quantity, unit, reported (by the commit message), modelled, measured (on a real kernel; the
+        median, and measured_min, measured_max, runs), error (of modelled against measured, or
+        reported where nothing was measured; a fraction). What is not known is missing.
+        ``docs/results.md`` says what each column holds.
 
     Raises
     ------

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -11,16 +12,17 @@ from contextlib import ExitStack
 from html import escape
 from pathlib import Path
 
-import pandas as pd
-
 from btrfs_model import provenance
 from btrfs_model.charts import to_png, to_svg
 from btrfs_model.patches import TOGGLES
-from btrfs_model.replay import Replay, frame
+from btrfs_model.replay import Replay
+from btrfs_model.results import frame, label, to_csv, to_parquet
 from btrfs_model.whole_file import whole_file
 from btrfs_model.workloads import Figure
 
 __all__ = ["number", "percent", "write"]
+
+_RECORD = "provenance.json"
 
 
 def write(replays: Sequence[Replay], out: str | os.PathLike[str]) -> list[Path]:
@@ -34,7 +36,8 @@ def write(replays: Sequence[Replay], out: str | os.PathLike[str]) -> list[Path]:
     replays : sequence of Replay
         What :func:`btrfs_model.replay.run` returned.
     out : path
-        Folder; made when it is missing. Files of the same names are replaced, once all are written.
+        Folder; made when it is missing. Files of the same names are replaced, once all are written;
+        what an earlier replay wrote, and this one does not, is removed.
 
     Returns
     -------
@@ -49,26 +52,43 @@ def write(replays: Sequence[Replay], out: str | os.PathLike[str]) -> list[Path]:
     svgs = {name: to_svg(chart) for name, chart in charts.items()}
     record = _provenance(replays)
     files = {
-        "results.csv": table.to_csv(index=False).encode(),
-        "results.parquet": _parquet(table),
+        "results.csv": to_csv(table),
+        "results.parquet": to_parquet(table),
         "report.html": _report(replays, svgs, record).encode(),
-        "provenance.json": (json.dumps(record, indent=1) + "\n").encode(),
     }
     for name, chart in charts.items():
         files[f"{name}.png"] = to_png(chart)
         files[f"{name}.svg"] = svgs[name].encode()
+    record["files"] = {name: _digest(content) for name, content in files.items()}
+    files[_RECORD] = (json.dumps(record, indent=1) + "\n").encode()
+    stale = [file for file in _written_before(folder) if file.name not in files]
     # all are complete before the first takes its place
     with ExitStack() as places:
         for name, content in files.items():
             file = places.enter_context(whole_file(folder / name))
             file.write(content)
             file.flush()
+    for leftover in stale:
+        leftover.unlink(missing_ok=True)
     return [folder / name for name in files]
 
 
-def _parquet(table: pd.DataFrame) -> bytes:
-    content: bytes = table.to_parquet(index=False)
-    return content
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _written_before(folder: Path) -> list[Path]:
+    """Return the files that an earlier replay wrote into a folder, and nobody changed since."""
+    try:
+        listed = json.loads((folder / _RECORD).read_text())["files"].items()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+    places = [(folder / name, digest) for name, digest in listed if name == Path(name).name]
+    return [
+        place
+        for place, digest in places
+        if place.is_file() and not place.is_symlink() and _digest(place.read_bytes()) == digest
+    ]
 
 
 def _provenance(replays: Iterable[Replay]) -> dict[str, object]:
@@ -89,7 +109,8 @@ def number(value: float | None) -> str:
     """Format a figure for people: thousands apart, four digits; empty for None."""
     if value is None or math.isnan(value):
         return ""
-    return f"{value:,.0f}" if value == int(value) else f"{value:,.4g}"
+    whole = value == int(value) or abs(value) >= 1000
+    return f"{value:,.0f}" if whole else f"{value:,.4g}"
 
 
 def percent(value: float | None) -> str:
@@ -148,7 +169,7 @@ def _section(one: Replay, svg: str) -> str:
     sources = "".join(
         f"<li>{escape(kind)}: {escape(where)}</li>" for kind, where in outcome.measured_on.items()
     )
-    notes = "".join(f"<li>{escape(text)}</li>" for text in workload.caveats)
+    notes = "".join(f"<li>{escape(text)}</li>" for text in one.notes)
     settings = ", ".join(f"{key} = {value}" for key, value in one.settings.items())
     return (
         f'<section id="{escape(workload.name)}">\n<h2>{escape(workload.name)}</h2>\n'
@@ -172,9 +193,9 @@ def _inline(svg: str) -> str:
 def _table(one: Replay) -> str:
     """Make the table: a row for each quantity, the sides beside each other."""
     columns = {side.name: _columns(one, side.name) for side in one.sides}
-    rows: dict[str, dict[str, Figure]] = {}
+    rows: dict[tuple[object, ...], dict[str, Figure]] = {}
     for figure in one.outcome.figures:
-        rows.setdefault(figure.quantity, {})[figure.side] = figure
+        rows.setdefault(figure.key, {})[figure.side] = figure
     head = "".join(
         f'<th class="side" colspan="{len(names)}">{escape(side)}</th>'
         for side, names in columns.items()
@@ -186,18 +207,18 @@ def _table(one: Replay) -> str:
     )
     width = 1 + sum(len(names) for names in columns.values())
     lines = [f"<tr><th></th>{head}</tr>", f"<tr><th></th>{below}</tr>"]
-    for title, prefixes in one.workload.groups:
-        chosen = [name for name in rows if name.startswith(prefixes)]
+    for group in one.workload.groups:
+        chosen = [key for key, of in rows.items() if group.holds(next(iter(of.values())))]
         if chosen:
-            lines.append(f'<tr class="group"><td colspan="{width}">{title}</td></tr>')
-        for name in chosen:
-            unit = next(iter(rows[name].values())).unit
-            label = name.partition(": ")[2] or name
-            shown = escape(label)
-            if unit not in _PLAIN_UNITS and not label.endswith(unit):
-                shown += f' <span class="muted">({escape(unit)})</span>'
+            lines.append(f'<tr class="group"><td colspan="{width}">{group.title}</td></tr>')
+        for figures in (rows.pop(key) for key in chosen):
+            figure = next(iter(figures.values()))
+            text = label(figure, group.case)
+            shown = escape(text.partition(": ")[2] or text)
+            if figure.unit not in _PLAIN_UNITS and not figure.quantity.endswith(figure.unit):
+                shown += f' <span class="muted">({escape(figure.unit)})</span>'
             cells = "".join(
-                _cell(rows[name].get(side), column, first=place == 0)
+                _cell(figures.get(side), column, first=place == 0)
                 for side, names in columns.items()
                 for place, column in enumerate(names)
             )

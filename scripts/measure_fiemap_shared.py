@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import zstandard
+from measured import several, write
 
 SIDES = {"Linux 6.1": "6.1", "Linux 6.12": "6.12"}
 VERSIONS = {"6.1.176": "Linux 6.1", "6.12.101": "Linux 6.12"}
+RELEASES = {side: f"Linux {version}" for version, side in VERSIONS.items()}
 # What the model counts under the same name as the kernel's symbol.
 FUNCTIONS = (
     "add_prelim_ref", "btrfs_fiemap", "btrfs_is_data_extent_shared", "btrfs_next_old_item",
@@ -32,9 +34,9 @@ COUNTS, READS = "kernel/counts/W3/snap200", "kernel/fiemap/f100"
 Row = dict[str, Any]
 
 
-def row(source: str, side: str, quantity: str, unit: str, value: float) -> Row:
+def row(source: str, side: str, cache: str, quantity: str, value: float) -> Row:
     """Make a row of the file."""
-    return {"input": source, "side": side, "quantity": quantity, "unit": unit, "value": value}
+    return {"input": source, "side": side, "cache": cache, "quantity": quantity, "value": value}
 
 
 def calls(data: Path) -> list[Row]:
@@ -48,11 +50,9 @@ def calls(data: Path) -> list[Row]:
                 name = symbol.partition(".")[0]
                 counts[name] = counts.get(name, 0) + count
             if phase == "cold":
-                rows.append(row(COUNTS, side, "blocks read", "blocks", counts["submit_bio"]))
+                rows.append(row(COUNTS, side, phase, "blocks read", counts["submit_bio"]))
             rows += [
-                row(COUNTS, side, f"{phase}: {name}", "calls", counts[name])
-                for name in FUNCTIONS
-                if name in counts
+                row(COUNTS, side, phase, name, counts[name]) for name in FUNCTIONS if name in counts
             ]
     return rows
 
@@ -65,7 +65,7 @@ def reads(folder: Path, source: str) -> list[Row]:
         text = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(packed).read()
         trace = csv.DictReader(io.StringIO(text.decode()))
         count = sum(entry["phase"] == "2" for entry in trace)
-        rows.append(row(source, side, "blocks read", "blocks", count))
+        rows.append(row(source, side, "cold", "blocks read", count))
     return rows
 
 
@@ -78,42 +78,42 @@ def times(oracle: Path) -> list[Row]:
             continue
         if not operation.startswith("complete FIEMAP"):
             continue
-        state = "not cached" if "cold" in operation else "cached"
-        rows.append(
-            row("full", side, f"time, metadata {state}", "s", round(entry["median"] / 1000, 6))
-        )
+        cache = "cold" if "cold" in operation else "cached"
+        seconds = several("s", [ms / 1000 for ms in entry["ms"]])
+        rows.append({"input": "full", "side": side, "cache": cache, "quantity": "time", **seconds})
     return rows
 
 
 def main() -> None:
     """Write the file."""
     data, oracle = (Path(argument).resolve() for argument in sys.argv[1:])
-    probes = "Linux 6.1.176 and 6.12.101 (Debian user-mode-linux), the same image, by probes"
-    traced = "Linux 6.1.176 and 6.12.101 (Debian user-mode-linux), {}, trace of the block layer"
-    found = {
-        "sources": {
-            COUNTS: {"calls of kernel functions, blocks read": probes},
-            READS: {"blocks read": traced.format("the same image")},
-            "full": {
-                "blocks read": traced.format("an image of the same workload that a kernel wrote"),
-                "times": "Linux 6.1.176 and 6.12.101 (Debian user-mode-linux) on a two-core "
-                "virtual machine, an image of the same workload that a kernel wrote, in memory; "
-                "median of 3 mounts (not cached) and 10 runs (cached). Not the machine of the "
-                "commit message",
-            },
+    probes = sides("{}, User-Mode Linux, the same image, by probes")
+    traced = "{}, User-Mode Linux, {}, trace of the block layer"
+    made = "an image of the same workload that a kernel wrote"
+    sources = {
+        COUNTS: {"calls of kernel functions, blocks read": probes},
+        READS: {"blocks read": sides(traced, "the same image")},
+        "full": {
+            "blocks read": sides(traced, made),
+            "times": sides(
+                "{}, User-Mode Linux on a two-core virtual machine, {}, in memory. Not the machine "
+                "of the commit message",
+                made,
+            ),
         },
-        "rows": [
-            *calls(data),
-            *reads(data / READS, READS),
-            *reads(oracle / "fiemap" / "ffull", "full"),
-            *times(oracle),
-        ],
     }
-    target = data / "workloads" / "fiemap-shared" / "measured.json"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    lines = ",\n".join("  " + json.dumps(entry) for entry in found["rows"])
-    sources = json.dumps(found["sources"], indent=1).replace("\n", "\n ")
-    target.write_text(f'{{\n "sources": {sources},\n "rows": [\n{lines}\n ]\n}}\n')
+    rows = [
+        *calls(data),
+        *reads(data / READS, READS),
+        *reads(oracle / "fiemap" / "ffull", "full"),
+        *times(oracle),
+    ]
+    write(data / "workloads" / "fiemap-shared" / "measured.json", sources, rows)
+
+
+def sides(text: str, *words: str) -> dict[str, str]:
+    """Make the text of each side from one for all."""
+    return {side: text.format(release, *words) for side, release in RELEASES.items()}
 
 
 if __name__ == "__main__":

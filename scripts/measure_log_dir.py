@@ -13,19 +13,26 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from measured import write
+from measured import several, write
 
 TARGET = Path(__file__).parent.parent / "data/workloads/log-dir/measured.json"
 LOGS = {"5.10": "before", "5.10p": "after", "6.18": "Linux 6.18"}
 TIMES = {"5.10.223": "before", "5.10.223+patch": "after", "6.18.44": "Linux 6.18"}
-FSYNCS = {"after_adds": "first fsync", "after_deletes": "second fsync"}
+FSYNCS = {"after_adds": (1, "first fsync"), "after_deletes": (2, "second fsync")}
 TYPES = ("INODE_ITEM", "INODE_REF", "DIR_ITEM", "DIR_INDEX", "DIR_LOG_ITEM", "DIR_LOG_INDEX")
 # Of Linux 6.18 larger directories are not replayed.
 LARGEST = {"Linux 6.18": 10_000}
 SOURCES = {
-    "items, bytes, blocks": "Linux 5.10.46 (before), 5.10.223 with this commit alone (after), both "
-    "User-Mode Linux, and 6.18.44",
-    "time": "Linux 5.10.223 without and with this commit alone, User-Mode Linux, median; 6.18.44",
+    "items, bytes, blocks": {
+        "before": "Linux 5.10.46, User-Mode Linux",
+        "after": "Linux 5.10.223 with this commit alone, User-Mode Linux",
+        "Linux 6.18": "Linux 6.18.44",
+    },
+    "time": {
+        "before": "Linux 5.10.223, User-Mode Linux",
+        "after": "Linux 5.10.223 with this commit alone, User-Mode Linux",
+        "Linux 6.18": "Linux 6.18.44",
+    },
 }
 
 
@@ -42,21 +49,21 @@ def logged(log: dict[str, Any]) -> dict[str, int]:
 
 def rows(corpus: Path) -> list[dict[str, object]]:
     """Return a row for each side, number of files, fsync and quantity."""
-    found: dict[tuple[int, str, str, str], float] = {}
+    found: dict[tuple[int, str, int, str], dict[str, object]] = {}
     for case in json.loads((corpus / "log/nd/summary.json").read_text()):
         side = LOGS.get(case["kernel"])
-        for part, fsync in FSYNCS.items():
+        for part, (fsync, _) in FSYNCS.items():
             if side and part in case and case[part]["fsync"] == "log":
                 for name, value in logged(case[part]).items():
-                    found[case["N"], side, fsync, name] = value
+                    found[case["N"], side, fsync, name] = {"value": value}
     for row in json.loads((corpus / "timings/log.json").read_text())["rows"]:
         side = TIMES.get(row["kernel"])
-        for fsync in FSYNCS.values():
-            if side and row["workload"] == "log-dir" and row["operation"].startswith(fsync):
-                found[row["parameters"]["N"], side, fsync, "time"] = row["median"]
+        for fsync, name in FSYNCS.values():
+            if side and row["workload"] == "log-dir" and row["operation"].startswith(name):
+                found[row["parameters"]["N"], side, fsync, "time"] = several("ms", row["ms"])
     return [
-        {"files": files, "side": side, "fsync": fsync, "quantity": name, "value": value}
-        for (files, side, fsync, name), value in sorted(found.items())
+        {"files": files, "side": side, "fsync": fsync, "quantity": name, **measured}
+        for (files, side, fsync, name), measured in sorted(found.items(), key=lambda one: one[0])
         if files <= LARGEST.get(side, files)
     ]
 

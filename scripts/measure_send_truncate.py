@@ -13,15 +13,16 @@ btrfs and strace. ::
 
 import json
 import platform
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from measured import several
 
 import btrfs_model as bm
 from btrfs_model.workloads import load
@@ -104,12 +105,15 @@ def main() -> None:
     def add(sample: str, side: str, quantity: str, value: float) -> None:
         rows.append({"sample": sample, "side": side, "quantity": quantity, "value": value})
 
+    def beside(names: Iterable[str], text: str) -> dict[str, str]:
+        return dict.fromkeys(names, text)
+
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for source in workload.inputs:
             where = sources.setdefault(source.sample, {})
             kernel, sent, counts = sent_by_kernel(data, source.sample)
-            where["stream"] = f"Linux {kernel}, sending the same image"
+            where["stream"] = {"after": f"Linux {kernel}, sending the same image"}
             commands = {name.lower(): count for name, count in sent["commands"].items()}
             add(source.sample, "after", "stream size", sent["bytes"])
             add(source.sample, "after", "commands", sum(commands.values()))
@@ -122,13 +126,15 @@ def main() -> None:
                     result = bm.send(fs, source.subvolume, behaviour=side.behaviour)
                     streams[side.name].write_bytes(result.data)
             if counts:
-                where["calls of kernel functions"] = f"the same send on Linux {kernel}, by probes"
+                text = f"the same send on Linux {kernel}, by probes"
+                where["calls of kernel functions"] = {"after": text}
             for function in sorted(set(counts) & set(result.work) - INLINED):
                 add(source.sample, "after", f"sender: {function}", counts[function])
-            where["system calls"] = (
+            where["system calls"] = beside(
+                SIDES[1:],
                 f"strace -c of btrfs receive (btrfs-progs {progs}) on Linux {release}, a kernel "
                 "with the companion fix; the start and end of the program are in them, and not in "
-                "the model"
+                "the model",
             )
             for side in sides[1:]:
                 calls = system_calls(streams[side.name], folder)
@@ -141,9 +147,13 @@ def main() -> None:
                 for _ in range(RUNS):
                     for side, runs in times.items():
                         runs.append(receive_time(streams[side], folder))
-                for side, runs in times.items():
-                    add(source.sample, side, "receive time", round(statistics.median(runs), 3))
-                where["receive time"] = f"Linux {release}, median of {RUNS} runs"
+                rows += [
+                    {"sample": source.sample, "side": side, "quantity": "receive time",
+                     **several("s", runs)}
+                    for side, runs in times.items()
+                ]  # fmt: skip
+                text = f"Linux {release}, both streams in turn"
+                where["receive time"] = beside(times, text)
     rows.sort(key=lambda row: (row["sample"], SIDES.index(row["side"]), row["quantity"]))
     lines = ",\n  ".join(json.dumps(row) for row in rows)
     target.write_text(

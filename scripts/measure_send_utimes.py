@@ -18,11 +18,18 @@ TARGET = Path(__file__).parent.parent / "data/workloads/send-utimes/measured.jso
 KERNELS = {"before": "6.1", "after": "6.12"}
 # Calls that no other patch between the sides and these kernels changes.
 FUNCTIONS = ("btrfs_get_next_valid_item", "changed_cb", "finish_inode_if_needed", "send_cmd")
+RELEASES = {"before": "6.1.176", "after": "6.12.101"}
 SOURCES = {
-    "stream": "Linux 6.1.176 (before) and 6.12.101 (after), User-Mode Linux, sending filesystems "
-    "that the same script made on Linux 6.18.44",
-    "calls of kernel functions": "the same kernels by probes, on filesystems that the same script "
-    "made on Linux 6.1.176",
+    "stream": {
+        side: f"Linux {release}, User-Mode Linux, sending filesystems that the same script made on "
+        "Linux 6.18.44"
+        for side, release in RELEASES.items()
+    },
+    "calls of kernel functions": {
+        side: f"Linux {release}, User-Mode Linux, by probes, on filesystems that the same script "
+        "made on Linux 6.1.176"
+        for side, release in RELEASES.items()
+    },
 }
 
 

@@ -9,6 +9,7 @@ import live
 import numpy as np
 import pandas as pd
 import pytest
+from figures import chosen, is_tidy, value
 from progs import btrfs_check
 
 import btrfs_model as bm
@@ -18,11 +19,12 @@ from btrfs_model.cost.reading import read_on
 from btrfs_model.fiemap import FILEFRAG_EXTENTS, Fiemap
 from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.patches import Behaviour
-from btrfs_model.replay import frame, run
+from btrfs_model.replay import run
 from btrfs_model.workloads import load
 from btrfs_model.workloads.fiemap_shared import (
     AFTER,
     BEFORE,
+    COMPARED,
     DEVICES,
     KERNELS,
     build,
@@ -45,11 +47,6 @@ def quick() -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def built() -> pd.DataFrame:
     return bm.replay("fiemap-shared", 0.003)
-
-
-def value(table: pd.DataFrame, side: str, quantity: str, column: str = "modelled") -> float:
-    row = table[(table.side == side) & (table.quantity == quantity)]
-    return float(row[column].item())
 
 
 def small(extents: int = 1600) -> WritableFilesystem:
@@ -84,53 +81,63 @@ def test_waiting_is_that_of_a_thread_that_only_reads(quick: pd.DataFrame) -> Non
         for device in DEVICES:
             _, totals = read_on(device, reads, physical, fs.image.nodesize, think=0)
             assert totals.end == totals.waited
-            waits = value(quick, AFTER.name, f"waiting for reads: {device}")
+            waits = value(quick, AFTER.name, "waiting for reads", device=device)
             assert waits == totals.end / 1e9
 
 
 def test_figures_of_the_sides(quick: pd.DataFrame) -> None:
-    for phase in ("cold", "cached"):
-        before = value(quick, "before", f"{phase}: find_parent_nodes")
-        after = value(quick, "after", f"{phase}: find_parent_nodes")
+    for cache in ("cold", "cached"):
+        before, after = (
+            value(quick, side, "find_parent_nodes", cache=cache) for side in ("before", "after")
+        )
         assert before > 1600 > 10 * after
-        assert value(quick, "after", f"saved: walks, {phase}") == before - after
+        assert value(quick, "after", "saved: walks", cache=cache) == before - after
         # an extent is asked for as often, and each answer is the same
-        asked = f"{phase}: btrfs_is_data_extent_shared"
-        assert value(quick, "before", asked) == value(quick, "after", asked)
+        asked = [value(quick, side, "btrfs_is_data_extent_shared", cache=cache)
+                 for side in ("before", "after")]  # fmt: skip
+        assert asked[0] == asked[1]
     for side in ("before", "after"):
         assert value(quick, side, "extents found") == 1600
         files = value(quick, side, "blocks read: trees of files")
         extents = value(quick, side, "blocks read: extent tree")
         assert files + extents == value(quick, side, "blocks read")
-    assert not quick.duplicated(["side", "quantity"]).any()
+    assert is_tidy(quick)
     assert quick.reported.isna().all()
 
 
 def test_the_message_is_set_beside_the_full_scale() -> None:
-    from btrfs_model.workloads import Figure, Outcome
+    from btrfs_model.workloads import Figure, Outcome, counterparts
     from btrfs_model.workloads.fiemap_shared import REPORTED, _add_measured, _add_reported
 
-    sides = (BEFORE, AFTER, *KERNELS)
-    outcome = Outcome([Figure(side.name, "extents found", "extents", modelled=1.0)
-                       for side in sides])  # fmt: skip
-    _add_reported(outcome)
-    _add_measured(outcome, load("fiemap-shared").input("full"))
-    times = {f.quantity: f for f in outcome.figures if f.side == "before"}
-    assert times["extents found"].reported == 327_680
-    assert times["time, metadata not cached"].reported == REPORTED["before"][0] == 1.821
-    assert times["time, metadata cached"].modelled is None
-    measured = outcome.find("Linux 6.12", "time, metadata cached")
+    outcome = Outcome([Figure(side.name, "extents found", "extents", case, modelled=1.0)
+                       for side in COMPARED
+                       for case in ({"rewritten": 0, "cache": "cold"},
+                                    {"rewritten": 0, "cache": "cached"})])  # fmt: skip
+    pairs = counterparts(COMPARED, COMPARED)
+    _add_reported(outcome, pairs)
+    _add_measured(outcome, pairs, load("fiemap-shared").input("full"))
+    found, cold, cached = (
+        outcome.find("before", "extents found"),
+        outcome.find("before", "time", cache="cold"),
+        outcome.find("before", "time", cache="cached"),
+    )
+    assert found and cold and cached
+    assert found.reported == 327_680
+    assert cold.reported == REPORTED["before"][0] == 1.821
+    assert cached.modelled is None
+    measured = outcome.find("Linux 6.12", "time", cache="cached")
     assert measured is not None
-    assert measured.measured == pytest.approx(0.489489)
-    assert "times" in outcome.measured_on
+    assert (measured.measured, measured.runs) == (pytest.approx(0.489489), 10)
+    assert measured.measured_min == 0.434361 and measured.measured_max == 0.581205
+    assert "times, Linux 6.12" in outcome.measured_on
 
 
 def test_other_kernels() -> None:
     table = bm.replay("fiemap-shared", "quick", kernel_before="v5.16", kernel_after="v6.18")
     assert set(table.side) == {"before", "after"}
     assert table.measured.isna().all()
-    assert value(table, "before", "cached: btrfs_get_extent") > 1600
-    assert value(table, "after", "cached: find_parent_nodes") < 200
+    assert value(table, "before", "btrfs_get_extent", cache="cached") > 1600
+    assert value(table, "after", "find_parent_nodes", cache="cached") < 200
 
 
 def test_scales() -> None:
@@ -190,10 +197,10 @@ def test_sharing_before_and_after_a_snapshot_and_writing_again() -> None:
 
 def test_figures_of_a_built_filesystem(built: pd.DataFrame) -> None:
     for side in ("before", "after", *(side.name for side in KERNELS)):
-        assert value(built, side, "extents found") == 983
-        assert value(built, side, "written again: extents found") == 983
-        assert value(built, side, "written again: extents shared") == 973
-    again = built[built.quantity == "written again: find_parent_nodes"].set_index("side").modelled
+        for rewritten in (0, 10):
+            assert value(built, side, "extents found", rewritten=rewritten) == 983
+        assert value(built, side, "extents shared", rewritten=10) == 973
+    again = chosen(built, "find_parent_nodes", rewritten=10).set_index("side").modelled
     assert 973 <= again["before"] <= again["after"] + 210
 
 
@@ -270,8 +277,8 @@ def test_full_scale() -> None:
     """All extents of the message, built and mapped; block reads are nearly those of kernels."""
     table = bm.replay("fiemap-shared")
     for side in ("before", "after"):
-        assert value(table, side, "extents found") == 327_680
-        assert value(table, side, "extents found", "reported") == 327_680
+        assert value(table, side, "extents found", rewritten=0) == 327_680
+        assert value(table, side, "extents found", "reported", rewritten=0) == 327_680
     reads = table[(table.quantity == "blocks read") & table.measured.notna()]
     assert len(reads) == 2
     # where a commit or a round of writeback comes is not the same in two runs of a kernel
@@ -285,7 +292,7 @@ def test_full_scale() -> None:
     ahead = table[table.quantity == "blocks read: ahead"].set_index("side").modelled
     assert ahead["before"] == ahead["after"] > 0
     for device in DEVICES:
-        waits = {side: value(table, side, f"waiting for reads: {device}")
+        waits = {side: value(table, side, "waiting for reads", device=device)
                  for side in ("before", "after", "Linux 6.1")}  # fmt: skip
         # the same blocks in another order, so a disk now and then waits for another rotation
         assert waits["before"] == pytest.approx(
@@ -320,10 +327,9 @@ def test_files_of_a_built_filesystem(tmp_path: Path) -> None:
         from btrfs_model.workloads import Figure
 
         one.outcome.figures += [
-            Figure(name, "time, metadata not cached", "s", reported=cold),
-            Figure(name, "time, metadata cached", "s", reported=cached),
+            Figure(name, "time", "s", {"rewritten": 0, "cache": "cold"}, reported=cold),
+            Figure(name, "time", "s", {"rewritten": 0, "cache": "cached"}, reported=cached),
         ]
     files = {file.name for file in report.write([one], tmp_path)}
     assert "fiemap-shared.png" in files
-    assert "written again" not in frame([one]).side.tolist()
     assert "one extent in a hundred" in (tmp_path / "report.html").read_text()

@@ -4,6 +4,7 @@
 from collections import Counter
 from pathlib import Path
 
+import figures
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,7 +19,7 @@ from btrfs_model.replay import run
 from btrfs_model.treelog import log_inode, log_many, log_parents_old
 from btrfs_model.treelog.state import log_tree_id
 from btrfs_model.workloads import log_dir
-from btrfs_model.workloads.log_dir import AFTER, BEFORE, FSYNCS, NOW, delete, quantity
+from btrfs_model.workloads.log_dir import AFTER, BEFORE, FSYNCS, NOW, delete
 
 SIDES = [BEFORE.name, AFTER.name, NOW.name]
 
@@ -28,9 +29,8 @@ def quick() -> pd.DataFrame:
     return bm.replay("log-dir", "quick")
 
 
-def value(table: pd.DataFrame, side: str, which: str, name: str, files: int = 10_000) -> int:
-    row = table[(table.side == side) & (table.quantity == quantity(files, which, name))]
-    return int(row.modelled.item())
+def value(table: pd.DataFrame, side: str, which: int, name: str, files: int = 10_000) -> int:
+    return int(figures.value(table, side, name, files=files, fsync=which))
 
 
 # --------------------------------------------------------------------------------- the figures --
@@ -42,7 +42,7 @@ def test_logs_hold_what_kernels_logged(quick: pd.DataFrame) -> None:
     assert len(both) == 2 * 2 * 3 * 10
     other = both[both.modelled != both.measured]
     assert set(other.side) <= {NOW.name}
-    assert all("leaves" in name for name in other.quantity)
+    assert set(other.quantity) <= {"leaves"}
     assert other.error.abs().max() < 0.05
 
 
@@ -67,7 +67,7 @@ def test_the_commit_takes_the_dir_items_out_and_nothing_else(
 
 
 def test_no_fsync_is_a_commit(quick: pd.DataFrame) -> None:
-    assert quick[quick.quantity.str.contains("commits")].modelled.eq(0).all()
+    assert quick[quick.quantity == "commits"].modelled.eq(0).all()
 
 
 def test_other_kernels_and_the_files(tmp_path: Path) -> None:

@@ -119,9 +119,12 @@ def test_streams_of_the_corpus_have_the_recorded_hash() -> None:
     assert checked > 500
 
 
-@pytest.mark.parametrize("name", ["README.md", "tests/README.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize(
+    "name",
+    ["README.md", "tests/README.md", "CONTRIBUTING.md", "docs/results.md", "notebooks/README.md"],
+)
 def test_readme_names_what_is_there(name: str) -> None:
-    readme = (ROOT / name).read_text()
+    readme, there = (ROOT / name).read_text(), parts_of_a_clone()
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for target in re.findall(r"(?:^|`)make ([a-z][a-z-]*)", readme, re.MULTILINE):
         assert target in targets, f"make {target}"
@@ -130,7 +133,44 @@ def test_readme_names_what_is_there(name: str) -> None:
     for path in re.findall(
         r"`((?:btrfs_model|tests|notebooks|data|bench|native|scripts|docs)/[\w./-]+)`", readme
     ):
-        assert (ROOT / path).exists(), path
+        assert path.rstrip("/") in there, path
+
+
+def parts_of_a_clone() -> set[str]:
+    """Files and folders of a fresh clone, and what git ignores because a command makes it."""
+    files = [file.relative_to(ROOT) for file in tracked()]
+    folders = {folder for file in files for folder in file.parents}
+    ignored = (ROOT / ".gitignore").read_text().split()
+    return {*map(str, files), *map(str, folders), *(line.strip("/") for line in ignored)}
+
+
+def test_what_is_built_or_restored_is_no_part_of_a_clone() -> None:
+    there = parts_of_a_clone()
+    assert "tests/.cache" in there and "tests/test_repository.py" in there and "docs" in there
+    assert not any(path.startswith("tests/.cache/") for path in there)
+    assert "btrfs_model/no_such_file.py" not in there
+
+
+def sections(notebook: Path) -> list[tuple[str, list[str]]]:
+    """The headings of a notebook, each with the kinds of what stands below it."""
+    found: list[tuple[str, list[str]]] = []
+    for cell in json.loads(notebook.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            found[-1][1].append("code")
+            continue
+        for line in "".join(cell["source"]).splitlines():
+            if line.startswith("#"):
+                found.append((line.strip("# "), []))
+            elif line.strip():
+                found[-1][1].append("text")
+    return found
+
+
+@pytest.mark.parametrize("name", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda p: p.stem)
+def test_headings_of_notebooks_stand_above_their_code(name: Path) -> None:
+    """But for the exercises at the end a section has code, below its heading."""
+    *all_but_the_last, _ = sections(name)
+    assert [heading for heading, below in all_but_the_last if "code" not in below] == []
 
 
 def test_readme_commands_exist() -> None:

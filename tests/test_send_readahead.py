@@ -11,13 +11,15 @@ import corpus
 import numpy as np
 import pandas as pd
 import pytest
+from figures import is_tidy, value
 
 import btrfs_model as bm
 from btrfs_model.cli import run as run_cli
 from btrfs_model.cold import blocks_after_mount
 from btrfs_model.filesystem.writable import WritableFilesystem
-from btrfs_model.replay import COLUMNS, Replay, all_names, frame, run
+from btrfs_model.replay import Replay, all_names, run
 from btrfs_model.report import write
+from btrfs_model.results import frame
 from btrfs_model.workloads import load
 from btrfs_model.workloads.send_readahead import DEVICES, DISK, distances
 
@@ -31,14 +33,8 @@ def quick() -> pd.DataFrame:
     return bm.replay("send-readahead", "quick")
 
 
-def value(table: pd.DataFrame, side: str, quantity: str, column: str = "modelled") -> float:
-    row = table[(table.side == side) & (table.quantity == quantity)]
-    return float(row[column].item())
-
-
 def test_more_is_read_ahead_and_nothing_in_vain(quick: pd.DataFrame) -> None:
-    assert tuple(quick.columns) == COLUMNS
-    assert not quick.duplicated(["side", "quantity"]).any()
+    assert is_tidy(quick)
     for side in ("before", "after"):
         parts = [value(quick, side, f"reads: {part}") for part in ("on demand", "ahead")]
         assert sum(parts) == value(quick, side, "reads: all")
@@ -53,22 +49,23 @@ def test_reads_are_those_of_a_fresh_mount(quick: pd.DataFrame) -> None:
         cached = blocks_after_mount(fs, [fs.subvolume("snap1")], kernel)
         table = bm.reads(fs, "snap1", behaviour=kernel, cached=cached, device=DISK)
     assert value(quick, "after", "reads: all") == len(table)
-    assert value(quick, "after", f"send time: {DISK}") == table.attrs["seconds"]
+    assert value(quick, "after", "send time", device=DISK) == table.attrs["seconds"]
 
 
 def test_the_change_helps_where_there_is_something_to_wait_for(quick: pd.DataFrame) -> None:
     for device in DEVICES:
-        before, after = (value(quick, side, f"send time: {device}") for side in ("before", "after"))
-        assert value(quick, "after", f"saved: send time, {device}") == before - after
-        wait = value(quick, "before", f"waiting: {device}")
+        before, after = (
+            value(quick, side, "send time", device=device) for side in ("before", "after")
+        )
+        assert value(quick, "after", "saved: send time", device=device) == before - after
+        wait = value(quick, "before", "waiting", device=device)
         if device == "memory":
             assert 0 <= before - after < 0.001 * before
         else:
             assert 0 < before - after < wait < before
     # the share of the time that the change saves, on the disk; the message has 5.7 % at full scale
-    gain = 1 - value(quick, "after", f"send time: {DISK}") / value(
-        quick, "before", f"send time: {DISK}"
-    )
+    after, before = (value(quick, side, "send time", device=DISK) for side in ("after", "before"))
+    gain = 1 - after / before
     assert 0.02 < gain < 0.15
 
 
@@ -81,12 +78,12 @@ def test_one_device(device: str, quick: pd.DataFrame, tmp_path: Path) -> None:
             behaviour = bm.Behaviour.parse(kernel)
             cached = blocks_after_mount(fs, [fs.subvolume("snap1")], behaviour)
             reads = bm.reads(fs, "snap1", behaviour=behaviour, cached=cached, device=device)
-            assert value(table, side, f"send time: {device}") == reads.attrs["seconds"]
+            assert value(table, side, "send time", device=device) == reads.attrs["seconds"]
             for part in ("all", "on demand", "ahead"):
                 quantity = f"reads: {part}"
                 assert value(table, side, quantity) == value(quick, side, quantity)
-    assert {text.split(": ")[1] for text in table.quantity if text.startswith("send")} == {device}
-    assert any(text.startswith("seeks") for text in table.quantity) == (device == "hp97560")
+    assert set(table.device.dropna()) == {device}
+    assert ("seeks" in set(table.quantity)) == (device == "hp97560")
     record = json.loads((tmp_path / "provenance.json").read_text())
     assert record["workloads"]["send-readahead"]["knobs"] == {"device": device}
     report = (tmp_path / "report.html").read_text()
@@ -97,8 +94,8 @@ def test_one_device(device: str, quick: pd.DataFrame, tmp_path: Path) -> None:
 def test_a_device_where_it_decides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert all_names(["device"]) == ("send-readahead", "fiemap-shared")
     table = bm.replay("fiemap-shared", "quick", device="samsung-970-evo")
-    waits = {text for text in table.quantity if text.startswith("waiting")}
-    assert waits == {"waiting for reads: samsung-970-evo"}
+    assert set(table.device.dropna()) == {"samsung-970-evo"}
+    assert set(table[table.device.notna()].quantity) == {"waiting for reads"}
     for arguments, words in (
         (["send-utimes", "--device", DISK], "send-utimes: no time on a device is modelled"),
         (["send-readahead", "--device", "drum"], "no device 'drum': there is deskstar-7k500"),
@@ -119,7 +116,11 @@ def test_knobs(quick: pd.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixtur
     table = bm.replay(
         "send-readahead", "quick", device=DISK, parameters={"queue_depth": 1}, readahead=limits
     )
-    assert json.loads(table.parameters[0])["readahead"] == limits
+    assert {name: set(table[f"readahead_{name}"]) for name in limits} == {
+        name: {limit} for name, limit in limits.items()
+    }
+    assert set(table[table.device.notna()].device_queue_depth) == {1}
+    assert table[table.device.isna()].device_queue_depth.isna().all()
     with bm.open(corpus.image("reada/r5k")) as fs:
         for side, behaviour in (("before", "v5.13 - send-reada-always"), ("after", "v5.13")):
             kernel = bm.Behaviour.parse(behaviour)
@@ -128,9 +129,9 @@ def test_knobs(quick: pd.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixtur
                 fs, "snap1", behaviour=kernel, cached=cached, readahead=limits, device=DISK,
                 parameters={"queue_depth": 1},
             )  # fmt: skip
-            assert value(table, side, f"send time: {DISK}") == reads.attrs["seconds"]
-            requests = f"requests: {DISK}"
-            assert value(table, side, requests) != value(quick, side, requests)
+            assert value(table, side, "send time", device=DISK) == reads.attrs["seconds"]
+            requests = [value(one, side, "requests", device=DISK) for one in (table, quick)]
+            assert requests[0] != requests[1]
     arguments = ["--device", DISK, "--set", "queue_depth=1"]
     for limit in ("always_leaves=1M", "always_nodes=0", "siblings=100"):
         arguments += ["--readahead", limit]
@@ -158,7 +159,7 @@ def test_nodesize() -> None:
     sizes = {}
     for nodesize in (4096, 65536):
         table = bm.replay("send-readahead", 0.002, nodesize=nodesize, device="memory")
-        assert json.loads(table.parameters[0])["nodesize"] == nodesize
+        assert set(table.nodesize) == {nodesize}
         sizes[nodesize] = value(table, "after", "reads: all") * nodesize
         assert value(table, "after", "reads: ahead") > value(table, "before", "reads: ahead")
     # a thousand files of 2000 bytes, in leaves of one file or of up to 28
@@ -190,15 +191,16 @@ def as_if_full() -> Replay:
     small = replace(workload.input("quick"), scale=1.0)
     with workload.open(small, lambda _: None) as fs:
         sides = workload.sides(None, None)
-        return Replay(workload, small, sides, workload.run(fs, small, sides, lambda _: None))
+        done = workload.run(fs, small, sides, lambda _: None)
+        return Replay(workload, small, sides, done, fs.image.nodesize)
 
 
 def test_times_of_the_message_stand_beside_those_of_the_disk(as_if_full: Replay) -> None:
     table = frame([as_if_full]).dropna(subset=["reported"])
-    assert table.set_index(["side", "quantity"])["reported"].to_dict() == {
-        ("before", f"send time: {DISK}"): 217.0,
-        ("after", f"send time: {DISK}"): 205.0,
-        ("after", f"saved: send time, {DISK}"): 12.0,
+    assert table.set_index(["side", "quantity", "device"])["reported"].to_dict() == {
+        ("before", "send time", DISK): 217.0,
+        ("after", "send time", DISK): 205.0,
+        ("after", "saved: send time", DISK): 12.0,
     }
 
 
@@ -212,7 +214,7 @@ def test_the_chart_has_the_times_of_the_table(as_if_full: Replay) -> None:
     for side in ("before", "after"):
         for device in DEVICES:
             time, wait = (
-                as_if_full.outcome.find(side, f"{what}: {device}") for what in
+                as_if_full.outcome.find(side, what, device=device) for what in
                 ("send time", "waiting")
             )  # fmt: skip
             assert time is not None and wait is not None
@@ -299,8 +301,8 @@ def test_any_scale(built: WritableFilesystem) -> None:
     # the filesystem of the replay is another one, and the same
     cached = blocks_after_mount(built, [built.subvolume("snap1")], bm.Behaviour.parse("v5.13"))
     again = bm.reads(built, "snap1", behaviour="v5.13", cached=cached, device=DISK)
-    assert value(table, "after", f"send time: {DISK}") == again.attrs["seconds"]
-    before = value(table, "before", f"send time: {DISK}")
+    assert value(table, "after", "send time", device=DISK) == again.attrs["seconds"]
+    before = value(table, "before", "send time", device=DISK)
     assert before > again.attrs["seconds"]
     with pytest.raises(bm.BtrfsModelError, match="nothing to do"):
         load("send-readahead").input(1e-6)
@@ -329,7 +331,7 @@ def test_a_workload_that_is_named_twice_is_replayed_once(
     twice = ["send-readahead", "send-readahead", "--device", "memory", "--scale", "quick"]
     assert run_cli(["replay", *twice, "--out", str(tmp_path)]) == 0
     table = pd.read_csv(tmp_path / "results.csv")
-    assert not table.duplicated(["workload", "side", "quantity"]).any()
+    assert is_tidy(table)
     names = ("send-readahead", "send-readahead")
     again = bm.replay(names, "quick", device="memory")
     assert again["modelled"].tolist() == table["modelled"].tolist()

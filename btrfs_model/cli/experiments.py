@@ -22,6 +22,7 @@ from btrfs_model.whole_file import naming
 
 if TYPE_CHECKING:
     from btrfs_model.replay import Replay
+    from btrfs_model.workloads import Figure
 
 __all__ = ["patches", "replay"]
 
@@ -127,6 +128,7 @@ def _print_replay(one: Replay) -> None:
 
     from btrfs_model.patches import TOGGLES
     from btrfs_model.report import number, percent
+    from btrfs_model.results import label
 
     console = Console(highlight=False) if sys.stdout.isatty() else Console(width=110)
     commit = TOGGLES[one.workload.toggles[0]]
@@ -138,25 +140,40 @@ def _print_replay(one: Replay) -> None:
     table.add_column("side", no_wrap=True)
     for name in ("reported", "modelled", "measured", "error"):
         table.add_column(name, justify="right", no_wrap=True)
-    for quantity in one.workload.headline:
-        label = quantity
-        for side in one.sides:
-            figure = one.outcome.find(side.name, quantity)
-            if figure is None:
-                continue
-            if label and figure.unit not in (quantity.split()[-1], quantity.split(":")[0]):
-                label = f"{quantity} ({figure.unit})"
+    for figures in _shown(one):
+        text = label(figures[0])
+        unit = figures[0].unit
+        if unit not in (text.partition(",")[0].split()[-1], text.partition(":")[0]):
+            text = f"{text} ({unit})"
+        for figure in figures:
             table.add_row(
-                label, side.name, number(figure.reported), number(figure.modelled),
+                text, figure.side, number(figure.reported), number(figure.modelled),
                 number(figure.measured), percent(figure.error),
             )  # fmt: skip
-            label = ""
+            text = ""
     console.print(table)
     for side in one.sides:
         console.print(f"{side.name}: kernel {side.behaviour}", style="dim")
-    for text in one.workload.caveats:
+    for kind, where in one.outcome.measured_on.items():
+        console.print(f"measured, {kind}: {where}", style="dim")
+    for text in one.notes:
         console.print(text, style="dim")
     console.print()
+
+
+def _shown(one: Replay) -> list[list[Figure]]:
+    """Return the main figures: the sides beside each other, each case that was replayed in turn."""
+    names = {side.name for side in one.sides}
+    headline = one.workload.headline
+    rows: dict[tuple[object, ...], list[Figure]] = {}
+    for figure in one.outcome.figures:
+        if figure.side in names and figure.quantity in headline:
+            rows.setdefault(figure.key, []).append(figure)
+    cases = list(dict.fromkeys(key[1:] for key in rows))
+    return sorted(
+        rows.values(),
+        key=lambda row: (cases.index(row[0].key[1:]), headline.index(row[0].quantity)),
+    )
 
 
 @click.command(

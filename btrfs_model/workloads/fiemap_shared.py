@@ -11,7 +11,6 @@ leaves of the file are not shared any more, but nearly all extents are.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -34,8 +33,19 @@ from btrfs_model.kernels import lib
 from btrfs_model.ondisk.items import file_extent
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.patches import Behaviour
-from btrfs_model.samples import data_folder
-from btrfs_model.workloads import Figure, Input, Outcome, Side, Step, Workload
+from btrfs_model.workloads import (
+    Case,
+    Figure,
+    Group,
+    Input,
+    Note,
+    Outcome,
+    Side,
+    Step,
+    Workload,
+    counterparts,
+    recorded,
+)
 from btrfs_model.workloads.fiemap_shared_build import EXTENT_BYTES, FILE, build, rewrite
 
 if TYPE_CHECKING:
@@ -50,13 +60,16 @@ DEVICES: Final = ("deskstar-7k500", "samsung-850-evo")
 """A disk and an SSD whose time for the cold reads is modelled."""
 KERNELS = (Side("Linux 6.1", "v6.1.176"), Side("Linux 6.12", "v6.12.101"))
 """Kernels whose counts and reads were measured, the first without the commit."""
+COMPARED = (BEFORE, AFTER, *KERNELS)
 
 REPORTED = {BEFORE.name: (1.821, 0.399), AFTER.name: (0.591, 0.123)}
 """Seconds with the metadata not cached and cached, from the message."""
 
 _EXTENTS = 327_680
-_STATES: Final = ("not cached", "cached", "not cached less cached")
+_CACHES: Final = ("cold", "cached")
 _SHARED: Final = 0x2000
+_AS_BUILT: Final[Case] = {"rewritten": 0}
+_COLD: Final[Case] = {"cache": "cold"}
 _QUANTITIES: Final = {
     "find_parent_nodes": "saved: walks",
     "btrfs_search_slot": "saved: searches",
@@ -74,16 +87,6 @@ INPUTS = (
     Input("kernel/fiemap/f100", "", 3200 / _EXTENTS, {"extents": 3200}),
     scaled(1.0),
 )
-
-
-def sides(before: str | None, after: str | None) -> tuple[Side, ...]:
-    """Sides of the comparison: with and without the commit, or the kernels that were asked for."""
-    if before is None and after is None:
-        return BEFORE, AFTER, *KERNELS
-    return (
-        Side(BEFORE.name, before or BEFORE.behaviour),
-        Side(AFTER.name, after or AFTER.behaviour),
-    )
 
 
 def run(
@@ -105,15 +108,15 @@ def run(
     _add_savings(outcome, chosen)
     if isinstance(fs, WritableFilesystem):
         step("writing some extents again")
-        rewrite(fs, source.parameters["extents"])
+        rewritten = rewrite(fs, source.parameters["extents"])
         for side in chosen:
             step(f"{side.name}: FIEMAP after that")
-            outcome.figures += _figures_rewritten(fs, side)
+            outcome.figures += _figures_rewritten(fs, side, rewritten)
     outcome.evidence["extents"] = source.parameters["extents"]
-    if chosen == (BEFORE, AFTER, *KERNELS):
-        if source.scale == 1:
-            _add_reported(outcome)
-        _add_measured(outcome, source)
+    pairs = counterparts(COMPARED, chosen)
+    if source.scale == 1:
+        _add_reported(outcome, pairs)
+    _add_measured(outcome, pairs, source)
     return outcome
 
 
@@ -129,33 +132,37 @@ def _figures(fs: Filesystem, side: Side, devices: tuple[str, ...]) -> list[Figur
         file.run()
     trees = [_owner(fs, logical) for logical in reads["logical"].tolist()]
     in_extent_tree = trees.count(int(lib.BTRFS_EXTENT_TREE_OBJECTID))
-    rows: list[tuple[str, str, float]] = [
-        ("extents found", "extents", extents),
-        ("ioctl calls", "calls", cached["btrfs_fiemap"]),
-        ("blocks read", "blocks", len(reads)),
-        ("blocks read: trees of files", "blocks", len(reads) - in_extent_tree),
-        ("blocks read: extent tree", "blocks", in_extent_tree),
-        ("blocks read: ahead", "blocks", int(np.count_nonzero(reads["ahead"]))),
+    rows: list[tuple[str, str, Case, float]] = [
+        ("extents found", "extents", {}, extents),
+        ("ioctl calls", "calls", {}, cached["btrfs_fiemap"]),
+        ("blocks read", "blocks", _COLD, len(reads)),
+        ("blocks read: trees of files", "blocks", _COLD, len(reads) - in_extent_tree),
+        ("blocks read: extent tree", "blocks", _COLD, in_extent_tree),
+        ("blocks read: ahead", "blocks", _COLD, int(np.count_nonzero(reads["ahead"]))),
         *_waits(fs, reads, devices),
         *_calls("cold", cold),
         *_calls("cached", cached),
     ]
-    return [Figure(side.name, name, unit, modelled=float(count)) for name, unit, count in rows]
+    return [
+        Figure(side.name, name, unit, {**_AS_BUILT, **case}, modelled=float(count))
+        for name, unit, case, count in rows
+    ]
 
 
 def _waits(
     fs: Filesystem, reads: NDArray[Any], devices: tuple[str, ...]
-) -> list[tuple[str, str, float]]:
+) -> list[tuple[str, str, Case, float]]:
     """How long a thread that does nothing but read waits for these blocks, by device."""
     physical = np.array([fs.image.map(logical)[0] for logical in reads["logical"].tolist()], int)
-    rows = []
+    rows: list[tuple[str, str, Case, float]] = []
     for device in devices:
         _, totals = read_on(device, reads, physical, fs.image.nodesize, think=0)
-        rows.append((f"waiting for reads: {device}", "s", totals.waited / 1e9))
+        case = {**_COLD, "device": device}
+        rows.append(("waiting for reads", "s", case, totals.waited / 1e9))
     return rows
 
 
-def _figures_rewritten(fs: Filesystem, side: Side) -> list[Figure]:
+def _figures_rewritten(fs: Filesystem, side: Side, extents: int) -> list[Figure]:
     """Figures of a call after some extents were written again."""
     with counting() as work:
         table = Fiemap(fs, "", FILE, behaviour=side.behaviour).run()
@@ -166,15 +173,15 @@ def _figures_rewritten(fs: Filesystem, side: Side) -> list[Figure]:
         *((name, "calls", work[name]) for name in _QUANTITIES),
     ]
     return [
-        Figure(side.name, f"written again: {name}", unit, modelled=float(count))
+        Figure(side.name, name, unit, {"rewritten": extents}, modelled=float(count))
         for name, unit, count in rows
     ]
 
 
-def _calls(phase: str, work: Work) -> list[tuple[str, str, int]]:
-    """Name the calls of kernel functions in one phase; what is saved stands there even if 0."""
+def _calls(cache: str, work: Work) -> list[tuple[str, str, Case, float]]:
+    """Name the calls of kernel functions in one call; what is saved stands there even if 0."""
     return [
-        (f"{phase}: {name}", "calls", count)
+        (name, "calls", {"cache": cache}, count)
         for name, count in sorted(work.items())
         if count or name in _QUANTITIES
     ]
@@ -189,11 +196,12 @@ def _owner(fs: Filesystem, logical: int) -> int:
 def _add_savings(outcome: Outcome, chosen: tuple[Side, ...]) -> None:
     """Add what the second side saves against the first."""
     for function, name in _QUANTITIES.items():
-        for phase in ("cold", "cached"):
-            counts = [outcome.find(side.name, f"{phase}: {function}") for side in chosen[:2]]
+        for cache in _CACHES:
+            case = {**_AS_BUILT, "cache": cache}
+            counts = [outcome.find(side.name, function, **case) for side in chosen[:2]]
             before, after = ((found.modelled or 0.0) if found else 0.0 for found in counts)
             outcome.figures.append(
-                Figure(chosen[1].name, f"{name}, {phase}", "calls", modelled=before - after)
+                Figure(chosen[1].name, name, "calls", case, modelled=before - after)
             )
 
 
@@ -248,32 +256,33 @@ def walks_along(fs: Filesystem, behaviour: str) -> list[int]:
     return found
 
 
-def _add_reported(outcome: Outcome) -> None:
+def _add_reported(outcome: Outcome, pairs: list[tuple[Side, Side]]) -> None:
     """Add what the commit message reports; there is no model of time beside the times."""
-    for name, times in REPORTED.items():
-        found = outcome.find(name, "extents found")
+    for known, side in pairs:
+        if known.name not in REPORTED:
+            continue
+        found = outcome.find(side.name, "extents found")
         assert found is not None
         found.reported = float(_EXTENTS)
-        seconds_of = (*times, round(times[0] - times[1], 3))
-        for state, seconds in zip(_STATES, seconds_of, strict=True):
-            outcome.figures.append(Figure(name, f"time, metadata {state}", "s", reported=seconds))
+        for cache, seconds in zip(_CACHES, REPORTED[known.name], strict=True):
+            case = {**_AS_BUILT, "cache": cache}
+            outcome.figures.append(Figure(side.name, "time", "s", case, reported=seconds))
+        cold, cached = REPORTED[known.name]
+        name = "time, cold less cached"
+        saved = Figure(side.name, name, "s", _AS_BUILT, reported=round(cold - cached, 3))
+        outcome.figures.append(saved)
 
 
-def _add_measured(outcome: Outcome, source: Input) -> None:
+def _add_measured(outcome: Outcome, pairs: list[tuple[Side, Side]], source: Input) -> None:
     """Set what real kernels did with the same image, or the same workload, beside the figures."""
-    text = (data_folder() / "workloads" / "fiemap-shared" / "measured.json").read_text()
-    measured: dict[str, Any] = json.loads(text)
+    measured = recorded("fiemap-shared")
     name = source.sample or ("full" if source.scale == 1 else "")
-    for row in measured["rows"]:
-        if row["input"] != name:
-            continue
-        found = outcome.find(row["side"], row["quantity"])
-        if found is None and row["unit"] == "s":
-            found = Figure(row["side"], row["quantity"], row["unit"])
-            outcome.figures.append(found)
-        if found is not None:
-            found.measured = float(row["value"])
-    outcome.measured_on = dict(measured["sources"].get(name, {}))
+    records = [
+        {**_AS_BUILT, **{key: value for key, value in row.items() if key != "input"}}
+        for row in measured["rows"]
+        if row["input"] == name
+    ]
+    outcome.add_measured(pairs, records, measured["sources"].get(name, {}))
 
 
 def draw(outcome: Outcome) -> figure.Figure:
@@ -283,22 +292,10 @@ def draw(outcome: Outcome) -> figure.Figure:
     return draw_chart(outcome)
 
 
-def _headline(devices: tuple[str, ...]) -> tuple[str, ...]:
-    """Quantities for the table on a terminal."""
-    return (
-        "extents found", "blocks read", "cold: find_parent_nodes", "cached: find_parent_nodes",
-        "cached: btrfs_search_slot", "written again: extents shared",
-        "written again: find_parent_nodes", "time, metadata not cached", "time, metadata cached",
-        *(f"waiting for reads: {device}" for device in devices),
-    )  # fmt: skip
-
-
 def _on(workload: Workload, device: str) -> Workload:
     """Turn the knob ``device``: one instead of :data:`DEVICES`."""
     read_file(device)
-    return replace(
-        workload, run=partial(workload.run, devices=(device,)), headline=_headline((device,))
-    )
+    return replace(workload, run=partial(workload.run, devices=(device,)))
 
 
 WORKLOAD = Workload(
@@ -315,32 +312,52 @@ WORKLOAD = Workload(
         "themselves: those that were copied when the snapshot was made.",
     ),
     caveats=(
-        "filefrag asks for 292 extents a call.",
-        "At full scale the tree has two levels of nodes. Making the snapshot copied the node above "
-        "the first leaves of the file, so those have two parents, and since 6.2 "
-        "(fiemap-multiple-paths) nothing is remembered of a block with several: there, both sides "
-        "walk back from each extent and from three blocks above it.",
-        "Both sides are Linux 6.2, which has the earlier commits of the same author that remember "
-        "paths and single extents. Counts and reads were measured on 6.1.176 and 6.12.101; the "
-        "model of each of these kernels is beside them.",
-        "Times of filefrag are reported and measured, not modelled. They are of different "
-        "machines; measured ones are of User-Mode Linux, and of an image that a kernel wrote. What "
-        "is modelled is how long the cold reads alone take on a device; the message does not name "
-        "its own. Both sides read nearly the same, in another order: here and there a disk waits "
-        "for a rotation more or less.",
+        Note("filefrag asks for 292 extents a call."),
+        Note(
+            "At full scale the tree has two levels of nodes. Making the snapshot copied the node "
+            "above the first leaves of the file, so those have two parents, and since 6.2 "
+            "(fiemap-multiple-paths) nothing is remembered of a block with several: there, both "
+            "sides walk back from each extent and from three blocks above it.",
+            sides=(BEFORE, AFTER),
+        ),
+        Note(
+            "Both sides are Linux 6.2, which has the earlier commits of the same author that "
+            "remember paths and single extents.",
+            sides=(BEFORE, AFTER),
+        ),
+        Note(
+            "Counts and reads were measured on Linux 6.1.176 and 6.12.101; the model of each of "
+            "these kernels is beside them.",
+            sides=KERNELS,
+            measured=("calls", "blocks read"),
+        ),
+        Note(
+            "Times of filefrag are reported and measured, not modelled. What is modelled is how "
+            "long the cold reads alone take on a device; the message does not name its own. Both "
+            "sides read nearly the same, in another order: here and there a disk waits for a "
+            "rotation more or less."
+        ),
+        Note(
+            "Reported and measured times are of different machines; measured ones are of User-Mode "
+            "Linux, and of an image that a kernel wrote.",
+            measured=("times",),
+        ),
     ),
     inputs=INPUTS,
-    headline=_headline(DEVICES),
-    sides=sides,
+    headline=(
+        "extents found", "extents shared", "blocks read", "find_parent_nodes", "btrfs_search_slot",
+        "time", "waiting for reads",
+    ),
+    compared=COMPARED,
     run=run,
     draw=draw,
     groups=(
-        ("Extents, blocks read by a cold call", ("extents", "ioctl", "blocks")),
-        ("Times; how long the cold reads alone take on a device", ("time", "waiting")),
-        ("Saved against the first side", ("saved: ",)),
-        ("Calls of kernel functions, metadata not cached", ("cold: ",)),
-        ("Calls of kernel functions, metadata cached", ("cached: ",)),
-        ("After one extent in a hundred was written again", ("written again: ",)),
+        Group("Extents, blocks read by a cold call", ("extents", "ioctl", "blocks"), _AS_BUILT),
+        Group("Times; how long the cold reads alone take on a device", ("time", "waiting")),
+        Group("Saved against the first side", ("saved: ",)),
+        Group("Calls of kernel functions, metadata not cached", case=_COLD),
+        Group("Calls of kernel functions, metadata cached", case={"cache": "cached"}),
+        Group("After one extent in a hundred was written again"),
     ),
     scaled=scaled,
     build=build,

@@ -88,8 +88,10 @@ def _finish_order(count: int, chance: np.random.Generator) -> NDArray[np.uint32]
     return np.argsort(due, kind="stable").astype(np.uint32)
 
 
-def rewrite(fs: WritableFilesystem, extents: int) -> None:
-    """Write one extent in a hundred of the file again."""
-    for number in range(0, extents, _REWRITTEN):
+def rewrite(fs: WritableFilesystem, extents: int) -> int:
+    """Write one extent in a hundred of the file again; return how many these are."""
+    numbers = range(0, extents, _REWRITTEN)
+    for number in numbers:
         fs.write(FILE, number * EXTENT_BYTES, Elided(EXTENT_BYTES, _FILES[0][1]))
     fs.sync()
+    return len(numbers)

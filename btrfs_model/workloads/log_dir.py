@@ -8,12 +8,11 @@ put into the log.
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import current_process, get_context
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -23,14 +22,25 @@ from btrfs_model.filesystem import Filesystem
 from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.patches import Behaviour
-from btrfs_model.samples import data_folder
 from btrfs_model.treelog.state import log_tree_id
-from btrfs_model.workloads import Figure, Input, Outcome, Side, Step, Workload
+from btrfs_model.workloads import (
+    Case,
+    Figure,
+    Group,
+    Input,
+    Note,
+    Outcome,
+    Side,
+    Step,
+    Workload,
+    counterparts,
+    recorded,
+)
 
 if TYPE_CHECKING:
     from matplotlib import figure
 
-__all__ = ["FSYNCS", "TYPES", "WORKLOAD", "build", "delete", "quantity", "scaled"]
+__all__ = ["FSYNCS", "TYPES", "WORKLOAD", "build", "delete", "scaled"]
 
 DIRECTORY: Final = "testdir"
 # without a companion of 5.16, as the kernels that were measured
@@ -38,8 +48,10 @@ BEFORE = Side("before", "v5.16 - log-bulk-insert")
 AFTER = Side("after", "v5.16 - log-bulk-insert + log-dir-index-only")
 NOW = Side("Linux 6.18", "v6.18")
 """What became of it: 5.18 logs new entries alone, 6.1 does not write delayed entries first."""
+COMPARED = (BEFORE, AFTER, NOW)
 
-FSYNCS: Final = ("first fsync", "second fsync")
+FSYNCS: Final = (1, 2)
+"""The fsync after adding files, and the one after deleting some."""
 TYPES: Final = (
     ItemType.INODE_ITEM, ItemType.INODE_REF, ItemType.DIR_ITEM, ItemType.DIR_INDEX,
     ItemType.DIR_LOG_ITEM, ItemType.DIR_LOG_INDEX,
@@ -80,16 +92,6 @@ def sizes(source: Input) -> dict[int, int]:
     files = source.parameters["files"]
     found = {size: row[0] for size, row in REPORTED.items() if size <= files}
     return {**found, files: found.get(files, max(1, files // 100))}
-
-
-def sides(before: str | None, after: str | None) -> tuple[Side, ...]:
-    """Sides of the comparison: with and without the commit, or the kernels that were asked for."""
-    if before is None and after is None:
-        return BEFORE, AFTER, NOW
-    return (
-        Side(BEFORE.name, before or BEFORE.behaviour),
-        Side(AFTER.name, after or AFTER.behaviour),
-    )
 
 
 def build(files: int) -> WritableFilesystem:
@@ -153,9 +155,11 @@ def run(fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step) -> 
         outcome.figures += _run_tasks(tasks, step, fs)
     outcome.evidence["sizes"] = list(sizes(source))
     outcome.evidence["deletes"] = sizes(source)
-    if chosen == (BEFORE, AFTER, NOW):
-        _add_times(outcome, source)
-        _add_measured(outcome)
+    pairs = counterparts(COMPARED, chosen)
+    _add_times(outcome, source, pairs)
+    measured = recorded("log-dir")
+    outcome.add_measured(pairs, measured["rows"], measured["sources"])
+    outcome.figures.sort(key=lambda figure_: figure_.case["files"])
     return outcome
 
 
@@ -186,12 +190,17 @@ def _run_tasks(
 
 def _run_size(fs: WritableFilesystem, side: Side, files: int, deletes: int) -> list[Figure]:
     fs.behaviour = Behaviour.parse(side.behaviour)
-    figures = _fsync(fs, side, files, FSYNCS[0])
+    first, second = (_case(files, deletes, which) for which in FSYNCS)
+    figures = _fsync(fs, side, first)
     delete(fs, files, deletes)
-    return figures + _fsync(fs, side, files, FSYNCS[1])
+    return figures + _fsync(fs, side, second)
 
 
-def _fsync(fs: WritableFilesystem, side: Side, files: int, which: str) -> list[Figure]:
+def _case(files: int, deletes: int, which: int) -> Case:
+    return {"files": files, "deletes": deletes, "fsync": which}
+
+
+def _fsync(fs: WritableFilesystem, side: Side, case: Case) -> list[Figure]:
     with counting() as work:
         how = fs.fsync(DIRECTORY)
     rows: list[tuple[str, str, int]] = [("commits", "commits", int(how == "commit"))]
@@ -201,8 +210,7 @@ def _fsync(fs: WritableFilesystem, side: Side, files: int, which: str) -> list[F
             searches = work["btrfs_search_slot"] + work["btrfs_search_slot_for_read"]
             rows.append(("tree searches", "calls", searches))
     return [
-        Figure(side.name, quantity(files, which, name), unit, modelled=float(count))
-        for name, unit, count in rows
+        Figure(side.name, name, unit, case, modelled=float(count)) for name, unit, count in rows
     ]
 
 
@@ -227,32 +235,17 @@ def _log_rows(fs: WritableFilesystem) -> list[tuple[str, str, int]]:
     return rows
 
 
-def quantity(files: int, which: str, name: str) -> str:
-    """Name of a quantity of one of the fsyncs at a number of files, as the results have it."""
-    return f"{which}: {name}, {files:,} files"
-
-
-def _add_times(outcome: Outcome, source: Input) -> None:
+def _add_times(outcome: Outcome, source: Input, pairs: list[tuple[Side, Side]]) -> None:
     """Add the times of the commit message; there is no model of time beside them."""
-    for files in sizes(source):
-        if files not in REPORTED:
+    for files, (deletes, *times) in REPORTED.items():
+        if files not in sizes(source):
             continue
-        for side, times in zip((BEFORE, AFTER), REPORTED[files][1:], strict=True):
-            for which, milliseconds in zip(FSYNCS, times, strict=True):
-                name = quantity(files, which, "time")
-                outcome.figures.append(Figure(side.name, name, "ms", reported=float(milliseconds)))
-
-
-def _add_measured(outcome: Outcome) -> None:
-    """Set what real kernels logged, and their times, beside the figures."""
-    text = (data_folder() / "workloads" / "log-dir" / "measured.json").read_text()
-    measured: dict[str, Any] = json.loads(text)
-    for row in measured["rows"]:
-        name = quantity(row["files"], row["fsync"], row["quantity"])
-        figure_ = outcome.find(row["side"], name)
-        if figure_ is not None:
-            figure_.measured = float(row["value"])
-            outcome.measured_on = dict(measured["sources"])
+        by_side = dict(zip((BEFORE, AFTER), times, strict=True))
+        outcome.figures += [
+            Figure(side.name, "time", "ms", _case(files, deletes, which), reported=float(ms))
+            for known, side in pairs
+            for which, ms in zip(FSYNCS, by_side.get(known, ()), strict=False)
+        ]
 
 
 def draw(outcome: Outcome) -> figure.Figure:
@@ -275,32 +268,36 @@ WORKLOAD = Workload(
         "deleted, and ranges that say what it knows of: what is missing in a range is deleted.",
     ),
     caveats=(
-        "Times are reported and measured, not modelled: this workload counts what is logged.",
-        "Measured are Linux 5.10 (before) and 5.10 with this commit alone (after): items, bytes "
-        "and blocks on 5.10.46 (before) and 5.10.223 (after), times on 5.10.223, User-Mode Linux.",
-        "Entries go into the modelled log one by one, as 5.10 does it. 5.16 inserts those of a "
-        "leaf at once (log-bulk-insert): the same items, but its leaves are filled differently.",
-        "Which DIR_ITEM leaves have no deleted entry depends on how the hash order fell into "
-        "leaves while a kernel's worker wrote delayed items; the model has no worker. That "
-        "shows where deletions are sparse, from 100,000 files on.",
-        "Tree searches are those of the model, one for each insertion; kernels search more than "
-        "once for the same item. They are left out for Linux 6.18.",
-        "Linux 6.18 is replayed up to 10,000 files. The second log has no entries there, only "
-        "ranges (5.18), which is a later change.",
+        Note("Times are reported and measured, not modelled: this workload counts what is logged."),
+        Note(
+            "Entries go into the modelled log one by one, as 5.10 does it. 5.16 inserts those of "
+            "a leaf at once (log-bulk-insert): the same items, but its leaves are filled "
+            "differently.",
+            sides=(BEFORE, AFTER),
+        ),
+        Note(
+            "Which DIR_ITEM leaves have no deleted entry depends on how the hash order fell into "
+            "leaves while a kernel's worker wrote delayed items; the model has no worker. That "
+            "shows where deletions are sparse, from 100,000 files on."
+        ),
+        Note(
+            "Tree searches are those of the model, one for each insertion; kernels search more "
+            "than once for the same item."
+        ),
+        Note(
+            "Linux 6.18 is replayed up to 10,000 files, and its tree searches are left out. The "
+            "second log has no entries there, only ranges (5.18), which is a later change.",
+            sides=(NOW,),
+        ),
     ),
     inputs=INPUTS,
-    headline=tuple(
-        quantity(files, which, name)
-        for files in (10_000, _FULL)
-        for which in FSYNCS
-        for name in ("items", "bytes", "leaves", "tree searches", "time")
-    ),
-    sides=sides,
+    headline=("items", "bytes", "leaves", "tree searches", "time"),
+    compared=COMPARED,
     run=run,
     draw=draw,
     groups=(
-        ("First fsync, after adding the files", (f"{FSYNCS[0]}: ",)),
-        ("Second fsync, after deleting some", (f"{FSYNCS[1]}: ",)),
+        Group("First fsync, after adding the files", case={"fsync": 1}),
+        Group("Second fsync, after deleting some", case={"fsync": 2}),
     ),
     scaled=scaled,
     build=_build,

@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter
 
 from btrfs_model.charts import COLOURS, RC, bare, new_figure
 from btrfs_model.workloads import Outcome
-from btrfs_model.workloads.log_dir import FSYNCS, TYPES, quantity
+from btrfs_model.workloads.log_dir import FSYNCS, TYPES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["draw"]
 
 _SIDES: Final = ("before", "after")
+_NAMES: Final = dict(zip(FSYNCS, ("first fsync", "second fsync"), strict=True))
 _SHADES: Final = {
     "INODE_ITEM": "#cfdcea", "INODE_REF": "#9db8d2", "DIR_ITEM": "#b4540a", "DIR_INDEX": "#1b6ca8",
     "DIR_LOG_ITEM": "#d9a441", "DIR_LOG_INDEX": "#6b7280",
@@ -48,8 +49,8 @@ def draw(outcome: Outcome) -> Figure:
     return figure
 
 
-def _value(outcome: Outcome, side: str, name: str) -> float:
-    found = outcome.find(side, name)
+def _value(outcome: Outcome, side: str, name: str, files: int, which: int) -> float:
+    found = outcome.find(side, name, files=files, fsync=which)
     return 0.0 if found is None else found.modelled or 0.0
 
 
@@ -67,13 +68,13 @@ def _draw_types(axes: Axes, outcome: Outcome, files: int, measure: str) -> None:
     places = [4.2, 3.2, 1.2, 0.2]
     starts = [0.0] * len(bars)
     for kind in (kind.name for kind in TYPES):
-        widths = [_value(outcome, side, quantity(files, which, f"{measure} {kind}"))
+        widths = [_value(outcome, side, f"{measure} {kind}", files, which)
                   for which, side in bars]  # fmt: skip
         axes.barh(places, widths, left=starts, height=0.8, color=_SHADES[kind], label=kind)
         starts = [start + width for start, width in zip(starts, widths, strict=True)]
     for place, total in zip(places, starts, strict=True):
         axes.text(total, place, f" {_short(total)}", va="center", fontsize=9)
-    axes.set_yticks(places, [f"{which}, {side}" for which, side in bars])
+    axes.set_yticks(places, [f"{_NAMES[which]}, {side}" for which, side in bars])
     axes.set_xticks([])
     axes.margins(x=0.14)
     axes.set_title(measure.capitalize() + " by type", pad=8)
@@ -85,11 +86,11 @@ def _draw_growth(axes: Axes, outcome: Outcome, name: str, title: str) -> None:
     sizes = outcome.evidence["sizes"]
     for which, style in zip(FSYNCS, ("-", "--"), strict=True):
         for side in _SIDES:
-            names = [quantity(files, which, name) for files in sizes]
-            axes.plot(sizes, [_value(outcome, side, one) for one in names], style,
-                      color=COLOURS[side], linewidth=1.8, label=f"{side}, {which}")  # fmt: skip
-            found = [(files, outcome.find(side, one))
-                     for files, one in zip(sizes, names, strict=True)]  # fmt: skip
+            values = [_value(outcome, side, name, files, which) for files in sizes]
+            axes.plot(sizes, values, style, color=COLOURS[side], linewidth=1.8,
+                      label=f"{side}, {_NAMES[which]}")  # fmt: skip
+            found = [(files, outcome.find(side, name, files=files, fsync=which))
+                     for files in sizes]  # fmt: skip
             dots = [(files, one.measured) for files, one in found
                     if one is not None and one.measured is not None]  # fmt: skip
             if dots:

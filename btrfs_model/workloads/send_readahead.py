@@ -24,7 +24,17 @@ from btrfs_model.filesystem.reservation import files_before_flush, run_before_de
 from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.patches import Behaviour
 from btrfs_model.reads import reads
-from btrfs_model.workloads import Figure, Input, Outcome, Side, Step, Workload
+from btrfs_model.workloads import (
+    Figure,
+    Group,
+    Input,
+    Note,
+    Outcome,
+    Side,
+    Step,
+    Workload,
+    counterparts,
+)
 from btrfs_model.workloads.side_by_side import side_by_side
 
 if TYPE_CHECKING:
@@ -38,6 +48,7 @@ __all__ = ["DEVICES", "DISK", "WORKLOAD", "distances"]
 
 BEFORE = Side("before", "v5.13 - send-reada-always")
 AFTER = Side("after", "v5.13")
+COMPARED = (BEFORE, AFTER)
 
 DISK = "deskstar-7k500"
 DEVICES = (DISK, "samsung-850-evo", "samsung-970-evo", "memory")
@@ -72,14 +83,6 @@ def scaled(scale: float) -> Input:
 
 
 INPUTS = (Input("kernel/reada/r5k", "snap1", 0.01, _parameters(0.01)), scaled(1.0))
-
-
-def sides(before: str | None, after: str | None) -> tuple[Side, ...]:
-    """Sides of the comparison: just before and after the commit, or the kernels asked for."""
-    return (
-        Side(BEFORE.name, before or BEFORE.behaviour),
-        Side(AFTER.name, after or AFTER.behaviour),
-    )
 
 
 def build(source: Input, step: Step) -> WritableFilesystem:
@@ -185,8 +188,8 @@ def run(
         "tables": tables, "files": source.parameters["files"], "devices": devices,
     }  # fmt: skip
     as_reported = not (readahead or parameters or "nodesize" in source.parameters)
-    if source.scale == 1 and chosen == (BEFORE, AFTER) and as_reported and _is_disk(devices[0]):
-        _add_reported(outcome, devices[0])
+    if source.scale == 1 and as_reported and _is_disk(devices[0]):
+        _add_reported(outcome, devices[0], counterparts(COMPARED, chosen))
     return outcome
 
 
@@ -206,27 +209,33 @@ def _times(side: Side, device: str, table: pd.DataFrame) -> list[Figure]:
     """Take the times of one side on one device from what its reads came to."""
     sums = table.attrs
     rows = [
-        (f"send time: {device}", "s", sums["seconds"]),
-        (f"waiting: {device}", "s", sums["waited"]),
-        (f"requests: {device}", "requests", sums["requests"]),
+        ("send time", "s", sums["seconds"]),
+        ("waiting", "s", sums["waited"]),
+        ("requests", "requests", sums["requests"]),
     ]
     if _is_disk(device):
-        rows.append((f"seeks: {device}", "seeks", sums["seeks"]))
-    return [Figure(side.name, name, unit, modelled=float(value)) for name, unit, value in rows]
+        rows.append(("seeks", "seeks", sums["seeks"]))
+    return [
+        Figure(side.name, name, unit, {"device": device}, modelled=float(value))
+        for name, unit, value in rows
+    ]
 
 
 def _savings(side: Side, first: list[Figure], figures: list[Figure]) -> list[Figure]:
     """Compute what a side saves against the first."""
-    before = {figure_.quantity: figure_.modelled or 0.0 for figure_ in first}
+    times = [figure_ for figure_ in figures if figure_.quantity == "send time"]
+    before = {figure_.case["device"]: figure_.modelled or 0.0
+              for figure_ in first if figure_.quantity == "send time"}  # fmt: skip
     return [
         Figure(
             side.name,
-            f"saved: {figure_.quantity.replace(': ', ', ')}",
+            "saved: send time",
             figure_.unit,
-            modelled=before[figure_.quantity] - (figure_.modelled or 0.0),
+            figure_.case,
+            modelled=before[figure_.case["device"]] - (figure_.modelled or 0.0),
         )
-        for figure_ in figures
-        if figure_.quantity.startswith("send time") and figures is not first
+        for figure_ in times
+        if figures is not first
     ]
 
 
@@ -235,15 +244,18 @@ def _is_disk(device: str) -> bool:
     return isinstance(load(device).model, Disk)
 
 
-def _add_reported(outcome: Outcome, disk: str) -> None:
+def _add_reported(outcome: Outcome, disk: str, pairs: list[tuple[Side, Side]]) -> None:
     """Set the times of the commit message beside those of the disk."""
-    for name, seconds in REPORTED.items():
-        found = outcome.find(name, f"send time: {disk}")
+    for known, side in pairs:
+        found = outcome.find(side.name, "send time", device=disk)
         if found is not None:
-            found.reported = seconds
-    saved = outcome.find(AFTER.name, f"saved: send time, {disk}")
-    if saved is not None:
-        saved.reported = REPORTED[BEFORE.name] - REPORTED[AFTER.name]
+            found.reported = REPORTED[known.name]
+    first = outcome.find(outcome.figures[0].side, "send time", device=disk)
+    for figure_ in outcome.figures:
+        if figure_.quantity == "saved: send time" and figure_.case["device"] == disk:
+            time = outcome.find(figure_.side, "send time", device=disk)
+            if first and time and first.reported is not None and time.reported is not None:
+                figure_.reported = first.reported - time.reported
 
 
 def distances(table: pd.DataFrame) -> NDArray[np.int64]:
@@ -265,24 +277,13 @@ def draw(outcome: Outcome) -> figure.Figure:
     return draw_chart(outcome)
 
 
-def _headline(devices: tuple[str, ...]) -> tuple[str, ...]:
-    """Quantities for the table on a terminal."""
-    first = devices[0]
-    return (
-        "reads: on demand", "reads: ahead", "reads: ahead and never used",
-        *(f"send time: {device}" for device in devices), f"waiting: {first}",
-        f"requests: {first}", f"seeks: {first}", f"saved: send time, {first}",
-    )  # fmt: skip
-
-
 def _on(workload: Workload, device: str) -> Workload:
     """Turn the knob ``device``: one instead of :data:`DEVICES`."""
     title = read_file(device)["title"]
     return replace(
         workload,
         run=partial(workload.run, devices=(device,)),
-        headline=_headline((device,)),
-        caveats=(f"The message does not name its disk. The model's is: {title}.", *_CAVEATS),
+        caveats=(Note(f"The message does not name its disk. The model's is: {title}."), *_CAVEATS),
     )
 
 
@@ -318,11 +319,15 @@ def _with_nodesize(workload: Workload, nodesize: int) -> Workload:
 
 
 _CAVEATS = (
-    "The time that the kernel computes for a leaf was measured on 6.18.44 on another machine; "
-    "none of the figures was fitted to the times of the message.",
-    "Leaves lie where the four jobs and the commits of their transactions let them: another "
-    "run of the script scatters them otherwise. In a filesystem that the model builds, how long "
-    "the jobs take for a file, and a job has a CPU, was measured in runs of Linux 6.18.",
+    Note(
+        "The time that the kernel computes for a leaf was measured on 6.18.44 on another machine; "
+        "none of the figures was fitted to the times of the message."
+    ),
+    Note(
+        "Leaves lie where the four jobs and the commits of their transactions let them: another "
+        "run of the script scatters them otherwise. In a filesystem that the model builds, how "
+        "long the jobs take for a file, and a job has a CPU, was measured in runs of Linux 6.18."
+    ),
 )
 WORKLOAD = Workload(
     name="send-readahead",
@@ -337,25 +342,30 @@ WORKLOAD = Workload(
         "own account.",
     ),
     caveats=(
-        "The message does not name its disk. The model's is a 7200 rpm SATA disk whose data "
-        "sheet it keeps to; its reading ahead on its own (64 KiB, as in the literature) decides "
-        "more about both times than anything else, and no data sheet tells it.",
+        Note(
+            "The message does not name its disk. The model's is a 7200 rpm SATA disk whose data "
+            "sheet it keeps to; its reading ahead on its own (64 KiB, as in the literature) "
+            "decides more about both times than anything else, and no data sheet tells it."
+        ),
         *_CAVEATS,
     ),
     inputs=INPUTS,
-    headline=_headline(DEVICES),
-    sides=sides,
+    headline=(
+        "reads: on demand", "reads: ahead", "reads: ahead and never used", "send time", "waiting",
+        "requests", "seeks", "saved: send time",
+    ),
+    compared=COMPARED,
     run=run,
     draw=draw,
     scaled=scaled,
     build=build,
     groups=(
-        ("Reads of tree blocks", ("reads: ",)),
-        ("Time to send, from a device", ("send time: ",)),
-        ("Waiting for the device", ("waiting: ",)),
-        ("Requests to the device, after merging", ("requests: ",)),
-        ("Movements of its arm", ("seeks: ",)),
-        ("Saved against the first side", ("saved: ",)),
+        Group("Reads of tree blocks", ("reads: ",)),
+        Group("Time to send, from a device", ("send time",)),
+        Group("Waiting for the device", ("waiting",)),
+        Group("Requests to the device, after merging", ("requests",)),
+        Group("Movements of its arm", ("seeks",)),
+        Group("Saved against the first side", ("saved: ",)),
     ),
     knobs={
         "device": _on,

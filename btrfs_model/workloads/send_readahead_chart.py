@@ -73,8 +73,8 @@ def _draw_times(axes: Axes, outcome: Outcome, sides: list[str]) -> None:
     widest = 0.0
     for row, device in enumerate(devices):
         for place, side in enumerate(sides):
-            time = outcome.find(side, f"send time: {device}")
-            wait = outcome.find(side, f"waiting: {device}")
+            time = outcome.find(side, "send time", device=device)
+            wait = outcome.find(side, "waiting", device=device)
             if time is None or wait is None:
                 continue
             at = len(devices) - row - place * height

@@ -10,23 +10,32 @@ the receiving side, and with it but without the companion.
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from btrfs_model.cost.receiver import LAST_PAGE_WAIT, receiver_calls
 from btrfs_model.filesystem import Filesystem
 from btrfs_model.filesystem.reservation import write_files_in_turn
 from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.patches import Behaviour
-from btrfs_model.samples import data_folder
 from btrfs_model.send import SendResult, send
 from btrfs_model.stream import Command, read_stream
-from btrfs_model.workloads import Figure, Input, Outcome, Side, Step, Workload
+from btrfs_model.workloads import (
+    Figure,
+    Group,
+    Input,
+    Note,
+    Outcome,
+    Side,
+    Step,
+    Workload,
+    counterparts,
+    recorded,
+)
 
 if TYPE_CHECKING:
     from matplotlib import figure
@@ -36,6 +45,7 @@ __all__ = ["WORKLOAD"]
 BEFORE = Side("before", "v4.16")
 COMPANION = Side("before + fix", "v4.16 + truncate-same-size")
 AFTER = Side("after", "v4.16 + send-skip-truncate")
+COMPARED = (BEFORE, COMPANION, AFTER)
 
 REPORTED = {BEFORE.name: (26.49, 2.53), COMPANION.name: (12.51, 0.32), AFTER.name: (10.02, 1.11)}
 """Average receive time in seconds and its standard deviation over 5 runs, from the message."""
@@ -68,16 +78,6 @@ def build(source: Input, step: Step) -> Filesystem:
     return fs
 
 
-def sides(before: str | None, after: str | None) -> tuple[Side, ...]:
-    """Sides of the comparison: the message's three, or the two kernels that were asked for."""
-    if before is None and after is None:
-        return BEFORE, COMPANION, AFTER
-    return (
-        Side(BEFORE.name, before or BEFORE.behaviour),
-        Side(AFTER.name, after or AFTER.behaviour),
-    )
-
-
 def run(fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step) -> Outcome:
     """Send the snapshot on each side; count what the sender and the receiver do."""
     outcome = Outcome([])
@@ -95,10 +95,11 @@ def run(fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step) -> 
             outcome.figures += figures + _savings(side, first, figures)
             strips[side.name] = one_file(read_stream(stream))
     outcome.evidence = {"strips": strips, "files": source.parameters["files"]}
-    if chosen == (BEFORE, COMPANION, AFTER) and source.sample is not None:
-        if source.scale == 1:
-            _add_reported(outcome)
-        _add_measured(outcome, source)
+    pairs = counterparts(COMPARED, chosen)
+    if source.scale == 1:
+        _add_reported(outcome, pairs)
+    if source.sample is not None:
+        _add_measured(outcome, pairs, source.sample)
     return outcome
 
 
@@ -152,24 +153,25 @@ def _savings(side: Side, first: list[Figure], figures: list[Figure]) -> list[Fig
     ]
 
 
-def _add_reported(outcome: Outcome) -> None:
+def _add_reported(outcome: Outcome, pairs: list[tuple[Side, Side]]) -> None:
     """Add the times of the commit message; there is no model of time beside them."""
-    for name, (mean, deviation) in REPORTED.items():
-        outcome.figures.append(Figure(name, "receive time", "s", reported=mean))
+    for known, side in pairs:
+        mean, deviation = REPORTED[known.name]
+        outcome.figures.append(Figure(side.name, "receive time", "s", reported=mean))
         outcome.figures.append(
-            Figure(name, "receive time, standard deviation", "s", reported=deviation)
+            Figure(side.name, "receive time, standard deviation", "s", reported=deviation)
         )
 
 
-def _add_measured(outcome: Outcome, source: Input) -> None:
+def _add_measured(outcome: Outcome, pairs: list[tuple[Side, Side]], sample: str) -> None:
     """Set what real kernels and the real receiver did on the same image beside the figures."""
-    text = (data_folder() / "workloads" / "send-truncate" / "measured.json").read_text()
-    measured: dict[str, Any] = json.loads(text)
-    for row in measured["rows"]:
-        found = outcome.find(row["side"], row["quantity"])
-        if row["sample"] == source.sample and found is not None:
-            found.measured = float(row["value"])
-    outcome.measured_on = dict(measured["sources"][source.sample])
+    measured = recorded("send-truncate")
+    records = [
+        {name: value for name, value in row.items() if name != "sample"}
+        for row in measured["rows"]
+        if row["sample"] == sample
+    ]
+    outcome.add_measured(pairs, records, measured["sources"][sample])
 
 
 def draw(outcome: Outcome) -> figure.Figure:
@@ -192,14 +194,23 @@ WORKLOAD = Workload(
         "whenever the size was not a multiple of the sector size, and 5000 is not.",
     ),
     caveats=(
-        "The script's ten workers write to the same names, file_1 to file_20000: its full scale "
-        "is 20,000 files.",
-        "The calls of kernel functions were measured on 5.10.46, which looks up the state of each "
-        "new file once more than 4.16 does (the toggle send-orphanize-first); with that toggle "
-        "added, the model's calls are the measured ones.",
-        "Times are reported and measured, not modelled: this workload counts work.",
-        "Reported and measured times are of different machines and devices; the ratios between "
-        "sides are what can be compared.",
+        Note(
+            "The script's ten workers write to the same names, file_1 to file_20000: its full "
+            "scale is 20,000 files."
+        ),
+        Note(
+            "The calls of kernel functions were measured on 5.10.46, which looks up the state of "
+            "each new file once more than 4.16 does (the toggle send-orphanize-first); with that "
+            "toggle added, the model's calls are the measured ones.",
+            sides=(AFTER,),
+            measured=("calls of kernel functions",),
+        ),
+        Note("Times are reported and measured, not modelled: this workload counts work."),
+        Note(
+            "Reported and measured times are of different machines and devices; the ratios "
+            "between sides are what can be compared.",
+            measured=("receive time",),
+        ),
     ),
     inputs=INPUTS,
     headline=(
@@ -207,15 +218,15 @@ WORKLOAD = Workload(
         "receiver: truncate", "receiver: waits for the last page", "sender: btrfs_search_slot",
         "receive time",
     ),
-    sides=sides,
+    compared=COMPARED,
     run=run,
     draw=draw,
     scaled=scaled,
     build=build,
     groups=(
-        ("Stream: commands, size", ("commands", "command ", "stream size")),
-        ("Receiver: system calls, times", ("receiver: ", "receive time")),
-        ("Saved against the first side", ("saved: ",)),
-        ("Sender: calls of kernel functions", ("sender: ",)),
+        Group("Stream: commands, size", ("commands", "command ", "stream size")),
+        Group("Receiver: system calls, times", ("receiver: ", "receive time")),
+        Group("Saved against the first side", ("saved: ",)),
+        Group("Sender: calls of kernel functions", ("sender: ",)),
     ),
 )  # fmt: skip

@@ -30,7 +30,7 @@ def draw(outcome: Outcome) -> Figure:
     """Draw the commands for one file, the receiver's system calls and the receive times."""
     strips: dict[str, Strip] = outcome.evidence["strips"]
     names = list(strips)
-    timed = outcome.find(names[0], "receive time") is not None
+    timed = any(outcome.find(name, "receive time") for name in names)
     with rc_context(RC):
         figure = new_figure(11.0, 7.0)
         rows = figure.add_gridspec(2, 1, height_ratios=[1.0, 1.6])

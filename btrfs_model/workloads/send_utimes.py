@@ -12,16 +12,25 @@ series, and with it alone added to the kernel before.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from btrfs_model.filesystem import Filesystem
 from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.patches import TOGGLES
-from btrfs_model.samples import data_folder
 from btrfs_model.send import SendResult, send
-from btrfs_model.workloads import Figure, Input, Outcome, Side, Step, Workload
+from btrfs_model.workloads import (
+    Figure,
+    Group,
+    Input,
+    Note,
+    Outcome,
+    Side,
+    Step,
+    Workload,
+    counterparts,
+    recorded,
+)
 
 if TYPE_CHECKING:
     from matplotlib import figure
@@ -37,6 +46,7 @@ SERIES: tuple[str, ...] = (
 
 BEFORE = Side("before", "v6.2")
 AFTER = Side("after", " + ".join(("v6.2", *SERIES)))
+COMPARED = (BEFORE, AFTER)
 
 REPORTED = {20_000: (5072, 916), 40_000: (18408, 1942), 60_000: (39764, 3076)}
 """Milliseconds before and after the series by the number of files, from the message."""
@@ -71,14 +81,6 @@ def sizes(source: Input) -> tuple[int, ...]:
     """Return the numbers of files that a replay goes through: a third, two thirds and all."""
     files = source.parameters["files"]
     return tuple(round(files * part / 3) for part in (1, 2, 3))
-
-
-def sides(before: str | None, after: str | None) -> tuple[Side, ...]:
-    """Sides of the comparison: the message's two, or the kernels that were asked for."""
-    return (
-        Side(BEFORE.name, before or BEFORE.behaviour),
-        Side(AFTER.name, after or AFTER.behaviour),
-    )
 
 
 def build(files: int, lag: int = LAG) -> Filesystem:
@@ -122,12 +124,14 @@ def run(fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step) -> 
     sent = _run_size(outcome, fs, largest, chosen, step, whole=True)
     outcome.evidence["sizes"] = sizes(source)
     outcome.evidence["files"] = largest
-    if chosen == (BEFORE, AFTER):
+    if chosen == COMPARED:
         step("each patch alone")
-        outcome.evidence["ablation"] = _ablation(outcome, fs, sent)
-        _add_measured(outcome)
+        outcome.evidence["ablation"] = _ablation(outcome, fs, sent, largest)
+    pairs = counterparts(COMPARED, chosen)
     if source.scale == 1:
-        _add_reported(outcome)
+        _add_reported(outcome, pairs)
+    measured = recorded("send-utimes")
+    outcome.add_measured(pairs, measured["rows"], measured["sources"])
     return outcome
 
 
@@ -145,15 +149,10 @@ def _run_size(
         step(f"{side.name}: sending {files:,} files")
         results[side.name] = sent = _send(fs, side.behaviour)
         outcome.figures += [
-            Figure(side.name, quantity(files, name), unit, modelled=float(count))
+            Figure(side.name, name, unit, {"files": files}, modelled=float(count))
             for name, unit, count in _rows(sent, whole=whole)
         ]
     return results
-
-
-def quantity(files: int, name: str) -> str:
-    """Name of a quantity at a number of files, as the results have it."""
-    return f"{name}, {files:,} files"
 
 
 def _rows(sent: SendResult, *, whole: bool) -> list[tuple[str, str, int]]:
@@ -168,22 +167,24 @@ def _rows(sent: SendResult, *, whole: bool) -> list[tuple[str, str, int]]:
 
 
 def _ablation(
-    outcome: Outcome, fs: Filesystem, sent: dict[str, SendResult]
+    outcome: Outcome, fs: Filesystem, sent: dict[str, SendResult], files: int
 ) -> list[dict[str, Any]]:
     """Send with each patch of the series alone off and alone on; add what it saves."""
     rows = []
     before, after = _totals(sent[BEFORE.name]), _totals(sent[AFTER.name])
     for slug in SERIES:
-        off = _totals(_send(fs, f"{AFTER.behaviour} - {slug}"))
-        on = _totals(_send(fs, f"{BEFORE.behaviour} + {slug}"))
+        off = Side(f"{slug} alone off", f"{AFTER.behaviour} - {slug}")
+        on = Side(f"{slug} alone on", f"{BEFORE.behaviour} + {slug}")
+        without, alone = (_totals(_send(fs, side.behaviour)) for side in (off, on))
         saved = {
-            "alone off": {name: off[name] - after[name] for name in ABLATED},
-            "alone on": {name: before[name] - on[name] for name in ABLATED},
+            off.name: {name: without[name] - after[name] for name in ABLATED},
+            on.name: {name: before[name] - alone[name] for name in ABLATED},
         }
-        rows.append({"toggle": slug, **saved})
+        rows.append({"toggle": slug, "alone off": saved[off.name], "alone on": saved[on.name]})
+        outcome.sides += (off, on)
         outcome.figures += [
-            Figure(f"{slug} {which}", f"saved: {name}", ABLATED[name], modelled=float(count))
-            for which, counts in saved.items()
+            Figure(side, f"saved: {name}", ABLATED[name], {"files": files}, modelled=float(count))
+            for side, counts in saved.items()
             for name, count in counts.items()
         ]
     return rows
@@ -193,27 +194,14 @@ def _totals(sent: SendResult) -> dict[str, int]:
     return {**dict.fromkeys(ABLATED, 0), **sent.work, "stream size": sent.size}
 
 
-def _add_reported(outcome: Outcome) -> None:
+def _add_reported(outcome: Outcome, pairs: list[tuple[Side, Side]]) -> None:
     """Add the times of the commit message; there is no model of time beside them."""
     for files, times in REPORTED.items():
-        for side, milliseconds in zip((BEFORE, AFTER), times, strict=True):
-            outcome.figures.append(
-                Figure(side.name, quantity(files, "time"), "ms", reported=float(milliseconds))
-            )
-
-
-def _add_measured(outcome: Outcome) -> None:
-    """Set what real kernels sent and called for the same numbers of files beside the figures."""
-    text = (data_folder() / "workloads" / "send-utimes" / "measured.json").read_text()
-    measured: dict[str, Any] = json.loads(text)
-    found = False
-    for row in measured["rows"]:
-        figure_ = outcome.find(row["side"], quantity(row["files"], row["quantity"]))
-        if figure_ is not None:
-            figure_.measured = float(row["value"])
-            found = True
-    if found:
-        outcome.measured_on = dict(measured["sources"])
+        milliseconds = dict(zip(COMPARED, times, strict=True))
+        outcome.figures += [
+            Figure(side.name, "time", "ms", {"files": files}, reported=float(milliseconds[known]))
+            for known, side in pairs
+        ]
 
 
 def draw(outcome: Outcome) -> figure.Figure:
@@ -237,28 +225,32 @@ WORKLOAD = Workload(
         "in it, so the work grew with the square of the number of files.",
     ),
     caveats=(
-        "The message's times are those of the whole series. The ablation tells the patches "
-        "apart: what each saves when it alone is taken away from the series, and when it alone "
-        "is added to the kernel before.",
-        "Measured counts and stream sizes are of Linux 6.1.176 (before) and 6.12.101 (after), "
-        "which differ from the two sides in other patches too; only quantities that do not "
-        "depend on those, nor on how the trees are laid out, are set beside.",
-        "Times are reported, not modelled: this workload counts work.",
+        Note(
+            "The message's times are those of the whole series. The ablation tells the patches "
+            "apart: what each saves when it alone is taken away from the series, and when it "
+            "alone is added to the kernel before.",
+            sides=COMPARED,
+        ),
+        Note(
+            "The kernels that were measured differ from the two sides in other patches too; only "
+            "quantities that do not depend on those, nor on how the trees are laid out, are set "
+            "beside.",
+            measured=("stream", "calls"),
+        ),
+        Note("Times are reported, not modelled: this workload counts work."),
     ),
     inputs=INPUTS,
-    headline=tuple(
-        quantity(files, name)
-        for files in (600, _FULL)
-        for name in ("commands", "command utimes", "stream size", "sender: btrfs_search_slot",
-                     "sender: btrfs_get_next_valid_item", "time")
+    headline=(
+        "commands", "command utimes", "stream size", "sender: btrfs_search_slot",
+        "sender: btrfs_get_next_valid_item", "time",
     ),
-    sides=sides,
+    compared=COMPARED,
     run=run,
     draw=draw,
     groups=(
-        ("Stream: commands, size", ("commands", "command ", "stream size")),
-        ("Time of the send", ("time",)),
-        ("Sender: calls of kernel functions", ("sender: ",)),
+        Group("Stream: commands, size", ("commands", "command ", "stream size")),
+        Group("Time of the send", ("time",)),
+        Group("Sender: calls of kernel functions", ("sender: ",)),
     ),
     scaled=scaled,
     build=_build,

@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter
 
 from btrfs_model.charts import COLOURS, RC, bare, new_figure
 from btrfs_model.workloads import Outcome
-from btrfs_model.workloads.send_utimes import ABLATED, quantity
+from btrfs_model.workloads.send_utimes import ABLATED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,7 +58,7 @@ def draw(outcome: Outcome) -> Figure:
 
 
 def _value(outcome: Outcome, side: str, files: int, name: str) -> float:
-    found = outcome.find(side, quantity(files, name))
+    found = outcome.find(side, name, files=files)
     return 0.0 if found is None else found.modelled or 0.0
 
 
@@ -68,7 +68,7 @@ def _draw_growth(axes: Axes, outcome: Outcome, name: str, title: str) -> None:
     for side in _SIDES:
         values = [_value(outcome, side, files, name) for files in sizes]
         axes.plot(sizes, values, color=COLOURS[side], linewidth=2)
-        measured = [outcome.find(side, quantity(files, name)) for files in sizes]
+        measured = [outcome.find(side, name, files=files) for files in sizes]
         dots = [(files, one.measured) for files, one in zip(sizes, measured, strict=True)
                 if one is not None and one.measured is not None]  # fmt: skip
         if dots:
@@ -129,10 +129,9 @@ def _most(rows: list[dict[str, Any]], name: str) -> float:
 def _draw_commands(axes: Axes, outcome: Outcome) -> None:
     """Draw the commands of the stream by kind, on both sides."""
     files = outcome.evidence["files"]
-    start, end = "command ", quantity(files, "")
-    kinds = [one.quantity.removeprefix(start).removesuffix(end) for one in outcome.figures
-             if one.side == "before" and one.quantity.startswith(start)
-             and one.quantity.endswith(end)]  # fmt: skip
+    kinds = [one.quantity.removeprefix("command ") for one in outcome.figures
+             if one.side == "before" and one.quantity.startswith("command ")
+             and one.case["files"] == files]  # fmt: skip
     counts = {kind: [_value(outcome, side, files, f"command {kind}") for side in _SIDES]
               for kind in kinds}  # fmt: skip
     kinds = sorted((kind for kind in kinds if max(counts[kind]) > files / 100),
