@@ -1,11 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the commands share: arguments, output, progress."""
+r"""What the commands share: arguments, output, progress.
+
+Names are bytes. In Python they are strings, in which a byte that is not UTF-8 is a lone surrogate
+(``surrogateescape``). What a command writes follows one rule:
+
+- in JSON a name is such a string, the byte 0xff being ``"\udcff"``; other bytes, such as the
+  values of extended attributes, are ``{"length": .., "base64": ..}``;
+- in Parquet it is text, with ``\xff`` for that byte;
+- on a terminal it is that text too, and what would control the terminal is escaped as well;
+- in a pipe the name has its own bytes, but for control characters, which would break the rows of a
+  table: they are escaped.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 import threading
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -172,7 +184,7 @@ def stdout() -> BinaryIO:
 def echo(text: str) -> None:
     """Print a line to standard output."""
     with naming(STDOUT):
-        click.echo(text)
+        click.echo(text.encode("utf-8", "surrogateescape"))
 
 
 def write_work(path: Path | None, work: Mapping[str, int]) -> None:
@@ -185,12 +197,14 @@ def write_work(path: Path | None, work: Mapping[str, int]) -> None:
 
 def write_parquet(table: pd.DataFrame, path: Path) -> None:
     """Write a table as Parquet, without its index."""
+    names = [name for name, kind in table.dtypes.items() if kind == "object"]
+    shown = {name: [_visible_bytes(value) for value in table[name]] for name in names}
     with whole_file(path, special=True) as file:
-        table.to_parquet(file, index=False)
+        table.assign(**shown).to_parquet(file, index=False)
 
 
 def print_json_lines(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print one JSON object a line; bytes of names that are no UTF-8 become lone surrogates."""
+    """Print one JSON object a line."""
     for row in rows:
         echo(json.dumps(row, default=str))
 
@@ -248,7 +262,8 @@ def _print_table(
         out = stream.buffer
         heading = [] if title is None else [[f"# {title}"]]
         for row in [*heading, list(table.columns), *rows]:
-            out.write("\t".join(row).encode("utf-8", "surrogateescape") + b"\n")
+            line = "\t".join(map(_without_controls, row))
+            out.write(line.encode("utf-8", "surrogateescape") + b"\n")
         out.flush()
         return
     from rich.console import Console
@@ -277,7 +292,21 @@ def _cell(value: object) -> str:
 
 def _printable(text: str) -> str:
     """Text for a terminal: what would control it is escaped."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in _visible_bytes(text))
+
+
+def _visible_bytes(text: Any) -> Any:
+    """Text in which bytes that are no UTF-8 are escaped; what is no text stays as it is."""
+    if not isinstance(text, str):
+        return text
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _without_controls(text: str) -> str:
+    """Text for a row of a pipe: control characters are escaped, all other bytes are as they are."""
+    if text.isprintable():
+        return text
+    return "".join(ascii(c)[1:-1] if unicodedata.category(c) == "Cc" else c for c in text)
 
 
 @contextmanager

@@ -40,6 +40,7 @@ _MAX = MAX_KEY.offset
 _TOP = int(ObjectId.FS_TREE)
 _TIMES = ("ctime", "otime", "stime", "rtime")
 _INT64 = np.iinfo(np.int64)
+_TIME_UNITS = (("ns", 1), ("us", 10**3), ("ms", 10**6), ("s", 10**9))
 _SUBVOLUME_COLUMNS = {
     "id": "uint64", "path": "object", "parent": "uint64", "uuid": "object",
     "parent_uuid": "object", "received_uuid": "object", "generation": "uint64",
@@ -342,7 +343,8 @@ class Filesystem:
             subvolume that contains it, 0 for the top), ``uuid``, ``parent_uuid``,
             ``received_uuid`` (hexadecimal, empty for none), ``generation``, ``ctransid``,
             ``otransid``, ``stransid``, ``rtransid``, ``ctime``, ``otime``, ``stime``, ``rtime``
-            (UTC; NaT for none), ``read_only``, ``refs``.
+            (UTC, to the nanosecond, or to a coarser unit in a column with a time before 1677 or
+            after 2262; NaT for none), ``read_only``, ``refs``.
         """
         rows = []
         for objectid in self.subvolume_ids:
@@ -392,10 +394,13 @@ class Filesystem:
 
 
 def _to_datetime(times: list[int]) -> pd.DatetimeIndex:
-    """Nanoseconds as UTC times; 0 and what does not fit is NaT."""
-    nat = _INT64.min
-    fitting = [time if time and nat < time <= _INT64.max else nat for time in times]
-    return pd.DatetimeIndex(np.array(fitting, "M8[ns]"), tz="UTC")
+    """Nanoseconds as UTC times of the finest unit that has room for all of them; 0 is NaT."""
+    unit, each = next(
+        (unit, each) for unit, each in _TIME_UNITS
+        if all(_INT64.min < time // each <= _INT64.max for time in times)
+    )  # fmt: skip
+    counts = [time // each if time else _INT64.min for time in times]
+    return pd.DatetimeIndex(np.array(counts, f"M8[{unit}]"), tz="UTC")
 
 
 def _signed(objectid: int) -> int:

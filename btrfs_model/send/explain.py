@@ -160,7 +160,7 @@ def summaries(causes: pd.DataFrame, largest: int = 20) -> dict[str, pd.DataFrame
         "by cause": _sums(causes, "cause", causes["cause"]),
         "by kernel function": _sums(causes, "function", causes["function"]),
         "by command": _sums(causes, "command", causes["command"]),
-        "by directory": _sums(causes, "directory", pd.Series(directories)).head(largest),
+        "by directory": _sums(causes, "directory", directories).head(largest),
     }
     by_cause = tables["by cause"]
     by_cause["why"] = [texts[name] for name in by_cause["cause"]]
@@ -168,8 +168,12 @@ def summaries(causes: pd.DataFrame, largest: int = 20) -> dict[str, pd.DataFrame
 
 
 def _sums(causes: pd.DataFrame, name: str, keys: Any) -> pd.DataFrame:
-    groups = causes["length"].groupby(np.asarray(keys, dtype=object), sort=True)
-    table = groups.agg(["size", "sum"]).reset_index()
-    table.columns = pd.Index([name, "commands", "bytes"])
+    numbers, found = pd.factorize(np.asarray(keys, dtype=object), sort=True)
+    table = pd.DataFrame({
+        # paths may be no UTF-8, so they stay Python's strings
+        name: pd.Series(found, dtype="object"),
+        "commands": np.bincount(numbers, minlength=len(found)),
+        "bytes": causes["length"].groupby(numbers, sort=True).sum().to_numpy(),
+    })  # fmt: skip
     table["share"] = (100 * table["bytes"] / max(int(table["bytes"].sum()), 1)).round(1)
     return table.sort_values("bytes", ascending=False, kind="stable", ignore_index=True)

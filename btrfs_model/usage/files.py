@@ -137,7 +137,8 @@ class FileUsage:
                 "length": rows["length"],
                 "extent_offset": rows["offset"],
                 "leaf": rows["leaf"],
-                "path": np.array([*paths, None], object)[which],
+                # paths may be no UTF-8, so they stay Python's strings
+                "path": pd.Series(np.array([*paths, None], object)[which], dtype="object"),
             }
         )
 
