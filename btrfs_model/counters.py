@@ -14,7 +14,7 @@ import numpy as np
 
 from btrfs_model._native import ffi, lib
 
-__all__ = ["NAMES", "Work", "counting", "current"]
+__all__ = ["NAMES", "Work", "counting", "current", "uncounted"]
 
 NAMES: tuple[str, ...] = tuple(
     name.removeprefix("BM_WORK_")
@@ -87,3 +87,13 @@ def counting() -> Iterator[Work]:
         # by identity: two with the same counts are equal
         del _stack[[entry is work for entry in _stack].index(True)]
         _stack[-1].add(work)
+
+
+@contextmanager
+def uncounted() -> Iterator[None]:
+    """Count the work done inside the ``with`` block nowhere."""
+    with counting() as apart:
+        try:
+            yield
+        finally:
+            apart.array[:] = 0

@@ -18,6 +18,9 @@ __all__ = [
     "BtrfsModelError",
     "CorruptImageError",
     "Fault",
+    "NoSuchFileError",
+    "NotBtrfsError",
+    "NotCommittedError",
     "ReceiveError",
     "StreamError",
     "SubvolumeNotFoundError",
@@ -36,8 +39,22 @@ class UnsupportedError(BtrfsModelError):
     """A valid filesystem that the model does not handle, by the name of the feature."""
 
 
-class SubvolumeNotFoundError(BtrfsModelError, FileNotFoundError):
-    """No subvolume of that path or id, or no file of that path or inode number in it."""
+class _MissingError(BtrfsModelError, FileNotFoundError):
+    """Something that is not there."""
+
+    errno = errno.ENOENT
+
+
+class SubvolumeNotFoundError(_MissingError):
+    """No subvolume of that path or id, or no tree of that id."""
+
+
+class NoSuchFileError(_MissingError):
+    """No file of that path or inode number in a subvolume."""
+
+
+class NotCommittedError(_MissingError):
+    """A file or subvolume that only the running transaction has; readers see the last commit."""
 
 
 class UnknownBehaviourError(BtrfsModelError, ValueError):

@@ -24,7 +24,13 @@ import numpy as np
 import pandas as pd
 
 from btrfs_model.btree.tree import Tree
-from btrfs_model.errors import CorruptImageError, Fault, SubvolumeNotFoundError
+from btrfs_model.errors import (
+    BtrfsModelError,
+    CorruptImageError,
+    Fault,
+    NotCommittedError,
+    SubvolumeNotFoundError,
+)
 from btrfs_model.filesystem.checksums import DataChecksums
 from btrfs_model.filesystem.roots import Root, is_subvolume_id, timespec_ns
 from btrfs_model.filesystem.subvolume import Subvolume, SubvolumeName, join, split_path
@@ -187,7 +193,8 @@ class Filesystem:
         """
         tree = self.trees.get(objectid)
         if tree is None:
-            raise SubvolumeNotFoundError(f"{self.path}: there is no tree {_signed(objectid)}")
+            why = f"there is no tree {_signed(objectid)}"
+            raise self.missing(SubvolumeNotFoundError, why, objectid)
         return tree
 
     @cached_property
@@ -263,6 +270,8 @@ class Filesystem:
         ------
         SubvolumeNotFoundError
             When there is no such subvolume, or it is deleted.
+        NotCommittedError
+            When there is one, but not in the last commit.
         """
         if isinstance(which, Subvolume):
             return which
@@ -279,13 +288,14 @@ class Filesystem:
     def _subvolume_by_id(self, objectid: int) -> Subvolume:
         root = self.roots.get(objectid)
         if root is None or not is_subvolume_id(objectid):
-            raise SubvolumeNotFoundError(f"{self.path}: there is no subvolume {_signed(objectid)}")
+            why = f"there is no subvolume {_signed(objectid)}"
+            raise self.missing(SubvolumeNotFoundError, why, objectid)
         return Subvolume(self, root, self._names.get(objectid))
 
     def _subvolume_by_path(self, path: bytes) -> Subvolume:
-        def missing(why: str) -> SubvolumeNotFoundError:
+        def missing(why: str) -> FileNotFoundError:
             shown = path.decode("utf-8", "backslashreplace")
-            return SubvolumeNotFoundError(f"{self.path}: {why} {shown!r}")
+            return self.missing(SubvolumeNotFoundError, f"{why} {shown!r}", path)
 
         at = self._subvolume_by_id(_TOP)
         ino = at.root_dir
@@ -371,6 +381,40 @@ class Filesystem:
         for field in _TIMES:
             frame[field] = _to_datetime(frame[field].tolist())
         return frame
+
+    def missing(
+        self,
+        kind: type[FileNotFoundError],
+        why: str,
+        subvolume: bytes | int,
+        file: bytes | int | None = None,
+    ) -> FileNotFoundError:
+        """Return the error for what a reader did not find.
+
+        Parameters
+        ----------
+        kind : type
+            Of the error, where there is no such thing at all.
+        why : str
+            What is to be said then.
+        subvolume : bytes or int
+            Path or id of the subvolume.
+        file : bytes or int, optional
+            Path or inode number of the file in it.
+        """
+        inside = "" if file is None else f"subvolume {subvolume!r}: "
+        if self._has_uncommitted(subvolume, file):
+            name = subvolume if file is None else file
+            shown = name if isinstance(name, int) else repr(name.decode("utf-8", "backslashreplace"))
+            thing = "subvolume" if file is None else "inode" if isinstance(file, int) else "file"
+            return NotCommittedError(
+                f"{self.path}: {inside}{thing} {shown} is not committed yet; call sync()"
+            )
+        return kind(f"{self.path}: {inside}{why}")
+
+    def _has_uncommitted(self, subvolume: bytes | int, file: bytes | int | None) -> bool:
+        """Whether the running transaction has a subvolume or file; here there is none."""
+        return False
 
     # ------------------------------------------------------------------------------- files --
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from btrfs_model.btree.tree import Item
-from btrfs_model.errors import CorruptImageError, Fault, SubvolumeNotFoundError
+from btrfs_model.errors import CorruptImageError, Fault, NoSuchFileError
 from btrfs_model.filesystem.data import FileExtent, FileReader
 from btrfs_model.filesystem.roots import Root, timespec_ns
 from btrfs_model.kernels import lib
@@ -190,21 +190,23 @@ class Subvolume:
     def _items(self, ino: int, kind: int, low: int = 0, high: int = _MAX) -> Iterator[Item]:
         return self.tree.items((ino, kind, low), (ino, kind, high))
 
-    def _missing(self, what: str) -> SubvolumeNotFoundError:
-        return SubvolumeNotFoundError(f"{self.fs.path}: subvolume {self.id}: {what}")
+    def _missing(self, why: str, file: bytes | int | None = None) -> FileNotFoundError:
+        return self.fs.missing(NoSuchFileError, why, self.id, file)
 
     def inode(self, file: str | bytes | int) -> Inode:
         """Return an inode, by number or path.
 
         Raises
         ------
-        SubvolumeNotFoundError
+        NoSuchFileError
             When there is none.
+        NotCommittedError
+            When there is one, but not in the last commit.
         """
         ino = file if isinstance(file, int) else self.resolve(file)
         item = self.tree.get((ino, ItemType.INODE_ITEM, 0))
         if item is None:
-            raise self._missing(f"there is no inode {ino}")
+            raise self._missing(f"there is no inode {ino}", ino)
         raw = self._decode(item, INODE_ITEM.unpack)
         times = (timespec_ns(time) for time in (raw.atime, raw.ctime, raw.mtime, raw.otime))
         return Inode(
@@ -230,7 +232,7 @@ class Subvolume:
 
         Raises
         ------
-        SubvolumeNotFoundError
+        NoSuchFileError
             When it has no name.
         CorruptImageError
             When directories contain each other.
@@ -255,7 +257,7 @@ class Subvolume:
 
         Raises
         ------
-        SubvolumeNotFoundError
+        NoSuchFileError
             When it has no name.
         CorruptImageError
             When directories contain each other.
@@ -280,8 +282,10 @@ class Subvolume:
 
         Raises
         ------
-        SubvolumeNotFoundError
+        NoSuchFileError
             When there is no such path, or it leads into another subvolume.
+        NotCommittedError
+            When there is one, but not in the last commit.
         """
         raw = path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
         ino = self.root_dir
@@ -289,7 +293,7 @@ class Subvolume:
             entry = self.lookup(ino, name)
             if entry is None or entry.location.type != ItemType.INODE_ITEM:
                 shown = raw.decode("utf-8", "backslashreplace")
-                raise self._missing(f"there is no file {shown!r}")
+                raise self._missing(f"there is no file {shown!r}", raw)
             ino = entry.location.objectid
         return ino
 
@@ -298,7 +302,7 @@ class Subvolume:
 
         Raises
         ------
-        SubvolumeNotFoundError
+        NoSuchFileError
             When there is no such directory.
         """
         ino = directory if isinstance(directory, int) else self.resolve(directory)
@@ -343,7 +347,7 @@ class Subvolume:
 
         Raises
         ------
-        SubvolumeNotFoundError
+        NoSuchFileError
             When there is no such file.
         CorruptImageError
             When data are damaged; the file offset is the fault's.

@@ -19,6 +19,7 @@ import errno
 import os
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, Final, Self
 
@@ -26,12 +27,14 @@ import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.btree.writer import TreeWriter, chunk_tree_uuid
+from btrfs_model.counters import uncounted
 from btrfs_model.filesystem import chunk_alloc, load, transaction
 from btrfs_model.filesystem.dir_entries import fail
 from btrfs_model.filesystem.file_calls import FileCalls
 from btrfs_model.filesystem.filesystem import Filesystem
 from btrfs_model.filesystem.inode_cache import highest_objectid
 from btrfs_model.filesystem.live_root import LiveRoot
+from btrfs_model.filesystem.lookup import is_there
 from btrfs_model.filesystem.mkfs import Identity, format_device
 from btrfs_model.filesystem.mkfs_layout import Format
 from btrfs_model.filesystem.mount_options import MountOptions
@@ -501,6 +504,12 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self.max_inline = options.max_inline
         self.log_trees_enabled = options.tree_log
         self.add_incompat(_INCOMPAT.get(options.compress or "", 0))
+
+    def _has_uncommitted(self, subvolume: bytes | int, file: bytes | int | None) -> bool:
+        # one that was deleted meanwhile has no tree
+        with uncounted(), suppress(OSError):
+            return is_there(self, subvolume, file)
+        return False
 
     def reread(self) -> None:
         """Forget what was read of an earlier commit."""
