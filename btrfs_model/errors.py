@@ -93,13 +93,20 @@ class CorruptImageError(BtrfsModelError, OSError):
     EUCLEAN for what was read and is wrong.
     """
 
-    def __init__(self, path: str | os.PathLike[str], fault: Fault) -> None:
+    def __init__(self, path: str | os.PathLike[str], fault: Fault, what: str | None = None) -> None:
         self.path = os.fspath(path)
         self.fault = fault
-        OSError.__init__(self, _errno_of(fault.code), describe(fault))
+        OSError.__init__(self, _errno_of(fault.code), what or describe(fault))
 
     def __str__(self) -> str:
         return f"{self.path}: {self.strerror}"
+
+
+class NotBtrfsError(CorruptImageError):
+    """A file in which there is no btrfs filesystem, with what it is instead."""
+
+    def __init__(self, path: str | os.PathLike[str], why: str) -> None:
+        super().__init__(path, Fault(lib.BM_BAD_MAGIC), f"no btrfs filesystem: {why}")
 
 
 class StreamError(BtrfsModelError):

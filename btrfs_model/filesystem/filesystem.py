@@ -25,7 +25,6 @@ import pandas as pd
 
 from btrfs_model.btree.tree import Tree
 from btrfs_model.errors import (
-    BtrfsModelError,
     CorruptImageError,
     Fault,
     NotCommittedError,
@@ -402,15 +401,15 @@ class Filesystem:
         file : bytes or int, optional
             Path or inode number of the file in it.
         """
-        inside = "" if file is None else f"subvolume {subvolume!r}: "
-        if self._has_uncommitted(subvolume, file):
-            name = subvolume if file is None else file
-            shown = name if isinstance(name, int) else repr(name.decode("utf-8", "backslashreplace"))
-            thing = "subvolume" if file is None else "inode" if isinstance(file, int) else "file"
-            return NotCommittedError(
-                f"{self.path}: {inside}{thing} {shown} is not committed yet; call sync()"
-            )
-        return kind(f"{self.path}: {inside}{why}")
+        place = self.path if file is None else f"{self.path}: subvolume {subvolume!r}"
+        if not self._has_uncommitted(subvolume, file):
+            return kind(f"{place}: {why}")
+        name = subvolume if file is None else file
+        shown = (
+            str(name) if isinstance(name, int) else repr(name.decode("utf-8", "backslashreplace"))
+        )
+        thing = "subvolume" if file is None else "inode" if isinstance(file, int) else "file"
+        return NotCommittedError(f"{place}: {thing} {shown} is not committed yet; call sync()")
 
     def _has_uncommitted(self, subvolume: bytes | int, file: bytes | int | None) -> bool:
         """Whether the running transaction has a subvolume or file; here there is none."""
