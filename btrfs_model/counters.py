@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from btrfs_model._native import ffi, lib
+from btrfs_model.errors import UnknownNameError
 
 __all__ = ["NAMES", "Work", "counting", "current", "uncounted"]
 
@@ -22,7 +23,15 @@ NAMES: tuple[str, ...] = tuple(
 )[: lib.BM_WORK_COUNT]
 """Names of the counters, in the order of the array."""
 
-_INDEX = {name: index for index, name in enumerate(NAMES)}
+
+class _Index(dict[str, int]):
+    """Places in the array by name."""
+
+    def __missing__(self, name: str) -> int:
+        raise UnknownNameError("counter", name, NAMES)
+
+
+_INDEX = _Index((name, index) for index, name in enumerate(NAMES))
 
 
 class Work(Mapping[str, int]):

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NoReturn
 
 from btrfs_model._native import ffi, lib
+from btrfs_model.nearest import did_you_mean
 
 __all__ = [
+    "BehaviourWarning",
     "BtrfsModelError",
     "CorruptImageError",
     "Fault",
@@ -25,6 +28,7 @@ __all__ = [
     "StreamError",
     "SubvolumeNotFoundError",
     "UnknownBehaviourError",
+    "UnknownNameError",
     "UnsupportedError",
     "new_fault",
     "raise_fault",
@@ -59,6 +63,21 @@ class NotCommittedError(_MissingError):
 
 class UnknownBehaviourError(BtrfsModelError, ValueError):
     """A preset or toggle that is not in the table of :mod:`btrfs_model.patches`."""
+
+
+class UnknownNameError(BtrfsModelError, KeyError):
+    """A name that is not one of those that there are."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        super().__init__(kind, name, known)
+
+    def __str__(self) -> str:
+        kind, name, known = self.args
+        return f"there is no {kind} {name!r}{did_you_mean(name, known)}"
+
+
+class BehaviourWarning(UserWarning):
+    """A behaviour that is asked for with a toggle that makes no difference to it."""
 
 
 @dataclass(frozen=True, slots=True)

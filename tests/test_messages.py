@@ -9,10 +9,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import corpus
 import pytest
 import zstandard
 
 import btrfs_model as bm
+from btrfs_model.cli import run
+from btrfs_model.cost import device
 from btrfs_model.errors import (
     CorruptImageError,
     NoSuchFileError,
@@ -20,8 +23,28 @@ from btrfs_model.errors import (
     NotCommittedError,
     SubvolumeNotFoundError,
 )
+from btrfs_model.scenario.operations import parse_step
+from btrfs_model.workloads import NAMES, load
 
 SIZE = 256 << 20
+
+
+@pytest.fixture(scope="module")
+def image() -> Path:
+    return corpus.image("send/send-truncate/n500")
+
+
+@pytest.fixture
+def command_line(capfd: pytest.CaptureFixture[str]):
+    """Run the command line in this process: the exit status, and the lines of its errors."""
+
+    def call(*arguments: object) -> tuple[int, list[str]]:
+        capfd.readouterr()
+        status = run([str(argument) for argument in arguments])
+        return status, capfd.readouterr().err.splitlines()
+
+    return call
+
 
 # ------------------------------------------------------------------------------- not committed --
 
@@ -218,3 +241,138 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
     assert ran.stderr.count("\n") == 1
     assert ran.stderr.startswith(f"btrfs-model: {path}: ")
     assert wanted in ran.stderr
+
+
+# ---------------------------------------------------------------------------------- behaviours --
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "why"),
+    [
+        ("v6.12 - send-inline-not-hole", "v6.12 does not have toggle 'send-inline-not-hole'"),
+        ("v6.12 + send-utimes-cache", "v6.12 already has toggle 'send-utimes-cache'"),
+        ("v6.12 - send-utimes-cache - send-utimes-cache", "does not have"),
+    ],
+)
+def test_a_toggle_that_changes_nothing_is_warned_of(
+    command_line, image: Path, behaviour: str, why: str
+) -> None:
+    with pytest.warns(bm.BehaviourWarning, match=why):
+        parsed = bm.Behaviour.parse(behaviour)
+    assert parsed.text == behaviour
+    for _ in range(2):
+        status, (line,) = command_line(
+            "send", image, "snap", "--behaviour", behaviour, "-f", os.devnull
+        )
+        assert status == 0
+        assert line.startswith(f"btrfs-model: warning: behaviour '{behaviour}': ")
+        assert why in line
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "behaviour", ["v6.12", "v6.12 - send-utimes-cache", "v6.2 + send-utimes-cache",
+                  "v6.12 - send-utimes-cache + send-utimes-cache"]
+)  # fmt: skip
+def test_a_toggle_that_changes_something_is_not(behaviour: str) -> None:
+    bm.Behaviour.parse(bm.Behaviour.parse(behaviour))
+
+
+@pytest.mark.filterwarnings("error")
+def test_no_workload_asks_for_what_changes_nothing() -> None:
+    for name in NAMES:
+        workload = load(name)
+        for side in workload.sides(None, None):
+            bm.Behaviour.parse(side.behaviour)
+    from btrfs_model.workloads.send_utimes import AFTER, BEFORE, WORKLOAD
+
+    for slug in WORKLOAD.toggles:
+        bm.Behaviour.parse(f"{AFTER.behaviour} - {slug}")
+        bm.Behaviour.parse(f"{BEFORE.behaviour} + {slug}")
+
+
+# ------------------------------------------------------------------------------------ misspelt --
+
+
+@pytest.mark.parametrize(
+    ("ask", "kind", "near"),
+    [
+        (lambda: bm.Behaviour.parse("6.12"), ValueError, "v6.12"),
+        (lambda: bm.Behaviour.parse("v6.12 - send-utime-cache"), ValueError, "send-utimes-cache"),
+        (lambda: "send-utime-cache" in bm.Behaviour.parse("v6.12"), KeyError, "send-utimes-cache"),
+        (lambda: bm.Work()["btrfs_serach_slot"], KeyError, "btrfs_search_slot"),
+        (lambda: bm.Work().count("btrfs_serach_slot"), KeyError, "btrfs_search_slot"),
+        (lambda: load("send-utime"), bm.BtrfsModelError, "send-utimes"),
+        (lambda: bm.sample("send/send-truncate/n500"), bm.BtrfsModelError,
+         "kernel/send/send-truncate/n500"),
+        (lambda: device.load("deskstar"), bm.BtrfsModelError, "deskstar-7k500"),
+        (lambda: device.load("deskstar-7k500", {"quedepth": 1}), bm.BtrfsModelError, "queue_depth"),
+        (lambda: parse_step("s.json", 1, ["mkdri", "d"]), bm.BtrfsModelError, "mkdir"),
+    ],
+)  # fmt: skip
+def test_a_misspelt_name_suggests_the_nearest(
+    ask: Callable[[], object], kind: type[Exception], near: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        ask()
+    text = str(caught.value)
+    assert text.endswith(f"; did you mean '{near}'?")
+    assert "\n" not in text
+    assert isinstance(caught.value, bm.BtrfsModelError)
+
+
+def test_what_is_like_nothing_suggests_nothing() -> None:
+    with pytest.raises(bm.BtrfsModelError) as caught:
+        bm.Behaviour.parse("v6.12 + zzzzzz")
+    assert "did you mean" not in str(caught.value)
+    assert "zzzzzz" not in bm.Work() and bm.Work().get("zzzzzz", 3) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "near"),
+    [
+        (["snd"], 2, "send"),
+        (["logical-resolv"], 2, "logical-resolve"),
+        (["replay", "fiemap-share"], 1, "fiemap-shared"),
+        (["reads", "IMAGE", "snap", "--device", "memry"], 1, "memory"),
+        (["reads", "IMAGE", "snap", "--readahead", "alwas_leaves=1"], 2, "always_leaves"),
+        (["send", "IMAGE", "snap", "--behaviour", "6.12", "-f", os.devnull], 1, "v6.12"),
+    ],
+)
+def test_the_command_line_suggests_the_nearest(
+    command_line, image: Path, arguments: list[str], status: int, near: str
+) -> None:
+    ended, lines = command_line(*(str(image) if one == "IMAGE" else one for one in arguments))
+    assert ended == status
+    assert lines[-1].endswith(f"; did you mean '{near}'?")
+
+
+# --------------------------------------------------------------------------------------- sizes --
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1G", 1 << 30), ("256m", 1 << 28), ("268435456", 1 << 28),
+                       ("0x10000000", 1 << 28), (1 << 28, 1 << 28)]
+)  # fmt: skip
+def test_a_size_is_that_of_the_command_line(
+    command_line, tmp_path: Path, text: str | int, size: int
+) -> None:
+    with bm.create(text, "16K") as fs:
+        assert fs.image.superblock.total_bytes == size
+        assert fs.nodesize == 16384
+    (tmp_path / "s.json").write_text('{"ops": [["mkdir", "d"]]}')
+    ended = command_line("run", tmp_path / "s.json", "-o", tmp_path / "i", "--size", text)
+    assert ended == (0, [])
+    assert (tmp_path / "i").stat().st_size == size
+
+
+@pytest.mark.parametrize("text", ["", "G", "1X", "1.5G", "-1G", "8589934592G", "one"])
+def test_a_wrong_size_is_one_line(command_line, tmp_path: Path, text: str) -> None:
+    with pytest.raises(ValueError, match="size") as caught:
+        bm.create(text)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match="size"):
+        bm.create("1G", text)
+    status, lines = command_line("run", tmp_path / "s.json", "-o", tmp_path / "i", f"--size={text}")
+    assert status == 2
+    assert str(caught.value) in lines[-1]

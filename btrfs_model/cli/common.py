@@ -45,7 +45,6 @@ __all__ = [
     "print_json_lines",
     "print_table",
     "progress",
-    "size",
     "stdout",
     "subvolume_argument",
     "whole_number",
@@ -58,7 +57,6 @@ STDOUT = "standard output"
 """How errors call it."""
 
 _MANY_ROWS = 1000
-_UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
 F = TypeVar("F", bound=Callable[..., Any])
 
 image_argument = click.argument("image", type=click.Path(path_type=Path))
@@ -117,21 +115,6 @@ def one_output(as_json: bool, parquet: Path | None) -> None:
 def work_option(text: str) -> Callable[[F], F]:
     """``--work``, with what it writes."""
     return click.option("--work", type=click.Path(path_type=Path), metavar="FILE.json", help=text)
-
-
-def size(text: str) -> int:
-    """Read a number of bytes, perhaps with K, M, G or T behind it.
-
-    Raises
-    ------
-    ValueError
-        When it is none, or does not lie in [0, 2**63).
-    """
-    unit = _UNITS.get(text[-1:].upper(), 0)
-    number = int(text[:-1] if unit else text, 0) << unit
-    if not 0 <= number < 2**63:
-        raise ValueError(f"{number} bytes")
-    return number
 
 
 def whole_number(text: str, least: int = -(2**63)) -> int:
@@ -198,7 +181,7 @@ def write_work(path: Path | None, work: Mapping[str, int]) -> None:
 def write_parquet(table: pd.DataFrame, path: Path) -> None:
     """Write a table as Parquet, without its index."""
     names = [name for name, kind in table.dtypes.items() if kind == "object"]
-    shown = {name: [_visible_bytes(value) for value in table[name]] for name in names}
+    shown = {str(name): [_visible_bytes(value) for value in table[name]] for name in names}
     with whole_file(path, special=True) as file:
         table.assign(**shown).to_parquet(file, index=False)
 

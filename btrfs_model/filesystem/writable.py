@@ -48,6 +48,7 @@ from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import SUPER_BLOCK, RootItem
 from btrfs_model.ondisk.superblock import SUPER_SIZE, read_superblocks
 from btrfs_model.patches import Behaviour
+from btrfs_model.sizes import size as parse_size
 
 __all__ = ["WritableFilesystem"]
 
@@ -180,8 +181,8 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
     @classmethod
     def mkfs(
         cls,
-        size: int,
-        nodesize: int = 16384,
+        size: int | str,
+        nodesize: int | str = 16384,
         *,
         seed: int = 0,
         ssd: bool = False,
@@ -193,10 +194,11 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
 
         Parameters
         ----------
-        size : int
-            Of the device, bytes. Only what is written takes memory.
-        nodesize : int
-            4096 to 65536.
+        size : int or str
+            Of the device: bytes, or text such as ``"1G"`` (K, M, G, T). Only what is written takes
+            memory.
+        nodesize : int or str
+            4096 to 65536, likewise.
         seed, ssd, compress, max_inline
             See the class.
         **options
@@ -206,11 +208,11 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         Raises
         ------
         ValueError
-            For a size, nodesize or option that mkfs.btrfs refuses.
+            For a size, nodesize or option that mkfs.btrfs refuses, and text that is no size.
         TypeError
             For an option that there is not.
         """
-        layout = Format(size, nodesize, **options)
+        layout = Format(parse_size(size), parse_size(nodesize), **options)
         layout.check()
         memory = Memory(layout.size)
         start = int(os.environ.get("SOURCE_DATE_EPOCH", 0)) or _START // 10**9

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from btrfs_model.errors import BtrfsModelError
 from btrfs_model.filesystem import Filesystem
+from btrfs_model.nearest import did_you_mean
 from btrfs_model.samples import sample
 
 if TYPE_CHECKING:
@@ -238,6 +239,7 @@ def load(name: str) -> Workload:
         When there is none.
     """
     if name not in _MODULES:
-        raise BtrfsModelError(f"no workload {name!r}: there is {', '.join(NAMES)}")
+        near = did_you_mean(name, NAMES)
+        raise BtrfsModelError(f"no workload {name!r}: there is {', '.join(NAMES)}{near}")
     workload: Workload = import_module(_MODULES[name]).WORKLOAD
     return workload
