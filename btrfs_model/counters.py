@@ -14,6 +14,7 @@ import numpy as np
 
 from btrfs_model._native import ffi, lib
 from btrfs_model.errors import UnknownNameError
+from btrfs_model.visible import counts_table
 
 __all__ = ["NAMES", "Work", "counting", "current", "uncounted"]
 
@@ -61,6 +62,9 @@ class Work(Mapping[str, int]):
 
     def __repr__(self) -> str:
         return f"Work({dict(self)})"
+
+    def _repr_html_(self) -> str:
+        return counts_table("function", self)
 
     def count(self, name: str, times: int = 1) -> None:
         """Count calls of the kernel function `name`."""

@@ -32,6 +32,7 @@ from btrfs_model.errors import (
 )
 from btrfs_model.kernels import lib
 from btrfs_model.nearest import did_you_mean
+from btrfs_model.visible import html_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -504,6 +505,15 @@ class Behaviour:
 
     def __repr__(self) -> str:
         return f"Behaviour({self.text!r})"
+
+    def _repr_html_(self) -> str:
+        title = f"{self.text}: {len(self.slugs)} of {len(TOGGLES)} toggles"
+        name, *_ = self.text.split(maxsplit=1) or [""]
+        plain = _preset(name) if name in PRESETS else frozenset()
+        changed = [TOGGLES[slug] for slug in TOGGLES if (slug in self.slugs) != (slug in plain)]
+        rows = [("+" if one.slug in self.slugs else "-", one.slug, one.release, one.what)
+                for one in changed]  # fmt: skip
+        return html_table(title, ["", "toggle", "release", "what"], rows, len(rows))
 
     def __str__(self) -> str:
         return self.text

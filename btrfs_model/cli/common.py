@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import sys
 import threading
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 import click
 
 from btrfs_model.cli.rows import is_plain, write_rows
+from btrfs_model.visible import printable, visible_bytes, without_controls
 from btrfs_model.whole_file import name_error, naming, whole_file
 
 if TYPE_CHECKING:
@@ -180,8 +180,11 @@ def write_work(path: Path | None, work: Mapping[str, int]) -> None:
 
 def write_parquet(table: pd.DataFrame, path: Path) -> None:
     """Write a table as Parquet, without its index."""
-    names = [name for name, kind in table.dtypes.items() if kind == "object"]
-    shown = {str(name): [_visible_bytes(value) for value in table[name]] for name in names}
+    shown = {
+        str(name): [visible_bytes(value) if isinstance(value, str) else value for value in column]
+        for name, column in table.items()
+        if column.dtype == "object"
+    }
     with whole_file(path, special=True) as file:
         table.assign(**shown).to_parquet(file, index=False)
 
@@ -245,7 +248,7 @@ def _print_table(
         out = stream.buffer
         heading = [] if title is None else [[f"# {title}"]]
         for row in [*heading, list(table.columns), *rows]:
-            line = "\t".join(map(_without_controls, row))
+            line = "\t".join(map(without_controls, row))
             out.write(line.encode("utf-8", "surrogateescape") + b"\n")
         out.flush()
         return
@@ -261,7 +264,7 @@ def _print_table(
             no_wrap=name == table.columns[0],
         )  # fmt: skip
     for row in rows:
-        shown.add_row(*(Text(_printable(cell)) for cell in row))
+        shown.add_row(*(Text(printable(cell)) for cell in row))
     Console(stderr=err).print(shown)
 
 
@@ -271,25 +274,6 @@ def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "" if value is None else str(value)
-
-
-def _printable(text: str) -> str:
-    """Text for a terminal: what would control it is escaped."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in _visible_bytes(text))
-
-
-def _visible_bytes(text: Any) -> Any:
-    """Text in which bytes that are no UTF-8 are escaped; what is no text stays as it is."""
-    if not isinstance(text, str):
-        return text
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-
-
-def _without_controls(text: str) -> str:
-    """Text for a row of a pipe: control characters are escaped, all other bytes are as they are."""
-    if text.isprintable():
-        return text
-    return "".join(ascii(c)[1:-1] if unicodedata.category(c) == "Cc" else c for c in text)
 
 
 @contextmanager

@@ -16,7 +16,9 @@ Everything hangs on the root tree::
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import cached_property
+from html import escape
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -24,7 +26,9 @@ import numpy as np
 import pandas as pd
 
 from btrfs_model.btree.tree import Tree
+from btrfs_model.counters import uncounted
 from btrfs_model.errors import (
+    BtrfsModelError,
     CorruptImageError,
     Fault,
     NotCommittedError,
@@ -38,6 +42,7 @@ from btrfs_model.kernels import lib
 from btrfs_model.ondisk.items import root_ref
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
 from btrfs_model.ondisk.structs import PayloadError
+from btrfs_model.visible import html_table, plural
 
 __all__ = ["Filesystem", "ForestRoot"]
 
@@ -125,7 +130,27 @@ class Filesystem:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Filesystem({self.path!r})"
+        return f"{type(self).__name__}({self.path!r}, {self._state()})"
+
+    def _repr_html_(self) -> str:
+        rows: list[tuple[object, ...]] = []
+        with uncounted(), suppress(BtrfsModelError, OSError, ValueError):
+            len(self.image.view)  # ValueError when it is closed
+            rows = [self._subvolume_by_id(number).shown for number in self.subvolume_ids]
+        headings = ["id", "name", "generation", "read-only"]
+        return f"<p>{escape(repr(self))}</p>{html_table('', headings, rows, len(rows))}"
+
+    def _state(self) -> str:
+        """Say in a few words what it is; it never fails, and is no work that counts."""
+        try:
+            len(self.image.view)
+        except ValueError:
+            return "closed"
+        try:
+            with uncounted():
+                return plural(len(self.subvolume_ids), "subvolume")
+        except (BtrfsModelError, OSError):
+            return "damaged"
 
     @property
     def path(self) -> str:

@@ -22,6 +22,7 @@ from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import DirItem, dir_items, file_extent, inode_extrefs, inode_refs
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, Key
 from btrfs_model.ondisk.structs import INODE_ITEM, Payload, PayloadError, RootItem
+from btrfs_model.visible import html_table
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem.filesystem import Filesystem
@@ -141,7 +142,25 @@ class Subvolume:
         self.entry = entry
 
     def __repr__(self) -> str:
-        return f"Subvolume({self.id} of {self.fs.path!r})"
+        objectid, name, _, read_only = self.shown
+        access = ", read-only" if read_only else ""
+        return f"Subvolume({objectid}, {name!r}{access}, of {self.fs.path!r})"
+
+    def _repr_html_(self) -> str:
+        item = self.item
+        values = {"uuid": item.uuid.hex(), "parent_uuid": item.parent_uuid.hex(),
+                  "received_uuid": item.received_uuid.hex(), "generation": item.generation,
+                  "level": item.level}  # fmt: skip
+        return html_table(repr(self), [], values.items())
+
+    @property
+    def shown(self) -> tuple[int, str, int, bool]:
+        """Id, name, generation and whether it is read-only; no block is read for them."""
+        name = b"" if self.entry is None else self.entry.name
+        return (
+            self.id, name.decode("utf-8", "surrogateescape"), self.item.generation,
+            self.is_read_only,
+        )  # fmt: skip
 
     @property
     def item(self) -> RootItem:

@@ -507,6 +507,10 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self.log_trees_enabled = options.tree_log
         self.add_incompat(_INCOMPAT.get(options.compress or "", 0))
 
+    def _state(self) -> str:
+        state = super()._state()
+        return f"{state}, not committed" if self.in_transaction and state != "closed" else state
+
     def _has_uncommitted(self, subvolume: bytes | int, file: bytes | int | None) -> bool:
         # one that was deleted meanwhile has no tree
         with uncounted(), suppress(OSError):

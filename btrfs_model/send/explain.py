@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["ROW", "Explanation", "Item", "summaries"]
+__all__ = ["ROW", "Explanation", "Item", "by_cause", "summaries"]
 
 ROW = np.dtype(
     [("inode", "u8"), ("objectid", "u8"), ("offset", "u8"), ("type", "u1"), ("change", "u1"),
@@ -154,17 +154,21 @@ def summaries(causes: pd.DataFrame, largest: int = 20) -> dict[str, pd.DataFrame
         By title: the key, ``commands``, ``bytes`` and ``share`` of the bytes in percent, the most
         bytes first; by cause with what it means.
     """
-    texts = {cause.name: cause.text for cause in CAUSES}
     directories = [path.rpartition("/")[0] or "/" for path in causes["path"]]
-    tables = {
-        "by cause": _sums(causes, "cause", causes["cause"]),
+    return {
+        "by cause": by_cause(causes),
         "by kernel function": _sums(causes, "function", causes["function"]),
         "by command": _sums(causes, "command", causes["command"]),
         "by directory": _sums(causes, "directory", directories).head(largest),
     }
-    by_cause = tables["by cause"]
-    by_cause["why"] = [texts[name] for name in by_cause["cause"]]
-    return tables
+
+
+def by_cause(causes: pd.DataFrame) -> pd.DataFrame:
+    """Add up the commands and bytes of a send by cause, as :func:`summaries`."""
+    texts = {cause.name: cause.text for cause in CAUSES}
+    table = _sums(causes, "cause", causes["cause"])
+    table["why"] = [texts[name] for name in table["cause"]]
+    return table
 
 
 def _sums(causes: pd.DataFrame, name: str, keys: Any) -> pd.DataFrame:
