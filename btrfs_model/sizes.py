@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from operator import index
 
 __all__ = ["size"]
@@ -18,16 +19,15 @@ def size(value: str | int) -> int:
     ValueError
         When it is none, or does not lie in [0, 2**63).
     """
+    number = -1
     if not isinstance(value, str):
         number = index(value)
     else:
         unit = _UNITS.get(value[-1:].upper(), 0)
-        try:
+        with suppress(ValueError):
             number = int(value[:-1] if unit else value, 0) << unit
-        except ValueError:
-            raise ValueError(
-                f"{value!r} is no size: a number of bytes, perhaps with K, M, G or T behind it"
-            ) from None
     if not 0 <= number < 2**63:
-        raise ValueError(f"a size of {number} bytes is not in [0, 2**63)")
+        raise ValueError(
+            f"{value!r} is no size: a number of bytes, perhaps with K, M, G or T behind it"
+        )
     return number

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import TextIO
 
 import click
 
@@ -131,9 +131,16 @@ def _warnings_in_one_line() -> Iterator[None]:
         usual = warnings.showwarning
         shown: set[str] = set()
 
-        def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
             if not category.__module__.startswith("btrfs_model."):
-                usual(message, category, *place)
+                usual(message, category, filename, lineno, file, line)
             elif str(message) not in shown:
                 shown.add(str(message))
                 click.echo(f"btrfs-model: warning: {message}", err=True)

@@ -70,10 +70,13 @@ def ls(image: Path, subvolume: str, as_json: bool) -> None:
             [None if target is None else json_name(target) for target in table["target"]],
             dtype="object",
         )
-        table["xattrs"] = [
-            {json_name(name): json_bytes(value) for name, value in of_one.items()}
-            for of_one in table["xattrs"]
-        ]
+        table["xattrs"] = pd.Series(
+            [
+                {json_name(name): json_bytes(value) for name, value in of_one.items()}
+                for of_one in table["xattrs"]
+            ],
+            dtype="object",
+        )
     else:
         seconds = np.array([time // 10**9 for time in table["mtime"].tolist()], "M8[s]")
         times = np.datetime_as_string(seconds)

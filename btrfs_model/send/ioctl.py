@@ -108,7 +108,9 @@ class SendResult:
         shown = f"<p>{escape(repr(self))}</p>{counts_table('command', self.commands)}"
         if self.causes is not None:
             columns = by_cause(self.causes)[["cause", "commands", "bytes", "why"]]
-            shown += html_table("causes", list(columns), columns.values.tolist(), len(columns))
+            shown += html_table(
+                "causes", columns.columns.tolist(), columns.values.tolist(), len(columns)
+            )
         return shown + self.work._repr_html_()
 
 
