@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from btrfs_model.cost.receiver import receiver_calls
     from btrfs_model.counters import Work, counting
     from btrfs_model.errors import (
+        BehaviourWarning,
         BtrfsModelError,
         CorruptImageError,
         ReceiveError,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Behaviour",
+    "BehaviourWarning",
     "BtrfsModelError",
     "Command",
     "CorruptImageError",
@@ -92,6 +94,7 @@ __all__ = [
 # Where each name comes from.
 _HOMES = {
     "Behaviour": "patches:Behaviour",
+    "BehaviourWarning": "errors:BehaviourWarning",
     "BtrfsModelError": "errors:BtrfsModelError",
     "Command": "stream:Command",
     "CorruptImageError": "errors:CorruptImageError",

@@ -13,8 +13,10 @@ from contextlib import contextmanager
 import numpy as np
 
 from btrfs_model._native import ffi, lib
+from btrfs_model.errors import UnknownNameError
+from btrfs_model.visible import counts_table
 
-__all__ = ["NAMES", "Work", "counting", "current"]
+__all__ = ["NAMES", "Work", "counting", "current", "uncounted"]
 
 NAMES: tuple[str, ...] = tuple(
     name.removeprefix("BM_WORK_")
@@ -22,7 +24,15 @@ NAMES: tuple[str, ...] = tuple(
 )[: lib.BM_WORK_COUNT]
 """Names of the counters, in the order of the array."""
 
-_INDEX = {name: index for index, name in enumerate(NAMES)}
+
+class _Index(dict[str, int]):
+    """Places in the array by name."""
+
+    def __missing__(self, name: str) -> int:
+        raise UnknownNameError("counter", name, NAMES)
+
+
+_INDEX = _Index((name, index) for index, name in enumerate(NAMES))
 
 
 class Work(Mapping[str, int]):
@@ -52,6 +62,9 @@ class Work(Mapping[str, int]):
 
     def __repr__(self) -> str:
         return f"Work({dict(self)})"
+
+    def _repr_html_(self) -> str:
+        return counts_table("function", self)
 
     def count(self, name: str, times: int = 1) -> None:
         """Count calls of the kernel function `name`."""
@@ -87,3 +100,13 @@ def counting() -> Iterator[Work]:
         # by identity: two with the same counts are equal
         del _stack[[entry is work for entry in _stack].index(True)]
         _stack[-1].add(work)
+
+
+@contextmanager
+def uncounted() -> Iterator[None]:
+    """Count the work done inside the ``with`` block nowhere."""
+    with counting() as apart:
+        try:
+            yield
+        finally:
+            apart.array[:] = 0

@@ -9,19 +9,26 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NoReturn
 
 from btrfs_model._native import ffi, lib
+from btrfs_model.nearest import did_you_mean
 
 __all__ = [
+    "BehaviourWarning",
     "BtrfsModelError",
     "CorruptImageError",
     "Fault",
+    "NoSuchFileError",
+    "NotBtrfsError",
+    "NotCommittedError",
     "ReceiveError",
     "StreamError",
     "SubvolumeNotFoundError",
     "UnknownBehaviourError",
+    "UnknownNameError",
     "UnsupportedError",
     "new_fault",
     "raise_fault",
@@ -36,12 +43,41 @@ class UnsupportedError(BtrfsModelError):
     """A valid filesystem that the model does not handle, by the name of the feature."""
 
 
-class SubvolumeNotFoundError(BtrfsModelError, FileNotFoundError):
-    """No subvolume of that path or id, or no file of that path or inode number in it."""
+class _MissingError(BtrfsModelError, FileNotFoundError):
+    """Something that is not there."""
+
+    errno = errno.ENOENT
+
+
+class SubvolumeNotFoundError(_MissingError):
+    """No subvolume of that path or id, or no tree of that id."""
+
+
+class NoSuchFileError(_MissingError):
+    """No file of that path or inode number in a subvolume."""
+
+
+class NotCommittedError(_MissingError):
+    """A file or subvolume that only the running transaction has; readers see the last commit."""
 
 
 class UnknownBehaviourError(BtrfsModelError, ValueError):
     """A preset or toggle that is not in the table of :mod:`btrfs_model.patches`."""
+
+
+class UnknownNameError(BtrfsModelError, KeyError):
+    """A name that is not one of those that there are."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        super().__init__(kind, name, known)
+
+    def __str__(self) -> str:
+        kind, name, known = self.args
+        return f"there is no {kind} {name!r}{did_you_mean(name, known)}"
+
+
+class BehaviourWarning(UserWarning):
+    """A behaviour that is asked for with a toggle that makes no difference to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +112,20 @@ class CorruptImageError(BtrfsModelError, OSError):
     EUCLEAN for what was read and is wrong.
     """
 
-    def __init__(self, path: str | os.PathLike[str], fault: Fault) -> None:
+    def __init__(self, path: str | os.PathLike[str], fault: Fault, what: str | None = None) -> None:
         self.path = os.fspath(path)
         self.fault = fault
-        OSError.__init__(self, _errno_of(fault.code), describe(fault))
+        OSError.__init__(self, _errno_of(fault.code), what or describe(fault))
 
     def __str__(self) -> str:
         return f"{self.path}: {self.strerror}"
+
+
+class NotBtrfsError(CorruptImageError):
+    """A file in which there is no btrfs filesystem, with what it is instead."""
+
+    def __init__(self, path: str | os.PathLike[str], why: str) -> None:
+        super().__init__(path, Fault(lib.BM_BAD_MAGIC), f"no btrfs filesystem: {why}")
 
 
 class StreamError(BtrfsModelError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from btrfs_model import blocks
 from btrfs_model.counters import Work, current
-from btrfs_model.errors import CorruptImageError, Fault, new_fault, raise_fault
+from btrfs_model.errors import CorruptImageError, Fault, NotBtrfsError, new_fault, raise_fault
 from btrfs_model.kernels import ffi, lib, use_python
 from btrfs_model.ondisk.chunks import Chunk, parse_chunk_item
 from btrfs_model.ondisk.superblock import SuperBlock, read_superblocks
@@ -71,13 +72,11 @@ class Image:
         self.nodesize = self.superblock.nodesize
         self.sectorsize = self.superblock.sectorsize
         if len(self.view) < self.superblock.dev_item.total_bytes:
+            size, whole = len(self.view), self.superblock.dev_item.total_bytes
             raise CorruptImageError(
                 path,
-                Fault(
-                    lib.BM_PAST_END,
-                    found=self.superblock.dev_item.total_bytes,
-                    wanted=len(self.view),
-                ),
+                Fault(lib.BM_PAST_END, found=whole, wanted=size),
+                f"the image is cut off: it has {size} of {whole} bytes",
             )
         self._bytes = ffi.from_buffer("uint8_t[]", buffer)
         self.handle = ffi.gc(
@@ -112,6 +111,8 @@ class Image:
 
         Raises
         ------
+        NotBtrfsError
+            When there is no superblock in it, or it is no file and no block device.
         CorruptImageError
             When it is truncated, has no valid superblock or a broken chunk tree.
         UnsupportedError
@@ -120,10 +121,11 @@ class Image:
             When the file cannot be read.
         """
         name = os.fspath(path)
+        _refuse_special(name)
         with Path(name).open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             if not size:
-                raise CorruptImageError(name, Fault(lib.BM_PAST_END, found=65536))
+                raise NotBtrfsError(name, "the file is empty")
             mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
         return cls(mapping, name)
 
@@ -367,3 +369,18 @@ class Image:
         lib.bm_image_cache_stop(self.handle)
         self.reads = None
         return reads
+
+
+def _refuse_special(name: str) -> None:
+    """Refuse what is neither a file nor a block device: to open a FIFO would wait for a writer."""
+    mode = Path(name).stat().st_mode
+    for is_kind, what in _SPECIAL.items():
+        if is_kind(mode):
+            raise NotBtrfsError(name, f"it is {what}")
+
+
+_SPECIAL = {
+    stat.S_ISCHR: "a character device",
+    stat.S_ISFIFO: "a FIFO",
+    stat.S_ISSOCK: "a socket",
+}

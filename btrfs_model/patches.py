@@ -18,13 +18,21 @@ An id in the table whose ``verified`` is false was not checked against a reposit
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from btrfs_model.errors import BtrfsModelError, UnknownBehaviourError
+from btrfs_model.errors import (
+    BehaviourWarning,
+    BtrfsModelError,
+    UnknownBehaviourError,
+    UnknownNameError,
+)
 from btrfs_model.kernels import lib
+from btrfs_model.nearest import did_you_mean
+from btrfs_model.visible import html_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -444,6 +452,11 @@ class Behaviour:
             For a preset or toggle that is not in the table.
         BtrfsModelError
             For a toggle that the model knows of but does not have yet.
+
+        Warns
+        -----
+        BehaviourWarning
+            For a toggle that is added and was there already, or taken away and was not there.
         """
         if isinstance(text, Behaviour):
             return text
@@ -452,22 +465,33 @@ class Behaviour:
         if name not in PRESETS:
             raise UnknownBehaviourError(
                 f"unknown kernel '{name}' in behaviour '{text}': one of {', '.join(PRESETS)}"
+                f"{did_you_mean(name, PRESETS)}"
             )
         slugs = set(_preset(name))
         for sign, slug in zip(rest[::2], rest[1::2], strict=True):
             toggle = TOGGLES.get(slug)
             if toggle is None:
-                raise UnknownBehaviourError(f"unknown toggle '{slug}' in behaviour '{text}'")
+                raise UnknownBehaviourError(
+                    f"unknown toggle '{slug}' in behaviour '{text}'{did_you_mean(slug, TOGGLES)}"
+                )
             if not toggle.implemented:
                 raise BtrfsModelError(
                     f"toggle '{slug}' of behaviour '{text}' is not in the model yet"
+                )
+            if (slug in slugs) == (sign == "+"):
+                there = "already has" if sign == "+" else "does not have"
+                warnings.warn(
+                    f"behaviour '{text}': {name} {there} toggle '{slug}', '{sign} {slug}' changes "
+                    "nothing",
+                    BehaviourWarning,
+                    stacklevel=2,
                 )
             (slugs.add if sign == "+" else slugs.discard)(slug)
         return cls(frozenset(slugs), text.strip())
 
     def __contains__(self, slug: str) -> bool:
         if slug not in TOGGLES:
-            raise KeyError(slug)
+            raise UnknownNameError("toggle", slug, TOGGLES)
         return slug in self.slugs
 
     def __iter__(self) -> Iterator[str]:
@@ -481,6 +505,15 @@ class Behaviour:
 
     def __repr__(self) -> str:
         return f"Behaviour({self.text!r})"
+
+    def _repr_html_(self) -> str:
+        title = f"{self.text}: {len(self.slugs)} of {len(TOGGLES)} toggles"
+        name, *_ = self.text.split(maxsplit=1) or [""]
+        plain = _preset(name) if name in PRESETS else frozenset()
+        changed = [TOGGLES[slug] for slug in TOGGLES if (slug in self.slugs) != (slug in plain)]
+        rows = [("+" if one.slug in self.slugs else "-", one.slug, one.release, one.what)
+                for one in changed]  # fmt: skip
+        return html_table(title, ["", "toggle", "release", "what"], rows, len(rows))
 
     def __str__(self) -> str:
         return self.text

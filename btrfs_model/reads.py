@@ -112,8 +112,10 @@ def reads(
     OSError
         Where the kernel fails, see :func:`btrfs_model.send`; ENOTDIR for a listing of what is no
         directory.
-    SubvolumeNotFoundError
+    SubvolumeNotFoundError, NoSuchFileError
         When there is no such subvolume or directory.
+    NotCommittedError
+        When there is one, but not in the last commit.
     CorruptImageError
         When the image is broken where the operation looks.
     ValueError

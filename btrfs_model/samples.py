@@ -12,6 +12,7 @@ from pathlib import Path
 import zstandard
 
 from btrfs_model.errors import BtrfsModelError
+from btrfs_model.nearest import did_you_mean
 
 __all__ = ["data_folder", "packed_sample", "sample", "samples"]
 
@@ -68,7 +69,7 @@ def packed_sample(name: str) -> Path:
     for path in (folder / name / "image.zst", folder / f"{name}.img.zst"):
         if path.is_file():
             return path
-    raise BtrfsModelError(f"{folder}: no sample named {name}")
+    raise BtrfsModelError(f"{folder}: no sample named {name}{did_you_mean(name, samples())}")
 
 
 def sample(name: str) -> Path:

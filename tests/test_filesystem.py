@@ -9,7 +9,7 @@ import corpus
 import pytest
 from kernel_listing import as_recorded, recorded, without_made_up
 
-from btrfs_model.errors import SubvolumeNotFoundError
+from btrfs_model.errors import NoSuchFileError, SubvolumeNotFoundError
 from btrfs_model.filesystem import Filesystem
 from btrfs_model.filesystem.listing import EMPTY_SUBVOL_DIR
 from btrfs_model.kernels import select
@@ -100,7 +100,7 @@ def test_paths_lead_to_the_inodes_of_the_listing(fs: Filesystem) -> None:
         subvolume = fs.subvolume(objectid)
         for row in fs.listing(objectid, content=False).to_dict("records"):
             if row["subvolume"]:
-                with pytest.raises(SubvolumeNotFoundError):
+                with pytest.raises(NoSuchFileError):
                     subvolume.resolve(row["path"])
                 continue
             assert subvolume.resolve(row["path"]) == row["ino"]
@@ -128,11 +128,11 @@ def test_readdir_of_a_file_and_inode_that_is_not_there(fs: Filesystem) -> None:
     subvolume = fs.subvolume(fs.subvolume_ids[-1])
     rows = fs.listing(subvolume, content=False)
     file = rows[[stat.S_ISREG(mode) for mode in rows["mode"]]].iloc[0]["ino"]
-    with pytest.raises(SubvolumeNotFoundError, match="not a directory"):
+    with pytest.raises(NoSuchFileError, match="not a directory"):
         list(subvolume.readdir(int(file)))
-    with pytest.raises(SubvolumeNotFoundError, match="no inode 12345678"):
+    with pytest.raises(NoSuchFileError, match="no inode 12345678"):
         subvolume.inode(12345678)
-    with pytest.raises(SubvolumeNotFoundError, match="no file 'no/such'"):
+    with pytest.raises(NoSuchFileError, match="no file 'no/such'"):
         subvolume.resolve("no/such")
 
 

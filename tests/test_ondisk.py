@@ -18,7 +18,12 @@ from hypothesis import strategies as st
 
 from btrfs_model.btree.tree import Tree
 from btrfs_model.dumptree.trees import select_trees
-from btrfs_model.errors import BtrfsModelError, CorruptImageError, UnsupportedError
+from btrfs_model.errors import (
+    BtrfsModelError,
+    CorruptImageError,
+    NotBtrfsError,
+    UnsupportedError,
+)
 from btrfs_model.image import Image
 from btrfs_model.kernels import ffi, lib, select
 from btrfs_model.ondisk import hashes, items, keys, structs
@@ -425,14 +430,15 @@ def test_copies_of_another_filesystem_do_not_count(head: bytes) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 65536, 65536 + 4095])
 def test_truncated_image(head: bytes, size: int) -> None:
-    with pytest.raises(CorruptImageError) as error:
+    with pytest.raises(NotBtrfsError) as error:
         read_superblocks(head[:size], "cut.img")
-    assert str(error.value).startswith("cut.img: offset 65536: ")
-    assert "\n" not in str(error.value)
+    assert str(error.value) == (
+        f"cut.img: no btrfs filesystem: it has {size} bytes, its superblock would end at 69632"
+    )
 
 
 def test_no_superblock() -> None:
-    with pytest.raises(CorruptImageError, match="no btrfs superblock"):
+    with pytest.raises(NotBtrfsError, match="no btrfs filesystem"):
         read_superblocks(bytes(1 << 17), "zero.img")
 
 

@@ -16,6 +16,7 @@ from btrfs_model.counters import current
 from btrfs_model.errors import new_fault, raise_fault
 from btrfs_model.kernels import ffi, lib, use_python
 from btrfs_model.ondisk.keys import Key
+from btrfs_model.visible import html_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -129,6 +130,10 @@ class Tree:
 
     def __repr__(self) -> str:
         return f"Tree({self.objectid}, bytenr={self.bytenr}, level={self.level})"
+
+    def _repr_html_(self) -> str:
+        names = ("bytenr", "generation", "level")
+        return html_table(f"tree {self.objectid}", [], [(n, getattr(self, n)) for n in names])
 
     def root(self) -> ffi.CData:
         """Return the tree as a ``struct bm_root`` for the C kernels, counting where we count."""

@@ -10,10 +10,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from typing import TextIO
 
 import click
+
+from btrfs_model.nearest import did_you_mean
 
 __all__ = ["cli", "main"]
 
@@ -54,6 +59,14 @@ class _Commands(click.Group):
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in _COMMANDS and not name.startswith("-"):
+            ctx.fail(f"No such command {name!r}{did_you_mean(name, _COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
@@ -90,7 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status; errors become one line."""
     try:
-        result = cli.main(arguments, prog_name="btrfs-model", standalone_mode=False)
+        with _warnings_in_one_line():
+            result = cli.main(arguments, prog_name="btrfs-model", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -108,6 +122,32 @@ def run(arguments: Sequence[str] | None = None) -> int:
             raise
         return _fail(str(error))
     return result if isinstance(result, int) else 0
+
+
+@contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Show each warning of the package once, in one line."""
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+        shown: set[str] = set()
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if not category.__module__.startswith("btrfs_model."):
+                usual(message, category, filename, lineno, file, line)
+            elif str(message) not in shown:
+                shown.add(str(message))
+                click.echo(f"btrfs-model: warning: {message}", err=True)
+
+        warnings.showwarning = show
+        warnings.simplefilter("always", UserWarning, append=True)
+        yield
 
 
 def _describe(error: OSError) -> str:

@@ -21,11 +21,12 @@ from btrfs_model.cli.common import (
     parquet_option,
     print_table,
     progress,
-    size,
     subvolume_argument,
     whole_number,
     write_parquet,
 )
+from btrfs_model.nearest import did_you_mean
+from btrfs_model.sizes import size
 
 __all__ = ["parameters_option", "readahead_option", "reads"]
 
@@ -52,10 +53,8 @@ def _size(name: str, text: str) -> int:
     """Return a limit of readahead."""
     try:
         return size(text)
-    except ValueError:
-        raise click.BadParameter(
-            f"{name} is {text!r}, not a size", param_hint="--readahead"
-        ) from None
+    except ValueError as error:
+        raise click.BadParameter(f"{name}: {error}", param_hint="--readahead") from None
 
 
 def _value(text: str) -> float | str:
@@ -85,7 +84,8 @@ def _limits(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> d
     for name in limits:
         if name not in known:
             raise click.BadParameter(
-                f"no limit {name!r}: there is {', '.join(known)}", param_hint="--readahead"
+                f"no limit {name!r}: there is {', '.join(known)}{did_you_mean(name, known)}",
+                param_hint="--readahead",
             )
     return limits
 

@@ -1,5 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the commands share: arguments, output, progress."""
+r"""What the commands share: arguments, output, progress.
+
+Names are bytes. In Python they are strings, in which a byte that is not UTF-8 is a lone surrogate
+(``surrogateescape``). What a command writes follows one rule:
+
+- in JSON a name is such a string, the byte 0xff being ``"\udcff"``; other bytes, such as the
+  values of extended attributes, are ``{"length": .., "base64": ..}``;
+- in Parquet it is text, with ``\xff`` for that byte;
+- on a terminal it is that text too, and what would control the terminal is escaped as well;
+- in a pipe the name has its own bytes, but for control characters, which would break the rows of a
+  table: they are escaped.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +25,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 import click
 
 from btrfs_model.cli.rows import is_plain, write_rows
+from btrfs_model.visible import printable, visible_bytes, without_controls
 from btrfs_model.whole_file import name_error, naming, whole_file
 
 if TYPE_CHECKING:
@@ -33,7 +45,6 @@ __all__ = [
     "print_json_lines",
     "print_table",
     "progress",
-    "size",
     "stdout",
     "subvolume_argument",
     "whole_number",
@@ -46,7 +57,6 @@ STDOUT = "standard output"
 """How errors call it."""
 
 _MANY_ROWS = 1000
-_UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
 F = TypeVar("F", bound=Callable[..., Any])
 
 image_argument = click.argument("image", type=click.Path(path_type=Path))
@@ -107,21 +117,6 @@ def work_option(text: str) -> Callable[[F], F]:
     return click.option("--work", type=click.Path(path_type=Path), metavar="FILE.json", help=text)
 
 
-def size(text: str) -> int:
-    """Read a number of bytes, perhaps with K, M, G or T behind it.
-
-    Raises
-    ------
-    ValueError
-        When it is none, or does not lie in [0, 2**63).
-    """
-    unit = _UNITS.get(text[-1:].upper(), 0)
-    number = int(text[:-1] if unit else text, 0) << unit
-    if not 0 <= number < 2**63:
-        raise ValueError(f"{number} bytes")
-    return number
-
-
 def whole_number(text: str, least: int = -(2**63)) -> int:
     """Read a whole number of 64 bits, from `least` on: decimal, or after ``0x``.
 
@@ -172,7 +167,7 @@ def stdout() -> BinaryIO:
 def echo(text: str) -> None:
     """Print a line to standard output."""
     with naming(STDOUT):
-        click.echo(text)
+        click.echo(text.encode("utf-8", "surrogateescape"))
 
 
 def write_work(path: Path | None, work: Mapping[str, int]) -> None:
@@ -185,12 +180,17 @@ def write_work(path: Path | None, work: Mapping[str, int]) -> None:
 
 def write_parquet(table: pd.DataFrame, path: Path) -> None:
     """Write a table as Parquet, without its index."""
+    shown = {
+        str(name): [visible_bytes(value) if isinstance(value, str) else value for value in column]
+        for name, column in table.items()
+        if column.dtype == "object"
+    }
     with whole_file(path, special=True) as file:
-        table.to_parquet(file, index=False)
+        table.assign(**shown).to_parquet(file, index=False)
 
 
 def print_json_lines(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print one JSON object a line; bytes of names that are no UTF-8 become lone surrogates."""
+    """Print one JSON object a line."""
     for row in rows:
         echo(json.dumps(row, default=str))
 
@@ -248,7 +248,8 @@ def _print_table(
         out = stream.buffer
         heading = [] if title is None else [[f"# {title}"]]
         for row in [*heading, list(table.columns), *rows]:
-            out.write("\t".join(row).encode("utf-8", "surrogateescape") + b"\n")
+            line = "\t".join(map(without_controls, row))
+            out.write(line.encode("utf-8", "surrogateescape") + b"\n")
         out.flush()
         return
     from rich.console import Console
@@ -263,7 +264,7 @@ def _print_table(
             no_wrap=name == table.columns[0],
         )  # fmt: skip
     for row in rows:
-        shown.add_row(*(Text(_printable(cell)) for cell in row))
+        shown.add_row(*(Text(printable(cell)) for cell in row))
     Console(stderr=err).print(shown)
 
 
@@ -273,11 +274,6 @@ def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "" if value is None else str(value)
-
-
-def _printable(text: str) -> str:
-    """Text for a terminal: what would control it is escaped."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 @contextmanager

@@ -57,13 +57,29 @@ def subvolumes(image: Path, as_json: bool) -> None:
 @json_option("One JSON object a line.")
 def ls(image: Path, subvolume: str, as_json: bool) -> None:
     """List the files of a subvolume; times are UTC."""
+    import numpy as np
     import pandas as pd
 
     from btrfs_model.filesystem import Filesystem
+    from btrfs_model.stream.dump import json_bytes, json_name
 
     with Filesystem.open(image) as fs:
         table = fs.listing(subvolume, content=False)
-    if not as_json:
+    if as_json:
+        table["target"] = pd.Series(
+            [None if target is None else json_name(target) for target in table["target"]],
+            dtype="object",
+        )
+        table["xattrs"] = pd.Series(
+            [
+                {json_name(name): json_bytes(value) for name, value in of_one.items()}
+                for of_one in table["xattrs"]
+            ],
+            dtype="object",
+        )
+    else:
+        seconds = np.array([time // 10**9 for time in table["mtime"].tolist()], "M8[s]")
+        times = np.datetime_as_string(seconds)
         table = pd.DataFrame(
             {
                 "mode": [stat.filemode(mode) for mode in table["mode"]],
@@ -71,7 +87,7 @@ def ls(image: Path, subvolume: str, as_json: bool) -> None:
                 "uid": table["uid"],
                 "gid": table["gid"],
                 "size": table["size"],
-                "modified": pd.to_datetime(table["mtime"], unit="ns").dt.strftime("%F %T"),
+                "modified": [time.replace("T", " ") for time in times.tolist()],
                 "path": table["path"].where(table["path"] != "", "."),
             }
         )

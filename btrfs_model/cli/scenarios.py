@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from btrfs_model.cli.common import Command, behaviour_option, progress, size
+from btrfs_model.cli.common import Command, behaviour_option, progress
+from btrfs_model.sizes import size
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
@@ -19,8 +20,8 @@ __all__ = ["run"]
 def _bytes(_: click.Context, __: click.Parameter, value: str) -> int:
     try:
         return size(value)
-    except ValueError:
-        raise click.BadParameter("a number of bytes, perhaps with K, M, G or T behind it") from None
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @click.command(

@@ -253,17 +253,16 @@ def check(image: Path, data: bool, as_json: bool) -> int:
 @json_option("One JSON object a line.")  # fmt: skip
 def logical_resolve(image: Path, logical: int, ignore_offset: bool, as_json: bool) -> None:
     """Show which files use a logical address, in the kernel's order (ioctl LOGICAL_INO_V2)."""
+    import pandas as pd
+
     from btrfs_model.backref import logical_ino
     from btrfs_model.filesystem import Filesystem
-    from btrfs_model.filesystem.subvolume import join
+    from btrfs_model.usage.files import full_path
 
     with Filesystem.open(image) as fs:
         found = logical_ino(fs, logical, ignore_offset=ignore_offset)
         paths = []
         for inum, root in zip(found["inum"].tolist(), found["root"].tolist(), strict=True):
-            subvolume = fs.subvolume(root)
-            inside = subvolume.path_of(inum) if subvolume.names(inum) else b""
-            above = subvolume.path.encode("utf-8", "surrogateescape")
-            paths.append(join(above, inside).decode("utf-8", "surrogateescape"))
-    found["path"] = paths
+            paths.append(full_path(fs, root, inum))
+    found["path"] = pd.Series(paths, dtype="object")
     print_table(found, as_json=as_json)

@@ -17,6 +17,7 @@ from typing import Any
 
 from btrfs_model.cost.seek import seek_times
 from btrfs_model.errors import BtrfsModelError
+from btrfs_model.nearest import did_you_mean
 from btrfs_model.samples import data_folder
 
 __all__ = ["Device", "Disk", "Flash", "Zone", "build", "load", "names", "read_file",
@@ -153,7 +154,8 @@ def read_file(name: str) -> dict[str, Any]:
     """
     path = data_folder() / "devices" / f"{name}.toml"
     if name not in names():
-        raise BtrfsModelError(f"no device {name!r}: there is {', '.join(names())}")
+        near = did_you_mean(name, names())
+        raise BtrfsModelError(f"no device {name!r}: there is {', '.join(names())}{near}")
     table = read_toml(path)
     if not isinstance(table.get("title"), str):
         raise BtrfsModelError(f"{path}: there is no title")
@@ -204,6 +206,7 @@ def build(
         if key not in known:
             raise BtrfsModelError(
                 f"{name}: no parameter {key!r}: there is {', '.join(sorted(known))}"
+                f"{did_you_mean(key, known)}"
             )
     values = {**_QUEUE, **table, **(parameters or {})}
     try:

@@ -71,8 +71,10 @@ class Fiemap:
 
     Raises
     ------
-    SubvolumeNotFoundError
+    SubvolumeNotFoundError, NoSuchFileError
         When there is no such subvolume or file.
+    NotCommittedError
+        When there is one, but not in the last commit.
     OSError
         EOPNOTSUPP when it is not a regular file.
     """
@@ -232,8 +234,10 @@ def fiemap(
 
     Raises
     ------
-    SubvolumeNotFoundError
+    SubvolumeNotFoundError, NoSuchFileError
         When there is no such subvolume or file.
+    NotCommittedError
+        When there is one, but not in the last commit.
     OSError
         EOPNOTSUPP when it is not a regular file.
     CorruptImageError

@@ -16,7 +16,9 @@ Everything hangs on the root tree::
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import cached_property
+from html import escape
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -24,7 +26,14 @@ import numpy as np
 import pandas as pd
 
 from btrfs_model.btree.tree import Tree
-from btrfs_model.errors import CorruptImageError, Fault, SubvolumeNotFoundError
+from btrfs_model.counters import uncounted
+from btrfs_model.errors import (
+    BtrfsModelError,
+    CorruptImageError,
+    Fault,
+    NotCommittedError,
+    SubvolumeNotFoundError,
+)
 from btrfs_model.filesystem.checksums import DataChecksums
 from btrfs_model.filesystem.roots import Root, is_subvolume_id, timespec_ns
 from btrfs_model.filesystem.subvolume import Subvolume, SubvolumeName, join, split_path
@@ -33,6 +42,7 @@ from btrfs_model.kernels import lib
 from btrfs_model.ondisk.items import root_ref
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
 from btrfs_model.ondisk.structs import PayloadError
+from btrfs_model.visible import html_table, plural
 
 __all__ = ["Filesystem", "ForestRoot"]
 
@@ -40,6 +50,7 @@ _MAX = MAX_KEY.offset
 _TOP = int(ObjectId.FS_TREE)
 _TIMES = ("ctime", "otime", "stime", "rtime")
 _INT64 = np.iinfo(np.int64)
+_TIME_UNITS = (("ns", 1), ("us", 10**3), ("ms", 10**6), ("s", 10**9))
 _SUBVOLUME_COLUMNS = {
     "id": "uint64", "path": "object", "parent": "uint64", "uuid": "object",
     "parent_uuid": "object", "received_uuid": "object", "generation": "uint64",
@@ -119,7 +130,27 @@ class Filesystem:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Filesystem({self.path!r})"
+        return f"{type(self).__name__}({self.path!r}, {self._state()})"
+
+    def _repr_html_(self) -> str:
+        rows: list[tuple[object, ...]] = []
+        with uncounted(), suppress(BtrfsModelError, OSError, ValueError):
+            len(self.image.view)  # ValueError when it is closed
+            rows = [self._subvolume_by_id(number).shown for number in self.subvolume_ids]
+        headings = ["id", "name", "generation", "read-only"]
+        return f"<p>{escape(repr(self))}</p>{html_table('', headings, rows, len(rows))}"
+
+    def _state(self) -> str:
+        """Say in a few words what it is; it never fails, and is no work that counts."""
+        try:
+            len(self.image.view)
+        except ValueError:
+            return "closed"
+        try:
+            with uncounted():
+                return plural(len(self.subvolume_ids), "subvolume")
+        except (BtrfsModelError, OSError):
+            return "damaged"
 
     @property
     def path(self) -> str:
@@ -186,7 +217,8 @@ class Filesystem:
         """
         tree = self.trees.get(objectid)
         if tree is None:
-            raise SubvolumeNotFoundError(f"{self.path}: there is no tree {_signed(objectid)}")
+            why = f"there is no tree {_signed(objectid)}"
+            raise self.missing(SubvolumeNotFoundError, why, objectid)
         return tree
 
     @cached_property
@@ -262,6 +294,8 @@ class Filesystem:
         ------
         SubvolumeNotFoundError
             When there is no such subvolume, or it is deleted.
+        NotCommittedError
+            When there is one, but not in the last commit.
         """
         if isinstance(which, Subvolume):
             return which
@@ -278,13 +312,14 @@ class Filesystem:
     def _subvolume_by_id(self, objectid: int) -> Subvolume:
         root = self.roots.get(objectid)
         if root is None or not is_subvolume_id(objectid):
-            raise SubvolumeNotFoundError(f"{self.path}: there is no subvolume {_signed(objectid)}")
+            why = f"there is no subvolume {_signed(objectid)}"
+            raise self.missing(SubvolumeNotFoundError, why, objectid)
         return Subvolume(self, root, self._names.get(objectid))
 
     def _subvolume_by_path(self, path: bytes) -> Subvolume:
-        def missing(why: str) -> SubvolumeNotFoundError:
+        def missing(why: str) -> FileNotFoundError:
             shown = path.decode("utf-8", "backslashreplace")
-            return SubvolumeNotFoundError(f"{self.path}: {why} {shown!r}")
+            return self.missing(SubvolumeNotFoundError, f"{why} {shown!r}", path)
 
         at = self._subvolume_by_id(_TOP)
         ino = at.root_dir
@@ -342,7 +377,8 @@ class Filesystem:
             subvolume that contains it, 0 for the top), ``uuid``, ``parent_uuid``,
             ``received_uuid`` (hexadecimal, empty for none), ``generation``, ``ctransid``,
             ``otransid``, ``stransid``, ``rtransid``, ``ctime``, ``otime``, ``stime``, ``rtime``
-            (UTC; NaT for none), ``read_only``, ``refs``.
+            (UTC, to the nanosecond, or to a coarser unit in a column with a time before 1677 or
+            after 2262; NaT for none), ``read_only``, ``refs``.
         """
         rows = []
         for objectid in self.subvolume_ids:
@@ -370,6 +406,40 @@ class Filesystem:
             frame[field] = _to_datetime(frame[field].tolist())
         return frame
 
+    def missing(
+        self,
+        kind: type[FileNotFoundError],
+        why: str,
+        subvolume: bytes | int,
+        file: bytes | int | None = None,
+    ) -> FileNotFoundError:
+        """Return the error for what a reader did not find.
+
+        Parameters
+        ----------
+        kind : type
+            Of the error, where there is no such thing at all.
+        why : str
+            What is to be said then.
+        subvolume : bytes or int
+            Path or id of the subvolume.
+        file : bytes or int, optional
+            Path or inode number of the file in it.
+        """
+        place = self.path if file is None else f"{self.path}: subvolume {subvolume!r}"
+        if not self._has_uncommitted(subvolume, file):
+            return kind(f"{place}: {why}")
+        name = subvolume if file is None else file
+        shown = (
+            str(name) if isinstance(name, int) else repr(name.decode("utf-8", "backslashreplace"))
+        )
+        thing = "subvolume" if file is None else "inode" if isinstance(file, int) else "file"
+        return NotCommittedError(f"{place}: {thing} {shown} is not committed yet; call sync()")
+
+    def _has_uncommitted(self, subvolume: bytes | int, file: bytes | int | None) -> bool:
+        """Whether the running transaction has a subvolume or file; here there is none."""
+        return False
+
     # ------------------------------------------------------------------------------- files --
 
     def read_file(
@@ -392,10 +462,13 @@ class Filesystem:
 
 
 def _to_datetime(times: list[int]) -> pd.DatetimeIndex:
-    """Nanoseconds as UTC times; 0 and what does not fit is NaT."""
-    nat = _INT64.min
-    fitting = [time if time and nat < time <= _INT64.max else nat for time in times]
-    return pd.DatetimeIndex(np.array(fitting, "M8[ns]"), tz="UTC")
+    """Nanoseconds as UTC times of the finest unit that has room for all of them; 0 is NaT."""
+    unit, each = next(
+        (unit, each) for unit, each in _TIME_UNITS
+        if all(_INT64.min < time // each <= _INT64.max for time in times)
+    )  # fmt: skip
+    counts = [time // each if time else _INT64.min for time in times]
+    return pd.DatetimeIndex(np.array(counts, f"M8[{unit}]"), tz="UTC")
 
 
 def _signed(objectid: int) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import stat
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -55,6 +56,8 @@ _NOCOMPRESS: Final = 1 << 3
 _COMPRESS: Final = 1 << 11
 _HOLE: Final = bytes(1 << 20)
 _READ_STEP: Final = 64 << 20
+_MANY_ZEROS: Final = 16 << 30
+_BLOCK: Final = 4096
 
 
 _DTYPES: Final = {"path": "object", "target": "object", "sha256": "object", "xattrs": "object"}
@@ -86,6 +89,14 @@ def listing(subvolume: Subvolume, *, content: bool = True) -> pd.DataFrame:
         since 1970), ``generation``, ``flags`` (as ``lsattr`` shows them), ``xattrs`` (dict of bytes
         by bytes), ``target`` (bytes of a symbolic link, else None), ``sha256`` (hexadecimal, of
         regular files, else None), ``subvolume`` (id of the subvolume that the entry is, else 0).
+
+        A time that does not fit into 64 bits makes its column one of Python's integers.
+
+        Of a file with more than 16 GiB of holes, too many zeros to read, `sha256` starts with
+        ``sparse:`` and is that of its content written otherwise: for each block of 4096 bytes
+        that is not all zero its number (8 bytes, little-endian) and its bytes, zeros behind the end
+        of the file, and at the end the size of the file (8 bytes). Files of the same content have
+        the same, whatever their extents are.
 
         An entry of a subvolume shows as an empty directory with inode number 2, as the kernel
         shows it in a snapshot; its times but for `atime` are those of the look there, 0 here.
@@ -296,20 +307,39 @@ class _Listing:
         return self._reader(ino).read(self._file_extents(ino), 0, inode.size, inode.flags)
 
     def _sha256(self, ino: int) -> str:
-        inode, reader = self._inode(ino), self._reader(ino)
+        size = self._inode(ino).size
+        kept = [one for one in self._file_extents(ino) if not one.is_zero and one.start < size]
+        if size - sum(min(one.end, size) - one.start for one in kept) > _MANY_ZEROS:
+            return f"sparse:{self._sparse_sha256(ino, kept)}"
         digest = hashlib.sha256()
         at = 0
-        for extent in self._file_extents(ino):
+        for start, data in self._pieces(ino, kept):
+            _add_zeros(digest, start - at)
+            digest.update(data)
+            at = start + len(data)
+        _add_zeros(digest, size - at)
+        return digest.hexdigest()
+
+    def _sparse_sha256(self, ino: int, kept: list[FileExtent]) -> str:
+        """Digest of what is not zero, and of where it is; see :func:`listing`."""
+        digest = hashlib.sha256()
+        for start, data in self._pieces(ino, kept):
+            padded = bytes(data) + bytes(-len(data) % _BLOCK)
+            blocks = np.frombuffer(padded, np.uint8).reshape(-1, _BLOCK)
+            for row in np.flatnonzero(blocks.any(axis=1)).tolist():
+                digest.update((start // _BLOCK + row).to_bytes(8, "little"))
+                digest.update(blocks[row])
+        digest.update(self._inode(ino).size.to_bytes(8, "little"))
+        return digest.hexdigest()
+
+    def _pieces(self, ino: int, kept: list[FileExtent]) -> Iterator[tuple[int, bytes | memoryview]]:
+        """Read what some extents hold of a file, piece by piece: where it starts, the bytes."""
+        inode, reader = self._inode(ino), self._reader(ino)
+        for extent in kept:
             end = min(extent.end, inode.size)
-            if extent.is_zero or end <= at:
-                continue
-            _add_zeros(digest, extent.start - at)
             for low in range(extent.start, end, _READ_STEP):
                 high = min(low + _READ_STEP, end)
-                digest.update(reader.extent_data(extent, low, high, inode.flags))
-            at = end
-        _add_zeros(digest, inode.size - at)
-        return digest.hexdigest()
+                yield low, reader.extent_data(extent, low, high, inode.flags)
 
 
 def _add_zeros(digest: Any, count: int) -> None:

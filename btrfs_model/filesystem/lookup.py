@@ -19,6 +19,7 @@ from btrfs_model.filesystem.live_inode import (
     InodeFlag,
     LiveInode,
 )
+from btrfs_model.filesystem.subvolume import split_path
 from btrfs_model.ondisk.items import InlineExtent, file_extent, root_ref
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from btrfs_model.ondisk.keys import Key
 
 __all__ = ["Entry", "Path", "ancestors", "as_bytes", "find", "find_entry", "find_parent",
-           "is_read_only", "look_up",
+           "is_read_only", "is_there", "look_up",
            "lookup", "may_delete", "may_write", "read_link"]  # fmt: skip
 
 Path = str | bytes
@@ -235,6 +236,36 @@ def read_link(fs: WritableFilesystem, link: LiveInode) -> bytes:
     if not link.is_symlink or not isinstance(extent, InlineExtent):
         raise fail(errno.EINVAL, f"subvolume {link.root}, inode {link.ino}")
     return extent.data
+
+
+def is_there(fs: WritableFilesystem, subvolume: bytes | int, file: bytes | int | None) -> bool:
+    """Whether the running transaction has a subvolume or a file in it; nothing changes by it.
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        The filesystem.
+    subvolume : bytes or int
+        Path from the top of the filesystem, or id.
+    file : bytes or int, optional
+        Path in the subvolume, or inode number. Symbolic links are not followed.
+    """
+    living = {root.id for root in fs.live_roots() if root.refs}
+    if isinstance(subvolume, int) and file is None:
+        return subvolume in living
+    root, ino = subvolume if isinstance(subvolume, int) else int(ObjectId.FS_TREE), ROOT_DIR
+    if isinstance(file, int):
+        return fs.writer.get(root, (file, ItemType.INODE_ITEM, 0)) is not None
+    for name in split_path(subvolume if isinstance(subvolume, bytes) else file or b""):
+        entry = lookup_dir_item(fs, root, dir_item_key(ino, name), name)
+        if entry is None:
+            return False
+        ino = entry.location.objectid
+        if entry.location.type != ItemType.INODE_ITEM:
+            root, ino = ino, ROOT_DIR
+            if root not in living or file is not None:
+                return False
+    return ino == ROOT_DIR or file is not None
 
 
 # ------------------------------------------------------------------------------- may it be done --

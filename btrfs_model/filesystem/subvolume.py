@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from btrfs_model.btree.tree import Item
-from btrfs_model.errors import CorruptImageError, Fault, SubvolumeNotFoundError
+from btrfs_model.errors import CorruptImageError, Fault, NoSuchFileError
 from btrfs_model.filesystem.data import FileExtent, FileReader
 from btrfs_model.filesystem.roots import Root, timespec_ns
 from btrfs_model.kernels import lib
@@ -22,6 +22,7 @@ from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import DirItem, dir_items, file_extent, inode_extrefs, inode_refs
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, Key
 from btrfs_model.ondisk.structs import INODE_ITEM, Payload, PayloadError, RootItem
+from btrfs_model.visible import html_table
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem.filesystem import Filesystem
@@ -141,7 +142,25 @@ class Subvolume:
         self.entry = entry
 
     def __repr__(self) -> str:
-        return f"Subvolume({self.id} of {self.fs.path!r})"
+        objectid, name, _, read_only = self.shown
+        access = ", read-only" if read_only else ""
+        return f"Subvolume({objectid}, {name!r}{access}, of {self.fs.path!r})"
+
+    def _repr_html_(self) -> str:
+        item = self.item
+        values = {"uuid": item.uuid.hex(), "parent_uuid": item.parent_uuid.hex(),
+                  "received_uuid": item.received_uuid.hex(), "generation": item.generation,
+                  "level": item.level}  # fmt: skip
+        return html_table(repr(self), [], values.items())
+
+    @property
+    def shown(self) -> tuple[int, str, int, bool]:
+        """Id, name, generation and whether it is read-only; no block is read for them."""
+        name = b"" if self.entry is None else self.entry.name
+        return (
+            self.id, name.decode("utf-8", "surrogateescape"), self.item.generation,
+            self.is_read_only,
+        )  # fmt: skip
 
     @property
     def item(self) -> RootItem:
@@ -190,21 +209,23 @@ class Subvolume:
     def _items(self, ino: int, kind: int, low: int = 0, high: int = _MAX) -> Iterator[Item]:
         return self.tree.items((ino, kind, low), (ino, kind, high))
 
-    def _missing(self, what: str) -> SubvolumeNotFoundError:
-        return SubvolumeNotFoundError(f"{self.fs.path}: subvolume {self.id}: {what}")
+    def _missing(self, why: str, file: bytes | int | None = None) -> FileNotFoundError:
+        return self.fs.missing(NoSuchFileError, why, self.id, file)
 
     def inode(self, file: str | bytes | int) -> Inode:
         """Return an inode, by number or path.
 
         Raises
         ------
-        SubvolumeNotFoundError
+        NoSuchFileError
             When there is none.
+        NotCommittedError
+            When there is one, but not in the last commit.
         """
         ino = file if isinstance(file, int) else self.resolve(file)
         item = self.tree.get((ino, ItemType.INODE_ITEM, 0))
         if item is None:
-            raise self._missing(f"there is no inode {ino}")
+            raise self._missing(f"there is no inode {ino}", ino)
         raw = self._decode(item, INODE_ITEM.unpack)
         times = (timespec_ns(time) for time in (raw.atime, raw.ctime, raw.mtime, raw.otime))
         return Inode(
@@ -230,7 +251,7 @@ class Subvolume:
 
         Raises
         ------
-        SubvolumeNotFoundError
+        NoSuchFileError
             When it has no name.
         CorruptImageError
             When directories contain each other.
@@ -255,7 +276,7 @@ class Subvolume:
 
         Raises
         ------
-        SubvolumeNotFoundError
+        NoSuchFileError
             When it has no name.
         CorruptImageError
             When directories contain each other.
@@ -280,8 +301,10 @@ class Subvolume:
 
         Raises
         ------
-        SubvolumeNotFoundError
+        NoSuchFileError
             When there is no such path, or it leads into another subvolume.
+        NotCommittedError
+            When there is one, but not in the last commit.
         """
         raw = path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
         ino = self.root_dir
@@ -289,7 +312,7 @@ class Subvolume:
             entry = self.lookup(ino, name)
             if entry is None or entry.location.type != ItemType.INODE_ITEM:
                 shown = raw.decode("utf-8", "backslashreplace")
-                raise self._missing(f"there is no file {shown!r}")
+                raise self._missing(f"there is no file {shown!r}", raw)
             ino = entry.location.objectid
         return ino
 
@@ -298,7 +321,7 @@ class Subvolume:
 
         Raises
         ------
-        SubvolumeNotFoundError
+        NoSuchFileError
             When there is no such directory.
         """
         ino = directory if isinstance(directory, int) else self.resolve(directory)
@@ -343,7 +366,7 @@ class Subvolume:
 
         Raises
         ------
-        SubvolumeNotFoundError
+        NoSuchFileError
             When there is no such file.
         CorruptImageError
             When data are damaged; the file offset is the fault's.

@@ -19,6 +19,7 @@ import errno
 import os
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, Final, Self
 
@@ -26,12 +27,14 @@ import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.btree.writer import TreeWriter, chunk_tree_uuid
+from btrfs_model.counters import uncounted
 from btrfs_model.filesystem import chunk_alloc, load, transaction
 from btrfs_model.filesystem.dir_entries import fail
 from btrfs_model.filesystem.file_calls import FileCalls
 from btrfs_model.filesystem.filesystem import Filesystem
 from btrfs_model.filesystem.inode_cache import highest_objectid
 from btrfs_model.filesystem.live_root import LiveRoot
+from btrfs_model.filesystem.lookup import is_there
 from btrfs_model.filesystem.mkfs import Identity, format_device
 from btrfs_model.filesystem.mkfs_layout import Format
 from btrfs_model.filesystem.mount_options import MountOptions
@@ -45,6 +48,7 @@ from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import SUPER_BLOCK, RootItem
 from btrfs_model.ondisk.superblock import SUPER_SIZE, read_superblocks
 from btrfs_model.patches import Behaviour
+from btrfs_model.sizes import size as parse_size
 
 __all__ = ["WritableFilesystem"]
 
@@ -177,8 +181,8 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
     @classmethod
     def mkfs(
         cls,
-        size: int,
-        nodesize: int = 16384,
+        size: int | str,
+        nodesize: int | str = 16384,
         *,
         seed: int = 0,
         ssd: bool = False,
@@ -190,10 +194,11 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
 
         Parameters
         ----------
-        size : int
-            Of the device, bytes. Only what is written takes memory.
-        nodesize : int
-            4096 to 65536.
+        size : int or str
+            Of the device: bytes, or text such as ``"1G"`` (K, M, G, T). Only what is written takes
+            memory.
+        nodesize : int or str
+            4096 to 65536, likewise.
         seed, ssd, compress, max_inline
             See the class.
         **options
@@ -203,11 +208,11 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         Raises
         ------
         ValueError
-            For a size, nodesize or option that mkfs.btrfs refuses.
+            For a size, nodesize or option that mkfs.btrfs refuses, and text that is no size.
         TypeError
             For an option that there is not.
         """
-        layout = Format(size, nodesize, **options)
+        layout = Format(parse_size(size), parse_size(nodesize), **options)
         layout.check()
         memory = Memory(layout.size)
         start = int(os.environ.get("SOURCE_DATE_EPOCH", 0)) or _START // 10**9
@@ -501,6 +506,16 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self.max_inline = options.max_inline
         self.log_trees_enabled = options.tree_log
         self.add_incompat(_INCOMPAT.get(options.compress or "", 0))
+
+    def _state(self) -> str:
+        state = super()._state()
+        return f"{state}, not committed" if self.in_transaction and state != "closed" else state
+
+    def _has_uncommitted(self, subvolume: bytes | int, file: bytes | int | None) -> bool:
+        # one that was deleted meanwhile has no tree
+        with uncounted(), suppress(OSError):
+            return is_there(self, subvolume, file)
+        return False
 
     def reread(self) -> None:
         """Forget what was read of an earlier commit."""

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from mmap import mmap
 from typing import Final
 
-from btrfs_model.errors import CorruptImageError, Fault, UnsupportedError
+from btrfs_model.errors import CorruptImageError, Fault, NotBtrfsError, UnsupportedError
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.chunks import Chunk, decode_chunk, parse_chunk_item
 from btrfs_model.ondisk.hashes import CSUM_SIZES, csum
@@ -332,6 +332,28 @@ def parse_superblock(
     )
 
 
+def _what_it_is(buffer: Payload | mmap) -> str:
+    """Say what a file without a superblock is."""
+    for offset, magic, what in _OTHERS:
+        if bytes(buffer[offset : offset + len(magic)]) == magic:
+            return f"it looks like {what}"
+    end = SUPER_OFFSETS[0] + SUPER_SIZE
+    if len(buffer) < end:
+        return f"it has {len(buffer)} bytes, its superblock would end at {end}"
+    return f"there is no superblock at byte {SUPER_OFFSETS[0]}"
+
+
+_OTHERS: Final = (
+    (0, b"btrfs-stream\0", "a send stream"),
+    (0, b"\x28\xb5\x2f\xfd", "data compressed by zstd"),
+    (0, b"\x1f\x8b", "data compressed by gzip"),
+    (0, b"\xfd7zXZ\0", "data compressed by xz"),
+    (0, b"QFI\xfb", "a qcow2 image"),
+    (0, b"XFSB", "an XFS filesystem"),
+    (1080, b"\x53\xef", "an ext2, ext3 or ext4 filesystem"),
+)
+"""Where other files begin with what."""
+
 _COPIED: Final = [
     field
     for field in SuperBlock.__dataclass_fields__
@@ -359,6 +381,8 @@ def read_superblocks(buffer: Payload | mmap, path: str | os.PathLike[str]) -> Su
 
     Raises
     ------
+    NotBtrfsError
+        When there is no copy.
     CorruptImageError
         When no copy is good: what is wrong with the first.
     UnsupportedError
@@ -371,6 +395,8 @@ def read_superblocks(buffer: Payload | mmap, path: str | os.PathLike[str]) -> Su
         if offset + SUPER_SIZE > size:
             break
         block = bytes(buffer[offset : offset + SUPER_SIZE])
+        if SUPER_BLOCK.unpack(block).magic != MAGIC:
+            continue
         try:
             raw = _verify_copy(block, offset, path)
         except (CorruptImageError, UnsupportedError) as error:
@@ -381,8 +407,7 @@ def read_superblocks(buffer: Payload | mmap, path: str | os.PathLike[str]) -> Su
         ):
             good.append((offset, block, raw))
     if not good:
-        end = SUPER_OFFSETS[0] + SUPER_SIZE
-        raise first_error or _fault(path, lib.BM_PAST_END, SUPER_OFFSETS[0], end, size)
+        raise first_error or NotBtrfsError(path, _what_it_is(buffer))
     # max() keeps the first of equals
     offset, block, _ = max(good, key=lambda copy: copy[2].generation)
     return parse_superblock(block, offset, path, tuple(copy[0] for copy in good))

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING
 
 from btrfs_model.cost.receiver import ReceiverCalls
@@ -15,6 +16,7 @@ from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.receive.receiver import Receiver
 from btrfs_model.stream import read_stream
 from btrfs_model.stream.source import name_of
+from btrfs_model.visible import counts_table, html_table, plural
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["ReceiveResult", "apply_stream", "receive"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ReceiveResult:
     """What a receiver did.
 
@@ -41,6 +43,18 @@ class ReceiveResult:
     subvolumes: list[str]
     commands: dict[str, int]
     calls: Counter[str]
+
+    def __repr__(self) -> str:
+        subvolumes = plural(len(self.subvolumes), "subvolume")
+        return f"ReceiveResult({subvolumes}, {sum(self.commands.values()):,} commands)"
+
+    def _repr_html_(self) -> str:
+        paths = [[path] for path in self.subvolumes]
+        return (
+            f"<p>{escape(repr(self))}</p>"
+            f"{html_table('subvolumes', [], paths, len(paths))}"
+            f"{counts_table('command', self.commands)}{counts_table('system call', self.calls)}"
+        )
 
 
 def receive(fs: WritableFilesystem, stream: Source, directory: str | bytes = "") -> ReceiveResult:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from btrfs_model.errors import BtrfsModelError
+from btrfs_model.nearest import did_you_mean
 
 __all__ = ["OPERATIONS", "Operation", "Parameter", "ScenarioError", "Step", "data_of", "parse_step"]
 
@@ -304,7 +305,8 @@ def parse_step(path: str, number: int, line: Any, *, hex_values: bool = False) -
     name = ALIASES.get(line[0], line[0])
     operation = OPERATIONS.get(name)
     if operation is None:
-        raise ScenarioError(path, number, f"unknown operation {name!r}")
+        near = did_you_mean(name, [*OPERATIONS, *ALIASES])
+        raise ScenarioError(path, number, f"unknown operation {name!r}{near}")
     given = list(line[1:])
     ended = given.pop() if given and isinstance(given[-1], dict) else {}
     try:

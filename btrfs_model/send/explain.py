@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["ROW", "Explanation", "Item", "summaries"]
+__all__ = ["ROW", "Explanation", "Item", "by_cause", "summaries"]
 
 ROW = np.dtype(
     [("inode", "u8"), ("objectid", "u8"), ("offset", "u8"), ("type", "u1"), ("change", "u1"),
@@ -154,22 +154,30 @@ def summaries(causes: pd.DataFrame, largest: int = 20) -> dict[str, pd.DataFrame
         By title: the key, ``commands``, ``bytes`` and ``share`` of the bytes in percent, the most
         bytes first; by cause with what it means.
     """
-    texts = {cause.name: cause.text for cause in CAUSES}
     directories = [path.rpartition("/")[0] or "/" for path in causes["path"]]
-    tables = {
-        "by cause": _sums(causes, "cause", causes["cause"]),
+    return {
+        "by cause": by_cause(causes),
         "by kernel function": _sums(causes, "function", causes["function"]),
         "by command": _sums(causes, "command", causes["command"]),
-        "by directory": _sums(causes, "directory", pd.Series(directories)).head(largest),
+        "by directory": _sums(causes, "directory", directories).head(largest),
     }
-    by_cause = tables["by cause"]
-    by_cause["why"] = [texts[name] for name in by_cause["cause"]]
-    return tables
+
+
+def by_cause(causes: pd.DataFrame) -> pd.DataFrame:
+    """Add up the commands and bytes of a send by cause, as :func:`summaries`."""
+    texts = {cause.name: cause.text for cause in CAUSES}
+    table = _sums(causes, "cause", causes["cause"])
+    table["why"] = [texts[name] for name in table["cause"]]
+    return table
 
 
 def _sums(causes: pd.DataFrame, name: str, keys: Any) -> pd.DataFrame:
-    groups = causes["length"].groupby(np.asarray(keys, dtype=object), sort=True)
-    table = groups.agg(["size", "sum"]).reset_index()
-    table.columns = pd.Index([name, "commands", "bytes"])
+    numbers, found = pd.factorize(np.asarray(keys, dtype=object), sort=True)
+    table = pd.DataFrame({
+        # paths may be no UTF-8, so they stay Python's strings
+        name: pd.Series(found, dtype="object"),
+        "commands": np.bincount(numbers, minlength=len(found)),
+        "bytes": causes["length"].groupby(numbers, sort=True).sum().to_numpy(),
+    })  # fmt: skip
     table["share"] = (100 * table["bytes"] / max(int(table["bytes"].sum()), 1)).round(1)
     return table.sort_values("bytes", ascending=False, kind="stable", ignore_index=True)

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from btrfs_model.cold import blocks_after_mount
@@ -16,7 +17,8 @@ from btrfs_model.errors import BtrfsModelError
 from btrfs_model.kernels import use_python
 from btrfs_model.patches import Behaviour
 from btrfs_model.send import native
-from btrfs_model.send.explain import Explanation
+from btrfs_model.send.explain import Explanation, by_cause
+from btrfs_model.visible import counts_table, html_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,7 +71,7 @@ class SendRequest:
     explanation: Explanation | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SendResult:
     """What a send did.
 
@@ -98,6 +100,18 @@ class SendResult:
     commands: dict[str, int]
     work: Work
     causes: pd.DataFrame | None = None
+
+    def __repr__(self) -> str:
+        return f"SendResult({self.size:,} bytes, {sum(self.commands.values()):,} commands)"
+
+    def _repr_html_(self) -> str:
+        shown = f"<p>{escape(repr(self))}</p>{counts_table('command', self.commands)}"
+        if self.causes is not None:
+            columns = by_cause(self.causes)[["cause", "commands", "bytes", "why"]]
+            shown += html_table(
+                "causes", columns.columns.tolist(), columns.values.tolist(), len(columns)
+            )
+        return shown + self.work._repr_html_()
 
 
 class _Sink:

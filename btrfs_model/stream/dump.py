@@ -22,7 +22,7 @@ from btrfs_model.stream.reader import Command, Value, commands_of
 from btrfs_model.stream.source import Source, name_of
 from btrfs_model.stream.text import TextLines
 
-__all__ = ["dump_json", "dump_text"]
+__all__ = ["dump_json", "dump_text", "json_bytes", "json_name"]
 
 _BUFFER: Final = 4 << 20
 """Bytes of text at a time; the line of any command fits."""
@@ -207,6 +207,16 @@ def _json_data(value: memoryview, content: bool) -> dict[str, Any]:
     return described
 
 
+def json_name(value: bytes) -> str:
+    """Return what stands for a name in JSON; see :func:`dump_json`."""
+    return value.decode("utf-8", "surrogateescape")
+
+
+def json_bytes(value: bytes) -> dict[str, Any]:
+    """Return what stands for a value of bytes in JSON; see :func:`dump_json`."""
+    return {"length": len(value), "base64": base64.b64encode(value).decode()}
+
+
 def _number(value: Any) -> Any:
     return value
 
@@ -217,6 +227,6 @@ _JSON: dict[Kind, Callable[[Any], Value | str | dict[str, Any]]] = {
     Kind.U64: _number,
     Kind.UUID: lambda value: str(uuid.UUID(bytes=value)),
     Kind.TIMESPEC: lambda value: {"sec": value[0], "nsec": value[1]},
-    Kind.STRING: lambda value: value.decode("utf-8", "surrogateescape"),
-    Kind.BINARY: lambda value: {"length": len(value), "base64": base64.b64encode(value).decode()},
+    Kind.STRING: json_name,
+    Kind.BINARY: json_bytes,
 }

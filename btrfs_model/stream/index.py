@@ -33,7 +33,7 @@ BATCH_COMMANDS = 16384
 BATCH_ATTRIBUTES = 8 * BATCH_COMMANDS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Batch:
     """Commands that follow each other in a stream, verified, as columns.
 
@@ -76,6 +76,9 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.offset)
+
+    def __repr__(self) -> str:
+        return f"Batch({len(self):,} commands at byte {self.base})"
 
     @property
     def ends(self) -> bool:

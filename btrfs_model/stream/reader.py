@@ -11,11 +11,15 @@ from itertools import repeat
 from btrfs_model.ondisk.stream import ATTRIBUTES, COMMANDS, DATA, Kind
 from btrfs_model.stream.index import Batch, read_batches
 from btrfs_model.stream.source import Source
+from btrfs_model.visible import html_table
 
 __all__ = ["Command", "Value", "commands_of", "read_stream"]
 
 Value = int | bytes | memoryview | tuple[int, int]
 """Value of an attribute: a number; a path, name or UUID; data; (seconds, nanoseconds)."""
+
+
+_LONG = 4096  # of a path, at most
 
 
 class _Rows:
@@ -105,9 +109,15 @@ class Command:
         values = ", ".join(f"{name}={_shown(value)}" for name, value in self.attributes.items())
         return f"<{self.name} at {self.offset}: {values}>"
 
+    def _repr_html_(self) -> str:
+        rows = [(name, _shown(value)) for name, value in self.attributes.items()]
+        return html_table(f"{self.name} at {self.offset}", ["attribute", "value"], rows)
+
 
 def _shown(value: Value) -> str:
-    return f"<{len(value)} bytes>" if isinstance(value, memoryview) else repr(value)
+    if isinstance(value, memoryview) or (isinstance(value, bytes) and len(value) > _LONG):
+        return f"<{len(value)} bytes>"
+    return repr(value)
 
 
 def read_stream(source: Source, *, header: bool = True, version: int = 1) -> Iterator[Command]:

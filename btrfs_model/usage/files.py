@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from btrfs_model.errors import SubvolumeNotFoundError
+from btrfs_model.errors import NoSuchFileError, SubvolumeNotFoundError
 from btrfs_model.filesystem import Filesystem, Subvolume
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
 from btrfs_model.usage.forest import FileForest, join
@@ -137,7 +137,8 @@ class FileUsage:
                 "length": rows["length"],
                 "extent_offset": rows["offset"],
                 "leaf": rows["leaf"],
-                "path": np.array([*paths, None], object)[which],
+                # paths may be no UTF-8, so they stay Python's strings
+                "path": pd.Series(np.array([*paths, None], object)[which], dtype="object"),
             }
         )
 
@@ -171,8 +172,10 @@ def extents(
 
     Raises
     ------
-    SubvolumeNotFoundError
+    SubvolumeNotFoundError, NoSuchFileError
         When there is no such subvolume or file.
+    NotCommittedError
+        When there is one, but not in the last commit.
     CorruptImageError
         When a block cannot be read, or a file extent is impossible or refers to no extent.
     """
@@ -201,6 +204,6 @@ def full_path(fs: Filesystem, root: int, inode: int) -> str:
     try:
         sub = fs.subvolume(root)
         above, inside = sub.path, sub.path_of(inode).decode("utf-8", "surrogateescape")
-    except SubvolumeNotFoundError:
+    except (SubvolumeNotFoundError, NoSuchFileError):
         return ""
     return f"{above}/{inside}" if above else inside

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from btrfs_model.errors import BtrfsModelError
 from btrfs_model.filesystem import Filesystem
+from btrfs_model.nearest import did_you_mean
 from btrfs_model.patches import Behaviour
 from btrfs_model.samples import data_folder, sample
 
@@ -412,6 +413,7 @@ def load(name: str) -> Workload:
         When there is none.
     """
     if name not in _MODULES:
-        raise BtrfsModelError(f"no workload {name!r}: there is {', '.join(NAMES)}")
+        near = did_you_mean(name, NAMES)
+        raise BtrfsModelError(f"no workload {name!r}: there is {', '.join(NAMES)}{near}")
     workload: Workload = import_module(_MODULES[name]).WORKLOAD
     return workload
