@@ -53,6 +53,9 @@ class Image:
     ----------
     path : str
         Name used in errors.
+    checks_items : bool
+        Whether the items of a leaf are verified with it (``btrfs_check_leaf()``), as for a
+        filesystem that is to be changed.
     buffer : mmap.mmap or buffer
         All bytes of the device.
     superblock : SuperBlock
@@ -63,8 +66,15 @@ class Image:
         Bytes.
     """
 
-    def __init__(self, buffer: mmap.mmap | bytes | bytearray, path: str = "<memory>") -> None:
+    def __init__(
+        self,
+        buffer: mmap.mmap | bytes | bytearray,
+        path: str = "<memory>",
+        *,
+        checks_items: bool = False,
+    ) -> None:
         self.path = path
+        self.checks_items = checks_items
         self.buffer = buffer
         self.view = memoryview(buffer)
         self.superblock: SuperBlock = read_superblocks(self.view, path)
@@ -93,6 +103,8 @@ class Image:
         )
         if not self.handle:
             raise MemoryError(f"{path}: no memory for the state of the image")
+        if checks_items:
+            lib.bm_image_check_items(self.handle)
         self._counted: Work | None = None
         self.reads: blocks.ReadCache | None = None
         self.verified_by_twin: set[int] = set()
@@ -102,13 +114,15 @@ class Image:
         self._set_chunks(self._read_chunk_tree())
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Self:
+    def open(cls, path: str | os.PathLike[str], *, checks_items: bool = False) -> Self:
         """Map an image file read-only.
 
         Parameters
         ----------
         path : str or os.PathLike
             File or block device.
+        checks_items : bool
+            See the class.
 
         Raises
         ------
@@ -125,7 +139,7 @@ class Image:
             if not size:
                 raise CorruptImageError(name, Fault(lib.BM_PAST_END, found=65536))
             mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-        return cls(mapping, name)
+        return cls(mapping, name, checks_items=checks_items)
 
     def close(self) -> None:
         """Give the mapping back; the image cannot be used any more.

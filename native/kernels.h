@@ -264,6 +264,13 @@ struct bm_image;
 struct bm_image *bm_image_create(const uint8_t *base, uint64_t size, uint32_t nodesize,
 				 uint32_t sectorsize, int csum_type, const uint8_t *fsid);
 void bm_image_destroy(struct bm_image *image);
+/* Verify of leaves also what their items say of themselves, as a mounted filesystem does. */
+void bm_image_check_items(struct bm_image *image);
+/*
+ * btrfs_check_leaf(): the items of a leaf whose structure was verified, each for itself; 0 or the
+ * code of a fault, of which slot, found and wanted are filled.
+ */
+int bm_check_leaf(const struct bm_image *image, const uint8_t *leaf, struct bm_fault *place);
 /* `chunks` must ascend by logical address without overlap; they are copied. */
 int bm_image_set_chunks(struct bm_image *image, const struct bm_chunk *chunks, size_t count,
 			struct bm_fault *fault);

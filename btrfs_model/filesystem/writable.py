@@ -129,7 +129,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
     ) -> None:
         if compress not in _COMPRESSIONS:
             raise ValueError(f"compress {compress!r} is none of zlib, lzo, zstd")
-        super().__init__(Image(memory.buffer, path))
+        super().__init__(Image(memory.buffer, path, checks_items=True))
         load.check_writable(self, replay=replay is not None)
         self.memory = memory
         self.seed = seed
@@ -245,7 +245,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         OSError
             When the file cannot be read.
         """
-        with Image.open(path) as image:
+        with Image.open(path, checks_items=True) as image:
             # everything that can be refused is refused before the copy
             load.check_writable(Filesystem(image), replay=replay is not None)
             size = len(image.view)
