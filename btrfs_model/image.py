@@ -8,8 +8,10 @@ and the kernel may drop those pages again.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
+import stat
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -18,7 +20,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from btrfs_model import blocks
 from btrfs_model.counters import Work, current
-from btrfs_model.errors import CorruptImageError, Fault, new_fault, raise_fault
+from btrfs_model.errors import (
+    CorruptImageError,
+    Fault,
+    UnsupportedError,
+    new_fault,
+    raise_fault,
+)
 from btrfs_model.kernels import ffi, lib, use_python
 from btrfs_model.ondisk.chunks import Chunk, parse_chunk_item
 from btrfs_model.ondisk.superblock import SuperBlock, read_superblocks
@@ -42,6 +50,15 @@ READ_FIELDS = [
     ("used_at", "<u4"),
 ]
 """``struct bm_read`` as the fields of a numpy array."""
+
+
+def _refuse_special(name: str) -> None:
+    """Refuse what is neither a file nor a block device: a pipe would be waited for."""
+    mode = Path(name).stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+    if not (stat.S_ISREG(mode) or stat.S_ISBLK(mode)):
+        raise UnsupportedError(f"{name}: an image is a file or a block device, and this is neither")
 
 
 class Image:
@@ -129,11 +146,13 @@ class Image:
         CorruptImageError
             When it is truncated, has no valid superblock or a broken chunk tree.
         UnsupportedError
-            For a filesystem that the model does not handle (named).
+            For a filesystem that the model does not handle (named), and for what is neither a file
+            nor a block device.
         OSError
             When the file cannot be read.
         """
         name = os.fspath(path)
+        _refuse_special(name)
         with Path(name).open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             if not size:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 import click
 
 from btrfs_model.cli.rows import is_plain, write_rows
+from btrfs_model.printable import printable
 from btrfs_model.whole_file import name_error, naming, whole_file
 
 if TYPE_CHECKING:
@@ -205,6 +206,8 @@ def print_table(
 ) -> None:
     """Print a table: aligned on a terminal, separated by tabs in a pipe, or as JSON lines.
 
+    But in JSON, what is not printable in a name is escaped.
+
     Parameters
     ----------
     table : pandas.DataFrame
@@ -248,7 +251,8 @@ def _print_table(
         out = stream.buffer
         heading = [] if title is None else [[f"# {title}"]]
         for row in [*heading, list(table.columns), *rows]:
-            out.write("\t".join(row).encode("utf-8", "surrogateescape") + b"\n")
+            line = "\t".join(printable(cell, keep_bytes=True) for cell in row)
+            out.write(line.encode("utf-8", "surrogateescape") + b"\n")
         out.flush()
         return
     from rich.console import Console
@@ -263,7 +267,7 @@ def _print_table(
             no_wrap=name == table.columns[0],
         )  # fmt: skip
     for row in rows:
-        shown.add_row(*(Text(_printable(cell)) for cell in row))
+        shown.add_row(*(Text(printable(cell)) for cell in row))
     Console(stderr=err).print(shown)
 
 
@@ -273,11 +277,6 @@ def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "" if value is None else str(value)
-
-
-def _printable(text: str) -> str:
-    """Text for a terminal: what would control it is escaped."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 @contextmanager

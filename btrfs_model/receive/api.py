@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from btrfs_model.cost.receiver import ReceiverCalls
-from btrfs_model.errors import ReceiveError
+from btrfs_model.errors import BtrfsModelError, ReceiveError
 from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.receive.receiver import Receiver
 from btrfs_model.stream import read_stream
@@ -115,6 +115,9 @@ def _failing(stream: Source, offset: int, command: str) -> Iterator[None]:
 
 
 def _reason(error: OSError) -> str:
+    if isinstance(error, BtrfsModelError):
+        # damage of the image, with its place
+        return f"failed: {error}"
     what = f"failed: {error.strerror}"
     if error.filename is None:
         return what
