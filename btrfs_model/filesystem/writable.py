@@ -96,6 +96,8 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         The snapshots that the next commit takes.
     in_transaction : bool
         Whether a call started a transaction since the last commit.
+    started : int
+        How often a call started a transaction or joined it.
     aborted : bool
         Whether a change or a commit failed half-way, so that there is no commit any more
         (``btrfs_abort_transaction()``).
@@ -162,6 +164,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self.committing = False
         self.device_stats_written = False
         self.in_transaction = False
+        self.started = 0
         self._next_root_id = highest_objectid(self, ObjectId.ROOT_TREE) + 1
         self.log_trees_enabled = True
         self.behaviour = Behaviour.parse(_KERNEL)
@@ -452,6 +455,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self.ensure_metadata(from_reserve=from_reserve)
         self.space_info.start_transaction(items, steal=from_reserve)
         self.in_transaction = True
+        self.started += 1
 
     def commit(self) -> bool:
         """End the transaction; what it changed is then in the image.

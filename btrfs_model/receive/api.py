@@ -72,9 +72,14 @@ def receive(fs: WritableFilesystem, stream: Source, directory: str | bytes = "")
         When the stream cannot be read, or `directory` is no directory.
     """
     try:
-        return apply_stream(fs, stream, directory)
-    finally:
-        fs.sync()
+        result = apply_stream(fs, stream, directory)
+    except BaseException:
+        # after damage there is no commit any more
+        if not fs.aborted:
+            fs.sync()
+        raise
+    fs.sync()
+    return result
 
 
 def apply_stream(
