@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from btrfs_model.counters import current
-from btrfs_model.errors import CorruptImageError, Fault
-from btrfs_model.kernels import lib
+from btrfs_model.errors import CorruptImageError, Fault, new_fault
+from btrfs_model.kernels import ffi, lib
 from btrfs_model.ondisk import structs
 from btrfs_model.ondisk.hashes import csum
 
@@ -135,6 +135,11 @@ def _verify_structure(image: Image, block: memoryview, logical: int, fail: _Fail
             end = offset
     if not level and end < nritems * ITEM.size:
         raise fail(lib.BM_BAD_ITEM_RANGE, nritems - 1, end, nritems * ITEM.size)
+    if image.checks_items and not level:
+        place = new_fault()
+        code = lib.bm_check_leaf(image.handle, ffi.from_buffer("uint8_t[]", block), place)
+        if code < 0:
+            raise fail(code, place.slot, place.found, place.wanted)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 
 from btrfs_model._native import ffi, lib
 from btrfs_model.errors import UnknownNameError
-from btrfs_model.visible import counts_table
+from btrfs_model.tables import counts_table
 
 __all__ = ["NAMES", "Work", "counting", "current", "uncounted"]
 

@@ -8,6 +8,7 @@ and the kernel may drop those pages again.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import stat
@@ -19,7 +20,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from btrfs_model import blocks
 from btrfs_model.counters import Work, current
-from btrfs_model.errors import CorruptImageError, Fault, NotBtrfsError, new_fault, raise_fault
+from btrfs_model.errors import (
+    CorruptImageError,
+    Fault,
+    NotBtrfsError,
+    UnsupportedError,
+    new_fault,
+    raise_fault,
+)
 from btrfs_model.kernels import ffi, lib, use_python
 from btrfs_model.ondisk.chunks import Chunk, parse_chunk_item
 from btrfs_model.ondisk.superblock import SuperBlock, read_superblocks
@@ -45,6 +53,15 @@ READ_FIELDS = [
 """``struct bm_read`` as the fields of a numpy array."""
 
 
+def _refuse_special(name: str) -> None:
+    """Refuse what is neither a file nor a block device: a pipe would be waited for."""
+    mode = Path(name).stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+    if not (stat.S_ISREG(mode) or stat.S_ISBLK(mode)):
+        raise UnsupportedError(f"{name}: an image is a file or a block device, and this is neither")
+
+
 class Image:
     """A btrfs device in memory: superblock, chunk map, verified tree blocks.
 
@@ -54,6 +71,9 @@ class Image:
     ----------
     path : str
         Name used in errors.
+    checks_items : bool
+        Whether the items of a leaf are verified with it (``btrfs_check_leaf()``), as for a
+        filesystem that is to be changed.
     buffer : mmap.mmap or buffer
         All bytes of the device.
     superblock : SuperBlock
@@ -64,8 +84,15 @@ class Image:
         Bytes.
     """
 
-    def __init__(self, buffer: mmap.mmap | bytes | bytearray, path: str = "<memory>") -> None:
+    def __init__(
+        self,
+        buffer: mmap.mmap | bytes | bytearray,
+        path: str = "<memory>",
+        *,
+        checks_items: bool = False,
+    ) -> None:
         self.path = path
+        self.checks_items = checks_items
         self.buffer = buffer
         self.view = memoryview(buffer)
         self.superblock: SuperBlock = read_superblocks(self.view, path)
@@ -92,6 +119,8 @@ class Image:
         )
         if not self.handle:
             raise MemoryError(f"{path}: no memory for the state of the image")
+        if checks_items:
+            lib.bm_image_check_items(self.handle)
         self._counted: Work | None = None
         self.reads: blocks.ReadCache | None = None
         self.verified_by_twin: set[int] = set()
@@ -101,13 +130,15 @@ class Image:
         self._set_chunks(self._read_chunk_tree())
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Self:
+    def open(cls, path: str | os.PathLike[str], *, checks_items: bool = False) -> Self:
         """Map an image file read-only.
 
         Parameters
         ----------
         path : str or os.PathLike
             File or block device.
+        checks_items : bool
+            See the class.
 
         Raises
         ------
@@ -116,7 +147,8 @@ class Image:
         CorruptImageError
             When it is truncated, has no valid superblock or a broken chunk tree.
         UnsupportedError
-            For a filesystem that the model does not handle (named).
+            For a filesystem that the model does not handle (named), and for what is neither a file
+            nor a block device.
         OSError
             When the file cannot be read.
         """
@@ -127,7 +159,7 @@ class Image:
             if not size:
                 raise NotBtrfsError(name, "the file is empty")
             mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-        return cls(mapping, name)
+        return cls(mapping, name, checks_items=checks_items)
 
     def close(self) -> None:
         """Give the mapping back; the image cannot be used any more.

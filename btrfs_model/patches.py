@@ -32,7 +32,7 @@ from btrfs_model.errors import (
 )
 from btrfs_model.kernels import lib
 from btrfs_model.nearest import did_you_mean
-from btrfs_model.visible import html_table
+from btrfs_model.tables import html_table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -54,6 +54,11 @@ struct bm_image *bm_image_create(const uint8_t *base, uint64_t size, uint32_t no
 	return image;
 }
 
+void bm_image_check_items(struct bm_image *image)
+{
+	image->checks_items = 1;
+}
+
 void bm_image_destroy(struct bm_image *image)
 {
 	if (!image)
@@ -192,7 +197,7 @@ static int verify_structure(const struct bm_image *image, const uint8_t *block, 
 	}
 	place->slot = 0;
 	place->found = place->wanted = 0;
-	return BM_OK;
+	return image->checks_items && !header->level ? bm_check_leaf(image, block, place) : BM_OK;
 }
 
 /* What the parent says of the block. */

@@ -42,6 +42,7 @@ struct bm_image {
 	size_t chunk_count;
 	size_t last_chunk; /* where the last look-up ended */
 	uint8_t *verified; /* one bit a sector of the image */
+	int checks_items;  /* whether bm_check_leaf() is a part of that */
 	uint64_t *work;
 	uint64_t own_work[BM_WORK_COUNT]; /* where nobody asked for the counts */
 	struct bm_cache *cache;

@@ -264,6 +264,13 @@ struct bm_image;
 struct bm_image *bm_image_create(const uint8_t *base, uint64_t size, uint32_t nodesize,
 				 uint32_t sectorsize, int csum_type, const uint8_t *fsid);
 void bm_image_destroy(struct bm_image *image);
+/* Verify of leaves also what their items say of themselves, as a mounted filesystem does. */
+void bm_image_check_items(struct bm_image *image);
+/*
+ * btrfs_check_leaf(): the items of a leaf whose structure was verified, each for itself; 0 or the
+ * code of a fault, of which slot, found and wanted are filled.
+ */
+int bm_check_leaf(const struct bm_image *image, const uint8_t *leaf, struct bm_fault *place);
 /* `chunks` must ascend by logical address without overlap; they are copied. */
 int bm_image_set_chunks(struct bm_image *image, const struct bm_chunk *chunks, size_t count,
 			struct bm_fault *fault);
@@ -788,6 +795,9 @@ int bm_writer_get_tree(const struct bm_writer *writer, uint64_t id, struct bm_wr
 		       struct bm_fault *fault);
 /* Ids of all trees, ascending; returns how many there are. */
 int64_t bm_writer_tree_ids(const struct bm_writer *writer, uint64_t *ids, size_t capacity);
+/* Ids of the trees that changed or are gone since the flags were cleared; returns how many. */
+int64_t bm_writer_changed_trees(const struct bm_writer *writer, uint64_t *ids, size_t capacity);
+void bm_writer_clear_changed(struct bm_writer *writer);
 void bm_writer_forget_tree(struct bm_writer *writer, uint64_t id);
 /* An empty leaf as root of a new tree (btrfs_create_tree(), create_subvol()). */
 int bm_writer_new_tree(struct bm_writer *writer, uint64_t id, uint64_t owner, uint32_t shareable,

@@ -66,6 +66,7 @@ void bm_writer_destroy(struct bm_writer *writer)
 	for (size_t i = 0; i < writer->tree_count; i++)
 		free(writer->trees[i]);
 	free(writer->trees);
+	free(writer->changed);
 	free(writer->dirty_bits);
 	free(writer->loose_bits);
 	free(writer->loose);
@@ -120,6 +121,7 @@ int bm_writer_set_tree(struct bm_writer *writer, const struct bm_writer_tree *tr
 {
 	size_t place = tree_place(writer, tree->id);
 	struct bm_writer_tree *known = find_tree(writer, tree->id);
+	uint32_t dirty;
 
 	if (tree->level < 0 || tree->level >= BTRFS_MAX_LEVEL)
 		return bm_fail(fault, (struct bm_fault){.code = BM_BAD_LEVEL,
@@ -133,6 +135,11 @@ int bm_writer_set_tree(struct bm_writer *writer, const struct bm_writer_tree *tr
 		if (!larger)
 			return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
 		writer->trees = larger;
+		larger = grown(writer->changed, writer->changed_count + writer->tree_count,
+			       &writer->changed_capacity, 16, sizeof(*writer->changed));
+		if (!larger)
+			return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
+		writer->changed = larger;
 		known = malloc(sizeof(*known));
 		if (!known)
 			return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
@@ -140,8 +147,13 @@ int bm_writer_set_tree(struct bm_writer *writer, const struct bm_writer_tree *tr
 			(writer->tree_count - place) * sizeof(*writer->trees));
 		writer->trees[place] = known;
 		writer->tree_count++;
+		known->dirty = 0;
 	}
+	dirty = known->dirty;
 	*known = *tree;
+	known->dirty = dirty;
+	if (tree->dirty)
+		bm_writer_note_changed(writer, known);
 	return BM_OK;
 }
 
@@ -163,12 +175,40 @@ int64_t bm_writer_tree_ids(const struct bm_writer *writer, uint64_t *ids, size_t
 	return (int64_t)writer->tree_count;
 }
 
+int64_t bm_writer_changed_trees(const struct bm_writer *writer, uint64_t *ids, size_t capacity)
+{
+	for (size_t i = 0; i < writer->changed_count && i < capacity; i++)
+		ids[i] = writer->changed[i];
+	return (int64_t)writer->changed_count;
+}
+
+void bm_writer_clear_changed(struct bm_writer *writer)
+{
+	for (size_t i = 0; i < writer->changed_count; i++) {
+		struct bm_writer_tree *tree = find_tree(writer, writer->changed[i]);
+
+		if (tree)
+			tree->dirty = 0;
+	}
+	writer->changed_count = 0;
+}
+
+void bm_writer_note_changed(struct bm_writer *writer, struct bm_writer_tree *tree)
+{
+	if (!tree->dirty)
+		writer->changed[writer->changed_count++] = tree->id;
+	tree->dirty = 1;
+}
+
 void bm_writer_forget_tree(struct bm_writer *writer, uint64_t id)
 {
 	size_t place = tree_place(writer, id);
 
-	if (!find_tree(writer, id))
+	struct bm_writer_tree *tree = find_tree(writer, id);
+
+	if (!tree)
 		return;
+	bm_writer_note_changed(writer, tree);
 	free(writer->trees[place]);
 	writer->tree_count--;
 	memmove(writer->trees + place, writer->trees + place + 1,
@@ -194,7 +234,7 @@ int bm_writer_new_tree(struct bm_writer *writer, uint64_t id, uint64_t owner, ui
 		return fault->code;
 	}
 	tree->bytenr = block_header(root)->bytenr;
-	tree->dirty = 1;
+	bm_writer_note_changed(writer, tree);
 	return BM_OK;
 }
 

@@ -56,6 +56,9 @@ struct bm_writer {
 	struct bm_writer_tree **trees; /* ascending by id; each stays where it is */
 	size_t tree_count;
 	size_t tree_capacity;
+	uint64_t *changed; /* ids of the trees that are dirty, and of some that are gone */
+	size_t changed_count;
+	size_t changed_capacity; /* no less than changed_count and all other trees */
 	uint8_t *dirty_bits; /* a bit a sector of the image, as bm_image.verified */
 	uint64_t *dirty;     /* logical addresses, in the order in which they became dirty */
 	size_t dirty_count;
@@ -72,6 +75,8 @@ struct bm_writer {
 
 /* ---- writer.c */
 
+/* The tree changed: it is dirty, and among the changed ones. */
+void bm_writer_note_changed(struct bm_writer *writer, struct bm_writer_tree *tree);
 /* NULL and a fault BM_NOT_FOUND: the writer has no such tree. */
 struct bm_writer_tree *bm_writer_tree_of(const struct bm_writer *writer, uint64_t id,
 					 struct bm_fault *fault);
@@ -260,7 +265,7 @@ struct bm_finger *bm_finger_next(struct bm_fingers *fingers);
 void bm_finger_keep(const struct bm_writer *writer, const struct bm_writer_tree *tree,
 		    struct bm_finger *finger);
 /* Count a search that is left out. */
-void bm_finger_count(const struct bm_writer *writer, struct bm_writer_tree *tree);
+void bm_finger_count(struct bm_writer *writer, struct bm_writer_tree *tree);
 /* Whether bm_writer_search() would find this path as it is and change nothing. */
 int bm_path_is_ready(const struct bm_writer *writer, const struct bm_writer_tree *tree,
 		     const struct bm_path *path, uint32_t size);

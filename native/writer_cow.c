@@ -51,7 +51,7 @@ static uint8_t *cow_block(struct bm_writer *writer, struct bm_writer_tree *tree,
 	} else {
 		tree->bytenr = bytenr;
 		tree->generation = writer->transid;
-		tree->dirty = 1;
+		bm_writer_note_changed(writer, tree);
 	}
 	if (bm_writer_free_block(writer, tree, old, 0, last_ref, fault) < 0)
 		return NULL;

@@ -159,7 +159,7 @@ int bm_writer_copy_root(struct bm_writer *writer, uint64_t source, uint64_t id,
 		return bm_writer_errno(fault, tree, EEXIST);
 	/* everything from here on that was there before the snapshot may be shared with it */
 	tree->last_snapshot = writer->transid;
-	tree->dirty = 1;
+	bm_writer_note_changed(writer, tree);
 	root = own_root(writer, tree, fault);
 	if (!root)
 		return fault->code;

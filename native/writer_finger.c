@@ -28,11 +28,11 @@ static int leads_to(const struct bm_writer *writer, const struct bm_finger *fing
 	       (block_header(leaf)->nritems && compare_disk_key(&leaf_item(leaf, 0)->key, key) < 0);
 }
 
-void bm_finger_count(const struct bm_writer *writer, struct bm_writer_tree *tree)
+void bm_finger_count(struct bm_writer *writer, struct bm_writer_tree *tree)
 {
 	COUNT(writer->image, btrfs_search_slot);
 	COUNT_N(writer->image, read_block_for_search, (uint64_t)tree->level);
-	tree->dirty = 1;
+	bm_writer_note_changed(writer, tree);
 }
 
 struct bm_finger *bm_finger_at(struct bm_writer *writer, struct bm_writer_tree *tree,

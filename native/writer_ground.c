@@ -65,7 +65,7 @@ int bm_writer_own_root(struct bm_writer *writer, uint64_t id, struct bm_fault *f
 
 	if (!tree)
 		return fault->code;
-	tree->dirty = 1;
+	bm_writer_note_changed(writer, tree);
 	path.node[tree->level] =
 	    bm_writer_read(writer, tree, tree->bytenr, tree->generation, tree->level, fault);
 	if (!path.node[tree->level])

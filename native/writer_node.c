@@ -117,7 +117,7 @@ int bm_node_new_root(struct bm_writer *writer, struct bm_writer_tree *tree, stru
 	tree->bytenr = block_header(root)->bytenr;
 	tree->generation = writer->transid;
 	tree->level = level;
-	tree->dirty = 1;
+	bm_writer_note_changed(writer, tree);
 	path->node[level] = root;
 	path->slot[level] = 0;
 	return BM_OK;
@@ -315,7 +315,7 @@ static int promote_child(struct bm_writer *writer, struct bm_writer_tree *tree,
 	tree->bytenr = block_header(child)->bytenr;
 	tree->generation = writer->transid;
 	tree->level = level - 1;
-	tree->dirty = 1;
+	bm_writer_note_changed(writer, tree);
 	path->node[level] = NULL;
 	return bm_writer_free_block(writer, tree, root, 0, 1, fault);
 }

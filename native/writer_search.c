@@ -72,7 +72,7 @@ int bm_writer_search(struct bm_writer *writer, struct bm_writer_tree *tree,
 	int found, before, level, ret, restarted = 0;
 
 	COUNT(writer->image, btrfs_search_slot);
-	tree->dirty = 1;
+	bm_writer_note_changed(writer, tree);
 again:
 	memset(path->node, 0, sizeof(path->node));
 	block = bm_writer_read(writer, tree, tree->bytenr, tree->generation, tree->level, fault);

@@ -2,18 +2,19 @@
 """Images to break: private, writable mappings in which damage gets past the checksums."""
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from btrfs_model.blocks import HEADER, ITEM, KEY_PTR
-from btrfs_model.btree.tree import Item
+from btrfs_model.btree.tree import Item, RawKey
 from btrfs_model.filesystem import Filesystem
 from btrfs_model.image import Image
 from btrfs_model.ondisk.hashes import csum
 from btrfs_model.ondisk.superblock import SUPER_OFFSETS, SUPER_SIZE
 
 NAME = "broken.img"
+_NRITEMS_AT = 96
 
 
 class Broken:
@@ -60,6 +61,38 @@ class Broken:
         """Overwrite bytes of a payload."""
         at = ITEM.unpack_from(self.read(item.block, item_head(item.slot), ITEM.size))[3]
         self.write(item.block, HEADER.size + at + offset, data)
+
+    def items(self, logical: int) -> list[tuple[RawKey, bytes]]:
+        """Keys and payloads of a leaf."""
+        leaf = self.read(logical, 0, self.nodesize)
+        found = []
+        for slot in range(HEADER.unpack_from(leaf)[7]):
+            *key, at, size = ITEM.unpack_from(leaf, item_head(slot))
+            found.append((tuple(key), leaf[HEADER.size + at : HEADER.size + at + size]))
+        return found
+
+    def write_items(self, logical: int, items: Iterable[tuple[RawKey, bytes]]) -> None:
+        """Make a leaf of items, in the order of their keys, as many as there is room for."""
+        heads, data, end = b"", b"", self.nodesize - HEADER.size
+        count = 0
+        for key, payload in sorted(dict(items).items()):
+            if end - len(payload) < (count + 1) * ITEM.size:
+                break
+            end -= len(payload)
+            heads += ITEM.pack(*key, end, len(payload))
+            data = payload + data
+            count += 1
+        space = self.nodesize - HEADER.size - len(heads) - len(data)
+        self.write(logical, _NRITEMS_AT, count.to_bytes(4, "little"), seal=False)
+        self.write(logical, HEADER.size, heads + bytes(space) + data)
+
+    def store(self, file: Path, blocks: Iterable[int]) -> None:
+        """Bring tree blocks of a file to what the mapping holds."""
+        with file.open("r+b") as image:
+            for logical in blocks:
+                for start in self.copies(logical):
+                    image.seek(start)
+                    image.write(self.map[start : start + self.nodesize])
 
     def seal_super(self) -> None:
         """Make the checksums of all superblocks right."""

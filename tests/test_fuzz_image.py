@@ -7,28 +7,30 @@ them. `BTRFS_MODEL_TESTS=long` looks at twenty times as many.
 """
 
 import hashlib
+import random
 import shutil
 import signal
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import corpus
 import pytest
-from damage import Broken
+from damage import NAME, Broken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import btrfs_model as bm
 from btrfs_model.btree import compare_trees
 from btrfs_model.check import check
 from btrfs_model.errors import BtrfsModelError
 from btrfs_model.fiemap import fiemap
 from btrfs_model.filesystem import Filesystem
 from btrfs_model.kernels import select
+from btrfs_model.memory import Memory
 from btrfs_model.ondisk.superblock import SUPER_SIZE
 from btrfs_model.stats import tree_stats
 from btrfs_model.usage import du, extent_references
@@ -259,7 +261,7 @@ def test_what_btrfs_check_finds_we_find(
                    if target.read(logical, 0, target.nodesize) != before]  # fmt: skip
         if not changed:
             return
-        patch(target, file, changed)
+        target.store(file, changed)
         try:
             ours = [str(finding) for finding in check(target.image(), verify_data=True)]
         except (BtrfsModelError, OSError) as error:
@@ -269,17 +271,124 @@ def test_what_btrfs_check_finds_we_find(
             theirs = subprocess.run(command, capture_output=True, timeout=300).returncode
         except subprocess.TimeoutExpired:
             theirs = 0  # it hangs, which is no judgement
-    patch(target, file, changed)
+    target.store(file, changed)
     assert ours or theirs == 0
 
 
-def patch(target: Target, file: Path, blocks: list[int]) -> None:
-    """Bring tree blocks of a file to what the mapping holds."""
-    with file.open("r+b") as image:
-        for logical in blocks:
-            for start in target.copies(logical):
-                image.seek(start)
-                image.write(target.map[start : start + target.nodesize])
+# ------------------------------------------------------------------------ what is changed there --
+
+CHANGED = ["send/random/seed-003", "features/extended-refs",
+           "log/nd/nd_20_5/6.18/crash2.img.zst", "log/nd/nd_20_5/5.10/crash1.img.zst"]  # fmt: skip
+CASES = EXAMPLES
+"""Damaged images of each; every one meets the writer, `receive` and the replay of its log."""
+# what the tree checker lets pass: bytes of a payload, by the type of the item
+_FREE_FIELDS = {
+    1: [(0, 8), (8, 8), (16, 8), (16, 8), (24, 8), (40, 4), (52, 4), (64, 8)],
+    12: [(0, 8)], 13: [(0, 8), (8, 8)], 60: [(0, 8)], 72: [(0, 8)], 84: [(0, 8)], 96: [(0, 8)],
+    108: [(8, 8), (21, 8), (29, 8), (37, 8), (45, 8)], 132: [(16, 8), (176, 8), (200, 8)],
+    144: [(0, 8)], 156: [(0, 8)], 168: [(0, 8), (8, 8)], 169: [(0, 8), (24, 1)], 251: [(0, 8)],
+}  # fmt: skip
+_VALUES = [0, 1, 2, 256, 257, 260, 4096, 1 << 20, 1 << 32, (1 << 63) - 4096, 1 << 63, 2**64 - 4096]
+
+
+def damaged_items(target: Target, logical: int, choice: random.Random) -> None:
+    """Change, drop, move or double items of a leaf: each is sound when it is looked at alone."""
+    items = target.items(logical)
+    for _ in range(choice.choice([1, 1, 2, 4])):
+        at = choice.randrange(len(items))
+        key, payload = items[at]
+        how = choice.choice(["field", "field", "drop", "move", "double", "size"])
+        if how == "field" and key[1] in _FREE_FIELDS:
+            offset, size = choice.choice(_FREE_FIELDS[key[1]])
+            value = (choice.choice(_VALUES) % 256**size).to_bytes(size, "little")
+            items[at] = (key, payload[:offset] + value + payload[offset + size :])
+        elif how == "drop" and len(items) > 1:
+            del items[at]
+        elif how == "size":
+            items[at] = (key, payload[: choice.randrange(len(payload) + 1)])
+        else:
+            field = choice.choice([0, 2])
+            moved = list(key)
+            moved[field] = (moved[field] + choice.choice([1, -1, 4096, 100])) % 2**64
+            items[at : at + (how == "move")] = [(tuple(moved), payload)]
+    target.write_items(logical, items)
+
+
+@pytest.fixture(scope="module")
+def sent() -> bytes:
+    """A stream with a bit of everything."""
+    with bm.create(1 << 28) as fs:
+        fs.create("q", 0o644)
+        fs.write("q", 0, b"x" * 9000)
+        fs.mkdir("d", 0o755)
+        fs.link("q", "d/q")
+        fs.setxattr("d", "user.a", b"v")
+        fs.snapshot("", "s")
+        return bytes(bm.send(fs, "s").data)
+
+
+def change(fs: bm.WritableFilesystem, choice: random.Random) -> None:
+    """Do this and that with what is there; each call fails by one of our errors or does not."""
+    paths = [path for path, ino in list_files(fs) if ino > 256] or ["x"]
+    for number in range(choice.choice([2, 6])):
+        one = calls(fs, choice.choice(paths), choice.choice(paths), f"new{number}")
+        outcome(choice.choice(one))
+    fs.sync()
+
+
+def calls(fs: bm.WritableFilesystem, path: str, other: str, new: str) -> list[Callable[[], Any]]:
+    return [
+        lambda: fs.create(new, 0o644),
+        lambda: fs.mkdir(new, 0o755),
+        lambda: fs.write(path, 0, b"b" * 70_000),
+        lambda: fs.truncate(path, 1),
+        lambda: fs.truncate(path, 100_000),
+        lambda: fs.rename(path, other),
+        lambda: fs.unlink(path),
+        lambda: fs.link(path, new),
+        lambda: fs.setxattr(path, "user.a", b"v" * 1000),
+        lambda: fs.snapshot("", new),
+        lambda: fs.clone_range(path, other, 0, 0, 0),
+        lambda: fs.fsync(path),
+        lambda: fs.chmod(path, 0o600),
+        lambda: fs.delete_subvolume(path),
+        fs.commit,
+    ]
+
+
+def list_files(fs: bm.WritableFilesystem) -> list[tuple[str, int]]:
+    try:
+        rows = fs.listing(5, content=False)
+    except (BtrfsModelError, OSError):
+        return []
+    return list(zip(rows["path"].tolist(), rows["ino"].tolist(), strict=True))
+
+
+def changed_image(target: Target, what: str, seed: int, stream: bytes) -> None:
+    has_log = bool(target.sound.superblock.log_root)
+    with bm.WritableFilesystem(
+        Memory.copy_of_buffer(memoryview(target.map)), NAME, replay="v6.18.44" if has_log else None
+    ) as fs:
+        if what == "receive":
+            bm.receive(fs, stream)
+        elif what == "write":
+            change(fs, random.Random(seed))
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_damaged_images_are_changed_or_refused(
+    targets: dict[str, Target], sent: bytes, name: str
+) -> None:
+    target = targets.setdefault(name, Target(name)) if name not in targets else targets[name]
+    leaves = [block.logical for block in target.blocks if not block.level and block.nritems]
+    for seed in range(CASES):
+        choice = random.Random(f"{name} {seed}")
+        logical = choice.choice(leaves)
+        with target.restored(*((start, target.nodesize) for start in target.copies(logical))):
+            damaged_items(target, logical, choice)
+            for what in ("write", "receive"):
+                with no_hang():
+                    outcome(lambda what=what, seed=seed: changed_image(target, what, seed, sent))
 
 
 @settings(max_examples=2 * EXAMPLES)

@@ -252,7 +252,8 @@ def test_only_old_kernels_delete_by_name():
     broken = Broken(corpus.image(OLD_LOG))
     item = logged(broken, ItemType.DIR_ITEM)
     (entry,) = dir_items(item.data)
-    broken.write_item(item, 30, b"\1" * len(entry.name))
+    rest = [(key, data) for key, data in broken.items(item.block) if key != tuple(item.key)]
+    broken.write_items(item.block, rest)
     inode = (entry.location.objectid, ItemType.INODE_ITEM, 0)
     for behaviour, touched in [
         ("v5.10", True),

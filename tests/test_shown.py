@@ -11,7 +11,7 @@ import pytest
 
 import btrfs_model as bm
 from btrfs_model.stream import read_batches
-from btrfs_model.visible import html_table
+from btrfs_model.tables import html_table
 
 NAME = "<b>&\udcff\n\x1b"
 

@@ -564,8 +564,11 @@ def test_trees() -> None:
     assert (state.generation, state.level, state.bytes_used) == (5, 0, 4096)
     assert state.shareable
     assert state.dirty
-    writer.change_tree(TREE, dirty=False, last_snapshot=4)
+    assert writer.changed_trees() == [TREE, 2**64 - 6]
+    writer.clear_changed()
+    writer.change_tree(TREE, last_snapshot=4)
     assert writer.tree_state(TREE) == state._replace(dirty=False, last_snapshot=4)
+    assert writer.changed_trees() == []
     writer.insert(TREE, (1, 1, 1), b"")
     assert writer.tree_state(TREE).dirty
     writer.forget_tree(TREE)

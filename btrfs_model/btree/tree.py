@@ -16,7 +16,7 @@ from btrfs_model.counters import current
 from btrfs_model.errors import new_fault, raise_fault
 from btrfs_model.kernels import ffi, lib, use_python
 from btrfs_model.ondisk.keys import Key
-from btrfs_model.visible import html_table
+from btrfs_model.tables import html_table
 
 if TYPE_CHECKING:
     import pandas as pd

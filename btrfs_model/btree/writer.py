@@ -200,7 +200,22 @@ class TreeWriter(SpaceCalls):
 
     def has_tree(self, tree_id: int) -> bool:
         """Whether the writer knows the tree."""
-        return tree_id % 2**64 in self.tree_ids()
+        raw = ffi.new("struct bm_writer_tree *")
+        return bool(lib.bm_writer_get_tree(self.handle, tree_id % 2**64, raw, new_fault()) == 0)
+
+    def changed_trees(self) -> list[int]:
+        """Return the ids of the trees that changed or are gone since the last call of the next one.
+
+        Ascending. Whoever looked for something to change in a tree has changed it.
+        """
+        count = lib.bm_writer_changed_trees(self.handle, ffi.NULL, 0)
+        ids = ffi.new("uint64_t[]", count)
+        lib.bm_writer_changed_trees(self.handle, ids, count)
+        return sorted(set(ids))
+
+    def clear_changed(self) -> None:
+        """Count no tree as changed, as after a commit."""
+        lib.bm_writer_clear_changed(self.handle)
 
     def forget_tree(self, tree_id: int) -> None:
         """Know nothing of a tree any more; its blocks stay."""

@@ -113,14 +113,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except MemoryError:
         return _fail("out of memory")
     except OSError as error:
-        return _fail(_describe(error))
+        return _fail(_describe(error), error)
     except Exception as error:
         # the package's own errors are one line; anything else is a bug and shows its traceback
         from btrfs_model.errors import BtrfsModelError
 
         if not isinstance(error, BtrfsModelError):
             raise
-        return _fail(str(error))
+        return _fail(str(error), error)
     return result if isinstance(result, int) else 0
 
 
@@ -159,6 +159,10 @@ def _describe(error: OSError) -> str:
     return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
 
 
-def _fail(message: str) -> int:
-    click.echo(f"btrfs-model: {' '.join(message.split())}", err=True)
+def _fail(message: str, error: BaseException | None = None) -> int:
+    """Print one line: what went wrong, and the notes of the error."""
+    from btrfs_model.printable import printable
+
+    message = "; ".join([message, *getattr(error, "__notes__", [])])
+    click.echo(f"btrfs-model: {printable(message)}", err=True)
     return 1

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 import click
 
 from btrfs_model.cli.rows import is_plain, write_rows
-from btrfs_model.visible import printable, visible_bytes, without_controls
+from btrfs_model.printable import printable, visible_bytes
 from btrfs_model.whole_file import name_error, naming, whole_file
 
 if TYPE_CHECKING:
@@ -205,6 +205,8 @@ def print_table(
 ) -> None:
     """Print a table: aligned on a terminal, separated by tabs in a pipe, or as JSON lines.
 
+    But in JSON, what is not printable in a name is escaped.
+
     Parameters
     ----------
     table : pandas.DataFrame
@@ -248,7 +250,7 @@ def _print_table(
         out = stream.buffer
         heading = [] if title is None else [[f"# {title}"]]
         for row in [*heading, list(table.columns), *rows]:
-            line = "\t".join(map(without_controls, row))
+            line = "\t".join(printable(cell, keep_bytes=True) for cell in row)
             out.write(line.encode("utf-8", "surrogateescape") + b"\n")
         out.flush()
         return

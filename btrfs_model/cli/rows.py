@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from btrfs_model.printable import printable
+
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
@@ -81,4 +83,13 @@ def _texts(column: pa.Array[Any], *, as_json: bool) -> pa.Array[Any]:
         values = column.dictionary_encode()
         texts = [json.dumps(text) for text in values.dictionary.to_pylist()]
         column = pa.array(texts, pa.large_string()).take(values.indices)
+    elif pa.types.is_large_string(column.type) and pc.any(_doubtful(column)).as_py():
+        column = pa.array([printable(text) for text in column.to_pylist()])
     return column.cast(pa.large_string())
+
+
+def _doubtful(texts: pa.Array[Any]) -> pa.Array[Any]:
+    """Whether there may be something to escape in each text."""
+    import pyarrow.compute as pc
+
+    return pc.match_substring_regex(texts, "[^ -~]")

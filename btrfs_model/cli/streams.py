@@ -26,6 +26,7 @@ from btrfs_model.cli.common import (
     work_option,
     write_work,
 )
+from btrfs_model.printable import printable
 from btrfs_model.whole_file import naming
 
 if TYPE_CHECKING:
@@ -201,12 +202,9 @@ def _sink(out: Path | None) -> Iterator[BinaryIO]:
         try:
             yield cast(BinaryIO, counted)
             counted.flush()
-        except Exception:
+        except Exception as error:
             if counted.size:
-                click.echo(
-                    f"btrfs-model: {where}: incomplete, the stream ends after {counted.size} bytes",
-                    err=True,
-                )
+                error.add_note(f"{where}: incomplete, the stream ends after {counted.size} bytes")
             raise
 
 
@@ -257,7 +255,7 @@ def receive(image: Path, directory: str, stream: Path | None, work: Path | None)
         result = receive_stream(fs, sys.stdin.buffer if stream is None else stream, directory)
         fs.save(image)
     for path in result.subvolumes:
-        click.echo(f"At subvol {path}", err=True)
+        click.echo(f"At subvol {printable(path)}", err=True)
     write_work(work, result.calls)
 
 
@@ -276,7 +274,8 @@ def dump_stream(stream: Path, as_json: bool, data: bool) -> None:
     """Show the commands of a send stream, in the text of `btrfs receive --dump`.
 
     STREAM is a file, or - for standard input. Commands before a damaged place are shown, then the
-    error names the byte.
+    error names the byte. On a terminal the text is that of btrfs-progs 6.9.1 and later, which
+    escape all names and values.
     """
     from btrfs_model.stream import dump_json, dump_text
 
@@ -288,6 +287,6 @@ def dump_stream(stream: Path, as_json: bool, data: bool) -> None:
         if as_json:
             dump_json(source, out, data=data)
         else:
-            dump_text(source, out)
+            dump_text(source, out, escape_all=sys.stdout.isatty())
     finally:
         out.flush()

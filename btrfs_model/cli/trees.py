@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from btrfs_model.cli.common import (
     stdout,
     whole_number,
 )
+from btrfs_model.printable import printable
 
 if TYPE_CHECKING:
     from btrfs_model.ondisk.keys import Key
@@ -122,7 +124,8 @@ def dump_tree(
 ) -> None:
     """Show the items of trees, in the text of `btrfs inspect-internal dump-tree`.
 
-    A KEY is OBJECTID,TYPE,OFFSET; type and offset are 0 when they are left out.
+    A KEY is OBJECTID,TYPE,OFFSET; type and offset are 0 when they are left out. On a terminal,
+    names are escaped where btrfs-progs 6.2 writes the bytes that they are.
     """
     from btrfs_model.dumptree import (
         dump_blocks_text,
@@ -147,7 +150,7 @@ def dump_tree(
     }
     if blocks and any(value is not None for value in chosen.values()):
         raise click.UsageError("-b shows whole blocks: no --objectid, --min-key, --max-key")
-    out = stdout()
+    out, escape_names = stdout(), sys.stdout.isatty()
     with Filesystem.open(image) as fs, progress() as step:
         step(f"reading {image}")
         try:
@@ -157,12 +160,13 @@ def dump_tree(
                 dump_tree_json(fs.image, out, tree, **chosen)
             elif blocks:
                 dump_blocks_text(
-                    fs.image, out, blocks, follow=follow, depth_first=dfs, hide_names=hide_names
-                )
+                    fs.image, out, blocks, follow=follow, depth_first=dfs, hide_names=hide_names,
+                    escape_names=escape_names,
+                )  # fmt: skip
             else:
                 dump_tree_text(
                     fs.image, out, tree, **chosen, roots=roots, depth_first=dfs,
-                    hide_names=hide_names,
+                    hide_names=hide_names, escape_names=escape_names,
                 )  # fmt: skip
         finally:
             out.flush()
@@ -227,7 +231,7 @@ def check(image: Path, data: bool, as_json: bool) -> int:
         )
     else:
         for finding in findings:
-            echo(str(finding))
+            echo(printable(str(finding)))
     if findings:
         click.echo(f"btrfs-model: {image}: {len(findings)} faults found", err=True)
         return 1

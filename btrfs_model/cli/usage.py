@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from btrfs_model.cli.common import (
     subvolume_argument,
     write_parquet,
 )
+from btrfs_model.printable import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,5 +136,6 @@ def inode_resolve(image: Path, subvolume: str, inode: int) -> None:
     out = stdout()
     with Filesystem.open(image) as fs:
         for path in fs.subvolume(subvolume).paths_of(inode):
-            out.write(path + b"\n")
+            shown = printable(path, keep_bytes=not sys.stdout.isatty())
+            out.write(shown.encode("utf-8", "surrogateescape") + b"\n")
     out.flush()

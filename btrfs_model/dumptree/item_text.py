@@ -27,6 +27,7 @@ from btrfs_model.ondisk.items import (
 )
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 from btrfs_model.ondisk.structs import Layout, Payload
+from btrfs_model.printable import printable
 
 __all__ = ["ItemText"]
 
@@ -241,11 +242,6 @@ _DEV_STATS: Final = (
 ).format
 
 
-def _c_string(data: bytes, limit: int | None = None) -> str:
-    """Return what a C program prints of a name: up to a zero byte."""
-    return data[:limit].split(b"\0", 1)[0].decode("latin-1")
-
-
 @dataclass(frozen=True, slots=True)
 class ItemText:
     """Makes the text of items.
@@ -256,6 +252,8 @@ class ItemText:
         Of the filesystem, in bytes.
     hide_names : bool
         Show HIDDEN instead of names and values of xattrs.
+    escape_names : bool
+        Escape what is not printable in names, values and strings.
     csum_items : bool
         Show every checksum of EXTENT_CSUM items.
     """
@@ -263,6 +261,7 @@ class ItemText:
     sectorsize: int
     csum_size: int
     hide_names: bool = False
+    escape_names: bool = False
     csum_items: bool = False
 
     def __call__(self, key: Key, payload: Payload) -> str:
@@ -282,7 +281,12 @@ class ItemText:
         return _BARE.get(key.type, "")
 
     def _name(self, name: bytes) -> str:
-        return "HIDDEN" if self.hide_names else _c_string(name, _NAME_LEN)
+        return "HIDDEN" if self.hide_names else self._c_string(name, _NAME_LEN)
+
+    def _c_string(self, data: bytes, limit: int | None = None) -> str:
+        """Return what a C program prints of a name: up to a zero byte."""
+        text = data[:limit].split(b"\0", 1)[0]
+        return (printable(text).encode() if self.escape_names else text).decode("latin-1")
 
     def inode_ref(self, _: Key, payload: Payload) -> str:
         """INODE_REF."""
@@ -317,7 +321,8 @@ class ItemText:
         """ROOT_REF and ROOT_BACKREF."""
         kind = "ref" if key.type == ItemType.ROOT_REF else "backref"
         dirid, sequence, name = root_ref(payload)
-        return f"\t\troot {kind} key dirid {dirid} sequence {sequence} name {_c_string(name)}\n"
+        shown = self._c_string(name)
+        return f"\t\troot {kind} key dirid {dirid} sequence {sequence} name {shown}\n"
 
     def root_item(self, _: Key, payload: Payload) -> str:
         """ROOT_ITEM."""
@@ -387,7 +392,7 @@ class ItemText:
 
     def string(self, _: Key, payload: Payload) -> str:
         """STRING_ITEM."""
-        return f"\t\titem data {_c_string(bytes(payload))}\n"
+        return f"\t\titem data {self._c_string(bytes(payload))}\n"
 
     def untyped(self, key: Key, payload: Payload) -> str:
         """Items of type 0: free space caches."""

@@ -73,6 +73,8 @@ class BlockText:
         Where they are.
     hide_names : bool
         Show HIDDEN instead of names and values of xattrs.
+    escape_names : bool
+        Escape what is not printable in them, for a terminal; btrfs-progs 6.2 does not.
     csum_headers, csum_items : bool
         Show the checksums of blocks, those in EXTENT_CSUM items.
     """
@@ -82,13 +84,16 @@ class BlockText:
         image: Image,
         *,
         hide_names: bool = False,
+        escape_names: bool = False,
         csum_headers: bool = False,
         csum_items: bool = False,
     ) -> None:
         self.image = image
         self._csum_size = image.superblock.csum_size
         self._csum_headers = csum_headers
-        self._item = ItemText(image.sectorsize, self._csum_size, hide_names, csum_items)
+        self._item = ItemText(
+            image.sectorsize, self._csum_size, hide_names, escape_names, csum_items
+        )
 
     def block(self, tree: Tree, address: int) -> str:
         """Return the text of the block at the logical `address`."""
@@ -218,6 +223,7 @@ def dump_tree_text(
     backups: bool = False,
     depth_first: bool = False,
     hide_names: bool = False,
+    escape_names: bool = False,
     csum_headers: bool = False,
     csum_items: bool = False,
 ) -> None:
@@ -243,7 +249,7 @@ def dump_tree_text(
         (``-r``, ``-R``).
     depth_first : bool
         Show each node before its children, not level by level.
-    hide_names, csum_headers, csum_items : bool
+    hide_names, escape_names, csum_headers, csum_items : bool
         As for :class:`BlockText`.
 
     Raises
@@ -254,8 +260,9 @@ def dump_tree_text(
         When there is no tree of that id.
     """
     blocks = BlockText(
-        image, hide_names=hide_names, csum_headers=csum_headers, csum_items=csum_items
-    )
+        image, hide_names=hide_names, escape_names=escape_names, csum_headers=csum_headers,
+        csum_items=csum_items,
+    )  # fmt: skip
     dump = _Dump(out, blocks, key_range(min_key, max_key, objectid), depth_first=depth_first)
     if tree in _NAMED:
         root = next(select_trees(image, tree))
@@ -349,6 +356,7 @@ def dump_blocks_text(
     follow: bool = False,
     depth_first: bool = False,
     hide_names: bool = False,
+    escape_names: bool = False,
     csum_headers: bool = False,
     csum_items: bool = False,
 ) -> None:
@@ -364,7 +372,7 @@ def dump_blocks_text(
         Logical addresses of the blocks; each is shown once.
     follow : bool
         Show everything below them as well.
-    depth_first, hide_names, csum_headers, csum_items : bool
+    depth_first, hide_names, escape_names, csum_headers, csum_items : bool
         As for :func:`dump_tree_text`.
 
     Raises
@@ -373,8 +381,9 @@ def dump_blocks_text(
         For a broken block or item.
     """
     blocks = BlockText(
-        image, hide_names=hide_names, csum_headers=csum_headers, csum_items=csum_items
-    )
+        image, hide_names=hide_names, escape_names=escape_names, csum_headers=csum_headers,
+        csum_items=csum_items,
+    )  # fmt: skip
     dump = _Dump(out, blocks, key_range(), depth_first=depth_first)
     for address in sorted(set(addresses)):
         header = HEADER.unpack(image.block(address))

@@ -241,9 +241,8 @@ def global_reserve(fs: WritableFilesystem, unlink_items: int = _UNLINK_ITEMS) ->
 
 def _reserved_trees(fs: WritableFilesystem) -> dict[int, int]:
     """Return the bytes used of the trees that every commit changes."""
-    known = set(fs.writer.tree_ids())
     return {tree: fs.writer.tree_state(tree).bytes_used
-            for tree in _RESERVED_TREES if tree in known}  # fmt: skip
+            for tree in _RESERVED_TREES if fs.writer.has_tree(tree)}  # fmt: skip
 
 
 def _kept(fs: WritableFilesystem, from_reserve: bool) -> int:

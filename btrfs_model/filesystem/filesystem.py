@@ -42,7 +42,7 @@ from btrfs_model.kernels import lib
 from btrfs_model.ondisk.items import root_ref
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
 from btrfs_model.ondisk.structs import PayloadError
-from btrfs_model.visible import html_table, plural
+from btrfs_model.tables import html_table, plural
 
 __all__ = ["Filesystem", "ForestRoot"]
 

@@ -127,8 +127,10 @@ class InodeFields:
 
     def pack(self) -> bytes:
         """Return the bytes of the INODE_ITEM (``fill_inode_item()``)."""
+        # sizes of a damaged inode wrap around, as they do in a kernel
         return INODE_ITEM.struct.pack(
-            self.generation, self.transid, self.size, self.nbytes, self.block_group, self.nlink,
+            self.generation, self.transid, self.size % 2**64, self.nbytes % 2**64,
+            self.block_group, self.nlink,
             self.uid, self.gid, self.mode, self.rdev, self.flags, self.sequence, *self.reserved,
             *split_ns(self.atime), *split_ns(self.ctime), *split_ns(self.mtime),
             *split_ns(self.otime),

@@ -37,6 +37,8 @@ _STRIPE_LEN = 1 << 16
 _SEEDING = 1 << 32
 _ERROR = 1 << 2
 _QUOTA_ON = 1
+_NEEDED = (ObjectId.EXTENT_TREE, ObjectId.DEV_TREE, ObjectId.FS_TREE, ObjectId.CSUM_TREE,
+           ObjectId.DATA_RELOC_TREE)  # fmt: skip
 
 
 def check_writable(fs: Filesystem, *, replay: bool = False) -> None:
@@ -104,7 +106,18 @@ def writer_features(sb: SuperBlock) -> int:
 
 
 def add_trees(fs: Filesystem, writer: TreeWriter) -> None:
-    """Make all trees of the last commit known to the writer, deleted subvolumes included."""
+    """Make all trees of the last commit known to the writer, deleted subvolumes included.
+
+    Raises
+    ------
+    CorruptImageError
+        When one is missing that each filesystem has (``btrfs_read_roots()``).
+    """
+    for needed in _NEEDED:
+        if needed not in fs.roots:
+            fault = Fault(lib.BM_NOT_FOUND, ObjectId.ROOT_TREE, found=needed,
+                          wanted=ItemType.ROOT_ITEM)  # fmt: skip
+            raise CorruptImageError(fs.path, fault)
     for tree in (fs.root_tree, fs.chunk_tree):
         writer.set_tree(tree.objectid, bytenr=tree.bytenr, generation=tree.generation,
                         level=tree.level)  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 from btrfs_model.ondisk.keys import ObjectId
 from btrfs_model.ondisk.structs import ROOT_BACKUP, RawSuperBlock
 
-__all__ = ["make_backup", "next_cell", "store_backup"]
+__all__ = ["BACKED_UP", "make_backup", "next_cell", "store_backup"]
 
 _FIELDS = {
     ObjectId.ROOT_TREE: "tree_root",
@@ -22,6 +22,9 @@ _FIELDS = {
     ObjectId.DEV_TREE: "dev_root",
     ObjectId.CSUM_TREE: "csum_root",
 }
+
+BACKED_UP = tuple(_FIELDS)
+"""The trees that a cell knows."""
 
 
 def make_backup(raw: RawSuperBlock, roots: Mapping[int, tuple[int, int, int]]) -> bytes:

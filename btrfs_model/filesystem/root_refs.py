@@ -63,7 +63,7 @@ def _uuid_key(uuid: bytes, kind: ItemType) -> RawKey:
 
 def uuid_tree_add(fs: WritableFilesystem, uuid: bytes, kind: ItemType, root: int) -> None:
     """Add a subvolume to those of a UUID (``btrfs_uuid_tree_add()``)."""
-    if _UUID_TREE not in fs.writer.tree_ids():
+    if not fs.writer.has_tree(_UUID_TREE):
         return
     key, entry = _uuid_key(uuid, kind), root.to_bytes(8, "little")
     payload = fs.writer.get(_UUID_TREE, key)
@@ -76,7 +76,7 @@ def uuid_tree_add(fs: WritableFilesystem, uuid: bytes, kind: ItemType, root: int
 def uuid_tree_remove(fs: WritableFilesystem, uuid: bytes, kind: ItemType, root: int) -> None:
     """Take a subvolume from those of a UUID (``btrfs_uuid_tree_remove()``)."""
     key = _uuid_key(uuid, kind)
-    payload = fs.writer.get(_UUID_TREE, key) if _UUID_TREE in fs.writer.tree_ids() else None
+    payload = fs.writer.get(_UUID_TREE, key) if fs.writer.has_tree(_UUID_TREE) else None
     ids = subvolume_ids(payload) if payload is not None else []
     if root not in ids:
         return

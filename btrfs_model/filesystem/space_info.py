@@ -144,8 +144,7 @@ class MetadataSpace:
     @property
     def _ref(self) -> int:
         """What a reference that waits may need (``btrfs_calc_delayed_ref_bytes()``)."""
-        trees = self._fs.writer.tree_ids()
-        return self._item * (2 if ObjectId.FREE_SPACE_TREE in trees else 1)
+        return self._item * (2 if self._fs.writer.has_tree(ObjectId.FREE_SPACE_TREE) else 1)
 
     def _settle(self) -> None:
         """Give what was reserved and is not kept to the references that wait, if they lack it.

@@ -22,7 +22,7 @@ from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import DirItem, dir_items, file_extent, inode_extrefs, inode_refs
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, Key
 from btrfs_model.ondisk.structs import INODE_ITEM, Payload, PayloadError, RootItem
-from btrfs_model.visible import html_table
+from btrfs_model.tables import html_table
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem.filesystem import Filesystem

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from btrfs_model.filesystem import subvolumes
+from btrfs_model.filesystem.call_names import about
 from btrfs_model.filesystem.dir_entries import check_dir_item_collision, fail
 from btrfs_model.filesystem.live_inode import EMPTY_SUBVOL_DIR, ROOT_DIR, LiveInode
 from btrfs_model.filesystem.lookup import (
@@ -50,6 +51,7 @@ class SubvolumeCalls:
         directory = entry.directory
         check_dir_item_collision(self._live, directory.root, directory.ino, entry.name)
 
+    @about("path")
     def create_subvolume(self, path: Path) -> int:
         """Make an empty subvolume; return its id. Before subvol-create-no-commit this commits."""
         fs = self._live
@@ -60,6 +62,7 @@ class SubvolumeCalls:
             fs.commit()
         return root
 
+    @about("path")
     def snapshot(self, source: Path, path: Path, read_only: bool = True) -> int:
         """Take a snapshot of a subvolume and commit; return its id.
 
@@ -76,6 +79,7 @@ class SubvolumeCalls:
         fs.commit()
         return find(fs, path).root
 
+    @about("path")
     def delete_subvolume(self, path: Path) -> None:
         """Delete a subvolume; its blocks are freed by :meth:`clean_subvolumes`."""
         entry = find_entry(self._live, path)
@@ -101,10 +105,12 @@ class SubvolumeCalls:
             subvolumes.clean_deleted_subvolume(self._live, root)
         return dead
 
+    @about("path")
     def set_read_only(self, path: Path, read_only: bool = True) -> None:
         """Make a subvolume read-only or writable, and commit."""
         subvolumes.set_read_only(self._live, self._top_of(path).root, read_only)
 
+    @about("path")
     def set_received_subvolume(
         self, path: Path, uuid: bytes, stransid: int, stime_ns: int = 0
     ) -> None:

@@ -23,12 +23,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from btrfs_model.filesystem.chunk_alloc import grow_metadata
 from btrfs_model.filesystem.load import group_tree
-from btrfs_model.filesystem.root_backups import make_backup, next_cell, store_backup
+from btrfs_model.filesystem.root_backups import BACKED_UP, make_backup, next_cell, store_backup
 from btrfs_model.filesystem.roots import is_subvolume_id
 from btrfs_model.ondisk.chunk_write import CHUNK_OBJECTID
 from btrfs_model.ondisk.keys import ItemType, ObjectId
@@ -62,9 +61,34 @@ class Committed(NamedTuple):
 
 def snapshot_of(fs: WritableFilesystem) -> Committed:
     """Return the state of the trees and groups, to be compared with later."""
-    writer = fs.writer
-    roots = {tree: writer.tree_state(tree).bytenr for tree in writer.tree_ids()}
-    return Committed(roots, {group.start: group.used for group in writer.groups()})
+    roots = {tree: fs.writer.tree_state(tree).bytenr for tree in fs.writer.tree_ids()}
+    return Committed(roots, _used(fs))
+
+
+def _used(fs: WritableFilesystem) -> dict[int, int]:
+    return {group.start: group.used for group in fs.writer.groups()}
+
+
+def _root_of(fs: WritableFilesystem, tree: int) -> int | None:
+    """Address of the root block of a tree, None for one that is gone."""
+    return fs.writer.tree_state(tree).bytenr if fs.writer.has_tree(tree) else None
+
+
+def _remember_committed(fs: WritableFilesystem) -> None:
+    """Keep what was written: the next commit compares with it.
+
+    Only trees that changed are looked at: there may be many others.
+    """
+    roots = fs.committed.roots
+    for tree in fs.writer.changed_trees():
+        bytenr = _root_of(fs, tree)
+        if bytenr is None:
+            roots.pop(tree, None)
+        else:
+            roots[tree] = bytenr
+    fs.committed = Committed(roots, _used(fs))
+    fs.writer.clear_changed()
+    fs.forget_asked_roots()
 
 
 def commit(fs: WritableFilesystem) -> bool:
@@ -108,7 +132,7 @@ def _commit(fs: WritableFilesystem) -> bool:
     fs.writer.unpin()
     fs.writer.set_transid(fs.transid + 1)
     fs.in_transaction = False
-    fs.committed = snapshot_of(fs)
+    _remember_committed(fs)
     fs.reread()
     return True
 
@@ -116,10 +140,12 @@ def _commit(fs: WritableFilesystem) -> bool:
 def _anything_changed(fs: WritableFilesystem) -> bool:
     return (
         fs.in_transaction
-        or snapshot_of(fs) != fs.committed
+        or any(_root_of(fs, tree) != fs.committed.roots.get(tree)
+               for tree in fs.writer.changed_trees())
+        or _used(fs) != fs.committed.used
         or fs.writer.waiting_refs() > 0
         or any(root.changed for root in fs.live_roots())
-    )
+    )  # fmt: skip
 
 
 def _run_refs_early(fs: WritableFilesystem) -> None:
@@ -132,16 +158,18 @@ def _run_refs_early(fs: WritableFilesystem) -> None:
 # ------------------------------------------------------------------------------- root items --
 
 
-def _subvolumes(fs: WritableFilesystem) -> Iterator[int]:
-    for tree in fs.writer.tree_ids():
-        if is_subvolume_id(tree):
-            yield tree
+def _changed_trees(fs: WritableFilesystem) -> list[int]:
+    """Return the trees that changed, or whose root items may have, ascending."""
+    asked = {root.id for root in fs.live_roots()}
+    return sorted(
+        tree for tree in asked.union(fs.writer.changed_trees()) if fs.writer.has_tree(tree)
+    )
 
 
 def _commit_fs_roots(fs: WritableFilesystem) -> None:
     """Write the root items of the subvolumes that changed, ascending (``commit_fs_roots()``)."""
     changed = {root.id for root in fs.live_roots() if root.changed}
-    for tree in _subvolumes(fs):
+    for tree in filter(is_subvolume_id, _changed_trees(fs)):
         state = fs.writer.tree_state(tree)
         if state.force_cow:
             fs.writer.change_tree(tree, force_cow=False)
@@ -165,8 +193,8 @@ def _commit_cowonly_roots(fs: WritableFilesystem) -> None:
 
 
 def _cowonly_trees(fs: WritableFilesystem) -> list[int]:
-    """Trees that are no subvolumes; the extent tree comes last, as in the kernel's list."""
-    trees = [tree for tree in fs.writer.tree_ids()
+    """Return changed trees that are no subvolumes; the extent tree is last, as in the kernel."""
+    trees = [tree for tree in _changed_trees(fs)
              if not is_subvolume_id(tree) and tree not in _NO_ROOT_ITEM
              and fs.writer.tree_state(tree).owner != ObjectId.TREE_LOG]  # fmt: skip
     return sorted(trees, key=lambda tree: (tree == ObjectId.EXTENT_TREE, tree))
@@ -253,11 +281,11 @@ def _write_dirty_block_groups(fs: WritableFilesystem) -> bool:
 def _write_supers(fs: WritableFilesystem) -> None:
     """Write the superblock that makes all that was written the filesystem."""
     writer, raw = fs.writer, fs.raw_super
-    states = {tree: writer.tree_state(tree) for tree in writer.tree_ids()}
+    states = {tree: writer.tree_state(tree) for tree in BACKED_UP if writer.has_tree(tree)}
     root, chunk = states[ObjectId.ROOT_TREE], states[ObjectId.CHUNK_TREE]
     cell = next_cell(raw)
     # the kernel has compared the uuid tree with the subvolumes since the mount, and kept it so
-    checked = fs.transid if ObjectId.UUID_TREE in states else raw.uuid_tree_generation
+    checked = fs.transid if writer.has_tree(ObjectId.UUID_TREE) else raw.uuid_tree_generation
     raw = raw._replace(
         flags=raw.flags | _WRITTEN,
         generation=fs.transid,

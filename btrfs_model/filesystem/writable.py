@@ -58,6 +58,7 @@ _COMPRESSIONS: Final = (None, "zlib", "lzo", "zstd")
 _INCOMPAT: Final = {"lzo": 1 << 3, "zstd": 1 << 4}
 _BIG_METADATA: Final = 1 << 5
 _PAGE: Final = 4096
+_UNNAMED: Final = "<memory>"
 _KERNEL: Final = "v6.18.44"
 
 
@@ -99,6 +100,8 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         The snapshots that the next commit takes.
     in_transaction : bool
         Whether a call started a transaction since the last commit.
+    started : int
+        How often a call started a transaction or joined it.
     aborted : bool
         Whether a change or a commit failed half-way, so that there is no commit any more
         (``btrfs_abort_transaction()``).
@@ -123,7 +126,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
     def __init__(
         self,
         memory: Memory,
-        path: str = "<memory>",
+        path: str = _UNNAMED,
         *,
         seed: int = 0,
         ssd: bool = False,
@@ -133,7 +136,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
     ) -> None:
         if compress not in _COMPRESSIONS:
             raise ValueError(f"compress {compress!r} is none of zlib, lzo, zstd")
-        super().__init__(Image(memory.buffer, path))
+        super().__init__(Image(memory.buffer, path, checks_items=True))
         load.check_writable(self, replay=replay is not None)
         self.memory = memory
         self.seed = seed
@@ -158,12 +161,14 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self.clock = int(os.environ.get("SOURCE_DATE_EPOCH", 0)) * 10**9 or _START
         self._random = random.Random(f"{seed} {sb.fsid.hex()} {sb.generation}")
         self._live_roots: dict[int, LiveRoot] = {}
+        self._asked_roots: set[int] = set()
         self.before_commit: list[Callable[[], None]] = []
         self.pending_snapshots: list[Callable[[], None]] = []
         self.committed = transaction.snapshot_of(self)
         self.committing = False
         self.device_stats_written = False
         self.in_transaction = False
+        self.started = 0
         self._next_root_id = highest_objectid(self, ObjectId.ROOT_TREE) + 1
         self.log_trees_enabled = True
         self.behaviour = Behaviour.parse(_KERNEL)
@@ -250,7 +255,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         OSError
             When the file cannot be read.
         """
-        with Image.open(path) as image:
+        with Image.open(path, checks_items=True) as image:
             # everything that can be refused is refused before the copy
             load.check_writable(Filesystem(image), replay=replay is not None)
             size = len(image.view)
@@ -261,11 +266,15 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Commit and write the image to a sparse file, which is replaced as a whole.
 
+        From then on, errors of a filesystem that was made in memory name that file.
+
         Raises
         ------
         OSError
             When it cannot be written; what was there before is still there.
         """
+        if self.image.path == _UNNAMED:
+            self.image.path = os.fspath(path)
         self.sync()
         self.memory.save(path)
 
@@ -338,6 +347,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
             root = Root.of(item, self.path, ObjectId.ROOT_TREE)
             found = LiveRoot.of(objectid, item.key.offset, root.item, bytes(item.data))
             self._live_roots[objectid] = found
+        self._asked_roots.add(objectid)
         return found
 
     def add_root(self, objectid: int, item: RootItem, offset: int = 0) -> LiveRoot:
@@ -356,16 +366,25 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         live.stored = live.pack()
         self.writer.insert(ObjectId.ROOT_TREE, live.key, live.stored)
         self._live_roots[objectid] = live
+        self._asked_roots.add(objectid)
         return live
 
     def forget_root(self, objectid: int) -> None:
         """Delete the root item of a tree that is gone (``btrfs_del_root()``)."""
         self.writer.delete(ObjectId.ROOT_TREE, self.live_root(objectid).key)
         del self._live_roots[objectid]
+        self._asked_roots.discard(objectid)
 
     def live_roots(self) -> list[LiveRoot]:
-        """Return the root items that were asked for so far, ascending by id."""
-        return [root for _, root in sorted(self._live_roots.items())]
+        """Return the root items that were asked for since the last commit, ascending by id.
+
+        Nobody keeps one longer, so no other can have changed.
+        """
+        return [self._live_roots[root] for root in sorted(self._asked_roots)]
+
+    def forget_asked_roots(self) -> None:
+        """Say that all root items are written."""
+        self._asked_roots.clear()
 
     def next_root_id(self) -> int:
         """Return an id for a new subvolume (``btrfs_get_free_objectid()`` of the root tree)."""
@@ -441,6 +460,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self.ensure_metadata(from_reserve=from_reserve)
         self.space_info.start_transaction(items, steal=from_reserve)
         self.in_transaction = True
+        self.started += 1
 
     def commit(self) -> bool:
         """End the transaction; what it changed is then in the image.

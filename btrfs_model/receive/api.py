@@ -11,12 +11,12 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from btrfs_model.cost.receiver import ReceiverCalls
-from btrfs_model.errors import ReceiveError
+from btrfs_model.errors import BtrfsModelError, ReceiveError
 from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.receive.receiver import Receiver
 from btrfs_model.stream import read_stream
 from btrfs_model.stream.source import name_of
-from btrfs_model.visible import counts_table, html_table, plural
+from btrfs_model.tables import counts_table, html_table, plural
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
@@ -86,9 +86,14 @@ def receive(fs: WritableFilesystem, stream: Source, directory: str | bytes = "")
         When the stream cannot be read, or `directory` is no directory.
     """
     try:
-        return apply_stream(fs, stream, directory)
-    finally:
-        fs.sync()
+        result = apply_stream(fs, stream, directory)
+    except BaseException:
+        # after damage there is no commit any more
+        if not fs.aborted:
+            fs.sync()
+        raise
+    fs.sync()
+    return result
 
 
 def apply_stream(
@@ -129,6 +134,9 @@ def _failing(stream: Source, offset: int, command: str) -> Iterator[None]:
 
 
 def _reason(error: OSError) -> str:
+    if isinstance(error, BtrfsModelError):
+        # damage of the image, with its place
+        return f"failed: {error}"
     what = f"failed: {error.strerror}"
     if error.filename is None:
         return what

@@ -43,7 +43,7 @@ def find_subvolume(fs: WritableFilesystem, uuid: bytes, *, received_only: bool) 
     if not received_only:
         kinds.append(ItemType.UUID_KEY_SUBVOL)
     halves = (int.from_bytes(uuid[:8], "little"), int.from_bytes(uuid[8:], "little"))
-    if _UUID_TREE not in fs.writer.tree_ids():
+    if not fs.writer.has_tree(_UUID_TREE):
         return None
     for kind in kinds:
         payload = fs.writer.get(_UUID_TREE, (halves[0], kind, halves[1]))

@@ -18,7 +18,7 @@ from btrfs_model.kernels import use_python
 from btrfs_model.patches import Behaviour
 from btrfs_model.send import native
 from btrfs_model.send.explain import Explanation, by_cause
-from btrfs_model.visible import counts_table, html_table
+from btrfs_model.tables import counts_table, html_table
 
 if TYPE_CHECKING:
     import pandas as pd

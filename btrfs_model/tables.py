@@ -1,37 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""How text is shown that may hold anything: names of files on a terminal, in a pipe, in a notebook.
-
-A name is bytes. Python has it as a string in which a byte that is not UTF-8 is a lone surrogate
-(``surrogateescape``).
-"""
+"""Small tables for notebooks, in which names are shown as on a terminal."""
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from itertools import islice
 
-__all__ = ["counts_table", "html_table", "plural", "printable", "visible_bytes", "without_controls"]
+from btrfs_model.printable import printable
+
+__all__ = ["counts_table", "html_table", "plural"]
 
 _ROWS = 20
-
-
-def printable(text: str) -> str:
-    """Text for a terminal: what would control it is escaped."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in visible_bytes(text))
-
-
-def visible_bytes(text: str) -> str:
-    r"""Text in which bytes that are no UTF-8 are escaped, as in ``\xff``."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-
-
-def without_controls(text: str) -> str:
-    """Text for a row of a pipe: control characters are escaped, all other bytes are as they are."""
-    if text.isprintable():
-        return text
-    return "".join(ascii(c)[1:-1] if unicodedata.category(c) == "Cc" else c for c in text)
 
 
 def html_table(
