@@ -13,6 +13,7 @@ from typing import Any
 import corpus
 import pytest
 from by_hand import SECTOR, Folder
+from corpus import copy_sparse
 from damage import Broken
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -419,11 +420,6 @@ def punch_hole(fd: int, offset: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.fallocate(fd, 3, ctypes.c_int64(offset), ctypes.c_int64(SECTOR)):
         raise OSError(ctypes.get_errno(), "fallocate")
-
-
-def copy_sparse(source: Path, target: Path) -> None:
-    """Copy an image."""
-    subprocess.run(["cp", "--sparse=always", str(source), str(target)], check=True)
 
 
 def tree_places(fs: bm.Filesystem) -> dict[int, tuple[int, int, list[Any]]]:
