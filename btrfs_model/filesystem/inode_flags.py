@@ -9,7 +9,7 @@ from enum import IntFlag
 from typing import TYPE_CHECKING, Final
 
 from btrfs_model.filesystem.dir_entries import fail
-from btrfs_model.filesystem.live_inode import InodeFlag, LiveInode
+from btrfs_model.filesystem.live_inode import EMPTY_SUBVOL_DIR, InodeFlag, LiveInode
 from btrfs_model.filesystem.lookup import Path, is_read_only
 from btrfs_model.filesystem.properties import COMPRESSION_PROPERTY, apply_compression
 from btrfs_model.filesystem.xattrs import put_xattr
@@ -76,7 +76,8 @@ def chattr(fs: WritableFilesystem, inode: LiveInode, add: int, remove: int, path
         EOPNOTSUPP for a flag that btrfs does not have; EINVAL for compression without
         copy on write.
     """
-    if not (inode.is_dir or stat.S_ISREG(inode.item.mode)):
+    has_flags = inode.is_dir or stat.S_ISREG(inode.item.mode)
+    if not has_flags or inode.ino == EMPTY_SUBVOL_DIR:
         raise fail(errno.ENOTTY, path)
     if is_read_only(fs, inode.root):
         raise fail(errno.EROFS, path)
