@@ -8,7 +8,6 @@ and the kernel may drop those pages again.
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 import stat
@@ -24,7 +23,6 @@ from btrfs_model.errors import (
     CorruptImageError,
     Fault,
     NotBtrfsError,
-    UnsupportedError,
     new_fault,
     raise_fault,
 )
@@ -51,15 +49,6 @@ READ_FIELDS = [
     ("used_at", "<u4"),
 ]
 """``struct bm_read`` as the fields of a numpy array."""
-
-
-def _refuse_special(name: str) -> None:
-    """Refuse what is neither a file nor a block device: a pipe would be waited for."""
-    mode = Path(name).stat().st_mode
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
-    if not (stat.S_ISREG(mode) or stat.S_ISBLK(mode)):
-        raise UnsupportedError(f"{name}: an image is a file or a block device, and this is neither")
 
 
 class Image:

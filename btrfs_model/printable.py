@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Names as text for people: what would control a terminal or break a line is escaped.
 
-Names on disk are any bytes but ``/`` and zero. Python has one as a string in which a byte that is not
-UTF-8 is a lone surrogate (``surrogateescape``). JSON has them exactly.
+Names on disk are any bytes but ``/`` and zero. Python has one as a string in which a byte that is
+not UTF-8 is a lone surrogate (``surrogateescape``). JSON has them exactly.
 """
 
 from __future__ import annotations

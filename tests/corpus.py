@@ -155,9 +155,14 @@ def image(name: str) -> Path:
 
 def scratch_copy(name: str, target: Path) -> Path:
     """A sparse copy of a restored image, for a test to break."""
-    command = ["cp", "--sparse=always", "--no-preserve=mode", str(image(name)), str(target)]
-    subprocess.run(command, check=True)
+    copy_sparse(image(name), target)
     return target
+
+
+def copy_sparse(source: Path, target: Path) -> None:
+    """Copy an image; the copy may be written to."""
+    command = ["cp", "--sparse=always", "--no-preserve=mode", str(source), str(target)]
+    subprocess.run(command, check=True)
 
 
 def restore(packed: Path, target: Path) -> None:

@@ -70,6 +70,54 @@ def run(*command: str) -> str:
     return ran.stdout
 
 
+def send(top: Path, snapshot: str, parent: str | None, data: bool, stream: Path) -> str:
+    """Send a snapshot into a file; its name."""
+    options = [] if data else ["--no-data"]
+    options += [] if parent is None else ["-p", str(top / parent)]
+    run("btrfs", "-q", "send", *options, "-f", str(stream), str(top / snapshot))
+    return stream.name
+
+
+def use(top: Path, snapshots: dict[str, str], data: bool, streams: Path) -> dict[str, Any]:
+    """Do with a filesystem what its owner does: send, receive, take snapshots, count, balance.
+
+    `snapshots` are read-only, each with the one that it is a change of, or none; `data` says
+    whether what is in files is sent. Streams become files in the folder `streams`.
+    """
+    used: dict[str, Any] = {"read_only": {}, "full": {}, "incremental": {}}
+    for path in snapshots:
+        said = run("btrfs", "property", "get", "-t", "subvol", str(top / path), "ro")
+        used["read_only"][path] = said.strip()
+        used["full"][path] = send(top, path, None, data, streams / f"full-{len(used['full'])}")
+        if older := snapshots[path]:
+            stream = streams / f"incremental-{len(used['incremental'])}"
+            used["incremental"][path] = send(top, path, older, data, stream)
+
+    (top / "by the kernel").mkdir()
+    (top / "by the kernel" / "file").write_bytes(b"written by the kernel" * 10_000)
+    run("btrfs", "subvolume", "snapshot", "-r", str(top), str(top / "taken by the kernel"))
+    parent = max(snapshots, default=None)
+    used["new"] = send(top, "taken by the kernel", parent, data, streams / "new")
+    for path in snapshots:
+        # a snapshot's own name is the last part of its path
+        folder = top / "by the kernel" / path.replace("/", "-")
+        folder.mkdir()
+        run("btrfs", "-q", "receive", "-f", str(streams / used["full"][path]), str(folder))
+        if path in used["incremental"]:
+            (folder / "again").mkdir()
+            stream = str(streams / used["incremental"][path])
+            run("btrfs", "-q", "receive", "-f", stream, str(folder / "again"))
+
+    run("btrfs", "quota", "enable", str(top))
+    run("btrfs", "quota", "rescan", "-w", str(top))
+    used["groups"] = run("btrfs", "qgroup", "show", "--raw", str(top)).splitlines()
+    run("btrfs", "quota", "disable", str(top))
+    run("btrfs", "filesystem", "resize", "max", str(top))
+    run("btrfs", "balance", "start", "--full-balance", str(top))
+    run("btrfs", "filesystem", "sync", str(top))
+    return used
+
+
 def do(job: dict[str, Any], top: Path) -> dict[str, Any]:
     """Mount an image and do with it what the job asks for."""
     answer: dict[str, Any] = {}
@@ -82,6 +130,8 @@ def do(job: dict[str, Any], top: Path) -> dict[str, Any]:
             answer["listing"] = kernel_listing(top, job["subvolumes"])
         for name, content in job["write"].items():
             (top / name).write_text(content)
+        if job["snapshots"] is not None:
+            answer["used"] = use(top, job["snapshots"], job["send_data"], Path(job["streams"]))
         if job["scrub"]:
             answer["scrub"] = run("btrfs", "scrub", "start", "-B", str(top))
     finally:

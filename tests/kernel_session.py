@@ -52,6 +52,8 @@ class Answer:
         What is in each subvolume that was asked for.
     scrub : str
         What ``btrfs scrub`` said.
+    used : dict
+        What the kernel sent and counted, see :func:`kernel_agent.use`.
     messages : list of str
         What the kernel logged about it, each line with its level in front.
     """
@@ -59,6 +61,7 @@ class Answer:
     failed: str = ""
     listing: Listing | None = None
     scrub: str = ""
+    used: dict[str, Any] | None = None
     messages: tuple[str, ...] = ()
 
     @property
@@ -118,10 +121,15 @@ class KernelSession:
         options: str = "rw,noatime",
         subvolumes: list[str] | None = None,
         write: dict[str, str] | None = None,
+        snapshots: dict[str, str] | None = None,
+        send_data: bool = True,
         scrub: bool = False,
         timeout: float = _MOUNT,
     ) -> Answer:
-        """Mount an image, list subvolumes, write files at the top, scrub, unmount.
+        """Mount an image, list subvolumes, write files at the top, use it, scrub, unmount.
+
+        Where `snapshots` are given it is used as :func:`kernel_agent.use` says, which sends what
+        is in files where `send_data` says so. Streams are then in :attr:`folder`.
 
         Raises
         ------
@@ -136,7 +144,9 @@ class KernelSession:
         assert self._process.stdin is not None
         number = next(self._numbers)
         job = {"image": str(image), "options": options, "subvolumes": subvolumes,
-               "write": write or {}, "scrub": scrub}  # fmt: skip
+               "write": write or {}, "scrub": scrub, "snapshots": snapshots,
+               "send_data": send_data,
+               "streams": str(self.folder)}  # fmt: skip
         (self.folder / f"job-{number}.json").write_text(json.dumps(job))
         self._process.stdin.write(f"{number}\n".encode())
         self._process.stdin.flush()

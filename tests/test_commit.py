@@ -13,6 +13,7 @@ from typing import Any
 import corpus
 import pytest
 from by_hand import SECTOR, Folder
+from corpus import copy_sparse
 from damage import Broken
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,11 +24,13 @@ import btrfs_model as bm
 from btrfs_model.filesystem import chunk_alloc
 from btrfs_model.filesystem.mkfs_layout import MIN_DEVICE
 from btrfs_model.ondisk.keys import ItemType, ObjectId
-from btrfs_model.ondisk.structs import FREE_SPACE_INFO, SUPER_BLOCK
+from btrfs_model.ondisk.structs import DEV_EXTENT, FREE_SPACE_INFO, ROOT_ITEM, SUPER_BLOCK
 from btrfs_model.ondisk.superblock import SUPER_OFFSETS
 from btrfs_model.ondisk.superblock_write import write_superblocks
 
 GIB = 1 << 30
+INITIALIZED = 1 << 31
+"""``BTRFS_INODE_ROOT_ITEM_INIT``."""
 judged_live = beside_the_kernel
 FEATURES = ["csum-blake2", "csum-sha256", "csum-xxhash", "dup", "extended-refs", "metadata-uuid",
             "mixed", "mixed-dup", "no-holes-off", "nodesize-4096", "nodesize-65536",
@@ -216,6 +219,54 @@ def test_features_of_a_mount(tmp_path: Path) -> None:
             assert {n for n in names if fs.image.superblock.has_incompat(n)} == wanted
     with pytest.raises(ValueError, match="gzip"):
         bm.create(MIN_DEVICE, compress="gzip")
+
+
+def top_level_item(fs: bm.Filesystem) -> Any:
+    """The root item of the top level, as it is on disk."""
+    item = fs.root_tree.get((ObjectId.FS_TREE, ItemType.ROOT_ITEM, 0))
+    assert item is not None
+    return ROOT_ITEM.unpack(item.data)
+
+
+def test_the_top_level_counts_as_initialized_once_it_is_written(tmp_path: Path) -> None:
+    """mkfs.btrfs does not say so; a mount takes it so, and what it writes says so."""
+    with bm.create(MIN_DEVICE) as fs:
+        fresh = top_level_item(fs)
+        assert fresh.inode.flags == 0
+        assert fs.subvolume(5).item.inode.flags == INITIALIZED
+        # neither to look at it nor a commit of other trees is a reason to write it
+        assert fs.live_root(5).inode.flags == INITIALIZED
+        assert not fs.commit()
+        fs.start_transaction()
+        fs.commit()
+        assert top_level_item(fs) == fresh
+        fs.create("file")
+        fs.snapshot("", "snapshot")
+        fs.commit()
+        assert top_level_item(fs).inode.flags == INITIALIZED
+        assert fs.subvolume("snapshot").is_read_only
+        assert fs.subvolume("snapshot").item.inode.flags == INITIALIZED
+
+
+def test_flags_of_an_item_that_was_not_initialized_do_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "image"
+    with bm.create(MIN_DEVICE) as fs:
+        fs.create("file")
+        fs.snapshot("", "snapshot")
+        fs.sync()
+        live = fs.live_root(256)
+        live.inode = live.inode._replace(flags=0)
+        live.byte_limit = 1 << 20
+        fs.save(path)
+    with bm.open(path) as old:
+        assert not old.subvolume("snapshot").is_read_only
+        with pytest.raises(PermissionError):
+            bm.send(old, "snapshot")
+    with bm.WritableFilesystem.load(path) as fs:
+        fs.create("snapshot/new")
+        fs.commit()
+        item = fs.subvolume("snapshot").item
+        assert (item.flags, item.byte_limit, item.inode.flags) == (0, 0, INITIALIZED)
 
 
 # ----------------------------------------------------------------------------------- the space --
@@ -421,11 +472,6 @@ def punch_hole(fd: int, offset: int) -> None:
         raise OSError(ctypes.get_errno(), "fallocate")
 
 
-def copy_sparse(source: Path, target: Path) -> None:
-    """Copy an image."""
-    subprocess.run(["cp", "--sparse=always", str(source), str(target)], check=True)
-
-
 def tree_places(fs: bm.Filesystem) -> dict[int, tuple[int, int, list[Any]]]:
     """Where each tree is, and its keys."""
     return {
@@ -541,6 +587,33 @@ def test_chunks_are_the_kernels(tmp_path: Path) -> None:
                 new = kernels.chunk_tree.get(key)
                 assert new is not None
                 assert fs.writer.get(ObjectId.CHUNK_TREE, key) == bytes(new.data)
+
+
+@judged_live
+def test_device_extents_are_the_kernels(tmp_path: Path) -> None:
+    """A device fills up: behind the chunks of mkfs.btrfs, then in the hole before them."""
+    path, data = tmp_path / "theirs", bytes(range(256)) * (1 << 14)
+    with bm.create(128 << 20, seed=3) as fs:
+        fs.save(path)
+        with mounted(path, "nossd") as top:
+            # the leaf is copied before chunks are added
+            for name in ("first", *map(str, range(7))):
+                content = data if name != "first" else b""
+                fs.create(name)
+                fs.write(name, 0, content)
+                fs.sync()
+                (top / name).write_bytes(content)
+                subprocess.run(["btrfs", "filesystem", "sync", str(top)], check=True)
+        with bm.open(path) as kernels:
+            ours, theirs = (
+                [(item.key, bytes(item.data)) for item in each.tree(ObjectId.DEV_TREE).items()]
+                for each in (fs, kernels)
+            )
+        assert ours == theirs
+        uuids = {DEV_EXTENT.unpack(data).chunk_tree_uuid
+                 for key, data in ours if key.type == ItemType.DEV_EXTENT}  # fmt: skip
+        assert len(uuids) == 2
+        assert bytes(16) in uuids
 
 
 @judged_live

@@ -94,7 +94,7 @@ def beside(
     """Make changes in the kernel and in the model, and compare."""
     image, before = tmp_path / "kernel.img", tmp_path / "before.img"
     mkfs(image, "-O", holes)
-    subprocess.run(["cp", "--sparse=always", str(image), str(before)], check=True)
+    corpus.copy_sparse(image, before)
     fs = load(before, compress=compress)
     model = ModelFiles(fs)
     with mounted(image, f"notreelog,compress={compress or 'no'}") as top:

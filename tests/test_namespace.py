@@ -247,6 +247,21 @@ def test_whiteouts(tmp_path: Path) -> None:
 
 
 @beside_the_kernel
+def test_what_stands_for_a_subvolume_has_no_attributes(tmp_path: Path) -> None:
+    sequence: list[calls.Call] = []
+    for path in ("rw/sub", "ro/sub"):
+        sequence += [
+            ("chmod", path, 0o700), ("chown", path, 1, 2), ("utimes", path, 7, 7), ("sync",),
+            ("setxattr", path, "user.x", b"1"), ("removexattr", path, "user.x"),
+            ("setxattr", path, "btrfs.compression", b"zlib"), ("chattr", path, 8, 0),
+            ("setxattr", path, "system.posix_acl_access", calls.acl(7, 5, 5)),
+        ]  # fmt: skip
+    first: list[calls.Call] = [("create_subvolume", "sub"), ("snapshot", "", "rw", False),
+                               ("snapshot", "", "ro", True)]  # fmt: skip
+    beside(tmp_path, first, sequence)
+
+
+@beside_the_kernel
 def test_files_without_names(tmp_path: Path) -> None:
     sequence: list[calls.Call] = [
         ("hold", "f"), ("unlink", "f"), ("sync",), ("create", "f"), ("hold", "d"), ("rmdir", "d"),
@@ -394,6 +409,44 @@ def test_a_directory_with_too_many_names_of_one_hash_is_left_as_it_is() -> None:
         fs.commit()
         assert [entry.name.decode() for entry in fs.subvolume("").readdir(256)] == names[:made]
         assert not fs.subvolume("").tree.get((256 + made + 1, ItemType.INODE_ITEM, 0))
+
+
+def test_attributes_of_what_stands_for_a_subvolume_change_nothing() -> None:
+    with WritableFilesystem.mkfs(128 << 20) as fs:
+        fs.create_subvolume("sub")
+        fs.snapshot("", "snap", read_only=False)
+        fs.commit()
+        fs.chmod("snap/sub", 0o700)
+        fs.chown("snap/sub", 1, 2)
+        fs.utimes("snap/sub", 7, 7)
+        assert not fs.commit()
+        with pytest.raises(OSError, match=os.strerror(errno.EOPNOTSUPP)):
+            fs.setxattr("snap/sub", "user.x", b"1")
+
+
+@pytest.mark.parametrize(
+    ("value", "feature"),
+    [(b"zlib:9", ""), (b"lzo", "COMPRESS_LZO"), (b"zstd:3", "COMPRESS_ZSTD"), (b"none", "")],
+)
+def test_a_property_is_read_again(value: bytes, feature: str) -> None:
+    """An attribute that a mount finds has the same effect as when it was set."""
+    features = {"COMPRESS_LZO", "COMPRESS_ZSTD"}
+    with WritableFilesystem.mkfs(128 << 20) as fs:
+        for path, mounts in (("before", 0), ("after", 1)):
+            fs.create(path)
+            fs.setxattr(path, "btrfs.compression", value)
+            for _ in range(mounts):
+                fs.remount()
+            fs.write(path, 0, b"text" * 50_000)
+            fs.sync()
+        before, after = (
+            ([extent.compression for extent in fs.subvolume("").extents(path)],
+             fs.subvolume("").inode(path).flags)
+            for path in ("before", "after")
+        )  # fmt: skip
+        assert before == after
+        found = {name for name in features if fs.image.superblock.has_incompat(name)}
+        assert found == {feature} - {""}
 
 
 def test_orphans_are_deleted_when_the_subvolume_is_next_used(tmp_path: Path) -> None:

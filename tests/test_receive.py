@@ -111,7 +111,7 @@ def test_received_can_be_sent_on() -> None:
 
 
 def recorded(name: str) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """Streams of Linux 6.18 with data that are at hand, in an order in which they can be received."""
+    """Streams of Linux 6.18 with data, as far as they are at hand, so that each can be received."""
     have: set[str] = set()
     for ask, kernel, record in corpus.records(name):
         needs = {*ask["clones"], *([ask["parent"]] if ask["parent"] else [])}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from btrfs_model.filesystem import acl
 from btrfs_model.filesystem.dir_entries import fail
-from btrfs_model.filesystem.live_inode import InodeFlag, LiveInode
+from btrfs_model.filesystem.live_inode import EMPTY_SUBVOL_DIR, InodeFlag, LiveInode
 from btrfs_model.filesystem.lookup import Path, is_read_only, may_write
 from btrfs_model.filesystem.xattrs import get_xattr, set_xattr
 
@@ -27,7 +27,12 @@ _TIMES: Final = range(-(2**63) * 10**9, 2**63 * 10**9)
 
 
 def _check(fs: WritableFilesystem, inode: LiveInode, path: Path, *, protected: bool = True) -> None:
-    """``may_setattr()`` and the start of ``btrfs_setattr()``."""
+    """``may_setattr()`` and the start of ``btrfs_setattr()``.
+
+    What stands for a subvolume that is not there is in memory alone (``simple_setattr()``).
+    """
+    if inode.ino == EMPTY_SUBVOL_DIR:
+        return
     if protected and inode.item.flags & (InodeFlag.IMMUTABLE | InodeFlag.APPEND):
         raise fail(errno.EPERM, path)
     if is_read_only(fs, inode.root):
@@ -37,6 +42,8 @@ def _check(fs: WritableFilesystem, inode: LiveInode, path: Path, *, protected: b
 
 def _set(fs: WritableFilesystem, inode: LiveInode, mode: int | None = None) -> None:
     """Count the change; where the mode changes, an ACL follows it."""
+    if inode.ino == EMPTY_SUBVOL_DIR:
+        return
     inode.item.sequence += 1
     inode.item.ctime = fs.now()
     if mode is not None:

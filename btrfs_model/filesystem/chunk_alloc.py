@@ -372,12 +372,26 @@ def _add_group(fs: WritableFilesystem, chunk: Chunk) -> None:
     writer.insert(group_tree(fs.image.superblock), key, item)
     fs.committed.used[chunk.logical] = 0
     _add_chunk_item(fs, chunk)
-    piece = dev_extent(chunk, fs.chunk_tree_uuid)
-    devid = fs.raw_super.dev_item.devid
     for stripe in chunk.stripes:
-        writer.insert(ObjectId.DEV_TREE, (devid, ItemType.DEV_EXTENT, stripe), piece)
+        _insert_dev_extent(fs, chunk, stripe)
     if fs.image.superblock.has_compat_ro("FREE_SPACE_TREE"):
         writer.free_space_group(chunk.logical)
+
+
+def _insert_dev_extent(fs: WritableFilesystem, chunk: Chunk, stripe: int) -> None:
+    """Say what lies at a place of the device (``insert_dev_extent()``).
+
+    The kernel leaves the uuid in the item as the leaf has it: where another device extent made way
+    for the new one that of the other, else zero.
+    """
+    key = (fs.raw_super.dev_item.devid, int(ItemType.DEV_EXTENT), stripe)
+    fs.writer.insert(ObjectId.DEV_TREE, key, dev_extent(chunk, bytes(16)))
+    tree = fs.writer.tree(ObjectId.DEV_TREE)
+    made, behind = tree.first(key), tree.first((*key[:2], stripe + 1))
+    assert made is not None
+    if behind is not None and behind.key[:2] == key[:2] and behind.block == made.block:
+        uuid = DEV_EXTENT.unpack(behind.data).chunk_tree_uuid
+        fs.writer.update(ObjectId.DEV_TREE, key, 0, dev_extent(chunk, uuid))
 
 
 def _add_chunk_item(fs: WritableFilesystem, chunk: Chunk) -> None:

@@ -55,7 +55,6 @@ _MAX_SIZE: Final = 2**63 - 1
 _KEEP_SIZE: Final = 1
 _PUNCH_HOLE: Final = 2
 _ZERO_RANGE: Final = 16
-_INCOMPAT: Final = {"lzo": 1 << 3, "zstd": 1 << 4}
 
 
 class FileCalls:
@@ -292,7 +291,6 @@ class FileCalls:
         inode = self._inode(path)
         if kind:
             host.setxattr(path, "btrfs.compression", kind.encode())
-            host.add_incompat(_INCOMPAT.get(kind, 0))
         elif inode.prop_compress or inode.item.flags & InodeFlag.NOCOMPRESS:
             host.removexattr(path, "btrfs.compression")
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from btrfs_model.filesystem.dir_entries import fail
 from btrfs_model.filesystem.live_inode import DIR_START_INDEX, ROOT_DIR, InodeFields, LiveInode
+from btrfs_model.filesystem.properties import COMPRESSION_PROPERTY, apply_compression
 from btrfs_model.ondisk.items import dir_items, inode_refs
 from btrfs_model.ondisk.keys import ItemType
 
@@ -19,9 +20,7 @@ if TYPE_CHECKING:
 
     from btrfs_model.filesystem.writable import WritableFilesystem
 
-__all__ = ["COMPRESSION_PROPERTY", "InodeCache", "LiveSubvolume", "highest_objectid"]
-
-COMPRESSION_PROPERTY: Final = b"btrfs.compression"
+__all__ = ["InodeCache", "LiveSubvolume", "highest_objectid"]
 
 # BTRFS_LAST_FREE_OBJECTID
 _LAST_FREE: Final = 2**64 - 256
@@ -152,7 +151,8 @@ class InodeCache:
         inode = LiveInode(root, ino, InodeFields.unpack(payload))
         if inode.item.nlink == 1:
             inode.dir_index = self._only_index(root, ino) or self._index_in_range(root, ino)
-        inode.prop_compress = self._property(root, ino)
+        if compression := self._property(root, ino):
+            apply_compression(self._fs, inode, compression)
         self._recall_log(inode)
         return inode
 

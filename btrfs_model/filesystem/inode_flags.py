@@ -9,10 +9,10 @@ from enum import IntFlag
 from typing import TYPE_CHECKING, Final
 
 from btrfs_model.filesystem.dir_entries import fail
-from btrfs_model.filesystem.inode_cache import COMPRESSION_PROPERTY
-from btrfs_model.filesystem.live_inode import InodeFlag, LiveInode
+from btrfs_model.filesystem.live_inode import EMPTY_SUBVOL_DIR, InodeFlag, LiveInode
 from btrfs_model.filesystem.lookup import Path, is_read_only
-from btrfs_model.filesystem.xattrs import apply_compression, put_xattr
+from btrfs_model.filesystem.properties import COMPRESSION_PROPERTY, apply_compression
+from btrfs_model.filesystem.xattrs import put_xattr
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
@@ -76,7 +76,8 @@ def chattr(fs: WritableFilesystem, inode: LiveInode, add: int, remove: int, path
         EOPNOTSUPP for a flag that btrfs does not have; EINVAL for compression without
         copy on write.
     """
-    if not (inode.is_dir or stat.S_ISREG(inode.item.mode)):
+    has_flags = inode.is_dir or stat.S_ISREG(inode.item.mode)
+    if not has_flags or inode.ino == EMPTY_SUBVOL_DIR:
         raise fail(errno.ENOTTY, path)
     if is_read_only(fs, inode.root):
         raise fail(errno.EROFS, path)
@@ -91,7 +92,7 @@ def chattr(fs: WritableFilesystem, inode: LiveInode, add: int, remove: int, path
     if new & ChattrFlag.COMPR and not new & ChattrFlag.NOCOMP:
         kind = (fs.compress or "zlib").encode()
     put_xattr(fs, inode, COMPRESSION_PROPERTY, kind or None)
-    apply_compression(inode, kind)
+    apply_compression(fs, inode, kind)
     inode.item.flags = flags
     inode.item.sequence += 1
     inode.item.ctime = fs.now()

@@ -22,7 +22,8 @@ class LiveRoot:
     id, offset : int
         The key: (id, ROOT_ITEM, offset).
     stored : bytes
-        The payload as the root tree has it.
+        The payload as it was read or last written. A mount changes some of what it reads, which is
+        no reason to write it.
     dirty : bool
         To be written even where nothing changed, as the kernel writes the root item of every
         subvolume that a transaction touched.
@@ -59,9 +60,11 @@ class LiveRoot:
     dirty: bool = False
 
     @classmethod
-    def of(cls, objectid: int, offset: int, item: RootItem, stored: bytes) -> LiveRoot:
+    def of(cls, objectid: int, offset: int, item: RootItem) -> LiveRoot:
         """Return the root item under the key (objectid, ROOT_ITEM, offset)."""
-        return cls(objectid, offset, stored, *item)
+        live = cls(objectid, offset, b"", *item)
+        live.stored = live.pack()
+        return live
 
     @property
     def item(self) -> RootItem:

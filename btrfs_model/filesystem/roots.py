@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from btrfs_model.btree.tree import Item, Tree
+from btrfs_model.filesystem.live_inode import InodeFlag
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.items import OLD_ROOT_ITEM_SIZE, root_item
 from btrfs_model.ondisk.keys import Key
@@ -55,6 +56,18 @@ def read_root_item(payload: Payload) -> RootItem:
     return root_item(payload[:OLD_ROOT_ITEM_SIZE])
 
 
+def _init_root_item(item: RootItem) -> RootItem:
+    """Return the root item of a subvolume as a mount has it (``btrfs_check_and_init_root_item()``).
+
+    Flags and limit count where the inode in the item says that they were initialized. mkfs.btrfs
+    does not say so of the top level; a kernel does when it writes the item.
+    """
+    if item.inode.flags & InodeFlag.ROOT_ITEM_INIT:
+        return item
+    inode = item.inode._replace(flags=item.inode.flags | int(InodeFlag.ROOT_ITEM_INIT))
+    return item._replace(inode=inode, flags=0, byte_limit=0)
+
+
 @dataclass(frozen=True, slots=True)
 class Root:
     """A root item and where it lies.
@@ -64,7 +77,7 @@ class Root:
     key : Key
         (tree id, ROOT_ITEM, 0 or the transaction that made the snapshot).
     item : RootItem
-        As on disk.
+        As a mounted kernel has it.
     block, slot : int
         The leaf of the root tree that holds it.
     """
@@ -78,9 +91,12 @@ class Root:
     def of(cls, item: Item, path: str, tree: int) -> Root:
         """Read the root item `item` of the tree `tree` of an image."""
         try:
-            return cls(item.key, read_root_item(item.data), item.block, item.slot)
+            root = read_root_item(item.data)
         except PayloadError as error:
             raise error.at(path, tree=tree, block=item.block, slot=item.slot) from None
+        if is_subvolume_id(item.key.objectid):
+            root = _init_root_item(root)
+        return cls(item.key, root, item.block, item.slot)
 
     @property
     def id(self) -> int:

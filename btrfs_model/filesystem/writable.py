@@ -26,7 +26,7 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.btree.writer import TreeWriter, chunk_tree_uuid
+from btrfs_model.btree.writer import TreeWriter
 from btrfs_model.counters import uncounted
 from btrfs_model.filesystem import chunk_alloc, load, transaction
 from btrfs_model.filesystem.dir_entries import fail
@@ -147,14 +147,13 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self.sectorsize = self.image.sectorsize
         sb = self.image.superblock
         self.raw_super = SUPER_BLOCK.unpack(self.image.view[sb.offset : sb.offset + SUPER_SIZE])
-        self.add_incompat(_INCOMPAT.get(compress or "", 0))
+        self.add_compression(compress)
         if self.nodesize > _PAGE:
             self.add_incompat(_BIG_METADATA)
         self.writer = TreeWriter(
             self.image, memory.buffer, transid=sb.generation + 1,
             features=load.writer_features(sb), ssd=ssd,
         )  # fmt: skip
-        self.chunk_tree_uuid = chunk_tree_uuid(self.image)
         load.add_groups(self, self.writer)
         load.add_trees(self, self.writer)
         chunk_alloc.load_size_classes(self)
@@ -345,7 +344,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
             if item is None or item.key[:2] != key[:2]:
                 raise FileNotFoundError(f"{self.path}: there is no tree {objectid}")
             root = Root.of(item, self.path, ObjectId.ROOT_TREE)
-            found = LiveRoot.of(objectid, item.key.offset, root.item, bytes(item.data))
+            found = LiveRoot.of(objectid, item.key.offset, root.item)
             self._live_roots[objectid] = found
         self._asked_roots.add(objectid)
         return found
@@ -362,8 +361,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         offset : int
             Of the key: 0, or for a snapshot the transaction.
         """
-        live = LiveRoot.of(objectid, offset, item, b"")
-        live.stored = live.pack()
+        live = LiveRoot.of(objectid, offset, item)
         self.writer.insert(ObjectId.ROOT_TREE, live.key, live.stored)
         self._live_roots[objectid] = live
         self._asked_roots.add(objectid)
@@ -398,6 +396,10 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         """Switch incompatible features on; the next commit tells the superblock."""
         flags = self.raw_super.incompat_flags | bits
         self.raw_super = self.raw_super._replace(incompat_flags=flags)
+
+    def add_compression(self, kind: str | None) -> None:
+        """Say that there may be data compressed so, where that is a feature of its own."""
+        self.add_incompat(_INCOMPAT.get(kind or "", 0))
 
     def ensure_data(self, nbytes: int) -> None:
         """Add chunks for data until so many bytes are free.
@@ -525,7 +527,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self.compress_force = options.compress_force
         self.max_inline = options.max_inline
         self.log_trees_enabled = options.tree_log
-        self.add_incompat(_INCOMPAT.get(options.compress or "", 0))
+        self.add_compression(options.compress)
 
     def _state(self) -> str:
         state = super()._state()

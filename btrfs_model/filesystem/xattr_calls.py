@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from btrfs_model.filesystem import acl, xattrs
 from btrfs_model.filesystem.attributes import CAPABILITY
 from btrfs_model.filesystem.dir_entries import fail
-from btrfs_model.filesystem.live_inode import InodeFlag, LiveInode
+from btrfs_model.filesystem.live_inode import EMPTY_SUBVOL_DIR, InodeFlag, LiveInode
 from btrfs_model.filesystem.lookup import Path, as_bytes, find, is_read_only, may_write
 
 if TYPE_CHECKING:
@@ -137,6 +137,8 @@ def _change(
 
 
 def _check_changeable(inode: LiveInode, path: Path) -> None:
+    if inode.ino == EMPTY_SUBVOL_DIR:
+        raise fail(errno.EOPNOTSUPP, path)
     if inode.item.flags & (InodeFlag.IMMUTABLE | InodeFlag.APPEND):
         raise fail(errno.EPERM, path)
 

@@ -22,8 +22,13 @@ from btrfs_model.filesystem.dir_entries import (
     lookup_dir_item,
     pack_dir_item,
 )
-from btrfs_model.filesystem.inode_cache import COMPRESSION_PROPERTY
 from btrfs_model.filesystem.live_inode import InodeFlag, LiveInode
+from btrfs_model.filesystem.properties import (
+    COMPRESSION_PROPERTY,
+    NO_COMPRESSION,
+    apply_compression,
+    compression_of,
+)
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import DirItem
@@ -34,7 +39,6 @@ if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
 
 __all__ = [
-    "compression_of",
     "get_xattr",
     "inherit_properties",
     "put_xattr",
@@ -46,8 +50,6 @@ __all__ = [
 _XATTR_ITEMS: Final = 2
 _XATTR: Final = int(lib.BTRFS_FT_XATTR)
 _NOWHERE: Final = (0, 0, 0)
-_COMPRESSION: Final = (b"zlib", b"lzo", b"zstd")
-_NO_COMPRESSION: Final = (b"no", b"none")
 
 
 def _key(inode: LiveInode, name: bytes) -> RawKey:
@@ -174,7 +176,7 @@ def set_property(
         EINVAL for an unknown property or value, ENODATA.
     """
     uncompressed = InodeFlag.NODATACOW | InodeFlag.NODATASUM
-    known = not value or value in _NO_COMPRESSION or value.startswith(_COMPRESSION)
+    known = not value or value in NO_COMPRESSION or compression_of(value)
     impossible = inode.item.flags & uncompressed
     if name != COMPRESSION_PROPERTY or not known or (value and impossible):
         raise fail(errno.EINVAL, name)
@@ -182,24 +184,8 @@ def set_property(
         return
     fs.start_transaction()
     put_xattr(fs, inode, name, value or None, flags)
-    apply_compression(inode, value or b"")
+    apply_compression(fs, inode, value or b"")
     _changed(fs, inode)
-
-
-def apply_compression(inode: LiveInode, value: bytes) -> None:
-    """Let the flags of an inode follow its property (``prop_compression_apply()``)."""
-    flags = inode.item.flags & ~(InodeFlag.COMPRESS | InodeFlag.NOCOMPRESS)
-    if value in _NO_COMPRESSION:
-        flags |= InodeFlag.NOCOMPRESS
-    elif value:
-        flags |= InodeFlag.COMPRESS
-    inode.item.flags = int(flags)
-    inode.prop_compress = compression_of(value)
-
-
-def compression_of(value: bytes) -> bytes:
-    """Return the algorithm that a property names, empty for none; it alone is handed down."""
-    return next((name for name in _COMPRESSION if value.startswith(name)), b"")
 
 
 def inherit_properties(fs: WritableFilesystem, inode: LiveInode, directory: LiveInode) -> None:
@@ -208,4 +194,4 @@ def inherit_properties(fs: WritableFilesystem, inode: LiveInode, directory: Live
     if not value or not (inode.is_dir or stat.S_ISREG(inode.item.mode)):
         return
     put_xattr(fs, inode, COMPRESSION_PROPERTY, value)
-    apply_compression(inode, value)
+    apply_compression(fs, inode, value)

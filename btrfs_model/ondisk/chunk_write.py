@@ -46,7 +46,7 @@ def chunk_item(chunk: Chunk, devid: int, device_uuid: bytes, *, temporary: bool 
 
 
 def dev_extent(chunk: Chunk, chunk_tree_uuid: bytes) -> bytes:
-    """Return the payload of the DEV_EXTENT of each stripe of a chunk."""
+    """Return the payload of the DEV_EXTENT of a stripe of a chunk."""
     return DEV_EXTENT.pack(
         DevExtent(ObjectId.CHUNK_TREE, CHUNK_OBJECTID, chunk.logical, chunk.length, chunk_tree_uuid)
     )
