@@ -59,8 +59,8 @@ struct bm_writer {
 	uint64_t *changed; /* ids of the trees that are dirty, and of some that are gone */
 	size_t changed_count;
 	size_t changed_capacity; /* no less than changed_count and all other trees */
-	uint8_t *dirty_bits; /* a bit a sector of the image, as bm_image.verified */
-	uint64_t *dirty;     /* logical addresses, in the order in which they became dirty */
+	uint8_t *dirty_bits;	 /* a bit a sector of the image, as bm_image.verified */
+	uint64_t *dirty;	 /* logical addresses, in the order in which they became dirty */
 	size_t dirty_count;
 	size_t dirty_blocks; /* those whose bit is set: others were freed since */
 	size_t dirty_capacity;

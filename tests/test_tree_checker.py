@@ -147,7 +147,7 @@ def test_a_missing_tree_is_named(sound: Path, tmp_path: Path, tree: int) -> None
     with pytest.raises((CorruptImageError, SubvolumeNotFoundError)) as caught:
         bm.WritableFilesystem.load(path)
     assert str(caught.value).startswith(f"{path}: ")
-    assert str(tree if tree < 2**63 else tree - 2**64) in str(caught.value)
+    assert str(int(tree)) in str(caught.value)
 
 
 def test_a_size_that_does_not_fit_wraps_around_as_in_a_kernel(tmp_path: Path) -> None:

@@ -84,7 +84,8 @@ def _texts(column: pa.Array[Any], *, as_json: bool) -> pa.Array[Any]:
         texts = [json.dumps(text) for text in values.dictionary.to_pylist()]
         column = pa.array(texts, pa.large_string()).take(values.indices)
     elif pa.types.is_large_string(column.type) and pc.any(_doubtful(column)).as_py():
-        column = pa.array([printable(text) for text in column.to_pylist()])
+        texts = [printable(str(text)) for text in column.to_pylist()]
+        column = pa.array(texts, pa.large_string())
     return column.cast(pa.large_string())
 
 

@@ -7,7 +7,7 @@ A commit fills the cell after the one that the commit before it filled (``backup
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from btrfs_model.ondisk.keys import ObjectId
 from btrfs_model.ondisk.structs import ROOT_BACKUP, RawSuperBlock
@@ -23,7 +23,7 @@ _FIELDS = {
     ObjectId.CSUM_TREE: "csum_root",
 }
 
-BACKED_UP = tuple(_FIELDS)
+BACKED_UP: Final = tuple(map(int, _FIELDS))
 """The trees that a cell knows."""
 
 
