@@ -155,7 +155,10 @@ def test_a_reported_figure_stands_beside_its_own_behaviour(
     """One side is another kernel: the message's figures are left on the other side alone."""
     replays = []
     for kernels in ({}, {f"kernel_{changed}": OTHER}):
-        replays.append(frame([as_of_the_message(name, monkeypatch, **kernels)]))
+        one = as_of_the_message(name, monkeypatch, **kernels)
+        # charts show what is reported where it is
+        assert one.workload.draw(one.outcome).axes
+        replays.append(frame([one]))
     whole, other = (table[table.reported.notna() & table.side.isin(["before", "after"])]
                     for table in replays)  # fmt: skip
     assert set(whole.side) == {"before", "after"}
@@ -185,11 +188,7 @@ def test_the_behaviour_counts_and_not_its_name() -> None:
     table = bm.replay("send-utimes", "quick", kernel_before="v6.3 - send-utimes-cache")
     assert table.measured.notna().sum() > 0
     assert set(table[table.measured.notna()].side) == {"after"}
-    same = bm.replay("log-dir", 0.001, kernel_after="v5.17 - log-bulk-insert")
     plain = bm.Behaviour.parse("v5.16 - log-bulk-insert + log-dir-index-only")
-    equal = bm.Behaviour.parse("v5.17 - log-bulk-insert") == plain
-    reported = chosen(same, "time", side="after", files=1000, fsync=1).reported
-    assert (len(reported) == 1 and reported.item() == 7) == equal
     swapped = bm.replay("log-dir", 0.001, kernel_before=plain.text)
     assert value(swapped, "before", "time", "reported", files=1000, fsync=1) == 7
     assert value(swapped, "after", "time", "reported", files=1000, fsync=1) == 7
