@@ -22,7 +22,9 @@ Sent = tuple[str, int]
 Strip = list[Sent]
 """Commands in the order of the stream: name and bytes."""
 
-_SIDE_COLOURS = (COLOURS["before"], COLOURS["between"], COLOURS["after"])
+_SIDE_COLOURS = {
+    "before": COLOURS["before"], "before + fix": COLOURS["between"], "after": COLOURS["after"],
+}  # fmt: skip
 _WAITS = "waits for the last page"
 
 
@@ -155,7 +157,8 @@ def _draw_calls(axes: Axes, outcome: Outcome, before: str, after: str) -> None:
 
 def _draw_times(axes: Axes, outcome: Outcome, names: list[str]) -> None:
     """Draw the reported receive times, and what was measured where a kernel was at hand."""
-    for row, (name, colour) in enumerate(zip(names, _SIDE_COLOURS, strict=False)):
+    for row, name in enumerate(names):
+        colour = _SIDE_COLOURS[name]
         place = len(names) - row
         time = outcome.find(name, "receive time")
         spread = outcome.find(name, "receive time, standard deviation")

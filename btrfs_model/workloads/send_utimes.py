@@ -128,8 +128,7 @@ def run(fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step) -> 
         step("each patch alone")
         outcome.evidence["ablation"] = _ablation(outcome, fs, sent, largest)
     pairs = counterparts(COMPARED, chosen)
-    if source.scale == 1:
-        _add_reported(outcome, pairs)
+    _add_reported(outcome, source, pairs)
     measured = recorded("send-utimes")
     outcome.add_measured(pairs, measured["rows"], measured["sources"])
     return outcome
@@ -194,9 +193,11 @@ def _totals(sent: SendResult) -> dict[str, int]:
     return {**dict.fromkeys(ABLATED, 0), **sent.work, "stream size": sent.size}
 
 
-def _add_reported(outcome: Outcome, pairs: list[tuple[Side, Side]]) -> None:
+def _add_reported(outcome: Outcome, source: Input, pairs: list[tuple[Side, Side]]) -> None:
     """Add the times of the commit message; there is no model of time beside them."""
     for files, times in REPORTED.items():
+        if files not in sizes(source):
+            continue
         milliseconds = dict(zip(COMPARED, times, strict=True))
         outcome.figures += [
             Figure(side.name, "time", "ms", {"files": files}, reported=float(milliseconds[known]))
