@@ -191,6 +191,25 @@ class Tree:
             raise_fault(self.image.path, fault)
         return there.astype(bool)
 
+    def child_at(self, key: RawKey, level: int) -> int | None:
+        """Return the address of the block of a level, below the root, whose first key is `key`.
+
+        None when no node points at one.
+        """
+        if use_python():
+            path = Path(lowest_level=level + 1)
+            found = search.search_slot(self, key, path)
+            node, slot = path.nodes[level + 1], path.slots[level + 1]
+        else:
+            raw_path, fault = ffi.new("struct bm_path *", {"lowest_level": level + 1}), new_fault()
+            ret = lib.bm_search_slot(self.root(), _raw(key), raw_path, fault)
+            if ret < 0:
+                raise_fault(self.image.path, fault)
+            found, slot = ret == 0, raw_path.slot[level + 1]
+            node = self._view(raw_path.node[level + 1])
+        assert node is not None
+        return search.pointer_at(node, slot)[0] if found else None
+
     def visit_leaves(self, first: RawKey, last: RawKey, reada: search.Reada) -> None:
         """Go through the leaves that may hold keys of [first, last], for the reads that it takes.
 
