@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from btrfs_model._native import ffi, lib
+from btrfs_model.kernels import ffi, interruption, lib
 from btrfs_model.nearest import did_you_mean
 
 __all__ = [
@@ -192,6 +192,7 @@ _MESSAGES = {
     lib.BM_BAD_BLOCKPTR: "bad pointer to block {found}",
     lib.BM_BAD_FIRST_KEY: "first key differs from the key in the parent",
     lib.BM_BAD_OWNER: "block is owned by tree {found}, wanted {wanted}",
+    lib.BM_BAD_LAST_KEY: "keys below, in block {found}, are not less than the next pointer's",
     lib.BM_BAD_MAGIC: "no btrfs superblock: magic {found:#x} instead of {wanted:#x}",
     lib.BM_BAD_ITEM_SIZE: "item of {found} bytes, at least {wanted} wanted",
     lib.BM_BAD_VALUE: "impossible value {found}",
@@ -200,7 +201,6 @@ _MESSAGES = {
     lib.BM_BAD_DATA: "{wanted} bytes do not come out of decompressing {found}",
     lib.BM_BAD_DATA_CSUM: "bad data checksum: found {found:#x}, computed {wanted:#x}",
     lib.BM_ERRNO: "errno {found}",
-    lib.BM_CALLBACK: "interrupted",
 }
 
 _READ_ERRORS = {lib.BM_UNMAPPED, lib.BM_PAST_END, lib.BM_BAD_CSUM, lib.BM_BAD_DATA,
@@ -251,7 +251,11 @@ def raise_fault(path: str | os.PathLike[str], fault: ffi.CData) -> NoReturn:
         When the kernel could not allocate.
     OSError
         With the errno that a real kernel would return.
+    BaseException
+        What the handler of a signal raised while the kernel ran, such as KeyboardInterrupt.
     """
+    if fault.code == lib.BM_CALLBACK:
+        raise interruption()
     if fault.code == lib.BM_NOMEM:
         raise MemoryError("out of memory in a C kernel")
     if fault.code == lib.BM_ERRNO:

@@ -10,13 +10,14 @@ import.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 from btrfs_model._native import ffi, lib
 
-__all__ = ["Choice", "ffi", "lib", "select", "use_python"]
+__all__ = ["Choice", "ffi", "interruption", "lib", "select", "use_python"]
 
 Choice = Literal["c", "python"]
 
@@ -38,6 +39,33 @@ def use_python() -> bool:
     if choice not in _CHOICES:
         raise ValueError(f"BTRFS_MODEL_KERNELS={choice}: neither 'c' nor 'python'")
     return choice == "python"
+
+
+# ------------------------------------------------------------------------------- signals ---
+
+_raised = threading.local()
+
+
+def _keep(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
+    _raised.error = error
+
+
+@ffi.def_extern(error=1, onerror=_keep)  # type: ignore[untyped-decorator]
+def bm_python_poll() -> int:
+    """Give Python the chance to run the handlers of signals, which it does before this returns.
+
+    What a handler raises (KeyboardInterrupt for SIGINT) ends the kernel, and is kept until then.
+    """
+    return 0
+
+
+lib.bm_set_poll(lib.bm_python_poll)
+
+
+def interruption() -> BaseException:
+    """Return what a handler of a signal raised while a kernel of this thread ran."""
+    error: BaseException = _raised.__dict__.pop("error")
+    return error
 
 
 @contextmanager

@@ -366,9 +366,13 @@ static int resolve_indirect_refs(struct walk *walk)
 
 /* ------------------------------------------------------------------------------- the walks -- */
 
-/* Put the parent block of a direct reference, with its inodes, on the list of parents. */
+/*
+ * Put the parent block of a direct reference, with its inodes, on the list of parents. The root of
+ * a relocation tree is its own parent; it is on the list already, unless the walk began with it.
+ */
 static int add_parent_node(struct walk *walk, struct prelim_ref *ref)
 {
+	int level = walk->level >= 0 && ref->parent == walk->bytenr ? walk->level : ref->level;
 	struct ulist_node *node;
 	int ret;
 
@@ -386,8 +390,8 @@ static int add_parent_node(struct walk *walk, struct prelim_ref *ref)
 	if (ret < 0)
 		return backref_fail_nomem(walk);
 	if (ret)
-		node->level = ref->level;
-	else if (node->level != ref->level)
+		node->level = level;
+	else if (node->level != level)
 		return bm_fail(walk->fault, (struct bm_fault){.code = BM_LOOP,
 							      .tree = BTRFS_EXTENT_TREE_OBJECTID,
 							      .block = walk->bytenr,
@@ -412,7 +416,9 @@ int find_parent_nodes(struct walk *walk)
 	COUNT(walk->image, find_parent_nodes);
 	arena_release(&walk->prelim, (struct arena_mark){0});
 	walk->direct = walk->indirect = walk->missing_keys = (struct preftree){0};
-	ret = backref_collect(walk);
+	ret = bm_poll(walk->fault);
+	if (!ret)
+		ret = backref_collect(walk);
 	if (!ret && walk->share)
 		ret = share_before_resolving(walk);
 	if (!ret)

@@ -28,6 +28,7 @@ ffibuilder.cdef("""extern "Python" {
     int bm_python_write(void *context, const uint8_t *data, size_t size);
     int bm_python_decompress(void *context, int compression, const uint8_t *data, size_t size,
                              uint8_t *out, size_t out_size);
+    int bm_python_poll(void);
 }""")
 ffibuilder.set_source(
     "btrfs_model._native",

@@ -39,7 +39,8 @@ static int side_advance(struct side *side, uint64_t newer_than, struct bm_fault 
 
 		child = bm_read_node_slot(&side->root, side->node[side->level],
 					  side->slot[side->level], newer_than, fault);
-		if (!child)
+		if (!child || bm_poll(fault) < 0 ||
+		    bm_check_last_key(&side->root, side->node, side->slot, child, fault) < 0)
 			return fault->code;
 		side->level--;
 		side->node[side->level] = child;

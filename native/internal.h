@@ -124,6 +124,17 @@ const uint8_t *bm_read_child(const struct bm_root *root, struct bm_path *path, i
 const uint8_t *bm_read_node_slot(const struct bm_root *root, const uint8_t *node, uint32_t slot,
 				 uint64_t newer_than, struct bm_fault *fault);
 
+/*
+ * Whether the last key of `block` comes before the next key of each node above it: `node` and `slot`
+ * are the path to it, by level. A walk that sees to this in each block goes on in ascending order,
+ * so it meets no block twice, even where blocks have several parents in one tree.
+ */
+int bm_check_last_key(const struct bm_root *root, const uint8_t **node, const uint32_t *slot,
+		      const uint8_t *block, struct bm_fault *fault);
+
+/* BM_CALLBACK when the caller wants no more; for each block of a long loop. */
+int bm_poll(struct bm_fault *fault);
+
 /* One key that two trees have outside of shared subtrees; NULL for a tree that lacks it. */
 struct bm_step {
 	struct bm_key key;

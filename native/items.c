@@ -66,7 +66,7 @@ int64_t bm_scan_leaves(struct bm_image *image, const uint64_t *leaves, size_t co
 		const uint8_t *leaf = bm_image_block(image, leaves[i], &leaf_expect, fault);
 		uint32_t nritems;
 
-		if (!leaf)
+		if (!leaf || bm_poll(fault) < 0)
 			return fault->code;
 		nritems = block_header(leaf)->nritems;
 		COUNT(image, leaves_visited);

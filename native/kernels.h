@@ -45,6 +45,7 @@ enum bm_code {
 	BM_BAD_FIRST_KEY = -14,	 /* first key differs from the key in the parent */
 	BM_BAD_OWNER = -15,	 /* header.owner is not this tree */
 	BM_BAD_MAGIC = -16,	 /* no superblock where one must be */
+	BM_BAD_LAST_KEY = -17,	 /* found = block below the slot, with keys of the next slot */
 	/* reading an item */
 	BM_BAD_ITEM_SIZE = -20, /* payload too short for its type: found = size, wanted = minimum */
 	BM_BAD_VALUE = -21,	/* a field holds what no kernel writes: found = value */
@@ -68,7 +69,7 @@ enum bm_code {
 	BM_STREAM_BAD_TIME = -61,      /* a time that has no date */
 	/* the world outside */
 	BM_ERRNO = -50,	   /* the kernel would return this errno here: found = errno */
-	BM_CALLBACK = -51, /* a callback of the caller failed */
+	BM_CALLBACK = -51, /* a callback of the caller failed, or bm_set_poll()'s said to stop */
 };
 
 /* Where something went wrong. Fields that do not apply are 0. */
@@ -81,6 +82,12 @@ struct bm_fault {
 	uint64_t found;
 	uint64_t wanted;
 };
+
+/*
+ * What loops over many blocks call from time to time; not 0: end with BM_CALLBACK. It is for all
+ * threads, and changes nothing. NULL: nothing is called.
+ */
+void bm_set_poll(int (*poll)(void));
 
 /* -------------------------------------------------------------------------------- counters -- */
 

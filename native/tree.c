@@ -169,6 +169,30 @@ static const uint8_t *block_of_child(const struct bm_root *root, const uint8_t *
 	return child;
 }
 
+int bm_check_last_key(const struct bm_root *root, const uint8_t **node, const uint32_t *slot,
+		      const uint8_t *block, struct bm_fault *fault)
+{
+	const struct btrfs_header *header = block_header(block);
+	struct bm_key last;
+
+	if (!header->nritems)
+		return BM_OK;
+	last = to_key(block_key(block, header->nritems - 1));
+	for (int level = header->level + 1; level < BTRFS_MAX_LEVEL && node[level]; level++) {
+		uint32_t next = slot[level] + 1;
+
+		if (next < block_header(node[level])->nritems &&
+		    compare_disk_key(&node_ptr(node[level], next)->key, &last) <= 0)
+			return bm_fail(fault,
+				       (struct bm_fault){.code = BM_BAD_LAST_KEY,
+							 .slot = slot[level],
+							 .tree = root->objectid,
+							 .block = block_header(node[level])->bytenr,
+							 .found = header->bytenr});
+	}
+	return BM_OK;
+}
+
 const uint8_t *bm_read_child(const struct bm_root *root, struct bm_path *path, int level,
 			     uint64_t objectid, enum bm_read_by by, int *restart,
 			     struct bm_fault *fault)
@@ -325,6 +349,9 @@ int bm_next_leaf(const struct bm_root *root, struct bm_path *path, struct bm_fau
 	COUNT(image, btrfs_next_old_leaf);
 	if (!nritems)
 		return 1;
+	if (bm_poll(fault) < 0 ||
+	    bm_check_last_key(root, path->node, path->slot, path->node[0], fault) < 0)
+		return fault->code;
 	last = to_key(&leaf_item(path->node[0], nritems - 1)->key);
 again:
 	if (image->cache) {
@@ -379,7 +406,7 @@ int bm_prev_leaf(const struct bm_root *root, struct bm_path *path, struct bm_fau
 		/* a block that a node points at is never empty: block_of_child() saw its first key */
 		path->slot[level] = block_header(block)->nritems - 1;
 		if (!level)
-			return 0;
+			return bm_check_last_key(root, path->node, path->slot, block, fault);
 	}
 }
 
@@ -409,8 +436,10 @@ int bm_has_keys(const struct bm_root *root, const struct bm_key *keys, size_t co
 {
 	for (size_t i = 0; i < count; i++) {
 		struct bm_path path = {0};
-		int ret = bm_search_slot_for_read(root, &keys[i], 1, &path, fault);
+		int ret = bm_poll(fault);
 
+		if (!ret)
+			ret = bm_search_slot_for_read(root, &keys[i], 1, &path, fault);
 		if (ret < 0)
 			return ret;
 		there[i] = !ret &&
@@ -581,7 +610,8 @@ int64_t bm_walk_blocks(const struct bm_root *root, int min_level, struct bm_bloc
 		}
 		parent = path.node[level];
 		block = block_of_child(root, parent, path.slot[level], fault);
-		if (!block)
+		if (!block || bm_poll(fault) < 0 ||
+		    bm_check_last_key(root, path.node, path.slot, block, fault) < 0)
 			return fault->code;
 		level--;
 	}

@@ -2,7 +2,7 @@
 """What a live kernel answers to LOGICAL_INO_V2, in its own order.
 
 ``python tests/logical_ino.py`` (as root, with loop devices and btrfs) asks the running kernel about
-the images of ``fiemap-random`` in ``data/kernel`` and writes ``tests/data/logical_ino.json.zst``:
+the images of ``data/kernel`` for which it has such answers, and writes ``tests/data/logical_ino.json.zst``:
 the answers in that corpus are sorted, here they are as the kernel gave them.
 """
 
@@ -21,6 +21,12 @@ import mounts
 import zstandard
 
 ANSWERS = Path(__file__).parent / "data" / "logical_ino.json.zst"
+
+CASES = [
+    name
+    for name in (*corpus.cases("fiemap-random"), *corpus.cases("balance"))
+    if corpus.files(name, "fiemap.*")
+]
 
 Refs = list[list[int]]
 
@@ -70,13 +76,13 @@ def questions(name: str, kernel: str = "6.12") -> Iterator[tuple[int, bool, Refs
 def main() -> None:
     """Record the answers of the running kernel."""
     answers: dict[str, list[tuple[int, bool, Refs]]] = {}
-    for name in corpus.cases("fiemap-random"):
+    for name in CASES:
         if not (corpus.KERNEL_DATA / name).is_dir():
             continue
         with mounted(corpus.image(name)) as directory:
             answers[name] = [
                 (logical, ignore, logical_ino_v2(directory, logical, ignore_offset=ignore))
-                for logical, ignore, _ in questions(name)
+                for logical, ignore, _ in questions(name, "6.18")
             ]
     text = json.dumps({"kernel": platform.release(), "answers": answers}, separators=(",", ":"))
     ANSWERS.write_bytes(zstandard.compress(text.encode(), 19))

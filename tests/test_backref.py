@@ -32,7 +32,7 @@ from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import RawExtentItem, RawFileExtent
 
-RANDOM = corpus.cases("fiemap-random")
+RANDOM = live.CASES
 BOTH: tuple[Choice, ...] = ("c", "python")
 ENOENT = -errno.ENOENT
 
@@ -90,14 +90,14 @@ def test_order_of_a_kernel(kernels: Choice) -> None:
 
 
 @pytest.mark.skipif(bool(why_not_live()), reason=why_not_live())
-@pytest.mark.parametrize("name", RANDOM[:3])
+@pytest.mark.parametrize("name", [*RANDOM[:3], RANDOM[-1]])
 def test_order_of_the_running_kernel(name: str) -> None:
     with (
         Filesystem.open(corpus.image(name)) as fs,
         live.mounted(corpus.image(name)) as directory,
     ):
         forest = br.Forest.of(fs)
-        for logical, ignore_offset, _ in live.questions(name):
+        for logical, ignore_offset, _ in live.questions(name, "6.18"):
             refs = live.logical_ino_v2(directory, logical, ignore_offset=ignore_offset)
             assert rows(forest, logical, ignore_offset) == refs
 

@@ -20,7 +20,7 @@ TWINS = [
     name
     for name in IMAGES
     if corpus.LONG
-    or name.startswith(("features/", "fiemap-random/"))
+    or name.startswith(("features/", "fiemap-random/", "balance/"))
     or name in {"send/random/seed-000", "send/random/seed-003", "counts/W2/N500"}
 ]
 

@@ -22,7 +22,11 @@ from btrfs_model.send import SendResult, send
 from btrfs_model.stream import read_stream
 
 KERNELS = {"5.10": "v5.10.46", "6.1": "v6.1.176", "6.12": "v6.12.101", "6.18": "v6.18.44"}
-CASES = [name for name in corpus.cases("send") if corpus.has(name, "image.zst")]
+CASES = [
+    name
+    for name in (*corpus.cases("send"), *corpus.cases("balance"))
+    if corpus.has(name, "image.zst") and "sends" in corpus.case(name)
+]
 # what the compiler inlined into send.c of these kernels, so that a part of the calls was not seen
 INLINED = {("5.10", "btrfs_next_old_item"), ("6.1", "btrfs_next_old_item")}
 
@@ -67,7 +71,7 @@ def test_streams_are_the_kernels(name: str) -> None:
             assert result.commands == wanted, where
 
 
-SMALL = [f"send/random/seed-{seed:03}" for seed in (1, 3, 7, 11)]
+SMALL = [*(f"send/random/seed-{seed:03}" for seed in (1, 3, 7, 11)), "balance/relocation"]
 
 
 @pytest.mark.parametrize("kernel", ["5.10", "6.1", "6.18"])

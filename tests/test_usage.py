@@ -14,6 +14,7 @@ import pytest
 from damage import Broken
 from hypothesis import given
 from hypothesis import strategies as st
+from logical_ino import CASES
 
 import btrfs_model as bm
 from btrfs_model.backref import Forest, logical_ino
@@ -25,8 +26,8 @@ from btrfs_model.ondisk.structs import EXTENT_ITEM, FILE_EXTENT_ITEM, ROOT_ITEM
 from btrfs_model.usage.forest import MANY, FileForest, single_label
 from btrfs_model.usage.items import covered
 
-_here = {name for name in corpus.cases("fiemap-random") if (corpus.KERNEL_DATA / name).is_dir()}
-RANDOM = [name for name in corpus.cases("fiemap-random") if corpus.LONG or name in _here]
+_here = {name for name in CASES if (corpus.KERNEL_DATA / name).is_dir()}
+RANDOM = [name for name in CASES if corpus.LONG or name in _here]
 F100 = "fiemap/f100"
 SHARED, INLINE = 0x2000, 0x200
 

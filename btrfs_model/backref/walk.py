@@ -283,10 +283,13 @@ class Walker:
         if self._want_inodes and not ref.elems and ref.level == 0:
             leaf = read_tree_block(self.image, ref.parent, level=0, tree=ref.root_id)
             ref.elems = self._find_extent_in_eb(leaf)
+        # the root of a relocation tree is its own parent
+        own = self._level >= 0 and ref.parent == self._bytenr
+        level = self._level if own else ref.level
         node, new = self.refs.add_merge(ref.parent)
         if new:
-            node.level = ref.level
-        elif node.level != ref.level:
+            node.level = level
+        elif node.level != level:
             fault = Fault(
                 lib.BM_LOOP, lib.BTRFS_EXTENT_TREE_OBJECTID, self._bytenr, found=ref.parent
             )

@@ -157,6 +157,7 @@ class Side:
     def _move_down(self) -> None:
         node, slot = self.block, self.slot
         child = search.read_node_slot(self.tree, node, slot, self.newer_than)
+        search.check_last_key(self.tree, self.path, child)
         self.level -= 1
         self.path.nodes[self.level] = child
         self.path.slots[self.level] = 0

@@ -42,6 +42,11 @@ class Reada(IntEnum):
     FORWARD_ALWAYS = lib.BM_READA_FORWARD_ALWAYS
 
 
+def bytenr_of(block: memoryview) -> int:
+    """Return the address that the header of a block says."""
+    return int.from_bytes(block[48:56], "little")
+
+
 def nritems(block: memoryview) -> int:
     """Return the number of items or pointers in a block."""
     return int.from_bytes(block[_NRITEMS_AT : _NRITEMS_AT + 4], "little")
@@ -121,7 +126,8 @@ def bin_search(block: memoryview, key: RawKey) -> tuple[int, bool]:
     return low, False
 
 
-def _child(tree: Tree, node: memoryview, slot: int) -> memoryview:
+def block_of_child(tree: Tree, node: memoryview, slot: int) -> memoryview:
+    """Return the block below a slot of a node, which begins with the key there."""
     blockptr, generation = pointer_at(node, slot)
     expect = Expect(tree.objectid, generation, node[_LEVEL_AT] - 1)
     child = read_block(tree.image, blockptr, expect)
@@ -130,6 +136,29 @@ def _child(tree: Tree, node: memoryview, slot: int) -> memoryview:
             tree.image.path, Fault(lib.BM_BAD_FIRST_KEY, tree.objectid, blockptr, slot)
         )
     return child
+
+
+def check_last_key(tree: Tree, path: Path, block: memoryview) -> None:
+    """See that the last key of a block comes before the next key of each node above it.
+
+    A walk that sees to this in each block goes on in ascending order, so it meets no block twice,
+    even where blocks have several parents in one tree.
+    """
+    count = nritems(block)
+    if not count:
+        return
+    last = key_at(block, count - 1)
+    for level in range(block[_LEVEL_AT] + 1, lib.BTRFS_MAX_LEVEL):
+        node, slot = path.nodes[level], path.slots[level]
+        if node is None:
+            return
+        if slot + 1 < nritems(node) and key_at(node, slot + 1) <= last:
+            raise CorruptImageError(
+                tree.image.path,
+                Fault(
+                    lib.BM_BAD_LAST_KEY, tree.objectid, bytenr_of(node), slot, 0, bytenr_of(block)
+                ),
+            )
 
 
 def _reada_for_search(tree: Tree, path: Path, level: int, slot: int, objectid: int) -> None:
@@ -180,7 +209,7 @@ def _read_child(
         if not cached:
             current().count("read_tree_block")
             restart = path.restart
-    return _child(tree, node, slot), restart
+    return block_of_child(tree, node, slot), restart
 
 
 def read_node_slot(tree: Tree, node: memoryview, slot: int, newer_than: int | None) -> memoryview:
@@ -192,7 +221,7 @@ def read_node_slot(tree: Tree, node: memoryview, slot: int, newer_than: int | No
     cache, level = tree.image.reads, node[_LEVEL_AT]
     if cache is not None:
         cache.submit(*pointer_at(node, slot), level - 1, False, lib.BM_READ_BY_btrfs_read_node_slot)
-    child = _child(tree, node, slot)
+    child = block_of_child(tree, node, slot)
     if newer_than is None or cache is None:
         return child
     limits = cache.readahead.limits(tree.image.nodesize)
@@ -248,9 +277,10 @@ def next_leaf(tree: Tree, path: Path) -> bool:
     count = nritems(path.leaf)
     if not count:
         return False
+    check_last_key(tree, path, path.leaf)
     last = key_at(path.leaf, count - 1)
     while True:
-        search_slot(tree, last, path)
+        _search_again(tree, last, path)
         level = _level_to_step(path, 1)
         if level is None:
             return False
@@ -267,6 +297,18 @@ def next_leaf(tree: Tree, path: Path) -> bool:
             return True
 
 
+def _search_again(tree: Tree, last: RawKey, path: Path) -> None:
+    """Search for the last key of the leaf of a path.
+
+    It leads to the same leaf, so it is carried out only where the reads that it takes are modelled.
+    """
+    if tree.image.reads is not None:
+        search_slot(tree, last, path)
+        return
+    current().count("btrfs_search_slot")
+    current().count("read_block_for_search", tree.level)
+
+
 def prev_leaf(tree: Tree, path: Path) -> bool:
     """Go to the last slot of the previous leaf; False when there is none."""
     level = _level_to_step(path, -1)
@@ -276,10 +318,11 @@ def prev_leaf(tree: Tree, path: Path) -> bool:
     while level:
         node = path.nodes[level]
         assert node is not None
-        block = _child(tree, node, path.slots[level])
+        block = block_of_child(tree, node, path.slots[level])
         level -= 1
         path.nodes[level] = block
         path.slots[level] = nritems(block) - 1
+    check_last_key(tree, path, path.leaf)
     return True
 
 

@@ -196,6 +196,25 @@ class Tree:
             raise_fault(self.image.path, fault)
         return there.astype(bool)
 
+    def child_at(self, key: RawKey, level: int) -> int | None:
+        """Return the address of the block of a level, below the root, whose first key is `key`.
+
+        None when no node points at one.
+        """
+        if use_python():
+            path = Path(lowest_level=level + 1)
+            found = search.search_slot(self, key, path)
+            node, slot = path.nodes[level + 1], path.slots[level + 1]
+        else:
+            raw_path, fault = ffi.new("struct bm_path *", {"lowest_level": level + 1}), new_fault()
+            ret = lib.bm_search_slot(self.root(), _raw(key), raw_path, fault)
+            if ret < 0:
+                raise_fault(self.image.path, fault)
+            found, slot = ret == 0, raw_path.slot[level + 1]
+            node = self._view(raw_path.node[level + 1])
+        assert node is not None
+        return search.pointer_at(node, slot)[0] if found else None
+
     def visit_leaves(self, first: RawKey, last: RawKey, reada: search.Reada) -> None:
         """Go through the leaves that may hold keys of [first, last], for the reads that it takes.
 
@@ -379,12 +398,17 @@ class Tree:
         ]
 
     def _blocks_twin(self, min_level: int) -> Iterator[Block]:
-        root = read_block(
+        path = Path()
+        path.nodes[self.level] = read_block(
             self.image, self.bytenr, Expect(self.objectid, self.generation, self.level)
         )
-        stack = [(root, 0, 0)] if self.level >= min_level else []
-        while stack:
-            block, parent, parent_slot = stack.pop()
+        at = self.level
+        while min_level <= at <= self.level:
+            block = path.nodes[at]
+            assert block is not None
+            above = path.nodes[at + 1] if at < self.level else None
+            parent = search.bytenr_of(above) if above is not None else 0
+            parent_slot = path.slots[at + 1] if above is not None else 0
             _, _, bytenr, flags, _, generation, owner, count, level = HEADER.unpack_from(block)
             current().count("nodes_visited" if level else "leaves_visited")
             used = count * (KEY_PTR.size if level else ITEM.size)
@@ -395,11 +419,32 @@ class Tree:
             yield Block(
                 bytenr, generation, owner, flags, level, count, parent, parent_slot, first, used
             )
-            if level > min_level:
-                stack += [
-                    (search._child(self, block, slot), bytenr, slot)
-                    for slot in reversed(range(count))
-                ]
+            path.slots[at] = 0
+            if at == min_level:
+                at = self._up(path, at)
+            if at <= self.level:
+                at = self._down(path, at)
+
+    def _up(self, path: Path, level: int) -> int:
+        """Go to the next pointer; return its level, which is above the root at the end."""
+        level += 1
+        while level <= self.level:
+            node = path.nodes[level]
+            assert node is not None
+            path.slots[level] += 1
+            if path.slots[level] < search.nritems(node):
+                break
+            level += 1
+        return level
+
+    def _down(self, path: Path, level: int) -> int:
+        """Go to the child that a path's slot points at; return its level."""
+        node = path.nodes[level]
+        assert node is not None
+        child = search.block_of_child(self, node, path.slots[level])
+        search.check_last_key(self, path, child)
+        path.nodes[level - 1] = child
+        return level - 1
 
     def frame(self, min_key: RawKey = MIN_KEY, max_key: RawKey = MAX_KEY) -> pd.DataFrame:
         """Return :meth:`scan` as a DataFrame."""

@@ -20,9 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.btree.bulk import Columns, extent_refs, records, select
+from btrfs_model.btree.search import key_at, nritems
 from btrfs_model.btree.tree import Tree
 from btrfs_model.check.report import Report
 from btrfs_model.check.walk import BlockInfo, Forest
+from btrfs_model.errors import CorruptImageError
 from btrfs_model.image import Image
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.keys import ItemType, ObjectId, item_type_name
@@ -165,7 +167,7 @@ def check_extents(
     """Compare the extent tree with what the blocks of the forest refer to."""
     _check_counts(extents, report)
     _check_overlap(extents, forest, image.nodesize, report)
-    _check_blocks(extents, forest, report)
+    _check_blocks(image, extents, forest, report)
     data_rows = data.rows
     _check_data(extents, data_rows, report)
     expected = _Expected(extents, forest)
@@ -216,7 +218,7 @@ def _check_overlap(extents: Extents, forest: Forest, nodesize: int, report: Repo
             )
 
 
-def _check_blocks(extents: Extents, forest: Forest, report: Report) -> None:
+def _check_blocks(image: Image, extents: Extents, forest: Forest, report: Report) -> None:
     """Check that each tree block has an extent item of its level and generation."""
     blocks = [block for block in forest.blocks.values() if not block.is_log]
     rows = extents.find(np.array([block.logical for block in blocks], _U64))
@@ -239,7 +241,7 @@ def _check_blocks(extents: Extents, forest: Forest, report: Report) -> None:
                 generation=block.generation,
                 found="data" if is_data[number] else "level {}, generation {}".format(*found),
             )
-    _check_owners(extents, blocks, rows, report)
+    _check_owners(image, extents, forest, blocks, rows, report)
     if forest.broken:
         return
     known = np.array(sorted(block.logical for block in blocks), _U64)
@@ -249,23 +251,53 @@ def _check_blocks(extents: Extents, forest: Forest, report: Report) -> None:
 
 
 def _check_owners(
-    extents: Extents, blocks: list[BlockInfo], rows: npt.NDArray[np.intp], report: Report
+    image: Image,
+    extents: Extents,
+    forest: Forest,
+    blocks: list[BlockInfo],
+    rows: npt.NDArray[np.intp],
+    report: Report,
 ) -> None:
-    """Check that the owner of a block has it, unless the block lost its owner (FULL_BACKREF)."""
+    """Check that the owner of a block has it, unless the block lost its owner (FULL_BACKREF).
+
+    A reference by the tree says so, or the tree itself: once a balance has moved the node above, that
+    node refers to the block by its own address.
+    """
     references = extents.references
     by_root = references[references["type"] == ItemType.TREE_BLOCK_REF]
     pairs = np.stack([by_root["bytenr"], by_root["root"]], axis=1)
     owners = np.array([(block.logical, block.owner) for block in blocks], _U64).reshape(-1, 2)
     full = extents.flags[rows] & _U64(lib.BTRFS_BLOCK_FLAG_FULL_BACKREF) != 0
     foreign = (rows >= 0) & ~full & ~np.isin(_mix(owners), _mix(pairs))
+    trees = {
+        root.tree: Tree(image, root.tree, root.bytenr, root.generation, root.level)
+        for root in forest.roots
+        if not root.is_log
+    }
     for number in np.flatnonzero(foreign).tolist():
         block = blocks[number]
+        if _leads_to(image, trees.get(block.owner), block):
+            continue
         report.add(
             "block is owned by tree {owner}, which does not refer to it",
             tree=block.tree,
             block=block.logical,
             owner=block.owner,
         )
+
+
+def _leads_to(image: Image, tree: Tree | None, block: BlockInfo) -> bool:
+    """Whether a search for the first key of a block in a tree comes to it."""
+    if tree is None or tree.level <= block.level:
+        return False
+    data = image.block(block.logical)
+    if not nritems(data):
+        return False
+    try:
+        return tree.child_at(key_at(data, 0), block.level) == block.logical
+    except CorruptImageError:
+        # what a tree that is being freed still points at may be gone
+        return True
 
 
 def _check_data(extents: Extents, data: npt.NDArray[np.uint64], report: Report) -> None:

@@ -110,6 +110,13 @@ _TREES: Final[dict[int, set[ItemType]]] = {
     | {_T.DIR_LOG_ITEM, _T.DIR_LOG_INDEX, _T.EXTENT_CSUM, _T.ROOT_ITEM},
 }  # fmt: skip
 
+# Roots that a kernel looks up by the whole key. It takes the last one of the other trees: mkfs and
+# btrfs-convert give the relocation of data another offset.
+_ROOTS_AT_0: Final = (
+    ObjectId.EXTENT_TREE, ObjectId.DEV_TREE, ObjectId.CSUM_TREE, ObjectId.QUOTA_TREE,
+    ObjectId.UUID_TREE, ObjectId.FREE_SPACE_TREE, ObjectId.BLOCK_GROUP_TREE,
+)  # fmt: skip
+
 _S_IFMT: Final = 0o170000
 _S_IFDIR: Final = 0o040000
 _PERMISSIONS: Final = 0o7777
@@ -117,7 +124,6 @@ _MODES: Final = (0o010000, 0o020000, 0o040000, 0o060000, 0o100000, 0o120000, 0o1
 _INODE_FLAGS: Final = (1 << 12) - 1 | 1 << 31 | 1 << 32
 _ROOT_FLAGS: Final = 1 << 0 | 1 << 48
 _NAME_MAX: Final = 255
-_NEGATIVE: Final = 1 << 63
 _MAX_LEVEL: Final = 8
 
 
@@ -333,10 +339,15 @@ class ItemChecker:
         size = columns["size"]
         odd = ~np.isin(size, (239, ROOT_ITEM.size))
         bad("root item of {size} bytes", odd, size=size)
-        in_log = tree == ObjectId.TREE_LOG
-        subvolume = (columns["objectid"] >= 256) & (columns["objectid"] < _NEGATIVE)
-        plain = ~in_log & ~subvolume & (columns["objectid"] != ObjectId.TREE_RELOC)
-        bad("key offset of a root is not 0", plain & (columns["offset"] != 0))
+        objectid, offset = columns["objectid"], columns["offset"]
+        by_offset = (tree != ObjectId.TREE_LOG) & np.isin(objectid, _ROOTS_AT_0)
+        bad("key offset of a root is not 0", by_offset & (offset != 0))
+        bad(
+            "relocation tree of tree {of}, which is no subvolume",
+            (objectid == ObjectId.TREE_RELOC)
+            & ~np.array([is_subvolume_id(number) for number in offset.tolist()], np.bool_),
+            of=offset,
+        )
         for field in ("generation", "generation_v2", "last_snapshot"):
             value = rows[field]
             bad(f"root {field} {{value}} is newer than the filesystem", value > self.newest,

@@ -28,7 +28,10 @@ from btrfs_model.ondisk.structs import BLOCK_GROUP_ITEM, DEV_EXTENT, DEV_ITEM, F
 from btrfs_model.ondisk.superblock import SUPER_OFFSETS, SUPER_SIZE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from btrfs_model.filesystem import Filesystem
+    from btrfs_model.image import Image
 
 __all__ = ["Coverage", "check_checksums", "check_data", "check_space"]
 
@@ -340,12 +343,27 @@ def _sum_columns(fs: Filesystem, sums: DataChecksums) -> dict[str, npt.NDArray[A
 def check_data(fs: Filesystem, report: Report) -> None:
     """Read every sector of data that has a checksum, each copy of it, and compare."""
     sums = fs.checksums
-    sector = fs.image.sectorsize
-    for start, end in zip(sums.starts.tolist(), sums.ends.tolist(), strict=True):
-        chunk = fs.image.chunk_at(start)
-        for copy in range(len(chunk.stripes) if chunk else 1):
-            for at in range(start, end, _SUMS_AT_ONCE * sector):
-                _check_sectors(fs, sums, at, min(end, at + _SUMS_AT_ONCE * sector), copy, report)
+    at_once = _SUMS_AT_ONCE * fs.image.sectorsize
+    for first, last in zip(sums.starts.tolist(), sums.ends.tolist(), strict=True):
+        for start, end, copies in _parts_in_chunks(fs.image, first, last):
+            for copy in range(copies):
+                for at in range(start, end, at_once):
+                    _check_sectors(fs, sums, at, min(end, at + at_once), copy, report)
+
+
+def _parts_in_chunks(image: Image, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Split a range of addresses where a chunk ends; yield (start, end, copies) of each part.
+
+    A run of checksums goes on from one chunk into the next. What no chunk has is a part of its own.
+    """
+    while start < end:
+        chunk = image.chunk_at(start)
+        if chunk is not None:
+            stop = chunk.logical + chunk.length
+        else:
+            stop = min((c.logical for c in image.chunks if c.logical > start), default=end)
+        yield start, min(stop, end), len(chunk.stripes) if chunk else 1
+        start = stop
 
 
 def _check_sectors(

@@ -298,6 +298,7 @@ class _Walk:
                 last = self.last.get(child)
                 after = children[number + 1][1] if number + 1 < len(children) else None
                 if last is not None and after is not None and last >= after:
+                    self.forest.broken = True
                     self.report.add(
                         "last key {last} below block {child} is not before the next pointer's",
                         tree=info.tree,

@@ -21,13 +21,17 @@ kernel's back references have them. So do trees of a relocation under way.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from btrfs_model.btree.search import key_at, nritems
+from btrfs_model.errors import CorruptImageError, Fault
 from btrfs_model.filesystem import Filesystem
 from btrfs_model.filesystem.roots import is_subvolume_id
+from btrfs_model.kernels import lib
 from btrfs_model.ondisk.keys import Key, ObjectId
 from btrfs_model.ondisk.structs import HEADER, KEY_PTR
 
@@ -97,11 +101,15 @@ class FileForest:
         height = 1 + max((root.level for root in self.roots), default=0)
         self._blocks: list[dict[int, int]] = [{} for _ in range(height)]
         self._pointers: list[list[tuple[int, int]]] = [[] for _ in range(height)]
+        # what is needed until the order of keys is known: last keys of leaves, pointers of nodes
+        self._last: dict[int, tuple[int, int, int]] = {}
+        self._nodes: dict[int, tuple[npt.NDArray[np.void], int]] = {}
         self._walk([root for root in self.roots if root.progress is None])
         for root in self.roots:
             if root.progress is not None:
                 self._walk([root])
         self._levels = [self._level(level) for level in range(height)]
+        self._check_order()
         self.leaves = self._levels[0].blocks
 
     def _level(self, level: int) -> _Level:
@@ -124,18 +132,40 @@ class FileForest:
                     continue
                 block = self._image.block(logical, level=level, generation=generation, tree=tree)
                 self._blocks[level][logical] = generation
+                count = nritems(block)
                 if not level:
+                    self._last[logical] = key_at(block, count - 1) if count else (0, 0, 0)
                     continue
-                rows = np.frombuffer(block, KEY_PTR.dtype, HEADER.unpack(block).nritems,
-                                     HEADER.size)  # fmt: skip
+                rows = np.frombuffer(block, KEY_PTR.dtype, count, HEADER.size)
                 if cut[1] is not None and logical == cut[0]:
                     keys = [Key(*key) for key in rows["key"].tolist()]
                     rows = rows[max(sum(key <= cut[1] for key in keys) - 1, 0) :]
                     cut = (int(rows["blockptr"][0]), cut[1])
+                self._nodes[logical] = rows, tree
                 children = rows["blockptr"].tolist()
                 self._pointers[level - 1] += [(child, logical) for child in children]
                 generations = rows["generation"].tolist()
                 wanted[level - 1] += zip(children, generations, [tree] * len(rows), strict=True)
+
+    def _check_order(self) -> None:
+        """See that all keys below a pointer come before the next pointer's, level by level."""
+        dtype = KEY_PTR.dtype["key"]
+        last = np.array([self._last[leaf] for leaf in self._levels[0].blocks.tolist()], dtype)
+        for below, above in pairwise(self._levels):
+            last_below, last = last, np.empty(len(above.blocks), dtype)
+            for number, node in enumerate(above.blocks.tolist()):
+                rows, tree = self._nodes[node]
+                ends = last_below[np.searchsorted(below.blocks, rows["blockptr"])]
+                late = np.flatnonzero(~_less(ends[:-1], rows["key"][1:]))
+                if len(late):
+                    slot = int(late[0])
+                    child = int(rows["blockptr"][slot])
+                    raise CorruptImageError(
+                        self._image.path,
+                        Fault(lib.BM_BAD_LAST_KEY, tree, node, slot, found=child),
+                    )
+                last[number] = ends[-1]
+        del self._last, self._nodes
 
     # ------------------------------------------------------------------------ questions down --
 
@@ -202,6 +232,14 @@ class FileForest:
             who, at = pairs[0].astype(np.intp), pairs[1]
         leaf, root = (np.concatenate(part) for part in zip(*found, strict=True))
         return leaf, root
+
+
+def _less(left: npt.NDArray[np.void], right: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    """Compare keys."""
+    less = left["offset"] < right["offset"]
+    for field in ("type", "objectid"):
+        less = (left[field] < right[field]) | ((left[field] == right[field]) & less)
+    return less
 
 
 def single_label(group: npt.NDArray[np.intp], labels: Labels, count: int) -> Labels:
