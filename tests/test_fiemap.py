@@ -52,7 +52,12 @@ def answers(name: str, kernel: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("name", "kernel"),
-    [(n, kernel) for n in RANDOM for kernel in KERNELS if corpus.has(n, f"fiemap.{kernel}.json.zst")],
+    [
+        (n, kernel)
+        for n in RANDOM
+        for kernel in KERNELS
+        if corpus.has(n, f"fiemap.{kernel}.json.zst")
+    ],
 )
 def test_every_extent_of_every_file(name: str, kernel: str) -> None:
     fs = opened(name)
