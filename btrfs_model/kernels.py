@@ -47,7 +47,7 @@ _raised = threading.local()
 
 
 def _keep(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
-    _raised.error = error
+    _raised.error = error.with_traceback(traceback)
 
 
 @ffi.def_extern(error=1, onerror=_keep)  # type: ignore[untyped-decorator]

@@ -2,8 +2,8 @@
 """What a live kernel answers to LOGICAL_INO_V2, in its own order.
 
 ``python tests/logical_ino.py`` (as root, with loop devices and btrfs) asks the running kernel about
-the images of ``data/kernel`` for which it has such answers, and writes ``tests/data/logical_ino.json.zst``:
-the answers in that corpus are sorted, here they are as the kernel gave them.
+the images of ``data/kernel`` for which it has such answers, and writes
+``tests/data/logical_ino.json.zst``: the answers in that corpus are sorted, here they are as the kernel gave them.
 """
 
 import ctypes

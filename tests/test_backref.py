@@ -298,7 +298,9 @@ def test_c_equals_python(name: str) -> None:
                     extent = br.extent_from_logical(forest, bytenr + 4095)
                 seen.append((leafs, roots, refs, extent, dict(work)))
             assert seen[0] == seen[1]
-            assert seen[0][0] and all(seen[0][1])
+            # a leaf of relocation trees alone is in no subvolume
+            assert seen[0][0] and seen[0][1][0]
+            assert all(seen[0][1]) or name in corpus.cases("balance")
 
 
 @pytest.mark.parametrize("name", RANDOM[:2])

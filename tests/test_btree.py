@@ -2,21 +2,30 @@
 """Trees: searching, iterating, scanning, walking and comparing; C and plain Python are the same."""
 
 import functools
-from collections.abc import Iterator
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import corpus
 import numpy as np
 import pytest
+from dag import dag
+from damage import Broken, item_head
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from btrfs_model.btree import Change, Tree, compare_trees
 from btrfs_model.btree.bulk import entries, extent_refs, gather, scan_leaves, verify_blocks
 from btrfs_model.btree.bulk import select as take
+from btrfs_model.btree.tree import KEY, Reada
 from btrfs_model.counters import counting
+from btrfs_model.errors import CorruptImageError
 from btrfs_model.filesystem import Filesystem
-from btrfs_model.kernels import ffi, lib, select
+from btrfs_model.kernels import Choice, ffi, lib, select
 from btrfs_model.ondisk.keys import ItemType, Key
 
 IMAGES = ["send/random/seed-000", "send/random/seed-003", "features/dup", "features/nodesize-65536",
@@ -259,3 +268,123 @@ def test_blocks_that_are_not_as_wanted_are_listed(choice: Any) -> None:
         5: lib.BM_BAD_GENERATION,
     }
     assert found[3].block == rows[3][0] and found[3].tree == tree.objectid
+
+
+# -------------------------------------------------------------------------------- damaged order
+
+
+@pytest.fixture(scope="module")
+def several_parents(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some 850 blocks with 10**11 ways from the root to a leaf."""
+    image = tmp_path_factory.mktemp("dag") / "dag.img"
+    dag(image, 121, 7)
+    return image
+
+
+WALKS: dict[str, Callable[[Tree, Tree], object]] = {
+    "scan": lambda tree, _: tree.scan(),
+    "blocks": lambda tree, _: tree.blocks(),
+    "nodes": lambda tree, _: tree.blocks(1),
+    "items": lambda tree, _: list(tree.items()),
+    "reverse": lambda tree, _: list(tree.items(reverse=True)),
+    "leaves": lambda tree, _: tree.visit_leaves((0, 0, 0), (2**64 - 1, 255, 0), Reada.FORWARD),
+    "compare": lambda tree, other: list(compare_trees(other, tree)),
+}
+
+
+@pytest.mark.parametrize("walk", WALKS)
+def test_blocks_with_several_parents(several_parents: Path, walk: str) -> None:
+    """Keys must ascend from block to block, so a walk comes to no block twice."""
+    faults = []
+    for kernels in ("c", "python"):
+        with select(kernels), Filesystem.open(several_parents) as fs:
+            tree, other = fs.tree(5), fs.tree(7)
+            with pytest.raises(
+                CorruptImageError, match="not less than the next pointer's"
+            ) as error:
+                WALKS[walk](tree, other)
+            faults.append(error.value.fault)
+    assert faults[0] == faults[1]
+    assert faults[0].code == lib.BM_BAD_LAST_KEY
+    assert faults[0].tree == 5
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["check"], ["tree-stats"], ["dump-tree", "-t", "5"], ["ls"], ["du"]],
+    ids=lambda command: command[0],
+)
+def test_commands_end_at_blocks_with_several_parents(
+    several_parents: Path, command: list[str]
+) -> None:
+    """They end, in one line (check in some), with memory for the image and not for its paths."""
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30));"
+        "from btrfs_model.cli import run; sys.exit(run(sys.argv[1:]))"
+    )
+    name, *options = command
+    subvolume = ["5"] if name == "ls" else []
+    done = subprocess.run(
+        [sys.executable, "-c", code, name, str(several_parents), *options, *subvolume],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 1
+    wanted = "next pointer's"
+    if name == "check":
+        assert wanted in done.stdout
+        assert len(done.stdout.splitlines()) < 200
+    else:
+        assert wanted in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("kernels", ["c", "python"])
+def test_a_leaf_that_reaches_into_the_next(kernels: Choice) -> None:
+    """The last key of a leaf is that of the next leaf, or greater."""
+    broken = Broken(corpus.image(DEEP))
+    tree = next(tree for tree in trees(DEEP) if tree.level and tree.objectid >= 256)
+    leaf, after = [block for block in tree.blocks() if not block.level][:2]
+    last = item_head(leaf.nritems - 1)
+    broken.write(leaf.logical, last, ffi.buffer(_disk_key(after.first))[:])
+    with select(kernels):
+        damaged = broken.fs().trees[tree.objectid]
+        for walk in (damaged.scan, damaged.blocks, lambda: list(damaged.items(reverse=True))):
+            with pytest.raises(CorruptImageError, match=f"in block {leaf.logical}") as error:
+                walk()
+            assert error.value.fault.block == leaf.parent
+            assert error.value.fault.slot == leaf.parent_slot
+
+
+def _disk_key(key: Key) -> Any:
+    return ffi.new("struct btrfs_disk_key *", (key.objectid, key.type, key.offset))
+
+
+# ----------------------------------------------------------------------------------- signals
+
+
+class StopError(Exception):
+    """What the handler of a signal raises here."""
+
+
+def test_signals_end_a_long_kernel() -> None:
+    """The handler runs while the kernel does, and what it raises comes out of the call."""
+    tree = filesystem(DEEP).tree(2)
+    keys = np.zeros(30_000_000, KEY)
+
+    def stop(*_: object) -> None:
+        raise StopError
+
+    before = signal.signal(signal.SIGUSR1, stop)
+    main = threading.main_thread().ident
+    assert main is not None
+    timer = threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGUSR1))
+    try:
+        timer.start()
+        with pytest.raises(StopError) as caught:
+            tree.has_keys(keys)
+    finally:
+        timer.join()
+        signal.signal(signal.SIGUSR1, before)
+    # not after the kernel has come to its end
+    assert "bm_python_poll" in [entry.name for entry in caught.traceback]
+    assert not tree.has_keys(keys[:10]).any()

@@ -5,6 +5,7 @@ import os
 import struct
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import corpus
@@ -14,6 +15,7 @@ from damage import NAME, Broken, item_head, pointer_at
 from google_crc32c import value as crc32c_value
 from hypothesis import settings
 
+import btrfs_model as bm
 from btrfs_model.btree.tree import Item
 from btrfs_model.check import check
 from btrfs_model.check.report import Report
@@ -534,3 +536,92 @@ def test_report_counts_what_it_leaves_out() -> None:
     lines = [str(finding) for finding in report.result()]
     assert lines == ["tree 7: thing 0 is odd", "tree 7: thing 1 is odd",
                      "tree 7: 3 more like this: thing  is odd"]  # fmt: skip
+
+
+# ------------------------------------------------------ healthy, though not as the kernel writes
+
+
+@pytest.fixture
+def moved() -> Broken:
+    """An image whose nodes were moved by a balance, and the leaves below not."""
+    return Broken(corpus.image("balance/moved-nodes"))
+
+
+def test_a_leaf_whose_node_was_moved(moved: Broken) -> None:
+    """Its owner's tree has it, but refers to it by the address of the node."""
+    assert texts(moved) == []
+    by_node = find(moved, 2, T.METADATA_ITEM, lambda i: i.data[24] == T.SHARED_BLOCK_REF
+                   and i.key.offset == 0 and not i.data[16 + 1] & 1)  # fmt: skip
+    # a snapshot has the same leaf; a tree that has not is no owner
+    moved.write(by_node.key.objectid, 88, struct.pack("<Q", 5))
+    expect(moved, f"block {by_node.key.objectid}", "owned by tree 5, which does not refer to it")
+
+
+def test_symbolic_link_with_its_nul(broken: Broken) -> None:
+    """mkfs --rootdir and btrfs-convert count the NUL of a target to its data, not to its size."""
+    tree = subvolume(broken)
+    inode = find(broken, tree, T.INODE_ITEM, lambda i: i.data[52:56] == b"\xff\xa1\0\0")
+    target = broken.fs().tree(tree).get((inode.key.objectid, int(T.EXTENT_DATA), 0))
+    assert target is not None
+    bump(broken, inode, at(INODE_ITEM, "size"), by=-1)
+    expect(broken, f"({inode.key.objectid} INODE_ITEM 0)", "symbolic link of")
+    broken.write_item(target, len(target.data) - 1, b"\0")
+    assert texts(broken) == []
+    bump(broken, inode, at(INODE_ITEM, "size"), by=-2)
+    expect(broken, f"({inode.key.objectid} INODE_ITEM 0)", "symbolic link of")
+
+
+@pytest.mark.parametrize(
+    ("objectid", "offset", "parts"),
+    [
+        (2**64 - 9, 2, ()),
+        (5, 3, ()),
+        (7, 2, ("(CSUM_TREE ROOT_ITEM 2)", "key offset of a root is not 0")),
+    ],
+)
+def test_offset_of_a_root(
+    broken: Broken, objectid: int, offset: int, parts: tuple[str, ...]
+) -> None:
+    """btrfs-convert writes (DATA_RELOC_TREE ROOT_ITEM 2); a kernel takes the last one there is."""
+    root = find(broken, 1, T.ROOT_ITEM, lambda i: i.key.objectid == objectid)
+    broken.write(root.block, item_head(root.slot) + 9, struct.pack("<Q", offset))
+    if parts:
+        expect(broken, *parts)
+    else:
+        assert texts(broken) == []
+
+
+def test_relocation_tree_of_no_subvolume() -> None:
+    broken = Broken(corpus.image("balance/relocation"))
+    root = find(broken, 1, T.ROOT_ITEM, lambda i: i.key.objectid == 2**64 - 8)
+    assert root.key.offset == 5
+    broken.write(root.block, item_head(root.slot) + 9, struct.pack("<Q", 4))
+    expect(broken, "(TREE_RELOC ROOT_ITEM 4)", "relocation tree of tree 4, which is no subvolume")
+
+
+def test_checksums_that_go_on_in_the_next_chunk(tmp_path: Path) -> None:
+    path = tmp_path / "two.img"
+    with bm.create(256 << 20) as fs:
+        for number in range(12):
+            fs.create(f"f{number}", 0o644)
+            fs.write(f"f{number}", 0, bytes(4 << 20))
+        fs.save(path)
+    two = Broken(path)
+    fs = two.fs()
+    data = [chunk for chunk in fs.image.chunks if chunk.type & 1]
+    sums = fs.checksums
+    # neighbours in addresses
+    first, second = next(
+        (a, b)
+        for a, b in pairwise(data)
+        if a.logical + a.length == b.logical
+        and ((sums.starts < b.logical) & (b.logical < sums.ends)).any()
+    )
+    assert texts(two, verify_data=True) == []
+    for chunk, logical in ((first, second.logical - 1), (second, second.logical)):
+        (where,) = two.copies(logical)
+        with two.restored((where, 1)):
+            two.map[where] ^= 1
+            found = texts(two, verify_data=True)
+            sector = logical // 4096 * 4096
+            assert any(f"data at {sector} has another checksum" in text for text in found), chunk

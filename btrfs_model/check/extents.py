@@ -260,8 +260,8 @@ def _check_owners(
 ) -> None:
     """Check that the owner of a block has it, unless the block lost its owner (FULL_BACKREF).
 
-    A reference by the tree says so, or the tree itself: once a balance has moved the node above, that
-    node refers to the block by its own address.
+    A reference by the tree says so, or the tree itself: once a balance has moved the node above,
+    that node refers to the block by its own address.
     """
     references = extents.references
     by_root = references[references["type"] == ItemType.TREE_BLOCK_REF]

@@ -542,6 +542,7 @@ static void test_damage(void)
 	DAMAGE(BM_BAD_ITEM_RANGE, items_of(leaf)[3].offset = UINT32_MAX);
 	DAMAGE(BM_BAD_FIRST_KEY, items_of(leaf)[0].key.offset--);
 	DAMAGE(BM_BAD_FIRST_KEY, ptrs[1].key.offset++);
+	DAMAGE(BM_BAD_LAST_KEY, items_of(leaf)[header->nritems - 1].key = ptrs[2].key);
 	DAMAGE(BM_BAD_BLOCKPTR, ptrs[1].blockptr = 0);
 	DAMAGE(BM_BAD_BLOCKPTR, ptrs[1].blockptr++);
 	DAMAGE(BM_UNMAPPED, ptrs[1].blockptr = LOGICAL + sizeof(memory));
@@ -593,6 +594,36 @@ static void test_second_copy(void)
 	CHECK(walk(&root, &fault) == BM_PAST_END);
 }
 
+static int asked;
+
+static int stop(void)
+{
+	asked++;
+	return 1;
+}
+
+/* Every long loop asks from time to time whether it is to go on. */
+static void test_poll(void)
+{
+	struct sorted sorted;
+	struct bm_path path = {0};
+	struct bm_fault fault = {0};
+	struct bm_root root;
+	int ret;
+
+	fill_sorted(&sorted, MAX_KEYS);
+	start_image();
+	root = build(&sorted);
+	bm_set_poll(stop);
+	while ((ret = (int)bm_walk_blocks(&root, 0, NULL, 0, &fault)) > 0)
+		;
+	CHECK(ret == BM_CALLBACK && fault.code == BM_CALLBACK && asked == 1);
+	/* not again at once */
+	CHECK(bm_search_slot(&root, &lowest, &path, &fault) >= 0);
+	CHECK(bm_next_leaf(&root, &path, &fault) == BM_OK && asked == 1);
+	bm_set_poll(NULL);
+}
+
 int main(void)
 {
 	random_state = 20260101;
@@ -601,6 +632,7 @@ int main(void)
 	test_compare_shared();
 	test_damage();
 	test_second_copy();
+	test_poll();
 	bm_image_destroy(image);
 	return finish("tree");
 }
