@@ -427,8 +427,8 @@ def test_an_image_is_a_file_or_a_block_device(btrfs_model, tmp_path: Path, name:
     os.mkfifo(tmp_path / "pipe")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "socket"))
-        for what in (tmp_path / "pipe", tmp_path / "socket", Path("/dev/zero")):
-            assert_fails(btrfs_model(name, what), f"{what}: ", "neither")
+        for what, kind in (("pipe", "FIFO"), ("socket", "socket"), ("/dev/zero", "character")):
+            assert_fails(btrfs_model(name, tmp_path / what), f"{tmp_path / what}: ", kind)
 
 
 ODD = b"\x1b[31mred\nline\ttab"
