@@ -142,13 +142,14 @@ def reads(
 
 
 def _send(request: SendRequest, cached: Iterable[int], readahead: Readahead) -> NDArray[Any]:
-    image = request.fs.image
-    cache = image.reads = ReadCache(cached, readahead)
-    try:
-        if request.parent is not None:
-            open_root(request.fs, request.parent)
-    finally:
-        image.reads = None
+    image, cache = request.fs.image, ReadCache(cached, readahead)
+    with image.lease:
+        image.reads = cache
+        try:
+            if request.parent is not None:
+                open_root(request.fs, request.parent)
+        finally:
+            image.reads = None
     before = np.array(cache.rows(), dtype=READ_FIELDS)
     rows = reads_of_send(request, cache.held, readahead)
     if not len(before):

@@ -11,6 +11,7 @@
  * As in the kernel, a block with two copies of which the first is bad is read from the second.
  */
 #include "internal.h"
+#include "mapping.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -37,13 +38,13 @@ struct bm_image *bm_image_create(const uint8_t *base, uint64_t size, uint32_t no
 		free(image);
 		return NULL;
 	}
-	image->base = base;
+	image->base = image->blocks = base;
 	image->size = size;
 	image->nodesize = nodesize;
 	image->sectorsize = sectorsize;
 	image->csum_type = csum_type;
 	memcpy(image->fsid, fsid, sizeof(image->fsid));
-	image->work = image->own_work;
+	image->work = image->counted;
 	image->readahead = (struct bm_readahead){.distance = 65536,
 						 .near = 65536,
 						 .always_leaves = 131072,
@@ -61,6 +62,8 @@ void bm_image_destroy(struct bm_image *image)
 	bm_image_cache_stop(image);
 	free(image->chunks);
 	free(image->verified);
+	free(image->copied);
+	free(image->another);
 	free(image);
 }
 
@@ -79,9 +82,46 @@ int bm_image_set_chunks(struct bm_image *image, const struct bm_chunk *chunks, s
 	return BM_OK;
 }
 
-void bm_image_set_work(struct bm_image *image, uint64_t *work)
+int bm_image_copy_blocks(struct bm_image *image, uint8_t *blocks, struct bm_fault *fault)
 {
-	image->work = work ? work : image->own_work;
+	image->copied = calloc(image->size / image->sectorsize / 8 + 1, 1);
+	image->another = malloc(image->nodesize);
+	if (!image->copied || !image->another)
+		return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
+	image->blocks = image->copies = blocks;
+	image->mapping = bm_mapping_of(image->base);
+	return BM_OK;
+}
+
+const uint8_t *bm_image_own_block(struct bm_image *image, uint64_t physical)
+{
+	for (uint64_t at = physical; image->copies && at < physical + image->nodesize;
+	     at += image->sectorsize) {
+		uint64_t sector = at / image->sectorsize;
+		uint8_t bit = (uint8_t)(1 << sector % 8);
+
+		/* blocks that overlap must not change each other */
+		if (!(image->copied[sector / 8] & bit))
+			memcpy(image->copies + at, image->base + at, image->sectorsize);
+		image->copied[sector / 8] |= bit;
+	}
+	return image->blocks + physical;
+}
+
+void bm_work_add(struct bm_work *work, int counter, int64_t times)
+{
+	for (; work; work = work->outer)
+		__atomic_fetch_add(&work->counts[counter], (uint64_t)times, __ATOMIC_RELAXED);
+}
+
+int bm_image_take_work(struct bm_image *image, struct bm_work *work, struct bm_fault *fault)
+{
+	for (int i = 0; i < BM_WORK_COUNT; i++)
+		if (image->counted[i]) {
+			bm_work_add(work, i, (int64_t)image->counted[i]);
+			image->counted[i] = 0;
+		}
+	return bm_mapping_is_whole(image->mapping, fault);
 }
 
 static const struct bm_chunk *find_chunk(const struct bm_image *image, uint64_t logical)
@@ -221,6 +261,7 @@ static const uint8_t *read_copy(struct bm_image *image, uint64_t logical, int co
 	struct bm_fault place = {.tree = expect->tree, .block = logical};
 	uint64_t physical, contiguous, sector;
 	const uint8_t *block;
+	int is_verified;
 
 	if (logical % image->sectorsize) {
 		bm_fail(fault, (struct bm_fault){.code = BM_UNALIGNED,
@@ -244,9 +285,23 @@ static const uint8_t *read_copy(struct bm_image *image, uint64_t logical, int co
 		bm_fail(fault, place);
 		return NULL;
 	}
-	block = image->base + physical;
+	/* a bit stands for what starts at its sector */
+	if (physical % image->sectorsize) {
+		place.code = BM_UNALIGNED;
+		place.found = physical;
+		bm_fail(fault, place);
+		return NULL;
+	}
 	sector = physical / image->sectorsize;
-	if (again || !(image->verified[sector / 8] & 1 << sector % 8)) {
+	is_verified = image->verified[sector / 8] & 1 << sector % 8;
+	if (!is_verified)
+		block = bm_image_own_block(image, physical);
+	else if (again && image->copies)
+		/* what is in the file now, without a change of what is in use */
+		block = memcpy(image->another, image->base + physical, image->nodesize);
+	else
+		block = image->blocks + physical;
+	if (again || !is_verified) {
 		place.code = verify_structure(image, block, logical, &place);
 		if (place.code < 0) {
 			bm_fail(fault, place);
