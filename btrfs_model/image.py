@@ -32,6 +32,7 @@ __all__ = ["READ_FIELDS", "Image"]
 
 _CHUNK_ITEM = lib.BTRFS_CHUNK_ITEM_KEY
 _MAX = 2**64 - 1
+_COPIED = 64 << 20  # bytes of tree blocks; more cost more than checking them
 _MAP_NORESERVE = 0x4000  # takes room as it is touched; Python names it since 3.13
 
 
@@ -59,8 +60,9 @@ class Image:
         All bytes of the device.
     path : str
         Name used in errors.
-    is_shared : bool
-        Others may change those bytes: tree blocks are copied before they are used.
+    copied : int, optional
+        They are a mapped file, which others may change: so many bytes of tree blocks are copied
+        before they are used.
 
     Attributes
     ----------
@@ -81,7 +83,7 @@ class Image:
         buffer: mmap.mmap | memoryview | bytes | bytearray,
         path: str = "<memory>",
         *,
-        is_shared: bool = False,
+        copied: int | None = None,
     ) -> None:
         self.path = path
         self._buffer: Any = buffer
@@ -119,8 +121,8 @@ class Image:
         # whether a writer has yet to write (and checksum) the tree block at a byte of the image
         self.is_unwritten: Callable[[int], bool] = lambda physical: False
         self._copies = self._bytes
-        if is_shared:
-            self._copy_blocks()
+        if copied is not None:
+            self._copy_blocks(copied)
         self._set_chunks(self.superblock.sys_chunks)
         self._set_chunks(self._read_chunk_tree())
 
@@ -128,9 +130,11 @@ class Image:
     def open(cls, path: str | os.PathLike[str], *, mounted: bool = False) -> Self:
         """Map an image file read-only.
 
-        The file may change meanwhile. Tree blocks are copied when they are verified; a block that
-        was changed before is refused, or read, as it is then. An error says so when the file was
-        cut off.
+        The file may change meanwhile. The first 64 MiB of tree blocks that are used are copied
+        when they are verified, and stay as they were; a block that changed before is refused, or
+        read, as it is then. Of an image with more of them the rest is used where it is: nothing
+        else may write to such a file while a call runs, and an error says so after it. An error
+        says so, too, when a file was cut off.
 
         Parameters
         ----------
@@ -159,7 +163,7 @@ class Image:
         if not base:
             raise_fault(name, fault)
         mapped = ffi.buffer(ffi.gc(base, lib.bm_unmap_file), size)
-        image = cls(memoryview(mapped).toreadonly(), name, is_shared=True)
+        image = cls(memoryview(mapped).toreadonly(), name, copied=_MAX if mounted else _COPIED)
         image.opened = str(Path(name).absolute()), mounted
         return image
 
@@ -199,14 +203,14 @@ class Image:
         self.lease.check_open()
         return self._buffer
 
-    def _copy_blocks(self) -> None:
+    def _copy_blocks(self, most: int) -> None:
         """Keep tree blocks in memory that nobody else changes."""
         memory = mmap.mmap(-1, len(self.view), flags=mmap.MAP_PRIVATE | _MAP_NORESERVE)
         self._block_bytes = memoryview(memory).toreadonly()
         fault = new_fault()
         with self.lease as handle:
             self._copies = ffi.from_buffer("uint8_t[]", memory)
-            if lib.bm_image_copy_blocks(handle, self._copies, fault) < 0:
+            if lib.bm_image_copy_blocks(handle, self._copies, most, fault) < 0:
                 raise_fault(self.path, fault)
 
     def __enter__(self) -> Self:

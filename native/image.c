@@ -16,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum window_use { UNUSED, COPIES, SHOWN };
+
 int bm_fail(struct bm_fault *fault, struct bm_fault what)
 {
 	if (fault)
@@ -63,6 +65,7 @@ void bm_image_destroy(struct bm_image *image)
 	free(image->chunks);
 	free(image->verified);
 	free(image->copied);
+	free(image->windows);
 	free(image->another);
 	free(image);
 }
@@ -82,29 +85,65 @@ int bm_image_set_chunks(struct bm_image *image, const struct bm_chunk *chunks, s
 	return BM_OK;
 }
 
-int bm_image_copy_blocks(struct bm_image *image, uint8_t *blocks, struct bm_fault *fault)
+int bm_image_copy_blocks(struct bm_image *image, uint8_t *blocks, uint64_t most,
+			 struct bm_fault *fault)
 {
 	image->copied = calloc(image->size / image->sectorsize / 8 + 1, 1);
+	image->windows = calloc(image->size / BM_WINDOW + 1, 1);
 	image->another = malloc(image->nodesize);
-	if (!image->copied || !image->another)
+	if (!image->copied || !image->windows || !image->another)
 		return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
-	image->blocks = image->copies = blocks;
 	image->mapping = bm_mapping_of(image->base);
+	if (!image->mapping)
+		return bm_fail(fault, (struct bm_fault){.code = BM_BAD_VALUE});
+	image->blocks = image->copies = blocks;
+	image->left = most;
+	bm_mapping_set_copies(image->mapping, blocks);
 	return BM_OK;
+}
+
+/* Copies cost most by the memory that they take: a large image shows its file after the first. */
+static enum window_use use_window(struct bm_image *image, uint64_t at)
+{
+	uint8_t *use = &image->windows[at / BM_WINDOW];
+
+	if (*use == UNUSED) {
+		*use = COPIES;
+		if (!image->left && !bm_mapping_show(image->mapping, at - at % BM_WINDOW))
+			*use = SHOWN;
+	}
+	return *use;
+}
+
+static void copy_range(struct bm_image *image, uint64_t from, uint64_t to)
+{
+	uint64_t size = to - from;
+
+	if (from >= to)
+		return;
+	bm_mapping_read(image->mapping, from, image->copies + from, size);
+	image->left -= size < image->left ? size : image->left;
 }
 
 const uint8_t *bm_image_own_block(struct bm_image *image, uint64_t physical)
 {
-	for (uint64_t at = physical; image->copies && at < physical + image->nodesize;
-	     at += image->sectorsize) {
+	uint64_t end = physical + image->nodesize, from = physical, at;
+
+	if (!image->copies)
+		return image->blocks + physical;
+	for (at = physical; at < end; at += image->sectorsize) {
 		uint64_t sector = at / image->sectorsize;
 		uint8_t bit = (uint8_t)(1 << sector % 8);
 
-		/* blocks that overlap must not change each other */
-		if (!(image->copied[sector / 8] & bit))
-			memcpy(image->copies + at, image->base + at, image->sectorsize);
-		image->copied[sector / 8] |= bit;
+		/* blocks that overlap must not change each other, so what was copied stays */
+		if (use_window(image, at) == SHOWN || image->copied[sector / 8] & bit) {
+			copy_range(image, from, at);
+			from = at + image->sectorsize;
+		} else {
+			image->copied[sector / 8] |= bit;
+		}
 	}
+	copy_range(image, from, end);
 	return image->blocks + physical;
 }
 
@@ -254,6 +293,12 @@ static int verify_expected(const uint8_t *block, const struct bm_expect *expect,
 	return BM_OK;
 }
 
+static const uint8_t *read_another(struct bm_image *image, uint64_t physical)
+{
+	bm_mapping_read(image->mapping, physical, image->another, image->nodesize);
+	return image->another;
+}
+
 /* One copy, verified unless its bit says that it was before; NULL with `fault` filled. */
 static const uint8_t *read_copy(struct bm_image *image, uint64_t logical, int copy,
 				const struct bm_expect *expect, int again, struct bm_fault *fault)
@@ -298,7 +343,7 @@ static const uint8_t *read_copy(struct bm_image *image, uint64_t logical, int co
 		block = bm_image_own_block(image, physical);
 	else if (again && image->copies)
 		/* what is in the file now, without a change of what is in use */
-		block = memcpy(image->another, image->base + physical, image->nodesize);
+		block = read_another(image, physical);
 	else
 		block = image->blocks + physical;
 	if (again || !is_verified) {

@@ -47,7 +47,9 @@ struct bm_image {
 	uint8_t *copies;  /* as blocks */
 	uint8_t *copied;  /* one bit a sector */
 	uint8_t *another; /* room for one more block */
-	const struct bm_mapping *mapping;
+	uint8_t *windows; /* enum window_use of each BM_WINDOW bytes */
+	uint64_t left;	  /* bytes that may still be copied in new windows */
+	struct bm_mapping *mapping;
 	uint64_t *work;			 /* where is counted now: mostly below */
 	uint64_t counted[BM_WORK_COUNT]; /* what nobody has taken yet */
 	uint64_t ignored[BM_WORK_COUNT]; /* what is not to be counted */

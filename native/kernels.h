@@ -289,10 +289,13 @@ void bm_image_destroy(struct bm_image *image);
 int bm_image_set_chunks(struct bm_image *image, const struct bm_chunk *chunks, size_t count,
 			struct bm_fault *fault);
 /*
- * Copy tree blocks to `blocks` before they are verified, and use them there: `size` bytes of zeros
- * that stay the caller's and outlive the image. A sector is copied once.
+ * Copy tree blocks of a file mapped by bm_map_file() to `blocks` before they are verified, and use
+ * them there: `size` bytes of zeros at the start of a page, which stay the caller's and outlive the
+ * image. A sector is copied once. After `most` bytes the file itself is mapped there for blocks
+ * elsewhere: who writes to it meanwhile may change what was verified, and bm_image_take_work() fails.
  */
-int bm_image_copy_blocks(struct bm_image *image, uint8_t *blocks, struct bm_fault *fault);
+int bm_image_copy_blocks(struct bm_image *image, uint8_t *blocks, uint64_t most,
+			 struct bm_fault *fault);
 /* Where a tree block at this byte of the image is used, copied by now; all of it is in the image. */
 const uint8_t *bm_image_own_block(struct bm_image *image, uint64_t physical);
 /* Add to `work` what was counted since the last time; fails where the mapped file lost bytes. */

@@ -11,30 +11,58 @@
 #include "mapping.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Never freed, as the handler may be looking at it: the next file takes its place. */
 struct bm_mapping {
 	int taken;
-	uintptr_t start, end; /* empty: no file */
-	uint64_t lost;	      /* first byte that could not be read, and 1; 0: none */
+	uintptr_t start; /* 0: no file */
+	uint64_t size;
+	uint64_t lost;	  /* first byte that could not be read, and 1; 0: none */
+	uintptr_t copies; /* of as many bytes, and parts of the file among them; 0: none */
+	int file;
+	int is_shown; /* parts of the file are */
+	struct stat opened;
 	struct bm_mapping *next;
 };
 
 static struct bm_mapping *mappings;
 static struct sigaction before;
 
+static int holds(const uintptr_t *start, uint64_t size, uintptr_t at)
+{
+	uintptr_t from = __atomic_load_n(start, __ATOMIC_ACQUIRE);
+
+	return from && at >= from && at - from < size;
+}
+
+static uint64_t size_of(const struct bm_mapping *one)
+{
+	return __atomic_load_n(&one->size, __ATOMIC_ACQUIRE);
+}
+
 static struct bm_mapping *find(uintptr_t at)
 {
 	struct bm_mapping *one = __atomic_load_n(&mappings, __ATOMIC_ACQUIRE);
 
-	while (one && !(at >= __atomic_load_n(&one->start, __ATOMIC_ACQUIRE) &&
-			at < __atomic_load_n(&one->end, __ATOMIC_ACQUIRE)))
+	while (one && !holds(&one->start, size_of(one), at) &&
+	       !holds(&one->copies, size_of(one), at))
 		one = one->next;
 	return one;
+}
+
+static void note_lost(struct bm_mapping *mapping, uint64_t offset)
+{
+	uint64_t none = 0;
+
+	__atomic_compare_exchange_n(&mapping->lost, &none, offset + 1, 0, __ATOMIC_ACQ_REL,
+				    __ATOMIC_ACQUIRE);
 }
 
 static void pass_on(int number, siginfo_t *info, void *context)
@@ -58,14 +86,22 @@ static void on_sigbus(int number, siginfo_t *info, void *context)
 	int saved = errno;
 	uintptr_t at = (uintptr_t)info->si_addr, page;
 	struct bm_mapping *hit = info->si_code > 0 ? find(at) : NULL;
-	uint64_t none = 0;
+	uint64_t offset, size;
 
 	if (hit) {
 		page = at & ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1);
-		__atomic_compare_exchange_n(&hit->lost, &none, page - hit->start + 1, 0,
-					    __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
-		/* whatever follows is most likely gone, too, and is not to be believed anyway */
-		if (mmap((void *)page, hit->end - page, PROT_READ,
+		if (holds(&hit->start, hit->size, at)) {
+			/* whatever follows is most likely gone, too, and is not believed anyway */
+			offset = page - hit->start;
+			size = hit->size - offset;
+		} else {
+			/* what follows may be copies */
+			offset = page - hit->copies;
+			size = BM_WINDOW - offset % BM_WINDOW;
+			size = size < hit->size - offset ? size : hit->size - offset;
+		}
+		note_lost(hit, offset);
+		if (mmap((void *)page, size, PROT_READ,
 			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1,
 			 0) == MAP_FAILED)
 			hit = NULL;
@@ -126,41 +162,99 @@ const uint8_t *bm_map_file(int file, uint64_t size, struct bm_fault *fault)
 		return NULL;
 	}
 	handle_sigbus();
-	base = mmap(NULL, size, PROT_READ, MAP_SHARED, file, 0);
+	one->file = fcntl(file, F_DUPFD_CLOEXEC, 0);
+	base = one->file < 0 ? MAP_FAILED : mmap(NULL, size, PROT_READ, MAP_SHARED, file, 0);
 	if (base == MAP_FAILED) {
 		bm_fail(fault, (struct bm_fault){.code = BM_ERRNO, .found = (uint64_t)errno});
+		if (one->file >= 0)
+			close(one->file);
 		__atomic_store_n(&one->taken, 0, __ATOMIC_RELEASE);
 		return NULL;
 	}
 	__atomic_store_n(&one->lost, 0, __ATOMIC_RELEASE);
+	one->copies = 0;
+	one->is_shown = 0;
+	fstat(one->file, &one->opened);
+	__atomic_store_n(&one->size, size, __ATOMIC_RELEASE);
 	__atomic_store_n(&one->start, (uintptr_t)base, __ATOMIC_RELEASE);
-	__atomic_store_n(&one->end, (uintptr_t)base + size, __ATOMIC_RELEASE);
 	return base;
 }
 
 void bm_unmap_file(const uint8_t *base)
 {
 	struct bm_mapping *one = find((uintptr_t)base);
-	uintptr_t start, end;
+	uintptr_t start;
 
 	if (!one)
 		return;
 	start = one->start;
-	end = one->end;
-	__atomic_store_n(&one->end, 0, __ATOMIC_RELEASE);
-	munmap((void *)start, end - start);
+	__atomic_store_n(&one->copies, 0, __ATOMIC_RELEASE);
+	__atomic_store_n(&one->start, 0, __ATOMIC_RELEASE);
+	munmap((void *)start, one->size);
+	close(one->file);
 	__atomic_store_n(&one->taken, 0, __ATOMIC_RELEASE);
 }
 
-const struct bm_mapping *bm_mapping_of(const uint8_t *address)
+struct bm_mapping *bm_mapping_of(const uint8_t *address)
 {
 	return find((uintptr_t)address);
 }
 
-int bm_mapping_is_whole(const struct bm_mapping *mapping, struct bm_fault *fault)
+void bm_mapping_read(struct bm_mapping *mapping, uint64_t offset, uint8_t *out, size_t size)
 {
-	uint64_t lost = mapping ? __atomic_load_n(&mapping->lost, __ATOMIC_ACQUIRE) : 0;
+	size_t done = 0;
+	ssize_t got = 1;
 
+	while (done < size && got > 0) {
+		got = pread(mapping->file, out + done, size - done, (off_t)(offset + done));
+		if (got > 0)
+			done += (size_t)got;
+		else if (got < 0 && errno == EINTR)
+			got = 1;
+	}
+	if (done < size) {
+		memset(out + done, 0, size - done);
+		note_lost(mapping, offset + done);
+	}
+}
+
+void bm_mapping_set_copies(struct bm_mapping *mapping, const uint8_t *copies)
+{
+	__atomic_store_n(&mapping->copies, (uintptr_t)copies, __ATOMIC_RELEASE);
+}
+
+int bm_mapping_show(struct bm_mapping *mapping, uint64_t offset)
+{
+	uint64_t size = mapping->size - offset < BM_WINDOW ? mapping->size - offset : BM_WINDOW;
+
+	mapping->is_shown = 1;
+	return mmap((void *)(mapping->copies + offset), size, PROT_READ, MAP_SHARED | MAP_FIXED,
+		    mapping->file, (off_t)offset) == MAP_FAILED
+		   ? BM_NOMEM
+		   : BM_OK;
+}
+
+/* Whether somebody wrote to the file, as far as its times say. */
+static int was_written(const struct bm_mapping *mapping)
+{
+	const struct stat *was = &mapping->opened;
+	struct stat now;
+
+	return fstat(mapping->file, &now) < 0 || now.st_size != was->st_size ||
+	       now.st_mtim.tv_sec != was->st_mtim.tv_sec ||
+	       now.st_mtim.tv_nsec != was->st_mtim.tv_nsec;
+}
+
+int bm_mapping_is_whole(struct bm_mapping *mapping, struct bm_fault *fault)
+{
+	uint64_t lost;
+
+	if (!mapping)
+		return BM_OK;
+	/* where nothing is copied, nothing that was verified can be believed then */
+	if (mapping->is_shown && was_written(mapping))
+		note_lost(mapping, 0);
+	lost = __atomic_load_n(&mapping->lost, __ATOMIC_ACQUIRE);
 	if (!lost)
 		return BM_OK;
 	return bm_fail(fault, (struct bm_fault){.code = BM_FILE_CHANGED, .offset = lost - 1});
