@@ -22,6 +22,7 @@ from btrfs_model.cost.device import Device, load
 from btrfs_model.cost.reading import read_on
 from btrfs_model.image import READ_FIELDS
 from btrfs_model.kernels import ffi, lib
+from btrfs_model.lease import exclusive
 from btrfs_model.send.ioctl import prepare
 from btrfs_model.send.ioctl import reads as reads_of_send
 
@@ -45,6 +46,7 @@ _FIRST_INDEX = 2
 _MAX = 2**64 - 1
 
 
+@exclusive
 def reads(
     fs: Filesystem,
     subvolume: str | bytes | int | Subvolume,

@@ -14,6 +14,7 @@ from btrfs_model.btree.search import Path, key_at, payload_at, prev_leaf, search
 from btrfs_model.counters import current
 from btrfs_model.errors import CorruptImageError, Fault, new_fault, raise_fault
 from btrfs_model.kernels import ffi, lib, use_python
+from btrfs_model.lease import exclusive
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.structs import EXTENT_ITEM, PayloadError
 
@@ -187,6 +188,7 @@ def extent_from_logical(
     return None
 
 
+@exclusive
 def logical_ino(
     fs: Filesystem | Forest, logical: int, *, ignore_offset: bool = False
 ) -> pd.DataFrame:
@@ -260,6 +262,11 @@ def _collect(ask: BackrefWalk) -> list[ExtentRef]:
 
 
 def _values(ask: BackrefWalk, find: Callable[..., int]) -> list[int]:
+    with ask.forest.image.lease:
+        return _values_held(ask, find)
+
+
+def _values_held(ask: BackrefWalk, find: Callable[..., int]) -> list[int]:
     walk, fault, capacity = _raw_walk(ask), new_fault(), len(ask.forest.trees) + 1024
     while True:
         values = ffi.new("uint64_t[]", capacity)

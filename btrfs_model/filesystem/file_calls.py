@@ -36,6 +36,7 @@ from btrfs_model.filesystem.file_write import buffered_write, read_live
 from btrfs_model.filesystem.file_writeback import pages_of, writeback
 from btrfs_model.filesystem.live_inode import InodeFlag
 from btrfs_model.filesystem.many_files import fill_files, write_files
+from btrfs_model.lease import exclusive
 from btrfs_model.ondisk.hashes import CSUM_SIZES
 from btrfs_model.ondisk.keys import ObjectId
 from btrfs_model.treelog.sync_log import sync_file
@@ -100,6 +101,7 @@ class FileCalls:
 
     # -------------------------------------------------------------------------------- data ----
 
+    @exclusive
     def write(self, path: Path, offset: int, data: bytes | Elided) -> int:
         """Write into a file (pwrite(2)); returns the bytes written.
 
@@ -126,12 +128,14 @@ class FileCalls:
             self._sync_if_asked(inode)
             return written
 
+    @exclusive
     def encoded_write(self, path: Path, offset: int, encoded: Encoded) -> None:
         """Write compressed data as they are (BTRFS_IOC_ENCODED_WRITE)."""
         with self._changed(path) as inode:
             encoded_write(self, inode, offset, encoded)
             self._sync_if_asked(inode)
 
+    @exclusive
     def read(self, path: Path, offset: int = 0, length: int | None = None) -> bytes:
         """Read a file as it is now, with what waits for writeback (pread(2)).
 
@@ -155,6 +159,7 @@ class FileCalls:
             sums = DataChecksums(self.image, self.writer.tree(int(ObjectId.CSUM_TREE)))
             return read_live(self, inode, offset, end, sums)
 
+    @exclusive
     def write_many(self, path: Path, offsets: Sequence[int], block: bytes | Elided) -> None:
         """Write the same whole blocks at many places, each written back before the next.
 
@@ -164,6 +169,7 @@ class FileCalls:
         with self._changed(path) as inode:
             write_file_extents(self, inode, offsets, block)
 
+    @exclusive
     def write_files(
         self, directory: Path, names: Sequence[Path], data: bytes, mode: int = 0o666
     ) -> npt.NDArray[np.uint64]:
@@ -171,11 +177,13 @@ class FileCalls:
         host: Any = self
         return write_files(host, directory, names, data, mode)
 
+    @exclusive
     def fill_files(self, directory: Path, inos: npt.NDArray[np.uint64], data: bytes) -> None:
         """Write to many empty files; see :func:`.many_files.fill_files`."""
         host: Any = self
         fill_files(host, directory, inos, data)
 
+    @exclusive
     def truncate(self, path: Path, size: int) -> None:
         """Set the size of a file (truncate(2))."""
         if not 0 <= size <= _MAX_SIZE:
@@ -186,21 +194,25 @@ class FileCalls:
         remove_capability(host, inode)
         set_size(self, inode, size)
 
+    @exclusive
     def fallocate(self, path: Path, offset: int, length: int, keep_size: bool = False) -> None:
         """Preallocate a range (fallocate(2))."""
         with self._changed(path, errno.ENODEV) as inode:
             fallocate(self, inode, offset, length, keep_size=keep_size)
 
+    @exclusive
     def punch_hole(self, path: Path, offset: int, length: int) -> None:
         """Make a hole (FALLOC_FL_PUNCH_HOLE)."""
         with self._changed(path, errno.ENODEV) as inode:
             punch_hole(self, inode, offset, length)
 
+    @exclusive
     def zero_range(self, path: Path, offset: int, length: int, keep_size: bool = False) -> None:
         """Make a range zeros (FALLOC_FL_ZERO_RANGE)."""
         with self._changed(path, errno.ENODEV) as inode:
             zero_range(self, inode, offset, length, keep_size=keep_size)
 
+    @exclusive
     def vfs_fallocate(self, path: Path, mode: int, offset: int, length: int) -> None:
         """Do what fallocate(2) does in each of its modes (``vfs_fallocate()``).
 
@@ -231,6 +243,7 @@ class FileCalls:
                 impossible = offset < 0 or length <= 0
                 raise _error(errno.EINVAL if impossible else errno.EOPNOTSUPP, path)
 
+    @exclusive
     def clone_range(
         self, source: Path, target: Path, source_offset: int, target_offset: int, length: int
     ) -> None:
@@ -239,6 +252,7 @@ class FileCalls:
             clone_range(self, from_inode, to_inode, source_offset, target_offset, length)
             self._sync_if_asked(from_inode, to_inode)
 
+    @exclusive
     def dedupe_range(
         self, source: Path, target: Path, source_offset: int, target_offset: int, length: int
     ) -> bool:
@@ -255,6 +269,7 @@ class FileCalls:
             self._sync_if_asked(from_inode, to_inode)
         return same
 
+    @exclusive
     def set_compression(self, path: Path, kind: str) -> None:
         """Set the property ``btrfs.compression``.
 
@@ -283,6 +298,7 @@ class FileCalls:
 
     # --------------------------------------------------------------------------- writeback ----
 
+    @exclusive
     def fsync(self, path: Path) -> str:
         """Make a file or directory last (fsync(2)), by a log where that is possible.
 
@@ -294,6 +310,7 @@ class FileCalls:
         with self._opened(path, None) as inode:
             return self.fsync_inode(inode)
 
+    @exclusive
     def fdatasync(self, path: Path) -> str:
         """Make the data of a file last (fdatasync(2)), which is what :meth:`fsync` does."""
         return self.fsync(path)

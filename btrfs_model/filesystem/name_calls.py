@@ -47,6 +47,7 @@ from btrfs_model.filesystem.lookup import (
     may_delete,
     may_write,
 )
+from btrfs_model.lease import exclusive
 from btrfs_model.ondisk.structs import Timespec
 from btrfs_model.treelog.log_tree import TreeLogs
 
@@ -137,6 +138,7 @@ class NamespaceCalls:
         """Delete the inodes of a subvolume that have no names."""
         orphan_cleanup(self._fs, root)
 
+    @exclusive
     def hold(self, path: Path) -> LiveInode:
         """Open an inode: it stays, also without names, until :meth:`release`."""
         inode = find(self._fs, path)
@@ -145,12 +147,14 @@ class NamespaceCalls:
             self.inodes.last_index(inode)
         return inode
 
+    @exclusive
     def release(self, inode: LiveInode) -> None:
         """Close an inode that :meth:`hold` returned."""
         inode.holders -= 1
         iput(self._fs, inode)
         self.delayed.balance()
 
+    @exclusive
     def resolve(self, path: Path, follow: bool = True) -> tuple[int, int]:
         """Return subvolume and inode number of a path from the top of the filesystem.
 
@@ -179,6 +183,7 @@ class NamespaceCalls:
             raise fail(errno.EPERM, entry.path)
         may_write(self._fs, entry.directory, entry.path)
 
+    @exclusive
     def create(self, path: Path, mode: int = 0o666) -> LiveInode:
         """Make an empty file, as open(O_CREAT | O_EXCL) does."""
         entry = find_entry(self._fs, path)
@@ -191,21 +196,25 @@ class NamespaceCalls:
         may_write(self._fs, entry.directory, path)
         return self._done(namespace.create_inode(self._fs, entry, stat.S_IFREG | mode & 0o7777))
 
+    @exclusive
     def create_files(
         self, directory: Path, names: Sequence[Path], mode: int = 0o666
     ) -> npt.NDArray[np.uint64]:
         """Make many empty files; see :func:`btrfs_model.filesystem.many.create_files`."""
         return many.create_files(self._fs, directory, names, mode)
 
+    @exclusive
     def move_files(self, source: Path, target: Path, names: Sequence[Path]) -> None:
         """Move many files; see :func:`btrfs_model.filesystem.many_moves.move_files`."""
         many_moves.move_files(self._fs, source, target, names)
 
+    @exclusive
     def mkdir(self, path: Path, mode: int = 0o777) -> LiveInode:
         """Make a directory."""
         entry = self._new_entry(path, directory=True)
         return self._done(namespace.create_inode(self._fs, entry, stat.S_IFDIR | mode & 0o1777))
 
+    @exclusive
     def mknod(self, path: Path, mode: int, device: int = 0) -> LiveInode:
         """Make a fifo, socket, device (``os.makedev()``) or empty file."""
         if not 0 <= device < 2**32:
@@ -218,6 +227,7 @@ class NamespaceCalls:
         new_mode = kind | mode & 0o7777
         return self._done(namespace.create_inode(self._fs, entry, new_mode, rdev=rdev))
 
+    @exclusive
     def symlink(self, target: Path, path: Path) -> LiveInode:
         """Make a symbolic link."""
         to = as_bytes(target)
@@ -230,6 +240,7 @@ class NamespaceCalls:
             raise fail(errno.ENAMETOOLONG, path)
         return self._done(namespace.create_symlink(self._fs, entry, to))
 
+    @exclusive
     def link(self, existing: Path, path: Path) -> None:
         """Give a file one more name; a symbolic link is not followed."""
         inode = find(self._fs, existing, follow=False)
@@ -241,6 +252,7 @@ class NamespaceCalls:
 
     # ---------------------------------------------------------------------------- removing --
 
+    @exclusive
     def unlink(self, path: Path) -> None:
         """Remove a name that is not of a directory."""
         entry = find_entry(self._fs, path)
@@ -253,10 +265,12 @@ class NamespaceCalls:
         may_delete(self._fs, entry, entry.inode, as_directory=False)
         namespace.unlink(self._fs, entry, entry.inode)
 
+    @exclusive
     def unlink_files(self, directory: Path, names: Sequence[Path]) -> None:
         """Remove many names; see :func:`btrfs_model.filesystem.many_unlinks.unlink_files`."""
         many_unlinks.unlink_files(self._fs, directory, names)
 
+    @exclusive
     def rmdir(self, path: Path) -> None:
         """Remove an empty directory, or an empty subvolume."""
         entry = find_entry(self._fs, path)
@@ -272,6 +286,7 @@ class NamespaceCalls:
         else:
             namespace.rmdir(self._fs, entry, inode)
 
+    @exclusive
     def rename(self, old: Path, new: Path, flags: int = 0) -> None:
         """Rename, with the flags of renameat2(2)."""
         if flags & ~_RENAME_FLAGS or (flags & RENAME_EXCHANGE and flags != RENAME_EXCHANGE):
@@ -333,35 +348,41 @@ class NamespaceCalls:
 
     # -------------------------------------------------------------------------- attributes --
 
+    @exclusive
     def chmod(self, path: Path, mode: int, *, follow: bool = True) -> None:
         """Set the permissions of a file."""
         inode = find(self._fs, path, follow=follow)
         attributes.chmod(self._fs, inode, mode, path)
         self.delayed.balance()
 
+    @exclusive
     def chown(self, path: Path, uid: int, gid: int, *, follow: bool = True) -> None:
         """Set the owners of a file, -1 for one that stays."""
         inode = find(self._fs, path, follow=follow)
         attributes.chown(self._fs, inode, uid, gid, path)
         self.delayed.balance()
 
+    @exclusive
     def utimes(self, path: Path, atime_ns: int, mtime_ns: int, *, follow: bool = True) -> None:
         """Set the times of a file, in nanoseconds since 1970."""
         inode = find(self._fs, path, follow=follow)
         attributes.utimes(self._fs, inode, atime_ns, mtime_ns, path)
         self.delayed.balance()
 
+    @exclusive
     def chattr(self, path: Path, add: int, remove: int = 0) -> None:
         """Add and remove flags of an inode, those of chattr(1) as ``FS_IOC_SETFLAGS`` has them."""
         inode_flags.chattr(self._fs, find(self._fs, path), add, remove, path)
         self.delayed.balance()
 
+    @exclusive
     def setxattr(
         self, path: Path, name: Path, value: bytes, flags: int = 0, *, follow: bool = True
     ) -> None:
         """Set an extended attribute; see :func:`btrfs_model.filesystem.xattr_calls.setxattr`."""
         xattr_calls.setxattr(self._fs, path, name, value, flags, follow=follow)
 
+    @exclusive
     def removexattr(self, path: Path, name: Path, *, follow: bool = True) -> None:
         """Remove an extended attribute."""
         xattr_calls.removexattr(self._fs, path, name, follow=follow)

@@ -20,6 +20,7 @@ from btrfs_model.filesystem.lookup import (
     may_write,
 )
 from btrfs_model.filesystem.snapshots import PendingSnapshot, create_pending_snapshot
+from btrfs_model.lease import exclusive
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
@@ -50,6 +51,7 @@ class SubvolumeCalls:
         directory = entry.directory
         check_dir_item_collision(self._live, directory.root, directory.ino, entry.name)
 
+    @exclusive
     def create_subvolume(self, path: Path) -> int:
         """Make an empty subvolume; return its id. Before subvol-create-no-commit this commits."""
         fs = self._live
@@ -60,6 +62,7 @@ class SubvolumeCalls:
             fs.commit()
         return root
 
+    @exclusive
     def snapshot(self, source: Path, path: Path, read_only: bool = True) -> int:
         """Take a snapshot of a subvolume and commit; return its id.
 
@@ -76,6 +79,7 @@ class SubvolumeCalls:
         fs.commit()
         return find(fs, path).root
 
+    @exclusive
     def delete_subvolume(self, path: Path) -> None:
         """Delete a subvolume; its blocks are freed by :meth:`clean_subvolumes`."""
         entry = find_entry(self._live, path)
@@ -88,6 +92,7 @@ class SubvolumeCalls:
             raise fail(errno.EINVAL, path)
         subvolumes.delete_subvolume(self._live, entry, entry.inode)
 
+    @exclusive
     def clean_subvolumes(self) -> list[int]:
         """Free the blocks of the deleted subvolumes, as the cleaner thread does after a commit.
 
@@ -101,10 +106,12 @@ class SubvolumeCalls:
             subvolumes.clean_deleted_subvolume(self._live, root)
         return dead
 
+    @exclusive
     def set_read_only(self, path: Path, read_only: bool = True) -> None:
         """Make a subvolume read-only or writable, and commit."""
         subvolumes.set_read_only(self._live, self._top_of(path).root, read_only)
 
+    @exclusive
     def set_received_subvolume(
         self, path: Path, uuid: bytes, stransid: int, stime_ns: int = 0
     ) -> None:

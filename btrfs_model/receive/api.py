@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from btrfs_model.cost.receiver import ReceiverCalls
 from btrfs_model.errors import ReceiveError
+from btrfs_model.lease import exclusive
 from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.receive.receiver import Receiver
 from btrfs_model.stream import read_stream
@@ -43,6 +44,7 @@ class ReceiveResult:
     calls: Counter[str]
 
 
+@exclusive
 def receive(fs: WritableFilesystem, stream: Source, directory: str | bytes = "") -> ReceiveResult:
     """Carry out the commands of a send stream, as ``btrfs receive`` does, and sync.
 
