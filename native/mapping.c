@@ -172,7 +172,6 @@ const uint8_t *bm_map_file(int file, uint64_t size, struct bm_fault *fault)
 		return NULL;
 	}
 	__atomic_store_n(&one->lost, 0, __ATOMIC_RELEASE);
-	one->copies = 0;
 	one->is_shown = 0;
 	fstat(one->file, &one->opened);
 	__atomic_store_n(&one->size, size, __ATOMIC_RELEASE);
