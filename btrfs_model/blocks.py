@@ -85,8 +85,16 @@ def read_copy(
         raise fail(error.fault.code, 0, error.fault.found, error.fault.wanted) from None
     if contiguous < image.nodesize:
         raise fail(lib.BM_PAST_END, 0, physical + image.nodesize, physical + contiguous)
-    block = image.view[physical : physical + image.nodesize]
-    if again or not (physical in image.verified_by_twin or image.is_unwritten(physical)):
+    # a block is known as verified by what starts at its sector
+    if physical % image.sectorsize:
+        raise fail(lib.BM_UNALIGNED, found=physical)
+    is_verified = physical in image.verified_by_twin or image.is_unwritten(physical)
+    if again and is_verified:
+        # what is in the file now, without a change of what is in use
+        block = memoryview(bytes(image.view[physical : physical + image.nodesize]))
+    else:
+        block = image.own_block(physical)
+    if again or not is_verified:
         _verify_structure(image, block, logical, fail)
         image.verified_by_twin.add(physical)
     _, _, _, _, _, generation, _, _, level = HEADER.unpack_from(block)
@@ -137,7 +145,8 @@ def _verify_structure(image: Image, block: memoryview, logical: int, fail: _Fail
         raise fail(lib.BM_BAD_ITEM_RANGE, nritems - 1, end, nritems * ITEM.size)
     if image.checks_items and not level:
         place = new_fault()
-        code = lib.bm_check_leaf(image.handle, ffi.from_buffer("uint8_t[]", block), place)
+        with image.lease as handle:
+            code = lib.bm_check_leaf(handle, ffi.from_buffer("uint8_t[]", block), place)
         if code < 0:
             raise fail(code, place.slot, place.found, place.wanted)
 

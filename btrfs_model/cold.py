@@ -28,7 +28,7 @@ from btrfs_model.btree.search import (
     search_slot,
     search_slot_for_read,
 )
-from btrfs_model.counters import counting
+from btrfs_model.counters import uncounted
 from btrfs_model.errors import BtrfsModelError, CorruptImageError, SubvolumeNotFoundError
 from btrfs_model.filesystem.roots import is_subvolume_id
 from btrfs_model.filesystem.subvolume import split_path
@@ -78,7 +78,7 @@ def blocks_after_mount(
         Logical addresses.
     """
     # what happened before the send is not its work
-    with counting() as work:
+    with fs.image.lease, uncounted():
         chunks: list[int] = []
         with suppress(CorruptImageError):
             chunks = [block.logical for block in fs.chunk_tree.blocks()]
@@ -96,7 +96,6 @@ def blocks_after_mount(
                     _read(way[-1][0].tree, (_TOP, lib.BTRFS_DIR_INDEX_KEY, _MAX))
         finally:
             fs.image.reads = None
-            work.array[:] = 0
     return cache.held
 
 

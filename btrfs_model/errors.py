@@ -201,10 +201,12 @@ _MESSAGES = {
     lib.BM_BAD_DATA: "{wanted} bytes do not come out of decompressing {found}",
     lib.BM_BAD_DATA_CSUM: "bad data checksum: found {found:#x}, computed {wanted:#x}",
     lib.BM_ERRNO: "errno {found}",
+    lib.BM_FILE_CHANGED: "the file was cut off, or cannot be read, since it was opened",
 }
 
 _READ_ERRORS = {lib.BM_UNMAPPED, lib.BM_PAST_END, lib.BM_BAD_CSUM, lib.BM_BAD_DATA,
-                lib.BM_BAD_DATA_CSUM, lib.BM_BAD_GENERATION, lib.BM_BAD_BYTENR}  # fmt: skip
+                lib.BM_BAD_DATA_CSUM, lib.BM_BAD_GENERATION, lib.BM_BAD_BYTENR,
+                lib.BM_FILE_CHANGED}  # fmt: skip
 
 
 def _errno_of(code: int) -> int:

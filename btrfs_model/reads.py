@@ -22,6 +22,7 @@ from btrfs_model.cost.device import Device, load
 from btrfs_model.cost.reading import read_on
 from btrfs_model.image import READ_FIELDS
 from btrfs_model.kernels import ffi, lib
+from btrfs_model.lease import exclusive
 from btrfs_model.send.ioctl import prepare
 from btrfs_model.send.ioctl import reads as reads_of_send
 
@@ -45,6 +46,7 @@ _FIRST_INDEX = 2
 _MAX = 2**64 - 1
 
 
+@exclusive
 def reads(
     fs: Filesystem,
     subvolume: str | bytes | int | Subvolume,
@@ -144,13 +146,14 @@ def reads(
 
 
 def _send(request: SendRequest, cached: Iterable[int], readahead: Readahead) -> NDArray[Any]:
-    image = request.fs.image
-    cache = image.reads = ReadCache(cached, readahead)
-    try:
-        if request.parent is not None:
-            open_root(request.fs, request.parent)
-    finally:
-        image.reads = None
+    image, cache = request.fs.image, ReadCache(cached, readahead)
+    with image.lease:
+        image.reads = cache
+        try:
+            if request.parent is not None:
+                open_root(request.fs, request.parent)
+        finally:
+            image.reads = None
     before = np.array(cache.rows(), dtype=READ_FIELDS)
     rows = reads_of_send(request, cache.held, readahead)
     if not len(before):

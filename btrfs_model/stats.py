@@ -14,6 +14,7 @@ from btrfs_model.blocks import HEADER
 from btrfs_model.btree.tree import Block, Tree
 from btrfs_model.filesystem import Filesystem
 from btrfs_model.image import Image
+from btrfs_model.lease import exclusive
 from btrfs_model.ondisk.keys import objectid_name
 
 __all__ = ["tree_stats"]
@@ -56,6 +57,7 @@ def _all_trees(fs: Filesystem) -> Iterator[tuple[str, Tree]]:
         yield f"log of {subvolume}", tree
 
 
+@exclusive
 def _stats(fs: Filesystem) -> pd.DataFrame:
     walks = [(name, tree, tree.blocks()) for name, tree in _all_trees(fs)]
     trees_of = Counter(block.logical for _, _, blocks in walks for block in blocks)

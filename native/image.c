@@ -11,9 +11,12 @@
  * As in the kernel, a block with two copies of which the first is bad is read from the second.
  */
 #include "internal.h"
+#include "mapping.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+enum window_use { UNUSED, COPIES, SHOWN };
 
 int bm_fail(struct bm_fault *fault, struct bm_fault what)
 {
@@ -37,13 +40,13 @@ struct bm_image *bm_image_create(const uint8_t *base, uint64_t size, uint32_t no
 		free(image);
 		return NULL;
 	}
-	image->base = base;
+	image->base = image->blocks = base;
 	image->size = size;
 	image->nodesize = nodesize;
 	image->sectorsize = sectorsize;
 	image->csum_type = csum_type;
 	memcpy(image->fsid, fsid, sizeof(image->fsid));
-	image->work = image->own_work;
+	image->work = image->counted;
 	image->readahead = (struct bm_readahead){.distance = 65536,
 						 .near = 65536,
 						 .always_leaves = 131072,
@@ -66,6 +69,9 @@ void bm_image_destroy(struct bm_image *image)
 	bm_image_cache_stop(image);
 	free(image->chunks);
 	free(image->verified);
+	free(image->copied);
+	free(image->windows);
+	free(image->another);
 	free(image);
 }
 
@@ -84,9 +90,82 @@ int bm_image_set_chunks(struct bm_image *image, const struct bm_chunk *chunks, s
 	return BM_OK;
 }
 
-void bm_image_set_work(struct bm_image *image, uint64_t *work)
+int bm_image_copy_blocks(struct bm_image *image, uint8_t *blocks, uint64_t most,
+			 struct bm_fault *fault)
 {
-	image->work = work ? work : image->own_work;
+	image->copied = calloc(image->size / image->sectorsize / 8 + 1, 1);
+	image->windows = calloc(image->size / BM_WINDOW + 1, 1);
+	image->another = malloc(image->nodesize);
+	if (!image->copied || !image->windows || !image->another)
+		return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
+	image->mapping = bm_mapping_of(image->base);
+	if (!image->mapping)
+		return bm_fail(fault, (struct bm_fault){.code = BM_BAD_VALUE});
+	image->blocks = image->copies = blocks;
+	image->left = most;
+	bm_mapping_set_copies(image->mapping, blocks);
+	return BM_OK;
+}
+
+/* Copies cost most by the memory that they take: a large image shows its file after the first. */
+static enum window_use use_window(struct bm_image *image, uint64_t at)
+{
+	uint8_t *use = &image->windows[at / BM_WINDOW];
+
+	if (*use == UNUSED) {
+		*use = COPIES;
+		if (!image->left && !bm_mapping_show(image->mapping, at - at % BM_WINDOW))
+			*use = SHOWN;
+	}
+	return *use;
+}
+
+static void copy_range(struct bm_image *image, uint64_t from, uint64_t to)
+{
+	uint64_t size = to - from;
+
+	if (from >= to)
+		return;
+	bm_mapping_read(image->mapping, from, image->copies + from, size);
+	image->left -= size < image->left ? size : image->left;
+}
+
+const uint8_t *bm_image_own_block(struct bm_image *image, uint64_t physical)
+{
+	uint64_t end = physical + image->nodesize, from = physical, at;
+
+	if (!image->copies)
+		return image->blocks + physical;
+	for (at = physical; at < end; at += image->sectorsize) {
+		uint64_t sector = at / image->sectorsize;
+		uint8_t bit = (uint8_t)(1 << sector % 8);
+
+		/* blocks that overlap must not change each other, so what was copied stays */
+		if (use_window(image, at) == SHOWN || image->copied[sector / 8] & bit) {
+			copy_range(image, from, at);
+			from = at + image->sectorsize;
+		} else {
+			image->copied[sector / 8] |= bit;
+		}
+	}
+	copy_range(image, from, end);
+	return image->blocks + physical;
+}
+
+void bm_work_add(struct bm_work *work, int counter, int64_t times)
+{
+	for (; work; work = work->outer)
+		__atomic_fetch_add(&work->counts[counter], (uint64_t)times, __ATOMIC_RELAXED);
+}
+
+int bm_image_take_work(struct bm_image *image, struct bm_work *work, struct bm_fault *fault)
+{
+	for (int i = 0; i < BM_WORK_COUNT; i++)
+		if (image->counted[i]) {
+			bm_work_add(work, i, (int64_t)image->counted[i]);
+			image->counted[i] = 0;
+		}
+	return bm_mapping_is_whole(image->mapping, fault);
 }
 
 static const struct bm_chunk *find_chunk(const struct bm_image *image, uint64_t logical)
@@ -219,6 +298,12 @@ static int verify_expected(const uint8_t *block, const struct bm_expect *expect,
 	return BM_OK;
 }
 
+static const uint8_t *read_another(struct bm_image *image, uint64_t physical)
+{
+	bm_mapping_read(image->mapping, physical, image->another, image->nodesize);
+	return image->another;
+}
+
 /* One copy, verified unless its bit says that it was before; NULL with `fault` filled. */
 static const uint8_t *read_copy(struct bm_image *image, uint64_t logical, int copy,
 				const struct bm_expect *expect, int again, struct bm_fault *fault)
@@ -226,6 +311,7 @@ static const uint8_t *read_copy(struct bm_image *image, uint64_t logical, int co
 	struct bm_fault place = {.tree = expect->tree, .block = logical};
 	uint64_t physical, contiguous, sector;
 	const uint8_t *block;
+	int is_verified;
 
 	if (logical % image->sectorsize) {
 		bm_fail(fault, (struct bm_fault){.code = BM_UNALIGNED,
@@ -249,9 +335,23 @@ static const uint8_t *read_copy(struct bm_image *image, uint64_t logical, int co
 		bm_fail(fault, place);
 		return NULL;
 	}
-	block = image->base + physical;
+	/* a bit stands for what starts at its sector */
+	if (physical % image->sectorsize) {
+		place.code = BM_UNALIGNED;
+		place.found = physical;
+		bm_fail(fault, place);
+		return NULL;
+	}
 	sector = physical / image->sectorsize;
-	if (again || !(image->verified[sector / 8] & 1 << sector % 8)) {
+	is_verified = image->verified[sector / 8] & 1 << sector % 8;
+	if (!is_verified)
+		block = bm_image_own_block(image, physical);
+	else if (again && image->copies)
+		/* what is in the file now, without a change of what is in use */
+		block = read_another(image, physical);
+	else
+		block = image->blocks + physical;
+	if (again || !is_verified) {
 		place.code = verify_structure(image, block, logical, &place);
 		if (place.code < 0) {
 			bm_fail(fault, place);

@@ -32,7 +32,8 @@ struct bm_cache {
 };
 
 struct bm_image {
-	const uint8_t *base;
+	const uint8_t *base;   /* data are read here */
+	const uint8_t *blocks; /* tree blocks are used here, at the same bytes; often the same */
 	uint64_t size;
 	uint32_t nodesize;
 	uint32_t sectorsize;
@@ -43,8 +44,16 @@ struct bm_image {
 	size_t last_chunk; /* where the last look-up ended */
 	uint8_t *verified; /* one bit a sector of the image */
 	int checks_items;  /* whether bm_check_leaf() is a part of that */
-	uint64_t *work;
-	uint64_t own_work[BM_WORK_COUNT]; /* where nobody asked for the counts */
+	/* of an image whose blocks are copied; else NULL */
+	uint8_t *copies;  /* as blocks */
+	uint8_t *copied;  /* one bit a sector */
+	uint8_t *another; /* room for one more block */
+	uint8_t *windows; /* enum window_use of each BM_WINDOW bytes */
+	uint64_t left;	  /* bytes that may still be copied in new windows */
+	struct bm_mapping *mapping;
+	uint64_t *work;			 /* where is counted now: mostly below */
+	uint64_t counted[BM_WORK_COUNT]; /* what nobody has taken yet */
+	uint64_t ignored[BM_WORK_COUNT]; /* what is not to be counted */
 	struct bm_cache *cache;
 	struct bm_readahead readahead;
 };

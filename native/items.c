@@ -33,7 +33,7 @@ int bm_gather(const struct bm_image *image, const uint64_t *position, const uint
 
 		if (position[i] > image->size || n > image->size - position[i])
 			return BM_PAST_END;
-		memcpy(rows + i * width, image->base + position[i], n);
+		memcpy(rows + i * width, image->blocks + position[i], n);
 		memset(rows + i * width + n, 0, width - n);
 	}
 	return BM_OK;
@@ -82,7 +82,7 @@ int64_t bm_scan_leaves(struct bm_image *image, const uint64_t *leaves, size_t co
 			columns->block[row] = leaves[i];
 			columns->slot[row] = (uint16_t)slot;
 			columns->position[row] =
-			    (uint64_t)(leaf - image->base) + BTRFS_HEADER_SIZE + item->offset;
+			    (uint64_t)(leaf - image->blocks) + BTRFS_HEADER_SIZE + item->offset;
 			columns->size[row] = item->size;
 		}
 	}
@@ -163,7 +163,7 @@ static const uint8_t *item_of(const struct bm_image *image, const struct bm_colu
 			       .offset = columns->offset[row]};
 	if (position > image->size || columns->size[row] > image->size - position)
 		return NULL;
-	return image->base + position;
+	return image->blocks + position;
 }
 
 int64_t bm_entries(const struct bm_image *image, const struct bm_columns *columns, size_t count,

@@ -70,6 +70,7 @@ enum bm_code {
 	/* the world outside */
 	BM_ERRNO = -50,	   /* the kernel would return this errno here: found = errno */
 	BM_CALLBACK = -51, /* a callback of the caller failed, or bm_set_poll()'s said to stop */
+	BM_FILE_CHANGED = -52, /* a mapped file was cut off, or cannot be read: offset = byte */
 };
 
 /* Where something went wrong. Fields that do not apply are 0. */
@@ -93,7 +94,7 @@ void bm_set_poll(int (*poll)(void));
 
 /*
  * The work that was done, in the kernel's units and under the names of its functions. The same
- * array is counted up by C and by Python (btrfs_model/counters.py); cffi hands the names over.
+ * counters are counted up by C and by Python (btrfs_model/counters.py); cffi hands the names over.
  */
 enum bm_counter {
 	/* ctree.c */
@@ -175,6 +176,13 @@ enum bm_counter {
 	/* one more than the last */
 	BM_WORK_COUNT,
 };
+/* Counters; what is counted in them is counted in `outer` as well, which may be NULL. */
+struct bm_work {
+	uint64_t counts[BM_WORK_COUNT];
+	struct bm_work *outer;
+};
+/* Count, in `work` and all outer ones; from any thread. */
+void bm_work_add(struct bm_work *work, int counter, int64_t times);
 
 /* -------------------------------------------------------------------------------- toggles -- */
 
@@ -263,8 +271,21 @@ struct bm_chunk {
 };
 
 /*
+ * Map `size` bytes of a file that others may change. Where it is cut off, or fails to be read, the
+ * rest reads as zeros from then on in place of SIGBUS; bm_image_take_work() says so. NULL: fault.
+ */
+const uint8_t *bm_map_file(int file, uint64_t size, struct bm_fault *fault);
+void bm_unmap_file(const uint8_t *base);
+
+/*
  * The store of blocks: `size` bytes at `base`, laid out as a device of btrfs. `verified` holds a
  * bit for each sector at which a verified tree block starts, so that each is verified once.
+ *
+ * What was verified must stay as it was. So nobody else may change those bytes, or
+ * bm_image_copy_blocks() gives the image memory of its own for its tree blocks.
+ *
+ * An image, and whatever belongs to it (roots, forests, comparisons, a writer), is for one thread at
+ * a time; different images are for as many as there are.
  */
 struct bm_image;
 
@@ -281,8 +302,18 @@ int bm_check_leaf(const struct bm_image *image, const uint8_t *leaf, struct bm_f
 /* `chunks` must ascend by logical address without overlap; they are copied. */
 int bm_image_set_chunks(struct bm_image *image, const struct bm_chunk *chunks, size_t count,
 			struct bm_fault *fault);
-/* The counters to count in: an array of BM_WORK_COUNT. */
-void bm_image_set_work(struct bm_image *image, uint64_t *work);
+/*
+ * Copy tree blocks of a file mapped by bm_map_file() to `blocks` before they are verified, and use
+ * them there: `size` bytes of zeros at the start of a page, which stay the caller's and outlive the
+ * image. A sector is copied once. After `most` bytes the file itself is mapped there for blocks
+ * elsewhere: who writes to it meanwhile may change what was verified, and bm_image_take_work() fails.
+ */
+int bm_image_copy_blocks(struct bm_image *image, uint8_t *blocks, uint64_t most,
+			 struct bm_fault *fault);
+/* Where a tree block at this byte of the image is used, copied by now; all of it is in the image. */
+const uint8_t *bm_image_own_block(struct bm_image *image, uint64_t physical);
+/* Add to `work` what was counted since the last time; fails where the mapped file lost bytes. */
+int bm_image_take_work(struct bm_image *image, struct bm_work *work, struct bm_fault *fault);
 /* Physical address of a logical one in the given copy; how many bytes follow in the chunk. */
 int bm_image_map(const struct bm_image *image, uint64_t logical, int copy, uint64_t *physical,
 		 uint64_t *contiguous, struct bm_fault *fault);

@@ -481,7 +481,7 @@ int64_t bm_scan_bound(const struct bm_root *root, const struct bm_key *min,
 	int ret;
 
 	/* finding out how much memory the scan needs is not the work that is being counted */
-	image->work = image->own_work;
+	image->work = image->ignored;
 	for (ret = scan_start(root, min, &path, fault); ret == 0;
 	     ret = bm_next_leaf(root, &path, fault)) {
 		if (past(&path, max))
@@ -504,7 +504,7 @@ int64_t bm_scan(const struct bm_root *root, const struct bm_key *min, const stru
 	     ret = bm_next_leaf(root, &path, fault)) {
 		const uint8_t *leaf = path.node[0];
 		uint32_t end = block_header(leaf)->nritems, slot = path.slot[0];
-		uint64_t data = (uint64_t)(leaf - image->base) + BTRFS_HEADER_SIZE;
+		uint64_t data = (uint64_t)(leaf - image->blocks) + BTRFS_HEADER_SIZE;
 		uint64_t logical = block_header(leaf)->bytenr;
 		int last_leaf = compare_disk_key(&leaf_item(leaf, end - 1)->key, max) > 0;
 

@@ -281,7 +281,7 @@ static void clear_bit(uint8_t *bits, uint64_t sector)
 
 static uint64_t sector_of(const struct bm_writer *writer, const uint8_t *block)
 {
-	return (uint64_t)(block - writer->image->base) / writer->sectorsize;
+	return (uint64_t)(block - writer->image->blocks) / writer->sectorsize;
 }
 
 const uint8_t *bm_writer_read_child(struct bm_writer *writer, const struct bm_writer_tree *tree,

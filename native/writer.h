@@ -86,7 +86,7 @@ const uint8_t *bm_writer_read(struct bm_writer *writer, const struct bm_writer_t
 			      struct bm_fault *fault);
 static inline uint8_t *bm_writer_writable(const struct bm_writer *writer, const uint8_t *block)
 {
-	return writer->base + (block - writer->image->base);
+	return writer->base + (block - writer->image->blocks);
 }
 /* The same for the child at `slot` of a node, whose first key must be what the node says. */
 const uint8_t *bm_writer_read_child(struct bm_writer *writer, const struct bm_writer_tree *tree,
@@ -297,7 +297,7 @@ int bm_writer_insert_entry(struct bm_writer *writer, struct bm_writer_tree *tree
  */
 static inline int bm_leaf_is_loose(const struct bm_writer *writer, const uint8_t *leaf)
 {
-	uint64_t sector = (uint64_t)(leaf - writer->image->base) / writer->sectorsize;
+	uint64_t sector = (uint64_t)(leaf - writer->image->blocks) / writer->sectorsize;
 
 	return writer->loose_bits[sector / 8] >> sector % 8 & 1;
 }

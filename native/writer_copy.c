@@ -17,7 +17,7 @@ static const uint8_t *payload_at(const struct bm_writer *writer, const struct bm
 	uint64_t position = columns->position[row];
 
 	if (position <= image->size && size <= image->size - position)
-		return image->base + position;
+		return image->blocks + position;
 	bm_fail(fault, (struct bm_fault){
 			   .code = BM_PAST_END, .found = position + size, .wanted = image->size});
 	return NULL;
@@ -116,7 +116,7 @@ static void fetch_payloads(const struct bm_writer *writer, const struct bm_colum
 
 	for (uint64_t at = row; at < row + 2; at++)
 		if (columns->position[at] < image->size)
-			fetch(image->base + columns->position[at],
+			fetch(image->blocks + columns->position[at],
 			      at == row ? sizeof(struct btrfs_inode_item) : LINE);
 }
 
@@ -133,7 +133,7 @@ static void fetch_leaf(struct bm_writer *writer, const struct bm_writer_tree *tr
 
 	if (!tree->level)
 		return;
-	writer->image->work = writer->image->own_work;
+	writer->image->work = writer->image->ignored;
 	ret = bm_writer_find(writer, tree, &key, &path, &ignored);
 	writer->image->work = work;
 	if (ret < 0)
@@ -141,7 +141,7 @@ static void fetch_leaf(struct bm_writer *writer, const struct bm_writer_tree *tr
 	slot = path.slot[1] && ret ? path.slot[1] - 1 : path.slot[1];
 	logical = node_ptr(path.node[1], slot)->blockptr;
 	if (!bm_image_map(writer->image, logical, 0, &physical, &contiguous, NULL))
-		fetch(writer->image->base + physical,
+		fetch(writer->image->blocks + physical,
 		      writer->leaf_size / sizeof(struct btrfs_inode_item) * BTRFS_ITEM_SIZE);
 }
 

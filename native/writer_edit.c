@@ -35,7 +35,7 @@ static int look(struct bm_writer *writer, const struct bm_writer_tree *tree,
 	uint64_t *work = writer->image->work;
 	int ret;
 
-	writer->image->work = writer->image->own_work;
+	writer->image->work = writer->image->ignored;
 	ret = bm_writer_find(writer, tree, key, path, fault);
 	writer->image->work = work;
 	return ret;

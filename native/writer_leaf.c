@@ -114,7 +114,7 @@ int bm_leaf_insert(struct bm_writer *writer, struct bm_path *path, const struct 
 
 static void set_loose(const struct bm_writer *writer, const uint8_t *leaf, int loose)
 {
-	uint64_t sector = (uint64_t)(leaf - writer->image->base) / writer->sectorsize;
+	uint64_t sector = (uint64_t)(leaf - writer->image->blocks) / writer->sectorsize;
 	uint8_t bit = (uint8_t)(1 << sector % 8);
 
 	if (loose)

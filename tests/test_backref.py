@@ -209,7 +209,8 @@ def run(ask: br.BackrefWalk, kernels: Choice) -> Outcome:
     with counting() as work:
         try:
             if kernels == "c":
-                run_c(logged)
+                with ask.forest.image.lease:
+                    run_c(logged)
             else:
                 with select("python"):
                     br.Walker(logged).iterate_extent_inodes()
@@ -268,7 +269,6 @@ def run_c(ask: br.BackrefWalk) -> None:
     for field, (function, given_) in wanted.items():
         if given_ is not None:
             fields[field] = ffi.callback(kinds[field].type, function)
-    ask.forest.image.count_here()
     fault = new_fault()
     if lib.bm_iterate_extent_inodes(ffi.new("struct bm_backref_walk *", fields), fault) < 0:
         raise_fault(ask.forest.image.path, fault)

@@ -14,6 +14,7 @@ from btrfs_model.btree.search import Path, key_at, payload_at, prev_leaf, search
 from btrfs_model.counters import current
 from btrfs_model.errors import CorruptImageError, Fault, new_fault, raise_fault
 from btrfs_model.kernels import ffi, lib, use_python
+from btrfs_model.lease import exclusive
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.structs import EXTENT_ITEM, PayloadError
 
@@ -172,11 +173,14 @@ def extent_from_logical(
     forest = _forest(trees)
     if use_python():
         return _extent_from_logical(forest, logical, restart)
-    forest.image.count_here()
     key, fault = ffi.new("struct bm_key *"), new_fault()
     flags, refs = ffi.new("uint64_t *"), ffi.new("uint64_t *")
     behaviour = 0 if restart else _NO_RESTART
-    if lib.bm_extent_from_logical(forest.handle, logical, behaviour, key, flags, refs, fault) == 0:
+    with forest.image.lease:
+        found = lib.bm_extent_from_logical(
+            forest.handle, logical, behaviour, key, flags, refs, fault
+        )
+    if found == 0:
         return Extent(Key(key.objectid, key.type, key.offset), flags[0], refs[0])
     if fault.code == lib.BM_ERRNO and fault.found == errno.ENOENT:
         return None
@@ -184,6 +188,7 @@ def extent_from_logical(
     return None
 
 
+@exclusive
 def logical_ino(
     fs: Filesystem | Forest, logical: int, *, ignore_offset: bool = False
 ) -> pd.DataFrame:
@@ -232,7 +237,6 @@ def logical_ino(
 
 
 def _raw_walk(ask: BackrefWalk) -> ffi.CData:
-    ask.forest.image.count_here()
     return ffi.new(
         "struct bm_backref_walk *",
         {
@@ -248,8 +252,9 @@ def _raw_walk(ask: BackrefWalk) -> ffi.CData:
 def _collect(ask: BackrefWalk) -> list[ExtentRef]:
     refs, fault = ffi.new("struct bm_inode_refs *"), new_fault()
     try:
-        if lib.bm_collect_inode_refs(_raw_walk(ask), refs, fault) < 0:
-            raise_fault(ask.forest.image.path, fault)
+        with ask.forest.image.lease:
+            if lib.bm_collect_inode_refs(_raw_walk(ask), refs, fault) < 0:
+                raise_fault(ask.forest.image.path, fault)
         rows = (refs.rows[i] for i in range(refs.count))
         return [ExtentRef(row.ino, row.offset, row.num_bytes, row.root) for row in rows]
     finally:
@@ -257,6 +262,11 @@ def _collect(ask: BackrefWalk) -> list[ExtentRef]:
 
 
 def _values(ask: BackrefWalk, find: Callable[..., int]) -> list[int]:
+    with ask.forest.image.lease:
+        return _values_held(ask, find)
+
+
+def _values_held(ask: BackrefWalk, find: Callable[..., int]) -> list[int]:
     walk, fault, capacity = _raw_walk(ask), new_fault(), len(ask.forest.trees) + 1024
     while True:
         values = ffi.new("uint64_t[]", capacity)

@@ -85,11 +85,11 @@ class Forest:
 
     @property
     def handle(self) -> ffi.CData:
-        """The same as a ``struct bm_forest`` for the C kernels."""
+        """The same as a ``struct bm_forest`` for the C kernels, for who holds the lease."""
         if self._handle is None:
             roots = ffi.new("struct bm_root[]", [tree.root()[0] for tree in self.trees.values()])
             fault = new_fault()
-            handle = lib.bm_forest_create(self.image.handle, roots, len(roots), fault)
+            handle = lib.bm_forest_create(self.image.lease.handle, roots, len(roots), fault)
             if not handle:
                 raise_fault(self.image.path, fault)
             for objectid in self.opened:

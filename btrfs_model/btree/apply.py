@@ -48,13 +48,13 @@ def apply(writer: TreeWriter, tree_id: int, changes: npt.NDArray[Any], data: byt
     OSError
         EEXIST, ENOENT ... of the first that cannot be done; those before it are.
     """
-    writer.image.count_here()
     fault = new_fault()
     rows = np.ascontiguousarray(changes)
-    done = lib.bm_writer_apply(
-        writer.handle, tree_id % 2**64, ffi.from_buffer("struct bm_writer_change[]", rows),
-        len(rows), ffi.from_buffer("uint8_t[]", data), len(data), fault,
-    )  # fmt: skip
+    with writer.image.lease:
+        done = lib.bm_writer_apply(
+            writer.handle, tree_id % 2**64, ffi.from_buffer("struct bm_writer_change[]", rows),
+            len(rows), ffi.from_buffer("uint8_t[]", data), len(data), fault,
+        )  # fmt: skip
     if done < len(rows):
         writer.fail(fault)
 
@@ -96,16 +96,12 @@ def _insert(
     payloads: bytes,
 ) -> None:
     """Hand items to a kernel that inserts them."""
-    writer.image.count_here()
-    fault = new_fault()
     if int(sizes.sum(dtype=np.uint64)) != len(payloads):
         raise ValueError("the sizes are not those of the payloads")
-    ret = kernel(
-        writer.handle, tree_id % 2**64, ffi.from_buffer("struct bm_key[]", keys),
-        ffi.from_buffer("uint32_t[]", sizes), len(keys), payloads, fault,
+    writer.run(
+        kernel, tree_id % 2**64, ffi.from_buffer("struct bm_key[]", keys),
+        ffi.from_buffer("uint32_t[]", sizes), len(keys), payloads,
     )  # fmt: skip
-    if ret < 0:
-        writer.fail(fault)
 
 
 def insert_batches(

@@ -109,21 +109,22 @@ def gather(image: Image, columns: Columns, width: int) -> npt.NDArray[np.uint8]:
     count = len(columns["position"])
     rows = np.zeros((count, width), np.uint8)
     if use_python():
-        whole = np.frombuffer(image.view, np.uint8)
+        whole = np.frombuffer(image.block_bytes, np.uint8)
         for row, at, size in zip(rows, columns["position"], columns["size"], strict=True):
             n = min(int(size), width)
             row[:n] = whole[int(at) : int(at) + n]
         return rows
     position = np.ascontiguousarray(columns["position"])
     size = np.ascontiguousarray(columns["size"])
-    ret = lib.bm_gather(
-        image.handle,
-        ffi.from_buffer("uint64_t[]", position),
-        ffi.from_buffer("uint32_t[]", size),
-        count,
-        width,
-        ffi.from_buffer("uint8_t[]", rows),
-    )
+    with image.lease as handle:
+        ret = lib.bm_gather(
+            handle,
+            ffi.from_buffer("uint64_t[]", position),
+            ffi.from_buffer("uint32_t[]", size),
+            count,
+            width,
+            ffi.from_buffer("uint8_t[]", rows),
+        )
     if ret < 0:
         raise IndexError("items that are not of this image")
     return rows
@@ -146,19 +147,19 @@ def scan_leaves(image: Image, leaves: npt.NDArray[np.uint64] | Sequence[int]) ->
     if use_python():
         return _scan_leaves_twin(image, addresses)
     fault = new_fault()
-    image.count_here()
     # leaves rarely hold more items than this; where they do, the kernel says how many
     capacity = len(addresses) * (image.nodesize // 64)
     while True:
         columns = {name: np.empty(capacity, dtype) for name, dtype in COLUMNS}
-        count = lib.bm_scan_leaves(
-            image.handle,
-            ffi.from_buffer("uint64_t[]", addresses),
-            len(addresses),
-            raw_columns(columns),
-            capacity,
-            fault,
-        )
+        with image.lease as handle:
+            count = lib.bm_scan_leaves(
+                handle,
+                ffi.from_buffer("uint64_t[]", addresses),
+                len(addresses),
+                raw_columns(columns),
+                capacity,
+                fault,
+            )
         if count < 0:
             raise_fault(image.path, fault)
         if count <= capacity:
@@ -167,7 +168,7 @@ def scan_leaves(image: Image, leaves: npt.NDArray[np.uint64] | Sequence[int]) ->
 
 
 def _scan_leaves_twin(image: Image, leaves: npt.NDArray[np.uint64]) -> Columns:
-    whole = np.frombuffer(image.view, np.uint8).ctypes.data
+    whole = np.frombuffer(image.block_bytes, np.uint8).ctypes.data
     rows = []
     for logical in leaves.tolist():
         leaf = image.block(logical, level=0)
@@ -220,7 +221,9 @@ def verify_blocks(
         ],
     )
     faults = ffi.new("struct bm_fault[]", len(blocks))
-    if not lib.bm_verify_blocks(image.handle, wanted, len(blocks), copy, faults):
+    with image.lease as handle:
+        bad = lib.bm_verify_blocks(handle, wanted, len(blocks), copy, faults)
+    if not bad:
         return
     for row, fault in enumerate(faults):
         if fault.code:
@@ -275,14 +278,15 @@ def _unpack(
     capacity = count + count // 8 + 16
     while True:
         rows = np.empty(capacity, dtype)
-        total = kernel(
-            image.handle,
-            raw_columns(columns),
-            count,
-            ffi.cast(c_type, rows.ctypes.data),
-            capacity,
-            ffi.cast("int8_t *", bad.ctypes.data),
-        )
+        with image.lease as handle:
+            total = kernel(
+                handle,
+                raw_columns(columns),
+                count,
+                ffi.cast(c_type, rows.ctypes.data),
+                capacity,
+                ffi.cast("int8_t *", bad.ctypes.data),
+            )
         if total < 0:
             raise IndexError("items that are not of this image")
         if total <= capacity:
@@ -313,7 +317,7 @@ def _unpack_twin(
 def _entries_twin(image: Image, key: Key, position: int, size: int) -> list[tuple[Any, ...]]:
     rows = []
     at = position
-    for entry in decode(key, image.view[position : position + size]):
+    for entry in decode(key, image.block_bytes[position : position + size]):
         data_len = kind = location_type = location_offset = index = 0
         parent, child, hashed = key.objectid, key.objectid, name_hash(entry.name)
         if isinstance(entry, InodeRef):
@@ -335,7 +339,7 @@ def _entries_twin(image: Image, key: Key, position: int, size: int) -> list[tupl
 
 
 def _refs_twin(image: Image, key: Key, position: int, size: int) -> list[tuple[Any, ...]]:
-    decoded = decode(key, image.view[position : position + size])
+    decoded = decode(key, image.block_bytes[position : position + size])
     refs: list[ExtentRef] = decoded.inline_refs if isinstance(decoded, ExtentItem) else [decoded]
     rows = []
     for ref in refs:

@@ -82,14 +82,15 @@ def compare_trees(left: Tree, right: Tree) -> Iterator[Difference]:
         yield from _compare_twin(left, right)
         return
     fault = new_fault()
-    handle = lib.bm_compare_create(left.root(), right.root(), fault)
+    with left.image.lease:
+        handle = lib.bm_compare_create(left.root(), right.root(), fault)
     if not handle:
         raise_fault(left.image.path, fault)
     handle = ffi.gc(handle, lib.bm_compare_destroy)
     rows = ffi.new("struct bm_difference[]", _BATCH)
     while True:
-        left.image.count_here()
-        count = lib.bm_compare_next(handle, rows, _BATCH, fault)
+        with left.image.lease:
+            count = lib.bm_compare_next(handle, rows, _BATCH, fault)
         if count < 0:
             raise_fault(left.image.path, fault)
         if not count:

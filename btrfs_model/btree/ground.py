@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING
 
 from btrfs_model.blocks import HEADER, ITEM, KEY_PTR, Expect, read_block
-from btrfs_model.errors import CorruptImageError, Fault, new_fault
+from btrfs_model.errors import CorruptImageError, Fault
 from btrfs_model.kernels import ffi, lib
 
 if TYPE_CHECKING:
@@ -184,18 +184,14 @@ class Ground:
 
     def own_root(self) -> Block:
         """Return the root, copied if it is older than the transaction."""
-        fault = new_fault()
-        if lib.bm_writer_own_root(self.writer.handle, self.id, fault) < 0:
-            self.writer.fail(fault)
+        self.writer.run(lib.bm_writer_own_root, self.id)
         state = self.writer.tree_state(self.id)
         return self.read(state.bytenr, state.generation, state.level)
 
     def own_child(self, parent: Node, slot: int) -> Block:
         """Return a child, copied if it is older than the transaction."""
-        fault, bytenr = new_fault(), ffi.new("uint64_t *")
-        handle = self.writer.handle
-        if lib.bm_writer_own_child(handle, self.id, parent.bytenr, slot, bytenr, fault) < 0:
-            self.writer.fail(fault)
+        bytenr = ffi.new("uint64_t *")
+        self.writer.run(lib.bm_writer_own_child, self.id, parent.bytenr, slot, bytenr)
         child = self.read(bytenr[0], 0, parent.level - 1)
         parent.ptrs[slot] = (parent.key(slot), child.bytenr, child.generation)
         return child
@@ -214,19 +210,15 @@ class Ground:
 
     def make(self, level: int, first: RawKey, hint: int) -> Block:
         """Allocate an empty block near `hint` (``btrfs_alloc_tree_block()``)."""
-        fault, bytenr = new_fault(), ffi.new("uint64_t *")
+        bytenr = ffi.new("uint64_t *")
         key = ffi.new("struct bm_key *", {"objectid": first[0], "type": first[1],
                                           "offset": first[2]})  # fmt: skip
-        handle = self.writer.handle
-        if lib.bm_writer_make_block(handle, self.id, level, key, hint, bytenr, fault) < 0:
-            self.writer.fail(fault)
+        self.writer.run(lib.bm_writer_make_block, self.id, level, key, hint, bytenr)
         return self.read(bytenr[0], 0, level)
 
     def drop(self, block: Block) -> None:
         """Give a block back (``btrfs_free_tree_block()``)."""
-        fault = new_fault()
-        if lib.bm_writer_drop_block(self.writer.handle, self.id, block.bytenr, fault) < 0:
-            self.writer.fail(fault)
+        self.writer.run(lib.bm_writer_drop_block, self.id, block.bytenr)
 
     def is_root(self, block: Block) -> bool:
         """Whether a block is the root."""

@@ -136,12 +136,11 @@ class Tree:
         return html_table(f"tree {self.objectid}", [], [(n, getattr(self, n)) for n in names])
 
     def root(self) -> ffi.CData:
-        """Return the tree as a ``struct bm_root`` for the C kernels, counting where we count."""
-        self.image.count_here()
+        """Return the tree as a ``struct bm_root`` for the C kernels, for who holds the lease."""
         if self._root is None:
             self._root = ffi.new(
                 "struct bm_root *",
-                (self.image.handle, self.objectid, self.bytenr, self.generation, self.level),
+                (self.image.lease.handle, self.objectid, self.bytenr, self.generation, self.level),
             )
         return self._root
 
@@ -167,12 +166,13 @@ class Tree:
             return self._item(path.leaf, path.slots[0]) if found else None
         raw_path = ffi.new("struct bm_path *")
         if self._search_for_read(key, find_higher, raw_path):
-            return self._item(self._view(raw_path.node[0]), raw_path.slot[0])
+            return self._item(self.image.block_view(raw_path.node[0]), raw_path.slot[0])
         return None
 
     def _search_for_read(self, key: RawKey, find_higher: bool, path: ffi.CData) -> bool:
         fault = new_fault()
-        ret = lib.bm_search_slot_for_read(self.root(), _raw(key), find_higher, path, fault)
+        with self.image.lease:
+            ret = lib.bm_search_slot_for_read(self.root(), _raw(key), find_higher, path, fault)
         if ret < 0:
             raise_fault(self.image.path, fault)
         return bool(ret == 0)
@@ -192,8 +192,9 @@ class Tree:
             return np.array([self.get(key) is not None for key in rows], bool)
         there, fault = np.zeros(len(keys), np.uint8), new_fault()
         raw, out = ffi.from_buffer("struct bm_key[]", keys), ffi.from_buffer("uint8_t[]", there)
-        if lib.bm_has_keys(self.root(), raw, len(keys), out, fault) < 0:
-            raise_fault(self.image.path, fault)
+        with self.image.lease:
+            if lib.bm_has_keys(self.root(), raw, len(keys), out, fault) < 0:
+                raise_fault(self.image.path, fault)
         return there.astype(bool)
 
     def child_at(self, key: RawKey, level: int) -> int | None:
@@ -207,11 +208,12 @@ class Tree:
             node, slot = path.nodes[level + 1], path.slots[level + 1]
         else:
             raw_path, fault = ffi.new("struct bm_path *", {"lowest_level": level + 1}), new_fault()
-            ret = lib.bm_search_slot(self.root(), _raw(key), raw_path, fault)
+            with self.image.lease:
+                ret = lib.bm_search_slot(self.root(), _raw(key), raw_path, fault)
             if ret < 0:
                 raise_fault(self.image.path, fault)
             found, slot = ret == 0, raw_path.slot[level + 1]
-            node = self._view(raw_path.node[level + 1])
+            node = self.image.block_view(raw_path.node[level + 1])
         assert node is not None
         return search.pointer_at(node, slot)[0] if found else None
 
@@ -237,12 +239,9 @@ class Tree:
                 more = search.next_leaf(self, path)
             return
         fault = new_fault()
-        if lib.bm_visit_leaves(self.root(), _raw(first), _raw(last), reada, fault) < 0:
-            raise_fault(self.image.path, fault)
-
-    def _view(self, block: ffi.CData) -> memoryview:
-        start = block - self.image._bytes
-        return self.image.view[start : start + self.image.nodesize]
+        with self.image.lease:
+            if lib.bm_visit_leaves(self.root(), _raw(first), _raw(last), reada, fault) < 0:
+                raise_fault(self.image.path, fault)
 
     @staticmethod
     def _item(leaf: memoryview, slot: int) -> Item:
@@ -267,11 +266,11 @@ class Tree:
             yield from self._items_twin(min_key, max_key, reverse)
             return
         path = ffi.new("struct bm_path *")
-        root, fault = self.root(), new_fault()
+        fault = new_fault()
         step = lib.bm_prev_leaf if reverse else lib.bm_next_leaf
         more = self._search_for_read(max_key if reverse else min_key, not reverse, path)
         while more:
-            leaf = self._view(path.node[0])
+            leaf = self.image.block_view(path.node[0])
             start, count = path.slot[0], search.nritems(leaf)
             block = int.from_bytes(leaf[48:56], "little")
             for slot in range(start, -1, -1) if reverse else range(start, count):
@@ -279,8 +278,8 @@ class Tree:
                 if not min_key <= tuple(key) <= max_key:
                     return
                 yield Item(Key(*key), leaf[HEADER.size + at : HEADER.size + at + size], block, slot)
-            self.image.count_here()
-            ret = step(root, path, fault)
+            with self.image.lease:
+                ret = step(self.root(), path, fault)
             if ret < 0:
                 raise_fault(self.image.path, fault)
             more = ret == 0
@@ -313,12 +312,13 @@ class Tree:
         if use_python():
             return self._scan_twin(min_key, max_key)
         low, high, fault = _raw(min_key), _raw(max_key), new_fault()
-        root = self.root()
-        bound = lib.bm_scan_bound(root, low, high, fault)
-        if bound < 0:
-            raise_fault(self.image.path, fault)
-        columns = {name: np.empty(bound, dtype) for name, dtype in COLUMNS}
-        count = lib.bm_scan(root, low, high, raw_columns(columns), bound, fault)
+        with self.image.lease:
+            root = self.root()
+            bound = lib.bm_scan_bound(root, low, high, fault)
+            if bound < 0:
+                raise_fault(self.image.path, fault)
+            columns = {name: np.empty(bound, dtype) for name, dtype in COLUMNS}
+            count = lib.bm_scan(root, low, high, raw_columns(columns), bound, fault)
         if count < 0:
             raise_fault(self.image.path, fault)
         return {name: array[:count] for name, array in columns.items()}
@@ -355,7 +355,7 @@ class Tree:
 
     def _physical(self, block: memoryview) -> int:
         """Return the byte of the image at which a block lies that was read from it."""
-        whole = np.frombuffer(self.image.view, np.uint8)
+        whole = np.frombuffer(self.image.block_bytes, np.uint8)
         part = np.frombuffer(block, np.uint8)
         return int(part.ctypes.data - whole.ctypes.data)
 
@@ -371,11 +371,11 @@ class Tree:
         """
         if use_python():
             return list(self._blocks_twin(min_level))
-        root, fault = self.root(), new_fault()
-        capacity = 256
+        fault, capacity = new_fault(), 256
         while True:
             rows = ffi.new("struct bm_block[]", capacity)
-            count = lib.bm_walk_blocks(root, min_level, rows, capacity, fault)
+            with self.image.lease:
+                count = lib.bm_walk_blocks(self.root(), min_level, rows, capacity, fault)
             if count < 0:
                 raise_fault(self.image.path, fault)
             if count <= capacity:

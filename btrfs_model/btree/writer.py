@@ -89,34 +89,43 @@ class TreeWriter(SpaceCalls):
         self.image = image
         self._base = ffi.from_buffer("uint8_t[]", base, require_writable=True)
         fault = new_fault()
-        args = ffi.new(
-            "struct bm_writer_args *",
-            {
-                "image": image.handle,
-                "base": self._base,
-                "transid": transid,
-                "features": features,
-                "ssd": ssd,
-                "fsid": image.superblock.tree_fsid,
-                "chunk_tree_uuid": chunk_tree_uuid(image),
-            },
-        )
-        handle = lib.bm_writer_create(args, fault)
+        with image.lease as of_image:
+            args = ffi.new(
+                "struct bm_writer_args *",
+                {
+                    "image": of_image,
+                    "base": self._base,
+                    "transid": transid,
+                    "features": features,
+                    "ssd": ssd,
+                    "fsid": image.superblock.tree_fsid,
+                    "chunk_tree_uuid": chunk_tree_uuid(image),
+                },
+            )
+            handle = lib.bm_writer_create(args, fault)
         if not handle:
             raise_fault(image.path, fault)
-        self.handle = ffi.gc(handle, lib.bm_writer_destroy)
+        self._handle: ffi.CData | None = ffi.gc(handle, lib.bm_writer_destroy)
         self.balances_lazily = True
         self.aborted = False
         # the image keeps the memory of its writer
-        owned = self.handle
+        owned = self._handle
         image.is_unwritten = lambda physical: bool(lib.bm_writer_is_dirty(owned, physical))
         self._transid = transid
 
     def close(self) -> None:
         """Give the memory of the writer back; the image stays."""
-        self.image.is_unwritten = lambda physical: False
-        ffi.release(self.handle)
-        ffi.release(self._base)
+        if self._handle is not None:
+            self.image.is_unwritten = lambda physical: False
+            self.image.lease.free(self._handle, self._base)
+            self._handle = None
+
+    @property
+    def handle(self) -> ffi.CData:
+        """The same as a ``struct bm_writer`` for the C kernels, for who holds the lease."""
+        if self._handle is None:
+            raise ValueError(f"{self.image.path}: the writer is closed")
+        return self._handle
 
     @property
     def transid(self) -> int:
@@ -125,12 +134,14 @@ class TreeWriter(SpaceCalls):
 
     def set_transid(self, transid: int) -> None:
         """Go on with the next transaction, after :meth:`write_blocks` of this one."""
-        lib.bm_writer_set_transid(self.handle, transid)
+        with self.image.lease:
+            lib.bm_writer_set_transid(self.handle, transid)
         self._transid = transid
 
     def set_behaviour(self, behaviour: Behaviour) -> None:
         """Change trees as a kernel does, where kernels differ."""
-        lib.bm_writer_set_behaviour(self.handle, behaviour.bits)
+        with self.image.lease:
+            lib.bm_writer_set_behaviour(self.handle, behaviour.bits)
         self.balances_lazily = "leaf-balance-lazy" in behaviour
 
     # ------------------------------------------------------------------------------- trees --
@@ -165,7 +176,7 @@ class TreeWriter(SpaceCalls):
                 "dirty": dirty,
             },
         )
-        self._run(lib.bm_writer_set_tree, tree)
+        self.run(lib.bm_writer_set_tree, tree)
 
     def change_tree(self, tree_id: int, **fields: int) -> None:
         """Change some fields of what is known of a tree."""
@@ -176,8 +187,9 @@ class TreeWriter(SpaceCalls):
     def tree_state(self, tree_id: int) -> TreeState:
         """Return what is known of a tree."""
         raw, fault = ffi.new("struct bm_writer_tree *"), new_fault()
-        if lib.bm_writer_get_tree(self.handle, tree_id % 2**64, raw, fault) < 0:
-            raise_fault(self.image.path, fault)
+        with self.image.lease:
+            if lib.bm_writer_get_tree(self.handle, tree_id % 2**64, raw, fault) < 0:
+                raise_fault(self.image.path, fault)
         return TreeState(
             raw.id,
             raw.owner,
@@ -193,9 +205,10 @@ class TreeWriter(SpaceCalls):
 
     def tree_ids(self) -> list[int]:
         """Return the ids of all trees, ascending."""
-        count = lib.bm_writer_tree_ids(self.handle, ffi.NULL, 0)
-        ids = ffi.new("uint64_t[]", count)
-        lib.bm_writer_tree_ids(self.handle, ids, count)
+        with self.image.lease:
+            count = lib.bm_writer_tree_ids(self.handle, ffi.NULL, 0)
+            ids = ffi.new("uint64_t[]", count)
+            lib.bm_writer_tree_ids(self.handle, ids, count)
         return list(ids)
 
     def has_tree(self, tree_id: int) -> bool:
@@ -219,27 +232,28 @@ class TreeWriter(SpaceCalls):
 
     def forget_tree(self, tree_id: int) -> None:
         """Know nothing of a tree any more; its blocks stay."""
-        lib.bm_writer_forget_tree(self.handle, tree_id % 2**64)
+        with self.image.lease:
+            lib.bm_writer_forget_tree(self.handle, tree_id % 2**64)
 
     def new_tree(self, tree_id: int, *, owner: int | None = None, shareable: bool = False) -> None:
         """Make an empty leaf the root of a new tree (``btrfs_create_tree()``)."""
         name = (tree_id if owner is None else owner) % 2**64
-        self._run(lib.bm_writer_new_tree, tree_id % 2**64, name, shareable)
+        self.run(lib.bm_writer_new_tree, tree_id % 2**64, name, shareable)
 
     def copy_root(self, source: int, tree_id: int) -> None:
         """Make the new tree `tree_id` a snapshot of `source` (``btrfs_copy_root()``)."""
-        self._run(lib.bm_writer_copy_root, source % 2**64, tree_id % 2**64)
+        self.run(lib.bm_writer_copy_root, source % 2**64, tree_id % 2**64)
 
     def drop_tree(self, tree_id: int) -> None:
         """Drop every reference of a tree (``btrfs_drop_snapshot()``)."""
-        self._run(lib.bm_writer_drop_tree, tree_id % 2**64)
+        self.run(lib.bm_writer_drop_tree, tree_id % 2**64)
 
     def tree(self, tree_id: int) -> Tree:
         """Return a tree for reading as it is now; valid until its next change."""
         root, fault = ffi.new("struct bm_root *"), new_fault()
-        self.image.count_here()
-        if lib.bm_writer_root(self.handle, tree_id % 2**64, root, fault) < 0:
-            raise_fault(self.image.path, fault)
+        with self.image.lease:
+            if lib.bm_writer_root(self.handle, tree_id % 2**64, root, fault) < 0:
+                raise_fault(self.image.path, fault)
         return Tree.of(self.image, root)
 
     # ------------------------------------------------------------------------------- items --
@@ -280,13 +294,13 @@ class TreeWriter(SpaceCalls):
         """
         if use_python():
             return edit.insert(self, tree_id, items)
-        self._run(lib.bm_writer_insert, tree_id % 2**64, *_batch(items))
+        self.run(lib.bm_writer_insert, tree_id % 2**64, *_batch(items))
 
     def insert_each(self, tree_id: int, items: Sequence[tuple[RawKey, bytes]]) -> None:
         """Insert items one by one in the order given; an error leaves those before it in place."""
         if use_python():
             return edit.insert_each(self, tree_id, items)
-        self._run(lib.bm_writer_insert_each, tree_id % 2**64, *_batch(items))
+        self.run(lib.bm_writer_insert_each, tree_id % 2**64, *_batch(items))
 
     def insert_extent(
         self, tree_id: int, key: RawKey, data: bytes, last: RawKey | None = None
@@ -299,7 +313,7 @@ class TreeWriter(SpaceCalls):
         if use_python():
             return edit.insert_extent(self, tree_id, key, data, last)
         end = ffi.NULL if last is None else raw_key(last)
-        self._run(lib.bm_writer_insert_extent, tree_id % 2**64, raw_key(key), end, data, len(data))
+        self.run(lib.bm_writer_insert_extent, tree_id % 2**64, raw_key(key), end, data, len(data))
 
     def apply(self, tree_id: int, changes: npt.NDArray[Any], data: bytes) -> None:
         """Carry out many changes; see :func:`btrfs_model.btree.apply.apply`."""
@@ -315,7 +329,7 @@ class TreeWriter(SpaceCalls):
         """
         if use_python():
             return edit.update(self, tree_id, key, offset, data)
-        self._run(lib.bm_writer_update, tree_id % 2**64, raw_key(key), offset, data, len(data))
+        self.run(lib.bm_writer_update, tree_id % 2**64, raw_key(key), offset, data, len(data))
 
     def replace(self, tree_id: int, key: RawKey, data: bytes) -> None:
         """Give an item a new payload of any size: it grows or shrinks and is overwritten."""
@@ -331,25 +345,25 @@ class TreeWriter(SpaceCalls):
         """Append bytes to a payload (``btrfs_extend_item()``)."""
         if use_python():
             return edit.extend(self, tree_id, key, data)
-        self._run(lib.bm_writer_extend, tree_id % 2**64, raw_key(key), data, len(data))
+        self.run(lib.bm_writer_extend, tree_id % 2**64, raw_key(key), data, len(data))
 
     def truncate(self, tree_id: int, key: RawKey, size: int, *, from_end: bool = False) -> None:
         """Keep the first (`from_end`: the last) `size` bytes of a payload."""
         if use_python():
             return edit.truncate(self, tree_id, key, size, from_end=from_end)
-        self._run(lib.bm_writer_truncate, tree_id % 2**64, raw_key(key), size, from_end)
+        self.run(lib.bm_writer_truncate, tree_id % 2**64, raw_key(key), size, from_end)
 
     def set_key(self, tree_id: int, old: RawKey, new: RawKey) -> None:
         """Give an item another key that sorts between its neighbours, else EINVAL."""
         if use_python():
             return edit.set_key(self, tree_id, old, new)
-        self._run(lib.bm_writer_set_key, tree_id % 2**64, raw_key(old), raw_key(new))
+        self.run(lib.bm_writer_set_key, tree_id % 2**64, raw_key(old), raw_key(new))
 
     def duplicate(self, tree_id: int, old: RawKey, new: RawKey) -> None:
         """Insert a copy of an item right behind it (``btrfs_duplicate_item()``)."""
         if use_python():
             return edit.duplicate(self, tree_id, old, new)
-        self._run(lib.bm_writer_duplicate, tree_id % 2**64, raw_key(old), raw_key(new))
+        self.run(lib.bm_writer_duplicate, tree_id % 2**64, raw_key(old), raw_key(new))
 
     def delete(self, tree_id: int, key: RawKey) -> None:
         """Delete an item.
@@ -378,20 +392,20 @@ class TreeWriter(SpaceCalls):
         """
         if use_python():
             return edit.delete(self, tree_id, first, last, backward=backward)
-        return self._run(
+        return self.run(
             lib.bm_writer_delete, tree_id % 2**64, raw_key(first), raw_key(last), backward
         )
 
     def write_blocks(self) -> int:
         """Checksum and write all changed blocks to all their copies; returns how many."""
         self.image.verified_by_twin.clear()
-        return self._run(lib.bm_writer_write_blocks)
+        return self.run(lib.bm_writer_write_blocks)
 
-    def _run(self, function: Any, *args: Any) -> int:
+    def run(self, function: Any, *args: Any) -> int:
         """Call a kernel that takes the writer first and a fault last."""
-        self.image.count_here()
         fault = new_fault()
-        ret: int = function(self.handle, *args, fault)
+        with self.image.lease:
+            ret: int = function(self.handle, *args, fault)
         if ret < 0:
             self.fail(fault)
         return ret

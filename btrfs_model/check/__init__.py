@@ -32,6 +32,7 @@ from btrfs_model.check.walk import Forest, TreeRoot, leaf_batches, walk_forest
 from btrfs_model.errors import CorruptImageError
 from btrfs_model.filesystem import Filesystem
 from btrfs_model.image import Image
+from btrfs_model.lease import exclusive
 from btrfs_model.ondisk.keys import Key, ObjectId
 
 __all__ = ["Finding", "check"]
@@ -39,6 +40,7 @@ __all__ = ["Finding", "check"]
 _NEEDED = (ObjectId.EXTENT_TREE, ObjectId.DEV_TREE, ObjectId.FS_TREE)
 
 
+@exclusive
 def check(
     image: Image | Filesystem | str | os.PathLike[str],
     *,

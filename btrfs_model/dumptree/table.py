@@ -255,7 +255,7 @@ class _Batch:
         self.root = root
         self.columns = columns
         self.count = len(columns["slot"])
-        self._bytes = np.frombuffer(image.view, np.uint8)
+        self._bytes = np.frombuffer(image.block_bytes, np.uint8)
 
     def table(self, schema: pa.Schema) -> pa.Table:
         """Make the table of all columns of `schema`."""
@@ -359,7 +359,7 @@ class _Batch:
 
     def _binary(self, starts: Array, lengths: Array, null: Array) -> Any:
         """Make an array of byte strings that lie anywhere in the image."""
-        view = self.image.view
+        view = self.image.block_bytes
         places = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
         offsets = np.zeros(self.count + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])

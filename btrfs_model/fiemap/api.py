@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from btrfs_model.backref.forest import Forest
-from btrfs_model.counters import counting, current
+from btrfs_model.counters import current, uncounted
 from btrfs_model.errors import new_fault, raise_fault
 from btrfs_model.fiemap.call import LAST, Call, File
 from btrfs_model.fiemap.items import walk_items
@@ -88,7 +88,8 @@ class Fiemap:
         behaviour: str | Behaviour = "v6.18",
     ) -> None:
         self._image = fs.image
-        with counting() as work:
+        # what it takes to find the file is no work of FIEMAP
+        with uncounted():
             sub = fs.subvolume(subvolume)
             inode = sub.inode(path)
             if not stat.S_ISREG(inode.mode):
@@ -102,7 +103,6 @@ class Fiemap:
                 inode.size,
                 Behaviour.parse(behaviour),
             )
-            work.array[:] = 0  # what it takes to find the file is no work of FIEMAP
         fault = new_fault()
         maps = lib.bm_extent_maps_create(fault)
         if not maps:
@@ -168,7 +168,10 @@ class Fiemap:
         return np.array(rows, _ROW)
 
     def _run_c(self, start: int, length: int, extents_per_call: int) -> np.ndarray:
-        self._image.count_here()
+        with self._image.lease:
+            return self._call(start, length, extents_per_call)
+
+    def _call(self, start: int, length: int, extents_per_call: int) -> np.ndarray:
         file = self._file
         args = ffi.new(
             "struct bm_fiemap_args *",

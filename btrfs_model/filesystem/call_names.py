@@ -11,6 +11,7 @@ from inspect import signature
 from typing import Any, Final, TypeVar, cast
 
 from btrfs_model.errors import BtrfsModelError, CorruptImageError
+from btrfs_model.lease import exclusive
 
 __all__ = ["about"]
 
@@ -21,7 +22,7 @@ _CONTRADICTIONS: Final = (errno.ENOENT, errno.EEXIST)
 
 
 def about(parameter: str) -> Callable[[F], F]:
-    """Let errors of a method of a filesystem name the path in a parameter.
+    """Let a method of a filesystem hold its lease, and its errors name the path in a parameter.
 
     What goes wrong below the calls, such as ENOSPC, knows no path or names the image. Errors that
     name a file already keep its name, and damage is in the image. Where damage shows after the call
@@ -51,6 +52,6 @@ def about(parameter: str) -> Callable[[F], F]:
                 error.filename = os.fsdecode(path)
                 raise
 
-        return cast(F, call)
+        return cast(F, exclusive(call))
 
     return decorate

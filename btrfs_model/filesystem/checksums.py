@@ -112,7 +112,7 @@ class DataChecksums:
             if low < high and (low - start) % sectorsize == 0:
                 position = int(self._positions[row]) + (low - start) // sectorsize * self.size
                 n = (high - low) // sectorsize
-                found = np.frombuffer(self.image.view, np.uint8, n * self.size, position)
+                found = np.frombuffer(self.image.block_bytes, np.uint8, n * self.size, position)
                 at = (low - logical) // sectorsize
                 sums[at : at + n] = found.reshape(n, self.size)
                 present[at : at + n] = True

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.errors import new_fault
 from btrfs_model.filesystem.checksums import sector_sums
 from btrfs_model.filesystem.elided import punch
 from btrfs_model.filesystem.file_bytes import store_bytes, zero_sums
@@ -188,14 +187,11 @@ def insert_file_extents(fs: Fs, addresses: U64, **members: Any) -> int:
     int
         How many were made; less than all where the room that there is comes in pieces.
     """
-    made, fault = ffi.new("struct bm_file_extents *", members), new_fault()
-    fs.image.count_here()
-    written = lib.bm_writer_file_extents(
-        fs.writer.handle, made, ffi.from_buffer("uint64_t[]", addresses), fault
+    made, places = (
+        ffi.new("struct bm_file_extents *", members),
+        ffi.from_buffer("uint64_t[]", addresses),
     )
-    if written < 0:
-        fs.writer.fail(fault)
-    return int(written)
+    return int(fs.writer.run(lib.bm_writer_file_extents, made, places))
 
 
 def _sums(fs: Fs, inode: LiveInode, block: Block) -> bytes:

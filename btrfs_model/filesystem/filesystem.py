@@ -39,6 +39,7 @@ from btrfs_model.filesystem.roots import Root, is_subvolume_id, timespec_ns
 from btrfs_model.filesystem.subvolume import Subvolume, SubvolumeName, join, split_path
 from btrfs_model.image import Image
 from btrfs_model.kernels import lib
+from btrfs_model.lease import exclusive
 from btrfs_model.ondisk.items import root_ref
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
 from btrfs_model.ondisk.structs import PayloadError
@@ -80,6 +81,13 @@ class ForestRoot(NamedTuple):
 class Filesystem:
     """What an image holds: trees, subvolumes, and through them directories and files.
 
+    Threads may share a filesystem: one call is carried out at a time, and others wait. Calls on
+    different filesystems run side by side. What a call hands out to be iterated over is read step
+    by step. A callback of a call (``to.write`` of a send) must not wait for another thread that
+    uses the same filesystem.
+
+    One that was opened pickles, and copies, as the path of its file, which is then opened again.
+
     Parameters
     ----------
     image : Image
@@ -95,13 +103,16 @@ class Filesystem:
         self.image = image
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Self:
+    def open(cls, path: str | os.PathLike[str], *, mounted: bool = False) -> Self:
         """Open an image file read-only.
 
         Parameters
         ----------
         path : str or os.PathLike
             File or block device.
+        mounted : bool
+            Read a block device also while it is in use; see
+            :meth:`Image.open <btrfs_model.image.Image.open>`, for files that change as well.
 
         Raises
         ------
@@ -110,13 +121,27 @@ class Filesystem:
         UnsupportedError
             For a filesystem that the model does not handle.
         OSError
-            When the file cannot be read.
+            When the file cannot be read; EBUSY for a block device that is in use.
         """
-        return cls(Image.open(path))
+        return cls(Image.open(path, mounted=mounted))
 
     def close(self) -> None:
-        """Give the image back; neither it nor anything read from it can be used any more."""
+        """Give the image back; neither it nor anything read from it can be used any more.
+
+        A call that runs in another thread ends first. Whatever is called afterwards raises
+        ValueError; to close twice is no error.
+        """
         self.image.close()
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget what was read."""
+        for name, member in vars(Filesystem).items():
+            if isinstance(member, cached_property):
+                self.__dict__.pop(name, None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.image,)
 
     def __enter__(self) -> Self:
         return self
@@ -207,6 +232,7 @@ class Filesystem:
             trees[ObjectId.TREE_LOG] = self.log_root_tree
         return {int(objectid): tree for objectid, tree in sorted(trees.items())}
 
+    @exclusive
     def tree(self, objectid: int) -> Tree:
         """Return the tree of an id.
 
@@ -245,6 +271,7 @@ class Filesystem:
             for item in self.log_root_tree.items(first, last)
         }
 
+    @exclusive
     def forest_roots(self) -> list[ForestRoot]:
         """Roots of all trees that are alive, in the order of ids; logs are not among them."""
         return [
@@ -281,6 +308,7 @@ class Filesystem:
         """Ids of the subvolumes that are not deleted, ascending."""
         return [objectid for objectid in self.roots if is_subvolume_id(objectid)]
 
+    @exclusive
     def subvolume(self, which: str | bytes | int | Subvolume) -> Subvolume:
         """Find a subvolume.
 
@@ -340,6 +368,7 @@ class Filesystem:
             raise missing("this is not a subvolume:")
         return at
 
+    @exclusive
     def subvolume_path(self, objectid: int) -> str:
         """Return the path of a subvolume from the top of the filesystem; the top's is empty.
 
@@ -367,6 +396,7 @@ class Filesystem:
             objectid = name.parent
         return b"/".join(reversed(parts)).decode("utf-8", "surrogateescape")
 
+    @exclusive
     def subvolumes(self) -> pd.DataFrame:
         """Return all subvolumes that are not deleted.
 
@@ -442,6 +472,7 @@ class Filesystem:
 
     # ------------------------------------------------------------------------------- files --
 
+    @exclusive
     def read_file(
         self,
         subvolume: str | bytes | int | Subvolume,
@@ -452,6 +483,7 @@ class Filesystem:
         """Read a file; see :meth:`Subvolume.read_file`."""
         return self.subvolume(subvolume).read_file(file, offset, length)
 
+    @exclusive
     def listing(
         self, subvolume: str | bytes | int | Subvolume, *, content: bool = True
     ) -> pd.DataFrame:

@@ -156,7 +156,7 @@ class _Listing:
     def _children(self) -> dict[int, list[tuple[bytes, int, int]]]:
         """By directory: name, inode and the kind of key of each entry."""
         rows = self._entries(ItemType.DIR_INDEX)
-        view = self.image.view
+        view = self.image.block_bytes
         children = defaultdict(list)
         for parent, child, kind, at, size in zip(
             *(rows[name].tolist() for name in ("parent", "child", "location_type", "position",
@@ -167,7 +167,7 @@ class _Listing:
         return children
 
     def _xattrs(self) -> dict[int, dict[bytes, bytes]]:
-        view = self.image.view
+        view = self.image.block_bytes
         xattrs: dict[int, dict[bytes, bytes]] = defaultdict(dict)
         for row in self._entries(ItemType.XATTR_ITEM):
             at, name_len = int(row["position"]), int(row["name_len"])
@@ -193,7 +193,7 @@ class _Listing:
                                                         "slot")),
             strict=True,
         ):  # fmt: skip
-            data = self.image.view[position : position + size]
+            data = self.image.block_bytes[position : position + size]
             item = Item(Key(ino, ItemType.EXTENT_DATA, offset), data, block, slot)
             try:
                 decoded = file_extent(data)

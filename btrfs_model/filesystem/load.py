@@ -175,7 +175,7 @@ def _block_groups(fs: Filesystem) -> Iterator[tuple[int, int, BlockGroupItem]]:
         at, size = int(columns["position"][row]), int(columns["size"][row])
         block, slot = int(columns["block"][row]), int(columns["slot"][row])
         try:
-            item = BLOCK_GROUP_ITEM.unpack(fs.image.view[at : at + size])
+            item = BLOCK_GROUP_ITEM.unpack(fs.image.block_bytes[at : at + size])
         except PayloadError as error:
             raise error.at(fs.path, tree=tree, block=block, slot=slot) from None
         if (start, length, item.flags) not in chunks:

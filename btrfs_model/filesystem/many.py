@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.btree.tree import KEY
-from btrfs_model.errors import new_fault
 from btrfs_model.filesystem import acl
 from btrfs_model.filesystem.chunk_alloc import calls_that_fit
 from btrfs_model.filesystem.dir_entries import NAME_LEN, fail
@@ -193,11 +192,7 @@ def _insert(
         {**first, "count": len(sizes), "item": raw_item, "names": raw_text,
          "names_size": len(text), "name_sizes": raw_sizes},
     )  # fmt: skip
-    fs.image.count_here()
-    fault = new_fault()
-    out = ffi.from_buffer("uint8_t[]", entries)
-    if lib.bm_writer_new_files(fs.writer.handle, files, out, fault) < 0:
-        fs.writer.fail(fault)
+    fs.writer.run(lib.bm_writer_new_files, files, ffi.from_buffer("uint8_t[]", entries))
 
 
 def name_hashes(

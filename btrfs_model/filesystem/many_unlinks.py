@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.errors import new_fault
 from btrfs_model.filesystem.chunk_alloc import calls_that_fit
 from btrfs_model.filesystem.dir_entries import fail
 from btrfs_model.filesystem.live_inode import EMPTY_SUBVOL_DIR, InodeFlag, LiveInode
@@ -93,7 +92,7 @@ def _unlink(fs: WritableFilesystem, parent: LiveInode, names: list[bytes], known
     """Unlink names up to one that is not plain; returns how many."""
     root, text = parent.root, b"".join(names)
     sizes = np.fromiter(map(len, names), np.uint32, len(names))
-    indexes, fault = np.zeros(len(names), np.uint64), new_fault()
+    indexes = np.zeros(len(names), np.uint64)
     raw_text, raw_sizes = ffi.from_buffer("uint8_t[]", text), ffi.from_buffer("uint32_t[]", sizes)
     raw_known = ffi.from_buffer("uint64_t[]", known)
     unlinks = ffi.new(
@@ -102,11 +101,8 @@ def _unlink(fs: WritableFilesystem, parent: LiveInode, names: list[bytes], known
          "names_size": len(text), "name_sizes": raw_sizes, "known": raw_known,
          "known_count": len(known)},
     )  # fmt: skip
-    fs.image.count_here()
     out = ffi.from_buffer("uint64_t[]", indexes)
-    done = int(lib.bm_writer_unlink_files(fs.writer.handle, unlinks, out, fault))
-    if done < 0:
-        fs.writer.fail(fault)
+    done = fs.writer.run(lib.bm_writer_unlink_files, unlinks, out)
     if done:
         _note(fs, parent, indexes[:done].tolist(), int(sizes[:done].sum()))
     return done

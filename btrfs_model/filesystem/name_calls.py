@@ -48,6 +48,7 @@ from btrfs_model.filesystem.lookup import (
     may_delete,
     may_write,
 )
+from btrfs_model.lease import exclusive
 from btrfs_model.ondisk.structs import Timespec
 from btrfs_model.treelog.log_tree import TreeLogs
 
@@ -147,12 +148,14 @@ class NamespaceCalls:
             self.inodes.last_index(inode)
         return inode
 
+    @exclusive
     def release(self, inode: LiveInode) -> None:
         """Close an inode that :meth:`hold` returned."""
         inode.holders -= 1
         iput(self._fs, inode)
         self.delayed.balance()
 
+    @exclusive
     def resolve(self, path: Path, follow: bool = True) -> tuple[int, int]:
         """Return subvolume and inode number of a path from the top of the filesystem.
 

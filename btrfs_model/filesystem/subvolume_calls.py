@@ -21,6 +21,7 @@ from btrfs_model.filesystem.lookup import (
     may_write,
 )
 from btrfs_model.filesystem.snapshots import PendingSnapshot, create_pending_snapshot
+from btrfs_model.lease import exclusive
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
@@ -92,6 +93,7 @@ class SubvolumeCalls:
             raise fail(errno.EINVAL, path)
         subvolumes.delete_subvolume(self._live, entry, entry.inode)
 
+    @exclusive
     def clean_subvolumes(self) -> list[int]:
         """Free the blocks of the deleted subvolumes, as the cleaner thread does after a commit.
 

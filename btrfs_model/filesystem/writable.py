@@ -20,8 +20,7 @@ import os
 import random
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property
-from typing import Any, Final, Self
+from typing import Any, Final, NoReturn, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +42,7 @@ from btrfs_model.filesystem.roots import Root
 from btrfs_model.filesystem.space_info import MetadataSpace
 from btrfs_model.filesystem.subvolume_calls import SubvolumeCalls
 from btrfs_model.image import Image
+from btrfs_model.lease import exclusive
 from btrfs_model.memory import Memory
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import SUPER_BLOCK, RootItem
@@ -65,7 +65,8 @@ _KERNEL: Final = "v6.18.44"
 class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
     """A filesystem in memory, mounted for writing.
 
-    Make one with :meth:`mkfs` (``bm.create()``) or :meth:`load`.
+    Make one with :meth:`mkfs` (``bm.create()``) or :meth:`load`. Threads may share it, as any
+    :class:`Filesystem`. It neither pickles nor copies.
 
     Parameters
     ----------
@@ -262,6 +263,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         return cls(memory, os.fspath(path), seed=seed, ssd=ssd, compress=compress,
                    max_inline=max_inline, replay=replay)  # fmt: skip
 
+    @exclusive
     def save(self, path: str | os.PathLike[str]) -> None:
         """Commit and write the image to a sparse file, which is replaced as a whole.
 
@@ -277,10 +279,12 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self.sync()
         self.memory.save(path)
 
+    @exclusive
     def crash(self) -> bytes:
         """Return the device as a crash would leave it now: the last commit, and synced logs."""
         return bytes(self.memory.buffer)
 
+    @exclusive
     def save_crash(self, path: str | os.PathLike[str]) -> None:
         """Write what :meth:`crash` returns to a sparse file, which is replaced as a whole.
 
@@ -290,6 +294,11 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
             When it cannot be written; what was there before is still there.
         """
         self.memory.save(path)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{self.path}: a filesystem in memory cannot be pickled or copied; save() it and load()"
+        )
 
     def close(self) -> None:
         """Give the memory back, and with it what was not saved."""
@@ -464,6 +473,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self.in_transaction = True
         self.started += 1
 
+    @exclusive
     def commit(self) -> bool:
         """End the transaction; what it changed is then in the image.
 
@@ -474,11 +484,13 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         """
         return transaction.commit(self)
 
+    @exclusive
     def sync(self) -> None:
         """Write back what waits, then commit (``btrfs_sync_fs()``)."""
         self.flush_delalloc()
         self.commit()
 
+    @exclusive
     def remount(self, options: str | None = None) -> None:
         """Unmount and mount: everything is committed, and no inode stays in memory.
 
@@ -506,6 +518,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         if mount is not None:
             self._mount(mount)
 
+    @exclusive
     def set_mount_options(self, options: str) -> None:
         """Mount with the options of mount(8), as far as they change what is written.
 
@@ -542,9 +555,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
     def reread(self) -> None:
         """Forget what was read of an earlier commit."""
         self.image.superblock = read_superblocks(self.image.view, self.path)
-        for name, member in vars(Filesystem).items():
-            if isinstance(member, cached_property):
-                self.__dict__.pop(name, None)
+        self.forget()
 
 
 def _uuid(choice: random.Random) -> bytes:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from btrfs_model.cost.receiver import ReceiverCalls
 from btrfs_model.errors import BtrfsModelError, ReceiveError
+from btrfs_model.lease import exclusive
 from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.receive.receiver import Receiver
 from btrfs_model.stream import read_stream
@@ -57,6 +58,7 @@ class ReceiveResult:
         )
 
 
+@exclusive
 def receive(fs: WritableFilesystem, stream: Source, directory: str | bytes = "") -> ReceiveResult:
     """Carry out the commands of a send stream, as ``btrfs receive`` does, and sync.
 

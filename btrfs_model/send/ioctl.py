@@ -15,6 +15,7 @@ from btrfs_model.cold import blocks_after_mount
 from btrfs_model.counters import Work, counting
 from btrfs_model.errors import BtrfsModelError
 from btrfs_model.kernels import use_python
+from btrfs_model.lease import exclusive
 from btrfs_model.patches import Behaviour
 from btrfs_model.send import native
 from btrfs_model.send.explain import Explanation, by_cause
@@ -150,6 +151,7 @@ def _stream_version(fs: Filesystem, behaviour: Behaviour, proto: int) -> int:
     return proto or highest
 
 
+@exclusive
 def send(
     fs: Filesystem,
     snapshot: str | bytes | int | Subvolume,

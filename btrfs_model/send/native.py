@@ -68,8 +68,11 @@ class Sender:
 
     def _call(self, kernel: Any, commands: Any) -> int:
         """Call a C kernel with what is asked for."""
+        with self.request.fs.image.lease:
+            return self._call_held(kernel, commands)
+
+    def _call_held(self, kernel: Any, commands: Any) -> int:
         request, image = self.request, self.request.fs.image
-        image.count_here()
         opened = [subvolume.id for subvolume in request.clone_roots]
         if request.parent is not None:
             opened.append(request.parent.id)

@@ -87,7 +87,7 @@ def is_of_this_transaction(fs: WritableFilesystem, block: int) -> bool:
     """Whether a block was written to since the last commit (``btrfs_header_generation()``)."""
     physical, _ = fs.image.map(block)
     at = physical + _GENERATION
-    return int.from_bytes(fs.image.view[at : at + 8], "little") == fs.transid
+    return int.from_bytes(fs.image.block_bytes[at : at + 8], "little") == fs.transid
 
 
 def insert_range(fs: WritableFilesystem, root: int, ino: int, first: int, last: int) -> None:

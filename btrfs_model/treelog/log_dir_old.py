@@ -144,7 +144,7 @@ def _overwrite(fs: WritableFilesystem, log: int, columns: Columns) -> None:
     for row in np.flatnonzero(there).tolist():
         key = (*low[:2], int(columns["offset"][row]))
         at, size = int(columns["position"][row]), int(columns["size"][row])
-        payload = bytes(fs.image.view[at : at + size])
+        payload = bytes(fs.image.block_bytes[at : at + size])
         if fs.writer.get(log, key) != payload:
             fs.writer.replace(log, key, payload)
     if there.all():
@@ -172,10 +172,10 @@ def _copy_leaves(fs: WritableFilesystem, log: int, columns: Columns, beside: Mas
 
 def _copy(fs: WritableFilesystem, log: int, columns: Columns) -> None:
     """Insert items into the log, one by one (``overwrite_item()``)."""
-    fs.image.count_here()
     fault, raw = new_fault(), raw_columns(columns)
-    if lib.bm_writer_copy_each(fs.writer.handle, log, raw, len(columns["size"]), fault) < 0:
-        raise_fault(fs.path, fault)
+    with fs.image.lease:
+        if lib.bm_writer_copy_each(fs.writer.handle, log, raw, len(columns["size"]), fault) < 0:
+            raise_fault(fs.path, fault)
 
 
 def _new_entries(fs: WritableFilesystem, columns: Columns) -> npt.NDArray[Any]:
@@ -186,7 +186,7 @@ def _new_entries(fs: WritableFilesystem, columns: Columns) -> npt.NDArray[Any]:
     rows, bad = entries(fs.image, columns)
     for item in np.flatnonzero(bad).tolist():
         at, size = int(columns["position"][item]), int(columns["size"][item])
-        dir_items(fs.image.view[at : at + size])
+        dir_items(fs.image.block_bytes[at : at + size])
     place = {
         "position": rows["position"] - (DIR_ITEM.size - _TRANSID),
         "size": np.full(len(rows), 8, np.uint32),

@@ -151,12 +151,12 @@ class PlainFiles:
         if len(fs.delayed) != self._delayed:
             self._scan()
         rows = self._rows[start:end]
-        fs.image.count_here()
         fault = new_fault()
-        done = lib.bm_writer_log_files(
-            fs.writer.handle, log_tree_id(self._root), raw_columns(self._columns),
-            len(self._columns["size"]), ffi.from_buffer("uint64_t[]", rows), len(rows), fault,
-        )  # fmt: skip
+        with fs.image.lease:
+            done = lib.bm_writer_log_files(
+                fs.writer.handle, log_tree_id(self._root), raw_columns(self._columns),
+                len(self._columns["size"]), ffi.from_buffer("uint64_t[]", rows), len(rows), fault,
+            )  # fmt: skip
         if done < 0:
             raise_fault(fs.path, fault)
         for ino in self._columns["objectid"][rows].tolist() if self._loaded else ():

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from btrfs_model.errors import CorruptImageError, Fault
 from btrfs_model.kernels import lib
+from btrfs_model.lease import exclusive
 from btrfs_model.memory import Memory
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType, ObjectId
@@ -41,6 +42,7 @@ __all__ = ["recover_log_trees", "replay_log"]
 _STAGES = (WalkStage.REPLAY_INODES, WalkStage.REPLAY_DIR_INDEX, WalkStage.REPLAY_ALL)
 
 
+@exclusive
 def replay_log(fs: Filesystem, *, behaviour: str | Behaviour = "v6.18") -> WritableFilesystem:
     """Replay the logs of a filesystem in a copy of it, as the next mount would.
 

@@ -239,8 +239,9 @@ def _sync_log(fs: WritableFilesystem, root: int) -> None:
     state.log_transid += 1
     _update_log_root(fs, root)
     fault = new_fault()
-    if lib.bm_writer_write_log(fs.writer.handle, fault) < 0:
-        raise_fault(fs.path, fault)
+    with fs.image.lease:
+        if lib.bm_writer_write_log(fs.writer.handle, fault) < 0:
+            raise_fault(fs.path, fault)
     top = fs.writer.tree_state(LOG_ROOT_TREE)
     raw = fs.raw_super._replace(log_root=top.bytenr, log_root_level=top.level)
     write_superblocks(fs.memory.buffer, raw)

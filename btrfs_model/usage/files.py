@@ -11,6 +11,7 @@ import pandas as pd
 
 from btrfs_model.errors import NoSuchFileError, SubvolumeNotFoundError
 from btrfs_model.filesystem import Filesystem, Subvolume
+from btrfs_model.lease import exclusive
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
 from btrfs_model.usage.forest import FileForest, join
 from btrfs_model.usage.items import DataExtents, covered, file_extents, read_items
@@ -143,6 +144,7 @@ class FileUsage:
         )
 
 
+@exclusive
 def extents(
     fs: Filesystem, subvolume: str | int | Subvolume, path: str | bytes | int
 ) -> pd.DataFrame:
@@ -182,6 +184,7 @@ def extents(
     return FileUsage(fs, subvolume, path).table()
 
 
+@exclusive
 def extent_references(
     fs: Filesystem, subvolume: str | int | Subvolume, path: str | bytes | int
 ) -> pd.DataFrame:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from btrfs_model.filesystem import Filesystem, Subvolume
+from btrfs_model.lease import exclusive
 from btrfs_model.ondisk.keys import ObjectId
 from btrfs_model.usage.forest import FileForest
 from btrfs_model.usage.items import DataExtents, covered, read_items
@@ -23,6 +24,7 @@ __all__ = ["du"]
 Mask = npt.NDArray[np.bool_]
 
 
+@exclusive
 def du(
     fs: Filesystem, *subvolumes: str | bytes | int | Subvolume, nested: bool = False
 ) -> pd.DataFrame:

@@ -451,7 +451,8 @@ static void test_compare_shared(void)
 	struct bm_root old, new;
 	struct bm_fault fault;
 	struct bm_compare *compare;
-	uint64_t work[BM_WORK_COUNT] = {0}, logical;
+	struct bm_work work = {0};
+	uint64_t logical;
 	uint8_t *node, *leaf;
 
 	start_image();
@@ -467,16 +468,15 @@ static void test_compare_shared(void)
 	ptrs_of(node)[2].blockptr = logical;
 	seal(node);
 
-	bm_image_set_work(image, work);
 	compare = bm_compare_create(&new, &old, &fault);
 	CHECK(compare && bm_compare_next(compare, found, MAX_KEYS, &fault) == LEAF_ITEMS + 1);
 	CHECK(found[3].change == BM_CHANGE_SAME);
 	CHECK(found[4].change == BM_CHANGE_DELETED && found[4].right_slot == 4);
 	CHECK(found[5].change == BM_CHANGE_NEW && found[5].left_block == logical);
 	CHECK(found[9].change == BM_CHANGE_SAME && found[9].left_slot == 8);
-	CHECK(work[BM_WORK_subtrees_skipped] == NODE_PTRS - 1);
+	CHECK(bm_image_take_work(image, &work, &fault) == 0);
+	CHECK(work.counts[BM_WORK_subtrees_skipped] == NODE_PTRS - 1);
 	bm_compare_destroy(compare);
-	bm_image_set_work(image, NULL);
 }
 
 /* ----------------------------------------------------------------------------------- damage -- */
