@@ -23,7 +23,7 @@ from btrfs_model._native import ffi, lib
 from btrfs_model.errors import UnknownNameError
 from btrfs_model.tables import counts_table
 
-__all__ = ["NAMES", "Work", "counting", "current", "uncounted"]
+__all__ = ["NAMES", "Work", "counting", "current", "current_context", "uncounted"]
 
 NAMES: tuple[str, ...] = tuple(
     name.removeprefix("BM_WORK_")
@@ -108,12 +108,13 @@ def _with_counts(counts: Mapping[str, int]) -> Work:
 
 # where nobody asked for the counts
 _nobody = Work()
-_current: ContextVar[Work] = ContextVar("work that is counted", default=_nobody)
+current_context: ContextVar[Work] = ContextVar("work that is counted", default=_nobody)
+"""The counters of this context; some of them may have ended, see :func:`current`."""
 
 
 def current() -> Work:
     """Return the counters that work done now is counted in."""
-    work = _current.get()
+    work = current_context.get()
     # a generator or a copy of the context may have outlived the block
     while work._ended and work._outer is not None:
         work = work._outer
@@ -132,12 +133,12 @@ def counting() -> Iterator[Work]:
         Counters that start at zero.
     """
     work = Work(current())
-    _current.set(work)
+    current_context.set(work)
     try:
         yield work
     finally:
         work._ended = True
-        _current.set(current())
+        current_context.set(current())
 
 
 @contextmanager
@@ -145,9 +146,9 @@ def uncounted() -> Iterator[None]:
     """Count the work done inside the ``with`` block nowhere."""
     before = current()
     apart = Work()
-    _current.set(apart)
+    current_context.set(apart)
     try:
         yield
     finally:
-        if _current.get() is apart:
-            _current.set(before)
+        if current_context.get() is apart:
+            current_context.set(before)

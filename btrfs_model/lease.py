@@ -20,12 +20,14 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from btrfs_model.counters import Work, current
+from btrfs_model.counters import Work, current, current_context
 from btrfs_model.errors import new_fault, raise_fault
 from btrfs_model.kernels import ffi, lib
 
 __all__ = ["Lease", "exclusive"]
 
+# every search asks
+_take_work, _of_context = lib.bm_image_take_work, current_context.get
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -61,19 +63,22 @@ class Lease:
         if self._is_closed:
             self._release()
             self.check_open()
-        works, work = self._works, current()
+        works, work = self._works, _of_context()
+        if work._ended:
+            work = current()
         if works and works[-1] is not work:
-            lib.bm_image_take_work(self._handle, works[-1].raw, self._fault)
+            _take_work(self._handle, works[-1].raw, self._fault)
         works.append(work)
         return self._handle
 
     def __exit__(self, *_: object) -> None:
         works = self._works
         work = works.pop()
+        if works and works[-1] is work:
+            self._release()
+            return
         try:
-            if works and works[-1] is work:
-                return
-            if lib.bm_image_take_work(self._handle, work.raw, self._fault) < 0:
+            if _take_work(self._handle, work.raw, self._fault):
                 raise_fault(self._path, self._fault)
         finally:
             if self._late and not works:

@@ -161,10 +161,9 @@ void bm_work_add(struct bm_work *work, int counter, int64_t times)
 int bm_image_take_work(struct bm_image *image, struct bm_work *work, struct bm_fault *fault)
 {
 	for (int i = 0; i < BM_WORK_COUNT; i++)
-		if (image->counted[i]) {
+		if (image->counted[i])
 			bm_work_add(work, i, (int64_t)image->counted[i]);
-			image->counted[i] = 0;
-		}
+	memset(image->counted, 0, sizeof(image->counted));
 	return bm_mapping_is_whole(image->mapping, fault);
 }
 

@@ -63,6 +63,19 @@ def test_kernels_alone(target: str) -> None:
         ), f"{name.name} did not report"
 
 
+def test_threads() -> None:
+    """What threads do with images, counters and mapped files, under ThreadSanitizer."""
+    program = "int main(void) { return 0; }"
+    (NATIVE / "build").mkdir(exist_ok=True)
+    probe = NATIVE / "build" / "has_tsan"
+    command = ["gcc", "-fsanitize=thread", "-x", "c", "-", "-o", probe]
+    if subprocess.run(command, input=program, text=True, capture_output=True).returncode:
+        pytest.skip("gcc has no ThreadSanitizer")
+    if subprocess.run([*in_place(), probe], capture_output=True).returncode:
+        pytest.skip("ThreadSanitizer does not run here")
+    assert "threads: " in make("threads")
+
+
 @pytest.mark.parametrize(("name", "cases"), DAMAGED)
 def test_damaged_images(name: str, cases: int) -> None:
     program = "build/sanitized/mutate"

@@ -40,7 +40,6 @@ __all__ = ["Finding", "check"]
 _NEEDED = (ObjectId.EXTENT_TREE, ObjectId.DEV_TREE, ObjectId.FS_TREE)
 
 
-@exclusive
 def check(
     image: Image | Filesystem | str | os.PathLike[str],
     *,
@@ -72,12 +71,17 @@ def check(
     OSError
         When the file cannot be read.
     """
-    if isinstance(image, Filesystem):
-        return _Check(image, limit).run(verify_data)
     if isinstance(image, Image):
-        return _Check(Filesystem(image), limit).run(verify_data)
+        image = Filesystem(image)
+    if isinstance(image, Filesystem):
+        return _check(image, verify_data, limit)
     with Filesystem.open(image) as fs:
-        return _Check(fs, limit).run(verify_data)
+        return _check(fs, verify_data, limit)
+
+
+@exclusive
+def _check(fs: Filesystem, verify_data: bool, limit: int) -> list[Finding]:
+    return _Check(fs, limit).run(verify_data)
 
 
 class _Check:
