@@ -128,12 +128,12 @@ class Lease:
 
 
 def exclusive(call: Callable[P, R]) -> Callable[P, R]:
-    """Let a call hold the lease of its filesystem (the first argument) from start to end."""
+    """Let a call hold the lease of its filesystem or image (the first argument) all the time."""
 
     @wraps(call)
     def held(*args: P.args, **kwargs: P.kwargs) -> R:
         fs: Any = args[0] if args else kwargs["fs"]
-        with fs.image.lease:
+        with getattr(fs, "image", fs).lease:
             return call(*args, **kwargs)
 
     return held

@@ -32,7 +32,6 @@ from btrfs_model.check.walk import Forest, TreeRoot, leaf_batches, walk_forest
 from btrfs_model.errors import CorruptImageError
 from btrfs_model.filesystem import Filesystem
 from btrfs_model.image import Image
-from btrfs_model.lease import exclusive
 from btrfs_model.ondisk.keys import Key, ObjectId
 
 __all__ = ["Finding", "check"]
@@ -90,6 +89,10 @@ class _Check:
         self.report = Report(limit)
 
     def run(self, verify_data: bool) -> list[Finding]:
+        with self.fs.image.lease:
+            return self._run(verify_data)
+
+    def _run(self, verify_data: bool) -> list[Finding]:
         fs, report = self.fs, self.report
         check_superblocks(fs, report)
         forest = walk_forest(fs.image, self._roots(), report)
