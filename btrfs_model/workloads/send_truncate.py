@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from btrfs_model.cost.receiver import LAST_PAGE_WAIT, receiver_calls
 from btrfs_model.filesystem import Filesystem
-from btrfs_model.filesystem.reservation import write_files_in_turn
 from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.patches import Behaviour
 from btrfs_model.samples import data_folder
 from btrfs_model.send import SendResult, send
 from btrfs_model.stream import Command, read_stream
 from btrfs_model.workloads import Figure, Input, Outcome, Side, Step, Workload
+from btrfs_model.workloads.written_in_turn import write_files_in_turn
 
 if TYPE_CHECKING:
     from matplotlib import figure
