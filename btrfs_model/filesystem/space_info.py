@@ -19,7 +19,7 @@ finished, before the next.
 On a large device another worker comes before that: where more than 128 MiB are reserved or pinned,
 and as much as half of what is left or less, it makes room of whatever takes most (*preemptive
 reclaim*), and where that is what the transaction has pinned, by a commit. No call waits for it.
-Here it is done at once, where a kernel may come to it some hundred calls later.
+A kernel comes to it some hundred calls later or not; here it is done when a call looks for room.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class MetadataSpace:
         level = self._level()
         used = level.used + level.pinned + self._may_use(level)
         self._chunks = self._fs.raw_super.dev_item.bytes_used
-        self._room = min(self._limit(level, _EIGHTH) - used, self._until_early(level))
+        self._room = self._limit(level, _EIGHTH) - used
         return size < self._limit(level, share) - used
 
     # ------------------------------------------------------------------------ what is there --
@@ -359,14 +359,14 @@ class MetadataSpace:
 
     def _reclaim_early(self, size: int) -> None:
         """Make room before a call has to wait (``btrfs_preempt_reclaim_metadata_space()``)."""
-        loops, before = 0, None
-        while size > self._room:
-            level = self._level()
+        loops, before, level = 0, None, self._level()
+        while size > self._until_early(level):
             state = (level, self._delayed, self._delalloc, self._refs)
-            if size <= self._until_early(level) or state == before:
+            if state == before:
                 break
             self._flush_most(level)
-            loops, before = loops + 1, state
+            loops, before, level = loops + 1, state, self._level()
+        if loops:
             self._fits(size, _EIGHTH)
         if loops == 1:
             self._clamp = max(1, self._clamp - 1)
