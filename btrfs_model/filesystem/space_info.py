@@ -108,6 +108,7 @@ class MetadataSpace:
         trees = fs.writer.tree_ids()
         self._ref = self._item * (2 if ObjectId.FREE_SPACE_TREE in trees else 1)
         self._clamp = 1
+        self._given_up = 0
         self._refs = 0
         # what calls reserved since the last look, and what was there then
         self._lent = 0
@@ -170,7 +171,7 @@ class MetadataSpace:
 
     def _reserve(self, size: int, share: int, calls: int) -> int:
         """Reserve `size` bytes, after making room for them (``btrfs_reserve_metadata_bytes()``)."""
-        if self._fs.aborted:
+        if self._fs.aborted or self._given_up == self._fs.transid:
             return calls
         # no call keeps more than it reserved: as long as all fits there is no need to look
         known = self._chunks == self._fs.raw_super.dev_item.bytes_used
@@ -281,6 +282,8 @@ class MetadataSpace:
         for step in self._steps(size, share):
             if step() is True or self._fits(size, share):
                 return
+        # nothing helps in this transaction: whether there are blocks is up to ensure_metadata()
+        self._given_up = self._fs.transid
 
     def _steps(self, size: int, share: int) -> list[Callable[[], object]]:
         """``enum btrfs_flush_state``, less those that never help here."""
