@@ -1012,8 +1012,9 @@ struct bm_writer_group {
 	uint64_t start;
 	uint64_t length;
 	uint64_t flags;
-	uint64_t used; /* block_group_item.used */
-	uint64_t free; /* that can be allocated now; the rest is used, pinned or reserved */
+	uint64_t used;	 /* block_group_item.used */
+	uint64_t free;	 /* that can be allocated now; the rest is used, pinned or reserved */
+	uint64_t pinned; /* freed in the running transaction: free after its commit */
 };
 int64_t bm_writer_groups(const struct bm_writer *writer, struct bm_writer_group *groups,
 			 size_t capacity);

@@ -46,6 +46,7 @@ struct group {
 	uint64_t flags;
 	uint64_t used;
 	uint64_t reserved; /* of data: taken, and not used yet */
+	uint64_t pinned;
 	uint32_t size_class;
 	size_t order; /* in which it was added: the order in which groups are tried */
 	struct free_map free;
@@ -230,7 +231,8 @@ static void describe_group(const struct bm_space *space, const struct group *gro
 					.length = group->length,
 					.flags = group->flags,
 					.used = group->used,
-					.free = group->free.total};
+					.free = group->free.total,
+					.pinned = group->pinned};
 	if (space->cluster.group == group)
 		out->free += space->cluster.free.total;
 }
@@ -616,10 +618,12 @@ int bm_space_pin(struct bm_writer *writer, uint64_t bytenr, uint64_t size, int a
 {
 	struct bm_space *space = writer->space;
 	struct free_range *pinned;
+	struct group *group;
 
 	if (at_once)
 		return give_back(writer, bytenr, size, fault);
-	if (!group_of_range(writer, bytenr, size, fault))
+	group = group_of_range(writer, bytenr, size, fault);
+	if (!group)
 		return fault->code;
 	pinned = grown(space->pinned, space->pinned_count, &space->pinned_capacity, 256,
 		       sizeof(*space->pinned));
@@ -627,6 +631,7 @@ int bm_space_pin(struct bm_writer *writer, uint64_t bytenr, uint64_t size, int a
 		return fail_nomem(fault);
 	space->pinned = pinned;
 	space->pinned[space->pinned_count++] = (struct free_range){bytenr, size};
+	group->pinned += size;
 	return BM_OK;
 }
 
@@ -641,6 +646,8 @@ int bm_writer_unpin(struct bm_writer *writer, struct bm_fault *fault)
 			return fault->code;
 		space->pinned_count--;
 	}
+	for (size_t i = 0; i < space->count; i++)
+		space->by_start[i]->pinned = 0;
 	return BM_OK;
 }
 

@@ -50,6 +50,7 @@ class Beside:
     operations: list[Operation]
     mkfs: list[str] = field(default_factory=list)
     mount: str = "noatime"
+    size: int = SIZE
 
     @property
     def steps(self) -> list[Step]:
@@ -163,7 +164,7 @@ class _Kernel(scenarios._KernelSteps):
 def in_the_kernel(beside: Beside, image: Path, crash: Path) -> tuple[list[str], list[str]]:
     """Carry operations out on a new filesystem: how each ended, and what the fsyncs came to."""
     with image.open("wb") as file:
-        file.truncate(SIZE)
+        file.truncate(beside.size)
     command = ["mkfs.btrfs", "-q", *beside.mkfs_options, str(image)]
     subprocess.run(command, check=True, capture_output=True)
     options = f"{_QUIET},{beside.mount}"
@@ -208,7 +209,7 @@ def in_the_model(
     beside: Beside, crash: Path, behaviour: str = KERNEL
 ) -> tuple[list[str], list[str]]:
     """Carry operations out as the running kernel does, or another one."""
-    model = _Model(Scenario("case", [], hex_values=True), SIZE, 0)
+    model = _Model(Scenario("case", [], hex_values=True), beside.size, 0)
     model.asynchronous = True
     model.behaviour = Behaviour.parse(behaviour)
     ends: list[str] = []

@@ -16,7 +16,6 @@ import corpus
 import pytest
 
 import btrfs_model as bm
-from btrfs_model.filesystem.reservation import files_before_flush
 from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.workloads import (
     Input,
@@ -25,6 +24,7 @@ from btrfs_model.workloads import (
     send_truncate,
     send_utimes,
 )
+from btrfs_model.workloads.written_in_turn import files_before_flush
 
 Build = Callable[[], bm.Filesystem]
 Blocks = dict[int, list[int]]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,50 @@ not_known = pytest.mark.skipif(not KNOWN, reason=f"what {KERNEL} took over is no
 @pytest.mark.parametrize("case", CASES)
 def test_the_running_kernel_logs_the_same(case: str, tmp_path: Path) -> None:
     compare(Beside([*CASES[case], ["crash"]]), tmp_path)
+
+
+APART: list[Operation] = [["create", "f"], ["sync"]]
+APART += [["write", "f", at * 8192, 4096, 1] for at in range(3000)]
+FILES = 1_000_000 if corpus.LONG else 10_000
+WAITS = "writes that wait for room"
+OF_MOUNT = 1
+"""Commits of the kernel's first mount, which the model's filesystem has not had."""
+AT_SCALE = {
+    WAITS: Beside([*APART, ["fsync", "f"], ["crash"]]),
+    "writes beyond the first chunk": Beside(
+        [*APART, ["fsync", "f"], ["crash"]], ["-m", "dup"], size=64 << 30
+    ),
+    "a hundredth of a directory removed": Beside(
+        [["mkdir", "d"], ["mkfiles", "d", "f", 1, FILES], ["sync"],
+         ["rmfiles", "d", "f", 1, FILES, 100], ["fsync", "d"], ["crash"]],
+        ["-m", "dup"], size=128 << 30,
+    ),
+}  # fmt: skip
+
+
+def at_scale(image: Path) -> tuple[int, dict[int, Counter[int]]]:
+    """Generation, and items of each log by type."""
+    with Filesystem.open(image) as fs:
+        logs = {root: Counter(key[1] for key in items if key != "csums")
+                for root, items in logs_of(fs).items()}  # fmt: skip
+        return fs.image.superblock.generation, logs
+
+
+@beside_the_kernel
+@not_known
+@pytest.mark.parametrize("case", AT_SCALE)
+def test_fsync_at_scale(case: str, tmp_path: Path) -> None:
+    """Which commits come before decides whether it is a log, and what is in it."""
+    ours, theirs = tmp_path / "model.crash", tmp_path / "device.crash"
+    wanted = in_the_kernel(AT_SCALE[case], tmp_path / "device.img", theirs)
+    assert in_the_model(AT_SCALE[case], ours) == wanted
+    (made, logs), (generation, known) = at_scale(ours), at_scale(theirs)
+    assert logs.keys() == known.keys()
+    if case == WAITS:
+        # a call goes on while the worker still commits, and may ask for another commit
+        assert made + OF_MOUNT - generation in (-1, 0, 1)
+    else:
+        assert (made + OF_MOUNT, logs) == (generation, known)
 
 
 @beside_the_kernel

@@ -116,7 +116,7 @@ def test_logs_of_kernels_end_in_their_listings(name: str) -> None:
     scenario = load_scenario(corpus.path(name, "ops.jsonl.zst"))
     hidden = 0
     generations, theirs = {}, {}
-    with run_scenario(scenario, reservations=True) as fs:
+    with run_scenario(scenario) as fs:
         for snapshot, paths in recorded(name).items():
             rows = {row["path"]: row for row in fs.listing(snapshot).to_dict("records")}
             assert rows.keys() == paths.keys()
@@ -151,29 +151,27 @@ def test_the_first_call_that_waits_for_room(name: str, monkeypatch: pytest.Monke
         at = step
 
     steps = scenario.steps[: FIRST_WAIT[name]]
-    with run_scenario(
-        Scenario(scenario.path, steps, hex_values=True), reservations=True, step=begin
-    ):
+    with run_scenario(Scenario(scenario.path, steps, hex_values=True), step=begin):
         assert waited == [str(steps[-1])]
 
 
-def test_without_reservations_there_is_always_room() -> None:
-    """A commit that nobody asked for comes with them alone."""
+def test_calls_that_wait_for_room_commit() -> None:
+    """A commit that nobody asked for, on a device that is small."""
     lines = [["mkfs", []], ["sync"]]
     lines += [[what, f"f{i}", *rest] for i in range(200)
               for what, *rest in (["create"], ["write", 0, 5000, 1])]  # fmt: skip
     steps = [parse_step("s", number, line) for number, line in enumerate(lines, 1)]
     ends = {}
-    for reservations in (False, True):
-        with run_scenario(Scenario("s", steps), reservations=reservations) as fs:
-            ends[reservations] = fs.transid
+    for size in (256 << 20, 8 << 30):
+        with run_scenario(Scenario("s", steps), size=size) as fs:
+            ends[size] = fs.transid
             rows = fs.listing(5)
             assert (rows["size"][1:] == 5000).all()
             assert len(rows) == 201
             assert bm.check(fs, verify_data=True) == []
             made = set(rows["generation"][1:])
-            assert (len(made) > 1) == reservations
-    assert ends[True] > ends[False]
+            assert (len(made) > 1) == (size == 256 << 20)
+    assert ends[256 << 20] > ends[8 << 30]
 
 
 # ---------------------------------------------------------------------------------- the format --

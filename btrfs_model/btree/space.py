@@ -26,13 +26,14 @@ class DataRef(NamedTuple):
 
 
 class GroupState(NamedTuple):
-    """A block group: its range, flags, what is used and free."""
+    """A block group: its range, flags, what is used, free, and free after the next commit."""
 
     start: int
     length: int
     flags: int
     used: int
     free: int
+    pinned: int
 
 
 class SpaceCalls:
@@ -62,7 +63,10 @@ class SpaceCalls:
             count = lib.bm_writer_groups(self.handle, ffi.NULL, 0)
             rows = ffi.new("struct bm_writer_group[]", count)
             lib.bm_writer_groups(self.handle, rows, count)
-        return [GroupState(row.start, row.length, row.flags, row.used, row.free) for row in rows]
+        return [
+            GroupState(row.start, row.length, row.flags, row.used, row.free, row.pinned)
+            for row in rows
+        ]
 
     def reserve_data(self, wanted: int, least: int, hint: int = 0) -> tuple[int, int]:
         """Reserve up to `wanted` bytes for data, halved down to `least` (``btrfs_reserve_extent``).

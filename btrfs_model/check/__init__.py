@@ -73,14 +73,9 @@ def check(
     if isinstance(image, Image):
         image = Filesystem(image)
     if isinstance(image, Filesystem):
-        return _check(image, verify_data, limit)
+        return _Check(image, limit).run(verify_data)
     with Filesystem.open(image) as fs:
-        return _check(fs, verify_data, limit)
-
-
-@exclusive
-def _check(fs: Filesystem, verify_data: bool, limit: int) -> list[Finding]:
-    return _Check(fs, limit).run(verify_data)
+        return _Check(fs, limit).run(verify_data)
 
 
 class _Check:

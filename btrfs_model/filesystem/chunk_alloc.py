@@ -52,14 +52,30 @@ _SAMPLES = 5
 _UNLINK_ITEMS = 7
 # Blocks that one small call may copy or make: the leaf of a name, that of an inode, and a split.
 _CALL_BLOCKS = 4
+# As much is free before a call, and before what many do at once.
+_OF_A_CALL = 2 * _MIB
 # What frees space may take all but this part of what is kept for commits.
 _KEPT_OF_RESERVE = 4
 
 
 def ensure_data(fs: WritableFilesystem, nbytes: int) -> None:
-    """Add chunks for data until `nbytes` are free (``btrfs_alloc_data_chunk_ondemand()``)."""
-    while sum(group.free for group in _groups(fs, _DATA)) < nbytes:
-        allocate_chunk(fs, _DATA)
+    """Reserve `nbytes` beside data that wait for writeback (``btrfs_reserve_data_bytes()``).
+
+    Chunks are added as long as the device has room for them; then what waits is written back, and
+    a commit frees what the running transaction has pinned (``data_flush_states``).
+
+    Raises
+    ------
+    OSError
+        ENOSPC when that is not enough.
+    """
+    flushes = iter((fs.flush_delalloc, fs.commit))
+    while sum(group.free for group in _groups(fs, _DATA)) < nbytes + fs.dirty_bytes.count:
+        if not _may_add_data(fs):
+            flush = None if fs.committing else next(flushes, None)
+            if flush is None:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), fs.path)
+            flush()
 
 
 def reserve_data(fs: WritableFilesystem, wanted: int, least: int, hint: int) -> tuple[int, int]:
@@ -169,9 +185,10 @@ def ensure_metadata(fs: WritableFilesystem, *, from_reserve: bool = False) -> No
 
 
 def grow_metadata(fs: WritableFilesystem) -> bool:
-    """Add a chunk for metadata where four fifths are in use (``should_alloc_chunk()``).
+    """Add a chunk for metadata where what waits may not fit (``find_free_extent()``).
 
-    So many are added that the items that wait have room, where the kernel counts on reservations.
+    The kernel does so when it finds no room for a block, here it is a little before that. So many
+    are added that the items that wait have room, where the kernel counts on reservations.
 
     Returns
     -------
@@ -182,16 +199,15 @@ def grow_metadata(fs: WritableFilesystem) -> bool:
 
 
 def _grow(fs: WritableFilesystem) -> tuple[bool, _Room]:
-    room = _Room.of(fs)
-    wanted = room.used + 2 * _MIB >= room.total * 80 // 100
-    while wanted or _coming(fs, room) > room.free:
+    room, needed = _Room.of(fs), _needed(fs) + _OF_A_CALL
+    while needed + _coming(fs, room) > room.free:
         try:
             allocate_chunk(fs, _METADATA)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
             return False, room
-        room, wanted = _Room.of(fs), False
+        room = _Room.of(fs)
     return True, room
 
 
@@ -246,12 +262,13 @@ def _reserved_trees(fs: WritableFilesystem) -> dict[int, int]:
 
 
 def _kept(fs: WritableFilesystem, from_reserve: bool) -> int:
-    """Return what must be free for a call: the reserve, and room for what references change.
+    """Return what must be free for a call: the reserve, and room for what references change."""
+    return global_reserve(fs) // (_KEPT_OF_RESERVE if from_reserve else 1) + _needed(fs)
 
-    References may copy all of the trees that they are in, and make them grow by a part.
-    """
-    trees = sum(_reserved_trees(fs).values())
-    return global_reserve(fs) // (_KEPT_OF_RESERVE if from_reserve else 1) + trees * 5 // 4
+
+def _needed(fs: WritableFilesystem) -> int:
+    """Return what references that wait may take: all of their trees copied, and grown by a part."""
+    return sum(_reserved_trees(fs).values()) * 5 // 4
 
 
 def _groups(fs: WritableFilesystem, kind: int) -> list[GroupState]:

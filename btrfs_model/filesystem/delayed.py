@@ -70,17 +70,20 @@ class DelayedNode:
         The inode item to write.
     delete_ref : bool
         Whether its only INODE_REF goes with the update of the inode item.
+    nbytes : int
+        Bytes that the items to insert take in leaves, headers included.
     """
 
     # most nodes have an inode item alone, and there may be a million of them
     __slots__ = ("_deletions", "_insertions", "_logged", "_runs", "delete_ref", "ino",
-                 "inode_item", "root")  # fmt: skip
+                 "inode_item", "nbytes", "root")  # fmt: skip
 
     def __init__(self, root: int, ino: int) -> None:
         self.root = root
         self.ino = ino
         self.inode_item: bytes | None = None
         self.delete_ref = False
+        self.nbytes = 0
         self._insertions: dict[int, bytes] | None = None
         self._runs: list[_Run] | None = None
         self._deletions: set[int] | None = None
@@ -123,19 +126,8 @@ class DelayedNode:
         Two for each leaf of `leaf` bytes that insertions fill (``index_item_leaves``), two for each
         deletion, one for the inode.
         """
-        size = sum(ITEM.size + len(payload) for payload in (self._insertions or {}).values())
-        size += sum(ITEM.size * len(run.sizes) + len(run.payloads) for run in self._runs or ())
-        changes = -(-size // leaf) + len(self._deletions or ())
+        changes = -(-self.nbytes // leaf) + len(self._deletions or ())
         return 2 * changes + (self.inode_item is not None)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the items to insert take in leaves, headers included."""
-        items, total = len(self._insertions or ()), sum(map(len, (self._insertions or {}).values()))
-        for run in self._runs or ():
-            items += len(run.sizes)
-            total += len(run.payloads)
-        return total + items * int(lib.BTRFS_ITEM_SIZE)
 
     @property
     def is_empty(self) -> bool:
@@ -154,6 +146,7 @@ class DelayedNode:
     def add_run(self, first: int, sizes: npt.NDArray[np.uint32], payloads: bytes) -> None:
         """Add DIR_INDEX items with consecutive indexes, which are above all others."""
         run = _Run(first, sizes, payloads)
+        self.nbytes += ITEM.size * len(run.sizes) + len(run.payloads)
         if self._insertions:
             self._insertions.update(run.items())
         elif self._runs:
@@ -178,6 +171,7 @@ class DelayedNode:
     def forget_insertions(self) -> None:
         """Nothing is to be inserted any more."""
         self._runs = self._insertions = None
+        self.nbytes = 0
 
 
 class DelayedItems:
@@ -247,6 +241,7 @@ class DelayedItems:
         """Add a DIR_INDEX item (``btrfs_insert_delayed_dir_index()``)."""
         node = self._get_or_create(directory.root, directory.ino)
         node.insertions[index] = payload
+        node.nbytes += ITEM.size + len(payload)
         self._bytes += lib.BTRFS_ITEM_SIZE + len(payload)
         self._queue(node)
 
@@ -262,9 +257,12 @@ class DelayedItems:
     def delete_index(self, directory: LiveInode, index: int) -> None:
         """Remove a DIR_INDEX item (``btrfs_delete_delayed_dir_index()``)."""
         node = self._get_or_create(directory.root, directory.ino)
-        if node.insertions.pop(index, None) is None:
+        gone = node.insertions.pop(index, None)
+        if gone is None:
             self._deletions += index not in node.deletions
             node.deletions.add(index)
+        else:
+            node.nbytes -= ITEM.size + len(gone)
         node.logged.discard(index)
         self._queue(node)
 

@@ -142,7 +142,7 @@ def _prealloc_file_range(
 ) -> int:
     """``__btrfs_prealloc_file_range()``; returns the hint for what comes next."""
     largest = _MAX_PREALLOC
-    fs.ensure_data(end - start + fs.dirty_bytes.count)
+    fs.ensure_data(end - start)
     while start < end:
         wanted = min(end - start, largest)
         bytenr, length = fs.reserve_data(wanted, fs.sectorsize, hint)

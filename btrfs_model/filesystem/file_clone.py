@@ -309,6 +309,6 @@ class _Clone:
         if item.compression:
             plain = decompress(item.compression, item.data, item.ram_bytes, fs.sectorsize)
         block = plain.ljust(fs.sectorsize, b"\0")
-        fs.ensure_data(fs.sectorsize + fs.dirty_bytes.count)
+        fs.ensure_data(fs.sectorsize)
         fs.dirty_files.setdefault((target.root, target.ino), target)
         pages_of(fs, target).write(at, memoryview(block), lambda _: block)

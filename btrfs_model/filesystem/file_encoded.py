@@ -72,7 +72,7 @@ def encoded_write(fs: Fs, inode: LiveInode, start: int, encoded: Encoded) -> Non
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), fs.path)
     blocksize = fs.sectorsize
     on_disk = align(len(encoded.data), blocksize)
-    fs.ensure_data(on_disk + fs.dirty_bytes.count)
+    fs.ensure_data(on_disk)
     touch(fs, inode)
     if start > pages.i_size:
         cont_expand(fs, inode, pages.i_size, align(end, blocksize))

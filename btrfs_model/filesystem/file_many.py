@@ -82,6 +82,7 @@ def write_file_extents(
         fs.ensure_metadata()
         written = 0
         if shape is not None and _is_plain(fs, inode, rest, shape.length):
+            rest = rest[: fs.space_info.reserve_delalloc(len(rest))]
             written = write_run(fs, inode, rest, shape)
             _finish(fs, inode, rest[:written], shape.length)
         if not written:

@@ -69,12 +69,15 @@ class FilePages:
         The size that calls see; ``inode.item.size`` is ``disk_i_size``, which the tree says.
     flush_on_close : bool
         The file was truncated to nothing: what is written then goes to disk when it is closed.
+    changes : int
+        How often other pages became dirty, or clean.
     """
 
     def __init__(self, blocksize: int, i_size: int, total: DirtyBytes) -> None:
         self.blocksize = blocksize
         self.i_size = i_size
         self.flush_on_close = False
+        self.changes = 0
         self._total = total
         self._ranges: list[DirtyRange] = []  # ascending, disjoint
         self._blocks: dict[int, bytearray] = {}  # by start
@@ -141,6 +144,7 @@ class FilePages:
         self._ranges.insert(at, DirtyRange(start, end, pattern))
 
     def _cut(self, start: int, end: int) -> None:
+        self.changes += 1
         first = bisect_right(self._ranges, start, key=lambda r: r.end)
         last = bisect_left(self._ranges, end, key=lambda r: r.start)
         pieces = []

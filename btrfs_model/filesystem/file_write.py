@@ -113,7 +113,7 @@ def buffered_write(fs: Fs, inode: LiveInode, offset: int, data: bytes | Elided) 
 def _dirty(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
     """Reserve room for what becomes dirty; the file joins those that wait, behind the others."""
     blocksize = fs.sectorsize
-    fs.ensure_data(align(end, blocksize) - start // blocksize * blocksize + fs.dirty_bytes.count)
+    fs.ensure_data(align(end, blocksize) - start // blocksize * blocksize)
     fs.space_info.reserve_delalloc()
     fs.dirty_files.setdefault((inode.root, inode.ino), inode)
 

@@ -19,19 +19,20 @@ import numpy.typing as npt
 
 from btrfs_model.btree.tree import KEY
 from btrfs_model.filesystem import acl
-from btrfs_model.filesystem.chunk_alloc import calls_that_fit
 from btrfs_model.filesystem.dir_entries import NAME_LEN, fail
 from btrfs_model.filesystem.live_inode import EMPTY_SUBVOL_DIR, InodeFields, InodeFlag, LiveInode
 from btrfs_model.filesystem.lookup import Path, as_bytes, find, lookup, may_write
+from btrfs_model.filesystem.namespace import new_items
 from btrfs_model.filesystem.xattrs import get_xattr
 from btrfs_model.kernels import ffi, lib
+from btrfs_model.ondisk.hashes import name_hashes
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import DIR_ITEM
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
 
-__all__ = ["create_files", "name_hashes"]
+__all__ = ["create_files"]
 
 _CHUNK: Final = 2048
 _HANDED_DOWN: Final = InodeFlag.NOCOMPRESS | InodeFlag.COMPRESS | InodeFlag.NODATACOW
@@ -83,8 +84,8 @@ def create_files(
     inos = [np.zeros(0, np.uint64)]
     done = 0
     while done < len(raw):
-        fs.start_transaction()
-        count = min(_CHUNK, calls_that_fit(fs), fs.delayed.calls_until_worker(1, parent))
+        count = min(_CHUNK, len(raw) - done, fs.delayed.calls_until_worker(1, parent))
+        count = fs.start_transaction(new_items(parent, item.mode), calls=count)
         inos.append(_create(fs, parent, raw[done : done + count], item))
         fs.delayed.balance()
         done += count
@@ -193,16 +194,3 @@ def _insert(
          "names_size": len(text), "name_sizes": raw_sizes},
     )  # fmt: skip
     fs.writer.run(lib.bm_writer_new_files, files, ffi.from_buffer("uint8_t[]", entries))
-
-
-def name_hashes(
-    text: npt.NDArray[np.uint8], sizes: npt.NDArray[np.uint32]
-) -> npt.NDArray[np.uint64]:
-    """Return the hashes of names that follow each other."""
-    hashes = np.empty(len(sizes), np.uint64)
-    flat = np.ascontiguousarray(text)
-    lib.bm_name_hashes(
-        ffi.from_buffer("uint8_t[]", flat), ffi.from_buffer("uint32_t[]", sizes), len(sizes),
-        ffi.from_buffer("uint64_t[]", hashes),
-    )  # fmt: skip
-    return hashes

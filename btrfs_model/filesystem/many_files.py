@@ -121,7 +121,7 @@ def fill_files(fs: WritableFilesystem, directory: Path, inos: Inos, data: bytes)
     if not len(inos) or not data:
         return
     items = _plain_items(fs, parent.root, inos) if _is_plain(fs, data) else None
-    if items is None:
+    if items is None or not fs.space_info.reserve_files(len(inos)):
         inodes = [fs.inode(parent.root, ino) for ino in inos.tolist()]
         for inode in inodes:
             _check_writable(fs, inode, directory)

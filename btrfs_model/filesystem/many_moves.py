@@ -21,6 +21,7 @@ from btrfs_model.filesystem.dir_entries import fail, pack_dir_item, pack_inode_r
 from btrfs_model.filesystem.live_inode import EMPTY_SUBVOL_DIR, InodeFields, LiveInode, file_type
 from btrfs_model.filesystem.lookup import Path, as_bytes, find, may_write
 from btrfs_model.filesystem.no_gc import no_gc
+from btrfs_model.filesystem.rename import RENAME_ITEMS
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import dir_items, inode_refs
@@ -88,8 +89,8 @@ def move_files(fs: WritableFilesystem, source: Path, target: Path, names: Sequen
             continue
         run = [known[name] for name in group]
         while run:
-            fs.start_transaction()
-            count = min(_CHUNK, fs.delayed.calls_until_worker(_ITEMS, old, new))
+            count = min(_CHUNK, len(run), fs.delayed.calls_until_worker(_ITEMS, old, new))
+            count = fs.start_transaction(RENAME_ITEMS + 1, calls=count)
             _move(fs, old, new, run[:count])
             fs.delayed.balance()
             del run[:count]

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.filesystem.chunk_alloc import calls_that_fit
 from btrfs_model.filesystem.dir_entries import fail
 from btrfs_model.filesystem.live_inode import EMPTY_SUBVOL_DIR, InodeFlag, LiveInode
 from btrfs_model.filesystem.lookup import Path, as_bytes, find, is_read_only
+from btrfs_model.filesystem.namespace import UNLINK_ITEMS
 from btrfs_model.kernels import ffi, lib
 
 if TYPE_CHECKING:
@@ -60,9 +60,11 @@ def unlink_files(fs: WritableFilesystem, directory: Path, names: Sequence[Path])
     at = 0
     while at < len(raw):
         if _is_plain(fs, parent):
-            fs.start_transaction(from_reserve=True)
-            end = at + min(_CHUNK, calls_that_fit(fs))
-            at += _unlink(fs, parent, raw[at:end], known)
+            count = min(_CHUNK, len(raw) - at)
+            count = fs.start_transaction(UNLINK_ITEMS, from_reserve=True, calls=count)
+            done = _unlink(fs, parent, raw[at : at + count], known)
+            fs.space_info.give_back(UNLINK_ITEMS, count - done)
+            at += done
         if at < len(raw):
             before = len(cached)
             fs.unlink(prefix + raw[at])

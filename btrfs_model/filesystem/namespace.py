@@ -44,11 +44,13 @@ if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
 
 __all__ = [
+    "UNLINK_ITEMS",
     "add_link",
     "create_inode",
     "create_symlink",
     "insert_new_inode",
     "link_inode",
+    "new_items",
     "rmdir",
     "touch",
     "unlink",
@@ -60,7 +62,7 @@ __all__ = [
 # item and index of the directory, its inode; the inode and its name
 _LINK_ITEMS: Final = 5
 # BTRFS_UNLINK_METADATA_UNITS: the same, and an orphan item
-_UNLINK_ITEMS: Final = 6
+UNLINK_ITEMS: Final = 6
 _INHERITED: Final = InodeFlag.NOCOMPRESS | InodeFlag.COMPRESS | InodeFlag.NODATACOW
 
 
@@ -94,7 +96,7 @@ def create_inode(
     """
     directory = entry.directory
     check_dir_item_collision(fs, directory.root, directory.ino, entry.name)
-    fs.start_transaction(_new_items(entry.directory, mode))
+    fs.start_transaction(new_items(entry.directory, mode))
     item = _new_item(fs, directory, mode, rdev, size)
     access, default = acl.inherit(fs, directory, item)
     inode = fs.inodes.new(directory.root, item)
@@ -108,7 +110,7 @@ def create_inode(
     return inode
 
 
-def _new_items(directory: LiveInode, mode: int) -> int:
+def new_items(directory: LiveInode, mode: int) -> int:
     """How many items a new inode changes, on a kernel with a security module.
 
     (``btrfs_new_inode_prepare()``, ``btrfs_symlink()``.)
@@ -264,7 +266,7 @@ def unlink_inode(
 
 def unlink(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
     """``btrfs_unlink()``: the inode goes with its last name, unless it is open."""
-    fs.start_transaction(_UNLINK_ITEMS, from_reserve=True)
+    fs.start_transaction(UNLINK_ITEMS, from_reserve=True)
     fs.tree_logs.record_unlink(entry.directory, inode, for_rename=False)
     unlink_inode(fs, entry.directory, inode, entry.name)
     if inode.item.nlink == 0:
@@ -283,7 +285,7 @@ def rmdir(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
     """
     if inode.item.size:
         raise fail(errno.ENOTEMPTY, entry.path)
-    fs.start_transaction(_UNLINK_ITEMS, from_reserve=True)
+    fs.start_transaction(UNLINK_ITEMS, from_reserve=True)
     if inode.ino == EMPTY_SUBVOL_DIR:
         unlink_subvolume_name(fs, entry.directory, inode, entry.name)
         return

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from btrfs_model.filesystem.lookup import Entry
     from btrfs_model.filesystem.writable import WritableFilesystem
 
-__all__ = ["exchange", "rename"]
+__all__ = ["RENAME_ITEMS", "exchange", "rename"]
 
 # the inode, two names, two entries of two items each, the directory
-_RENAME_ITEMS: Final = 8
+RENAME_ITEMS: Final = 8
 # the inode, its name, two items of the entry, an orphan item
 _REPLACED_ITEMS: Final = 5
 
@@ -56,7 +56,7 @@ def rename(
     replaced = new.inode
     _check_rename(fs, old, new, inode, replaced)
     two = old.directory is not new.directory
-    fs.start_transaction(_RENAME_ITEMS + two + _REPLACED_ITEMS * (replaced is not None))
+    fs.start_transaction(RENAME_ITEMS + two + _REPLACED_ITEMS * (replaced is not None))
     index = fs.inodes.next_index(new.directory)
     inode.dir_index = 0
     _take_name(fs, new, inode, index)
@@ -156,7 +156,7 @@ def exchange(
     both_subvolumes = inode.ino == other.ino == ROOT_DIR
     if old.directory.root != new.directory.root and not both_subvolumes:
         raise fail(errno.EXDEV, old.path)
-    fs.start_transaction(2 * _RENAME_ITEMS - 1 + (old.directory is not new.directory))
+    fs.start_transaction(2 * RENAME_ITEMS - 1 + (old.directory is not new.directory))
     index = fs.inodes.next_index(new.directory)
     other_index = fs.inodes.next_index(old.directory)
     inode.dir_index = other.dir_index = 0

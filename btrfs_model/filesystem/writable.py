@@ -411,12 +411,12 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self.add_incompat(_INCOMPAT.get(kind or "", 0))
 
     def ensure_data(self, nbytes: int) -> None:
-        """Add chunks for data until so many bytes are free.
+        """Reserve room for data; see :func:`.chunk_alloc.ensure_data`.
 
         Raises
         ------
         OSError
-            ENOSPC when the device has no room for them.
+            ENOSPC when there is none.
         """
         chunk_alloc.ensure_data(self, nbytes)
 
@@ -450,7 +450,9 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self._behaviour = behaviour
         self.writer.set_behaviour(behaviour)
 
-    def start_transaction(self, items: int = 0, *, from_reserve: bool = False) -> None:
+    def start_transaction(
+        self, items: int = 0, *, from_reserve: bool = False, calls: int = 1
+    ) -> int:
         """Begin to change something (``btrfs_start_transaction()``).
 
         There is then something to commit, also where nothing comes of it.
@@ -462,6 +464,13 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         from_reserve : bool
             What frees space may take from what is kept for commits
             (``btrfs_start_transaction_fallback_global_rsv()``).
+        calls : int
+            How many calls are to be made at once, each of which changes so many items.
+
+        Returns
+        -------
+        int
+            How many of the calls may be made before this is asked again, at least one.
 
         Raises
         ------
@@ -469,9 +478,12 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
             ENOSPC when there is no room for metadata.
         """
         self.ensure_metadata(from_reserve=from_reserve)
-        self.space_info.start_transaction(items, steal=from_reserve)
+        if calls > 1:
+            calls = min(calls, chunk_alloc.calls_that_fit(self))
+        calls = self.space_info.start_transaction(items, steal=from_reserve, calls=calls)
         self.in_transaction = True
         self.started += 1
+        return calls
 
     @exclusive
     def commit(self) -> bool:
@@ -515,6 +527,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
             self.commit()
         self.inodes.forget_all()
         self.tree_logs.forget()
+        self.space_info = MetadataSpace(self)
         if mount is not None:
             self._mount(mount)
 

@@ -13,6 +13,8 @@ import struct
 from typing import Final
 
 import google_crc32c
+import numpy as np
+import numpy.typing as npt
 import xxhash
 
 from btrfs_model.kernels import ffi, lib, use_python
@@ -26,6 +28,7 @@ __all__ = [
     "extent_data_ref_hash",
     "extref_hash",
     "name_hash",
+    "name_hashes",
 ]
 
 CSUM_SIZES: Final = {
@@ -115,3 +118,16 @@ def extent_data_ref_hash(root: int, objectid: int, offset: int) -> int:
     high = crc32c(_ONES, struct.pack("<Q", root))
     low = crc32c(_ONES, struct.pack("<QQ", objectid, offset))
     return (high << 31) ^ low
+
+
+def name_hashes(
+    text: npt.NDArray[np.uint8], sizes: npt.NDArray[np.uint32]
+) -> npt.NDArray[np.uint64]:
+    """Return the hashes of names that follow each other."""
+    hashes = np.empty(len(sizes), np.uint64)
+    flat = np.ascontiguousarray(text)
+    lib.bm_name_hashes(
+        ffi.from_buffer("uint8_t[]", flat), ffi.from_buffer("uint32_t[]", sizes), len(sizes),
+        ffi.from_buffer("uint64_t[]", hashes),
+    )  # fmt: skip
+    return hashes

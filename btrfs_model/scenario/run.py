@@ -30,7 +30,6 @@ def run_scenario(
     seed: int = 0,
     behaviour: str | Behaviour | None = None,
     asynchronous: bool = False,
-    reservations: bool = False,
     step: Callable[[str], None] = lambda text: None,
     crashed: Callable[[WritableFilesystem, int], None] = lambda fs, number: None,
     synced: Callable[[Step, str], None] = lambda step, how: None,
@@ -53,9 +52,6 @@ def run_scenario(
     asynchronous : bool
         Run delayed items where a kernel's worker nearly always does; see
         :attr:`.DelayedItems.asynchronous`.
-    reservations : bool
-        Let calls wait for room for metadata, which may take commits that no call asks for; see
-        :attr:`.MetadataSpace.enforced`.
     step : callable
         Called with a few words when an operation begins.
     crashed : callable
@@ -76,7 +72,7 @@ def run_scenario(
     """
     runner = _Runner(scenario, size, seed)
     runner.crashed, runner.synced = crashed, synced
-    runner.asynchronous, runner.reservations = asynchronous, reservations
+    runner.asynchronous = asynchronous
     if behaviour is not None:
         runner.behaviour = Behaviour.parse(behaviour)
     try:
@@ -103,7 +99,7 @@ class _Runner:
         self.synced: Callable[[Step, str], None] = lambda step, how: None
         self.crashes = 0
         self.behaviour: Behaviour | None = None
-        self.asynchronous = self.reservations = False
+        self.asynchronous = False
         self.open: dict[str, LiveInode] = {}
         self.now: Step | None = None
 
@@ -154,7 +150,6 @@ class _Runner:
         except ValueError as error:
             raise OSError(errno.EINVAL, str(error)) from None
         self.made.delayed.asynchronous = self.asynchronous
-        self.made.space_info.enforced = self.reservations
         if self.behaviour is not None:
             self.made.behaviour = self.behaviour
 

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from btrfs_model.btree.bulk import gather, select
 from btrfs_model.btree.tree import raw_columns
 from btrfs_model.errors import new_fault, raise_fault
-from btrfs_model.filesystem.many import name_hashes
 from btrfs_model.kernels import ffi, lib
+from btrfs_model.ondisk.hashes import name_hashes
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM, INODE_REF
 from btrfs_model.treelog.state import log_tree_id

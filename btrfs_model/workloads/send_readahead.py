@@ -20,7 +20,6 @@ from btrfs_model.blocks import Readahead
 from btrfs_model.cold import blocks_after_mount
 from btrfs_model.cost.device import Disk, load, read_file
 from btrfs_model.errors import BtrfsModelError
-from btrfs_model.filesystem.reservation import files_before_flush, run_before_delalloc
 from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.patches import Behaviour
 from btrfs_model.reads import reads
@@ -36,6 +35,7 @@ from btrfs_model.workloads import (
     counterparts,
 )
 from btrfs_model.workloads.side_by_side import side_by_side
+from btrfs_model.workloads.written_in_turn import files_before_flush, run_before_delalloc
 
 if TYPE_CHECKING:
     import pandas as pd

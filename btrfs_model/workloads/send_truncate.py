@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from btrfs_model.cost.receiver import LAST_PAGE_WAIT, receiver_calls
 from btrfs_model.filesystem import Filesystem
-from btrfs_model.filesystem.reservation import write_files_in_turn
 from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.patches import Behaviour
 from btrfs_model.send import SendResult, send
@@ -36,6 +35,7 @@ from btrfs_model.workloads import (
     counterparts,
     recorded,
 )
+from btrfs_model.workloads.written_in_turn import write_files_in_turn
 
 if TYPE_CHECKING:
     from matplotlib import figure

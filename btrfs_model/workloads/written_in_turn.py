@@ -2,11 +2,9 @@
 """How many small files may wait for writeback before the kernel wants its reservations back.
 
 Data that waits for writeback (delayed allocation) holds metadata space for the items that it may
-need, many times what it will take. The kernel grants such reservations beyond the space of the
-metadata chunks, up to an eighth of what is not allocated yet (``btrfs_can_overcommit()``). When a
-call does not get what it asks for, what waits is written back (``FLUSH_DELALLOC``), and where that
-does not help, the transaction is committed (``COMMIT_TRANS``). So the size of the device decides
-how many files have their inode items side by side before the first of them gets its extent.
+need, many times what it will take (:class:`.MetadataSpace`). So the size of the device decides how
+many files have their inode items side by side before the first of them gets its extent. Workloads
+that make all files of a run at once, and write to them then, divide the files into such runs.
 """
 
 from __future__ import annotations
@@ -14,17 +12,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from btrfs_model.filesystem.chunk_alloc import chunk_sizes, global_reserve
+from btrfs_model.filesystem.chunk_alloc import global_reserve
 from btrfs_model.filesystem.file_writeback import inline_limit
 from btrfs_model.filesystem.lookup import Path
+from btrfs_model.filesystem.space_info import overcommit
 
 if TYPE_CHECKING:
     from btrfs_model.filesystem.writable import WritableFilesystem
 
-__all__ = ["files_before_flush", "overcommit", "run_before_delalloc", "write_files_in_turn"]
+__all__ = ["files_before_flush", "run_before_delalloc", "write_files_in_turn"]
 
-_DATA, _METADATA, _DUP = 1, 4, 32
-_GIB: Final = 1 << 30
+_METADATA: Final = 4
 _MAX_LEVEL: Final = 8
 _CREATE_ITEMS: Final = 13
 """Items that must be free for the next file to be made, what others hold meanwhile taken off. The
@@ -88,14 +86,3 @@ def write_files_in_turn(
         if len(data) > inline_limit(fs):
             fs.commit()
         done += len(part)
-
-
-def overcommit(fs: WritableFilesystem, flags: int, share: int = 8) -> int:
-    """Return the part of unallocated space, one of `share`, that reservations may count on."""
-    device = fs.raw_super.dev_item
-    left = device.total_bytes - device.bytes_used
-    if flags & _DUP:
-        left //= 2
-    # room for a chunk of data is kept, since data does not overcommit
-    chunk, _ = chunk_sizes(_DATA, device.total_bytes)
-    return max(0, left - min(chunk, _GIB)) // share
