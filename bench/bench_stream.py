@@ -20,7 +20,10 @@ import zstandard
 
 from bench.timing import best
 from btrfs_model.ondisk.stream import STREAM_HEADER
-from btrfs_model.stream import StreamWriter, dump_text, read_batches, read_stream
+from btrfs_model.stream.dump import dump_text
+from btrfs_model.stream.index import read_batches
+from btrfs_model.stream.reader import read_stream
+from btrfs_model.stream.writer import StreamWriter
 
 PROJECT = Path(__file__).resolve().parent.parent
 SMALL_BYTES = 64 << 20

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import btrfs_model as bm
-from btrfs_model.workloads import fiemap_shared, send_readahead
+from btrfs_model.experiments.workloads import fiemap_shared, send_readahead
 
 GIB = 1 << 30
 GROWTH = (10_000, 100_000, 1_000_000, 10_000_000)

@@ -16,17 +16,13 @@ importing the package costs nothing.
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from btrfs_model.backref import logical_ino
-    from btrfs_model.check import check
-    from btrfs_model.cost.receiver import receiver_calls
-    from btrfs_model.counters import Work, counting
-    from btrfs_model.errors import (
+    from btrfs_model.backref.api import logical_ino
+    from btrfs_model.base.counters import Work, counting
+    from btrfs_model.base.errors import (
         BehaviourWarning,
         BtrfsModelError,
         CorruptImageError,
@@ -34,21 +30,25 @@ if TYPE_CHECKING:
         StreamError,
         UnsupportedError,
     )
-    from btrfs_model.fiemap import fiemap
-    from btrfs_model.filesystem import Filesystem
-    from btrfs_model.filesystem.writable import WritableFilesystem
+    from btrfs_model.base.samples import sample, samples
+    from btrfs_model.cost.receiver import receiver_calls
+    from btrfs_model.experiments.replay import build, replay
     from btrfs_model.kernels import select as use_kernels
+    from btrfs_model.mount.writable import WritableFilesystem
     from btrfs_model.patches import Behaviour
     from btrfs_model.patches import table as toggles
-    from btrfs_model.reads import reads
-    from btrfs_model.receive import receive
-    from btrfs_model.replay import build, replay
-    from btrfs_model.samples import sample, samples
-    from btrfs_model.send import SendResult, send
-    from btrfs_model.stats import tree_stats
-    from btrfs_model.stream import Command, StreamWriter, read_stream
-    from btrfs_model.treelog.replay import replay_log
-    from btrfs_model.usage import du, extent_references, extents
+    from btrfs_model.questions.check import check
+    from btrfs_model.questions.dumptree.statistics import tree_stats
+    from btrfs_model.questions.fiemap.api import fiemap
+    from btrfs_model.questions.logreplay.replay import replay_log
+    from btrfs_model.questions.reads.walk import reads
+    from btrfs_model.questions.receive.api import receive
+    from btrfs_model.questions.send.ioctl import SendResult, send
+    from btrfs_model.questions.usage.files import extent_references, extents
+    from btrfs_model.questions.usage.space import du
+    from btrfs_model.stream.reader import Command, read_stream
+    from btrfs_model.stream.writer import StreamWriter
+    from btrfs_model.volume.filesystem import Filesystem
 
     open = Filesystem.open  # noqa: A001
     create = WritableFilesystem.mkfs
@@ -94,39 +94,39 @@ __all__ = [
 # Where each name comes from.
 _HOMES = {
     "Behaviour": "patches:Behaviour",
-    "BehaviourWarning": "errors:BehaviourWarning",
-    "BtrfsModelError": "errors:BtrfsModelError",
-    "Command": "stream:Command",
-    "CorruptImageError": "errors:CorruptImageError",
-    "Filesystem": "filesystem:Filesystem",
-    "ReceiveError": "errors:ReceiveError",
-    "SendResult": "send:SendResult",
-    "StreamError": "errors:StreamError",
-    "StreamWriter": "stream:StreamWriter",
-    "UnsupportedError": "errors:UnsupportedError",
-    "Work": "counters:Work",
-    "WritableFilesystem": "filesystem.writable:WritableFilesystem",
-    "build": "replay:build",
-    "check": "check:check",
-    "counting": "counters:counting",
-    "create": "filesystem.writable:WritableFilesystem.mkfs",
-    "du": "usage:du",
-    "extent_references": "usage:extent_references",
-    "extents": "usage:extents",
-    "fiemap": "fiemap:fiemap",
-    "logical_ino": "backref:logical_ino",
-    "open": "filesystem:Filesystem.open",
-    "read_stream": "stream:read_stream",
-    "reads": "reads:reads",
-    "receive": "receive:receive",
+    "BehaviourWarning": "base.errors:BehaviourWarning",
+    "BtrfsModelError": "base.errors:BtrfsModelError",
+    "Command": "stream.reader:Command",
+    "CorruptImageError": "base.errors:CorruptImageError",
+    "Filesystem": "volume.filesystem:Filesystem",
+    "ReceiveError": "base.errors:ReceiveError",
+    "SendResult": "questions.send.ioctl:SendResult",
+    "StreamError": "base.errors:StreamError",
+    "StreamWriter": "stream.writer:StreamWriter",
+    "UnsupportedError": "base.errors:UnsupportedError",
+    "Work": "base.counters:Work",
+    "WritableFilesystem": "mount.writable:WritableFilesystem",
+    "build": "experiments.replay:build",
+    "check": "questions.check:check",
+    "counting": "base.counters:counting",
+    "create": "mount.writable:WritableFilesystem.mkfs",
+    "du": "questions.usage.space:du",
+    "extent_references": "questions.usage.files:extent_references",
+    "extents": "questions.usage.files:extents",
+    "fiemap": "questions.fiemap.api:fiemap",
+    "logical_ino": "backref.api:logical_ino",
+    "open": "volume.filesystem:Filesystem.open",
+    "read_stream": "stream.reader:read_stream",
+    "reads": "questions.reads.walk:reads",
+    "receive": "questions.receive.api:receive",
     "receiver_calls": "cost.receiver:receiver_calls",
-    "replay": "replay:replay",
-    "replay_log": "treelog.replay:replay_log",
-    "sample": "samples:sample",
-    "samples": "samples:samples",
-    "send": "send:send",
+    "replay": "experiments.replay:replay",
+    "replay_log": "questions.logreplay.replay:replay_log",
+    "sample": "base.samples:sample",
+    "samples": "base.samples:samples",
+    "send": "questions.send.ioctl:send",
     "toggles": "patches:table",
-    "tree_stats": "stats:tree_stats",
+    "tree_stats": "questions.dumptree.statistics:tree_stats",
     "use_kernels": "kernels:select",
 }
 
@@ -144,17 +144,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _Package(ModuleType):
-    """The package as a module in which public names win over submodules of the same name.
-
-    Importing ``btrfs_model.send`` would make ``bm.send`` that module; it is to be the function.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -24,15 +24,15 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from btrfs_model.errors import (
+from btrfs_model.base.errors import (
     BehaviourWarning,
     BtrfsModelError,
     UnknownBehaviourError,
     UnknownNameError,
 )
+from btrfs_model.base.nearest import did_you_mean
+from btrfs_model.base.tables import html_table
 from btrfs_model.kernels import lib
-from btrfs_model.nearest import did_you_mean
-from btrfs_model.tables import html_table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -94,7 +94,7 @@ void bm_set_poll(int (*poll)(void));
 
 /*
  * The work that was done, in the kernel's units and under the names of its functions. The same
- * counters are counted up by C and by Python (btrfs_model/counters.py); cffi hands the names over.
+ * counters are counted up by C and by Python (btrfs_model/base/counters.py); cffi hands the names over.
  */
 enum bm_counter {
 	/* ctree.c */
@@ -1134,7 +1134,7 @@ struct bm_send_root {
 	uint8_t uuid[16]; /* its received_uuid, or its own where that is zero */
 };
 
-/* The rule by which a command was sent; btrfs_model/send/causes.py has a line on each. */
+/* The rule by which a command was sent; btrfs_model/questions/send/causes.py has a line on each. */
 enum bm_send_cause {
 	BM_SEND_SUBVOL_BEGIN,
 	BM_SEND_STREAM_END,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * What the Python twin of the editing policy stands on: blocks that are made, copied and given
- * back, with their references. The policy itself (btrfs_model/btree/edit.py and what it imports) is
+ * back, with their references. The policy itself (btrfs_model/reference/ctree_edit.py and what it imports) is
  * in writer_search.c, writer_leaf.c and writer_node.c here.
  */
 #include "writer.h"

@@ -3,7 +3,7 @@
 """The generations of inodes after the same system calls, run after run: ``generations.json``.
 
 Where metadata has little room, a worker of the kernel commits to make some, and the generations of
-the inodes that are made after that depend on which call it was (``btrfs_model/filesystem/
+the inodes that are made after that depend on which call it was (``btrfs_model/volume/
 space_info.py``). This carries out recorded calls (``ops.jsonl.zst`` of a random filesystem) on the
 running kernel, each time in a fresh filesystem on a loop device, and counts how often it came to
 which generations. Needs root, loop devices and btrfs-progs. ::
@@ -34,8 +34,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from btrfs_model.scenario import load_scenario
-from btrfs_model.scenario.operations import Step, data_of
+from btrfs_model.experiments.scenario.load import load_scenario
+from btrfs_model.experiments.scenario.operations import Step, data_of
 
 SIZE = 256 << 20
 EXCHANGE = 2

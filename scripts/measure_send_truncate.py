@@ -25,7 +25,7 @@ from pathlib import Path
 from measured import several
 
 import btrfs_model as bm
-from btrfs_model.workloads import load
+from btrfs_model.experiments.workloads import load
 
 RUNS = 5
 SIDES = ("before", "before + fix", "after")

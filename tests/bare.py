@@ -4,9 +4,9 @@
 import mmap
 import struct
 
-from btrfs_model.btree.writer import TreeWriter
-from btrfs_model.image import Image
 from btrfs_model.kernels import ffi, lib
+from btrfs_model.mount.trees.writer import TreeWriter
+from btrfs_model.volume.image import Image
 
 FSID = b"a bare image ..."
 CHUNK_UUID = b"its chunk tree.."

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from btrfs_model.filesystem.subvolumes import dead_subvolumes
-from btrfs_model.filesystem.writable import WritableFilesystem
+from btrfs_model.mount.names.subvolume import dead_subvolumes
+from btrfs_model.mount.writable import WritableFilesystem
 
 __all__ = ["Call", "KernelCalls", "acl", "random_call", "run"]
 

@@ -32,9 +32,9 @@ from collections.abc import Iterator
 
 from crashes import Epoch, Ref, State
 
-from btrfs_model.filesystem import Filesystem
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.patches import Behaviour
+from btrfs_model.volume.filesystem import Filesystem
 
 __all__ = ["broken_promises"]
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from damage import Broken
 
 import btrfs_model as bm
-from btrfs_model.blocks import HEADER, ITEM, KEY_PTR
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.structs import ROOT_ITEM
+from btrfs_model.volume.blocks import HEADER, ITEM, KEY_PTR
 
 __all__ = ["dag"]
 

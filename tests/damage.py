@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from btrfs_model.blocks import HEADER, ITEM, KEY_PTR
-from btrfs_model.btree.tree import Item, RawKey
-from btrfs_model.filesystem import Filesystem
-from btrfs_model.image import Image
 from btrfs_model.ondisk.hashes import csum
 from btrfs_model.ondisk.superblock import SUPER_OFFSETS, SUPER_SIZE
+from btrfs_model.volume.blocks import HEADER, ITEM, KEY_PTR
+from btrfs_model.volume.filesystem import Filesystem
+from btrfs_model.volume.image import Image
+from btrfs_model.volume.tree import Item, RawKey
 
 NAME = "broken.img"
 _NRITEMS_AT = 96

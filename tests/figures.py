@@ -3,7 +3,7 @@
 
 import pandas as pd
 
-from btrfs_model.results import COLUMNS
+from btrfs_model.experiments.results import COLUMNS
 
 VALUES = ("reported", "modelled", "measured", "measured_min", "measured_max", "runs", "error")
 

@@ -12,11 +12,11 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from btrfs_model.btree.tree import Tree
-from btrfs_model.filesystem import Filesystem
-from btrfs_model.filesystem.live_inode import InodeFields
+from btrfs_model.mount.live_inode import InodeFields
 from btrfs_model.ondisk.items import InlineExtent, dir_items, file_extent, inode_extrefs, inode_refs
 from btrfs_model.ondisk.keys import ItemType, Key
+from btrfs_model.volume.filesystem import Filesystem
+from btrfs_model.volume.tree import Tree
 
 LogItems = dict[tuple[Any, ...], Any]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import corpus
 
-from btrfs_model.filesystem.listing import EMPTY_SUBVOL_DIR
+from btrfs_model.volume.listing import EMPTY_SUBVOL_DIR
 
 __all__ = ["as_recorded", "recorded", "without_made_up"]
 

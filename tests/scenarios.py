@@ -23,12 +23,12 @@ from kernel_listing import as_recorded
 from kernel_records import Listing, kernel_listing
 from writing import KernelFiles
 
-from btrfs_model.filesystem import Filesystem
-from btrfs_model.filesystem.listing import EMPTY_SUBVOL_DIR
-from btrfs_model.filesystem.writable import WritableFilesystem
-from btrfs_model.scenario.load import Scenario
-from btrfs_model.scenario.operations import Step, data_of, parse_step
-from btrfs_model.scenario.run import _Runner
+from btrfs_model.experiments.scenario.load import Scenario
+from btrfs_model.experiments.scenario.operations import Step, data_of, parse_step
+from btrfs_model.experiments.scenario.run import _Runner
+from btrfs_model.mount.writable import WritableFilesystem
+from btrfs_model.volume.filesystem import Filesystem
+from btrfs_model.volume.listing import EMPTY_SUBVOL_DIR
 
 __all__ = ["SIZE", "kernel_listing", "kernel_run", "model_listing", "model_run", "random_scenario"]
 

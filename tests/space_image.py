@@ -11,9 +11,9 @@ from itertools import pairwise
 
 from bare import image_of
 
-from btrfs_model.btree.writer import TreeWriter
-from btrfs_model.image import Image
 from btrfs_model.kernels import lib
+from btrfs_model.mount.trees.writer import TreeWriter
+from btrfs_model.volume.image import Image
 
 TRANSID = 7
 SECTOR = 4096

@@ -11,9 +11,11 @@ from typing import Any
 import corpus
 import hypothesis.strategies as st
 
-from btrfs_model.errors import StreamError
+from btrfs_model.base.errors import StreamError
 from btrfs_model.ondisk.stream import ATTRIBUTES_BY_NAME, COMMANDS, MAGIC, Kind
-from btrfs_model.stream import StreamWriter, dump_text, read_stream
+from btrfs_model.stream.dump import dump_text
+from btrfs_model.stream.reader import read_stream
+from btrfs_model.stream.writer import StreamWriter
 
 
 def stream_files(case: str) -> list[str]:

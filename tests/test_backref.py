@@ -20,17 +20,17 @@ from hypothesis import strategies as st
 from mounts import why_not_live
 
 import btrfs_model.backref as br
-from btrfs_model.backref.prelim import InodeElem, PrefTree, PrelimRef, Ulist
-from btrfs_model.btree.search import key_at, payload_at
-from btrfs_model.counters import counting
-from btrfs_model.errors import CorruptImageError, new_fault, raise_fault
-from btrfs_model.filesystem import Filesystem
-from btrfs_model.image import Image
+from btrfs_model.base.counters import counting
+from btrfs_model.base.errors import CorruptImageError, new_fault, raise_fault
 from btrfs_model.kernels import Choice, ffi, lib, select
 from btrfs_model.ondisk.hashes import csum
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import RawExtentItem, RawFileExtent
+from btrfs_model.reference.backref_prelim import InodeElem, PrefTree, PrelimRef, Ulist
+from btrfs_model.reference.ctree import key_at, payload_at
+from btrfs_model.volume.filesystem import Filesystem
+from btrfs_model.volume.image import Image
 
 RANDOM = live.CASES
 BOTH: tuple[Choice, ...] = ("c", "python")

@@ -18,15 +18,15 @@ from damage import Broken, item_head
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from btrfs_model.btree import Change, Tree, compare_trees
-from btrfs_model.btree.bulk import entries, extent_refs, gather, scan_leaves, verify_blocks
-from btrfs_model.btree.bulk import select as take
-from btrfs_model.btree.tree import KEY, Reada
-from btrfs_model.counters import counting
-from btrfs_model.errors import CorruptImageError
-from btrfs_model.filesystem import Filesystem
+from btrfs_model.base.counters import counting
+from btrfs_model.base.errors import CorruptImageError
 from btrfs_model.kernels import Choice, ffi, lib, select
 from btrfs_model.ondisk.keys import ItemType, Key
+from btrfs_model.volume.compare import Change, compare_trees
+from btrfs_model.volume.filesystem import Filesystem
+from btrfs_model.volume.scan import entries, extent_refs, gather, scan_leaves, verify_blocks
+from btrfs_model.volume.scan import select as take
+from btrfs_model.volume.tree import KEY, Reada, Tree
 
 IMAGES = ["send/random/seed-000", "send/random/seed-003", "features/dup", "features/nodesize-65536",
           "features/extended-refs", "log/nd/nd_20_5/5.10/crash1.img.zst",
@@ -245,7 +245,7 @@ def test_items_that_do_not_unpack_are_marked(choice: Any) -> None:
 
 
 def test_sizes_of_rows_are_those_of_the_c_structures() -> None:
-    from btrfs_model.btree.bulk import ENTRY, REF
+    from btrfs_model.volume.scan import ENTRY, REF
 
     for dtype, name in ((ENTRY, "struct bm_entry"), (REF, "struct bm_ref")):
         assert dtype.itemsize == ffi.sizeof(name)

@@ -16,17 +16,17 @@ from google_crc32c import value as crc32c_value
 from hypothesis import settings
 
 import btrfs_model as bm
-from btrfs_model.btree.tree import Item
-from btrfs_model.check import check
-from btrfs_model.check.report import Report
-from btrfs_model.check.space import Coverage
-from btrfs_model.errors import BtrfsModelError, CorruptImageError, UnsupportedError
-from btrfs_model.filesystem import Filesystem
+from btrfs_model.base.errors import BtrfsModelError, CorruptImageError, UnsupportedError
 from btrfs_model.kernels import select
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.structs import FILE_EXTENT_ITEM, INODE_ITEM, ROOT_ITEM
-from btrfs_model.stats import tree_stats
+from btrfs_model.questions.check import check
+from btrfs_model.questions.check.report import Report
+from btrfs_model.questions.check.space import Coverage
+from btrfs_model.questions.dumptree.statistics import tree_stats
+from btrfs_model.volume.filesystem import Filesystem
+from btrfs_model.volume.tree import Item
 
 T = ItemType
 # crash images checked by `make test`; `make test-long` takes all
@@ -70,7 +70,7 @@ def broken(
     small_image: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Broken:
     # inodes of how many bytes of leaves are checked at once
-    monkeypatch.setattr(sys.modules["btrfs_model.check.inodes"], "_WINDOW", request.param)
+    monkeypatch.setattr(sys.modules["btrfs_model.questions.check.inodes"], "_WINDOW", request.param)
     return Broken(small_image)
 
 

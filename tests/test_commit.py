@@ -21,8 +21,8 @@ from live import beside_the_kernel, mounted
 from progs import btrfs_check
 
 import btrfs_model as bm
-from btrfs_model.filesystem import chunk_alloc
-from btrfs_model.filesystem.mkfs_layout import MIN_DEVICE
+from btrfs_model.mount.mkfs.layout import MIN_DEVICE
+from btrfs_model.mount.space import block_group
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import DEV_EXTENT, FREE_SPACE_INFO, ROOT_ITEM, SUPER_BLOCK
 from btrfs_model.ondisk.superblock import SUPER_OFFSETS
@@ -283,7 +283,7 @@ def test_flags_of_an_item_that_was_not_initialized_do_not_count(tmp_path: Path) 
     ],
 )
 def test_chunk_sizes(flags: int, total: int, wanted: tuple[int, int]) -> None:
-    assert chunk_alloc.chunk_sizes(flags, total) == wanted
+    assert block_group.chunk_sizes(flags, total) == wanted
 
 
 def test_chunks_are_added(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_chunks_are_added(tmp_path: Path) -> None:
         folder = Folder(fs)
         folder.write_extents(b"data", [bytes([n]) * (1 << 20) for n in range(1, 20)])
         for kind in (2, 4, 4):
-            chunk_alloc.allocate_chunk(fs, kind)
+            block_group.allocate_chunk(fs, kind)
         good(fs, tmp_path / "image")
         kinds = [chunk.type & 7 for chunk in fs.image.chunks]
         assert kinds == [1, 2, 4, 1, 2, 4, 4]

@@ -25,7 +25,7 @@ from progs import btrfs_check, needs_progs
 from scenarios import _KernelSteps
 
 import btrfs_model as bm
-from btrfs_model.scenario.operations import parse_step
+from btrfs_model.experiments.scenario.operations import parse_step
 
 WRITERS = ["v5.10.46", "v6.1.176", "v6.12.101", "v6.18.44"]
 """Kernels that write the log; any of them replays it."""

@@ -26,9 +26,9 @@ from scenarios import model_listing
 from test_replay_log import items
 
 import btrfs_model as bm
-from btrfs_model.filesystem import Filesystem
-from btrfs_model.filesystem.live_inode import InodeFields
+from btrfs_model.mount.live_inode import InodeFields
 from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.volume.filesystem import Filesystem
 
 LOGGED_BY = ("v5.10.46", "v6.1.176", "v6.12.101", "v6.18.44")
 """Kernels whose logs the model writes."""

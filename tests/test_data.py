@@ -13,12 +13,14 @@ from damage import Broken
 from hypothesis import given
 from hypothesis import strategies as st
 
-from btrfs_model.errors import CorruptImageError
-from btrfs_model.filesystem import FileExtent, Filesystem, decompress
-from btrfs_model.filesystem.checksums import sector_sums
+from btrfs_model.base.errors import CorruptImageError
 from btrfs_model.kernels import lib, select
 from btrfs_model.ondisk.hashes import CSUM_SIZES
 from btrfs_model.ondisk.structs import PayloadError
+from btrfs_model.volume.checksums import sector_sums
+from btrfs_model.volume.compression import decompress
+from btrfs_model.volume.data import FileExtent
+from btrfs_model.volume.filesystem import Filesystem
 
 SECTOR = 4096
 INLINE, REG, PREALLOC = (

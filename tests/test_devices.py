@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import btrfs_model as bm
+from btrfs_model.base.errors import new_fault
 from btrfs_model.cli import run as run_cli
 from btrfs_model.cost.demerit import Trace, demerit, read_trace, replay_trace
 from btrfs_model.cost.device import Device, Disk, Flash, build, load, names, read_file
@@ -25,9 +26,8 @@ from btrfs_model.cost.disk import locate
 from btrfs_model.cost.reading import leaf_cost
 from btrfs_model.cost.seek import seek_times
 from btrfs_model.cost.simulate import STEP_FIELDS, ios, simulate, steps
-from btrfs_model.errors import new_fault
-from btrfs_model.filesystem import Filesystem
 from btrfs_model.kernels import ffi, lib, select
+from btrfs_model.volume.filesystem import Filesystem
 
 DISKS = [name for name in names() if read_file(name)["kind"] == "disk"]
 NODE = 16384
@@ -683,7 +683,7 @@ def test_reads_on_devices_are_the_twins(behaviour: str) -> None:
 @pytest.mark.parametrize("behaviour", ["v5.10", "v5.12 + send-reada", "v5.13", "v6.18"])
 def test_a_plain_snapshot_is_read_without_its_stream(behaviour: str) -> None:
     """The walk alone reads what the send reads, and comes to it at the same moments."""
-    from btrfs_model.send import ioctl, native
+    from btrfs_model.questions.send import ioctl, native
 
     plain = 0
     for name in (R5K, "send/random/seed-003", "features/nodesize-4096"):

@@ -24,25 +24,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from btrfs_model.btree.tree import Tree
-from btrfs_model.dumptree import (
-    dump_blocks_text,
-    dump_tree_json,
-    dump_tree_parquet,
-    dump_tree_text,
-    templates,
-)
-from btrfs_model.dumptree.trees import select_trees
-from btrfs_model.errors import (
+from btrfs_model.base.errors import (
     BtrfsModelError,
     CorruptImageError,
     SubvolumeNotFoundError,
     UnsupportedError,
 )
-from btrfs_model.image import Image
 from btrfs_model.kernels import select
 from btrfs_model.ondisk import hashes, structs
 from btrfs_model.ondisk.keys import MAX_KEY, MIN_KEY, ItemType, Key, ObjectId
+from btrfs_model.questions.dumptree import templates
+from btrfs_model.questions.dumptree.json_lines import dump_tree_json
+from btrfs_model.questions.dumptree.table import dump_tree_parquet
+from btrfs_model.questions.dumptree.text import dump_blocks_text, dump_tree_text
+from btrfs_model.questions.dumptree.trees import select_trees
+from btrfs_model.volume.image import Image
+from btrfs_model.volume.tree import Tree
 
 # The first and last second of a year of 32 bits: beyond these btrfs-progs shows what its memory
 # happens to hold. Linux 5.10 leaves creation times in logs uninitialized, so there are such.

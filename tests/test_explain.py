@@ -7,17 +7,17 @@ import corpus
 import pandas as pd
 import pytest
 
-from btrfs_model.btree.compare import compare_trees
-from btrfs_model.filesystem import Filesystem
-from btrfs_model.filesystem.listing import listing
 from btrfs_model.kernels import lib, select
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.stream import STREAM_HEADER
 from btrfs_model.ondisk.structs import INODE_ITEM
-from btrfs_model.send import send
-from btrfs_model.send.causes import CAUSES, CAUSES_BY_NAME
-from btrfs_model.send.explain import summaries
-from btrfs_model.stream import read_stream
+from btrfs_model.questions.send.causes import CAUSES, CAUSES_BY_NAME
+from btrfs_model.questions.send.explain import summaries
+from btrfs_model.questions.send.ioctl import send
+from btrfs_model.stream.reader import read_stream
+from btrfs_model.volume.compare import compare_trees
+from btrfs_model.volume.filesystem import Filesystem
+from btrfs_model.volume.listing import listing
 
 KERNELS = {"5.10": "v5.10.46", "6.1": "v6.1.176", "6.12": "v6.12.101", "6.18": "v6.18.44"}
 RANDOM = [f"send/random/seed-{seed:03}" for seed in (1, 3, 7, 11)]

@@ -18,9 +18,9 @@ from logical_ino import CASES
 
 import btrfs_model as bm
 from btrfs_model.cli import run
-from btrfs_model.cold import blocks_after_mount
-from btrfs_model.fiemap import Fiemap
 from btrfs_model.patches import TOGGLES, Behaviour
+from btrfs_model.questions.fiemap.api import Fiemap
+from btrfs_model.questions.reads.cold import blocks_after_mount
 
 KERNELS = {"5.10": "v5.10.46", "6.1": "v6.1.176", "6.12": "v6.12.101", "6.18": "v6.18.44"}
 _here = {name for name in CASES if (corpus.KERNEL_DATA / name).is_dir()}

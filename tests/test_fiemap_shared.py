@@ -13,15 +13,11 @@ from figures import chosen, is_tidy, value
 from progs import btrfs_check
 
 import btrfs_model as bm
-from btrfs_model import report
-from btrfs_model.cold import blocks_after_mount
 from btrfs_model.cost.reading import read_on
-from btrfs_model.fiemap import FILEFRAG_EXTENTS, Fiemap
-from btrfs_model.filesystem.writable import WritableFilesystem
-from btrfs_model.patches import Behaviour
-from btrfs_model.replay import run
-from btrfs_model.workloads import load
-from btrfs_model.workloads.fiemap_shared import (
+from btrfs_model.experiments import report
+from btrfs_model.experiments.replay import run
+from btrfs_model.experiments.workloads import load
+from btrfs_model.experiments.workloads.fiemap_shared import (
     AFTER,
     BEFORE,
     COMPARED,
@@ -33,6 +29,10 @@ from btrfs_model.workloads.fiemap_shared import (
     walks_along,
     walks_of_a_call,
 )
+from btrfs_model.mount.writable import WritableFilesystem
+from btrfs_model.patches import Behaviour
+from btrfs_model.questions.fiemap.api import FILEFRAG_EXTENTS, Fiemap
+from btrfs_model.questions.reads.cold import blocks_after_mount
 
 SNAP200 = "counts/W3/snap200"
 F100 = 3200 / 327_680
@@ -106,8 +106,12 @@ def test_figures_of_the_sides(quick: pd.DataFrame) -> None:
 
 
 def test_the_message_is_set_beside_the_full_scale() -> None:
-    from btrfs_model.workloads import Figure, Outcome, counterparts
-    from btrfs_model.workloads.fiemap_shared import REPORTED, _add_measured, _add_reported
+    from btrfs_model.experiments.workloads import Figure, Outcome, counterparts
+    from btrfs_model.experiments.workloads.fiemap_shared import (
+        REPORTED,
+        _add_measured,
+        _add_reported,
+    )
 
     outcome = Outcome([Figure(side.name, "extents found", "extents", case, modelled=1.0)
                        for side in COMPARED
@@ -324,7 +328,7 @@ def test_files_of_a_built_filesystem(tmp_path: Path) -> None:
     one = run("fiemap-shared", 0.001)
     assert one.provenance["sample"] is None
     for name, (cold, cached) in {"before": (1.8, 0.4), "after": (0.6, 0.1)}.items():
-        from btrfs_model.workloads import Figure
+        from btrfs_model.experiments.workloads import Figure
 
         one.outcome.figures += [
             Figure(name, "time", "s", {"rewritten": 0, "cache": "cold"}, reported=cold),

@@ -23,10 +23,10 @@ from writing import (
 )
 
 import btrfs_model as bm
-from btrfs_model.filesystem.compress import COMPRESSION_TYPES
-from btrfs_model.filesystem.compress import compress as compress_bytes
-from btrfs_model.filesystem.compression import decompress
-from btrfs_model.filesystem.elided import Elided
+from btrfs_model.mount.files.compress import COMPRESSION_TYPES
+from btrfs_model.mount.files.compress import compress as compress_bytes
+from btrfs_model.mount.files.elided import Elided
+from btrfs_model.volume.compression import decompress
 
 SIZE = 128 << 20
 NOCOW, IMMUTABLE = 0x800000, 0x10

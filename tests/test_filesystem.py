@@ -9,11 +9,11 @@ import corpus
 import pytest
 from kernel_listing import as_recorded, recorded, without_made_up
 
-from btrfs_model.errors import NoSuchFileError, SubvolumeNotFoundError
-from btrfs_model.filesystem import Filesystem
-from btrfs_model.filesystem.listing import EMPTY_SUBVOL_DIR
+from btrfs_model.base.errors import NoSuchFileError, SubvolumeNotFoundError
 from btrfs_model.kernels import select
 from btrfs_model.ondisk.keys import ObjectId
+from btrfs_model.volume.filesystem import Filesystem
+from btrfs_model.volume.listing import EMPTY_SUBVOL_DIR
 
 LISTED = [name for name in corpus.cases("send/random") if corpus.has(name, "trees.jsonl.zst")]
 

@@ -24,17 +24,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import btrfs_model as bm
-from btrfs_model.btree import compare_trees
-from btrfs_model.check import check
-from btrfs_model.errors import BtrfsModelError
-from btrfs_model.fiemap import fiemap
-from btrfs_model.filesystem import Filesystem
+from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.kernels import select
-from btrfs_model.memory import Memory
 from btrfs_model.ondisk.superblock import SUPER_SIZE
-from btrfs_model.stats import tree_stats
-from btrfs_model.usage import du, extent_references
-from btrfs_model.usage import extents as file_usage
+from btrfs_model.questions.check import check
+from btrfs_model.questions.dumptree.statistics import tree_stats
+from btrfs_model.questions.fiemap.api import fiemap
+from btrfs_model.questions.usage.files import extent_references
+from btrfs_model.questions.usage.files import extents as file_usage
+from btrfs_model.questions.usage.space import du
+from btrfs_model.volume.compare import compare_trees
+from btrfs_model.volume.filesystem import Filesystem
+from btrfs_model.volume.memory import Memory
 
 EXAMPLES = max(1, settings.default.max_examples * 3 // 10)
 IMAGES = ["send/random/seed-003", "features/dup", "features/csum-xxhash",

@@ -7,8 +7,8 @@ import pytest
 from test_dump_tree import needs_progs, progs, text_of, without_senseless_times
 
 import btrfs_model as bm
-from btrfs_model.counters import counting
-from btrfs_model.image import Image
+from btrfs_model.base.counters import counting
+from btrfs_model.volume.image import Image
 
 SEVERAL_DEVICES = {"features/raid1-two-devices"}
 IMAGES = [name for name in corpus.images() if name not in SEVERAL_DEVICES]

@@ -24,13 +24,13 @@ from kernel_session import KernelSession
 from progs import btrfs_check, needs_progs
 
 import btrfs_model as bm
-from btrfs_model.filesystem import Filesystem
-from btrfs_model.filesystem.writable import WritableFilesystem
+from btrfs_model.experiments.workloads import NAMES as WORKLOADS
+from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.items import decode
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import SUPER_BLOCK
 from btrfs_model.ondisk.superblock import SUPER_OFFSETS
-from btrfs_model.workloads import NAMES as WORKLOADS
+from btrfs_model.volume.filesystem import Filesystem
 
 SIZE = 256 << 20
 ROOM = 256 << 20

@@ -16,15 +16,15 @@ import corpus
 import pytest
 
 import btrfs_model as bm
-from btrfs_model.filesystem.writable import WritableFilesystem
-from btrfs_model.workloads import (
+from btrfs_model.experiments.workloads import (
     Input,
     fiemap_shared,
     send_readahead,
     send_truncate,
     send_utimes,
 )
-from btrfs_model.workloads.written_in_turn import files_before_flush
+from btrfs_model.experiments.workloads.written_in_turn import files_before_flush
+from btrfs_model.mount.writable import WritableFilesystem
 
 Build = Callable[[], bm.Filesystem]
 Blocks = dict[int, list[int]]

@@ -22,7 +22,7 @@ import mounts
 import pytest
 
 import btrfs_model as bm
-from btrfs_model.counters import current
+from btrfs_model.base.counters import current
 from btrfs_model.kernels import select
 
 BOTH = ("c", "python")
@@ -88,8 +88,8 @@ WRITERS = [
 AFTER_CLOSE = r"""
 import sys
 import btrfs_model as bm
-from btrfs_model.btree.compare import compare_trees
-from btrfs_model.fiemap import Fiemap
+from btrfs_model.volume.compare import compare_trees
+from btrfs_model.questions.fiemap import Fiemap
 path, opened, calls = sys.argv[1], sys.argv[2], sys.argv[3:]
 fs = bm.open(path) if opened == "read" else bm.WritableFilesystem.load(path)
 tree, sub = fs.tree(5), fs.subvolume(5)
@@ -453,10 +453,10 @@ def test_rewritten(tmp_path: Path, kernels: Any, copied: int) -> None:
         """
         import os, sys
         import btrfs_model as bm
-        import btrfs_model.image
+        import btrfs_model.volume.image
         from btrfs_model.kernels import select
         path, kernels, copied = sys.argv[1:]
-        btrfs_model.image._COPIED = int(copied)
+        btrfs_model.volume.image._COPIED = int(copied)
         with select(kernels), bm.open(path) as fs:
             expected = bm.send(fs, "s").data
             places = [fs.image.map(block.logical, copy)[0]

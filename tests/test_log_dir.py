@@ -10,16 +10,18 @@ import pandas as pd
 import pytest
 
 import btrfs_model as bm
-from btrfs_model import report
-from btrfs_model.filesystem.writable import WritableFilesystem
+from btrfs_model.experiments import report
+from btrfs_model.experiments.replay import run
+from btrfs_model.experiments.workloads import log_dir
+from btrfs_model.experiments.workloads.log_dir import AFTER, BEFORE, FSYNCS, NOW, delete
+from btrfs_model.mount.bulk import log_new_files
+from btrfs_model.mount.log import log_inode
+from btrfs_model.mount.log.state import log_tree_id
+from btrfs_model.mount.log.v5_10 import log_parents
+from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.items import dir_items
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.patches import Behaviour
-from btrfs_model.replay import run
-from btrfs_model.treelog import log_inode, log_many, log_parents_old
-from btrfs_model.treelog.state import log_tree_id
-from btrfs_model.workloads import log_dir
-from btrfs_model.workloads.log_dir import AFTER, BEFORE, FSYNCS, NOW, delete
 
 SIDES = [BEFORE.name, AFTER.name, NOW.name]
 
@@ -177,17 +179,17 @@ def test_files_logged_at_once_are_logged_as_in_turn(
     behaviour: str, asynchronous: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logged: list[int] = []
-    log = log_many.PlainFiles.log
+    log = log_new_files.PlainFiles.log
 
-    def count(self: log_many.PlainFiles, start: int, end: int) -> None:
+    def count(self: log_new_files.PlainFiles, start: int, end: int) -> None:
         logged.append(end - start)
         log(self, start, end)
 
-    monkeypatch.setattr(log_many.PlainFiles, "log", count)
+    monkeypatch.setattr(log_new_files.PlainFiles, "log", count)
     at_once = logs(behaviour, asynchronous=asynchronous)
     # all files but the two that calls on names changed, and those whose names there were
     assert sum(logged) >= 300 - 2 + 2 + 500 + 50 + 49
-    monkeypatch.setattr(log_parents_old, "PlainFiles", NoPlainFiles)
+    monkeypatch.setattr(log_parents, "PlainFiles", NoPlainFiles)
     monkeypatch.setattr(log_inode, "PlainFiles", NoPlainFiles)
     assert logs(behaviour, asynchronous=asynchronous) == at_once
 

@@ -23,8 +23,8 @@ from log_beside import (
     random_operations,
 )
 
-from btrfs_model.filesystem import Filesystem
 from btrfs_model.ondisk.structs import RawFileExtent
+from btrfs_model.volume.filesystem import Filesystem
 
 RECORDED = Path(__file__).parent / "data" / "log_live.json"
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import btrfs_model as bm
-from btrfs_model.filesystem.writable import WritableFilesystem
+from btrfs_model.mount.writable import WritableFilesystem
 
 SIZE = 256 << 20
 NAME = st.binary(min_size=1, max_size=20).filter(

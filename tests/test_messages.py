@@ -14,17 +14,17 @@ import pytest
 import zstandard
 
 import btrfs_model as bm
-from btrfs_model.cli import run
-from btrfs_model.cost import device
-from btrfs_model.errors import (
+from btrfs_model.base.errors import (
     CorruptImageError,
     NoSuchFileError,
     NotBtrfsError,
     NotCommittedError,
     SubvolumeNotFoundError,
 )
-from btrfs_model.scenario.operations import parse_step
-from btrfs_model.workloads import NAMES, load
+from btrfs_model.cli import run
+from btrfs_model.cost import device
+from btrfs_model.experiments.scenario.operations import parse_step
+from btrfs_model.experiments.workloads import NAMES, load
 
 SIZE = 256 << 20
 
@@ -284,7 +284,7 @@ def test_no_workload_asks_for_what_changes_nothing() -> None:
         workload = load(name)
         for side in workload.sides(None, None):
             bm.Behaviour.parse(side.behaviour)
-    from btrfs_model.workloads.send_utimes import AFTER, BEFORE, WORKLOAD
+    from btrfs_model.experiments.workloads.send_utimes import AFTER, BEFORE, WORKLOAD
 
     for slug in WORKLOAD.toggles:
         bm.Behaviour.parse(f"{AFTER.behaviour} - {slug}")

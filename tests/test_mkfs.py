@@ -9,14 +9,14 @@ import pytest
 from progs import btrfs_check, why_mounts_are_unknown
 
 import btrfs_model as bm
-from btrfs_model.filesystem.mkfs import Identity, format_device
-from btrfs_model.filesystem.mkfs_layout import MIN_DEVICE, MIN_SINGLE, Format, metadata_stripe
-from btrfs_model.memory import Memory
+from btrfs_model.mount.mkfs.format import Identity, format_device
+from btrfs_model.mount.mkfs.layout import MIN_DEVICE, MIN_SINGLE, Format, metadata_stripe
 from btrfs_model.ondisk.items import decode
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import SUPER_BLOCK, RawSuperBlock
 from btrfs_model.ondisk.superblock import SUPER_OFFSETS
 from btrfs_model.ondisk.superblock_write import super_offsets
+from btrfs_model.volume.memory import Memory
 
 MKFS = shutil.which("mkfs.btrfs")
 PROGS = MKFS and subprocess.check_output([MKFS, "--version"], text=True).split()[-1] == "v6.2"

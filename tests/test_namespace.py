@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from progs import btrfs_check
 
 import btrfs_model as bm
-from btrfs_model.filesystem import Filesystem
-from btrfs_model.filesystem.writable import WritableFilesystem
+from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.items import decode
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import Timespec
+from btrfs_model.volume.filesystem import Filesystem
 
 beside_the_kernel = live.beside_the_kernel
 

@@ -16,21 +16,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from btrfs_model.btree.tree import Tree
-from btrfs_model.dumptree.trees import select_trees
-from btrfs_model.errors import (
+from btrfs_model.base.errors import (
     BtrfsModelError,
     CorruptImageError,
     NotBtrfsError,
     UnsupportedError,
 )
-from btrfs_model.image import Image
 from btrfs_model.kernels import ffi, lib, select
 from btrfs_model.ondisk import hashes, items, keys, structs
 from btrfs_model.ondisk.chunks import parse_chunk_item
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 from btrfs_model.ondisk.structs import LAYOUTS, SUPER_BLOCK, PayloadError
 from btrfs_model.ondisk.superblock import INCOMPAT_FLAGS, SUPER_OFFSETS, read_superblocks
+from btrfs_model.questions.dumptree.trees import select_trees
+from btrfs_model.volume.image import Image
+from btrfs_model.volume.tree import Tree
 
 KERNEL_HEADER = Path("/usr/include/linux/btrfs_tree.h")
 C_STRUCTS = [name for name in ffi.list_types()[1] if name.startswith("btrfs_")]

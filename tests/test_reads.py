@@ -17,19 +17,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import btrfs_model as bm
-from btrfs_model.blocks import Readahead
 from btrfs_model.cli import run as run_cli
 from btrfs_model.cli.common import print_table
 from btrfs_model.cli.rows import is_plain
-from btrfs_model.cold import blocks_after_mount
-from btrfs_model.filesystem import Filesystem
-from btrfs_model.filesystem.writable import WritableFilesystem
 from btrfs_model.kernels import select
+from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.hashes import csum
-from btrfs_model.send import native
-from btrfs_model.send.ioctl import prepare
-from btrfs_model.send.ioctl import reads as send_reads
-from btrfs_model.send.ioctl import run as run_send
+from btrfs_model.questions.reads.cold import blocks_after_mount
+from btrfs_model.questions.send import native
+from btrfs_model.questions.send.ioctl import prepare
+from btrfs_model.questions.send.ioctl import reads as send_reads
+from btrfs_model.questions.send.ioctl import run as run_send
+from btrfs_model.volume.blocks import Readahead
+from btrfs_model.volume.filesystem import Filesystem
 
 KERNELS = {"5.10": "v5.10.46", "6.1": "v6.1.176", "6.12": "v6.12.101", "6.18": "v6.18.44"}
 TRACED = [name for name in corpus.cases("reada") if corpus.has(name, "image.zst")]

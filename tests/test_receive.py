@@ -20,11 +20,12 @@ from live import beside_the_kernel, mounted
 from progs import btrfs_check, needs_progs
 
 import btrfs_model as bm
-from btrfs_model.errors import ReceiveError, StreamError
-from btrfs_model.filesystem import Filesystem, Subvolume
-from btrfs_model.filesystem.listing import listing
+from btrfs_model.base.errors import ReceiveError, StreamError
 from btrfs_model.ondisk.stream import ATTRIBUTES_BY_NAME, COMMANDS, Kind
-from btrfs_model.receive.receiver import Receiver
+from btrfs_model.questions.receive.receiver import Receiver
+from btrfs_model.volume.filesystem import Filesystem
+from btrfs_model.volume.listing import listing
+from btrfs_model.volume.subvolume import Subvolume
 
 CALLS = json.loads((Path(__file__).parent / "data" / "receiver_calls.json").read_text())
 SEEDS = range(40) if corpus.LONG else (1, 3, 7, 11)

@@ -19,11 +19,11 @@ from figures import value
 from progs import btrfs_check
 
 import btrfs_model as bm
-from btrfs_model import report
-from btrfs_model.replay import run
-from btrfs_model.results import frame
-from btrfs_model.samples import packed_sample
-from btrfs_model.workloads import NAMES, Figure, load
+from btrfs_model.base.samples import packed_sample
+from btrfs_model.experiments import report
+from btrfs_model.experiments.replay import run
+from btrfs_model.experiments.results import frame
+from btrfs_model.experiments.workloads import NAMES, Figure, load
 
 DATA = corpus.PROJECT / "data"
 RECORDED = json.loads((DATA / "workloads/send-truncate/full.json").read_text())
@@ -413,9 +413,9 @@ def test_public_names() -> None:
 
 def test_functions_win_over_modules_of_their_name() -> None:
     code = (
-        "import btrfs_model.send, btrfs_model.replay, btrfs_model as bm\n"
+        "import btrfs_model.questions.send, btrfs_model.experiments.replay, btrfs_model as bm\n"
         "assert callable(bm.send) and callable(bm.replay)\n"
-        "from btrfs_model.send import SendResult\n"
+        "from btrfs_model.questions.send import SendResult\n"
         "assert bm.SendResult is SendResult"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -427,7 +427,7 @@ def test_all_workloads_can_be_loaded() -> None:
 
 
 def test_strips_are_laid_beside_each_other() -> None:
-    from btrfs_model.workloads.send_truncate_chart import _aligned
+    from btrfs_model.experiments.workloads.send_truncate_chart import _aligned
 
     before = [("mkfile", 1), ("write", 2), ("truncate", 3), ("utimes", 4)]
     after = [("mkfile", 1), ("utimes", 5), ("write", 2), ("utimes", 4)]

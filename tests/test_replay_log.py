@@ -25,8 +25,8 @@ from progs import btrfs_check
 
 import btrfs_model as bm
 from btrfs_model.cli import cli
-from btrfs_model.filesystem.live_inode import InodeFields
-from btrfs_model.filesystem.writable import WritableFilesystem
+from btrfs_model.mount.live_inode import InodeFields
+from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.items import dir_items
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 

@@ -17,9 +17,9 @@ from pyarrow import parquet
 
 import btrfs_model as bm
 from btrfs_model.cli import run as run_cli
-from btrfs_model.replay import run
-from btrfs_model.results import COLUMNS, column, frame
-from btrfs_model.workloads import NAMES, load
+from btrfs_model.experiments.replay import run
+from btrfs_model.experiments.results import COLUMNS, column, frame
+from btrfs_model.experiments.workloads import NAMES, load
 
 SMALL = {
     "send-truncate": 0.004, "send-utimes": 0.004, "send-readahead": 0.004, "fiemap-shared": 0.003,
@@ -179,7 +179,7 @@ def as_of_the_message(name: str, monkeypatch: pytest.MonkeyPatch, **kernels: str
     small = replace(workload.input(scale), scale=1.0)
     if small.sample is None and name == "send-utimes":
         monkeypatch.setattr(f"{workload.run.__module__}._ablation", lambda *_: [])
-    here = import_module("btrfs_model.replay")
+    here = import_module("btrfs_model.experiments.replay")
     monkeypatch.setattr(here, "load", lambda _: replace(workload, inputs=(small,), scaled=None))
     return run(name, "full", **kernels)
 

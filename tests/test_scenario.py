@@ -16,11 +16,11 @@ from kernel_listing import as_recorded, recorded, without_made_up
 
 import btrfs_model as bm
 from btrfs_model.cli import cli
-from btrfs_model.filesystem import Filesystem
-from btrfs_model.filesystem.space_info import MetadataSpace
-from btrfs_model.scenario import OPERATIONS, ScenarioError, load_scenario, run_scenario
-from btrfs_model.scenario.load import Scenario
-from btrfs_model.scenario.operations import parse_step
+from btrfs_model.experiments.scenario.load import Scenario, load_scenario
+from btrfs_model.experiments.scenario.operations import OPERATIONS, ScenarioError, parse_step
+from btrfs_model.experiments.scenario.run import run_scenario
+from btrfs_model.mount.space.space_info import MetadataSpace
+from btrfs_model.volume.filesystem import Filesystem
 
 LOGGED = [name for name in corpus.cases("send/random") if corpus.has(name, "ops.jsonl.zst")]
 SHORT = 12
@@ -178,7 +178,7 @@ def test_calls_that_wait_for_room_commit() -> None:
 
 
 def test_every_operation_is_described_and_can_be_carried_out() -> None:
-    from btrfs_model.scenario.run import _Runner
+    from btrfs_model.experiments.scenario.run import _Runner
 
     for name, operation in OPERATIONS.items():
         assert operation.what

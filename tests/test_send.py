@@ -14,12 +14,12 @@ from damage import Broken, item_head
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from btrfs_model.errors import BtrfsModelError, SubvolumeNotFoundError
-from btrfs_model.filesystem import Filesystem
+from btrfs_model.base.errors import BtrfsModelError, SubvolumeNotFoundError
 from btrfs_model.kernels import select
 from btrfs_model.patches import PRESETS, TOGGLES, Behaviour
-from btrfs_model.send import SendResult, send
-from btrfs_model.stream import read_stream
+from btrfs_model.questions.send.ioctl import SendResult, send
+from btrfs_model.stream.reader import read_stream
+from btrfs_model.volume.filesystem import Filesystem
 
 KERNELS = {"5.10": "v5.10.46", "6.1": "v6.1.176", "6.12": "v6.12.101", "6.18": "v6.18.44"}
 CASES = [

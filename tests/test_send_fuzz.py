@@ -10,11 +10,11 @@ from damage import Broken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from btrfs_model.errors import BtrfsModelError
-from btrfs_model.filesystem import Filesystem
+from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.kernels import select
-from btrfs_model.send import send
-from btrfs_model.stream import read_stream
+from btrfs_model.questions.send.ioctl import send
+from btrfs_model.stream.reader import read_stream
+from btrfs_model.volume.filesystem import Filesystem
 
 # compressed extents, clones, holes, xattrs, hard links; small nodes
 CASE = "send/random/seed-011"

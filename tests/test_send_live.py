@@ -9,8 +9,8 @@ import live
 import pytest
 from corpus import LONG
 
-from btrfs_model.filesystem import Filesystem
-from btrfs_model.send import send
+from btrfs_model.questions.send.ioctl import send
+from btrfs_model.volume.filesystem import Filesystem
 
 pytestmark = live.BESIDE_THE_KERNEL
 

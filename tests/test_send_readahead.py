@@ -15,13 +15,13 @@ from figures import is_tidy, value
 
 import btrfs_model as bm
 from btrfs_model.cli import run as run_cli
-from btrfs_model.cold import blocks_after_mount
-from btrfs_model.filesystem.writable import WritableFilesystem
-from btrfs_model.replay import Replay, all_names, run
-from btrfs_model.report import write
-from btrfs_model.results import frame
-from btrfs_model.workloads import load
-from btrfs_model.workloads.send_readahead import DEVICES, DISK, distances
+from btrfs_model.experiments.replay import Replay, all_names, run
+from btrfs_model.experiments.report import write
+from btrfs_model.experiments.results import frame
+from btrfs_model.experiments.workloads import load
+from btrfs_model.experiments.workloads.send_readahead import DEVICES, DISK, distances
+from btrfs_model.mount.writable import WritableFilesystem
+from btrfs_model.questions.reads.cold import blocks_after_mount
 
 DISTANCES = json.loads(
     (corpus.PROJECT / "data/workloads/send-readahead/distances.json").read_text()

@@ -10,10 +10,10 @@ from figures import value
 from test_send import INLINED, KERNELS
 
 import btrfs_model as bm
-from btrfs_model.filesystem import Filesystem
-from btrfs_model.replay import run
-from btrfs_model.workloads import load
-from btrfs_model.workloads.send_utimes import AFTER, BEFORE, REPORTED, SERIES, build
+from btrfs_model.experiments.replay import run
+from btrfs_model.experiments.workloads import load
+from btrfs_model.experiments.workloads.send_utimes import AFTER, BEFORE, REPORTED, SERIES, build
+from btrfs_model.volume.filesystem import Filesystem
 
 FORMULAS = corpus.PROJECT / "data" / "kernel" / "counts" / "FORMULAS.md"
 

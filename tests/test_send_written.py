@@ -11,7 +11,7 @@ import pytest
 from test_receive import table
 
 import btrfs_model as bm
-from btrfs_model.filesystem.writable import WritableFilesystem
+from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.patches import PRESETS
 
 SEEDS = range(400) if corpus.LONG else range(10)

@@ -10,8 +10,8 @@ import corpus
 import pytest
 
 import btrfs_model as bm
-from btrfs_model.stream import read_batches
-from btrfs_model.tables import html_table
+from btrfs_model.base.tables import html_table
+from btrfs_model.stream.index import read_batches
 
 NAME = "<b>&\udcff\n\x1b"
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import btrfs_model as bm
-from btrfs_model.workloads.side_by_side import side_by_side
+from btrfs_model.experiments.workloads.side_by_side import side_by_side
 
 NAME_AT = 30 + len("file_")
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from streams import options_of, stream_files, streams
 
 from btrfs_model import kernels
-from btrfs_model.errors import StreamError
+from btrfs_model.base.errors import StreamError
 from btrfs_model.ondisk.hashes import crc32c
 from btrfs_model.ondisk.stream import (
     ATTRIBUTES,
@@ -27,7 +27,9 @@ from btrfs_model.ondisk.stream import (
     MAGIC,
     STREAM_HEADER,
 )
-from btrfs_model.stream import Batch, StreamWriter, index_stream, read_stream
+from btrfs_model.stream.index import Batch, index_stream
+from btrfs_model.stream.reader import read_stream
+from btrfs_model.stream.writer import StreamWriter
 
 COLUMNS = [name for name in Batch.__slots__ if name not in ("data", "base")]
 

@@ -24,9 +24,11 @@ from streams import (
 )
 
 from btrfs_model import kernels
-from btrfs_model.errors import StreamError
+from btrfs_model.base.errors import StreamError
 from btrfs_model.ondisk.stream import MAGIC, STREAM_HEADER
-from btrfs_model.stream import StreamWriter, dump_json, dump_text, read_stream
+from btrfs_model.stream.dump import dump_json, dump_text
+from btrfs_model.stream.reader import read_stream
+from btrfs_model.stream.writer import StreamWriter
 
 ZONES = ["UTC", "Europe/Berlin", "Asia/Kathmandu", "America/St_Johns", "XYZ-3:17:05", ""]
 

@@ -15,8 +15,8 @@ from damage import Broken
 
 import btrfs_model as bm
 from btrfs_model.cli import run as run_cli
-from btrfs_model.filesystem import Filesystem
 from btrfs_model.ondisk.superblock import SUPER_OFFSETS
+from btrfs_model.volume.filesystem import Filesystem
 
 MADE = "a log of several levels"
 LOGS = [

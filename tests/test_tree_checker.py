@@ -18,12 +18,12 @@ from damage import Broken
 from mounts import mounted, why_not_live
 
 import btrfs_model as bm
+from btrfs_model.base.errors import CorruptImageError, Fault, SubvolumeNotFoundError
 from btrfs_model.cli import run
-from btrfs_model.errors import CorruptImageError, Fault, SubvolumeNotFoundError
-from btrfs_model.filesystem import Filesystem
-from btrfs_model.image import Image
 from btrfs_model.kernels import lib, select
 from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.volume.filesystem import Filesystem
+from btrfs_model.volume.image import Image
 
 FS, ROOT, EXTENT, DEV = 5, 1, 2, 4
 WRONG = b"\xff" * 8

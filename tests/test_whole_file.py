@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 import btrfs_model as bm
-from btrfs_model import report
-from btrfs_model.replay import run
-from btrfs_model.whole_file import check_folder, whole_file
+from btrfs_model.base.whole_file import check_folder, whole_file
+from btrfs_model.experiments import report
+from btrfs_model.experiments.replay import run
 
 
 def write(path: Path, content: bytes, **options: bool) -> None:
@@ -113,7 +113,7 @@ def test_a_full_device_is_named() -> None:
 
 
 def test_a_dump_that_fails_leaves_the_table_before(tmp_path: Path, small_image: Path) -> None:
-    from btrfs_model.dumptree import dump_tree_parquet
+    from btrfs_model.questions.dumptree.table import dump_tree_parquet
 
     table = tmp_path / "items.parquet"
     with bm.open(small_image) as fs:

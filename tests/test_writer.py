@@ -19,14 +19,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import btrfs_model as bm
-from btrfs_model.btree.apply import insert_batches
-from btrfs_model.btree.tree import Tree
-from btrfs_model.btree.writer import RawKey, TreeWriter
-from btrfs_model.counters import counting
-from btrfs_model.errors import CorruptImageError
-from btrfs_model.image import Image
+from btrfs_model.base.counters import counting
+from btrfs_model.base.errors import CorruptImageError
 from btrfs_model.kernels import Choice, lib, select
+from btrfs_model.mount.trees.apply import insert_batches
+from btrfs_model.mount.trees.writer import RawKey, TreeWriter
 from btrfs_model.patches import Behaviour
+from btrfs_model.volume.image import Image
+from btrfs_model.volume.tree import Tree
 
 TREE = 300
 SIZE = 16 << 20

@@ -22,9 +22,9 @@ import zstandard
 from live import beside_the_kernel, mounted
 
 import btrfs_model as bm
-from btrfs_model.btree.tree import Tree
-from btrfs_model.btree.writer import TreeWriter
+from btrfs_model.mount.trees.writer import TreeWriter
 from btrfs_model.ondisk.hashes import name_hash
+from btrfs_model.volume.tree import Tree
 
 RECORDED = Path(__file__).parent / "data" / "leaf_layouts.json.zst"
 INO = 257

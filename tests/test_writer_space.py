@@ -29,10 +29,10 @@ from space_image import (
 )
 
 import btrfs_model as bm
-from btrfs_model.btree.writer import TreeWriter
-from btrfs_model.errors import UnsupportedError
-from btrfs_model.filesystem.writable import WritableFilesystem
+from btrfs_model.base.errors import UnsupportedError
 from btrfs_model.kernels import lib
+from btrfs_model.mount.trees.writer import TreeWriter
+from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.patches import Behaviour
 
 FIRST = 256

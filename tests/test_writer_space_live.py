@@ -30,10 +30,10 @@ from space_image import (
     inline_refs,
 )
 
-from btrfs_model.btree.tree import Tree
-from btrfs_model.btree.writer import TreeWriter
-from btrfs_model.filesystem import Filesystem
 from btrfs_model.kernels import lib
+from btrfs_model.mount.trees.writer import TreeWriter
+from btrfs_model.volume.filesystem import Filesystem
+from btrfs_model.volume.tree import Tree
 
 pytestmark = live.BESIDE_THE_KERNEL
 

@@ -15,7 +15,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from btrfs_model.filesystem.writable import WritableFilesystem
+from btrfs_model.mount.writable import WritableFilesystem
 
 __all__ = [
     "KernelFiles",

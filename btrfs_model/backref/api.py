@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, NamedTuple
 import pandas as pd
 
 from btrfs_model.backref.forest import Forest
-from btrfs_model.backref.walk import BackrefWalk, Walker
-from btrfs_model.btree.search import Path, key_at, payload_at, prev_leaf, search_slot
-from btrfs_model.counters import current
-from btrfs_model.errors import CorruptImageError, Fault, new_fault, raise_fault
+from btrfs_model.base.counters import current
+from btrfs_model.base.errors import CorruptImageError, Fault, new_fault, raise_fault
 from btrfs_model.kernels import ffi, lib, use_python
-from btrfs_model.lease import exclusive
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.structs import EXTENT_ITEM, PayloadError
+from btrfs_model.reference.backref import BackrefWalk, Walker
+from btrfs_model.reference.ctree import Path, key_at, payload_at, prev_leaf, search_slot
+from btrfs_model.volume.lease import exclusive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from btrfs_model.filesystem import Filesystem
+    from btrfs_model.volume.filesystem import Filesystem
 
 __all__ = [
     "Extent",

@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Self
 
-from btrfs_model.blocks import HEADER, Expect, read_block
-from btrfs_model.btree.search import Path, search_slot
-from btrfs_model.btree.tree import Tree
-from btrfs_model.counters import current
-from btrfs_model.errors import CorruptImageError, Fault, new_fault, raise_fault
+from btrfs_model.base.counters import current
+from btrfs_model.base.errors import CorruptImageError, Fault, new_fault, raise_fault
 from btrfs_model.kernels import ffi, lib
+from btrfs_model.reference.ctree import Path, search_slot
+from btrfs_model.volume.blocks import HEADER, Expect, read_block
+from btrfs_model.volume.tree import Tree
 
 if TYPE_CHECKING:
-    from btrfs_model.filesystem import Filesystem
-    from btrfs_model.image import Image
+    from btrfs_model.volume.filesystem import Filesystem
+    from btrfs_model.volume.image import Image
 
 __all__ = ["Forest", "read_tree_block"]
 

@@ -18,7 +18,7 @@ from typing import TextIO
 
 import click
 
-from btrfs_model.nearest import did_you_mean
+from btrfs_model.base.nearest import did_you_mean
 
 __all__ = ["cli", "main"]
 
@@ -116,7 +116,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail(_describe(error), error)
     except Exception as error:
         # the package's own errors are one line; anything else is a bug and shows its traceback
-        from btrfs_model.errors import BtrfsModelError
+        from btrfs_model.base.errors import BtrfsModelError
 
         if not isinstance(error, BtrfsModelError):
             raise
@@ -152,7 +152,7 @@ def _warnings_in_one_line() -> Iterator[None]:
 
 def _describe(error: OSError) -> str:
     """One line for an error of the system, with the file where there is one."""
-    from btrfs_model.errors import BtrfsModelError
+    from btrfs_model.base.errors import BtrfsModelError
 
     if isinstance(error, BtrfsModelError) or error.strerror is None:
         return str(error)
@@ -161,7 +161,7 @@ def _describe(error: OSError) -> str:
 
 def _fail(message: str, error: BaseException | None = None) -> int:
     """Print one line: what went wrong, and the notes of the error."""
-    from btrfs_model.printable import printable
+    from btrfs_model.base.printable import printable
 
     message = "; ".join([message, *getattr(error, "__notes__", [])])
     click.echo(f"btrfs-model: {printable(message)}", err=True)

@@ -11,6 +11,8 @@ from typing import TextIO
 
 import click
 
+from btrfs_model.base.nearest import did_you_mean
+from btrfs_model.base.sizes import size
 from btrfs_model.cli.common import (
     Command,
     behaviour_option,
@@ -25,8 +27,6 @@ from btrfs_model.cli.common import (
     whole_number,
     write_parquet,
 )
-from btrfs_model.nearest import did_you_mean
-from btrfs_model.sizes import size
 
 __all__ = ["parameters_option", "readahead_option", "reads"]
 
@@ -77,7 +77,7 @@ def _think(_: click.Context, __: click.Parameter, value: float | None) -> float 
 
 def _limits(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
     """Return the limits of readahead that are named."""
-    from btrfs_model.blocks import Readahead
+    from btrfs_model.volume.blocks import Readahead
 
     limits = {name: _size(name, value) for name, value in _pairs("--readahead", values)}
     known = [field.name for field in fields(Readahead)]
@@ -191,10 +191,10 @@ def reads(
     On a device ISSUED, DONE and NEEDED are nanoseconds from the start: the kernel waits for what it
     reads on demand and for what it comes to before it is there (NEEDED before DONE; -1: never).
     """
-    from btrfs_model.cold import blocks_after_mount
-    from btrfs_model.filesystem import Filesystem
     from btrfs_model.patches import Behaviour
-    from btrfs_model.reads import reads as reads_of
+    from btrfs_model.questions.reads.cold import blocks_after_mount
+    from btrfs_model.questions.reads.walk import reads as reads_of
+    from btrfs_model.volume.filesystem import Filesystem
 
     if parent is not None and readdir is not None:
         raise click.UsageError("--parent goes with a send, not with --readdir")

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 import click
 
+from btrfs_model.base.printable import printable, visible_bytes
+from btrfs_model.base.whole_file import name_error, naming, whole_file
 from btrfs_model.cli.rows import is_plain, write_rows
-from btrfs_model.printable import printable, visible_bytes
-from btrfs_model.whole_file import name_error, naming, whole_file
 
 if TYPE_CHECKING:
     import pandas as pd

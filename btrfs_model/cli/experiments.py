@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from btrfs_model.base.whole_file import naming
 from btrfs_model.cli.blocks import parameters_option, readahead_option
 from btrfs_model.cli.common import (
     STDOUT,
@@ -18,11 +19,10 @@ from btrfs_model.cli.common import (
     print_table,
     progress,
 )
-from btrfs_model.whole_file import naming
 
 if TYPE_CHECKING:
-    from btrfs_model.replay import Replay
-    from btrfs_model.workloads import Figure
+    from btrfs_model.experiments.replay import Replay
+    from btrfs_model.experiments.workloads import Figure
 
 __all__ = ["patches", "replay"]
 
@@ -95,9 +95,9 @@ def replay(
     chart for each workload, and provenance.json. Without WORKLOAD it replays all there are, or all
     that have the knobs that are turned: --device, --set, --readahead, --nodesize.
     """
-    from btrfs_model.replay import all_names, check, run
-    from btrfs_model.report import write
-    from btrfs_model.workloads import load
+    from btrfs_model.experiments.replay import all_names, check, run
+    from btrfs_model.experiments.report import write
+    from btrfs_model.experiments.workloads import load
 
     given = {
         "device": device, "parameters": parameters, "readahead": readahead, "nodesize": nodesize,
@@ -126,9 +126,9 @@ def _print_replay(one: Replay) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from btrfs_model.experiments.report import number, percent
+    from btrfs_model.experiments.results import label
     from btrfs_model.patches import TOGGLES
-    from btrfs_model.report import number, percent
-    from btrfs_model.results import label
 
     console = Console(highlight=False) if sys.stdout.isatty() else Console(width=110)
     commit = TOGGLES[one.workload.toggles[0]]

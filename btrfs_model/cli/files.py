@@ -36,7 +36,7 @@ _PIECE = 4 << 20
 @json_option("One JSON object a line, with all there is to know.")
 def subvolumes(image: Path, as_json: bool) -> None:
     """List the subvolumes of an image."""
-    from btrfs_model.filesystem import Filesystem
+    from btrfs_model.volume.filesystem import Filesystem
 
     with Filesystem.open(image) as fs:
         table = fs.subvolumes()
@@ -60,8 +60,8 @@ def ls(image: Path, subvolume: str, as_json: bool) -> None:
     import numpy as np
     import pandas as pd
 
-    from btrfs_model.filesystem import Filesystem
     from btrfs_model.stream.dump import json_bytes, json_name
+    from btrfs_model.volume.filesystem import Filesystem
 
     with Filesystem.open(image) as fs:
         table = fs.listing(subvolume, content=False)
@@ -103,8 +103,8 @@ def ls(image: Path, subvolume: str, as_json: bool) -> None:
 @click.argument("path")
 def cat(image: Path, subvolume: str, path: str) -> None:
     """Write the content of a file to standard output; data checksums are verified."""
-    from btrfs_model.errors import BtrfsModelError
-    from btrfs_model.filesystem import Filesystem
+    from btrfs_model.base.errors import BtrfsModelError
+    from btrfs_model.volume.filesystem import Filesystem
 
     out = stdout()
     with Filesystem.open(image) as fs:
@@ -138,9 +138,9 @@ def fiemap(
 
     Sizes and places are in bytes. The calls are those of `filefrag`: 292 extents each.
     """
-    from btrfs_model.counters import counting
-    from btrfs_model.fiemap import FLAGS, Fiemap
-    from btrfs_model.filesystem import Filesystem
+    from btrfs_model.base.counters import counting
+    from btrfs_model.questions.fiemap.api import FLAGS, Fiemap
+    from btrfs_model.volume.filesystem import Filesystem
 
     with Filesystem.open(image) as fs:
         file = Fiemap(fs, subvolume, path, behaviour=behaviour)

@@ -29,8 +29,8 @@ def replay_log(image: Path, output: Path, behaviour: str) -> None:
     IMAGE stays as it is; where its log is damaged, no new image is written. The log may be of any
     kernel, --behaviour is the one that mounts it.
     """
-    from btrfs_model.filesystem import Filesystem
-    from btrfs_model.filesystem.writable import WritableFilesystem
+    from btrfs_model.mount.writable import WritableFilesystem
+    from btrfs_model.volume.filesystem import Filesystem
 
     if output.exists() and output.samefile(image):
         raise click.UsageError("NEW_IMAGE is IMAGE")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from btrfs_model.printable import printable
+from btrfs_model.base.printable import printable
 
 if TYPE_CHECKING:
     import pandas as pd

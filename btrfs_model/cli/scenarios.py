@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from btrfs_model.base.sizes import size
 from btrfs_model.cli.common import Command, behaviour_option, progress
-from btrfs_model.sizes import size
 
 if TYPE_CHECKING:
-    from btrfs_model.filesystem.writable import WritableFilesystem
+    from btrfs_model.mount.writable import WritableFilesystem
 
 __all__ = ["run"]
 
@@ -44,12 +44,13 @@ def run(scenario: Path, image: Path, size: int, seed: int, behaviour: str) -> No
     """Carry out the operations of SCENARIO on a new filesystem and write its image.
 
     SCENARIO is a JSON object {"ops": [...]} or a file of JSON lines, each operation a list such as
-    ["mkdir", "d"]; btrfs_model/scenario/operations.py lists them. An operation that fails ends the
-    run with its number, and no image is written. Each "crash" writes what a crash at that point
-    would leave, the last commit and the logs of fsync, to IMAGE.crash1, IMAGE.crash2, ... What an
-    fsync logs is that of the kernel of --behaviour.
+    ["mkdir", "d"]; btrfs_model/experiments/scenario/operations.py lists them. An operation that
+    fails ends the run with its number, and no image is written. Each "crash" writes what a crash at
+    that point would leave, the last commit and the logs of fsync, to IMAGE.crash1, IMAGE.crash2,
+    ... What an fsync logs is that of the kernel of --behaviour.
     """
-    from btrfs_model.scenario import load_scenario, run_scenario
+    from btrfs_model.experiments.scenario.load import load_scenario
+    from btrfs_model.experiments.scenario.run import run_scenario
 
     loaded = load_scenario(scenario)
     written: list[Path] = []

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 import click
 
+from btrfs_model.base.printable import printable
+from btrfs_model.base.whole_file import naming
 from btrfs_model.cli.common import (
     STDOUT,
     Command,
@@ -26,13 +28,12 @@ from btrfs_model.cli.common import (
     work_option,
     write_work,
 )
-from btrfs_model.printable import printable
-from btrfs_model.whole_file import naming
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from btrfs_model.filesystem import Filesystem, Subvolume
+    from btrfs_model.volume.filesystem import Filesystem
+    from btrfs_model.volume.subvolume import Subvolume
 
 __all__ = ["dump_stream", "find_good_parent", "receive", "send"]
 
@@ -104,10 +105,10 @@ def send(
     With --explain, tables go to standard error or, when the stream goes to a file, to standard
     output; on a terminal there need not be a stream.
     """
-    from btrfs_model.errors import BtrfsModelError
-    from btrfs_model.filesystem import Filesystem
+    from btrfs_model.base.errors import BtrfsModelError
     from btrfs_model.patches import Behaviour
-    from btrfs_model.send import send as send_subvolume
+    from btrfs_model.questions.send.ioctl import send as send_subvolume
+    from btrfs_model.volume.filesystem import Filesystem
 
     if compressed_data and proto == 1:
         raise click.UsageError("--compressed-data needs --proto 2 or higher")
@@ -141,7 +142,7 @@ def send(
 
 def _print_causes(causes: pd.DataFrame, *, summary: bool, err: bool) -> None:
     """Print why the commands of a stream were sent."""
-    from btrfs_model.send.explain import summaries
+    from btrfs_model.questions.send.explain import summaries
 
     if not summary:
         narrow = ["offset", "length", "command", "path", "cause", "item_type", "change"]
@@ -153,7 +154,7 @@ def _print_causes(causes: pd.DataFrame, *, summary: bool, err: bool) -> None:
 
 def _read_only(fs: Filesystem, name: str, role: str) -> Subvolume:
     """Find a subvolume that is to be sent or cloned from: it has to be read-only."""
-    from btrfs_model.errors import BtrfsModelError
+    from btrfs_model.base.errors import BtrfsModelError
 
     subvolume = fs.subvolume(name)
     if not subvolume.is_read_only:
@@ -173,7 +174,7 @@ def find_good_parent(fs: Filesystem, sent: Subvolume, sources: Sequence[Subvolum
     BtrfsModelError
         When there is none.
     """
-    from btrfs_model.errors import BtrfsModelError
+    from btrfs_model.base.errors import BtrfsModelError
 
     by_uuid = {one.uuid: one for one in map(fs.subvolume, fs.subvolume_ids) if one.uuid}
 
@@ -247,8 +248,8 @@ def receive(image: Path, directory: str, stream: Path | None, work: Path | None)
     changed in memory and then replaced as a whole: when a command of the stream fails, it stays as
     it was.
     """
-    from btrfs_model.filesystem.writable import WritableFilesystem
-    from btrfs_model.receive import receive as receive_stream
+    from btrfs_model.mount.writable import WritableFilesystem
+    from btrfs_model.questions.receive.api import receive as receive_stream
 
     with WritableFilesystem.load(image) as fs, progress() as step:
         step(f"receiving into {image}")
@@ -277,7 +278,7 @@ def dump_stream(stream: Path, as_json: bool, data: bool) -> None:
     error names the byte. On a terminal the text is that of btrfs-progs 6.9.1 and later, which
     escape all names and values.
     """
-    from btrfs_model.stream import dump_json, dump_text
+    from btrfs_model.stream.dump import dump_json, dump_text
 
     if data and not as_json:
         raise click.UsageError("--data goes with --json")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from btrfs_model.base.printable import printable
 from btrfs_model.cli.common import (
     Command,
     Whole,
@@ -23,7 +24,6 @@ from btrfs_model.cli.common import (
     stdout,
     whole_number,
 )
-from btrfs_model.printable import printable
 
 if TYPE_CHECKING:
     from btrfs_model.ondisk.keys import Key
@@ -127,13 +127,10 @@ def dump_tree(
     A KEY is OBJECTID,TYPE,OFFSET; type and offset are 0 when they are left out. On a terminal,
     names are escaped where btrfs-progs 6.2 writes the bytes that they are.
     """
-    from btrfs_model.dumptree import (
-        dump_blocks_text,
-        dump_tree_json,
-        dump_tree_parquet,
-        dump_tree_text,
-    )
-    from btrfs_model.filesystem import Filesystem
+    from btrfs_model.questions.dumptree.json_lines import dump_tree_json
+    from btrfs_model.questions.dumptree.table import dump_tree_parquet
+    from btrfs_model.questions.dumptree.text import dump_blocks_text, dump_tree_text
+    from btrfs_model.volume.filesystem import Filesystem
 
     as_table = as_json or parquet is not None
     one_output(as_json, parquet)
@@ -187,7 +184,7 @@ def tree_stats(image: Path, as_json: bool) -> None:
     Fill is the used part of the leaves, 0 to 1; shared counts the blocks that are part of other
     trees, too.
     """
-    from btrfs_model.stats import tree_stats as measure
+    from btrfs_model.questions.dumptree.statistics import tree_stats as measure
 
     with progress() as step:
         step(f"reading {image}")
@@ -211,7 +208,7 @@ def check(image: Path, data: bool, as_json: bool) -> int:
 
     Prints a line for each finding; the exit status is 1 when there is any.
     """
-    from btrfs_model.check import check as check_image
+    from btrfs_model.questions.check import check as check_image
 
     with progress() as step:
         step(f"checking {image}")
@@ -259,9 +256,9 @@ def logical_resolve(image: Path, logical: int, ignore_offset: bool, as_json: boo
     """Show which files use a logical address, in the kernel's order (ioctl LOGICAL_INO_V2)."""
     import pandas as pd
 
-    from btrfs_model.backref import logical_ino
-    from btrfs_model.filesystem import Filesystem
-    from btrfs_model.usage.files import full_path
+    from btrfs_model.backref.api import logical_ino
+    from btrfs_model.questions.usage.files import full_path
+    from btrfs_model.volume.filesystem import Filesystem
 
     with Filesystem.open(image) as fs:
         found = logical_ino(fs, logical, ignore_offset=ignore_offset)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from btrfs_model.base.printable import printable
 from btrfs_model.cli.common import (
     Command,
     Whole,
@@ -22,7 +23,6 @@ from btrfs_model.cli.common import (
     subvolume_argument,
     write_parquet,
 )
-from btrfs_model.printable import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,8 +55,8 @@ def extents(
     `shown_here` and `shown` are the uncompressed bytes of the extent on disk that this file and
     that any file shows; `bookend` those that no file shows, and that are kept all the same.
     """
-    from btrfs_model.filesystem import Filesystem
-    from btrfs_model.usage.files import FileUsage
+    from btrfs_model.questions.usage.files import FileUsage
+    from btrfs_model.volume.filesystem import Filesystem
 
     one_output(as_json, parquet)
     with Filesystem.open(image) as fs:
@@ -110,8 +110,8 @@ def du(
     extent being shared as soon as another file refers to it. The other columns are bytes on disk,
     of data extents and of tree blocks, and how many of them nothing outside refers to.
     """
-    from btrfs_model.filesystem import Filesystem
-    from btrfs_model.usage import du as space
+    from btrfs_model.questions.usage.space import du as space
+    from btrfs_model.volume.filesystem import Filesystem
 
     one_output(as_json, parquet)
     with Filesystem.open(image) as fs:
@@ -131,7 +131,7 @@ def du(
 @click.argument("inode", metavar="INO", type=Whole())
 def inode_resolve(image: Path, subvolume: str, inode: int) -> None:
     """Show all paths of an inode in a subvolume, in the kernel's order (ioctl INO_PATHS)."""
-    from btrfs_model.filesystem import Filesystem
+    from btrfs_model.volume.filesystem import Filesystem
 
     out = stdout()
     with Filesystem.open(image) as fs:

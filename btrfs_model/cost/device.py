@@ -15,10 +15,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from btrfs_model.base.errors import BtrfsModelError
+from btrfs_model.base.nearest import did_you_mean
+from btrfs_model.base.samples import data_folder
 from btrfs_model.cost.seek import seek_times
-from btrfs_model.errors import BtrfsModelError
-from btrfs_model.nearest import did_you_mean
-from btrfs_model.samples import data_folder
 
 __all__ = ["Device", "Disk", "Flash", "Zone", "build", "load", "names", "read_file",
            "read_toml"]  # fmt: skip

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from btrfs_model.base.errors import BtrfsModelError
+from btrfs_model.base.samples import data_folder
 from btrfs_model.cost.device import Device, load, read_toml
 from btrfs_model.cost.simulate import STEP_FIELDS, Totals, ios, simulate
 from btrfs_model.cost.simulate import TIME_FIELDS as RUN_FIELDS
-from btrfs_model.errors import BtrfsModelError
-from btrfs_model.samples import data_folder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -61,7 +61,7 @@ def read_on(
     device : str or Device
         Its name in ``data/devices``, or itself.
     rows : numpy.ndarray
-        The reads, rows of :data:`btrfs_model.image.READ_FIELDS`, in order.
+        The reads, rows of :data:`btrfs_model.volume.image.READ_FIELDS`, in order.
     physical : numpy.ndarray
         Byte of the device of each; -1: it goes to none.
     nodesize : int

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from btrfs_model.stream import Command
+from btrfs_model.stream.reader import Command
 
 __all__ = ["LAST_PAGE_WAIT", "ReceiverCalls", "receiver_calls"]
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from btrfs_model.base.errors import BtrfsModelError, new_fault
 from btrfs_model.cost import twin
 from btrfs_model.cost.device import Device, Disk
-from btrfs_model.errors import BtrfsModelError, new_fault
 from btrfs_model.kernels import ffi, lib, use_python
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.cost.device import Device, Disk
 from btrfs_model.cost.disk import DiskState
 from btrfs_model.cost.elevator import Elevator, Request
 from btrfs_model.cost.flash import FlashState
-from btrfs_model.errors import BtrfsModelError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

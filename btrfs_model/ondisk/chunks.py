@@ -20,7 +20,7 @@ import os
 from dataclasses import dataclass
 from typing import Final
 
-from btrfs_model.errors import UnsupportedError
+from btrfs_model.base.errors import UnsupportedError
 from btrfs_model.ondisk.structs import (
     CHUNK_HEAD,
     STRIPE,

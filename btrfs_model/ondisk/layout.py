@@ -18,7 +18,7 @@ from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_t
 
 import numpy as np
 
-from btrfs_model.errors import CorruptImageError, Fault
+from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.kernels import lib
 
 __all__ = ["U8", "U16", "U32", "U64", "Csum", "Layout", "Payload", "PayloadError", "Uuid"]
@@ -44,7 +44,7 @@ class PayloadError(ValueError):
     code : int
         One of ``enum bm_code``: ``BM_BAD_ITEM_SIZE`` or ``BM_BAD_VALUE``.
     found, wanted : int
-        As in :class:`btrfs_model.errors.Fault`.
+        As in :class:`btrfs_model.base.errors.Fault`.
     """
 
     def __init__(self, code: int, found: int, wanted: int = 0) -> None:

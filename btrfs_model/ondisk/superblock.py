@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from mmap import mmap
 from typing import Final
 
-from btrfs_model.errors import CorruptImageError, Fault, NotBtrfsError, UnsupportedError
+from btrfs_model.base.errors import CorruptImageError, Fault, NotBtrfsError, UnsupportedError
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.chunks import Chunk, decode_chunk, parse_chunk_item
 from btrfs_model.ondisk.hashes import CSUM_SIZES, csum

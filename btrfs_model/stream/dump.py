@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
-from btrfs_model.errors import StreamError
+from btrfs_model.base.errors import StreamError
 from btrfs_model.kernels import ffi, lib, use_python
 from btrfs_model.ondisk.hashes import crc32c
 from btrfs_model.ondisk.stream import ATTRIBUTES_BY_NAME, COMMAND_HEADER, END, STREAM_HEADER, Kind

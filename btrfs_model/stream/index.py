@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.errors import Fault, StreamError
+from btrfs_model.base.errors import Fault, StreamError
 from btrfs_model.kernels import ffi, lib, use_python
 from btrfs_model.ondisk.stream import (
     ATTRIBUTES,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import google_crc32c
 
-from btrfs_model.errors import Fault
+from btrfs_model.base.errors import Fault
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.stream import (
     ATTRIBUTES,

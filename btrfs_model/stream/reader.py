@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import repeat
 
+from btrfs_model.base.tables import html_table
 from btrfs_model.ondisk.stream import ATTRIBUTES, COMMANDS, DATA, Kind
 from btrfs_model.stream.index import Batch, read_batches
 from btrfs_model.stream.source import Source
-from btrfs_model.tables import html_table
 
 __all__ = ["Command", "Value", "commands_of", "read_stream"]
 

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Everything that can go wrong with an image or a stream, as exceptions that say where.
+
+The C kernels report a fault as numbers: a code and a place (tree, block, slot, byte). Here the
+numbers become one line that names the file. The same exceptions are raised by the Python twins.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NoReturn
+
+from btrfs_model.base.nearest import did_you_mean
+from btrfs_model.kernels import ffi, interruption, lib
+
+__all__ = [
+    "BehaviourWarning",
+    "BtrfsModelError",
+    "CorruptImageError",
+    "Fault",
+    "NoSuchFileError",
+    "NotBtrfsError",
+    "NotCommittedError",
+    "ReceiveError",
+    "StreamError",
+    "SubvolumeNotFoundError",
+    "UnknownBehaviourError",
+    "UnknownNameError",
+    "UnsupportedError",
+    "new_fault",
+    "raise_fault",
+]
+
+
+class BtrfsModelError(Exception):
+    """Base class of the errors of this package; its text is one line."""
+
+
+class UnsupportedError(BtrfsModelError):
+    """A valid filesystem that the model does not handle, by the name of the feature."""
+
+
+class _MissingError(BtrfsModelError, FileNotFoundError):
+    """Something that is not there."""
+
+    errno = errno.ENOENT
+
+
+class SubvolumeNotFoundError(_MissingError):
+    """No subvolume of that path or id, or no tree of that id."""
+
+
+class NoSuchFileError(_MissingError):
+    """No file of that path or inode number in a subvolume."""
+
+
+class NotCommittedError(_MissingError):
+    """A file or subvolume that only the running transaction has; readers see the last commit."""
+
+
+class UnknownBehaviourError(BtrfsModelError, ValueError):
+    """A preset or toggle that is not in the table of :mod:`btrfs_model.patches`."""
+
+
+class UnknownNameError(BtrfsModelError, KeyError):
+    """A name that is not one of those that there are."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        super().__init__(kind, name, known)
+
+    def __str__(self) -> str:
+        kind, name, known = self.args
+        return f"there is no {kind} {name!r}{did_you_mean(name, known)}"
+
+
+class BehaviourWarning(UserWarning):
+    """A behaviour that is asked for with a toggle that makes no difference to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Where and how a structure is broken; a field that does not apply is 0.
+
+    Attributes
+    ----------
+    code : int
+        One of ``enum bm_code`` in ``native/kernels.h`` (negative).
+    tree, block, slot : int
+        Objectid of the tree, logical address of the tree block, slot in it.
+    offset : int
+        Byte of the image or of the stream.
+    found, wanted : int
+        What is there and what should be.
+    """
+
+    code: int
+    tree: int = 0
+    block: int = 0
+    slot: int = 0
+    offset: int = 0
+    found: int = 0
+    wanted: int = 0
+
+
+class CorruptImageError(BtrfsModelError, OSError):
+    """A structure of an image that is not as it must be.
+
+    It is an :exc:`OSError` too, with the errno that the kernel gives: EIO for what cannot be read,
+    EUCLEAN for what was read and is wrong.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], fault: Fault, what: str | None = None) -> None:
+        self.path = os.fspath(path)
+        self.fault = fault
+        OSError.__init__(self, _errno_of(fault.code), what or describe(fault))
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.strerror}"
+
+
+class NotBtrfsError(CorruptImageError):
+    """A file in which there is no btrfs filesystem, with what it is instead."""
+
+    def __init__(self, path: str | os.PathLike[str], why: str) -> None:
+        super().__init__(path, Fault(lib.BM_BAD_MAGIC), f"no btrfs filesystem: {why}")
+
+
+class StreamError(BtrfsModelError):
+    """A send stream that is not well formed, with the byte and the command it happened at.
+
+    Attributes
+    ----------
+    offset : int
+        Byte of the stream at which the offending command (or header) starts.
+    message : str
+        What is wrong there.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], offset: int, message: str) -> None:
+        self.path = os.fspath(path)
+        self.offset = offset
+        self.message = message
+        super().__init__(f"{self.path}: offset {offset}: {message}")
+
+
+class ReceiveError(StreamError, OSError):
+    """A command of a send stream that cannot be carried out; those before it were.
+
+    It is an :exc:`OSError` too, with the errno for which ``btrfs receive`` would give up.
+
+    Attributes
+    ----------
+    path : str
+        The stream.
+    offset : int
+        Byte of the stream at which the command starts.
+    command : str
+        Its name.
+    message : str
+        The command, its paths and what is wrong.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], offset: int, command: str, number: int, message: str
+    ) -> None:
+        self.path = os.fspath(path)
+        self.offset = offset
+        self.command = command
+        self.message = message
+        OSError.__init__(self, number, message)
+
+    def __str__(self) -> str:
+        return f"{self.path}: offset {self.offset}: {self.message}"
+
+
+_MESSAGES = {
+    lib.BM_NOMEM: "out of memory",
+    lib.BM_UNMAPPED: "no chunk maps logical address {found}",
+    lib.BM_PAST_END: "byte {found} is past the end of the device or chunk at {wanted}",
+    lib.BM_UNALIGNED: "block address {found} is not aligned to the sector size",
+    lib.BM_BAD_CSUM: "bad checksum: found {found:#x}, computed {wanted:#x}",
+    lib.BM_BAD_BYTENR: "header says address {found}, read at {wanted}",
+    lib.BM_BAD_FSID: "header has the fsid of another filesystem",
+    lib.BM_BAD_LEVEL: "level {found}, wanted {wanted}",
+    lib.BM_BAD_GENERATION: "generation {found}, the parent says {wanted}",
+    lib.BM_BAD_NRITEMS: "{found} items where 1 to {wanted} fit",
+    lib.BM_BAD_KEY_ORDER: "key is not greater than the one before it",
+    lib.BM_BAD_ITEM_RANGE: "item data ends at {found} instead of {wanted}",
+    lib.BM_BAD_BLOCKPTR: "bad pointer to block {found}",
+    lib.BM_BAD_FIRST_KEY: "first key differs from the key in the parent",
+    lib.BM_BAD_OWNER: "block is owned by tree {found}, wanted {wanted}",
+    lib.BM_BAD_LAST_KEY: "keys below, in block {found}, are not less than the next pointer's",
+    lib.BM_BAD_MAGIC: "no btrfs superblock: magic {found:#x} instead of {wanted:#x}",
+    lib.BM_BAD_ITEM_SIZE: "item of {found} bytes, at least {wanted} wanted",
+    lib.BM_BAD_VALUE: "impossible value {found}",
+    lib.BM_NOT_FOUND: "item ({found}, {wanted}) is missing",
+    lib.BM_LOOP: "the walk comes back to where it was",
+    lib.BM_BAD_DATA: "{wanted} bytes do not come out of decompressing {found}",
+    lib.BM_BAD_DATA_CSUM: "bad data checksum: found {found:#x}, computed {wanted:#x}",
+    lib.BM_ERRNO: "errno {found}",
+    lib.BM_FILE_CHANGED: "the file was cut off, or cannot be read, since it was opened",
+}
+
+_READ_ERRORS = {lib.BM_UNMAPPED, lib.BM_PAST_END, lib.BM_BAD_CSUM, lib.BM_BAD_DATA,
+                lib.BM_BAD_DATA_CSUM, lib.BM_BAD_GENERATION, lib.BM_BAD_BYTENR,
+                lib.BM_FILE_CHANGED}  # fmt: skip
+
+
+def _errno_of(code: int) -> int:
+    if code == lib.BM_NOMEM:
+        return errno.ENOMEM
+    return errno.EIO if code in _READ_ERRORS else errno.EUCLEAN
+
+
+def describe(fault: Fault) -> str:
+    """One line for a fault: the place, then what is wrong there."""
+    place = []
+    if fault.tree:
+        place.append(f"tree {fault.tree - 2**64 if fault.tree >> 63 else fault.tree}")
+    if fault.block:
+        place.append(f"block {fault.block}")
+        place.append(f"slot {fault.slot}")
+    if fault.offset:
+        place.append(f"offset {fault.offset}")
+    text = _MESSAGES.get(fault.code, f"fault {fault.code}")
+    what = text.format(found=fault.found, wanted=fault.wanted)
+    return f"{', '.join(place)}: {what}" if place else what
+
+
+def new_fault() -> ffi.CData:
+    """Return an empty ``struct bm_fault`` for a kernel to fill."""
+    return ffi.new("struct bm_fault *")
+
+
+def raise_fault(path: str | os.PathLike[str], fault: ffi.CData) -> NoReturn:
+    """Raise the exception for a fault that a kernel reported.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        The image.
+    fault : struct bm_fault *
+        As filled by the kernel.
+
+    Raises
+    ------
+    CorruptImageError
+        For a broken structure.
+    MemoryError
+        When the kernel could not allocate.
+    OSError
+        With the errno that a real kernel would return.
+    BaseException
+        What the handler of a signal raised while the kernel ran, such as KeyboardInterrupt.
+    """
+    if fault.code == lib.BM_CALLBACK:
+        raise interruption()
+    if fault.code == lib.BM_NOMEM:
+        raise MemoryError("out of memory in a C kernel")
+    if fault.code == lib.BM_ERRNO:
+        raise OSError(fault.found, os.strerror(fault.found), os.fspath(path))
+    raise CorruptImageError(
+        path,
+        Fault(fault.code, fault.tree, fault.block, fault.slot, fault.offset, fault.found,
+              fault.wanted),
+    )  # fmt: skip

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The images that come with the project: compressed, restored when they are asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import tempfile
+from pathlib import Path
+
+import zstandard
+
+from btrfs_model.base.errors import BtrfsModelError
+from btrfs_model.base.nearest import did_you_mean
+
+__all__ = ["data_folder", "packed_sample", "sample", "samples"]
+
+_BLOCK = 1 << 16
+_FRAME_HEADER = 18  # bytes, at most (RFC 8878)
+# Superblock: magic, and total_bytes of its dev_item, from the start of the device.
+_MAGIC_AT, _MAGIC = 0x10040, b"_BHRfS_M"
+_DEVICE_SIZE_AT = 0x100D1
+
+
+def data_folder() -> Path:
+    """Return the folder ``data`` of the project.
+
+    It is found beside the package, as in a clone, or where ``BTRFS_MODEL_DATA`` says.
+
+    Raises
+    ------
+    BtrfsModelError
+        When there is none.
+    """
+    named = os.environ.get("BTRFS_MODEL_DATA")
+    folder = Path(named) if named else Path(__file__).resolve().parents[2] / "data"
+    if not folder.is_dir():
+        raise BtrfsModelError(
+            f"{folder}: no such folder; set BTRFS_MODEL_DATA to the folder 'data' of a clone"
+        )
+    return folder
+
+
+def samples() -> list[str]:
+    """Names of all samples, in order."""
+    folder = data_folder()
+    found = [str(path.parent.relative_to(folder)) for path in folder.rglob("image.zst")]
+    found += [
+        str(path.relative_to(folder))[: -len(".img.zst")] for path in folder.rglob("*.img.zst")
+    ]
+    return sorted(found)
+
+
+def packed_sample(name: str) -> Path:
+    """Return the compressed image of a sample.
+
+    Parameters
+    ----------
+    name : str
+        One of :func:`samples`, e.g. ``kernel/send/send-truncate/n500``.
+
+    Raises
+    ------
+    BtrfsModelError
+        When there is no such sample.
+    """
+    folder = data_folder()
+    for path in (folder / name / "image.zst", folder / f"{name}.img.zst"):
+        if path.is_file():
+            return path
+    raise BtrfsModelError(f"{folder}: no sample named {name}{did_you_mean(name, samples())}")
+
+
+def sample(name: str) -> Path:
+    """Restore a sample into the cache and return the image; at once when it is there already.
+
+    The cache is ``btrfs-model`` in ``XDG_CACHE_HOME`` (``~/.cache``). Images are sparse files and
+    can be deleted at any time.
+
+    Parameters
+    ----------
+    name : str
+        One of :func:`samples`.
+
+    Returns
+    -------
+    pathlib.Path
+        The image; do not write to it.
+
+    Raises
+    ------
+    BtrfsModelError
+        When there is no such sample, or its compressed bytes are broken.
+    """
+    packed = packed_sample(name)
+    digest = hashlib.sha256(packed.read_bytes()).hexdigest()[:12]
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    target = Path(base) / "btrfs-model" / f"{name.replace('/', '-')}-{digest}.img"
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, partial_name = tempfile.mkstemp(dir=target.parent, prefix=".restoring-")
+        partial = Path(partial_name)
+        try:
+            _restore(packed, handle)
+            partial.chmod(0o444)
+            partial.replace(target)
+        except BaseException:
+            partial.unlink()
+            raise
+        finally:
+            os.close(handle)
+    return target
+
+
+def _restore(packed: Path, sink: int) -> None:
+    """Decompress an image; runs of zeros become holes, the file gets the size of the device."""
+    decoder = zstandard.ZstdDecompressor(max_window_size=1 << 27)
+    zeros = bytes(_BLOCK)
+    end = 0
+    try:
+        with packed.open("rb") as source:
+            whole = zstandard.frame_content_size(source.read(_FRAME_HEADER))
+            source.seek(0)
+            for block in decoder.read_to_iter(source, write_size=_BLOCK):
+                if block != zeros[: len(block)]:
+                    os.pwrite(sink, block, end)
+                end += len(block)
+    except zstandard.ZstdError as error:
+        raise BtrfsModelError(f"{packed}: {error}") from None
+    if whole >= 0 and end != whole:
+        raise BtrfsModelError(f"{packed}: ends after {end} of {whole} bytes of the image")
+    os.ftruncate(sink, max(end, _device_size(sink)))
+
+
+def _device_size(image: int) -> int:
+    """Size of the device by its superblock, 0 without one: only its beginning may be stored."""
+    if os.pread(image, len(_MAGIC), _MAGIC_AT) != _MAGIC:
+        return 0
+    (size,) = struct.unpack("<Q", os.pread(image, 8, _DEVICE_SIZE_AT))
+    return int(size)

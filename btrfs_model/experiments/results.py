@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Results as a table: a row for each figure, a column for each thing that it depends on.
+
+:data:`COLUMNS` is the one list of the columns; ``docs/results.md`` shows it to readers, and each
+Parquet file carries it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pandas as pd
+
+from btrfs_model.patches import Behaviour
+
+if TYPE_CHECKING:
+    from btrfs_model.experiments.replay import Replay
+    from btrfs_model.experiments.workloads import Figure
+
+__all__ = ["COLUMNS", "Column", "column", "frame", "label", "to_csv", "to_parquet"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What a column of the results holds.
+
+    Attributes
+    ----------
+    dtype : str
+        Its type in a table of pandas.
+    unit : str
+        Of its values; ``see unit`` where the column `unit` says it, empty for names.
+    meaning : str
+        In a sentence.
+    words : str
+        How a value reads in the label of a figure, as a format; empty for what labels leave out.
+    """
+
+    dtype: str
+    unit: str
+    meaning: str
+    words: str = ""
+
+
+_SEE: Final = "see unit"
+
+PARAMETERS: Final = {
+    "files": Column("Int64", "files", "Files that the workload makes.", "{:,} files"),
+    "deletes": Column("Int64", "files", "Files that are deleted before the second fsync."),
+    "file_bytes": Column("Int64", "bytes", "Size of each file."),
+    "jobs": Column("Int64", "jobs", "Jobs that make the files side by side."),
+    "extents": Column("Int64", "extents", "Extents of the file that is mapped."),
+    "rewritten": Column(
+        "Int64", "extents", "Extents of the file that were written again before the call.",
+        "written again",
+    ),
+    "nodesize": Column("Int64", "bytes", "Size of a tree block."),
+    "device": Column("string", "", "Device that is read from, by the name of its file.", "{}"),
+    "cache": Column(
+        "string", "", "Whether the metadata are in memory when the call begins: cold, cached.",
+        "{}",
+    ),
+    "fsync": Column("Int64", "", "Which fsync of the directory: 1, 2.", "fsync {}"),
+}  # fmt: skip
+"""What figures depend on, in the order of the columns; a table has those that it has values of."""
+
+_KNOBS: Final = {
+    "device_": Column("", "", "Parameter of the device that was set, as its file names it."),
+    "readahead_": Column("", "", "Limit of readahead that was set, as `reads` names it."),
+}
+"""Columns of knobs that were turned, by how their names begin."""
+
+_BEFORE: Final = {
+    "workload": Column("string", "", "The workload that was replayed."),
+}
+_AFTER: Final = {
+    "side": Column("string", "", "Side of the comparison that the figure is of."),
+    "behaviour": Column("string", "", "Behaviour of the kernel on that side, in full."),
+    "quantity": Column(
+        "string", "", "What was counted: functions, items and commands have the kernel's names."
+    ),
+    "unit": Column("string", "", "Unit of the figures."),
+    "reported": Column("float64", _SEE, "The figure in the commit message."),
+    "modelled": Column("float64", _SEE, "The figure of this replay."),
+    "measured": Column("float64", _SEE, "The figure of a real kernel, the median of its runs."),
+    "measured_min": Column("float64", _SEE, "The least of these runs."),
+    "measured_max": Column("float64", _SEE, "The most of these runs."),
+    "runs": Column("Int64", "runs", "How many runs were measured."),
+    "error": Column(
+        "float64", "fraction",
+        "(modelled - measured) / measured; against reported where nothing was measured.",
+    ),
+}  # fmt: skip
+
+COLUMNS: Final = {**_BEFORE, **PARAMETERS, **_AFTER}
+"""The columns of the results by name, in their order."""
+
+
+def column(name: str) -> Column:
+    """Return what a column of a table of results holds, also one of a knob that was turned."""
+    if name in COLUMNS:
+        return COLUMNS[name]
+    return next(found for prefix, found in _KNOBS.items() if name.startswith(prefix))
+
+
+def frame(replays: Iterable[Replay]) -> pd.DataFrame:
+    """Return the figures of replays as a table, a row for each: see :data:`COLUMNS`."""
+    rows = [_row(one, figure) for one in replays for figure in one.outcome.figures]
+    found = {name for row in rows for name in row}
+    turned = sorted(name for name in found if name.startswith(tuple(_KNOBS)))
+    names = [
+        *_BEFORE, *(name for name in PARAMETERS if name in found), *turned, *_AFTER,
+    ]  # fmt: skip
+    table = pd.DataFrame(rows, columns=names)
+    return table.astype({name: column(name).dtype for name in names if name not in turned})
+
+
+def _row(one: Replay, figure: Figure) -> dict[str, Any]:
+    """Return what one figure has in each column."""
+    return {
+        "workload": one.workload.name,
+        **one.input.parameters,
+        "nodesize": one.nodesize,
+        **_turned(one.knobs, figure),
+        **figure.case,
+        "side": figure.side,
+        "behaviour": str(Behaviour.parse(one.behaviours[figure.side])),
+        "quantity": figure.quantity,
+        "unit": figure.unit,
+        "reported": figure.reported,
+        "modelled": figure.modelled,
+        "measured": figure.measured,
+        "measured_min": figure.measured_min,
+        "measured_max": figure.measured_max,
+        "runs": figure.runs,
+        "error": figure.error,
+    }
+
+
+def _turned(knobs: Mapping[str, Any], figure: Figure) -> dict[str, Any]:
+    """Name the settings of knobs that one figure depends on."""
+    values = {f"readahead_{name}": value for name, value in knobs.get("readahead", {}).items()}
+    if "device" in figure.case:
+        settings = knobs.get("parameters", {})
+        values |= {f"device_{name}": value for name, value in settings.items()}
+    return values
+
+
+def label(figure: Figure, known: Iterable[str] = ()) -> str:
+    """Name a figure for people: its quantity and, but for what is `known`, what it depends on."""
+    words = [
+        PARAMETERS[name].words.format(figure.case[name])
+        for name in PARAMETERS
+        if name in figure.case and name not in known and figure.case[name]
+    ]
+    return ", ".join([figure.quantity, *(word for word in words if word)])
+
+
+def _plain(value: object) -> str:
+    """Write a number without needless digits."""
+    assert isinstance(value, float)
+    return str(int(value)) if value.is_integer() else repr(float(value))
+
+
+def to_csv(table: pd.DataFrame) -> bytes:
+    """Return results as CSV; what is not known is empty."""
+    text: str = table.to_csv(index=False, float_format=_plain)
+    return text.encode()
+
+
+def to_parquet(table: pd.DataFrame) -> bytes:
+    """Return results as Parquet; each field says what it holds, and in which unit."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    found = pa.Table.from_pandas(table, preserve_index=False)
+    schema = found.schema
+    for place, name in enumerate(schema.names):
+        about = column(name)
+        words: dict[bytes | str, bytes | str] = {"description": about.meaning, "unit": about.unit}
+        schema = schema.set(place, schema.field(place).with_metadata(words))
+    buffer = io.BytesIO()
+    parquet.write_table(found.cast(schema), buffer)
+    return buffer.getvalue()

@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The workloads of the commit messages: what they did, what they reported, how to do it again.
+
+A workload is a module with one :class:`Workload`; :func:`load` finds it by name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from btrfs_model.base.errors import BtrfsModelError
+from btrfs_model.base.nearest import did_you_mean
+from btrfs_model.base.samples import data_folder, sample
+from btrfs_model.patches import Behaviour
+from btrfs_model.volume.filesystem import Filesystem
+
+if TYPE_CHECKING:
+    from matplotlib import figure
+
+__all__ = [
+    "NAMES", "Case", "Figure", "Group", "Input", "Note", "Outcome", "Side", "Workload",
+    "counterparts", "load", "recorded",
+]  # fmt: skip
+
+_MODULES = {
+    "send-truncate": "btrfs_model.experiments.workloads.send_truncate",
+    "send-utimes": "btrfs_model.experiments.workloads.send_utimes",
+    "send-readahead": "btrfs_model.experiments.workloads.send_readahead",
+    "fiemap-shared": "btrfs_model.experiments.workloads.fiemap_shared",
+    "log-dir": "btrfs_model.experiments.workloads.log_dir",
+}
+
+_LARGEST = 1_000_000
+"""Scale beyond which no device could hold the files."""
+
+NAMES: tuple[str, ...] = tuple(_MODULES)
+"""Names of the workloads that can be replayed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a comparison: its name, and the behaviour of the kernels that take part."""
+
+    name: str
+    behaviour: str
+
+    @property
+    def toggles(self) -> Behaviour:
+        """The toggles of the behaviour: sides with the same ones are the same kernel."""
+        return Behaviour.parse(self.behaviour)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """The filesystem that a workload is replayed on.
+
+    Attributes
+    ----------
+    sample : str or None
+        Of an image that a kernel wrote, its name for :func:`btrfs_model.base.samples.sample`; None
+        for one that :attr:`Workload.build` makes.
+    subvolume : str
+        Path of the subvolume in it.
+    scale : float
+        Size relative to the workload of the commit message.
+    parameters : mapping
+        The workload's parameters that it stands for, such as ``files``.
+    """
+
+    sample: str | None
+    subvolume: str
+    scale: float
+    parameters: Mapping[str, int]
+
+
+Case = Mapping[str, int | str]
+"""What a figure depends on besides its side, such as ``{"files": 20_000}``: names of
+:data:`btrfs_model.experiments.results.PARAMETERS`."""
+
+
+@dataclass(slots=True)
+class Figure:
+    """One figure of a replay: what is reported, what the model says, what was measured.
+
+    Attributes
+    ----------
+    side, quantity, unit : str
+        What it is a figure of.
+    case : mapping
+        What it depends on besides the parameters of the input, or in their place.
+    reported : float or None
+        By the commit message.
+    modelled : float or None
+        By this replay.
+    measured : float or None
+        On a real kernel, the median; :attr:`Outcome.measured_on` says which.
+    measured_min, measured_max : float or None
+        The least and the most that was measured.
+    runs : int or None
+        How many runs were measured.
+    """
+
+    side: str
+    quantity: str
+    unit: str
+    case: Case = field(default_factory=dict)
+    reported: float | None = None
+    modelled: float | None = None
+    measured: float | None = None
+    measured_min: float | None = None
+    measured_max: float | None = None
+    runs: int | None = None
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What figures of several sides have in common that are compared: quantity and case."""
+        return self.quantity, *sorted(self.case.items())
+
+    def is_of(self, case: Case) -> bool:
+        """Whether it is of such a case."""
+        return all(self.case.get(name) == value for name, value in case.items())
+
+    def measure(self, record: Mapping[str, Any]) -> None:
+        """Set what a record of :func:`recorded` says: a value, and of how many runs."""
+        self.measured = float(record["value"])
+        self.measured_min = float(record.get("min", record["value"]))
+        self.measured_max = float(record.get("max", record["value"]))
+        self.runs = int(record.get("runs", 1))
+
+    @property
+    def error(self) -> float | None:
+        """(modelled - measured) / measured; of what is reported where nothing was measured."""
+        reference = self.reported if self.measured is None else self.measured
+        if self.modelled is None or reference is None:
+            return None
+        if reference == 0:
+            return 0.0 if self.modelled == 0 else float("inf")
+        return (self.modelled - reference) / reference
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a replay of a workload gave.
+
+    Attributes
+    ----------
+    figures : list of Figure
+        The rows of the results.
+    evidence : dict
+        What the chart shows besides, such as the commands for one file.
+    measured_on : dict
+        Where the measured figures come from, by kind of quantity and sides.
+    sides : tuple of Side
+        Sides that figures are of besides those that are compared.
+    """
+
+    figures: list[Figure]
+    evidence: dict[str, Any] = field(default_factory=dict)
+    measured_on: dict[str, str] = field(default_factory=dict)
+    sides: tuple[Side, ...] = ()
+
+    def find(self, side: str, quantity: str, **case: int | str) -> Figure | None:
+        """Return the first figure of a quantity on a side in such a case, or None."""
+        for figure_ in self.figures:
+            if figure_.quantity == quantity and figure_.side == side and figure_.is_of(case):
+                return figure_
+        return None
+
+    def add_measured(
+        self,
+        pairs: Iterable[tuple[Side, Side]],
+        records: Iterable[Mapping[str, Any]],
+        sources: Mapping[str, Mapping[str, str]],
+    ) -> None:
+        """Set what real kernels did beside the figures of their behaviours.
+
+        Parameters
+        ----------
+        pairs : iterable
+            From :func:`counterparts`.
+        records : iterable of mapping
+            Each with ``side``, ``quantity``, what :meth:`Figure.measure` takes, and its case; with
+            a ``unit`` where the model has no such figure.
+        sources : mapping
+            Where they come from: a text for each side, by kind of quantity.
+        """
+        beside = [(known.name, side.name) for known, side in pairs]
+        used = set()
+        for record in records:
+            case = {name: record[name] for name in record if name not in _RECORD}
+            for known, side in beside:
+                if known != record["side"]:
+                    continue
+                found = self.find(side, record["quantity"], **case)
+                if found is None and "unit" in record:
+                    found = self._add(side, record["quantity"], record["unit"], case)
+                if found is not None:
+                    found.measure(record)
+                    used.add(side)
+        for kind, texts in sources.items():
+            sides: dict[str, list[str]] = {}
+            for known, side in beside:
+                if known in texts and side in used:
+                    sides.setdefault(texts[known], []).append(side)
+            for text, names in sides.items():
+                self.measured_on[f"{kind}, {', '.join(names)}"] = text
+
+    def _add(self, side: str, quantity: str, unit: str, case: Case) -> Figure | None:
+        """Add a figure without a value beside those of a case, where there are any on a side."""
+        for figure_ in self.figures:
+            if figure_.side == side and figure_.is_of(case):
+                self.figures.append(Figure(side, quantity, unit, figure_.case))
+                return self.figures[-1]
+        return None
+
+
+_RECORD = {"side", "quantity", "unit", "value", "min", "max", "runs"}
+"""What a record says besides the case that it is of."""
+
+
+def recorded(workload: str) -> dict[str, Any]:
+    """Read what was measured on real kernels for a workload: ``rows`` and their ``sources``."""
+    text = (data_folder() / "workloads" / workload / "measured.json").read_text()
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def counterparts(known: Sequence[Side], chosen: Sequence[Side]) -> list[tuple[Side, Side]]:
+    """Pair the sides that something is known of with those that are compared.
+
+    What a commit message reports, or what was measured, is of a kernel: it stands beside a side
+    only when that has the same toggles.
+    """
+    return [(one, side) for one in known for side in chosen if one.toggles == side.toggles]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a reader of the figures has to know.
+
+    Attributes
+    ----------
+    text : str
+        A sentence or more.
+    sides : tuple of Side
+        Sides that it names: it is left out where one of them is not compared.
+    measured : tuple of str
+        Kinds of measured quantities that it is about: left out where none of them was measured.
+    """
+
+    text: str
+    sides: tuple[Side, ...] = ()
+    measured: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows of the report's table under one title: each row is in the first group that it fits.
+
+    Attributes
+    ----------
+    title : str
+        What they are about.
+    prefixes : tuple of str
+        How their quantities begin.
+    case : mapping
+        What is the same in all of them.
+    """
+
+    title: str
+    prefixes: tuple[str, ...] = ("",)
+    case: Case = field(default_factory=dict)
+
+    def holds(self, figure_: Figure) -> bool:
+        """Whether a figure fits."""
+        return figure_.quantity.startswith(self.prefixes) and figure_.is_of(self.case)
+
+
+Step = Callable[[str], None]
+"""Called with a few words when a part of the work begins."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A commit message's experiment.
+
+    Attributes
+    ----------
+    name : str
+        As on the command line.
+    toggles : tuple of str
+        What the commit is in :mod:`btrfs_model.patches`, the commit itself first.
+    summary : tuple of str
+        What the commit changes and what its message measured: paragraphs for the report.
+    caveats : tuple of Note
+        What a reader of the figures has to know.
+    inputs : tuple of Input
+        What it is replayed on, smallest first: quick is the first, full has the scale 1.
+    headline : tuple of str
+        Quantities that the table on a terminal shows, in each case that was replayed.
+    compared : tuple of Side
+        What is compared where no kernels are chosen; a ``before`` and an ``after`` are among them.
+    run : callable
+        ``run(fs, input, sides, step)``: do it.
+    draw : callable
+        ``draw(outcome)``: the chart.
+    groups : tuple of Group
+        For the table of the report.
+    scaled : callable, optional
+        ``scaled(scale)``: the input of any size, where filesystems are built.
+    build : callable, optional
+        ``build(input, step)``: the filesystem of an input that has no image.
+    knobs : mapping
+        What-if knobs by name: ``knobs[name](workload, value)`` is the workload with that value.
+    """
+
+    name: str
+    toggles: tuple[str, ...]
+    summary: tuple[str, ...]
+    caveats: tuple[Note, ...]
+    inputs: tuple[Input, ...]
+    headline: tuple[str, ...]
+    compared: tuple[Side, ...]
+    run: Callable[..., Outcome]
+    draw: Callable[[Outcome], figure.Figure]
+    groups: tuple[Group, ...]
+    scaled: Callable[[float], Input] | None = None
+    build: Callable[[Input, Step], Filesystem] | None = None
+    knobs: Mapping[str, Callable[[Workload, Any], Workload]] = field(default_factory=dict)
+
+    def sides(self, before: str | None, after: str | None) -> tuple[Side, ...]:
+        """Return the sides to compare: the workload's own, or the kernels that were chosen."""
+        if before is None and after is None:
+            return self.compared
+        chosen = {"before": before, "after": after}
+        return tuple(
+            Side(side.name, chosen[side.name] or side.behaviour)
+            for side in self.compared
+            if side.name in chosen
+        )
+
+    def notes(self, sides: Iterable[Side], outcome: Outcome) -> list[str]:
+        """Return what a reader of the figures has to know of these sides."""
+        there = {(side.name, side.toggles) for side in sides}
+        return [
+            note.text
+            for note in self.caveats
+            if there.issuperset((side.name, side.toggles) for side in note.sides)
+            and (not note.measured or any(k.startswith(note.measured) for k in outcome.measured_on))
+        ]
+
+    def turned(self, knobs: Mapping[str, Any]) -> Workload:
+        """Return the workload with what-if knobs turned.
+
+        Raises
+        ------
+        BtrfsModelError
+            When it has no such knob, or the value is none for it.
+        """
+        turned = self
+        for name, value in knobs.items():
+            if name not in self.knobs:
+                there = ", ".join(self.knobs) or "none"
+                why = "no time on a device is modelled" if name == "device" else f"no knob {name}"
+                raise BtrfsModelError(f"{self.name}: {why}; its knobs: {there}")
+            turned = self.knobs[name](turned, value)
+        return turned
+
+    def input(self, scale: str | float) -> Input:
+        """Return the input for a scale: ``quick``, ``full`` or a fraction of full.
+
+        Raises
+        ------
+        BtrfsModelError
+            When there is no image of that size, and nothing builds one.
+        """
+        if scale == "quick":
+            return self.inputs[0]
+        wanted = 1.0 if scale == "full" else float(scale)
+        if not 0 < wanted <= _LARGEST:
+            raise BtrfsModelError(
+                f"{self.name}: a scale is greater than 0 and at most {_LARGEST:,}, not {scale}"
+            )
+        for source in self.inputs:
+            if source.scale == wanted:
+                return source
+        if self.scaled is not None:
+            return self.scaled(wanted)
+        there = ", ".join(f"{source.scale:g}" for source in self.inputs)
+        raise BtrfsModelError(f"{self.name}: no image at scale {scale}; there are {there}")
+
+    def open(self, source: Input, step: Step) -> Filesystem:
+        """Open the sample of an input, or build its filesystem."""
+        if source.sample is not None:
+            step("restoring the image")
+            return Filesystem.open(sample(source.sample))
+        if self.build is None:
+            raise BtrfsModelError(f"{self.name}: nothing builds its filesystem")
+        step("building the filesystem")
+        return self.build(source, step)
+
+
+def load(name: str) -> Workload:
+    """Return the workload of that name.
+
+    Raises
+    ------
+    BtrfsModelError
+        When there is none.
+    """
+    if name not in _MODULES:
+        near = did_you_mean(name, NAMES)
+        raise BtrfsModelError(f"no workload {name!r}: there is {', '.join(NAMES)}{near}")
+    workload: Workload = import_module(_MODULES[name]).WORKLOAD
+    return workload

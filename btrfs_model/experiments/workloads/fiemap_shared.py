@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The workload of "btrfs: skip backref walking during fiemap if we know the leaf is shared" (6.3).
+
+The message's script writes a file of 40 GiB with compression, which gives 327,680 extents of 128
+KiB each, and three more of 20 GiB beside it; a snapshot then shares all leaves. After a fresh mount
+``filefrag`` maps the first file twice: with the metadata on disk, and with them in memory.
+
+A built filesystem is mapped once more after one extent in a hundred was written again: then the
+leaves of the file are not shared any more, but nearly all extents are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from btrfs_model.backref.forest import Forest
+from btrfs_model.base.counters import Work, counting
+from btrfs_model.cost.device import read_file
+from btrfs_model.cost.reading import read_on
+from btrfs_model.experiments.workloads import (
+    Case,
+    Figure,
+    Group,
+    Input,
+    Note,
+    Outcome,
+    Side,
+    Step,
+    Workload,
+    counterparts,
+    recorded,
+)
+from btrfs_model.experiments.workloads.fiemap_shared_build import EXTENT_BYTES, FILE, build, rewrite
+from btrfs_model.kernels import lib
+from btrfs_model.mount.writable import WritableFilesystem
+from btrfs_model.ondisk.items import file_extent
+from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.patches import Behaviour
+from btrfs_model.questions.fiemap.api import FILEFRAG_EXTENTS, Fiemap
+from btrfs_model.questions.reads.cold import blocks_after_mount
+from btrfs_model.reference.share import ShareContext
+from btrfs_model.volume.blocks import HEADER
+from btrfs_model.volume.data import FileExtent
+from btrfs_model.volume.filesystem import Filesystem
+
+if TYPE_CHECKING:
+    from matplotlib import figure
+    from numpy.typing import NDArray
+
+__all__ = ["WORKLOAD", "build", "rewrite", "walks_along", "walks_of_a_call"]
+
+BEFORE = Side("before", "v6.2")
+AFTER = Side("after", "v6.2 + fiemap-shared-leaf")
+DEVICES: Final = ("deskstar-7k500", "samsung-850-evo")
+"""A disk and an SSD whose time for the cold reads is modelled."""
+KERNELS = (Side("Linux 6.1", "v6.1.176"), Side("Linux 6.12", "v6.12.101"))
+"""Kernels whose counts and reads were measured, the first without the commit."""
+COMPARED = (BEFORE, AFTER, *KERNELS)
+
+REPORTED = {BEFORE.name: (1.821, 0.399), AFTER.name: (0.591, 0.123)}
+"""Seconds with the metadata not cached and cached, from the message."""
+
+_EXTENTS = 327_680
+_CACHES: Final = ("cold", "cached")
+_SHARED: Final = 0x2000
+_AS_BUILT: Final[Case] = {"rewritten": 0}
+_COLD: Final[Case] = {"cache": "cold"}
+_QUANTITIES: Final = {
+    "find_parent_nodes": "saved: walks",
+    "btrfs_search_slot": "saved: searches",
+}
+
+
+def scaled(scale: float) -> Input:
+    """Return the input of a size relative to the message's, to be built."""
+    extents = max(2, round(_EXTENTS * scale))
+    return Input(None, "", extents / _EXTENTS, {"extents": extents})
+
+
+INPUTS = (
+    Input("kernel/counts/W3/snap200", "", 1600 / _EXTENTS, {"extents": 1600}),
+    Input("kernel/fiemap/f100", "", 3200 / _EXTENTS, {"extents": 3200}),
+    scaled(1.0),
+)
+
+
+def run(
+    fs: Filesystem,
+    source: Input,
+    chosen: tuple[Side, ...],
+    step: Step,
+    devices: tuple[str, ...] = DEVICES,
+) -> Outcome:
+    """Map the file on each side, cold and cached; count walks, searches and block reads."""
+    outcome = Outcome([])
+    for side in chosen:
+        step(f"{side.name}: FIEMAP")
+        outcome.figures += _figures(fs, side, devices)
+        if side in chosen[:2]:
+            walks, along = walks_of_a_call(fs, side.behaviour), walks_along(fs, side.behaviour)
+            outcome.evidence.setdefault("walks", {})[side.name] = walks
+            outcome.evidence.setdefault("along", {})[side.name] = along
+    _add_savings(outcome, chosen)
+    if isinstance(fs, WritableFilesystem):
+        step("writing some extents again")
+        rewritten = rewrite(fs, source.parameters["extents"])
+        for side in chosen:
+            step(f"{side.name}: FIEMAP after that")
+            outcome.figures += _figures_rewritten(fs, side, rewritten)
+    outcome.evidence["extents"] = source.parameters["extents"]
+    pairs = counterparts(COMPARED, chosen)
+    if source.scale == 1:
+        _add_reported(outcome, pairs)
+    _add_measured(outcome, pairs, source)
+    return outcome
+
+
+def _figures(fs: Filesystem, side: Side, devices: tuple[str, ...]) -> list[Figure]:
+    """Figures of one side: extents, and for each of the two calls what is read and called."""
+    behaviour = Behaviour.parse(side.behaviour)
+    file = Fiemap(fs, "", FILE, behaviour=behaviour)
+    fs.image.start_cold(blocks_after_mount(fs, [fs.subvolume("")], behaviour))
+    with counting() as cold:
+        extents = len(file.run())
+    reads = fs.image.stop_cold()
+    with counting() as cached:
+        file.run()
+    trees = [_owner(fs, logical) for logical in reads["logical"].tolist()]
+    in_extent_tree = trees.count(int(lib.BTRFS_EXTENT_TREE_OBJECTID))
+    rows: list[tuple[str, str, Case, float]] = [
+        ("extents found", "extents", {}, extents),
+        ("ioctl calls", "calls", {}, cached["btrfs_fiemap"]),
+        ("blocks read", "blocks", _COLD, len(reads)),
+        ("blocks read: trees of files", "blocks", _COLD, len(reads) - in_extent_tree),
+        ("blocks read: extent tree", "blocks", _COLD, in_extent_tree),
+        ("blocks read: ahead", "blocks", _COLD, int(np.count_nonzero(reads["ahead"]))),
+        *_waits(fs, reads, devices),
+        *_calls("cold", cold),
+        *_calls("cached", cached),
+    ]
+    return [
+        Figure(side.name, name, unit, {**_AS_BUILT, **case}, modelled=float(count))
+        for name, unit, case, count in rows
+    ]
+
+
+def _waits(
+    fs: Filesystem, reads: NDArray[Any], devices: tuple[str, ...]
+) -> list[tuple[str, str, Case, float]]:
+    """How long a thread that does nothing but read waits for these blocks, by device."""
+    physical = np.array([fs.image.map(logical)[0] for logical in reads["logical"].tolist()], int)
+    rows: list[tuple[str, str, Case, float]] = []
+    for device in devices:
+        _, totals = read_on(device, reads, physical, fs.image.nodesize, think=0)
+        case = {**_COLD, "device": device}
+        rows.append(("waiting for reads", "s", case, totals.waited / 1e9))
+    return rows
+
+
+def _figures_rewritten(fs: Filesystem, side: Side, extents: int) -> list[Figure]:
+    """Figures of a call after some extents were written again."""
+    with counting() as work:
+        table = Fiemap(fs, "", FILE, behaviour=side.behaviour).run()
+    shared = int(np.count_nonzero(table["flags"] & _SHARED))
+    rows = [
+        ("extents found", "extents", len(table)),
+        ("extents shared", "extents", shared),
+        *((name, "calls", work[name]) for name in _QUANTITIES),
+    ]
+    return [
+        Figure(side.name, name, unit, {"rewritten": extents}, modelled=float(count))
+        for name, unit, count in rows
+    ]
+
+
+def _calls(cache: str, work: Work) -> list[tuple[str, str, Case, float]]:
+    """Name the calls of kernel functions in one call; what is saved stands there even if 0."""
+    return [
+        (name, "calls", {"cache": cache}, count)
+        for name, count in sorted(work.items())
+        if count or name in _QUANTITIES
+    ]
+
+
+def _owner(fs: Filesystem, logical: int) -> int:
+    """Tree that a block was written for."""
+    _, _, _, _, _, _, owner, *_ = HEADER.unpack_from(fs.image.block(logical))
+    return int(owner)
+
+
+def _add_savings(outcome: Outcome, chosen: tuple[Side, ...]) -> None:
+    """Add what the second side saves against the first."""
+    for function, name in _QUANTITIES.items():
+        for cache in _CACHES:
+            case = {**_AS_BUILT, "cache": cache}
+            counts = [outcome.find(side.name, function, **case) for side in chosen[:2]]
+            before, after = ((found.modelled or 0.0) if found else 0.0 for found in counts)
+            outcome.figures.append(
+                Figure(chosen[1].name, name, "calls", case, modelled=before - after)
+            )
+
+
+def walks_of_a_call(fs: Filesystem, behaviour: str) -> list[tuple[int, int]]:
+    """Follow one call of ``filefrag`` in the middle of the file, extent by extent.
+
+    Parameters
+    ----------
+    fs : Filesystem
+        A filesystem with the file.
+    behaviour : str
+        The kernel.
+
+    Returns
+    -------
+    list of tuple of int
+        For each extent of the call the address of its leaf, and how many blocks and extents were
+        walked back from (``find_parent_nodes()``) to tell whether it is shared.
+    """
+    sub = fs.subvolume("")
+    inode = sub.inode(FILE)
+    calls = inode.size // EXTENT_BYTES // FILEFRAG_EXTENTS
+    start = calls // 2 * FILEFRAG_EXTENTS * EXTENT_BYTES
+    context = ShareContext(
+        Forest.of(fs, [sub.id]), sub.id, inode.ino, sub.item.last_snapshot,
+        Behaviour.parse(behaviour),
+    )  # fmt: skip
+    kind = int(ItemType.EXTENT_DATA)
+    found = []
+    for item in islice(sub.tree.items((inode.ino, kind, start)), FILEFRAG_EXTENTS):
+        if item.key[:2] != (inode.ino, kind):
+            break
+        extent = FileExtent.of(item, file_extent(item.data), fs.image, sub.id)
+        context.curr_leaf_bytenr = extent.block
+        with counting() as work:
+            context.is_data_extent_shared(extent.disk_bytenr, extent.generation)
+        found.append((extent.block, work["find_parent_nodes"]))
+    return found
+
+
+def walks_along(fs: Filesystem, behaviour: str) -> list[int]:
+    """Count the walks of each call of ``filefrag``, from the start of the file to its end."""
+    file = Fiemap(fs, "", FILE, behaviour=behaviour)
+    size = fs.subvolume("").inode(FILE).size
+    step = FILEFRAG_EXTENTS * EXTENT_BYTES
+    found = []
+    for start in range(0, size, step):
+        with counting() as work:
+            # room for one more, so that what ends with the range is one call
+            file.run(start, step, extents_per_call=FILEFRAG_EXTENTS + 1)
+        found.append(work["find_parent_nodes"])
+    return found
+
+
+def _add_reported(outcome: Outcome, pairs: list[tuple[Side, Side]]) -> None:
+    """Add what the commit message reports; there is no model of time beside the times."""
+    for known, side in pairs:
+        if known.name not in REPORTED:
+            continue
+        found = outcome.find(side.name, "extents found")
+        assert found is not None
+        found.reported = float(_EXTENTS)
+        for cache, seconds in zip(_CACHES, REPORTED[known.name], strict=True):
+            case = {**_AS_BUILT, "cache": cache}
+            outcome.figures.append(Figure(side.name, "time", "s", case, reported=seconds))
+        cold, cached = REPORTED[known.name]
+        name = "time, cold less cached"
+        saved = Figure(side.name, name, "s", _AS_BUILT, reported=round(cold - cached, 3))
+        outcome.figures.append(saved)
+
+
+def _add_measured(outcome: Outcome, pairs: list[tuple[Side, Side]], source: Input) -> None:
+    """Set what real kernels did with the same image, or the same workload, beside the figures."""
+    measured = recorded("fiemap-shared")
+    name = source.sample or ("full" if source.scale == 1 else "")
+    records = [
+        {**_AS_BUILT, **{key: value for key, value in row.items() if key != "input"}}
+        for row in measured["rows"]
+        if row["input"] == name
+    ]
+    outcome.add_measured(pairs, records, measured["sources"].get(name, {}))
+
+
+def draw(outcome: Outcome) -> figure.Figure:
+    """Draw the chart of the report."""
+    from btrfs_model.experiments.workloads.fiemap_shared_chart import draw as draw_chart
+
+    return draw_chart(outcome)
+
+
+def _on(workload: Workload, device: str) -> Workload:
+    """Turn the knob ``device``: one instead of :data:`DEVICES`."""
+    read_file(device)
+    return replace(workload, run=partial(workload.run, devices=(device,)))
+
+
+WORKLOAD = Workload(
+    name="fiemap-shared",
+    toggles=("fiemap-shared-leaf",),
+    summary=(
+        "FIEMAP says of every extent whether it is shared, and finds out by walking back from the "
+        "extent to the trees that refer to it. When a snapshot shares the leaf that an extent's "
+        "item is in, the extent is shared for that reason alone, and the walk for the extent "
+        "before it in the same leaf has found that out already. With the change the answer is "
+        "taken from there.",
+        "What is left is a walk for the first extent of each leaf in each call of the ioctl, since "
+        "a call begins with empty caches, and walks for extents in leaves that are not shared "
+        "themselves: those that were copied when the snapshot was made.",
+    ),
+    caveats=(
+        Note("filefrag asks for 292 extents a call."),
+        Note(
+            "At full scale the tree has two levels of nodes. Making the snapshot copied the node "
+            "above the first leaves of the file, so those have two parents, and since 6.2 "
+            "(fiemap-multiple-paths) nothing is remembered of a block with several: there, both "
+            "sides walk back from each extent and from three blocks above it.",
+            sides=(BEFORE, AFTER),
+        ),
+        Note(
+            "Both sides are Linux 6.2, which has the earlier commits of the same author that "
+            "remember paths and single extents.",
+            sides=(BEFORE, AFTER),
+        ),
+        Note(
+            "Counts and reads were measured on Linux 6.1.176 and 6.12.101; the model of each of "
+            "these kernels is beside them.",
+            sides=KERNELS,
+            measured=("calls", "blocks read"),
+        ),
+        Note(
+            "Times of filefrag are reported and measured, not modelled. What is modelled is how "
+            "long the cold reads alone take on a device; the message does not name its own. Both "
+            "sides read nearly the same, in another order: here and there a disk waits for a "
+            "rotation more or less."
+        ),
+        Note(
+            "Reported and measured times are of different machines; measured ones are of User-Mode "
+            "Linux, and of an image that a kernel wrote.",
+            measured=("times",),
+        ),
+    ),
+    inputs=INPUTS,
+    headline=(
+        "extents found", "extents shared", "blocks read", "find_parent_nodes", "btrfs_search_slot",
+        "time", "waiting for reads",
+    ),
+    compared=COMPARED,
+    run=run,
+    draw=draw,
+    groups=(
+        Group("Extents, blocks read by a cold call", ("extents", "ioctl", "blocks"), _AS_BUILT),
+        Group("Times; how long the cold reads alone take on a device", ("time", "waiting")),
+        Group("Saved against the first side", ("saved: ",)),
+        Group("Calls of kernel functions, metadata not cached", case=_COLD),
+        Group("Calls of kernel functions, metadata cached", case={"cache": "cached"}),
+        Group("After one extent in a hundred was written again"),
+    ),
+    scaled=scaled,
+    build=build,
+    knobs={"device": _on},
+)  # fmt: skip

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The workload of "btrfs: only copy dir index keys when logging a directory" (5.17).
+
+The message's script makes many empty files in a new directory and calls fsync on the directory;
+after a sync it deletes some of the files and calls fsync again. What counts is what the two fsyncs
+put into the log.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import current_process, get_context
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from btrfs_model.base.counters import counting, current
+from btrfs_model.experiments.workloads import (
+    Case,
+    Figure,
+    Group,
+    Input,
+    Note,
+    Outcome,
+    Side,
+    Step,
+    Workload,
+    counterparts,
+    recorded,
+)
+from btrfs_model.mount.log.state import log_tree_id
+from btrfs_model.mount.writable import WritableFilesystem
+from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.patches import Behaviour
+from btrfs_model.volume.blocks import ITEM
+from btrfs_model.volume.filesystem import Filesystem
+
+if TYPE_CHECKING:
+    from matplotlib import figure
+
+__all__ = ["FSYNCS", "TYPES", "WORKLOAD", "build", "delete", "scaled"]
+
+DIRECTORY: Final = "testdir"
+# without a companion of 5.16, as the kernels that were measured
+BEFORE = Side("before", "v5.16 - log-bulk-insert")
+AFTER = Side("after", "v5.16 - log-bulk-insert + log-dir-index-only")
+NOW = Side("Linux 6.18", "v6.18")
+"""What became of it: 5.18 logs new entries alone, 6.1 does not write delayed entries first."""
+COMPARED = (BEFORE, AFTER, NOW)
+
+FSYNCS: Final = (1, 2)
+"""The fsync after adding files, and the one after deleting some."""
+TYPES: Final = (
+    ItemType.INODE_ITEM, ItemType.INODE_REF, ItemType.DIR_ITEM, ItemType.DIR_INDEX,
+    ItemType.DIR_LOG_ITEM, ItemType.DIR_LOG_INDEX,
+)  # fmt: skip
+"""What is in the log of a directory."""
+
+REPORTED: Final = {
+    1000: (100, (9, 4), (7, 3)),
+    10_000: (1000, (67, 9), (36, 5)),
+    100_000: (1000, (745, 59), (404, 31)),
+    1_000_000: (10_000, (8412, 500), (4252, 269)),
+}
+"""From the message, by the number of files: how many are deleted, and the milliseconds of the two
+fsyncs before and after."""
+
+_FULL: Final = 1_000_000
+_NOW_FILES: Final = 10_000
+# A log in which a block group was allocated is a commit: the first one of a device that large has
+# room for all.
+_SMALL_DEVICE: Final = 8 << 30
+_LARGE_DEVICE: Final = 128 << 30
+_SMALL_FILES: Final = 100_000
+_BESIDE: Final = 500_000
+"""With so many files the smaller sizes are done in a process of their own, meanwhile."""
+
+
+def scaled(scale: float) -> Input:
+    """Return the input of a size relative to the message's largest one, 1,000,000 files."""
+    files = max(20, round(_FULL * scale))
+    return Input(None, "", files / _FULL, {"files": files})
+
+
+INPUTS = (scaled(0.01), scaled(1.0))
+
+
+def sizes(source: Input) -> dict[int, int]:
+    """Return the numbers of files that a replay goes through, and how many of them are deleted."""
+    files = source.parameters["files"]
+    found = {size: row[0] for size, row in REPORTED.items() if size <= files}
+    return {**found, files: found.get(files, max(1, files // 100))}
+
+
+def build(files: int) -> WritableFilesystem:
+    """Do what the script does up to the first fsync."""
+    size = _SMALL_DEVICE if files <= _SMALL_FILES else _LARGE_DEVICE
+    fs = WritableFilesystem.mkfs(size, metadata="dup", ssd=True)
+    fs.sync()
+    fs.mkdir(DIRECTORY)
+    fs.create_files(DIRECTORY, [f"file_{i}" for i in range(1, files + 1)])
+    return fs
+
+
+def _build(source: Input, step: Step) -> Filesystem:
+    return build(source.parameters["files"])
+
+
+def delete(fs: WritableFilesystem, files: int, deletes: int) -> None:
+    """Make everything last, which drops the log, and delete files at equal distances."""
+    fs.sync()
+    fs.unlink_files(DIRECTORY, [f"file_{i}" for i in range(1, files + 1, files // deletes)])
+
+
+class _Task(NamedTuple):
+    """Two fsyncs on a side."""
+
+    side: Side
+    files: int
+    deletes: int
+
+    @property
+    def text(self) -> str:
+        return f"{self.side.name}: {self.files:,} files, {self.deletes:,} deleted"
+
+
+def run(fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step) -> Outcome:
+    """Call fsync twice on each side and at each size; count what is in the logs.
+
+    The filesystem that was built is changed and closed: it serves the first side at the largest
+    size. The smaller sizes are done in another process meanwhile, where that is of use.
+    """
+    assert isinstance(fs, WritableFilesystem)
+    outcome = Outcome([])
+    tasks = [
+        _Task(side, files, deletes)
+        for files, deletes in reversed(sizes(source).items())
+        for side in chosen
+        if side != NOW or files <= _NOW_FILES
+    ]
+    largest = [task for task in tasks if task.files == tasks[0].files]
+    smaller = tasks[len(largest) :]
+    if smaller and _is_worth_a_process(largest[0].files):
+        with ProcessPoolExecutor(1, get_context("fork")) as pool:
+            beside = pool.submit(_run_beside, smaller)
+            outcome.figures += _run_tasks(largest, step, fs)
+            step("the smaller sizes")
+            figures, work = beside.result()
+        outcome.figures += figures
+        for name, count in work.items():
+            current().count(name, count)
+    else:
+        outcome.figures += _run_tasks(tasks, step, fs)
+    outcome.evidence["sizes"] = list(sizes(source))
+    outcome.evidence["deletes"] = sizes(source)
+    pairs = counterparts(COMPARED, chosen)
+    _add_times(outcome, source, pairs)
+    measured = recorded("log-dir")
+    outcome.add_measured(pairs, measured["rows"], measured["sources"])
+    outcome.figures.sort(key=lambda figure_: figure_.case["files"])
+    return outcome
+
+
+def _is_worth_a_process(files: int) -> bool:
+    """Whether there is a processor for it, and so much to do; who is a daemon may have none."""
+    is_free = len(os.sched_getaffinity(0)) > 1 and not current_process().daemon
+    return files >= _BESIDE and is_free
+
+
+def _run_beside(tasks: list[_Task]) -> tuple[list[Figure], dict[str, int]]:
+    with counting() as work:
+        figures = _run_tasks(tasks, lambda _: None)
+    return figures, dict(work)
+
+
+def _run_tasks(
+    tasks: list[_Task], step: Step, ready: WritableFilesystem | None = None
+) -> list[Figure]:
+    """Go through tasks; the first one takes the filesystem that is ready."""
+    figures: list[Figure] = []
+    for task in tasks:
+        step(task.text)
+        work, ready = ready or build(task.files), None
+        figures += _run_size(work, *task)
+        work.close()
+    return figures
+
+
+def _run_size(fs: WritableFilesystem, side: Side, files: int, deletes: int) -> list[Figure]:
+    fs.behaviour = Behaviour.parse(side.behaviour)
+    first, second = (_case(files, deletes, which) for which in FSYNCS)
+    figures = _fsync(fs, side, first)
+    delete(fs, files, deletes)
+    return figures + _fsync(fs, side, second)
+
+
+def _case(files: int, deletes: int, which: int) -> Case:
+    return {"files": files, "deletes": deletes, "fsync": which}
+
+
+def _fsync(fs: WritableFilesystem, side: Side, case: Case) -> list[Figure]:
+    with counting() as work:
+        how = fs.fsync(DIRECTORY)
+    rows: list[tuple[str, str, int]] = [("commits", "commits", int(how == "commit"))]
+    if how == "log":
+        rows += _log_rows(fs)
+        if side != NOW:
+            searches = work["btrfs_search_slot"] + work["btrfs_search_slot_for_read"]
+            rows.append(("tree searches", "calls", searches))
+    return [
+        Figure(side.name, name, unit, case, modelled=float(count)) for name, unit, count in rows
+    ]
+
+
+def _log_rows(fs: WritableFilesystem) -> list[tuple[str, str, int]]:
+    """Items and bytes of the log by type, and its blocks."""
+    tree = fs.writer.tree(log_tree_id(int(ObjectId.FS_TREE)))
+    columns = tree.scan()
+    sizes = columns["size"].astype(np.int64) + ITEM.size
+    levels = Counter(block.level for block in tree.blocks())
+    rows = [
+        ("items", "items", len(sizes)),
+        ("bytes", "bytes", int(sizes.sum())),
+        ("leaves", "blocks", levels[0]),
+        ("nodes", "blocks", levels.total() - levels[0]),
+    ]
+    for kind in TYPES:
+        these = columns["type"] == int(kind)
+        rows += [
+            (f"items {kind.name}", "items", int(these.sum())),
+            (f"bytes {kind.name}", "bytes", int(sizes[these].sum())),
+        ]
+    return rows
+
+
+def _add_times(outcome: Outcome, source: Input, pairs: list[tuple[Side, Side]]) -> None:
+    """Add the times of the commit message; there is no model of time beside them."""
+    for files, (deletes, *times) in REPORTED.items():
+        if files not in sizes(source):
+            continue
+        by_side = dict(zip((BEFORE, AFTER), times, strict=True))
+        outcome.figures += [
+            Figure(side.name, "time", "ms", _case(files, deletes, which), reported=float(ms))
+            for known, side in pairs
+            for which, ms in zip(FSYNCS, by_side.get(known, ()), strict=False)
+        ]
+
+
+def draw(outcome: Outcome) -> figure.Figure:
+    """Draw the chart of the report."""
+    from btrfs_model.experiments.workloads.log_dir_chart import draw as draw_chart
+
+    return draw_chart(outcome)
+
+
+WORKLOAD = Workload(
+    name="log-dir",
+    toggles=("log-dir-index-only",),
+    summary=(
+        "An fsync of a directory copies its entries into the log. Each entry is in two items of "
+        "the directory with the same content: DIR_ITEM, found by the hash of the name, and "
+        "DIR_INDEX, in the order of creation. With the change only the DIR_INDEX items are "
+        "logged, and a replay makes do with them.",
+        "The message's script calls fsync after making the files, and again after a sync and "
+        "deleting some of them. The second log has all entries of every leaf from which one was "
+        "deleted, and ranges that say what it knows of: what is missing in a range is deleted.",
+    ),
+    caveats=(
+        Note("Times are reported and measured, not modelled: this workload counts what is logged."),
+        Note(
+            "Entries go into the modelled log one by one, as 5.10 does it. 5.16 inserts those of "
+            "a leaf at once (log-bulk-insert): the same items, but its leaves are filled "
+            "differently.",
+            sides=(BEFORE, AFTER),
+        ),
+        Note(
+            "Which DIR_ITEM leaves have no deleted entry depends on how the hash order fell into "
+            "leaves while a kernel's worker wrote delayed items; the model has no worker. That "
+            "shows where deletions are sparse, from 100,000 files on."
+        ),
+        Note(
+            "Tree searches are those of the model, one for each insertion; kernels search more "
+            "than once for the same item."
+        ),
+        Note(
+            "Linux 6.18 is replayed up to 10,000 files, and its tree searches are left out. The "
+            "second log has no entries there, only ranges (5.18), which is a later change.",
+            sides=(NOW,),
+        ),
+    ),
+    inputs=INPUTS,
+    headline=("items", "bytes", "leaves", "tree searches", "time"),
+    compared=COMPARED,
+    run=run,
+    draw=draw,
+    groups=(
+        Group("First fsync, after adding the files", case={"fsync": 1}),
+        Group("Second fsync, after deleting some", case={"fsync": 2}),
+    ),
+    scaled=scaled,
+    build=_build,
+)  # fmt: skip

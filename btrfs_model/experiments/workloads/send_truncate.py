@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The workload of "Btrfs: send, do not issue unnecessary truncate operations" (4.17).
+
+The message's script starts ten workers, each of which writes 5000 bytes to ``file_1`` ..
+``file_20000``. The names do not depend on the worker: 20,000 files result. A snapshot of them is
+sent into a file, and the time to receive it is taken three times: without the change, without it
+but with its companion ("Btrfs: skip writeback of last page when truncating file to same size") on
+the receiving side, and with it but without the companion.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from btrfs_model.cost.receiver import LAST_PAGE_WAIT, receiver_calls
+from btrfs_model.experiments.workloads import (
+    Figure,
+    Group,
+    Input,
+    Note,
+    Outcome,
+    Side,
+    Step,
+    Workload,
+    counterparts,
+    recorded,
+)
+from btrfs_model.experiments.workloads.written_in_turn import write_files_in_turn
+from btrfs_model.mount.writable import WritableFilesystem
+from btrfs_model.patches import Behaviour
+from btrfs_model.questions.send.ioctl import SendResult, send
+from btrfs_model.stream.reader import Command, read_stream
+from btrfs_model.volume.filesystem import Filesystem
+
+if TYPE_CHECKING:
+    from matplotlib import figure
+
+__all__ = ["WORKLOAD"]
+
+BEFORE = Side("before", "v4.16")
+COMPANION = Side("before + fix", "v4.16 + truncate-same-size")
+AFTER = Side("after", "v4.16 + send-skip-truncate")
+COMPARED = (BEFORE, COMPANION, AFTER)
+
+REPORTED = {BEFORE.name: (26.49, 2.53), COMPANION.name: (12.51, 0.32), AFTER.name: (10.02, 1.11)}
+"""Average receive time in seconds and its standard deviation over 5 runs, from the message."""
+
+_FILES = 20_000
+_FILE_BYTES = 5000
+INPUTS = (
+    Input("kernel/counts/W2/N500", "snap1", 0.025,
+          {"files": 500, "file_bytes": _FILE_BYTES}),
+    Input("workloads/send-truncate/full", "snap1", 1.0,
+          {"files": 20_000, "file_bytes": _FILE_BYTES}),
+)  # fmt: skip
+
+
+def scaled(scale: float) -> Input:
+    """Return the input of a size relative to the message's 20,000 files, built by the writer."""
+    files = max(1, round(_FILES * scale))
+    return Input(None, "snap1", files / _FILES, {"files": files, "file_bytes": _FILE_BYTES})
+
+
+def build(source: Input, step: Step) -> Filesystem:
+    """Do what the message's script does: all of its workers write the same files."""
+    files = source.parameters["files"]
+    # twice what data and metadata take, and what a small device needs at least
+    fs = WritableFilesystem.mkfs(max(256 << 20, files * 40_000), metadata="single")
+    names = [f"file_{i}" for i in range(1, files + 1)]
+    write_files_in_turn(fs, "", names, b"\xff" * source.parameters["file_bytes"])
+    fs.snapshot("", "snap1")
+    fs.commit()
+    return fs
+
+
+def run(fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step) -> Outcome:
+    """Send the snapshot on each side; count what the sender and the receiver do."""
+    outcome = Outcome([])
+    strips: dict[str, list[tuple[str, int]]] = {}
+    first: list[Figure] = []
+    with tempfile.TemporaryDirectory() as folder:
+        stream = Path(folder) / "stream"
+        for side in chosen:
+            step(f"{side.name}: sending")
+            with stream.open("wb") as file:
+                sent = send(fs, source.subvolume, behaviour=side.behaviour, to=file)
+            step(f"{side.name}: receiving")
+            figures = _figures(side, sent, stream)
+            first = first or figures
+            outcome.figures += figures + _savings(side, first, figures)
+            strips[side.name] = one_file(read_stream(stream))
+    outcome.evidence = {"strips": strips, "files": source.parameters["files"]}
+    pairs = counterparts(COMPARED, chosen)
+    if source.scale == 1:
+        _add_reported(outcome, pairs)
+    if source.sample is not None:
+        _add_measured(outcome, pairs, source.sample)
+    return outcome
+
+
+def one_file(commands: Iterable[Command]) -> list[tuple[str, int]]:
+    """Return the commands (name, bytes) for the first regular file of a stream."""
+    strip: list[tuple[str, int]] = []
+    for command, following in pairwise(commands):
+        if command.name == "mkfile" and strip:
+            break
+        if command.name == "mkfile" or strip:
+            strip.append((command.name, following.offset - command.offset))
+    return strip
+
+
+def _figures(side: Side, sent: SendResult, stream: Path) -> list[Figure]:
+    """Figures of one side: commands, bytes, system calls of the receiver, work of the sender."""
+    fixed = "truncate-same-size" in Behaviour.parse(side.behaviour)
+    calls = receiver_calls(read_stream(stream), truncate_same_size=fixed)
+    waits = calls.pop(LAST_PAGE_WAIT, 0)
+    kinds = Counter({"truncate": 0, **sent.commands})
+    calls["truncate"] += 0
+    rows = [
+        ("commands", "commands", kinds.total()),
+        *((f"command {kind}", "commands", count) for kind, count in sorted(kinds.items())),
+        ("stream size", "bytes", sent.size),
+        ("receiver: system calls", "calls", calls.total()),
+        *((f"receiver: {name}", "calls", count) for name, count in sorted(calls.items())),
+        ("receiver: waits for the last page", "waits", waits),
+        *((f"sender: {name}", "calls", count) for name, count in sorted(sent.work.items())),
+    ]
+    return [Figure(side.name, name, unit, modelled=float(count)) for name, unit, count in rows]
+
+
+def _savings(side: Side, first: list[Figure], figures: list[Figure]) -> list[Figure]:
+    """Compute what a side saves against the first."""
+    wanted = {
+        "command truncate": "saved: truncate commands",
+        "stream size": "saved: stream size",
+        "receiver: system calls": "saved: system calls",
+    }
+    before = {figure_.quantity: figure_.modelled or 0.0 for figure_ in first}
+    return [
+        Figure(
+            side.name,
+            wanted[figure_.quantity],
+            figure_.unit,
+            modelled=before[figure_.quantity] - (figure_.modelled or 0.0),
+        )
+        for figure_ in figures
+        if figure_.quantity in wanted and figures is not first
+    ]
+
+
+def _add_reported(outcome: Outcome, pairs: list[tuple[Side, Side]]) -> None:
+    """Add the times of the commit message; there is no model of time beside them."""
+    for known, side in pairs:
+        mean, deviation = REPORTED[known.name]
+        outcome.figures.append(Figure(side.name, "receive time", "s", reported=mean))
+        outcome.figures.append(
+            Figure(side.name, "receive time, standard deviation", "s", reported=deviation)
+        )
+
+
+def _add_measured(outcome: Outcome, pairs: list[tuple[Side, Side]], sample: str) -> None:
+    """Set what real kernels and the real receiver did on the same image beside the figures."""
+    measured = recorded("send-truncate")
+    records = [
+        {name: value for name, value in row.items() if name != "sample"}
+        for row in measured["rows"]
+        if row["sample"] == sample
+    ]
+    outcome.add_measured(pairs, records, measured["sources"][sample])
+
+
+def draw(outcome: Outcome) -> figure.Figure:
+    """Draw the chart of the report."""
+    from btrfs_model.experiments.workloads.send_truncate_chart import draw as draw_chart
+
+    return draw_chart(outcome)
+
+
+WORKLOAD = Workload(
+    name="send-truncate",
+    toggles=("send-skip-truncate", "truncate-same-size"),
+    summary=(
+        "When send was done with a regular file, it always told the receiver to truncate it to "
+        "its size, although the writes before had given it that size already. With the change it "
+        "does so only where it is needed: when the file became smaller, or its last write ends "
+        "before its size.",
+        "The receiver is spared a system call for each file. Before the companion fix that call "
+        "was dear: a truncate to the same size wrote the last page back and waited for the disk "
+        "whenever the size was not a multiple of the sector size, and 5000 is not.",
+    ),
+    caveats=(
+        Note(
+            "The script's ten workers write to the same names, file_1 to file_20000: its full "
+            "scale is 20,000 files."
+        ),
+        Note(
+            "The calls of kernel functions were measured on 5.10.46, which looks up the state of "
+            "each new file once more than 4.16 does (the toggle send-orphanize-first); with that "
+            "toggle added, the model's calls are the measured ones.",
+            sides=(AFTER,),
+            measured=("calls of kernel functions",),
+        ),
+        Note("Times are reported and measured, not modelled: this workload counts work."),
+        Note(
+            "Reported and measured times are of different machines and devices; the ratios "
+            "between sides are what can be compared.",
+            measured=("receive time",),
+        ),
+    ),
+    inputs=INPUTS,
+    headline=(
+        "commands", "command truncate", "stream size", "receiver: system calls",
+        "receiver: truncate", "receiver: waits for the last page", "sender: btrfs_search_slot",
+        "receive time",
+    ),
+    compared=COMPARED,
+    run=run,
+    draw=draw,
+    scaled=scaled,
+    build=build,
+    groups=(
+        Group("Stream: commands, size", ("commands", "command ", "stream size")),
+        Group("Receiver: system calls, times", ("receiver: ", "receive time")),
+        Group("Saved against the first side", ("saved: ",)),
+        Group("Sender: calls of kernel functions", ("sender: ",)),
+    ),
+)  # fmt: skip

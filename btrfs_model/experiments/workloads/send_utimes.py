@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The workload of "btrfs: send: cache utimes operations for directories if possible" (6.3).
+
+The message's script makes half of the files in a directory A, takes a snapshot, makes the other
+half in a new directory B, moves every file of A to B in the order in which a shell expands
+``file_*``, and takes another snapshot. The incremental send between the two is timed before and
+after the whole series of patches that the commit is the last of.
+
+The *ablation* sends once more for each patch of the series: with it alone taken away from the
+series, and with it alone added to the kernel before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from btrfs_model.experiments.workloads import (
+    Figure,
+    Group,
+    Input,
+    Note,
+    Outcome,
+    Side,
+    Step,
+    Workload,
+    counterparts,
+    recorded,
+)
+from btrfs_model.mount.writable import WritableFilesystem
+from btrfs_model.patches import TOGGLES
+from btrfs_model.questions.send.ioctl import SendResult, send
+from btrfs_model.volume.filesystem import Filesystem
+
+if TYPE_CHECKING:
+    from matplotlib import figure
+
+__all__ = ["LAG", "SERIES", "WORKLOAD", "build"]
+
+SERIES: tuple[str, ...] = (
+    "send-utimes-cache",
+    *(slug for slug, toggle in TOGGLES.items()
+      if toggle.release == "6.3" and slug.startswith("send-") and slug != "send-utimes-cache"),
+)  # fmt: skip
+"""The patches of the series that change work or output, the commit itself first."""
+
+BEFORE = Side("before", "v6.2")
+AFTER = Side("after", " + ".join(("v6.2", *SERIES)))
+COMPARED = (BEFORE, AFTER)
+
+REPORTED = {20_000: (5072, 916), 40_000: (18408, 1942), 60_000: (39764, 3076)}
+"""Milliseconds before and after the series by the number of files, from the message."""
+
+ABLATED = {
+    "btrfs_search_slot": "calls",
+    "btrfs_get_next_valid_item": "calls",
+    "get_inode_info": "calls",
+    "__get_cur_name_and_parent": "calls",
+    "send_cmd": "calls",
+    "stream size": "bytes",
+}
+"""What the ablation looks at, with its unit: what patches of the series save on this workload."""
+
+_FULL = 60_000
+LAG = 32
+"""Delayed items that come until the worker has begun, by chance up to so many. With none the trees
+are those of Linux 6.1 on one CPU, block for block; Linux 6.18 on two has a few leaves more. The
+number is fitted: to the leaves of 20,000 and of 60,000 files there."""
+
+
+def scaled(scale: float) -> Input:
+    """Return the input of a size relative to the message's largest one, 60,000 files."""
+    files = max(6, round(_FULL * scale))
+    return Input(None, "snap2", files / _FULL, {"files": files})
+
+
+INPUTS = (scaled(0.01), scaled(1.0))
+
+
+def sizes(source: Input) -> tuple[int, ...]:
+    """Return the numbers of files that a replay goes through: a third, two thirds and all."""
+    files = source.parameters["files"]
+    return tuple(round(files * part / 3) for part in (1, 2, 3))
+
+
+def build(files: int, lag: int = LAG) -> Filesystem:
+    """Do what the script does, with that many files.
+
+    Parameters
+    ----------
+    files : int
+        In both directories together, as the script counts: the second half begins at the last name
+        of the first.
+    lag : int
+        How late the worker begins that runs delayed items; see :data:`LAG`.
+    """
+    half = files // 2
+    fs = WritableFilesystem.mkfs(1 << 30)
+    # the kernel's worker runs delayed items while the script goes on
+    fs.delayed.asynchronous, fs.delayed.lag = True, lag
+    fs.mkdir("A")
+    fs.create_files("A", [f"file_{i}" for i in range(1, half + 1)])
+    fs.snapshot("", "snap1")
+    fs.mkdir("B")
+    fs.create_files("B", [f"file_{i}" for i in range(half, files + 1)])
+    fs.move_files("A", "B", sorted(f"file_{i}" for i in range(1, half + 1)))
+    fs.snapshot("", "snap2")
+    fs.commit()
+    return fs
+
+
+def _build(source: Input, step: Step) -> Filesystem:
+    return build(source.parameters["files"])
+
+
+def run(fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step) -> Outcome:
+    """Send the difference on each side at three sizes; then with each patch alone off and on."""
+    outcome = Outcome([])
+    for files in sizes(source)[:-1]:
+        step(f"building {files:,} files")
+        with build(files) as smaller:
+            _run_size(outcome, smaller, files, chosen, step)
+    largest = sizes(source)[-1]
+    sent = _run_size(outcome, fs, largest, chosen, step, whole=True)
+    outcome.evidence["sizes"] = sizes(source)
+    outcome.evidence["files"] = largest
+    if chosen == COMPARED:
+        step("each patch alone")
+        outcome.evidence["ablation"] = _ablation(outcome, fs, sent, largest)
+    pairs = counterparts(COMPARED, chosen)
+    _add_reported(outcome, source, pairs)
+    measured = recorded("send-utimes")
+    outcome.add_measured(pairs, measured["rows"], measured["sources"])
+    return outcome
+
+
+def _send(fs: Filesystem, behaviour: str) -> SendResult:
+    return send(fs, "snap2", "snap1", ["snap1"], behaviour=behaviour)
+
+
+def _run_size(
+    outcome: Outcome, fs: Filesystem, files: int, chosen: tuple[Side, ...], step: Step, *,
+    whole: bool = False,
+) -> dict[str, SendResult]:  # fmt: skip
+    """Send on each side; with `whole` every function that was called has its figure."""
+    results = {}
+    for side in chosen:
+        step(f"{side.name}: sending {files:,} files")
+        results[side.name] = sent = _send(fs, side.behaviour)
+        outcome.figures += [
+            Figure(side.name, name, unit, {"files": files}, modelled=float(count))
+            for name, unit, count in _rows(sent, whole=whole)
+        ]
+    return results
+
+
+def _rows(sent: SendResult, *, whole: bool) -> list[tuple[str, str, int]]:
+    kinds = Counter({"utimes": 0, **sent.commands})
+    work = {name: count for name, count in sent.work.items() if whole or name in ABLATED}
+    return [
+        ("commands", "commands", kinds.total()),
+        *((f"command {kind}", "commands", count) for kind, count in sorted(kinds.items())),
+        ("stream size", "bytes", sent.size),
+        *((f"sender: {name}", "calls", count) for name, count in sorted(work.items())),
+    ]
+
+
+def _ablation(
+    outcome: Outcome, fs: Filesystem, sent: dict[str, SendResult], files: int
+) -> list[dict[str, Any]]:
+    """Send with each patch of the series alone off and alone on; add what it saves."""
+    rows = []
+    before, after = _totals(sent[BEFORE.name]), _totals(sent[AFTER.name])
+    for slug in SERIES:
+        off = Side(f"{slug} alone off", f"{AFTER.behaviour} - {slug}")
+        on = Side(f"{slug} alone on", f"{BEFORE.behaviour} + {slug}")
+        without, alone = (_totals(_send(fs, side.behaviour)) for side in (off, on))
+        saved = {
+            off.name: {name: without[name] - after[name] for name in ABLATED},
+            on.name: {name: before[name] - alone[name] for name in ABLATED},
+        }
+        rows.append({"toggle": slug, "alone off": saved[off.name], "alone on": saved[on.name]})
+        outcome.sides += (off, on)
+        outcome.figures += [
+            Figure(side, f"saved: {name}", ABLATED[name], {"files": files}, modelled=float(count))
+            for side, counts in saved.items()
+            for name, count in counts.items()
+        ]
+    return rows
+
+
+def _totals(sent: SendResult) -> dict[str, int]:
+    return {**dict.fromkeys(ABLATED, 0), **sent.work, "stream size": sent.size}
+
+
+def _add_reported(outcome: Outcome, source: Input, pairs: list[tuple[Side, Side]]) -> None:
+    """Add the times of the commit message; there is no model of time beside them."""
+    for files, times in REPORTED.items():
+        if files not in sizes(source):
+            continue
+        milliseconds = dict(zip(COMPARED, times, strict=True))
+        outcome.figures += [
+            Figure(side.name, "time", "ms", {"files": files}, reported=float(milliseconds[known]))
+            for known, side in pairs
+        ]
+
+
+def draw(outcome: Outcome) -> figure.Figure:
+    """Draw the chart of the report."""
+    from btrfs_model.experiments.workloads.send_utimes_chart import draw as draw_chart
+
+    return draw_chart(outcome)
+
+
+WORKLOAD = Workload(
+    name="send-utimes",
+    toggles=SERIES,
+    summary=(
+        "Whenever an entry was added to a directory or removed from it, send told the receiver to "
+        "set the times of that directory: once for each entry. With the change the directories "
+        "are kept in a cache of 64, and the times of each are set once, when it leaves the cache "
+        "or at the end.",
+        "The commit is the last of a series of 18, which together make an incremental send of "
+        "many moved files several times faster. Most of what they save is work: before them, "
+        "each file that left the directory made send look through all entries that were still "
+        "in it, so the work grew with the square of the number of files.",
+    ),
+    caveats=(
+        Note(
+            "The message's times are those of the whole series. The ablation tells the patches "
+            "apart: what each saves when it alone is taken away from the series, and when it "
+            "alone is added to the kernel before.",
+            sides=COMPARED,
+        ),
+        Note(
+            "The kernels that were measured differ from the two sides in other patches too; only "
+            "quantities that do not depend on those, nor on how the trees are laid out, are set "
+            "beside.",
+            measured=("stream", "calls"),
+        ),
+        Note("Times are reported, not modelled: this workload counts work."),
+    ),
+    inputs=INPUTS,
+    headline=(
+        "commands", "command utimes", "stream size", "sender: btrfs_search_slot",
+        "sender: btrfs_get_next_valid_item", "time",
+    ),
+    compared=COMPARED,
+    run=run,
+    draw=draw,
+    groups=(
+        Group("Stream: commands, size", ("commands", "command ", "stream size")),
+        Group("Time of the send", ("time",)),
+        Group("Sender: calls of kernel functions", ("sender: ",)),
+    ),
+    scaled=scaled,
+    build=_build,
+)  # fmt: skip

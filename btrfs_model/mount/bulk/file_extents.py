@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Many extents of a file at once, for workloads with hundreds of thousands of them.
+
+The result is that of a loop which writes a block and waits for it::
+
+    for offset in offsets:
+        fs.write(path, offset, block)
+        fs.flush_delalloc()
+
+with the same items in the same leaves, the same addresses and references. What loops is C
+(``native/writer_file.c``).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from btrfs_model.mount.files.compress import MAX_UNCOMPRESSED, compress, compressed_size
+from btrfs_model.mount.files.elided import Elided
+from btrfs_model.mount.files.file_item import Fs, align
+from btrfs_model.mount.files.pages import MAX_EXTENT_SIZE
+from btrfs_model.mount.files.run import Block, fills_holes, pass_time, write_run
+from btrfs_model.mount.files.write import buffered_write, set_i_size
+from btrfs_model.mount.files.writeback import (
+    compression_of,
+    need_compress,
+    pages_of,
+    writeback,
+)
+from btrfs_model.mount.live_inode import InodeFlag
+
+if TYPE_CHECKING:
+    from btrfs_model.mount.live_inode import LiveInode
+
+__all__ = ["write_file_extents"]
+
+# so many at most before room for metadata is looked for again
+_BATCH = 1 << 16
+
+U64 = npt.NDArray[np.uint64]
+
+
+def write_file_extents(
+    fs: Fs, inode: LiveInode, offsets: Sequence[int] | U64, block: bytes | Elided
+) -> None:
+    """Write the same block at many places of a file, each written back before the next.
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        Whose transaction runs.
+    inode : LiveInode
+        A regular file.
+    offsets : sequence of int
+        Where, in the order in which they are written; whole blocks.
+    block : bytes-like or Elided
+        What is written at each of them.
+
+    Raises
+    ------
+    OSError
+        ENOSPC, when there is no room; what was written before stays. EINVAL for a place that is no
+        multiple of the sector size.
+    """
+    places = np.ascontiguousarray(offsets, dtype=np.uint64)
+    if (places % np.uint64(fs.sectorsize)).any():
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), fs.path)
+    writeback(fs, inode)
+    # what a file has before the first write decides whether that becomes an inline extent
+    done = min(1, len(places))
+    for place in places[:done].tolist():
+        _write_one(fs, inode, place, block)
+    while done < len(places):
+        shape = _shape(fs, inode, block)
+        rest = places[done : done + _BATCH]
+        fs.ensure_metadata()
+        written = 0
+        if shape is not None and _is_plain(fs, inode, rest, shape.length):
+            rest = rest[: fs.space_info.reserve_delalloc(len(rest))]
+            written = write_run(fs, inode, rest, shape)
+            _finish(fs, inode, rest[:written], shape.length)
+        if not written:
+            # there is no room, or something that only one at a time gets right
+            for place in rest[:1].tolist():
+                _write_one(fs, inode, place, block)
+            written = 1
+        done += written
+
+
+def _write_one(fs: Fs, inode: LiveInode, offset: int, block: bytes | Elided) -> None:
+    buffered_write(fs, inode, offset, block)
+    writeback(fs, inode)
+
+
+def _shape(fs: Fs, inode: LiveInode, block: bytes | Elided) -> Block | None:
+    """Say what a block becomes; None where that is not one extent, always the same."""
+    elided = isinstance(block, Elided)
+    length = block.length if isinstance(block, Elided) else len(block)
+    if length % fs.sectorsize or inode.item.flags & (InodeFlag.PREALLOC | InodeFlag.NODATACOW):
+        return None
+    if not length or length > MAX_EXTENT_SIZE:
+        return None
+    if length <= fs.sectorsize or not _wants_compression(fs, inode, block):
+        return Block(length, length, 0, None if isinstance(block, Elided) else bytes(block))
+    if length > MAX_UNCOMPRESSED:
+        return None
+    kind = compression_of(fs, inode)
+    packed = None if isinstance(block, Elided) else compress(kind, block, fs.sectorsize)
+    size = len(packed) if packed is not None else 0
+    if isinstance(block, Elided):
+        size = compressed_size(kind, block.pattern, length, fs.sectorsize) or 0
+    on_disk = align(size, fs.sectorsize)
+    if not size or on_disk + fs.sectorsize > length:
+        return None
+    return Block(
+        length, on_disk, kind, None if elided or packed is None else packed.ljust(on_disk, b"\0")
+    )
+
+
+def _wants_compression(fs: Fs, inode: LiveInode, block: bytes | Elided) -> bool:
+    def data() -> bytes:
+        if isinstance(block, Elided):
+            return block.sample(min(block.length, MAX_UNCOMPRESSED))
+        return bytes(block[:MAX_UNCOMPRESSED])
+
+    return need_compress(fs, inode, data)
+
+
+def _is_plain(fs: Fs, inode: LiveInode, places: U64, length: int) -> bool:
+    """Whether the blocks only fill holes: nothing is overwritten, nothing done for a gap."""
+    if not fs.no_holes or pages_of(fs, inode).i_size % fs.sectorsize:
+        return False
+    return fills_holes(fs, inode, places, length)
+
+
+def _finish(fs: Fs, inode: LiveInode, places: U64, length: int) -> None:
+    """Set size, times and clock to what they are after that many writes."""
+    item, count = inode.item, len(places)
+    if not count:
+        return
+    # each write asks for the time twice: for the inode, and for the subvolume
+    pass_time(fs, 2 * (count - 1))
+    item.mtime = item.ctime = fs.now()
+    item.sequence += count
+    end = int(places.max()) + length
+    if end > pages_of(fs, inode).i_size:
+        set_i_size(fs, inode, end)
+    fs.mark_inode_dirty(inode)

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Moving many files from one directory to another, as one rename after the other does it.
+
+What :func:`btrfs_model.mount.names.rename.rename` does to the trees is put together for a run of
+files and carried out at once. A run has only files that are in the trees as they are (nothing of
+them waits), have one name, and replace nothing; any other file is renamed by itself, in its turn.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import stat
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from btrfs_model.kernels import lib
+from btrfs_model.mount.bulk.no_gc import no_gc
+from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, InodeFields, LiveInode, file_type
+from btrfs_model.mount.names.dir_item import fail, pack_dir_item, pack_inode_ref
+from btrfs_model.mount.names.lookup import Path, as_bytes, find, may_write
+from btrfs_model.mount.names.rename import RENAME_ITEMS
+from btrfs_model.mount.trees.apply import CHANGE
+from btrfs_model.ondisk.hashes import name_hash
+from btrfs_model.ondisk.items import dir_items, inode_refs
+from btrfs_model.ondisk.keys import ItemType
+
+if TYPE_CHECKING:
+    from btrfs_model.mount.writable import WritableFilesystem
+
+__all__ = ["move_files"]
+
+_CHUNK: Final = 4096
+_U64_MAX: Final = 2**64 - 1
+
+_ITEMS: Final = 3
+"""Delayed items of a rename: an entry that goes, one that comes, the inode item."""
+
+_TICKS: Final = 9
+"""Times that rename() takes, of which these last:"""
+_OF_INODE, _OF_SOURCE, _OF_TARGET, _OF_ROOT = 3, 4, 7, 8
+
+
+class _Moved(NamedTuple):
+    """A file that can be moved in a run; `place` is its index in the directory."""
+
+    name: bytes
+    ino: int
+    place: int
+    item: InodeFields
+
+
+@no_gc()
+def move_files(fs: WritableFilesystem, source: Path, target: Path, names: Sequence[Path]) -> None:
+    """Move files to another directory, as :meth:`rename` does one after the other.
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        The filesystem.
+    source, target : str or bytes
+        Paths of the directories.
+    names : sequence of str or bytes
+        Names in the first, in the order of the moves; they stay the same.
+
+    Raises
+    ------
+    OSError
+        As rename(2); the files before are moved then.
+    """
+    old, new = find(fs, source), find(fs, target)
+    for directory, path in ((old, source), (new, target)):
+        if not directory.is_dir:
+            raise fail(errno.ENOTDIR, path)
+        if directory.ino == EMPTY_SUBVOL_DIR:
+            raise fail(errno.EPERM, path)
+        may_write(fs, directory, path)
+    raw = [as_bytes(name) for name in names]
+    known = {} if _waits(fs, old, new) else _plain_files(fs, old, new)
+    prefixes = as_bytes(source) + b"/", as_bytes(target) + b"/"
+    # a name that comes twice is not there any more the second time
+    left = dict(known)
+    for plain, group in itertools.groupby(raw, lambda name: left.pop(name, None) is not None):
+        if not plain:
+            for name in group:
+                fs.rename(prefixes[0] + name, prefixes[1] + name)
+            continue
+        run = [known[name] for name in group]
+        while run:
+            count = min(_CHUNK, len(run), fs.delayed.calls_until_worker(_ITEMS, old, new))
+            count = fs.start_transaction(RENAME_ITEMS + 1, calls=count)
+            _move(fs, old, new, run[:count])
+            fs.delayed.balance()
+            del run[:count]
+
+
+def _waits(fs: WritableFilesystem, old: LiveInode, new: LiveInode) -> bool:
+    """Whether the entries in the trees are not all that there are."""
+    node = fs.delayed.node(old.root, old.ino)
+    changed = node is not None and bool(node.insertions or node.deletions)
+    return changed or old.root != new.root or old.ino == new.ino
+
+
+def _plain_files(fs: WritableFilesystem, old: LiveInode, new: LiveInode) -> dict[bytes, _Moved]:
+    """Files of a directory that are in the trees alone and whose names the other one lacks."""
+    tree = fs.writer.tree(old.root)
+    found: dict[int, tuple[bytes, int]] = {}
+    for item in tree.items(
+        (old.ino, ItemType.DIR_INDEX, 0), (old.ino, ItemType.DIR_INDEX, _U64_MAX)
+    ):
+        entry = dir_items(item.data)[0]
+        if entry.location.type == ItemType.INODE_ITEM:
+            found[entry.location.objectid] = (entry.name, item.key.offset)
+    if not found:
+        return {}
+    taken = _names(fs, new)
+    cached = fs.inodes.subvolume(old.root).inodes
+    files: dict[bytes, _Moved] = {}
+    # one pass over the inodes from the lowest to the highest number
+    low, high = (min(found), ItemType.INODE_ITEM, 0), (max(found), ItemType.INODE_REF, _U64_MAX)
+    inode = None
+    for item in tree.items(low, high):
+        ino = item.key.objectid
+        if item.key.type == ItemType.INODE_ITEM:
+            inode = item
+        if item.key[1:] != (ItemType.INODE_REF, old.ino) or ino not in found:
+            continue
+        name, index = found[ino]
+        if name in taken or ino in cached or fs.delayed.node(old.root, ino) is not None:
+            continue
+        if inode is None or inode.key.objectid != ino or len(inode_refs(item.data)) != 1:
+            continue
+        fields = InodeFields.unpack(inode.data)
+        if fields.nlink == 1 and not stat.S_ISDIR(fields.mode):
+            files[name] = _Moved(name, ino, index, fields)
+    return files
+
+
+def _names(fs: WritableFilesystem, directory: LiveInode) -> set[bytes]:
+    """All names in a directory, those that wait included."""
+    low, high = ((directory.ino, ItemType.DIR_INDEX, offset) for offset in (0, _U64_MAX))
+    payloads = [bytes(item.data) for item in fs.writer.tree(directory.root).items(low, high)]
+    node = fs.delayed.node(directory.root, directory.ino)
+    if node is not None:
+        payloads += node.insertions.values()
+    return {entry.name for data in payloads for entry in dir_items(data)}
+
+
+def _move(fs: WritableFilesystem, old: LiveInode, new: LiveInode, files: list[_Moved]) -> None:
+    root, count = old.root, len(files)
+    start = fs.clock
+    tick = fs.now() - start or fs.clock - start
+    indexes = fs.inodes.next_indexes(new, count).tolist()
+    entries = [
+        pack_dir_item((file.ino, int(ItemType.INODE_ITEM), 0), fs.transid,
+                      file_type(file.item.mode), file.name)
+        for file in files
+    ]  # fmt: skip
+    _change_trees(fs, old, new, files, indexes, entries)
+    length = 2 * sum(len(file.name) for file in files)
+    last = start + (count - 1) * _TICKS * tick
+    for at, (file, index, entry) in enumerate(zip(files, indexes, entries, strict=True)):
+        fs.delayed.delete_index(old, file.place)
+        if not at:
+            fs.delayed.update_inode(old)
+        file.item.sequence += 2
+        file.item.transid = fs.transid
+        file.item.ctime = start + (at * _TICKS + _OF_INODE) * tick
+        inode = LiveInode(root, file.ino, file.item, dir_index=index)
+        fs.delayed.update_inode(inode)
+        fs.inodes.add(inode)
+        fs.delayed.insert_index(new, index, entry)
+    old.item.size -= length
+    new.item.size += length
+    for directory, offset in ((old, _OF_SOURCE), (new, _OF_TARGET)):
+        directory.item.sequence += 2 * count
+        directory.item.mtime = directory.item.ctime = last + offset * tick
+        fs.clock = last + _OF_ROOT * tick
+        fs.mark_inode_dirty(directory)
+
+
+def _change_trees(
+    fs: WritableFilesystem,
+    old: LiveInode,
+    new: LiveInode,
+    files: list[_Moved],
+    indexes: list[int],
+    entries: list[bytes],
+) -> None:
+    """Take the new name, leave the entry and the name, make the entry: file by file."""
+    refs = [pack_inode_ref(index, file.name) for index, file in zip(indexes, files, strict=True)]
+    names = [file.name for file in files]
+    payloads = [refs, names, names, entries]
+    rows = np.zeros((len(files), 4), CHANGE)
+    inos = np.array([file.ino for file in files], np.uint64)
+    hashes = np.array([name_hash(name) for name in names], np.uint64)
+    rows["objectid"] = np.stack(
+        [inos, np.full_like(inos, old.ino), inos, np.full_like(inos, new.ino)], 1
+    )
+    rows["type"] = (
+        int(ItemType.INODE_REF), int(ItemType.DIR_ITEM),
+        int(ItemType.INODE_REF), int(ItemType.DIR_ITEM),
+    )  # fmt: skip
+    rows["offset"] = np.stack(
+        [np.full_like(inos, new.ino), hashes, np.full_like(inos, old.ino), hashes], 1
+    )
+    rows["size"] = np.array([[len(data) for data in column] for column in payloads]).T
+    rows["kind"] = (
+        lib.BM_WRITER_INSERT_ENTRY, lib.BM_WRITER_DELETE_ENTRY,
+        lib.BM_WRITER_DELETE_ENTRY, lib.BM_WRITER_INSERT_ENTRY,
+    )  # fmt: skip
+    data = b"".join(itertools.chain.from_iterable(zip(*payloads, strict=True)))
+    fs.writer.apply(old.root, rows.ravel(), data)

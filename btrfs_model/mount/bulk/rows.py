@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The same call on many names: what it does to the trees, without the calls.
+
+The trees, the inodes and the clock end up as they would after one call for each name, in the order
+given. What the calls change in the trees is carried out by one kernel (``bm_writer_new_files()``).
+Where a directory hands something down to new files (an ACL, flags, a
+property, a group), there is a call for each name after all.
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from btrfs_model.kernels import ffi, lib
+from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, InodeFields, InodeFlag, LiveInode
+from btrfs_model.mount.names import acl
+from btrfs_model.mount.names.dir_item import NAME_LEN, fail
+from btrfs_model.mount.names.lookup import Path, as_bytes, find, lookup, may_write
+from btrfs_model.mount.names.namei import new_items
+from btrfs_model.mount.names.xattr import get_xattr
+from btrfs_model.ondisk.hashes import name_hashes
+from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.structs import DIR_ITEM
+from btrfs_model.volume.tree import KEY
+
+if TYPE_CHECKING:
+    from btrfs_model.mount.writable import WritableFilesystem
+
+__all__ = ["create_files"]
+
+_CHUNK: Final = 2048
+_HANDED_DOWN: Final = InodeFlag.NOCOMPRESS | InodeFlag.COMPRESS | InodeFlag.NODATACOW
+_TICKS: Final = 4
+"""Times that create() takes: of the inode, of the root item, of the directory, of the root item."""
+
+_OWN, _DIRECTORY, _ROOT = 0, 2, 3
+
+
+def create_files(
+    fs: WritableFilesystem, directory: Path, names: Sequence[Path], mode: int = 0o666
+) -> npt.NDArray[np.uint64]:
+    """Make empty files in a directory, as :meth:`create` does one after the other.
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        The filesystem.
+    directory : str or bytes
+        Path of the directory.
+    names : sequence of str or bytes
+        Names in it, in the order of creation.
+    mode : int
+        Permissions before the umask.
+
+    Returns
+    -------
+    numpy.ndarray
+        Their inode numbers.
+
+    Raises
+    ------
+    OSError
+        ENOENT, ENOTDIR, EROFS ... of the directory; EEXIST for a name that is there or comes twice,
+        EINVAL or ENAMETOOLONG for what is no name. Nothing is made then.
+    """
+    parent = find(fs, directory)
+    if not parent.is_dir:
+        raise fail(errno.ENOTDIR, directory)
+    if parent.ino == EMPTY_SUBVOL_DIR:
+        raise fail(errno.EACCES, directory)
+    may_write(fs, parent, directory)
+    raw = _as_bytes(names)
+    _check_names(fs, parent, raw)
+    if _hands_down(fs, parent):
+        start = as_bytes(directory) + b"/"
+        return np.array([fs.create(start + name, mode).ino for name in raw], np.uint64)
+    item = InodeFields(mode=stat.S_IFREG | mode & 0o7777 & ~fs.umask, uid=fs.uid, gid=fs.gid)
+    inos = [np.zeros(0, np.uint64)]
+    done = 0
+    while done < len(raw):
+        count = min(_CHUNK, len(raw) - done, fs.delayed.calls_until_worker(1, parent))
+        count = fs.start_transaction(new_items(parent, item.mode), calls=count)
+        inos.append(_create(fs, parent, raw[done : done + count], item))
+        fs.delayed.balance()
+        done += count
+    return np.concatenate(inos)
+
+
+def _as_bytes(names: Sequence[Path]) -> list[bytes]:
+    """Return names as bytes, all at once where that can be."""
+    if all(isinstance(name, str) for name in names):
+        raw = as_bytes("\0".join(cast("Sequence[str]", names))).split(b"\0")
+        if len(raw) == len(names):
+            return raw
+    return [as_bytes(name) for name in names]
+
+
+def _check_names(fs: WritableFilesystem, parent: LiveInode, names: list[bytes]) -> None:
+    distinct, text = set(names), b"".join(names)
+    if (
+        len(distinct) < len(names)
+        or not distinct.isdisjoint((b"", b".", b".."))
+        or b"/" in text
+        or b"\0" in text
+        or max(map(len, names), default=0) > NAME_LEN
+    ):
+        _refuse(names)
+    if parent.item.size and names:
+        keys = np.zeros(len(names), KEY)
+        keys["objectid"], keys["type"] = parent.ino, int(ItemType.DIR_ITEM)
+        keys["offset"] = name_hashes(np.frombuffer(text, np.uint8), _sizes(names))
+        # in the order of the tree, which lies in memory like that
+        order = np.argsort(keys["offset"])
+        taken = order[fs.writer.tree(parent.root).has_keys(keys[order])]
+        for at in np.sort(taken).tolist():
+            if lookup(fs, parent, names[at], names[at]) is not None:
+                raise fail(errno.EEXIST, names[at])
+
+
+def _refuse(names: list[bytes]) -> None:
+    """Fail for the first of the names that cannot be made."""
+    seen: set[bytes] = set()
+    for name in names:
+        if name in seen:
+            raise fail(errno.EEXIST, name)
+        seen.add(name)
+        if not name or name in (b".", b"..") or b"/" in name or b"\0" in name:
+            raise fail(errno.EINVAL, name)
+        if len(name) > NAME_LEN:
+            raise fail(errno.ENAMETOOLONG, name)
+
+
+def _sizes(names: list[bytes]) -> npt.NDArray[np.uint32]:
+    return np.fromiter(map(len, names), np.uint32, len(names))
+
+
+def _hands_down(fs: WritableFilesystem, parent: LiveInode) -> bool:
+    """Whether new files get anything from their directory."""
+    return bool(
+        parent.item.flags & _HANDED_DOWN
+        or parent.item.mode & stat.S_ISGID
+        or parent.prop_compress
+        or get_xattr(fs, parent, acl.DEFAULT) is not None
+    )
+
+
+def _create(
+    fs: WritableFilesystem, parent: LiveInode, names: list[bytes], item: InodeFields
+) -> npt.NDArray[np.uint64]:
+    count, root = len(names), parent.root
+    start = fs.clock
+    tick = fs.now() - start or fs.clock - start
+    fs.clock = start + count * _TICKS * tick
+    inos = fs.inodes.new_range(root, count)
+    indexes = fs.inodes.next_indexes(parent, count)
+    sizes, text = _sizes(names), b"".join(names)
+    entries = np.empty(DIR_ITEM.size * count + len(text), np.uint8)
+    item.generation = item.transid = fs.transid
+    first = {
+        "tree": root, "directory": parent.ino, "ino": int(inos[0]), "index": int(indexes[0]),
+        "time": start + _OWN, "tick": _TICKS * tick,
+    }  # fmt: skip
+    _insert(fs, first, item.pack(), text, sizes, entries)
+    fs.inodes.remember_range(root, int(inos[0]), count, int(indexes[0]))
+    fs.delayed.insert_indexes(
+        parent, int(indexes[0]), sizes + np.uint32(DIR_ITEM.size), entries.tobytes()
+    )
+    last = start + (count - 1) * _TICKS * tick
+    parent.item.size += 2 * len(text)
+    parent.item.sequence += count
+    parent.item.mtime = parent.item.ctime = last + _DIRECTORY * tick
+    end, fs.clock = fs.clock, last + _ROOT * tick
+    fs.mark_inode_dirty(parent)
+    assert fs.clock == end
+    return inos
+
+
+def _insert(
+    fs: WritableFilesystem, first: dict[str, int], item: bytes, text: bytes,
+    sizes: npt.NDArray[np.uint32], entries: npt.NDArray[np.uint8],
+) -> None:  # fmt: skip
+    """Insert inode item, name and entry of each file; `entries` takes what goes into the index."""
+    raw_item, raw_text = ffi.from_buffer("uint8_t[]", item), ffi.from_buffer("uint8_t[]", text)
+    raw_sizes = ffi.from_buffer("uint32_t[]", sizes)
+    files = ffi.new(
+        "struct bm_new_files *",
+        {**first, "count": len(sizes), "item": raw_item, "names": raw_text,
+         "names_size": len(text), "name_sizes": raw_sizes},
+    )  # fmt: skip
+    fs.writer.run(lib.bm_writer_new_files, files, ffi.from_buffer("uint8_t[]", entries))

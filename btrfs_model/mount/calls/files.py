@@ -1,0 +1,396 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""System calls on the data of files: write, truncate, fallocate, clone, fsync.
+
+What is written waits in memory, as in a kernel's page cache, until fsync, sync, a snapshot of its
+subvolume or :meth:`FileCalls.flush_delalloc` writes it back: file by file in the order in which
+they became dirty, each from its first byte to its last. A commit alone does not.
+
+Where a kernel may differ: it writes back on its own after half a minute or when memory runs short,
+several files at once and in any order; where explicit holes are divided, and what a block beside a
+hole is taken for right after a mount, depends on the extent maps it has in memory; its lzo makes
+other sizes than ours, its zlib now and then by a few bytes (:mod:`~btrfs_model.volume.
+compress`). Direct IO, mmap and encoded writes are not modelled.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from btrfs_model.mount.bulk.file_extents import write_file_extents
+from btrfs_model.mount.bulk.new_files import fill_files, write_files
+from btrfs_model.mount.calls.call_errors import about
+from btrfs_model.mount.files.elided import Elided
+from btrfs_model.mount.files.encoded import Encoded, encoded_write
+from btrfs_model.mount.files.fallocate import fallocate, punch_hole, zero_range
+from btrfs_model.mount.files.file_item import truncate_inode_items
+from btrfs_model.mount.files.pages import DirtyBytes
+from btrfs_model.mount.files.reflink import clone_range, dedupe_range
+from btrfs_model.mount.files.truncate import set_size
+from btrfs_model.mount.files.write import buffered_write, read_live
+from btrfs_model.mount.files.writeback import pages_of, writeback
+from btrfs_model.mount.live_inode import InodeFlag
+from btrfs_model.mount.log.sync_log import sync_file
+from btrfs_model.mount.names.attr import may_change_data, remove_capability
+from btrfs_model.ondisk.hashes import CSUM_SIZES
+from btrfs_model.ondisk.keys import ObjectId
+from btrfs_model.volume.checksums import DataChecksums
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from btrfs_model.mount.live_inode import LiveInode
+
+__all__ = ["FileCalls"]
+
+Path = str | bytes
+
+_MAX_SIZE: Final = 2**63 - 1
+_KEEP_SIZE: Final = 1
+_PUNCH_HOLE: Final = 2
+_ZERO_RANGE: Final = 16
+
+
+class FileCalls:
+    """Calls on file data, for :class:`~btrfs_model.mount.writable.WritableFilesystem`.
+
+    Every `path` leads from the top of the filesystem. Errors are OSError with the kernel's errno.
+    """
+
+    # what the other parts of WritableFilesystem give
+    image: Any
+    writer: Any
+    sectorsize: int
+    compress: str | None
+    max_inline: int
+
+    compress_force: bool = False
+    """Mount option ``compress-force``: of what `compress` says, also what looks incompressible."""
+
+    @cached_property
+    def dirty_files(self) -> dict[tuple[int, int], LiveInode]:
+        """Files with data that wait for writeback, in the order in which they became dirty."""
+        return {}
+
+    @cached_property
+    def dirty_bytes(self) -> DirtyBytes:
+        """How much waits for writeback."""
+        return DirtyBytes()
+
+    @cached_property
+    def no_holes(self) -> bool:
+        """Whether holes have no items."""
+        return bool(self.image.superblock.has_incompat("NO_HOLES"))
+
+    @cached_property
+    def csum_type(self) -> int:
+        """``enum btrfs_csum_type`` of the filesystem."""
+        return int(self.image.superblock.csum_type)
+
+    @cached_property
+    def csum_size(self) -> int:
+        """Bytes of a checksum."""
+        return CSUM_SIZES[self.csum_type]
+
+    # -------------------------------------------------------------------------------- data ----
+
+    @about("path")
+    def write(self, path: Path, offset: int, data: bytes | Elided) -> int:
+        """Write into a file (pwrite(2)); returns the bytes written.
+
+        Parameters
+        ----------
+        path : str or bytes
+            A regular file.
+        offset : int
+            Where, bytes.
+        data : bytes-like or Elided
+            What; :class:`~btrfs_model.mount.files.elided.Elided` data leave extents without bytes.
+
+        Raises
+        ------
+        OSError
+            EISDIR, EINVAL, EROFS in a read-only subvolume, EPERM for a file that is
+            immutable or append-only, or ENOSPC when there is no room.
+        """
+        length = data.length if isinstance(data, Elided) else len(data)
+        with self._changed(path) as inode:
+            if offset < 0 or offset + length > _MAX_SIZE:
+                raise _error(errno.EINVAL, path)
+            written = buffered_write(self, inode, offset, data)
+            self._sync_if_asked(inode)
+            return written
+
+    @about("path")
+    def encoded_write(self, path: Path, offset: int, encoded: Encoded) -> None:
+        """Write compressed data as they are (BTRFS_IOC_ENCODED_WRITE)."""
+        with self._changed(path) as inode:
+            encoded_write(self, inode, offset, encoded)
+            self._sync_if_asked(inode)
+
+    @about("path")
+    def read(self, path: Path, offset: int = 0, length: int | None = None) -> bytes:
+        """Read a file as it is now, with what waits for writeback (pread(2)).
+
+        Parameters
+        ----------
+        path : str or bytes
+            A regular file.
+        offset, length : int
+            The range, bytes; without a length to the end.
+
+        Raises
+        ------
+        OSError
+            EINVAL, EISDIR.
+        """
+        with self._opened(path, None) as inode:
+            if offset < 0 or (length is not None and length < 0):
+                raise _error(errno.EINVAL, path)
+            _check_regular(inode, errno.EINVAL, path)
+            end = pages_of(self, inode).i_size if length is None else offset + length
+            sums = DataChecksums(self.image, self.writer.tree(int(ObjectId.CSUM_TREE)))
+            return read_live(self, inode, offset, end, sums)
+
+    @about("path")
+    def write_many(self, path: Path, offsets: Sequence[int], block: bytes | Elided) -> None:
+        """Write the same whole blocks at many places, each written back before the next.
+
+        As :meth:`write` and :meth:`flush_delalloc` for each offset in turn, in a fraction of the
+        time; see :func:`~btrfs_model.mount.bulk.file_extents.write_file_extents`.
+        """
+        with self._changed(path) as inode:
+            write_file_extents(self, inode, offsets, block)
+
+    @about("directory")
+    def write_files(
+        self, directory: Path, names: Sequence[Path], data: bytes, mode: int = 0o666
+    ) -> npt.NDArray[np.uint64]:
+        """Make many files that hold the same; see :func:`.new_files.write_files`."""
+        host: Any = self
+        return write_files(host, directory, names, data, mode)
+
+    @about("directory")
+    def fill_files(self, directory: Path, inos: npt.NDArray[np.uint64], data: bytes) -> None:
+        """Write to many empty files; see :func:`.new_files.fill_files`."""
+        host: Any = self
+        fill_files(host, directory, inos, data)
+
+    @about("path")
+    def truncate(self, path: Path, size: int) -> None:
+        """Set the size of a file (truncate(2))."""
+        if not 0 <= size <= _MAX_SIZE:
+            raise _error(errno.EINVAL, path)
+        host: Any = self
+        inode = self._regular(path, errno.EINVAL)
+        may_change_data(host, inode, path)
+        remove_capability(host, inode)
+        set_size(self, inode, size)
+
+    @about("path")
+    def fallocate(self, path: Path, offset: int, length: int, keep_size: bool = False) -> None:
+        """Preallocate a range (fallocate(2))."""
+        with self._changed(path, errno.ENODEV) as inode:
+            fallocate(self, inode, offset, length, keep_size=keep_size)
+
+    @about("path")
+    def punch_hole(self, path: Path, offset: int, length: int) -> None:
+        """Make a hole (FALLOC_FL_PUNCH_HOLE)."""
+        with self._changed(path, errno.ENODEV) as inode:
+            punch_hole(self, inode, offset, length)
+
+    @about("path")
+    def zero_range(self, path: Path, offset: int, length: int, keep_size: bool = False) -> None:
+        """Make a range zeros (FALLOC_FL_ZERO_RANGE)."""
+        with self._changed(path, errno.ENODEV) as inode:
+            zero_range(self, inode, offset, length, keep_size=keep_size)
+
+    @about("path")
+    def vfs_fallocate(self, path: Path, mode: int, offset: int, length: int) -> None:
+        """Do what fallocate(2) does in each of its modes (``vfs_fallocate()``).
+
+        Parameters
+        ----------
+        path : str or bytes
+            A regular file.
+        mode : int
+            ``FALLOC_FL_`` flags.
+        offset, length : int
+            The range, bytes.
+
+        Raises
+        ------
+        OSError
+            EOPNOTSUPP for a mode that btrfs does not have; ENODEV for what is no file; otherwise
+            as :meth:`fallocate`.
+        """
+        keep_size = bool(mode & _KEEP_SIZE)
+        if mode == _PUNCH_HOLE | _KEEP_SIZE:
+            self.punch_hole(path, offset, length)
+        elif mode & ~_KEEP_SIZE == _ZERO_RANGE:
+            self.zero_range(path, offset, length, keep_size)
+        elif mode & ~_KEEP_SIZE == 0:
+            self.fallocate(path, offset, length, keep_size)
+        else:
+            with self._changed(path, errno.ENODEV):
+                impossible = offset < 0 or length <= 0
+                raise _error(errno.EINVAL if impossible else errno.EOPNOTSUPP, path)
+
+    @about("target")
+    def clone_range(
+        self, source: Path, target: Path, source_offset: int, target_offset: int, length: int
+    ) -> None:
+        """Share a range of a file with another (FICLONERANGE); length 0: to the end."""
+        with self._opened(source, None) as from_inode, self._changed(target, None) as to_inode:
+            clone_range(self, from_inode, to_inode, source_offset, target_offset, length)
+            self._sync_if_asked(from_inode, to_inode)
+
+    @about("target")
+    def dedupe_range(
+        self, source: Path, target: Path, source_offset: int, target_offset: int, length: int
+    ) -> bool:
+        """Share a range with another file where both hold the same (FIDEDUPERANGE).
+
+        Returns
+        -------
+        bool
+            Whether they do; nothing changes where they differ.
+        """
+        from_inode, to_inode = (self._inode(path) for path in (source, target))
+        same = dedupe_range(self, from_inode, to_inode, source_offset, target_offset, length)
+        if same:
+            self._sync_if_asked(from_inode, to_inode)
+        return same
+
+    @about("path")
+    def set_compression(self, path: Path, kind: str) -> None:
+        """Set the property ``btrfs.compression``.
+
+        Parameters
+        ----------
+        path : str or bytes
+            A regular file.
+        kind : str
+            ``zlib``, ``lzo``, ``zstd``; ``none``: never compress; empty: as the mount says.
+
+        Raises
+        ------
+        OSError
+            EINVAL for another kind.
+
+        """
+        if kind not in {"", "none", "zlib", "lzo", "zstd"}:
+            raise _error(errno.EINVAL, path)
+        host: Any = self
+        inode = self._inode(path)
+        if kind:
+            host.setxattr(path, "btrfs.compression", kind.encode())
+        elif inode.prop_compress or inode.item.flags & InodeFlag.NOCOMPRESS:
+            host.removexattr(path, "btrfs.compression")
+
+    # --------------------------------------------------------------------------- writeback ----
+
+    @about("path")
+    def fsync(self, path: Path) -> str:
+        """Make a file or directory last (fsync(2)), by a log where that is possible.
+
+        Returns
+        -------
+        str
+            ``log``, ``commit`` where the kernel commits too, ``none`` when nothing changed.
+        """
+        with self._opened(path, None) as inode:
+            return self.fsync_inode(inode)
+
+    @about("path")
+    def fdatasync(self, path: Path) -> str:
+        """Make the data of a file last (fdatasync(2)), which is what :meth:`fsync` does."""
+        return self.fsync(path)
+
+    def fsync_inode(self, inode: LiveInode) -> str:
+        """Make an open inode last; see :meth:`fsync`."""
+        host: Any = self
+        wrote = stat.S_ISREG(inode.item.mode) and pages_of(self, inode).is_dirty
+        if wrote:
+            self.flush_delalloc(inode)
+        return sync_file(host, inode, wrote=wrote)
+
+    def _sync_if_asked(self, *inodes: LiveInode) -> None:
+        """Make files last that have attribute ``S``, and what shares with them (``IS_SYNC``)."""
+        if any(inode.item.flags & InodeFlag.SYNC for inode in inodes):
+            for inode in inodes:
+                self.fsync_inode(inode)
+
+    def flush_delalloc(self, inode: LiveInode | None = None, *, root: int | None = None) -> None:
+        """Write data back: of one inode, of a subvolume, or of all."""
+        if inode is not None:
+            writeback(self, inode)
+            return
+        for waiting in list(self.dirty_files.values()):
+            if root is None or waiting.root == root:
+                writeback(self, waiting)
+
+    def discard_delalloc(self, root: int) -> None:
+        """Drop what waits for writeback in a subvolume that was deleted: its inodes are evicted."""
+        for waiting in list(self.dirty_files.values()):
+            if waiting.root == root:
+                pages_of(self, waiting).clean(0, 2**64)
+                del self.dirty_files[root, waiting.ino]
+
+    def truncate_items(self, inode: LiveInode, new_size: int) -> None:
+        """Drop what a file has beyond a size, pages that wait for writeback included."""
+        pages = pages_of(self, inode)
+        pages.clean(-(-new_size // self.sectorsize) * self.sectorsize, 2**64)
+        if not pages.is_dirty:
+            self.dirty_files.pop((inode.root, inode.ino), None)
+        truncate_inode_items(self, inode, new_size)
+
+    # ------------------------------------------------------------------------------- paths ----
+
+    def _inode(self, path: Path) -> LiveInode:
+        host: Any = self
+        inode: LiveInode = host.inode(*host.resolve(path))
+        return inode
+
+    @contextmanager
+    def _opened(self, path: Path, otherwise: int | None = errno.EINVAL) -> Iterator[LiveInode]:
+        """Open a file, and close it again (``btrfs_release_file()``)."""
+        inode = self._inode(path) if otherwise is None else self._regular(path, otherwise)
+        try:
+            yield inode
+        finally:
+            if inode.data is not None and inode.data.flush_on_close:
+                inode.data.flush_on_close = False
+                writeback(self, inode)
+
+    @contextmanager
+    def _changed(self, path: Path, otherwise: int | None = errno.EINVAL) -> Iterator[LiveInode]:
+        """Open a file for writing."""
+        host: Any = self
+        with self._opened(path, otherwise) as inode:
+            if not inode.is_dir:
+                may_change_data(host, inode, path)
+            yield inode
+
+    def _regular(self, path: Path, otherwise: int = errno.EINVAL) -> LiveInode:
+        inode = self._inode(path)
+        _check_regular(inode, otherwise, path)
+        return inode
+
+
+def _check_regular(inode: LiveInode, otherwise: int, path: Path) -> None:
+    """See that an inode is a file: EISDIR for a directory, `otherwise` for the rest."""
+    if inode.is_dir:
+        raise _error(errno.EISDIR, path)
+    if not stat.S_ISREG(inode.item.mode):
+        raise _error(otherwise, path)
+
+
+def _error(number: int, path: Path) -> OSError:
+    return OSError(number, os.strerror(number), path)

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Data that are not stored: extents with all their metadata, whose bytes stay a hole of the image.
+
+A workload of 100 GB needs the trees that 100 GB make, not the bytes. What an :class:`Elided` range
+leaves behind:
+
+- *uncompressed*: the sectors on disk are zeros and so are their checksums' input. The file reads as
+  zeros, here and in a kernel, and every check passes; the pattern is lost.
+- *compressed* (mount option or property): the size on disk is what the pattern really compresses
+  to, the sectors are zeros with the checksums of zeros. Checks of structure and checksums pass.
+  Nothing can be decompressed from them: reading fails (``CorruptImageError`` with ``BM_BAD_DATA``
+  here, EIO in a kernel) and never gives wrong bytes.
+- *inline*: never; a file that small is stored.
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from btrfs_model.volume.image import Image
+
+__all__ = ["Elided", "punch"]
+
+
+class Elided(NamedTuple):
+    """Data for a write that are not to be stored.
+
+    Attributes
+    ----------
+    length : int
+        Bytes.
+    pattern : bytes
+        What they would be, again and again; it decides how far they compress, and whether.
+    """
+
+    length: int
+    pattern: bytes = b"\0"
+
+    def sample(self, size: int) -> bytes:
+        """Return the first `size` bytes."""
+        return (self.pattern * (size // len(self.pattern) + 1))[:size]
+
+
+def punch(image: Image, logical: int, length: int) -> None:
+    """Make a range of the image zeros without storing them, in every copy.
+
+    Parameters
+    ----------
+    image : Image
+        In writable anonymous memory.
+    logical, length : int
+        A range of whole sectors inside one chunk.
+    """
+    chunk = image.chunk_at(logical)
+    for copy in range(len(chunk.stripes) if chunk else 0):
+        physical, _ = image.map(logical, copy)
+        whole = -physical % mmap.PAGESIZE
+        start = min(physical + whole, physical + length)
+        end = max((physical + length) // mmap.PAGESIZE * mmap.PAGESIZE, start)
+        image.view[physical:start] = bytes(start - physical)
+        if start < end:
+            _drop_pages(image, start, end - start)
+        image.view[end : physical + length] = bytes(physical + length - end)
+
+
+def _drop_pages(image: Image, start: int, length: int) -> None:
+    buffer = image.buffer
+    assert isinstance(buffer, mmap.mmap)
+    try:
+        buffer.madvise(mmap.MADV_REMOVE, start, length)  # shared memory
+    except (OSError, AttributeError):
+        buffer.madvise(mmap.MADV_DONTNEED, start, length)  # private: reads as zeros afterwards

@@ -1,0 +1,412 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""EXTENT_DATA items of a file that is being changed: look, drop, insert, truncate.
+
+The ways in which the kernel edits them (``file.c``, ``file-item.c``, ``inode-item.c``; Linux 6.18),
+each with the references of the extents and the bytes that the inode gains or loses.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from btrfs_model.kernels import lib
+from btrfs_model.mount.names.dir_item import cow_leaf
+from btrfs_model.ondisk.items import InlineExtent, file_extent
+from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.structs import FILE_EXTENT_HEAD, FILE_EXTENT_ITEM, RawFileExtent
+from btrfs_model.volume.tree import RawKey
+
+if TYPE_CHECKING:
+    from btrfs_model.mount.live_inode import LiveInode
+
+__all__ = [
+    "INLINE",
+    "PREALLOC",
+    "REGULAR",
+    "Extent",
+    "align",
+    "data_ref",
+    "drop_extents",
+    "extent_key",
+    "extents_between",
+    "find_extent",
+    "insert_hole",
+    "insert_inline",
+    "insert_regular",
+    "note_modified",
+    "pack_inline",
+    "pack_regular",
+    "set_written",
+    "truncate_inode_items",
+]
+
+INLINE: Final = int(lib.BTRFS_FILE_EXTENT_INLINE)
+REGULAR: Final = int(lib.BTRFS_FILE_EXTENT_REG)
+PREALLOC: Final = int(lib.BTRFS_FILE_EXTENT_PREALLOC)
+
+_EXTENT_DATA: Final = int(ItemType.EXTENT_DATA)
+_MAX: Final = 2**64 - 1
+_INLINE_HEAD: Final = FILE_EXTENT_HEAD.size
+# offsets inside of a regular file extent item
+_GENERATION: Final = 0
+_OFFSET: Final = 37
+
+Fs = Any  # WritableFilesystem
+
+
+def align(value: int, size: int) -> int:
+    """Round up to a multiple of `size`."""
+    return -(-value // size) * size
+
+
+class Extent(NamedTuple):
+    """A file extent item and where it stands.
+
+    Attributes
+    ----------
+    start : int
+        Offset in the file (the key's).
+    item : RawFileExtent or InlineExtent
+        Its payload.
+    """
+
+    start: int
+    item: RawFileExtent | InlineExtent
+
+    @property
+    def is_inline(self) -> bool:
+        """Whether the data lie in the item."""
+        return isinstance(self.item, InlineExtent)
+
+    @property
+    def length(self) -> int:
+        """Bytes of the file that it covers; of an inline extent without rounding."""
+        if isinstance(self.item, InlineExtent):
+            return self.item.ram_bytes
+        return self.item.num_bytes
+
+    @property
+    def end(self) -> int:
+        """First byte of the file after it."""
+        return self.start + self.length
+
+    @property
+    def disk_bytenr(self) -> int:
+        """The extent on disk; 0 for holes and inline data."""
+        return 0 if isinstance(self.item, InlineExtent) else self.item.disk_bytenr
+
+    @property
+    def is_prealloc(self) -> bool:
+        """Whether it is preallocated."""
+        return self.item.type == PREALLOC
+
+    @property
+    def regular(self) -> RawFileExtent:
+        """The item of an extent that is not inline."""
+        assert isinstance(self.item, RawFileExtent)
+        return self.item
+
+    @property
+    def origin(self) -> int:
+        """Where in the file the first byte of the extent on disk would lie."""
+        return self.start - self.regular.offset
+
+
+def extent_key(inode: LiveInode, start: int) -> RawKey:
+    """Key of the file extent at `start`."""
+    return (inode.ino, _EXTENT_DATA, start)
+
+
+def pack_regular(
+    generation: int, kind: int, bytenr: int, disk_num_bytes: int, num_bytes: int, *,
+    ram_bytes: int | None = None, offset: int = 0, compression: int = 0,
+) -> bytes:  # fmt: skip
+    """Return the payload of a regular or preallocated extent, or of a hole (`bytenr` 0)."""
+    return FILE_EXTENT_ITEM.struct.pack(
+        generation, num_bytes if ram_bytes is None else ram_bytes, compression, 0, 0, kind,
+        bytenr, disk_num_bytes, offset, num_bytes,
+    )  # fmt: skip
+
+
+def pack_inline(generation: int, ram_bytes: int, data: bytes, compression: int) -> bytes:
+    """Return the payload of an inline extent."""
+    head = FILE_EXTENT_HEAD.struct.pack(generation, ram_bytes, compression, 0, 0, INLINE)
+    return head + data
+
+
+# ---------------------------------------------------------------------------------- look ------
+
+
+def extents_between(fs: Fs, inode: LiveInode, start: int, end: int) -> list[Extent]:
+    """Return the extents that touch [start, end), ascending, as the tree is now."""
+    tree = fs.writer.tree(inode.root)
+    first = tree.last(extent_key(inode, start))
+    low = start
+    if first is not None and first.key[:2] == (inode.ino, _EXTENT_DATA):
+        low = first.key.offset
+    found = [
+        Extent(item.key.offset, file_extent(item.data))
+        for item in tree.items(extent_key(inode, low), extent_key(inode, min(end, _MAX)))
+        if item.key.offset < end
+    ]
+    return [extent for extent in found if extent.end > start or extent.start >= start]
+
+
+def find_extent(fs: Fs, inode: LiveInode, start: int) -> Extent | None:
+    """Return the extent whose item stands exactly at `start`, or None."""
+    item = fs.writer.tree(inode.root).get(extent_key(inode, start))
+    return None if item is None else Extent(start, file_extent(item.data))
+
+
+def data_ref(inode: LiveInode, extent: Extent) -> tuple[int, int, int, int, int, int]:
+    """Return the reference of a file extent, as the writer takes it."""
+    item = extent.regular
+    # the origin of a cloned part may lie before the file: the kernel lets the offset wrap
+    origin = extent.origin % 2**64
+    return (item.disk_bytenr, item.disk_num_bytes, 0, inode.root, inode.ino, origin)
+
+
+def note_modified(
+    fs: Fs, inode: LiveInode, start: int, end: int, generation: int | None = None
+) -> None:
+    """Remember for fsync that a range changed (``btrfs_replace_extent_map_range()``).
+
+    It did in the transaction `generation`, without one in the running one.
+    """
+    inode.log.modified.append((generation or fs.transid, start, end))
+
+
+# ---------------------------------------------------------------------------------- drop ------
+
+
+def drop_extents(fs: Fs, inode: LiveInode, start: int, end: int) -> int:
+    """Make [start, end) free of extents: split, trim or delete what lies there.
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        Whose transaction runs.
+    inode : LiveInode
+        Its ``nbytes`` is the caller's to change.
+    start, end : int
+        Whole blocks.
+
+    Returns
+    -------
+    int
+        Bytes that were found there (``drop_args.bytes_found``).
+
+    Raises
+    ------
+    OSError
+        EOPNOTSUPP, when an inline extent lies across a border of the range.
+
+    Notes
+    -----
+    ``btrfs_drop_extents()`` (Linux 6.18).
+    """
+    found, covered = _cut_extents(fs, inode, start, end)
+    if covered:
+        fs.writer.delete_range(
+            inode.root, extent_key(inode, covered[0].start), extent_key(inode, covered[-1].start)
+        )
+    return found
+
+
+def _cut_extents(fs: Fs, inode: LiveInode, start: int, end: int) -> tuple[int, list[Extent]]:
+    """Do that but for the items that lie inside: their extents are given back, they stay."""
+    found = 0
+    covered: list[Extent] = []
+    for extent in extents_between(fs, inode, start, end):
+        if extent.start >= start and extent.end <= end:
+            covered.append(extent)
+            found += extent.length if extent.is_inline or extent.disk_bytenr else 0
+            continue
+        if extent.is_inline:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), fs.path)
+        if extent.start < start and extent.end > end:
+            extent = _split(fs, inode, extent, start)
+        if extent.start >= start:
+            _trim_front(fs, inode, extent, end)
+            found += (end - extent.start) if extent.disk_bytenr else 0
+        else:
+            _update(fs, inode, extent.start, num_bytes=start - extent.start)
+            found += (extent.end - start) if extent.disk_bytenr else 0
+    if covered:
+        fs.writer.drop_data_ref(data_ref(inode, e) for e in covered if e.disk_bytenr)
+    return found, covered
+
+
+def _replace_extents(fs: Fs, inode: LiveInode, start: int, end: int, payload: bytes) -> int:
+    """Drop what is in a range and put an extent there at once; see :func:`drop_extents`."""
+    found, covered = _cut_extents(fs, inode, start, end)
+    last = extent_key(inode, covered[-1].start) if covered else None
+    fs.writer.insert_extent(inode.root, extent_key(inode, start), payload, last)
+    return found
+
+
+def _split(fs: Fs, inode: LiveInode, extent: Extent, at: int) -> Extent:
+    """Cut an extent in two at `at`; returns the right part, which has a reference of its own."""
+    fs.writer.duplicate(inode.root, extent_key(inode, extent.start), extent_key(inode, at))
+    _update(fs, inode, extent.start, num_bytes=at - extent.start)
+    offset = extent.regular.offset + at - extent.start
+    right = Extent(at, extent.regular._replace(offset=offset, num_bytes=extent.end - at))
+    _update(fs, inode, at, offset=offset, num_bytes=extent.end - at)
+    if extent.disk_bytenr:
+        fs.writer.inc_data_ref([data_ref(inode, right)])
+    return right
+
+
+def _trim_front(fs: Fs, inode: LiveInode, extent: Extent, end: int) -> None:
+    fs.writer.set_key(inode.root, extent_key(inode, extent.start), extent_key(inode, end))
+    offset = extent.regular.offset + end - extent.start
+    _update(fs, inode, end, offset=offset, num_bytes=extent.end - end)
+
+
+def _update(
+    fs: Fs, inode: LiveInode, start: int, *, num_bytes: int, offset: int | None = None
+) -> None:
+    key = extent_key(inode, start)
+    if offset is None:
+        fs.writer.update(inode.root, key, _OFFSET + 8, num_bytes.to_bytes(8, "little"))
+    else:
+        both = offset.to_bytes(8, "little") + num_bytes.to_bytes(8, "little")
+        fs.writer.update(inode.root, key, _OFFSET, both)
+
+
+# -------------------------------------------------------------------------------- insert ------
+
+
+def insert_regular(fs: Fs, inode: LiveInode, start: int, payload: bytes, *, new: bool) -> None:
+    """Put an extent in the place of what is there; it takes a reference of its extent on disk.
+
+    Parameters
+    ----------
+    fs, inode
+        See :func:`drop_extents`.
+    start : int
+        Where in the file.
+    payload : bytes
+        Its item (:func:`pack_regular`).
+    new : bool
+        Whether the extent on disk is new: reserved, without a reference so far.
+
+    Notes
+    -----
+    ``insert_reserved_file_extent()``, and ``btrfs_insert_replace_extent()`` for clones.
+    """
+    item = FILE_EXTENT_ITEM.unpack(payload)
+    note_modified(fs, inode, start, start + item.num_bytes)
+    end = start + item.num_bytes
+    if new:
+        found = _replace_extents(fs, inode, start, end, payload)
+    else:
+        found = drop_extents(fs, inode, start, end)
+        fs.writer.insert(inode.root, extent_key(inode, start), payload)
+    if not item.disk_bytenr:
+        inode.item.nbytes -= found
+        return
+    inode.item.nbytes += item.num_bytes - found
+    ref = data_ref(inode, Extent(start, item))
+    if new:
+        fs.writer.alloc_data_ref([ref])
+    else:
+        fs.writer.inc_data_ref([ref])
+
+
+def insert_inline(fs: Fs, inode: LiveInode, payload: bytes, drop_end: int) -> None:
+    """Put an inline extent at 0, in the place of what lies before `drop_end`."""
+    inode.log.full_sync = True
+    found = _replace_extents(fs, inode, 0, drop_end, payload)
+    inode.item.nbytes += FILE_EXTENT_HEAD.unpack(payload).ram_bytes - found
+
+
+def insert_hole(fs: Fs, inode: LiveInode, start: int, length: int) -> None:
+    """Insert an explicit hole (``btrfs_insert_hole_extent()``); nothing may be there."""
+    payload = pack_regular(fs.transid, REGULAR, 0, 0, length)
+    fs.writer.insert(inode.root, extent_key(inode, start), payload)
+
+
+# ------------------------------------------------------------------------------ truncate ------
+
+
+def truncate_inode_items(
+    fs: Fs, inode: LiveInode, new_size: int, min_type: int = _EXTENT_DATA
+) -> bool:
+    """Take away what lies beyond `new_size`, from the last item to the first.
+
+    Parameters
+    ----------
+    fs, inode
+        See :func:`drop_extents`; here ``nbytes`` is changed.
+    new_size : int
+        Bytes that stay. The extent across it is cut after the block that holds the last byte.
+    min_type : int
+        Items of higher types go whatever they are; 0 with `new_size` 0: all items of the inode.
+
+    Returns
+    -------
+    bool
+        ``BTRFS_NEED_TRUNCATE_BLOCK``: a compressed inline extent lies across `new_size`, the caller
+        has to truncate its block.
+
+    Notes
+    -----
+    ``btrfs_truncate_inode_items()`` (Linux 6.18).
+    """
+    blocksize = fs.sectorsize
+    gone = extents_between(fs, inode, new_size, _MAX)
+    across = None
+    if gone and gone[0].start < new_size:
+        across = gone.pop(0)
+    if gone or (across is not None and across.end > new_size):
+        inode.log.full_sync = True
+        # what stays is logged then, although it is old
+        inode.log.last_reflink_trans = fs.transid
+    else:
+        # the search for the last item is for writing
+        cow_leaf(fs, inode.root, (inode.ino, 255, _MAX))
+    fs.writer.drop_data_ref(data_ref(inode, e) for e in reversed(gone) if e.disk_bytenr)
+    inode.item.nbytes -= sum(
+        e.end - new_size if e.is_inline else e.length
+        for e in gone if e.is_inline or e.disk_bytenr
+    )  # fmt: skip
+    if min_type < _EXTENT_DATA:
+        fs.writer.delete_range(
+            inode.root, (inode.ino, min_type, 0), (inode.ino, 255, _MAX), backward=True
+        )
+    elif gone:
+        low, high = extent_key(inode, gone[0].start), extent_key(inode, gone[-1].start)
+        fs.writer.delete_range(inode.root, low, high, backward=True)
+    if across is None or across.end <= new_size:
+        return False
+    if across.is_inline:
+        if across.item.compression:
+            return True
+        _truncate_inline(fs, inode, across, new_size)
+    else:
+        length = align(new_size - across.start, blocksize)
+        _update(fs, inode, across.start, num_bytes=length)
+        inode.item.nbytes -= across.length - length if across.disk_bytenr else 0
+    return False
+
+
+def _truncate_inline(fs: Fs, inode: LiveInode, extent: Extent, new_size: int) -> None:
+    key = extent_key(inode, extent.start)
+    fs.writer.update(inode.root, key, 8, new_size.to_bytes(8, "little"))
+    fs.writer.truncate(inode.root, key, _INLINE_HEAD + new_size)
+    inode.item.nbytes -= extent.end - new_size
+
+
+def set_written(
+    fs: Fs, inode: LiveInode, start: int, *, generation: int, num_bytes: int,
+    offset: int | None = None, kind: int | None = None,
+) -> None:  # fmt: skip
+    """Change the fields of an item that ``btrfs_mark_extent_written()`` changes."""
+    key = extent_key(inode, start)
+    fs.writer.update(inode.root, key, _GENERATION, generation.to_bytes(8, "little"))
+    if kind is not None:
+        fs.writer.update(inode.root, key, _INLINE_HEAD - 1, bytes([kind]))
+    _update(fs, inode, start, num_bytes=num_bytes, offset=offset)

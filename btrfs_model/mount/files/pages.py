@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The pages of a file that writeback has not seen yet: what the page cache is to a kernel.
+
+A write makes blocks *dirty* (``EXTENT_DELALLOC``): space for them is reserved, but where they go is
+decided when they are written back, a contiguous range at a time. Clean pages are not kept: their
+data are in the image.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from btrfs_model.mount.files.elided import Elided
+
+__all__ = ["MAX_EXTENT_SIZE", "DirtyBytes", "DirtyRange", "FilePages"]
+
+MAX_EXTENT_SIZE: Final = 128 << 20
+"""``BTRFS_MAX_EXTENT_SIZE``: no regular extent is larger."""
+
+
+class DirtyRange(NamedTuple):
+    """Dirty bytes [start, end) of a file, whole blocks; stored in pages, or elided.
+
+    Attributes
+    ----------
+    start, end : int
+        Where.
+    pattern : bytes or None
+        Of elided data; None: the pages hold them.
+    """
+
+    start: int
+    end: int
+    pattern: bytes | None
+
+
+class DirtyBytes:
+    """How much waits for writeback in a filesystem (``bytes_may_use`` of its data).
+
+    Attributes
+    ----------
+    count : int
+        Bytes, whole blocks.
+    """
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+class FilePages:
+    """Dirty pages of one inode, and the size that the file has with them.
+
+    Parameters
+    ----------
+    blocksize : int
+        Bytes.
+    i_size : int
+        Of the file.
+    total : DirtyBytes
+        Where what is dirty is counted, of all files.
+
+    Attributes
+    ----------
+    i_size : int
+        The size that calls see; ``inode.item.size`` is ``disk_i_size``, which the tree says.
+    flush_on_close : bool
+        The file was truncated to nothing: what is written then goes to disk when it is closed.
+    changes : int
+        How often other pages became dirty, or clean.
+    """
+
+    def __init__(self, blocksize: int, i_size: int, total: DirtyBytes) -> None:
+        self.blocksize = blocksize
+        self.i_size = i_size
+        self.flush_on_close = False
+        self.changes = 0
+        self._total = total
+        self._ranges: list[DirtyRange] = []  # ascending, disjoint
+        self._blocks: dict[int, bytearray] = {}  # by start
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether anything waits for writeback."""
+        return bool(self._ranges)
+
+    # ------------------------------------------------------------------------------- change --
+
+    def write(
+        self, offset: int, data: bytes | memoryview, read_block: Callable[[int], bytes]
+    ) -> None:
+        """Write into the pages; `read_block` gives a block that is only written in part."""
+        size, at = self.blocksize, offset
+        end = offset + len(data)
+        while at < end:
+            start = at // size * size
+            stop = min(start + size, end)
+            if (block := self._blocks.get(start)) is None:
+                whole = at == start and stop == start + size
+                block = bytearray(size) if whole else bytearray(read_block(start))
+                self._blocks[start] = block
+            block[at - start : stop - start] = data[at - offset : stop - offset]
+            at = stop
+        self._mark(offset // size * size, -(-end // size) * size, None)
+
+    def elide(self, start: int, end: int, pattern: bytes) -> None:
+        """Make whole blocks dirty whose data are not stored."""
+        self._forget_blocks(start, end)
+        self._mark(start, end, pattern)
+
+    def zero(self, offset: int, end: int) -> None:
+        """Zero bytes of one block that is dirty already (truncation, without dirtying it)."""
+        start = offset // self.blocksize * self.blocksize
+        block = self._blocks.get(start)
+        if block is not None:
+            block[offset - start : end - start] = bytes(end - offset)
+
+    def clean(self, start: int, end: int) -> None:
+        """Forget dirty blocks of [start, end): they were written back, or truncated away."""
+        self._cut(start, end)
+        self._forget_blocks(start, end)
+
+    def _mark(self, start: int, end: int, pattern: bytes | None) -> None:
+        if start >= end:
+            return
+        at = bisect_right(self._ranges, start, key=lambda r: r.start) - 1
+        if at >= 0 and pattern is None:
+            # the common case: inside of what is dirty, or right behind it
+            before = self._ranges[at]
+            if before.pattern is None and end <= before.end:
+                return
+        self._cut(start, end)
+        self._total.count += end - start
+        at = bisect_left(self._ranges, start, key=lambda r: r.start)
+        if at and self._ranges[at - 1].end == start and self._ranges[at - 1].pattern == pattern:
+            at -= 1
+            start = self._ranges.pop(at).start
+        after = self._ranges[at] if at < len(self._ranges) else None
+        if after is not None and after.start == end and after.pattern == pattern:
+            end = self._ranges.pop(at).end
+        self._ranges.insert(at, DirtyRange(start, end, pattern))
+
+    def _cut(self, start: int, end: int) -> None:
+        self.changes += 1
+        first = bisect_right(self._ranges, start, key=lambda r: r.end)
+        last = bisect_left(self._ranges, end, key=lambda r: r.start)
+        pieces = []
+        for r in self._ranges[first:last]:
+            self._total.count -= min(r.end, end) - max(r.start, start)
+            if r.start < start:
+                pieces.append(r._replace(end=start))
+            if r.end > end:
+                pieces.append(r._replace(start=end))
+        self._ranges[first:last] = pieces
+
+    def _forget_blocks(self, start: int, end: int) -> None:
+        if (end - start) // self.blocksize > len(self._blocks):
+            self._blocks = {at: b for at, b in self._blocks.items() if not start <= at < end}
+            return
+        for at in range(start, end, self.blocksize):
+            self._blocks.pop(at, None)
+
+    # --------------------------------------------------------------------------------- look --
+
+    def ranges(self, start: int, end: int) -> list[DirtyRange]:
+        """Return the dirty ranges in [start, end), cut to it."""
+        first = bisect_right(self._ranges, start, key=lambda r: r.end)
+        last = bisect_left(self._ranges, end, key=lambda r: r.start)
+        return [
+            DirtyRange(max(r.start, start), min(r.end, end), r.pattern)
+            for r in self._ranges[first:last]
+        ]
+
+    def delalloc_ranges(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Iterate over what writeback of [start, end) takes at once, each at most 128 MiB.
+
+        ``find_lock_delalloc_range()`` (Linux 6.18): neighbours are one range, however they were
+        written; a range may go on beyond `end`, but never begins before `start`.
+        """
+        joined: list[tuple[int, int]] = []
+        for r in self.ranges(start, 2**64):
+            if joined and joined[-1][1] == r.start:
+                joined[-1] = (joined[-1][0], r.end)
+            elif r.start >= end:
+                break
+            else:
+                joined.append((r.start, r.end))
+        for low, high in joined:
+            for at in range(low, min(high, end), MAX_EXTENT_SIZE):
+                yield at, min(at + MAX_EXTENT_SIZE, high)
+
+    def elided(self, start: int, end: int) -> Elided | None:
+        """Return the elided data that all of [start, end) consists of, or None."""
+        found = self.ranges(start, end)
+        if len(found) != 1 or found[0][:2] != (start, end) or found[0].pattern is None:
+            return None
+        return Elided(end - start, found[0].pattern)
+
+    def block(self, start: int) -> bytes | None:
+        """Return a dirty block, elided ones as zeros; None for a clean one."""
+        block = self._blocks.get(start)
+        if block is not None:
+            return bytes(block)
+        return bytes(self.blocksize) if self.ranges(start, start + self.blocksize) else None
+
+    def read(self, start: int, end: int) -> bytes:
+        """Return dirty blocks side by side, elided ones as zeros."""
+        zeros = bytes(self.blocksize)
+        return b"".join(self._blocks.get(at, zeros) for at in range(start, end, self.blocksize))

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Truncation: a file becomes shorter, or longer by a hole (``btrfs_setsize()``, Linux 6.18)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from btrfs_model.mount.files.file_item import Fs, align, truncate_inode_items
+from btrfs_model.mount.files.write import cont_expand, set_i_size, touch, truncate_block
+from btrfs_model.mount.files.writeback import pages_of, update_disk_size, writeback
+
+if TYPE_CHECKING:
+    from btrfs_model.mount.live_inode import LiveInode
+
+__all__ = ["set_size"]
+
+# the inode, and the size beyond which all goes (btrfs_truncate())
+_ITEMS: Final = 2
+
+
+def set_size(fs: Fs, inode: LiveInode, size: int) -> None:
+    """Set the size of a file, as truncate(2) does.
+
+    A size that does not change leaves the times alone, but takes away what was preallocated beyond
+    the end.
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        Whose transaction runs.
+    inode : LiveInode
+        A regular file.
+    size : int
+        Bytes.
+    """
+    pages = pages_of(fs, inode)
+    old_size = pages.i_size
+    generation = fs.generation
+    if size != old_size:
+        touch(fs, inode)
+    if size > old_size:
+        # no transaction was started for this yet
+        cont_expand(fs, inode, old_size, size, generation)
+        set_i_size(fs, inode, size)
+    else:
+        _shrink(fs, inode, size, old_size)
+    inode.item.sequence += 1  # btrfs_setattr() counts once more
+    fs.mark_inode_dirty(inode)
+
+
+def _shrink(fs: Fs, inode: LiveInode, size: int, old_size: int) -> None:
+    """``btrfs_truncate()``: pages first, then, with the last block written back, the items."""
+    pages, blocksize = pages_of(fs, inode), fs.sectorsize
+    block_end = align(size, blocksize)
+    pages.flush_on_close |= not size
+    pages.clean(block_end, 2**64)
+    pages.zero(size, block_end)
+    pages.i_size = size
+    if size != old_size:
+        writeback(fs, inode, size // blocksize * blocksize)
+    if not pages.is_dirty:
+        fs.dirty_files.pop((inode.root, inode.ino), None)
+    if "log-conflict-list" not in fs.behaviour:
+        # whatever is truncated
+        inode.log.full_sync = True
+    fs.space_info.start_transaction(_ITEMS)
+    need_block = truncate_inode_items(fs, inode, size)
+    if need_block:
+        truncate_block(fs, inode, size)
+    update_disk_size(fs, inode)

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Writes into the pages of a file, and what zeroes parts of its blocks.
+
+Nothing here goes to disk but what must before it can go on: writeback does the rest
+(:mod:`btrfs_model.mount.files.writeback`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from btrfs_model.mount.files.elided import Elided
+from btrfs_model.mount.files.file_item import (
+    Extent,
+    Fs,
+    align,
+    drop_extents,
+    extents_between,
+    insert_hole,
+    note_modified,
+)
+from btrfs_model.mount.files.writeback import pages_of, update_disk_size, writeback
+from btrfs_model.mount.names.attr import remove_capability
+from btrfs_model.ondisk.items import InlineExtent
+from btrfs_model.volume.checksums import DataChecksums
+from btrfs_model.volume.data import FileExtent, FileReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from btrfs_model.mount.live_inode import LiveInode
+
+__all__ = [
+    "buffered_write",
+    "cont_expand",
+    "file_ranges",
+    "read_live",
+    "set_i_size",
+    "touch",
+    "truncate_block",
+]
+
+
+def touch(fs: Fs, inode: LiveInode) -> None:
+    """Set mtime and ctime to now and count a change (``file_modified()``).
+
+    It is no privileged program any more.
+    """
+    fs.in_transaction = True
+    _set_times(fs, inode)
+
+
+def _set_times(fs: Fs, inode: LiveInode) -> None:
+    """Do that without a transaction, as before writes (``btrfs_write_check()``).
+
+    The item of the inode follows when what is written is.
+    """
+    remove_capability(fs, inode)
+    inode.item.mtime = inode.item.ctime = fs.now()
+    inode.item.sequence += 1
+
+
+def set_i_size(fs: Fs, inode: LiveInode, size: int) -> None:
+    """Change the size in memory and, as far as it is safe, the one in the item."""
+    pages_of(fs, inode).i_size = size
+    update_disk_size(fs, inode)
+
+
+# --------------------------------------------------------------------------------- write ------
+
+
+def buffered_write(fs: Fs, inode: LiveInode, offset: int, data: bytes | Elided) -> int:
+    """Write into the pages (``btrfs_buffered_write()``, Linux 6.18).
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        Whose file it is.
+    inode : LiveInode
+        A regular file.
+    offset : int
+        Where in the file, bytes.
+    data : bytes-like or Elided
+        What.
+
+    Returns
+    -------
+    int
+        Bytes written.
+
+    Raises
+    ------
+    OSError
+        ENOSPC, when there is no room for the data.
+    """
+    length = data.length if isinstance(data, Elided) else len(data)
+    if not length:
+        return 0
+    pages = pages_of(fs, inode)
+    end = offset + length
+    _set_times(fs, inode)
+    if offset > pages.i_size:
+        cont_expand(fs, inode, pages.i_size, align(end, fs.sectorsize), fs.generation)
+    _dirty(fs, inode, offset, end)
+    if isinstance(data, Elided):
+        _write_elided(fs, inode, offset, data)
+    else:
+        pages.write(offset, memoryview(data), lambda at: _read_block(fs, inode, at))
+    pages.i_size = max(pages.i_size, end)
+    return length
+
+
+def _dirty(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
+    """Reserve room for what becomes dirty; the file joins those that wait, behind the others."""
+    blocksize = fs.sectorsize
+    fs.ensure_data(align(end, blocksize) - start // blocksize * blocksize)
+    fs.space_info.reserve_delalloc()
+    fs.dirty_files.setdefault((inode.root, inode.ino), inode)
+
+
+def _write_elided(fs: Fs, inode: LiveInode, offset: int, data: Elided) -> None:
+    """Whole blocks are elided, parts of blocks at both ends written as what they would be."""
+    pages, blocksize = pages_of(fs, inode), fs.sectorsize
+    end = offset + data.length
+    low = min(align(offset, blocksize), end)
+    high = max(end // blocksize * blocksize, low)
+    for start, stop in ((offset, low), (high, end)):
+        if start < stop:
+            pages.write(start, bytes(stop - start), lambda at: _read_block(fs, inode, at))
+    if low < high:
+        pages.elide(low, high, data.pattern)
+
+
+# ---------------------------------------------------------------------------------- zero ------
+
+
+def truncate_block(
+    fs: Fs, inode: LiveInode, start: int, length: int = 0, *, front: bool = False
+) -> None:
+    """Zero a part of the block that holds `start` and make the block dirty.
+
+    From `start` on, for `length` bytes or to the end of the block; with `front` from the beginning
+    of the block to `start`. At a border of blocks there is nothing to do
+    (``btrfs_truncate_block()``, Linux 6.12).
+    """
+    blocksize = fs.sectorsize
+    within = start % blocksize
+    if not within and not length % blocksize:
+        return
+    block = start - within
+    low, high = start, (start + length if length else block + blocksize)
+    if front:
+        low, high = block, start
+    _dirty(fs, inode, block, block + blocksize)
+    pages_of(fs, inode).write(low, bytes(high - low), lambda at: _read_block(fs, inode, at))
+
+
+def cont_expand(
+    fs: Fs, inode: LiveInode, old_size: int, size: int, generation: int | None = None
+) -> None:
+    """Make room for a larger size: zero the old last block, hole items where they are in use.
+
+    ``btrfs_cont_expand()`` (Linux 6.18). Holes are of the transaction `generation`; to insert items
+    for them a transaction is started.
+    """
+    blocksize = fs.sectorsize
+    hole_start, block_end = align(old_size, blocksize), align(size, blocksize)
+    truncate_block(fs, inode, old_size)
+    if size <= hole_start:
+        return
+    writeback(fs, inode, hole_start, block_end)
+    for start, end, extent in list(file_ranges(fs, inode, hole_start, block_end)):
+        if extent is None or not extent.is_prealloc:
+            note_modified(fs, inode, start, end, generation if fs.no_holes else None)
+    if fs.no_holes:
+        return
+    for start, end, extent in list(file_ranges(fs, inode, hole_start, block_end)):
+        if extent is None or not extent.is_prealloc:
+            found = drop_extents(fs, inode, start, end)
+            insert_hole(fs, inode, start, end - start)
+            inode.item.nbytes -= found
+            fs.mark_inode_dirty(inode)
+
+
+def file_ranges(
+    fs: Fs, inode: LiveInode, start: int, end: int
+) -> Iterator[tuple[int, int, Extent | None]]:
+    """Iterate over [start, end) as ``btrfs_get_extent()`` sees it: extents, and None for gaps."""
+    at = start
+    for extent in extents_between(fs, inode, start, end):
+        if extent.start > at:
+            yield at, extent.start, None
+            at = extent.start
+        stop = min(align(extent.end, fs.sectorsize), end)
+        if at < stop:
+            yield at, stop, extent
+            at = stop
+    if at < end:
+        yield at, end, None
+
+
+# ---------------------------------------------------------------------------------- read ------
+
+
+def read_live(
+    fs: Fs, inode: LiveInode, start: int, end: int, checksums: DataChecksums | None = None
+) -> bytes:
+    """Return bytes of a file as they are now: pages that wait, and data on disk below them.
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        Whose file it is.
+    inode : LiveInode
+        A regular file.
+    start, end : int
+        Byte range; the file may end before it.
+    checksums : DataChecksums, optional
+        By which data on disk are verified.
+
+    Raises
+    ------
+    CorruptImageError
+        When data are damaged, or were compressed and elided.
+    """
+    pages = pages_of(fs, inode)
+    end = min(end, pages.i_size)
+    if end <= start:
+        return b""
+    extents = [_file_extent(extent) for extent in extents_between(fs, inode, start, end)]
+    sums = checksums or DataChecksums(fs.image, None)
+    reader = FileReader(fs.image, sums, inode.root, inode.ino)
+    data = bytearray(reader.read(extents, start, end, inode.item.flags))
+    blocksize = fs.sectorsize
+    for part in pages.ranges(start // blocksize * blocksize, align(end, blocksize)):
+        low, high = max(part.start, start), min(part.end, end)
+        block = low // blocksize * blocksize
+        data[low - start : high - start] = pages.read(block, part.end)[low - block : high - block]
+    return bytes(data)
+
+
+def _read_block(fs: Fs, inode: LiveInode, start: int) -> bytes:
+    """Return a block for writing into it; what lies beyond the end of the file is zeros."""
+    return read_live(fs, inode, start, start + fs.sectorsize).ljust(fs.sectorsize, b"\0")
+
+
+def _file_extent(extent: Extent) -> FileExtent:
+    item = extent.item
+    if isinstance(item, InlineExtent):
+        return FileExtent(
+            extent.start, extent.length, item.type, item.compression, 0, 0, 0, item.ram_bytes,
+            item.generation, item.data, 0, 0,
+        )  # fmt: skip
+    return FileExtent(
+        extent.start, extent.length, item.type, item.compression, item.disk_bytenr,
+        item.disk_num_bytes, item.offset, item.ram_bytes, item.generation, b"", 0, 0,
+    )  # fmt: skip

@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Writeback: dirty blocks of a file become extents.
+
+A contiguous dirty range at a time (``btrfs_run_delalloc_range()``, Linux 6.18) goes one of three
+ways, and each extent is finished (its item, its checksums, the inode) before the next is begun:
+
+- in place: into preallocated extents, where the file ever had some, and whatever it has where it
+  has NODATACOW (:func:`_run_delalloc_nocow`);
+- compressed, in extents of 128 KiB (:func:`_compress_file_range`);
+- as it is, in extents as large as the allocator gives, up to 128 MiB (:func:`_cow_file_range`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from btrfs_model.mount.files.bytes import (
+    add_csums,
+    insert_csums,
+    pages_of,
+    store,
+    store_bytes,
+    zero_sums,
+)
+from btrfs_model.mount.files.compress import (
+    COMPRESSION_TYPES,
+    MAX_UNCOMPRESSED,
+    compress,
+    compressed_size,
+)
+from btrfs_model.mount.files.compress_heuristic import may_compress
+from btrfs_model.mount.files.elided import punch
+from btrfs_model.mount.files.file_item import (
+    REGULAR,
+    Extent,
+    Fs,
+    align,
+    extent_key,
+    extents_between,
+    insert_inline,
+    insert_regular,
+    pack_inline,
+    pack_regular,
+)
+from btrfs_model.mount.files.prealloc import can_nocow, mark_extent_written
+from btrfs_model.mount.files.run import Block, fills_holes, pass_time, write_run
+from btrfs_model.mount.live_inode import InodeFlag
+from btrfs_model.ondisk.items import file_extent
+from btrfs_model.volume.checksums import sector_sums
+
+if TYPE_CHECKING:
+    from btrfs_model.mount.live_inode import LiveInode
+
+__all__ = [
+    "can_be_inline",
+    "compression_of",
+    "inline_limit",
+    "need_compress",
+    "pages_of",
+    "update_disk_size",
+    "writeback",
+]
+
+_MAX: Final = 2**64 - 1
+_ASYNC_CHUNK: Final = 512 << 10
+# item header and the head of a file extent: what is left of a leaf for inline data
+_INLINE_OVERHEAD: Final = 101 + 25 + 21
+
+
+def writeback(fs: Fs, inode: LiveInode, start: int = 0, end: int = _MAX) -> None:
+    """Write dirty blocks of [start, end) back and finish their extents.
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        Whose transaction runs.
+    inode : LiveInode
+        A file.
+    start, end : int
+        Bytes; what is dirty there and contiguous with it behind is written.
+
+    Raises
+    ------
+    OSError
+        ENOSPC, when there is no room; what was not written stays dirty.
+    """
+    pages = pages_of(fs, inode)
+    if not pages.is_dirty:
+        return
+    # what waits had its room reserved when it was written
+    fs.ensure_metadata(from_reserve=True)
+    for low, high in pages.delalloc_ranges(start // fs.sectorsize * fs.sectorsize, end):
+        _run_delalloc_range(fs, inode, low, high)
+    if not pages.is_dirty:
+        fs.dirty_files.pop((inode.root, inode.ino), None)
+
+
+def update_disk_size(fs: Fs, inode: LiveInode) -> None:
+    """Set the size that the tree says to what is safe (``btrfs_inode_safe_disk_i_size_write()``).
+
+    With holes as items it must not go beyond data that are not written back yet.
+    """
+    pages = pages_of(fs, inode)
+    size = pages.i_size
+    if size and not fs.no_holes:
+        known = align(inode.item.size, fs.sectorsize)
+        waiting = [r.start for r in pages.ranges(known, _MAX)]
+        size = min([size, *waiting])
+    inode.item.size = size
+
+
+def _run_delalloc_range(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
+    if inode.item.flags & (InodeFlag.PREALLOC | InodeFlag.NODATACOW):
+        _run_delalloc_nocow(fs, inode, start, end)
+    elif _may_compress(fs, inode, start, end):
+        _run_delalloc_compressed(fs, inode, start, end)
+    else:
+        _cow_file_range(fs, inode, start, end)
+
+
+def _finish(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
+    """End ``btrfs_finish_one_ordered()``, when item and checksums are there."""
+    pages_of(fs, inode).clean(start, end)
+    update_disk_size(fs, inode)
+    fs.mark_inode_dirty(inode)
+
+
+# ------------------------------------------------------------------------------ as it is ------
+
+
+def _cow_file_range(fs: Fs, inode: LiveInode, start: int, end: int, *, inline: bool = True) -> None:
+    """``cow_file_range()``: new extents for a range, an inline one where it is small enough."""
+    if inline and _try_inline(fs, inode, start, end, None, 0):
+        return
+    while start < end:
+        hint = _allocation_hint(fs, inode, start)
+        bytenr, length = fs.reserve_data(end - start, fs.sectorsize, hint)
+        store(fs, inode, bytenr, start, start + length)
+        payload = pack_regular(fs.transid, REGULAR, bytenr, length, length)
+        insert_regular(fs, inode, start, payload, new=True)
+        add_csums(fs, inode, bytenr, start, start + length)
+        _finish(fs, inode, start, start + length)
+        start += length
+
+
+def can_be_inline(fs: Fs, inode: LiveInode, size: int, stored: int) -> bool:
+    """Whether the first `size` bytes of a file, as `stored` bytes, may be inline.
+
+    ``can_cow_file_range_inline()``: when they are the whole file, and few.
+    """
+    return bool(pages_of(fs, inode).i_size <= size <= fs.sectorsize and stored <= inline_limit(fs))
+
+
+def inline_limit(fs: Fs) -> int:
+    """Return how many bytes an inline extent has at most (``btrfs_data_can_be_inline()``)."""
+    return int(min(fs.max_inline, fs.nodesize - _INLINE_OVERHEAD, fs.sectorsize - 1))
+
+
+def _try_inline(
+    fs: Fs, inode: LiveInode, start: int, end: int, packed: bytes | None, compression: int
+) -> bool:
+    """``cow_file_range_inline()``: True when the range is the whole file and it is in the item."""
+    pages = pages_of(fs, inode)
+    size = min(pages.i_size, end)
+    if start or not can_be_inline(fs, inode, size, size if packed is None else len(packed)):
+        return False
+    data = pages.read(0, fs.sectorsize)[:size] if packed is None else packed
+    payload = pack_inline(fs.transid, size, data, compression)
+    insert_inline(fs, inode, payload, fs.sectorsize)
+    pages.clean(start, end)
+    inode.item.size = size
+    fs.mark_inode_dirty(inode)
+    return True
+
+
+def _allocation_hint(fs: Fs, inode: LiveInode, start: int) -> int:
+    """Where the next extent lies, or the one before (``btrfs_get_extent_allocation_hint()``).
+
+    The kernel asks the extent maps that it has in memory; the model has all of them.
+    """
+    near = _neighbour(fs, inode, start)
+    if near is None:
+        return 0
+    if not near.disk_bytenr:
+        near = _neighbour(fs, inode, 0)
+    return near.disk_bytenr if near is not None else 0
+
+
+def _neighbour(fs: Fs, inode: LiveInode, start: int) -> Extent | None:
+    tree = fs.writer.tree(inode.root)
+    before = tree.last(extent_key(inode, start))
+    last = None
+    if before is not None and before.key[:2] == extent_key(inode, 0)[:2]:
+        last = Extent(before.key.offset, file_extent(before.data))
+        if last.end > start:
+            return last
+    behind = tree.first(extent_key(inode, start + 1))
+    if behind is not None and behind.key[:2] == extent_key(inode, 0)[:2]:
+        return Extent(behind.key.offset, file_extent(behind.data))
+    return last
+
+
+# ---------------------------------------------------------------------------- compressed ------
+
+
+def compression_of(fs: Fs, inode: LiveInode) -> int:
+    """``enum btrfs_compression`` for an inode, should it be compressed."""
+    return COMPRESSION_TYPES[inode.prop_compress.decode() or fs.compress or "zlib"]
+
+
+def need_compress(fs: Fs, inode: LiveInode, data: Callable[[], bytes]) -> bool:
+    """Whether to compress (``inode_need_compress()``); `data` gives the first of what there is."""
+    flags = inode.item.flags
+    if flags & (InodeFlag.NODATACOW | InodeFlag.NODATASUM):
+        return False
+    if fs.compress_force:
+        return True
+    if flags & InodeFlag.NOCOMPRESS:
+        return False
+    if not (fs.compress or flags & InodeFlag.COMPRESS or inode.prop_compress):
+        return False
+    return may_compress(data())
+
+
+def _may_compress(fs: Fs, inode: LiveInode, start: int, end: int) -> bool:
+    def data() -> bytes:
+        high = min(end, start + MAX_UNCOMPRESSED)
+        elided = pages_of(fs, inode).elided(start, high)
+        return elided.sample(high - start) if elided else pages_of(fs, inode).read(start, high)
+
+    return need_compress(fs, inode, data)
+
+
+def _run_delalloc_compressed(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
+    """Compress a range in pieces of 512 KiB, of elided data as many as there are at once."""
+    while start < end:
+        done = _compress_elided(fs, inode, start, end)
+        if not done:
+            done = min(_ASYNC_CHUNK, end - start)
+            _compress_file_range(fs, inode, start, start + done)
+        start += done
+
+
+def _compress_elided(fs: Fs, inode: LiveInode, start: int, end: int) -> int:
+    """Write the elided pieces at the start of a range, all alike; returns how many bytes."""
+    pages = pages_of(fs, inode)
+    first = pages.ranges(start, min(end, pages.i_size))[0]
+    count = (first.end - start) // _ASYNC_CHUNK * (_ASYNC_CHUNK // MAX_UNCOMPRESSED)
+    if first.pattern is None or first.start > start or not count:
+        return 0
+    kind = compression_of(fs, inode)
+    size = compressed_size(kind, first.pattern, MAX_UNCOMPRESSED, fs.sectorsize)
+    places = np.arange(count, dtype=np.uint64) * np.uint64(MAX_UNCOMPRESSED) + np.uint64(start)
+    if size is None or not fills_holes(fs, inode, places, MAX_UNCOMPRESSED):
+        return 0
+    if not _may_compress(fs, inode, start, end):
+        return 0
+    block = Block(MAX_UNCOMPRESSED, align(size, fs.sectorsize), kind, None)
+    if block.disk_num_bytes + fs.sectorsize > block.length:
+        return 0
+    # whole pieces: what comes behind is divided as if it had been one at a time
+    written = write_run(fs, inode, places, block, together=True)
+    if written:
+        pass_time(fs, written - 1)
+        _finish(fs, inode, start, start + written * MAX_UNCOMPRESSED)
+    return written * MAX_UNCOMPRESSED
+
+
+def _compress_file_range(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
+    """``compress_file_range()``: one compressed extent for each 128 KiB, while that helps."""
+    pages = pages_of(fs, inode)
+    kind = compression_of(fs, inode)
+    blocksize = fs.sectorsize
+    while start < end:
+        actual_end = min(pages.i_size, end)
+        total = actual_end - start
+        if total <= blocksize and (start or end < inode.item.size):
+            break
+        total = min(total, MAX_UNCOMPRESSED)
+        if not _may_compress(fs, inode, start, end):
+            break
+        stop = min(start + align(total, blocksize), end)
+        packed = _pack(fs, inode, kind, start, start + total)
+        if packed is None:
+            _mark_incompressible(fs, inode)
+            break
+        size, data = packed
+        whole = start + total >= actual_end
+        if _try_inline(fs, inode, start, end, data if whole else None, kind if whole else 0):
+            return
+        if align(size, blocksize) + blocksize > stop - start:
+            # of one block, which could only have become inline, that says nothing
+            if total > blocksize:
+                _mark_incompressible(fs, inode)
+            break
+        _write_compressed(fs, inode, start, stop, kind, size, data)
+        start = stop
+    if start < end:
+        _cow_file_range(fs, inode, start, end)
+
+
+def _mark_incompressible(fs: Fs, inode: LiveInode) -> None:
+    if not fs.compress_force and not inode.prop_compress:
+        inode.item.flags |= InodeFlag.NOCOMPRESS
+
+
+def _pack(
+    fs: Fs, inode: LiveInode, kind: int, start: int, end: int
+) -> tuple[int, bytes | None] | None:
+    """Compress a range: its size and, unless it is elided, the stream; None: too large."""
+    pages = pages_of(fs, inode)
+    elided = pages.elided(start, align(end, fs.sectorsize))
+    if elided is not None and end - start > fs.sectorsize:
+        size = compressed_size(kind, elided.pattern, end - start, fs.sectorsize)
+        return None if size is None else (size, None)
+    data = compress(kind, pages.read(start, end)[: end - start], fs.sectorsize)
+    return None if data is None else (len(data), data)
+
+
+def _write_compressed(
+    fs: Fs, inode: LiveInode, start: int, end: int, kind: int, size: int, data: bytes | None
+) -> None:
+    """``submit_one_async_extent()``: the extent is allocated in one piece."""
+    on_disk = align(size, fs.sectorsize)
+    hint = _allocation_hint(fs, inode, start)
+    bytenr, _ = fs.reserve_data(on_disk, on_disk, hint)
+    payload = pack_regular(fs.transid, REGULAR, bytenr, on_disk, end - start, compression=kind)
+    if data is None:
+        punch(fs.image, bytenr, on_disk)
+    else:
+        store_bytes(fs, bytenr, data.ljust(on_disk, b"\0"))
+    insert_regular(fs, inode, start, payload, new=True)
+    if data is None:
+        insert_csums(fs, inode, bytenr, zero_sums(fs, on_disk // fs.sectorsize))
+    else:
+        sums = sector_sums(fs.csum_type, data.ljust(on_disk, b"\0"), fs.sectorsize)
+        insert_csums(fs, inode, bytenr, sums.tobytes())
+    _finish(fs, inode, start, end)
+
+
+# ----------------------------------------------------------------------- into prealloc ---------
+
+
+def _run_delalloc_nocow(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
+    """``run_delalloc_nocow()``: in place where that is allowed, new extents elsewhere."""
+    cow_start = None
+    at = start
+    for extent in extents_between(fs, inode, start, end):
+        if extent.end <= at:
+            continue
+        low, high = max(extent.start, at), min(align(extent.end, fs.sectorsize), end)
+        if not can_nocow(fs, inode, extent):
+            cow_start = at if cow_start is None else cow_start
+            at = high
+            continue
+        if cow_start is not None or at < low:
+            _cow_file_range(fs, inode, at if cow_start is None else cow_start, low, inline=False)
+            cow_start = None
+        bytenr = extent.disk_bytenr + low - extent.origin
+        store(fs, inode, bytenr, low, high)
+        if extent.is_prealloc:
+            mark_extent_written(fs, inode, low, high)
+            add_csums(fs, inode, bytenr, low, high)
+        _finish(fs, inode, low, high)
+        at = high
+    if cow_start is not None or at < end:
+        _cow_file_range(fs, inode, at if cow_start is None else cow_start, end, inline=False)

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Inodes in memory: what a kernel has between a system call and the tree.
+
+A call changes the inode in memory. Its item in the tree follows when the delayed items of the inode
+are run (:mod:`btrfs_model.mount.delayed_inode`), as it was when it was last marked dirty.
+"""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import dataclass, field
+from enum import IntFlag
+from typing import Any, Final, Self
+
+from btrfs_model.kernels import lib
+from btrfs_model.mount.log.state import InodeLog
+from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.ondisk.structs import INODE_ITEM, Payload
+from btrfs_model.volume.tree import RawKey
+
+__all__ = [
+    "DIR_START_INDEX",
+    "EMPTY_SUBVOL_DIR",
+    "ROOT_DIR",
+    "InodeFields",
+    "InodeFlag",
+    "LiveInode",
+    "file_type",
+    "split_ns",
+]
+
+ROOT_DIR: Final = int(ObjectId.FIRST_FREE)
+"""Inode number of the top directory of each subvolume."""
+
+EMPTY_SUBVOL_DIR: Final = 2
+"""Inode number of a directory that stands for a subvolume that is not there.
+
+A snapshot has the entries of the subvolumes in its source, but not these subvolumes.
+"""
+
+DIR_START_INDEX: Final = 2
+"""First index of a directory; 0 and 1 are for "." and "..", which have no items."""
+
+_NS: Final = 10**9
+_FILE_TYPES: Final = {
+    stat.S_IFREG: int(lib.BTRFS_FT_REG_FILE),
+    stat.S_IFDIR: int(lib.BTRFS_FT_DIR),
+    stat.S_IFCHR: int(lib.BTRFS_FT_CHRDEV),
+    stat.S_IFBLK: int(lib.BTRFS_FT_BLKDEV),
+    stat.S_IFIFO: int(lib.BTRFS_FT_FIFO),
+    stat.S_IFSOCK: int(lib.BTRFS_FT_SOCK),
+    stat.S_IFLNK: int(lib.BTRFS_FT_SYMLINK),
+}
+
+
+class InodeFlag(IntFlag):
+    """``inode_item.flags``, as the kernel names them less ``BTRFS_INODE_``."""
+
+    NODATASUM = 1 << 0
+    NODATACOW = 1 << 1
+    READONLY = 1 << 2
+    NOCOMPRESS = 1 << 3
+    PREALLOC = 1 << 4
+    SYNC = 1 << 5
+    IMMUTABLE = 1 << 6
+    APPEND = 1 << 7
+    NODUMP = 1 << 8
+    NOATIME = 1 << 9
+    DIRSYNC = 1 << 10
+    COMPRESS = 1 << 11
+    ROOT_ITEM_INIT = 1 << 31
+
+
+def split_ns(time: int) -> tuple[int, int]:
+    """Seconds (without sign, as on disk) and nanoseconds of a time in nanoseconds."""
+    seconds, nanoseconds = divmod(time, _NS)
+    return seconds % 2**64, nanoseconds
+
+
+def _join_ns(seconds: int, nanoseconds: int) -> int:
+    return (seconds - 2**64 if seconds >> 63 else seconds) * _NS + nanoseconds
+
+
+def file_type(mode: int) -> int:
+    """``enum btrfs_file_type`` of a mode (``btrfs_inode_type()``)."""
+    return _FILE_TYPES.get(stat.S_IFMT(mode), int(lib.BTRFS_FT_UNKNOWN))
+
+
+@dataclass(slots=True)
+class InodeFields:
+    """The fields of an inode item, to be changed; times are nanoseconds since 1970."""
+
+    generation: int = 0
+    transid: int = 0
+    size: int = 0
+    nbytes: int = 0
+    block_group: int = 0
+    nlink: int = 1
+    uid: int = 0
+    gid: int = 0
+    mode: int = 0
+    rdev: int = 0
+    flags: int = 0
+    sequence: int = 0
+    reserved: tuple[int, ...] = (0, 0, 0, 0)
+    atime: int = 0
+    ctime: int = 0
+    mtime: int = 0
+    otime: int = 0
+
+    @classmethod
+    def unpack(cls, payload: Payload) -> Self:
+        """Read an INODE_ITEM.
+
+        Raises
+        ------
+        PayloadError
+            When it is too short.
+        """
+        flat = INODE_ITEM.flat(payload)
+        item = cls(*flat[:12])
+        item.reserved = flat[12:16]
+        item.atime, item.ctime, item.mtime, item.otime = (
+            _join_ns(*flat[at : at + 2]) for at in range(16, 24, 2)
+        )
+        return item
+
+    def pack(self) -> bytes:
+        """Return the bytes of the INODE_ITEM (``fill_inode_item()``)."""
+        # sizes of a damaged inode wrap around, as they do in a kernel
+        return INODE_ITEM.struct.pack(
+            self.generation, self.transid, self.size % 2**64, self.nbytes % 2**64,
+            self.block_group, self.nlink,
+            self.uid, self.gid, self.mode, self.rdev, self.flags, self.sequence, *self.reserved,
+            *split_ns(self.atime), *split_ns(self.ctime), *split_ns(self.mtime),
+            *split_ns(self.otime),
+        )  # fmt: skip
+
+
+@dataclass(slots=True, eq=False)
+class LiveInode:
+    """An inode in memory (``struct btrfs_inode``).
+
+    Attributes
+    ----------
+    root, ino : int
+        Subvolume and inode number.
+    item : InodeFields
+        What it is; whoever changes it marks it dirty (``fs.mark_inode_dirty()``).
+    dir_index : int
+        Index of its only name in the directory, 0 when it has several or that is not known:
+        an inode whose index is known gives up its INODE_REF with the update of its item.
+    index_cnt : int or None
+        Of a directory: the index of the next entry; None before it was looked up.
+    holders : int
+        How many have it open; an inode without names goes when the last of them lets go.
+    prop_compress : bytes
+        The property ``btrfs.compression``, empty for none.
+    data : object
+        What the file layer keeps of it.
+    log : InodeLog
+        What fsync has to know of it.
+    """
+
+    root: int
+    ino: int
+    item: InodeFields
+    dir_index: int = 0
+    index_cnt: int | None = None
+    holders: int = 0
+    prop_compress: bytes = b""
+    data: Any = field(default=None, repr=False)
+    log: InodeLog = field(default_factory=InodeLog, repr=False)
+
+    @property
+    def is_dir(self) -> bool:
+        """Whether it is a directory."""
+        return stat.S_ISDIR(self.item.mode)
+
+    @property
+    def is_symlink(self) -> bool:
+        """Whether it is a symbolic link."""
+        return stat.S_ISLNK(self.item.mode)
+
+    @property
+    def key(self) -> RawKey:
+        """Key of its item."""
+        return (self.ino, ItemType.INODE_ITEM, 0)

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a mount does with an image before anything is changed in it.
+
+The block groups, the free space in them and the trees are told to the writer. Free space is what
+the extent tree leaves, whatever a free space tree or cache says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from btrfs_model.base.errors import CorruptImageError, Fault, UnsupportedError
+from btrfs_model.kernels import lib
+from btrfs_model.ondisk.chunks import Chunk
+from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.ondisk.structs import (
+    BLOCK_GROUP_ITEM,
+    QGROUP_STATUS_ITEM,
+    BlockGroupItem,
+    PayloadError,
+)
+from btrfs_model.ondisk.superblock import SUPER_OFFSETS, SuperBlock
+from btrfs_model.volume.roots import is_subvolume_id
+
+if TYPE_CHECKING:
+    from btrfs_model.mount.trees.writer import TreeWriter
+    from btrfs_model.volume.filesystem import Filesystem
+
+__all__ = ["add_groups", "add_trees", "check_writable", "group_tree", "super_ranges",
+           "writer_features"]  # fmt: skip
+
+_STRIPE_LEN = 1 << 16
+_SEEDING = 1 << 32
+_ERROR = 1 << 2
+_QUOTA_ON = 1
+_NEEDED = (ObjectId.EXTENT_TREE, ObjectId.DEV_TREE, ObjectId.FS_TREE, ObjectId.CSUM_TREE,
+           ObjectId.DATA_RELOC_TREE)  # fmt: skip
+
+
+def check_writable(fs: Filesystem, *, replay: bool = False) -> None:
+    """Refuse what can be read and not be written.
+
+    Parameters
+    ----------
+    fs : Filesystem
+        As it was opened.
+    replay : bool
+        Whether a log will be replayed.
+
+    Raises
+    ------
+    UnsupportedError
+        That names what is in the way.
+    CorruptImageError
+        When two chunks share a place on the device: what is written to one destroys the other.
+    """
+    _check_stripes(fs)
+    sb = fs.image.superblock
+    reasons = {
+        "it has a log of fsyncs, which must be replayed first": bool(sb.log_root) and not replay,
+        "it is a seed device": bool(sb.flags & _SEEDING),
+        "its superblock says that it has errors": bool(sb.flags & _ERROR),
+        f"its sectors have {sb.sectorsize} bytes, only 4096 are supported": sb.sectorsize != 4096,
+        "features that a writer must know are not supported": bool(sb.compat_ro_flags & ~0xF),
+        "simple quotas are not supported": sb.has_incompat("SIMPLE_QUOTA"),
+        "its free space tree is not valid": sb.has_compat_ro("FREE_SPACE_TREE")
+        and not sb.has_compat_ro("FREE_SPACE_TREE_VALID"),
+        "quotas are not supported": _quotas_are_on(fs),
+        "a relocation was interrupted": ObjectId.TREE_RELOC in fs.roots,
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            raise UnsupportedError(f"{fs.path}: cannot be changed: {reason}")
+
+
+def _check_stripes(fs: Filesystem) -> None:
+    """See that no two stripes overlap (``btrfs_verify_dev_extents()``)."""
+    stripes = sorted(
+        (start, start + chunk.length) for chunk in fs.image.chunks for start in chunk.stripes
+    )
+    for (_, end), (start, _) in pairwise(stripes):
+        if start < end:
+            fault = Fault(lib.BM_BAD_VALUE, ObjectId.CHUNK_TREE, offset=start, found=start)
+            raise CorruptImageError(fs.path, fault)
+
+
+def _quotas_are_on(fs: Filesystem) -> bool:
+    if ObjectId.QUOTA_TREE not in fs.roots:
+        return False
+    item = fs.tree(ObjectId.QUOTA_TREE).get((0, ItemType.QGROUP_STATUS, 0))
+    return item is not None and bool(QGROUP_STATUS_ITEM.unpack(item.data).flags & _QUOTA_ON)
+
+
+def writer_features(sb: SuperBlock) -> int:
+    """Return the features that the C writer asks for (``enum bm_writer_feature``)."""
+    return int(
+        lib.BM_WRITER_SKINNY_METADATA * sb.has_incompat("SKINNY_METADATA")
+        | lib.BM_WRITER_NO_HOLES * sb.has_incompat("NO_HOLES")
+        | lib.BM_WRITER_FREE_SPACE_TREE * sb.has_compat_ro("FREE_SPACE_TREE")
+        | lib.BM_WRITER_BLOCK_GROUP_TREE * sb.has_compat_ro("BLOCK_GROUP_TREE")
+    )
+
+
+def add_trees(fs: Filesystem, writer: TreeWriter) -> None:
+    """Make all trees of the last commit known to the writer, deleted subvolumes included.
+
+    Raises
+    ------
+    CorruptImageError
+        When one is missing that each filesystem has (``btrfs_read_roots()``).
+    """
+    for needed in _NEEDED:
+        if needed not in fs.roots:
+            fault = Fault(lib.BM_NOT_FOUND, ObjectId.ROOT_TREE, found=needed,
+                          wanted=ItemType.ROOT_ITEM)  # fmt: skip
+            raise CorruptImageError(fs.path, fault)
+    for tree in (fs.root_tree, fs.chunk_tree):
+        writer.set_tree(tree.objectid, bytenr=tree.bytenr, generation=tree.generation,
+                        level=tree.level)  # fmt: skip
+    for root in fs.root_items:
+        item = root.item
+        writer.set_tree(
+            root.id, bytenr=item.bytenr, generation=item.generation, level=item.level,
+            last_snapshot=item.last_snapshot, bytes_used=item.bytes_used,
+            shareable=is_subvolume_id(root.id),
+        )  # fmt: skip
+
+
+def add_groups(fs: Filesystem, writer: TreeWriter) -> None:
+    """Make block groups and free space known to the writer (``btrfs_read_block_groups()``).
+
+    Raises
+    ------
+    CorruptImageError
+        For a block group without its chunk, or one whose item says another use than its extents.
+    """
+    groups = list(_block_groups(fs))
+    for start, length, item in groups:
+        writer.add_group(start, length, item.flags)
+    columns = fs.tree(ObjectId.EXTENT_TREE).scan()
+    extents = np.isin(columns["type"], [ItemType.EXTENT_ITEM, ItemType.METADATA_ITEM])
+    starts = columns["objectid"][extents]
+    sized = columns["type"][extents] == ItemType.EXTENT_ITEM
+    lengths = np.where(sized, columns["offset"][extents], fs.image.nodesize)
+    writer.occupy(zip(starts.tolist(), lengths.tolist(), strict=True))
+    for chunk in fs.image.chunks:
+        writer.occupy(super_ranges(chunk), used=False)
+    used = {group.start: group.used for group in writer.groups()}
+    for start, _, item in groups:
+        if used[start] != item.used:
+            fault = Fault(
+                lib.BM_BAD_VALUE, group_tree(fs.image.superblock), found=item.used,
+                wanted=used[start],
+            )  # fmt: skip
+            raise CorruptImageError(fs.path, fault)
+
+
+def group_tree(sb: SuperBlock) -> int:
+    """Return the id of the tree that has the block group items."""
+    own = sb.has_compat_ro("BLOCK_GROUP_TREE")
+    return int(ObjectId.BLOCK_GROUP_TREE if own else ObjectId.EXTENT_TREE)
+
+
+def _block_groups(fs: Filesystem) -> Iterator[tuple[int, int, BlockGroupItem]]:
+    """Start, length and item of each block group."""
+    chunks = {(chunk.logical, chunk.length, chunk.type) for chunk in fs.image.chunks}
+    tree = group_tree(fs.image.superblock)
+    columns = fs.tree(tree).scan()
+    for row in np.flatnonzero(columns["type"] == ItemType.BLOCK_GROUP_ITEM):
+        start, length = int(columns["objectid"][row]), int(columns["offset"][row])
+        at, size = int(columns["position"][row]), int(columns["size"][row])
+        block, slot = int(columns["block"][row]), int(columns["slot"][row])
+        try:
+            item = BLOCK_GROUP_ITEM.unpack(fs.image.block_bytes[at : at + size])
+        except PayloadError as error:
+            raise error.at(fs.path, tree=tree, block=block, slot=slot) from None
+        if (start, length, item.flags) not in chunks:
+            raise CorruptImageError(
+                fs.path, Fault(lib.BM_BAD_VALUE, tree, block, slot, found=start)
+            )
+        yield start, length, item
+
+
+def super_ranges(chunk: Chunk) -> list[tuple[int, int]]:
+    """Return what the superblocks take of a chunk (``exclude_super_stripes()``).
+
+    Of every stripe in which a superblock lies, the whole run of 64 KiB.
+    """
+    ranges = set()
+    for offset in SUPER_OFFSETS:
+        for stripe in chunk.stripes:
+            if stripe <= offset < stripe + chunk.length:
+                within = (offset - stripe) // _STRIPE_LEN * _STRIPE_LEN
+                ranges.add((chunk.logical + within, min(_STRIPE_LEN, chunk.length - within)))
+    return sorted(ranges)

@@ -1,0 +1,498 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""One inode into the log (``btrfs_log_inode()``, Linux 6.18).
+
+What this transaction changed of an inode is copied from the leaves that it wrote to, a leaf at a
+time; the inode item itself is as it is in memory. ``LOG_INODE_EXISTS`` is for inodes that the
+replay has to know of, ``LOG_INODE_ALL`` for those whose content matters.
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from btrfs_model.mount.bulk.log_new_files import PlainFiles
+from btrfs_model.mount.live_inode import file_type
+from btrfs_model.mount.log import log_extents
+from btrfs_model.mount.log.log_dir import (
+    DelayedEntries,
+    entries_of,
+    is_of_this_transaction,
+    log_directory,
+)
+from btrfs_model.mount.log.log_tree import ForceCommit
+from btrfs_model.mount.log.state import log_tree_id
+from btrfs_model.mount.log.v5_10.log_dir import log_directory_changes
+from btrfs_model.mount.names.dir_item import dir_item_key
+from btrfs_model.ondisk.items import dir_items, inode_extrefs, inode_refs
+from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.structs import INODE_ITEM, Payload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from btrfs_model.mount.live_inode import LiveInode
+    from btrfs_model.mount.writable import WritableFilesystem
+    from btrfs_model.volume.tree import RawKey
+
+__all__ = ["Copied", "InodeLogger", "LogContext", "get_inode", "log_inode", "log_new_dentries",
+           "need_log_inode", "overridden"]  # fmt: skip
+
+_INODE_ITEM: Final = int(ItemType.INODE_ITEM)
+_REFS: Final = (int(ItemType.INODE_REF), int(ItemType.INODE_EXTREF))
+_XATTR: Final = int(ItemType.XATTR_ITEM)
+_DIR_LOG_INDEX: Final = int(ItemType.DIR_LOG_INDEX)
+_DIR_INDEX: Final = int(ItemType.DIR_INDEX)
+_EXTENT_DATA: Final = int(ItemType.EXTENT_DATA)
+_ANY: Final = 255
+_MAX: Final = 2**64 - 1
+_MAX_CONFLICTS: Final = 10
+_DIRECTORY: Final = file_type(stat.S_IFDIR)
+
+
+class LogContext:
+    """One fsync, or one new name (``struct btrfs_log_ctx``).
+
+    Parameters
+    ----------
+    inode : LiveInode
+        What it is about.
+    new_name : bool
+        Whether a link or rename is what brings it on.
+    """
+
+    def __init__(self, inode: LiveInode, *, new_name: bool = False) -> None:
+        self.inode = inode
+        self.new_name = new_name
+        self.log_new_dentries = False
+        self.logging_new_delayed_dentries = False
+        self.logging_conflict_inodes = False
+        self.logged_before = False
+        self.conflicts: deque[tuple[int, int]] = deque()
+        self.conflict_count = 0
+
+
+class Copied(NamedTuple):
+    """An item of the subvolume on its way into the log."""
+
+    key: RawKey
+    data: bytes
+    block: int
+
+
+def need_log_inode(fs: WritableFilesystem, inode: LiveInode) -> bool:
+    """Whether an inode is to be logged along with another one (``need_log_inode()``)."""
+    if inode.is_dir and inode.log.last_trans < fs.transid:
+        return False
+    return not fs.tree_logs.is_logged(inode) or inode.log.copy_everything
+
+
+def log_inode(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, *, exists: bool) -> None:
+    """Log an inode.
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        Whose; the subvolume has a log.
+    inode : LiveInode
+        What.
+    ctx : LogContext
+        What it is part of.
+    exists : bool
+        ``LOG_INODE_EXISTS``: only that there is such an inode, with these names.
+
+    Raises
+    ------
+    ForceCommit
+        When a commit has to be made instead.
+    OSError
+        The same, and the log is not whole any more.
+    """
+    full_dir = inode.is_dir and not exists
+    delays = "log-delayed-items" in fs.behaviour and not ctx.logging_new_delayed_dentries
+    if (full_dir and not delays) or (inode.is_dir and "log-delayed-items" not in fs.behaviour):
+        node = fs.delayed.node(inode.root, inode.ino)
+        if node is not None:
+            fs.delayed.run_node(node)
+    exists = exists and not inode.is_symlink
+    ctx.logged_before = fs.tree_logs.is_logged(inode)
+    if full_dir and inode.log.last_unlink_trans >= fs.transid:
+        raise ForceCommit
+    delayed = DelayedEntries(None)
+    if full_dir and delays:
+        delayed = DelayedEntries(fs.delayed.node(inode.root, inode.ino))
+    InodeLogger(fs, inode, ctx, exists).run()
+    if full_dir and "log-delayed-items" in fs.behaviour:
+        log_directory(fs, inode, delayed, ctx)
+    elif full_dir:
+        log_directory_changes(fs, inode, ctx)
+    inode.log.logged_trans = fs.transid
+    if not exists:
+        inode.log.last_log_commit = inode.log.last_sub_trans
+        inode.log.last_reflink_trans = 0
+    _log_conflicting_inodes(fs, inode.root, ctx)
+    if full_dir and delays:
+        _log_new_delayed_dentries(fs, inode, delayed, ctx)
+
+
+class InodeLogger:
+    """The items of an inode that are no entries of a directory."""
+
+    def __init__(
+        self, fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, exists: bool
+    ) -> None:
+        self.fs = fs
+        self.inode = inode
+        self.ctx = ctx
+        self.exists = exists
+        self.log = log_tree_id(inode.root)
+        self.logged_size = 0
+        self.need_inode_item = True
+
+    def run(self) -> None:
+        """Log them."""
+        fast = self._drop_old()
+        if fast is None:
+            self._log_inode_item()
+            if self.inode.log.logged_trans < self.fs.transid:
+                self.log_xattrs()
+            log_extents.log_changed_extents(self.fs, self.inode, self.ctx.logged_before)
+            return
+        search_all = fast == _ANY
+        if self.inode.item.nlink == 0 and "log-no-links" in self.fs.behaviour:
+            node = self.fs.delayed.node(self.inode.root, self.inode.ino)
+            if node is not None:
+                self.fs.delayed.run_inode(node)
+        self.copy_inode_items(fast)
+        self.log_xattrs()
+        if search_all:
+            log_extents.log_holes(self.fs, self.inode)
+        if self.need_inode_item:
+            self.insert_inode_item()
+        if not self.exists and not self.inode.is_dir:
+            if search_all:
+                self.inode.log.modified.clear()
+            else:
+                log_extents.log_changed_extents(self.fs, self.inode, self.ctx.logged_before)
+
+    def _drop_old(self) -> int | None:
+        """Drop what the log has and say up to which type to copy; None: extents alone."""
+        state, before = self.inode.log, self.ctx.logged_before
+        if self.inode.is_dir:
+            state.copy_everything = False
+            if before:
+                ranges = not self.exists and "log-delayed-items" not in self.fs.behaviour
+                self.drop(_DIR_LOG_INDEX if ranges else _XATTR)
+            return _XATTR
+        if self.exists:
+            self.logged_size = min(self._known_size(), log_extents.size_of(self.fs, self.inode))
+        if state.full_sync:
+            if self.exists:
+                if before:
+                    self.drop(_XATTR)
+                return _XATTR
+            state.full_sync = state.copy_everything = False
+            if before:
+                self.drop(_ANY)
+            return _ANY
+        if state.copy_everything or self.exists:
+            state.copy_everything = False
+            if before:
+                self.drop(_XATTR)
+            return _XATTR
+        return None
+
+    def _known_size(self) -> int:
+        """Size in the log or, where the kernel asks for that, at the last commit."""
+        there: Payload | None = None
+        if self.ctx.logged_before:
+            there = self.fs.tree_logs.get(self.inode.root, self.inode.key)
+        elif (
+            "log-exists-size" in self.fs.behaviour and self.inode.item.generation < self.fs.transid
+        ):
+            found = self.fs.tree(self.inode.root).get(self.inode.key)
+            there = found.data if found is not None else None
+        return 0 if there is None else INODE_ITEM.unpack(there).size
+
+    def drop(self, highest: int) -> None:
+        """``drop_inode_items()``, ``truncate_inode_items()``."""
+        ino = self.inode.ino
+        self.fs.writer.delete_range(self.log, (ino, 0, 0), (ino, highest, _MAX))
+
+    # ------------------------------------------------------------------------ inode item --
+
+    def packed(self) -> bytes:
+        """Return the inode item for the log (``fill_inode_item()``)."""
+        item = self.inode.item
+        generation, size = item.generation, log_extents.size_of(self.fs, self.inode)
+        if self.exists:
+            size = self.logged_size
+            # with its generation the size is replayed, which must be one that was logged
+            if not self.ctx.logged_before or "log-exists-size" not in self.fs.behaviour:
+                generation = 0
+        return replace(
+            item, generation=generation, size=size, transid=self.fs.transid, nbytes=0,
+            block_group=0,
+        ).pack()  # fmt: skip
+
+    def _log_inode_item(self) -> None:
+        """Write the inode item of a fast fsync, over the one that the log may have."""
+        if self.inode.log.logged_trans == self.fs.transid:
+            self.fs.writer.update(self.log, self.inode.key, 0, self.packed())
+        else:
+            self.insert_inode_item()
+
+    def insert_inode_item(self) -> None:
+        """Insert the inode item, whole also of an inode that is logged as existing alone."""
+        self.exists, exists = False, self.exists
+        self.fs.writer.insert(self.log, self.inode.key, self.packed())
+        self.exists = exists
+
+    # ------------------------------------------------------------------------------ items --
+
+    def copy_inode_items(self, highest: int, *, prealloc: bool = True) -> None:
+        """``copy_inode_items_to_log()``; `prealloc`: what lies beyond the end is logged apart."""
+        batch: list[Copied] = []
+        end = log_extents.size_of(self.fs, self.inode) if prealloc else _MAX
+        for item in self.changed(highest):
+            kind = item.key[1]
+            if batch and batch[-1].block != item.block:
+                self.copy(batch)
+                batch = []
+            if kind == _EXTENT_DATA and item.key[2] >= end:
+                break
+            if kind == _XATTR:
+                self.copy(batch)
+                batch = []
+                continue
+            if kind == _INODE_ITEM:
+                self.need_inode_item = False
+            batch.append(item)
+            other = self.conflict(item) if kind in _REFS else None
+            if other is not None:
+                self.copy(batch)
+                batch = []
+                self.log_conflict(*other)
+        self.copy(batch)
+        if prealloc and not self.exists and stat.S_ISREG(self.inode.item.mode):
+            log_extents.log_prealloc(self.fs, self.inode)
+
+    def changed(self, highest: int) -> Iterator[Copied]:
+        """Yield the items in leaves of this transaction (``btrfs_search_forward()``)."""
+        ino = self.inode.ino
+        tree = self.fs.writer.tree(self.inode.root)
+        block, changed = 0, False
+        found = []
+        for item in tree.items((ino, _INODE_ITEM, 0), (ino, highest, _MAX)):
+            if item.block != block:
+                block, changed = item.block, is_of_this_transaction(self.fs, item.block)
+            if changed:
+                found.append(Copied(item.key, bytes(item.data), block))
+        return iter(found)
+
+    def copy(self, batch: list[Copied]) -> None:
+        """``copy_items()``."""
+        items = []
+        for item in batch:
+            if item.key[1] == _EXTENT_DATA and not log_extents.is_copied(
+                self.fs, self.inode, item.key[2], item.data
+            ):
+                continue
+            data = self.packed() if item.key[1] == _INODE_ITEM else item.data
+            items.append((item.key, data))
+        if items:
+            self.fs.writer.insert_many(self.log, items)
+
+    def log_xattrs(self) -> None:
+        """``btrfs_log_all_xattrs()``."""
+        state = self.inode.log
+        if state.no_xattrs:
+            return
+        batch: list[Copied] = []
+        tree, ino = self.fs.writer.tree(self.inode.root), self.inode.ino
+        state.no_xattrs = True
+        for item in tree.items((ino, _XATTR, 0), (ino, _XATTR, _MAX)):
+            state.no_xattrs = False
+            if batch and batch[-1].block != item.block:
+                self.copy(batch)
+                batch = []
+            batch.append(Copied(item.key, bytes(item.data), item.block))
+        self.copy(batch)
+
+    def conflict(self, item: Copied) -> tuple[int, int] | None:
+        """Who had one of the names at the last commit, and where."""
+        new = self.inode.item.generation == self.fs.transid or self.ctx.logging_conflict_inodes
+        if not new and "log-old-conflicts" not in self.fs.behaviour:
+            return None
+        other = overridden(self.fs, self.inode, item)
+        return None if other is None or other[0] == self.ctx.inode.ino else other
+
+    def log_conflict(self, ino: int, parent: int) -> None:
+        """See to it that whoever had a name is logged too."""
+        _add_conflicting_inode(self.fs, self.inode.root, ino, parent, self.ctx)
+
+
+def overridden(fs: WritableFilesystem, inode: LiveInode, item: Copied) -> tuple[int, int] | None:
+    """Find who had a name of an inode at the last commit (``btrfs_check_ref_name_override()``).
+
+    Parameters
+    ----------
+    fs, inode
+        See :func:`log_inode`.
+    item : Copied
+        An INODE_REF or INODE_EXTREF of the inode.
+
+    Returns
+    -------
+    tuple or None
+        Inode number and directory, where it was another inode.
+
+    Raises
+    ------
+    OSError
+        EAGAIN when it was a subvolume.
+    """
+    names = (
+        [(item.key[2], ref.name) for ref in inode_refs(item.data)]
+        if item.key[1] == _REFS[0]
+        else [(ref.parent_objectid, ref.name) for ref in inode_extrefs(item.data)]
+    )
+    committed = fs.tree(inode.root)
+    for parent, name in names:
+        found = committed.get(dir_item_key(parent, name))
+        entries = dir_items(found.data) if found is not None else []
+        entry = next((entry for entry in entries if entry.name == name), None)
+        if entry is None:
+            continue
+        if entry.location.type != _INODE_ITEM:
+            raise OSError(errno.EAGAIN, "a subvolume had the name", fs.path)
+        other = entry.location.objectid
+        return None if other == inode.ino else (other, parent)
+    return None
+
+
+# ------------------------------------------------------------------------- conflicting inodes --
+
+
+def _add_conflicting_inode(
+    fs: WritableFilesystem, root: int, ino: int, parent: int, ctx: LogContext
+) -> None:
+    """``add_conflicting_inode()``."""
+    if ctx.conflict_count >= _MAX_CONFLICTS:
+        raise ForceCommit
+    inode = get_inode(fs, root, ino)
+    if inode is None:
+        item = fs.tree(root).get((ino, _INODE_ITEM, 0))
+        if item is None:
+            raise OSError(errno.ENOENT, "the other inode is not there", fs.path)
+        if not stat.S_ISDIR(INODE_ITEM.unpack(item.data).mode):
+            return
+    elif not need_log_inode(fs, inode):
+        return
+    elif (
+        inode.is_dir
+        and inode.log.last_unlink_trans >= fs.transid
+        and "log-moved-conflicts" in fs.behaviour
+    ):
+        # it was moved: a replay could give it two names (can_log_conflicting_inode())
+        raise ForceCommit
+    ctx.conflicts.append((ino, parent))
+    ctx.conflict_count += 1
+
+
+def get_inode(fs: WritableFilesystem, root: int, ino: int) -> LiveInode | None:
+    """Return an inode, None where it is gone."""
+    try:
+        return fs.inode(root, ino)
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        return None
+
+
+def _log_conflicting_inodes(fs: WritableFilesystem, root: int, ctx: LogContext) -> None:
+    """``log_conflicting_inodes()``."""
+    if ctx.logging_conflict_inodes:
+        return
+    ctx.logging_conflict_inodes = True
+    dentries = ctx.log_new_dentries
+    while ctx.conflicts:
+        ino, parent = ctx.conflicts.popleft()
+        inode = get_inode(fs, root, ino)
+        if inode is not None:
+            if need_log_inode(fs, inode):
+                log_inode(fs, inode, ctx, exists=True)
+            continue
+        directory = fs.inode(root, parent)
+        if "log-conflict-dentries" not in fs.behaviour:
+            log_inode(fs, directory, ctx, exists=False)
+            dentries = ctx.log_new_dentries
+            continue
+        ctx.log_new_dentries = False
+        log_inode(fs, directory, ctx, exists=False)
+        if ctx.log_new_dentries:
+            log_new_dentries(fs, directory, ctx)
+    ctx.log_new_dentries = dentries
+    ctx.logging_conflict_inodes = False
+
+
+# ------------------------------------------------------------------------------- new dentries --
+
+
+def _log_new_delayed_dentries(
+    fs: WritableFilesystem, inode: LiveInode, delayed: DelayedEntries, ctx: LogContext
+) -> None:
+    """Log the inodes of delayed entries (``log_new_delayed_dentries()``)."""
+    before = ctx.log_new_dentries
+    ctx.logging_new_delayed_dentries = True
+    for other in _log_entries(fs, inode, entries_of(delayed.insertions), ctx):
+        log_new_dentries(fs, other, ctx)
+    ctx.log_new_dentries = before
+    ctx.logging_new_delayed_dentries = False
+
+
+def log_new_dentries(fs: WritableFilesystem, start: LiveInode, ctx: LogContext) -> None:
+    """Log the inodes of a directory's new entries, and of those below (``..._dir_dentries()``)."""
+    if ctx.new_name and "log-new-name-dentries" not in fs.behaviour:
+        return
+    waiting: deque[LiveInode] = deque([start])
+    while waiting:
+        directory = waiting.popleft()
+        first = "log-first-index" in fs.behaviour
+        at = directory.log.first_dir_index_to_log if first else 0
+        low, high = ((directory.ino, _DIR_INDEX, offset) for offset in (at, _MAX))
+        new = "log-new-dentries" in fs.behaviour
+        tree = fs.writer.tree(log_tree_id(start.root) if new else start.root)
+        # what is found may be logged in between, which changes the tree that is walked
+        found = [(item.key.offset, bytes(item.data)) for item in tree.items(low, high)]
+        waiting.extend(_log_entries(fs, directory, entries_of(found), ctx))
+        if found and first:
+            directory.log.first_dir_index_to_log = found[-1][0] + 1
+
+
+def _log_entries(
+    fs: WritableFilesystem, directory: LiveInode, entries: npt.NDArray[Any], ctx: LogContext
+) -> Iterator[LiveInode]:
+    """Log the inodes of the new ones of some entries; yields directories to go on with."""
+    new = (entries["transid"] >= fs.transid) & (entries["location_type"] == _INODE_ITEM)
+    entries = np.compress(new, entries)
+    files = PlainFiles(fs, directory, entries, loaded=True)
+    ends = np.flatnonzero(np.diff(files.mask)) + 1
+    for part in np.split(np.arange(len(entries)), ends):
+        if len(part) and files.mask[part[0]]:
+            files.log(int(part[0]), int(part[-1]) + 1)
+            continue
+        for ino, kind in entries[["child", "type"]][part].tolist():
+            inode = fs.inode(directory.root, ino)
+            if not need_log_inode(fs, inode):
+                continue
+            ctx.log_new_dentries = False
+            log_inode(fs, inode, ctx, exists=kind != _DIRECTORY)
+            if ctx.log_new_dentries:
+                yield inode

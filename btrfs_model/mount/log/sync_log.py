@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""fsync: an inode and what it depends on into the log, and the log to disk (Linux 6.18).
+
+::
+
+    btrfs_sync_file()
+        btrfs_log_inode_parent()   the inode, parents that lost names, new ancestors, new entries
+        btrfs_sync_log()           log tree, tree of the logs, superblock
+        or a commit
+
+What is logged along with an inode is that of Linux 6.1 and later; :mod:`.v5_10` has it as
+it was before.
+"""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING, Final
+
+from btrfs_model.base.errors import new_fault, raise_fault
+from btrfs_model.kernels import lib
+from btrfs_model.mount.live_inode import ROOT_DIR
+from btrfs_model.mount.log.log_dir import insert_range
+from btrfs_model.mount.log.log_inode import (
+    LogContext,
+    log_inode,
+    log_new_dentries,
+    need_log_inode,
+)
+from btrfs_model.mount.log.log_tree import ForceCommit
+from btrfs_model.mount.log.requires import check_behaviour
+from btrfs_model.mount.log.state import LOG_ROOT_TREE, log_tree_id
+from btrfs_model.mount.log.v5_10.log_parents import log_inode_parent_old, log_new_name_old
+from btrfs_model.ondisk.items import inode_extrefs
+from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.ondisk.structs import ROOT_ITEM, Payload
+from btrfs_model.ondisk.superblock_write import write_superblocks
+
+if TYPE_CHECKING:
+    from btrfs_model.mount.live_inode import LiveInode
+    from btrfs_model.mount.writable import WritableFilesystem
+
+__all__ = ["log_new_name", "sync_file"]
+
+_INODE_REF: Final = int(ItemType.INODE_REF)
+_INODE_EXTREF: Final = int(ItemType.INODE_EXTREF)
+_TREE_LOG: Final = int(ObjectId.TREE_LOG) % 2**64
+_MAX: Final = 2**64 - 1
+
+
+def sync_file(fs: WritableFilesystem, inode: LiveInode, *, wrote: bool = False) -> str:
+    """Make an inode last (``btrfs_sync_file()``); its data were written back.
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        Whose.
+    inode : LiveInode
+        What.
+    wrote : bool
+        Whether there were data to write back.
+
+    Returns
+    -------
+    str
+        ``none``: it was so already; ``log``: by the log; ``commit``: by a commit.
+    """
+    check_behaviour(fs.behaviour)
+    logs = fs.tree_logs
+    if logs.is_in_log(inode) or inode.log.last_trans < fs.transid:
+        inode.log.full_sync = False
+        return "none"
+    late = wrote and logs.late_extents and not inode.log.full_sync
+    fs.start_transaction()
+    try:
+        if not _log_inode_parent(fs, inode, LogContext(inode), exists=False):
+            return "none"
+        _sync_log(fs, inode.root)
+    except ForceCommit:
+        fs.commit()
+        return "commit"
+    if late:
+        logs.note_change(inode)
+    return "log"
+
+
+def log_new_name(
+    fs: WritableFilesystem, inode: LiveInode, parent: LiveInode,
+    old_dir: LiveInode | None = None, name: bytes = b"", index: int = 0,
+) -> None:  # fmt: skip
+    """Bring the log up to date with a new name of a logged inode (``btrfs_log_new_name()``).
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        Whose.
+    inode : LiveInode
+        What has the name.
+    parent : LiveInode
+        The directory where the name is.
+    old_dir : LiveInode, optional
+        For a rename: the directory that it left.
+    name, index : bytes, int
+        For a rename: the old name, and its index there.
+    """
+    if "log-conflict-list" not in fs.behaviour:
+        log_new_name_old(fs, inode, old_dir, parent)
+        return
+    logs = fs.tree_logs
+    if old_dir is None or "log-new-name-refs" in fs.behaviour:
+        inode.log.copy_everything = True
+    if not inode.is_dir:
+        inode.log.last_unlink_trans = fs.transid
+    if not logs.is_logged(inode) and (old_dir is None or not logs.is_logged(old_dir)):
+        return
+    try:
+        left = old_dir is not None and old_dir.log.logged_trans == fs.transid
+        if old_dir is not None and left and not logs.delete_entry(old_dir, index, name):
+            insert_range(fs, old_dir.root, old_dir.ino, index, index)
+        _log_inode_parent(fs, inode, LogContext(inode, new_name=True), exists=True)
+    except ForceCommit:
+        # the log stays as it is; a later fsync of the directory commits
+        return
+
+
+def _log_inode_parent(
+    fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, *, exists: bool
+) -> bool:
+    """Log an inode and what it depends on (``btrfs_log_inode_parent()``).
+
+    Returns
+    -------
+    bool
+        Whether there was anything to log.
+    """
+    if "log-conflict-list" not in fs.behaviour:
+        return log_inode_parent_old(fs, inode, ctx, exists=exists)
+    logs, root = fs.tree_logs, fs.live_root(inode.root)
+    if not fs.log_trees_enabled or not root.refs or root.generation == fs.transid:
+        raise ForceCommit
+    unlinked = inode.item.nlink == 0 and "log-no-links" not in fs.behaviour
+    if logs.is_in_log(inode) or unlinked:
+        return False
+    logs.start(inode.root)
+    try:
+        _log_with_parents(fs, inode, ctx, exists)
+    except (OSError, ForceCommit):
+        logs.set_full_commit()
+        raise ForceCommit from None
+    return True
+
+
+def _log_with_parents(
+    fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, exists: bool
+) -> None:
+    parent = _first_parent(fs, inode)
+    log_inode(fs, inode, ctx, exists=exists)
+    state, transid = inode.log, fs.transid
+    old = inode.item.generation < transid and state.last_unlink_trans < transid
+    if stat.S_ISREG(inode.item.mode) and old:
+        return
+    dentries = ctx.log_new_dentries
+    if state.last_unlink_trans >= transid:
+        _log_all_parents(fs, inode, ctx)
+    _log_all_new_ancestors(fs, inode, parent, ctx)
+    if dentries:
+        log_new_dentries(fs, inode, ctx)
+
+
+# --------------------------------------------------------------------------------- who is above --
+
+
+def _parents(key: tuple[int, int, int], payload: Payload) -> list[int]:
+    """Directories of the names in an INODE_REF or INODE_EXTREF item."""
+    if key[1] == _INODE_REF:
+        return [key[2]]
+    return [ref.parent_objectid for ref in inode_extrefs(payload)]
+
+
+def _first_parent(fs: WritableFilesystem, inode: LiveInode) -> int | None:
+    """Directory of the only name of an inode; None at the top of a subvolume."""
+    if inode.ino == ROOT_DIR:
+        return None
+    item = fs.writer.tree(inode.root).first((inode.ino, _INODE_REF, 0))
+    if item is None or item.key[:2] != (inode.ino, _INODE_REF):
+        return None
+    return item.key.offset
+
+
+def _log_all_parents(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext) -> None:
+    """Log the directories that had the inode at the last commit (``btrfs_log_all_parents()``)."""
+    low, high = (inode.ino, _INODE_REF, 0), (inode.ino, _INODE_EXTREF, _MAX)
+    for item in list(fs.tree(inode.root).items(low, high)):
+        for parent in _parents(item.key, item.data):
+            directory = fs.inode(inode.root, parent)
+            if not need_log_inode(fs, directory):
+                continue
+            ctx.log_new_dentries = False
+            log_inode(fs, directory, ctx, exists=False)
+            if ctx.log_new_dentries:
+                log_new_dentries(fs, directory, ctx)
+
+
+def _log_all_new_ancestors(
+    fs: WritableFilesystem, inode: LiveInode, parent: int | None, ctx: LogContext
+) -> None:
+    """``log_all_new_ancestors()``."""
+    if inode.item.nlink < 2:
+        _log_new_ancestors(fs, inode.root, parent, ctx)
+        return
+    low, high = (inode.ino, _INODE_REF, 0), (inode.ino, _INODE_EXTREF, _MAX)
+    for key in [item.key for item in fs.writer.tree(inode.root).items(low, high)]:
+        if key.type == _INODE_EXTREF:
+            raise ForceCommit
+        _log_new_ancestors(fs, inode.root, key.offset, ctx)
+
+
+def _log_new_ancestors(
+    fs: WritableFilesystem, root: int, parent: int | None, ctx: LogContext
+) -> None:
+    """Say that a directory and those above it exist, where they are new."""
+    while parent is not None:
+        directory = fs.inode(root, parent)
+        if directory.item.generation >= fs.transid and need_log_inode(fs, directory):
+            log_inode(fs, directory, ctx, exists=True)
+        parent = _first_parent(fs, directory)
+
+
+# ---------------------------------------------------------------------------------- to the disk --
+
+
+def _sync_log(fs: WritableFilesystem, root: int) -> None:
+    """Write a log, and the superblock that names it (``btrfs_sync_log()``)."""
+    logs = fs.tree_logs
+    if logs.needs_full_commit():
+        raise ForceCommit
+    state = logs.root(root)
+    synced = state.log_transid
+    state.log_transid += 1
+    _update_log_root(fs, root)
+    fault = new_fault()
+    with fs.image.lease:
+        if lib.bm_writer_write_log(fs.writer.handle, fault) < 0:
+            raise_fault(fs.path, fault)
+    top = fs.writer.tree_state(LOG_ROOT_TREE)
+    raw = fs.raw_super._replace(log_root=top.bytenr, log_root_level=top.level)
+    write_superblocks(fs.memory.buffer, raw)
+    state.last_log_commit = synced
+
+
+def _update_log_root(fs: WritableFilesystem, root: int) -> None:
+    """Say in the tree of the logs where a log is (``update_log_root()``)."""
+    state = fs.writer.tree_state(log_tree_id(root))
+    item = ROOT_ITEM.unpack(bytes(ROOT_ITEM.size))._replace(
+        generation=state.generation, bytenr=state.bytenr, level=state.level,
+        generation_v2=fs.transid,
+    )  # fmt: skip
+    key, payload = (_TREE_LOG, int(ItemType.ROOT_ITEM), root), ROOT_ITEM.pack(item)
+    if fs.writer.get(LOG_ROOT_TREE, key) is None:
+        fs.writer.insert(LOG_ROOT_TREE, key, payload)
+    else:
+        fs.writer.update(LOG_ROOT_TREE, key, 0, payload)

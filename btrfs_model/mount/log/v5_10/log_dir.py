@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Entries of directories in a log before Linux 6.1, as 5.10 has it.
+
+Delayed items are run first. Every entry of every leaf of this transaction is copied, old ones too,
+and the entries on both sides of such a run of leaves; one range says what the run covers. That is
+done for the DIR_ITEM keys and for the DIR_INDEX keys, with ``log-dir-index-only`` for these alone.
+
+Entries are looked at and copied as arrays: a directory may have a million of them. Into the log
+they go one by one and in the kernel's order, so that its leaves split where they do there.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from btrfs_model.base.errors import new_fault, raise_fault
+from btrfs_model.kernels import lib
+from btrfs_model.mount.log.log_dir import DelayedEntries, is_of_this_transaction, log_directory
+from btrfs_model.mount.log.state import log_tree_id
+from btrfs_model.mount.trees.apply import insert_beside
+from btrfs_model.ondisk.items import dir_items
+from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.structs import DIR_ITEM
+from btrfs_model.volume.scan import Columns, entries, gather, select
+from btrfs_model.volume.tree import KEY, raw_columns
+
+if TYPE_CHECKING:
+    from btrfs_model.mount.live_inode import LiveInode
+    from btrfs_model.mount.log.log_inode import LogContext
+    from btrfs_model.mount.writable import WritableFilesystem
+
+__all__ = ["ENTRY_KINDS", "entries_to_log", "log_directory_changes", "log_directory_old"]
+
+ENTRY_KINDS: Final = {
+    int(ItemType.DIR_ITEM): int(ItemType.DIR_LOG_ITEM),
+    int(ItemType.DIR_INDEX): int(ItemType.DIR_LOG_INDEX),
+}
+"""The types of an entry, and of the range items for them."""
+
+_DIRECTORY: Final = 2
+_MAX: Final = 2**64 - 1
+_TRANSID: Final = 17
+"""Place of transid inside of a directory item."""
+_CHUNK: Final = 1 << 16
+
+Mask = npt.NDArray[np.bool_]
+
+
+def _kinds(fs: WritableFilesystem) -> list[int]:
+    return list(ENTRY_KINDS)[int("log-dir-index-only" in fs.behaviour) :]
+
+
+def _entries_of(fs: WritableFilesystem, inode: LiveInode, kind: int) -> tuple[Columns, Mask]:
+    """Return the entries of a directory, and which are in leaves of this transaction."""
+    tree = fs.writer.tree(inode.root)
+    columns = tree.scan((inode.ino, kind, 0), (inode.ino, kind, _MAX))
+    blocks = columns["block"]
+    first = np.flatnonzero(np.diff(blocks, prepend=np.uint64(0)))
+    changed = [is_of_this_transaction(fs, block) for block in blocks[first].tolist()]
+    counts = np.diff(first, append=len(blocks))
+    return columns, np.repeat(np.array(changed, bool), counts)
+
+
+def log_directory_changes(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext) -> None:
+    """Log what changed in a directory nothing of which is delayed."""
+    if "log-skip-old-dir-items" in fs.behaviour:
+        log_directory(fs, inode, DelayedEntries(None), ctx)
+    else:
+        log_directory_old(fs, inode, ctx)
+
+
+def log_directory_old(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext) -> None:
+    """Log what changed in a directory (``log_directory_changes()``, Linux 5.10)."""
+    for kind in _kinds(fs):
+        columns, changed = _entries_of(fs, inode, kind)
+        if not ctx.log_new_dentries:
+            ctx.log_new_dentries = _has_new_entries(fs, select(columns, changed))
+        runs = _Runs(columns["offset"], changed)
+        lowest = 0
+        while lowest <= _MAX:
+            lowest = _log_run(fs, inode, kind, columns, runs, lowest) + 1
+
+
+class _Runs:
+    """Where entries in leaves of this transaction begin and end."""
+
+    def __init__(self, offsets: npt.NDArray[np.uint64], changed: Mask) -> None:
+        self.offsets = offsets
+        self._changed = np.flatnonzero(changed)
+        self._others = np.flatnonzero(~changed)
+
+    def next(self, lowest: int) -> tuple[int, int] | None:
+        """Return the next run from an offset on: its first row, and the one behind it."""
+        row = int(np.searchsorted(self.offsets, np.uint64(lowest)))
+        at = int(np.searchsorted(self._changed, row))
+        if at == len(self._changed):
+            return None
+        start = int(self._changed[at])
+        after = int(np.searchsorted(self._others, start))
+        end = int(self._others[after]) if after < len(self._others) else len(self.offsets)
+        return start, end
+
+
+def _log_run(
+    fs: WritableFilesystem, inode: LiveInode, kind: int, columns: Columns, runs: _Runs, lowest: int
+) -> int:
+    """Log a run of leaves; returns the last offset that it covers (``log_dir_items()``)."""
+    first, last = lowest, _MAX
+    log = log_tree_id(inode.root)
+    run = runs.next(lowest)
+    if run is None:
+        if len(runs.offsets):
+            first = max(lowest, int(runs.offsets[-1])) + 1
+    else:
+        start, end = run
+        # the keys on both sides, or what is between them and the run
+        beside = int("log-no-boundary-keys" not in fs.behaviour)
+        if start:
+            first = int(runs.offsets[start - 1]) + 1 - beside
+            start -= beside
+        if end < len(runs.offsets):
+            last = int(runs.offsets[end]) - 1 + beside
+            end += beside
+        _overwrite(fs, log, select(columns, slice(start, end)))
+    key = (inode.ino, ENTRY_KINDS[kind], first)
+    if fs.writer.get(log, key) is None:
+        fs.writer.insert(log, key, last.to_bytes(8, "little"))
+    else:
+        fs.writer.update(log, key, 0, last.to_bytes(8, "little"))
+    return last
+
+
+def _overwrite(fs: WritableFilesystem, log: int, columns: Columns) -> None:
+    """Copy entries into the log, over those that it has already (``overwrite_item()``)."""
+    low, high = (
+        (int(columns["objectid"][row]), int(columns["type"][row]), int(columns["offset"][row]))
+        for row in (0, -1)
+    )
+    there = np.isin(columns["offset"], fs.writer.tree(log).scan(low, high)["offset"])
+    for row in np.flatnonzero(there).tolist():
+        key = (*low[:2], int(columns["offset"][row]))
+        at, size = int(columns["position"][row]), int(columns["size"][row])
+        payload = bytes(fs.image.block_bytes[at : at + size])
+        if fs.writer.get(log, key) != payload:
+            fs.writer.replace(log, key, payload)
+    if there.all():
+        return
+    new = np.flatnonzero(~there)
+    if "log-bulk-insert" in fs.behaviour:
+        _copy_leaves(fs, log, select(columns, new), np.diff(new) == 1)
+    else:
+        _copy(fs, log, select(columns, new))
+
+
+def _copy_leaves(fs: WritableFilesystem, log: int, columns: Columns, beside: Mask) -> None:
+    """Insert items into the log, those of a leaf side by side (``flush_dir_items_batch()``)."""
+    keys = np.zeros(len(columns["size"]), KEY)
+    for name in ("objectid", "type", "offset"):
+        keys[name] = columns[name]
+    beside &= np.diff(columns["block"]) == 0
+    starts = [0, *(np.flatnonzero(~beside) + 1).tolist(), len(keys)]
+    for start, end in itertools.pairwise(starts):
+        part = select(columns, slice(start, end))
+        text = gather(fs.image, part, int(part["size"].max()))
+        used = np.arange(text.shape[1]) < part["size"][:, None]
+        insert_beside(fs.writer, log, keys[start:end], part["size"], text[used].tobytes())
+
+
+def _copy(fs: WritableFilesystem, log: int, columns: Columns) -> None:
+    """Insert items into the log, one by one (``overwrite_item()``)."""
+    fault, raw = new_fault(), raw_columns(columns)
+    with fs.image.lease:
+        if lib.bm_writer_copy_each(fs.writer.handle, log, raw, len(columns["size"]), fault) < 0:
+            raise_fault(fs.path, fault)
+
+
+def _new_entries(fs: WritableFilesystem, columns: Columns) -> npt.NDArray[Any]:
+    """Return the entries (rows of ``ENTRY``) whose inodes may have to be logged.
+
+    Those of this transaction, and all directories; no subvolumes.
+    """
+    rows, bad = entries(fs.image, columns)
+    for item in np.flatnonzero(bad).tolist():
+        at, size = int(columns["position"][item]), int(columns["size"][item])
+        dir_items(fs.image.block_bytes[at : at + size])
+    place = {
+        "position": rows["position"] - (DIR_ITEM.size - _TRANSID),
+        "size": np.full(len(rows), 8, np.uint32),
+    }
+    transid = gather(fs.image, place, 8).view("<u8").reshape(-1)
+    new = (transid >= fs.transid) | (rows["type"] == _DIRECTORY)
+    return np.compress(new & (rows["location_type"] == int(ItemType.INODE_ITEM)), rows)
+
+
+def _has_new_entries(fs: WritableFilesystem, columns: Columns) -> bool:
+    parts = range(0, len(columns["size"]), _CHUNK)
+    return any(len(_new_entries(fs, select(columns, slice(at, at + _CHUNK)))) for at in parts)
+
+
+def entries_to_log(fs: WritableFilesystem, directory: LiveInode) -> npt.NDArray[Any]:
+    """Return the entries in the log that are new, and the directories.
+
+    Returns
+    -------
+    numpy.ndarray
+        Rows of :data:`~btrfs_model.volume.scan.ENTRY`, in the order in which
+        ``log_new_dir_dentries()`` has them.
+    """
+    kind = _kinds(fs)[0]
+    log = fs.writer.tree(log_tree_id(directory.root))
+    return _new_entries(fs, log.scan((directory.ino, kind, 0), (directory.ino, kind, _MAX)))

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""An inode and what it depends on into the log, as before Linux 6.1 (5.10).
+
+It commits instead where a directory above lost names to other directories
+(``check_parent_dirs_for_sync()``), and where an inode that is logged along the way got or lost
+names: its log may not be what it was when that happened. With ``log-parents-unchecked`` only a
+directory that is logged whole is asked.
+"""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from btrfs_model.mount.bulk.log_new_files import PlainFiles
+from btrfs_model.mount.live_inode import file_type
+from btrfs_model.mount.log.log_inode import LogContext, get_inode
+from btrfs_model.mount.log.log_tree import ForceCommit
+from btrfs_model.mount.log.v5_10.log_dir import entries_to_log
+from btrfs_model.mount.log.v5_10.log_inode import log_inode_old
+from btrfs_model.mount.names.lookup import ancestors
+from btrfs_model.ondisk.items import inode_extrefs
+from btrfs_model.ondisk.keys import ItemType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from btrfs_model.mount.live_inode import LiveInode
+    from btrfs_model.mount.writable import WritableFilesystem
+
+__all__ = ["log_inode_parent_old", "log_new_name_old"]
+
+_INODE_REF: Final = int(ItemType.INODE_REF)
+_INODE_EXTREF: Final = int(ItemType.INODE_EXTREF)
+_MAX: Final = 2**64 - 1
+_DIRECTORY: Final = file_type(stat.S_IFDIR)
+_SYMLINK: Final = file_type(stat.S_IFLNK)
+
+
+def log_new_name_old(
+    fs: WritableFilesystem, inode: LiveInode, old_dir: LiveInode | None, parent: LiveInode
+) -> None:
+    """Bring the log up to date with a new name of a logged inode (``btrfs_log_new_name()``).
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        Whose.
+    inode : LiveInode
+        What has the name.
+    old_dir : LiveInode or None
+        For a rename: the directory that it left.
+    parent : LiveInode
+        Where the new name is.
+    """
+    logs = fs.tree_logs
+    inode.log.parent = parent.root, parent.ino
+    if old_dir is None:
+        inode.log.copy_everything = True
+    if not inode.is_dir:
+        inode.log.last_unlink_trans = fs.transid
+    logged = logs.is_logged if "log-new-name-logged" in fs.behaviour else logs.was_logged
+    if not logged(inode) and (old_dir is None or not logged(old_dir)):
+        return
+    try:
+        log_inode_parent_old(fs, inode, LogContext(inode, new_name=True), exists=True)
+    except ForceCommit:
+        # a later fsync commits; what was logged until then stays
+        return
+
+
+def log_inode_parent_old(
+    fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, *, exists: bool
+) -> bool:
+    """Log an inode and what it depends on (``btrfs_log_inode_parent()``).
+
+    Returns
+    -------
+    bool
+        Whether there was anything to log.
+
+    Raises
+    ------
+    ForceCommit
+        When a commit has to be made instead.
+    """
+    logs = fs.tree_logs
+    if not fs.log_trees_enabled or logs.needs_full_commit() or not fs.live_root(inode.root).refs:
+        raise ForceCommit
+    _check_parent_dirs(fs, inode)
+    if logs.is_in_log(inode) or inode.item.nlink == 0:
+        return False
+    logs.start(inode.root)
+    try:
+        _log_with_parents(fs, inode, ctx, exists)
+    except OSError:
+        logs.set_full_commit()
+        raise ForceCommit from None
+    return True
+
+
+def _log_with_parents(
+    fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, exists: bool
+) -> None:
+    log_inode_old(fs, inode, ctx, exists=exists)
+    if _is_committed_file(fs, inode):
+        return
+    dentries = inode.is_dir and ctx.log_new_dentries
+    if inode.log.last_unlink_trans >= fs.transid:
+        _log_all_parents(fs, inode, ctx)
+    _log_all_new_ancestors(fs, inode, ctx)
+    if dentries:
+        _log_new_dentries(fs, inode, ctx)
+
+
+def _is_committed_file(fs: WritableFilesystem, inode: LiveInode) -> bool:
+    """Whether it is a file of a former transaction that lost and got no name in this one."""
+    return (
+        stat.S_ISREG(inode.item.mode)
+        and inode.item.generation < fs.transid
+        and inode.log.last_unlink_trans < fs.transid
+    )
+
+
+# --------------------------------------------------------------------------- commits instead --
+
+
+def _must_commit(fs: WritableFilesystem, inode: LiveInode) -> None:
+    """Give up the log where names of an inode, or in it, went (``..._must_commit_transaction()``).
+
+    Raises
+    ------
+    ForceCommit
+        In that case.
+    """
+    if "log-parents-unchecked" in fs.behaviour:
+        return
+    if inode.log.last_unlink_trans >= fs.transid:
+        fs.tree_logs.set_full_commit()
+        raise ForceCommit
+
+
+def _need_log(fs: WritableFilesystem, inode: LiveInode) -> bool:
+    """Whether an inode is to be logged along with another one (``need_log_inode()``)."""
+    if "log-parents-unchecked" not in fs.behaviour:
+        return True
+    if inode.is_dir and inode.log.last_trans < fs.transid:
+        return False
+    return inode.log.copy_everything or not fs.tree_logs.was_logged(inode)
+
+
+def _check_parent_dirs(fs: WritableFilesystem, inode: LiveInode) -> None:
+    """``check_parent_dirs_for_sync()``; of a directory's parent it knows only at the top."""
+    if _is_committed_file(fs, inode):
+        return
+    parent = _dentry_parent(fs, inode)
+    above = [] if parent is None else ancestors(fs, parent)
+    if inode.is_dir:
+        _must_commit(fs, inode)
+        above = above[1:] or above
+    for directory in above:
+        _must_commit(fs, directory)
+
+
+def _dentry_parent(fs: WritableFilesystem, inode: LiveInode) -> LiveInode | None:
+    """Return the directory of the name by which an inode is known (``dget_parent()``)."""
+    if inode.is_dir:
+        above = ancestors(fs, inode)
+        return above[1] if len(above) > 1 else inode
+    root, ino = inode.log.parent
+    return get_inode(fs, root, ino) if ino else None
+
+
+# -------------------------------------------------------------------------------- who is above --
+
+
+def _refs(fs: WritableFilesystem, inode: LiveInode, *, committed: bool) -> Iterator[Any]:
+    """Yield the items with the names of an inode."""
+    tree = fs.tree(inode.root) if committed else fs.writer.tree(inode.root)
+    yield from list(tree.items((inode.ino, _INODE_REF, 0), (inode.ino, _INODE_EXTREF, _MAX)))
+
+
+def _log_all_parents(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext) -> None:
+    """Log the directories that had the inode at the last commit (``btrfs_log_all_parents()``)."""
+    for item in _refs(fs, inode, committed=True):
+        if item.key.type == _INODE_REF:
+            parents = [item.key.offset]
+        else:
+            parents = [ref.parent_objectid for ref in inode_extrefs(item.data)]
+        for parent in parents:
+            directory = fs.inode(inode.root, parent)
+            if not _need_log(fs, directory):
+                continue
+            ctx.log_new_dentries = False
+            log_inode_old(fs, directory, ctx, exists=False)
+            _must_commit(fs, directory)
+            if ctx.log_new_dentries:
+                _log_new_dentries(fs, directory, ctx)
+
+
+def _log_all_new_ancestors(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext) -> None:
+    """``log_all_new_ancestors()``."""
+    if inode.item.nlink < 2:
+        parent = _dentry_parent(fs, inode)
+        if parent is not None and parent is not inode:
+            _log_new_ancestors(fs, parent, ctx)
+        return
+    for item in _refs(fs, inode, committed=False):
+        if item.key.type == _INODE_EXTREF:
+            fs.tree_logs.set_full_commit()
+            raise ForceCommit
+        _log_new_ancestors(fs, fs.inode(inode.root, item.key.offset), ctx)
+
+
+def _log_new_ancestors(fs: WritableFilesystem, parent: LiveInode, ctx: LogContext) -> None:
+    """Say that a directory and those above it in the subvolume exist, where they are new."""
+    for directory in ancestors(fs, parent):
+        if directory.root != parent.root:
+            return
+        if directory.item.generation >= fs.transid and _need_log(fs, directory):
+            log_inode_old(fs, directory, ctx, exists=True)
+
+
+# --------------------------------------------------------------------------------- new dentries --
+
+
+def _log_new_dentries(fs: WritableFilesystem, start: LiveInode, ctx: LogContext) -> None:
+    """Log the inodes of a directory's new entries, and of those below (``..._dir_dentries()``)."""
+    waiting = [start]
+    while waiting:
+        waiting += _log_entries(fs, waiting.pop(0), ctx)
+
+
+def _log_entries(
+    fs: WritableFilesystem, directory: LiveInode, ctx: LogContext
+) -> Iterator[LiveInode]:
+    """Log the inodes of a directory's entries; yields directories to go on with."""
+    entries = entries_to_log(fs, directory)
+    files = PlainFiles(fs, directory, entries)
+    ends = np.flatnonzero(np.diff(files.mask)) + 1
+    for part in np.split(np.arange(len(entries)), ends):
+        if len(part) and files.mask[part[0]]:
+            ctx.log_new_dentries = False
+            files.log(int(part[0]), int(part[-1]) + 1)
+            continue
+        for ino, kind in zip(
+            entries["child"][part].tolist(), entries["type"][part].tolist(), strict=True
+        ):
+            yield from _log_entry(fs, fs.inode(directory.root, ino), kind, ctx)
+
+
+def _log_entry(
+    fs: WritableFilesystem, inode: LiveInode, kind: int, ctx: LogContext
+) -> Iterator[LiveInode]:
+    if fs.tree_logs.is_in_log(inode) or not _need_log(fs, inode):
+        return
+    ctx.log_new_dentries = False
+    log_inode_old(fs, inode, ctx, exists=kind not in (_DIRECTORY, _SYMLINK))
+    _must_commit(fs, inode)
+    if ctx.log_new_dentries:
+        yield inode

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Names in the tree of a subvolume: entries of directories, and names of inodes.
+
+An entry is there three times: in a DIR_ITEM (by the hash of the name; names whose hashes collide
+are packed into one item), in a DIR_INDEX (by the order of creation, delayed), and as the inode's
+own INODE_REF. All names of an inode in one directory are packed into its INODE_REF while a leaf has
+room for them; further ones go into INODE_EXTREF items, by a hash of directory and name, where the
+filesystem has that feature. The functions are those of the kernel's dir-item.c and inode-item.c.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Final
+
+from btrfs_model.ondisk.hashes import extref_hash, name_hash
+from btrfs_model.ondisk.items import (
+    DirItem,
+    InodeExtref,
+    InodeRef,
+    dir_items,
+    inode_extrefs,
+    inode_refs,
+)
+from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.structs import DIR_ITEM, HEADER, INODE_EXTREF, INODE_REF, ITEM
+from btrfs_model.volume.tree import RawKey
+
+if TYPE_CHECKING:
+    from btrfs_model.mount.live_inode import LiveInode
+    from btrfs_model.mount.writable import WritableFilesystem
+
+__all__ = [
+    "LINK_MAX",
+    "NAME_LEN",
+    "check_dir_item_collision",
+    "cow_leaf",
+    "delete_inode_ref",
+    "delete_one_dir_name",
+    "dir_item_key",
+    "fail",
+    "insert_dir_item",
+    "insert_inode_ref",
+    "lookup_dir_item",
+    "lookup_inode_ref",
+    "pack_dir_item",
+    "pack_inode_ref",
+]
+
+NAME_LEN: Final = 255
+"""Bytes of a name (``BTRFS_NAME_LEN``)."""
+
+LINK_MAX: Final = 65535
+"""Names of an inode (``BTRFS_LINK_MAX``)."""
+
+
+def fail(number: int, path: str | bytes) -> OSError:
+    """Return the error that a system call on `path` fails with."""
+    name = path if isinstance(path, str) else path.decode("utf-8", "surrogateescape")
+    return OSError(number, os.strerror(number), name)
+
+
+# ------------------------------------------------------------------------------ directory items --
+
+
+def dir_item_key(directory: int, name: bytes) -> RawKey:
+    """Key of the DIR_ITEM of an entry."""
+    return (directory, ItemType.DIR_ITEM, name_hash(name))
+
+
+def pack_dir_item(
+    location: RawKey, transid: int, file_type: int, name: bytes, data: bytes = b""
+) -> bytes:
+    """Return the bytes of an entry or extended attribute."""
+    head = DIR_ITEM.struct.pack(*location, transid, len(data), len(name), file_type)
+    return head + name + data
+
+
+def _pack_again(entry: DirItem) -> bytes:
+    return pack_dir_item(entry.location, entry.transid, entry.type, entry.name, entry.data)
+
+
+def lookup_dir_item(fs: WritableFilesystem, root: int, key: RawKey, name: bytes) -> DirItem | None:
+    """Find an entry (or attribute) in the item that its hash leads to."""
+    payload = fs.writer.get(root, key)
+    if payload is None:
+        return None
+    return next((entry for entry in dir_items(payload) if entry.name == name), None)
+
+
+def check_dir_item_collision(
+    fs: WritableFilesystem, root: int, directory: int, name: bytes
+) -> None:
+    """See that an entry can be added (``btrfs_check_dir_item_collision()``).
+
+    Raises
+    ------
+    OSError
+        EOVERFLOW when so many names have its hash that no leaf has room for another. Kernels find
+        out too late in some calls and abort the transaction; here nothing is changed.
+    """
+    payload = fs.writer.get(root, dir_item_key(directory, name))
+    if payload is None:
+        return
+    needed = DIR_ITEM.size + len(name) + len(payload) + ITEM.size
+    if needed > fs.nodesize - HEADER.size:
+        raise fail(errno.EOVERFLOW, name)
+
+
+def insert_dir_item(
+    fs: WritableFilesystem,
+    directory: LiveInode,
+    name: bytes,
+    location: RawKey,
+    file_type: int,
+    index: int,
+) -> None:
+    """Add an entry to a directory (``btrfs_insert_dir_item()``); its index item is delayed.
+
+    Raises
+    ------
+    OSError
+        EEXIST or EOVERFLOW.
+    """
+    payload = pack_dir_item(location, fs.transid, file_type, name)
+    insert_with_overflow(fs, directory.root, dir_item_key(directory.ino, name), name, payload)
+    fs.delayed.insert_index(directory, index, payload)
+
+
+def insert_with_overflow(
+    fs: WritableFilesystem, root: int, key: RawKey, name: bytes, payload: bytes
+) -> None:
+    """Insert an entry, or append it to those of the same hash (``insert_with_overflow()``).
+
+    Raises
+    ------
+    OSError
+        EEXIST when the name is there, EOVERFLOW when a leaf has no room for all.
+    """
+    there = fs.writer.get(root, key)
+    if there is None:
+        fs.writer.insert(root, key, payload)
+        return
+    if any(entry.name == name for entry in dir_items(there)):
+        raise fail(errno.EEXIST, name)
+    fs.writer.extend(root, key, payload)
+
+
+def delete_one_dir_name(fs: WritableFilesystem, root: int, key: RawKey, name: bytes) -> None:
+    """Remove an entry from an item, and the item with its last entry.
+
+    (``btrfs_delete_one_dir_name()``; the name is known to be there.)
+    """
+    payload = fs.writer.get(root, key)
+    assert payload is not None
+    entries = dir_items(payload)
+    rest = [entry for entry in entries if entry.name != name]
+    assert len(rest) == len(entries) - 1
+    if rest:
+        fs.writer.replace(root, key, b"".join(map(_pack_again, rest)))
+    else:
+        fs.writer.delete(root, key)
+
+
+def cow_leaf(fs: WritableFilesystem, root: int, key: RawKey) -> None:
+    """Copy the leaf where a key would be, as a search does that is to change something there."""
+    tree = fs.writer.tree(root)
+    item = tree.last(key) or tree.first()
+    if item is not None:
+        fs.writer.update(root, item.key, 0, b"")
+
+
+# ----------------------------------------------------------------------------- inode references --
+
+
+def pack_inode_ref(index: int, name: bytes) -> bytes:
+    """Return the bytes of a name of an inode."""
+    return INODE_REF.struct.pack(index, len(name)) + name
+
+
+def _pack_extref(ref: InodeExtref) -> bytes:
+    return INODE_EXTREF.struct.pack(ref.parent_objectid, ref.index, len(ref.name)) + ref.name
+
+
+def _ref_key(ino: int, parent: int) -> RawKey:
+    return (ino, ItemType.INODE_REF, parent)
+
+
+def _extref_key(ino: int, parent: int, name: bytes) -> RawKey:
+    return (ino, ItemType.INODE_EXTREF, extref_hash(parent, name))
+
+
+def _refs(fs: WritableFilesystem, root: int, key: RawKey) -> list[InodeRef]:
+    payload = fs.writer.get(root, key)
+    return [] if payload is None else inode_refs(payload)
+
+
+def _extrefs(fs: WritableFilesystem, root: int, key: RawKey) -> list[InodeExtref]:
+    payload = fs.writer.get(root, key)
+    return [] if payload is None else inode_extrefs(payload)
+
+
+def lookup_inode_ref(
+    fs: WritableFilesystem, root: int, ino: int, parent: int, name: bytes
+) -> int | None:
+    """Return the directory index of a name of an inode, None when it has no such name."""
+    for ref in _refs(fs, root, _ref_key(ino, parent)):
+        if ref.name == name:
+            return ref.index
+    for extref in _extrefs(fs, root, _extref_key(ino, parent, name)):
+        if (extref.parent_objectid, extref.name) == (parent, name):
+            return extref.index
+    return None
+
+
+def insert_inode_ref(
+    fs: WritableFilesystem, root: int, name: bytes, ino: int, parent: int, index: int
+) -> None:
+    """Give an inode a name (``btrfs_insert_inode_ref()``).
+
+    Raises
+    ------
+    OSError
+        EEXIST when it has that name; EMLINK when no item has room for it.
+    """
+    key = _ref_key(ino, parent)
+    payload = pack_inode_ref(index, name)
+    refs = _refs(fs, root, key)
+    if any(ref.name == name for ref in refs):
+        raise fail(errno.EEXIST, name)
+    if not refs:
+        fs.writer.insert(root, key, payload)
+        return
+    try:
+        fs.writer.extend(root, key, payload)
+    except OSError as error:
+        if error.errno != errno.EOVERFLOW:
+            raise
+        if not fs.image.superblock.has_incompat("EXTENDED_IREF"):
+            raise fail(errno.EMLINK, name) from None
+        _insert_inode_extref(fs, root, name, ino, parent, index)
+
+
+def _insert_inode_extref(
+    fs: WritableFilesystem, root: int, name: bytes, ino: int, parent: int, index: int
+) -> None:
+    key = _extref_key(ino, parent, name)
+    payload = _pack_extref(InodeExtref(parent, index, name))
+    extrefs = _extrefs(fs, root, key)
+    if any((ref.parent_objectid, ref.name) == (parent, name) for ref in extrefs):
+        raise fail(errno.EEXIST, name)
+    if not extrefs:
+        fs.writer.insert(root, key, payload)
+        return
+    try:
+        fs.writer.extend(root, key, payload)
+    except OSError as error:
+        raise fail(errno.EMLINK, name) if error.errno == errno.EOVERFLOW else error from None
+
+
+def delete_inode_ref(fs: WritableFilesystem, root: int, name: bytes, ino: int, parent: int) -> int:
+    """Take a name from an inode and return its directory index (``btrfs_del_inode_ref()``).
+
+    Raises
+    ------
+    OSError
+        ENOENT when it has no such name.
+    """
+    key = _ref_key(ino, parent)
+    refs = _refs(fs, root, key)
+    for at, ref in enumerate(refs):
+        if ref.name == name:
+            rest = refs[:at] + refs[at + 1 :]
+            _keep(fs, root, key, b"".join(pack_inode_ref(*other) for other in rest))
+            return ref.index
+    key = _extref_key(ino, parent, name)
+    extrefs = _extrefs(fs, root, key)
+    for at, extref in enumerate(extrefs):
+        if (extref.parent_objectid, extref.name) == (parent, name):
+            _keep(fs, root, key, b"".join(map(_pack_extref, extrefs[:at] + extrefs[at + 1 :])))
+            return extref.index
+    raise fail(errno.ENOENT, name)
+
+
+def _keep(fs: WritableFilesystem, root: int, key: RawKey, rest: bytes) -> None:
+    """Replace an item by what is left of it, or delete it."""
+    if rest:
+        fs.writer.replace(root, key, rest)
+    else:
+        fs.writer.delete(root, key)

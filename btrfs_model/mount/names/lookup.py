@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""From paths to inodes, in a filesystem that is being changed.
+
+Paths start at the top of the filesystem and lead through subvolumes and symbolic links; a link with
+an absolute target starts there as well, as if the filesystem were the root of the process.
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from btrfs_model.mount.live_inode import (
+    EMPTY_SUBVOL_DIR,
+    ROOT_DIR,
+    InodeFields,
+    InodeFlag,
+    LiveInode,
+)
+from btrfs_model.mount.names.dir_item import NAME_LEN, dir_item_key, fail, lookup_dir_item
+from btrfs_model.ondisk.items import InlineExtent, file_extent, root_ref
+from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.volume.subvolume import split_path
+
+if TYPE_CHECKING:
+    from btrfs_model.mount.writable import WritableFilesystem
+    from btrfs_model.ondisk.keys import Key
+
+__all__ = ["Entry", "Path", "ancestors", "as_bytes", "find", "find_entry", "find_parent",
+           "is_read_only", "is_there", "look_up",
+           "lookup", "may_delete", "may_write", "read_link"]  # fmt: skip
+
+Path = str | bytes
+"""A path, from the top of the filesystem."""
+
+_MAX_LINKS: Final = 40
+_PATH_MAX: Final = 4096
+_RDONLY: Final = 1 << 0
+
+
+class Entry(NamedTuple):
+    """The last name of a path and what it leads to.
+
+    Attributes
+    ----------
+    directory : LiveInode
+        Where the name is or would be.
+    name : bytes
+        The name; "", "." and ".." are no names of entries.
+    inode : LiveInode or None
+        What has the name.
+    path : str or bytes
+        The path, for errors.
+    slash : bool
+        Whether slashes follow the name.
+    """
+
+    directory: LiveInode
+    name: bytes
+    inode: LiveInode | None
+    path: Path
+    slash: bool
+
+    @property
+    def is_name(self) -> bool:
+        """Whether the path ends in a name that an entry can have."""
+        return self.name not in (b"", b".", b"..")
+
+
+def as_bytes(path: Path) -> bytes:
+    """Return a path or name as bytes."""
+    return path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
+
+
+def find(fs: WritableFilesystem, path: Path, *, follow: bool = True) -> LiveInode:
+    """Return the inode that a path leads to, through a symbolic link at its end with `follow`.
+
+    Raises
+    ------
+    OSError
+        ENOENT, ENOTDIR, ELOOP or ENAMETOOLONG.
+    """
+    raw = _checked(path)
+    walk = _Walk(fs, path)
+    walk.through(raw.split(b"/"), follow=follow or raw.endswith(b"/"))
+    if raw.endswith(b"/") and not walk.at.is_dir:
+        raise fail(errno.ENOTDIR, path)
+    return walk.at
+
+
+def find_entry(fs: WritableFilesystem, path: Path) -> Entry:
+    """Return the last entry of a path, which need not exist.
+
+    Raises
+    ------
+    OSError
+        As :func:`find`, for what comes before the last name; ENAMETOOLONG for the name.
+    """
+    return look_up(fs, find_parent(fs, path))
+
+
+def find_parent(fs: WritableFilesystem, path: Path) -> Entry:
+    """Return the last entry of a path without looking for its inode.
+
+    Raises
+    ------
+    OSError
+        As :func:`find`, for what comes before the last name.
+    """
+    raw = _checked(path)
+    *before, name = raw.rstrip(b"/").split(b"/")
+    walk = _Walk(fs, path)
+    walk.through(before, follow=True)
+    if not walk.at.is_dir:
+        raise fail(errno.ENOTDIR, path)
+    return Entry(walk.at, name, None, path, raw.endswith(b"/"))
+
+
+def look_up(fs: WritableFilesystem, entry: Entry) -> Entry:
+    """Return an entry with its inode.
+
+    Raises
+    ------
+    OSError
+        ENAMETOOLONG.
+    """
+    if not entry.is_name:
+        return entry
+    return entry._replace(inode=lookup(fs, entry.directory, entry.name, entry.path))
+
+
+def _checked(path: Path) -> bytes:
+    raw = as_bytes(path)
+    if b"\0" in raw:
+        raise fail(errno.EINVAL, path)
+    if len(raw) >= _PATH_MAX:
+        raise fail(errno.ENAMETOOLONG, path)
+    return raw
+
+
+class _Walk:
+    """A walk through directories; remembers the way back for "..".
+
+    Attributes
+    ----------
+    at : LiveInode
+        Where it is.
+    """
+
+    def __init__(self, fs: WritableFilesystem, path: Path) -> None:
+        self._fs = fs
+        self._path = path
+        self._links = 0
+        self._way: list[LiveInode] = []
+        self.at = fs.inode(int(ObjectId.FS_TREE), ROOT_DIR)
+
+    def through(self, names: list[bytes], *, follow: bool) -> None:
+        """Go on through `names`; `follow` is for a symbolic link under the last of them."""
+        todo = [name for name in reversed(names) if name not in (b"", b".")]
+        while todo:
+            name = todo.pop()
+            if not self.at.is_dir:
+                raise fail(errno.ENOTDIR, self._path)
+            if name == b"..":
+                self.at = self._way.pop() if self._way else self.at
+                continue
+            inode = lookup(self._fs, self.at, name, self._path)
+            if inode is None:
+                raise fail(errno.ENOENT, self._path)
+            if inode.is_symlink and (todo or follow):
+                todo += self._target(inode)
+                continue
+            inode.log.parent = self.at.root, self.at.ino
+            self._way.append(self.at)
+            self.at = inode
+
+    def _target(self, link: LiveInode) -> list[bytes]:
+        """Names in the target of a link, the last first."""
+        self._links += 1
+        if self._links > _MAX_LINKS:
+            raise fail(errno.ELOOP, self._path)
+        target = read_link(self._fs, link)
+        if target.startswith(b"/"):
+            self.at = self._way[0] if self._way else self.at
+            self._way.clear()
+        return [name for name in reversed(target.split(b"/")) if name not in (b"", b".")]
+
+
+def lookup(
+    fs: WritableFilesystem, directory: LiveInode, name: bytes, path: Path
+) -> LiveInode | None:
+    """Return the inode of an entry of a directory, or None (``btrfs_lookup_dentry()``).
+
+    Raises
+    ------
+    OSError
+        ENAMETOOLONG.
+    """
+    if len(name) > NAME_LEN:
+        raise fail(errno.ENAMETOOLONG, path)
+    if directory.ino == EMPTY_SUBVOL_DIR:
+        return None
+    entry = lookup_dir_item(fs, directory.root, dir_item_key(directory.ino, name), name)
+    if entry is None:
+        return None
+    if entry.location.type == ItemType.INODE_ITEM:
+        return fs.inode(directory.root, entry.location.objectid)
+    return _lookup_subvolume(fs, directory, name, entry.location)
+
+
+def _lookup_subvolume(
+    fs: WritableFilesystem, directory: LiveInode, name: bytes, location: Key
+) -> LiveInode:
+    """``fixup_tree_root_location()``, or ``new_simple_dir()`` where the subvolume is not here."""
+    key = (directory.root, ItemType.ROOT_REF, location.objectid)
+    payload = fs.writer.get(int(ObjectId.ROOT_TREE), key)
+    if payload is not None:
+        ref = root_ref(payload)
+        if (ref.dirid, ref.name) == (directory.ino, name):
+            return fs.inode(location.objectid, ROOT_DIR)
+    mode = stat.S_IFDIR | 0o755
+    return LiveInode(directory.root, EMPTY_SUBVOL_DIR, InodeFields(mode=mode))
+
+
+def read_link(fs: WritableFilesystem, link: LiveInode) -> bytes:
+    """Return the target of a symbolic link.
+
+    Raises
+    ------
+    OSError
+        EINVAL when it is none.
+    """
+    payload = fs.writer.get(link.root, (link.ino, ItemType.EXTENT_DATA, 0))
+    extent = file_extent(payload) if payload is not None else None
+    if not link.is_symlink or not isinstance(extent, InlineExtent):
+        raise fail(errno.EINVAL, f"subvolume {link.root}, inode {link.ino}")
+    return extent.data
+
+
+def is_there(fs: WritableFilesystem, subvolume: bytes | int, file: bytes | int | None) -> bool:
+    """Whether the running transaction has a subvolume or a file in it; nothing changes by it.
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        The filesystem.
+    subvolume : bytes or int
+        Path from the top of the filesystem, or id.
+    file : bytes or int, optional
+        Path in the subvolume, or inode number. Symbolic links are not followed.
+    """
+    living = {root.id for root in fs.live_roots() if root.refs}
+    if isinstance(subvolume, int) and file is None:
+        return subvolume in living
+    root, ino = subvolume if isinstance(subvolume, int) else int(ObjectId.FS_TREE), ROOT_DIR
+    if isinstance(file, int):
+        return fs.writer.get(root, (file, ItemType.INODE_ITEM, 0)) is not None
+    for name in split_path(subvolume if isinstance(subvolume, bytes) else file or b""):
+        entry = lookup_dir_item(fs, root, dir_item_key(ino, name), name)
+        if entry is None:
+            return False
+        ino = entry.location.objectid
+        if entry.location.type != ItemType.INODE_ITEM:
+            root, ino = ino, ROOT_DIR
+            if root not in living or file is not None:
+                return False
+    return ino == ROOT_DIR or file is not None
+
+
+# ------------------------------------------------------------------------------- may it be done --
+
+
+def is_read_only(fs: WritableFilesystem, root: int) -> bool:
+    """Whether a subvolume is read-only (``btrfs_root_readonly()``)."""
+    return bool(fs.live_root(root).flags & _RDONLY)
+
+
+def may_write(fs: WritableFilesystem, inode: LiveInode, path: Path) -> None:
+    """See that an inode may be written to by root (``inode_permission(MAY_WRITE)``).
+
+    Raises
+    ------
+    OSError
+        EPERM for an immutable inode, EROFS in a read-only subvolume: not for fifos, sockets and
+        devices, where to write changes nothing of the filesystem.
+    """
+    if inode.item.flags & InodeFlag.IMMUTABLE:
+        raise fail(errno.EPERM, path)
+    stored = inode.is_dir or inode.is_symlink or stat.S_ISREG(inode.item.mode)
+    if stored and is_read_only(fs, inode.root):
+        raise fail(errno.EROFS, path)
+
+
+def may_delete(
+    fs: WritableFilesystem, entry: Entry, victim: LiveInode, *, as_directory: bool
+) -> None:
+    """See that an entry may be removed (``may_delete()``).
+
+    Raises
+    ------
+    OSError
+        EROFS, EPERM, ENOTDIR or EISDIR.
+    """
+    may_write(fs, entry.directory, entry.path)
+    protected = InodeFlag.APPEND | InodeFlag.IMMUTABLE
+    if entry.directory.item.flags & InodeFlag.APPEND or victim.item.flags & protected:
+        raise fail(errno.EPERM, entry.path)
+    if as_directory and not victim.is_dir:
+        raise fail(errno.ENOTDIR, entry.path)
+    if not as_directory and victim.is_dir:
+        raise fail(errno.EISDIR, entry.path)
+
+
+def ancestors(fs: WritableFilesystem, directory: LiveInode) -> list[LiveInode]:
+    """Return a directory and those above it, up to the top of the filesystem."""
+    found = [directory]
+    while (directory.root, directory.ino) != (ObjectId.FS_TREE, ROOT_DIR):
+        if directory.ino == ROOT_DIR:
+            kind, tree = ItemType.ROOT_BACKREF, int(ObjectId.ROOT_TREE)
+            item = fs.writer.tree(tree).first((directory.root, kind, 0))
+            if item is None or item.key[:2] != (directory.root, kind):
+                break
+            directory = fs.inode(item.key.offset, root_ref(item.data).dirid)
+        else:
+            item = fs.writer.tree(directory.root).first((directory.ino, ItemType.INODE_REF, 0))
+            if item is None or item.key[:2] != (directory.ino, ItemType.INODE_REF):
+                break
+            directory = fs.inode(directory.root, item.key.offset)
+        found.append(directory)
+    return found

@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Making and removing names: create, mkdir, mknod, symlink, link, unlink, rmdir.
+
+Each function is a kernel's (inode.c) and does its steps in the kernel's order, since that order
+decides where items come to lie. What the VFS checks before is in
+:mod:`btrfs_model.mount.calls.names`.
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+from typing import TYPE_CHECKING, Final
+
+from btrfs_model.mount.live_inode import (
+    EMPTY_SUBVOL_DIR,
+    ROOT_DIR,
+    InodeFields,
+    InodeFlag,
+    LiveInode,
+    file_type,
+)
+from btrfs_model.mount.log.sync_log import log_new_name
+from btrfs_model.mount.names import acl
+from btrfs_model.mount.names.dir_item import (
+    LINK_MAX,
+    check_dir_item_collision,
+    delete_inode_ref,
+    delete_one_dir_name,
+    dir_item_key,
+    fail,
+    insert_dir_item,
+    insert_inode_ref,
+    pack_inode_ref,
+)
+from btrfs_model.mount.names.orphan import iput, orphan_add, orphan_delete
+from btrfs_model.mount.names.xattr import inherit_properties
+from btrfs_model.mount.roots.root_tree import add_root_ref, delete_root_ref
+from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.structs import FILE_EXTENT_HEAD
+
+if TYPE_CHECKING:
+    from btrfs_model.mount.names.lookup import Entry
+    from btrfs_model.mount.writable import WritableFilesystem
+
+__all__ = [
+    "UNLINK_ITEMS",
+    "add_link",
+    "create_inode",
+    "create_symlink",
+    "insert_new_inode",
+    "link_inode",
+    "new_items",
+    "rmdir",
+    "touch",
+    "unlink",
+    "unlink_inode",
+    "unlink_name",
+    "unlink_subvolume_name",
+]
+
+# item and index of the directory, its inode; the inode and its name
+_LINK_ITEMS: Final = 5
+# BTRFS_UNLINK_METADATA_UNITS: the same, and an orphan item
+UNLINK_ITEMS: Final = 6
+_INHERITED: Final = InodeFlag.NOCOMPRESS | InodeFlag.COMPRESS | InodeFlag.NODATACOW
+
+
+def touch(fs: WritableFilesystem, directory: LiveInode) -> None:
+    """Count on the version of a directory and set the times of its change."""
+    item = directory.item
+    item.sequence += 1
+    item.mtime = item.ctime = fs.now()
+
+
+# -------------------------------------------------------------------------------------- making --
+
+
+def create_inode(
+    fs: WritableFilesystem, entry: Entry, mode: int, *, rdev: int = 0, size: int = 0
+) -> LiveInode:
+    """Make an inode under a name (``btrfs_create_new_inode()``).
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        The filesystem.
+    entry : Entry
+        Directory and name; nothing has the name.
+    mode : int
+        Type and permissions as the caller asks for them, before the umask.
+    rdev : int
+        Of a device: major << 20 | minor.
+    size : int
+        Of a symbolic link: the length of its target.
+    """
+    directory = entry.directory
+    check_dir_item_collision(fs, directory.root, directory.ino, entry.name)
+    fs.start_transaction(new_items(entry.directory, mode))
+    item = _new_item(fs, directory, mode, rdev, size)
+    access, default = acl.inherit(fs, directory, item)
+    inode = fs.inodes.new(directory.root, item)
+    inode.dir_index = fs.inodes.next_index(directory)
+    _inherit_flags(inode, directory)
+    insert_new_inode(fs, inode, directory.ino, entry.name)
+    inherit_properties(fs, inode, directory)
+    acl.store_inherited(fs, inode, access, default)
+    fs.update_root_times(inode.root)
+    add_link(fs, directory, inode, entry.name, inode.dir_index)
+    return inode
+
+
+def new_items(directory: LiveInode, mode: int) -> int:
+    """How many items a new inode changes, on a kernel with a security module.
+
+    (``btrfs_new_inode_prepare()``, ``btrfs_symlink()``.)
+    """
+    return 5 + stat.S_ISLNK(mode) + bool(directory.prop_compress)
+
+
+def _new_item(
+    fs: WritableFilesystem, directory: LiveInode, mode: int, rdev: int, size: int
+) -> InodeFields:
+    """``inode_init_owner()``: owners, and what a set-group-id directory hands down."""
+    gid = fs.gid
+    if directory.item.mode & stat.S_ISGID:
+        gid = directory.item.gid
+        if stat.S_ISDIR(mode):
+            mode |= stat.S_ISGID
+    now = fs.now()
+    return InodeFields(
+        generation=fs.transid, transid=fs.transid, size=size, nbytes=size, nlink=1, uid=fs.uid,
+        gid=gid, mode=mode, rdev=rdev, atime=now, ctime=now, mtime=now, otime=now,
+    )  # fmt: skip
+
+
+def _inherit_flags(inode: LiveInode, directory: LiveInode) -> None:
+    """``btrfs_inherit_iflags()``."""
+    flags = directory.item.flags & _INHERITED
+    if flags & InodeFlag.NOCOMPRESS:
+        flags &= ~InodeFlag.COMPRESS
+    if flags & InodeFlag.NODATACOW and stat.S_ISREG(inode.item.mode):
+        flags |= InodeFlag.NODATASUM
+    inode.item.flags |= flags
+
+
+def insert_new_inode(
+    fs: WritableFilesystem, inode: LiveInode, parent: int, name: bytes, index: int | None = None
+) -> None:
+    """Insert the items of a new inode: itself and its name, in one go."""
+    ref = pack_inode_ref(inode.dir_index if index is None else index, name)
+    items = [(inode.key, inode.item.pack()), ((inode.ino, ItemType.INODE_REF, parent), ref)]
+    fs.writer.insert_many(inode.root, items)
+
+
+def add_link(
+    fs: WritableFilesystem,
+    directory: LiveInode,
+    inode: LiveInode,
+    name: bytes,
+    index: int,
+    *,
+    add_backref: bool = False,
+) -> None:
+    """Add an entry to a directory (``btrfs_add_link()``).
+
+    Raises
+    ------
+    OSError
+        EMLINK or EEXIST from the name of the inode (`add_backref`); then nothing is changed.
+    """
+    location = inode.key
+    if inode.ino == ROOT_DIR:
+        if "log-conflict-list" in fs.behaviour:
+            fs.tree_logs.record_subvolume(directory)
+        location = fs.live_root(inode.root).key
+        add_root_ref(fs, inode.root, directory.root, directory.ino, index, name)
+    elif add_backref:
+        insert_inode_ref(fs, directory.root, name, inode.ino, directory.ino, index)
+    insert_dir_item(fs, directory, name, location, file_type(inode.item.mode), index)
+    directory.item.size += 2 * len(name)
+    touch(fs, directory)
+    fs.mark_inode_dirty(directory)
+
+
+def create_symlink(fs: WritableFilesystem, entry: Entry, target: bytes) -> LiveInode:
+    """``btrfs_symlink()``: the target is an inline extent, inserted after the entry."""
+    mode = stat.S_IFLNK | 0o777
+    inode = create_inode(fs, entry, mode, size=len(target))
+    head = FILE_EXTENT_HEAD.struct.pack(fs.transid, len(target), 0, 0, 0, 0)
+    fs.writer.insert(inode.root, (inode.ino, ItemType.EXTENT_DATA, 0), head + target)
+    return inode
+
+
+def link_inode(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
+    """Give an inode one more name (``btrfs_link()``).
+
+    Raises
+    ------
+    OSError
+        EXDEV, EMLINK or EOVERFLOW.
+    """
+    directory = entry.directory
+    if directory.root != inode.root:
+        raise fail(errno.EXDEV, entry.path)
+    if inode.item.nlink >= LINK_MAX:
+        raise fail(errno.EMLINK, entry.path)
+    check_dir_item_collision(fs, directory.root, directory.ino, entry.name)
+    fs.start_transaction(_LINK_ITEMS + (not inode.item.nlink))
+    index = fs.inodes.next_index(directory)
+    inode.dir_index = 0
+    # these change in memory also where there is no room for the name
+    inode.item.sequence += 1
+    inode.item.ctime = fs.now()
+    add_link(fs, directory, inode, entry.name, index, add_backref=True)
+    inode.item.nlink += 1
+    fs.mark_inode_dirty(inode)
+    if inode.item.nlink == 1:
+        orphan_delete(fs, inode)
+    log_new_name(fs, inode, directory)
+
+
+# ------------------------------------------------------------------------------------ removing --
+
+
+def unlink_name(
+    fs: WritableFilesystem,
+    directory: LiveInode,
+    inode: LiveInode,
+    name: bytes,
+    *,
+    for_rename: bool = False,
+) -> int:
+    """Remove an entry and the name that it gives (``__btrfs_unlink_inode()``).
+
+    Returns
+    -------
+    int
+        Its index in the directory. For a rename the log is left as it is, since Linux 5.18.
+    """
+    delete_one_dir_name(fs, directory.root, dir_item_key(directory.ino, name), name)
+    if inode.dir_index:
+        fs.delayed.delete_inode_ref(inode)
+        index = inode.dir_index
+    else:
+        index = delete_inode_ref(fs, directory.root, name, inode.ino, directory.ino)
+    fs.delayed.delete_index(directory, index)
+    if not for_rename or "log-conflict-list" not in fs.behaviour:
+        fs.tree_logs.delete_name(directory, inode, name, index)
+    directory.item.size -= 2 * len(name)
+    inode.item.sequence += 1
+    inode.item.ctime = fs.now()
+    touch(fs, directory)
+    fs.mark_inode_dirty(directory)
+    return index
+
+
+def unlink_inode(
+    fs: WritableFilesystem, directory: LiveInode, inode: LiveInode, name: bytes
+) -> None:
+    """Remove an entry; the inode has one name less (``btrfs_unlink_inode()``)."""
+    unlink_name(fs, directory, inode, name)
+    inode.item.nlink -= 1
+    fs.mark_inode_dirty(inode)
+
+
+def unlink(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
+    """``btrfs_unlink()``: the inode goes with its last name, unless it is open."""
+    fs.start_transaction(UNLINK_ITEMS, from_reserve=True)
+    fs.tree_logs.record_unlink(entry.directory, inode, for_rename=False)
+    unlink_inode(fs, entry.directory, inode, entry.name)
+    if inode.item.nlink == 0:
+        orphan_add(fs, inode)
+    fs.delayed.balance()
+    iput(fs, inode)
+
+
+def rmdir(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
+    """Remove an empty directory (``btrfs_rmdir()``, without subvolumes).
+
+    Raises
+    ------
+    OSError
+        ENOTEMPTY.
+    """
+    if inode.item.size:
+        raise fail(errno.ENOTEMPTY, entry.path)
+    fs.start_transaction(UNLINK_ITEMS, from_reserve=True)
+    if inode.ino == EMPTY_SUBVOL_DIR:
+        unlink_subvolume_name(fs, entry.directory, inode, entry.name)
+        return
+    orphan_add(fs, inode)
+    if "log-conflict-list" in fs.behaviour and "log-rmdir" not in fs.behaviour:
+        inode.log.last_unlink_trans = fs.transid
+    if inode.log.last_unlink_trans >= fs.transid:
+        entry.directory.log.last_unlink_trans = inode.log.last_unlink_trans
+    if "log-rmdir-mark" in fs.behaviour:
+        inode.log.last_unlink_trans = fs.transid
+    unlink_inode(fs, entry.directory, inode, entry.name)
+    fs.delayed.balance()
+    iput(fs, inode)
+
+
+def unlink_subvolume_name(
+    fs: WritableFilesystem, directory: LiveInode, inode: LiveInode, name: bytes
+) -> None:
+    """Remove the entry of a subvolume (``btrfs_unlink_subvol()``), of one that is not here too."""
+    fs.tree_logs.record_subvolume(directory)
+    delete_one_dir_name(fs, directory.root, dir_item_key(directory.ino, name), name)
+    if inode.ino == EMPTY_SUBVOL_DIR:
+        index = _search_dir_index(fs, directory, name)
+    else:
+        index = delete_root_ref(fs, inode.root, directory.root, directory.ino, name)
+    fs.delayed.delete_index(directory, index)
+    directory.item.size -= 2 * len(name)
+    touch(fs, directory)
+    fs.mark_inode_dirty(directory)
+
+
+def _search_dir_index(fs: WritableFilesystem, directory: LiveInode, name: bytes) -> int:
+    """Index of an entry, by going through them (``btrfs_search_dir_index_item()``)."""
+    low, high = ((directory.ino, ItemType.DIR_INDEX, offset) for offset in (0, 2**64 - 1))
+    for item in fs.writer.tree(directory.root).items(low, high):
+        if bytes(item.data[30:]) == name:
+            return item.key.offset
+    raise fail(errno.ENOENT, name)

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The property that says how data of an inode are compressed: ``btrfs.compression``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from btrfs_model.mount.live_inode import InodeFlag, LiveInode
+
+if TYPE_CHECKING:
+    from btrfs_model.mount.writable import WritableFilesystem
+
+__all__ = ["COMPRESSION_PROPERTY", "NO_COMPRESSION", "apply_compression", "compression_of"]
+
+COMPRESSION_PROPERTY: Final = b"btrfs.compression"
+NO_COMPRESSION: Final = (b"no", b"none")
+"""Values that forbid compression."""
+
+_COMPRESSION: Final = (b"zlib", b"lzo", b"zstd")
+
+
+def compression_of(value: bytes) -> bytes:
+    """Return the algorithm that a property names, empty for none; it alone is handed down."""
+    return next((name for name in _COMPRESSION if value.startswith(name)), b"")
+
+
+def apply_compression(fs: WritableFilesystem, inode: LiveInode, value: bytes) -> None:
+    """Let an inode, and the features of the filesystem, follow (``prop_compression_apply()``).
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        Its next commit says that it has data compressed so.
+    inode : LiveInode
+        Whose property it is.
+    value : bytes
+        Of the property, empty where it is removed; one that there is not changes nothing.
+    """
+    kind = compression_of(value)
+    flags = inode.item.flags & ~(InodeFlag.COMPRESS | InodeFlag.NOCOMPRESS)
+    if kind:
+        flags |= InodeFlag.COMPRESS
+    elif value in NO_COMPRESSION:
+        flags |= InodeFlag.NOCOMPRESS
+    elif value:
+        return
+    inode.item.flags = int(flags)
+    inode.prop_compress = kind
+    fs.add_compression(kind.decode())

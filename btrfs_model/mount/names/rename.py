@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Renaming: one name for another, or two names exchanged.
+
+Inodes move within their subvolume; the entry of a subvolume may move to another one, as its inode
+number is the same everywhere. The new INODE_REF is inserted before the old one is removed, and
+both entries get new directory indexes.
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+from typing import TYPE_CHECKING, Final
+
+from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, ROOT_DIR, LiveInode
+from btrfs_model.mount.log.sync_log import log_new_name
+from btrfs_model.mount.names.dir_item import (
+    check_dir_item_collision,
+    delete_inode_ref,
+    fail,
+    insert_inode_ref,
+)
+from btrfs_model.mount.names.namei import (
+    add_link,
+    create_inode,
+    unlink_inode,
+    unlink_name,
+    unlink_subvolume_name,
+)
+from btrfs_model.mount.names.orphan import iput, orphan_add
+
+if TYPE_CHECKING:
+    from btrfs_model.mount.names.lookup import Entry
+    from btrfs_model.mount.writable import WritableFilesystem
+
+__all__ = ["RENAME_ITEMS", "exchange", "rename"]
+
+# the inode, two names, two entries of two items each, the directory
+RENAME_ITEMS: Final = 8
+# the inode, its name, two items of the entry, an orphan item
+_REPLACED_ITEMS: Final = 5
+
+
+def rename(
+    fs: WritableFilesystem, old: Entry, new: Entry, inode: LiveInode, *, whiteout: bool = False
+) -> None:
+    """Move `inode` from one entry to another, over what is there (``btrfs_rename()``).
+
+    A `whiteout` takes its old place: a device 0:0, which says to overlayfs that nothing is there.
+
+    Raises
+    ------
+    OSError
+        EPERM, EXDEV, ENOTEMPTY, EOVERFLOW or EMLINK.
+    """
+    replaced = new.inode
+    _check_rename(fs, old, new, inode, replaced)
+    two = old.directory is not new.directory
+    fs.start_transaction(RENAME_ITEMS + two + _REPLACED_ITEMS * (replaced is not None))
+    index = fs.inodes.next_index(new.directory)
+    inode.dir_index = 0
+    _take_name(fs, new, inode, index)
+    _count_change(fs, old, new, inode, replaced)
+    if old.directory is not new.directory:
+        fs.tree_logs.record_unlink(old.directory, inode, for_rename=True)
+    old_index = _leave_name(fs, old, inode)
+    if replaced is not None:
+        _drop_replaced(fs, new, replaced)
+    add_link(fs, new.directory, inode, new.name, index)
+    if inode.item.nlink == 1:
+        inode.dir_index = index
+    if inode.ino != ROOT_DIR:
+        log_new_name(fs, inode, new.directory, old.directory, old.name, old_index)
+    if whiteout:
+        create_inode(fs, old, stat.S_IFCHR)
+    fs.delayed.balance()
+    if replaced is not None:
+        iput(fs, replaced)
+
+
+def _check_rename(
+    fs: WritableFilesystem, old: Entry, new: Entry, inode: LiveInode, replaced: LiveInode | None
+) -> None:
+    if new.directory.ino == EMPTY_SUBVOL_DIR:
+        raise fail(errno.EPERM, new.path)
+    if inode.ino != ROOT_DIR and old.directory.root != new.directory.root:
+        raise fail(errno.EXDEV, old.path)
+    subvolume_replaced = replaced is not None and replaced.ino == ROOT_DIR
+    if inode.ino == EMPTY_SUBVOL_DIR or subvolume_replaced:
+        raise fail(errno.ENOTEMPTY, new.path)
+    if inode.is_dir and replaced is not None and replaced.item.size:
+        raise fail(errno.ENOTEMPTY, new.path)
+    check_dir_item_collision(fs, new.directory.root, new.directory.ino, new.name)
+
+
+def _take_name(fs: WritableFilesystem, entry: Entry, inode: LiveInode, index: int) -> None:
+    """Give an inode its new name; a subvolume gets it with the entry."""
+    if inode.ino != ROOT_DIR:
+        directory = entry.directory
+        insert_inode_ref(fs, directory.root, entry.name, inode.ino, directory.ino, index)
+
+
+def _give_name_back(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
+    """Undo what :func:`_take_name` did."""
+    if inode.ino != ROOT_DIR:
+        directory = entry.directory
+        delete_inode_ref(fs, directory.root, entry.name, inode.ino, directory.ino)
+
+
+def _leave_name(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> int:
+    """Take the old name; returns its index, 0 for a subvolume's."""
+    if inode.ino == ROOT_DIR:
+        fs.tree_logs.set_full_commit()
+        unlink_subvolume_name(fs, entry.directory, inode, entry.name)
+        return 0
+    index = unlink_name(fs, entry.directory, inode, entry.name, for_rename=True)
+    fs.mark_inode_dirty(inode)
+    return index
+
+
+def _drop_replaced(fs: WritableFilesystem, entry: Entry, replaced: LiveInode) -> None:
+    replaced.item.sequence += 1
+    if replaced.ino == EMPTY_SUBVOL_DIR:
+        unlink_subvolume_name(fs, entry.directory, replaced, entry.name)
+        return
+    unlink_inode(fs, entry.directory, replaced, entry.name)
+    if replaced.item.nlink == 0:
+        orphan_add(fs, replaced)
+
+
+def _count_change(
+    fs: WritableFilesystem, old: Entry, new: Entry, inode: LiveInode, other: LiveInode | None
+) -> None:
+    """Versions of all who take part, and their times (``simple_rename_timestamp()``)."""
+    old.directory.item.sequence += 1
+    new.directory.item.sequence += 1
+    inode.item.sequence += 1
+    for directory in (old.directory, new.directory):
+        directory.item.mtime = directory.item.ctime = fs.now()
+    inode.item.ctime = fs.now()
+    if other is not None:
+        other.item.ctime = fs.now()
+
+
+def exchange(
+    fs: WritableFilesystem, old: Entry, new: Entry, inode: LiveInode, other: LiveInode
+) -> None:
+    """Let two inodes change places (``btrfs_rename_exchange()``).
+
+    Raises
+    ------
+    OSError
+        EXDEV between subvolumes, unless both are subvolumes themselves; EMLINK where an inode has
+        no room for its new name.
+    """
+    both_subvolumes = inode.ino == other.ino == ROOT_DIR
+    if old.directory.root != new.directory.root and not both_subvolumes:
+        raise fail(errno.EXDEV, old.path)
+    fs.start_transaction(2 * RENAME_ITEMS - 1 + (old.directory is not new.directory))
+    index = fs.inodes.next_index(new.directory)
+    other_index = fs.inodes.next_index(old.directory)
+    inode.dir_index = other.dir_index = 0
+    _take_name(fs, new, inode, index)
+    try:
+        _take_name(fs, old, other, other_index)
+    except OSError:
+        # a kernel aborts the transaction
+        _give_name_back(fs, new, inode)
+        raise
+    other.item.sequence += 1
+    _count_change(fs, old, new, inode, other)
+    if old.directory is not new.directory:
+        fs.tree_logs.record_unlink(old.directory, inode, for_rename=True)
+        fs.tree_logs.record_unlink(new.directory, other, for_rename=True)
+    left = _leave_name(fs, old, inode)
+    other_left = _leave_name(fs, new, other)
+    add_link(fs, new.directory, inode, new.name, index)
+    add_link(fs, old.directory, other, old.name, other_index)
+    if inode.item.nlink == 1:
+        inode.dir_index = index
+    if other.item.nlink == 1:
+        other.dir_index = other_index
+    if inode.ino != ROOT_DIR:
+        log_new_name(fs, inode, new.directory, old.directory, old.name, left)
+    if other.ino != ROOT_DIR:
+        log_new_name(fs, other, old.directory, new.directory, new.name, other_left)
+    fs.delayed.balance()

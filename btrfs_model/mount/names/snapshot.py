@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Snapshots: taken within a commit, after the delayed items are in the trees.
+
+The source's root block is copied, so that both trees share everything below it; the entry of the
+snapshot is made after that, and so a snapshot of the subvolume that it lies in has no entry of
+itself.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, NamedTuple
+
+from btrfs_model.kernels import lib
+from btrfs_model.mount.live_inode import LiveInode
+from btrfs_model.mount.names.dir_item import dir_item_key, fail, insert_dir_item, lookup_dir_item
+from btrfs_model.mount.names.subvolume import RDONLY, timespec
+from btrfs_model.mount.roots.root_tree import NO_UUID, add_root_ref, uuid_tree_add
+from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.structs import RootItem, Timespec
+
+if TYPE_CHECKING:
+    from btrfs_model.mount.writable import WritableFilesystem
+
+__all__ = ["PendingSnapshot", "create_pending_snapshot"]
+
+
+class PendingSnapshot(NamedTuple):
+    """A snapshot that the next commit takes (``struct btrfs_pending_snapshot``).
+
+    Attributes
+    ----------
+    source : int
+        Subvolume.
+    directory : LiveInode
+        Where it gets its name.
+    name : bytes
+        The name.
+    read_only : bool
+        Whether it is.
+    """
+
+    source: int
+    directory: LiveInode
+    name: bytes
+    read_only: bool
+
+
+def create_pending_snapshot(fs: WritableFilesystem, pending: PendingSnapshot) -> None:
+    """Take a snapshot (``create_pending_snapshot()``).
+
+    Raises
+    ------
+    OSError
+        EEXIST when the name was taken meanwhile.
+    """
+    directory, name = pending.directory, pending.name
+    root = fs.next_root_id()
+    index = fs.inodes.next_index(directory)
+    now = fs.now()
+    key = dir_item_key(directory.ino, name)
+    if lookup_dir_item(fs, directory.root, key, name) is not None:
+        raise fail(errno.EEXIST, name)
+    fs.run_delayed_items()
+    item = _snapshot_item(fs, pending, now)
+    fs.writer.copy_root(pending.source, root)
+    state = fs.writer.tree_state(root)
+    item = item._replace(bytenr=state.bytenr, level=state.level, generation=fs.transid,
+                         generation_v2=fs.transid)  # fmt: skip
+    fs.add_root(root, item, offset=fs.transid)
+    add_root_ref(fs, root, directory.root, directory.ino, index, name)
+    location = (root, ItemType.ROOT_ITEM, 2**64 - 1)
+    insert_dir_item(fs, directory, name, location, int(lib.BTRFS_FT_DIR), index)
+    # unlike other new entries it does not count on the version of the directory
+    directory.item.size += 2 * len(name)
+    directory.item.mtime = directory.item.ctime = fs.now()
+    fs.mark_inode_dirty(directory)
+    uuid_tree_add(fs, item.uuid, ItemType.UUID_KEY_SUBVOL, root)
+    if item.received_uuid != NO_UUID:
+        uuid_tree_add(fs, item.received_uuid, ItemType.UUID_KEY_RECEIVED_SUBVOL, root)
+
+
+def _snapshot_item(fs: WritableFilesystem, pending: PendingSnapshot, now: int) -> RootItem:
+    """Root item of a snapshot: the source's, with an identity of its own."""
+    source = fs.live_root(pending.source)
+    source.last_snapshot = fs.transid
+    source.dirty = True
+    item = source.item
+    flags = item.flags | RDONLY if pending.read_only else item.flags & ~RDONLY
+    item = item._replace(flags=flags, uuid=fs.new_uuid(), parent_uuid=item.uuid,
+                         otime=timespec(now), otransid=fs.transid)  # fmt: skip
+    if pending.read_only:
+        return item
+    no_time = Timespec(0, 0)
+    return item._replace(received_uuid=NO_UUID, stime=no_time, rtime=no_time, stransid=0,
+                         rtransid=0)  # fmt: skip

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Subvolumes: making and deleting them, and the cleaner that frees the deleted ones.
+
+A deleted subvolume loses its name and its references at once; an orphan item in the root tree says
+that its blocks are still there, until the cleaner has dropped them (``btrfs_drop_snapshot()``),
+which kernels do in the background, after a commit.
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+from typing import TYPE_CHECKING, Final
+
+from btrfs_model.mount.live_inode import (
+    ROOT_DIR,
+    InodeFields,
+    InodeFlag,
+    LiveInode,
+    split_ns,
+)
+from btrfs_model.mount.names import acl
+from btrfs_model.mount.names.dir_item import check_dir_item_collision, fail
+from btrfs_model.mount.names.namei import add_link, insert_new_inode, unlink_subvolume_name
+from btrfs_model.mount.names.orphan import orphan_key
+from btrfs_model.mount.names.xattr import inherit_properties
+from btrfs_model.mount.roots.root_tree import NO_UUID, uuid_tree_add, uuid_tree_remove
+from btrfs_model.ondisk.items import dir_items
+from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.ondisk.structs import DiskKey, InodeItem, RootItem, Timespec
+
+if TYPE_CHECKING:
+    from btrfs_model.mount.names.lookup import Entry
+    from btrfs_model.mount.writable import WritableFilesystem
+
+__all__ = [
+    "RDONLY",
+    "clean_deleted_subvolume",
+    "create_subvolume",
+    "dead_subvolumes",
+    "delete_subvolume",
+    "set_read_only",
+    "set_received",
+    "timespec",
+]
+
+RDONLY: Final = 1 << 0
+"""``BTRFS_ROOT_SUBVOL_RDONLY`` in the flags of a root item."""
+
+_ROOT_TREE: Final = int(ObjectId.ROOT_TREE)
+_NO_TIME: Final = Timespec(0, 0)
+_DEFAULT: Final = b"default"
+# btrfs_name_hash("default"), where the root tree names the default subvolume
+_DEFAULT_KEY: Final = (int(ObjectId.ROOT_TREE_DIR), int(ItemType.DIR_ITEM), 2378154706)
+
+
+def timespec(time: int) -> Timespec:
+    """Return a time in nanoseconds as it is on disk."""
+    return Timespec(*split_ns(time))
+
+
+def create_subvolume(fs: WritableFilesystem, entry: Entry) -> LiveInode:
+    """Make an empty subvolume (``create_subvol()``); return its top directory.
+
+    Raises
+    ------
+    OSError
+        EOVERFLOW.
+    """
+    directory = entry.directory
+    check_dir_item_collision(fs, directory.root, directory.ino, entry.name)
+    fs.start_transaction()
+    root = fs.next_root_id()
+    fs.writer.new_tree(root, shareable=True)
+    item = _new_root_item(fs, root)
+    fs.add_root(root, item)
+    uuid_tree_add(fs, item.uuid, ItemType.UUID_KEY_SUBVOL, root)
+    inode = _new_top_directory(fs, root, directory)
+    index = fs.inodes.next_index(directory)
+    inode.dir_index = index
+    # its own name is ".." in itself, and its index there 0
+    insert_new_inode(fs, inode, ROOT_DIR, b"..", 0)
+    inherit_properties(fs, inode, fs.inode(directory.root, ROOT_DIR))
+    fs.update_root_times(root)
+    add_link(fs, directory, inode, entry.name, index)
+    return inode
+
+
+def _new_root_item(fs: WritableFilesystem, root: int) -> RootItem:
+    state = fs.writer.tree_state(root)
+    now = timespec(fs.now())
+    inode = InodeItem(
+        generation=1, transid=0, size=3, nbytes=fs.nodesize, block_group=0, nlink=1, uid=0, gid=0,
+        mode=stat.S_IFDIR | 0o755, rdev=0, flags=int(InodeFlag.ROOT_ITEM_INIT), sequence=0,
+        reserved=(0,) * 4, atime=_NO_TIME, ctime=_NO_TIME, mtime=_NO_TIME, otime=_NO_TIME,
+    )  # fmt: skip
+    return RootItem(
+        inode=inode, generation=fs.transid, root_dirid=ROOT_DIR, bytenr=state.bytenr, byte_limit=0,
+        bytes_used=fs.nodesize, last_snapshot=0, flags=0, refs=1, drop_progress=DiskKey(0, 0, 0),
+        drop_level=0, level=0, generation_v2=fs.transid, uuid=fs.new_uuid(), parent_uuid=NO_UUID,
+        received_uuid=NO_UUID, ctransid=fs.transid, otransid=fs.transid, stransid=0, rtransid=0,
+        ctime=now, otime=now, stime=_NO_TIME, rtime=_NO_TIME, reserved=(0,) * 8,
+    )  # fmt: skip
+
+
+def _new_top_directory(fs: WritableFilesystem, root: int, directory: LiveInode) -> LiveInode:
+    """``btrfs_new_subvol_inode()``: a default ACL of the directory shapes the mode, no more."""
+    now = fs.now()
+    item = InodeFields(
+        generation=fs.transid, transid=fs.transid, uid=fs.uid, gid=fs.gid,
+        mode=stat.S_IFDIR | 0o777 & ~fs.umask, atime=now, ctime=now, mtime=now, otime=now,
+    )  # fmt: skip
+    acl.inherit(fs, directory, item)
+    return fs.inodes.new(root, item)
+
+
+# ------------------------------------------------------------------------------------ deleting --
+
+
+def delete_subvolume(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
+    """Delete a subvolume (``btrfs_delete_subvolume()``).
+
+    Raises
+    ------
+    OSError
+        EPERM for the default subvolume, ENOTEMPTY when subvolumes are in it.
+    """
+    root = inode.root
+    _may_destroy(fs, root, entry)
+    fs.start_transaction(from_reserve=True)
+    unlink_subvolume_name(fs, entry.directory, inode, entry.name)
+    live = fs.live_root(root)
+    live.drop_progress = DiskKey(0, 0, 0)
+    live.drop_level = 0
+    live.refs = 0
+    live.dirty = True
+    fs.writer.insert(_ROOT_TREE, orphan_key(root), b"")
+    uuid_tree_remove(fs, live.uuid, ItemType.UUID_KEY_SUBVOL, root)
+    if live.received_uuid != NO_UUID:
+        uuid_tree_remove(fs, live.received_uuid, ItemType.UUID_KEY_RECEIVED_SUBVOL, root)
+    fs.discard_delalloc(root)
+
+
+def _may_destroy(fs: WritableFilesystem, root: int, entry: Entry) -> None:
+    """``may_destroy_subvol()``."""
+    payload = fs.writer.get(_ROOT_TREE, _DEFAULT_KEY)
+    for default in dir_items(payload) if payload is not None else []:
+        if default.name == _DEFAULT and default.location.objectid == root:
+            raise fail(errno.EPERM, entry.path)
+    ref = fs.writer.tree(_ROOT_TREE).first((root, ItemType.ROOT_REF, 0))
+    if ref is not None and ref.key[:2] == (root, ItemType.ROOT_REF):
+        raise fail(errno.ENOTEMPTY, entry.path)
+
+
+def dead_subvolumes(fs: WritableFilesystem) -> list[int]:
+    """Ids of the deleted subvolumes whose blocks are not freed yet, ascending."""
+    items = fs.writer.tree(_ROOT_TREE).items(orphan_key(0), orphan_key(2**64 - 1))
+    return [item.key.offset for item in items]
+
+
+def clean_deleted_subvolume(fs: WritableFilesystem, root: int) -> None:
+    """Free the blocks of a deleted subvolume (``btrfs_clean_one_deleted_snapshot()``)."""
+    fs.delayed.kill_all(root)
+    fs.inodes.forget_subvolume(root)
+    fs.start_transaction(from_reserve=True)
+    fs.writer.drop_tree(root)
+    fs.forget_root(root)
+    fs.writer.delete(_ROOT_TREE, orphan_key(root))
+
+
+# ------------------------------------------------------------------------------------- changing --
+
+
+def set_read_only(fs: WritableFilesystem, root: int, read_only: bool) -> None:
+    """Make a subvolume read-only or writable (``btrfs_ioctl_subvol_setflags()``); commits."""
+    live = fs.live_root(root)
+    if bool(live.flags & RDONLY) == read_only:
+        return
+    fs.start_transaction()
+    live.flags = live.flags | RDONLY if read_only else live.flags & ~RDONLY
+    live.dirty = True
+    fs.commit()
+
+
+def set_received(fs: WritableFilesystem, root: int, uuid: bytes, stransid: int, stime: int) -> None:
+    """Say what a subvolume was received from (``_btrfs_ioctl_set_received_subvol()``); commits."""
+    fs.start_transaction()
+    live = fs.live_root(root)
+    kind = ItemType.UUID_KEY_RECEIVED_SUBVOL
+    changed = live.received_uuid != uuid
+    if changed and live.received_uuid != NO_UUID:
+        uuid_tree_remove(fs, live.received_uuid, kind, root)
+    live.received_uuid = uuid
+    live.stransid, live.rtransid = stransid, fs.transid
+    live.stime, live.rtime = timespec(stime), timespec(fs.now())
+    live.dirty = True
+    if changed and uuid != NO_UUID:
+        uuid_tree_add(fs, uuid, kind, root)
+    fs.commit()

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Extended attributes: items of an inode, by the hash of the name, packed where hashes collide.
+
+The namespaces ``user``, ``security`` and ``trusted`` are plain; ``btrfs.compression`` is a property
+that also sets flags of the inode and is handed down to new files; ``system.posix_acl_access`` and
+``system.posix_acl_default`` are ACLs (:mod:`btrfs_model.mount.names.acl`).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING, Final
+
+from btrfs_model.kernels import lib
+from btrfs_model.mount.live_inode import InodeFlag, LiveInode
+from btrfs_model.mount.names.dir_item import (
+    cow_leaf,
+    delete_one_dir_name,
+    fail,
+    insert_with_overflow,
+    lookup_dir_item,
+    pack_dir_item,
+)
+from btrfs_model.mount.names.properties import (
+    COMPRESSION_PROPERTY,
+    NO_COMPRESSION,
+    apply_compression,
+    compression_of,
+)
+from btrfs_model.ondisk.hashes import name_hash
+from btrfs_model.ondisk.items import DirItem
+from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.structs import DIR_ITEM, HEADER, ITEM
+from btrfs_model.volume.tree import RawKey
+
+if TYPE_CHECKING:
+    from btrfs_model.mount.writable import WritableFilesystem
+
+__all__ = [
+    "get_xattr",
+    "inherit_properties",
+    "put_xattr",
+    "set_property",
+    "set_xattr",
+]
+
+# the attribute, the inode
+_XATTR_ITEMS: Final = 2
+_XATTR: Final = int(lib.BTRFS_FT_XATTR)
+_NOWHERE: Final = (0, 0, 0)
+
+
+def _key(inode: LiveInode, name: bytes) -> RawKey:
+    return (inode.ino, ItemType.XATTR_ITEM, name_hash(name))
+
+
+def get_xattr(fs: WritableFilesystem, inode: LiveInode, name: bytes) -> bytes | None:
+    """Return the value of an attribute, None when there is none."""
+    entry = lookup_dir_item(fs, inode.root, _key(inode, name), name)
+    return None if entry is None else entry.data
+
+
+def put_xattr(
+    fs: WritableFilesystem, inode: LiveInode, name: bytes, value: bytes | None, flags: int = 0
+) -> None:
+    """Set an attribute, or remove it where the value is None (``btrfs_setxattr()``).
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        The filesystem.
+    inode : LiveInode
+        Whose attribute; it is not marked dirty.
+    name, value : bytes
+        With the namespace.
+    flags : int
+        ``os.XATTR_CREATE``: it must not exist; ``os.XATTR_REPLACE``: it must.
+
+    Raises
+    ------
+    OSError
+        ENODATA, EEXIST, or ENOSPC when it does not fit a leaf (with those of the same hash).
+    """
+    _put(fs, inode, name, value, flags)
+    inode.log.copy_everything = True
+    inode.log.no_xattrs = False
+
+
+def _put(
+    fs: WritableFilesystem, inode: LiveInode, name: bytes, value: bytes | None, flags: int
+) -> None:
+    key = _key(inode, name)
+    entry = lookup_dir_item(fs, inode.root, key, name)
+    if value is not None and len(name) + len(value) > _max_size(fs):
+        raise fail(errno.ENOSPC, name)
+    if entry is None and flags & os.XATTR_REPLACE:
+        if value is None:
+            cow_leaf(fs, inode.root, key)
+        raise fail(errno.ENODATA, name)
+    if value is None:
+        if entry is not None:
+            delete_one_dir_name(fs, inode.root, key, name)
+        else:
+            # the search for what is to be deleted is for writing
+            cow_leaf(fs, inode.root, key)
+        return
+    if entry is not None:
+        _replace(fs, inode.root, key, entry, value, flags)
+        return
+    try:
+        payload = pack_dir_item(_NOWHERE, fs.transid, _XATTR, name, value)
+        insert_with_overflow(fs, inode.root, key, name, payload)
+    except OSError as error:
+        raise fail(errno.ENOSPC, name) if error.errno == errno.EOVERFLOW else error from None
+
+
+def _max_size(fs: WritableFilesystem) -> int:
+    """Bytes of name and value that a leaf has room for (``BTRFS_MAX_XATTR_SIZE()``)."""
+    return fs.nodesize - HEADER.size - ITEM.size - DIR_ITEM.size
+
+
+def _replace(
+    fs: WritableFilesystem, root: int, key: RawKey, entry: DirItem, value: bytes, flags: int
+) -> None:
+    """Give an attribute another value in its item."""
+    payload = pack_dir_item(_NOWHERE, fs.transid, _XATTR, entry.name, value)
+    there = fs.writer.get(root, key)
+    assert there is not None
+    old = DIR_ITEM.size + len(entry.name) + len(entry.data)
+    room = True
+    try:
+        # the search is for an insertion and splits the leaf as if the item came on top
+        fs.writer.extend(root, key, payload)
+    except OSError as error:
+        if error.errno != errno.EOVERFLOW:
+            raise
+        room = len(payload) - old <= fs.writer.leaf_free(root, key)
+    at = there.index(pack_dir_item(*entry))
+    new = there[:at] + there[at + old :] + payload
+    kept = there if flags & os.XATTR_CREATE or not room else new
+    fs.writer.replace(root, key, kept)
+    if flags & os.XATTR_CREATE:
+        raise fail(errno.EEXIST, entry.name)
+    if not room:
+        raise fail(errno.ENOSPC, entry.name)
+
+
+def set_xattr(
+    fs: WritableFilesystem, inode: LiveInode, name: bytes, value: bytes | None, flags: int = 0
+) -> None:
+    """Set or remove an attribute; version and ctime follow (``btrfs_setxattr_trans()``)."""
+    fs.start_transaction(_XATTR_ITEMS)
+    put_xattr(fs, inode, name, value, flags)
+    _changed(fs, inode)
+
+
+def _changed(fs: WritableFilesystem, inode: LiveInode) -> None:
+    inode.item.sequence += 1
+    inode.item.ctime = fs.now()
+    fs.mark_inode_dirty(inode)
+
+
+# ---------------------------------------------------------------------------------- properties --
+
+
+def set_property(
+    fs: WritableFilesystem, inode: LiveInode, name: bytes, value: bytes | None, flags: int = 0
+) -> None:
+    """Set or remove a property (``btrfs_xattr_handler_set_prop()``).
+
+    Raises
+    ------
+    OSError
+        EINVAL for an unknown property or value, ENODATA.
+    """
+    uncompressed = InodeFlag.NODATACOW | InodeFlag.NODATASUM
+    known = not value or value in NO_COMPRESSION or compression_of(value)
+    impossible = inode.item.flags & uncompressed
+    if name != COMPRESSION_PROPERTY or not known or (value and impossible):
+        raise fail(errno.EINVAL, name)
+    if not (inode.is_dir or stat.S_ISREG(inode.item.mode)):
+        return
+    fs.start_transaction()
+    put_xattr(fs, inode, name, value or None, flags)
+    apply_compression(fs, inode, value or b"")
+    _changed(fs, inode)
+
+
+def inherit_properties(fs: WritableFilesystem, inode: LiveInode, directory: LiveInode) -> None:
+    """Hand the property of a directory down to a new inode (``btrfs_inode_inherit_props()``)."""
+    value = directory.prop_compress
+    if not value or not (inode.is_dir or stat.S_ISREG(inode.item.mode)):
+        return
+    put_xattr(fs, inode, COMPRESSION_PROPERTY, value)
+    apply_compression(fs, inode, value)

@@ -1,0 +1,428 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""New chunks, where and as large as the kernel makes them (``btrfs_create_chunk()``, Linux 6.18).
+
+A chunk is taken from the first hole of the device that is large enough, or else from the largest.
+Its size is bound by three things: by its kind (10 GiB of data, 32 MiB for the chunk tree, 256 MiB
+or 1 GiB of metadata), by a tenth of the device, and by 1 GiB a stripe. DUP takes two stripes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from btrfs_model.mount.load import group_tree, super_ranges
+from btrfs_model.ondisk.chunk_write import CHUNK_OBJECTID, chunk_item, dev_extent
+from btrfs_model.ondisk.chunks import Chunk
+from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.ondisk.structs import (
+    BLOCK_GROUP_ITEM,
+    DEV_EXTENT,
+    DEV_ITEM,
+    DISK_KEY,
+    BlockGroupItem,
+    DiskKey,
+)
+
+if TYPE_CHECKING:
+    from btrfs_model.mount.trees.space import GroupState
+    from btrfs_model.mount.writable import WritableFilesystem
+
+__all__ = ["allocate_chunk", "calls_that_fit", "chunk_sizes", "ensure_data", "ensure_metadata",
+           "global_reserve", "grow_metadata", "load_size_classes", "reserve_data"]  # fmt: skip
+
+_DATA, _SYSTEM, _METADATA = 1, 2, 4
+_RAID1, _DUP = 16, 32
+_KINDS = _DATA | _SYSTEM | _METADATA
+_MIB, _GIB = 1 << 20, 1 << 30
+_STRIPE_LEN = 1 << 16
+# BTRFS_DEVICE_RANGE_RESERVED: nothing is allocated before it
+_RESERVED = 1 << 20
+# Room for the items of a chunk in the chunk tree: a path of copied nodes each for the device item
+# and the chunk item, twice as much for what is inserted (check_system_chunk()).
+_MAX_LEVEL = 8
+_SYSTEM_PATHS = 3
+_SYS_CHUNK_ARRAY = 2048
+_RESERVED_TREES = (ObjectId.EXTENT_TREE, ObjectId.CSUM_TREE, ObjectId.FREE_SPACE_TREE,
+                   ObjectId.BLOCK_GROUP_TREE)  # fmt: skip
+# how many extents of a group tell its size class
+_SAMPLES = 5
+# BTRFS_UNLINK_METADATA_UNITS
+_UNLINK_ITEMS = 7
+# Blocks that one small call may copy or make: the leaf of a name, that of an inode, and a split.
+_CALL_BLOCKS = 4
+# As much is free before a call, and before what many do at once.
+_OF_A_CALL = 2 * _MIB
+# What frees space may take all but this part of what is kept for commits.
+_KEPT_OF_RESERVE = 4
+
+
+def ensure_data(fs: WritableFilesystem, nbytes: int) -> None:
+    """Reserve `nbytes` beside data that wait for writeback (``btrfs_reserve_data_bytes()``).
+
+    Chunks are added as long as the device has room for them; then what waits is written back, and
+    a commit frees what the running transaction has pinned (``data_flush_states``).
+
+    Raises
+    ------
+    OSError
+        ENOSPC when that is not enough.
+    """
+    flushes = iter((fs.flush_delalloc, fs.commit))
+    while sum(group.free for group in _groups(fs, _DATA)) < nbytes + fs.dirty_bytes.count:
+        if not _may_add_data(fs):
+            flush = None if fs.committing else next(flushes, None)
+            if flush is None:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), fs.path)
+            flush()
+
+
+def reserve_data(fs: WritableFilesystem, wanted: int, least: int, hint: int) -> tuple[int, int]:
+    """Reserve room for an extent (``btrfs_reserve_extent()``): address and size.
+
+    Where groups have size classes and none for this size has room, a chunk is made before another
+    class's group is taken (``LOOP_ALLOC_CHUNK``, ``LOOP_WRONG_SIZE_CLASS``).
+    """
+    if "alloc-size-class" in fs.behaviour:
+        bytenr = fs.writer.reserve_in_class(wanted, hint)
+        if bytenr is None and _may_add_data(fs):
+            bytenr = fs.writer.reserve_in_class(wanted, hint)
+        if bytenr is not None:
+            return bytenr, wanted
+    return fs.writer.reserve_data(wanted, least, hint)
+
+
+def _may_add_data(fs: WritableFilesystem) -> bool:
+    try:
+        allocate_chunk(fs, _DATA)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return False
+    return True
+
+
+def load_size_classes(fs: WritableFilesystem) -> None:
+    """Look what extents the groups of data have (``load_block_group_size_class()``).
+
+    The smallest of the extents found at five places of a group decides. A kernel looks when it
+    first wants to know of the free space of a group, here that is at mount.
+    """
+    extents = fs.tree(ObjectId.EXTENT_TREE)
+    for group in _groups(fs, _DATA):
+        end, sizes = group.start + group.length, []
+        for part in range(_SAMPLES):
+            at = group.start + part * (group.length // _SAMPLES)
+            items = extents.items(
+                (at, ItemType.EXTENT_ITEM, 0), (end - 1, ItemType.EXTENT_ITEM, end)
+            )
+            found = next((i for i in items if i.key.type == ItemType.EXTENT_ITEM), None)
+            if found is not None:
+                sizes.append(found.key.offset)
+        if sizes:
+            fs.writer.set_size_class(group.start, min(sizes))
+
+
+class _Room(NamedTuple):
+    """All block groups of metadata together, bytes; what is pinned counts as used."""
+
+    total: int
+    free: int
+
+    @classmethod
+    def of(cls, fs: WritableFilesystem) -> _Room:
+        """Return that of now."""
+        total = free = 0
+        for group in fs.writer.groups():
+            if group.flags & _METADATA:
+                total += group.length
+                free += group.free
+        return cls(total, free)
+
+    @property
+    def used(self) -> int:
+        """Return how much is not free."""
+        return self.total - self.free
+
+
+def ensure_metadata(fs: WritableFilesystem, *, from_reserve: bool = False) -> None:
+    """See that a call has room for metadata before it changes anything.
+
+    A chunk is added when the kernel would, and where the items that wait would not fit. Where the
+    device has no room for one, a commit carries out what waits and frees what the running
+    transaction has pinned (COMMIT_TRANS of ``flush_space()``).
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        Where.
+    from_reserve : bool
+        What is kept for commits may be used, but for a part.
+
+    Raises
+    ------
+    OSError
+        ENOSPC when there is no more than what is kept; EROFS when a transaction was aborted.
+    """
+    if fs.committing:
+        # what is kept is for this
+        return
+    if fs.aborted:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), fs.path)
+    kept = 0
+    grown, room = _grow(fs)
+    if grown:
+        if _copies_fit(fs, room):
+            return
+    else:
+        kept = _kept(fs, from_reserve)
+        if kept + _coming(fs, room) + _copies(fs, room) <= room.free:
+            return
+    fs.commit()
+    if _Room.of(fs).free < kept:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), fs.path)
+
+
+def grow_metadata(fs: WritableFilesystem) -> bool:
+    """Add a chunk for metadata where what waits may not fit (``find_free_extent()``).
+
+    The kernel does so when it finds no room for a block, here it is a little before that. So many
+    are added that the items that wait have room, where the kernel counts on reservations.
+
+    Returns
+    -------
+    bool
+        False where one was needed and the device had no room for it.
+    """
+    return _grow(fs)[0]
+
+
+def _grow(fs: WritableFilesystem) -> tuple[bool, _Room]:
+    room, needed = _Room.of(fs), _needed(fs) + _OF_A_CALL
+    while needed + _coming(fs, room) > room.free:
+        try:
+            allocate_chunk(fs, _METADATA)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            return False, room
+        room = _Room.of(fs)
+    return True, room
+
+
+def _coming(fs: WritableFilesystem, room: _Room) -> int:
+    """Return at most what the items that wait will take: their leaves may be half full."""
+    return 2 * fs.delayed.waiting_bytes(room.free // 2)
+
+
+def _copies(fs: WritableFilesystem, room: _Room) -> int:
+    """Return at most what the next commit copies, of leaves that the transaction did not yet."""
+    touched = fs.delayed.waiting_changes * fs.nodesize
+    return touched if touched <= room.free else min(touched, room.used - fs.writer.dirty_bytes())
+
+
+def _copies_fit(fs: WritableFilesystem, room: _Room) -> bool:
+    """Whether the next commit has room for its copies, be it in chunks that it adds."""
+    missing = _copies(fs, room) - room.free
+    if missing <= 0:
+        return True
+    device = fs.raw_super.dev_item
+    copies = 2 if _groups(fs, _METADATA)[-1].flags & _DUP else 1
+    return missing <= (device.total_bytes - device.bytes_used - _RESERVED) // copies
+
+
+def calls_that_fit(fs: WritableFilesystem) -> int:
+    """Return how many small calls surely have room for what they change, at least one.
+
+    A chunk is added first where the kernel would.
+    """
+    _, room = _grow(fs)
+    free = room.free - _kept(fs, from_reserve=True)
+    return max(1, free // (_CALL_BLOCKS * fs.nodesize))
+
+
+def global_reserve(fs: WritableFilesystem, unlink_items: int = _UNLINK_ITEMS) -> int:
+    """Return what the kernel keeps for commits (``btrfs_update_global_block_rsv()``), bytes.
+
+    That is room for all of the trees that every commit changes, or for the items of an unlink, of
+    which there are `unlink_items`.
+    """
+    trees = _reserved_trees(fs)
+    item = 2 * _MAX_LEVEL * fs.nodesize
+    references = 2 if ObjectId.FREE_SPACE_TREE in trees else 1
+    least = (1 + len(trees) + unlink_items + references * unlink_items) * item
+    return min(max(sum(trees.values()), least), 512 * _MIB)
+
+
+def _reserved_trees(fs: WritableFilesystem) -> dict[int, int]:
+    """Return the bytes used of the trees that every commit changes."""
+    return {tree: fs.writer.tree_state(tree).bytes_used
+            for tree in _RESERVED_TREES if fs.writer.has_tree(tree)}  # fmt: skip
+
+
+def _kept(fs: WritableFilesystem, from_reserve: bool) -> int:
+    """Return what must be free for a call: the reserve, and room for what references change."""
+    return global_reserve(fs) // (_KEPT_OF_RESERVE if from_reserve else 1) + _needed(fs)
+
+
+def _needed(fs: WritableFilesystem) -> int:
+    """Return what references that wait may take: all of their trees copied, and grown by a part."""
+    return sum(_reserved_trees(fs).values()) * 5 // 4
+
+
+def _groups(fs: WritableFilesystem, kind: int) -> list[GroupState]:
+    return [group for group in fs.writer.groups() if group.flags & kind]
+
+
+def allocate_chunk(fs: WritableFilesystem, kind: int) -> Chunk:
+    """Make a chunk and its block group.
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        Where.
+    kind : int
+        DATA 1, SYSTEM 2 or METADATA 4; the profile is that of the last such chunk.
+
+    Raises
+    ------
+    OSError
+        ENOSPC when the device has no hole for it.
+    """
+    if kind != _SYSTEM:
+        _ensure_system(fs)
+    groups = _groups(fs, kind)
+    flags = groups[-1].flags if groups else kind
+    if flags & _RAID1:
+        # takes two devices: one device gets single chunks (btrfs_reduce_alloc_profile())
+        flags &= _KINDS
+    chunk = _place(fs, flags)
+    if kind == _SYSTEM:
+        _check_system_array(fs, chunk)
+    _add_group(fs, chunk)
+    return chunk
+
+
+def _ensure_system(fs: WritableFilesystem) -> None:
+    """Add a chunk for the chunk tree before that is full (``check_system_chunk()``)."""
+    free = sum(group.free for group in _groups(fs, _SYSTEM))
+    if free < _SYSTEM_PATHS * _MAX_LEVEL * fs.nodesize:
+        allocate_chunk(fs, _SYSTEM)
+
+
+def _check_system_array(fs: WritableFilesystem, chunk: Chunk) -> None:
+    """Refuse a chunk of which the superblock cannot have a copy (``btrfs_add_system_chunk()``)."""
+    device = fs.raw_super.dev_item
+    size = DISK_KEY.size + len(chunk_item(chunk, device.devid, device.uuid))
+    if fs.raw_super.sys_chunk_array_size + size > _SYS_CHUNK_ARRAY:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), fs.path)
+
+
+# ------------------------------------------------------------------------------ place, size --
+
+
+def chunk_sizes(flags: int, total: int) -> tuple[int, int]:
+    """Return the largest chunk and the largest stripe of that kind on a device of `total` bytes.
+
+    Those of ``calc_chunk_size()`` and ``init_alloc_chunk_ctl_policy_regular()``.
+    """
+    if flags & _DATA:
+        largest = 10 * _GIB
+    elif flags & _SYSTEM:
+        largest = 32 * _MIB
+    else:
+        largest = _GIB if total > 50 * _GIB else 256 * _MIB
+    return min(largest, total * 10 // 100), min(largest, _GIB)
+
+
+def _place(fs: WritableFilesystem, flags: int) -> Chunk:
+    """Find room on the device (``gather_device_info()``, ``decide_stripe_size_regular()``)."""
+    total = fs.raw_super.dev_item.total_bytes
+    most, most_stripe = chunk_sizes(flags, total)
+    stripes = 2 if flags & _DUP else 1
+    start, room = _find_free_dev_extent(fs, most_stripe * stripes)
+    if room < _STRIPE_LEN * stripes:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), fs.path)
+    stripe = room // stripes
+    if stripe > most:
+        stripe = min(-(-most // (16 * _MIB)) * 16 * _MIB, stripe)
+    stripe = min(stripe, _GIB) // _STRIPE_LEN * _STRIPE_LEN
+    logical = max(chunk.end for chunk in fs.image.chunks)
+    return Chunk(logical, stripe, flags, tuple(start + n * stripe for n in range(stripes)))
+
+
+def _find_free_dev_extent(fs: WritableFilesystem, wanted: int) -> tuple[int, int]:
+    """Return the first hole of the device with `wanted` bytes, else the largest: start, size."""
+    devid, total = fs.raw_super.dev_item.devid, fs.raw_super.dev_item.total_bytes
+    best = (_RESERVED, 0)
+    at = _RESERVED
+    extents = [
+        (item.key.offset, DEV_EXTENT.unpack(item.data).length)
+        for item in fs.writer.tree(ObjectId.DEV_TREE).items(
+            (devid, ItemType.DEV_EXTENT, 0), (devid, ItemType.DEV_EXTENT, 2**64 - 1)
+        )
+    ]
+    for start, length in [*extents, (total, 0)]:
+        hole = start - at
+        if hole > best[1]:
+            best = (at, min(hole, wanted))
+            if hole >= wanted:
+                break
+        at = max(at, start + length)
+    return best
+
+
+# ---------------------------------------------------------------------------------- records --
+
+
+def _add_group(fs: WritableFilesystem, chunk: Chunk) -> None:
+    """Tell the image and all trees of a chunk (``btrfs_create_pending_block_groups()``)."""
+    writer = fs.writer
+    # a log must not refer to a chunk that is not on disk (btrfs_make_block_group())
+    fs.tree_logs.set_full_commit()
+    fs.image.add_chunk(chunk)
+    writer.add_group(chunk.logical, chunk.length, chunk.type)
+    writer.occupy(super_ranges(chunk), used=False)
+    item = BLOCK_GROUP_ITEM.pack(BlockGroupItem(0, CHUNK_OBJECTID, chunk.type))
+    key = (chunk.logical, int(ItemType.BLOCK_GROUP_ITEM), chunk.length)
+    writer.insert(group_tree(fs.image.superblock), key, item)
+    fs.committed.used[chunk.logical] = 0
+    _add_chunk_item(fs, chunk)
+    for stripe in chunk.stripes:
+        _insert_dev_extent(fs, chunk, stripe)
+    if fs.image.superblock.has_compat_ro("FREE_SPACE_TREE"):
+        writer.free_space_group(chunk.logical)
+
+
+def _insert_dev_extent(fs: WritableFilesystem, chunk: Chunk, stripe: int) -> None:
+    """Say what lies at a place of the device (``insert_dev_extent()``).
+
+    The kernel leaves the uuid in the item as the leaf has it: where another device extent made way
+    for the new one that of the other, else zero.
+    """
+    key = (fs.raw_super.dev_item.devid, int(ItemType.DEV_EXTENT), stripe)
+    fs.writer.insert(ObjectId.DEV_TREE, key, dev_extent(chunk, bytes(16)))
+    tree = fs.writer.tree(ObjectId.DEV_TREE)
+    made, behind = tree.first(key), tree.first((*key[:2], stripe + 1))
+    assert made is not None
+    if behind is not None and behind.key[:2] == key[:2] and behind.block == made.block:
+        uuid = DEV_EXTENT.unpack(behind.data).chunk_tree_uuid
+        fs.writer.update(ObjectId.DEV_TREE, key, 0, dev_extent(chunk, uuid))
+
+
+def _add_chunk_item(fs: WritableFilesystem, chunk: Chunk) -> None:
+    """Bring the chunk tree up to date (``btrfs_chunk_alloc_add_chunk_item()``)."""
+    raw = fs.raw_super
+    grown = raw.dev_item.bytes_used + chunk.length * len(chunk.stripes)
+    device = raw.dev_item._replace(bytes_used=grown)
+    fs.raw_super = raw = raw._replace(dev_item=device)
+    key = (1, int(ItemType.DEV_ITEM), device.devid)
+    fs.writer.update(ObjectId.CHUNK_TREE, key, 0, DEV_ITEM.pack(device))
+    item = chunk_item(chunk, device.devid, device.uuid)
+    chunk_key = (CHUNK_OBJECTID, int(ItemType.CHUNK_ITEM), chunk.logical)
+    fs.writer.insert(ObjectId.CHUNK_TREE, chunk_key, item)
+    if chunk.type & _SYSTEM:
+        array = raw.sys_chunk_array[: raw.sys_chunk_array_size]
+        array += DISK_KEY.pack(DiskKey(*chunk_key)) + item
+        fs.raw_super = raw._replace(sys_chunk_array=array, sys_chunk_array_size=len(array))

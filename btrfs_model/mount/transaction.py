@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The end of a transaction (``btrfs_commit_transaction()``).
+
+What a commit has to do is a knot: writing a root item changes the root tree, a changed block needs
+an extent item, which changes the extent tree, whose root item must be written, and every allocation
+changes a block group and the free space tree. The kernel pulls at it in a fixed order until nothing
+moves any more, since a block that was copied once in a transaction is not copied again::
+
+    run delayed refs            what waits so far; block group items early
+    delayed items               names and inodes that wait in memory
+    snapshots                   each takes the state of now
+    delayed items, delayed refs
+    root items of subvolumes
+    again:
+        root items of the other trees
+        delayed refs
+        block group items, until no block group changes
+    write blocks, then the superblock
+    what was freed is free now
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from btrfs_model.mount.load import group_tree
+from btrfs_model.mount.roots.backups import BACKED_UP, make_backup, next_cell, store_backup
+from btrfs_model.mount.space.block_group import grow_metadata
+from btrfs_model.ondisk.chunk_write import CHUNK_OBJECTID
+from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.ondisk.structs import BLOCK_GROUP_ITEM, DEV_STATS_ITEM, BlockGroupItem
+from btrfs_model.ondisk.superblock_write import write_superblocks
+from btrfs_model.volume.roots import is_subvolume_id
+
+if TYPE_CHECKING:
+    from btrfs_model.mount.writable import WritableFilesystem
+
+__all__ = ["Committed", "commit", "snapshot_of"]
+
+_WRITTEN = 1
+# In the root tree themselves or known to the superblock alone.
+_NO_ROOT_ITEM = {int(ObjectId.ROOT_TREE), int(ObjectId.CHUNK_TREE)}
+
+
+class Committed(NamedTuple):
+    """What the last commit wrote.
+
+    Attributes
+    ----------
+    roots : dict
+        Address of the root block of each tree, by id.
+    used : dict
+        Bytes used of each block group, by its start: what its item says.
+    """
+
+    roots: dict[int, int]
+    used: dict[int, int]
+
+
+def snapshot_of(fs: WritableFilesystem) -> Committed:
+    """Return the state of the trees and groups, to be compared with later."""
+    roots = {tree: fs.writer.tree_state(tree).bytenr for tree in fs.writer.tree_ids()}
+    return Committed(roots, _used(fs))
+
+
+def _used(fs: WritableFilesystem) -> dict[int, int]:
+    return {group.start: group.used for group in fs.writer.groups()}
+
+
+def _root_of(fs: WritableFilesystem, tree: int) -> int | None:
+    """Address of the root block of a tree, None for one that is gone."""
+    return fs.writer.tree_state(tree).bytenr if fs.writer.has_tree(tree) else None
+
+
+def _remember_committed(fs: WritableFilesystem) -> None:
+    """Keep what was written: the next commit compares with it.
+
+    Only trees that changed are looked at: there may be many others.
+    """
+    roots = fs.committed.roots
+    for tree in fs.writer.changed_trees():
+        bytenr = _root_of(fs, tree)
+        if bytenr is None:
+            roots.pop(tree, None)
+        else:
+            roots[tree] = bytenr
+    fs.committed = Committed(roots, _used(fs))
+    fs.writer.clear_changed()
+    fs.forget_asked_roots()
+
+
+def commit(fs: WritableFilesystem) -> bool:
+    """Commit the running transaction; False where it is empty.
+
+    Raises
+    ------
+    OSError
+        ENOSPC when the trees do not fit any more. The image has the state of the last commit, and
+        there will not be another: EROFS from then on, as after ``btrfs_abort_transaction()``.
+    """
+    if fs.aborted:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), fs.path)
+    fs.aborted = fs.committing = True
+    try:
+        changed = _commit(fs)
+        fs.aborted = False
+    finally:
+        fs.committing = False
+    return changed
+
+
+def _commit(fs: WritableFilesystem) -> bool:
+    _run_refs_early(fs)
+    for hook in fs.before_commit:
+        hook()
+    for snapshot in fs.pending_snapshots:
+        snapshot()
+    fs.pending_snapshots.clear()
+    for hook in fs.before_commit:
+        hook()
+    if not _anything_changed(fs):
+        return False
+    grow_metadata(fs)
+    fs.writer.run_refs()
+    fs.tree_logs.free()
+    _commit_fs_roots(fs)
+    _commit_cowonly_roots(fs)
+    fs.writer.write_blocks()
+    _write_supers(fs)
+    fs.writer.unpin()
+    fs.writer.set_transid(fs.transid + 1)
+    fs.in_transaction = False
+    _remember_committed(fs)
+    fs.reread()
+    return True
+
+
+def _anything_changed(fs: WritableFilesystem) -> bool:
+    return (
+        fs.in_transaction
+        or any(_root_of(fs, tree) != fs.committed.roots.get(tree)
+               for tree in fs.writer.changed_trees())
+        or _used(fs) != fs.committed.used
+        or fs.writer.waiting_refs() > 0
+        or any(root.changed for root in fs.live_roots())
+    )  # fmt: skip
+
+
+def _run_refs_early(fs: WritableFilesystem) -> None:
+    """Carry out what waits and bring the block group items up to date a first time."""
+    fs.writer.run_refs()
+    _write_dirty_block_groups(fs)
+    fs.writer.run_refs()
+
+
+# ------------------------------------------------------------------------------- root items --
+
+
+def _changed_trees(fs: WritableFilesystem) -> list[int]:
+    """Return the trees that changed, or whose root items may have, ascending."""
+    asked = {root.id for root in fs.live_roots()}
+    return sorted(
+        tree for tree in asked.union(fs.writer.changed_trees()) if fs.writer.has_tree(tree)
+    )
+
+
+def _commit_fs_roots(fs: WritableFilesystem) -> None:
+    """Write the root items of the subvolumes that changed, ascending (``commit_fs_roots()``)."""
+    changed = {root.id for root in fs.live_roots() if root.changed}
+    for tree in filter(is_subvolume_id, _changed_trees(fs)):
+        state = fs.writer.tree_state(tree)
+        if state.force_cow:
+            fs.writer.change_tree(tree, force_cow=False)
+        if tree in changed or state.bytenr != fs.committed.roots.get(tree):
+            _update_root(fs, tree)
+
+
+def _commit_cowonly_roots(fs: WritableFilesystem) -> None:
+    """Write the root items of all other trees (``commit_cowonly_roots()``)."""
+    _cow_root_tree(fs)
+    _run_dev_stats(fs)
+    while True:
+        trees = [tree for tree in _cowonly_trees(fs) if _update_root(fs, tree)]
+        # references that are run change the extent tree, also where no block group changes
+        moving = fs.writer.run_refs() > 0 or bool(trees)
+        while _write_dirty_block_groups(fs):
+            moving = True
+            fs.writer.run_refs()
+        if not moving and not _outdated_trees(fs) and not fs.writer.waiting_refs():
+            return
+
+
+def _cowonly_trees(fs: WritableFilesystem) -> list[int]:
+    """Return changed trees that are no subvolumes; the extent tree is last, as in the kernel."""
+    trees = [tree for tree in _changed_trees(fs)
+             if not is_subvolume_id(tree) and tree not in _NO_ROOT_ITEM
+             and fs.writer.tree_state(tree).owner != ObjectId.TREE_LOG]  # fmt: skip
+    return sorted(trees, key=lambda tree: (tree == ObjectId.EXTENT_TREE, tree))
+
+
+def _outdated_trees(fs: WritableFilesystem) -> list[int]:
+    """Trees that changed again since their root items were written (``dirty_cowonly_roots``)."""
+    found = []
+    for tree in _cowonly_trees(fs):
+        live, state = fs.live_root(tree), fs.writer.tree_state(tree)
+        now = (state.bytenr, state.level, state.bytes_used)
+        if (live.bytenr, live.level, live.bytes_used) != now:
+            found.append(tree)
+    return found
+
+
+def _update_root(fs: WritableFilesystem, tree: int) -> bool:
+    """Write the root item of a tree unless the root tree has it already (``btrfs_update_root``)."""
+    live = fs.live_root(tree)
+    state = fs.writer.tree_state(tree)
+    live.bytenr, live.level, live.bytes_used = state.bytenr, state.level, state.bytes_used
+    live.generation = state.generation
+    if not live.changed:
+        return False
+    live.generation_v2 = live.generation
+    live.stored = live.pack()
+    live.dirty = False
+    fs.writer.replace(ObjectId.ROOT_TREE, live.key, live.stored)
+    return True
+
+
+def _cow_root_tree(fs: WritableFilesystem) -> None:
+    """Copy the root tree before anything else, as the kernel does: that decides addresses."""
+    first = fs.writer.tree(ObjectId.ROOT_TREE).first()
+    assert first is not None  # the extent tree's root item
+    fs.writer.update(ObjectId.ROOT_TREE, first.key, 0, bytes(first.data))
+
+
+def _run_dev_stats(fs: WritableFilesystem) -> None:
+    """Write the error counts of the device (``btrfs_run_dev_stats()``).
+
+    The kernel counts the reading of the item at mount as a change of it, so the first commit after
+    a mount writes it, later ones only when there were errors.
+    """
+    if fs.device_stats_written:
+        return
+    devid = fs.raw_super.dev_item.devid
+    key = (ObjectId.DEV_STATS, ItemType.PERSISTENT_ITEM, devid)
+    found = fs.writer.get(ObjectId.DEV_TREE, key)
+    if found is None:
+        fs.writer.insert(ObjectId.DEV_TREE, key, bytes(DEV_STATS_ITEM.size))
+    else:
+        fs.writer.update(ObjectId.DEV_TREE, key, 0, found)
+    fs.device_stats_written = True
+
+
+# ----------------------------------------------------------------------------- block groups --
+
+
+def _write_dirty_block_groups(fs: WritableFilesystem) -> bool:
+    """Bring block group items up to date (``btrfs_write_dirty_block_groups()``).
+
+    Returns
+    -------
+    bool
+        Whether one was not.
+    """
+    tree = group_tree(fs.image.superblock)
+    written = fs.committed.used
+    changed = False
+    for group in fs.writer.groups():
+        if group.used != written.get(group.start):
+            item = BlockGroupItem(group.used, CHUNK_OBJECTID, group.flags)
+            key = (group.start, ItemType.BLOCK_GROUP_ITEM, group.length)
+            fs.writer.update(tree, key, 0, BLOCK_GROUP_ITEM.pack(item))
+            written[group.start] = group.used
+            changed = True
+    return changed
+
+
+# --------------------------------------------------------------------------- the superblock --
+
+
+def _write_supers(fs: WritableFilesystem) -> None:
+    """Write the superblock that makes all that was written the filesystem."""
+    writer, raw = fs.writer, fs.raw_super
+    states = {tree: writer.tree_state(tree) for tree in BACKED_UP if writer.has_tree(tree)}
+    root, chunk = states[ObjectId.ROOT_TREE], states[ObjectId.CHUNK_TREE]
+    cell = next_cell(raw)
+    # the kernel has compared the uuid tree with the subvolumes since the mount, and kept it so
+    checked = fs.transid if writer.has_tree(ObjectId.UUID_TREE) else raw.uuid_tree_generation
+    raw = raw._replace(
+        flags=raw.flags | _WRITTEN,
+        generation=fs.transid,
+        root=root.bytenr,
+        root_level=root.level,
+        chunk_root=chunk.bytenr,
+        chunk_root_level=chunk.level,
+        chunk_root_generation=chunk.generation,
+        bytes_used=sum(group.used for group in writer.groups()),
+        uuid_tree_generation=checked,
+    )
+    roots = {tree: (s.bytenr, s.generation, s.level) for tree, s in states.items()}
+    fs.raw_super = store_backup(raw, cell, make_backup(raw, roots))
+    write_superblocks(fs.memory.buffer, fs.raw_super)

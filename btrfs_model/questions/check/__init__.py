@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Checking an image as ``btrfs check`` does: structure, references, space, directories, checksums.
+
+The passes, each in a module of its own:
+
+    walk         every copy of every tree block; how blocks fit together
+    items        every item by itself
+    extents      the extent tree against what all blocks refer to
+    space        chunks, device extents, block groups, free space, checksums
+    inodes       names, links, directories and file extents of each subvolume
+    subvolumes   names of subvolumes, UUIDs
+
+A finding is a line; an image without fault has none. What an earlier pass could not read, a later
+one does not judge.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import numpy as np
+
+from btrfs_model.base.errors import CorruptImageError
+from btrfs_model.ondisk.keys import Key, ObjectId
+from btrfs_model.questions.check.extents import DataRefs, check_extents, read_extents
+from btrfs_model.questions.check.inodes import Rows, check_inodes
+from btrfs_model.questions.check.items import ItemChecker
+from btrfs_model.questions.check.report import Finding, Report
+from btrfs_model.questions.check.space import (
+    check_checksums,
+    check_data,
+    check_space,
+    check_superblocks,
+)
+from btrfs_model.questions.check.subvolumes import check_subvolumes
+from btrfs_model.questions.check.walk import Forest, TreeRoot, leaf_batches, walk_forest
+from btrfs_model.volume.filesystem import Filesystem
+from btrfs_model.volume.image import Image
+from btrfs_model.volume.tree import Tree
+
+__all__ = ["Finding", "check"]
+
+_NEEDED = (ObjectId.EXTENT_TREE, ObjectId.DEV_TREE, ObjectId.FS_TREE)
+
+
+def check(
+    image: Image | Filesystem | str | os.PathLike[str],
+    *,
+    verify_data: bool = False,
+    limit: int = 20,
+) -> list[Finding]:
+    """Look for everything that is wrong with an image.
+
+    Parameters
+    ----------
+    image : Image, Filesystem, str or os.PathLike
+        What to check, or the file it is in.
+    verify_data : bool
+        Whether to read all data and compare them with their checksums.
+    limit : int
+        How many findings of each kind in each tree are listed; the others are counted.
+
+    Returns
+    -------
+    list of Finding
+        Empty for an image without fault.
+
+    Raises
+    ------
+    CorruptImageError
+        When nothing can be checked: without a superblock, chunk tree or root tree.
+    UnsupportedError
+        For a filesystem that the model does not handle.
+    OSError
+        When the file cannot be read.
+    """
+    if isinstance(image, Image):
+        image = Filesystem(image)
+    if isinstance(image, Filesystem):
+        return _Check(image, limit).run(verify_data)
+    with Filesystem.open(image) as fs:
+        return _Check(fs, limit).run(verify_data)
+
+
+class _Check:
+    def __init__(self, fs: Filesystem, limit: int) -> None:
+        self.fs = fs
+        self.report = Report(limit)
+
+    def run(self, verify_data: bool) -> list[Finding]:
+        with self.fs.image.lease:
+            return self._run(verify_data)
+
+    def _run(self, verify_data: bool) -> list[Finding]:
+        fs, report = self.fs, self.report
+        check_superblocks(fs, report)
+        forest = walk_forest(fs.image, self._roots(), report)
+        data = self._check_items(forest)
+        missing = [objectid for objectid in map(int, _NEEDED) if objectid not in fs.trees]
+        for objectid in missing:
+            report.add("there is no tree {id}", tree=int(ObjectId.ROOT_TREE), id=objectid)
+        if missing or forest.broken:
+            return report.result()
+        extents = read_extents(fs.image, fs.tree(ObjectId.EXTENT_TREE))
+        check_extents(fs.image, extents, forest, data, report)
+        self._guard(lambda: check_space(fs, extents, report))
+        self._guard(lambda: check_checksums(fs, extents, report))
+        self._guard(self._check_subvolumes)
+        if verify_data:
+            self._guard(lambda: check_data(fs, report))
+        return report.result()
+
+    def _check_subvolumes(self) -> None:
+        entries: dict[int, Rows] = {}
+        for objectid in self.fs.subvolume_ids:
+            root_dir = self.fs.roots[objectid].item.root_dirid
+            tree = self.fs.tree(objectid)
+            entries[objectid] = check_inodes(self.fs, tree, root_dir, self.report)
+        # relocation keeps its data in a tree like a subvolume
+        relocation = self.fs.trees.get(ObjectId.DATA_RELOC_TREE)
+        if relocation is not None:
+            root_dir = self.fs.roots[ObjectId.DATA_RELOC_TREE].item.root_dirid
+            check_inodes(self.fs, relocation, root_dir, self.report)
+        check_subvolumes(self.fs, entries, self.report)
+
+    def _roots(self) -> list[TreeRoot]:
+        """All roots: those in the superblock, in root items, and of logs."""
+        fs = self.fs
+        roots = [_tree_root(fs.root_tree), _tree_root(fs.chunk_tree)]
+        for root in fs.root_items:
+            progress = Key(*root.item.drop_progress)
+            roots.append(
+                _tree_root(root.tree(fs.image))._replace(
+                    progress=progress if root.is_dead and progress.objectid else None
+                )
+            )
+        if fs.log_root_tree is not None:
+            roots.append(_tree_root(fs.log_root_tree)._replace(is_log=True))
+            self._guard(
+                lambda: roots.extend(
+                    _tree_root(tree)._replace(is_log=True) for tree in fs.log_trees.values()
+                )
+            )
+        return roots
+
+    def _guard(self, step: Callable[[], None]) -> None:
+        """Run a step; a block that it cannot read is a finding."""
+        try:
+            step()
+        except CorruptImageError as error:
+            self.report.add_fault("", error.fault)
+
+    def _check_items(self, forest: Forest) -> DataRefs:
+        """Check the items of all leaves, and gather the file extents among them."""
+        fs = self.fs
+        checker = ItemChecker(fs.image, self.report)
+        data = DataRefs()
+        for log in (False, True):
+            for columns in leaf_batches(fs.image, forest.leaves(log=log)):
+                blocks, inverse = np.unique(columns["block"], return_inverse=True)
+                trees = [forest.blocks[logical].tree for logical in blocks.tolist()]
+                checker.check(columns, np.array(trees, np.uint64)[inverse])
+                if not log:
+                    data.add(fs.image, columns)
+        return data
+
+
+def _tree_root(tree: Tree) -> TreeRoot:
+    return TreeRoot(tree.objectid, tree.bytenr, tree.generation, tree.level)

@@ -1,0 +1,470 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""References: does the extent tree say of each extent what the other trees do with it.
+
+Each block of the forest makes references by being there (:mod:`btrfs_model.questions.check.walk`):
+a node to its children, a leaf of file extents to their data. Of whom they are is decided by the
+block alone:
+
+    block P without FULL_BACKREF   TREE_BLOCK_REF (owner of P)   EXTENT_DATA_REF (owner of P, ...)
+    block P with FULL_BACKREF      SHARED_BLOCK_REF (P)          SHARED_DATA_REF (P)
+
+and the root of a tree has a TREE_BLOCK_REF of that tree. Both sides are brought into one form, a
+row (bytenr, type, root or parent, objectid, offset) with a count, and compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from btrfs_model.base.errors import CorruptImageError
+from btrfs_model.kernels import lib
+from btrfs_model.ondisk.keys import ItemType, ObjectId, item_type_name
+from btrfs_model.ondisk.structs import EXTENT_ITEM, FILE_EXTENT_ITEM, TREE_BLOCK_INFO
+from btrfs_model.questions.check.report import Report
+from btrfs_model.questions.check.walk import BlockInfo, Forest
+from btrfs_model.reference.ctree import key_at, nritems
+from btrfs_model.volume.image import Image
+from btrfs_model.volume.scan import Columns, extent_refs, records, select
+from btrfs_model.volume.tree import Tree
+
+__all__ = ["DataRefs", "Extents", "check_extents", "read_extents"]
+
+Mask = npt.NDArray[np.bool_]
+
+_U64 = np.uint64
+_EXTENT_TYPES: Final = (ItemType.EXTENT_ITEM, ItemType.METADATA_ITEM)
+_REF_TYPES: Final = (
+    ItemType.TREE_BLOCK_REF,
+    ItemType.EXTENT_DATA_REF,
+    ItemType.SHARED_BLOCK_REF,
+    ItemType.SHARED_DATA_REF,
+)
+_REF_FIELDS: Final = ("bytenr", "type", "root", "objectid", "offset")
+
+
+class DataRefs:
+    """The file extents of the forest that lie on disk, gathered batch by batch.
+
+    Attributes
+    ----------
+    rows : numpy.ndarray
+        uint64, shape (file extents, 5): block, inode, file position less offset into the extent,
+        disk_bytenr, disk_num_bytes.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[npt.NDArray[np.uint64]] = []
+
+    def add(self, image: Image, columns: Columns) -> None:
+        """Take the EXTENT_DATA items of some leaves."""
+        whole = (columns["type"] == ItemType.EXTENT_DATA) & (
+            columns["size"] == FILE_EXTENT_ITEM.size
+        )
+        items = select(columns, whole)
+        extents = records(image, items, FILE_EXTENT_ITEM)
+        there = (extents["type"] != lib.BTRFS_FILE_EXTENT_INLINE) & (extents["disk_bytenr"] != 0)
+        items, extents = select(items, there), extents[there]
+        self._parts.append(
+            np.stack(
+                [
+                    items["block"],
+                    items["objectid"],
+                    items["offset"] - extents["offset"],
+                    extents["disk_bytenr"],
+                    extents["disk_num_bytes"],
+                ],
+                axis=1,
+            )
+        )
+
+    @property
+    def rows(self) -> npt.NDArray[np.uint64]:
+        """All file extents so far."""
+        return np.concatenate(self._parts) if self._parts else np.empty((0, 5), _U64)
+
+
+@dataclass
+class Extents:
+    """The extent tree in arrays, ascending by address.
+
+    Attributes
+    ----------
+    columns : dict of numpy.ndarray
+        The EXTENT_ITEM and METADATA_ITEM items.
+    start, length, refs, generation, flags, level : numpy.ndarray
+        Of each; `length` in bytes, `level` of tree blocks only.
+    references : numpy.ndarray
+        All references, inline and keyed, as of :func:`btrfs_model.volume.scan.extent_refs`.
+    reference_columns : dict of numpy.ndarray
+        The items that the references are in.
+    """
+
+    columns: Columns
+    start: npt.NDArray[np.uint64]
+    length: npt.NDArray[np.uint64]
+    refs: npt.NDArray[np.uint64]
+    generation: npt.NDArray[np.uint64]
+    flags: npt.NDArray[np.uint64]
+    level: npt.NDArray[np.uint64]
+    references: npt.NDArray[np.void]
+    reference_columns: Columns
+
+    @property
+    def end(self) -> npt.NDArray[np.uint64]:
+        """First address after each."""
+        return self.start + self.length
+
+    @property
+    def is_data(self) -> npt.NDArray[np.bool_]:
+        """Which hold data; the others are tree blocks."""
+        mask: Mask = self.flags & _U64(lib.BTRFS_EXTENT_FLAG_DATA) != 0
+        return mask
+
+    def find(self, bytenr: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
+        """Return the row of the extent that starts at each address, -1 for none."""
+        if not len(self.start):
+            return np.full(len(bytenr), -1)
+        row = np.minimum(np.searchsorted(self.start, bytenr), len(self.start) - 1)
+        return np.where(self.start[row] == bytenr, row, -1)
+
+
+def read_extents(image: Image, tree: Tree) -> Extents:
+    """Read the extent tree."""
+    all_columns = tree.scan()
+    with_refs = select(all_columns, np.isin(all_columns["type"], (*_EXTENT_TYPES, *_REF_TYPES)))
+    references, _ = extent_refs(image, with_refs)
+    is_extent = np.isin(with_refs["type"], _EXTENT_TYPES) & (with_refs["size"] >= EXTENT_ITEM.size)
+    columns = select(with_refs, is_extent)
+    rows = records(image, columns, EXTENT_ITEM)
+    metadata = columns["type"] == ItemType.METADATA_ITEM
+    level = np.where(metadata, columns["offset"], _U64(0))
+    full = ~metadata & (rows["flags"] & _U64(lib.BTRFS_EXTENT_FLAG_TREE_BLOCK) != 0)
+    if full.any():
+        # an EXTENT_ITEM of a tree block has the level behind its first key
+        behind = select(columns, full)
+        behind["position"] = behind["position"] + _U64(EXTENT_ITEM.size)
+        behind["size"] = behind["size"] - np.minimum(behind["size"], EXTENT_ITEM.size)
+        level[full] = records(image, behind, TREE_BLOCK_INFO)["level"]
+    return Extents(
+        columns,
+        columns["objectid"],
+        np.where(metadata, _U64(image.nodesize), columns["offset"]),
+        rows["refs"],
+        rows["generation"],
+        rows["flags"],
+        level,
+        references,
+        with_refs,
+    )
+
+
+def check_extents(
+    image: Image, extents: Extents, forest: Forest, data: DataRefs, report: Report
+) -> None:
+    """Compare the extent tree with what the blocks of the forest refer to."""
+    _check_counts(extents, report)
+    _check_overlap(extents, forest, image.nodesize, report)
+    _check_blocks(image, extents, forest, report)
+    data_rows = data.rows
+    _check_data(extents, data_rows, report)
+    expected = _Expected(extents, forest)
+    expected.add_roots()
+    expected.add_pointers()
+    expected.add_data(data_rows)
+    _compare(extents, expected.table(), report)
+
+
+def _check_counts(extents: Extents, report: Report) -> None:
+    """Check that the references of an extent are as many as its item says."""
+    row = extents.find(extents.references["bytenr"])
+    lost = row < 0
+    if lost.any():
+        items = np.unique(extents.references["item"][lost])
+        tree = int(ObjectId.EXTENT_TREE)
+        report.rows("reference of no extent", extents.reference_columns, items, tree)
+    total = np.bincount(
+        row[~lost], extents.references["count"][~lost], minlength=len(extents.start)
+    ).astype(_U64)
+    report.rows(
+        "extent says {says} references, there are {found}",
+        extents.columns,
+        total != extents.refs,
+        int(ObjectId.EXTENT_TREE),
+        says=extents.refs,
+        found=total,
+    )
+
+
+def _check_overlap(extents: Extents, forest: Forest, nodesize: int, report: Report) -> None:
+    """Check that extents do not overlap, nor blocks of logs with them."""
+    over = np.flatnonzero(extents.start[1:] < extents.end[:-1]) + 1
+    tree = int(ObjectId.EXTENT_TREE)
+    report.rows("extent begins inside the one before", extents.columns, over, tree)
+    if not len(extents.start):
+        return
+    for info in forest.blocks.values():
+        if not info.is_log:
+            continue
+        before = int(np.searchsorted(extents.start, _U64(info.logical + nodesize))) - 1
+        if before >= 0 and int(extents.end[before]) > info.logical:
+            report.add(
+                "block of a log lies in the extent at {start}",
+                tree=info.tree,
+                block=info.logical,
+                start=int(extents.start[before]),
+            )
+
+
+def _check_blocks(image: Image, extents: Extents, forest: Forest, report: Report) -> None:
+    """Check that each tree block has an extent item of its level and generation."""
+    blocks = [block for block in forest.blocks.values() if not block.is_log]
+    rows = extents.find(np.array([block.logical for block in blocks], _U64))
+    if not len(extents.start):
+        report.add("there are no extents", tree=int(ObjectId.EXTENT_TREE))
+        return
+    levels, generations = extents.level[rows].tolist(), extents.generation[rows].tolist()
+    is_data = extents.is_data[rows].tolist()
+    for number, (block, row) in enumerate(zip(blocks, rows.tolist(), strict=True)):
+        place: dict[str, Any] = {"tree": block.tree, "block": block.logical}
+        if row < 0:
+            report.add("block has no extent item", **place)
+            continue
+        found = (levels[number], generations[number])
+        if found != (block.level, block.generation) or is_data[number]:
+            report.add(
+                "block of level {level}, generation {generation}; its extent item says {found}",
+                **place,
+                level=block.level,
+                generation=block.generation,
+                found="data" if is_data[number] else "level {}, generation {}".format(*found),
+            )
+    _check_owners(image, extents, forest, blocks, rows, report)
+    if forest.broken:
+        return
+    known = np.array(sorted(block.logical for block in blocks), _U64)
+    unused = ~extents.is_data & ~np.isin(extents.start, known)
+    tree = int(ObjectId.EXTENT_TREE)
+    report.rows("extent of a tree block that no tree has", extents.columns, unused, tree)
+
+
+def _check_owners(
+    image: Image,
+    extents: Extents,
+    forest: Forest,
+    blocks: list[BlockInfo],
+    rows: npt.NDArray[np.intp],
+    report: Report,
+) -> None:
+    """Check that the owner of a block has it, unless the block lost its owner (FULL_BACKREF).
+
+    A reference by the tree says so, or the tree itself: once a balance has moved the node above,
+    that node refers to the block by its own address.
+    """
+    references = extents.references
+    by_root = references[references["type"] == ItemType.TREE_BLOCK_REF]
+    pairs = np.stack([by_root["bytenr"], by_root["root"]], axis=1)
+    owners = np.array([(block.logical, block.owner) for block in blocks], _U64).reshape(-1, 2)
+    full = extents.flags[rows] & _U64(lib.BTRFS_BLOCK_FLAG_FULL_BACKREF) != 0
+    foreign = (rows >= 0) & ~full & ~np.isin(_mix(owners), _mix(pairs))
+    trees = {
+        root.tree: Tree(image, root.tree, root.bytenr, root.generation, root.level)
+        for root in forest.roots
+        if not root.is_log
+    }
+    for number in np.flatnonzero(foreign).tolist():
+        block = blocks[number]
+        if _leads_to(image, trees.get(block.owner), block):
+            continue
+        report.add(
+            "block is owned by tree {owner}, which does not refer to it",
+            tree=block.tree,
+            block=block.logical,
+            owner=block.owner,
+        )
+
+
+def _leads_to(image: Image, tree: Tree | None, block: BlockInfo) -> bool:
+    """Whether a search for the first key of a block in a tree comes to it."""
+    if tree is None or tree.level <= block.level:
+        return False
+    data = image.block(block.logical)
+    if not nritems(data):
+        return False
+    try:
+        return tree.child_at(key_at(data, 0), block.level) == block.logical
+    except CorruptImageError:
+        # what a tree that is being freed still points at may be gone
+        return True
+
+
+def _check_data(extents: Extents, data: npt.NDArray[np.uint64], report: Report) -> None:
+    """Check that file extents name whole extents of data."""
+    block, inode, offset, bytenr, length = data.T
+    row = extents.find(bytenr)
+    columns = {
+        "block": block,
+        "slot": np.zeros(len(data), np.uint16),
+        "objectid": inode,
+        "type": np.full(len(data), ItemType.EXTENT_DATA, np.uint8),
+        "offset": offset,
+    }
+    missing = row < 0
+    report.rows(
+        "file extent names {bytenr}, where there is no extent", columns, missing, 0, bytenr=bytenr
+    )
+    if not len(extents.start):
+        return
+    other = ~missing & ((extents.length[row] != length) | ~extents.is_data[row])
+    report.rows(
+        "file extent names {length} bytes at {bytenr}, the extent has {found}",
+        columns,
+        other,
+        0,
+        length=length,
+        bytenr=bytenr,
+        found=extents.length[row],
+    )
+
+
+class _Expected:
+    """The references that the blocks of the forest make."""
+
+    def __init__(self, extents: Extents, forest: Forest) -> None:
+        self.extents = extents
+        self.forest = forest
+        self._parts: list[npt.NDArray[np.uint64]] = []
+
+    def _shared(self, blocks: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        """Whether each block's references are by its address."""
+        row = self.extents.find(blocks)
+        flags = self.extents.flags[row] if len(self.extents.flags) else np.zeros(len(row), _U64)
+        shared: Mask = (row >= 0) & (flags & _U64(lib.BTRFS_BLOCK_FLAG_FULL_BACKREF) != 0)
+        return shared
+
+    def _owners(self, blocks: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        known, inverse = np.unique(blocks, return_inverse=True)
+        owners = [self.forest.blocks[logical].owner for logical in known.tolist()]
+        return np.array(owners, _U64)[inverse] if len(known) else known
+
+    def _add(self, *parts: Any) -> None:
+        """Add rows of bytenr, type, root, objectid and offset."""
+        # each by itself: signed and unsigned together would become floating point
+        columns = [np.asarray(part).astype(_U64) for part in parts]
+        self._parts.append(np.stack(np.broadcast_arrays(*columns), axis=1))
+
+    def add_roots(self) -> None:
+        """Each root item refers to its root block."""
+        for root in self.forest.roots:
+            if root.is_log or root.bytenr not in self.forest.blocks:
+                continue
+            if root.tree == ObjectId.TREE_RELOC:
+                # the parent of the root of a relocation tree is that root itself
+                kind, of = ItemType.SHARED_BLOCK_REF, root.bytenr
+            else:
+                kind, of = ItemType.TREE_BLOCK_REF, root.tree
+            self._parts.append(np.array([[root.bytenr, kind, of, 0, 0]], _U64))
+
+    def add_pointers(self) -> None:
+        """Nodes refer to their children."""
+        pointers = [pair for pair in self.forest.pointers if not self.forest.blocks[pair[1]].is_log]
+        if not pointers:
+            return
+        child, parent = np.array(pointers, _U64).T
+        shared = self._shared(parent)
+        self._add(
+            child,
+            np.where(shared, ItemType.SHARED_BLOCK_REF, ItemType.TREE_BLOCK_REF),
+            np.where(shared, parent, self._owners(parent)),
+            0,
+            0,
+        )
+
+    def add_data(self, data: npt.NDArray[np.uint64]) -> None:
+        """Leaves refer to the data of their files."""
+        if not len(data):
+            return
+        block, inode, offset, bytenr = data.T[:4]
+        shared = self._shared(block)
+        self._add(
+            bytenr,
+            np.where(shared, ItemType.SHARED_DATA_REF, ItemType.EXTENT_DATA_REF),
+            np.where(shared, block, self._owners(block)),
+            np.where(shared, 0, inode),
+            np.where(shared, 0, offset),
+        )
+
+    def table(self) -> npt.NDArray[np.uint64]:
+        """All rows so far."""
+        return np.concatenate(self._parts) if self._parts else np.empty((0, 5), _U64)
+
+
+def _mix(table: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """One number for each row: equal rows have equal numbers, others differ (as good as)."""
+    mixed = np.zeros(len(table), _U64)
+    for column in table.T:
+        mixed = (mixed ^ column) * _U64(0x9E3779B97F4A7C15)
+        mixed ^= mixed >> _U64(29)
+        mixed *= _U64(0xBF58476D1CE4E5B9)
+        mixed ^= mixed >> _U64(32)
+    return mixed
+
+
+def _sums(
+    table: npt.NDArray[np.uint64], counts: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.intp]]:
+    """Return the different rows' numbers, their counts, and where each row is first."""
+    numbers, first, inverse = np.unique(_mix(table), return_index=True, return_inverse=True)
+    total = np.bincount(inverse, counts, minlength=len(numbers)).astype(np.int64)
+    return numbers, total, first
+
+
+def _compare(extents: Extents, expected: npt.NDArray[np.uint64], report: Report) -> None:
+    """Report references that the extent tree has and the forest does not make, and the reverse."""
+    references = extents.references[np.isin(extents.references["type"], _REF_TYPES)]
+    found = np.stack([references[field].astype(_U64) for field in _REF_FIELDS], axis=1)
+    has = _sums(found, references["count"].astype(np.int64))
+    makes = _sums(expected, np.ones(len(expected), np.int64))
+    _report_missing(has, makes, found, report, "extent tree has {n} references {ref}, not {other}")
+    # those that both know were compared from the other side
+    only = ~np.isin(makes[0], has[0])
+    for row, count in zip(makes[2][only].tolist(), makes[1][only].tolist(), strict=True):
+        report.add(
+            "extent tree lacks {n} references {ref}",
+            tree=int(ObjectId.EXTENT_TREE),
+            n=count,
+            ref=_describe(expected[row]),
+        )
+
+
+def _report_missing(
+    has: tuple[Any, ...],
+    makes: tuple[Any, ...],
+    table: npt.NDArray[np.uint64],
+    report: Report,
+    text: str,
+) -> None:
+    """Report the references in `has` whose count in `makes` differs."""
+    place = np.searchsorted(makes[0], has[0])
+    inside = np.minimum(place, max(len(makes[0]) - 1, 0))
+    same = makes[0][inside] == has[0] if len(makes[0]) else np.zeros(len(has[0]), np.bool_)
+    other = np.where(same, makes[1][inside] if len(makes[0]) else 0, 0)
+    for row in np.flatnonzero(other != has[1]).tolist():
+        report.add(
+            text,
+            tree=int(ObjectId.EXTENT_TREE),
+            n=int(has[1][row]),
+            ref=_describe(table[has[2][row]]),
+            other=int(other[row]),
+        )
+
+
+def _describe(row: npt.NDArray[np.uint64]) -> str:
+    bytenr, kind, root, objectid, offset = row.tolist()
+    name = item_type_name(kind)
+    if kind == ItemType.EXTENT_DATA_REF:
+        return f"{name} root {root} inode {objectid} offset {offset} of {bytenr}"
+    return f"{name} {root} of {bytenr}"

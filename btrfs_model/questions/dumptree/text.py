@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Trees as text, like ``btrfs inspect-internal dump-tree`` of btrfs-progs 6.2.
+
+The text is the same to the byte, but for its first line (the version of btrfs-progs), which is left
+out. On top there are filters by objectid and range of keys: then only items that pass are shown,
+below the head of their leaf.
+
+Where btrfs-progs goes on after a block that it cannot read, this stops with an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import BinaryIO, Final
+
+from btrfs_model.ondisk.keys import Key, ObjectId
+from btrfs_model.ondisk.structs import HEADER, ITEM, KEY_PTR, Header, PayloadError
+from btrfs_model.questions.dumptree import templates as words
+from btrfs_model.questions.dumptree.filters import KeyRange, key_range
+from btrfs_model.questions.dumptree.item_text import ItemText
+from btrfs_model.questions.dumptree.trees import (
+    TreeRoot,
+    chunk_tree,
+    log_root_tree,
+    root_tree,
+    rooted_trees,
+    select_trees,
+)
+from btrfs_model.volume.image import Image
+from btrfs_model.volume.tree import Tree
+
+__all__ = ["BlockText", "dump_blocks_text", "dump_tree_text"]
+
+_BACKREF_REV_SHIFT: Final = 56
+
+# What a tree is called above its dump; "file" when it is not here.
+_TITLES: Final[dict[int, str]] = {
+    ObjectId.ROOT_TREE: "root",
+    ObjectId.EXTENT_TREE: "extent",
+    ObjectId.CHUNK_TREE: "chunk",
+    ObjectId.DEV_TREE: "device",
+    ObjectId.FS_TREE: "fs",
+    ObjectId.ROOT_TREE_DIR: "directory",
+    ObjectId.CSUM_TREE: "checksum",
+    ObjectId.QUOTA_TREE: "quota",
+    ObjectId.UUID_TREE: "uuid",
+    ObjectId.FREE_SPACE_TREE: "free space",
+    ObjectId.BLOCK_GROUP_TREE: "block group",
+    ObjectId.EXTENT_CSUM: "extent checksum",
+    ObjectId.DATA_RELOC_TREE: "data reloc",
+    ObjectId.TREE_RELOC: "reloc",
+    ObjectId.TREE_LOG_FIXUP: "log fixup",
+    ObjectId.TREE_LOG: "log",
+    ObjectId.ORPHAN: "orphan",
+    ObjectId.MULTIPLE: "multiple",
+}
+
+# Trees that are shown by name alone, without the key of a root item.
+_NAMED: Final[dict[int, str]] = {
+    ObjectId.ROOT_TREE: "root tree",
+    ObjectId.CHUNK_TREE: "chunk tree",
+    ObjectId.TREE_LOG: "log root tree",
+    ObjectId.BLOCK_GROUP_TREE: "block group tree",
+}
+
+
+class BlockText:
+    """Makes the text of tree blocks.
+
+    Parameters
+    ----------
+    image : Image
+        Where they are.
+    hide_names : bool
+        Show HIDDEN instead of names and values of xattrs.
+    escape_names : bool
+        Escape what is not printable in them, for a terminal; btrfs-progs 6.2 does not.
+    csum_headers, csum_items : bool
+        Show the checksums of blocks, those in EXTENT_CSUM items.
+    """
+
+    def __init__(
+        self,
+        image: Image,
+        *,
+        hide_names: bool = False,
+        escape_names: bool = False,
+        csum_headers: bool = False,
+        csum_items: bool = False,
+    ) -> None:
+        self.image = image
+        self._csum_size = image.superblock.csum_size
+        self._csum_headers = csum_headers
+        self._item = ItemText(
+            image.sectorsize, self._csum_size, hide_names, escape_names, csum_items
+        )
+
+    def block(self, tree: Tree, address: int) -> str:
+        """Return the text of the block at the logical `address`."""
+        data = bytes(self.image.block(address, tree=tree.objectid))
+        header = HEADER.unpack(data)
+        lines = [self._head(header, data)]
+        if header.level:
+            lines += _pointers(header, data)
+        else:
+            lines += self._items(tree, header, data, range(header.nritems))
+        return "".join(lines)
+
+    def leaf(self, tree: Tree, address: int, slots: Iterable[int]) -> str:
+        """Return the text of a leaf with only some of its items."""
+        data = bytes(self.image.block(address, tree=tree.objectid))
+        header = HEADER.unpack(data)
+        return self._head(header, data) + "".join(self._items(tree, header, data, slots))
+
+    def _head(self, header: Header, data: bytes) -> str:
+        flags = header.flags & (1 << _BACKREF_REV_SHIFT) - 1
+        kind = "node" if header.level else "leaf"
+        level = f" level {header.level}" if header.level else ""
+        csum = f" csum 0x{header.csum[: self._csum_size].hex()}" if self._csum_headers else ""
+        return (
+            f"{kind} {header.bytenr}{level} items {header.nritems} "
+            f"free space {_free_space(header, data)} generation {header.generation} "
+            f"owner {words.objectid(header.owner)}\n"
+            f"{kind} {header.bytenr} flags 0x{flags:x}({words.header_flags(flags)}) "
+            f"backref revision {header.flags >> _BACKREF_REV_SHIFT}{csum}\n"
+            f"fs uuid {words.uuid(header.fsid)}\n"
+            f"chunk uuid {words.uuid(header.chunk_tree_uuid)}\n"
+        )
+
+    def _items(
+        self, tree: Tree, header: Header, data: bytes, slots: Iterable[int]
+    ) -> Iterator[str]:
+        for slot in slots:
+            objectid, item_type, offset, at, size = ITEM.flat(data, HEADER.size + slot * ITEM.size)
+            key = words.key(objectid, item_type, offset)
+            yield f"\titem {slot} {key} itemoff {at} itemsize {size}\n"
+            start = HEADER.size + at
+            try:
+                yield self._item(Key(objectid, item_type, offset), data[start : start + size])
+            except PayloadError as error:
+                raise error.at(
+                    self.image.path, tree=tree.objectid, block=header.bytenr, slot=slot
+                ) from None
+
+
+def _free_space(header: Header, data: bytes) -> int:
+    """Free bytes of a leaf, free pointers of a node."""
+    room = len(data) - HEADER.size
+    if header.level:
+        return room // KEY_PTR.size - header.nritems
+    if not header.nritems:
+        return room
+    *_, last, _ = ITEM.flat(data, HEADER.size + (header.nritems - 1) * ITEM.size)
+    return int(last) - header.nritems * ITEM.size
+
+
+def _pointers(header: Header, data: bytes) -> Iterator[str]:
+    for slot in range(header.nritems):
+        *key, address, generation = KEY_PTR.flat(data, HEADER.size + slot * KEY_PTR.size)
+        yield f"\t{words.key(*key)} block {address} gen {generation}\n"
+
+
+class _Dump:
+    """One run of a dump: where it goes and how blocks are shown."""
+
+    def __init__(
+        self, out: BinaryIO, blocks: BlockText, keys: KeyRange, *, depth_first: bool = False
+    ) -> None:
+        self._out = out
+        self._blocks = blocks
+        self._keys = keys
+        self._depth_first = depth_first
+
+    def write(self, text: str) -> None:
+        self._out.write(text.encode("latin-1"))
+
+    def tree(self, title: str, tree: Tree) -> None:
+        """Show a tree below its title; with a filter only if something passes."""
+        if not self._keys.is_all:
+            self._filtered(title, tree)
+            return
+        self.write(title)
+        self.all_blocks(tree)
+
+    def all_blocks(self, tree: Tree) -> None:
+        """Show the blocks of a tree level by level from the root, or each before its children."""
+        blocks = tree.blocks()
+        if not self._depth_first:
+            blocks.sort(key=lambda block: -block.level)
+        for block in blocks:
+            self.write(self._blocks.block(tree, block.logical))
+
+    def leaves(self, title: str, tree: Tree) -> None:
+        """Show only the leaves of a tree."""
+        self.write(title)
+        for block in tree.blocks():
+            if not block.level:
+                self.write(self._blocks.block(tree, block.logical))
+
+    def _filtered(self, title: str, tree: Tree) -> None:
+        slots_of: dict[int, list[int]] = {}
+        columns = tree.scan(*self._keys)
+        for address, slot in zip(columns["block"].tolist(), columns["slot"].tolist(), strict=True):
+            slots_of.setdefault(address, []).append(slot)
+        if slots_of:
+            self.write(title)
+        for address, slots in slots_of.items():
+            self.write(self._blocks.leaf(tree, address, slots))
+
+
+def dump_tree_text(
+    image: Image,
+    out: BinaryIO,
+    tree: int | None = None,
+    *,
+    min_key: Key | None = None,
+    max_key: Key | None = None,
+    objectid: int | None = None,
+    extents: bool = False,
+    devices: bool = False,
+    uuids: bool = False,
+    roots: bool = False,
+    backups: bool = False,
+    depth_first: bool = False,
+    hide_names: bool = False,
+    escape_names: bool = False,
+    csum_headers: bool = False,
+    csum_items: bool = False,
+) -> None:
+    """Write trees as text.
+
+    Parameters
+    ----------
+    image : Image
+        The image.
+    out : binary file
+        Names come out as the bytes that they are.
+    tree : int, optional
+        Id of the only tree to show.
+    min_key, max_key : Key, optional
+        First and last key of the items to show.
+    objectid : int, optional
+        Show only items of this objectid.
+    extents, devices, uuids : bool
+        Show only the extent and device trees (leaves alone), the root, chunk and device trees, the
+        uuid tree (``-e``, ``-d``, ``-u``).
+    roots, backups : bool
+        Show where trees begin and nothing in them; `backups` adds the roots of the last commits
+        (``-r``, ``-R``).
+    depth_first : bool
+        Show each node before its children, not level by level.
+    hide_names, escape_names, csum_headers, csum_items : bool
+        As for :class:`BlockText`.
+
+    Raises
+    ------
+    CorruptImageError
+        For a broken block or item, after what comes before it was written.
+    SubvolumeNotFoundError
+        When there is no tree of that id.
+    """
+    blocks = BlockText(
+        image, hide_names=hide_names, escape_names=escape_names, csum_headers=csum_headers,
+        csum_items=csum_items,
+    )  # fmt: skip
+    dump = _Dump(out, blocks, key_range(min_key, max_key, objectid), depth_first=depth_first)
+    if tree in _NAMED:
+        root = next(select_trees(image, tree))
+        dump.tree(f"{_NAMED[root.key.objectid]}\n", root.tree)
+        return
+    if tree is None and not (extents or uuids):
+        _named_trees(image, dump, roots=roots)
+    some = extents or devices or uuids
+    shown = _shown_trees(extents=extents, devices=devices, uuids=uuids) if some else None
+    for root in _rooted_trees(image, tree):
+        if shown is not None and root.key.objectid not in shown:
+            continue
+        if extents:
+            dump.leaves(f"{_title(root)}\n", root.tree)
+        elif roots:
+            dump.write(f"{_title(root)} {root.tree.bytenr} level {root.tree.level}\n")
+        else:
+            dump.tree(f"{_title(root)} \n", root.tree)
+    if some:
+        return
+    if backups:
+        _root_backups(image, dump)
+    _totals(image, dump)
+
+
+def _named_trees(image: Image, dump: _Dump, *, roots: bool) -> None:
+    """Show the trees that the superblock points at."""
+    for root in (root_tree(image), chunk_tree(image), log_root_tree(image)):
+        if root is None:
+            continue
+        name = _NAMED[root.key.objectid]
+        if roots:
+            dump.write(f"{name}: {root.tree.bytenr} level {root.tree.level}\n")
+        else:
+            dump.tree(f"{name}\n", root.tree)
+
+
+def _shown_trees(*, extents: bool, devices: bool, uuids: bool) -> set[int]:
+    """Return the trees that -e, -d and -u leave; together they leave less, not more."""
+    shown: set[int] = {ObjectId.ROOT_TREE_DIR}
+    if not devices and not uuids:
+        shown.add(ObjectId.EXTENT_TREE)
+    if not uuids:
+        shown.add(ObjectId.DEV_TREE)
+    if not extents and not devices:
+        shown.add(ObjectId.UUID_TREE)
+    return shown
+
+
+def _rooted_trees(image: Image, tree: int | None) -> Iterator[TreeRoot]:
+    """Yield the trees with a root item, or those of one id."""
+    if tree is not None:
+        yield from select_trees(image, tree)
+        return
+    for holder in (root_tree(image), log_root_tree(image)):
+        if holder is not None:
+            yield from rooted_trees(image, holder)
+
+
+def _title(root: TreeRoot) -> str:
+    return f"{_TITLES.get(root.key.objectid, 'file')} tree {words.key(*root.key)}"
+
+
+def _root_backups(image: Image, dump: _Dump) -> None:
+    for slot, backup in enumerate(image.superblock.backups):
+        dump.write(
+            f"btrfs root backup slot {slot}\n"
+            f"\ttree root gen {backup.tree_root_gen} block {backup.tree_root}\n"
+            f"\t\textent root gen {backup.extent_root_gen} block {backup.extent_root}\n"
+            f"\t\tchunk root gen {backup.chunk_root_gen} block {backup.chunk_root}\n"
+            f"\t\tdevice root gen {backup.dev_root_gen} block {backup.dev_root}\n"
+            f"\t\tcsum root gen {backup.csum_root_gen} block {backup.csum_root}\n"
+            f"\t\tfs root gen {backup.fs_root_gen} block {backup.fs_root}\n"
+            f"\t\t{backup.bytes_used} used {backup.total_bytes} total "
+            f"{backup.num_devices} devices\n"
+        )
+
+
+def _totals(image: Image, dump: _Dump) -> None:
+    sb = image.superblock
+    dump.write(
+        f"total bytes {sb.total_bytes}\nbytes used {sb.bytes_used}\nuuid {words.uuid(sb.fsid)}\n"
+    )
+
+
+def dump_blocks_text(
+    image: Image,
+    out: BinaryIO,
+    addresses: Sequence[int],
+    *,
+    follow: bool = False,
+    depth_first: bool = False,
+    hide_names: bool = False,
+    escape_names: bool = False,
+    csum_headers: bool = False,
+    csum_items: bool = False,
+) -> None:
+    """Write single tree blocks as text, by ascending address (``-b``).
+
+    Parameters
+    ----------
+    image : Image
+        The image.
+    out : binary file
+        Names come out as the bytes that they are.
+    addresses : sequence of int
+        Logical addresses of the blocks; each is shown once.
+    follow : bool
+        Show everything below them as well.
+    depth_first, hide_names, escape_names, csum_headers, csum_items : bool
+        As for :func:`dump_tree_text`.
+
+    Raises
+    ------
+    CorruptImageError
+        For a broken block or item.
+    """
+    blocks = BlockText(
+        image, hide_names=hide_names, escape_names=escape_names, csum_headers=csum_headers,
+        csum_items=csum_items,
+    )  # fmt: skip
+    dump = _Dump(out, blocks, key_range(), depth_first=depth_first)
+    for address in sorted(set(addresses)):
+        header = HEADER.unpack(image.block(address))
+        tree = Tree(image, header.owner, address, header.generation, header.level)
+        if follow:
+            dump.all_blocks(tree)
+        else:
+            dump.write(blocks.block(tree, address))

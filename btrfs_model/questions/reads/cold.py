@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Which tree blocks a kernel has in memory that mounted a filesystem and opened a subvolume.
+
+A send, a listing or a FIEMAP that starts then reads all others. What was read before:
+
+- the chunk tree, and the root node of each tree that is no subvolume;
+- in the extent (or block group) tree, the leaves in which block group items were looked for
+  (``btrfs_read_block_groups()``);
+- on the path to a subvolume from the top of the filesystem, the entries and inodes of directories;
+- in each subvolume on that path, the root node, the end of the tree (the highest inode number; a
+  writable mount looks for orphans there too: ``btrfs_orphan_cleanup()``) and the inode of its top
+  directory, and, where opening a directory looks for its last entry, the leaf with that
+  (``btrfs_opendir()``).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from btrfs_model.base.counters import uncounted
+from btrfs_model.base.errors import BtrfsModelError, CorruptImageError, SubvolumeNotFoundError
+from btrfs_model.kernels import lib
+from btrfs_model.ondisk.hashes import name_hash
+from btrfs_model.reference.ctree import (
+    Path,
+    Reada,
+    key_at,
+    next_leaf,
+    nritems,
+    search_slot,
+    search_slot_for_read,
+)
+from btrfs_model.volume.blocks import ReadCache
+from btrfs_model.volume.roots import is_subvolume_id
+from btrfs_model.volume.subvolume import split_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from btrfs_model.patches import Behaviour
+    from btrfs_model.volume.filesystem import Filesystem
+    from btrfs_model.volume.subvolume import Subvolume
+    from btrfs_model.volume.tree import Tree
+
+__all__ = ["blocks_after_mount", "open_root"]
+
+RawKey = tuple[int, int, int]
+_MAX = 2**64 - 1
+_ORPHAN_OBJECTID = 2**64 - 5
+_FS_TREE = int(lib.BTRFS_FS_TREE_OBJECTID)
+_LAST_FREE = 2**64 - 256
+_TOP = lib.BTRFS_FIRST_FREE_OBJECTID
+
+
+def blocks_after_mount(
+    fs: Filesystem,
+    subvolumes: Iterable[Subvolume],
+    behaviour: Behaviour,
+    *,
+    writable: bool = True,
+) -> set[int]:
+    """Return the addresses of the tree blocks that are cached after a mount.
+
+    Parameters
+    ----------
+    fs : Filesystem
+        Where the subvolumes are.
+    subvolumes : iterable of Subvolume
+        What has been opened, e.g. the snapshot to be sent and its parent.
+    behaviour : Behaviour
+        The kernel.
+    writable : bool
+        Whether the mount was.
+
+    Returns
+    -------
+    set of int
+        Logical addresses.
+    """
+    # what happened before the send is not its work
+    with fs.image.lease, uncounted():
+        chunks: list[int] = []
+        with suppress(CorruptImageError):
+            chunks = [block.logical for block in fs.chunk_tree.blocks()]
+        # whatever the model itself looks up stays out of the cache
+        ways = [_way(fs, subvolume) for subvolume in subvolumes]
+        cache = fs.image.reads = ReadCache(chunks)
+        try:
+            _mount(fs, writable=writable)
+            for way in ways:
+                for subvolume, keys in way:
+                    _open_top(fs, subvolume, writable=writable)
+                    for key in keys:
+                        _read(subvolume.tree, key)
+                if "opendir-last-index" in behaviour:
+                    _read(way[-1][0].tree, (_TOP, lib.BTRFS_DIR_INDEX_KEY, _MAX))
+        finally:
+            fs.image.reads = None
+    return cache.held
+
+
+def _mount(fs: Filesystem, *, writable: bool) -> None:
+    """Mount the top of the filesystem (``open_ctree()``)."""
+    for tree in fs.trees.values():
+        if not is_subvolume_id(tree.objectid):
+            _read(fs.root_tree, (tree.objectid, lib.BTRFS_ROOT_ITEM_KEY, 0))
+            _read_root(tree)
+    groups = fs.trees.get(lib.BTRFS_BLOCK_GROUP_TREE_OBJECTID) or fs.tree(
+        lib.BTRFS_EXTENT_TREE_OBJECTID
+    )
+    # a search for each block group, and one that finds no more
+    ends = [chunk.logical + chunk.length for chunk in fs.image.chunks]
+    for start in [0, *ends]:
+        path = Path()
+        with suppress(CorruptImageError):
+            found = search_slot_for_read(
+                groups, (start, lib.BTRFS_BLOCK_GROUP_ITEM_KEY, 0), path, find_higher=True
+            )
+            while found and key_at(path.leaf, path.slots[0])[1] != lib.BTRFS_BLOCK_GROUP_ITEM_KEY:
+                path.slots[0] += 1
+                found = path.slots[0] < nritems(path.leaf) or next_leaf(groups, path)
+    with suppress(SubvolumeNotFoundError):
+        _open_top(fs, fs.subvolume(_FS_TREE), writable=writable)
+
+
+def _way(fs: Filesystem, subvolume: Subvolume) -> list[tuple[Subvolume, list[RawKey]]]:
+    """Return the subvolumes on the path to one, each with what is searched in it on the way on."""
+    way: list[tuple[Subvolume, list[RawKey]]] = [(subvolume, [])]
+    # on a damaged path the kernel gets as far as it can
+    with suppress(BtrfsModelError):
+        fs.subvolume_path(subvolume.id)
+        while (entry := way[0][0].entry) is not None:
+            parent, keys = fs.subvolume(entry.parent), []
+            at = parent.root_dir
+            for name in [*split_path(parent.path_of(entry.dirid)), entry.name]:
+                keys.append((at, int(lib.BTRFS_DIR_ITEM_KEY), name_hash(name)))
+                found = parent.lookup(at, name)
+                if found is not None and found.location.type == lib.BTRFS_INODE_ITEM_KEY:
+                    at = found.location.objectid
+                    keys.append((at, int(lib.BTRFS_INODE_ITEM_KEY), 0))
+            way.insert(0, (parent, keys))
+    return way
+
+
+def _open_top(fs: Filesystem, subvolume: Subvolume, *, writable: bool) -> None:
+    """Get a root and its top directory; a writable mount looks for orphans as well."""
+    open_root(fs, subvolume)
+    _read(subvolume.tree, (_TOP, lib.BTRFS_INODE_ITEM_KEY, 0))
+    if writable:
+        _read(subvolume.tree, (_ORPHAN_OBJECTID, lib.BTRFS_ORPHAN_ITEM_KEY, _MAX), Reada.BACK)
+
+
+def _read_root(tree: Tree) -> None:
+    """Read the root node of a tree."""
+    _read(tree, (0, 0, 0), lowest_level=tree.level)
+
+
+def open_root(fs: Filesystem, subvolume: Subvolume) -> None:
+    """Get the root of a subvolume into memory (``btrfs_get_root_ref()``, 6.12).
+
+    Its root item, its root node, the highest inode number, and whether it is an orphan.
+    """
+    _read(fs.root_tree, (subvolume.id, lib.BTRFS_ROOT_ITEM_KEY, _MAX))
+    _read(subvolume.tree, (_LAST_FREE, 255, _MAX))
+    _read(fs.root_tree, (_ORPHAN_OBJECTID, lib.BTRFS_ORPHAN_ITEM_KEY, subvolume.id))
+
+
+def _read(tree: Tree, key: RawKey, reada: Reada = Reada.NONE, lowest_level: int = 0) -> None:
+    # a block that cannot be read is not cached; the send fails when it comes to it
+    with suppress(CorruptImageError):
+        search_slot(tree, key, Path(reada=reada, lowest_level=lowest_level))

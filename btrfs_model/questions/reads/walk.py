@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Which tree blocks a cold kernel reads, in which order, on demand or ahead.
+
+A block counts as cached from the moment its read is submitted, so the table is the order in which
+reads are *submitted*, which is what a trace of the block layer shows. Data of files is not in it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from btrfs_model.cost.device import Device, load
+from btrfs_model.cost.reading import read_on
+from btrfs_model.kernels import ffi, lib
+from btrfs_model.questions.reads.cold import open_root
+from btrfs_model.questions.send.ioctl import prepare
+from btrfs_model.questions.send.ioctl import reads as reads_of_send
+from btrfs_model.reference.ctree import Reada
+from btrfs_model.volume.blocks import Readahead, ReadCache
+from btrfs_model.volume.image import READ_FIELDS
+from btrfs_model.volume.lease import exclusive
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from btrfs_model.patches import Behaviour
+    from btrfs_model.questions.send.ioctl import SendRequest
+    from btrfs_model.volume.filesystem import Filesystem
+    from btrfs_model.volume.image import Image
+    from btrfs_model.volume.subvolume import Subvolume
+
+__all__ = ["reads"]
+
+_ISSUERS = [
+    name.removeprefix("BM_READ_BY_")
+    for _, name in sorted(ffi.typeof("enum bm_read_by").elements.items())
+]
+# the entries "." and ".." have no items
+_FIRST_INDEX = 2
+_MAX = 2**64 - 1
+
+
+@exclusive
+def reads(
+    fs: Filesystem,
+    subvolume: str | bytes | int | Subvolume,
+    *,
+    behaviour: str | Behaviour = "v6.18",
+    parent: str | bytes | int | Subvolume | None = None,
+    readdir: str | bytes | None = None,
+    cached: Iterable[int] = (),
+    readahead: Mapping[str, int] | None = None,
+    device: str | Device | None = None,
+    parameters: Mapping[str, object] | None = None,
+    think: float | None = None,
+) -> pd.DataFrame:
+    """Return the reads of tree blocks by a send, or by the listing of a directory.
+
+    With a parent the kernel first gets the parent's root into memory (``btrfs_get_root_ref()``),
+    then walks both trees; that reads nothing where `cached` has those blocks.
+
+    A directory is open already and listed to its end: ``btrfs_real_readdir()`` goes through its
+    DIR_INDEX items and reads leaves ahead (READA_FORWARD). All kernels from 5.10 to 6.18 do it
+    alike.
+
+    Parameters
+    ----------
+    fs : Filesystem
+        An open filesystem.
+    subvolume : str, bytes, int or Subvolume
+        What to send, then it has to be read-only, or where the directory is: a path from the top
+        of the filesystem or an id.
+    behaviour : str or Behaviour
+        The kernel, e.g. ``"v6.12 - send-reada-always"``.
+    parent : str, bytes, int or Subvolume, optional
+        Send the difference to this snapshot.
+    readdir : str or bytes, optional
+        List this directory of the subvolume, ``""`` for the top, instead of sending.
+    cached : iterable of int
+        Logical addresses of the tree blocks that are in memory at the start.
+        :func:`btrfs_model.questions.reads.cold.blocks_after_mount` tells what a mount leaves there.
+    readahead : mapping of str to int, optional
+        Limits of readahead other than those of kernels: arguments of
+        :class:`btrfs_model.volume.blocks.Readahead`, e.g. ``{"always_leaves": 1 << 20}``.
+    device : str or Device, optional
+        Do the reads on this device: a name of :func:`btrfs_model.cost.device.names`, e.g.
+        ``"deskstar-7k500"``.
+    parameters : mapping, optional
+        Parameters of the device other than those of its file, e.g. ``{"queue_depth": 1}``.
+    think : float, optional
+        Microseconds that the kernel computes for each leaf that it comes to; those of
+        ``data/costs/send.toml`` without it.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for each block, in the order of submission: ``logical``, ``physical`` (of the first
+        copy; bytes), ``level``, ``kind`` (``"demand"`` or ``"ahead"``), ``issued_by`` (function of
+        the kernel), ``used`` (whether anything came to the block, when it was read or later). The
+        index is the sequence of submission. With a device also ``issued``, ``done`` and ``needed``
+        (when the kernel came to the block: in flight still, where ``done`` is later; -1: never),
+        nanoseconds from the start, and in ``attrs`` the totals: ``seconds``, ``waited`` (seconds of
+        it), ``requests`` (that the device got, after merging), ``buffered`` (that began in the
+        drive's buffer), ``seeks`` (that moved its arm).
+
+    Raises
+    ------
+    OSError
+        Where the kernel fails, see :func:`btrfs_model.questions.send`; ENOTDIR for a listing of
+        what is no directory.
+    SubvolumeNotFoundError, NoSuchFileError
+        When there is no such subvolume or directory.
+    NotCommittedError
+        When there is one, but not in the last commit.
+    CorruptImageError
+        When the image is broken where the operation looks.
+    ValueError
+        When a directory is to be listed and a parent is named, a limit is negative, or `cached`
+        holds what is no address.
+    """
+    limits, cached = Readahead(**(readahead or {})), list(cached)
+    for address in cached:
+        if not 0 <= address <= _MAX:
+            raise ValueError(f"{address} is no address of a block")
+    if device is None and (parameters or think is not None):
+        raise ValueError("parameters and think go with a device")
+    # what is wrong with the device shows before the work
+    if isinstance(device, str):
+        device = load(device, parameters)
+    elif parameters:
+        raise ValueError("parameters go with the name of a device")
+    if readdir is None:
+        request = prepare(fs, subvolume, parent, behaviour=behaviour, write=lambda data: None)
+        rows = _send(request, cached, limits)
+    elif parent is None:
+        rows = _readdir(fs.subvolume(subvolume), readdir, cached, limits)
+    else:
+        raise ValueError("a parent goes with a send, not with readdir")
+    return _table(fs.image, rows, device, think)
+
+
+def _send(request: SendRequest, cached: Iterable[int], readahead: Readahead) -> NDArray[Any]:
+    image, cache = request.fs.image, ReadCache(cached, readahead)
+    with image.lease:
+        image.reads = cache
+        try:
+            if request.parent is not None:
+                open_root(request.fs, request.parent)
+        finally:
+            image.reads = None
+    before = np.array(cache.rows(), dtype=READ_FIELDS)
+    rows = reads_of_send(request, cache.held, readahead)
+    if not len(before):
+        return rows
+    # one count of events for both
+    rows["used_at"][rows["used"] != 0] += cache.events
+    return np.concatenate([before, rows])
+
+
+def _readdir(
+    subvolume: Subvolume, directory: str | bytes, cached: Iterable[int], readahead: Readahead
+) -> NDArray[Any]:
+    inode, image = subvolume.resolve(directory), subvolume.fs.image
+    if not stat.S_ISDIR(subvolume.inode(inode).mode):
+        why = f"{os.strerror(errno.ENOTDIR)}: inode {inode} of subvolume {subvolume.id}"
+        raise OSError(errno.ENOTDIR, why, image.path)
+    image.start_cold(cached, readahead)
+    try:
+        subvolume.tree.visit_leaves(
+            (inode, lib.BTRFS_DIR_INDEX_KEY, _FIRST_INDEX),
+            (inode, lib.BTRFS_DIR_INDEX_KEY, _MAX),
+            Reada.FORWARD,
+        )
+    finally:
+        rows = image.stop_cold()
+    return rows
+
+
+def _table(
+    image: Image, read: NDArray[Any], device: Device | None, think: float | None
+) -> pd.DataFrame:
+    import pandas as pd
+
+    starts = np.array([chunk.logical for chunk in image.chunks], dtype=np.uint64)
+    lengths = np.array([chunk.length for chunk in image.chunks], dtype=np.uint64)
+    stripes = np.array([chunk.stripes[0] for chunk in image.chunks], dtype=np.uint64)
+    chunk = np.searchsorted(starts, read["logical"], side="right") - 1
+    within = read["logical"] - starts[chunk]
+    # what a damaged node points at is asked for ahead, but goes to no device
+    mapped = (chunk >= 0) & (within < lengths[chunk])
+    physical = (stripes[chunk] + within).astype(np.int64)
+    times = None
+    if device is not None:
+        physical[~mapped] = -1
+        times, totals = read_on(device, read, physical, image.nodesize, think=think)
+    if not mapped.all():
+        read, physical = read[mapped], physical[mapped]
+        times = None if times is None else times[mapped]
+    table = pd.DataFrame(
+        {
+            "logical": read["logical"].astype(np.int64),
+            "physical": physical,
+            "level": read["level"].astype(np.int64),
+            "kind": pd.Series(["demand", "ahead"]).array.take(read["ahead"].astype(np.int64)),
+            "issued_by": pd.Series(_ISSUERS).array.take(read["by"].astype(np.int64)),
+            "used": read["used"].astype(bool),
+        },
+        index=pd.RangeIndex(len(read), name="sequence"),
+    )
+    if times is not None:
+        table["issued"] = times["issued"].astype(np.int64)
+        table["done"] = times["done"].astype(np.int64)
+        table["needed"] = times["needed"]
+        table.attrs["seconds"], table.attrs["waited"] = totals.end / 1e9, totals.waited / 1e9
+        for name in ("requests", "buffered", "seeks"):
+            table.attrs[name] = getattr(totals, name)
+    return table

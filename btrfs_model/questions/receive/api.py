@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What is asked of a receiver, and what it gives back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
+
+from btrfs_model.base.errors import BtrfsModelError, ReceiveError
+from btrfs_model.base.tables import counts_table, html_table, plural
+from btrfs_model.cost.receiver import ReceiverCalls
+from btrfs_model.ondisk.stream import COMMANDS
+from btrfs_model.questions.receive.receiver import Receiver
+from btrfs_model.stream.reader import read_stream
+from btrfs_model.stream.source import name_of
+from btrfs_model.volume.lease import exclusive
+
+if TYPE_CHECKING:
+    from btrfs_model.mount.writable import WritableFilesystem
+    from btrfs_model.stream.source import Source
+
+__all__ = ["ReceiveResult", "apply_stream", "receive"]
+
+
+@dataclass(frozen=True, repr=False)
+class ReceiveResult:
+    """What a receiver did.
+
+    Attributes
+    ----------
+    subvolumes : list of str
+        Paths, from the top of the filesystem, of the subvolumes that were received, in order.
+    commands : dict of str to int
+        How many commands of each kind, in the order of their numbers.
+    calls : Counter
+        System calls that ``btrfs receive`` makes for them, by name, see
+        :func:`btrfs_model.cost.receiver.receiver_calls`.
+    """
+
+    subvolumes: list[str]
+    commands: dict[str, int]
+    calls: Counter[str]
+
+    def __repr__(self) -> str:
+        subvolumes = plural(len(self.subvolumes), "subvolume")
+        return f"ReceiveResult({subvolumes}, {sum(self.commands.values()):,} commands)"
+
+    def _repr_html_(self) -> str:
+        paths = [[path] for path in self.subvolumes]
+        return (
+            f"<p>{escape(repr(self))}</p>"
+            f"{html_table('subvolumes', [], paths, len(paths))}"
+            f"{counts_table('command', self.commands)}{counts_table('system call', self.calls)}"
+        )
+
+
+@exclusive
+def receive(fs: WritableFilesystem, stream: Source, directory: str | bytes = "") -> ReceiveResult:
+    """Carry out the commands of a send stream, as ``btrfs receive`` does, and sync.
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        The filesystem.
+    stream : path, bytes-like or file object
+        One stream or several, one behind the other, of version 1 to 3.
+    directory : str or bytes
+        Where the subvolumes are made, a path from the top of the filesystem.
+
+    Returns
+    -------
+    ReceiveResult
+        What was received, and what was done for it.
+
+    Raises
+    ------
+    ReceiveError
+        For a command that cannot be carried out: a parent that is not there (``ENOENT``), a
+        subvolume that is there already (``EEXIST``), a path that does not exist ... The filesystem
+        is as it was before that command; the subvolume, unfinished, stays writable.
+    StreamError
+        When the stream is broken; likewise.
+    OSError
+        When the stream cannot be read, or `directory` is no directory.
+    """
+    try:
+        result = apply_stream(fs, stream, directory)
+    except BaseException:
+        # after damage there is no commit any more
+        if not fs.aborted:
+            fs.sync()
+        raise
+    fs.sync()
+    return result
+
+
+def apply_stream(
+    fs: WritableFilesystem, stream: Source, directory: str | bytes = ""
+) -> ReceiveResult:
+    """As :func:`receive`, but what waits for writeback waits on, as after ``btrfs receive``."""
+    receiver, calls = Receiver(fs, directory), ReceiverCalls(sectorsize=fs.sectorsize)
+    counts: Counter[str] = Counter()
+    name, offset = "stream", 0
+    try:
+        for command in read_stream(stream):
+            name, offset = command.name, command.offset
+            with _failing(stream, offset, name):
+                receiver.process(command)
+            calls.add(command)
+            counts[name] += 1
+        # one without an end
+        with _failing(stream, offset, name):
+            receiver.finish_subvol()
+    finally:
+        receiver.close_inode_for_write()
+    names = [command.name for command in COMMANDS.values()]
+    return ReceiveResult(
+        [path.decode("utf-8", "surrogateescape") for path in receiver.received],
+        {name: counts[name] for name in names if counts[name]},
+        calls.counts,
+    )
+
+
+@contextmanager
+def _failing(stream: Source, offset: int, command: str) -> Iterator[None]:
+    """Say of an error at which command of the stream it came."""
+    try:
+        yield
+    except OSError as error:
+        number, why = error.errno or 0, f"{command} {_reason(error)}"
+        raise ReceiveError(name_of(stream), offset, command, number, why) from error
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, BtrfsModelError):
+        # damage of the image, with its place
+        return f"failed: {error}"
+    what = f"failed: {error.strerror}"
+    if error.filename is None:
+        return what
+    path = error.filename
+    shown = path if isinstance(path, str) else bytes(path).decode("utf-8", "surrogateescape")
+    return f"{shown!r} {what}"

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Data that come compressed: ENCODED_WRITE."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Final
+
+from btrfs_model.kernels import lib
+from btrfs_model.mount.files.encoded import Encoded
+from btrfs_model.ondisk.structs import PayloadError
+from btrfs_model.volume.compression import decompress
+
+if TYPE_CHECKING:
+    from btrfs_model.mount.writable import WritableFilesystem
+    from btrfs_model.stream.reader import Command
+
+__all__ = ["encoded_write"]
+
+_PAGE: Final = 4096
+# BTRFS_ENCODED_IO_COMPRESSION_*
+_ZLIB, _ZSTD, _LZO_4K, _LZO_64K = 1, 2, 3, 7
+_MAX_UNENCODED: Final = 1 << 20
+_FALL_BACK: Final = (errno.ENOSPC, errno.ENOTTY, errno.EINVAL)
+
+
+def encoded_write(fs: WritableFilesystem, path: bytes, command: Command) -> None:
+    """BTRFS_IOC_ENCODED_WRITE; where the kernel refuses, decompress and write.
+
+    ``process_encoded_write()``, ``decompress_and_write()``
+
+    Raises
+    ------
+    OSError
+        EOPNOTSUPP for a compression that there is not, EIO for data that do not decompress.
+    """
+    names = ("file_offset", "unencoded_file_len", "unencoded_len", "unencoded_offset")
+    offset, file_len, length, start = (int(command[name]) for name in names)  # type: ignore[arg-type]
+    encoding = command.attributes.get("compression", 0)
+    assert isinstance(encoding, int)
+    kind, sectorsize = _compression(encoding)
+    if kind is None:
+        raise _fail(errno.EOPNOTSUPP, path)
+    if length > _MAX_UNENCODED or start + file_len > length:
+        raise _fail(errno.EINVAL, path)
+    data = command["data"]
+    assert isinstance(data, memoryview)
+    encoded = Encoded(kind, sectorsize or fs.sectorsize, length, start, file_len, bytes(data))
+    try:
+        fs.encoded_write(path, offset, encoded)
+    except OSError as error:
+        if error.errno not in _FALL_BACK:
+            raise
+    else:
+        return
+    try:
+        plain = decompress(kind, data, length, sectorsize or _PAGE)
+    except PayloadError:
+        raise _fail(errno.EIO, path) from None
+    fs.write(path, offset, plain[start : start + file_len])
+
+
+def _compression(encoding: int) -> tuple[int | None, int]:
+    """Return compression and sector size of an encoding, 0 where that does not matter."""
+    if _LZO_4K <= encoding <= _LZO_64K:
+        return lib.BTRFS_COMPRESS_LZO, _PAGE << encoding - _LZO_4K
+    known = {_ZLIB: lib.BTRFS_COMPRESS_ZLIB, _ZSTD: lib.BTRFS_COMPRESS_ZSTD}
+    return known.get(encoding), 0
+
+
+def _fail(number: int, path: bytes) -> OSError:
+    return OSError(number, os.strerror(number), os.fsdecode(path))

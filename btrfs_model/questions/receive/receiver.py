@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""One command after the other: ``cmds/receive.c`` of btrfs-progs 6.2 on a model filesystem.
+
+Methods have the names of its functions. A subvolume is made by its first command and stays writable
+until the next one, or the end of the stream, finishes it: then it gets the UUID from which it was
+received, by which later streams find it as their parent, and becomes read-only.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from btrfs_model.questions.receive.encoded import encoded_write
+from btrfs_model.questions.receive.search import find_subvolume
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from btrfs_model.mount.live_inode import LiveInode
+    from btrfs_model.mount.writable import WritableFilesystem
+    from btrfs_model.stream.reader import Command
+
+__all__ = ["Receiver"]
+
+_U32: Final = (1 << 32) - 1
+_SECOND: Final = 10**9
+
+
+class _Subvolume(NamedTuple):
+    """The subvolume that is being received."""
+
+    path: bytes
+    uuid: bytes
+    ctransid: int
+
+
+class Receiver:
+    """Carries out commands.
+
+    Parameters
+    ----------
+    fs : WritableFilesystem
+        On which filesystem.
+    directory : str or bytes
+        Where subvolumes are made.
+
+    Attributes
+    ----------
+    received : list of bytes
+        Paths of the subvolumes that were begun.
+    """
+
+    def __init__(self, fs: WritableFilesystem, directory: str | bytes) -> None:
+        self.fs = fs
+        self.directory = os.fsencode(directory).strip(b"/")
+        # the slash makes it a directory
+        fs.resolve(self.directory + b"/")
+        self.received: list[bytes] = []
+        self._subvolume: _Subvolume | None = None
+        self._write_path = b""
+        self._write_inode: LiveInode | None = None
+        self._ended = False
+
+    def process(self, command: Command) -> None:
+        """Carry out a command.
+
+        Raises
+        ------
+        OSError
+            When that cannot be done; then nothing was.
+        """
+        process: Callable[[Command], None] = getattr(self, f"process_{command.name}")
+        process(command)
+
+    # ------------------------------------------------------------------------- subvolumes ---
+
+    def _begin(self, command: Command) -> bytes:
+        """Finish the subvolume before; return the path of the new one."""
+        name = _path(command)
+        if not name or b"/" in name or name in (b".", b".."):
+            raise _fail(errno.EINVAL, name)
+        self.finish_subvol()
+        return _join(self.directory, name)
+
+    def _begun(self, command: Command, path: bytes) -> None:
+        self._subvolume = _Subvolume(path, _bytes(command, "uuid"), _int(command, "ctransid"))
+        self.received.append(path)
+
+    def process_subvol(self, command: Command) -> None:
+        """Make an empty subvolume."""
+        path = self._begin(command)
+        self.fs.create_subvolume(path)
+        self._begun(command, path)
+
+    def process_snapshot(self, command: Command) -> None:
+        """Take a writable snapshot of the parent, to be changed into what is received."""
+        path = self._begin(command)
+        uuid = _bytes(command, "clone_uuid")
+        parent = find_subvolume(self.fs, uuid, received_only=False)
+        if parent is None:
+            raise OSError(errno.ENOENT, f"cannot find parent subvolume {uuid.hex()}")
+        self.fs.snapshot(parent, path, read_only=False)
+        self._begun(command, path)
+
+    def finish_subvol(self) -> None:
+        """Say where the subvolume was received from, and make it read-only."""
+        if self._subvolume is None:
+            return
+        self.close_inode_for_write()
+        (path, uuid, ctransid), self._subvolume = self._subvolume, None
+        self.fs.set_received_subvolume(path, uuid, ctransid)
+        self.fs.set_read_only(path)
+
+    def process_end(self, command: Command) -> None:
+        """Finish the subvolume; another stream may follow."""
+        self.finish_subvol()
+
+    def _full(self, command: Command, attribute: str = "path") -> bytes:
+        """Return the path, from the top of the filesystem, that a command names."""
+        if self._subvolume is None:
+            raise OSError(errno.EINVAL, "no subvolume was begun before")
+        path = _path(command, attribute)
+        # a kernel sends no such paths; they would lead out of the subvolume
+        if path.startswith(b"/") or b".." in path.split(b"/"):
+            raise _fail(errno.EINVAL, path)
+        return _join(self._subvolume.path, path)
+
+    # ------------------------------------------------------------------------------ names ---
+
+    def process_mkfile(self, command: Command) -> None:
+        """creat(2): a file that is there already becomes empty."""
+        path = self._full(command)
+        try:
+            self.fs.create(path, 0o600)
+        except FileExistsError:
+            self.fs.truncate(path, 0)
+
+    def process_mkdir(self, command: Command) -> None:
+        """mkdir(2)."""
+        self.fs.mkdir(self._full(command), 0o700)
+
+    def process_mknod(self, command: Command) -> None:
+        """mknod(2): the permissions come later."""
+        mode = stat.S_IFMT(_int(command, "mode") & _U32)
+        self.fs.mknod(self._full(command), mode, _int(command, "rdev"))
+
+    def process_mkfifo(self, command: Command) -> None:
+        """mkfifo(3)."""
+        self.fs.mknod(self._full(command), stat.S_IFIFO | 0o600)
+
+    def process_mksock(self, command: Command) -> None:
+        """mknod(2)."""
+        self.fs.mknod(self._full(command), stat.S_IFSOCK | 0o600)
+
+    def process_symlink(self, command: Command) -> None:
+        """symlink(2)."""
+        self.fs.symlink(_path(command, "path_link"), self._full(command))
+
+    def process_rename(self, command: Command) -> None:
+        """rename(2)."""
+        self.fs.rename(self._full(command), self._full(command, "path_to"))
+
+    def process_link(self, command: Command) -> None:
+        """link(2)."""
+        self.fs.link(self._full(command, "path_link"), self._full(command))
+
+    def process_unlink(self, command: Command) -> None:
+        """unlink(2)."""
+        self.fs.unlink(self._full(command))
+
+    def process_rmdir(self, command: Command) -> None:
+        """rmdir(2)."""
+        self.fs.rmdir(self._full(command))
+
+    # ------------------------------------------------------------------------------- data ---
+
+    def open_inode_for_write(self, path: bytes) -> None:
+        """Open a file, unless it is the one that is open."""
+        if self._write_inode is not None and self._write_path == path:
+            return
+        self.close_inode_for_write()
+        self._write_inode, self._write_path = self.fs.hold(path), path
+
+    def close_inode_for_write(self) -> None:
+        """Close the file that is open, if any."""
+        if self._write_inode is not None:
+            self.fs.release(self._write_inode)
+        self._write_inode = None
+
+    def process_write(self, command: Command) -> None:
+        """pwrite(2)."""
+        path = self._full(command)
+        self.open_inode_for_write(path)
+        self.fs.write(path, _off_t(command, "file_offset"), _bytes(command, "data"))
+
+    def process_clone(self, command: Command) -> None:
+        """BTRFS_IOC_CLONE_RANGE, from this subvolume or one that was received before."""
+        path, uuid = self._full(command), _bytes(command, "clone_uuid")
+        assert self._subvolume is not None
+        if uuid == self._subvolume.uuid:
+            source = self._subvolume.path
+        else:
+            found = find_subvolume(self.fs, uuid, received_only=True)
+            if found is None:
+                raise OSError(errno.ENOENT, f"did not find source subvolume {uuid.hex()}")
+            source = found
+        self.open_inode_for_write(path)
+        self.fs.clone_range(
+            _join(source, _path(command, "clone_path")), path, _off_t(command, "clone_offset"),
+            _off_t(command, "file_offset"), _off_t(command, "clone_len"),
+        )  # fmt: skip
+
+    def process_encoded_write(self, command: Command) -> None:
+        """BTRFS_IOC_ENCODED_WRITE, or decompression and pwrite(2) where the kernel refuses."""
+        path = self._full(command)
+        if command.attributes.get("encryption", 0):
+            raise _fail(errno.EOPNOTSUPP, path)
+        self.open_inode_for_write(path)
+        encoded_write(self.fs, path, command)
+
+    def process_fallocate(self, command: Command) -> None:
+        """fallocate(2)."""
+        path, mode = self._full(command), _int(command, "fallocate_mode")
+        self.open_inode_for_write(path)
+        offset, length = _off_t(command, "file_offset"), _off_t(command, "size")
+        self.fs.vfs_fallocate(path, mode, offset, length)
+
+    def process_truncate(self, command: Command) -> None:
+        """truncate(2)."""
+        self.fs.truncate(self._full(command), _off_t(command, "size"))
+
+    def process_update_extent(self, command: Command) -> None:
+        """Nothing: the stream was sent without data."""
+        self._full(command)
+
+    # ------------------------------------------------------------------------- attributes ---
+
+    def process_set_xattr(self, command: Command) -> None:
+        """lsetxattr(2)."""
+        name, value = _path(command, "xattr_name"), _bytes(command, "xattr_data")
+        self.fs.setxattr(self._full(command), name, value, follow=False)
+
+    def process_remove_xattr(self, command: Command) -> None:
+        """lremovexattr(2)."""
+        self.fs.removexattr(self._full(command), _path(command, "xattr_name"), follow=False)
+
+    def process_chmod(self, command: Command) -> None:
+        """chmod(2)."""
+        self.fs.chmod(self._full(command), _int(command, "mode") & _U32)
+
+    def process_chown(self, command: Command) -> None:
+        """lchown(2)."""
+        # uid_t and gid_t have 32 bits, and their highest value changes nothing
+        uid, gid = (_int(command, name) & _U32 for name in ("uid", "gid"))
+        uid, gid = (-1 if number == _U32 else number for number in (uid, gid))
+        self.fs.chown(self._full(command), uid, gid, follow=False)
+
+    def process_utimes(self, command: Command) -> None:
+        """utimensat(2): the change time cannot be set."""
+        times = _time(command, "atime"), _time(command, "mtime")
+        self.fs.utimes(self._full(command), *times, follow=False)
+
+    def process_fileattr(self, command: Command) -> None:
+        """Nothing: btrfs-progs has no way to set the flags of an inode as the stream has them."""
+        self._full(command)
+
+    def process_enable_verity(self, command: Command) -> None:
+        """FS_IOC_ENABLE_VERITY, which fails as on a kernel without fs-verity.
+
+        Raises
+        ------
+        OSError
+            EOPNOTSUPP.
+        """
+        raise _fail(errno.EOPNOTSUPP, self._full(command))
+
+
+def _join(directory: bytes, path: bytes) -> bytes:
+    return b"/".join(filter(None, (directory, path)))
+
+
+def _path(command: Command, attribute: str = "path") -> bytes:
+    value = command[attribute]
+    assert isinstance(value, bytes)
+    return value
+
+
+def _bytes(command: Command, attribute: str) -> bytes:
+    value = command[attribute]
+    assert isinstance(value, (bytes, memoryview))
+    return bytes(value)
+
+
+def _int(command: Command, attribute: str) -> int:
+    value = command[attribute]
+    assert isinstance(value, int)
+    return value
+
+
+def _off_t(command: Command, attribute: str) -> int:
+    """Return a number as the system calls take sizes and offsets: signed."""
+    number = _int(command, attribute)
+    return number - (number >> 63 << 64)
+
+
+def _time(command: Command, attribute: str) -> int:
+    """Return a time in nanoseconds since 1970."""
+    value = command[attribute]
+    assert isinstance(value, tuple)
+    seconds, nanoseconds = value
+    if nanoseconds >= _SECOND:
+        # UTIME_NOW and UTIME_OMIT too, which no kernel sends
+        raise _fail(errno.EINVAL, _path(command))
+    return int(seconds * _SECOND + nanoseconds)
+
+
+def _fail(number: int, path: bytes) -> OSError:
+    return OSError(number, os.strerror(number), os.fsdecode(path))

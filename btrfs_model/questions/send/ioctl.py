@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The ioctl: which sends are refused, what is in memory when one starts, where the stream goes."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from btrfs_model.base.counters import Work, counting
+from btrfs_model.base.errors import BtrfsModelError
+from btrfs_model.base.tables import counts_table, html_table
+from btrfs_model.kernels import use_python
+from btrfs_model.patches import Behaviour
+from btrfs_model.questions.reads.cold import blocks_after_mount
+from btrfs_model.questions.send import native
+from btrfs_model.questions.send.explain import Explanation, by_cause
+from btrfs_model.volume.lease import exclusive
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from btrfs_model.reference.send.sender import Sender
+    from btrfs_model.volume.blocks import Readahead
+    from btrfs_model.volume.filesystem import Filesystem
+    from btrfs_model.volume.subvolume import Subvolume
+
+__all__ = ["SendRequest", "SendResult", "prepare", "reads", "run", "send"]
+
+
+@dataclass(frozen=True)
+class SendRequest:
+    """What a send was asked for, after all checks.
+
+    Attributes
+    ----------
+    fs : Filesystem
+        Where the snapshot is.
+    snapshot : Subvolume
+        What is sent.
+    parent : Subvolume or None
+        What the receiver has already.
+    clone_roots : list of Subvolume
+        The clone sources and the snapshot itself, ascending by id.
+    behaviour : Behaviour
+        The kernel.
+    proto : int
+        Version of the stream.
+    no_file_data, compressed, omit_header, omit_end : bool
+        The flags of the ioctl.
+    write : callable
+        Takes the stream piece by piece.
+    explanation : Explanation or None
+        Notes why each command is sent, where that is asked for.
+    """
+
+    fs: Filesystem
+    snapshot: Subvolume
+    parent: Subvolume | None
+    clone_roots: list[Subvolume]
+    behaviour: Behaviour
+    proto: int
+    no_file_data: bool
+    compressed: bool
+    omit_header: bool
+    omit_end: bool
+    write: Callable[[bytes], object]
+    explanation: Explanation | None
+
+
+@dataclass(frozen=True, repr=False)
+class SendResult:
+    """What a send did.
+
+    Attributes
+    ----------
+    data : bytes or None
+        The stream, when it was not written to a file.
+    size : int
+        Bytes of the stream.
+    commands : dict of str to int
+        How many commands of each kind, in the order of their numbers.
+    work : Work
+        The work counted, as by a kernel that has just mounted the filesystem.
+    causes : pandas.DataFrame or None
+        Why each command was sent, when that was asked for. A row for each, in the order of the
+        stream: ``offset`` and ``length`` in bytes, ``command``, ``path`` (str, bytes that are not
+        UTF-8 as surrogates), ``inode`` that it is about, ``cause`` (a rule of
+        :data:`btrfs_model.questions.send.causes.CAUSES`) and the kernel's ``function`` with that
+        rule, the key of the item that differed (``item_objectid``, ``item_type``, ``item_offset``)
+        and its ``change``: new, deleted, changed, or same where what stood before it is gone.
+        Commands that come from no item have an empty `item_type` and `change`.
+    """
+
+    data: bytes | None
+    size: int
+    commands: dict[str, int]
+    work: Work
+    causes: pd.DataFrame | None = None
+
+    def __repr__(self) -> str:
+        return f"SendResult({self.size:,} bytes, {sum(self.commands.values()):,} commands)"
+
+    def _repr_html_(self) -> str:
+        shown = f"<p>{escape(repr(self))}</p>{counts_table('command', self.commands)}"
+        if self.causes is not None:
+            columns = by_cause(self.causes)[["cause", "commands", "bytes", "why"]]
+            shown += html_table(
+                "causes", columns.columns.tolist(), columns.values.tolist(), len(columns)
+            )
+        return shown + self.work._repr_html_()
+
+
+class _Sink:
+    """Where the stream goes: a file, or memory."""
+
+    def __init__(self, to: BinaryIO | None) -> None:
+        self.to = to
+        self.parts: list[bytes] = []
+        self.size = 0
+
+    def write(self, data: bytes) -> None:
+        self.size += len(data)
+        if self.to is None:
+            self.parts.append(data)
+        else:
+            self.to.write(data)
+
+    def data(self) -> bytes | None:
+        return b"".join(self.parts) if self.to is None else None
+
+
+def _refuse(fs: Filesystem, number: int, why: str) -> OSError:
+    return OSError(number, f"{os.strerror(number)}: {why}", fs.path)
+
+
+def _stream_version(fs: Filesystem, behaviour: Behaviour, proto: int) -> int:
+    """Check the version asked for; 0 is the highest that the kernel has."""
+    if "send-stream-v2" not in behaviour:
+        # such a kernel knows no flag for the version
+        if proto != 1:
+            raise _refuse(fs, errno.EINVAL, f"{behaviour} has stream version 1 only")
+        return 1
+    highest = 3 if "send-verity" in behaviour else 2
+    if not 0 <= proto <= highest:
+        raise _refuse(fs, errno.EPROTO, f"{behaviour} has stream versions up to {highest}")
+    return proto or highest
+
+
+@exclusive
+def send(
+    fs: Filesystem,
+    snapshot: str | bytes | int | Subvolume,
+    parent: str | bytes | int | Subvolume | None = None,
+    clone_sources: Iterable[str | bytes | int | Subvolume] = (),
+    *,
+    behaviour: str | Behaviour = "v6.18",
+    proto: int = 1,
+    no_file_data: bool = False,
+    compressed: bool = False,
+    omit_header: bool = False,
+    omit_end: bool = False,
+    explain: bool = False,
+    to: BinaryIO | None = None,
+) -> SendResult:
+    """Send a read-only subvolume as ``BTRFS_IOC_SEND`` does.
+
+    Parameters
+    ----------
+    fs : Filesystem
+        An open filesystem.
+    snapshot : str, bytes, int or Subvolume
+        What to send: a path from the top of the filesystem or an id.
+    parent : str, bytes, int or Subvolume, optional
+        Send the difference to this snapshot. It is a clone source only when it is named as one.
+    clone_sources : iterable of str, bytes, int or Subvolume
+        Snapshots that the receiver has: exactly the list that the kernel gets.
+    behaviour : str or Behaviour
+        The kernel, e.g. ``"v6.12 - send-utimes-cache"``.
+    proto : int
+        Version of the stream; 0 for the highest that the kernel has.
+    no_file_data : bool
+        UPDATE_EXTENT instead of WRITE.
+    compressed : bool
+        Send compressed extents as they are; wants ``proto=2``.
+    omit_header, omit_end : bool
+        Leave out the header and the END command.
+    explain : bool
+        Note why each command is sent: ``result.causes``.
+    to : binary file, optional
+        Where to write the stream; without it ``result.data`` is the stream.
+
+    Returns
+    -------
+    SendResult
+        Stream, commands and work.
+
+    Raises
+    ------
+    OSError
+        Where the kernel fails, with its errno (EPERM for a subvolume that is not read-only, EINVAL,
+        EPROTO, ENOENT, EIO); commands that were sent before have been written to `to`, and are in
+        the ``partial`` attribute of the error when there is no `to`.
+    SubvolumeNotFoundError
+        When there is no such subvolume.
+    CorruptImageError
+        When the image is broken where the send looks.
+    """
+    sink = _Sink(to)
+    request = prepare(
+        fs, snapshot, parent, clone_sources, behaviour=behaviour, proto=proto,
+        no_file_data=no_file_data, compressed=compressed, omit_header=omit_header,
+        omit_end=omit_end, explain=explain, write=sink.write,
+    )  # fmt: skip
+    opened = [root for root in (request.snapshot, request.parent) if root is not None]
+    try:
+        commands, work, _ = run(request, blocks_after_mount(fs, opened, request.behaviour))
+    except OSError as error:
+        error.partial = sink.data()  # type: ignore[attr-defined]
+        raise
+    causes = request.explanation.table() if request.explanation else None
+    return SendResult(sink.data(), sink.size, commands, work, causes)
+
+
+def prepare(
+    fs: Filesystem,
+    snapshot: str | bytes | int | Subvolume,
+    parent: str | bytes | int | Subvolume | None = None,
+    clone_sources: Iterable[str | bytes | int | Subvolume] = (),
+    *,
+    behaviour: str | Behaviour = "v6.18",
+    proto: int = 1,
+    no_file_data: bool = False,
+    compressed: bool = False,
+    omit_header: bool = False,
+    omit_end: bool = False,
+    explain: bool = False,
+    write: Callable[[bytes], object],
+) -> SendRequest:
+    """Check what is asked for as the ioctl does before it starts; see :func:`send`."""
+    kernel = Behaviour.parse(behaviour)
+    subvolume = fs.subvolume(snapshot)
+    if not subvolume.is_read_only:
+        raise _refuse(fs, errno.EPERM, f"subvolume {subvolume.id} is not read-only")
+    if compressed and "send-stream-v2" not in kernel:
+        raise _refuse(fs, errno.EINVAL, f"{kernel} cannot send compressed data")
+    version = _stream_version(fs, kernel, proto)
+    if compressed and version < 2:
+        raise _refuse(fs, errno.EINVAL, "compressed data wants stream version 2")
+    # as the kernel has it, with whatever is in it twice
+    sources = [subvolume]
+    for which in clone_sources:
+        source = fs.subvolume(which)
+        if not source.is_read_only:
+            raise _refuse(fs, errno.EPERM, f"clone source {source.id} is not read-only")
+        sources.append(source)
+    parent_root = None if parent is None else fs.subvolume(parent)
+    if parent_root is not None and not parent_root.is_read_only:
+        raise _refuse(fs, errno.EPERM, f"parent {parent_root.id} is not read-only")
+    explanation = Explanation(version) if explain else None
+    return SendRequest(
+        fs,
+        subvolume,
+        parent_root,
+        sorted(sources, key=lambda source: source.id),
+        kernel,
+        version,
+        no_file_data,
+        compressed,
+        omit_header,
+        omit_end,
+        explanation.watch(write, header=not omit_header) if explanation else write,
+        explanation,
+    )
+
+
+def run(
+    request: SendRequest, cached: Iterable[int], readahead: Readahead | None = None
+) -> tuple[dict[str, int], Work, NDArray[Any]]:
+    """Send.
+
+    Parameters
+    ----------
+    request : SendRequest
+        What to send.
+    cached : iterable of int
+        Addresses of the tree blocks that are in memory.
+    readahead : Readahead, optional
+        How far is read ahead; as kernels do without it.
+
+    Returns
+    -------
+    commands : dict of str to int
+        How many of each kind.
+    work : Work
+        The work counted.
+    reads : numpy.ndarray
+        The tree blocks read, see :meth:`btrfs_model.volume.image.Image.stop_cold`.
+    """
+    image = request.fs.image
+    image.start_cold(cached, readahead)
+    try:
+        with counting() as work:
+            commands = _sender(request).run()
+    finally:
+        reads = image.stop_cold()
+    return commands, work, reads
+
+
+def _sender(request: SendRequest) -> native.Sender | Sender:
+    """Return what carries out a send."""
+    if not use_python():
+        return native.Sender(request)
+    from btrfs_model.reference.send.sender import Sender
+
+    return Sender(request)
+
+
+def reads(
+    request: SendRequest, cached: Iterable[int], readahead: Readahead | None = None
+) -> NDArray[Any]:
+    """Return the tree blocks that :func:`run` reads, where possible without a send.
+
+    Raises
+    ------
+    OSError, CorruptImageError
+        As :func:`send`.
+    """
+    addresses = list(cached)
+    if request.parent is None and not use_python():
+        image, plain = request.fs.image, False
+        image.start_cold(addresses, readahead)
+        try:
+            # what is wrong shows in the same place again
+            with counting(), suppress(BtrfsModelError, OSError):
+                plain = native.Sender(request).walk()
+        finally:
+            rows = image.stop_cold()
+        if plain:
+            return rows
+    return run(request, addresses, readahead)[2]

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: GPL-2.0-only
+r"""Which tree blocks are in which subvolumes.
+
+Snapshots share blocks, so the subvolumes are a graph that is walked down once, level by level, and
+each block is read once, however many subvolumes it is in::
+
+    roots        256     257
+                   \   /   \
+    level 1         n1     n2          (child, parent) of each pointer
+                   /  \   /  \
+    leaves       l1    l2    l3
+
+Questions go down this graph (which blocks does this root have; is a block in one subvolume only) or
+up (which roots have this leaf), a level at a time and with all blocks of the level at once. A
+pointer that does not lead one level down is an error of the block read, so no question goes round
+in a circle, and each visits a block once.
+
+Subvolumes that are deleted but not yet freed still refer to what they have left: they count as the
+kernel's back references have them. So do trees of a relocation under way.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from btrfs_model.base.errors import CorruptImageError, Fault
+from btrfs_model.kernels import lib
+from btrfs_model.ondisk.keys import Key, ObjectId
+from btrfs_model.ondisk.structs import HEADER, KEY_PTR
+from btrfs_model.reference.ctree import key_at, nritems
+from btrfs_model.volume.filesystem import Filesystem
+from btrfs_model.volume.roots import is_subvolume_id
+
+__all__ = ["MANY", "FileForest", "TreeRoot", "join"]
+
+MANY: Final = -1
+"""Label of what has several."""
+
+_RELOCATION: Final = (ObjectId.TREE_RELOC, ObjectId.DATA_RELOC_TREE)
+
+Addresses = npt.NDArray[np.uint64]
+Labels = npt.NDArray[np.int64]
+
+
+class TreeRoot(NamedTuple):
+    """The root of a tree that refers to file data.
+
+    Attributes
+    ----------
+    id : int
+        The tree's objectid.
+    bytenr, generation, level : int
+        Of the root block.
+    progress : Key or None
+        Of a subvolume that is being freed: everything before is gone.
+    """
+
+    id: int
+    bytenr: int
+    generation: int
+    level: int
+    progress: Key | None
+
+
+class _Level(NamedTuple):
+    """The blocks of a level, and the pointers that lead to them."""
+
+    blocks: Addresses  # ascending
+    child: Addresses
+    parent: Addresses
+
+
+class FileForest:
+    """The blocks of all trees that refer to file data.
+
+    Parameters
+    ----------
+    fs : Filesystem
+        Where they are.
+
+    Attributes
+    ----------
+    roots : list of TreeRoot
+        Those of subvolumes, living and half freed, and of a relocation.
+    leaves : numpy.ndarray
+        Addresses of all leaves, ascending (uint64).
+
+    Raises
+    ------
+    CorruptImageError
+        When a block cannot be read or is not what its parent says.
+    """
+
+    def __init__(self, fs: Filesystem) -> None:
+        self._image = fs.image
+        self.roots = list(_tree_roots(fs))
+        height = 1 + max((root.level for root in self.roots), default=0)
+        self._blocks: list[dict[int, int]] = [{} for _ in range(height)]
+        self._pointers: list[list[tuple[int, int]]] = [[] for _ in range(height)]
+        # what is needed until the order of keys is known: last keys of leaves, pointers of nodes
+        self._last: dict[int, tuple[int, int, int]] = {}
+        self._nodes: dict[int, tuple[npt.NDArray[np.void], int]] = {}
+        self._walk([root for root in self.roots if root.progress is None])
+        for root in self.roots:
+            if root.progress is not None:
+                self._walk([root])
+        self._levels = [self._level(level) for level in range(height)]
+        self._check_order()
+        self.leaves = self._levels[0].blocks
+
+    def _level(self, level: int) -> _Level:
+        pairs = np.array(self._pointers[level], np.uint64).reshape(-1, 2)
+        return _Level(np.array(sorted(self._blocks[level]), np.uint64), pairs[:, 0], pairs[:, 1])
+
+    # ----------------------------------------------------------------------------- the walk --
+
+    def _walk(self, roots: list[TreeRoot]) -> None:
+        """Read all blocks of some trees that are not known yet."""
+        wanted: list[list[tuple[int, int, int]]] = [[] for _ in self._blocks]
+        for root in roots:
+            wanted[root.level].append((root.bytenr, root.generation, root.id))
+        # the way down to where the freeing of a tree has come
+        cut = (roots[0].bytenr, roots[0].progress) if roots else (0, None)
+        for level in range(len(wanted) - 1, -1, -1):
+            for logical, generation, tree in wanted[level]:
+                known = self._blocks[level].get(logical)
+                if known == generation:
+                    continue
+                block = self._image.block(logical, level=level, generation=generation, tree=tree)
+                self._blocks[level][logical] = generation
+                count = nritems(block)
+                if not level:
+                    self._last[logical] = key_at(block, count - 1) if count else (0, 0, 0)
+                    continue
+                rows = np.frombuffer(block, KEY_PTR.dtype, count, HEADER.size)
+                if cut[1] is not None and logical == cut[0]:
+                    keys = [Key(*key) for key in rows["key"].tolist()]
+                    rows = rows[max(sum(key <= cut[1] for key in keys) - 1, 0) :]
+                    cut = (int(rows["blockptr"][0]), cut[1])
+                self._nodes[logical] = rows, tree
+                children = rows["blockptr"].tolist()
+                self._pointers[level - 1] += [(child, logical) for child in children]
+                generations = rows["generation"].tolist()
+                wanted[level - 1] += zip(children, generations, [tree] * len(rows), strict=True)
+
+    def _check_order(self) -> None:
+        """See that all keys below a pointer come before the next pointer's, level by level."""
+        dtype = KEY_PTR.dtype["key"]
+        last = np.array([self._last[leaf] for leaf in self._levels[0].blocks.tolist()], dtype)
+        for below, above in pairwise(self._levels):
+            last_below, last = last, np.empty(len(above.blocks), dtype)
+            for number, node in enumerate(above.blocks.tolist()):
+                rows, tree = self._nodes[node]
+                ends = last_below[np.searchsorted(below.blocks, rows["blockptr"])]
+                late = np.flatnonzero(~_less(ends[:-1], rows["key"][1:]))
+                if len(late):
+                    slot = int(late[0])
+                    child = int(rows["blockptr"][slot])
+                    raise CorruptImageError(
+                        self._image.path,
+                        Fault(lib.BM_BAD_LAST_KEY, tree, node, slot, found=child),
+                    )
+                last[number] = ends[-1]
+        del self._last, self._nodes
+
+    # ------------------------------------------------------------------------ questions down --
+
+    def single(self, labels: Labels) -> list[Labels]:
+        """Find the blocks all of whose roots have one label.
+
+        Parameters
+        ----------
+        labels : numpy.ndarray
+            Of each root (int64), not negative.
+
+        Returns
+        -------
+        list of numpy.ndarray
+            For each level from the leaves up the label of each of its blocks, or :data:`MANY`.
+        """
+        found: list[Labels] = [np.empty(0, np.int64)] * len(self._levels)
+        for level in range(len(self._levels) - 1, -1, -1):
+            rows = [row for row, root in enumerate(self.roots) if root.level == level]
+            arriving = np.array([self.roots[row].bytenr for row in rows], np.uint64)
+            carried = labels[rows]
+            blocks, child, parent = self._levels[level]
+            if len(child):
+                above = found[level + 1][np.searchsorted(self._levels[level + 1].blocks, parent)]
+                arriving = np.concatenate([arriving, child])
+                carried = np.concatenate([carried, above])
+            found[level] = single_label(np.searchsorted(blocks, arriving), carried, len(blocks))
+        return found
+
+    def reached(self, ids: set[int]) -> list[npt.NDArray[np.bool_]]:
+        """Say of each block, by level from the leaves up, whether one of some trees has it."""
+        masks = [np.zeros(len(level.blocks), np.bool_) for level in self._levels]
+        for root in self.roots:
+            if root.id in ids:
+                masks[root.level][np.searchsorted(self._levels[root.level].blocks, root.bytenr)] = (
+                    True
+                )
+        for level in range(len(self._levels) - 2, -1, -1):
+            blocks, child, parent = self._levels[level]
+            inside = masks[level + 1][np.searchsorted(self._levels[level + 1].blocks, parent)]
+            masks[level][np.searchsorted(blocks, child[inside])] = True
+        return masks
+
+    # -------------------------------------------------------------------------- questions up --
+
+    def owners(self, leaves: Addresses) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+        """Find the roots that have each of some leaves.
+
+        Returns
+        -------
+        leaf, root : numpy.ndarray
+            Rows of `leaves` and of :attr:`roots`, a pair for each leaf of each root.
+        """
+        who, at = np.arange(len(leaves)), np.asarray(leaves, np.uint64)
+        found: list[tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]] = []
+        for level, (_, child, parent) in enumerate(self._levels):
+            rows = np.array([r for r, root in enumerate(self.roots) if root.level == level], int)
+            bytenr = np.array([self.roots[row].bytenr for row in rows], np.uint64)
+            left, right = join(at, bytenr)
+            found.append((who[left], rows[right]))
+            left, right = join(at, child)
+            # a block twice below another one is damage; it is gone through once
+            pairs = np.unique(np.stack([who[left].astype(np.uint64), parent[right]]), axis=1)
+            who, at = pairs[0].astype(np.intp), pairs[1]
+        leaf, root = (np.concatenate(part) for part in zip(*found, strict=True))
+        return leaf, root
+
+
+def _less(left: npt.NDArray[np.void], right: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    """Compare keys."""
+    less = left["offset"] < right["offset"]
+    for field in ("type", "objectid"):
+        less = (left[field] < right[field]) | ((left[field] == right[field]) & less)
+    return less
+
+
+def single_label(group: npt.NDArray[np.intp], labels: Labels, count: int) -> Labels:
+    """Return the label of each of `count` groups, :data:`MANY` where rows of it differ."""
+    low = np.full(count, np.iinfo(np.int64).max)
+    high = np.full(count, np.iinfo(np.int64).min)
+    np.minimum.at(low, group, labels)
+    np.maximum.at(high, group, labels)
+    return np.where(low == high, low, MANY)
+
+
+def join(
+    left: npt.NDArray[np.uint64], right: npt.NDArray[np.uint64]
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Return the rows of each pair of equal values, in the order of `left`."""
+    order = np.argsort(right, kind="stable")
+    ordered = right[order]
+    first = np.searchsorted(ordered, left, "left")
+    count = np.searchsorted(ordered, left, "right") - first
+    rows = np.repeat(np.arange(len(left)), count)
+    within = np.arange(len(rows)) - np.repeat(np.cumsum(count) - count, count)
+    return rows, order[np.repeat(first, count) + within]
+
+
+def _tree_roots(fs: Filesystem) -> list[TreeRoot]:
+    found = []
+    for root in fs.root_items:
+        if not (is_subvolume_id(root.id) or root.id in _RELOCATION):
+            continue
+        progress = Key(*root.item.drop_progress)
+        found.append(
+            TreeRoot(
+                root.id,
+                root.item.bytenr,
+                root.item.generation,
+                root.item.level,
+                progress if root.is_dead and progress.objectid else None,
+            )
+        )
+    return found

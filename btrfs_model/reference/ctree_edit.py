@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Changing items by key, in plain Python: the twin of ``native/writer_edit.c``.
+
+Each change is a search and an edit of the leaf that it ends in. The search (``btrfs_search_slot()``
+with ``ins_len``) knows what is coming: for an insertion it splits nodes on the way that are nearly
+full and makes room in the leaf; for a deletion it merges nodes that are nearly empty.
+
+For reading beside the kernel, and for testing the C against: payloads are copied with every change.
+"""
+
+from __future__ import annotations
+
+import errno
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from btrfs_model.base.counters import current
+from btrfs_model.reference.ctree_balance import balance_level, del_items
+from btrfs_model.reference.ctree_ground import Block, Ground, Node, Path, RawKey
+from btrfs_model.reference.ctree_push import fixup_low_keys
+from btrfs_model.reference.ctree_split import split_leaf, split_node
+
+if TYPE_CHECKING:
+    from btrfs_model.mount.trees.writer import TreeWriter
+
+__all__ = [
+    "delete",
+    "duplicate",
+    "extend",
+    "insert",
+    "insert_each",
+    "insert_extent",
+    "search_slot",
+    "set_key",
+    "truncate",
+    "update",
+]
+
+HEADER = 25
+"""Bytes of an item's header in a leaf."""
+
+
+def bin_search(block: Block, key: RawKey) -> tuple[int, bool]:
+    """Return the slot of the first key that is not less than `key`, and whether it is equal."""
+    slot = bisect_left(range(len(block)), key, key=block.key)
+    return slot, slot < len(block) and block.key(slot) == key
+
+
+def search_slot(
+    ground: Ground,
+    key: RawKey,
+    ins_len: int = 0,
+    *,
+    for_extension: bool = False,
+    for_split: bool = False,
+) -> tuple[Path, bool]:
+    """Search a tree that is about to change (``btrfs_search_slot()``).
+
+    Parameters
+    ----------
+    key : RawKey
+        Sought.
+    ins_len : int
+        Bytes to make room for, an item's header included; -1 before a deletion.
+    for_extension : bool
+        The item is to grow by `ins_len`.
+    for_split : bool
+        Split nodes as for an insertion, but leave the leaf alone.
+
+    Returns
+    -------
+    path : Path
+        To the item, or to where it would be inserted; all its blocks may be written to.
+    found : bool
+        Whether the key is there.
+    """
+    current().count("btrfs_search_slot")
+    restarted = False
+    while True:
+        path = Path()
+        block = ground.own_root()
+        small = block.level == 1
+        while isinstance(block, Node):
+            level = block.level
+            slot, found = bin_search(block, key)
+            path.nodes[level] = block
+            path.slots[level] = slot if found or slot == 0 else slot - 1
+            if ins_len > 0 or for_split:
+                if len(block) >= ground.node_ptrs - 3:
+                    split_node(ground, path, level)
+            elif (
+                ins_len < 0
+                and len(block) < ground.node_ptrs // 2
+                and not balance_level(ground, path, level)
+            ):
+                break  # the root is gone: start again
+            if (
+                small and not restarted and ins_len > 0 and path.slots[1] == 0
+                and ground.force_cow
+            ):  # fmt: skip
+                restarted = True
+                break  # for the lock to change the root's first key; the root is copied again
+            current().count("read_block_for_search")
+            node, slot = path.node(level), path.slots[level]
+            ground.child(node, slot)
+            block = ground.own_child(node, slot)
+        else:
+            path.nodes[0] = block
+            path.slots[0], found = bin_search(block, key)
+            if found and not for_extension and ins_len > 0:
+                ins_len -= HEADER
+            if ins_len > path.leaf.free():
+                split_leaf(ground, path, key, ins_len, extend=found)
+            return path, found
+
+
+def find(ground: Ground, key: RawKey) -> Path:
+    """Return the path to an item that must be there."""
+    path, found = search_slot(ground, key)
+    if not found:
+        raise ground.error(errno.ENOENT)
+    return path
+
+
+def look(ground: Ground, key: RawKey) -> tuple[Path, bool]:
+    """Look at what is there, which the kernel does not: nothing is copied, changed or counted."""
+    path = Path()
+    state = ground.writer.tree_state(ground.id)
+    block = ground.read(state.bytenr, state.generation, state.level)
+    while isinstance(block, Node):
+        slot, found = bin_search(block, key)
+        path.nodes[block.level] = block
+        path.slots[block.level] = slot if found or slot == 0 else slot - 1
+        block = ground.child(block, path.slots[block.level])
+    path.nodes[0] = block
+    path.slots[0], found = bin_search(block, key)
+    return path, found
+
+
+def upper_bound(path: Path) -> RawKey | None:
+    """Return the key that all keys of the leaf are below, None in the last leaf."""
+    level = 1
+    while path.nodes[level] is not None:
+        if path.slots[level] + 1 < len(path.node(level)):
+            return path.node(level).key(path.slots[level] + 1)
+        level += 1
+    return None
+
+
+def next_key(path: Path, slot: int) -> RawKey | None:
+    """Return the key in a slot of the leaf, or the bound of the leaf."""
+    return path.leaf.key(slot) if slot < len(path.leaf) else upper_bound(path)
+
+
+# --------------------------------------------------------------------------------- insertion --
+
+
+def insert(writer: TreeWriter, tree_id: int, items: Sequence[tuple[RawKey, bytes]]) -> None:
+    """Insert items side by side (``btrfs_insert_empty_items()``)."""
+    ground = Ground(writer, tree_id)
+    total = sum(HEADER + len(data) for _, data in items)
+    if total > ground.leaf_size:
+        raise ground.error(errno.EOVERFLOW)
+    if len(items) > 1:
+        check_batch(ground, [key for key, _ in items])
+    if not items:
+        return
+    path, found = search_slot(ground, items[0][0], total)
+    if found:
+        raise ground.error(errno.EEXIST)
+    put(path, items)
+
+
+def check_batch(ground: Ground, keys: list[RawKey]) -> None:
+    """Refuse keys that do not ascend, or that an item lies between."""
+    if any(a >= b for a, b in pairwise(keys)):
+        raise ground.error(errno.EINVAL)
+    path, found = look(ground, keys[0])
+    after = next_key(path, path.slots[0])
+    if not found and after is not None and keys[-1] >= after:
+        raise ground.error(errno.EINVAL)
+
+
+def put(path: Path, items: Sequence[tuple[RawKey, bytes]]) -> None:
+    """Insert items where a search made room (``setup_items_for_insert()``)."""
+    leaf, slot = path.leaf, path.slots[0]
+    if slot == 0:
+        fixup_low_keys(path, items[0][0], 1)
+    leaf.items[slot:slot] = items
+    leaf.store()
+
+
+def insert_each(writer: TreeWriter, tree_id: int, items: Sequence[tuple[RawKey, bytes]]) -> None:
+    """Insert items one by one; the C kernel leaves out searches that would find the same leaf."""
+    for item in items:
+        insert(writer, tree_id, [item])
+
+
+# ---------------------------------------------------------------------------------- one item --
+
+
+def update(writer: TreeWriter, tree_id: int, key: RawKey, offset: int, data: bytes) -> None:
+    """Overwrite bytes of a payload."""
+    ground = Ground(writer, tree_id)
+    path = find(ground, key)
+    old = payload(path)
+    if offset + len(data) > len(old):
+        raise ground.error(errno.EINVAL)
+    set_payload(path, old[:offset] + data + old[offset + len(data) :])
+
+
+def payload(path: Path) -> bytes:
+    """Return the payload of the item that the path stands at."""
+    return path.leaf.items[path.slots[0]][1]
+
+
+def set_payload(path: Path, data: bytes) -> None:
+    """Give the item that the path stands at another payload, for which there is room."""
+    path.leaf.items[path.slots[0]] = (path.leaf.key(path.slots[0]), data)
+    path.leaf.store()
+
+
+def extend(writer: TreeWriter, tree_id: int, key: RawKey, data: bytes) -> None:
+    """Append bytes to a payload (``btrfs_extend_item()``)."""
+    ground = Ground(writer, tree_id)
+    path, found = look(ground, key)
+    if not found:
+        raise ground.error(errno.ENOENT)
+    if len(payload(path)) + len(data) + HEADER > ground.leaf_size:
+        raise ground.error(errno.EOVERFLOW)
+    path, _ = search_slot(ground, key, len(data), for_extension=True)
+    set_payload(path, payload(path) + data)
+
+
+def truncate(
+    writer: TreeWriter, tree_id: int, key: RawKey, size: int, *, from_end: bool = False
+) -> None:
+    """Keep the first (`from_end`: the last) `size` bytes of a payload."""
+    ground = Ground(writer, tree_id)
+    path = find(ground, key)
+    old = payload(path)
+    if size > len(old):
+        raise ground.error(errno.EINVAL)
+    set_payload(path, old[len(old) - size :] if from_end else old[:size])
+
+
+def set_key(writer: TreeWriter, tree_id: int, old: RawKey, new: RawKey) -> None:
+    """Give an item another key between its neighbours (``btrfs_set_item_key_safe()``)."""
+    ground = Ground(writer, tree_id)
+    path = find(ground, old)
+    slot = path.slots[0]
+    after = next_key(path, slot + 1)
+    before = path.leaf.key(slot - 1) if slot else last_key_before(ground, path)
+    if (after is not None and new >= after) or (before is not None and new <= before):
+        raise ground.error(errno.EINVAL)
+    path.leaf.items[slot] = (new, payload(path))
+    path.leaf.store()
+    if slot == 0:
+        fixup_low_keys(path, new, 1)
+
+
+def last_key_before(ground: Ground, path: Path) -> RawKey | None:
+    """Return the last key of the leaf before that of the path, None in the first leaf."""
+    level = 1
+    while path.nodes[level] is not None and path.slots[level] == 0:
+        level += 1
+    if path.nodes[level] is None:
+        return None
+    block = ground.child(path.node(level), path.slots[level] - 1)
+    while isinstance(block, Node):
+        block = ground.child(block, len(block) - 1)
+    return block.key(len(block) - 1)
+
+
+def duplicate(writer: TreeWriter, tree_id: int, old: RawKey, new: RawKey) -> None:
+    """Insert a copy of an item behind it (``btrfs_duplicate_item()``)."""
+    ground = Ground(writer, tree_id)
+    path, found = look(ground, old)
+    if not found:
+        raise ground.error(errno.ENOENT)
+    after = next_key(path, path.slots[0] + 1)
+    if new <= old or (after is not None and new >= after):
+        raise ground.error(errno.EINVAL)
+    path = find(ground, old)
+    size = path.leaf.size(path.slots[0])
+    if path.leaf.free() < size:
+        path, _ = search_slot(ground, old, for_split=True)
+        split_leaf(ground, path, old, size, extend=True)
+    data = payload(path)
+    path.slots[0] += 1
+    put(path, [(new, data)])
+
+
+# ---------------------------------------------------------------------------------- deletion --
+
+
+def delete(
+    writer: TreeWriter, tree_id: int, first: RawKey, last: RawKey, *, backward: bool = False
+) -> int:
+    """Delete items, a leaf's run at a time, from the first leaf on or from the last one back."""
+    ground = Ground(writer, tree_id)
+    deleted = 0
+    more = first <= last
+    while more:
+        path, start, end = (last_run if backward else first_run)(ground, first, last)
+        if start >= end:
+            break
+        # a leaf that has none of the items is not searched for: it would be copied
+        if backward:
+            more = start == 0 and path.leaf.key(0) > first
+        else:
+            bound = upper_bound(path) if end == len(path.leaf) else None
+            more = bound is not None and bound <= last
+            first = bound if bound is not None else first
+        path.slots[0] = start
+        del_items(ground, path, start, end - start)
+        deleted += end - start
+    return deleted
+
+
+def first_run(ground: Ground, first: RawKey, last: RawKey) -> tuple[Path, int, int]:
+    """Find the first items of a range that lie in one leaf, as ``btrfs_drop_extents()`` does."""
+    path, _ = search_slot(ground, first, -1)
+    if path.slots[0] >= len(path.leaf):
+        bound = upper_bound(path)
+        if bound is None or bound > last:
+            return path, 0, 0
+        path, _ = search_slot(ground, bound, -1)
+    end, found = bin_search(path.leaf, last)
+    return path, path.slots[0], end + found
+
+
+def last_run(ground: Ground, first: RawKey, last: RawKey) -> tuple[Path, int, int]:
+    """Find the last ones, as ``btrfs_truncate_inode_items()`` does."""
+    path, found = search_slot(ground, last, -1)
+    start, _ = bin_search(path.leaf, first)
+    return path, start, path.slots[0] + found
+
+
+# --------------------------------------------------------------------------------- replacing --
+
+
+def insert_extent(
+    writer: TreeWriter, tree_id: int, key: RawKey, data: bytes, last: RawKey | None
+) -> None:
+    """Delete items from `key` to `last`, and insert a file extent where they were."""
+    ground = Ground(writer, tree_id)
+    size = HEADER + len(data)
+    if size > ground.leaf_size:
+        raise ground.error(errno.EOVERFLOW)
+    path = place_for_extent(ground, key) if last is None else drop_extents(ground, key, last)
+    if path is None or path.leaf.free() < size:
+        insert(writer, tree_id, [(key, data)])
+    else:
+        put(path, [(key, data)])
+
+
+def place_for_extent(ground: Ground, key: RawKey) -> Path | None:
+    """Search for where an extent would go; None at the end of a leaf, which the kernel leaves."""
+    path, found = search_slot(ground, key, -1)
+    if found:
+        raise ground.error(errno.EEXIST)
+    return path if path.slots[0] < len(path.leaf) else None
+
+
+def drop_extents(ground: Ground, key: RawKey, last: RawKey) -> Path | None:
+    """Delete from `key` to `last`; returns the path to where the last ones were, if it is there."""
+    first: RawKey | None = key
+    while first is not None and first <= last:
+        path, start, end = first_run(ground, first, last)
+        if start >= end:
+            return None
+        leaf = path.leaf
+        first = upper_bound(path) if end == len(leaf) else None
+        path.slots[0] = start
+        del_items(ground, path, start, end - start)
+    return path if len(leaf) or path.parent(0) is None else None

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""One call of FIEMAP, and what the two ways of walking a file have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from btrfs_model.base.counters import current
+from btrfs_model.base.errors import CorruptImageError, Fault
+from btrfs_model.kernels import lib
+from btrfs_model.ondisk.items import InlineExtent, file_extent
+from btrfs_model.ondisk.structs import PayloadError, RawFileExtent
+from btrfs_model.reference.ctree import Path, key_at, payload_at
+from btrfs_model.reference.share import ShareContext
+from btrfs_model.volume.blocks import HEADER
+
+if TYPE_CHECKING:
+    from btrfs_model.backref.forest import Forest
+    from btrfs_model.patches import Behaviour
+    from btrfs_model.volume.tree import Tree
+
+__all__ = ["Call", "Extent", "File"]
+
+LAST = 0x1
+ENCODED = 0x8
+NOT_ALIGNED = 0x100
+DATA_INLINE = 0x200
+UNWRITTEN = 0x800
+SHARED = 0x2000
+
+U64 = 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """The file that is asked about.
+
+    Attributes
+    ----------
+    forest : Forest
+        The trees.
+    tree : Tree
+        The file's subvolume.
+    last_snapshot : int
+        Generation of the last snapshot of it.
+    ino, isize : int
+        The inode and its size in bytes.
+    behaviour : Behaviour
+        The kernel.
+    """
+
+    forest: Forest
+    tree: Tree
+    last_snapshot: int
+    ino: int
+    isize: int
+    behaviour: Behaviour
+
+
+@dataclass(slots=True)
+class Extent:
+    """An extent that is reported (``struct fiemap_extent``); places and length in bytes."""
+
+    logical: int
+    physical: int
+    length: int
+    flags: int
+
+    @property
+    def end(self) -> int:
+        """Byte of the file after it."""
+        return (self.logical + self.length) % U64
+
+    def continues(self, before: Extent) -> bool:
+        """Whether it follows on another, in the file and on disk."""
+        return (
+            before.end == self.logical and (before.physical + before.length) % U64 == self.physical
+        )
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of the ioctl.
+
+    Attributes
+    ----------
+    file : File
+        What is asked about.
+    start, end : int
+        The range in bytes, not aligned.
+    extents_max : int
+        As many extents as there is room for.
+    found : list of Extent
+        Given out by this call.
+    cache : Extent or None
+        What was not given out yet, because the next one may continue it.
+    """
+
+    file: File
+    start: int
+    end: int
+    extents_max: int
+    found: list[Extent] = field(default_factory=list)
+    cache: Extent | None = None
+    share: ShareContext = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Every call has a memory of its own."""
+        file = self.file
+        self.share = ShareContext(
+            file.forest, file.tree.objectid, file.ino, file.last_snapshot, file.behaviour
+        )
+
+    @property
+    def restart(self) -> bool:
+        """Whether a search starts again after it had to read a block."""
+        return "search-no-restart" not in self.file.behaviour
+
+    def fill(self, extent: Extent) -> bool:
+        """Give an extent out; False when no more are wanted (``fiemap_fill_next_extent()``)."""
+        current().count("fiemap_fill_next_extent")
+        if len(self.found) >= self.extents_max:
+            return False
+        self.found.append(extent)
+        return len(self.found) < self.extents_max and not extent.flags & LAST
+
+    def emit_last(self) -> None:
+        """Give out what is left (``emit_last_fiemap_cache()``)."""
+        if self.cache is not None:
+            self.fill(self.cache)
+        self.cache = None
+
+    def item(self, path: Path) -> RawFileExtent | InlineExtent | None:
+        """Return the file extent item at the path; None when it is another item.
+
+        Raises
+        ------
+        CorruptImageError
+            When it is broken.
+        """
+        leaf, slot = path.leaf, path.slots[0]
+        objectid, kind, _ = key_at(leaf, slot)
+        if (objectid, kind) != (self.file.ino, lib.BTRFS_EXTENT_DATA_KEY):
+            return None
+        try:
+            return file_extent(payload_at(leaf, slot))
+        except PayloadError as error:
+            fault = Fault(
+                error.code, self.file.tree.objectid, leaf_bytenr(path), slot, 0,
+                error.found, error.wanted,
+            )  # fmt: skip
+            raise CorruptImageError(self.file.forest.image.path, fault) from None
+
+    def item_end(self, path: Path, item: RawFileExtent | InlineExtent) -> int:
+        """Return the byte of the file after a file extent item (``btrfs_file_extent_end()``)."""
+        start = key_at(path.leaf, path.slots[0])[2]
+        if isinstance(item, InlineExtent):
+            return self.round_up(start + item.ram_bytes)
+        return (start + item.num_bytes) % U64
+
+    def round_up(self, size: int) -> int:
+        """Round up to the sector size."""
+        sectorsize = self.file.forest.image.sectorsize
+        return -(-size // sectorsize) * sectorsize % U64
+
+    @property
+    def first_sector(self) -> int:
+        """The start of the range, rounded down to the sector size."""
+        return self.start - self.start % self.file.forest.image.sectorsize
+
+
+def leaf_bytenr(path: Path) -> int:
+    """Return the address of the leaf of a path."""
+    return int(HEADER.unpack_from(path.leaf)[2])

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""FIEMAP since 6.1: the walk over file extent items. The twin of ``native/fiemap.c``.
+
+Each item is checked for sharing; what continues the extent before it is merged with that; since 6.8
+up to 128 extents are gathered, then they are copied out and the search starts anew behind them::
+
+    items -> cache -> gathered -> the caller's array
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from btrfs_model.base.counters import current
+from btrfs_model.base.errors import CorruptImageError, Fault
+from btrfs_model.kernels import lib
+from btrfs_model.ondisk.items import InlineExtent
+from btrfs_model.ondisk.structs import RawFileExtent
+from btrfs_model.reference.ctree import (
+    Path,
+    Reada,
+    key_at,
+    next_leaf,
+    nritems,
+    prev_leaf,
+    search_slot,
+)
+from btrfs_model.reference.fiemap.call import (
+    DATA_INLINE,
+    ENCODED,
+    LAST,
+    NOT_ALIGNED,
+    SHARED,
+    U64,
+    UNWRITTEN,
+    Call,
+    Extent,
+    leaf_bytenr,
+)
+
+__all__ = ["walk_items"]
+
+_ENTRIES = 4096 // 32  # a page of struct btrfs_fiemap_entry
+_EXTENT_DATA = int(lib.BTRFS_EXTENT_DATA_KEY)
+
+
+class _FlushError(Exception):
+    """The gathered extents have to be copied out first (``BTRFS_FIEMAP_FLUSH_CACHE``)."""
+
+
+class _FullError(Exception):
+    """No more extents are wanted."""
+
+
+@dataclass(slots=True)
+class _Gathered:
+    entries: list[Extent] = field(default_factory=list)
+    mapped: int = 0  # of this call, gathered or given out
+
+    def flush(self, call: Call) -> None:
+        """Copy out; that the last one fills the array was seen when it was gathered."""
+        for entry in self.entries:
+            call.fill(entry)
+        self.entries.clear()
+
+
+def walk_items(call: Call) -> None:
+    """Report the extents of a call's range (``extent_fiemap()``, 6.1 and 6.12)."""
+    path = Path(restart=call.restart)
+    gathered = _Gathered()
+    while True:
+        try:
+            _walk_range(call, gathered, path)
+            break
+        except _FlushError:
+            last = gathered.entries[-1]
+            gathered.flush(call)
+            # an extent that wraps around: the kernel would not come to an end
+            if last.end <= call.start:
+                fault = Fault(lib.BM_LOOP, call.file.tree.objectid, found=last.end)
+                raise CorruptImageError(call.file.forest.image.path, fault) from None
+            call.start = last.end
+    gathered.flush(call)
+    call.emit_last()
+
+
+def _walk_range(call: Call, gathered: _Gathered, path: Path) -> None:
+    """From the start of the range on: one search and the items after it."""
+    last_extent_end = _last_extent_end(call, path)
+    path.reada = Reada.FORWARD
+    if _search_extent(call, path):
+        _walk(call, gathered, path)
+    if call.cache is not None and call.cache.end >= last_extent_end:
+        call.cache.flags |= LAST
+
+
+def _last_extent_end(call: Call, path: Path) -> int:
+    """Return where the last extent that is no hole ends (``fiemap_find_last_extent_offset()``)."""
+    search_slot(call.file.tree, (call.file.ino, _EXTENT_DATA, U64 - 1), path)
+    if path.slots[0] == 0:
+        return 0
+    path.slots[0] -= 1
+    item = call.item(path)
+    while item is not None and not isinstance(item, InlineExtent) and not item.disk_bytenr:
+        if not _previous_item(call, path):
+            return 0
+        item = call.item(path)
+    return 0 if item is None else call.item_end(path, item)
+
+
+def _previous_item(call: Call, path: Path) -> bool:
+    """Go to the file extent item before the path (``btrfs_previous_item()``)."""
+    while True:
+        if path.slots[0] > 0:
+            path.slots[0] -= 1
+        elif not prev_leaf(call.file.tree, path):
+            return False
+        objectid, kind, _ = key_at(path.leaf, path.slots[0])
+        if objectid != call.file.ino or kind < _EXTENT_DATA:
+            return False
+        if kind == _EXTENT_DATA:
+            return True
+
+
+def _search_extent(call: Call, path: Path) -> bool:
+    """Go to the file extent item at the start, or the one before (``fiemap_search_slot()``)."""
+    key = (call.file.ino, _EXTENT_DATA, call.first_sector)
+    if (
+        not search_slot(call.file.tree, key, path)
+        and path.slots[0] > 0
+        and key_at(path.leaf, path.slots[0] - 1)[:2] == key[:2]
+    ):
+        path.slots[0] -= 1
+    return path.slots[0] < nritems(path.leaf) or next_leaf(call.file.tree, path)
+
+
+def _walk(call: Call, gathered: _Gathered, path: Path) -> None:
+    range_start, range_end = call.first_sector, call.round_up(call.end)
+    prev_extent_end = range_start
+    while prev_extent_end < range_end:
+        item = call.item(path)
+        if item is None:
+            return
+        start = key_at(path.leaf, path.slots[0])[2]
+        end = call.item_end(path, item)
+        if end > range_start:
+            call.share.curr_leaf_bytenr = leaf_bytenr(path)
+            if prev_extent_end < start >= range_end:
+                return
+            try:
+                _process(call, gathered, start, (end - start) % U64, item)
+            except _FullError:
+                return
+            prev_extent_end = end
+        path.slots[0] += 1
+        if path.slots[0] >= nritems(path.leaf) and not next_leaf(call.file.tree, path):
+            return
+
+
+def _process(
+    call: Call, gathered: _Gathered, start: int, length: int, item: RawFileExtent | InlineExtent
+) -> None:
+    """Report one item; there is nothing of a hole to report."""
+    encoded = ENCODED if item.compression else 0
+    if isinstance(item, InlineExtent):
+        flags = DATA_INLINE | NOT_ALIGNED | encoded
+        _emit(call, gathered, Extent(start, 0, length, flags))
+        return
+    if not item.disk_bytenr:
+        return
+    physical = (item.disk_bytenr + (0 if encoded else item.offset)) % U64
+    flags = UNWRITTEN if item.type == lib.BTRFS_FILE_EXTENT_PREALLOC else encoded
+    if call.share.is_data_extent_shared(item.disk_bytenr, item.generation):
+        flags |= SHARED
+    _emit(call, gathered, Extent(start, physical, length, flags))
+
+
+def _emit(call: Call, gathered: _Gathered, extent: Extent) -> None:
+    """Put an extent into the cache, or merge it into the one there (``emit_fiemap_extent()``).
+
+    Items of a committed tree do not overlap unless the tree is broken; then they are cut as the
+    kernel cuts those that changed under it.
+    """
+    current().count("emit_fiemap_extent")
+    cache = call.cache
+    if cache is None:
+        call.cache = extent
+        return
+    if cache.end > extent.logical:
+        if extent.logical == cache.logical:
+            call.cache = extent
+            return
+        if extent.logical > cache.logical:
+            cache.length = extent.logical - cache.logical
+        else:
+            if extent.end <= cache.end:
+                return
+            if not extent.flags & ENCODED:
+                extent.physical = (extent.physical + cache.end - extent.logical) % U64
+            extent.length = extent.end - cache.end
+            extent.logical = cache.end
+    elif extent.continues(cache) and extent.flags == cache.flags:
+        cache.length = (cache.length + extent.length) % U64
+        return
+    _emit_cached(call, gathered, cache)
+    call.cache = extent
+
+
+def _emit_cached(call: Call, gathered: _Gathered, cache: Extent) -> None:
+    """Pass on what is in the cache: nothing continues it."""
+    call.cache = None
+    if "fiemap-no-deadlock" not in call.file.behaviour:
+        if not call.fill(cache):
+            raise _FullError
+        return
+    if len(gathered.entries) == _ENTRIES:
+        raise _FlushError
+    gathered.entries.append(cache)
+    gathered.mapped += 1
+    if gathered.mapped == call.extents_max:
+        raise _FullError

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""FIEMAP before 6.1: the walk over extent maps. The twin of ``native/fiemap_maps.c``.
+
+An extent map is what the kernel remembers of a file extent item (``extent_io.c``, ``inode.c`` and
+``extent_map.c`` of 5.10). The search for an item puts its map beside those that are there already,
+and neighbours that follow on each other in the file and on disk become one. So an answer may depend
+on what was asked before: sharing is checked for the extent at which the merged map begins, and a
+map that began before the range of a call is reported whole.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+
+from btrfs_model.base.counters import current
+from btrfs_model.kernels import lib
+from btrfs_model.ondisk.items import InlineExtent
+from btrfs_model.ondisk.structs import RawFileExtent
+from btrfs_model.reference.ctree import Path, Reada, key_at, next_leaf, nritems, search_slot
+from btrfs_model.reference.fiemap.call import (
+    DATA_INLINE,
+    ENCODED,
+    LAST,
+    NOT_ALIGNED,
+    SHARED,
+    U64,
+    UNWRITTEN,
+    Call,
+    Extent,
+)
+
+__all__ = ["ExtentMaps", "walk_maps"]
+
+_EXTENT_DATA = int(lib.BTRFS_EXTENT_DATA_KEY)
+_NEVER = U64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Map:
+    """A map; `block_start` is None for a hole and for inline data."""
+
+    start: int
+    length: int
+    orig_start: int  # where the extent on disk would begin in the file
+    block_start: int | None = None
+    inline: bool = False
+    compressed: bool = False
+    prealloc: bool = False
+
+    @property
+    def end(self) -> int:
+        return min(self.start + self.length, U64 - 1)
+
+    @property
+    def is_hole(self) -> bool:
+        return self.block_start is None and not self.inline
+
+    def merges_with(self, after: _Map) -> bool:
+        """Whether the next map becomes part of this one (``mergable_maps()``)."""
+        if self.compressed or self.end != after.start:
+            return False
+        if (self.compressed, self.prealloc) != (after.compressed, after.prealloc):
+            return False
+        if self.block_start is None or after.block_start is None:
+            return self.block_start == after.block_start
+        return after.block_start == self.block_start + self.length
+
+
+class ExtentMaps:
+    """The maps of an inode in memory, ascending and without overlap."""
+
+    def __init__(self) -> None:
+        self._maps: list[_Map] = []
+
+    def _after(self, offset: int) -> int:
+        """Index of the first map that ends after the offset."""
+        return bisect_right(self._maps, offset, key=lambda one: one.end)
+
+    def lookup(self, offset: int) -> _Map | None:
+        """Return the map that holds a byte of the file."""
+        at = self._after(offset)
+        holds = at < len(self._maps) and self._maps[at].start <= offset
+        return self._maps[at] if holds else None
+
+    def add(self, one: _Map, start: int) -> _Map:
+        """Add a map, cut to fit (``btrfs_add_extent_mapping()``); return what it is part of."""
+        at = self._after(start)
+        begin, end = one.start, one.end
+        if at > 0:
+            begin = max(begin, self._maps[at - 1].end)
+        if at < len(self._maps):
+            end = min(end, self._maps[at].start)
+        block_start = one.block_start
+        if block_start is not None and not one.compressed:
+            block_start += begin - one.start
+        one = replace(one, start=begin, length=end - begin, block_start=block_start)
+        self._maps.insert(at, one)
+        return self._merge(at)
+
+    def _merge(self, at: int) -> _Map:
+        """Merge a map with its neighbours (``try_merge_map()``)."""
+        maps = self._maps
+        if at > 0 and maps[at - 1].merges_with(maps[at]):
+            at -= 1
+            self._absorb(at)
+        if at + 1 < len(maps) and maps[at].merges_with(maps[at + 1]):
+            self._absorb(at)
+        return maps[at]
+
+    def _absorb(self, at: int) -> None:
+        after = self._maps.pop(at + 1)
+        self._maps[at] = replace(self._maps[at], length=self._maps[at].length + after.length)
+
+
+# ---------------------------------------------------------------------- from items to maps -----
+
+
+def _item_to_map(call: Call, path: Path, item: RawFileExtent | InlineExtent) -> _Map:
+    """Describe an item (``btrfs_extent_item_to_extent_map()``)."""
+    start = key_at(path.leaf, path.slots[0])[2]
+    length = (call.item_end(path, item) - start) % U64
+    if isinstance(item, InlineExtent):
+        return _Map(start, length, start, inline=True)
+    orig_start = (start - item.offset) % U64
+    if not item.disk_bytenr:
+        return _Map(start, length, orig_start)
+    if item.compression:
+        return _Map(start, length, orig_start, item.disk_bytenr, compressed=True)
+    prealloc = item.type == lib.BTRFS_FILE_EXTENT_PREALLOC
+    return _Map(start, length, orig_start, item.disk_bytenr + item.offset, prealloc=prealloc)
+
+
+def _map_from_items(call: Call, start: int, length: int, path: Path) -> _Map:
+    """Search the item that holds `start`, or else the hole up to the next one."""
+    tree = call.file.tree
+    hole = _Map(start, length, start)
+    if not search_slot(tree, (call.file.ino, _EXTENT_DATA, start), path):
+        if path.slots[0] == 0:
+            return hole
+        path.slots[0] -= 1
+    item = call.item(path)
+    while item is None or call.item_end(path, item) <= start:
+        path.slots[0] += 1
+        if path.slots[0] >= nritems(path.leaf) and not next_leaf(tree, path):
+            return hole
+        item = call.item(path)
+        if item is None:
+            return hole
+        following = key_at(path.leaf, path.slots[0])[2]
+        if (start + length) % U64 <= following:
+            return hole
+        if start < following:
+            return replace(hole, length=following - start)
+    return _item_to_map(call, path, item)
+
+
+def _get_extent(call: Call, maps: ExtentMaps, start: int, length: int) -> _Map:
+    """Return the map of a byte, from memory or from the tree (``btrfs_get_extent()``)."""
+    current().count("btrfs_get_extent")
+    held = maps.lookup(start)
+    if held is not None:
+        return held
+    path = Path(reada=Reada.FORWARD, restart=call.restart)
+    found = _map_from_items(call, start, length, path)
+    return found if found.inline else maps.add(found, start)
+
+
+def _skip_holes(call: Call, maps: ExtentMaps, offset: int, last: int) -> _Map | None:
+    """Return the next map that is no hole (``get_extent_skip_holes()``)."""
+    while offset < last:
+        found = _get_extent(call, maps, offset, call.round_up(last - offset))
+        if not found.is_hole:
+            return found
+        # a file of nearly 2^64 bytes: its length wraps around
+        if found.end <= offset:
+            return None
+        offset = found.end
+    return None
+
+
+# ------------------------------------------------------------------------------- the report -----
+
+
+def walk_maps(call: Call, maps: ExtentMaps) -> None:
+    """Report the extents of a call's range (``extent_fiemap()``, 5.10)."""
+    last, until = _find_last(call)
+    one = _skip_holes(call, maps, call.first_sector, until)
+    offset = 0
+    is_end = one is None
+    while not is_end and one is not None:
+        start = max(one.start, offset)
+        if one.start >= call.end or one.end < offset:
+            break
+        offset = one.end
+        is_end = offset >= call.end
+        extent = _describe(call, one, start)
+        if start >= last or (last == _NEVER and call.file.isize <= offset):
+            extent.flags |= LAST
+            is_end = True
+        one = _skip_holes(call, maps, offset, until)
+        if one is None:
+            extent.flags |= LAST
+        if not _emit(call, extent):
+            break
+    call.emit_last()
+
+
+def _find_last(call: Call) -> tuple[int, int]:
+    """Return where the last item begins, and up to where extents are looked for."""
+    path = Path(restart=call.restart)
+    search_slot(call.file.tree, (call.file.ino, _EXTENT_DATA, U64 - 1), path)
+    item = None
+    if path.slots[0] > 0:
+        path.slots[0] -= 1
+        item = call.item(path)
+    if item is None:
+        return _NEVER, call.file.isize
+    last = key_at(path.leaf, path.slots[0])[2]
+    return (_NEVER, call.file.isize) if last < call.file.isize else (last, last + 1)
+
+
+def _describe(call: Call, one: _Map, start: int) -> Extent:
+    """Say of a map what is to be reported from `start` on."""
+    extent = Extent(start, 0, one.end - start, 0)
+    if one.block_start is None:
+        extent.flags = DATA_INLINE | NOT_ALIGNED
+        return extent
+    extent.physical = one.block_start + (0 if one.compressed else start - one.start)
+    # of a compressed extent that is the wrong address, unless the item shows its beginning
+    bytenr = (one.block_start - (one.start - one.orig_start)) % U64
+    if call.share.is_data_extent_shared(bytenr, 0):
+        extent.flags |= SHARED
+    if one.compressed:
+        extent.flags |= ENCODED
+    if one.prealloc:
+        extent.flags |= UNWRITTEN
+    return extent
+
+
+def _emit(call: Call, extent: Extent) -> bool:
+    """Merge or keep an extent; False when no more are wanted (``emit_fiemap_extent()``)."""
+    current().count("emit_fiemap_extent")
+    cache = call.cache
+    if cache is not None and extent.continues(cache) and not (cache.flags ^ extent.flags) & ~LAST:
+        cache.length += extent.length
+        cache.flags |= extent.flags
+    else:
+        call.cache = None
+        if cache is not None and not call.fill(cache):
+            return False
+        call.cache = cache = extent
+    if cache.flags & LAST:
+        call.cache = None
+        return call.fill(cache)
+    return True

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Is a data extent of a file shared? The twin of ``native/share.c``.
+
+``btrfs_is_data_extent_shared()`` of the kernel (6.12; ``btrfs_check_shared()`` before 6.1): a
+backref walk that stops as soon as it has met a second file or a second tree::
+
+    data extent   two references of its own (reflinks)          -> shared
+    leaf          referred to from another tree (a snapshot)    -> shared
+    node ...      the same, up to the root node, which has one tree
+
+Neighbouring extents of a file have the path to the root in common, so its blocks are remembered by
+level: one call of FIEMAP walks each path once.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import NamedTuple
+
+from btrfs_model.backref.forest import Forest
+from btrfs_model.base.counters import current
+from btrfs_model.kernels import lib
+from btrfs_model.patches import Behaviour
+from btrfs_model.reference.backref import BackrefWalk, SharedAnswerError, Walker
+from btrfs_model.reference.backref_prelim import PrelimRef
+
+__all__ = ["ShareCheck", "ShareContext"]
+
+_MAX_LEVEL = int(lib.BTRFS_MAX_LEVEL)
+_PREV_EXTENTS = 8  # BTRFS_BACKREF_CTX_PREV_EXTENTS_SIZE
+
+
+class _Entry(NamedTuple):
+    bytenr: int = 0  # 0: none
+    is_shared: bool = False
+
+
+class ShareContext:
+    """What one FIEMAP call remembers (``struct btrfs_backref_share_check_ctx``, 6.12).
+
+    A result in the path cache holds until a snapshot is made or a subvolume is dropped, which does
+    not happen to an image.
+
+    Parameters
+    ----------
+    forest : Forest
+        The trees.
+    root_id, inum : int
+        The file.
+    last_snapshot : int
+        Generation of the last snapshot of the subvolume.
+    behaviour : Behaviour
+        The kernel.
+
+    Attributes
+    ----------
+    curr_leaf_bytenr : int
+        The leaf of the file extent item that is looked at; 0 where that is not known.
+    """
+
+    def __init__(
+        self, forest: Forest, root_id: int, inum: int, last_snapshot: int, behaviour: Behaviour
+    ) -> None:
+        self.forest = forest
+        self.root_id = root_id
+        self.inum = inum
+        self.last_snapshot = last_snapshot
+        self.behaviour = behaviour
+        self.curr_leaf_bytenr = 0
+        self.prev_leaf_bytenr = 0
+        self.use_path_cache = True
+        self._path = [_Entry()] * _MAX_LEVEL
+        self._prev_extents = [_Entry()] * _PREV_EXTENTS
+        self._prev_extents_slot = 0
+
+    def is_data_extent_shared(self, bytenr: int, extent_gen: int) -> bool:
+        """Tell whether the extent at `bytenr` is shared.
+
+        Parameters
+        ----------
+        bytenr : int
+            Its logical address.
+        extent_gen : int
+            Generation of the file extent item.
+
+        Raises
+        ------
+        CorruptImageError
+            When the trees contradict each other.
+        """
+        current().count("btrfs_is_data_extent_shared")
+        if "fiemap-prev-extents" in self.behaviour:
+            for entry in self._prev_extents:
+                if entry.bytenr == bytenr:
+                    return entry.is_shared
+        shared = self._check(bytenr, extent_gen)
+        self.prev_leaf_bytenr = self.curr_leaf_bytenr
+        return shared
+
+    def _check(self, bytenr: int, extent_gen: int) -> bool:
+        self.use_path_cache = True
+        if "fiemap-shared-leaf" in self.behaviour and self.lookup(self.curr_leaf_bytenr, 0):
+            return True
+        check = ShareCheck(self, bytenr, extent_gen)
+        shared = check.walk_up()
+        if not self.use_path_cache and "fiemap-multiple-paths" in self.behaviour:
+            self._repair_path_cache(check.level - 1, shared)
+        if check.self_ref_count > 1 and "fiemap-prev-extents" in self.behaviour:
+            self._prev_extents[self._prev_extents_slot] = _Entry(bytenr, shared)
+            self._prev_extents_slot = (self._prev_extents_slot + 1) % _PREV_EXTENTS
+        return shared
+
+    # ------------------------------------------------------------------------ path cache -----
+
+    def lookup(self, bytenr: int, level: int) -> bool | None:
+        """Return what is known of a tree block (``lookup_backref_shared_cache()``)."""
+        if "fiemap-path-cache" not in self.behaviour:
+            return None
+        current().count("lookup_backref_shared_cache")
+        # no address: the leaf is not known where extent maps are walked
+        if not bytenr or not self.use_path_cache or level >= _MAX_LEVEL:
+            return None
+        if self._path[level].bytenr != bytenr:
+            return None
+        if self._path[level].is_shared:
+            self._share_below(level)
+        return self._path[level].is_shared
+
+    def store(self, bytenr: int, level: int, is_shared: bool) -> None:
+        """Remember what was found of a tree block (``store_backref_shared_cache()``)."""
+        if "fiemap-path-cache" not in self.behaviour:
+            return
+        current().count("store_backref_shared_cache")
+        if not self.use_path_cache or level >= _MAX_LEVEL:
+            return
+        self._path[level] = _Entry(bytenr, is_shared)
+        if is_shared:
+            self._share_below(level)
+
+    def _share_below(self, level: int) -> None:
+        """Take what is below a shared block for shared."""
+        self._path[:level] = [entry._replace(is_shared=True) for entry in self._path[:level]]
+
+    def _repair_path_cache(self, level: int, shared: bool) -> None:
+        """There was more than one path: keep the answer where there was one still."""
+        if level >= 0:
+            self.use_path_cache = True
+            self.store(self._path[level].bytenr, level, shared)
+        for above in range(max(level + 1, 0), _MAX_LEVEL):
+            self._path[above] = self._path[above]._replace(bytenr=0)
+
+
+class ShareCheck:
+    """The check of one extent (``struct share_check``, 6.12): what its walk asks on the way.
+
+    Parameters
+    ----------
+    context : ShareContext
+        What the call remembers.
+    data_bytenr, data_extent_gen : int
+        Address of the extent, generation of the file extent item.
+
+    Attributes
+    ----------
+    self_ref_count : int
+        File extent items of the inode that are known to refer to the extent.
+    level : int
+        Of the path to which the walk has come; -1: the extent itself.
+    """
+
+    def __init__(self, context: ShareContext, data_bytenr: int, data_extent_gen: int) -> None:
+        self.context = context
+        self.data_bytenr = data_bytenr
+        self.data_extent_gen = data_extent_gen
+        self.self_ref_count = 0
+        self.level = -1
+        self._share_count = 0
+
+    def walk_up(self) -> bool:
+        """Walk from the extent up, until a block is shared or there is none left."""
+        context, on = self.context, self.context.behaviour
+        ask = BackrefWalk(
+            forest=context.forest,
+            bytenr=self.data_bytenr,
+            restart="search-no-restart" not in on,
+            transaction="fiemap-join-no-start" not in on,
+        )
+        walk = Walker(ask, share=self, want_roots="fiemap-no-roots" not in on)
+        parents = iter(walk.refs)
+        while True:
+            before = len(walk.refs)
+            try:
+                with suppress(FileNotFoundError):
+                    walk.find_parent_nodes()
+            except SharedAnswerError as answer:
+                if self.level >= 0:
+                    context.store(walk.bytenr, self.level, answer.shared)
+                return answer.shared
+            if self.level == -1 and "fiemap-new-extents" in on and self._is_new():
+                return False
+            several = "fiemap-multiple-paths" in on
+            if len(walk.refs) - before > 1 and (self.level == -1 or several):
+                context.use_path_cache = False
+            if self.level >= 0:
+                context.store(walk.bytenr, self.level, False)
+            parent = next(parents, None)
+            if parent is None:
+                return False
+            walk.step_to(parent)
+            if context.use_path_cache or not several:
+                self.level += 1
+                known = context.lookup(walk.bytenr, self.level)
+                if known is not None:
+                    return known
+            self._share_count = 0
+
+    def _is_new(self) -> bool:
+        """Newer than the last snapshot: no other tree can reach it through shared blocks."""
+        return self.data_extent_gen > self.context.last_snapshot
+
+    def count_ref(self, old_count: int, ref: PrelimRef) -> None:
+        """Count a reference to data, of which there were `old_count` (``update_share_count()``).
+
+        Raises
+        ------
+        SharedAnswerError
+            Once there are two.
+        """
+        new_count = old_count + ref.count
+        if old_count == 0 and new_count < 1:
+            return
+        if old_count < 1 and new_count > 0:
+            self._share_count += 1
+        if (ref.root_id, ref.wanted, ref.key[0]) == (
+            self.context.root_id,
+            self.data_bytenr,
+            self.context.inum,
+        ):
+            self.self_ref_count += ref.count
+        if self._share_count > 1:
+            raise SharedAnswerError(True)
+
+    def before_resolving(self, bytenr: int) -> None:
+        """Give the answer that is known already when all references were read.
+
+        Raises
+        ------
+        SharedAnswerError
+            When it is.
+        """
+        context, on = self.context, self.context.behaviour
+        if bytenr != self.data_bytenr:
+            return
+        if "fiemap-skip-new-extents" in on and self._is_new():
+            raise SharedAnswerError(False)
+        # the same leaf as before, and the only file extent item: the path is known
+        if (
+            "fiemap-skip-same-leaf" in on
+            and context.curr_leaf_bytenr == context.prev_leaf_bytenr
+            and self.self_ref_count == 1
+        ):
+            known = context.lookup(context.curr_leaf_bytenr, 0)
+            if known is not None:
+                raise SharedAnswerError(known)

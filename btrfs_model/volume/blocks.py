@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Reading tree blocks in plain Python: the twin of ``native/image.c`` and ``native/cache.c``.
+
+A block is verified as a whole before anything in it is used: the header (checksum, address,
+filesystem), the number of items, the order of keys, and for a leaf that each item's data lies
+inside it, packed from the end without gaps or overlaps. What the parent says (level, generation) is
+compared at each read. A child is always one level below its parent, so no walk goes in circles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from btrfs_model.base.counters import current
+from btrfs_model.base.errors import CorruptImageError, Fault, new_fault
+from btrfs_model.kernels import ffi, lib
+from btrfs_model.ondisk import structs
+from btrfs_model.ondisk.hashes import csum
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from btrfs_model.volume.image import Image
+
+__all__ = [
+    "HEADER", "ITEM", "KEY_PTR", "Expect", "ReadCache", "Readahead", "read_block", "read_copy",
+]  # fmt: skip
+
+# the plain structs: what is read here is read very often
+HEADER = structs.HEADER.struct
+"""csum, fsid, bytenr, flags, chunk_tree_uuid, generation, owner, nritems, level."""
+ITEM = structs.ITEM.struct
+"""key (objectid, type, offset), offset of the data from byte 101, size of the data."""
+KEY_PTR = structs.KEY_PTR.struct
+"""key (objectid, type, offset), blockptr, generation."""
+
+
+class _Fail(Protocol):
+    """Makes the error for a block, with its place."""
+
+    def __call__(
+        self, code: int, slot: int = 0, found: int = 0, wanted: int = 0
+    ) -> CorruptImageError: ...
+
+
+class Expect(NamedTuple):
+    """What the parent says of a block; 0 and -1 stand for anything."""
+
+    tree: int = 0
+    generation: int = 0
+    level: int = -1
+
+
+def read_block(image: Image, logical: int, expect: Expect) -> memoryview:
+    """Return the first good copy of a tree block; raise the fault of the first copy otherwise."""
+    try:
+        return read_copy(image, logical, 0, expect)
+    except CorruptImageError as first:
+        chunk = image.chunk_at(logical)
+        for copy in range(1, len(chunk.stripes) if chunk else 0):
+            try:
+                return read_copy(image, logical, copy, expect)
+            except CorruptImageError:
+                continue
+        raise first
+
+
+def read_copy(
+    image: Image, logical: int, copy: int, expect: Expect, *, again: bool = False
+) -> memoryview:
+    """Return one copy of a tree block, verified now if it was not before (or `again`)."""
+
+    def fail(code: int, slot: int = 0, found: int = 0, wanted: int = 0) -> CorruptImageError:
+        return CorruptImageError(
+            image.path, Fault(code, expect.tree, logical, slot, physical, found, wanted)
+        )
+
+    physical = 0
+    if logical % image.sectorsize:
+        raise fail(lib.BM_UNALIGNED, found=logical)
+    try:
+        physical, contiguous = image.map(logical, copy)
+    except CorruptImageError as error:
+        raise fail(error.fault.code, 0, error.fault.found, error.fault.wanted) from None
+    if contiguous < image.nodesize:
+        raise fail(lib.BM_PAST_END, 0, physical + image.nodesize, physical + contiguous)
+    # a block is known as verified by what starts at its sector
+    if physical % image.sectorsize:
+        raise fail(lib.BM_UNALIGNED, found=physical)
+    is_verified = physical in image.verified_by_twin or image.is_unwritten(physical)
+    if again and is_verified:
+        # what is in the file now, without a change of what is in use
+        block = memoryview(bytes(image.view[physical : physical + image.nodesize]))
+    else:
+        block = image.own_block(physical)
+    if again or not is_verified:
+        _verify_structure(image, block, logical, fail)
+        image.verified_by_twin.add(physical)
+    _, _, _, _, _, generation, _, _, level = HEADER.unpack_from(block)
+    if expect.level >= 0 and level != expect.level:
+        raise fail(lib.BM_BAD_LEVEL, found=level, wanted=expect.level)
+    if expect.generation and generation != expect.generation:
+        raise fail(lib.BM_BAD_GENERATION, found=generation, wanted=expect.generation)
+    return block
+
+
+def _verify_structure(image: Image, block: memoryview, logical: int, fail: _Fail) -> None:
+    """Check everything about a block that does not depend on who points at it."""
+    stored, fsid, bytenr, _, _, _, _, nritems, level = HEADER.unpack_from(block)
+    computed = csum(image.superblock.csum_type, block[32:])
+    if stored[: len(computed)] != computed:
+        raise fail(
+            lib.BM_BAD_CSUM,
+            found=int.from_bytes(stored[: min(8, len(computed))], "little"),
+            wanted=int.from_bytes(computed[:8], "little"),
+        )
+    if bytenr != logical:
+        raise fail(lib.BM_BAD_BYTENR, found=bytenr, wanted=logical)
+    if fsid != image.superblock.tree_fsid:
+        raise fail(lib.BM_BAD_FSID)
+    if level >= lib.BTRFS_MAX_LEVEL:
+        raise fail(lib.BM_BAD_LEVEL, found=level, wanted=lib.BTRFS_MAX_LEVEL - 1)
+    room = (image.nodesize - HEADER.size) // (KEY_PTR.size if level else ITEM.size)
+    if nritems > room or (level and not nritems):
+        raise fail(lib.BM_BAD_NRITEMS, found=nritems, wanted=room)
+    before = (-1, 0, 0)
+    end = image.nodesize - HEADER.size
+    for slot in range(nritems):
+        if level:
+            *key, blockptr, _ = KEY_PTR.unpack_from(block, HEADER.size + slot * KEY_PTR.size)
+        else:
+            *key, offset, size = ITEM.unpack_from(block, HEADER.size + slot * ITEM.size)
+        if tuple(key) <= before:
+            raise fail(lib.BM_BAD_KEY_ORDER, slot)
+        before = tuple(key)
+        if level:
+            if not blockptr or blockptr % image.sectorsize:
+                raise fail(lib.BM_BAD_BLOCKPTR, slot, blockptr)
+        else:
+            if offset + size != end or offset < (slot + 1) * ITEM.size:
+                raise fail(lib.BM_BAD_ITEM_RANGE, slot, offset + size, end)
+            end = offset
+    if not level and end < nritems * ITEM.size:
+        raise fail(lib.BM_BAD_ITEM_RANGE, nritems - 1, end, nritems * ITEM.size)
+    if image.checks_items and not level:
+        place = new_fault()
+        with image.lease as handle:
+            code = lib.bm_check_leaf(handle, ffi.from_buffer("uint8_t[]", block), place)
+        if code < 0:
+            raise fail(code, place.slot, place.found, place.wanted)
+
+
+@dataclass(frozen=True)
+class Readahead:
+    """How far kernels read tree blocks ahead; the defaults are theirs (5.10 to 6.18).
+
+    Bytes count blocks asked for, whether they were cached or not. A search stops once it asked for
+    more than its limit, the comparison of two trees once it asked for as much as its limit.
+
+    Attributes
+    ----------
+    distance : int
+        Bytes. READA_FORWARD and READA_BACK take siblings of a leaf up to so far from it.
+    near : int
+        Bytes. How much they ask for.
+    always_leaves, always_nodes : int
+        Bytes. How much READA_FORWARD_ALWAYS asks for, of leaves and at higher levels.
+    compare_leaves, compare_nodes : int
+        Bytes. The same for the comparison of two trees (``tree_move_down()``).
+    siblings : int
+        A search looks at one more sibling than these.
+
+    `always_nodes` and `compare_nodes` are the size of a node when None.
+    """
+
+    distance: int = 65536
+    near: int = 65536
+    always_leaves: int = 131072
+    always_nodes: int | None = None
+    compare_leaves: int = 131072
+    compare_nodes: int | None = None
+    siblings: int = 32
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if value is not None and not 0 <= value < 2**63:
+                raise ValueError(f"readahead: {name} is {value}, which is not in [0, 2**63)")
+
+    def limits(self, nodesize: int) -> dict[str, int]:
+        """Return the attributes, with those that are None filled in."""
+        return {name: nodesize if value is None else value for name, value in asdict(self).items()}
+
+
+class ReadCache:
+    """The extent buffers of a cold kernel: which blocks were read so far, and in which order.
+
+    Attributes
+    ----------
+    readahead : Readahead
+        How far is read ahead.
+    held : set of int
+        Addresses of the blocks that are cached or under way.
+    reads : dict of int to list
+        By address, in the order of submission: [generation, level, ahead, by, used, used_at].
+    events : int
+        Reads, and first uses of blocks that were read ahead.
+    """
+
+    def __init__(self, cached: Iterable[int], readahead: Readahead | None = None) -> None:
+        self.held = set(cached)
+        self.readahead = readahead or Readahead()
+        self.reads: dict[int, list[int]] = {}
+        self.events = 0
+
+    def rows(self) -> list[tuple[int, ...]]:
+        """Return the reads as rows of ``struct bm_read``."""
+        return [(logical, *row) for logical, row in self.reads.items()]
+
+    def submit(
+        self,
+        logical: int,
+        generation: int,
+        level: int,
+        ahead: bool,
+        by: int,
+    ) -> None:
+        """Read a block unless it is there; from now on it counts as cached.
+
+        Who does not read ahead uses the block. `by` is a value of ``enum bm_read_by``.
+        """
+        if logical not in self.held:
+            self.held.add(logical)
+            self.events += 1
+            used_at = 0 if ahead else self.events
+            self.reads[logical] = [generation, level, ahead, by, not ahead, used_at]
+            current().count("submit_bio")
+        elif not ahead and logical in self.reads and not self.reads[logical][-2]:
+            self.events += 1
+            self.reads[logical][-2:] = [True, self.events]

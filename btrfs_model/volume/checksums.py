@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Checksums of file data: the checksum tree, looked up for whole ranges at once.
+
+An item (EXTENT_CSUM, EXTENT_CSUM, logical) holds the checksums of consecutive sectors from
+`logical` on, so a handful of items covers an extent. What preallocated extents, holes and files
+without checksums (NODATASUM) have is nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from btrfs_model.base.errors import CorruptImageError, Fault
+from btrfs_model.kernels import ffi, lib, use_python
+from btrfs_model.ondisk.hashes import CSUM_SIZES, csum
+from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
+
+if TYPE_CHECKING:
+    from btrfs_model.volume.image import Image
+    from btrfs_model.volume.tree import Tree
+
+__all__ = ["DataChecksums", "sector_sums"]
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def sector_sums(csum_type: int, data: Any, sectorsize: int) -> Bytes:
+    """Checksums of all whole sectors of `data`.
+
+    Parameters
+    ----------
+    csum_type : int
+        ``enum btrfs_csum_type``.
+    data : bytes-like
+        A multiple of the sector size.
+    sectorsize : int
+        Bytes.
+
+    Returns
+    -------
+    numpy.ndarray
+        uint8, shape (sectors, bytes of a checksum).
+    """
+    size, count = CSUM_SIZES[csum_type], len(data) // sectorsize
+    if use_python():
+        view = memoryview(data)
+        starts = range(0, count * sectorsize, sectorsize)
+        joined = b"".join(csum(csum_type, view[at : at + sectorsize]) for at in starts)
+        return np.frombuffer(joined, np.uint8).reshape(count, size)
+    sums = np.empty((count, size), np.uint8)
+    lib.bm_csum_sectors(
+        csum_type, ffi.from_buffer(data), sectorsize, count, ffi.from_buffer("uint8_t[]", sums)
+    )
+    return sums
+
+
+class DataChecksums:
+    """The checksums of an image's data.
+
+    Parameters
+    ----------
+    image : Image
+        Where the data are.
+    tree : Tree or None
+        The checksum tree; without one nothing has checksums.
+
+    Attributes
+    ----------
+    starts, ends : numpy.ndarray
+        uint64, the logical ranges that the items of the tree cover, ascending.
+    """
+
+    def __init__(self, image: Image, tree: Tree | None) -> None:
+        self.image = image
+        self.type = image.superblock.csum_type
+        self.size = CSUM_SIZES[self.type]
+        if tree is None:
+            self.starts = self.ends = self._positions = np.empty(0, np.uint64)
+            return
+        kind = (ObjectId.EXTENT_CSUM, ItemType.EXTENT_CSUM)
+        columns = tree.scan((*kind, 0), (*kind, MAX_KEY.offset))
+        self.starts = columns["offset"]
+        sectors = columns["size"].astype(np.uint64) // self.size
+        self.ends = self.starts + sectors * image.sectorsize
+        self._positions = columns["position"]
+
+    def stored(self, logical: int, length: int) -> tuple[Bytes, npt.NDArray[np.bool_]]:
+        """Look up the checksums of a range.
+
+        Parameters
+        ----------
+        logical, length : int
+            A range of sectors.
+
+        Returns
+        -------
+        sums : numpy.ndarray
+            uint8, shape (sectors, bytes of a checksum).
+        present : numpy.ndarray
+            bool, shape (sectors,): whether there is a checksum.
+        """
+        sectorsize = self.image.sectorsize
+        count = length // sectorsize
+        sums = np.zeros((count, self.size), np.uint8)
+        present = np.zeros(count, np.bool_)
+        row = max(int(np.searchsorted(self.starts, logical, "right")) - 1, 0)
+        while row < len(self.starts) and (start := int(self.starts[row])) < logical + length:
+            low, high = max(start, logical), min(int(self.ends[row]), logical + length)
+            if low < high and (low - start) % sectorsize == 0:
+                position = int(self._positions[row]) + (low - start) // sectorsize * self.size
+                n = (high - low) // sectorsize
+                found = np.frombuffer(self.image.block_bytes, np.uint8, n * self.size, position)
+                at = (low - logical) // sectorsize
+                sums[at : at + n] = found.reshape(n, self.size)
+                present[at : at + n] = True
+            row += 1
+        return sums, present
+
+    def read(self, logical: int, length: int, *, fault: Fault, verify: bool = True) -> memoryview:
+        """Read data and verify them, from the second copy where the first is bad.
+
+        Parameters
+        ----------
+        logical, length : int
+            A range of sectors inside one extent.
+        fault : Fault
+            Names the place (tree, block, slot, offset of the file) in errors.
+        verify : bool
+            Without it (NODATASUM) the first copy is taken as it is.
+
+        Raises
+        ------
+        CorruptImageError
+            When no copy is good, or the range lies outside of its chunk or the image.
+        """
+        try:
+            data = self.image.data(logical, length)
+        except CorruptImageError as error:
+            raise _at(self.image.path, fault, error.fault.code, error.fault) from None
+        if not verify:
+            return data
+        wanted, present = self.stored(logical, length)
+        bad = self._bad_sectors(data, wanted, present)
+        if not len(bad):
+            return data
+        return self._from_copies(logical, data, wanted, bad, fault)
+
+    def _bad_sectors(
+        self, data: memoryview, wanted: Bytes, present: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.intp]:
+        if not present.any():
+            return np.empty(0, np.intp)
+        found = sector_sums(self.type, data, self.image.sectorsize)
+        return np.flatnonzero((found != wanted).any(axis=1) & present)
+
+    def _from_copies(
+        self,
+        logical: int,
+        first: memoryview,
+        wanted: Bytes,
+        bad: npt.NDArray[np.intp],
+        fault: Fault,
+    ) -> memoryview:
+        """Replace the bad sectors of the first copy by good ones of the others."""
+        sectorsize = self.image.sectorsize
+        data = bytearray(first)
+        chunk = self.image.chunk_at(logical)
+        for sector in bad.tolist():
+            start = sector * sectorsize
+            for copy in range(1, len(chunk.stripes) if chunk else 0):
+                other = self.image.data(logical + start, sectorsize, copy)
+                if csum(self.type, other) == wanted[sector].tobytes():
+                    data[start : start + sectorsize] = other
+                    break
+            else:
+                computed = csum(self.type, first[start : start + sectorsize])
+                stored = wanted[sector].tobytes()
+                raise _at(
+                    self.image.path,
+                    fault,
+                    lib.BM_BAD_DATA_CSUM,
+                    Fault(
+                        0,
+                        offset=start,
+                        found=int.from_bytes(computed[:8], "little"),
+                        wanted=int.from_bytes(stored[:8], "little"),
+                    ),
+                )
+        return memoryview(data)
+
+
+def _at(path: str, place: Fault, code: int, what: Fault) -> CorruptImageError:
+    """Make the error `what` at `place`."""
+    return CorruptImageError(
+        path,
+        Fault(code, place.tree, place.block, place.slot, place.offset, what.found, what.wanted),
+    )

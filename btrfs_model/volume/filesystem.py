@@ -1,0 +1,508 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A filesystem in an image: its trees and its subvolumes.
+
+Everything hangs on the root tree::
+
+    superblock -> root tree -> (2 ROOT_ITEM 0)     extent tree
+                               (5 ROOT_ITEM 0)     top-level subvolume
+                               (5 ROOT_REF 256)    "256 is entry `name` of directory d of 5"
+                               (256 ROOT_ITEM 0)   subvolume 256
+                               (256 ROOT_BACKREF 5)
+                               ...
+               -> chunk tree
+               -> log root tree -> (TREE_LOG ROOT_ITEM 256)  log of subvolume 256 (after a crash)
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from functools import cached_property
+from html import escape
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import pandas as pd
+
+from btrfs_model.base.counters import uncounted
+from btrfs_model.base.errors import (
+    BtrfsModelError,
+    CorruptImageError,
+    Fault,
+    NotCommittedError,
+    SubvolumeNotFoundError,
+)
+from btrfs_model.base.tables import html_table, plural
+from btrfs_model.kernels import lib
+from btrfs_model.ondisk.items import root_ref
+from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
+from btrfs_model.ondisk.structs import PayloadError
+from btrfs_model.volume.checksums import DataChecksums
+from btrfs_model.volume.image import Image
+from btrfs_model.volume.lease import exclusive
+from btrfs_model.volume.roots import Root, is_subvolume_id, timespec_ns
+from btrfs_model.volume.subvolume import Subvolume, SubvolumeName, join, split_path
+from btrfs_model.volume.tree import Tree
+
+__all__ = ["Filesystem", "ForestRoot"]
+
+_MAX = MAX_KEY.offset
+_TOP = int(ObjectId.FS_TREE)
+_TIMES = ("ctime", "otime", "stime", "rtime")
+_INT64 = np.iinfo(np.int64)
+_TIME_UNITS = (("ns", 1), ("us", 10**3), ("ms", 10**6), ("s", 10**9))
+_SUBVOLUME_COLUMNS = {
+    "id": "uint64", "path": "object", "parent": "uint64", "uuid": "object",
+    "parent_uuid": "object", "received_uuid": "object", "generation": "uint64",
+    "ctransid": "uint64", "otransid": "uint64", "stransid": "uint64", "rtransid": "uint64",
+    "ctime": "object", "otime": "object", "stime": "object", "rtime": "object",
+    "read_only": "bool", "refs": "uint32",
+}  # fmt: skip
+
+
+class ForestRoot(NamedTuple):
+    """The root of a tree of the forest.
+
+    Attributes
+    ----------
+    objectid : int
+        Id of the tree.
+    bytenr, generation, level : int
+        Of the root block.
+    """
+
+    objectid: int
+    bytenr: int
+    generation: int
+    level: int
+
+
+class Filesystem:
+    """What an image holds: trees, subvolumes, and through them directories and files.
+
+    Threads may share a filesystem: one call is carried out at a time, and others wait. Calls on
+    different filesystems run side by side. What a call hands out to be iterated over is read step
+    by step. A callback of a call (``to.write`` of a send) must not wait for another thread that
+    uses the same filesystem.
+
+    One that was opened pickles, and copies, as the path of its file, which is then opened again.
+
+    Parameters
+    ----------
+    image : Image
+        The store of blocks.
+
+    Attributes
+    ----------
+    image : Image
+        The store of blocks.
+    """
+
+    def __init__(self, image: Image) -> None:
+        self.image = image
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, mounted: bool = False) -> Self:
+        """Open an image file read-only.
+
+        Parameters
+        ----------
+        path : str or os.PathLike
+            File or block device.
+        mounted : bool
+            Read a block device also while it is in use; see
+            :meth:`Image.open <btrfs_model.volume.image.Image.open>`, for files that change as well.
+
+        Raises
+        ------
+        CorruptImageError
+            When the superblock, the chunk tree or the root tree cannot be read.
+        UnsupportedError
+            For a filesystem that the model does not handle.
+        OSError
+            When the file cannot be read; EBUSY for a block device that is in use.
+        """
+        return cls(Image.open(path, mounted=mounted))
+
+    def close(self) -> None:
+        """Give the image back; neither it nor anything read from it can be used any more.
+
+        A call that runs in another thread ends first. Whatever is called afterwards raises
+        ValueError; to close twice is no error.
+        """
+        self.image.close()
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget what was read."""
+        for name, member in vars(Filesystem).items():
+            if isinstance(member, cached_property):
+                self.__dict__.pop(name, None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.image,)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.path!r}, {self._state()})"
+
+    def _repr_html_(self) -> str:
+        rows: list[tuple[object, ...]] = []
+        with uncounted(), suppress(BtrfsModelError, OSError, ValueError):
+            len(self.image.view)  # ValueError when it is closed
+            rows = [self._subvolume_by_id(number).shown for number in self.subvolume_ids]
+        headings = ["id", "name", "generation", "read-only"]
+        return f"<p>{escape(repr(self))}</p>{html_table('', headings, rows, len(rows))}"
+
+    def _state(self) -> str:
+        """Say in a few words what it is; it never fails, and is no work that counts."""
+        try:
+            len(self.image.view)
+        except ValueError:
+            return "closed"
+        try:
+            with uncounted():
+                return plural(len(self.subvolume_ids), "subvolume")
+        except (BtrfsModelError, OSError):
+            return "damaged"
+
+    @property
+    def path(self) -> str:
+        """Name of the image."""
+        return self.image.path
+
+    # ------------------------------------------------------------------------------- trees --
+
+    @cached_property
+    def root_tree(self) -> Tree:
+        """The tree of root items."""
+        sb = self.image.superblock
+        return Tree(self.image, ObjectId.ROOT_TREE, sb.root, sb.generation, sb.root_level)
+
+    @cached_property
+    def chunk_tree(self) -> Tree:
+        """The tree of chunks and devices."""
+        sb = self.image.superblock
+        return Tree(
+            self.image,
+            ObjectId.CHUNK_TREE,
+            sb.chunk_root,
+            sb.chunk_root_generation,
+            sb.chunk_root_level,
+        )
+
+    @cached_property
+    def root_items(self) -> list[Root]:
+        """Every root item of the root tree, in key order, those of deleted subvolumes included."""
+        return [
+            Root.of(item, self.path, ObjectId.ROOT_TREE)
+            for item in self.root_tree.items()
+            if item.key.type == ItemType.ROOT_ITEM
+        ]
+
+    @cached_property
+    def roots(self) -> dict[int, Root]:
+        """The newest root item of each id that is alive, by id.
+
+        Trees of a relocation under way all have the id TREE_RELOC; the last one stands here.
+        """
+        return {root.id: root for root in self.root_items if not root.is_dead}
+
+    @cached_property
+    def trees(self) -> dict[int, Tree]:
+        """All trees by id, in the order of ids: those of :attr:`roots`, the root and chunk tree.
+
+        The tree of log roots is among them, as TREE_LOG, when there is one.
+        """
+        trees = {objectid: root.tree(self.image) for objectid, root in self.roots.items()}
+        trees[ObjectId.ROOT_TREE] = self.root_tree
+        trees[ObjectId.CHUNK_TREE] = self.chunk_tree
+        if self.log_root_tree is not None:
+            trees[ObjectId.TREE_LOG] = self.log_root_tree
+        return {int(objectid): tree for objectid, tree in sorted(trees.items())}
+
+    @exclusive
+    def tree(self, objectid: int) -> Tree:
+        """Return the tree of an id.
+
+        Raises
+        ------
+        SubvolumeNotFoundError
+            When there is none.
+        """
+        tree = self.trees.get(objectid)
+        if tree is None:
+            why = f"there is no tree {_signed(objectid)}"
+            raise self.missing(SubvolumeNotFoundError, why, objectid)
+        return tree
+
+    @cached_property
+    def log_root_tree(self) -> Tree | None:
+        """The tree of log roots, or None where nothing was fsynced since the last commit."""
+        sb = self.image.superblock
+        if not sb.log_root:
+            return None
+        # the log is of the transaction after the last commit
+        generation = sb.generation + 1
+        return Tree(self.image, ObjectId.TREE_LOG, sb.log_root, generation, sb.log_root_level)
+
+    @cached_property
+    def log_trees(self) -> dict[int, Tree]:
+        """The log trees by the id of their subvolume."""
+        if self.log_root_tree is None:
+            return {}
+        first = (ObjectId.TREE_LOG, ItemType.ROOT_ITEM, 0)
+        last = (ObjectId.TREE_LOG, ItemType.ROOT_ITEM, _MAX)
+        return {
+            item.key.offset: Root.of(item, self.path, ObjectId.TREE_LOG).tree(
+                self.image, ObjectId.TREE_LOG
+            )
+            for item in self.log_root_tree.items(first, last)
+        }
+
+    @exclusive
+    def forest_roots(self) -> list[ForestRoot]:
+        """Roots of all trees that are alive, in the order of ids; logs are not among them."""
+        return [
+            ForestRoot(objectid, tree.bytenr, tree.generation, tree.level)
+            for objectid, tree in self.trees.items()
+            if objectid != ObjectId.TREE_LOG
+        ]
+
+    @cached_property
+    def checksums(self) -> DataChecksums:
+        """The checksums of data."""
+        return DataChecksums(self.image, self.trees.get(ObjectId.CSUM_TREE))
+
+    # -------------------------------------------------------------------------- subvolumes --
+
+    @cached_property
+    def _names(self) -> dict[int, SubvolumeName]:
+        """Where each subvolume has its name, by its id (ROOT_BACKREF)."""
+        names = {}
+        for item in self.root_tree.items():
+            if item.key.type != ItemType.ROOT_BACKREF:
+                continue
+            try:
+                ref = root_ref(item.data)
+            except PayloadError as error:
+                raise error.at(
+                    self.path, tree=ObjectId.ROOT_TREE, block=item.block, slot=item.slot
+                ) from None
+            names[item.key.objectid] = SubvolumeName(item.key.offset, ref.dirid, ref.name)
+        return names
+
+    @cached_property
+    def subvolume_ids(self) -> list[int]:
+        """Ids of the subvolumes that are not deleted, ascending."""
+        return [objectid for objectid in self.roots if is_subvolume_id(objectid)]
+
+    @exclusive
+    def subvolume(self, which: str | bytes | int | Subvolume) -> Subvolume:
+        """Find a subvolume.
+
+        Parameters
+        ----------
+        which : str, bytes, int or Subvolume
+            Path from the top of the filesystem (``snap1``, ``dir/snap2``; the empty path is the
+            top itself) or id. A string of digits that is no path is an id.
+
+        Raises
+        ------
+        SubvolumeNotFoundError
+            When there is no such subvolume, or it is deleted.
+        NotCommittedError
+            When there is one, but not in the last commit.
+        """
+        if isinstance(which, Subvolume):
+            return which
+        if isinstance(which, int):
+            return self._subvolume_by_id(which)
+        path = which if isinstance(which, bytes) else which.encode("utf-8", "surrogateescape")
+        try:
+            return self._subvolume_by_path(path)
+        except SubvolumeNotFoundError:
+            if path.isdigit() and int(path) in self.roots:
+                return self._subvolume_by_id(int(path))
+            raise
+
+    def _subvolume_by_id(self, objectid: int) -> Subvolume:
+        root = self.roots.get(objectid)
+        if root is None or not is_subvolume_id(objectid):
+            why = f"there is no subvolume {_signed(objectid)}"
+            raise self.missing(SubvolumeNotFoundError, why, objectid)
+        return Subvolume(self, root, self._names.get(objectid))
+
+    def _subvolume_by_path(self, path: bytes) -> Subvolume:
+        def missing(why: str) -> FileNotFoundError:
+            shown = path.decode("utf-8", "backslashreplace")
+            return self.missing(SubvolumeNotFoundError, f"{why} {shown!r}", path)
+
+        at = self._subvolume_by_id(_TOP)
+        ino = at.root_dir
+        for name in split_path(path):
+            entry = at.lookup(ino, name)
+            if entry is None:
+                raise missing("there is no subvolume")
+            if entry.location.type == ItemType.ROOT_ITEM:
+                # a snapshot has the entries of the subvolumes in its source, but not these
+                within = self._names.get(entry.location.objectid)
+                if within is None or within.parent != at.id:
+                    raise missing("there is no subvolume")
+                at = self._subvolume_by_id(entry.location.objectid)
+                ino = at.root_dir
+            else:
+                ino = entry.location.objectid
+        if ino != at.root_dir:
+            raise missing("this is not a subvolume:")
+        return at
+
+    @exclusive
+    def subvolume_path(self, objectid: int) -> str:
+        """Return the path of a subvolume from the top of the filesystem; the top's is empty.
+
+        Raises
+        ------
+        SubvolumeNotFoundError
+            When there is no such subvolume.
+        CorruptImageError
+            When subvolumes contain each other, or a directory on the way has no name.
+        """
+        parts: list[bytes] = []
+        seen = set()
+        while objectid != _TOP:
+            subvolume = self._subvolume_by_id(objectid)
+            name = subvolume.entry
+            if name is None or objectid in seen:
+                raise CorruptImageError(
+                    self.path,
+                    Fault(lib.BM_LOOP if name else lib.BM_NOT_FOUND, ObjectId.ROOT_TREE,
+                          found=objectid, wanted=ItemType.ROOT_BACKREF),
+                )  # fmt: skip
+            seen.add(objectid)
+            parent = self._subvolume_by_id(name.parent)
+            parts.append(join(parent.path_of(name.dirid), name.name))
+            objectid = name.parent
+        return b"/".join(reversed(parts)).decode("utf-8", "surrogateescape")
+
+    @exclusive
+    def subvolumes(self) -> pd.DataFrame:
+        """Return all subvolumes that are not deleted.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row per subvolume, by id: ``id``, ``path`` (from the top), ``parent`` (id of the
+            subvolume that contains it, 0 for the top), ``uuid``, ``parent_uuid``,
+            ``received_uuid`` (hexadecimal, empty for none), ``generation``, ``ctransid``,
+            ``otransid``, ``stransid``, ``rtransid``, ``ctime``, ``otime``, ``stime``, ``rtime``
+            (UTC, to the nanosecond, or to a coarser unit in a column with a time before 1677 or
+            after 2262; NaT for none), ``read_only``, ``refs``.
+        """
+        rows = []
+        for objectid in self.subvolume_ids:
+            subvolume = self._subvolume_by_id(objectid)
+            item = subvolume.item
+            row: dict[str, Any] = {
+                "id": objectid,
+                "path": self.subvolume_path(objectid),
+                "parent": subvolume.entry.parent if subvolume.entry else 0,
+            }
+            for field in ("uuid", "parent_uuid", "received_uuid"):
+                value = getattr(subvolume, field)
+                row[field] = value.hex() if value else ""
+            for field in ("generation", "ctransid", "otransid", "stransid", "rtransid"):
+                row[field] = getattr(item, field)
+            for field in _TIMES:
+                row[field] = timespec_ns(getattr(item, field))
+            rows.append(row | {"read_only": subvolume.is_read_only, "refs": item.refs})
+        frame = pd.DataFrame(
+            # text stays Python's: paths may be no UTF-8
+            {name: pd.Series([row[name] for row in rows], dtype=dtype)
+             for name, dtype in _SUBVOLUME_COLUMNS.items()}
+        )  # fmt: skip
+        for field in _TIMES:
+            frame[field] = _to_datetime(frame[field].tolist())
+        return frame
+
+    def missing(
+        self,
+        kind: type[FileNotFoundError],
+        why: str,
+        subvolume: bytes | int,
+        file: bytes | int | None = None,
+    ) -> FileNotFoundError:
+        """Return the error for what a reader did not find.
+
+        Parameters
+        ----------
+        kind : type
+            Of the error, where there is no such thing at all.
+        why : str
+            What is to be said then.
+        subvolume : bytes or int
+            Path or id of the subvolume.
+        file : bytes or int, optional
+            Path or inode number of the file in it.
+        """
+        place = self.path if file is None else f"{self.path}: subvolume {subvolume!r}"
+        if not self._has_uncommitted(subvolume, file):
+            return kind(f"{place}: {why}")
+        name = subvolume if file is None else file
+        shown = (
+            str(name) if isinstance(name, int) else repr(name.decode("utf-8", "backslashreplace"))
+        )
+        thing = "subvolume" if file is None else "inode" if isinstance(file, int) else "file"
+        return NotCommittedError(f"{place}: {thing} {shown} is not committed yet; call sync()")
+
+    def _has_uncommitted(self, subvolume: bytes | int, file: bytes | int | None) -> bool:
+        """Whether the running transaction has a subvolume or file; here there is none."""
+        return False
+
+    # ------------------------------------------------------------------------------- files --
+
+    @exclusive
+    def read_file(
+        self,
+        subvolume: str | bytes | int | Subvolume,
+        file: str | bytes | int,
+        offset: int = 0,
+        length: int | None = None,
+    ) -> bytes:
+        """Read a file; see :meth:`Subvolume.read_file`."""
+        return self.subvolume(subvolume).read_file(file, offset, length)
+
+    @exclusive
+    def listing(
+        self, subvolume: str | bytes | int | Subvolume, *, content: bool = True
+    ) -> pd.DataFrame:
+        """List every path of a subvolume; see :func:`btrfs_model.volume.listing.listing`."""
+        from btrfs_model.volume.listing import listing
+
+        return listing(self.subvolume(subvolume), content=content)
+
+
+def _to_datetime(times: list[int]) -> pd.DatetimeIndex:
+    """Nanoseconds as UTC times of the finest unit that has room for all of them; 0 is NaT."""
+    unit, each = next(
+        (unit, each) for unit, each in _TIME_UNITS
+        if all(_INT64.min < time // each <= _INT64.max for time in times)
+    )  # fmt: skip
+    counts = [time // each if time else _INT64.min for time in times]
+    return pd.DatetimeIndex(np.array(counts, f"M8[{unit}]"), tz="UTC")
+
+
+def _signed(objectid: int) -> int:
+    """Negative ids as such, as errors name trees."""
+    return objectid - 2**64 if objectid >> 63 else objectid

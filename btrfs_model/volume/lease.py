@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Who may use what C keeps of an image: one thread at a time, until the image is closed.
+
+C knows an image by a pointer, and pointers do not say that they are stale. So there is one way to
+it: whoever calls a C kernel holds the lease meanwhile::
+
+    with image.lease as handle:
+        lib.bm_image_...(handle, ...)
+
+A lease is refused once the image is closed, and what a call uses is freed after the call. It makes
+others wait, so that calls on one image follow each other, while those on different images run side
+by side. It counts the work of the call where its context counts, and it ends in an error when the
+file that is read was cut off meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from btrfs_model.base.counters import Work, current, current_context
+from btrfs_model.base.errors import new_fault, raise_fault
+from btrfs_model.kernels import ffi, lib
+
+__all__ = ["Lease", "exclusive"]
+
+# every search asks
+_take_work, _of_context = lib.bm_image_take_work, current_context.get
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Lease:
+    """The right to use what C keeps of an image; held again and again by one thread.
+
+    Parameters
+    ----------
+    path : str
+        Of the image, for errors.
+    handle : struct bm_image *
+        What C keeps.
+    """
+
+    __slots__ = ("_acquire", "_fault", "_handle", "_is_closed", "_late", "_path", "_release",
+                 "_works")  # fmt: skip
+
+    def __init__(self, path: str, handle: ffi.CData) -> None:
+        lock = threading.RLock()
+        self._acquire, self._release = lock.acquire, lock.release
+        self._path = path
+        self._handle = handle
+        self._is_closed = False
+        self._fault = new_fault()
+        # counters of those who hold it, the outermost first
+        self._works: list[Work] = []
+        # what is freed when nobody holds it
+        self._late: list[ffi.CData] = []
+
+    def __enter__(self) -> ffi.CData:
+        self._acquire()
+        if self._is_closed:
+            self._release()
+            self.check_open()
+        works, work = self._works, _of_context()
+        if work._ended:
+            work = current()
+        if works and works[-1] is not work:
+            _take_work(self._handle, works[-1].raw, self._fault)
+        works.append(work)
+        return self._handle
+
+    def __exit__(self, *_: object) -> None:
+        works = self._works
+        work = works.pop()
+        if works and works[-1] is work:
+            self._release()
+            return
+        try:
+            if _take_work(self._handle, work.raw, self._fault):
+                raise_fault(self._path, self._fault)
+        finally:
+            if self._late and not works:
+                self._free()
+            self._release()
+
+    def check_open(self) -> None:
+        """See that the image is open.
+
+        Raises
+        ------
+        ValueError
+            When it was closed.
+        """
+        if self._is_closed:
+            raise ValueError(f"{self._path}: the image is closed")
+
+    @property
+    def handle(self) -> ffi.CData:
+        """What C keeps of the image; for those who hold the lease."""
+        assert self._works, "nobody holds the lease"
+        return self._handle
+
+    def free(self, *owned: ffi.CData) -> None:
+        """Free what C keeps and Python owns as soon as nobody uses the image."""
+        self._acquire()
+        try:
+            self._late += owned
+            if not self._works:
+                self._free()
+        finally:
+            self._release()
+
+    def close(self, *owned: ffi.CData) -> None:
+        """Refuse the lease from now on, and free what C keeps when nobody holds it any more."""
+        self._acquire()
+        try:
+            if not self._is_closed:
+                self._is_closed = True
+                self.free(self._handle, *owned)
+        finally:
+            self._release()
+
+    def _free(self) -> None:
+        while self._late:
+            ffi.release(self._late.pop(0))
+
+
+def exclusive(call: Callable[P, R]) -> Callable[P, R]:
+    """Let a call hold the lease of its filesystem or image (the first argument) all the time."""
+
+    @wraps(call)
+    def held(*args: P.args, **kwargs: P.kwargs) -> R:
+        fs: Any = args[0] if args else kwargs["fs"]
+        with getattr(fs, "image", fs).lease:
+            return call(*args, **kwargs)
+
+    return held

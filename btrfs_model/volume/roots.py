@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Root items: where the trees of a filesystem are.
+
+The root tree (its address stands in the superblock) has a ROOT_ITEM for each other tree; those of
+subvolumes also say whose snapshot they are, whether they are read-only, when they were received.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from btrfs_model.kernels import lib
+from btrfs_model.mount.live_inode import InodeFlag
+from btrfs_model.ondisk.items import OLD_ROOT_ITEM_SIZE, root_item
+from btrfs_model.ondisk.keys import Key
+from btrfs_model.ondisk.structs import Payload, PayloadError, RootItem, Timespec
+from btrfs_model.volume.tree import Item, Tree
+
+if TYPE_CHECKING:
+    from btrfs_model.volume.image import Image
+
+__all__ = ["Root", "is_subvolume_id", "read_root_item", "timespec_ns"]
+
+_ROOT_SUBVOL_RDONLY: Final = 1 << 0
+# the upper 16 bits of an id are the level of a quota group
+_SUBVOLUME_IDS_END: Final = 1 << 48
+
+
+def is_subvolume_id(objectid: int) -> bool:
+    """Whether trees of this id are subvolumes (``is_fstree()``)."""
+    fs_tree = int(lib.BTRFS_FS_TREE_OBJECTID)
+    return objectid == fs_tree or lib.BTRFS_FIRST_FREE_OBJECTID <= objectid < _SUBVOLUME_IDS_END
+
+
+def timespec_ns(time: Timespec) -> int:
+    """Nanoseconds since 1970; seconds are signed."""
+    seconds = time.sec - 2**64 if time.sec >> 63 else time.sec
+    return seconds * 10**9 + time.nsec
+
+
+def read_root_item(payload: Payload) -> RootItem:
+    """Take a root item apart as ``btrfs_read_root_item()`` does (Linux 6.12).
+
+    An older kernel (before 3.6) that wrote over a newer item left `generation_v2` behind: the
+    fields that it did not know are then stale and read as zero.
+
+    Raises
+    ------
+    PayloadError
+        When it is too short.
+    """
+    item = root_item(payload)
+    if item.generation == item.generation_v2:
+        return item
+    return root_item(payload[:OLD_ROOT_ITEM_SIZE])
+
+
+def _init_root_item(item: RootItem) -> RootItem:
+    """Return the root item of a subvolume as a mount has it (``btrfs_check_and_init_root_item()``).
+
+    Flags and limit count where the inode in the item says that they were initialized. mkfs.btrfs
+    does not say so of the top level; a kernel does when it writes the item.
+    """
+    if item.inode.flags & InodeFlag.ROOT_ITEM_INIT:
+        return item
+    inode = item.inode._replace(flags=item.inode.flags | int(InodeFlag.ROOT_ITEM_INIT))
+    return item._replace(inode=inode, flags=0, byte_limit=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """A root item and where it lies.
+
+    Attributes
+    ----------
+    key : Key
+        (tree id, ROOT_ITEM, 0 or the transaction that made the snapshot).
+    item : RootItem
+        As a mounted kernel has it.
+    block, slot : int
+        The leaf of the root tree that holds it.
+    """
+
+    key: Key
+    item: RootItem
+    block: int
+    slot: int
+
+    @classmethod
+    def of(cls, item: Item, path: str, tree: int) -> Root:
+        """Read the root item `item` of the tree `tree` of an image."""
+        try:
+            root = read_root_item(item.data)
+        except PayloadError as error:
+            raise error.at(path, tree=tree, block=item.block, slot=item.slot) from None
+        if is_subvolume_id(item.key.objectid):
+            root = _init_root_item(root)
+        return cls(item.key, root, item.block, item.slot)
+
+    @property
+    def id(self) -> int:
+        """The tree's objectid."""
+        return self.key.objectid
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the subvolume was deleted and only waits for its blocks to be freed."""
+        return self.item.refs == 0
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether it is a read-only subvolume."""
+        return bool(self.item.flags & _ROOT_SUBVOL_RDONLY)
+
+    def tree(self, image: Image, objectid: int | None = None) -> Tree:
+        """Return the tree, under another id than the key's where given (logs)."""
+        return Tree(
+            image,
+            self.id if objectid is None else objectid,
+            self.item.bytenr,
+            self.item.generation,
+            self.item.level,
+        )
