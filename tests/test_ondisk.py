@@ -7,6 +7,7 @@ import shutil
 import struct
 import subprocess
 from collections import defaultdict
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import (
     BtrfsModelError,
     CorruptImageError,
@@ -23,7 +25,7 @@ from btrfs_model.base.errors import (
     UnsupportedError,
 )
 from btrfs_model.kernels import ffi, lib, select
-from btrfs_model.ondisk import hashes, items, keys, structs
+from btrfs_model.ondisk import constants, hashes, items, keys, structs
 from btrfs_model.ondisk.chunks import parse_chunk_item
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 from btrfs_model.ondisk.structs import LAYOUTS, SUPER_BLOCK, PayloadError
@@ -51,6 +53,28 @@ def test_layout_equals_c_struct(name: str) -> None:
     assert places(LAYOUTS[name].dtype) == [
         (field, place.offset, ffi.sizeof(place.type)) for field, place in c_type.fields
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "c_enum", "prefix"),
+    [
+        (Code, "bm_code", "BM_"),
+        (constants.FileType, "btrfs_file_type", "BTRFS_FT_"),
+        (constants.FileExtentType, "btrfs_file_extent_type", "BTRFS_FILE_EXTENT_"),
+        (constants.Compression, "btrfs_compression", "BTRFS_COMPRESS_"),
+        (constants.CsumType, "btrfs_csum_type", "BTRFS_CSUM_TYPE_"),
+        (constants.ExtentFlag, "btrfs_extent_flag", "BTRFS_(?:EXTENT|BLOCK)_FLAG_"),
+    ],
+)
+def test_numbers_equal_c_enums(kind: type[IntEnum], c_enum: str, prefix: str) -> None:
+    names = ffi.typeof(f"enum {c_enum}").elements
+    there = {re.sub(f"^{prefix}", "", name): number for number, name in names.items()}
+    assert {member.name: member.value for member in kind} == there
+
+
+def test_sizes_equal_c_enum() -> None:
+    for number, name in ffi.typeof("enum btrfs_sizes").elements.items():
+        assert getattr(constants, name, number) == number, name
 
 
 def test_all_c_structs_are_seen() -> None:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import pandas as pd
 
 from btrfs_model.backref.forest import Forest
+from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault, new_fault, raise_fault
 from btrfs_model.kernels import ffi, lib, use_python
+from btrfs_model.ondisk.constants import ExtentFlag
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.structs import EXTENT_ITEM, PayloadError
 from btrfs_model.reference.backref import BackrefWalk, Walker
@@ -182,7 +184,7 @@ def extent_from_logical(
         )
     if found == 0:
         return Extent(Key(key.objectid, key.type, key.offset), flags[0], refs[0])
-    if fault.code == lib.BM_ERRNO and fault.found == errno.ENOENT:
+    if fault.code == Code.ERRNO and fault.found == errno.ENOENT:
         return None
     raise_fault(forest.image.path, fault)
     return None
@@ -219,7 +221,7 @@ def logical_ino(
     """
     forest = _forest(fs)
     extent = extent_from_logical(forest, logical)
-    if extent is None or extent.flags != lib.BTRFS_EXTENT_FLAG_DATA:
+    if extent is None or extent.flags != ExtentFlag.DATA:
         raise FileNotFoundError(
             errno.ENOENT, f"no data extent holds logical address {logical}", forest.image.path
         )
@@ -297,10 +299,10 @@ def _extent_from_logical(forest: Forest, logical: int, restart: bool) -> Extent 
         refs, _, flags = EXTENT_ITEM.flat(payload_at(leaf, slot))
     except PayloadError as error:
         raise error.at(forest.image.path, tree=tree.objectid, block=block, slot=slot) from None
-    for kind in (lib.BTRFS_EXTENT_FLAG_TREE_BLOCK, lib.BTRFS_EXTENT_FLAG_DATA):
+    for kind in (ExtentFlag.TREE_BLOCK, ExtentFlag.DATA):
         if flags & kind:
             return Extent(key, kind, refs)
-    fault = Fault(lib.BM_BAD_VALUE, tree.objectid, block, slot, found=flags)
+    fault = Fault(Code.BAD_VALUE, tree.objectid, block, slot, found=flags)
     raise CorruptImageError(forest.image.path, fault)
 
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Self
 
+from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault, new_fault, raise_fault
 from btrfs_model.kernels import ffi, lib
+from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.reference.ctree import Path, search_slot
 from btrfs_model.volume.blocks import HEADER, Expect, read_block
 from btrfs_model.volume.tree import Tree
@@ -24,10 +26,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Forest", "read_tree_block"]
 
-_ROOT_TREE = int(lib.BTRFS_ROOT_TREE_OBJECTID)
-_EXTENT_TREE = int(lib.BTRFS_EXTENT_TREE_OBJECTID)
-_FIRST_FREE = int(lib.BTRFS_FIRST_FREE_OBJECTID)
-_ROOT_ITEM = int(lib.BTRFS_ROOT_ITEM_KEY)
+_ROOT_TREE = int(ObjectId.ROOT_TREE)
+_EXTENT_TREE = int(ObjectId.EXTENT_TREE)
+_FIRST_FREE = int(ObjectId.FIRST_FREE)
+_ROOT_ITEM = int(ItemType.ROOT_ITEM)
 
 
 def read_tree_block(
@@ -68,7 +70,7 @@ class Forest:
         self.trees = dict(trees)
         self.opened = frozenset(opened)
         if _EXTENT_TREE not in self.trees:
-            fault = Fault(lib.BM_NOT_FOUND, _ROOT_TREE, found=_EXTENT_TREE, wanted=_ROOT_ITEM)
+            fault = Fault(Code.NOT_FOUND, _ROOT_TREE, found=_EXTENT_TREE, wanted=_ROOT_ITEM)
             raise CorruptImageError(image.path, fault)
         self._handle: ffi.CData | None = None
 

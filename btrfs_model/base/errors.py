@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NoReturn
 
+from btrfs_model.base.codes import Code
 from btrfs_model.base.nearest import did_you_mean
 from btrfs_model.kernels import ffi, interruption, lib
 
@@ -125,7 +126,7 @@ class NotBtrfsError(CorruptImageError):
     """A file in which there is no btrfs filesystem, with what it is instead."""
 
     def __init__(self, path: str | os.PathLike[str], why: str) -> None:
-        super().__init__(path, Fault(lib.BM_BAD_MAGIC), f"no btrfs filesystem: {why}")
+        super().__init__(path, Fault(Code.BAD_MAGIC), f"no btrfs filesystem: {why}")
 
 
 class StreamError(BtrfsModelError):
@@ -178,35 +179,35 @@ class ReceiveError(StreamError, OSError):
 
 _MESSAGES = {
     lib.BM_NOMEM: "out of memory",
-    lib.BM_UNMAPPED: "no chunk maps logical address {found}",
-    lib.BM_PAST_END: "byte {found} is past the end of the device or chunk at {wanted}",
-    lib.BM_UNALIGNED: "block address {found} is not aligned to the sector size",
-    lib.BM_BAD_CSUM: "bad checksum: found {found:#x}, computed {wanted:#x}",
-    lib.BM_BAD_BYTENR: "header says address {found}, read at {wanted}",
-    lib.BM_BAD_FSID: "header has the fsid of another filesystem",
-    lib.BM_BAD_LEVEL: "level {found}, wanted {wanted}",
-    lib.BM_BAD_GENERATION: "generation {found}, the parent says {wanted}",
-    lib.BM_BAD_NRITEMS: "{found} items where 1 to {wanted} fit",
-    lib.BM_BAD_KEY_ORDER: "key is not greater than the one before it",
-    lib.BM_BAD_ITEM_RANGE: "item data ends at {found} instead of {wanted}",
-    lib.BM_BAD_BLOCKPTR: "bad pointer to block {found}",
-    lib.BM_BAD_FIRST_KEY: "first key differs from the key in the parent",
-    lib.BM_BAD_OWNER: "block is owned by tree {found}, wanted {wanted}",
-    lib.BM_BAD_LAST_KEY: "keys below, in block {found}, are not less than the next pointer's",
-    lib.BM_BAD_MAGIC: "no btrfs superblock: magic {found:#x} instead of {wanted:#x}",
-    lib.BM_BAD_ITEM_SIZE: "item of {found} bytes, at least {wanted} wanted",
-    lib.BM_BAD_VALUE: "impossible value {found}",
-    lib.BM_NOT_FOUND: "item ({found}, {wanted}) is missing",
-    lib.BM_LOOP: "the walk comes back to where it was",
-    lib.BM_BAD_DATA: "{wanted} bytes do not come out of decompressing {found}",
-    lib.BM_BAD_DATA_CSUM: "bad data checksum: found {found:#x}, computed {wanted:#x}",
-    lib.BM_ERRNO: "errno {found}",
-    lib.BM_FILE_CHANGED: "the file was cut off, or cannot be read, since it was opened",
+    Code.UNMAPPED: "no chunk maps logical address {found}",
+    Code.PAST_END: "byte {found} is past the end of the device or chunk at {wanted}",
+    Code.UNALIGNED: "block address {found} is not aligned to the sector size",
+    Code.BAD_CSUM: "bad checksum: found {found:#x}, computed {wanted:#x}",
+    Code.BAD_BYTENR: "header says address {found}, read at {wanted}",
+    Code.BAD_FSID: "header has the fsid of another filesystem",
+    Code.BAD_LEVEL: "level {found}, wanted {wanted}",
+    Code.BAD_GENERATION: "generation {found}, the parent says {wanted}",
+    Code.BAD_NRITEMS: "{found} items where 1 to {wanted} fit",
+    Code.BAD_KEY_ORDER: "key is not greater than the one before it",
+    Code.BAD_ITEM_RANGE: "item data ends at {found} instead of {wanted}",
+    Code.BAD_BLOCKPTR: "bad pointer to block {found}",
+    Code.BAD_FIRST_KEY: "first key differs from the key in the parent",
+    Code.BAD_OWNER: "block is owned by tree {found}, wanted {wanted}",
+    Code.BAD_LAST_KEY: "keys below, in block {found}, are not less than the next pointer's",
+    Code.BAD_MAGIC: "no btrfs superblock: magic {found:#x} instead of {wanted:#x}",
+    Code.BAD_ITEM_SIZE: "item of {found} bytes, at least {wanted} wanted",
+    Code.BAD_VALUE: "impossible value {found}",
+    Code.NOT_FOUND: "item ({found}, {wanted}) is missing",
+    Code.LOOP: "the walk comes back to where it was",
+    Code.BAD_DATA: "{wanted} bytes do not come out of decompressing {found}",
+    Code.BAD_DATA_CSUM: "bad data checksum: found {found:#x}, computed {wanted:#x}",
+    Code.ERRNO: "errno {found}",
+    Code.FILE_CHANGED: "the file was cut off, or cannot be read, since it was opened",
 }
 
-_READ_ERRORS = {lib.BM_UNMAPPED, lib.BM_PAST_END, lib.BM_BAD_CSUM, lib.BM_BAD_DATA,
-                lib.BM_BAD_DATA_CSUM, lib.BM_BAD_GENERATION, lib.BM_BAD_BYTENR,
-                lib.BM_FILE_CHANGED}  # fmt: skip
+_READ_ERRORS = {Code.UNMAPPED, Code.PAST_END, Code.BAD_CSUM, Code.BAD_DATA,
+                Code.BAD_DATA_CSUM, Code.BAD_GENERATION, Code.BAD_BYTENR,
+                Code.FILE_CHANGED}  # fmt: skip
 
 
 def _errno_of(code: int) -> int:
@@ -256,11 +257,11 @@ def raise_fault(path: str | os.PathLike[str], fault: ffi.CData) -> NoReturn:
     BaseException
         What the handler of a signal raised while the kernel ran, such as KeyboardInterrupt.
     """
-    if fault.code == lib.BM_CALLBACK:
+    if fault.code == Code.CALLBACK:
         raise interruption()
     if fault.code == lib.BM_NOMEM:
         raise MemoryError("out of memory in a C kernel")
-    if fault.code == lib.BM_ERRNO:
+    if fault.code == Code.ERRNO:
         raise OSError(fault.found, os.strerror(fault.found), os.fspath(path))
     raise CorruptImageError(
         path,

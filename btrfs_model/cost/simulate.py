@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import BtrfsModelError, new_fault
 from btrfs_model.cost import twin
 from btrfs_model.cost.device import Device, Disk
@@ -111,7 +112,7 @@ def simulate(
     )  # fmt: skip
     if code == lib.BM_NOMEM:
         raise MemoryError(f"no memory for a run of {len(requests)} requests")
-    if code == lib.BM_PAST_END:
+    if code == Code.PAST_END:
         raise twin.too_late(device)
     if code < 0:
         raise twin.bad_step(device, fault.offset, fault.found)

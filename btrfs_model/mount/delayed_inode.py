@@ -26,6 +26,7 @@ from btrfs_model.kernels import lib
 from btrfs_model.mount.bulk.no_gc import no_gc
 from btrfs_model.mount.space.block_group import calls_that_fit
 from btrfs_model.mount.trees.apply import CHANGE, insert_batches
+from btrfs_model.ondisk.constants import BTRFS_ITEM_SIZE
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM, ITEM
 
@@ -242,7 +243,7 @@ class DelayedItems:
         node = self._get_or_create(directory.root, directory.ino)
         node.insertions[index] = payload
         node.nbytes += ITEM.size + len(payload)
-        self._bytes += lib.BTRFS_ITEM_SIZE + len(payload)
+        self._bytes += BTRFS_ITEM_SIZE + len(payload)
         self._queue(node)
 
     def insert_indexes(
@@ -251,7 +252,7 @@ class DelayedItems:
         """Add DIR_INDEX items with the next indexes; their payloads follow each other."""
         node = self._get_or_create(directory.root, directory.ino)
         node.add_run(first, sizes, payloads)
-        self._bytes += lib.BTRFS_ITEM_SIZE * len(sizes) + len(payloads)
+        self._bytes += BTRFS_ITEM_SIZE * len(sizes) + len(payloads)
         self._queue(node)
 
     def delete_index(self, directory: LiveInode, index: int) -> None:

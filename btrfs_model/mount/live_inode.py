@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from enum import IntFlag
 from typing import Any, Final, Self
 
-from btrfs_model.kernels import lib
 from btrfs_model.mount.log.state import InodeLog
+from btrfs_model.ondisk.constants import FileType
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import INODE_ITEM, Payload
 from btrfs_model.volume.tree import RawKey
@@ -43,13 +43,13 @@ DIR_START_INDEX: Final = 2
 
 _NS: Final = 10**9
 _FILE_TYPES: Final = {
-    stat.S_IFREG: int(lib.BTRFS_FT_REG_FILE),
-    stat.S_IFDIR: int(lib.BTRFS_FT_DIR),
-    stat.S_IFCHR: int(lib.BTRFS_FT_CHRDEV),
-    stat.S_IFBLK: int(lib.BTRFS_FT_BLKDEV),
-    stat.S_IFIFO: int(lib.BTRFS_FT_FIFO),
-    stat.S_IFSOCK: int(lib.BTRFS_FT_SOCK),
-    stat.S_IFLNK: int(lib.BTRFS_FT_SYMLINK),
+    stat.S_IFREG: int(FileType.REG_FILE),
+    stat.S_IFDIR: int(FileType.DIR),
+    stat.S_IFCHR: int(FileType.CHRDEV),
+    stat.S_IFBLK: int(FileType.BLKDEV),
+    stat.S_IFIFO: int(FileType.FIFO),
+    stat.S_IFSOCK: int(FileType.SOCK),
+    stat.S_IFLNK: int(FileType.SYMLINK),
 }
 
 
@@ -83,7 +83,7 @@ def _join_ns(seconds: int, nanoseconds: int) -> int:
 
 def file_type(mode: int) -> int:
     """``enum btrfs_file_type`` of a mode (``btrfs_inode_type()``)."""
-    return _FILE_TYPES.get(stat.S_IFMT(mode), int(lib.BTRFS_FT_UNKNOWN))
+    return _FILE_TYPES.get(stat.S_IFMT(mode), int(FileType.UNKNOWN))
 
 
 @dataclass(slots=True)

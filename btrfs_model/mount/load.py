@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault, UnsupportedError
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.chunks import Chunk
@@ -84,7 +85,7 @@ def _check_stripes(fs: Filesystem) -> None:
     )
     for (_, end), (start, _) in pairwise(stripes):
         if start < end:
-            fault = Fault(lib.BM_BAD_VALUE, ObjectId.CHUNK_TREE, offset=start, found=start)
+            fault = Fault(Code.BAD_VALUE, ObjectId.CHUNK_TREE, offset=start, found=start)
             raise CorruptImageError(fs.path, fault)
 
 
@@ -115,7 +116,7 @@ def add_trees(fs: Filesystem, writer: TreeWriter) -> None:
     """
     for needed in _NEEDED:
         if needed not in fs.roots:
-            fault = Fault(lib.BM_NOT_FOUND, ObjectId.ROOT_TREE, found=needed,
+            fault = Fault(Code.NOT_FOUND, ObjectId.ROOT_TREE, found=needed,
                           wanted=ItemType.ROOT_ITEM)  # fmt: skip
             raise CorruptImageError(fs.path, fault)
     for tree in (fs.root_tree, fs.chunk_tree):
@@ -153,7 +154,7 @@ def add_groups(fs: Filesystem, writer: TreeWriter) -> None:
     for start, _, item in groups:
         if used[start] != item.used:
             fault = Fault(
-                lib.BM_BAD_VALUE, group_tree(fs.image.superblock), found=item.used,
+                Code.BAD_VALUE, group_tree(fs.image.superblock), found=item.used,
                 wanted=used[start],
             )  # fmt: skip
             raise CorruptImageError(fs.path, fault)
@@ -179,9 +180,7 @@ def _block_groups(fs: Filesystem) -> Iterator[tuple[int, int, BlockGroupItem]]:
         except PayloadError as error:
             raise error.at(fs.path, tree=tree, block=block, slot=slot) from None
         if (start, length, item.flags) not in chunks:
-            raise CorruptImageError(
-                fs.path, Fault(lib.BM_BAD_VALUE, tree, block, slot, found=start)
-            )
+            raise CorruptImageError(fs.path, Fault(Code.BAD_VALUE, tree, block, slot, found=start))
         yield start, length, item
 
 

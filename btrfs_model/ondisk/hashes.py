@@ -18,6 +18,7 @@ import numpy.typing as npt
 import xxhash
 
 from btrfs_model.kernels import ffi, lib, use_python
+from btrfs_model.ondisk.constants import CsumType
 from btrfs_model.ondisk.structs import Payload
 
 __all__ = [
@@ -31,19 +32,19 @@ __all__ = [
     "name_hashes",
 ]
 
-CSUM_SIZES: Final = {
-    lib.BTRFS_CSUM_TYPE_CRC32: 4,
-    lib.BTRFS_CSUM_TYPE_XXHASH: 8,
-    lib.BTRFS_CSUM_TYPE_SHA256: 32,
-    lib.BTRFS_CSUM_TYPE_BLAKE2: 32,
+CSUM_SIZES: Final[dict[int, int]] = {
+    CsumType.CRC32: 4,
+    CsumType.XXHASH: 8,
+    CsumType.SHA256: 32,
+    CsumType.BLAKE2: 32,
 }
 """Bytes of a checksum by its type."""
 
 CSUM_NAMES: Final = {
-    lib.BTRFS_CSUM_TYPE_CRC32: "crc32c",
-    lib.BTRFS_CSUM_TYPE_XXHASH: "xxhash64",
-    lib.BTRFS_CSUM_TYPE_SHA256: "sha256",
-    lib.BTRFS_CSUM_TYPE_BLAKE2: "blake2",
+    CsumType.CRC32: "crc32c",
+    CsumType.XXHASH: "xxhash64",
+    CsumType.SHA256: "sha256",
+    CsumType.BLAKE2: "blake2",
 }
 """Names of the types, as ``mkfs.btrfs --csum`` takes them."""
 
@@ -87,11 +88,11 @@ def csum(csum_type: int, data: Payload) -> bytes:
 
 
 def _python_csum(csum_type: int, data: Payload) -> bytes:
-    if csum_type == lib.BTRFS_CSUM_TYPE_CRC32:
+    if csum_type == CsumType.CRC32:
         return struct.pack("<I", google_crc32c.value(bytes(data)))
-    if csum_type == lib.BTRFS_CSUM_TYPE_XXHASH:
+    if csum_type == CsumType.XXHASH:
         return struct.pack("<Q", xxhash.xxh64_intdigest(data))
-    if csum_type == lib.BTRFS_CSUM_TYPE_SHA256:
+    if csum_type == CsumType.SHA256:
         return hashlib.sha256(data).digest()
     return hashlib.blake2b(data, digest_size=32).digest()
 

@@ -20,9 +20,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from btrfs_model.kernels import lib
 from btrfs_model.ondisk import structs
 from btrfs_model.ondisk.chunks import decode_chunk
+from btrfs_model.ondisk.constants import ExtentFlag, FileExtentType
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 from btrfs_model.ondisk.structs import (
     BALANCE_ITEM,
@@ -266,7 +266,7 @@ def dir_items(payload: Payload) -> list[DirItem]:
 def file_extent(payload: Payload) -> RawFileExtent | InlineExtent:
     """EXTENT_DATA: inline, regular (a hole has ``disk_bytenr`` 0) or preallocated."""
     head = FILE_EXTENT_HEAD.unpack(payload)
-    if head.type == lib.BTRFS_FILE_EXTENT_INLINE:
+    if head.type == FileExtentType.INLINE:
         return InlineExtent(*head, bytes(payload[FILE_EXTENT_HEAD.size :]))
     return FILE_EXTENT_ITEM.unpack(payload)
 
@@ -314,7 +314,7 @@ def extent_item(key: Key, payload: Payload) -> ExtentItem:
     level: int | None = None
     if key.type == ItemType.METADATA_ITEM:
         level = key.offset
-    elif flags & lib.BTRFS_EXTENT_FLAG_TREE_BLOCK:
+    elif flags & ExtentFlag.TREE_BLOCK:
         objectid, key_type, offset, level = TREE_BLOCK_INFO.flat(payload, at)
         first = Key(objectid, key_type, offset)
         at += TREE_BLOCK_INFO.size

@@ -18,8 +18,8 @@ from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_t
 
 import numpy as np
 
+from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
-from btrfs_model.kernels import lib
 
 __all__ = ["U8", "U16", "U32", "U64", "Csum", "Layout", "Payload", "PayloadError", "Uuid"]
 
@@ -56,12 +56,12 @@ class PayloadError(ValueError):
     @classmethod
     def too_short(cls, found: int, wanted: int) -> PayloadError:
         """Error for a payload of `found` bytes where at least `wanted` are needed."""
-        return cls(lib.BM_BAD_ITEM_SIZE, found, wanted)
+        return cls(Code.BAD_ITEM_SIZE, found, wanted)
 
     @classmethod
     def bad_value(cls, found: int) -> PayloadError:
         """Error for a field that holds what no kernel writes."""
-        return cls(lib.BM_BAD_VALUE, found)
+        return cls(Code.BAD_VALUE, found)
 
     def at(
         self,

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from mmap import mmap
 from typing import Final
 
+from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault, NotBtrfsError, UnsupportedError
-from btrfs_model.kernels import lib
 from btrfs_model.ondisk.chunks import Chunk, decode_chunk, parse_chunk_item
 from btrfs_model.ondisk.hashes import CSUM_SIZES, csum
 from btrfs_model.ondisk.keys import ItemType
@@ -205,15 +205,15 @@ def _verify_copy(block: bytes, offset: int, path: str | os.PathLike[str]) -> Raw
     """Check of a copy what tells whether it is one: magic, address and checksum."""
     raw = SUPER_BLOCK.unpack(block)
     if raw.magic != MAGIC:
-        raise _fault(path, lib.BM_BAD_MAGIC, offset + _AT["magic"], raw.magic, MAGIC)
+        raise _fault(path, Code.BAD_MAGIC, offset + _AT["magic"], raw.magic, MAGIC)
     if raw.bytenr != offset:
-        raise _fault(path, lib.BM_BAD_BYTENR, offset + _AT["bytenr"], raw.bytenr, offset)
+        raise _fault(path, Code.BAD_BYTENR, offset + _AT["bytenr"], raw.bytenr, offset)
     if raw.csum_type not in CSUM_SIZES:
         raise UnsupportedError(f"{os.fspath(path)}: checksum type {raw.csum_type} is not supported")
     computed = csum(raw.csum_type, block[32:])
     if raw.csum[: len(computed)] != computed:
         found, wanted = (int.from_bytes(c[:8], "little") for c in (raw.csum, computed))
-        raise _fault(path, lib.BM_BAD_CSUM, offset, found & (1 << 8 * len(computed)) - 1, wanted)
+        raise _fault(path, Code.BAD_CSUM, offset, found & (1 << 8 * len(computed)) - 1, wanted)
     return raw
 
 
@@ -258,9 +258,9 @@ def _check_values(raw: RawSuperBlock, offset: int, path: str | os.PathLike[str])
         sane[field] = aligned and (address > 0 or field == "log_root")
     for field, good in sane.items():
         if not good:
-            raise _fault(path, lib.BM_BAD_VALUE, offset + _AT[field], getattr(raw, field))
+            raise _fault(path, Code.BAD_VALUE, offset + _AT[field], getattr(raw, field))
     if raw.dev_item.fsid != _tree_fsid(raw):
-        raise _fault(path, lib.BM_BAD_FSID, offset + _AT["dev_item"], 0)
+        raise _fault(path, Code.BAD_FSID, offset + _AT["dev_item"], 0)
 
 
 def _tree_fsid(raw: RawSuperBlock) -> bytes:
@@ -289,7 +289,7 @@ def _system_chunks(
             key.offset, item, path, offset=start + at, devid=raw.dev_item.devid
         )
         if not chunk.type & 2:
-            raise _fault(path, lib.BM_BAD_VALUE, start + at, chunk.type)
+            raise _fault(path, Code.BAD_VALUE, start + at, chunk.type)
         chunks.append(chunk)
         at += DISK_KEY.size + size
     return tuple(chunks)

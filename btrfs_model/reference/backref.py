@@ -30,11 +30,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from btrfs_model.backref.forest import Forest, read_tree_block
+from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault
-from btrfs_model.kernels import lib
+from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL, ExtentFlag
 from btrfs_model.ondisk.items import InlineExtent, file_extent
-from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import (
     EXTENT_DATA_REF,
     EXTENT_INLINE_REF,
@@ -69,7 +70,7 @@ _DATA_RELOC_TREE = 2**64 - 9
 _EXTENT_KEYS = (ItemType.EXTENT_ITEM, ItemType.METADATA_ITEM)
 _TREE_BLOCK_REFS = (ItemType.TREE_BLOCK_REF, ItemType.SHARED_BLOCK_REF)
 _DATA_REFS = (ItemType.EXTENT_DATA_REF, ItemType.SHARED_DATA_REF)
-_KINDS = lib.BTRFS_EXTENT_FLAG_DATA | lib.BTRFS_EXTENT_FLAG_TREE_BLOCK
+_KINDS = ExtentFlag.DATA | ExtentFlag.TREE_BLOCK
 
 
 class _StopWalkError(Exception):
@@ -290,9 +291,7 @@ class Walker:
         if new:
             node.level = level
         elif node.level != level:
-            fault = Fault(
-                lib.BM_LOOP, lib.BTRFS_EXTENT_TREE_OBJECTID, self._bytenr, found=ref.parent
-            )
+            fault = Fault(Code.LOOP, ObjectId.EXTENT_TREE, self._bytenr, found=ref.parent)
             raise CorruptImageError(self.image.path, fault)
         node.elems += ref.elems
 
@@ -302,7 +301,7 @@ class Walker:
         path = Path(restart=self.ask.restart)
         key = (self._bytenr, int(ItemType.METADATA_ITEM), _MAX)
         if search_slot(self.forest.extent_tree, key, path):
-            raise self._fault_at(lib.BM_BAD_VALUE, path.leaf, path.slots[0], _MAX)
+            raise self._fault_at(Code.BAD_VALUE, path.leaf, path.slots[0], _MAX)
         found = None
         if path.slots[0]:
             path.slots[0] -= 1
@@ -312,8 +311,8 @@ class Walker:
                 raise CorruptImageError(
                     self.image.path,
                     Fault(
-                        lib.BM_NOT_FOUND,
-                        lib.BTRFS_EXTENT_TREE_OBJECTID,
+                        Code.NOT_FOUND,
+                        ObjectId.EXTENT_TREE,
                         found=self._bytenr,
                         wanted=ItemType.METADATA_ITEM,
                     ),
@@ -358,13 +357,13 @@ class Walker:
             self._check(self.ask.check_extent_item(self._bytenr, item))
         _, kind, offset = key_at(leaf, slot)
         match kind, item.flags & _KINDS:
-            case ItemType.METADATA_ITEM, lib.BTRFS_EXTENT_FLAG_TREE_BLOCK:
+            case ItemType.METADATA_ITEM, ExtentFlag.TREE_BLOCK:
                 self._check_level(leaf, slot, offset)
-            case ItemType.EXTENT_ITEM, lib.BTRFS_EXTENT_FLAG_TREE_BLOCK:
+            case ItemType.EXTENT_ITEM, ExtentFlag.TREE_BLOCK:
                 self._check_level(leaf, slot, TREE_BLOCK_INFO.flat(payload, EXTENT_ITEM.size)[-1])
                 return EXTENT_ITEM.size + TREE_BLOCK_INFO.size
             # a walk that came here from a tree block does not come to data
-            case ItemType.EXTENT_ITEM, lib.BTRFS_EXTENT_FLAG_DATA if self._level < 0:
+            case ItemType.EXTENT_ITEM, ExtentFlag.DATA if self._level < 0:
                 pass
             case _:
                 raise PayloadError.bad_value(item.flags)
@@ -372,11 +371,11 @@ class Walker:
 
     def _check_level(self, leaf: memoryview, slot: int, level: int) -> None:
         """Take the level of a tree block, which must be the one that led here."""
-        highest = lib.BTRFS_MAX_LEVEL - 1
+        highest = BTRFS_MAX_LEVEL - 1
         if level > highest:
-            raise self._fault_at(lib.BM_BAD_LEVEL, leaf, slot, level, highest)
+            raise self._fault_at(Code.BAD_LEVEL, leaf, slot, level, highest)
         if self._level >= 0 and level != self._level:
-            raise self._fault_at(lib.BM_BAD_LEVEL, leaf, slot, level, self._level)
+            raise self._fault_at(Code.BAD_LEVEL, leaf, slot, level, self._level)
         self._level = level
 
     def _add_ref(self, kind: int, value: int, payload: memoryview, at: int) -> int:
@@ -445,11 +444,11 @@ class Walker:
         tree = self.forest.get_fs_root_commit_root(ref.root_id, restart=restart)
         if tree is None or tree.level + 1 == ref.level:
             return
-        if ref.level >= lib.BTRFS_MAX_LEVEL:
+        if ref.level >= BTRFS_MAX_LEVEL:
             raise CorruptImageError(
                 self.image.path,
                 Fault(
-                    lib.BM_BAD_LEVEL,
+                    Code.BAD_LEVEL,
                     ref.root_id,
                     ref.wanted,
                     found=ref.level - 1,

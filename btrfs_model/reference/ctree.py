@@ -18,9 +18,11 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.kernels import lib
+from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
 from btrfs_model.volume.blocks import HEADER, ITEM, KEY_PTR, Expect, read_block
 
 if TYPE_CHECKING:
@@ -96,8 +98,8 @@ class Path:
         restart: bool = False,
         reada_missing: bool = False,
     ) -> None:
-        self.nodes: list[memoryview | None] = [None] * lib.BTRFS_MAX_LEVEL
-        self.slots = [0] * lib.BTRFS_MAX_LEVEL
+        self.nodes: list[memoryview | None] = [None] * BTRFS_MAX_LEVEL
+        self.slots = [0] * BTRFS_MAX_LEVEL
         self.reada = reada
         self.lowest_level = lowest_level
         self.restart = restart
@@ -133,7 +135,7 @@ def block_of_child(tree: Tree, node: memoryview, slot: int) -> memoryview:
     child = read_block(tree.image, blockptr, expect)
     if not nritems(child) or key_at(child, 0) != key_at(node, slot):
         raise CorruptImageError(
-            tree.image.path, Fault(lib.BM_BAD_FIRST_KEY, tree.objectid, blockptr, slot)
+            tree.image.path, Fault(Code.BAD_FIRST_KEY, tree.objectid, blockptr, slot)
         )
     return child
 
@@ -148,16 +150,14 @@ def check_last_key(tree: Tree, path: Path, block: memoryview) -> None:
     if not count:
         return
     last = key_at(block, count - 1)
-    for level in range(block[_LEVEL_AT] + 1, lib.BTRFS_MAX_LEVEL):
+    for level in range(block[_LEVEL_AT] + 1, BTRFS_MAX_LEVEL):
         node, slot = path.nodes[level], path.slots[level]
         if node is None:
             return
         if slot + 1 < nritems(node) and key_at(node, slot + 1) <= last:
             raise CorruptImageError(
                 tree.image.path,
-                Fault(
-                    lib.BM_BAD_LAST_KEY, tree.objectid, bytenr_of(node), slot, 0, bytenr_of(block)
-                ),
+                Fault(Code.BAD_LAST_KEY, tree.objectid, bytenr_of(node), slot, 0, bytenr_of(block)),
             )
 
 
@@ -248,7 +248,7 @@ def search_slot(tree: Tree, key: RawKey, path: Path) -> bool:
     """
     current().count("btrfs_search_slot")
     while True:
-        path.nodes = [None] * lib.BTRFS_MAX_LEVEL
+        path.nodes = [None] * BTRFS_MAX_LEVEL
         expect = Expect(tree.objectid, tree.generation, tree.level)
         block = read_block(tree.image, tree.bytenr, expect)
         if tree.image.reads is not None:
@@ -328,7 +328,7 @@ def prev_leaf(tree: Tree, path: Path) -> bool:
 
 def _level_to_step(path: Path, step: int) -> int | None:
     """Return the lowest level above the leaf at which the path can move on by one slot."""
-    for level in range(1, lib.BTRFS_MAX_LEVEL):
+    for level in range(1, BTRFS_MAX_LEVEL):
         node = path.nodes[level]
         if node is None:
             return None

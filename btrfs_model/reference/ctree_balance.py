@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 
-from btrfs_model.kernels import lib
+from btrfs_model.base.codes import Code
 from btrfs_model.reference.ctree_ground import Block, Ground, Leaf, Node, Path
 from btrfs_model.reference.ctree_push import (
     balance_node_right,
@@ -71,7 +71,7 @@ def give_second_pointer(ground: Ground, node: Node, left: Node | None) -> None:
     if left is None or not (
         balance_node_right(ground, left, node) or push_node_left(ground, left, node, empty=True)
     ):
-        raise ground.corrupt(lib.BM_BAD_NRITEMS, node.bytenr)
+        raise ground.corrupt(Code.BAD_NRITEMS, node.bytenr)
 
 
 def remove(ground: Ground, path: Path, level: int, slot: int, block: Block) -> None:
@@ -84,7 +84,7 @@ def del_ptr(ground: Ground, path: Path, level: int, slot: int) -> None:
     """Delete a pointer; the root of level 1 becomes an empty leaf with its last one."""
     node = path.node(level)
     if len(node) == 1 and not (level == 1 and ground.is_root(node)):
-        raise ground.corrupt(lib.BM_BAD_NRITEMS, node.bytenr)
+        raise ground.corrupt(Code.BAD_NRITEMS, node.bytenr)
     del node.ptrs[slot]
     node.store()
     if not len(node):

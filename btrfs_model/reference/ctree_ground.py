@@ -11,8 +11,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.kernels import ffi, lib
+from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
 from btrfs_model.volume.blocks import HEADER, ITEM, KEY_PTR, Expect, read_block
 
 if TYPE_CHECKING:
@@ -112,8 +114,8 @@ class Path:
     """The way from a root to a leaf that may be written to: a block and a slot for each level."""
 
     def __init__(self) -> None:
-        self.nodes: list[Block | None] = [None] * (lib.BTRFS_MAX_LEVEL + 1)
-        self.slots = [0] * (lib.BTRFS_MAX_LEVEL + 1)
+        self.nodes: list[Block | None] = [None] * (BTRFS_MAX_LEVEL + 1)
+        self.slots = [0] * (BTRFS_MAX_LEVEL + 1)
 
     @property
     def leaf(self) -> Leaf:
@@ -177,7 +179,7 @@ class Ground:
         if not len(child) and self.image.is_unwritten(self.image.map(bytenr)[0]):
             return child
         if not len(child) or child.key(0) != key:
-            raise self.corrupt(lib.BM_BAD_FIRST_KEY, bytenr, slot)
+            raise self.corrupt(Code.BAD_FIRST_KEY, bytenr, slot)
         return child
 
     # ------------------------------------------------------------- blocks to be written to --

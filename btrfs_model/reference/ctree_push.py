@@ -7,7 +7,7 @@ function tells whether it moved anything; the kernel's return 0 for that, and 1 
 
 from __future__ import annotations
 
-from btrfs_model.kernels import lib
+from btrfs_model.base.codes import Code
 from btrfs_model.reference.ctree_ground import Block, Ground, Leaf, Node, Path, RawKey
 
 __all__ = [
@@ -27,7 +27,7 @@ KEEP = 8
 def check_sibling_keys(ground: Ground, left: Block, right: Block) -> None:
     """Refuse neighbours whose keys overlap."""
     if len(left) and len(right) and left.key(len(left) - 1) >= right.key(0):
-        raise ground.corrupt(lib.BM_BAD_KEY_ORDER, left.bytenr, len(left) - 1)
+        raise ground.corrupt(Code.BAD_KEY_ORDER, left.bytenr, len(left) - 1)
 
 
 def fixup_low_keys(path: Path, key: RawKey, level: int) -> None:

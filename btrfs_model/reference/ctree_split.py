@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import errno
 
-from btrfs_model.kernels import lib
+from btrfs_model.base.codes import Code
+from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
 from btrfs_model.reference.ctree_ground import Ground, Leaf, Node, Path, RawKey
 from btrfs_model.reference.ctree_push import (
     balance_node_right,
@@ -148,8 +149,8 @@ def insert_new_root(ground: Ground, path: Path, level: int) -> None:
     """Put a root of `level` above what was the root."""
     lower = path.nodes[level - 1]
     assert lower is not None
-    if level >= lib.BTRFS_MAX_LEVEL:
-        raise ground.corrupt(lib.BM_BAD_LEVEL, lower.bytenr)
+    if level >= BTRFS_MAX_LEVEL:
+        raise ground.corrupt(Code.BAD_LEVEL, lower.bytenr)
     root = ground.make(level, lower.key(0), lower.bytenr)
     assert isinstance(root, Node)
     root.ptrs = [(lower.key(0), lower.bytenr, lower.generation)]
@@ -162,7 +163,7 @@ def insert_ptr(ground: Ground, path: Path, key: RawKey, bytenr: int, slot: int, 
     """Insert a pointer to a new block into the node of `level`."""
     node = path.node(level)
     if len(node) >= ground.node_ptrs:
-        raise ground.corrupt(lib.BM_BAD_NRITEMS, node.bytenr)
+        raise ground.corrupt(Code.BAD_NRITEMS, node.bytenr)
     node.ptrs.insert(slot, (key, bytenr, ground.writer.transid))
     node.store()
 

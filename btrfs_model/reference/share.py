@@ -19,14 +19,14 @@ from typing import NamedTuple
 
 from btrfs_model.backref.forest import Forest
 from btrfs_model.base.counters import current
-from btrfs_model.kernels import lib
+from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
 from btrfs_model.patches import Behaviour
 from btrfs_model.reference.backref import BackrefWalk, SharedAnswerError, Walker
 from btrfs_model.reference.backref_prelim import PrelimRef
 
 __all__ = ["ShareCheck", "ShareContext"]
 
-_MAX_LEVEL = int(lib.BTRFS_MAX_LEVEL)
+_MAX_LEVEL = int(BTRFS_MAX_LEVEL)
 _PREV_EXTENTS = 8  # BTRFS_BACKREF_CTX_PREV_EXTENTS_SIZE
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
+from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import Fault, StreamError
 from btrfs_model.kernels import ffi, lib, use_python
 from btrfs_model.ondisk.stream import (
@@ -249,24 +250,24 @@ def fault_of(fault: ffi.CData) -> Fault:
 
 
 _MESSAGES = {
-    lib.BM_STREAM_TRUNCATED: "cut short: {what} has {wanted} bytes, {found} are there",
+    Code.STREAM_TRUNCATED: "cut short: {what} has {wanted} bytes, {found} are there",
     lib.BM_STREAM_BAD_MAGIC: "no stream header: it would start with 'btrfs-stream'",
-    lib.BM_STREAM_BAD_VERSION: "version {found} of the stream is not supported (1 to {wanted} are)",
+    Code.STREAM_BAD_VERSION: "version {found} of the stream is not supported (1 to {wanted} are)",
     lib.BM_STREAM_BAD_CRC: "{what}: bad crc: found {found:#010x}, computed {wanted:#010x}",
-    lib.BM_STREAM_BAD_COMMAND: "{what} does not exist in version {wanted}",
+    Code.STREAM_BAD_COMMAND: "{what} does not exist in version {wanted}",
     lib.BM_STREAM_BAD_ATTRIBUTE: "{what}: no attribute {attribute} in version {wanted}",
-    lib.BM_STREAM_BAD_LENGTH: "{what}: {attribute} needs {wanted} bytes, {found} are left",
-    lib.BM_STREAM_BAD_SIZE: "{what}: attribute {attribute} has {found} bytes instead of {wanted}",
-    lib.BM_STREAM_MISSING: "{what}: attribute {attribute} is missing",
-    lib.BM_STREAM_TWICE: "{what}: attribute {attribute} is there twice",
-    lib.BM_STREAM_LONG_PATH: "{what}: {attribute} is too long: {found} of {wanted} bytes",
-    lib.BM_STREAM_BAD_TIME: "{what}: {attribute} of {found} seconds has no date",
+    Code.STREAM_BAD_LENGTH: "{what}: {attribute} needs {wanted} bytes, {found} are left",
+    Code.STREAM_BAD_SIZE: "{what}: attribute {attribute} has {found} bytes instead of {wanted}",
+    Code.STREAM_MISSING: "{what}: attribute {attribute} is missing",
+    Code.STREAM_TWICE: "{what}: attribute {attribute} is there twice",
+    Code.STREAM_LONG_PATH: "{what}: {attribute} is too long: {found} of {wanted} bytes",
+    Code.STREAM_BAD_TIME: "{what}: {attribute} of {found} seconds has no date",
 }
 
 
 def _what(data: memoryview, fault: Fault) -> str:
     """Name of what starts at the place of a fault."""
-    if fault.code == lib.BM_STREAM_TRUNCATED and fault.wanted == STREAM_HEADER.size:
+    if fault.code == Code.STREAM_TRUNCATED and fault.wanted == STREAM_HEADER.size:
         return "the stream header"
     if len(data) - fault.offset < COMMAND_HEADER.size:
         return "a command header"

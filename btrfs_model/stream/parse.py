@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import google_crc32c
 
+from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import Fault
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.stream import (
@@ -118,7 +119,7 @@ def _have(data: memoryview, last: bool, position: Position, wanted: int) -> None
     position.wanted = wanted
     if not last:
         raise _Incomplete
-    raise BrokenStreamError(lib.BM_STREAM_TRUNCATED, position.offset, 0, left, wanted)
+    raise BrokenStreamError(Code.STREAM_TRUNCATED, position.offset, 0, left, wanted)
 
 
 def _read_header(data: memoryview, last: bool, position: Position) -> None:
@@ -128,7 +129,7 @@ def _read_header(data: memoryview, last: bool, position: Position) -> None:
     _have(data, last, position, STREAM_HEADER.size)
     _, version = STREAM_HEADER.unpack_from(data, position.offset)
     if not 1 <= version <= MAX_VERSION:
-        raise BrokenStreamError(lib.BM_STREAM_BAD_VERSION, position.offset, 0, version, MAX_VERSION)
+        raise BrokenStreamError(Code.STREAM_BAD_VERSION, position.offset, 0, version, MAX_VERSION)
     position.version = version
     position.ended = False
     position.offset += STREAM_HEADER.size
@@ -144,7 +145,7 @@ def _read_command(data: memoryview, last: bool, position: Position, batch: Batch
     if crc != computed:
         raise BrokenStreamError(lib.BM_STREAM_BAD_CRC, start, 0, crc, computed)
     if number not in COMMANDS or COMMANDS[number].version > version:
-        raise BrokenStreamError(lib.BM_STREAM_BAD_COMMAND, start, 0, number, version)
+        raise BrokenStreamError(Code.STREAM_BAD_COMMAND, start, 0, number, version)
     attributes = list(_attributes(data, start, end, version))
     _check_mandatory(start, number, {attribute for attribute, _, _ in attributes})
 
@@ -177,22 +178,22 @@ def _attributes(
     while offset < end:
         left = end - offset
         if left < 2:
-            raise BrokenStreamError(lib.BM_STREAM_BAD_LENGTH, start, 0, left, 2)
+            raise BrokenStreamError(Code.STREAM_BAD_LENGTH, start, 0, left, 2)
         number = int.from_bytes(data[offset : offset + 2], "little")
         if number not in ATTRIBUTES or ATTRIBUTES[number].version > version:
             raise BrokenStreamError(lib.BM_STREAM_BAD_ATTRIBUTE, start, number, number, version)
         if number in seen:
-            raise BrokenStreamError(lib.BM_STREAM_TWICE, start, number)
+            raise BrokenStreamError(Code.STREAM_TWICE, start, number)
         seen.add(number)
         header = 2 if number == DATA and version >= 2 else 4
         if left < header:
-            raise BrokenStreamError(lib.BM_STREAM_BAD_LENGTH, start, number, left, header)
+            raise BrokenStreamError(Code.STREAM_BAD_LENGTH, start, number, left, header)
         size = int.from_bytes(data[offset + 2 : offset + 4], "little") if header == 4 else left - 2
         if header + size > left:
-            raise BrokenStreamError(lib.BM_STREAM_BAD_LENGTH, start, number, left, header + size)
+            raise BrokenStreamError(Code.STREAM_BAD_LENGTH, start, number, left, header + size)
         if ATTRIBUTES[number].kind.size not in (-1, size):
             raise BrokenStreamError(
-                lib.BM_STREAM_BAD_SIZE, start, number, size, ATTRIBUTES[number].kind.size
+                Code.STREAM_BAD_SIZE, start, number, size, ATTRIBUTES[number].kind.size
             )
         yield number, offset + header, size
         offset += header + size
@@ -202,4 +203,4 @@ def _check_mandatory(start: int, number: int, present: set[int]) -> None:
     mandatory = {ATTRIBUTES_BY_NAME[name].number for name in COMMANDS[number].mandatory}
     missing = mandatory - present
     if missing:
-        raise BrokenStreamError(lib.BM_STREAM_MISSING, start, min(missing))
+        raise BrokenStreamError(Code.STREAM_MISSING, start, min(missing))

@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from btrfs_model.kernels import lib
+from btrfs_model.base.codes import Code
 from btrfs_model.ondisk.stream import ATTRIBUTES_BY_NAME
 from btrfs_model.stream.parse import BrokenStreamError
 from btrfs_model.stream.reader import Command
@@ -98,7 +98,7 @@ class TextLines:
         path = _string(value)
         size = len(parent) + len(path) + 2
         if size >= _PATH_MAX:
-            raise _broken(lib.BM_STREAM_LONG_PATH, command, attribute, size, _PATH_MAX)
+            raise _broken(Code.STREAM_LONG_PATH, command, attribute, size, _PATH_MAX)
         return _join(parent, path)
 
     def _maybe_escaped(self, text: bytes) -> bytes:
@@ -152,7 +152,7 @@ def _date(command: Command, attribute: str) -> bytes:
     try:
         return time.strftime("%FT%T%z", time.localtime(seconds)).encode()
     except (OverflowError, OSError, ValueError):
-        raise _broken(lib.BM_STREAM_BAD_TIME, command, attribute, seconds % 2**64) from None
+        raise _broken(Code.STREAM_BAD_TIME, command, attribute, seconds % 2**64) from None
 
 
 def _origin(name: str, values: dict[str, Any]) -> bytes:

@@ -12,10 +12,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault, new_fault
 from btrfs_model.kernels import ffi, lib
 from btrfs_model.ondisk import structs
+from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
 from btrfs_model.ondisk.hashes import csum
 
 if TYPE_CHECKING:
@@ -78,16 +80,16 @@ def read_copy(
 
     physical = 0
     if logical % image.sectorsize:
-        raise fail(lib.BM_UNALIGNED, found=logical)
+        raise fail(Code.UNALIGNED, found=logical)
     try:
         physical, contiguous = image.map(logical, copy)
     except CorruptImageError as error:
         raise fail(error.fault.code, 0, error.fault.found, error.fault.wanted) from None
     if contiguous < image.nodesize:
-        raise fail(lib.BM_PAST_END, 0, physical + image.nodesize, physical + contiguous)
+        raise fail(Code.PAST_END, 0, physical + image.nodesize, physical + contiguous)
     # a block is known as verified by what starts at its sector
     if physical % image.sectorsize:
-        raise fail(lib.BM_UNALIGNED, found=physical)
+        raise fail(Code.UNALIGNED, found=physical)
     is_verified = physical in image.verified_by_twin or image.is_unwritten(physical)
     if again and is_verified:
         # what is in the file now, without a change of what is in use
@@ -99,9 +101,9 @@ def read_copy(
         image.verified_by_twin.add(physical)
     _, _, _, _, _, generation, _, _, level = HEADER.unpack_from(block)
     if expect.level >= 0 and level != expect.level:
-        raise fail(lib.BM_BAD_LEVEL, found=level, wanted=expect.level)
+        raise fail(Code.BAD_LEVEL, found=level, wanted=expect.level)
     if expect.generation and generation != expect.generation:
-        raise fail(lib.BM_BAD_GENERATION, found=generation, wanted=expect.generation)
+        raise fail(Code.BAD_GENERATION, found=generation, wanted=expect.generation)
     return block
 
 
@@ -111,19 +113,19 @@ def _verify_structure(image: Image, block: memoryview, logical: int, fail: _Fail
     computed = csum(image.superblock.csum_type, block[32:])
     if stored[: len(computed)] != computed:
         raise fail(
-            lib.BM_BAD_CSUM,
+            Code.BAD_CSUM,
             found=int.from_bytes(stored[: min(8, len(computed))], "little"),
             wanted=int.from_bytes(computed[:8], "little"),
         )
     if bytenr != logical:
-        raise fail(lib.BM_BAD_BYTENR, found=bytenr, wanted=logical)
+        raise fail(Code.BAD_BYTENR, found=bytenr, wanted=logical)
     if fsid != image.superblock.tree_fsid:
-        raise fail(lib.BM_BAD_FSID)
-    if level >= lib.BTRFS_MAX_LEVEL:
-        raise fail(lib.BM_BAD_LEVEL, found=level, wanted=lib.BTRFS_MAX_LEVEL - 1)
+        raise fail(Code.BAD_FSID)
+    if level >= BTRFS_MAX_LEVEL:
+        raise fail(Code.BAD_LEVEL, found=level, wanted=BTRFS_MAX_LEVEL - 1)
     room = (image.nodesize - HEADER.size) // (KEY_PTR.size if level else ITEM.size)
     if nritems > room or (level and not nritems):
-        raise fail(lib.BM_BAD_NRITEMS, found=nritems, wanted=room)
+        raise fail(Code.BAD_NRITEMS, found=nritems, wanted=room)
     before = (-1, 0, 0)
     end = image.nodesize - HEADER.size
     for slot in range(nritems):
@@ -132,17 +134,17 @@ def _verify_structure(image: Image, block: memoryview, logical: int, fail: _Fail
         else:
             *key, offset, size = ITEM.unpack_from(block, HEADER.size + slot * ITEM.size)
         if tuple(key) <= before:
-            raise fail(lib.BM_BAD_KEY_ORDER, slot)
+            raise fail(Code.BAD_KEY_ORDER, slot)
         before = tuple(key)
         if level:
             if not blockptr or blockptr % image.sectorsize:
-                raise fail(lib.BM_BAD_BLOCKPTR, slot, blockptr)
+                raise fail(Code.BAD_BLOCKPTR, slot, blockptr)
         else:
             if offset + size != end or offset < (slot + 1) * ITEM.size:
-                raise fail(lib.BM_BAD_ITEM_RANGE, slot, offset + size, end)
+                raise fail(Code.BAD_ITEM_RANGE, slot, offset + size, end)
             end = offset
     if not level and end < nritems * ITEM.size:
-        raise fail(lib.BM_BAD_ITEM_RANGE, nritems - 1, end, nritems * ITEM.size)
+        raise fail(Code.BAD_ITEM_RANGE, nritems - 1, end, nritems * ITEM.size)
     if image.checks_items and not level:
         place = new_fault()
         with image.lease as handle:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.kernels import ffi, lib, use_python
 from btrfs_model.ondisk.hashes import CSUM_SIZES, csum
@@ -181,7 +182,7 @@ class DataChecksums:
                 raise _at(
                     self.image.path,
                     fault,
-                    lib.BM_BAD_DATA_CSUM,
+                    Code.BAD_DATA_CSUM,
                     Fault(
                         0,
                         offset=start,

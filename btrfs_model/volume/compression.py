@@ -17,21 +17,23 @@ left in it, they are padding, and the length starts the next sector.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from typing import Final
 
 import lzallright
 import zstandard
 
-from btrfs_model.kernels import lib
+from btrfs_model.base.codes import Code
+from btrfs_model.ondisk.constants import Compression
 from btrfs_model.ondisk.structs import Payload, PayloadError
 
 __all__ = ["COMPRESSION_NAMES", "decompress"]
 
 COMPRESSION_NAMES: Final = {
-    lib.BTRFS_COMPRESS_NONE: "none",
-    lib.BTRFS_COMPRESS_ZLIB: "zlib",
-    lib.BTRFS_COMPRESS_LZO: "lzo",
-    lib.BTRFS_COMPRESS_ZSTD: "zstd",
+    Compression.NONE: "none",
+    Compression.ZLIB: "zlib",
+    Compression.LZO: "lzo",
+    Compression.ZSTD: "zstd",
 }
 """Names of the compressions by their number in a file extent."""
 
@@ -71,7 +73,7 @@ def decompress(kind: int, data: Payload, length: int, sectorsize: int) -> bytes:
     try:
         plain = decompressor(data, length, sectorsize)
     except (zlib.error, zstandard.ZstdError, lzallright.LZOError, _TruncatedError):
-        raise PayloadError(lib.BM_BAD_DATA, len(data), length) from None
+        raise PayloadError(Code.BAD_DATA, len(data), length) from None
     return plain if len(plain) == length else plain[:length].ljust(length, b"\0")
 
 
@@ -137,9 +139,9 @@ def _lzo_worst(size: int) -> int:
     return size + size // 16 + 64 + 3
 
 
-_DECOMPRESSORS: Final = {
-    lib.BTRFS_COMPRESS_NONE: _none,
-    lib.BTRFS_COMPRESS_ZLIB: _zlib,
-    lib.BTRFS_COMPRESS_LZO: _lzo,
-    lib.BTRFS_COMPRESS_ZSTD: _zstd,
+_DECOMPRESSORS: Final[dict[int, Callable[..., bytes]]] = {
+    Compression.NONE: _none,
+    Compression.ZLIB: _zlib,
+    Compression.LZO: _lzo,
+    Compression.ZSTD: _zstd,
 }

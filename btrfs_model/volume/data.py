@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from btrfs_model.base.errors import CorruptImageError, Fault
-from btrfs_model.kernels import lib
+from btrfs_model.ondisk.constants import Compression, FileExtentType
 from btrfs_model.ondisk.items import InlineExtent
 from btrfs_model.ondisk.structs import PayloadError, RawFileExtent
 from btrfs_model.volume.compression import decompress
@@ -83,12 +83,12 @@ class FileExtent(NamedTuple):
     @property
     def is_hole(self) -> bool:
         """Whether it has no extent on disk."""
-        return self.type == lib.BTRFS_FILE_EXTENT_REG and not self.disk_bytenr
+        return self.type == FileExtentType.REG and not self.disk_bytenr
 
     @property
     def is_zero(self) -> bool:
         """Whether it reads as zeros: a hole or preallocated."""
-        return self.type == lib.BTRFS_FILE_EXTENT_PREALLOC or self.is_hole
+        return self.type == FileExtentType.PREALLOC or self.is_hole
 
     @classmethod
     def of(
@@ -121,11 +121,11 @@ class FileExtent(NamedTuple):
 
     def _impossible(self, sectorsize: int, nodesize: int) -> int | None:
         """Find a value that no kernel writes (``check_extent_data_item()``, Linux 6.12)."""
-        if self.type > lib.BTRFS_FILE_EXTENT_PREALLOC:
+        if self.type > FileExtentType.PREALLOC:
             return self.type
-        if self.compression > lib.BTRFS_COMPRESS_ZSTD:
+        if self.compression > Compression.ZSTD:
             return self.compression
-        if self.type == lib.BTRFS_FILE_EXTENT_INLINE:
+        if self.type == FileExtentType.INLINE:
             stored = len(self.inline)
             fits = self.compression or stored == self.ram_bytes
             return None if fits and self.ram_bytes <= max(sectorsize, nodesize) else self.ram_bytes
@@ -218,7 +218,7 @@ class FileReader:
         within = low - extent.start + extent.offset
         length = high - low
         place = Fault(0, self.tree, extent.block, extent.slot, low)
-        if extent.type == lib.BTRFS_FILE_EXTENT_INLINE:
+        if extent.type == FileExtentType.INLINE:
             plain = self._decompress(extent, extent.inline, place)
             return plain[within : within + length]
         if extent.compression:

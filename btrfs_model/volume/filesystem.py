@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import pandas as pd
 
+from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import uncounted
 from btrfs_model.base.errors import (
     BtrfsModelError,
@@ -34,7 +35,6 @@ from btrfs_model.base.errors import (
     SubvolumeNotFoundError,
 )
 from btrfs_model.base.tables import html_table, plural
-from btrfs_model.kernels import lib
 from btrfs_model.ondisk.items import root_ref
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
 from btrfs_model.ondisk.structs import PayloadError
@@ -387,7 +387,7 @@ class Filesystem:
             if name is None or objectid in seen:
                 raise CorruptImageError(
                     self.path,
-                    Fault(lib.BM_LOOP if name else lib.BM_NOT_FOUND, ObjectId.ROOT_TREE,
+                    Fault(Code.LOOP if name else Code.NOT_FOUND, ObjectId.ROOT_TREE,
                           found=objectid, wanted=ItemType.ROOT_BACKREF),
                 )  # fmt: skip
             seen.add(objectid)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
+from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import (
     CorruptImageError,
     Fault,
@@ -27,6 +28,7 @@ from btrfs_model.base.errors import (
 )
 from btrfs_model.kernels import ffi, lib, use_python
 from btrfs_model.ondisk.chunks import Chunk, parse_chunk_item
+from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.superblock import SuperBlock, read_superblocks
 from btrfs_model.volume import blocks
 from btrfs_model.volume.lease import Lease
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["READ_FIELDS", "Image"]
 
-_CHUNK_ITEM = lib.BTRFS_CHUNK_ITEM_KEY
+_CHUNK_ITEM = ItemType.CHUNK_ITEM
 _MAX = 2**64 - 1
 _COPIED = 64 << 20  # bytes of tree blocks; more cost more than checking them
 _MAP_NORESERVE = 0x4000  # takes room as it is touched; Python names it since 3.13
@@ -107,7 +109,7 @@ class Image:
             size, whole = len(self.view), self.superblock.dev_item.total_bytes
             raise CorruptImageError(
                 path,
-                Fault(lib.BM_PAST_END, found=whole, wanted=size),
+                Fault(Code.PAST_END, found=whole, wanted=size),
                 f"the image is cut off: it has {size} of {whole} bytes",
             )
         self._bytes = ffi.from_buffer("uint8_t[]", self._view)
@@ -247,7 +249,7 @@ class Image:
         for before, chunk in zip(self.chunks, self.chunks[1:], strict=False):
             if before.logical + before.length > chunk.logical:
                 raise CorruptImageError(
-                    self.path, Fault(lib.BM_BAD_VALUE, tree=3, found=chunk.logical)
+                    self.path, Fault(Code.BAD_VALUE, tree=3, found=chunk.logical)
                 )
         self._chunk_starts = [chunk.logical for chunk in self.chunks]
         table = ffi.new("struct bm_chunk[]", len(self.chunks))
@@ -266,7 +268,7 @@ class Image:
 
         tree = Tree(
             self,
-            lib.BTRFS_CHUNK_TREE_OBJECTID,
+            ObjectId.CHUNK_TREE,
             self.superblock.chunk_root,
             self.superblock.chunk_root_generation,
             self.superblock.chunk_root_level,
@@ -325,12 +327,12 @@ class Image:
         """
         chunk = self.chunk_at(logical)
         if chunk is None or copy >= len(chunk.stripes):
-            raise CorruptImageError(self.path, Fault(lib.BM_UNMAPPED, found=logical))
+            raise CorruptImageError(self.path, Fault(Code.UNMAPPED, found=logical))
         within = logical - chunk.logical
         physical = chunk.stripes[copy] + within
         if physical >= len(self.view):
             raise CorruptImageError(
-                self.path, Fault(lib.BM_PAST_END, found=physical, wanted=len(self.view))
+                self.path, Fault(Code.PAST_END, found=physical, wanted=len(self.view))
             )
         return physical, min(chunk.length - within, len(self.view) - physical)
 
@@ -346,7 +348,7 @@ class Image:
         if contiguous < length:
             raise CorruptImageError(
                 self.path,
-                Fault(lib.BM_PAST_END, found=physical + length, wanted=physical + contiguous),
+                Fault(Code.PAST_END, found=physical + length, wanted=physical + contiguous),
             )
         return self.view[physical : physical + length]
 

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
-from btrfs_model.kernels import lib
 from btrfs_model.ondisk.items import file_extent
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.structs import INODE_ITEM, InodeItem, PayloadError
@@ -130,7 +130,7 @@ class _Listing:
         columns = self._of_type(ItemType.INODE_ITEM)
         short = np.flatnonzero(columns["size"] < INODE_ITEM.size)
         if len(short):
-            self._fail(columns, int(short[0]), lib.BM_BAD_ITEM_SIZE, INODE_ITEM.size)
+            self._fail(columns, int(short[0]), Code.BAD_ITEM_SIZE, INODE_ITEM.size)
         rows = gather(self.image, columns, INODE_ITEM.size)
         return {
             ino: INODE_ITEM.unpack(row)
@@ -225,7 +225,7 @@ class _Listing:
                     # a directory has one name
                     if child in seen:
                         raise CorruptImageError(
-                            self.image.path, Fault(lib.BM_LOOP, self.subvolume.id, found=child)
+                            self.image.path, Fault(Code.LOOP, self.subvolume.id, found=child)
                         )
                     seen.add(child)
                     stack.append((prefix + name, child))
@@ -240,7 +240,7 @@ class _Listing:
         if inode is None:
             raise CorruptImageError(
                 self.image.path,
-                Fault(lib.BM_NOT_FOUND, self.subvolume.id, found=ino, wanted=ItemType.INODE_ITEM),
+                Fault(Code.NOT_FOUND, self.subvolume.id, found=ino, wanted=ItemType.INODE_ITEM),
             )
         return inode
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from btrfs_model.kernels import lib
 from btrfs_model.mount.live_inode import InodeFlag
 from btrfs_model.ondisk.items import OLD_ROOT_ITEM_SIZE, root_item
-from btrfs_model.ondisk.keys import Key
+from btrfs_model.ondisk.keys import Key, ObjectId
 from btrfs_model.ondisk.structs import Payload, PayloadError, RootItem, Timespec
 from btrfs_model.volume.tree import Item, Tree
 
@@ -29,8 +28,8 @@ _SUBVOLUME_IDS_END: Final = 1 << 48
 
 def is_subvolume_id(objectid: int) -> bool:
     """Whether trees of this id are subvolumes (``is_fstree()``)."""
-    fs_tree = int(lib.BTRFS_FS_TREE_OBJECTID)
-    return objectid == fs_tree or lib.BTRFS_FIRST_FREE_OBJECTID <= objectid < _SUBVOLUME_IDS_END
+    fs_tree = int(ObjectId.FS_TREE)
+    return objectid == fs_tree or ObjectId.FIRST_FREE <= objectid < _SUBVOLUME_IDS_END
 
 
 def timespec_ns(time: Timespec) -> int:

@@ -13,9 +13,9 @@ import stat
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault, NoSuchFileError
 from btrfs_model.base.tables import html_table
-from btrfs_model.kernels import lib
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import DirItem, dir_items, file_extent, inode_extrefs, inode_refs
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, Key
@@ -263,7 +263,7 @@ class Subvolume:
             if not names:
                 raise self._missing(f"inode {ino} has no name")
             if ino in seen:
-                raise CorruptImageError(self.fs.path, Fault(lib.BM_LOOP, self.id, found=ino))
+                raise CorruptImageError(self.fs.path, Fault(Code.LOOP, self.id, found=ino))
             seen.add(ino)
             parts.append(names[0].name)
             ino = names[0].parent

@@ -36,10 +36,9 @@ from btrfs_model.experiments.workloads import (
     recorded,
 )
 from btrfs_model.experiments.workloads.fiemap_shared_build import EXTENT_BYTES, FILE, build, rewrite
-from btrfs_model.kernels import lib
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.items import file_extent
-from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.patches import Behaviour
 from btrfs_model.questions.fiemap.api import FILEFRAG_EXTENTS, Fiemap
 from btrfs_model.questions.reads.cold import blocks_after_mount
@@ -131,7 +130,7 @@ def _figures(fs: Filesystem, side: Side, devices: tuple[str, ...]) -> list[Figur
     with counting() as cached:
         file.run()
     trees = [_owner(fs, logical) for logical in reads["logical"].tolist()]
-    in_extent_tree = trees.count(int(lib.BTRFS_EXTENT_TREE_OBJECTID))
+    in_extent_tree = trees.count(int(ObjectId.EXTENT_TREE))
     rows: list[tuple[str, str, Case, float]] = [
         ("extents found", "extents", {}, extents),
         ("ioctl calls", "calls", {}, cached["btrfs_fiemap"]),

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from btrfs_model.base.errors import new_fault, raise_fault
 from btrfs_model.kernels import ffi, lib
 from btrfs_model.mount.log.state import log_tree_id
+from btrfs_model.ondisk.constants import FileType
 from btrfs_model.ondisk.hashes import name_hashes
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM, INODE_REF
@@ -71,7 +72,7 @@ class PlainFiles:
         self._live = fs.inodes.subvolume(directory.root).inodes
         self._loaded = loaded
         self.mask = np.zeros(len(entries), bool)
-        regular = entries["type"] == int(lib.BTRFS_FT_REG_FILE)
+        regular = entries["type"] == int(FileType.REG_FILE)
         if not regular.any():
             return
         # in the order of their numbers, as the tree has them

@@ -20,15 +20,15 @@ from typing import Final
 import lzallright
 import zstandard
 
-from btrfs_model.kernels import lib
+from btrfs_model.ondisk.constants import Compression
 from btrfs_model.ondisk.structs import Payload
 
 __all__ = ["COMPRESSION_TYPES", "MAX_UNCOMPRESSED", "compress", "compressed_size"]
 
 COMPRESSION_TYPES: Final = {
-    "zlib": int(lib.BTRFS_COMPRESS_ZLIB),
-    "lzo": int(lib.BTRFS_COMPRESS_LZO),
-    "zstd": int(lib.BTRFS_COMPRESS_ZSTD),
+    "zlib": int(Compression.ZLIB),
+    "lzo": int(Compression.LZO),
+    "zstd": int(Compression.ZSTD),
 }
 """Numbers of the compressions by their name in ``compress=``."""
 

@@ -11,8 +11,8 @@ import errno
 import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from btrfs_model.kernels import lib
 from btrfs_model.mount.names.dir_item import cow_leaf
+from btrfs_model.ondisk.constants import FileExtentType
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import FILE_EXTENT_HEAD, FILE_EXTENT_ITEM, RawFileExtent
@@ -42,9 +42,9 @@ __all__ = [
     "truncate_inode_items",
 ]
 
-INLINE: Final = int(lib.BTRFS_FILE_EXTENT_INLINE)
-REGULAR: Final = int(lib.BTRFS_FILE_EXTENT_REG)
-PREALLOC: Final = int(lib.BTRFS_FILE_EXTENT_PREALLOC)
+INLINE: Final = int(FileExtentType.INLINE)
+REGULAR: Final = int(FileExtentType.REG)
+PREALLOC: Final = int(FileExtentType.PREALLOC)
 
 _EXTENT_DATA: Final = int(ItemType.EXTENT_DATA)
 _MAX: Final = 2**64 - 1

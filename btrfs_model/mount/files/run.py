@@ -13,6 +13,7 @@ from btrfs_model.mount.files.bytes import store_bytes, zero_sums
 from btrfs_model.mount.files.elided import punch
 from btrfs_model.mount.files.file_item import Fs, extent_key, note_modified
 from btrfs_model.mount.live_inode import InodeFlag
+from btrfs_model.ondisk.constants import FileExtentType
 from btrfs_model.ondisk.structs import FILE_EXTENT_ITEM
 from btrfs_model.volume.checksums import sector_sums
 
@@ -135,7 +136,7 @@ def _columns_of(fs: Fs, columns: dict[str, npt.NDArray[Any]]) -> tuple[U64, U64,
     at = columns["position"][regular].astype(np.int64)
     raw = memory[at[:, None] + np.arange(FILE_EXTENT_ITEM.size)]
     items = np.ascontiguousarray(raw).view(FILE_EXTENT_ITEM.dtype).reshape(-1)
-    inline = items["type"] == lib.BTRFS_FILE_EXTENT_INLINE
+    inline = items["type"] == FileExtentType.INLINE
     addresses = np.zeros(len(starts), np.uint64)
     addresses[regular] = np.where(inline, 0, items["disk_bytenr"])
     # inline data never take more than the first sector

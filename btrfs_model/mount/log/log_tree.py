@@ -6,10 +6,9 @@ that tree alone; after a crash it is replayed onto the last commit. :class:`Tree
 modules beside share: which logs there are, and what calls on names leave for a later fsync.
 
 Logs of Linux 6.1 to 6.18 are in :mod:`.log_inode`, :mod:`.log_dir` and :mod:`.sync_log`; those of
-5.10 (``log-conflict-list`` not in the ``behaviour`` of the filesystem) in :mod:`.v5_10`. When a kernel's threads run delayed items, or
-finish an extent, decides on what is logged, too: see :attr:`.DelayedItems.asynchronous` and
-:attr:`TreeLogs.late_extents`. Not modelled: that delayed items are run, or all is committed,
-because room for metadata is short, which happens on devices of less than a gigabyte.
+5.10 (``log-conflict-list`` not in the ``behaviour`` of the filesystem) in :mod:`.v5_10`. When a
+kernel's threads run delayed items, or finish an extent, decides on what is logged, too: see
+:attr:`.DelayedItems.asynchronous` and :attr:`TreeLogs.late_extents`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
-from btrfs_model.kernels import lib
 from btrfs_model.mount.mkfs.layout import (
     FIRST_CHUNKS,
     Format,
@@ -25,6 +24,7 @@ from btrfs_model.mount.roots.backups import make_backup, store_backup
 from btrfs_model.ondisk import structs
 from btrfs_model.ondisk.chunk_write import chunk_item, dev_extent
 from btrfs_model.ondisk.chunks import Chunk
+from btrfs_model.ondisk.constants import ExtentFlag, FileType
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.superblock_write import empty_superblock, write_superblocks
@@ -131,7 +131,7 @@ class _Fresh:
         ]
         top, directory = ObjectId.FS_TREE, ObjectId.ROOT_TREE_DIR
         target = structs.DiskKey(top, ItemType.ROOT_ITEM, _U64_MAX)
-        entry = structs.RawDirItem(target, 0, 0, len(_NAME), lib.BTRFS_FT_DIR)
+        entry = structs.RawDirItem(target, 0, 0, len(_NAME), FileType.DIR)
         return [
             *items,
             ((top, ItemType.INODE_REF, directory), _inode_ref(_NAME)),
@@ -241,7 +241,7 @@ class _Fresh:
         """Return the extents of all tree blocks."""
         items = [] if self.options.block_group_tree else self.block_groups()
         for tree, place in self.places.items():
-            extent = structs.RawExtentItem(1, place.generation, lib.BTRFS_EXTENT_FLAG_TREE_BLOCK)
+            extent = structs.RawExtentItem(1, place.generation, ExtentFlag.TREE_BLOCK)
             data = structs.EXTENT_ITEM.pack(extent)
             reference = structs.RawInlineRef(ItemType.TREE_BLOCK_REF, tree)
             key = (place.bytenr, int(ItemType.METADATA_ITEM), 0)

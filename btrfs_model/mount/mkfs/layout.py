@@ -24,8 +24,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from btrfs_model.kernels import lib
 from btrfs_model.ondisk.chunks import Chunk
+from btrfs_model.ondisk.constants import CsumType
 from btrfs_model.ondisk.hashes import CSUM_NAMES
 from btrfs_model.ondisk.keys import ObjectId
 
@@ -46,7 +46,7 @@ _DATA_START: Final = 13 << 20
 _SMALL: Final = 8 << 20
 _DATA, _SYSTEM, _METADATA, _DUP = 1, 2, 4, 32
 _CSUM_TYPES: Final = {name: number for number, name in CSUM_NAMES.items()} | {
-    "xxhash": lib.BTRFS_CSUM_TYPE_XXHASH
+    "xxhash": CsumType.XXHASH
 }
 _SECTORSIZE: Final = 4096
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING, NamedTuple
 
-from btrfs_model.kernels import lib
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.names.dir_item import dir_item_key, fail, insert_dir_item, lookup_dir_item
 from btrfs_model.mount.names.subvolume import RDONLY, timespec
 from btrfs_model.mount.roots.root_tree import NO_UUID, add_root_ref, uuid_tree_add
+from btrfs_model.ondisk.constants import FileType
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import RootItem, Timespec
 
@@ -70,7 +70,7 @@ def create_pending_snapshot(fs: WritableFilesystem, pending: PendingSnapshot) ->
     fs.add_root(root, item, offset=fs.transid)
     add_root_ref(fs, root, directory.root, directory.ino, index, name)
     location = (root, ItemType.ROOT_ITEM, 2**64 - 1)
-    insert_dir_item(fs, directory, name, location, int(lib.BTRFS_FT_DIR), index)
+    insert_dir_item(fs, directory, name, location, int(FileType.DIR), index)
     # unlike other new entries it does not count on the version of the directory
     directory.item.size += 2 * len(name)
     directory.item.mtime = directory.item.ctime = fs.now()

@@ -13,7 +13,6 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final
 
-from btrfs_model.kernels import lib
 from btrfs_model.mount.live_inode import InodeFlag, LiveInode
 from btrfs_model.mount.names.dir_item import (
     cow_leaf,
@@ -29,6 +28,7 @@ from btrfs_model.mount.names.properties import (
     apply_compression,
     compression_of,
 )
+from btrfs_model.ondisk.constants import FileType
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import DirItem
 from btrfs_model.ondisk.keys import ItemType
@@ -48,7 +48,7 @@ __all__ = [
 
 # the attribute, the inode
 _XATTR_ITEMS: Final = 2
-_XATTR: Final = int(lib.BTRFS_FT_XATTR)
+_XATTR: Final = int(FileType.XATTR)
 _NOWHERE: Final = (0, 0, 0)
 
 

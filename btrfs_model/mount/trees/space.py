@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from btrfs_model.kernels import ffi, lib
+from btrfs_model.ondisk.keys import ObjectId
 from btrfs_model.volume.image import Image
 
 __all__ = ["DataRef", "GroupState", "SpaceCalls"]
 
-_CSUM_TREE = int(lib.BTRFS_CSUM_TREE_OBJECTID)
+_CSUM_TREE = int(ObjectId.CSUM_TREE)
 
 
 class DataRef(NamedTuple):

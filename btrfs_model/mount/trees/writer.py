@@ -12,6 +12,7 @@ import errno
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import new_fault, raise_fault
 from btrfs_model.kernels import ffi, lib, use_python
 from btrfs_model.mount.trees.apply import apply
@@ -375,7 +376,7 @@ class TreeWriter(SpaceCalls):
         """
         if not self.delete_range(tree_id, key, key):
             fault = new_fault()
-            fault.code, fault.found = lib.BM_ERRNO, errno.ENOENT
+            fault.code, fault.found = Code.ERRNO, errno.ENOENT
             self.fail(fault)
 
     def delete_range(
@@ -426,7 +427,7 @@ class TreeWriter(SpaceCalls):
         OSError
             Always.
         """
-        is_refusal = fault.code == lib.BM_ERRNO and (fault.found != errno.ENOSPC or not fault.tree)
+        is_refusal = fault.code == Code.ERRNO and (fault.found != errno.ENOSPC or not fault.tree)
         self.aborted = self.aborted or not is_refusal
         raise_fault(self.image.path, fault)
 

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.base.errors import CorruptImageError
-from btrfs_model.kernels import lib
+from btrfs_model.ondisk.constants import ExtentFlag, FileExtentType
 from btrfs_model.ondisk.keys import ItemType, ObjectId, item_type_name
 from btrfs_model.ondisk.structs import EXTENT_ITEM, FILE_EXTENT_ITEM, TREE_BLOCK_INFO
 from btrfs_model.questions.check.report import Report
@@ -66,7 +66,7 @@ class DataRefs:
         )
         items = select(columns, whole)
         extents = records(image, items, FILE_EXTENT_ITEM)
-        there = (extents["type"] != lib.BTRFS_FILE_EXTENT_INLINE) & (extents["disk_bytenr"] != 0)
+        there = (extents["type"] != FileExtentType.INLINE) & (extents["disk_bytenr"] != 0)
         items, extents = select(items, there), extents[there]
         self._parts.append(
             np.stack(
@@ -121,7 +121,7 @@ class Extents:
     @property
     def is_data(self) -> npt.NDArray[np.bool_]:
         """Which hold data; the others are tree blocks."""
-        mask: Mask = self.flags & _U64(lib.BTRFS_EXTENT_FLAG_DATA) != 0
+        mask: Mask = self.flags & _U64(ExtentFlag.DATA) != 0
         return mask
 
     def find(self, bytenr: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
@@ -142,7 +142,7 @@ def read_extents(image: Image, tree: Tree) -> Extents:
     rows = records(image, columns, EXTENT_ITEM)
     metadata = columns["type"] == ItemType.METADATA_ITEM
     level = np.where(metadata, columns["offset"], _U64(0))
-    full = ~metadata & (rows["flags"] & _U64(lib.BTRFS_EXTENT_FLAG_TREE_BLOCK) != 0)
+    full = ~metadata & (rows["flags"] & _U64(ExtentFlag.TREE_BLOCK) != 0)
     if full.any():
         # an EXTENT_ITEM of a tree block has the level behind its first key
         behind = select(columns, full)
@@ -268,7 +268,7 @@ def _check_owners(
     by_root = references[references["type"] == ItemType.TREE_BLOCK_REF]
     pairs = np.stack([by_root["bytenr"], by_root["root"]], axis=1)
     owners = np.array([(block.logical, block.owner) for block in blocks], _U64).reshape(-1, 2)
-    full = extents.flags[rows] & _U64(lib.BTRFS_BLOCK_FLAG_FULL_BACKREF) != 0
+    full = extents.flags[rows] & _U64(ExtentFlag.FULL_BACKREF) != 0
     foreign = (rows >= 0) & ~full & ~np.isin(_mix(owners), _mix(pairs))
     trees = {
         root.tree: Tree(image, root.tree, root.bytenr, root.generation, root.level)
@@ -342,7 +342,7 @@ class _Expected:
         """Whether each block's references are by its address."""
         row = self.extents.find(blocks)
         flags = self.extents.flags[row] if len(self.extents.flags) else np.zeros(len(row), _U64)
-        shared: Mask = (row >= 0) & (flags & _U64(lib.BTRFS_BLOCK_FLAG_FULL_BACKREF) != 0)
+        shared: Mask = (row >= 0) & (flags & _U64(ExtentFlag.FULL_BACKREF) != 0)
         return shared
 
     def _owners(self, blocks: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

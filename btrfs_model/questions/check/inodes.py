@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from btrfs_model.kernels import lib
+from btrfs_model.ondisk.constants import FileExtentType, FileType
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 from btrfs_model.ondisk.structs import FILE_EXTENT_ITEM, INODE_ITEM
 from btrfs_model.questions.check.report import Report
@@ -45,11 +45,11 @@ _S_IFREG: Final = 0o100000
 _S_IFLNK: Final = 0o120000
 _NODATASUM: Final = 1 << 0
 _DOTS: Final = xxhash.xxh64_intdigest(b"..")
-_DIR: Final = int(lib.BTRFS_FT_DIR)
+_DIR: Final = int(FileType.DIR)
 _MODE_OF_TYPE: Final = np.zeros(256, np.uint32)
 _MODE_OF_TYPE[[
-    lib.BTRFS_FT_REG_FILE, lib.BTRFS_FT_DIR, lib.BTRFS_FT_CHRDEV, lib.BTRFS_FT_BLKDEV,
-    lib.BTRFS_FT_FIFO, lib.BTRFS_FT_SOCK, lib.BTRFS_FT_SYMLINK,
+    FileType.REG_FILE, FileType.DIR, FileType.CHRDEV, FileType.BLKDEV,
+    FileType.FIFO, FileType.SOCK, FileType.SYMLINK,
 ]] = (0o100000, 0o040000, 0o020000, 0o060000, 0o010000, 0o140000, 0o120000)  # fmt: skip
 
 _OF_AN_INODE: Final = (
@@ -251,7 +251,7 @@ def _reduce_inodes(fs: Filesystem, columns: Columns) -> Rows:
 def _reduce_extents(fs: Filesystem, columns: Columns) -> Rows:
     items = select(columns, (columns["type"] == _T.EXTENT_DATA) & (columns["size"] >= 21))
     rows = records(fs.image, items, FILE_EXTENT_ITEM)
-    inline = rows["type"] == lib.BTRFS_FILE_EXTENT_INLINE
+    inline = rows["type"] == FileExtentType.INLINE
     extents = np.empty(len(rows), _EXTENT)
     extents["ino"] = items["objectid"]
     extents["start"] = items["offset"]
@@ -451,7 +451,7 @@ class _InodeChecker:
         """Check how the extents of files follow each other, their sum and their checksums."""
         extents = self.names.extents
         allocated = np.where(
-            (extents["type"] == lib.BTRFS_FILE_EXTENT_INLINE) | (extents["disk_length"] != 0),
+            (extents["type"] == FileExtentType.INLINE) | (extents["disk_length"] != 0),
             extents["length"],
             _U64(0),
         )
@@ -516,7 +516,7 @@ class _InodeChecker:
         mkfs and btrfs-convert store the NUL at its end too, which is not part of its size.
         """
         link = self.kind == _S_IFLNK
-        inline = extents[extents["type"] == lib.BTRFS_FILE_EXTENT_INLINE]
+        inline = extents[extents["type"] == FileExtentType.INLINE]
         length = self._sum(inline["ino"], inline["length"])
         ends = self._sum(inline["ino"], inline["ends_in_nul"])
         size = self.inodes["size"]
@@ -526,7 +526,7 @@ class _InodeChecker:
 
     def _check_sums(self, extents: Rows, row: npt.NDArray[np.intp], coverage: Coverage) -> None:
         """Check that data have checksums unless the inode does without."""
-        regular = (extents["type"] == lib.BTRFS_FILE_EXTENT_REG) & (extents["disk_length"] != 0)
+        regular = (extents["type"] == FileExtentType.REG) & (extents["disk_length"] != 0)
         regular &= (row >= 0) & (self.inodes["flags"][row] & _U64(_NODATASUM) == 0)
         rows = extents[regular]
         covered = coverage.of(rows["disk_start"], rows["disk_length"])

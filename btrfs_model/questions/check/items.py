@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.kernels import lib
+from btrfs_model.ondisk.constants import Compression, FileExtentType, FileType
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
 from btrfs_model.ondisk.structs import (
     BLOCK_GROUP_ITEM,
@@ -248,8 +248,8 @@ class ItemChecker:
     ) -> None:
         entry = np.isin(kind, (_T.DIR_ITEM, _T.DIR_INDEX, _T.XATTR_ITEM))
         xattr = kind == _T.XATTR_ITEM
-        is_xattr = rows["type"] == lib.BTRFS_FT_XATTR
-        wrong = entry & ((rows["type"] > lib.BTRFS_FT_XATTR) | (xattr != is_xattr))
+        is_xattr = rows["type"] == FileType.XATTR
+        wrong = entry & ((rows["type"] > FileType.XATTR) | (xattr != is_xattr))
         self._bad("entry of type {type}", columns, wrong, tree, type=rows["type"])
         self._bad(
             "entry with {length} bytes of data",
@@ -272,15 +272,15 @@ class ItemChecker:
         rows = records(self.image, columns, FILE_EXTENT_ITEM)
         kind, size = rows["type"], columns["size"]
         sector = self.sectorsize
-        inline = kind == lib.BTRFS_FILE_EXTENT_INLINE
+        inline = kind == FileExtentType.INLINE
 
         def bad(text: str, mask: Mask, **values: Any) -> None:
             self._bad(text, columns, mask, tree, **values)
 
-        bad("file extent of type {type}", kind > lib.BTRFS_FILE_EXTENT_PREALLOC, type=kind)
+        bad("file extent of type {type}", kind > FileExtentType.PREALLOC, type=kind)
         bad(
             "compression {number}",
-            rows["compression"] > lib.BTRFS_COMPRESS_ZSTD,
+            rows["compression"] > Compression.ZSTD,
             number=rows["compression"],
         )
         bad("encryption {number}", rows["encryption"] != 0, number=rows["encryption"])
@@ -422,7 +422,7 @@ class ItemChecker:
             used=rows["used"],
         )
         # FIRST_CHUNK_TREE, under which chunk items stand
-        wrong = rows["chunk_objectid"] != lib.BTRFS_FIRST_FREE_OBJECTID
+        wrong = rows["chunk_objectid"] != ObjectId.FIRST_FREE
         self._bad("chunk objectid {value}", columns, wrong, tree, value=rows["chunk_objectid"])
 
     def _chunks(self, columns: Columns, tree: npt.NDArray[np.uint64]) -> None:

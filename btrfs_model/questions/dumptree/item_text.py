@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from btrfs_model.base.printable import printable
-from btrfs_model.kernels import lib
 from btrfs_model.ondisk import structs
 from btrfs_model.ondisk.chunks import decode_chunk
+from btrfs_model.ondisk.constants import FileExtentType, FileType
 from btrfs_model.ondisk.items import (
     ExtentRef,
     dir_items,
@@ -137,15 +137,15 @@ _BARE: Final[dict[int, str]] = {
 _DIR_ITEM: Final = (
     "\t\tlocation {} type {}\n\t\ttransid {} data_len {} name_len {}\n\t\tname: {}\n"
 ).format
-_FILE_TYPES: Final = {
-    lib.BTRFS_FT_REG_FILE: "FILE",
-    lib.BTRFS_FT_DIR: "DIR",
-    lib.BTRFS_FT_CHRDEV: "CHRDEV",
-    lib.BTRFS_FT_BLKDEV: "BLKDEV",
-    lib.BTRFS_FT_FIFO: "FIFO",
-    lib.BTRFS_FT_SOCK: "SOCK",
-    lib.BTRFS_FT_SYMLINK: "SYMLINK",
-    lib.BTRFS_FT_XATTR: "XATTR",
+_FILE_TYPES: Final[dict[int, str]] = {
+    FileType.REG_FILE: "FILE",
+    FileType.DIR: "DIR",
+    FileType.CHRDEV: "CHRDEV",
+    FileType.BLKDEV: "BLKDEV",
+    FileType.FIFO: "FIFO",
+    FileType.SOCK: "SOCK",
+    FileType.SYMLINK: "SYMLINK",
+    FileType.XATTR: "XATTR",
 }
 
 _FILE_EXTENT: Final = _template(
@@ -337,10 +337,10 @@ class ItemText:
         flat = structs.FILE_EXTENT_HEAD.flat(payload)
         _, ram_bytes, compression, _, _, extent_type = flat
         head = _FILE_EXTENT.of(flat)
-        if extent_type == lib.BTRFS_FILE_EXTENT_INLINE:
+        if extent_type == FileExtentType.INLINE:
             size = len(payload) - structs.FILE_EXTENT_HEAD.size
             return head + _INLINE(size, ram_bytes, compression, words.compression(compression))
-        prealloc = extent_type == lib.BTRFS_FILE_EXTENT_PREALLOC
+        prealloc = extent_type == FileExtentType.PREALLOC
         return head + (_PREALLOC if prealloc else _REGULAR)(payload)
 
     def extent_csum(self, key: Key, payload: Payload) -> str:

@@ -30,8 +30,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from btrfs_model.base.whole_file import whole_file
-from btrfs_model.kernels import lib
 from btrfs_model.ondisk import structs
+from btrfs_model.ondisk.constants import FileExtentType
 from btrfs_model.ondisk.items import OLD_ROOT_ITEM_SIZE
 from btrfs_model.ondisk.keys import ItemType, Key, item_type_name
 from btrfs_model.ondisk.structs import Layout, PayloadError
@@ -334,7 +334,7 @@ class _Batch:
     def _on_disk(self, rows: Array) -> Array:
         """Leave inline file extents out."""
         heads = self._gather(rows, structs.FILE_EXTENT_HEAD)
-        kept: Array = rows[heads["type"] != lib.BTRFS_FILE_EXTENT_INLINE]
+        kept: Array = rows[heads["type"] != FileExtentType.INLINE]
         return kept
 
     def _names(self) -> Any:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
+from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
-from btrfs_model.kernels import lib
 from btrfs_model.ondisk.hashes import extref_hash, name_hash
 from btrfs_model.ondisk.items import DirItem, dir_items, inode_extrefs, inode_refs
 from btrfs_model.ondisk.keys import ItemType, ObjectId
@@ -61,7 +61,7 @@ class LogTree:
         self.blocks = []
         for block in tree.blocks():
             if block.owner != ObjectId.TREE_LOG:
-                fault = Fault(lib.BM_BAD_OWNER, int(ObjectId.TREE_LOG), block.logical,
+                fault = Fault(Code.BAD_OWNER, int(ObjectId.TREE_LOG), block.logical,
                               found=block.owner, wanted=int(ObjectId.TREE_LOG))  # fmt: skip
                 raise CorruptImageError(tree.image.path, fault)
             self.blocks.append(block.logical)
@@ -130,7 +130,7 @@ def read_logs(fs: Filesystem) -> list[LogTree]:
         if (objectid, kind) != (ObjectId.TREE_LOG, ItemType.ROOT_ITEM):
             continue
         if not (is_subvolume_id(subvolume) and subvolume in fs.roots):
-            fault = Fault(lib.BM_NOT_FOUND, int(ObjectId.TREE_LOG), item.block, item.slot,
+            fault = Fault(Code.NOT_FOUND, int(ObjectId.TREE_LOG), item.block, item.slot,
                           found=subvolume, wanted=int(ItemType.ROOT_ITEM))  # fmt: skip
             raise CorruptImageError(fs.path, fault)
         logs.append(LogTree(trees[subvolume], subvolume))

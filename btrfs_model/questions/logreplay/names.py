@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from btrfs_model.kernels import lib
+from btrfs_model.ondisk.constants import FileType
 from btrfs_model.ondisk.items import DirItem, dir_items
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.questions.logreplay.inodes import (
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["replay_one_dir_item"]
 
-_DIRECTORY = int(lib.BTRFS_FT_DIR)
+_DIRECTORY = int(FileType.DIR)
 
 
 def replay_one_dir_item(control: WalkControl, item: LogItem) -> None:

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
-from btrfs_model.kernels import lib
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import PayloadError
@@ -154,7 +154,7 @@ def _occupy(fs: WritableFilesystem, start: int, length: int, place: Fault) -> No
         fs.writer.occupy([(start, length)], used=False)
     except OSError:
         # beyond the device, or in use by something else
-        fault = Fault(lib.BM_BAD_VALUE, place.tree, place.block, place.slot, found=start)
+        fault = Fault(Code.BAD_VALUE, place.tree, place.block, place.slot, found=start)
         raise CorruptImageError(fs.path, fault) from None
 
 

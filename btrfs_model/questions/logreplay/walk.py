@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
-from btrfs_model.kernels import lib
 from btrfs_model.mount.files.file_item import align, drop_extents
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import PayloadError
@@ -95,7 +95,7 @@ class WalkControl:
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise
-            fault = Fault(lib.BM_ERRNO, tree, block, slot, found=error.errno or 0)
+            fault = Fault(Code.ERRNO, tree, block, slot, found=error.errno or 0)
             raise CorruptImageError(self.fs.path, fault) from error
 
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from btrfs_model.base.counters import uncounted
 from btrfs_model.base.errors import BtrfsModelError, CorruptImageError, SubvolumeNotFoundError
-from btrfs_model.kernels import lib
 from btrfs_model.ondisk.hashes import name_hash
+from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.reference.ctree import (
     Path,
     Reada,
@@ -48,9 +48,9 @@ __all__ = ["blocks_after_mount", "open_root"]
 RawKey = tuple[int, int, int]
 _MAX = 2**64 - 1
 _ORPHAN_OBJECTID = 2**64 - 5
-_FS_TREE = int(lib.BTRFS_FS_TREE_OBJECTID)
+_FS_TREE = int(ObjectId.FS_TREE)
 _LAST_FREE = 2**64 - 256
-_TOP = lib.BTRFS_FIRST_FREE_OBJECTID
+_TOP = ObjectId.FIRST_FREE
 
 
 def blocks_after_mount(
@@ -94,7 +94,7 @@ def blocks_after_mount(
                     for key in keys:
                         _read(subvolume.tree, key)
                 if "opendir-last-index" in behaviour:
-                    _read(way[-1][0].tree, (_TOP, lib.BTRFS_DIR_INDEX_KEY, _MAX))
+                    _read(way[-1][0].tree, (_TOP, ItemType.DIR_INDEX, _MAX))
         finally:
             fs.image.reads = None
     return cache.held
@@ -104,20 +104,18 @@ def _mount(fs: Filesystem, *, writable: bool) -> None:
     """Mount the top of the filesystem (``open_ctree()``)."""
     for tree in fs.trees.values():
         if not is_subvolume_id(tree.objectid):
-            _read(fs.root_tree, (tree.objectid, lib.BTRFS_ROOT_ITEM_KEY, 0))
+            _read(fs.root_tree, (tree.objectid, ItemType.ROOT_ITEM, 0))
             _read_root(tree)
-    groups = fs.trees.get(lib.BTRFS_BLOCK_GROUP_TREE_OBJECTID) or fs.tree(
-        lib.BTRFS_EXTENT_TREE_OBJECTID
-    )
+    groups = fs.trees.get(ObjectId.BLOCK_GROUP_TREE) or fs.tree(ObjectId.EXTENT_TREE)
     # a search for each block group, and one that finds no more
     ends = [chunk.logical + chunk.length for chunk in fs.image.chunks]
     for start in [0, *ends]:
         path = Path()
         with suppress(CorruptImageError):
             found = search_slot_for_read(
-                groups, (start, lib.BTRFS_BLOCK_GROUP_ITEM_KEY, 0), path, find_higher=True
+                groups, (start, ItemType.BLOCK_GROUP_ITEM, 0), path, find_higher=True
             )
-            while found and key_at(path.leaf, path.slots[0])[1] != lib.BTRFS_BLOCK_GROUP_ITEM_KEY:
+            while found and key_at(path.leaf, path.slots[0])[1] != ItemType.BLOCK_GROUP_ITEM:
                 path.slots[0] += 1
                 found = path.slots[0] < nritems(path.leaf) or next_leaf(groups, path)
     with suppress(SubvolumeNotFoundError):
@@ -134,11 +132,11 @@ def _way(fs: Filesystem, subvolume: Subvolume) -> list[tuple[Subvolume, list[Raw
             parent, keys = fs.subvolume(entry.parent), []
             at = parent.root_dir
             for name in [*split_path(parent.path_of(entry.dirid)), entry.name]:
-                keys.append((at, int(lib.BTRFS_DIR_ITEM_KEY), name_hash(name)))
+                keys.append((at, int(ItemType.DIR_ITEM), name_hash(name)))
                 found = parent.lookup(at, name)
-                if found is not None and found.location.type == lib.BTRFS_INODE_ITEM_KEY:
+                if found is not None and found.location.type == ItemType.INODE_ITEM:
                     at = found.location.objectid
-                    keys.append((at, int(lib.BTRFS_INODE_ITEM_KEY), 0))
+                    keys.append((at, int(ItemType.INODE_ITEM), 0))
             way.insert(0, (parent, keys))
     return way
 
@@ -146,9 +144,9 @@ def _way(fs: Filesystem, subvolume: Subvolume) -> list[tuple[Subvolume, list[Raw
 def _open_top(fs: Filesystem, subvolume: Subvolume, *, writable: bool) -> None:
     """Get a root and its top directory; a writable mount looks for orphans as well."""
     open_root(fs, subvolume)
-    _read(subvolume.tree, (_TOP, lib.BTRFS_INODE_ITEM_KEY, 0))
+    _read(subvolume.tree, (_TOP, ItemType.INODE_ITEM, 0))
     if writable:
-        _read(subvolume.tree, (_ORPHAN_OBJECTID, lib.BTRFS_ORPHAN_ITEM_KEY, _MAX), Reada.BACK)
+        _read(subvolume.tree, (_ORPHAN_OBJECTID, ItemType.ORPHAN_ITEM, _MAX), Reada.BACK)
 
 
 def _read_root(tree: Tree) -> None:
@@ -161,9 +159,9 @@ def open_root(fs: Filesystem, subvolume: Subvolume) -> None:
 
     Its root item, its root node, the highest inode number, and whether it is an orphan.
     """
-    _read(fs.root_tree, (subvolume.id, lib.BTRFS_ROOT_ITEM_KEY, _MAX))
+    _read(fs.root_tree, (subvolume.id, ItemType.ROOT_ITEM, _MAX))
     _read(subvolume.tree, (_LAST_FREE, 255, _MAX))
-    _read(fs.root_tree, (_ORPHAN_OBJECTID, lib.BTRFS_ORPHAN_ITEM_KEY, subvolume.id))
+    _read(fs.root_tree, (_ORPHAN_OBJECTID, ItemType.ORPHAN_ITEM, subvolume.id))
 
 
 def _read(tree: Tree, key: RawKey, reada: Reada = Reada.NONE, lowest_level: int = 0) -> None:

@@ -17,7 +17,8 @@ import numpy as np
 
 from btrfs_model.cost.device import Device, load
 from btrfs_model.cost.reading import read_on
-from btrfs_model.kernels import ffi, lib
+from btrfs_model.kernels import ffi
+from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.questions.reads.cold import open_root
 from btrfs_model.questions.send.ioctl import prepare
 from btrfs_model.questions.send.ioctl import reads as reads_of_send
@@ -174,8 +175,8 @@ def _readdir(
     image.start_cold(cached, readahead)
     try:
         subvolume.tree.visit_leaves(
-            (inode, lib.BTRFS_DIR_INDEX_KEY, _FIRST_INDEX),
-            (inode, lib.BTRFS_DIR_INDEX_KEY, _MAX),
+            (inode, ItemType.DIR_INDEX, _FIRST_INDEX),
+            (inode, ItemType.DIR_INDEX, _MAX),
             Reada.FORWARD,
         )
     finally:

@@ -7,8 +7,8 @@ import errno
 import os
 from typing import TYPE_CHECKING, Final
 
-from btrfs_model.kernels import lib
 from btrfs_model.mount.files.encoded import Encoded
+from btrfs_model.ondisk.constants import Compression
 from btrfs_model.ondisk.structs import PayloadError
 from btrfs_model.volume.compression import decompress
 
@@ -64,8 +64,8 @@ def encoded_write(fs: WritableFilesystem, path: bytes, command: Command) -> None
 def _compression(encoding: int) -> tuple[int | None, int]:
     """Return compression and sector size of an encoding, 0 where that does not matter."""
     if _LZO_4K <= encoding <= _LZO_64K:
-        return lib.BTRFS_COMPRESS_LZO, _PAGE << encoding - _LZO_4K
-    known = {_ZLIB: lib.BTRFS_COMPRESS_ZLIB, _ZSTD: lib.BTRFS_COMPRESS_ZSTD}
+        return Compression.LZO, _PAGE << encoding - _LZO_4K
+    known = {_ZLIB: Compression.ZLIB, _ZSTD: Compression.ZSTD}
     return known.get(encoding), 0
 
 

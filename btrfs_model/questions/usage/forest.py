@@ -27,8 +27,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
-from btrfs_model.kernels import lib
 from btrfs_model.ondisk.keys import Key, ObjectId
 from btrfs_model.ondisk.structs import HEADER, KEY_PTR
 from btrfs_model.reference.ctree import key_at, nritems
@@ -162,7 +162,7 @@ class FileForest:
                     child = int(rows["blockptr"][slot])
                     raise CorruptImageError(
                         self._image.path,
-                        Fault(lib.BM_BAD_LAST_KEY, tree, node, slot, found=child),
+                        Fault(Code.BAD_LAST_KEY, tree, node, slot, found=child),
                     )
                 last[number] = ends[-1]
         del self._last, self._nodes

@@ -21,8 +21,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
-from btrfs_model.kernels import lib
+from btrfs_model.ondisk.constants import Compression, FileExtentType
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType
 from btrfs_model.ondisk.structs import (
     EXTENT_ITEM,
@@ -117,7 +118,7 @@ def file_extents(image: Image, columns: Columns, tree: int = 0) -> npt.NDArray[n
         For one that no kernel writes (``check_extent_data_item()``, Linux 6.12), with its place.
     """
     raw = records(image, columns, FILE_EXTENT_ITEM)
-    inline = raw["type"] == lib.BTRFS_FILE_EXTENT_INLINE
+    inline = raw["type"] == FileExtentType.INLINE
     rows = np.zeros(len(raw), FILE_EXTENT)
     for name, source in (("leaf", "block"), ("slot", "slot"), ("inode", "objectid"),
                          ("start", "offset")):  # fmt: skip
@@ -130,19 +131,19 @@ def file_extents(image: Image, columns: Columns, tree: int = 0) -> npt.NDArray[n
     size = np.where(raw["compression"] != 0, raw["ram_bytes"], raw["disk_num_bytes"])
     rows["size"] = np.where(inline, raw["ram_bytes"], size)
     short = columns["size"] < np.where(inline, FILE_EXTENT_HEAD.size, FILE_EXTENT_ITEM.size)
-    _refuse(image, columns, tree, short, lib.BM_BAD_ITEM_SIZE, columns["size"])
+    _refuse(image, columns, tree, short, Code.BAD_ITEM_SIZE, columns["size"])
     on_disk = ~inline & (raw["disk_bytenr"] != 0)
-    _refuse(image, columns, tree, raw["type"] > lib.BTRFS_FILE_EXTENT_PREALLOC,
-            lib.BM_BAD_VALUE, raw["type"])  # fmt: skip
-    _refuse(image, columns, tree, raw["compression"] > lib.BTRFS_COMPRESS_ZSTD,
-            lib.BM_BAD_VALUE, raw["compression"])  # fmt: skip
+    _refuse(image, columns, tree, raw["type"] > FileExtentType.PREALLOC,
+            Code.BAD_VALUE, raw["type"])  # fmt: skip
+    _refuse(image, columns, tree, raw["compression"] > Compression.ZSTD,
+            Code.BAD_VALUE, raw["compression"])  # fmt: skip
     too_large = (raw["compression"] != 0) & (raw["ram_bytes"] > _MAX_COMPRESSED)
-    _refuse(image, columns, tree, on_disk & too_large, lib.BM_BAD_VALUE, raw["ram_bytes"])
+    _refuse(image, columns, tree, on_disk & too_large, Code.BAD_VALUE, raw["ram_bytes"])
     # without the sum, which may be beyond 64 bits
     outside = (raw["offset"] > rows["size"]) | (
         raw["num_bytes"] > rows["size"] - np.minimum(raw["offset"], rows["size"])
     )
-    _refuse(image, columns, tree, on_disk & outside, lib.BM_BAD_VALUE, raw["num_bytes"])
+    _refuse(image, columns, tree, on_disk & outside, Code.BAD_VALUE, raw["num_bytes"])
     return rows
 
 
@@ -158,7 +159,7 @@ def _refuse(
     if not bad.any():
         return
     row = int(np.argmax(bad))
-    wanted = FILE_EXTENT_ITEM.size if code == lib.BM_BAD_ITEM_SIZE else 0
+    wanted = FILE_EXTENT_ITEM.size if code == Code.BAD_ITEM_SIZE else 0
     raise CorruptImageError(
         image.path,
         Fault(code, tree, int(columns["block"][row]), int(columns["slot"][row]),
@@ -205,7 +206,7 @@ class DataExtents:
             row = rows[int(np.argmax(bad))]
             raise CorruptImageError(
                 image.path,
-                Fault(lib.BM_NOT_FOUND, 0, int(row["leaf"]), int(row["slot"]), int(row["start"]),
+                Fault(Code.NOT_FOUND, 0, int(row["leaf"]), int(row["slot"]), int(row["start"]),
                       int(row["disk_bytenr"]), int(ItemType.EXTENT_ITEM)),
             )  # fmt: skip
         self.refs: U64 = records(image, select(items, at), EXTENT_ITEM)["refs"]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault
-from btrfs_model.kernels import lib
 from btrfs_model.ondisk.items import InlineExtent, file_extent
+from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import PayloadError, RawFileExtent
 from btrfs_model.reference.ctree import Path, key_at, payload_at
 from btrfs_model.reference.share import ShareContext
@@ -141,7 +141,7 @@ class Call:
         """
         leaf, slot = path.leaf, path.slots[0]
         objectid, kind, _ = key_at(leaf, slot)
-        if (objectid, kind) != (self.file.ino, lib.BTRFS_EXTENT_DATA_KEY):
+        if (objectid, kind) != (self.file.ino, ItemType.EXTENT_DATA):
             return None
         try:
             return file_extent(payload_at(leaf, slot))

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault
-from btrfs_model.kernels import lib
+from btrfs_model.ondisk.constants import FileExtentType
 from btrfs_model.ondisk.items import InlineExtent
+from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import RawFileExtent
 from btrfs_model.reference.ctree import (
     Path,
@@ -41,7 +43,7 @@ from btrfs_model.reference.fiemap.call import (
 __all__ = ["walk_items"]
 
 _ENTRIES = 4096 // 32  # a page of struct btrfs_fiemap_entry
-_EXTENT_DATA = int(lib.BTRFS_EXTENT_DATA_KEY)
+_EXTENT_DATA = int(ItemType.EXTENT_DATA)
 
 
 class _FlushError(Exception):
@@ -77,7 +79,7 @@ def walk_items(call: Call) -> None:
             gathered.flush(call)
             # an extent that wraps around: the kernel would not come to an end
             if last.end <= call.start:
-                fault = Fault(lib.BM_LOOP, call.file.tree.objectid, found=last.end)
+                fault = Fault(Code.LOOP, call.file.tree.objectid, found=last.end)
                 raise CorruptImageError(call.file.forest.image.path, fault) from None
             call.start = last.end
     gathered.flush(call)
@@ -169,7 +171,7 @@ def _process(
     if not item.disk_bytenr:
         return
     physical = (item.disk_bytenr + (0 if encoded else item.offset)) % U64
-    flags = UNWRITTEN if item.type == lib.BTRFS_FILE_EXTENT_PREALLOC else encoded
+    flags = UNWRITTEN if item.type == FileExtentType.PREALLOC else encoded
     if call.share.is_data_extent_shared(item.disk_bytenr, item.generation):
         flags |= SHARED
     _emit(call, gathered, Extent(start, physical, length, flags))

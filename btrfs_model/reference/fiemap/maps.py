@@ -14,8 +14,9 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 
 from btrfs_model.base.counters import current
-from btrfs_model.kernels import lib
+from btrfs_model.ondisk.constants import FileExtentType
 from btrfs_model.ondisk.items import InlineExtent
+from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import RawFileExtent
 from btrfs_model.reference.ctree import Path, Reada, key_at, next_leaf, nritems, search_slot
 from btrfs_model.reference.fiemap.call import (
@@ -32,7 +33,7 @@ from btrfs_model.reference.fiemap.call import (
 
 __all__ = ["ExtentMaps", "walk_maps"]
 
-_EXTENT_DATA = int(lib.BTRFS_EXTENT_DATA_KEY)
+_EXTENT_DATA = int(ItemType.EXTENT_DATA)
 _NEVER = U64 - 1
 
 
@@ -127,7 +128,7 @@ def _item_to_map(call: Call, path: Path, item: RawFileExtent | InlineExtent) -> 
         return _Map(start, length, orig_start)
     if item.compression:
         return _Map(start, length, orig_start, item.disk_bytenr, compressed=True)
-    prealloc = item.type == lib.BTRFS_FILE_EXTENT_PREALLOC
+    prealloc = item.type == FileExtentType.PREALLOC
     return _Map(start, length, orig_start, item.disk_bytenr + item.offset, prealloc=prealloc)
 
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from btrfs_model.backref.forest import Forest
 from btrfs_model.base.counters import current
-from btrfs_model.kernels import lib
+from btrfs_model.ondisk.constants import FileType
 from btrfs_model.ondisk.items import DirItem, dir_items
-from btrfs_model.ondisk.keys import Key
+from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.structs import INODE_ITEM, InodeItem, Payload, PayloadError
 from btrfs_model.questions.send.causes import CAUSES_BY_NAME
 from btrfs_model.questions.send.explain import ROW, Item
@@ -239,7 +239,7 @@ class SendContext:
         """
         ino = self.cur_ino if ino is None else ino
         if item is None:
-            item = Item(Key(self.cur_ino, lib.BTRFS_INODE_ITEM_KEY, 0), self.inode_change)
+            item = Item(Key(self.cur_ino, ItemType.INODE_ITEM, 0), self.inode_change)
         self.why = Why(cause, ino, item)
 
     def because_of_nothing(self, cause: str, ino: int) -> None:
@@ -295,7 +295,7 @@ class SendContext:
     def inode_item(self, tree: Tree, ino: int) -> InodeItem | None:
         """Search an inode item; None when there is none."""
         path = self.search_path()
-        if not search_slot(tree, (ino, lib.BTRFS_INODE_ITEM_KEY, 0), path):
+        if not search_slot(tree, (ino, ItemType.INODE_ITEM, 0), path):
             return None
         item: InodeItem = self.decode(path, tree, INODE_ITEM.unpack)
         return item
@@ -310,7 +310,7 @@ class SendContext:
         """
         entries: list[DirItem] = self.decode(path, tree, dir_items)
         for entry in entries:
-            limit = _XATTR_NAME_LIMIT if entry.type == lib.BTRFS_FT_XATTR else _PATH_LIMIT
+            limit = _XATTR_NAME_LIMIT if entry.type == FileType.XATTR else _PATH_LIMIT
             if len(entry.name) > limit:
                 raise self.fail(errno.ENAMETOOLONG)
         return entries

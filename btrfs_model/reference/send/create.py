@@ -8,8 +8,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from btrfs_model.base.counters import current
-from btrfs_model.kernels import lib
-from btrfs_model.ondisk.keys import Key
+from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.reference.ctree import search_slot
 from btrfs_model.reference.send.context import LruCache
 
@@ -89,7 +88,7 @@ class Creator:
     def read_symlink(self, ino: int) -> bytes:
         """Return the target of a symbolic link."""
         sctx, path = self.sctx, self.sctx.search_path()
-        if not search_slot(sctx.root, (ino, lib.BTRFS_EXTENT_DATA_KEY, 0), path):
+        if not search_slot(sctx.root, (ino, ItemType.EXTENT_DATA, 0), path):
             raise sctx.fail(errno.EIO)
         return self.reader.symlink_target(path)
 
@@ -101,12 +100,12 @@ class Creator:
             current().count("btrfs_lru_cache_lookup")
             if self.dir_created_cache.lookup(ino) is not None:
                 return True
-        path, wanted = sctx.search_path(), (ino, lib.BTRFS_DIR_INDEX_KEY)
+        path, wanted = sctx.search_path(), (ino, ItemType.DIR_INDEX)
         for key in sctx.for_each_slot(sctx.root, Key(*wanted, 0), path):
             if key[:2] != wanted:
                 break
             entry = sctx.dir_entries(path, sctx.root)[0]
-            is_subvolume = entry.location.type == lib.BTRFS_ROOT_ITEM_KEY
+            is_subvolume = entry.location.type == ItemType.ROOT_ITEM
             if not is_subvolume and entry.location.objectid < sctx.send_progress:
                 self.cache_dir_created(ino)
                 return True

@@ -6,11 +6,13 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING, NamedTuple
 
+from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault
-from btrfs_model.kernels import lib
+from btrfs_model.ondisk.constants import Compression, FileExtentType
 from btrfs_model.ondisk.hashes import csum
 from btrfs_model.ondisk.items import InlineExtent, file_extent
+from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import Payload, PayloadError
 from btrfs_model.reference.ctree import Reada, key_at, next_leaf, nritems, payload_at, search_slot
 from btrfs_model.volume.compression import decompress
@@ -62,12 +64,12 @@ class Extent(NamedTuple):
     @property
     def is_inline(self) -> bool:
         """Whether the data is in the item itself."""
-        return bool(self.type == lib.BTRFS_FILE_EXTENT_INLINE)
+        return bool(self.type == FileExtentType.INLINE)
 
     @property
     def is_on_disk(self) -> bool:
         """Whether there is data on disk: not for a hole, nor where it was only preallocated."""
-        return bool(self.type == lib.BTRFS_FILE_EXTENT_REG and self.disk_bytenr)
+        return bool(self.type == FileExtentType.REG and self.disk_bytenr)
 
 
 def parse_file_extent(sctx: SendContext, path: Path, tree: Tree) -> Extent:
@@ -83,8 +85,8 @@ def parse_file_extent(sctx: SendContext, path: Path, tree: Tree) -> Extent:
     def decode(payload: Payload) -> Extent:
         item = file_extent(payload)
         for value, limit in (
-            (item.type, lib.BTRFS_FILE_EXTENT_PREALLOC),
-            (item.compression, lib.BTRFS_COMPRESS_ZSTD),
+            (item.type, FileExtentType.PREALLOC),
+            (item.compression, Compression.ZSTD),
         ):
             if value > limit:
                 raise PayloadError.bad_value(value)
@@ -115,7 +117,7 @@ class DataReader:
 
     def __init__(self, sctx: SendContext) -> None:
         self.sctx = sctx
-        self.csum_tree = sctx.fs.tree(lib.BTRFS_CSUM_TREE_OBJECTID)
+        self.csum_tree = sctx.fs.tree(ObjectId.CSUM_TREE)
         self.open_inode_number = 0
         self.mapped = (0, 0)
         # the csum item in which the last look-up ended: the range that it covers, and its sums
@@ -140,7 +142,7 @@ class DataReader:
             current().count("submit_bio")
             self.csums = (0, 0, b"")
         current().count("btrfs_lookup_file_extent")
-        key = (sctx.cur_ino, lib.BTRFS_EXTENT_DATA_KEY, extent.start)
+        key = (sctx.cur_ino, ItemType.EXTENT_DATA, extent.start)
         search_slot(sctx.root, key, sctx.search_path(Reada.FORWARD))
 
     def _open_inode(self) -> None:
@@ -150,12 +152,12 @@ class DataReader:
         (``acls_after_inode_item()``, ``btrfs_load_inode_props()``).
         """
         sctx, path = self.sctx, self.sctx.search_path()
-        search_slot(sctx.root, (sctx.cur_ino, lib.BTRFS_INODE_ITEM_KEY, 0), path)
+        search_slot(sctx.root, (sctx.cur_ino, ItemType.INODE_ITEM, 0), path)
         # the item behind the inode is taken for its name
         first = path.slots[0] + 2
         for scanned, slot in enumerate(range(first, nritems(path.leaf)), 1):
             ino, kind, _ = key_at(path.leaf, slot)
-            if ino != sctx.cur_ino or kind >= lib.BTRFS_XATTR_ITEM_KEY or scanned == _MAX_SCANNED:
+            if ino != sctx.cur_ino or kind >= ItemType.XATTR_ITEM or scanned == _MAX_SCANNED:
                 return
         next_leaf(sctx.root, path)
 
@@ -200,7 +202,7 @@ class DataReader:
         block = int.from_bytes(sctx.path.leaf[48:56], "little")
         bad = CorruptImageError(
             sctx.image.path,
-            Fault(lib.BM_BAD_DATA, sctx.root.objectid, block, sctx.path.slots[0], 0, size,
+            Fault(Code.BAD_DATA, sctx.root.objectid, block, sctx.path.slots[0], 0, size,
                   extent.ram_bytes),
         )  # fmt: skip
         if max(extent.ram_bytes, size) > _MAX_PLAIN:
@@ -226,7 +228,7 @@ class DataReader:
         image.map(logical)
         chunk = image.chunk_at(logical)
         assert chunk is not None
-        fault = Fault(lib.BM_PAST_END, tree)
+        fault = Fault(Code.PAST_END, tree)
         for copy in range(len(chunk.stripes)):
             physical, contiguous = image.map(logical, copy)
             if contiguous < image.sectorsize:
@@ -241,7 +243,7 @@ class DataReader:
                 return bytes(sector)
             # a sector without a checksum reads as an error too
             fault = Fault(
-                lib.BM_BAD_DATA_CSUM,
+                Code.BAD_DATA_CSUM,
                 tree,
                 offset=physical,
                 found=int.from_bytes(stored[:8], "little"),
@@ -262,7 +264,7 @@ class DataReader:
         """Look up the csum item that covers an address, if any."""
         self.csums = (0, 0, b"")
         path = self.sctx.search_path()
-        kind = (_CSUM_OBJECTID, lib.BTRFS_EXTENT_CSUM_KEY)
+        kind = (_CSUM_OBJECTID, ItemType.EXTENT_CSUM)
         if not search_slot(self.csum_tree, (*kind, logical), path):
             if not path.slots[0]:
                 return

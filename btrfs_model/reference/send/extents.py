@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from btrfs_model.backref.api import extent_from_logical
 from btrfs_model.base.counters import current
-from btrfs_model.kernels import lib
-from btrfs_model.ondisk.keys import Key
+from btrfs_model.ondisk.constants import Compression, ExtentFlag
+from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.questions.send.explain import Item
 from btrfs_model.reference.backref import BackrefWalk, Walker
 from btrfs_model.reference.ctree import key_at, next_leaf, nritems, search_slot
@@ -45,7 +45,7 @@ _MAX_REFS, _MAX_REFS_BEFORE = 1024, 64
 _BACKREF_CACHE_SIZE = 128
 _BACKREF_CACHE_ROOTS, _BACKREF_CACHE_ROOTS_BEFORE = 17, 12
 # BTRFS_ENCODED_IO_COMPRESSION_*
-_ENCODED = {lib.BTRFS_COMPRESS_ZLIB: 1, lib.BTRFS_COMPRESS_ZSTD: 2}
+_ENCODED: dict[int, int] = {Compression.ZLIB: 1, Compression.ZSTD: 2}
 _ENCODED_LZO_4K = 3
 
 
@@ -119,7 +119,7 @@ class Extents:
     def process_all_extents(self) -> None:
         """Send all extents of the current inode, which took the number of another one."""
         sctx = self.sctx
-        wanted = (sctx.cur_ino, lib.BTRFS_EXTENT_DATA_KEY)
+        wanted = (sctx.cur_ino, ItemType.EXTENT_DATA)
         sctx.path = path = sctx.search_path()
         for key in sctx.for_each_slot(sctx.root, Key(*wanted, 0), path):
             if key[:2] != wanted:
@@ -168,7 +168,7 @@ class Extents:
         )
         if found is None:
             return False
-        if found.flags & lib.BTRFS_EXTENT_FLAG_TREE_BLOCK:
+        if found.flags & ExtentFlag.TREE_BLOCK:
             raise sctx.fail(errno.EIO)
         return found.refs <= search.max_refs and not search.is_unshared(found.refs)
 
@@ -235,7 +235,7 @@ class Extents:
             self.send_extent_data(extent, target.offset, size)
             return
         source_size = self.names.need_inode_info(tree, clone.ino).size
-        path, kind = sctx.search_path(), lib.BTRFS_EXTENT_DATA_KEY
+        path, kind = sctx.search_path(), ItemType.EXTENT_DATA
         found = search_slot(tree, (clone.ino, kind, clone.offset), path)
         if not found and path.slots[0] > 0:
             before = key_at(path.leaf, path.slots[0] - 1)
@@ -441,7 +441,7 @@ class _CloneSearch:
     def check_extent_item(self, bytenr: int, item: RawExtentItem) -> int:
         """Say of an extent item on the way whether to go on."""
         if bytenr == self.bytenr:
-            if item.flags & lib.BTRFS_EXTENT_FLAG_TREE_BLOCK:
+            if item.flags & ExtentFlag.TREE_BLOCK:
                 return -errno.EUCLEAN
             if self.is_unshared(item.refs):
                 return -errno.ENOENT

@@ -13,8 +13,8 @@ import stat
 from typing import TYPE_CHECKING
 
 from btrfs_model.base.counters import current
-from btrfs_model.kernels import lib
-from btrfs_model.ondisk.keys import Key
+from btrfs_model.ondisk.constants import FileExtentType
+from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.questions.send.explain import Item
 from btrfs_model.reference.ctree import (
     key_at,
@@ -42,7 +42,7 @@ _NOT_DATA = 16384
 _PUNCH_HOLE = 3
 # where disk_bytenr is in a file extent item; in inline data its first bytes
 _DISK_BYTENR = 21
-_DATA = lib.BTRFS_EXTENT_DATA_KEY
+_DATA = ItemType.EXTENT_DATA
 
 
 class Holes:
@@ -65,7 +65,7 @@ class Holes:
     def is_extent_unchanged(self, tree: Tree, left: Extent) -> bool:
         """Whether the parent snapshot has the same data where an extent is."""
         current().count("is_extent_unchanged")
-        if left.type != lib.BTRFS_FILE_EXTENT_REG:
+        if left.type != FileExtentType.REG:
             return False
         sctx, path = self.sctx, self.sctx.search_path()
         wanted = (sctx.cur_ino, _DATA)
@@ -78,7 +78,7 @@ class Holes:
         left_end = left.start + left.num_bytes
         while start < left_end:
             right = parse_file_extent(sctx, path, tree)
-            if right.type == lib.BTRFS_FILE_EXTENT_PREALLOC:
+            if right.type == FileExtentType.PREALLOC:
                 return False
             size = -(-right.ram_bytes // _PAGE) * _PAGE if right.is_inline else right.num_bytes
             end = start + size

@@ -13,10 +13,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from btrfs_model.base.counters import current
-from btrfs_model.kernels import lib
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import inode_extrefs, inode_refs
-from btrfs_model.ondisk.keys import Key
+from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 from btrfs_model.reference.ctree import search_slot_for_read
 
 if TYPE_CHECKING:
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["FirstRef", "InodeState", "Inodes", "Overwritten"]
 
-_TOP = lib.BTRFS_FIRST_FREE_OBJECTID
-_REFS = (lib.BTRFS_INODE_REF_KEY, lib.BTRFS_INODE_EXTREF_KEY)
+_TOP = ObjectId.FIRST_FREE
+_REFS = (ItemType.INODE_REF, ItemType.INODE_EXTREF)
 
 
 class InodeState(Enum):
@@ -159,26 +158,26 @@ class Inodes:
 
     def _lookup_dir_item(self, tree: Tree, directory: int, name: bytes) -> Key | None:
         current().count("btrfs_lookup_dir_item")
-        key = Key(directory, lib.BTRFS_DIR_ITEM_KEY, name_hash(name))
+        key = Key(directory, ItemType.DIR_ITEM, name_hash(name))
         entry = self.sctx.lookup_name(tree, key, name)
         return entry.location if entry else None
 
     def lookup_dir_item_inode(self, tree: Tree, directory: int, name: bytes) -> int | None:
         """Return the inode that a name in a directory is of; None for a subvolume."""
         location = self._lookup_dir_item(tree, directory, name)
-        if location is None or location.type == lib.BTRFS_ROOT_ITEM_KEY:
+        if location is None or location.type == ItemType.ROOT_ITEM:
             return None
         return location.objectid
 
     def find_first_ref(self, tree: Tree, ino: int) -> tuple[int, bytes] | None:
         """Return parent directory and name of an inode: the first in its first item; or None."""
         path = self.sctx.search_path()
-        key = (ino, lib.BTRFS_INODE_REF_KEY, 0)
+        key = (ino, ItemType.INODE_REF, 0)
         found = search_slot_for_read(tree, key, path, find_higher=True)
         item = tree._item(path.leaf, path.slots[0]) if found else None
         if item is None or item.key.objectid != ino or item.key.type not in _REFS:
             return None
-        if item.key.type == lib.BTRFS_INODE_REF_KEY:
+        if item.key.type == ItemType.INODE_REF:
             return item.key.offset, self.sctx.decode(path, tree, inode_refs)[0].name
         ref = self.sctx.decode(path, tree, inode_extrefs)[0]
         return ref.parent_objectid, ref.name

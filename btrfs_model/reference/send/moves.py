@@ -19,10 +19,9 @@ import errno
 from typing import TYPE_CHECKING
 
 from btrfs_model.base.counters import current
-from btrfs_model.kernels import lib
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import inode_extrefs
-from btrfs_model.ondisk.keys import Key
+from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 from btrfs_model.reference.ctree import key_at, search_slot
 from btrfs_model.reference.send.context import OrphanDirInfo, PendingDirMove, WaitingDirMove
 
@@ -38,19 +37,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Moves", "is_ancestor"]
 
-_TOP = lib.BTRFS_FIRST_FREE_OBJECTID
+_TOP = ObjectId.FIRST_FREE
 _MAX = 2**64 - 1
 
 
 def is_ancestor(sctx: SendContext, names: Names, ino1: int, gen1: int, ino2: int) -> bool:
     """Whether `ino1` is above `ino2` in the parent snapshot, by any name of `ino2`."""
     tree, path = sctx.parent_tree, sctx.search_path()
-    for key in sctx.for_each_slot(tree, Key(ino2, lib.BTRFS_INODE_REF_KEY, 0), path):
+    for key in sctx.for_each_slot(tree, Key(ino2, ItemType.INODE_REF, 0), path):
         if key.objectid != ino2:
             break
-        if key.type == lib.BTRFS_INODE_REF_KEY:
+        if key.type == ItemType.INODE_REF:
             parents = [key.offset]
-        elif key.type == lib.BTRFS_INODE_EXTREF_KEY:
+        elif key.type == ItemType.INODE_EXTREF:
             parents = [ref.parent_objectid for ref in sctx.decode(path, tree, inode_extrefs)]
         else:
             break
@@ -134,7 +133,7 @@ class Moves:
 
     def _entries(self, directory: int, start: int, path: Path) -> Iterator[tuple[int, int]]:
         """Iterate over (index, inode) of a directory of the parent snapshot."""
-        sctx, wanted = self.sctx, (directory, lib.BTRFS_DIR_INDEX_KEY)
+        sctx, wanted = self.sctx, (directory, ItemType.DIR_INDEX)
         for key in sctx.for_each_slot(sctx.parent_tree, Key(*wanted, start), path):
             if key[:2] != wanted:
                 break
@@ -144,7 +143,7 @@ class Moves:
 
     def _last_entry(self, directory: int) -> int | None:
         """Return the inode of the last entry of a directory of the parent snapshot."""
-        sctx, wanted = self.sctx, (directory, lib.BTRFS_DIR_INDEX_KEY)
+        sctx, wanted = self.sctx, (directory, ItemType.DIR_INDEX)
         path = sctx.search_path()
         if not search_slot(sctx.parent_tree, (*wanted, _MAX), path):
             if not path.slots[0]:
@@ -181,9 +180,9 @@ class Moves:
         sctx, tree = self.sctx, self.sctx.parent_tree
         if not sctx.waiting_dir_moves:
             return False
-        key = Key(ref.dir, lib.BTRFS_DIR_ITEM_KEY, name_hash(ref.name))
+        key = Key(ref.dir, ItemType.DIR_ITEM, name_hash(ref.name))
         entry = sctx.lookup_name(tree, key, ref.name)
-        if entry is None or entry.location.type != lib.BTRFS_INODE_ITEM_KEY:
+        if entry is None or entry.location.type != ItemType.INODE_ITEM:
             return False
         ino = entry.location.objectid
         gen = self.names.get_inode_gen(tree, ino)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING, NamedTuple
 
+from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault
-from btrfs_model.kernels import lib
+from btrfs_model.ondisk.keys import ObjectId
 from btrfs_model.reference.send.context import LruCache, SendContext
 from btrfs_model.reference.send.inodes import Inodes
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Names"]
 
-_TOP = lib.BTRFS_FIRST_FREE_OBJECTID
+_TOP = ObjectId.FIRST_FREE
 _PATH_LIMIT = 4096
 _NAME_CACHE_SIZE = 256
 _NAME_CACHE_KEPT = 128
@@ -176,6 +177,6 @@ class Names(Inodes):
         """Count a step upwards; directories that are each other's parents are an error."""
         if depth > _PATH_LIMIT // 2:
             raise CorruptImageError(
-                self.sctx.image.path, Fault(lib.BM_LOOP, tree.objectid, found=ino)
+                self.sctx.image.path, Fault(Code.LOOP, tree.objectid, found=ino)
             )
         return depth + 1

@@ -14,7 +14,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from btrfs_model.base.counters import current
-from btrfs_model.kernels import lib
+from btrfs_model.ondisk.keys import ObjectId
 from btrfs_model.reference.send.inodes import InodeState, Overwritten
 from btrfs_model.reference.send.moves import is_ancestor
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RecordedRefs"]
 
-_TOP = lib.BTRFS_FIRST_FREE_OBJECTID
+_TOP = ObjectId.FIRST_FREE
 
 
 class RecordedRefs:

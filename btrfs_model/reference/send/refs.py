@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from btrfs_model.kernels import lib
 from btrfs_model.ondisk.items import inode_extrefs, inode_refs
-from btrfs_model.ondisk.keys import Key
+from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.questions.send.explain import Item
 from btrfs_model.reference.send.context import RecordedRef
 from btrfs_model.volume.compare import Change
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Refs"]
 
-_REFS = (lib.BTRFS_INODE_REF_KEY, lib.BTRFS_INODE_EXTREF_KEY)
+_REFS = (ItemType.INODE_REF, ItemType.INODE_EXTREF)
 Name = tuple[int, bytes]
 
 
@@ -47,7 +46,7 @@ class Refs:
 
     def iterate_inode_ref(self, tree: Tree, path: Path, key: Key) -> list[Name]:
         """Return the names in an INODE_REF or INODE_EXTREF item, each with its directory."""
-        if key.type == lib.BTRFS_INODE_REF_KEY:
+        if key.type == ItemType.INODE_REF:
             return [(key.offset, ref.name) for ref in self.sctx.decode(path, tree, inode_refs)]
         refs = self.sctx.decode(path, tree, inode_extrefs)
         return [(ref.parent_objectid, ref.name) for ref in refs]
@@ -119,7 +118,7 @@ class Refs:
 
     def _all_names(self, tree: Tree) -> Iterator[tuple[Key, Name]]:
         sctx, path = self.sctx, self.sctx.search_path()
-        first = Key(sctx.cur_ino, lib.BTRFS_INODE_REF_KEY, 0)
+        first = Key(sctx.cur_ino, ItemType.INODE_REF, 0)
         for key in sctx.for_each_slot(tree, first, path):
             if key.objectid != sctx.cur_ino or key.type not in _REFS:
                 break
@@ -130,7 +129,7 @@ class Refs:
 
     def compare_refs(self, path: Path, key: Key) -> bool:
         """Whether a directory was made again under the same number, where the names are equal."""
-        if key.type == lib.BTRFS_INODE_REF_KEY:
+        if key.type == ItemType.INODE_REF:
             return self.dir_changed(key.offset)
         last = 0
         for directory, _ in self.iterate_inode_ref(self.sctx.root, path, key):

@@ -21,9 +21,8 @@ import stat
 from typing import TYPE_CHECKING
 
 from btrfs_model.base.counters import current
-from btrfs_model.kernels import lib
 from btrfs_model.ondisk.items import root_ref
-from btrfs_model.ondisk.keys import Key
+from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.ondisk.structs import INODE_ITEM
 from btrfs_model.questions.send.explain import Item
@@ -55,10 +54,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Sender"]
 
-_TOP = lib.BTRFS_FIRST_FREE_OBJECTID
+_TOP = ObjectId.FIRST_FREE
 # objectids that are not inodes: the v1 free space and inode caches
 _NOT_INODES = (2**64 - 11, 2**64 - 12)
-_REFS = (lib.BTRFS_INODE_REF_KEY, lib.BTRFS_INODE_EXTREF_KEY)
+_REFS = (ItemType.INODE_REF, ItemType.INODE_EXTREF)
 
 
 class Sender:
@@ -110,7 +109,7 @@ class Sender:
         """Send SUBVOL or SNAPSHOT, with the name under which the tree of roots has it."""
         sctx = self.sctx
         path, roots = sctx.search_path(), sctx.fs.root_tree
-        wanted = (sctx.root.objectid, lib.BTRFS_ROOT_BACKREF_KEY)
+        wanted = (sctx.root.objectid, ItemType.ROOT_BACKREF)
         found = search_slot_for_read(roots, (*wanted, 0), path, find_higher=True)
         if not found or key_at(path.leaf, path.slots[0])[:2] != wanted:
             raise sctx.fail(errno.ENOENT)
@@ -135,7 +134,7 @@ class Sender:
         elif "send-reada" in sctx:
             reada = Reada.FORWARD
         path = sctx.search_path(reada)
-        first = (_TOP, lib.BTRFS_INODE_ITEM_KEY, 0)
+        first = (_TOP, ItemType.INODE_ITEM, 0)
         more = search_slot_for_read(sctx.root, first, path, find_higher=True)
         while more:
             sctx.path, sctx.key = path, Key(*key_at(path.leaf, path.slots[0]))
@@ -166,7 +165,7 @@ class Sender:
         if key.type in _REFS and self.refs.compare_refs(path, key):
             return True
         current().count("changed_cb")
-        if key.type == lib.BTRFS_EXTENT_DATA_KEY:
+        if key.type == ItemType.EXTENT_DATA:
             self.extents.holes.maybe_send_hole(path)
         return False
 
@@ -178,7 +177,7 @@ class Sender:
         self.finish_inode_if_needed(at_end=False)
         if sctx.key.objectid in _NOT_INODES:
             return
-        if kind == lib.BTRFS_INODE_ITEM_KEY:
+        if kind == ItemType.INODE_ITEM:
             self.changed_inode(change)
         elif sctx.ignore_cur_inode:
             pass
@@ -186,13 +185,13 @@ class Sender:
             self.check_inode()
             if not sctx.cur_inode_new_gen and sctx.cur_ino != _TOP:
                 self.refs.changed_ref(change)
-        elif kind == lib.BTRFS_XATTR_ITEM_KEY:
+        elif kind == ItemType.XATTR_ITEM:
             self.check_inode()
             if not sctx.cur_inode_new_gen and not sctx.cur_inode_deleted:
                 self.xattrs.changed_xattr(change)
-        elif kind == lib.BTRFS_EXTENT_DATA_KEY and sctx.key.objectid == sctx.cur_ino:
+        elif kind == ItemType.EXTENT_DATA and sctx.key.objectid == sctx.cur_ino:
             self.changed_extent(change)
-        elif kind == lib.BTRFS_VERITY_DESC_ITEM_KEY and not sctx.key.offset:
+        elif kind == ItemType.VERITY_DESC_ITEM and not sctx.key.offset:
             self.changed_verity(change)
 
     def check_inode(self) -> None:
@@ -227,7 +226,7 @@ class Sender:
         if (
             sctx.cur_ino
             and (sctx.new_refs or sctx.deleted_refs)
-            and (next_inode or sctx.key.type > lib.BTRFS_INODE_EXTREF_KEY)
+            and (next_inode or sctx.key.type > ItemType.INODE_EXTREF)
             and not self.process_recorded_refs()
         ):
             sctx.send_progress = sctx.cur_ino + 1
@@ -265,7 +264,7 @@ class Sender:
                 self._send_attribute("fileattr", fileattr=item.flags)
         if sctx.request.proto >= 3 and sctx.cur_inode_needs_verity:
             attributes = verity_attributes(sctx)
-            descriptor = Key(sctx.cur_ino, lib.BTRFS_VERITY_DESC_ITEM_KEY, 0)
+            descriptor = Key(sctx.cur_ino, ItemType.VERITY_DESC_ITEM, 0)
             sctx.because("verity", item=Item(descriptor, Change.NEW))
             self._send_attribute("enable_verity", **attributes)
         self.xattrs.send_capabilities()

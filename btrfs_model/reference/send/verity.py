@@ -7,7 +7,7 @@ import errno
 import struct
 from typing import TYPE_CHECKING, Any
 
-from btrfs_model.kernels import lib
+from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.reference.ctree import key_at, next_leaf, nritems, payload_at, search_slot
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def verity_attributes(sctx: SendContext) -> dict[str, Any]:
         EMSGSIZE or EUCLEAN for a descriptor that no kernel writes.
     """
     path, descriptor = sctx.search_path(), b""
-    kind = (sctx.cur_ino, lib.BTRFS_VERITY_DESC_ITEM_KEY)
+    kind = (sctx.cur_ino, ItemType.VERITY_DESC_ITEM)
     # the item with offset 0 has the size, those from 1 on the descriptor itself
     search_slot(sctx.root, (*kind, 1), path)
     while path.slots[0] < nritems(path.leaf) or next_leaf(sctx.root, path):

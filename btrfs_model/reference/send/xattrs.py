@@ -6,9 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from btrfs_model.base.counters import current
-from btrfs_model.kernels import lib
 from btrfs_model.ondisk.hashes import name_hash
-from btrfs_model.ondisk.keys import Key
+from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.questions.send.explain import Item
 from btrfs_model.volume.compare import Change
 
@@ -76,7 +75,7 @@ class Xattrs:
     def process_all_new_xattrs(self) -> None:
         """Send all attributes of the current inode, which took the number of another one."""
         sctx = self.sctx
-        wanted = (sctx.cur_ino, lib.BTRFS_XATTR_ITEM_KEY)
+        wanted = (sctx.cur_ino, ItemType.XATTR_ITEM)
         sctx.path = path = sctx.search_path()
         for key in sctx.for_each_slot(sctx.root, Key(*wanted, 0), path):
             if key[:2] != wanted:
@@ -88,7 +87,7 @@ class Xattrs:
     def send_capabilities(self) -> None:
         """Send security.capability, if the inode has it."""
         current().count("btrfs_lookup_xattr")
-        key = Key(self.sctx.cur_ino, lib.BTRFS_XATTR_ITEM_KEY, name_hash(_CAPS))
+        key = Key(self.sctx.cur_ino, ItemType.XATTR_ITEM, name_hash(_CAPS))
         entry = self.sctx.lookup_name(self.sctx.root, key, _CAPS)
         if entry is not None:
             self.sctx.because("capabilities")

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Numbers of the on-disk format that are neither keys nor structures (``btrfs_tree.h``).
+
+``native/ondisk.h`` says the same to the C kernels; ``tests/test_ondisk.py`` holds the two together.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, IntFlag
+from typing import Final
+
+__all__ = [
+    "BTRFS_CSUM_SIZE",
+    "BTRFS_FILE_EXTENT_INLINE_DATA_START",
+    "BTRFS_HEADER_SIZE",
+    "BTRFS_ITEM_SIZE",
+    "BTRFS_KEY_PTR_SIZE",
+    "BTRFS_MAX_LEVEL",
+    "Compression",
+    "CsumType",
+    "ExtentFlag",
+    "FileExtentType",
+    "FileType",
+]
+
+BTRFS_CSUM_SIZE: Final = 32
+BTRFS_HEADER_SIZE: Final = 101
+BTRFS_ITEM_SIZE: Final = 25
+BTRFS_KEY_PTR_SIZE: Final = 33
+BTRFS_MAX_LEVEL: Final = 8
+BTRFS_FILE_EXTENT_INLINE_DATA_START: Final = 21
+
+
+class FileType(IntEnum):
+    """What an entry of a directory is (``BTRFS_FT_...``)."""
+
+    UNKNOWN = 0
+    REG_FILE = 1
+    DIR = 2
+    CHRDEV = 3
+    BLKDEV = 4
+    FIFO = 5
+    SOCK = 6
+    SYMLINK = 7
+    XATTR = 8
+
+
+class FileExtentType(IntEnum):
+    """What a file extent is (``BTRFS_FILE_EXTENT_...``)."""
+
+    INLINE = 0
+    REG = 1
+    PREALLOC = 2
+
+
+class Compression(IntEnum):
+    """How a file extent is compressed (``BTRFS_COMPRESS_...``)."""
+
+    NONE = 0
+    ZLIB = 1
+    LZO = 2
+    ZSTD = 3
+
+
+class CsumType(IntEnum):
+    """Which checksum a filesystem has (``BTRFS_CSUM_TYPE_...``)."""
+
+    CRC32 = 0
+    XXHASH = 1
+    SHA256 = 2
+    BLAKE2 = 3
+
+
+class ExtentFlag(IntFlag):
+    """Flags of an extent item (``BTRFS_EXTENT_FLAG_...``, ``BTRFS_BLOCK_FLAG_FULL_BACKREF``)."""
+
+    DATA = 1
+    TREE_BLOCK = 2
+    FULL_BACKREF = 256
