@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
 BIN := $(VENV)/bin
-C_FILES := $(wildcard native/*.c native/*.h native/tests/*.c native/tests/*.h)
+C_FILES := $(wildcard $(foreach depth,native native/* native/*/*,$(depth)/*.c $(depth)/*.h))
 WARNINGS := -Wall -Wextra -Werror
 
 .DEFAULT_GOAL := help

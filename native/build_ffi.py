@@ -11,7 +11,9 @@ from pathlib import Path
 from cffi import FFI
 
 NATIVE = Path(__file__).resolve().parent
-SOURCES = sorted(path.name for path in NATIVE.glob("*.c"))
+SOURCES = sorted(
+    str(path.relative_to(NATIVE)) for path in NATIVE.rglob("*.c") if "tests" not in path.parts
+)
 
 
 def declarations(header: str) -> str:
@@ -36,7 +38,7 @@ ffibuilder.set_source(
     # setuptools wants paths relative to the project
     sources=[f"native/{name}" for name in SOURCES],
     include_dirs=["native"],
-    depends=[f"native/{path.name}" for path in NATIVE.glob("*.h")],
+    depends=[f"native/{path.relative_to(NATIVE)}" for path in NATIVE.rglob("*.h")],
     extra_compile_args=["-std=c11", "-O3", *os.environ.get("BTRFS_MODEL_CFLAGS", "").split()],
 )
 

@@ -6,7 +6,7 @@
  */
 #define _POSIX_C_SOURCE 200809L
 
-#include "internal.h"
+#include "image/internal.h"
 
 #include <time.h>
 

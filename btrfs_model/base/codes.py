@@ -12,6 +12,7 @@ class Code(IntEnum):
     """The result of a C kernel; all but OK are faults."""
 
     OK = 0
+    NOMEM = -1
     UNMAPPED = -2
     PAST_END = -3
     UNALIGNED = -4
@@ -35,8 +36,11 @@ class Code(IntEnum):
     BAD_DATA = -30
     BAD_DATA_CSUM = -31
     STREAM_TRUNCATED = -40
+    STREAM_BAD_MAGIC = -41
     STREAM_BAD_VERSION = -42
+    STREAM_BAD_CRC = -43
     STREAM_BAD_COMMAND = -44
+    STREAM_BAD_ATTRIBUTE = -45
     STREAM_BAD_LENGTH = -46
     STREAM_BAD_SIZE = -47
     STREAM_MISSING = -48

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.nearest import did_you_mean
-from btrfs_model.kernels import ffi, interruption, lib
+from btrfs_model.kernels import ffi, interruption
 
 __all__ = [
     "BehaviourWarning",
@@ -178,7 +178,7 @@ class ReceiveError(StreamError, OSError):
 
 
 _MESSAGES = {
-    lib.BM_NOMEM: "out of memory",
+    Code.NOMEM: "out of memory",
     Code.UNMAPPED: "no chunk maps logical address {found}",
     Code.PAST_END: "byte {found} is past the end of the device or chunk at {wanted}",
     Code.UNALIGNED: "block address {found} is not aligned to the sector size",
@@ -211,7 +211,7 @@ _READ_ERRORS = {Code.UNMAPPED, Code.PAST_END, Code.BAD_CSUM, Code.BAD_DATA,
 
 
 def _errno_of(code: int) -> int:
-    if code == lib.BM_NOMEM:
+    if code == Code.NOMEM:
         return errno.ENOMEM
     return errno.EIO if code in _READ_ERRORS else errno.EUCLEAN
 
@@ -259,7 +259,7 @@ def raise_fault(path: str | os.PathLike[str], fault: ffi.CData) -> NoReturn:
     """
     if fault.code == Code.CALLBACK:
         raise interruption()
-    if fault.code == lib.BM_NOMEM:
+    if fault.code == Code.NOMEM:
         raise MemoryError("out of memory in a C kernel")
     if fault.code == Code.ERRNO:
         raise OSError(fault.found, os.strerror(fault.found), os.fspath(path))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A disk drive in plain Python: the twin of ``native/device_disk.c``.
+"""A disk drive in plain Python: the twin of ``native/device/disk.c``.
 
 Where a sector lies, how long the arm and the platter take to get there, what is in the drive's
 buffer. A track begins where the platter is when the arm has come over from the track before: each

@@ -3,7 +3,7 @@
 
 What mq-deadline does with reads: neighbours become one request, requests go to the device in
 ascending order, at most ``fifo_batch`` of them before it is looked whether the oldest has waited
-for longer than ``read_expire``. Plain Python, the twin of ``native/device_elevator.c``.
+for longer than ``read_expire``. Plain Python, the twin of ``native/device/elevator.c``.
 
 Source: ``block/mq-deadline.c`` (``dd_dispatch_request()``), ``block/blk-merge.c``.
 """

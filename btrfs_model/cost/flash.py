@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Flash in plain Python: the twin of ``native/device_flash.c``.
+"""Flash in plain Python: the twin of ``native/device/flash.c``.
 
 Pages are spread over dies, dies share channels, channels share the interface. A read passes the
 controller, senses each of its pages on its die, and carries it over the channel of that die and

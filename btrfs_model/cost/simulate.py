@@ -110,7 +110,7 @@ def simulate(
         _pointer("struct bm_io_step *", host, STEP_FIELDS, keep), len(host),
         ffi.cast("struct bm_io_time *", times.ctypes.data), totals, fault,
     )  # fmt: skip
-    if code == lib.BM_NOMEM:
+    if code == Code.NOMEM:
         raise MemoryError(f"no memory for a run of {len(requests)} requests")
     if code == Code.PAST_END:
         raise twin.too_late(device)

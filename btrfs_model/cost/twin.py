@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A host and a device in plain Python: the twin of ``native/device.c``.
+"""A host and a device in plain Python: the twin of ``native/device/device.c``.
 
 The host is one thread: it computes, submits, and waits. What it submits goes through the elevator
 to the device as soon as that has room. Two kinds of events move the device on: it turns to the next

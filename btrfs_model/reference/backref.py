@@ -19,7 +19,7 @@ reference for each tree; so what is shared shows only when the walk has come up 
                  |
             data extent
 
-The twin of ``native/backref.c`` and ``native/backref_refs.c``.
+The twin of ``native/backref/backref.c`` and ``native/backref/refs.c``.
 """
 
 from __future__ import annotations

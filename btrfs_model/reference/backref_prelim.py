@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The containers of a backref walk, with the kernel's orders; the twin of ``backref_prelim.c``.
+"""The containers of a backref walk, with the kernel's orders; the twin of ``backref/prelim.c``.
 
 A walk gathers *preliminary references* in three trees and takes them out again in descending order
 of (level, root, key, parent): the kernel inserts larger elements to the left. What a walk reports,

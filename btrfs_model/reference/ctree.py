@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Searching a b-tree in plain Python: the twin of ``native/tree.c``.
+"""Searching a b-tree in plain Python: the twin of ``native/tree/tree.c``.
 
 A node holds keys and pointers in ascending order, a leaf keys and items. A search starts at the
 root and at each node follows the last key that is not greater than the one sought::

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Changing items by key, in plain Python: the twin of ``native/writer_edit.c``.
+"""Changing items by key, in plain Python: the twin of ``native/writer/btree/edit.c``.
 
 Each change is a search and an edit of the leaf that it ends in. The search (``btrfs_search_slot()``
 with ``ins_len``) knows what is coming: for an insertion it splits nodes on the way that are nearly

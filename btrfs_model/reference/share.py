@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Is a data extent of a file shared? The twin of ``native/share.c``.
+"""Is a data extent of a file shared? The twin of ``native/backref/share.c``.
 
 ``btrfs_is_data_extent_shared()`` of the kernel (6.12; ``btrfs_check_shared()`` before 6.1): a
 backref walk that stops as soon as it has met a second file or a second tree::

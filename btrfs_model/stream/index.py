@@ -249,13 +249,13 @@ def fault_of(fault: ffi.CData) -> Fault:
     )
 
 
-_MESSAGES = {
+_MESSAGES: dict[int, str] = {
     Code.STREAM_TRUNCATED: "cut short: {what} has {wanted} bytes, {found} are there",
-    lib.BM_STREAM_BAD_MAGIC: "no stream header: it would start with 'btrfs-stream'",
+    Code.STREAM_BAD_MAGIC: "no stream header: it would start with 'btrfs-stream'",
     Code.STREAM_BAD_VERSION: "version {found} of the stream is not supported (1 to {wanted} are)",
-    lib.BM_STREAM_BAD_CRC: "{what}: bad crc: found {found:#010x}, computed {wanted:#010x}",
+    Code.STREAM_BAD_CRC: "{what}: bad crc: found {found:#010x}, computed {wanted:#010x}",
     Code.STREAM_BAD_COMMAND: "{what} does not exist in version {wanted}",
-    lib.BM_STREAM_BAD_ATTRIBUTE: "{what}: no attribute {attribute} in version {wanted}",
+    Code.STREAM_BAD_ATTRIBUTE: "{what}: no attribute {attribute} in version {wanted}",
     Code.STREAM_BAD_LENGTH: "{what}: {attribute} needs {wanted} bytes, {found} are left",
     Code.STREAM_BAD_SIZE: "{what}: attribute {attribute} has {found} bytes instead of {wanted}",
     Code.STREAM_MISSING: "{what}: attribute {attribute} is missing",

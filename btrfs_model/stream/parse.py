@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Reading a stream in plain Python: the twin of ``native/stream.c``.
+"""Reading a stream in plain Python: the twin of ``native/stream/stream.c``.
 
 A command is looked at in this order, and the first thing that is wrong is what is reported: is all
 of it there, is its CRC right, is it a command of this version; then each attribute: does it exist,
@@ -17,7 +17,6 @@ import google_crc32c
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import Fault
-from btrfs_model.kernels import lib
 from btrfs_model.ondisk.stream import (
     ATTRIBUTES,
     ATTRIBUTES_BY_NAME,
@@ -125,7 +124,7 @@ def _have(data: memoryview, last: bool, position: Position, wanted: int) -> None
 def _read_header(data: memoryview, last: bool, position: Position) -> None:
     start = bytes(data[position.offset :][: len(MAGIC)])
     if not MAGIC.startswith(start):
-        raise BrokenStreamError(lib.BM_STREAM_BAD_MAGIC, position.offset)
+        raise BrokenStreamError(Code.STREAM_BAD_MAGIC, position.offset)
     _have(data, last, position, STREAM_HEADER.size)
     _, version = STREAM_HEADER.unpack_from(data, position.offset)
     if not 1 <= version <= MAX_VERSION:
@@ -143,7 +142,7 @@ def _read_command(data: memoryview, last: bool, position: Position, batch: Batch
     end = start + COMMAND_HEADER.size + length
     computed = _crc32c(data[start : start + 6], data[start + COMMAND_HEADER.size : end])
     if crc != computed:
-        raise BrokenStreamError(lib.BM_STREAM_BAD_CRC, start, 0, crc, computed)
+        raise BrokenStreamError(Code.STREAM_BAD_CRC, start, 0, crc, computed)
     if number not in COMMANDS or COMMANDS[number].version > version:
         raise BrokenStreamError(Code.STREAM_BAD_COMMAND, start, 0, number, version)
     attributes = list(_attributes(data, start, end, version))
@@ -181,7 +180,7 @@ def _attributes(
             raise BrokenStreamError(Code.STREAM_BAD_LENGTH, start, 0, left, 2)
         number = int.from_bytes(data[offset : offset + 2], "little")
         if number not in ATTRIBUTES or ATTRIBUTES[number].version > version:
-            raise BrokenStreamError(lib.BM_STREAM_BAD_ATTRIBUTE, start, number, number, version)
+            raise BrokenStreamError(Code.STREAM_BAD_ATTRIBUTE, start, number, number, version)
         if number in seen:
             raise BrokenStreamError(Code.STREAM_TWICE, start, number)
         seen.add(number)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-r"""Commands as lines of text in plain Python: the twin of ``native/stream_text.c``.
+r"""Commands as lines of text in plain Python: the twin of ``native/stream/text.c``.
 
 A line of ``btrfs receive --dump`` is the command in 16 columns, the path in 32 and then what else
 there is to say::

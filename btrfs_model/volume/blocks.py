@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Reading tree blocks in plain Python: the twin of ``native/image.c`` and ``native/cache.c``.
+"""Reading tree blocks in plain Python: the twin of ``image.c`` and ``cache.c`` of ``native/image``.
 
 A block is verified as a whole before anything in it is used: the header (checksum, address,
 filesystem), the number of items, the order of keys, and for a leaf that each item's data lies

@@ -8,7 +8,7 @@ address, same generation) everything below is shared, and both step over it::
     right  [ a | b'| c ]          b, b': descend into both; c: shared, skipped
 
 so the cost is that of the parts that differ, not of the whole. The plain Python here is the twin of
-``native/compare.c``.
+``native/tree/compare.c``.
 """
 
 from __future__ import annotations

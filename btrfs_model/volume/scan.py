@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Items in bulk: what :meth:`Tree.scan` found, gathered and unpacked into numpy arrays.
 
-*Columns* are as :meth:`Tree.scan` gives them. Each function calls a kernel of ``native/items.c``
-once for a whole run of items; the plain Python beside it is the twin.
+*Columns* are as :meth:`Tree.scan` gives them. Each function calls a kernel of
+``native/tree/items.c`` once for a whole run of items; the plain Python beside it is the twin.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
  * The free space tree of a block group from which space is taken and given back at random, judged
  * by an array of its sectors. Then the same with items that make no sense.
  */
-#include "writer.h"
+#include "writer/writer.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * of data at random judged by a table of counts, and the same on damaged extent trees, where all
  * that counts is that nothing is read or written out of place.
  */
-#include "free_map.h"
+#include "writer/space/free_map.h"
 #include "kernels.h"
 
 #include <errno.h>

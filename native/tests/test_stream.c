@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Tests of stream.c and stream_text.c, without Python: a small stream built here is read, cut at
+ * Tests of stream.c and stream/text.c, without Python: a small stream built here is read, cut at
  * every byte, and broken at random with its CRCs made right again, so that what lies behind the
  * CRC is reached. Meant to be run under AddressSanitizer and UBSan as well.
  */
 #define _DEFAULT_SOURCE
-#include "stream.h"
+#include "stream/stream.h"
 
 #include <stdlib.h>
 #include <time.h>

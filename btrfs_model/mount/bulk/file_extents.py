@@ -8,7 +8,7 @@ The result is that of a loop which writes a block and waits for it::
         fs.flush_delalloc()
 
 with the same items in the same leaves, the same addresses and references. What loops is C
-(``native/writer_file.c``).
+(``native/bulk/file.c``).
 """
 
 from __future__ import annotations

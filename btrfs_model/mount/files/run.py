@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A run of extents of one file, all alike, by one call of C (``native/writer_file.c``)."""
+"""A run of extents of one file, all alike, by one call of C (``native/bulk/file.c``)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The door to ``native/send*.c``: arguments in, callbacks out."""
+"""The door to ``native/send/``: arguments in, callbacks out."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""FIEMAP before 6.1: the walk over extent maps. The twin of ``native/fiemap_maps.c``.
+"""FIEMAP before 6.1: the walk over extent maps. The twin of ``native/fiemap/maps.c``.
 
 An extent map is what the kernel remembers of a file extent item (``extent_io.c``, ``inode.c`` and
 ``extent_map.c`` of 5.10). The search for an item puts its map beside those that are there already,

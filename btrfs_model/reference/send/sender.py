@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The send, in plain Python: the twin of ``native/send.c``.
+"""The send, in plain Python: the twin of ``native/send/send.c``.
 
 Without a parent the tree of the snapshot is walked item by item in key order, and every item is
 NEW. With a parent both trees are compared, and only items that differ are looked at. All items of

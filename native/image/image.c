@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The store of blocks: from a logical address to the bytes of a verified tree block.
+ *
+ * A block is verified once, as a whole, and after that read without further checks of its
+ * structure: the header (address, filesystem, checksum), the number of items, the order of keys,
+ * and for a leaf that every item's data lies inside it, packed from the end without gaps or
+ * overlaps. What depends on the parent (level, generation) is compared at every read. Since a
+ * child must be exactly one level below its parent, no walk can go in circles.
+ *
+ * As in the kernel, a block with two copies of which the first is bad is read from the second.
+ */
+#include "image/internal.h"
+#include "image/mapping.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum window_use { UNUSED, COPIES, SHOWN };
+
+int bm_fail(struct bm_fault *fault, struct bm_fault what)
+{
+	if (fault)
+		*fault = what;
+	return what.code;
+}
+
+struct bm_image *bm_image_create(const uint8_t *base, uint64_t size, uint32_t nodesize,
+				 uint32_t sectorsize, int csum_type, const uint8_t *fsid)
+{
+	struct bm_image *image;
+
+	if (sectorsize < 512 || nodesize < sectorsize || nodesize > 65536)
+		return NULL;
+	image = calloc(1, sizeof(*image));
+	if (!image)
+		return NULL;
+	image->verified = calloc(size / sectorsize / 8 + 1, 1);
+	if (!image->verified) {
+		free(image);
+		return NULL;
+	}
+	image->base = image->blocks = base;
+	image->size = size;
+	image->nodesize = nodesize;
+	image->sectorsize = sectorsize;
+	image->csum_type = csum_type;
+	memcpy(image->fsid, fsid, sizeof(image->fsid));
+	image->work = image->counted;
+	image->readahead = (struct bm_readahead){.distance = 65536,
+						 .near = 65536,
+						 .always_leaves = 131072,
+						 .always_nodes = nodesize,
+						 .compare_leaves = 131072,
+						 .compare_nodes = nodesize,
+						 .siblings = 32};
+	return image;
+}
+
+void bm_image_check_items(struct bm_image *image)
+{
+	image->checks_items = 1;
+}
+
+void bm_image_destroy(struct bm_image *image)
+{
+	if (!image)
+		return;
+	bm_image_cache_stop(image);
+	free(image->chunks);
+	free(image->verified);
+	free(image->copied);
+	free(image->windows);
+	free(image->another);
+	free(image);
+}
+
+int bm_image_set_chunks(struct bm_image *image, const struct bm_chunk *chunks, size_t count,
+			struct bm_fault *fault)
+{
+	struct bm_chunk *copy = malloc((count ? count : 1) * sizeof(*copy));
+
+	if (!copy)
+		return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
+	memcpy(copy, chunks, count * sizeof(*copy));
+	free(image->chunks);
+	image->chunks = copy;
+	image->chunk_count = count;
+	image->last_chunk = 0;
+	return BM_OK;
+}
+
+int bm_image_copy_blocks(struct bm_image *image, uint8_t *blocks, uint64_t most,
+			 struct bm_fault *fault)
+{
+	image->copied = calloc(image->size / image->sectorsize / 8 + 1, 1);
+	image->windows = calloc(image->size / BM_WINDOW + 1, 1);
+	image->another = malloc(image->nodesize);
+	if (!image->copied || !image->windows || !image->another)
+		return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
+	image->mapping = bm_mapping_of(image->base);
+	if (!image->mapping)
+		return bm_fail(fault, (struct bm_fault){.code = BM_BAD_VALUE});
+	image->blocks = image->copies = blocks;
+	image->left = most;
+	bm_mapping_set_copies(image->mapping, blocks);
+	return BM_OK;
+}
+
+/* Copies cost most by the memory that they take: a large image shows its file after the first. */
+static enum window_use use_window(struct bm_image *image, uint64_t at)
+{
+	uint8_t *use = &image->windows[at / BM_WINDOW];
+
+	if (*use == UNUSED) {
+		*use = COPIES;
+		if (!image->left && !bm_mapping_show(image->mapping, at - at % BM_WINDOW))
+			*use = SHOWN;
+	}
+	return *use;
+}
+
+static void copy_range(struct bm_image *image, uint64_t from, uint64_t to)
+{
+	uint64_t size = to - from;
+
+	if (from >= to)
+		return;
+	bm_mapping_read(image->mapping, from, image->copies + from, size);
+	image->left -= size < image->left ? size : image->left;
+}
+
+const uint8_t *bm_image_own_block(struct bm_image *image, uint64_t physical)
+{
+	uint64_t end = physical + image->nodesize, from = physical, at;
+
+	if (!image->copies)
+		return image->blocks + physical;
+	for (at = physical; at < end; at += image->sectorsize) {
+		uint64_t sector = at / image->sectorsize;
+		uint8_t bit = (uint8_t)(1 << sector % 8);
+
+		/* blocks that overlap must not change each other, so what was copied stays */
+		if (use_window(image, at) == SHOWN || image->copied[sector / 8] & bit) {
+			copy_range(image, from, at);
+			from = at + image->sectorsize;
+		} else {
+			image->copied[sector / 8] |= bit;
+		}
+	}
+	copy_range(image, from, end);
+	return image->blocks + physical;
+}
+
+void bm_work_add(struct bm_work *work, int counter, int64_t times)
+{
+	for (; work; work = work->outer)
+		__atomic_fetch_add(&work->counts[counter], (uint64_t)times, __ATOMIC_RELAXED);
+}
+
+int bm_image_take_work(struct bm_image *image, struct bm_work *work, struct bm_fault *fault)
+{
+	for (int i = 0; i < BM_WORK_COUNT; i++)
+		if (image->counted[i])
+			bm_work_add(work, i, (int64_t)image->counted[i]);
+	memset(image->counted, 0, sizeof(image->counted));
+	return bm_mapping_is_whole(image->mapping, fault);
+}
+
+static const struct bm_chunk *find_chunk(const struct bm_image *image, uint64_t logical)
+{
+	size_t low = 0, high = image->chunk_count;
+
+	while (low < high) {
+		size_t mid = low + (high - low) / 2;
+		const struct bm_chunk *chunk = &image->chunks[mid];
+
+		if (logical < chunk->logical)
+			high = mid;
+		else if (logical - chunk->logical >= chunk->length)
+			low = mid + 1;
+		else
+			return chunk;
+	}
+	return NULL;
+}
+
+int bm_image_map(const struct bm_image *image, uint64_t logical, int copy, uint64_t *physical,
+		 uint64_t *contiguous, struct bm_fault *fault)
+{
+	const struct bm_chunk *chunk = find_chunk(image, logical);
+	uint64_t within;
+
+	if (!chunk || copy < 0 || copy >= (int)chunk->copies)
+		return bm_fail(fault, (struct bm_fault){.code = BM_UNMAPPED, .found = logical});
+	within = logical - chunk->logical;
+	if (chunk->physical[copy] > image->size || within >= image->size - chunk->physical[copy])
+		return bm_fail(fault, (struct bm_fault){.code = BM_PAST_END,
+							.found = chunk->physical[copy] + within,
+							.wanted = image->size});
+	*physical = chunk->physical[copy] + within;
+	*contiguous = chunk->length - within;
+	if (*contiguous > image->size - *physical)
+		*contiguous = image->size - *physical;
+	return BM_OK;
+}
+
+/* Everything about a block that does not depend on who points at it; 0 or a fault's code. */
+static int verify_structure(const struct bm_image *image, const uint8_t *block, uint64_t logical,
+			    struct bm_fault *place)
+{
+	const struct btrfs_header *header = block_header(block);
+	uint32_t data_size = image->nodesize - BTRFS_HEADER_SIZE;
+	uint32_t room = data_size / (header->level ? BTRFS_KEY_PTR_SIZE : BTRFS_ITEM_SIZE);
+	uint32_t end = data_size;
+	uint8_t digest[BTRFS_CSUM_SIZE] = {0};
+	int size;
+
+	size = bm_csum(image->csum_type, block + BTRFS_CSUM_SIZE, image->nodesize - BTRFS_CSUM_SIZE,
+		       digest);
+	if (memcmp(digest, header->csum, (size_t)size) != 0) {
+		memcpy(&place->found, header->csum, 8);
+		memcpy(&place->wanted, digest, 8);
+		if (size < 8) {
+			place->found &= 0xffffffff;
+			place->wanted &= 0xffffffff;
+		}
+		return BM_BAD_CSUM;
+	}
+	place->found = header->bytenr;
+	place->wanted = logical;
+	if (header->bytenr != logical)
+		return BM_BAD_BYTENR;
+	place->found = place->wanted = 0;
+	if (memcmp(header->fsid, image->fsid, 16) != 0)
+		return BM_BAD_FSID;
+	place->found = header->level;
+	place->wanted = BTRFS_MAX_LEVEL - 1;
+	if (header->level >= BTRFS_MAX_LEVEL)
+		return BM_BAD_LEVEL;
+	place->found = header->nritems;
+	place->wanted = room;
+	if (header->nritems > room || (header->level && !header->nritems))
+		return BM_BAD_NRITEMS;
+	for (uint32_t slot = 0; slot < header->nritems; slot++) {
+		place->slot = slot;
+		place->found = place->wanted = 0;
+		if (slot) {
+			struct bm_key before = to_key(block_key(block, slot - 1));
+
+			if (compare_disk_key(block_key(block, slot), &before) <= 0)
+				return BM_BAD_KEY_ORDER;
+		}
+		if (header->level) {
+			place->found = node_ptr(block, slot)->blockptr;
+			if (!place->found || place->found % image->sectorsize)
+				return BM_BAD_BLOCKPTR;
+		} else {
+			const struct btrfs_item *item = leaf_item(block, slot);
+
+			/* offsets fit 32 bits, so their sum needs 64 */
+			place->found = (uint64_t)item->offset + item->size;
+			place->wanted = end;
+			if (place->found != end ||
+			    item->offset < (slot + 1) * (uint32_t)BTRFS_ITEM_SIZE)
+				return BM_BAD_ITEM_RANGE;
+			end = item->offset;
+		}
+	}
+	/* the data of the last item must not reach into the item headers */
+	if (!header->level && end < header->nritems * (uint32_t)BTRFS_ITEM_SIZE) {
+		place->found = end;
+		place->wanted = header->nritems * (uint32_t)BTRFS_ITEM_SIZE;
+		return BM_BAD_ITEM_RANGE;
+	}
+	place->slot = 0;
+	place->found = place->wanted = 0;
+	return image->checks_items && !header->level ? bm_check_leaf(image, block, place) : BM_OK;
+}
+
+/* What the parent says of the block. */
+static int verify_expected(const uint8_t *block, const struct bm_expect *expect,
+			   struct bm_fault *place)
+{
+	const struct btrfs_header *header = block_header(block);
+
+	if (expect->level >= 0 && header->level != expect->level) {
+		place->found = header->level;
+		place->wanted = (uint64_t)expect->level;
+		return BM_BAD_LEVEL;
+	}
+	if (expect->generation && header->generation != expect->generation) {
+		place->found = header->generation;
+		place->wanted = expect->generation;
+		return BM_BAD_GENERATION;
+	}
+	return BM_OK;
+}
+
+static const uint8_t *read_another(struct bm_image *image, uint64_t physical)
+{
+	bm_mapping_read(image->mapping, physical, image->another, image->nodesize);
+	return image->another;
+}
+
+/* One copy, verified unless its bit says that it was before; NULL with `fault` filled. */
+static const uint8_t *read_copy(struct bm_image *image, uint64_t logical, int copy,
+				const struct bm_expect *expect, int again, struct bm_fault *fault)
+{
+	struct bm_fault place = {.tree = expect->tree, .block = logical};
+	uint64_t physical, contiguous, sector;
+	const uint8_t *block;
+	int is_verified;
+
+	if (logical % image->sectorsize) {
+		bm_fail(fault, (struct bm_fault){.code = BM_UNALIGNED,
+						 .tree = expect->tree,
+						 .block = logical,
+						 .found = logical});
+		return NULL;
+	}
+	if (bm_image_map(image, logical, copy, &physical, &contiguous, fault) < 0) {
+		if (fault) {
+			fault->tree = expect->tree;
+			fault->block = logical;
+		}
+		return NULL;
+	}
+	place.offset = physical;
+	if (contiguous < image->nodesize) {
+		place.code = BM_PAST_END;
+		place.found = physical + image->nodesize;
+		place.wanted = physical + contiguous;
+		bm_fail(fault, place);
+		return NULL;
+	}
+	/* a bit stands for what starts at its sector */
+	if (physical % image->sectorsize) {
+		place.code = BM_UNALIGNED;
+		place.found = physical;
+		bm_fail(fault, place);
+		return NULL;
+	}
+	sector = physical / image->sectorsize;
+	is_verified = image->verified[sector / 8] & 1 << sector % 8;
+	if (!is_verified)
+		block = bm_image_own_block(image, physical);
+	else if (again && image->copies)
+		/* what is in the file now, without a change of what is in use */
+		block = read_another(image, physical);
+	else
+		block = image->blocks + physical;
+	if (again || !is_verified) {
+		place.code = verify_structure(image, block, logical, &place);
+		if (place.code < 0) {
+			bm_fail(fault, place);
+			return NULL;
+		}
+		image->verified[sector / 8] |= (uint8_t)(1 << sector % 8);
+	}
+	/* chunks that overlap on the device would show a verified block at another address */
+	if (block_header(block)->bytenr != logical) {
+		place.code = BM_BAD_BYTENR;
+		place.found = block_header(block)->bytenr;
+		place.wanted = logical;
+	} else {
+		place.code = verify_expected(block, expect, &place);
+	}
+	if (place.code < 0) {
+		bm_fail(fault, place);
+		return NULL;
+	}
+	return block;
+}
+
+int bm_image_verify_copy(struct bm_image *image, uint64_t logical, int copy,
+			 const struct bm_expect *expect, struct bm_fault *fault)
+{
+	struct bm_fault place = {0};
+
+	if (read_copy(image, logical, copy, expect, 1, &place))
+		return BM_OK;
+	return bm_fail(fault, place);
+}
+
+const uint8_t *bm_image_block(struct bm_image *image, uint64_t logical,
+			      const struct bm_expect *expect, struct bm_fault *fault)
+{
+	const uint8_t *block = read_copy(image, logical, 0, expect, 0, fault);
+	const struct bm_chunk *chunk;
+
+	if (block)
+		return block;
+	chunk = find_chunk(image, logical);
+	for (int copy = 1; chunk && copy < (int)chunk->copies; copy++) {
+		/* a second copy that is bad too leaves the fault of the first */
+		block = read_copy(image, logical, copy, expect, 0, NULL);
+		if (block)
+			return block;
+	}
+	return NULL;
+}

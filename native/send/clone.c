@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Finding a clone source: a place that the receiver has already and that refers to the same data as
+ * the extent that is being sent.
+ *
+ * The back references of the disk extent are walked. How far that search goes and which place wins
+ * has changed often (see the send-clone-* and send-backref-* toggles).
+ */
+#include "send/send.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+enum { MAX_REFS = 1024, MAX_REFS_BEFORE = 64 };
+
+struct backref_ctx {
+	struct send_ctx *send;
+	uint64_t bytenr;
+	uint64_t cur_offset;
+	uint64_t extent_len; /* up to the end of the file at most */
+	uint64_t backref_owner;
+	uint64_t backref_offset;
+	uint64_t found;
+	bool found_itself;
+};
+
+static struct clone_root *find_clone_root(struct send_ctx *ctx, uint64_t root)
+{
+	size_t low = 0, high = ctx->clone_root_count;
+
+	while (low < high) {
+		size_t mid = (low + high) / 2;
+
+		if (ctx->clone_roots[mid].root.objectid == root)
+			return &ctx->clone_roots[mid];
+		if (ctx->clone_roots[mid].root.objectid < root)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return NULL;
+}
+
+/* Before v6.2: of each root the reference of the lowest inode counts. */
+static void choose_lowest_inode(struct clone_root *clone, const struct backref_ctx *backref,
+				uint64_t ino, uint64_t offset)
+{
+	if (ino < clone->ino) {
+		clone->ino = ino;
+		clone->offset = offset;
+	} else if (ino == clone->ino && clone->offset > offset + backref->extent_len) {
+		clone->offset = offset;
+	}
+}
+
+/* iterate_backrefs(): a place that refers to the extent. 1: none can be better. */
+static int iterate_backrefs(uint64_t ino, uint64_t offset, uint64_t num_bytes, uint64_t root,
+			    void *context)
+{
+	struct backref_ctx *backref = context;
+	struct send_ctx *ctx = backref->send;
+	struct clone_root *clone = find_clone_root(ctx, root);
+
+	if (!clone)
+		return 0;
+	if (root == ctx->root.objectid) {
+		if (ino == ctx->cur_ino && offset == backref->cur_offset) {
+			backref->found_itself = true;
+			if (TOGGLE(ctx, SEND_CLONE_LARGEST))
+				return 0;
+		}
+		/* the receiver must have the source already */
+		if (ino > ctx->cur_ino)
+			return 0;
+		if (ino == ctx->cur_ino &&
+		    offset + backref->extent_len > ctx->cur_inode_next_write_offset)
+			return 0;
+	}
+	backref->found++;
+	clone->found_ref = true;
+	if (!TOGGLE(ctx, SEND_CLONE_LARGEST)) {
+		choose_lowest_inode(clone, backref, ino, offset);
+	} else if (num_bytes > clone->num_bytes) {
+		clone->ino = ino;
+		clone->offset = offset;
+		clone->num_bytes = num_bytes;
+		if (TOGGLE(ctx, SEND_BACKREF_SKIP) && num_bytes >= backref->extent_len)
+			return 1;
+	}
+	return 0;
+}
+
+static uint64_t max_refs(const struct send_ctx *ctx)
+{
+	return TOGGLE(ctx, SEND_CLONE_REFS_1024) ? MAX_REFS : MAX_REFS_BEFORE;
+}
+
+/* Whether the extent being sent is referred to by nobody else (with one clone root: itself). */
+static bool is_unshared(const struct send_ctx *ctx, uint64_t refs)
+{
+	return TOGGLE(ctx, SEND_CLONE_NO_BACKREFS) && refs == 1 && ctx->clone_root_count == 1;
+}
+
+static int check_extent_item(uint64_t bytenr, const struct btrfs_extent_item *item, void *context)
+{
+	const struct backref_ctx *backref = context;
+
+	if (bytenr == backref->bytenr) {
+		if (item->flags & BTRFS_EXTENT_FLAG_TREE_BLOCK)
+			return -EUCLEAN;
+		if (is_unshared(backref->send, item->refs))
+			return -ENOENT;
+	}
+	return item->refs > max_refs(backref->send) ? -ENOENT : 0;
+}
+
+static int skip_self_data_ref(uint64_t root, uint64_t ino, uint64_t offset, void *context)
+{
+	const struct backref_ctx *backref = context;
+
+	return ino == backref->send->cur_ino && root == backref->backref_owner &&
+	       offset == backref->backref_offset;
+}
+
+struct backref_entry {
+	struct lru_entry lru;
+	size_t count;
+	uint64_t roots[BACKREF_CACHE_ROOTS];
+};
+
+static int lookup_backref_cache(uint64_t leaf, void *context, const uint64_t **roots, size_t *count)
+{
+	struct send_ctx *ctx = ((struct backref_ctx *)context)->send;
+	struct backref_entry *entry;
+
+	if (!ctx->backref_cache.size)
+		return 0;
+	COUNT(ctx->image, btrfs_lru_cache_lookup);
+	entry = (struct backref_entry *)lru_lookup(&ctx->backref_cache, leaf, 0);
+	if (!entry)
+		return 0;
+	*roots = entry->roots;
+	*count = entry->count;
+	return 1;
+}
+
+/* Of the roots that reach a leaf, those that may be cloned from are remembered. */
+static void store_backref_cache(uint64_t leaf, const uint64_t *roots, size_t count, void *context)
+{
+	struct send_ctx *ctx = ((struct backref_ctx *)context)->send;
+	size_t limit =
+	    TOGGLE(ctx, SEND_BACKREF_CACHE_17) ? BACKREF_CACHE_ROOTS : BACKREF_CACHE_ROOTS_BEFORE;
+	struct backref_entry *entry = malloc(sizeof(*entry));
+
+	if (!entry)
+		return;
+	entry->lru.key = leaf;
+	entry->lru.generation = 0;
+	entry->count = 0;
+	for (size_t i = 0; i < count; i++) {
+		if (!find_clone_root(ctx, roots[i]))
+			continue;
+		if (entry->count == limit) {
+			free(entry);
+			return;
+		}
+		entry->roots[entry->count++] = roots[i];
+	}
+	COUNT(ctx->image, btrfs_lru_cache_store);
+	lru_store(&ctx->backref_cache, &entry->lru);
+}
+
+/* The root to clone from: the best of those in which a reference was found. */
+static struct clone_root *choose_root(struct send_ctx *ctx, const struct backref_ctx *backref)
+{
+	struct clone_root *best = NULL;
+
+	for (size_t i = 0; i < ctx->clone_root_count; i++) {
+		struct clone_root *clone = &ctx->clone_roots[i];
+
+		if (!clone->found_ref)
+			continue;
+		if (!TOGGLE(ctx, SEND_CLONE_LARGEST)) {
+			if (!best || clone->root.objectid == ctx->root.objectid)
+				best = clone;
+		} else if (!best || clone->num_bytes > best->num_bytes) {
+			best = clone;
+			if (clone->num_bytes >= backref->extent_len)
+				break;
+		}
+	}
+	return best;
+}
+
+/* Whether a search failed with ENOENT, which only means that there is nothing to clone. */
+static bool is_enoent(struct send_ctx *ctx, int ret)
+{
+	if (ret != BM_ERRNO || ctx->fault->found != ENOENT)
+		return false;
+	ctx->fault->code = BM_OK;
+	return true;
+}
+
+/*
+ * Before v6.2 the extent item is searched by itself first. 1: the extent is not to be cloned.
+ */
+static int extent_search_says_no(struct send_ctx *ctx, uint64_t disk_bytenr)
+{
+	uint64_t flags, refs;
+	struct bm_key key;
+	int ret;
+
+	ret = bm_extent_from_logical(ctx->args->forest, disk_bytenr, ctx->args->behaviour, &key,
+				     &flags, &refs, ctx->fault);
+	if (is_enoent(ctx, ret))
+		return 1;
+	if (ret < 0)
+		return ret;
+	if (flags & BTRFS_EXTENT_FLAG_TREE_BLOCK)
+		return send_errno(ctx, EIO);
+	return refs > max_refs(ctx) || is_unshared(ctx, refs);
+}
+
+/* find_extent_clone(): *found is where to clone the extent from, or NULL. */
+int find_extent_clone(struct send_ctx *ctx, const struct file_extent *extent,
+		      struct clone_root **found)
+{
+	uint64_t to_end = ctx->cur_inode_size - extent->start;
+	struct backref_ctx backref = {
+	    .send = ctx,
+	    .bytenr = extent->disk_bytenr,
+	    .cur_offset = extent->start,
+	    .extent_len = extent->num_bytes < to_end ? extent->num_bytes : to_end,
+	    .backref_owner = block_header(ctx->leaf)->owner,
+	    .backref_offset = extent->start - extent->offset,
+	};
+	struct bm_backref_walk walk = {
+	    .forest = ctx->args->forest,
+	    .bytenr = extent->disk_bytenr,
+	    .extent_item_pos = extent->compression ? 0 : extent->offset,
+	    .behaviour = ctx->args->behaviour,
+	    .context = &backref,
+	    .iterate = iterate_backrefs,
+	};
+	int ret;
+
+	COUNT(ctx->image, find_extent_clone);
+	*found = NULL;
+	if (extent->start >= ctx->cur_inode_size || extent->inline_data || !extent->disk_bytenr)
+		return BM_OK;
+	for (size_t i = 0; i < ctx->clone_root_count; i++) {
+		ctx->clone_roots[i].ino = UINT64_MAX;
+		ctx->clone_roots[i].offset = 0;
+		ctx->clone_roots[i].num_bytes = 0;
+		ctx->clone_roots[i].found_ref = false;
+	}
+	if (TOGGLE(ctx, SEND_SINGLE_EXTENT_SEARCH)) {
+		walk.check_extent_item = check_extent_item;
+	} else {
+		ret = extent_search_says_no(ctx, extent->disk_bytenr);
+		if (ret)
+			return ret < 0 ? ret : BM_OK;
+	}
+	if (TOGGLE(ctx, SEND_SKIP_OWN_REF) && ctx->clone_root_count == 1)
+		walk.skip_data_ref = skip_self_data_ref;
+	if (TOGGLE(ctx, SEND_BACKREF_CACHE)) {
+		walk.cache_lookup = lookup_backref_cache;
+		walk.cache_store = store_backref_cache;
+	}
+	ret = bm_iterate_extent_inodes(&walk, ctx->fault);
+	if (is_enoent(ctx, ret))
+		return BM_OK;
+	if (ret < 0)
+		return ret;
+	/* before v6.2 the walk had to come by; it cannot where our own reference is skipped */
+	if (!TOGGLE(ctx, SEND_CLONE_LARGEST) && !walk.skip_data_ref && !backref.found_itself)
+		return send_errno(ctx, EIO);
+	if (backref.found)
+		*found = choose_root(ctx, &backref);
+	return BM_OK;
+}

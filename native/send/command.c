@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The stream that send writes: commands of attributes, each command with its length and checksum.
+ *
+ *   command:    u32 length of what follows the header | u16 command | u32 crc | attributes
+ *   attribute:  u16 type | u16 length | data          (DATA of protocol 2: u16 type | data)
+ *
+ * The checksum is crc32c from 0 without inversion, over header (crc field 0) and attributes. A
+ * command that is not finished when the send fails is never written.
+ */
+#include "image/pool.h"
+#include "send/send.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FLUSH_AT ((size_t)1 << 20)
+
+enum { TLV_HEADER = 4, TLV_TYPE = 2 };
+
+/* Room for `size` more bytes of the stream. */
+static uint8_t *reserve(struct send_ctx *ctx, size_t size)
+{
+	if (ctx->capacity - ctx->size < size) {
+		size_t capacity = 2 * ctx->capacity + size;
+		uint8_t *buf = realloc(ctx->buf, capacity);
+
+		if (!buf) {
+			bm_fail(ctx->fault, (struct bm_fault){.code = BM_NOMEM});
+			return NULL;
+		}
+		ctx->buf = buf;
+		ctx->capacity = capacity;
+	}
+	return ctx->buf + ctx->size;
+}
+
+int begin_cmd(struct send_ctx *ctx, int cmd)
+{
+	uint8_t *at;
+
+	ctx->cmd = ctx->size;
+	at = reserve(ctx, COMMAND_HEADER_SIZE);
+	if (!at)
+		return BM_NOMEM;
+	memset(at, 0, COMMAND_HEADER_SIZE);
+	at[4] = (uint8_t)cmd;
+	ctx->size += COMMAND_HEADER_SIZE;
+	ctx->put_data = false;
+	return BM_OK;
+}
+
+static size_t room_in_command(const struct send_ctx *ctx)
+{
+	return ctx->max_size - (ctx->size - ctx->cmd);
+}
+
+int tlv_put(struct send_ctx *ctx, int attribute, const void *data, size_t size)
+{
+	uint8_t *at;
+
+	if (room_in_command(ctx) < TLV_HEADER + size)
+		return send_errno(ctx, EOVERFLOW);
+	at = reserve(ctx, TLV_HEADER + size);
+	if (!at)
+		return BM_NOMEM;
+	at[0] = (uint8_t)attribute;
+	at[1] = 0;
+	at[2] = (uint8_t)size;
+	at[3] = (uint8_t)(size >> 8);
+	if (size)
+		memcpy(at + TLV_HEADER, data, size);
+	ctx->size += TLV_HEADER + size;
+	return BM_OK;
+}
+
+int tlv_put_u64(struct send_ctx *ctx, int attribute, uint64_t value)
+{
+	return tlv_put(ctx, attribute, &value, sizeof(value));
+}
+
+int tlv_put_u32(struct send_ctx *ctx, int attribute, uint32_t value)
+{
+	return tlv_put(ctx, attribute, &value, sizeof(value));
+}
+
+int tlv_put_path(struct send_ctx *ctx, int attribute, const struct fs_path *path)
+{
+	return tlv_put(ctx, attribute, path->text, path->size);
+}
+
+uint8_t *put_data(struct send_ctx *ctx, size_t size)
+{
+	size_t header = ctx->args->proto >= 2 ? TLV_TYPE : TLV_HEADER;
+	uint8_t *at;
+
+	if (room_in_command(ctx) < header + size) {
+		send_errno(ctx, EOVERFLOW);
+		return NULL;
+	}
+	at = reserve(ctx, header + size);
+	if (!at)
+		return NULL;
+	at[0] = BTRFS_SEND_A_DATA;
+	at[1] = 0;
+	if (header == TLV_HEADER) {
+		at[2] = (uint8_t)size;
+		at[3] = (uint8_t)(size >> 8);
+	}
+	ctx->size += header + size;
+	return at + header;
+}
+
+/* Write down why the command was sent. */
+static int explain(struct bm_send_explained *explained, const struct bm_send_why *why)
+{
+	struct bm_send_why *rows =
+	    grown(explained->rows, explained->count, &explained->capacity, 1024, sizeof(*rows));
+
+	if (!rows)
+		return BM_NOMEM;
+	explained->rows = rows;
+	explained->rows[explained->count++] = *why;
+	return BM_OK;
+}
+
+void bm_send_explained_free(struct bm_send_explained *explained)
+{
+	free(explained->rows);
+	*explained = (struct bm_send_explained){0};
+}
+
+int send_cmd(struct send_ctx *ctx)
+{
+	uint8_t *command = ctx->buf + ctx->cmd;
+	uint32_t size = (uint32_t)(ctx->size - ctx->cmd - COMMAND_HEADER_SIZE), crc;
+
+	if (ctx->args->explained && explain(ctx->args->explained, &ctx->why) < 0)
+		return bm_fail(ctx->fault, (struct bm_fault){.code = BM_NOMEM});
+	COUNT(ctx->image, send_cmd);
+	ctx->args->commands[command[4]]++;
+	memcpy(command, &size, 4);
+	crc = bm_crc32c(0, command, ctx->size - ctx->cmd);
+	memcpy(command + 6, &crc, 4);
+	ctx->cmd = ctx->size;
+	return ctx->size >= FLUSH_AT ? send_flush(ctx) : BM_OK;
+}
+
+int send_flush(struct send_ctx *ctx)
+{
+	int ret = ctx->cmd ? ctx->args->write(ctx->args->context, ctx->buf, ctx->cmd) : 0;
+
+	ctx->size = ctx->cmd = 0;
+	return ret ? bm_fail(ctx->fault, (struct bm_fault){.code = BM_CALLBACK}) : BM_OK;
+}

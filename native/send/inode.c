@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Inodes as send makes them: created under their orphan names, directories before their turn where
+ * a name needs one, times at the end.
+ *
+ * The times of a directory change with each name that is made in it, so kernels since v6.3 put
+ * UTIMES of directories off (send-utimes-cache).
+ */
+#include "send/send.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+static int tlv_put_timespec(struct send_ctx *ctx, int attribute, const struct btrfs_timespec *time)
+{
+	return tlv_put(ctx, attribute, time, sizeof(*time));
+}
+
+int send_utimes(struct send_ctx *ctx, uint64_t ino, uint64_t gen)
+{
+	struct bm_key key = {.objectid = ino, .type = BTRFS_INODE_ITEM_KEY};
+	struct bm_path search = send_path(ctx);
+	const struct btrfs_inode_item *item;
+	const struct fs_path *path;
+	struct fs_path other;
+	int ret;
+
+	COUNT(ctx->image, send_utimes);
+	if (ino == ctx->cur_ino && gen == ctx->cur_inode_gen) {
+		ret = get_cur_inode_path(ctx, &path);
+	} else {
+		path = &other;
+		ret = get_cur_path(ctx, ino, gen, &other);
+	}
+	if (ret < 0)
+		return ret;
+	ret = bm_search_slot(&ctx->root, &key, &search, ctx->fault);
+	if (ret)
+		return ret < 0 ? ret : send_errno(ctx, ENOENT);
+	item = (const void *)item_data(search.node[0], search.slot[0]);
+	if (leaf_item(search.node[0], search.slot[0])->size < sizeof(*item))
+		return send_bad_item(ctx, BM_BAD_ITEM_SIZE, search.node[0], search.slot[0],
+				     leaf_item(search.node[0], search.slot[0])->size,
+				     sizeof(*item));
+	if (begin_cmd(ctx, BTRFS_SEND_C_UTIMES) < 0 ||
+	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
+	    tlv_put_timespec(ctx, BTRFS_SEND_A_ATIME, &item->atime) < 0 ||
+	    tlv_put_timespec(ctx, BTRFS_SEND_A_MTIME, &item->mtime) < 0 ||
+	    tlv_put_timespec(ctx, BTRFS_SEND_A_CTIME, &item->ctime) < 0 ||
+	    (ctx->args->proto >= 2 && tlv_put_timespec(ctx, BTRFS_SEND_A_OTIME, &item->otime) < 0))
+		return ctx->fault->code;
+	return send_cmd(ctx);
+}
+
+/* ----------------------------------------------------------------------------- directories -- */
+
+/* A directory whose UTIMES was put off, and why it is to be sent. */
+struct utimes_entry {
+	struct lru_entry lru;
+	struct bm_send_why why;
+};
+
+static int lru_add(struct send_ctx *ctx, struct lru_cache *cache, struct lru_entry *entry,
+		   uint64_t key, uint64_t generation)
+{
+	if (!entry)
+		return bm_fail(ctx->fault, (struct bm_fault){.code = BM_NOMEM});
+	entry->key = key;
+	entry->generation = generation;
+	COUNT(ctx->image, btrfs_lru_cache_store);
+	lru_store(cache, entry);
+	return BM_OK;
+}
+
+/* UTIMES of a directory: put off until it is not likely to change any more, or at once. */
+int cache_dir_utimes(struct send_ctx *ctx, uint64_t dir, uint64_t gen)
+{
+	struct utimes_entry *entry;
+
+	if (!TOGGLE(ctx, SEND_UTIMES_CACHE))
+		return send_utimes(ctx, dir, gen);
+	COUNT(ctx->image, cache_dir_utimes);
+	COUNT(ctx->image, btrfs_lru_cache_lookup);
+	if (lru_lookup(&ctx->dir_utimes_cache, dir, gen))
+		return BM_OK;
+	entry = malloc(sizeof(*entry));
+	if (entry)
+		entry->why = ctx->why;
+	return lru_add(ctx, &ctx->dir_utimes_cache, (struct lru_entry *)entry, dir, gen);
+}
+
+int send_put_off_utimes(struct send_ctx *ctx, const struct lru_entry *entry)
+{
+	ctx->why = ((const struct utimes_entry *)entry)->why;
+	return send_utimes(ctx, entry->key, entry->generation);
+}
+
+int trim_dir_utimes_cache(struct send_ctx *ctx, size_t size)
+{
+	while (ctx->dir_utimes_cache.size > size) {
+		struct lru_entry *oldest = ctx->dir_utimes_cache.oldest;
+
+		if (send_put_off_utimes(ctx, oldest) < 0)
+			return ctx->fault->code;
+		lru_remove(&ctx->dir_utimes_cache, oldest);
+	}
+	return BM_OK;
+}
+
+int cache_dir_created(struct send_ctx *ctx, uint64_t dir)
+{
+	if (!TOGGLE(ctx, SEND_DIR_CREATED_CACHE))
+		return BM_OK;
+	/* storing one that is there already changes nothing, not even its place in the list */
+	for (struct lru_entry *entry = ctx->dir_created_cache.newest; entry; entry = entry->older)
+		if (entry->key == dir)
+			return BM_OK;
+	return lru_add(ctx, &ctx->dir_created_cache, malloc(sizeof(struct lru_entry)), dir, 0);
+}
+
+/* --------------------------------------------------------------------------------- inodes -- */
+
+static uint64_t new_encode_dev(uint64_t dev)
+{
+	uint64_t major = dev >> 20 & 0xfff, minor = dev & 0xfffff;
+
+	return (minor & 0xff) | major << 8 | (minor & ~(uint64_t)0xff) << 12;
+}
+
+static int read_symlink(struct send_ctx *ctx, uint64_t ino, struct fs_path *target)
+{
+	struct bm_key key = {.objectid = ino, .type = BTRFS_EXTENT_DATA_KEY};
+	struct bm_path path = send_path(ctx);
+	struct file_extent extent;
+	int ret;
+
+	ret = bm_search_slot(&ctx->root, &key, &path, ctx->fault);
+	if (ret)
+		return ret < 0 ? ret : send_errno(ctx, EIO);
+	ret = parse_file_extent(ctx, path.node[0], path.slot[0], &extent);
+	if (ret < 0)
+		return ret;
+	if (!extent.inline_data || extent.compression)
+		return send_errno(ctx, EUCLEAN);
+	if (extent.ram_bytes > extent.inline_size)
+		return send_bad_item(ctx, BM_BAD_ITEM_SIZE, path.node[0], path.slot[0],
+				     extent.inline_size, extent.ram_bytes);
+	target->size = 0;
+	return fs_path_add(ctx, target, (const char *)extent.inline_data, extent.ram_bytes);
+}
+
+static int create_command(uint32_t mode)
+{
+	switch (mode & MODE_FMT) {
+	case MODE_REG:
+		return BTRFS_SEND_C_MKFILE;
+	case MODE_DIR:
+		return BTRFS_SEND_C_MKDIR;
+	case MODE_LNK:
+		return BTRFS_SEND_C_SYMLINK;
+	case MODE_CHR:
+	case MODE_BLK:
+		return BTRFS_SEND_C_MKNOD;
+	case MODE_FIFO:
+		return BTRFS_SEND_C_MKFIFO;
+	case MODE_SOCK:
+		return BTRFS_SEND_C_MKSOCK;
+	default:
+		return 0;
+	}
+}
+
+int send_create_inode(struct send_ctx *ctx, uint64_t ino)
+{
+	struct inode_info info = {.generation = ctx->cur_inode_gen,
+				  .mode = ctx->cur_inode_mode,
+				  .rdev = ctx->cur_inode_rdev};
+	struct fs_path path;
+	int cmd, ret;
+
+	COUNT(ctx->image, send_create_inode);
+	if (ino != ctx->cur_ino) {
+		ret = get_inode_info(ctx, &ctx->root, ino, &info);
+		if (ret)
+			return ret < 0 ? ret : send_errno(ctx, ENOENT);
+	}
+	cmd = create_command(info.mode);
+	if (!cmd)
+		return send_errno(ctx, EOPNOTSUPP);
+	path.size = 0;
+	if (begin_cmd(ctx, cmd) < 0 || gen_unique_name(ctx, ino, info.generation, &path) < 0 ||
+	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, &path) < 0 ||
+	    tlv_put_u64(ctx, BTRFS_SEND_A_INO, ino) < 0)
+		return ctx->fault->code;
+	if (cmd == BTRFS_SEND_C_SYMLINK) {
+		if (read_symlink(ctx, ino, &path) < 0 ||
+		    tlv_put_path(ctx, BTRFS_SEND_A_PATH_LINK, &path) < 0)
+			return ctx->fault->code;
+	} else if (cmd != BTRFS_SEND_C_MKFILE && cmd != BTRFS_SEND_C_MKDIR) {
+		if (tlv_put_u64(ctx, BTRFS_SEND_A_RDEV, new_encode_dev(info.rdev)) < 0 ||
+		    tlv_put_u64(ctx, BTRFS_SEND_A_MODE, info.mode) < 0)
+			return ctx->fault->code;
+	}
+	return send_cmd(ctx);
+}
+
+int send_create_inode_if_needed(struct send_ctx *ctx)
+{
+	bool is_dir = is_type(ctx->cur_inode_mode, MODE_DIR);
+	int ret;
+
+	if (is_dir) {
+		ret = did_create_dir(ctx, ctx->cur_ino);
+		if (ret)
+			return ret < 0 ? ret : BM_OK;
+	}
+	ret = send_create_inode(ctx, ctx->cur_ino);
+	if (!ret && is_dir)
+		ret = cache_dir_created(ctx, ctx->cur_ino);
+	return ret;
+}

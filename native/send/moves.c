@@ -1,0 +1,598 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Directories that move or go, but cannot do so yet.
+ *
+ * Inodes are processed in the order of their numbers, so the rename of a directory may have to wait
+ * for that of one with a higher number: because that is to become its ancestor, or because it still
+ * has the name. The rename is put off (a pending move, listed under the inode that it waits for)
+ * and until then the directory keeps its old path (waiting_dir_move). A directory that was removed
+ * but has entries that are still to be processed gets its orphan name (orphan_dir_info).
+ */
+#include "send/send.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A directory whose rename waits. */
+struct pending_dir_move {
+	struct pending_dir_move *next;
+	uint64_t ino, gen;
+	struct dir_refs update_refs; /* whose times change with the rename */
+	struct bm_send_item item;    /* has the new name */
+};
+
+/* The moves that wait for one inode, in the order in which they came. */
+struct pending_list {
+	struct lru_entry lru;
+	struct pending_dir_move *first, *last;
+};
+
+struct waiting_dir_move *get_waiting_dir_move(struct send_ctx *ctx, uint64_t ino)
+{
+	COUNT(ctx->image, get_waiting_dir_move);
+	return (struct waiting_dir_move *)lru_lookup(&ctx->waiting_dir_moves, ino, 0);
+}
+
+/* Before commit 0b3f407e6728 (in v5.11) the generation did not tell orphan directories apart. */
+static uint64_t orphan_dir_generation(const struct send_ctx *ctx, uint64_t gen)
+{
+	return TOGGLE(ctx, SEND_RMDIR_GENERATION) ? gen : 0;
+}
+
+struct orphan_dir_info *get_orphan_dir_info(struct send_ctx *ctx, uint64_t ino, uint64_t gen)
+{
+	COUNT(ctx->image, get_orphan_dir_info);
+	return (struct orphan_dir_info *)lru_lookup(&ctx->orphan_dirs, ino,
+						    orphan_dir_generation(ctx, gen));
+}
+
+/* The entry of a directory that was there before, or a new one. */
+static struct orphan_dir_info *add_orphan_dir_info(struct send_ctx *ctx, uint64_t ino, uint64_t gen)
+{
+	struct orphan_dir_info *info;
+
+	COUNT(ctx->image, add_orphan_dir_info);
+	info = (struct orphan_dir_info *)lru_lookup(&ctx->orphan_dirs, ino,
+						    orphan_dir_generation(ctx, gen));
+	if (info) {
+		info->gen = gen;
+		return info;
+	}
+	info = calloc(1, sizeof(*info));
+	if (!info) {
+		bm_fail(ctx->fault, (struct bm_fault){.code = BM_NOMEM});
+		return NULL;
+	}
+	info->lru.key = ino;
+	info->lru.generation = orphan_dir_generation(ctx, gen);
+	info->gen = gen;
+	lru_store(&ctx->orphan_dirs, &info->lru);
+	return info;
+}
+
+/* ------------------------------------------------------------------------------- can_rmdir -- */
+
+/*
+ * Look at the last entry of a directory of the parent snapshot: 1: there is none, 0: there is, its
+ * inode is *ino.
+ */
+static int last_entry(struct send_ctx *ctx, uint64_t dir, uint64_t *ino)
+{
+	struct bm_key key = {.objectid = dir, .type = BTRFS_DIR_INDEX_KEY, .offset = UINT64_MAX};
+	struct bm_path path = send_path(ctx);
+	const struct btrfs_dir_item *entry;
+	const struct btrfs_disk_key *at;
+	uint32_t start = 0;
+	int ret = bm_search_slot(&ctx->parent, &key, &path, ctx->fault);
+
+	if (ret < 0)
+		return ret;
+	/* the inode item of the directory comes before its entries */
+	if (ret && path.slot[0]-- == 0)
+		return send_errno(ctx, EUCLEAN);
+	at = &leaf_item(path.node[0], path.slot[0])->key;
+	if (at->objectid != dir || at->type != BTRFS_DIR_INDEX_KEY)
+		return 1;
+	ret = next_dir_entry(ctx, path.node[0], path.slot[0], &start, &entry);
+	if (ret <= 0)
+		return ret < 0 ? ret : 1;
+	*ino = entry->location.objectid;
+	return 0;
+}
+
+/* What is known of a directory after a look at its entries. */
+struct dir_scan {
+	uint64_t last_index, high_ino;
+};
+
+/* Go over the entries from an index on: 1: all have been processed. */
+static int scan_entries(struct send_ctx *ctx, uint64_t dir, uint64_t dir_gen, uint64_t index,
+			struct dir_scan *scan)
+{
+	struct bm_key key = {.objectid = dir, .type = BTRFS_DIR_INDEX_KEY, .offset = index};
+	struct bm_path path = send_path(ctx);
+	int ret;
+
+	if (bm_search_slot(&ctx->parent, &key, &path, ctx->fault) < 0)
+		return ctx->fault->code;
+	while (!(ret = next_valid_item(ctx, &ctx->parent, &path))) {
+		const struct btrfs_disk_key *at = &leaf_item(path.node[0], path.slot[0])->key;
+		const struct btrfs_dir_item *entry;
+		struct waiting_dir_move *waiting;
+		uint32_t start = 0;
+
+		if (at->objectid != dir || at->type != BTRFS_DIR_INDEX_KEY)
+			return 1;
+		ret = next_dir_entry(ctx, path.node[0], path.slot[0], &start, &entry);
+		if (ret <= 0)
+			return ret < 0 ? ret : 1;
+		if (entry->location.objectid > scan->high_ino)
+			scan->high_ino = entry->location.objectid;
+		scan->last_index = at->offset;
+		waiting = get_waiting_dir_move(ctx, entry->location.objectid);
+		if (waiting) {
+			waiting->rmdir_ino = dir;
+			waiting->rmdir_gen = dir_gen;
+			return 0;
+		}
+		if (entry->location.objectid > ctx->cur_ino)
+			return 0;
+		path.slot[0]++;
+	}
+	return ret < 0 ? ret : 1;
+}
+
+int can_rmdir(struct send_ctx *ctx, uint64_t dir, uint64_t dir_gen)
+{
+	bool look_at_last = TOGGLE(ctx, SEND_RMDIR_LAST_ENTRY);
+	struct orphan_dir_info *info;
+	struct dir_scan scan = {0};
+	int ret = -1;
+
+	COUNT(ctx->image, can_rmdir);
+	if (dir == BTRFS_FIRST_FREE_OBJECTID)
+		return 0;
+	info = get_orphan_dir_info(ctx, dir, dir_gen);
+	/* commit 474e4761f6e8 (in v6.3): entries that are still to come are known without a look */
+	if (look_at_last && info && ctx->cur_ino < info->dir_high_seq_ino)
+		return 0;
+	if (look_at_last && !info) {
+		ret = last_entry(ctx, dir, &scan.high_ino);
+		if (ret)
+			return ret;
+		if (ctx->cur_ino < scan.high_ino)
+			goto remember;
+	}
+	ret = scan_entries(ctx, dir, dir_gen, info ? info->last_dir_index_offset : 0, &scan);
+	if (ret < 0)
+		return ret;
+	if (ret) {
+		if (info)
+			lru_remove(&ctx->orphan_dirs, &info->lru);
+		return 1;
+	}
+remember:
+	/* commit 78cf1a954da5 (in v6.3): no second descent for one that was found */
+	if (!info || !TOGGLE(ctx, SEND_RMDIR_ONE_DESCENT))
+		info = add_orphan_dir_info(ctx, dir, dir_gen);
+	if (!info)
+		return ctx->fault->code;
+	info->last_dir_index_offset = scan.last_index;
+	if (scan.high_ino > info->dir_high_seq_ino)
+		info->dir_high_seq_ino = scan.high_ino;
+	return 0;
+}
+
+/* --------------------------------------------------------------------------- pending moves -- */
+
+static void free_move(struct pending_dir_move *move)
+{
+	free(move->update_refs.rows);
+	free(move);
+}
+
+static int add_waiting_dir_move(struct send_ctx *ctx, uint64_t ino, bool orphanized)
+{
+	struct waiting_dir_move *waiting;
+
+	if (lru_lookup(&ctx->waiting_dir_moves, ino, 0))
+		return send_errno(ctx, EEXIST);
+	waiting = calloc(1, sizeof(*waiting));
+	if (!waiting)
+		return bm_fail(ctx->fault, (struct bm_fault){.code = BM_NOMEM});
+	waiting->lru.key = ino;
+	waiting->orphanized = orphanized;
+	lru_store(&ctx->waiting_dir_moves, &waiting->lru);
+	return BM_OK;
+}
+
+/* Have `move` wait for `parent_ino`; it is freed on failure. */
+static int add_pending_dir_move(struct send_ctx *ctx, struct pending_dir_move *move,
+				uint64_t parent_ino, bool is_orphan)
+{
+	struct pending_list *list;
+
+	if (add_waiting_dir_move(ctx, move->ino, is_orphan) < 0)
+		goto fail;
+	list = (struct pending_list *)lru_lookup(&ctx->pending_dir_moves, parent_ino, 0);
+	if (!list) {
+		list = calloc(1, sizeof(*list));
+		if (!list) {
+			bm_fail(ctx->fault, (struct bm_fault){.code = BM_NOMEM});
+			goto fail;
+		}
+		list->lru.key = parent_ino;
+		lru_store(&ctx->pending_dir_moves, &list->lru);
+	}
+	*(list->last ? &list->last->next : &list->first) = move;
+	list->last = move;
+	return BM_OK;
+fail:
+	free_move(move);
+	return ctx->fault->code;
+}
+
+/* The move of the current inode, with the directories of its deleted and its new names. */
+static int wait_for(struct send_ctx *ctx, const struct recorded_ref *ref, uint64_t parent_ino,
+		    bool is_orphan)
+{
+	struct pending_dir_move *move = calloc(1, sizeof(*move));
+	const struct recorded_refs *lists[] = {&ctx->deleted_refs, &ctx->new_refs};
+
+	if (!move)
+		return bm_fail(ctx->fault, (struct bm_fault){.code = BM_NOMEM});
+	move->ino = ctx->cur_ino;
+	move->gen = ctx->cur_inode_gen;
+	move->item = ref->in.item;
+	for (int i = 0; i < 2; i++)
+		for (size_t j = 0; j < lists[i]->count; j++)
+			if (add_dir_ref(ctx, &move->update_refs, &lists[i]->rows[j].in) < 0) {
+				free_move(move);
+				return BM_NOMEM;
+			}
+	return add_pending_dir_move(ctx, move, parent_ino, is_orphan) < 0 ? ctx->fault->code : 1;
+}
+
+/* Take the moves that wait for an inode out of the table and put them behind `*last`. */
+static void take_pending(struct send_ctx *ctx, uint64_t ino, struct pending_dir_move **first,
+			 struct pending_dir_move **last)
+{
+	struct pending_list *list =
+	    (struct pending_list *)lru_lookup(&ctx->pending_dir_moves, ino, 0);
+
+	if (!list)
+		return;
+	*(*last ? &(*last)->next : first) = list->first;
+	*last = list->last;
+	lru_remove(&ctx->pending_dir_moves, &list->lru);
+}
+
+void free_pending_dir_moves(struct send_ctx *ctx)
+{
+	while (ctx->pending_dir_moves.oldest) {
+		struct pending_dir_move *first = NULL, *last = NULL;
+
+		take_pending(ctx, ctx->pending_dir_moves.oldest->key, &first, &last);
+		while (first) {
+			struct pending_dir_move *next = first->next;
+
+			free_move(first);
+			first = next;
+		}
+	}
+}
+
+/* --------------------------------------------------------------------------------- waiting -- */
+
+int wait_for_dest_dir_move(struct send_ctx *ctx, const struct recorded_ref *ref, bool is_orphan)
+{
+	const char *name = ref->path + ref->path_size - ref->name_size;
+	struct bm_key key = {.objectid = ref->in.dir,
+			     .type = BTRFS_DIR_ITEM_KEY,
+			     .offset = bm_crc32c(0xfffffffe, name, ref->name_size)};
+	const struct btrfs_dir_item *entry;
+	struct waiting_dir_move *waiting;
+	struct inode_info info;
+	uint64_t ino, old_gen;
+	int ret;
+
+	if (!ctx->waiting_dir_moves.size)
+		return 0;
+	ret = lookup_name(ctx, &ctx->parent, &key, name, ref->name_size, &entry);
+	if (ret < 0 || !entry || entry->location.type != BTRFS_INODE_ITEM_KEY)
+		return ret < 0 ? ret : 0;
+	ino = entry->location.objectid;
+	if (get_inode_gen(ctx, &ctx->parent, ino, &old_gen) < 0)
+		return ctx->fault->code;
+	COUNT(ctx->image, get_inode_gen);
+	ret = get_inode_info(ctx, &ctx->root, ino, &info);
+	if (ret)
+		return ret < 0 ? ret : 0;
+	if (info.generation != old_gen)
+		return 0;
+	waiting = get_waiting_dir_move(ctx, ino);
+	if (!waiting || waiting->orphanized)
+		return 0;
+	return wait_for(ctx, ref, ino, is_orphan);
+}
+
+/* check_ino_in_path(): whether (ino1, gen1) is (ino2, gen2) or above it by first names. */
+static int check_ino_in_path(struct send_ctx *ctx, uint64_t ino1, uint64_t gen1, uint64_t ino2,
+			     uint64_t gen2)
+{
+	uint64_t parent, parent_gen;
+	struct fs_path name;
+
+	if (ino1 == ino2)
+		return gen1 == gen2;
+	for (int depth = 0; ino2 > BTRFS_FIRST_FREE_OBJECTID; depth++, ino2 = parent) {
+		int ret;
+
+		if (depth > PATH_LIMIT / 2)
+			return bm_fail(ctx->fault, (struct bm_fault){.code = BM_LOOP,
+								     .tree = ctx->parent.objectid,
+								     .found = ino2});
+		name.size = 0;
+		ret = get_first_ref(ctx, &ctx->parent, ino2, &parent, &parent_gen, &name);
+		if (ret)
+			return ret < 0 ? ret : send_errno(ctx, ENOENT);
+		if (parent == ino1)
+			return parent_gen == gen1;
+	}
+	return 0;
+}
+
+int is_ancestor(struct send_ctx *ctx, uint64_t ino1, uint64_t gen1, uint64_t ino2)
+{
+	struct bm_key key = {.objectid = ino2, .type = BTRFS_INODE_REF_KEY};
+	struct bm_path path = send_path(ctx);
+	int ret;
+
+	if (bm_search_slot(&ctx->parent, &key, &path, ctx->fault) < 0)
+		return ctx->fault->code;
+	while (!(ret = next_valid_item(ctx, &ctx->parent, &path))) {
+		const struct btrfs_disk_key *at = &leaf_item(path.node[0], path.slot[0])->key;
+		struct ref_name ref;
+		uint32_t start = 0;
+
+		if (at->objectid != ino2 ||
+		    (at->type != BTRFS_INODE_REF_KEY && at->type != BTRFS_INODE_EXTREF_KEY))
+			return 0;
+		while ((ret = next_ref_name(ctx, path.node[0], path.slot[0], &start, &ref)) > 0) {
+			uint64_t gen;
+
+			if (get_inode_gen(ctx, &ctx->parent, ref.dir, &gen) < 0)
+				return ctx->fault->code;
+			ret = check_ino_in_path(ctx, ino1, gen1, ref.dir, gen);
+			if (ret)
+				return ret;
+			/* all names of an INODE_REF are in one directory */
+			if (at->type == BTRFS_INODE_REF_KEY)
+				break;
+		}
+		if (ret < 0)
+			return ret;
+		path.slot[0]++;
+	}
+	return ret < 0 ? ret : 0;
+}
+
+/*
+ * Whether the directory `ino`, an ancestor to be, will itself move or be renamed later: 1: it will,
+ * 0: it will not, 2: it is not in the parent snapshot. *after: its parent in the snapshot.
+ */
+static int moves_later(struct send_ctx *ctx, const struct dir_ref *at, struct dir_ref *after)
+{
+	struct fs_path name_before, name_after;
+	uint64_t before, gen;
+	int ret;
+
+	name_before.size = name_after.size = 0;
+	ret = get_first_ref(ctx, &ctx->root, at->dir, &after->dir, &after->dir_gen, &name_after);
+	if (ret)
+		return ret < 0 ? ret : send_errno(ctx, ENOENT);
+	ret = get_first_ref(ctx, &ctx->parent, at->dir, &before, NULL, &name_before);
+	if (ret)
+		return ret < 0 ? ret : 2;
+	if (at->dir <= ctx->cur_ino ||
+	    (before == after->dir && name_before.size == name_after.size &&
+	     !memcmp(name_before.text, name_after.text, name_after.size)))
+		return 0;
+	if (get_inode_gen(ctx, &ctx->parent, at->dir, &gen) < 0)
+		return ctx->fault->code;
+	return gen == at->dir_gen;
+}
+
+int wait_for_parent_move(struct send_ctx *ctx, const struct recorded_ref *ref, bool is_orphan)
+{
+	struct dir_ref at = ref->in, after;
+	int ret = 0;
+
+	for (int depth = 0; at.dir > BTRFS_FIRST_FREE_OBJECTID; depth++, at = after) {
+		if (depth > PATH_LIMIT / 2)
+			return bm_fail(ctx->fault, (struct bm_fault){.code = BM_LOOP,
+								     .tree = ctx->root.objectid,
+								     .found = at.dir});
+		if (get_waiting_dir_move(ctx, at.dir)) {
+			ret = is_ancestor(ctx, ctx->cur_ino, ctx->cur_inode_gen, at.dir);
+			if (ret)
+				break;
+		}
+		ret = moves_later(ctx, &at, &after);
+		if (ret)
+			break;
+	}
+	if (ret != 1)
+		return ret < 0 ? ret : 0;
+	return wait_for(ctx, ref, at.dir, is_orphan);
+}
+
+/* -------------------------------------------------------------------------------- applying -- */
+
+/* 1: with the present names the directory would be inside itself; *ancestor is what to wait for. */
+static int path_loop(struct send_ctx *ctx, uint64_t ino, uint64_t gen, uint64_t *ancestor)
+{
+	uint64_t start = ino, parent = 0, parent_gen = 0;
+	struct fs_path name;
+
+	*ancestor = 0;
+	for (int depth = 0; ino != BTRFS_FIRST_FREE_OBJECTID; depth++) {
+		int ret;
+
+		if (depth > PATH_LIMIT / 2)
+			return bm_fail(ctx->fault, (struct bm_fault){.code = BM_LOOP,
+								     .tree = ctx->root.objectid,
+								     .found = ino});
+		name.size = 0;
+		if (get_orphan_dir_info(ctx, ino, gen))
+			return 0;
+		if (get_waiting_dir_move(ctx, ino)) {
+			if (!*ancestor)
+				*ancestor = ino;
+			ret = get_first_ref(ctx, &ctx->parent, ino, &parent, &parent_gen, &name);
+			if (ret > 0)
+				ret = send_errno(ctx, ENOENT);
+		} else {
+			ret = get_cur_name_and_parent(ctx, ino, gen, &parent, &parent_gen, &name);
+			if (ret > 0)
+				return 0;
+		}
+		if (ret < 0)
+			return ret;
+		if (parent == start) {
+			if (!*ancestor)
+				*ancestor = ino;
+			return 1;
+		}
+		ino = parent;
+		gen = parent_gen;
+	}
+	return 0;
+}
+
+/* The path that a directory has had so far. */
+static int path_before_move(struct send_ctx *ctx, const struct pending_dir_move *move,
+			    bool is_orphan, struct fs_path *path)
+{
+	uint64_t parent, parent_gen;
+	struct fs_path name;
+	int ret;
+
+	path->size = name.size = 0;
+	if (is_orphan)
+		return gen_unique_name(ctx, move->ino, move->gen, path);
+	ret = get_first_ref(ctx, &ctx->parent, move->ino, &parent, &parent_gen, &name);
+	if (ret)
+		return ret < 0 ? ret : send_errno(ctx, ENOENT);
+	if (get_cur_path(ctx, parent, parent_gen, path) < 0)
+		return ctx->fault->code;
+	return fs_path_add(ctx, path, name.text, name.size);
+}
+
+/* Remove the directory that only waited for this one to leave it. */
+static int rmdir_if_possible(struct send_ctx *ctx, uint64_t ino, uint64_t gen,
+			     struct bm_send_item item)
+{
+	const struct orphan_dir_info *info = ino ? get_orphan_dir_info(ctx, ino, gen) : NULL;
+	struct fs_path path;
+	int ret;
+
+	if (!info)
+		return BM_OK;
+	gen = info->gen;
+	ret = can_rmdir(ctx, ino, gen);
+	if (ret <= 0)
+		return ret;
+	if (get_cur_path(ctx, ino, gen, &path) < 0)
+		return ctx->fault->code;
+	because(ctx, BM_SEND_DIR_LEFT, ino, item);
+	return send_path_only(ctx, BTRFS_SEND_C_RMDIR, &path);
+}
+
+/* Let the move wait for another inode; it belongs to the table again. */
+static int wait_longer(struct send_ctx *ctx, struct pending_dir_move **move, uint64_t ancestor,
+		       const struct waiting_dir_move *before)
+{
+	struct pending_dir_move *again = *move;
+	struct waiting_dir_move *waiting;
+	uint64_t ino = again->ino;
+
+	*move = NULL;
+	again->next = NULL;
+	if (add_pending_dir_move(ctx, again, ancestor, before->orphanized) < 0)
+		return ctx->fault->code;
+	if (before->rmdir_ino) {
+		waiting = get_waiting_dir_move(ctx, ino);
+		waiting->rmdir_ino = before->rmdir_ino;
+		waiting->rmdir_gen = before->rmdir_gen;
+	}
+	return BM_OK;
+}
+
+/* apply_dir_move(); *move becomes NULL where it has to wait again. */
+static int apply_dir_move(struct send_ctx *ctx, struct pending_dir_move **pending)
+{
+	struct pending_dir_move *move = *pending;
+	struct waiting_dir_move *found = get_waiting_dir_move(ctx, move->ino), waiting;
+	struct fs_path from, to;
+	uint64_t ancestor;
+	int ret;
+
+	if (!found)
+		return send_errno(ctx, ENOENT);
+	waiting = *found;
+	lru_remove(&ctx->waiting_dir_moves, &found->lru);
+	if (path_before_move(ctx, move, waiting.orphanized, &from) < 0)
+		return ctx->fault->code;
+	ctx->send_progress = ctx->cur_ino + 1;
+	ret = path_loop(ctx, move->ino, move->gen, &ancestor);
+	if (ret)
+		return ret < 0 ? ret : wait_longer(ctx, pending, ancestor, &waiting);
+	because(ctx, BM_SEND_DIR_MOVED_LATER, move->ino, move->item);
+	if (get_cur_path(ctx, move->ino, move->gen, &to) < 0 ||
+	    send_two_paths(ctx, BTRFS_SEND_C_RENAME, &from, BTRFS_SEND_A_PATH_TO, &to) < 0 ||
+	    rmdir_if_possible(ctx, waiting.rmdir_ino, waiting.rmdir_gen, move->item) < 0)
+		return ctx->fault->code;
+	because(ctx, BM_SEND_TIMES_MOVE, move->ino, move->item);
+	if (cache_dir_utimes(ctx, move->ino, move->gen) < 0)
+		return ctx->fault->code;
+	for (size_t i = 0; i < move->update_refs.count; i++) {
+		const struct dir_ref *in = &move->update_refs.rows[i];
+		struct inode_info info;
+
+		because(ctx, BM_SEND_TIMES_MOVE, in->dir, in->item);
+		/* the parent may have been removed meanwhile */
+		ret = get_inode_info(ctx, &ctx->root, in->dir, &info);
+		if (!ret)
+			ret = cache_dir_utimes(ctx, in->dir, in->dir_gen);
+		if (ret < 0)
+			return ret;
+	}
+	return BM_OK;
+}
+
+int apply_children_dir_moves(struct send_ctx *ctx)
+{
+	struct pending_dir_move *first = NULL, *last = NULL;
+	int ret = BM_OK;
+
+	take_pending(ctx, ctx->cur_ino, &first, &last);
+	while (first) {
+		struct pending_dir_move *move = first;
+		uint64_t progress = ctx->send_progress, ino = move->ino;
+
+		first = move->next;
+		if (!first)
+			last = NULL;
+		if (!ret) {
+			ret = apply_dir_move(ctx, &move);
+			ctx->send_progress = progress;
+			if (!ret)
+				take_pending(ctx, ino, &first, &last);
+		}
+		if (move)
+			free_move(move);
+	}
+	return ret;
+}

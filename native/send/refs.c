@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Names: recorded while the items of an inode go by, made and unmade when they are complete.
+ *
+ * A new inode's first name is a rename from the orphan name, further ones are links. A parent
+ * directory that the receiver does not have yet, because its number is higher, is created first.
+ * Where an inode that is still to be processed has the name in the parent snapshot, that one is
+ * moved out of the way: to its orphan name if it was its first name, otherwise by an unlink.
+ */
+#include "send/send.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+int send_two_paths(struct send_ctx *ctx, int cmd, const struct fs_path *path, int attribute,
+		   const struct fs_path *other)
+{
+	if (begin_cmd(ctx, cmd) < 0 || tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
+	    tlv_put_path(ctx, attribute, other) < 0)
+		return ctx->fault->code;
+	return send_cmd(ctx);
+}
+
+int send_path_only(struct send_ctx *ctx, int cmd, const struct fs_path *path)
+{
+	if (begin_cmd(ctx, cmd) < 0 || tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0)
+		return ctx->fault->code;
+	return send_cmd(ctx);
+}
+
+/* ------------------------------------------------------------------------------ processing -- */
+
+/* What process_recorded_refs() finds out on its way. */
+struct progress {
+	struct fs_path valid_path; /* under which the receiver has the inode */
+	struct dir_refs check_dirs;
+	bool is_orphan, can_rename, orphanized_dir, orphanized_ancestor;
+	bool *pending_move;
+};
+
+static void ref_path(const struct recorded_ref *ref, struct fs_path *path)
+{
+	memcpy(path->text, ref->path, ref->path_size);
+	path->size = ref->path_size;
+}
+
+/* orphanize_inode(): to its orphan name. */
+static int orphanize_inode(struct send_ctx *ctx, uint64_t ino, uint64_t gen,
+			   const struct fs_path *path)
+{
+	struct fs_path orphan;
+
+	orphan.size = 0;
+	if (gen_unique_name(ctx, ino, gen, &orphan) < 0 ||
+	    send_two_paths(ctx, BTRFS_SEND_C_RENAME, path, BTRFS_SEND_A_PATH_TO, &orphan) < 0)
+		return ctx->fault->code;
+	if (ino == ctx->cur_ino && gen == ctx->cur_inode_gen && TOGGLE(ctx, SEND_CUR_INODE_PATH))
+		fs_path_copy(&ctx->cur_inode_path, &orphan);
+	return BM_OK;
+}
+
+/* Move the inode away that has its first name at `path`. */
+static int orphanize_overwritten(struct send_ctx *ctx, struct progress *p,
+				 const struct fs_path *path, const struct overwritten *who)
+{
+	struct waiting_dir_move *waiting;
+	int ret;
+
+	if (orphanize_inode(ctx, who->ino, who->gen, path) < 0)
+		return ctx->fault->code;
+	if (is_type(who->mode, MODE_DIR))
+		p->orphanized_dir = true;
+	/* its own rename, if it waits for one, starts from the orphan name now */
+	waiting = get_waiting_dir_move(ctx, who->ino);
+	/* commit 8c139e1d7806 (in v6.3): one descent instead of two */
+	if (waiting && !TOGGLE(ctx, SEND_WAITING_ONCE))
+		waiting = get_waiting_dir_move(ctx, who->ino);
+	if (waiting)
+		waiting->orphanized = true;
+	name_cache_drop(ctx, who->ino, who->gen);
+	ret = is_ancestor(ctx, who->ino, who->gen, ctx->cur_ino);
+	if (ret > 0) {
+		p->orphanized_ancestor = true;
+		ctx->cur_inode_path.size = 0;
+		ret = get_cur_path(ctx, ctx->cur_ino, ctx->cur_inode_gen, &p->valid_path);
+	}
+	return ret;
+}
+
+/* Make sure that no inode still to be processed has the name. */
+static int clear_name(struct send_ctx *ctx, struct progress *p, struct recorded_ref *ref)
+{
+	struct overwritten who;
+	struct fs_path path;
+	int ret;
+
+	ret = will_overwrite_ref(ctx, &ref->in, ref_name(ref), ref->name_size, &who);
+	if (ret <= 0)
+		return ret;
+	ret = is_first_ref(ctx, who.ino, ref->in.dir, ref_name(ref), ref->name_size);
+	if (ret < 0)
+		return ret;
+	/* commit 9c2b4e034706 (in v5.10): the path may go through a directory just moved away */
+	if (p->orphanized_dir && TOGGLE(ctx, SEND_RECOMPUTE_REF_PATH) &&
+	    update_ref_path(ctx, ref) < 0)
+		return ctx->fault->code;
+	ref_path(ref, &path);
+	because(ctx, BM_SEND_NAME_IN_THE_WAY, who.ino, ref->in.item);
+	if (ret)
+		return orphanize_overwritten(ctx, p, &path, &who);
+	because_of_rule(ctx, BM_SEND_LINK_IN_THE_WAY);
+	return send_path_only(ctx, BTRFS_SEND_C_UNLINK, &path);
+}
+
+/* The names in directories that the receiver has: all are cleared before the first is made. */
+static int clear_names(struct send_ctx *ctx, struct progress *p)
+{
+	for (size_t i = 0; i < ctx->new_refs.count; i++) {
+		struct recorded_ref *ref = &ctx->new_refs.rows[i];
+		int ret = get_cur_inode_state(ctx, ref->in.dir, ref->in.dir_gen);
+
+		if (ret < 0 || (ret != INODE_WILL_CREATE && clear_name(ctx, p, ref) < 0))
+			return ctx->fault->code;
+	}
+	return BM_OK;
+}
+
+static bool earlier_ref_has_dir(const struct recorded_refs *refs, size_t index)
+{
+	for (size_t i = 0; i < index; i++)
+		if (refs->rows[i].in.dir == refs->rows[index].in.dir)
+			return true;
+	return false;
+}
+
+/* A parent directory with a higher number is created before its turn. */
+static int create_parent_if_needed(struct send_ctx *ctx, size_t index)
+{
+	const struct dir_ref *in = &ctx->new_refs.rows[index].in;
+	int ret = get_cur_inode_state(ctx, in->dir, in->dir_gen);
+
+	if (ret != INODE_WILL_CREATE)
+		return ret < 0 ? ret : BM_OK;
+	if (earlier_ref_has_dir(&ctx->new_refs, index))
+		return BM_OK;
+	ret = did_create_dir(ctx, in->dir);
+	if (ret)
+		return ret < 0 ? ret : BM_OK;
+	because(ctx, BM_SEND_PARENT_EARLY, in->dir, in->item);
+	ret = send_create_inode(ctx, in->dir);
+	return ret < 0 ? ret : cache_dir_created(ctx, in->dir);
+}
+
+/* Whether a directory has to wait for the move of another one before it can go to `ref`. */
+static int wait_if_needed(struct send_ctx *ctx, struct progress *p, const struct recorded_ref *ref)
+{
+	int ret;
+
+	if (!is_type(ctx->cur_inode_mode, MODE_DIR) || !has_parent(ctx))
+		return BM_OK;
+	ret = wait_for_dest_dir_move(ctx, ref, p->is_orphan);
+	if (ret > 0)
+		p->can_rename = false;
+	if (!ret && p->can_rename)
+		ret = wait_for_parent_move(ctx, ref, p->is_orphan);
+	if (ret < 0)
+		return ret;
+	if (ret) {
+		p->can_rename = false;
+		*p->pending_move = true;
+	}
+	return BM_OK;
+}
+
+/* rename_current_inode() */
+static int rename_current_inode(struct send_ctx *ctx, struct progress *p,
+				const struct fs_path *full_path)
+{
+	int ret = send_two_paths(ctx, BTRFS_SEND_C_RENAME, &p->valid_path, BTRFS_SEND_A_PATH_TO,
+				 full_path);
+
+	if (TOGGLE(ctx, SEND_CUR_INODE_PATH))
+		fs_path_copy(&ctx->cur_inode_path, full_path);
+	fs_path_copy(&p->valid_path, full_path);
+	p->is_orphan = false;
+	return ret;
+}
+
+/* Make a new name of the current inode: by a rename, if it `moves`, or a link. */
+static int make_name(struct send_ctx *ctx, struct progress *p, struct recorded_ref *ref)
+{
+	bool moves = p->is_orphan || is_type(ctx->cur_inode_mode, MODE_DIR);
+	enum bm_send_cause cause = BM_SEND_NAME_ADDED;
+	struct fs_path full_path;
+
+	if (!moves && p->orphanized_dir && update_ref_path(ctx, ref) < 0)
+		return ctx->fault->code;
+	if (moves && !p->is_orphan)
+		cause = BM_SEND_DIR_MOVED;
+	else if (moves)
+		cause = ctx->cur_inode_new ? BM_SEND_FIRST_NAME : BM_SEND_NAME_AFTER_ORPHAN;
+	because(ctx, cause, ctx->cur_ino, ref->in.item);
+	ref_path(ref, &full_path);
+	if (moves)
+		return rename_current_inode(ctx, p, &full_path);
+	return send_two_paths(ctx, BTRFS_SEND_C_LINK, &full_path, BTRFS_SEND_A_PATH_LINK,
+			      &p->valid_path);
+}
+
+static int make_new_names(struct send_ctx *ctx, struct progress *p)
+{
+	/* commit 98272bb77bf4 (in v5.10): before, each was cleared when it was its turn */
+	bool clear_first = TOGGLE(ctx, SEND_ORPHANIZE_FIRST);
+
+	if (clear_first && clear_names(ctx, p) < 0)
+		return ctx->fault->code;
+	for (size_t i = 0; i < ctx->new_refs.count; i++) {
+		struct recorded_ref *ref = &ctx->new_refs.rows[i];
+		int ret = BM_OK;
+
+		if (create_parent_if_needed(ctx, i) < 0 ||
+		    (!clear_first && clear_name(ctx, p, ref) < 0) ||
+		    wait_if_needed(ctx, p, ref) < 0)
+			return ctx->fault->code;
+		if (p->can_rename)
+			ret = make_name(ctx, p, ref);
+		if (ret < 0 || add_dir_ref(ctx, &p->check_dirs, &ref->in) < 0)
+			return ctx->fault->code;
+	}
+	return BM_OK;
+}
+
+/* A directory that the snapshot does not have any more: gone, or on its orphan name until then. */
+static int remove_dir(struct send_ctx *ctx, struct progress *p)
+{
+	int ret = can_rmdir(ctx, ctx->cur_ino, ctx->cur_inode_gen);
+
+	because_inode(ctx, ret > 0 ? BM_SEND_DIR_REMOVED : BM_SEND_DIR_NOT_EMPTY);
+	if (ret > 0)
+		ret = send_path_only(ctx, BTRFS_SEND_C_RMDIR, &p->valid_path);
+	else if (!ret && !p->is_orphan)
+		ret = orphanize_inode(ctx, ctx->cur_ino, ctx->cur_inode_gen, &p->valid_path);
+	for (size_t i = 0; ret >= 0 && i < ctx->deleted_refs.count; i++)
+		ret = add_dir_ref(ctx, &p->check_dirs, &ctx->deleted_refs.rows[i].in);
+	return ret < 0 ? ret : BM_OK;
+}
+
+/* Unlink the names of a file that the snapshot does not have any more. */
+static int unlink_deleted_names(struct send_ctx *ctx, struct progress *p)
+{
+	struct fs_path path;
+
+	for (size_t i = 0; i < ctx->deleted_refs.count; i++) {
+		struct recorded_ref *ref = &ctx->deleted_refs.rows[i];
+		int ret = did_overwrite_ref(ctx, &ref->in, ctx->cur_ino, ctx->cur_inode_gen,
+					    ref_name(ref), ref->name_size);
+
+		if (!ret) {
+			/* commit d8ac76cdd174 (in v5.13) */
+			if (p->orphanized_ancestor && TOGGLE(ctx, SEND_UNLINK_PATH) &&
+			    update_ref_path(ctx, ref) < 0)
+				return ctx->fault->code;
+			ref_path(ref, &path);
+			because(ctx, BM_SEND_NAME_REMOVED, ctx->cur_ino, ref->in.item);
+			ret = send_path_only(ctx, BTRFS_SEND_C_UNLINK, &path);
+			/* is_current_inode_path(): compared as far as the remembered path goes */
+			if (path.size >= ctx->cur_inode_path.size &&
+			    !memcmp(path.text, ctx->cur_inode_path.text, ctx->cur_inode_path.size))
+				ctx->cur_inode_path.size = 0;
+		}
+		if (ret < 0 || add_dir_ref(ctx, &p->check_dirs, &ref->in) < 0)
+			return ctx->fault->code;
+	}
+	/* an earlier inode took its first name, and it has no other */
+	because_inode(ctx, BM_SEND_ORPHAN_REMOVED);
+	return p->is_orphan ? send_path_only(ctx, BTRFS_SEND_C_UNLINK, &p->valid_path) : BM_OK;
+}
+
+static bool seen_before(const struct dir_refs *refs, size_t index)
+{
+	for (size_t i = 0; i < index; i++)
+		if (refs->rows[i].dir == refs->rows[index].dir &&
+		    refs->rows[i].dir_gen == refs->rows[index].dir_gen)
+			return true;
+	return false;
+}
+
+/* The snapshot does not have a directory any more: remove it if all in it is gone. 1: removed. */
+static int rmdir_if_emptied(struct send_ctx *ctx, struct progress *p, const struct dir_ref *in)
+{
+	int ret = can_rmdir(ctx, in->dir, in->dir_gen);
+
+	if (ret <= 0)
+		return ret;
+	if (get_cur_path(ctx, in->dir, in->dir_gen, &p->valid_path) < 0)
+		return ctx->fault->code;
+	because(ctx, BM_SEND_DIR_EMPTIED, in->dir, in->item);
+	ret = send_path_only(ctx, BTRFS_SEND_C_RMDIR, &p->valid_path);
+	return ret < 0 ? ret : 1;
+}
+
+/* The directories in which the inode had or has names: their times, or their removal. */
+static int finish_check_dirs(struct send_ctx *ctx, struct progress *p)
+{
+	bool unique = TOGGLE(ctx, SEND_CHECK_DIRS_UNIQUE);
+	uint64_t last_removed = 0;
+
+	for (size_t i = 0; i < p->check_dirs.count; i++) {
+		const struct dir_ref *in = &p->check_dirs.rows[i];
+		int ret;
+
+		/* a directory with a higher number has its own turn */
+		if ((unique && seen_before(&p->check_dirs, i)) || in->dir > ctx->cur_ino)
+			continue;
+		ret = get_cur_inode_state(ctx, in->dir, in->dir_gen);
+		if (ret == INODE_DID_CREATE || ret == INODE_NO_CHANGE) {
+			because(ctx, BM_SEND_TIMES_ENTRY, in->dir, in->item);
+			ret = cache_dir_utimes(ctx, in->dir, in->dir_gen);
+		} else if (ret == INODE_DID_DELETE && (unique || in->dir != last_removed)) {
+			ret = rmdir_if_emptied(ctx, p, in);
+			if (ret > 0)
+				last_removed = in->dir;
+		}
+		if (ret < 0)
+			return ret;
+	}
+	return BM_OK;
+}
+
+static int process_refs(struct send_ctx *ctx, struct progress *p)
+{
+	bool is_dir = is_type(ctx->cur_inode_mode, MODE_DIR);
+	int ret;
+
+	if (!ctx->cur_inode_new) {
+		ret = did_overwrite_first_ref(ctx, ctx->cur_ino, ctx->cur_inode_gen);
+		if (ret < 0)
+			return ret;
+		p->is_orphan = ret;
+	}
+	if (p->is_orphan)
+		ret = gen_unique_name(ctx, ctx->cur_ino, ctx->cur_inode_gen, &p->valid_path);
+	else
+		ret = get_cur_path(ctx, ctx->cur_ino, ctx->cur_inode_gen, &p->valid_path);
+	if (ret < 0 || make_new_names(ctx, p) < 0)
+		return ctx->fault->code;
+	if (is_dir && ctx->cur_inode_deleted)
+		ret = remove_dir(ctx, p);
+	else if (is_dir && ctx->deleted_refs.count)
+		ret = add_dir_ref(ctx, &p->check_dirs, &ctx->deleted_refs.rows[0].in);
+	else if (!is_dir)
+		ret = unlink_deleted_names(ctx, p);
+	return ret < 0 ? ret : finish_check_dirs(ctx, p);
+}
+
+int process_recorded_refs(struct send_ctx *ctx, bool *pending_move)
+{
+	struct progress *p = calloc(1, sizeof(*p));
+	int ret;
+
+	COUNT(ctx->image, process_recorded_refs);
+	if (!p)
+		return bm_fail(ctx->fault, (struct bm_fault){.code = BM_NOMEM});
+	p->is_orphan = p->can_rename = true;
+	p->pending_move = pending_move;
+	if (ctx->cur_ino <= BTRFS_FIRST_FREE_OBJECTID)
+		ret = send_errno(ctx, EINVAL);
+	else
+		ret = process_refs(ctx, p);
+	free(p->check_dirs.rows);
+	free(p);
+	free_recorded_refs(&ctx->new_refs);
+	free_recorded_refs(&ctx->deleted_refs);
+	return ret;
+}

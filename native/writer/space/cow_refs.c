@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Who refers to what a block points at, when the block is copied.
+ *
+ * A tree refers to what its blocks point at by its own id as long as it owns the blocks. When the
+ * owner leaves a shared block behind, the block refers to its children itself, by its address
+ * (BTRFS_BLOCK_FLAG_FULL_BACKREF), on behalf of all who still have it.
+ */
+#include "writer/writer.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* A file extent item that refers to data, and what it refers to. 0: it does not. */
+static int data_ref_of(const uint8_t *leaf, uint32_t slot, struct bm_data_ref *ref,
+		       struct bm_fault *fault)
+{
+	const struct btrfs_item *item = leaf_item(leaf, slot);
+	const struct btrfs_file_extent_item *extent = (const void *)item_data(leaf, slot);
+
+	if (item->key.type != BTRFS_EXTENT_DATA_KEY)
+		return 0;
+	if (item->size < BTRFS_FILE_EXTENT_INLINE_DATA_START ||
+	    (extent->type != BTRFS_FILE_EXTENT_INLINE && item->size < sizeof(*extent)))
+		return bm_fail(fault, (struct bm_fault){.code = BM_BAD_ITEM_SIZE,
+							.tree = block_header(leaf)->owner,
+							.block = block_header(leaf)->bytenr,
+							.slot = slot,
+							.found = item->size,
+							.wanted = sizeof(*extent)});
+	if (extent->type == BTRFS_FILE_EXTENT_INLINE || !extent->disk_bytenr)
+		return 0;
+	ref->bytenr = extent->disk_bytenr;
+	ref->num_bytes = extent->disk_num_bytes;
+	ref->ino = item->key.objectid;
+	ref->offset = item->key.offset - extent->offset;
+	return 1;
+}
+
+int bm_writer_mod_refs(struct bm_writer *writer, const struct bm_writer_tree *tree,
+		       const uint8_t *block, int full_backref, enum bm_ref_action action,
+		       struct bm_fault *fault)
+{
+	const struct btrfs_header *header = block_header(block);
+	uint64_t parent = full_backref ? header->bytenr : 0;
+	struct bm_data_ref ref = {.parent = parent, .root = header->owner};
+
+	if (!tree->shareable && !header->level)
+		return BM_OK;
+	for (uint32_t slot = 0; slot < header->nritems; slot++) {
+		int ret;
+
+		if (header->level) {
+			ret = bm_refs_tree(writer, action, node_ptr(block, slot)->blockptr, parent,
+					   header->owner, header->level - 1, NULL, fault);
+		} else {
+			ret = data_ref_of(block, slot, &ref, fault);
+			if (ret > 0)
+				ret = bm_refs_data(writer, action, &ref, fault);
+		}
+		if (ret < 0)
+			return ret;
+	}
+	return BM_OK;
+}
+
+/* btrfs_block_can_be_shared() */
+static int can_be_shared(const struct bm_writer_tree *tree, const uint8_t *block)
+{
+	const struct btrfs_header *header = block_header(block);
+
+	return tree->shareable && header->bytenr != tree->bytenr &&
+	       (header->generation <= tree->last_snapshot || header->flags & BM_HEADER_RELOC);
+}
+
+int bm_writer_update_refs_for_cow(struct bm_writer *writer, struct bm_writer_tree *tree,
+				  const uint8_t *old, uint8_t *copy, int *last_ref,
+				  struct bm_fault *fault)
+{
+	const struct btrfs_header *header = block_header(old);
+	uint64_t refs = 1, flags = 0;
+	int is_full;
+
+	if (can_be_shared(tree, old) &&
+	    bm_writer_extent_info(writer, header->bytenr, &refs, &flags, fault) < 0)
+		return fault->code;
+	if (!refs)
+		return bm_fail(fault, (struct bm_fault){.code = BM_NOT_FOUND,
+							.tree = BTRFS_EXTENT_TREE_OBJECTID,
+							.block = header->bytenr,
+							.found = header->bytenr,
+							.wanted = BTRFS_METADATA_ITEM_KEY});
+	is_full = (flags & BTRFS_BLOCK_FLAG_FULL_BACKREF) != 0;
+	*last_ref = refs == 1;
+	if (refs > 1 && header->owner == tree->owner && !is_full) {
+		if (bm_writer_mod_refs(writer, tree, old, 1, BM_REF_ADD, fault) < 0)
+			return fault->code;
+		return bm_refs_set_flags(writer, header->bytenr, BTRFS_BLOCK_FLAG_FULL_BACKREF,
+					 header->level, fault);
+	}
+	if (refs > 1 || is_full) {
+		if (bm_writer_mod_refs(writer, tree, copy, 0, BM_REF_ADD, fault) < 0)
+			return fault->code;
+	}
+	return refs == 1 && is_full ? bm_writer_mod_refs(writer, tree, old, 1, BM_REF_DROP, fault)
+				    : BM_OK;
+}
+
+/* ---------------------------------------------------------------------------------- copy_root -- */
+
+/* The root of the tree, COWed: create_pending_snapshot() copies a block of this transaction. */
+static const uint8_t *own_root(struct bm_writer *writer, struct bm_writer_tree *tree,
+			       struct bm_fault *fault)
+{
+	struct bm_path path = {0};
+
+	path.node[tree->level] =
+	    bm_writer_read(writer, tree, tree->bytenr, tree->generation, tree->level, fault);
+	if (!path.node[tree->level] || bm_writer_cow(writer, tree, &path, tree->level, fault) < 0)
+		return NULL;
+	return path.node[tree->level];
+}
+
+/* btrfs_copy_root(): the copy belongs to `fresh`, whose root it becomes. */
+static int copy_block(struct bm_writer *writer, const uint8_t *root, struct bm_writer_tree *fresh,
+		      struct bm_fault *fault)
+{
+	const struct btrfs_header *header = block_header(root);
+	struct bm_key first = {0};
+	struct btrfs_header *own;
+	uint8_t *copy;
+
+	if (header->nritems)
+		first = to_key(block_key(root, 0));
+	copy = bm_writer_alloc_block(writer, fresh, header->level, &first, header->bytenr, fault);
+	if (!copy)
+		return fault->code;
+	own = header_of(copy);
+	fresh->bytenr = own->bytenr;
+	memcpy(copy, root, writer->nodesize);
+	own->bytenr = fresh->bytenr;
+	own->generation = writer->transid;
+	own->owner = fresh->owner;
+	own->flags &= ~(uint64_t)(BM_HEADER_WRITTEN | BM_HEADER_RELOC);
+	memcpy(own->fsid, writer->fsid, sizeof(own->fsid));
+	return bm_writer_mod_refs(writer, fresh, copy, 0, BM_REF_ADD, fault);
+}
+
+int bm_writer_copy_root(struct bm_writer *writer, uint64_t source, uint64_t id,
+			struct bm_fault *fault)
+{
+	struct bm_writer_tree *tree = bm_writer_tree_of(writer, source, fault), fresh;
+	struct bm_fault none;
+	const uint8_t *root;
+
+	if (!tree)
+		return fault->code;
+	if (bm_writer_tree_of(writer, id, &none))
+		return bm_writer_errno(fault, tree, EEXIST);
+	/* everything from here on that was there before the snapshot may be shared with it */
+	tree->last_snapshot = writer->transid;
+	bm_writer_note_changed(writer, tree);
+	root = own_root(writer, tree, fault);
+	if (!root)
+		return fault->code;
+	fresh = *tree;
+	fresh.id = fresh.owner = id;
+	fresh.generation = writer->transid;
+	fresh.force_cow = 0;
+	if (copy_block(writer, root, &fresh, fault) < 0)
+		return fault->code;
+	/* the copied root item says as many bytes as its source */
+	fresh.bytes_used = tree->bytes_used;
+	tree->force_cow = 1;
+	return bm_writer_set_tree(writer, &fresh, fault);
+}
