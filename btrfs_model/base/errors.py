@@ -177,7 +177,7 @@ class ReceiveError(StreamError, OSError):
         return f"{self.path}: offset {self.offset}: {self.message}"
 
 
-_MESSAGES = {
+_MESSAGES: dict[int, str] = {
     Code.NOMEM: "out of memory",
     Code.UNMAPPED: "no chunk maps logical address {found}",
     Code.PAST_END: "byte {found} is past the end of the device or chunk at {wanted}",
