@@ -31,12 +31,12 @@ if TYPE_CHECKING:
         UnsupportedError,
     )
     from btrfs_model.base.samples import sample, samples
+    from btrfs_model.behaviour import Behaviour
+    from btrfs_model.behaviour import table as toggles
     from btrfs_model.cost.receiver import receiver_calls
     from btrfs_model.experiments.replay import build, replay
     from btrfs_model.kernels import select as use_kernels
     from btrfs_model.mount.writable import WritableFilesystem
-    from btrfs_model.patches import Behaviour
-    from btrfs_model.patches import table as toggles
     from btrfs_model.questions.check import check
     from btrfs_model.questions.dumptree.statistics import tree_stats
     from btrfs_model.questions.fiemap.api import fiemap
@@ -93,7 +93,7 @@ __all__ = [
 
 # Where each name comes from.
 _HOMES = {
-    "Behaviour": "patches:Behaviour",
+    "Behaviour": "behaviour:Behaviour",
     "BehaviourWarning": "base.errors:BehaviourWarning",
     "BtrfsModelError": "base.errors:BtrfsModelError",
     "Command": "stream.reader:Command",
@@ -125,7 +125,7 @@ _HOMES = {
     "sample": "base.samples:sample",
     "samples": "base.samples:samples",
     "send": "questions.send.ioctl:send",
-    "toggles": "patches:table",
+    "toggles": "behaviour:table",
     "tree_stats": "questions.dumptree.statistics:tree_stats",
     "use_kernels": "kernels:select",
 }

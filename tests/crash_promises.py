@@ -32,8 +32,8 @@ from collections.abc import Iterator
 
 from crashes import Epoch, Ref, State
 
+from btrfs_model.behaviour import Behaviour
 from btrfs_model.ondisk.keys import ItemType
-from btrfs_model.patches import Behaviour
 from btrfs_model.volume.filesystem import Filesystem
 
 __all__ = ["broken_promises"]

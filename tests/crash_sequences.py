@@ -12,9 +12,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from btrfs_model.behaviour import Behaviour
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.writable import WritableFilesystem
-from btrfs_model.patches import Behaviour
 
 __all__ = ["BLOCK", "Call", "Crash", "formats", "sequences"]
 

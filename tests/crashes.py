@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import btrfs_model as bm
+from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import data_of, parse_step
 from btrfs_model.experiments.scenario.run import _Runner
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.keys import ItemType
-from btrfs_model.patches import Behaviour
 from btrfs_model.volume.filesystem import Filesystem
 
 __all__ = [

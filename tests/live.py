@@ -24,7 +24,7 @@ import pytest
 from kernel_session import Answer, KernelSession
 from mounts import mounted, one_at_a_time, why_not_live
 
-from btrfs_model.patches import PRESETS
+from btrfs_model.behaviour import PRESETS
 
 __all__ = ["BESIDE_THE_KERNEL", "Machine", "beside_the_kernel", "kernel_send", "mounted", "preset",
            "random_filesystem", "why_not_live"]  # fmt: skip

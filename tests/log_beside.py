@@ -23,11 +23,11 @@ from typing import Any
 import scenarios
 from live import mounted
 
+from btrfs_model.behaviour import PRESETS, Behaviour
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import Step, parse_step
 from btrfs_model.experiments.scenario.run import _Runner
 from btrfs_model.mount.writable import WritableFilesystem
-from btrfs_model.patches import PRESETS, Behaviour
 
 __all__ = ["KERNEL", "KNOWN", "NOCOW", "Beside", "Operation", "in_the_kernel", "in_the_model",
            "random_operations"]  # fmt: skip

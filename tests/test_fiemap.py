@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from logical_ino import CASES
 
 import btrfs_model as bm
+from btrfs_model.behaviour import Behaviour, is_implemented
 from btrfs_model.cli import run
-from btrfs_model.patches import TOGGLES, Behaviour
+from btrfs_model.patches import Patch
 from btrfs_model.questions.fiemap.api import Fiemap
 from btrfs_model.questions.reads.cold import blocks_after_mount
 
@@ -165,7 +166,7 @@ def work_of(behaviour: str) -> tuple[list[Row], bm.Work]:
 
 @pytest.mark.parametrize(
     "toggle",
-    [slug for slug, t in TOGGLES.items() if slug.startswith("fiemap-") and t.implemented],
+    [patch for patch in Patch if patch.startswith("fiemap-") and is_implemented(patch)],
 )
 def test_a_toggle_changes_no_answer(toggle: str) -> None:
     after, _ = work_of("v6.12")

@@ -13,6 +13,7 @@ from figures import chosen, is_tidy, value
 from progs import btrfs_check
 
 import btrfs_model as bm
+from btrfs_model.behaviour import Behaviour
 from btrfs_model.cost.reading import read_on
 from btrfs_model.experiments import report
 from btrfs_model.experiments.replay import run
@@ -30,7 +31,6 @@ from btrfs_model.experiments.workloads.fiemap_shared import (
     walks_of_a_call,
 )
 from btrfs_model.mount.writable import WritableFilesystem
-from btrfs_model.patches import Behaviour
 from btrfs_model.questions.fiemap.api import FILEFRAG_EXTENTS, Fiemap
 from btrfs_model.questions.reads.cold import blocks_after_mount
 

@@ -16,12 +16,12 @@ from progs import btrfs_check
 from test_replay_log import observable
 
 import btrfs_model as bm
+from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import parse_step
 from btrfs_model.experiments.scenario.run import run_scenario
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.keys import ItemType
-from btrfs_model.patches import Behaviour
 from btrfs_model.volume.filesystem import Filesystem
 
 KERNELS = {

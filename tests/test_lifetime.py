@@ -384,7 +384,7 @@ def test_results_pickle_and_copy(image: Path) -> None:
         assert again[NAME] == sent.work[NAME] + 5
         behaviour = bm.Behaviour.parse("v6.12 - send-utimes-cache")
         for one in (pickle.loads(pickle.dumps(behaviour)), copy.deepcopy(behaviour)):
-            assert (str(one), one.slugs) == (str(behaviour), behaviour.slugs)
+            assert (str(one), one.patches) == (str(behaviour), behaviour.patches)
 
 
 def test_filesystems_pickle_as_paths(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import btrfs_model as bm
+from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments import report
 from btrfs_model.experiments.replay import run
 from btrfs_model.experiments.workloads import log_dir
@@ -21,7 +22,6 @@ from btrfs_model.mount.log.v5_10 import log_parents
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.items import dir_items
 from btrfs_model.ondisk.keys import ItemType
-from btrfs_model.patches import Behaviour
 
 SIDES = [BEFORE.name, AFTER.name, NOW.name]
 

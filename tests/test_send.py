@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from btrfs_model.base.errors import BtrfsModelError, SubvolumeNotFoundError
+from btrfs_model.behaviour import PRESETS, Behaviour, is_implemented
 from btrfs_model.kernels import select
-from btrfs_model.patches import PRESETS, TOGGLES, Behaviour
+from btrfs_model.patches import Patch
 from btrfs_model.questions.send.ioctl import SendResult, send
 from btrfs_model.stream.reader import read_stream
 from btrfs_model.volume.filesystem import Filesystem
@@ -154,7 +155,7 @@ def mixed() -> Any:
         yield fs, [ask for ask, kernel, _ in corpus.records(SMALL[1]) if kernel == "6.18"]
 
 
-SEND_TOGGLES = [slug for slug, toggle in TOGGLES.items() if toggle.implemented]
+SEND_TOGGLES = [patch for patch in Patch if is_implemented(patch)]
 
 
 @settings(max_examples=25, deadline=None)

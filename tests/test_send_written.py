@@ -11,8 +11,8 @@ import pytest
 from test_receive import table
 
 import btrfs_model as bm
+from btrfs_model.behaviour import PRESETS
 from btrfs_model.mount.writable import WritableFilesystem
-from btrfs_model.patches import PRESETS
 
 SEEDS = range(400) if corpus.LONG else range(10)
 SIZE = 128 << 20

@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 import btrfs_model as bm
 from btrfs_model.base.counters import counting
 from btrfs_model.base.errors import CorruptImageError
+from btrfs_model.behaviour import Behaviour
 from btrfs_model.kernels import Choice, lib, select
 from btrfs_model.mount.trees.apply import insert_batches
 from btrfs_model.mount.trees.writer import RawKey, TreeWriter
-from btrfs_model.patches import Behaviour
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.tree import Tree
 

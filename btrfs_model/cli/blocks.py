@@ -191,7 +191,7 @@ def reads(
     On a device ISSUED, DONE and NEEDED are nanoseconds from the start: the kernel waits for what it
     reads on demand and for what it comes to before it is there (NEEDED before DONE; -1: never).
     """
-    from btrfs_model.patches import Behaviour
+    from btrfs_model.behaviour import Behaviour
     from btrfs_model.questions.reads.cold import blocks_after_mount
     from btrfs_model.questions.reads.walk import reads as reads_of
     from btrfs_model.volume.filesystem import Filesystem

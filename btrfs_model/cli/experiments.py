@@ -128,12 +128,11 @@ def _print_replay(one: Replay) -> None:
 
     from btrfs_model.experiments.report import number, percent
     from btrfs_model.experiments.results import label
-    from btrfs_model.patches import TOGGLES
 
     console = Console(highlight=False) if sys.stdout.isatty() else Console(width=110)
-    commit = TOGGLES[one.workload.toggles[0]]
+    commit = one.workload.toggles[0]
     settings = ", ".join(f"{key} {value}" for key, value in one.settings.items())
-    console.print(f"\n[bold]{one.workload.name}[/]: {commit.title} (v{commit.release})")
+    console.print(f"\n[bold]{one.workload.name}[/]: {commit.subject} (v{commit.release})")
     console.print(f"{settings}; filesystem {one.origin}")
     table = Table(header_style="bold", pad_edge=False, box=None)
     table.add_column("figure", overflow="fold")
@@ -191,7 +190,7 @@ def patches(as_json: bool) -> None:
     'v6.12 - send-utimes-cache'. Toggles that the model does not have both sides of yet are
     listed as not implemented.
     """
-    from btrfs_model.patches import PRESETS, table
+    from btrfs_model.behaviour import PRESETS, table
 
     columns = ("slug", "release", "commit", "what", "implemented")
     print_table(table(), as_json=as_json, narrow=columns)

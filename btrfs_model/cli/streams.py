@@ -106,7 +106,7 @@ def send(
     output; on a terminal there need not be a stream.
     """
     from btrfs_model.base.errors import BtrfsModelError
-    from btrfs_model.patches import Behaviour
+    from btrfs_model.behaviour import Behaviour
     from btrfs_model.questions.send.ioctl import send as send_subvolume
     from btrfs_model.volume.filesystem import Filesystem
 

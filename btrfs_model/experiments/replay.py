@@ -16,9 +16,9 @@ from btrfs_model.base import provenance
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.samples import packed_sample
 from btrfs_model.base.whole_file import check_folder
+from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.results import frame
 from btrfs_model.experiments.workloads import NAMES, Input, Outcome, Side, Step, Workload, load
-from btrfs_model.patches import TOGGLES, Behaviour
 from btrfs_model.volume.filesystem import Filesystem
 
 __all__ = ["Replay", "all_names", "build", "check", "replay", "run"]
@@ -140,7 +140,7 @@ def run(
                 for name, behaviour in behaviours.items()
             },
             "commits": [
-                {"toggle": slug, "commit": TOGGLES[slug].commit, "title": TOGGLES[slug].title}
+                {"toggle": slug, "commit": slug.commit, "title": slug.subject}
                 for slug in workload.toggles
             ],
             "measured_on": dict(outcome.measured_on),

@@ -18,7 +18,6 @@ from btrfs_model.base.whole_file import whole_file
 from btrfs_model.experiments.replay import Replay
 from btrfs_model.experiments.results import frame, label, to_csv, to_parquet
 from btrfs_model.experiments.workloads import Figure
-from btrfs_model.patches import TOGGLES
 
 __all__ = ["number", "percent", "write"]
 
@@ -161,7 +160,7 @@ def _report(replays: Sequence[Replay], svgs: dict[str, str], record: dict[str, o
 
 def _section(one: Replay, svg: str) -> str:
     workload, outcome = one.workload, one.outcome
-    commit = TOGGLES[workload.toggles[0]]
+    commit = workload.toggles[0]
     summary = "".join(f"<p>{escape(text)}</p>\n" for text in workload.summary)
     sides = "".join(
         f"<li>{escape(side.name)}: <code>{escape(side.behaviour)}</code></li>" for side in one.sides
@@ -173,7 +172,7 @@ def _section(one: Replay, svg: str) -> str:
     settings = ", ".join(f"{key} = {value}" for key, value in one.settings.items())
     return (
         f'<section id="{escape(workload.name)}">\n<h2>{escape(workload.name)}</h2>\n'
-        f"<p><strong>{escape(commit.title)}</strong> "
+        f"<p><strong>{escape(commit.subject)}</strong> "
         f'<span class="muted">({commit.commit}, in v{commit.release})</span></p>\n{summary}'
         f"<p>Replayed with {escape(settings)}, in a filesystem {escape(one.origin)}, on these "
         f"sides:</p>\n<ul>{sides}</ul>\n"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
 
-from btrfs_model.patches import Behaviour
+from btrfs_model.behaviour import Behaviour
 
 if TYPE_CHECKING:
     from btrfs_model.experiments.replay import Replay

@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from btrfs_model.base.counters import uncounted
 from btrfs_model.base.sizes import size as parse_size
+from btrfs_model.behaviour import Behaviour
 from btrfs_model.mount import load, transaction
 from btrfs_model.mount.calls.files import FileCalls
 from btrfs_model.mount.calls.names import NamespaceCalls
@@ -44,7 +45,7 @@ from btrfs_model.mount.trees.writer import TreeWriter
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import SUPER_BLOCK, RootItem
 from btrfs_model.ondisk.superblock import SUPER_SIZE, read_superblocks
-from btrfs_model.patches import Behaviour
+from btrfs_model.patches import Patch
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.lease import exclusive
@@ -523,7 +524,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         if self.inodes.any_held():
             raise fail(errno.EBUSY, self.path)
         self.sync()
-        if "umount-no-empty-commit" not in self.behaviour:
+        if Patch.UMOUNT_NO_EMPTY_COMMIT not in self.behaviour:
             self.start_transaction()
             self.commit()
         self.inodes.forget_all()

@@ -19,8 +19,9 @@ from typing import NamedTuple
 
 from btrfs_model.backref.forest import Forest
 from btrfs_model.base.counters import current
+from btrfs_model.behaviour import Behaviour
 from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
-from btrfs_model.patches import Behaviour
+from btrfs_model.patches import Patch
 from btrfs_model.reference.backref import BackrefWalk, SharedAnswerError, Walker
 from btrfs_model.reference.backref_prelim import PrelimRef
 
@@ -89,7 +90,7 @@ class ShareContext:
             When the trees contradict each other.
         """
         current().count("btrfs_is_data_extent_shared")
-        if "fiemap-prev-extents" in self.behaviour:
+        if Patch.FIEMAP_PREV_EXTENTS in self.behaviour:
             for entry in self._prev_extents:
                 if entry.bytenr == bytenr:
                     return entry.is_shared
@@ -99,13 +100,13 @@ class ShareContext:
 
     def _check(self, bytenr: int, extent_gen: int) -> bool:
         self.use_path_cache = True
-        if "fiemap-shared-leaf" in self.behaviour and self.lookup(self.curr_leaf_bytenr, 0):
+        if Patch.FIEMAP_SHARED_LEAF in self.behaviour and self.lookup(self.curr_leaf_bytenr, 0):
             return True
         check = ShareCheck(self, bytenr, extent_gen)
         shared = check.walk_up()
-        if not self.use_path_cache and "fiemap-multiple-paths" in self.behaviour:
+        if not self.use_path_cache and Patch.FIEMAP_MULTIPLE_PATHS in self.behaviour:
             self._repair_path_cache(check.level - 1, shared)
-        if check.self_ref_count > 1 and "fiemap-prev-extents" in self.behaviour:
+        if check.self_ref_count > 1 and Patch.FIEMAP_PREV_EXTENTS in self.behaviour:
             self._prev_extents[self._prev_extents_slot] = _Entry(bytenr, shared)
             self._prev_extents_slot = (self._prev_extents_slot + 1) % _PREV_EXTENTS
         return shared
@@ -114,7 +115,7 @@ class ShareContext:
 
     def lookup(self, bytenr: int, level: int) -> bool | None:
         """Return what is known of a tree block (``lookup_backref_shared_cache()``)."""
-        if "fiemap-path-cache" not in self.behaviour:
+        if Patch.FIEMAP_PATH_CACHE not in self.behaviour:
             return None
         current().count("lookup_backref_shared_cache")
         # no address: the leaf is not known where extent maps are walked
@@ -128,7 +129,7 @@ class ShareContext:
 
     def store(self, bytenr: int, level: int, is_shared: bool) -> None:
         """Remember what was found of a tree block (``store_backref_shared_cache()``)."""
-        if "fiemap-path-cache" not in self.behaviour:
+        if Patch.FIEMAP_PATH_CACHE not in self.behaviour:
             return
         current().count("store_backref_shared_cache")
         if not self.use_path_cache or level >= _MAX_LEVEL:
@@ -182,10 +183,10 @@ class ShareCheck:
         ask = BackrefWalk(
             forest=context.forest,
             bytenr=self.data_bytenr,
-            restart="search-no-restart" not in on,
-            transaction="fiemap-join-no-start" not in on,
+            restart=Patch.SEARCH_NO_RESTART not in on,
+            transaction=Patch.FIEMAP_JOIN_NO_START not in on,
         )
-        walk = Walker(ask, share=self, want_roots="fiemap-no-roots" not in on)
+        walk = Walker(ask, share=self, want_roots=Patch.FIEMAP_NO_ROOTS not in on)
         parents = iter(walk.refs)
         while True:
             before = len(walk.refs)
@@ -196,9 +197,9 @@ class ShareCheck:
                 if self.level >= 0:
                     context.store(walk.bytenr, self.level, answer.shared)
                 return answer.shared
-            if self.level == -1 and "fiemap-new-extents" in on and self._is_new():
+            if self.level == -1 and Patch.FIEMAP_NEW_EXTENTS in on and self._is_new():
                 return False
-            several = "fiemap-multiple-paths" in on
+            several = Patch.FIEMAP_MULTIPLE_PATHS in on
             if len(walk.refs) - before > 1 and (self.level == -1 or several):
                 context.use_path_cache = False
             if self.level >= 0:
@@ -251,11 +252,11 @@ class ShareCheck:
         context, on = self.context, self.context.behaviour
         if bytenr != self.data_bytenr:
             return
-        if "fiemap-skip-new-extents" in on and self._is_new():
+        if Patch.FIEMAP_SKIP_NEW_EXTENTS in on and self._is_new():
             raise SharedAnswerError(False)
         # the same leaf as before, and the only file extent item: the path is known
         if (
-            "fiemap-skip-same-leaf" in on
+            Patch.FIEMAP_SKIP_SAME_LEAF in on
             and context.curr_leaf_bytenr == context.prev_leaf_bytenr
             and self.self_ref_count == 1
         ):

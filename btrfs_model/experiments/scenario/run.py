@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from btrfs_model.base.errors import BtrfsModelError
+from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import ERRNOS, ScenarioError, Step, data_of
 from btrfs_model.mount.calls.names import RENAME_EXCHANGE
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.options import parse_mkfs_options
 from btrfs_model.mount.writable import WritableFilesystem
-from btrfs_model.patches import Behaviour
 from btrfs_model.questions.send.ioctl import send
 
 __all__ = ["run_scenario"]

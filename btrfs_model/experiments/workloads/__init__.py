@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.nearest import did_you_mean
 from btrfs_model.base.samples import data_folder, sample
-from btrfs_model.patches import Behaviour
+from btrfs_model.behaviour import Behaviour
+from btrfs_model.patches import Patch
 from btrfs_model.volume.filesystem import Filesystem
 
 if TYPE_CHECKING:
@@ -292,7 +293,7 @@ class Workload:
     ----------
     name : str
         As on the command line.
-    toggles : tuple of str
+    toggles : tuple of Patch
         What the commit is in :mod:`btrfs_model.patches`, the commit itself first.
     summary : tuple of str
         What the commit changes and what its message measured: paragraphs for the report.
@@ -319,7 +320,7 @@ class Workload:
     """
 
     name: str
-    toggles: tuple[str, ...]
+    toggles: tuple[Patch, ...]
     summary: tuple[str, ...]
     caveats: tuple[Note, ...]
     inputs: tuple[Input, ...]

@@ -20,6 +20,7 @@ import numpy as np
 
 from btrfs_model.backref.forest import Forest
 from btrfs_model.base.counters import Work, counting
+from btrfs_model.behaviour import Behaviour
 from btrfs_model.cost.device import read_file
 from btrfs_model.cost.reading import read_on
 from btrfs_model.experiments.workloads import (
@@ -39,7 +40,7 @@ from btrfs_model.experiments.workloads.fiemap_shared_build import EXTENT_BYTES, 
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.items import file_extent
 from btrfs_model.ondisk.keys import ItemType, ObjectId
-from btrfs_model.patches import Behaviour
+from btrfs_model.patches import Patch
 from btrfs_model.questions.fiemap.api import FILEFRAG_EXTENTS, Fiemap
 from btrfs_model.questions.reads.cold import blocks_after_mount
 from btrfs_model.reference.share import ShareContext
@@ -299,7 +300,7 @@ def _on(workload: Workload, device: str) -> Workload:
 
 WORKLOAD = Workload(
     name="fiemap-shared",
-    toggles=("fiemap-shared-leaf",),
+    toggles=(Patch.FIEMAP_SHARED_LEAF,),
     summary=(
         "FIEMAP says of every extent whether it is shared, and finds out by walking back from the "
         "extent to the trees that refer to it. When a snapshot shares the leaf that an extent's "

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from btrfs_model.base.counters import counting, current
+from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.workloads import (
     Case,
     Figure,
@@ -33,7 +34,7 @@ from btrfs_model.experiments.workloads import (
 from btrfs_model.mount.log.state import log_tree_id
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.keys import ItemType, ObjectId
-from btrfs_model.patches import Behaviour
+from btrfs_model.patches import Patch
 from btrfs_model.volume.blocks import ITEM
 from btrfs_model.volume.filesystem import Filesystem
 
@@ -257,7 +258,7 @@ def draw(outcome: Outcome) -> figure.Figure:
 
 WORKLOAD = Workload(
     name="log-dir",
-    toggles=("log-dir-index-only",),
+    toggles=(Patch.LOG_DIR_INDEX_ONLY,),
     summary=(
         "An fsync of a directory copies its entries into the log. Each entry is in two items of "
         "the directory with the same content: DIR_ITEM, found by the hash of the name, and "

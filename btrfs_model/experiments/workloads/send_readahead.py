@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from btrfs_model.base.errors import BtrfsModelError
+from btrfs_model.behaviour import Behaviour
 from btrfs_model.cost.device import Disk, load, read_file
 from btrfs_model.experiments.workloads import (
     Figure,
@@ -35,7 +36,7 @@ from btrfs_model.experiments.workloads.written_in_turn import (
     run_before_delalloc,
 )
 from btrfs_model.mount.writable import WritableFilesystem
-from btrfs_model.patches import Behaviour
+from btrfs_model.patches import Patch
 from btrfs_model.questions.reads.cold import blocks_after_mount
 from btrfs_model.questions.reads.walk import reads
 from btrfs_model.volume.blocks import Readahead
@@ -334,7 +335,7 @@ _CAVEATS = (
 )
 WORKLOAD = Workload(
     name="send-readahead",
-    toggles=("send-reada-always", "send-reada"),
+    toggles=(Patch.SEND_READA_ALWAYS, Patch.SEND_READA),
     summary=(
         "A full send walks over the whole tree of a snapshot, leaf after leaf. The readahead that "
         "searches have (READA_FORWARD) takes only leaves within 64 KiB of the one that is read, "

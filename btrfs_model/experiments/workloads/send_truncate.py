@@ -17,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from btrfs_model.behaviour import Behaviour
 from btrfs_model.cost.receiver import LAST_PAGE_WAIT, receiver_calls
 from btrfs_model.experiments.workloads import (
     Figure,
@@ -32,7 +33,7 @@ from btrfs_model.experiments.workloads import (
 )
 from btrfs_model.experiments.workloads.written_in_turn import write_files_in_turn
 from btrfs_model.mount.writable import WritableFilesystem
-from btrfs_model.patches import Behaviour
+from btrfs_model.patches import Patch
 from btrfs_model.questions.send.ioctl import SendResult, send
 from btrfs_model.stream.reader import Command, read_stream
 from btrfs_model.volume.filesystem import Filesystem
@@ -116,7 +117,7 @@ def one_file(commands: Iterable[Command]) -> list[tuple[str, int]]:
 
 def _figures(side: Side, sent: SendResult, stream: Path) -> list[Figure]:
     """Figures of one side: commands, bytes, system calls of the receiver, work of the sender."""
-    fixed = "truncate-same-size" in Behaviour.parse(side.behaviour)
+    fixed = Patch.TRUNCATE_SAME_SIZE in Behaviour.parse(side.behaviour)
     calls = receiver_calls(read_stream(stream), truncate_same_size=fixed)
     waits = calls.pop(LAST_PAGE_WAIT, 0)
     kinds = Counter({"truncate": 0, **sent.commands})
@@ -183,7 +184,7 @@ def draw(outcome: Outcome) -> figure.Figure:
 
 WORKLOAD = Workload(
     name="send-truncate",
-    toggles=("send-skip-truncate", "truncate-same-size"),
+    toggles=(Patch.SEND_SKIP_TRUNCATE, Patch.TRUNCATE_SAME_SIZE),
     summary=(
         "When send was done with a regular file, it always told the receiver to truncate it to "
         "its size, although the writes before had given it that size already. With the change it "

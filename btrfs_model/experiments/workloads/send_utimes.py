@@ -28,7 +28,7 @@ from btrfs_model.experiments.workloads import (
     recorded,
 )
 from btrfs_model.mount.writable import WritableFilesystem
-from btrfs_model.patches import TOGGLES
+from btrfs_model.patches import Patch
 from btrfs_model.questions.send.ioctl import SendResult, send
 from btrfs_model.volume.filesystem import Filesystem
 
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 __all__ = ["LAG", "SERIES", "WORKLOAD", "build"]
 
-SERIES: tuple[str, ...] = (
-    "send-utimes-cache",
-    *(slug for slug, toggle in TOGGLES.items()
-      if toggle.release == "6.3" and slug.startswith("send-") and slug != "send-utimes-cache"),
+SERIES: tuple[Patch, ...] = (
+    Patch.SEND_UTIMES_CACHE,
+    *(patch for patch in Patch
+      if patch.release == "6.3" and patch.startswith("send-") and patch != Patch.SEND_UTIMES_CACHE),
 )  # fmt: skip
 """The patches of the series that change work or output, the commit itself first."""
 

@@ -21,6 +21,7 @@ from btrfs_model.mount.names.lookup import (
     may_write,
 )
 from btrfs_model.mount.names.snapshot import PendingSnapshot, create_pending_snapshot
+from btrfs_model.patches import Patch
 from btrfs_model.volume.lease import exclusive
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class SubvolumeCalls:
         entry = find_entry(fs, path)
         self._check_new_subvolume(entry)
         root = subvolume.create_subvolume(fs, entry).root
-        if "subvol-create-no-commit" not in fs.behaviour:
+        if Patch.SUBVOL_CREATE_NO_COMMIT not in fs.behaviour:
             fs.commit()
         return root
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from btrfs_model.mount.files.file_item import Fs, align, truncate_inode_items
 from btrfs_model.mount.files.write import cont_expand, set_i_size, touch, truncate_block
 from btrfs_model.mount.files.writeback import pages_of, update_disk_size, writeback
+from btrfs_model.patches import Patch
 
 if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
@@ -60,7 +61,7 @@ def _shrink(fs: Fs, inode: LiveInode, size: int, old_size: int) -> None:
         writeback(fs, inode, size // blocksize * blocksize)
     if not pages.is_dirty:
         fs.dirty_files.pop((inode.root, inode.ino), None)
-    if "log-conflict-list" not in fs.behaviour:
+    if Patch.LOG_CONFLICT_LIST not in fs.behaviour:
         # whatever is truncated
         inode.log.full_sync = True
     fs.space_info.start_transaction(_ITEMS)

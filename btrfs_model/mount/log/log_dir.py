@@ -19,6 +19,7 @@ from btrfs_model.mount.live_inode import DIR_START_INDEX
 from btrfs_model.mount.log.log_tree import ForceCommit
 from btrfs_model.mount.log.state import log_tree_id
 from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.patches import Patch
 
 if TYPE_CHECKING:
     from btrfs_model.mount.delayed_inode import DelayedNode
@@ -209,7 +210,7 @@ def _log_leaf(
             ctx.log_new_dentries = True
         batch.append((index, payload))
     if batch:
-        _insert_entries(fs, inode, batch, bulk="log-bulk-insert" in fs.behaviour)
+        _insert_entries(fs, inode, batch, bulk=Patch.LOG_BULK_INSERT in fs.behaviour)
         if batch[-1][0] <= inode.log.last_dir_index_offset:
             raise ForceCommit
         inode.log.last_dir_index_offset = batch[-1][0]

@@ -33,6 +33,7 @@ from btrfs_model.mount.names.dir_item import dir_item_key
 from btrfs_model.ondisk.items import dir_items, inode_extrefs, inode_refs
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM, Payload
+from btrfs_model.patches import Patch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,8 +116,8 @@ def log_inode(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, *, exis
         The same, and the log is not whole any more.
     """
     full_dir = inode.is_dir and not exists
-    delays = "log-delayed-items" in fs.behaviour and not ctx.logging_new_delayed_dentries
-    if (full_dir and not delays) or (inode.is_dir and "log-delayed-items" not in fs.behaviour):
+    delays = Patch.LOG_DELAYED_ITEMS in fs.behaviour and not ctx.logging_new_delayed_dentries
+    if (full_dir and not delays) or (inode.is_dir and Patch.LOG_DELAYED_ITEMS not in fs.behaviour):
         node = fs.delayed.node(inode.root, inode.ino)
         if node is not None:
             fs.delayed.run_node(node)
@@ -128,7 +129,7 @@ def log_inode(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, *, exis
     if full_dir and delays:
         delayed = DelayedEntries(fs.delayed.node(inode.root, inode.ino))
     InodeLogger(fs, inode, ctx, exists).run()
-    if full_dir and "log-delayed-items" in fs.behaviour:
+    if full_dir and Patch.LOG_DELAYED_ITEMS in fs.behaviour:
         log_directory(fs, inode, delayed, ctx)
     elif full_dir:
         log_directory_changes(fs, inode, ctx)
@@ -165,7 +166,7 @@ class InodeLogger:
             log_extents.log_changed_extents(self.fs, self.inode, self.ctx.logged_before)
             return
         search_all = fast == _ANY
-        if self.inode.item.nlink == 0 and "log-no-links" in self.fs.behaviour:
+        if self.inode.item.nlink == 0 and Patch.LOG_NO_LINKS in self.fs.behaviour:
             node = self.fs.delayed.node(self.inode.root, self.inode.ino)
             if node is not None:
                 self.fs.delayed.run_inode(node)
@@ -187,7 +188,7 @@ class InodeLogger:
         if self.inode.is_dir:
             state.copy_everything = False
             if before:
-                ranges = not self.exists and "log-delayed-items" not in self.fs.behaviour
+                ranges = not self.exists and Patch.LOG_DELAYED_ITEMS not in self.fs.behaviour
                 self.drop(_DIR_LOG_INDEX if ranges else _XATTR)
             return _XATTR
         if self.exists:
@@ -214,7 +215,8 @@ class InodeLogger:
         if self.ctx.logged_before:
             there = self.fs.tree_logs.get(self.inode.root, self.inode.key)
         elif (
-            "log-exists-size" in self.fs.behaviour and self.inode.item.generation < self.fs.transid
+            Patch.LOG_EXISTS_SIZE in self.fs.behaviour
+            and self.inode.item.generation < self.fs.transid
         ):
             found = self.fs.tree(self.inode.root).get(self.inode.key)
             there = found.data if found is not None else None
@@ -234,7 +236,7 @@ class InodeLogger:
         if self.exists:
             size = self.logged_size
             # with its generation the size is replayed, which must be one that was logged
-            if not self.ctx.logged_before or "log-exists-size" not in self.fs.behaviour:
+            if not self.ctx.logged_before or Patch.LOG_EXISTS_SIZE not in self.fs.behaviour:
                 generation = 0
         return replace(
             item, generation=generation, size=size, transid=self.fs.transid, nbytes=0,
@@ -328,7 +330,7 @@ class InodeLogger:
     def conflict(self, item: Copied) -> tuple[int, int] | None:
         """Who had one of the names at the last commit, and where."""
         new = self.inode.item.generation == self.fs.transid or self.ctx.logging_conflict_inodes
-        if not new and "log-old-conflicts" not in self.fs.behaviour:
+        if not new and Patch.LOG_OLD_CONFLICTS not in self.fs.behaviour:
             return None
         other = overridden(self.fs, self.inode, item)
         return None if other is None or other[0] == self.ctx.inode.ino else other
@@ -398,7 +400,7 @@ def _add_conflicting_inode(
     elif (
         inode.is_dir
         and inode.log.last_unlink_trans >= fs.transid
-        and "log-moved-conflicts" in fs.behaviour
+        and Patch.LOG_MOVED_CONFLICTS in fs.behaviour
     ):
         # it was moved: a replay could give it two names (can_log_conflicting_inode())
         raise ForceCommit
@@ -430,7 +432,7 @@ def _log_conflicting_inodes(fs: WritableFilesystem, root: int, ctx: LogContext) 
                 log_inode(fs, inode, ctx, exists=True)
             continue
         directory = fs.inode(root, parent)
-        if "log-conflict-dentries" not in fs.behaviour:
+        if Patch.LOG_CONFLICT_DENTRIES not in fs.behaviour:
             log_inode(fs, directory, ctx, exists=False)
             dentries = ctx.log_new_dentries
             continue
@@ -459,15 +461,15 @@ def _log_new_delayed_dentries(
 
 def log_new_dentries(fs: WritableFilesystem, start: LiveInode, ctx: LogContext) -> None:
     """Log the inodes of a directory's new entries, and of those below (``..._dir_dentries()``)."""
-    if ctx.new_name and "log-new-name-dentries" not in fs.behaviour:
+    if ctx.new_name and Patch.LOG_NEW_NAME_DENTRIES not in fs.behaviour:
         return
     waiting: deque[LiveInode] = deque([start])
     while waiting:
         directory = waiting.popleft()
-        first = "log-first-index" in fs.behaviour
+        first = Patch.LOG_FIRST_INDEX in fs.behaviour
         at = directory.log.first_dir_index_to_log if first else 0
         low, high = ((directory.ino, _DIR_INDEX, offset) for offset in (at, _MAX))
-        new = "log-new-dentries" in fs.behaviour
+        new = Patch.LOG_NEW_DENTRIES in fs.behaviour
         tree = fs.writer.tree(log_tree_id(start.root) if new else start.root)
         # what is found may be logged in between, which changes the tree that is walked
         found = [(item.key.offset, bytes(item.data)) for item in tree.items(low, high)]

@@ -25,6 +25,7 @@ from btrfs_model.mount.names.dir_item import (
 from btrfs_model.ondisk.items import dir_items
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import INODE_ITEM
+from btrfs_model.patches import Patch
 
 if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
@@ -68,7 +69,7 @@ class TreeLogs:
     @property
     def _is_old(self) -> bool:
         """Whether it is a kernel before 6.1."""
-        return "log-conflict-list" not in self._fs.behaviour
+        return Patch.LOG_CONFLICT_LIST not in self._fs.behaviour
 
     # -------------------------------------------------------------------------- the trees --
 
@@ -161,7 +162,7 @@ class TreeLogs:
         state.last_trans = self._fs.transid
         state.last_sub_trans = self.root(inode.root).log_transid
         state.last_log_commit = state.last_sub_trans - 1
-        if "log-sub-trans" not in self._fs.behaviour:
+        if Patch.LOG_SUB_TRANS not in self._fs.behaviour:
             state.last_log_commit = self.root(inode.root).last_log_commit
 
     def get(self, root: int, key: RawKey) -> bytes | None:

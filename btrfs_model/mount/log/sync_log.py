@@ -35,6 +35,7 @@ from btrfs_model.ondisk.items import inode_extrefs
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import ROOT_ITEM, Payload
 from btrfs_model.ondisk.superblock_write import write_superblocks
+from btrfs_model.patches import Patch
 
 if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
@@ -103,11 +104,11 @@ def log_new_name(
     name, index : bytes, int
         For a rename: the old name, and its index there.
     """
-    if "log-conflict-list" not in fs.behaviour:
+    if Patch.LOG_CONFLICT_LIST not in fs.behaviour:
         log_new_name_old(fs, inode, old_dir, parent)
         return
     logs = fs.tree_logs
-    if old_dir is None or "log-new-name-refs" in fs.behaviour:
+    if old_dir is None or Patch.LOG_NEW_NAME_REFS in fs.behaviour:
         inode.log.copy_everything = True
     if not inode.is_dir:
         inode.log.last_unlink_trans = fs.transid
@@ -133,12 +134,12 @@ def _log_inode_parent(
     bool
         Whether there was anything to log.
     """
-    if "log-conflict-list" not in fs.behaviour:
+    if Patch.LOG_CONFLICT_LIST not in fs.behaviour:
         return log_inode_parent_old(fs, inode, ctx, exists=exists)
     logs, root = fs.tree_logs, fs.live_root(inode.root)
     if not fs.log_trees_enabled or not root.refs or root.generation == fs.transid:
         raise ForceCommit
-    unlinked = inode.item.nlink == 0 and "log-no-links" not in fs.behaviour
+    unlinked = inode.item.nlink == 0 and Patch.LOG_NO_LINKS not in fs.behaviour
     if logs.is_in_log(inode) or unlinked:
         return False
     logs.start(inode.root)

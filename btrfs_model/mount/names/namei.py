@@ -38,6 +38,7 @@ from btrfs_model.mount.names.xattr import inherit_properties
 from btrfs_model.mount.roots.root_tree import add_root_ref, delete_root_ref
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import FILE_EXTENT_HEAD
+from btrfs_model.patches import Patch
 
 if TYPE_CHECKING:
     from btrfs_model.mount.names.lookup import Entry
@@ -171,7 +172,7 @@ def add_link(
     """
     location = inode.key
     if inode.ino == ROOT_DIR:
-        if "log-conflict-list" in fs.behaviour:
+        if Patch.LOG_CONFLICT_LIST in fs.behaviour:
             fs.tree_logs.record_subvolume(directory)
         location = fs.live_root(inode.root).key
         add_root_ref(fs, inode.root, directory.root, directory.ino, index, name)
@@ -245,7 +246,7 @@ def unlink_name(
     else:
         index = delete_inode_ref(fs, directory.root, name, inode.ino, directory.ino)
     fs.delayed.delete_index(directory, index)
-    if not for_rename or "log-conflict-list" not in fs.behaviour:
+    if not for_rename or Patch.LOG_CONFLICT_LIST not in fs.behaviour:
         fs.tree_logs.delete_name(directory, inode, name, index)
     directory.item.size -= 2 * len(name)
     inode.item.sequence += 1
@@ -290,11 +291,11 @@ def rmdir(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
         unlink_subvolume_name(fs, entry.directory, inode, entry.name)
         return
     orphan_add(fs, inode)
-    if "log-conflict-list" in fs.behaviour and "log-rmdir" not in fs.behaviour:
+    if Patch.LOG_CONFLICT_LIST in fs.behaviour and Patch.LOG_RMDIR not in fs.behaviour:
         inode.log.last_unlink_trans = fs.transid
     if inode.log.last_unlink_trans >= fs.transid:
         entry.directory.log.last_unlink_trans = inode.log.last_unlink_trans
-    if "log-rmdir-mark" in fs.behaviour:
+    if Patch.LOG_RMDIR_MARK in fs.behaviour:
         inode.log.last_unlink_trans = fs.transid
     unlink_inode(fs, entry.directory, inode, entry.name)
     fs.delayed.balance()

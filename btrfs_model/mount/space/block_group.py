@@ -24,6 +24,7 @@ from btrfs_model.ondisk.structs import (
     BlockGroupItem,
     DiskKey,
 )
+from btrfs_model.patches import Patch
 
 if TYPE_CHECKING:
     from btrfs_model.mount.trees.space import GroupState
@@ -84,7 +85,7 @@ def reserve_data(fs: WritableFilesystem, wanted: int, least: int, hint: int) -> 
     Where groups have size classes and none for this size has room, a chunk is made before another
     class's group is taken (``LOOP_ALLOC_CHUNK``, ``LOOP_WRONG_SIZE_CLASS``).
     """
-    if "alloc-size-class" in fs.behaviour:
+    if Patch.ALLOC_SIZE_CLASS in fs.behaviour:
         bytenr = fs.writer.reserve_in_class(wanted, hint)
         if bytenr is None and _may_add_data(fs):
             bytenr = fs.writer.reserve_in_class(wanted, hint)

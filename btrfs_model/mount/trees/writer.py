@@ -18,6 +18,7 @@ from btrfs_model.kernels import ffi, lib, use_python
 from btrfs_model.mount.trees.apply import apply
 from btrfs_model.mount.trees.space import SpaceCalls
 from btrfs_model.ondisk.structs import HEADER, ITEM
+from btrfs_model.patches import Patch
 from btrfs_model.reference import ctree_edit
 from btrfs_model.reference.ctree import nritems
 from btrfs_model.volume.image import Image
@@ -26,7 +27,7 @@ from btrfs_model.volume.tree import MAX_KEY, MIN_KEY, Tree
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from btrfs_model.patches import Behaviour
+    from btrfs_model.behaviour import Behaviour
 
 __all__ = ["RawKey", "TreeState", "TreeWriter"]
 
@@ -143,7 +144,7 @@ class TreeWriter(SpaceCalls):
         """Change trees as a kernel does, where kernels differ."""
         with self.image.lease:
             lib.bm_writer_set_behaviour(self.handle, behaviour.bits)
-        self.balances_lazily = "leaf-balance-lazy" in behaviour
+        self.balances_lazily = Patch.LEAF_BALANCE_LAZY in behaviour
 
     # ------------------------------------------------------------------------------- trees --
 

@@ -14,8 +14,9 @@ import pandas as pd
 from btrfs_model.backref.forest import Forest
 from btrfs_model.base.counters import current, uncounted
 from btrfs_model.base.errors import new_fault, raise_fault
+from btrfs_model.behaviour import Behaviour
 from btrfs_model.kernels import ffi, lib, use_python
-from btrfs_model.patches import Behaviour
+from btrfs_model.patches import Patch
 from btrfs_model.reference.fiemap.call import LAST, Call, File
 from btrfs_model.reference.fiemap.items import walk_items
 from btrfs_model.reference.fiemap.maps import ExtentMaps, walk_maps
@@ -148,7 +149,7 @@ class Fiemap:
         )
 
     def _run_python(self, start: int, length: int, extents_per_call: int) -> np.ndarray:
-        by_items = "fiemap-file-extents" in self._file.behaviour
+        by_items = Patch.FIEMAP_FILE_EXTENTS in self._file.behaviour
         end = min(start + length, _FILE_SIZE_MAX)
         rows = []
         for number in count():

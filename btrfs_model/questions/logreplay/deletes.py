@@ -11,6 +11,7 @@ from btrfs_model.mount.names.dir_item import delete_one_dir_name
 from btrfs_model.ondisk.items import DirItem, dir_items
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import DIR_LOG_ITEM
+from btrfs_model.patches import Patch
 from btrfs_model.questions.logreplay.inodes import (
     link_to_fixup_dir,
     must_read_inode,
@@ -70,7 +71,7 @@ def replay_dir_deletes(control: WalkControl, dirid: int, *, del_all: bool = Fals
     if directory is None:
         return
     passes = [_BY_INDEX]
-    if "log-replay-index-deletes" not in control.behaviour:
+    if Patch.LOG_REPLAY_INDEX_DELETES not in control.behaviour:
         passes.insert(0, _BY_NAME)
     for range_type, kind in passes:
         if del_all:

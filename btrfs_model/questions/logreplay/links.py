@@ -24,6 +24,7 @@ from btrfs_model.mount.names.dir_item import (
 )
 from btrfs_model.ondisk.items import DirItem, dir_items
 from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.patches import Patch
 from btrfs_model.questions.logreplay.inodes import link_to_fixup_dir, must_read_inode, update_inode
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def unlink_inode(control: WalkControl, directory: LiveInode, inode: LiveInode, n
     inode.item.sequence += 1
     directory.item.sequence += 1
     inode.item.ctime = fs.now()
-    if "log-replay-dir-times" not in control.behaviour:
+    if Patch.LOG_REPLAY_DIR_TIMES not in control.behaviour:
         directory.item.mtime = directory.item.ctime = inode.item.ctime
     update_inode(control, directory)
     inode.item.nlink = max(inode.item.nlink - 1, 0)

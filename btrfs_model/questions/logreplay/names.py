@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from btrfs_model.ondisk.constants import FileType
 from btrfs_model.ondisk.items import DirItem, dir_items
 from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.patches import Patch
 from btrfs_model.questions.logreplay.inodes import (
     link_to_fixup_dir,
     must_read_inode,
@@ -40,7 +41,7 @@ def replay_one_dir_item(control: WalkControl, item: LogItem) -> None:
     """
     for entry in dir_items(item.data):
         control.inodes.clear()
-        if "log-dir-index-only" in control.behaviour:
+        if Patch.LOG_DIR_INDEX_ONLY in control.behaviour:
             added = _replay_one_name(control, item.key, entry)
         else:
             added = _replay_one_name_of_either_kind(control, item.key, entry)

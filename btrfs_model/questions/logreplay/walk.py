@@ -15,12 +15,13 @@ from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.mount.files.file_item import align, drop_extents
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import PayloadError
+from btrfs_model.patches import Patch
 from btrfs_model.questions.logreplay import deletes, extents, inodes, names, refs
 
 if TYPE_CHECKING:
+    from btrfs_model.behaviour import Behaviour
     from btrfs_model.mount.live_inode import LiveInode
     from btrfs_model.mount.writable import WritableFilesystem
-    from btrfs_model.patches import Behaviour
     from btrfs_model.questions.logreplay.logged import LogItem, LogTree
 
 __all__ = ["WalkControl", "WalkStage", "replay_one_buffer", "walk_log_tree"]
@@ -131,7 +132,7 @@ def replay_one_buffer(control: WalkControl, item: LogItem) -> None:
         refs.add_inode_ref(control, item)
     elif kind == ItemType.EXTENT_DATA:
         extents.replay_one_extent(control, item)
-    elif kind == ItemType.DIR_ITEM and "log-dir-index-only" not in control.behaviour:
+    elif kind == ItemType.DIR_ITEM and Patch.LOG_DIR_INDEX_ONLY not in control.behaviour:
         names.replay_one_dir_item(control, item)
 
 

@@ -22,6 +22,7 @@ from btrfs_model.base.counters import uncounted
 from btrfs_model.base.errors import BtrfsModelError, CorruptImageError, SubvolumeNotFoundError
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.patches import Patch
 from btrfs_model.reference.ctree import (
     Path,
     Reada,
@@ -38,7 +39,7 @@ from btrfs_model.volume.subvolume import split_path
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from btrfs_model.patches import Behaviour
+    from btrfs_model.behaviour import Behaviour
     from btrfs_model.volume.filesystem import Filesystem
     from btrfs_model.volume.subvolume import Subvolume
     from btrfs_model.volume.tree import Tree
@@ -93,7 +94,7 @@ def blocks_after_mount(
                     _open_top(fs, subvolume, writable=writable)
                     for key in keys:
                         _read(subvolume.tree, key)
-                if "opendir-last-index" in behaviour:
+                if Patch.OPENDIR_LAST_INDEX in behaviour:
                     _read(way[-1][0].tree, (_TOP, ItemType.DIR_INDEX, _MAX))
         finally:
             fs.image.reads = None

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from btrfs_model.patches import Behaviour
+    from btrfs_model.behaviour import Behaviour
     from btrfs_model.questions.send.ioctl import SendRequest
     from btrfs_model.volume.filesystem import Filesystem
     from btrfs_model.volume.image import Image

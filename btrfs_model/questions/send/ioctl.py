@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from btrfs_model.base.counters import Work, counting
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.tables import counts_table, html_table
+from btrfs_model.behaviour import Behaviour
 from btrfs_model.kernels import use_python
-from btrfs_model.patches import Behaviour
+from btrfs_model.patches import Patch
 from btrfs_model.questions.reads.cold import blocks_after_mount
 from btrfs_model.questions.send import native
 from btrfs_model.questions.send.explain import Explanation, by_cause
@@ -141,12 +142,12 @@ def _refuse(fs: Filesystem, number: int, why: str) -> OSError:
 
 def _stream_version(fs: Filesystem, behaviour: Behaviour, proto: int) -> int:
     """Check the version asked for; 0 is the highest that the kernel has."""
-    if "send-stream-v2" not in behaviour:
+    if Patch.SEND_STREAM_V2 not in behaviour:
         # such a kernel knows no flag for the version
         if proto != 1:
             raise _refuse(fs, errno.EINVAL, f"{behaviour} has stream version 1 only")
         return 1
-    highest = 3 if "send-verity" in behaviour else 2
+    highest = 3 if Patch.SEND_VERITY in behaviour else 2
     if not 0 <= proto <= highest:
         raise _refuse(fs, errno.EPROTO, f"{behaviour} has stream versions up to {highest}")
     return proto or highest
@@ -247,7 +248,7 @@ def prepare(
     subvolume = fs.subvolume(snapshot)
     if not subvolume.is_read_only:
         raise _refuse(fs, errno.EPERM, f"subvolume {subvolume.id} is not read-only")
-    if compressed and "send-stream-v2" not in kernel:
+    if compressed and Patch.SEND_STREAM_V2 not in kernel:
         raise _refuse(fs, errno.EINVAL, f"{kernel} cannot send compressed data")
     version = _stream_version(fs, kernel, proto)
     if compressed and version < 2:

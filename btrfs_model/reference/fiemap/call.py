@@ -11,13 +11,14 @@ from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import PayloadError, RawFileExtent
+from btrfs_model.patches import Patch
 from btrfs_model.reference.ctree import Path, key_at, payload_at
 from btrfs_model.reference.share import ShareContext
 from btrfs_model.volume.blocks import HEADER
 
 if TYPE_CHECKING:
     from btrfs_model.backref.forest import Forest
-    from btrfs_model.patches import Behaviour
+    from btrfs_model.behaviour import Behaviour
     from btrfs_model.volume.tree import Tree
 
 __all__ = ["Call", "Extent", "File"]
@@ -115,7 +116,7 @@ class Call:
     @property
     def restart(self) -> bool:
         """Whether a search starts again after it had to read a block."""
-        return "search-no-restart" not in self.file.behaviour
+        return Patch.SEARCH_NO_RESTART not in self.file.behaviour
 
     def fill(self, extent: Extent) -> bool:
         """Give an extent out; False when no more are wanted (``fiemap_fill_next_extent()``)."""

@@ -18,6 +18,7 @@ from btrfs_model.ondisk.constants import FileExtentType
 from btrfs_model.ondisk.items import InlineExtent
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import RawFileExtent
+from btrfs_model.patches import Patch
 from btrfs_model.reference.ctree import (
     Path,
     Reada,
@@ -211,7 +212,7 @@ def _emit(call: Call, gathered: _Gathered, extent: Extent) -> None:
 def _emit_cached(call: Call, gathered: _Gathered, cache: Extent) -> None:
     """Pass on what is in the cache: nothing continues it."""
     call.cache = None
-    if "fiemap-no-deadlock" not in call.file.behaviour:
+    if Patch.FIEMAP_NO_DEADLOCK not in call.file.behaviour:
         if not call.fill(cache):
             raise _FullError
         return

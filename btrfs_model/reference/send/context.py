@@ -17,6 +17,7 @@ from btrfs_model.ondisk.constants import FileType
 from btrfs_model.ondisk.items import DirItem, dir_items
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.structs import INODE_ITEM, InodeItem, Payload, PayloadError
+from btrfs_model.patches import Patch
 from btrfs_model.questions.send.causes import CAUSES_BY_NAME
 from btrfs_model.questions.send.explain import ROW, Item
 from btrfs_model.reference.ctree import (
@@ -222,8 +223,8 @@ class SendContext:
         """Return a path for a search by a helper (``alloc_path_for_send()``)."""
         return Path(
             reada=reada,
-            restart="search-no-restart" not in self.behaviour,
-            reada_missing="reada-always-cached" not in self.behaviour,
+            restart=Patch.SEARCH_NO_RESTART not in self.behaviour,
+            reada_missing=Patch.READA_ALWAYS_CACHED not in self.behaviour,
         )
 
     def fail(self, number: int) -> OSError:
@@ -346,7 +347,7 @@ class SendContext:
     def _orphan_dir_key(self, ino: int, gen: int) -> tuple[int, int]:
         # commit 0b3f407e6728 "btrfs: send: fix wrong file path when there is an inode with a
         # pending rmdir" (in v5.11): before, the generation did not matter
-        return ino, gen if "send-rmdir-generation" in self else 0
+        return ino, gen if Patch.SEND_RMDIR_GENERATION in self else 0
 
     def get_orphan_dir_info(self, ino: int, gen: int) -> OrphanDirInfo | None:
         """Return the removal of a directory that waits, if any."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from btrfs_model.base.counters import current
 from btrfs_model.ondisk.keys import ItemType, Key
+from btrfs_model.patches import Patch
 from btrfs_model.reference.ctree import search_slot
 from btrfs_model.reference.send.context import LruCache
 
@@ -96,7 +97,7 @@ class Creator:
         """Whether a directory was created out of its turn, as the parent of a lower inode."""
         current().count("did_create_dir")
         sctx = self.sctx
-        if "send-dir-created-cache" in sctx:
+        if Patch.SEND_DIR_CREATED_CACHE in sctx:
             current().count("btrfs_lru_cache_lookup")
             if self.dir_created_cache.lookup(ino) is not None:
                 return True
@@ -113,6 +114,6 @@ class Creator:
 
     def cache_dir_created(self, ino: int) -> None:
         """Remember that a directory was created."""
-        if "send-dir-created-cache" in self.sctx and (ino, 0) not in self.dir_created_cache:
+        if Patch.SEND_DIR_CREATED_CACHE in self.sctx and (ino, 0) not in self.dir_created_cache:
             current().count("btrfs_lru_cache_store")
             self.dir_created_cache.store(ino, 0, True, _DIR_CREATED_CACHE_SIZE)

@@ -18,6 +18,7 @@ from btrfs_model.backref.api import extent_from_logical
 from btrfs_model.base.counters import current
 from btrfs_model.ondisk.constants import Compression, ExtentFlag
 from btrfs_model.ondisk.keys import ItemType, Key
+from btrfs_model.patches import Patch
 from btrfs_model.questions.send.explain import Item
 from btrfs_model.reference.backref import BackrefWalk, Walker
 from btrfs_model.reference.ctree import key_at, next_leaf, nritems, search_slot
@@ -137,17 +138,17 @@ class Extents:
         for clone in self.clone_roots.values():
             clone.forget()
         search = _CloneSearch(self, extent)
-        single = "send-single-extent-search" in sctx
+        single = Patch.SEND_SINGLE_EXTENT_SEARCH in sctx
         if not single and not self._extent_search(search, extent):
             return None
-        own_only = "send-skip-own-ref" in sctx and self.clone_root_count == 1
-        cached = "send-backref-cache" in sctx
+        own_only = Patch.SEND_SKIP_OWN_REF in sctx and self.clone_root_count == 1
+        cached = Patch.SEND_BACKREF_CACHE in sctx
         walk = BackrefWalk(
             forest=sctx.forest,
             bytenr=extent.disk_bytenr,
             extent_item_pos=0 if extent.compression else extent.offset,
-            restart="search-no-restart" not in sctx,
-            iterate_cached="send-backref-skip" in sctx,
+            restart=Patch.SEARCH_NO_RESTART not in sctx,
+            iterate_cached=Patch.SEND_BACKREF_SKIP in sctx,
             check_extent_item=search.check_extent_item if single else None,
             skip_data_ref=search.skip_self_data_ref if own_only else None,
             cache_lookup=self.lookup_backref_cache if cached else None,
@@ -156,7 +157,7 @@ class Extents:
         )
         Walker(walk).iterate_extent_inodes()
         # before v6.2 the walk had to come by; it cannot where our own reference is skipped
-        if not ("send-clone-largest" in sctx or own_only or search.found_itself):
+        if not (Patch.SEND_CLONE_LARGEST in sctx or own_only or search.found_itself):
             raise sctx.fail(errno.EIO)
         return search.choose_root() if search.found else None
 
@@ -164,7 +165,7 @@ class Extents:
         """Whether the extent may be cloned; before v6.2 its item is searched by itself."""
         sctx = self.sctx
         found = extent_from_logical(
-            sctx.forest, extent.disk_bytenr, restart="search-no-restart" not in sctx
+            sctx.forest, extent.disk_bytenr, restart=Patch.SEARCH_NO_RESTART not in sctx
         )
         if found is None:
             return False
@@ -183,7 +184,7 @@ class Extents:
     def store_backref_cache(self, leaf: int, roots: list[int]) -> None:
         """Remember which of the roots that reach a leaf may be cloned from."""
         limit = _BACKREF_CACHE_ROOTS
-        if "send-backref-cache-17" not in self.sctx:
+        if Patch.SEND_BACKREF_CACHE_17 not in self.sctx:
             limit = _BACKREF_CACHE_ROOTS_BEFORE
         known = [root for root in roots if root in self.clone_roots]
         if len(known) <= limit:
@@ -212,14 +213,14 @@ class Extents:
     def _can_clone(self, extent: Extent, end: int, clone: CloneRoot) -> bool:
         if end % self.sctx.image.sectorsize == 0:
             return True
-        if "send-clone-unaligned-tail" not in self.sctx or end != self.sctx.cur_inode.size:
+        if Patch.SEND_CLONE_UNALIGNED_TAIL not in self.sctx or end != self.sctx.cur_inode.size:
             return False
         # an unaligned end can only be cloned where it is the end of both files
         source = self.names.need_inode_info(clone.source.tree, clone.ino)
         if clone.offset + end - extent.start != source.size:
             return False
         # the file of the receiver may still be larger: there the clone would end before its end
-        if self.sctx.parent_root and "send-truncate-before-clone" in self.sctx:
+        if self.sctx.parent_root and Patch.SEND_TRUNCATE_BEFORE_CLONE in self.sctx:
             path = self.names.get_cur_inode_path()
             self.sctx.because_of_rule("clone-truncate")
             self.sctx.send_cmd("truncate", path=path, size=extent.start)
@@ -275,7 +276,7 @@ class Extents:
         crossed = False
         if source.start + size > source_size:
             size = source_size - source.start
-            crossed = "send-clone-src-eof" in sctx
+            crossed = Patch.SEND_CLONE_SRC_EOF in sctx
         data_offset = source.offset
         if source.disk_bytenr == wanted:
             clone.offset = source.start
@@ -432,11 +433,13 @@ class _CloneSearch:
     @property
     def max_refs(self) -> int:
         """Extents with more references are not cloned."""
-        return _MAX_REFS if "send-clone-refs-1024" in self.sctx else _MAX_REFS_BEFORE
+        return _MAX_REFS if Patch.SEND_CLONE_REFS_1024 in self.sctx else _MAX_REFS_BEFORE
 
     def is_unshared(self, refs: int) -> bool:
         """Whether only the extent being sent can refer to it."""
-        return "send-clone-no-backrefs" in self.sctx and refs == 1 and self.clone_root_count == 1
+        return (
+            Patch.SEND_CLONE_NO_BACKREFS in self.sctx and refs == 1 and self.clone_root_count == 1
+        )
 
     def check_extent_item(self, bytenr: int, item: RawExtentItem) -> int:
         """Say of an extent item on the way whether to go on."""
@@ -454,7 +457,7 @@ class _CloneSearch:
     def iterate_backrefs(self, ino: int, offset: int, num_bytes: int, root: int) -> int:
         """Take note of a place that refers to the extent; 1: none can be better."""
         sctx, clone = self.sctx, self.clone_roots.get(root)
-        largest = "send-clone-largest" in sctx
+        largest = Patch.SEND_CLONE_LARGEST in sctx
         if clone is None:
             return 0
         if root == sctx.root.objectid:
@@ -476,7 +479,7 @@ class _CloneSearch:
                 clone.offset = offset
         elif num_bytes > clone.num_bytes:
             clone.ino, clone.offset, clone.num_bytes = ino, offset, num_bytes
-            if "send-backref-skip" in sctx and num_bytes >= self.extent_len:
+            if Patch.SEND_BACKREF_SKIP in sctx and num_bytes >= self.extent_len:
                 return 1
         return 0
 
@@ -486,7 +489,7 @@ class _CloneSearch:
         for clone in self.clone_roots.values():
             if not clone.found_ref:
                 continue
-            if "send-clone-largest" not in self.sctx:
+            if Patch.SEND_CLONE_LARGEST not in self.sctx:
                 if best is None or clone.id == self.sctx.root.objectid:
                     best = clone
             elif best is None or clone.num_bytes > best.num_bytes:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from btrfs_model.base.counters import current
 from btrfs_model.ondisk.constants import FileExtentType
 from btrfs_model.ondisk.keys import ItemType, Key
+from btrfs_model.patches import Patch
 from btrfs_model.questions.send.explain import Item
 from btrfs_model.reference.ctree import (
     key_at,
@@ -184,7 +185,7 @@ class Holes:
             return not right.disk_bytenr
         # commit 08b096c1372c "btrfs: send: check for inline extents in range_is_hole_in_parent()"
         # (in v6.19): before, the data themselves were taken for the address of an extent
-        if "send-inline-not-hole" in self.sctx:
+        if Patch.SEND_INLINE_NOT_HOLE in self.sctx:
             return False
         return not any(_bytes_at(path, _DISK_BYTENR, 8))
 
@@ -199,7 +200,9 @@ class Holes:
             return
         # commit 5897710b28ca "btrfs: send: don't issue unnecessary zero writes for trailing hole"
         # (in v6.8)
-        if "send-trailing-hole" in sctx and self.range_is_hole_in_parent(self._last_extent, size):
+        if Patch.SEND_TRAILING_HOLE in sctx and self.range_is_hole_in_parent(
+            self._last_extent, size
+        ):
             return
         sctx.because("hole-at-end")
         self.send_hole(size)
@@ -207,7 +210,7 @@ class Holes:
     def send_hole(self, end: int) -> None:
         """Make a hole from ``cur_inode_last_extent`` on."""
         sctx, offset = self.sctx, self._last_extent
-        if sctx.request.proto >= 2 and "send-punch-hole" in sctx:
+        if sctx.request.proto >= 2 and Patch.SEND_PUNCH_HOLE in sctx:
             path = self.names.get_cur_inode_path()
             sctx.send_cmd("fallocate", path=path, fallocate_mode=_PUNCH_HOLE, file_offset=offset,
                           size=end - offset)  # fmt: skip

@@ -16,6 +16,7 @@ from btrfs_model.base.counters import current
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import inode_extrefs, inode_refs
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
+from btrfs_model.patches import Patch
 from btrfs_model.reference.ctree import search_slot_for_read
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class Inodes:
         item = self.get_inode_info(tree, ino)
         # commit 9ed0a72e5b35 "btrfs: send: fix failures when processing inodes with no links" (in
         # v6.1)
-        if item is None or ("send-nlink-zero" in self.sctx and not item.nlink):
+        if item is None or (Patch.SEND_NLINK_ZERO in self.sctx and not item.nlink):
             return None
         return item.generation
 
@@ -232,7 +233,7 @@ class Inodes:
             return True
         # commit 498581f33c9e "btrfs: send: avoid extra b+tree searches when checking reference
         # overrides" (in v6.3)
-        if "send-overwrite-gen-once" not in self.sctx:
+        if Patch.SEND_OVERWRITE_GEN_ONCE not in self.sctx:
             gen = self.find_inode_gen(tree, directory)
         return gen == dir_gen
 
@@ -253,7 +254,7 @@ class Inodes:
         other_gen = None
         # commit cb689481947a "btrfs: send: avoid unnecessary generation search at
         # did_overwrite_ref()" (in v6.3)
-        if other == ino or "send-overwrite-gen-late" not in sctx:
+        if other == ino or Patch.SEND_OVERWRITE_GEN_LATE not in sctx:
             other_gen = self.get_inode_gen(tree, other)
         if (other, other_gen) == (ino, ino_gen):
             return False

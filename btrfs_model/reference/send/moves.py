@@ -22,6 +22,7 @@ from btrfs_model.base.counters import current
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import inode_extrefs
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
+from btrfs_model.patches import Patch
 from btrfs_model.reference.ctree import key_at, search_slot
 from btrfs_model.reference.send.context import OrphanDirInfo, PendingDirMove, WaitingDirMove
 
@@ -106,7 +107,7 @@ class Moves:
         high = last_offset = 0
         # commit 474e4761f6e8 "btrfs: send: reduce searches on parent root when checking if dir can
         # be removed" (in v6.3): the last entry is very likely the highest inode in the directory
-        if "send-rmdir-last-entry" in sctx:
+        if Patch.SEND_RMDIR_LAST_ENTRY in sctx:
             if info and sctx.cur_ino < info.dir_high_seq_ino:
                 return False
             if not info:
@@ -159,7 +160,7 @@ class Moves:
         """Remember how far the entries of a directory were looked at."""
         # commit 78cf1a954da5 "btrfs: send: avoid unnecessary orphan dir rbtree search at
         # can_rmdir()" (in v6.3)
-        if info is None or "send-rmdir-one-descent" not in self.sctx:
+        if info is None or Patch.SEND_RMDIR_ONE_DESCENT not in self.sctx:
             info = self.sctx.add_orphan_dir_info(ino, gen)
         info.last_dir_index_offset = last_offset
         info.dir_high_seq_ino = max(info.dir_high_seq_ino, high)

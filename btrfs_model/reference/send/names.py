@@ -15,6 +15,7 @@ from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.ondisk.keys import ObjectId
+from btrfs_model.patches import Patch
 from btrfs_model.reference.send.context import LruCache, SendContext
 from btrfs_model.reference.send.inodes import Inodes
 
@@ -70,7 +71,7 @@ class Names(Inodes):
     def name_cache_search(self, ino: int, gen: int) -> _CachedName | None:
         """Return an entry of the name cache."""
         current().count("name_cache_search")
-        if "send-name-cache-lru" in self.sctx:
+        if Patch.SEND_NAME_CACHE_LRU in self.sctx:
             current().count("btrfs_lru_cache_lookup")
         entry: _CachedName | None = self.cache.lookup(ino, gen)
         return entry
@@ -106,7 +107,7 @@ class Names(Inodes):
         return entry
 
     def _remember(self, ino: int, gen: int, entry: _CachedName) -> None:
-        if "send-name-cache-lru" in self.sctx:
+        if Patch.SEND_NAME_CACHE_LRU in self.sctx:
             current().count("btrfs_lru_cache_store")
             self.cache.store(ino, gen, entry, _NAME_CACHE_SIZE)
             return
@@ -123,7 +124,7 @@ class Names(Inodes):
         sctx = self.sctx
         current().count("get_cur_path")
         is_current = (ino, gen) == (sctx.cur_ino, sctx.cur_inode_gen)
-        remember = "send-cur-inode-path" in sctx and is_current
+        remember = Patch.SEND_CUR_INODE_PATH in sctx and is_current
         if remember and sctx.cur_inode_path:
             return sctx.cur_inode_path
         path, depth = b"", 0
@@ -157,7 +158,7 @@ class Names(Inodes):
         """Return the path of the current inode, from memory where it is kept there."""
         sctx = self.sctx
         current().count("get_cur_inode_path")
-        if "send-cur-inode-path" in sctx and sctx.cur_inode_path:
+        if Patch.SEND_CUR_INODE_PATH in sctx and sctx.cur_inode_path:
             return sctx.cur_inode_path
         return self.get_cur_path(sctx.cur_ino, sctx.cur_inode_gen)
 

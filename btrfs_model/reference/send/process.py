@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from btrfs_model.base.counters import current
 from btrfs_model.ondisk.keys import ObjectId
+from btrfs_model.patches import Patch
 from btrfs_model.reference.send.inodes import InodeState, Overwritten
 from btrfs_model.reference.send.moves import is_ancestor
 
@@ -74,7 +75,7 @@ class RecordedRefs:
         new = list(sctx.new_refs.values())
         # commit 98272bb77bf4 "btrfs: send: orphanize first all conflicting inodes when processing
         # references" (in v5.10)
-        first = "send-orphanize-first" in sctx
+        first = Patch.SEND_ORPHANIZE_FIRST in sctx
         if first:
             for ref in new:
                 state = self.names.get_cur_inode_state(ref.dir, ref.dir_gen)
@@ -114,7 +115,7 @@ class RecordedRefs:
         is_first = self.names.is_first_ref(tree, other.ino, ref.dir, ref.name)
         # commit 9c2b4e034706 "btrfs: send: recompute reference path after orphanization of a
         # directory" (in v5.10)
-        if self.orphanized_dir and "send-recompute-ref-path" in sctx:
+        if self.orphanized_dir and Patch.SEND_RECOMPUTE_REF_PATH in sctx:
             self.update_ref_path(ref)
         sctx.because("name-in-the-way", other.ino, ref.item)
         if is_first:
@@ -129,7 +130,7 @@ class RecordedRefs:
         self.orphanized_dir |= stat.S_ISDIR(other.mode)
         # commit 8c139e1d7806 "btrfs: send: iterate waiting dir move rbtree only once when
         # processing refs" (in v6.3)
-        if "send-waiting-once" in sctx or sctx.is_waiting_for_move(other.ino):
+        if Patch.SEND_WAITING_ONCE in sctx or sctx.is_waiting_for_move(other.ino):
             waiting = sctx.get_waiting_dir_move(other.ino)
             if waiting:
                 waiting.orphanized = True
@@ -149,7 +150,7 @@ class RecordedRefs:
             self._set_cur_inode_path(orphan)
 
     def _set_cur_inode_path(self, path: bytes) -> None:
-        if "send-cur-inode-path" in self.sctx:
+        if Patch.SEND_CUR_INODE_PATH in self.sctx:
             self.sctx.cur_inode_path = path
 
     def update_ref_path(self, ref: RecordedRef) -> None:
@@ -222,7 +223,7 @@ class RecordedRefs:
             ):
                 # commit d8ac76cdd174 "btrfs: send: fix invalid path for unlink operations after
                 # parent orphanization" (in v5.13)
-                if self.orphanized_ancestor and "send-unlink-path" in sctx:
+                if self.orphanized_ancestor and Patch.SEND_UNLINK_PATH in sctx:
                     self.update_ref_path(ref)
                 sctx.because("name-removed", item=ref.item)
                 sctx.send_cmd("unlink", path=ref.full_path)
@@ -240,7 +241,7 @@ class RecordedRefs:
         sctx, last_removed = self.sctx, 0
         # commit 1fabe43b4e1a "btrfs: send: fix duplicated rmdir operations when using extrefs" (in
         # v6.18) visits each directory once
-        unique = "send-check-dirs-unique" in sctx
+        unique = Patch.SEND_CHECK_DIRS_UNIQUE in sctx
         seen = set()
         for ino, gen, item in self.check_dirs:
             if unique and (ino, gen) in seen:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from btrfs_model.ondisk.items import inode_extrefs, inode_refs
 from btrfs_model.ondisk.keys import ItemType, Key
+from btrfs_model.patches import Patch
 from btrfs_model.questions.send.explain import Item
 from btrfs_model.reference.send.context import RecordedRef
 from btrfs_model.volume.compare import Change
@@ -64,7 +65,7 @@ class Refs:
             deleted = self.iterate_inode_ref(sctx.parent_tree, sctx.right_path, key)
         item = Item(key, change)
         # before v6.0 the names of both items were compared with each other
-        alone = change != Change.CHANGED or "send-refs-rbtree" in sctx
+        alone = change != Change.CHANGED or Patch.SEND_REFS_RBTREE in sctx
         for name in new:
             if alone or not self.find_iref(sctx.root, name, sctx.parent_tree, deleted):
                 self.record_new_ref(*name, item)
@@ -98,7 +99,7 @@ class Refs:
     ) -> None:
         # commit 3aa5bd367fa5 "btrfs: send: fix sending link commands for existing file paths" (in
         # v6.0): what is new and deleted stays as it is
-        if "send-refs-rbtree" in self.sctx and key in others:
+        if Patch.SEND_REFS_RBTREE in self.sctx and key in others:
             del others[key]
             return
         directory, gen, name = key

@@ -25,6 +25,7 @@ from btrfs_model.ondisk.items import root_ref
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.ondisk.structs import INODE_ITEM
+from btrfs_model.patches import Patch
 from btrfs_model.questions.send.explain import Item
 from btrfs_model.reference.ctree import (
     Path,
@@ -129,9 +130,9 @@ class Sender:
         """Walk the tree of the snapshot."""
         sctx = self.sctx
         reada = Reada.NONE
-        if "send-reada-always" in sctx:
+        if Patch.SEND_READA_ALWAYS in sctx:
             reada = Reada.FORWARD_ALWAYS
-        elif "send-reada" in sctx:
+        elif Patch.SEND_READA in sctx:
             reada = Reada.FORWARD
         path = sctx.search_path(reada)
         first = (_TOP, ItemType.INODE_ITEM, 0)
@@ -148,7 +149,7 @@ class Sender:
         sctx = self.sctx
         # commit 2ce73c633573 "btrfs: add btree read ahead for incremental send operations" (in
         # v5.13): what is newer than the parent is not shared and will be needed
-        newer_than = parent_root.generation if "send-reada-compare" in sctx else None
+        newer_than = parent_root.generation if Patch.SEND_READA_COMPARE in sctx else None
         left, right = Side(sctx.root, newer_than), Side(parent_root, newer_than)
         for change, raw_key in compare_sides(left, right):
             key = Key(*raw_key)
@@ -273,7 +274,7 @@ class Sender:
             sctx.send_progress = sctx.cur_ino + 1
             sctx.because("times-inode")
             # more names may still come into a directory; an empty one is done
-            if stat.S_ISDIR(mode) and sctx.cur_inode.size and "send-utimes-cache" in sctx:
+            if stat.S_ISDIR(mode) and sctx.cur_inode.size and Patch.SEND_UTIMES_CACHE in sctx:
                 self.utimes.cache_dir_utimes(sctx.cur_ino, sctx.cur_inode_gen)
             else:
                 self.utimes.send_utimes(sctx.cur_ino, sctx.cur_inode_gen)
@@ -288,7 +289,7 @@ class Sender:
             return "truncate-size"
         # commit ffa7c4296e93 "Btrfs: send, do not issue unnecessary truncate operations" (in 4.17):
         # without it every regular file is truncated to its size
-        return None if "send-skip-truncate" in sctx else "truncate-always"
+        return None if Patch.SEND_SKIP_TRUNCATE in sctx else "truncate-always"
 
     def _send_attribute(self, command: str, **attributes: int | bytes) -> None:
         path = self.names.get_cur_inode_path()
@@ -343,7 +344,7 @@ class Sender:
             return False
         # commit 9ed0a72e5b35 "btrfs: send: fix failures when processing inodes with no links" (in
         # v6.1)
-        if "send-nlink-zero" in self.sctx:
+        if Patch.SEND_NLINK_ZERO in self.sctx:
             return old is None or not old.nlink
         if old is not None:
             self.refs.unlink_all_paths()
@@ -353,12 +354,12 @@ class Sender:
         """Whether the number was used again, or the inode lost or got its first link."""
         if new.generation != old.generation and self.sctx.cur_ino != _TOP:
             return True
-        return "send-nlink-zero" in self.sctx and bool(new.nlink) != bool(old.nlink)
+        return Patch.SEND_NLINK_ZERO in self.sctx and bool(new.nlink) != bool(old.nlink)
 
     def _replace_inode(self, new: InodeItem, old: InodeItem) -> None:
         """Delete an inode and create another one under its number."""
         sctx = self.sctx
-        unlinked_count = "send-nlink-zero" in sctx
+        unlinked_count = Patch.SEND_NLINK_ZERO in sctx
         if old.nlink or not unlinked_count:
             self._set_inode(old, deleted=True)
             self.process_all_refs(Change.DELETED)

@@ -13,6 +13,7 @@ import errno
 from typing import TYPE_CHECKING
 
 from btrfs_model.base.counters import current
+from btrfs_model.patches import Patch
 from btrfs_model.reference.send.context import LruCache
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Utimes:
 
     def cache_dir_utimes(self, ino: int, gen: int) -> None:
         """Put UTIMES of a directory off, where the kernel does that."""
-        if "send-utimes-cache" not in self.sctx:
+        if Patch.SEND_UTIMES_CACHE not in self.sctx:
             self.send_utimes(ino, gen)
             return
         current().count("cache_dir_utimes")

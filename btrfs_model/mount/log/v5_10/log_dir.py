@@ -25,6 +25,7 @@ from btrfs_model.mount.trees.apply import insert_beside
 from btrfs_model.ondisk.items import dir_items
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import DIR_ITEM
+from btrfs_model.patches import Patch
 from btrfs_model.volume.scan import Columns, entries, gather, select
 from btrfs_model.volume.tree import KEY, raw_columns
 
@@ -51,7 +52,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def _kinds(fs: WritableFilesystem) -> list[int]:
-    return list(ENTRY_KINDS)[int("log-dir-index-only" in fs.behaviour) :]
+    return list(ENTRY_KINDS)[int(Patch.LOG_DIR_INDEX_ONLY in fs.behaviour) :]
 
 
 def _entries_of(fs: WritableFilesystem, inode: LiveInode, kind: int) -> tuple[Columns, Mask]:
@@ -67,7 +68,7 @@ def _entries_of(fs: WritableFilesystem, inode: LiveInode, kind: int) -> tuple[Co
 
 def log_directory_changes(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext) -> None:
     """Log what changed in a directory nothing of which is delayed."""
-    if "log-skip-old-dir-items" in fs.behaviour:
+    if Patch.LOG_SKIP_OLD_DIR_ITEMS in fs.behaviour:
         log_directory(fs, inode, DelayedEntries(None), ctx)
     else:
         log_directory_old(fs, inode, ctx)
@@ -118,7 +119,7 @@ def _log_run(
     else:
         start, end = run
         # the keys on both sides, or what is between them and the run
-        beside = int("log-no-boundary-keys" not in fs.behaviour)
+        beside = int(Patch.LOG_NO_BOUNDARY_KEYS not in fs.behaviour)
         if start:
             first = int(runs.offsets[start - 1]) + 1 - beside
             start -= beside
@@ -150,7 +151,7 @@ def _overwrite(fs: WritableFilesystem, log: int, columns: Columns) -> None:
     if there.all():
         return
     new = np.flatnonzero(~there)
-    if "log-bulk-insert" in fs.behaviour:
+    if Patch.LOG_BULK_INSERT in fs.behaviour:
         _copy_leaves(fs, log, select(columns, new), np.diff(new) == 1)
     else:
         _copy(fs, log, select(columns, new))

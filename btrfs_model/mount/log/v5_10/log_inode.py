@@ -25,6 +25,7 @@ from btrfs_model.mount.log.v5_10.log_dir import log_directory_changes
 from btrfs_model.ondisk.items import file_extent
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM
+from btrfs_model.patches import Patch
 
 if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
@@ -77,10 +78,10 @@ def log_inode_old(
         fs.delayed.run_node(node)
     elif node is not None and inode.log.full_sync:
         fs.delayed.run_inode(node)
-    if inode.is_symlink and "log-symlinks-full" in fs.behaviour:
+    if inode.is_symlink and Patch.LOG_SYMLINKS_FULL in fs.behaviour:
         exists = False
     full_dir = inode.is_dir and not exists
-    if "log-parents-unchecked" in fs.behaviour and full_dir:
+    if Patch.LOG_PARENTS_UNCHECKED in fs.behaviour and full_dir:
         _refuse_unlinked(fs, inode)
     _OldInodeLogger(fs, inode, ctx, exists, recursive).run()
     if full_dir:
@@ -119,7 +120,7 @@ class _OldInodeLogger(InodeLogger):
         """Log them."""
         highest = self._drop_logged()
         if highest is not None:
-            self.copy_inode_items(highest, prealloc="log-prealloc-full" in self.fs.behaviour)
+            self.copy_inode_items(highest, prealloc=Patch.LOG_PREALLOC_FULL in self.fs.behaviour)
             self.log_xattrs()
         if highest == _ANY:
             log_extents.log_holes(self.fs, self.inode)

@@ -23,6 +23,7 @@ from btrfs_model.mount.log.v5_10.log_inode import log_inode_old
 from btrfs_model.mount.names.lookup import ancestors
 from btrfs_model.ondisk.items import inode_extrefs
 from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.patches import Patch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +62,7 @@ def log_new_name_old(
         inode.log.copy_everything = True
     if not inode.is_dir:
         inode.log.last_unlink_trans = fs.transid
-    logged = logs.is_logged if "log-new-name-logged" in fs.behaviour else logs.was_logged
+    logged = logs.is_logged if Patch.LOG_NEW_NAME_LOGGED in fs.behaviour else logs.was_logged
     if not logged(inode) and (old_dir is None or not logged(old_dir)):
         return
     try:
@@ -135,7 +136,7 @@ def _must_commit(fs: WritableFilesystem, inode: LiveInode) -> None:
     ForceCommit
         In that case.
     """
-    if "log-parents-unchecked" in fs.behaviour:
+    if Patch.LOG_PARENTS_UNCHECKED in fs.behaviour:
         return
     if inode.log.last_unlink_trans >= fs.transid:
         fs.tree_logs.set_full_commit()
@@ -144,7 +145,7 @@ def _must_commit(fs: WritableFilesystem, inode: LiveInode) -> None:
 
 def _need_log(fs: WritableFilesystem, inode: LiveInode) -> bool:
     """Whether an inode is to be logged along with another one (``need_log_inode()``)."""
-    if "log-parents-unchecked" not in fs.behaviour:
+    if Patch.LOG_PARENTS_UNCHECKED not in fs.behaviour:
         return True
     if inode.is_dir and inode.log.last_trans < fs.transid:
         return False
