@@ -3,7 +3,8 @@
 
 ``python tests/logical_ino.py`` (as root, with loop devices and btrfs) asks the running kernel about
 the images of ``data/kernel`` for which it has such answers, and writes
-``tests/data/logical_ino.json.zst``: the answers in that corpus are sorted, here they are as the kernel gave them.
+``tests/data/logical_ino.json.zst``: the answers in that corpus are sorted, here they are as the
+kernel gave them.
 """
 
 import ctypes
