@@ -11,6 +11,7 @@ import pandas as pd
 
 from btrfs_model.errors import NoSuchFileError, SubvolumeNotFoundError
 from btrfs_model.filesystem import Filesystem, Subvolume
+from btrfs_model.filesystem.roots import is_subvolume_id
 from btrfs_model.lease import exclusive
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
 from btrfs_model.usage.forest import FileForest, join
@@ -64,9 +65,14 @@ class FileUsage:
         self.extents = DataExtents(fs.image, fs.tree(int(ObjectId.EXTENT_TREE)), self.rows)
 
     def owners(self) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-        """Return (row of :attr:`rows`, row of the forest's roots) of each reference."""
+        """Return (row of :attr:`rows`, row of the forest's roots) of each reference.
+
+        Trees of a relocation under way are no subvolumes: LOGICAL_INO does not list them either.
+        """
         leaves = np.unique(self.rows["leaf"])
         leaf, root = self.forest.owners(leaves)
+        of_subvolumes = np.array([is_subvolume_id(known.id) for known in self.forest.roots], bool)
+        leaf, root = leaf[of_subvolumes[root]], root[of_subvolumes[root]]
         row, pair = join(self.rows["leaf"], leaves[leaf])
         return row, root[pair]
 
