@@ -470,7 +470,7 @@ struct bm_block {
 };
 /*
  * Fill `blocks` with up to `capacity` blocks of level >= min_level in order; returns how many the
- * tree has, which may be more than `capacity`.
+ * tree has, which may be more than `capacity`; then nothing is counted as work.
  */
 int64_t bm_walk_blocks(const struct bm_root *root, int min_level, struct bm_block *blocks,
 		       size_t capacity, struct bm_fault *fault);

@@ -215,7 +215,7 @@ def log_beyond(broken: Broken) -> str:
 
 def log_of_level_200(broken: Broken) -> str:
     in_root_item(broken, ROOT_LEVEL, bytes([200]))
-    return r"tree -6, block \d+, .*level"
+    return r"tree -6, block \d+, .*impossible value 200"
 
 
 def log_of_another_generation(broken: Broken) -> str:

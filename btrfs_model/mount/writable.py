@@ -139,6 +139,11 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
     ) -> None:
         if compress not in _COMPRESSIONS:
             raise ValueError(f"compress {compress!r} is none of zlib, lzo, zstd")
+        # nothing is uncommitted while the image is read
+        self._live_roots: dict[int, LiveRoot] = {}
+        self._asked_roots: set[int] = set()
+        self.in_transaction = False
+        self.started = 0
         super().__init__(Image(memory.buffer, path, checks_items=True))
         load.check_writable(self, replay=replay is not None)
         self.memory = memory
@@ -162,15 +167,11 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         block_group.load_size_classes(self)
         self.clock = int(os.environ.get("SOURCE_DATE_EPOCH", 0)) * 10**9 or _START
         self._random = random.Random(f"{seed} {sb.fsid.hex()} {sb.generation}")
-        self._live_roots: dict[int, LiveRoot] = {}
-        self._asked_roots: set[int] = set()
         self.before_commit: list[Callable[[], None]] = []
         self.pending_snapshots: list[Callable[[], None]] = []
         self.committed = transaction.snapshot_of(self)
         self.committing = False
         self.device_stats_written = False
-        self.in_transaction = False
-        self.started = 0
         self._next_root_id = highest_objectid(self, ObjectId.ROOT_TREE) + 1
         self.log_trees_enabled = True
         self.behaviour = Behaviour.parse(_KERNEL)

@@ -585,17 +585,14 @@ int64_t bm_walk_blocks(const struct bm_root *root, int min_level, struct bm_bloc
 	struct bm_path path = {0};
 	const uint8_t *block = block_of_root(root, fault), *parent = NULL;
 	int level = root->level;
-	size_t count = 0;
+	size_t count = 0, leaves = 0;
 
 	if (!block)
 		return fault->code;
 	if (level < min_level)
 		return 0;
 	for (;;) {
-		if (block_header(block)->level)
-			COUNT(image, nodes_visited);
-		else
-			COUNT(image, leaves_visited);
+		leaves += !block_header(block)->level;
 		if (count < capacity)
 			describe_block(&blocks[count], block, parent,
 				       parent ? path.slot[level + 1] : 0, image->nodesize);
@@ -605,7 +602,7 @@ int64_t bm_walk_blocks(const struct bm_root *root, int min_level, struct bm_bloc
 		if (level <= min_level) {
 			do {
 				if (++level > root->level)
-					return (int64_t)count;
+					goto end;
 			} while (++path.slot[level] >= block_header(path.node[level])->nritems);
 		}
 		parent = path.node[level];
@@ -615,4 +612,10 @@ int64_t bm_walk_blocks(const struct bm_root *root, int min_level, struct bm_bloc
 			return fault->code;
 		level--;
 	}
+end:
+	if (count <= capacity) {
+		COUNT_N(image, leaves_visited, leaves);
+		COUNT_N(image, nodes_visited, count - leaves);
+	}
+	return (int64_t)count;
 }

@@ -15,6 +15,7 @@ from btrfs_model.questions.usage.forest import FileForest, join
 from btrfs_model.questions.usage.items import DataExtents, covered, file_extents, read_items
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.lease import exclusive
+from btrfs_model.volume.roots import is_subvolume_id
 from btrfs_model.volume.subvolume import Subvolume
 
 __all__ = ["extent_references", "extents"]
@@ -65,9 +66,14 @@ class FileUsage:
         self.extents = DataExtents(fs.image, fs.tree(int(ObjectId.EXTENT_TREE)), self.rows)
 
     def owners(self) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-        """Return (row of :attr:`rows`, row of the forest's roots) of each reference."""
+        """Return (row of :attr:`rows`, row of the forest's roots) of each reference.
+
+        Trees of a relocation under way are no subvolumes: LOGICAL_INO does not list them either.
+        """
         leaves = np.unique(self.rows["leaf"])
         leaf, root = self.forest.owners(leaves)
+        of_subvolumes = np.array([is_subvolume_id(known.id) for known in self.forest.roots], bool)
+        leaf, root = leaf[of_subvolumes[root]], root[of_subvolumes[root]]
         row, pair = join(self.rows["leaf"], leaves[leaf])
         return row, root[pair]
 
