@@ -17,11 +17,11 @@ from logical_ino import logical_ino_v2
 
 import btrfs_model as bm
 from btrfs_model.backref.api import logical_ino
-from btrfs_model.backref.forest import Forest
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.questions.fiemap.api import Fiemap
 from btrfs_model.questions.reads.cold import blocks_after_mount
+from btrfs_model.volume.forest import Forest
 
 pytestmark = live.BESIDE_THE_KERNEL
 

@@ -18,13 +18,13 @@ from logical_ino import CASES
 
 import btrfs_model as bm
 from btrfs_model.backref.api import logical_ino
-from btrfs_model.backref.forest import Forest
 from btrfs_model.cli import run
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import EXTENT_ITEM, FILE_EXTENT_ITEM, ROOT_ITEM
 from btrfs_model.questions.check import check
 from btrfs_model.questions.usage.forest import MANY, FileForest, single_label
 from btrfs_model.questions.usage.items import covered
+from btrfs_model.volume.forest import Forest
 from btrfs_model.volume.tree import Item
 
 _here = {name for name in CASES if (corpus.KERNEL_DATA / name).is_dir()}

@@ -3,6 +3,6 @@
 
 :mod:`~btrfs_model.reference.backref` is the algorithm in Python, to be read;
 :mod:`~btrfs_model.reference.backref_prelim` the containers whose order it reports in;
-:mod:`~btrfs_model.backref.forest` the trees that it walks through. The functions here run the same
+:mod:`~btrfs_model.volume.forest` the trees that it walks through. The functions here run the same
 in C unless ``BTRFS_MODEL_KERNELS=python`` says otherwise.
 """

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 
-from btrfs_model.backref.forest import Forest
 from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault, new_fault, raise_fault
@@ -18,6 +17,7 @@ from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.structs import EXTENT_ITEM, PayloadError
 from btrfs_model.reference.backref import BackrefWalk, Walker
 from btrfs_model.reference.ctree import Path, key_at, payload_at, prev_leaf, search_slot
+from btrfs_model.volume.forest import Forest
 from btrfs_model.volume.lease import exclusive
 
 if TYPE_CHECKING:

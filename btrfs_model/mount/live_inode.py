@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import stat
 from dataclasses import dataclass, field
-from enum import IntFlag
 from typing import Any, Final, Self
 
 from btrfs_model.mount.log.state import InodeLog
@@ -23,7 +22,6 @@ __all__ = [
     "EMPTY_SUBVOL_DIR",
     "ROOT_DIR",
     "InodeFields",
-    "InodeFlag",
     "LiveInode",
     "file_type",
     "split_ns",
@@ -51,24 +49,6 @@ _FILE_TYPES: Final = {
     stat.S_IFSOCK: int(FileType.SOCK),
     stat.S_IFLNK: int(FileType.SYMLINK),
 }
-
-
-class InodeFlag(IntFlag):
-    """``inode_item.flags``, as the kernel names them less ``BTRFS_INODE_``."""
-
-    NODATASUM = 1 << 0
-    NODATACOW = 1 << 1
-    READONLY = 1 << 2
-    NOCOMPRESS = 1 << 3
-    PREALLOC = 1 << 4
-    SYNC = 1 << 5
-    IMMUTABLE = 1 << 6
-    APPEND = 1 << 7
-    NODUMP = 1 << 8
-    NOATIME = 1 << 9
-    DIRSYNC = 1 << 10
-    COMPRESS = 1 << 11
-    ROOT_ITEM_INIT = 1 << 31
 
 
 def split_ns(time: int) -> tuple[int, int]:

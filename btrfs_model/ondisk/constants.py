@@ -21,6 +21,7 @@ __all__ = [
     "ExtentFlag",
     "FileExtentType",
     "FileType",
+    "InodeFlag",
 ]
 
 BTRFS_CSUM_SIZE: Final = 32
@@ -77,3 +78,21 @@ class ExtentFlag(IntFlag):
     DATA = 1
     TREE_BLOCK = 2
     FULL_BACKREF = 256
+
+
+class InodeFlag(IntFlag):
+    """``inode_item.flags``, as the kernel names them less ``BTRFS_INODE_``."""
+
+    NODATASUM = 1 << 0
+    NODATACOW = 1 << 1
+    READONLY = 1 << 2
+    NOCOMPRESS = 1 << 3
+    PREALLOC = 1 << 4
+    SYNC = 1 << 5
+    IMMUTABLE = 1 << 6
+    APPEND = 1 << 7
+    NODUMP = 1 << 8
+    NOATIME = 1 << 9
+    DIRSYNC = 1 << 10
+    COMPRESS = 1 << 11
+    ROOT_ITEM_INIT = 1 << 31

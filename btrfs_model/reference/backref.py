@@ -29,7 +29,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from btrfs_model.backref.forest import Forest, read_tree_block
 from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault
@@ -56,6 +55,7 @@ from btrfs_model.reference.ctree import (
     search_slot,
 )
 from btrfs_model.volume.blocks import HEADER
+from btrfs_model.volume.forest import Forest, read_tree_block
 
 if TYPE_CHECKING:
     from btrfs_model.reference.backref_prelim import UlistNode

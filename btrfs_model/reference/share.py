@@ -17,13 +17,13 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import NamedTuple
 
-from btrfs_model.backref.forest import Forest
 from btrfs_model.base.counters import current
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
 from btrfs_model.patches import Patch
 from btrfs_model.reference.backref import BackrefWalk, SharedAnswerError, Walker
 from btrfs_model.reference.backref_prelim import PrelimRef
+from btrfs_model.volume.forest import Forest
 
 __all__ = ["ShareCheck", "ShareContext"]
 

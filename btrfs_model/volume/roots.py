@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from btrfs_model.mount.live_inode import InodeFlag
+from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import OLD_ROOT_ITEM_SIZE, root_item
 from btrfs_model.ondisk.keys import Key, ObjectId
 from btrfs_model.ondisk.structs import Payload, PayloadError, RootItem, Timespec

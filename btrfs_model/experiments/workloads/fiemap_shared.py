@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from btrfs_model.backref.forest import Forest
 from btrfs_model.base.counters import Work, counting
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.cost.device import read_file
@@ -47,6 +46,7 @@ from btrfs_model.reference.share import ShareContext
 from btrfs_model.volume.blocks import HEADER
 from btrfs_model.volume.data import FileExtent
 from btrfs_model.volume.filesystem import Filesystem
+from btrfs_model.volume.forest import Forest
 
 if TYPE_CHECKING:
     from matplotlib import figure

@@ -34,9 +34,9 @@ from btrfs_model.mount.files.reflink import clone_range, dedupe_range
 from btrfs_model.mount.files.truncate import set_size
 from btrfs_model.mount.files.write import buffered_write, read_live
 from btrfs_model.mount.files.writeback import pages_of, writeback
-from btrfs_model.mount.live_inode import InodeFlag
 from btrfs_model.mount.log.sync_log import sync_file
 from btrfs_model.mount.names.attr import may_change_data, remove_capability
+from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.hashes import CSUM_SIZES
 from btrfs_model.ondisk.keys import ObjectId
 from btrfs_model.volume.checksums import DataChecksums

@@ -18,13 +18,7 @@ from btrfs_model.mount.bulk import moves, rows, unlinks
 from btrfs_model.mount.calls.call_errors import about
 from btrfs_model.mount.delayed_inode import DelayedItems
 from btrfs_model.mount.inode_cache import InodeCache
-from btrfs_model.mount.live_inode import (
-    EMPTY_SUBVOL_DIR,
-    ROOT_DIR,
-    InodeFlag,
-    LiveInode,
-    split_ns,
-)
+from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, ROOT_DIR, LiveInode, split_ns
 from btrfs_model.mount.log.log_tree import TreeLogs
 from btrfs_model.mount.names import attr, inode_flags, namei, rename, xattr_checks
 from btrfs_model.mount.names.dir_item import fail
@@ -41,6 +35,7 @@ from btrfs_model.mount.names.lookup import (
     may_write,
 )
 from btrfs_model.mount.names.orphan import iput, orphan_cleanup
+from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.structs import Timespec
 from btrfs_model.volume.lease import exclusive
 

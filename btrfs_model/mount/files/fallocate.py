@@ -31,7 +31,7 @@ from btrfs_model.mount.files.write import (
     truncate_block,
 )
 from btrfs_model.mount.files.writeback import pages_of, writeback
-from btrfs_model.mount.live_inode import InodeFlag
+from btrfs_model.ondisk.constants import InodeFlag
 
 if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode

@@ -23,7 +23,7 @@ from btrfs_model.mount.files.file_item import (
     note_modified,
     set_written,
 )
-from btrfs_model.mount.live_inode import InodeFlag
+from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import extent_item
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 

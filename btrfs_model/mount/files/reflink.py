@@ -24,7 +24,7 @@ from btrfs_model.mount.files.file_item import (
 )
 from btrfs_model.mount.files.write import cont_expand, read_live, set_i_size, touch
 from btrfs_model.mount.files.writeback import pages_of, writeback
-from btrfs_model.mount.live_inode import InodeFlag
+from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import InlineExtent
 from btrfs_model.ondisk.structs import FILE_EXTENT_ITEM
 from btrfs_model.volume.compression import decompress

@@ -21,8 +21,8 @@ from btrfs_model.mount.files.file_item import (
     pack_regular,
 )
 from btrfs_model.mount.files.pages import FilePages
-from btrfs_model.mount.live_inode import InodeFlag
 from btrfs_model.mount.log.state import log_tree_id
+from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.hashes import CSUM_SIZES
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType, ObjectId

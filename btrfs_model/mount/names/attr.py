@@ -7,11 +7,12 @@ import errno
 import stat
 from typing import TYPE_CHECKING, Final
 
-from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, InodeFlag, LiveInode
+from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, LiveInode
 from btrfs_model.mount.names import acl
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import Path, is_read_only, may_write
 from btrfs_model.mount.names.xattr import get_xattr, set_xattr
+from btrfs_model.ondisk.constants import InodeFlag
 
 if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem

@@ -8,11 +8,12 @@ import stat
 from enum import IntFlag
 from typing import TYPE_CHECKING, Final
 
-from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, InodeFlag, LiveInode
+from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, LiveInode
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import Path, is_read_only
 from btrfs_model.mount.names.properties import COMPRESSION_PROPERTY, apply_compression
 from btrfs_model.mount.names.xattr import put_xattr
+from btrfs_model.ondisk.constants import InodeFlag
 
 if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem

@@ -11,14 +11,9 @@ import errno
 import stat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from btrfs_model.mount.live_inode import (
-    EMPTY_SUBVOL_DIR,
-    ROOT_DIR,
-    InodeFields,
-    InodeFlag,
-    LiveInode,
-)
+from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, ROOT_DIR, InodeFields, LiveInode
 from btrfs_model.mount.names.dir_item import NAME_LEN, dir_item_key, fail, lookup_dir_item
+from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import InlineExtent, file_extent, root_ref
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.volume.subvolume import split_path

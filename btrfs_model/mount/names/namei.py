@@ -16,7 +16,6 @@ from btrfs_model.mount.live_inode import (
     EMPTY_SUBVOL_DIR,
     ROOT_DIR,
     InodeFields,
-    InodeFlag,
     LiveInode,
     file_type,
 )
@@ -36,6 +35,7 @@ from btrfs_model.mount.names.dir_item import (
 from btrfs_model.mount.names.orphan import iput, orphan_add, orphan_delete
 from btrfs_model.mount.names.xattr import inherit_properties
 from btrfs_model.mount.roots.root_tree import add_root_ref, delete_root_ref
+from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import FILE_EXTENT_HEAD
 from btrfs_model.patches import Patch

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from btrfs_model.mount.live_inode import InodeFlag, LiveInode
+from btrfs_model.mount.live_inode import LiveInode
+from btrfs_model.ondisk.constants import InodeFlag
 
 if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem

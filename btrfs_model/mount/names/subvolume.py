@@ -12,19 +12,14 @@ import errno
 import stat
 from typing import TYPE_CHECKING, Final
 
-from btrfs_model.mount.live_inode import (
-    ROOT_DIR,
-    InodeFields,
-    InodeFlag,
-    LiveInode,
-    split_ns,
-)
+from btrfs_model.mount.live_inode import ROOT_DIR, InodeFields, LiveInode, split_ns
 from btrfs_model.mount.names import acl
 from btrfs_model.mount.names.dir_item import check_dir_item_collision, fail
 from btrfs_model.mount.names.namei import add_link, insert_new_inode, unlink_subvolume_name
 from btrfs_model.mount.names.orphan import orphan_key
 from btrfs_model.mount.names.xattr import inherit_properties
 from btrfs_model.mount.roots.root_tree import NO_UUID, uuid_tree_add, uuid_tree_remove
+from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import dir_items
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import DiskKey, InodeItem, RootItem, Timespec

@@ -13,7 +13,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final
 
-from btrfs_model.mount.live_inode import InodeFlag, LiveInode
+from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.names.dir_item import (
     cow_leaf,
     delete_one_dir_name,
@@ -28,7 +28,7 @@ from btrfs_model.mount.names.properties import (
     apply_compression,
     compression_of,
 )
-from btrfs_model.ondisk.constants import FileType
+from btrfs_model.ondisk.constants import FileType, InodeFlag
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import DirItem
 from btrfs_model.ondisk.keys import ItemType

@@ -14,11 +14,12 @@ import stat
 import struct
 from typing import TYPE_CHECKING, Final
 
-from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, InodeFlag, LiveInode
+from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, LiveInode
 from btrfs_model.mount.names import acl, xattr
 from btrfs_model.mount.names.attr import CAPABILITY
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import Path, as_bytes, find, is_read_only, may_write
+from btrfs_model.ondisk.constants import InodeFlag
 
 if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem

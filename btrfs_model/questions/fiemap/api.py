@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from btrfs_model.backref.forest import Forest
 from btrfs_model.base.counters import current, uncounted
 from btrfs_model.base.errors import new_fault, raise_fault
 from btrfs_model.behaviour import Behaviour
@@ -20,6 +19,7 @@ from btrfs_model.patches import Patch
 from btrfs_model.reference.fiemap.call import LAST, Call, File
 from btrfs_model.reference.fiemap.items import walk_items
 from btrfs_model.reference.fiemap.maps import ExtentMaps, walk_maps
+from btrfs_model.volume.forest import Forest
 
 if TYPE_CHECKING:
     from btrfs_model.volume.filesystem import Filesystem

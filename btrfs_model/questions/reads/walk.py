@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from btrfs_model.behaviour import Behaviour
-    from btrfs_model.questions.send.ioctl import SendRequest
+    from btrfs_model.reference.send.request import SendRequest
     from btrfs_model.volume.filesystem import Filesystem
     from btrfs_model.volume.image import Image
     from btrfs_model.volume.subvolume import Subvolume

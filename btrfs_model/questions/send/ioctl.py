@@ -19,7 +19,8 @@ from btrfs_model.kernels import use_python
 from btrfs_model.patches import Patch
 from btrfs_model.questions.reads.cold import blocks_after_mount
 from btrfs_model.questions.send import native
-from btrfs_model.questions.send.explain import Explanation, by_cause
+from btrfs_model.reference.send.explain import Explanation, by_cause
+from btrfs_model.reference.send.request import SendRequest
 from btrfs_model.volume.lease import exclusive
 
 if TYPE_CHECKING:
@@ -31,47 +32,7 @@ if TYPE_CHECKING:
     from btrfs_model.volume.filesystem import Filesystem
     from btrfs_model.volume.subvolume import Subvolume
 
-__all__ = ["SendRequest", "SendResult", "prepare", "reads", "run", "send"]
-
-
-@dataclass(frozen=True)
-class SendRequest:
-    """What a send was asked for, after all checks.
-
-    Attributes
-    ----------
-    fs : Filesystem
-        Where the snapshot is.
-    snapshot : Subvolume
-        What is sent.
-    parent : Subvolume or None
-        What the receiver has already.
-    clone_roots : list of Subvolume
-        The clone sources and the snapshot itself, ascending by id.
-    behaviour : Behaviour
-        The kernel.
-    proto : int
-        Version of the stream.
-    no_file_data, compressed, omit_header, omit_end : bool
-        The flags of the ioctl.
-    write : callable
-        Takes the stream piece by piece.
-    explanation : Explanation or None
-        Notes why each command is sent, where that is asked for.
-    """
-
-    fs: Filesystem
-    snapshot: Subvolume
-    parent: Subvolume | None
-    clone_roots: list[Subvolume]
-    behaviour: Behaviour
-    proto: int
-    no_file_data: bool
-    compressed: bool
-    omit_header: bool
-    omit_end: bool
-    write: Callable[[bytes], object]
-    explanation: Explanation | None
+__all__ = ["SendResult", "prepare", "reads", "run", "send"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,7 +53,7 @@ class SendResult:
         Why each command was sent, when that was asked for. A row for each, in the order of the
         stream: ``offset`` and ``length`` in bytes, ``command``, ``path`` (str, bytes that are not
         UTF-8 as surrogates), ``inode`` that it is about, ``cause`` (a rule of
-        :data:`btrfs_model.questions.send.causes.CAUSES`) and the kernel's ``function`` with that
+        :data:`btrfs_model.reference.send.causes.CAUSES`) and the kernel's ``function`` with that
         rule, the key of the item that differed (``item_objectid``, ``item_type``, ``item_offset``)
         and its ``change``: new, deleted, changed, or same where what stood before it is gone.
         Commands that come from no item have an empty `item_type` and `change`.

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from btrfs_model.backref.forest import Forest
 from btrfs_model.base.errors import new_fault, raise_fault
 from btrfs_model.kernels import ffi, lib
 from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.ondisk.structs import PayloadError
-from btrfs_model.questions.send.explain import ROW
+from btrfs_model.reference.send.explain import ROW
 from btrfs_model.volume.compression import decompress
+from btrfs_model.volume.forest import Forest
 
 if TYPE_CHECKING:
-    from btrfs_model.questions.send.ioctl import SendRequest
+    from btrfs_model.reference.send.request import SendRequest
     from btrfs_model.volume.subvolume import Subvolume
 
 __all__ = ["Sender"]

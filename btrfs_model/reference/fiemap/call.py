@@ -17,8 +17,8 @@ from btrfs_model.reference.share import ShareContext
 from btrfs_model.volume.blocks import HEADER
 
 if TYPE_CHECKING:
-    from btrfs_model.backref.forest import Forest
     from btrfs_model.behaviour import Behaviour
+    from btrfs_model.volume.forest import Forest
     from btrfs_model.volume.tree import Tree
 
 __all__ = ["Call", "Extent", "File"]

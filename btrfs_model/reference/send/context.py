@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from btrfs_model.backref.forest import Forest
 from btrfs_model.base.counters import current
 from btrfs_model.ondisk.constants import FileType
 from btrfs_model.ondisk.items import DirItem, dir_items
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.structs import INODE_ITEM, InodeItem, Payload, PayloadError
 from btrfs_model.patches import Patch
-from btrfs_model.questions.send.causes import CAUSES_BY_NAME
-from btrfs_model.questions.send.explain import ROW, Item
 from btrfs_model.reference.ctree import (
     Path,
     Reada,
@@ -29,15 +26,18 @@ from btrfs_model.reference.ctree import (
     payload_at,
     search_slot,
 )
+from btrfs_model.reference.send.causes import CAUSES_BY_NAME
+from btrfs_model.reference.send.explain import ROW, Item
 from btrfs_model.stream.writer import StreamWriter
 from btrfs_model.volume.compare import Change
+from btrfs_model.volume.forest import Forest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
-    from btrfs_model.questions.send.ioctl import SendRequest
+    from btrfs_model.reference.send.request import SendRequest
     from btrfs_model.volume.tree import Tree
 
 __all__ = ["DirRef", "LruCache", "OrphanDirInfo", "PendingDirMove", "RecordedRef", "SendContext",

@@ -16,7 +16,6 @@ from btrfs_model.base.counters import current
 from btrfs_model.ondisk.constants import FileExtentType
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.patches import Patch
-from btrfs_model.questions.send.explain import Item
 from btrfs_model.reference.ctree import (
     key_at,
     next_leaf,
@@ -25,6 +24,7 @@ from btrfs_model.reference.ctree import (
     search_slot_for_read,
 )
 from btrfs_model.reference.send.data import Extent, parse_file_extent
+from btrfs_model.reference.send.explain import Item
 from btrfs_model.volume.blocks import HEADER, ITEM
 
 if TYPE_CHECKING:

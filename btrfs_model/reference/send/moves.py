@@ -29,9 +29,9 @@ from btrfs_model.reference.send.context import OrphanDirInfo, PendingDirMove, Wa
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from btrfs_model.questions.send.explain import Item
     from btrfs_model.reference.ctree import Path
     from btrfs_model.reference.send.context import RecordedRef, SendContext
+    from btrfs_model.reference.send.explain import Item
     from btrfs_model.reference.send.names import Names
     from btrfs_model.reference.send.utimes import Utimes
     from btrfs_model.volume.tree import Tree

@@ -26,7 +26,6 @@ from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.ondisk.structs import INODE_ITEM
 from btrfs_model.patches import Patch
-from btrfs_model.questions.send.explain import Item
 from btrfs_model.reference.ctree import (
     Path,
     Reada,
@@ -37,6 +36,7 @@ from btrfs_model.reference.ctree import (
 )
 from btrfs_model.reference.send.context import SendContext
 from btrfs_model.reference.send.create import Creator
+from btrfs_model.reference.send.explain import Item
 from btrfs_model.reference.send.extents import Extents
 from btrfs_model.reference.send.moves import Moves
 from btrfs_model.reference.send.names import Names
@@ -49,7 +49,7 @@ from btrfs_model.volume.compare import Change, Side, compare_sides
 
 if TYPE_CHECKING:
     from btrfs_model.ondisk.structs import InodeItem
-    from btrfs_model.questions.send.ioctl import SendRequest
+    from btrfs_model.reference.send.request import SendRequest
     from btrfs_model.volume.subvolume import Subvolume
     from btrfs_model.volume.tree import Tree
 

@@ -14,7 +14,7 @@ import pandas as pd
 
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.stream import ATTRIBUTES_BY_NAME, COMMAND_HEADER, COMMANDS
-from btrfs_model.questions.send.causes import CAUSES
+from btrfs_model.reference.send.causes import CAUSES
 from btrfs_model.stream.index import read_batches
 from btrfs_model.volume.compare import Change
 

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a send is asked for (``struct btrfs_ioctl_send_args``), after the checks of the ioctl."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from btrfs_model.behaviour import Behaviour
+    from btrfs_model.reference.send.explain import Explanation
+    from btrfs_model.volume.filesystem import Filesystem
+    from btrfs_model.volume.subvolume import Subvolume
+
+__all__ = ["SendRequest"]
+
+
+@dataclass(frozen=True)
+class SendRequest:
+    """What a send was asked for, after all checks.
+
+    Attributes
+    ----------
+    fs : Filesystem
+        Where the snapshot is.
+    snapshot : Subvolume
+        What is sent.
+    parent : Subvolume or None
+        What the receiver has already.
+    clone_roots : list of Subvolume
+        The clone sources and the snapshot itself, ascending by id.
+    behaviour : Behaviour
+        The kernel.
+    proto : int
+        Version of the stream.
+    no_file_data, compressed, omit_header, omit_end : bool
+        The flags of the ioctl.
+    write : callable
+        Takes the stream piece by piece.
+    explanation : Explanation or None
+        Notes why each command is sent, where that is asked for.
+    """
+
+    fs: Filesystem
+    snapshot: Subvolume
+    parent: Subvolume | None
+    clone_roots: list[Subvolume]
+    behaviour: Behaviour
+    proto: int
+    no_file_data: bool
+    compressed: bool
+    omit_header: bool
+    omit_end: bool
+    write: Callable[[bytes], object]
+    explanation: Explanation | None
