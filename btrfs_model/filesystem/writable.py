@@ -155,13 +155,13 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
             self.image, memory.buffer, transid=sb.generation + 1,
             features=load.writer_features(sb), ssd=ssd,
         )  # fmt: skip
+        self._live_roots: dict[int, LiveRoot] = {}
+        self._asked_roots: set[int] = set()
         load.add_groups(self, self.writer)
         load.add_trees(self, self.writer)
         chunk_alloc.load_size_classes(self)
         self.clock = int(os.environ.get("SOURCE_DATE_EPOCH", 0)) * 10**9 or _START
         self._random = random.Random(f"{seed} {sb.fsid.hex()} {sb.generation}")
-        self._live_roots: dict[int, LiveRoot] = {}
-        self._asked_roots: set[int] = set()
         self.before_commit: list[Callable[[], None]] = []
         self.pending_snapshots: list[Callable[[], None]] = []
         self.committed = transaction.snapshot_of(self)
