@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from btrfs_model._native import ffi, lib
 
-__all__ = ["Choice", "ffi", "interruption", "lib", "select", "use_python"]
+__all__ = ["Choice", "ffi", "interruption", "keep", "lib", "select", "use_python"]
 
 Choice = Literal["c", "python"]
 
@@ -46,11 +46,16 @@ def use_python() -> bool:
 _raised = threading.local()
 
 
-def _keep(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
+def keep(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
+    """Keep what a callback of a kernel raised until :func:`interruption`: its ``onerror``.
+
+    A handler of a signal may raise before the callback's first statement, out of reach of a ``try``
+    in it.
+    """
     _raised.error = error.with_traceback(traceback)
 
 
-@ffi.def_extern(error=1, onerror=_keep)  # type: ignore[untyped-decorator]
+@ffi.def_extern(error=1, onerror=keep)  # type: ignore[untyped-decorator]
 def bm_python_poll() -> int:
     """Give Python the chance to run the handlers of signals, which it does before this returns.
 
@@ -63,7 +68,7 @@ lib.bm_set_poll(lib.bm_python_poll)
 
 
 def interruption() -> BaseException:
-    """Return what a handler of a signal raised while a kernel of this thread ran."""
+    """Return what a callback or a handler of a signal raised while a kernel of this thread ran."""
     error: BaseException = _raised.__dict__.pop("error")
     return error
 

@@ -1220,7 +1220,10 @@ struct bm_send_args {
 	void *context;			     /* for the callbacks */
 	/* Take `size` bytes of the stream; anything but 0 ends the send with BM_CALLBACK. */
 	int (*write)(void *context, const uint8_t *data, size_t size);
-	/* Decompress an extent into exactly `out_size` bytes; anything but 0: it does not. */
+	/*
+	 * Decompress an extent into exactly `out_size` bytes; anything but 0 ends the send:
+	 * BM_BAD_DATA where that does not come out, BM_CALLBACK where the callback failed.
+	 */
 	int (*decompress)(void *context, int compression, const uint8_t *data, size_t size,
 			  uint8_t *out, size_t out_size);
 };

@@ -48,22 +48,32 @@ def logged(log: dict[str, Any]) -> dict[str, int]:
 
 
 def rows(corpus: Path) -> list[dict[str, object]]:
-    """Return a row for each side, number of files, fsync and quantity."""
-    found: dict[tuple[int, str, int, str], dict[str, object]] = {}
+    """Return a row for each side, number of files and of deletes, fsync and quantity."""
+    found: dict[tuple[int, int, str, int, str], dict[str, object]] = {}
     for case in json.loads((corpus / "log/nd/summary.json").read_text()):
         side = LOGS.get(case["kernel"])
         for part, (fsync, _) in FSYNCS.items():
             if side and part in case and case[part]["fsync"] == "log":
                 for name, value in logged(case[part]).items():
-                    found[case["N"], side, fsync, name] = {"value": value}
+                    found[case["N"], case["D"], side, fsync, name] = {"value": value}
     for row in json.loads((corpus / "timings/log.json").read_text())["rows"]:
         side = TIMES.get(row["kernel"])
         for fsync, name in FSYNCS.values():
             if side and row["workload"] == "log-dir" and row["operation"].startswith(name):
-                found[row["parameters"]["N"], side, fsync, "time"] = several("ms", row["ms"])
+                case = row["parameters"]
+                found[case["N"], case["D"], side, fsync, "time"] = several("ms", row["ms"])
     return [
-        {"files": files, "side": side, "fsync": fsync, "quantity": name, **measured}
-        for (files, side, fsync, name), measured in sorted(found.items(), key=lambda one: one[0])
+        {
+            "files": files,
+            "deletes": deletes,
+            "side": side,
+            "fsync": fsync,
+            "quantity": name,
+            **measured,
+        }
+        for (files, deletes, side, fsync, name), measured in sorted(
+            found.items(), key=lambda one: one[0]
+        )
         if files <= LARGEST.get(side, files)
     ]
 

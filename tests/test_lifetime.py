@@ -65,7 +65,7 @@ READERS = [
     "bm.send(fs, 's')", "bm.send(fs, 't', 's')", "bm.check(fs)", "bm.check(fs, verify_data=True)",
     "bm.du(fs)", "bm.extents(fs, 5, 'f1')", "bm.extent_references(fs)", "bm.fiemap(fs, 5, 'f1')",
     "mapped.run()", "bm.logical_ino(fs, extent)", "bm.reads(fs, 's')", "bm.tree_stats(fs)",
-    "bm.replay_log(fs)",
+    "bm.replay_log(fs)", "fs.__enter__()", "fs.image.__enter__()",
 ]  # fmt: skip
 WRITERS = [
     "fs.commit()", "fs.sync()", "fs.save('never')", "fs.save_crash('never')", "fs.crash()",
@@ -387,15 +387,31 @@ def test_results_pickle_and_copy(image: Path) -> None:
             assert (str(one), one.patches) == (str(behaviour), behaviour.patches)
 
 
+def test_commands_and_items_pickle_and_copy(image: Path) -> None:
+    with bm.open(image) as fs:
+        commands = list(bm.read_stream(bm.send(fs, "s").data))
+        assert {"write", "end"} <= {command.name for command in commands}
+        items = list(fs.tree(5).items())
+        for same in (
+            pickle.loads(pickle.dumps([commands, items])),
+            copy.deepcopy([commands, items]),
+        ):
+            assert same == [commands, items]
+        assert len(pickle.dumps(commands[0])) < 1000
+
+
 def test_filesystems_pickle_as_paths(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(image.parent)
     with bm.open(image.name) as fs:
         packed, expected = pickle.dumps(fs), bm.send(fs, "s").data
+        copied = copy.deepcopy(fs)
         assert len(packed) < 1000
     monkeypatch.chdir("/")
-    for other in (pickle.loads(packed), copy.copy(pickle.loads(packed)), copy.deepcopy(fs)):
+    for other in (pickle.loads(packed), copy.copy(pickle.loads(packed)), copied):
         with other:
             assert bm.send(other, "s").data == expected
+    with pytest.raises(ValueError, match="closed"):
+        pickle.dumps(fs)
     subvolume = pickle.loads(pickle.dumps(pickle.loads(packed).subvolume("s")))
     assert subvolume.inode("f1").size == 9000
     with bm.create(1 << 28) as made:
@@ -553,7 +569,7 @@ def test_device_in_use(image: Path, tmp_path: Path) -> None:
             line.split()[0] for line in Path("/proc/mounts").read_text().splitlines()
             if line.split()[1] == str(top)
         )  # fmt: skip
-        with pytest.raises(OSError, match="in use, perhaps mounted; mounted=True") as error:
+        with pytest.raises(OSError, match="in use, perhaps mounted; bm") as error:
             bm.open(device)
         assert error.value.filename == device
         with bm.open(device, mounted=True) as fs, bm.open(image) as same:

@@ -48,6 +48,11 @@ def test_logs_hold_what_kernels_logged(quick: pd.DataFrame) -> None:
     assert other.error.abs().max() < 0.05
 
 
+def test_other_deletes_than_the_replay_s_are_not_set_beside() -> None:
+    """Kernels were measured with 5 of 20 files deleted; a replay deletes one in a hundred."""
+    assert bm.replay("log-dir", 20 / 1_000_000).measured.isna().all()
+
+
 @pytest.mark.parametrize("files", [1000, 10_000])
 def test_the_commit_takes_the_dir_items_out_and_nothing_else(
     quick: pd.DataFrame, files: int

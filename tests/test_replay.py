@@ -226,6 +226,8 @@ def test_scales() -> None:
     assert workload.input(0.3).parameters["files"] == 6000
     with pytest.raises(bm.BtrfsModelError, match=r"no image at scale 0\.3; there are 0\.025, 1"):
         replace(workload, scaled=None).input(0.3)
+    with pytest.raises(bm.BtrfsModelError, match=r"no scale 'quik': .*; did you mean 'quick'\?"):
+        workload.input("quik")
     for scale in (0, -1, math.nan, math.inf, 1e7, 1e308):
         with pytest.raises(
             bm.BtrfsModelError, match="a scale is greater than 0 and at most 1,000,000, not"

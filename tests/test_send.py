@@ -5,7 +5,9 @@ import errno
 import hashlib
 import io
 import struct
+import sys
 from itertools import pairwise
+from types import FrameType
 from typing import Any
 
 import corpus
@@ -264,6 +266,29 @@ def test_failing_file_ends_the_send(small: Filesystem, kernels: Any) -> None:
 
     with select(kernels), pytest.raises(OSError, match="full"):
         send(small, "snap", to=Full())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("callback", "name"),
+    [("bm_python_write", "send/send-truncate/n500"), ("bm_python_decompress", "features/zlib")],
+)
+def test_a_signal_before_the_first_statement_of_a_callback(callback: str, name: str) -> None:
+    """Python runs a handler there when the signal came while C was at work."""
+
+    class StopError(Exception):
+        """What the handler raises here."""
+
+    def handle(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_name == callback:
+            raise StopError
+
+    with Filesystem.open(corpus.image(name)) as fs:
+        sys.setprofile(handle)
+        try:
+            with pytest.raises(StopError):
+                send(fs, "snap")
+        finally:
+            sys.setprofile(None)
 
 
 def test_bad_data_is_eio_and_leaves_the_stream_so_far(tmp_path: Any) -> None:

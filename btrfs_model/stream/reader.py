@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cached_property
 from itertools import repeat
 
 from btrfs_model.base.tables import html_table
-from btrfs_model.ondisk.stream import ATTRIBUTES, COMMANDS, DATA, Kind
+from btrfs_model.ondisk.stream import ATTRIBUTES, COMMAND_HEADER, COMMANDS, DATA, Kind
 from btrfs_model.stream.index import Batch, read_batches
 from btrfs_model.stream.source import Source
 
@@ -102,6 +103,13 @@ class Command:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # alone: the batch has all the others, too
+        batch = self._rows.batch
+        start = int(batch.offset[self._row])
+        end = start + COMMAND_HEADER.size + int(batch.length[self._row])
+        return _alone, (bytes(batch.data[start:end]), self.offset, self.version)
+
     def _identity(self) -> tuple[str, int, int, dict[str, Value]]:
         return self.name, self.offset, self.version, self.attributes
 
@@ -112,6 +120,11 @@ class Command:
     def _repr_html_(self) -> str:
         rows = [(name, _shown(value)) for name, value in self.attributes.items()]
         return html_table(f"{self.name} at {self.offset}", ["attribute", "value"], rows)
+
+
+def _alone(data: bytes, offset: int, version: int) -> Command:
+    [batch] = read_batches(data, header=False, version=version)
+    return Command(_Rows(replace(batch, base=offset)), 0)
 
 
 def _shown(value: Value) -> str:

@@ -144,6 +144,7 @@ class Filesystem:
         return type(self), (self.image,)
 
     def __enter__(self) -> Self:
+        self.image.lease.check_open()
         return self
 
     def __exit__(

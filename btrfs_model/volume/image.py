@@ -191,6 +191,7 @@ class Image:
         return image
 
     def __reduce__(self) -> tuple[Any, ...]:
+        self.lease.check_open()
         if self.opened is None:
             raise TypeError(f"{self.path}: an image that is not a file cannot be pickled or copied")
         return _reopen, (type(self), *self.opened)
@@ -237,6 +238,7 @@ class Image:
                 raise_fault(self.path, fault)
 
     def __enter__(self) -> Self:
+        self.lease.check_open()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -507,7 +509,7 @@ def _open_file(name: str, *, mounted: bool) -> BinaryIO:
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise
-            why = "the device is in use, perhaps mounted; mounted=True reads it all the same"
+            why = "the device is in use, perhaps mounted; bm.open(..., mounted=True) reads it"
             raise OSError(error.errno, why, path) from None
 
     return open(name, "rb", opener=opener)

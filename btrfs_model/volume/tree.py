@@ -70,6 +70,14 @@ class Item(NamedTuple):
     block: int
     slot: int
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # a view of the image stays with the image
+        return _apart, (self.key, bytes(self.data), self.block, self.slot)
+
+
+def _apart(key: Key, data: bytes, block: int, slot: int) -> Item:
+    return Item(key, memoryview(data), block, slot)
+
 
 class Block(NamedTuple):
     """A tree block as an in-order walk meets it.

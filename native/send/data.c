@@ -207,8 +207,9 @@ static int decompress(struct send_ctx *ctx, const struct file_extent *extent)
 			return ret;
 		packed = disk;
 	}
-	if (ctx->args->decompress(ctx->args->context, extent->compression, packed, packed_size,
-				  ctx->plain.data, extent->ram_bytes))
+	bad.code = ctx->args->decompress(ctx->args->context, extent->compression, packed,
+					 packed_size, ctx->plain.data, extent->ram_bytes);
+	if (bad.code)
 		return bm_fail(ctx->fault, bad);
 	ctx->plain.disk_bytenr = extent->disk_bytenr;
 	ctx->plain.size = extent->ram_bytes;

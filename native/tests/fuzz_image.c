@@ -247,7 +247,7 @@ static int inflate(void *context, int compression, const uint8_t *data, size_t s
 		sum += data[i];
 	(void)context;
 	memset(out, compression, out_size);
-	return sum % 16 == 0;
+	return sum % 16 ? BM_OK : BM_BAD_DATA;
 }
 
 static void exercise_send(struct bm_image *image, const struct bm_root *roots, size_t count)

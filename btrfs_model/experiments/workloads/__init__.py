@@ -377,11 +377,17 @@ class Workload:
         Raises
         ------
         BtrfsModelError
-            When there is no image of that size, and nothing builds one.
+            When it is no scale, or there is no image of that size and nothing builds one.
         """
         if scale == "quick":
             return self.inputs[0]
-        wanted = 1.0 if scale == "full" else float(scale)
+        try:
+            wanted = 1.0 if scale == "full" else float(scale)
+        except ValueError:
+            raise BtrfsModelError(
+                f"{self.name}: no scale '{scale}': 'full', 'quick' or a fraction of full"
+                f"{did_you_mean(str(scale), ('full', 'quick'))}"
+            ) from None
         if not 0 < wanted <= _LARGEST:
             raise BtrfsModelError(
                 f"{self.name}: a scale is greater than 0 and at most {_LARGEST:,}, not {scale}"

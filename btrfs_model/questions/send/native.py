@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import new_fault, raise_fault
-from btrfs_model.kernels import ffi, lib
+from btrfs_model.kernels import ffi, keep, lib
 from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.ondisk.structs import PayloadError
 from btrfs_model.reference.send.explain import ROW
@@ -33,7 +34,6 @@ class Sender:
 
     def __init__(self, request: SendRequest) -> None:
         self.request = request
-        self.error: BaseException | None = None
 
     def run(self) -> dict[str, int]:
         """Send; return the number of commands by name.
@@ -107,8 +107,6 @@ class Sender:
             rows = ffi.buffer(explained.rows, explained.count * ROW.itemsize)
             request.explanation.rows = np.frombuffer(bytes(rows), ROW)
             lib.bm_send_explained_free(explained)
-        if self.error is not None:
-            raise self.error
         if ret < 0:
             raise_fault(image.path, fault)
         return ret
@@ -127,32 +125,22 @@ class Sender:
         row.uuid = item.received_uuid if any(item.received_uuid) else item.uuid
 
 
-@ffi.def_extern(error=1)  # type: ignore[untyped-decorator]
+@ffi.def_extern(error=1, onerror=keep)  # type: ignore[untyped-decorator]
 def bm_python_write(context: Any, data: Any, size: int) -> int:
-    """Hand a piece of the stream on; an exception is kept for :meth:`Sender.run` to raise."""
-    sender = ffi.from_handle(context)
-    try:
-        sender.request.write(ffi.buffer(data, size)[:])
-    except BaseException as error:
-        sender.error = error
-        return 1
+    """Hand a piece of the stream on."""
+    ffi.from_handle(context).request.write(ffi.buffer(data, size)[:])
     return 0
 
 
-@ffi.def_extern(error=1)  # type: ignore[untyped-decorator]
+@ffi.def_extern(error=lib.BM_CALLBACK, onerror=keep)  # type: ignore[untyped-decorator]
 def bm_python_decompress(
     context: Any, compression: int, data: Any, size: int, out: Any, out_size: int
 ) -> int:
     """Decompress an extent by the libraries that :mod:`btrfs_model.volume` uses."""
-    sender = ffi.from_handle(context)
+    image = ffi.from_handle(context).request.fs.image
     try:
-        plain = decompress(
-            compression, ffi.buffer(data, size)[:], out_size, sender.request.fs.image.sectorsize
-        )
+        plain = decompress(compression, ffi.buffer(data, size)[:], out_size, image.sectorsize)
     except PayloadError:
-        return 1
-    except BaseException as error:
-        sender.error = error
-        return 1
+        return int(Code.BAD_DATA)
     ffi.memmove(out, plain, out_size)
     return 0
