@@ -168,6 +168,17 @@ enum bm_counter {
 	BM_WORK_process_extent,
 	BM_WORK_find_extent_clone,
 	BM_WORK_send_extent_data,
+	/* tree-log.c */
+	BM_WORK_btrfs_log_inode,
+	BM_WORK_btrfs_sync_log,
+	/*
+	 * Logs and the tree of the logs: items that are inserted or written over as a whole, and by
+	 * how many bytes items grow, headers included; blocks that btrfs_sync_log() writes.
+	 */
+	BM_WORK_log_items_copied,
+	BM_WORK_log_bytes_copied,
+	BM_WORK_log_leaves_written,
+	BM_WORK_log_nodes_written,
 	/* walks of the model itself */
 	BM_WORK_leaves_visited,
 	BM_WORK_nodes_visited,

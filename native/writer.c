@@ -13,8 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TREE_LOG_OBJECTID ((uint64_t)-6)
-
 static const struct bm_key no_key;
 
 struct bm_writer *bm_writer_create(const struct bm_writer_args *args, struct bm_fault *fault)
@@ -437,10 +435,14 @@ static int64_t write_dirty(struct bm_writer *writer, int log_only, struct bm_fau
 		/* freed, or twice in the list and written already */
 		if (!is_set(writer->dirty_bits, physical / writer->sectorsize))
 			continue;
-		if (log_only && block_header(writer->base + physical)->owner != TREE_LOG_OBJECTID) {
+		if (log_only && !bm_is_log(writer->base + physical)) {
 			writer->dirty[kept++] = logical;
 			continue;
 		}
+		if (log_only && block_header(writer->base + physical)->level)
+			COUNT(writer->image, log_nodes_written);
+		else if (log_only)
+			COUNT(writer->image, log_leaves_written);
 		if (write_block(writer, logical, physical, fault) < 0)
 			return fault->code;
 		clear_bit(writer->dirty_bits, physical / writer->sectorsize);

@@ -24,7 +24,6 @@ enum {
 	GROUP_SYSTEM = 2,
 	GROUP_METADATA = 4,
 };
-#define TREE_LOG_OBJECTID ((uint64_t)-6)
 #define CLUSTER_SSD (2u << 20)
 #define CLUSTER_ROTATING (64u << 10)
 /* The kernel keeps free space in windows of a page of bits: a search starts at one of these. */

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from btrfs_model.counters import current
 from btrfs_model.filesystem.dir_entries import dir_item_key
 from btrfs_model.filesystem.live_inode import file_type
 from btrfs_model.ondisk.items import dir_items, inode_extrefs, inode_refs
@@ -114,6 +115,7 @@ def log_inode(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, *, exis
     OSError
         The same, and the log is not whole any more.
     """
+    current().count("btrfs_log_inode")
     full_dir = inode.is_dir and not exists
     delays = "log-delayed-items" in fs.behaviour and not ctx.logging_new_delayed_dentries
     if (full_dir and not delays) or (inode.is_dir and "log-delayed-items" not in fs.behaviour):

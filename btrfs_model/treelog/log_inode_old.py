@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from btrfs_model.counters import current
 from btrfs_model.filesystem.file_items import Extent
 from btrfs_model.ondisk.items import file_extent
 from btrfs_model.ondisk.keys import ItemType
@@ -72,6 +73,7 @@ def log_inode_old(
     OSError
         The same, and the log is not whole any more.
     """
+    current().count("btrfs_log_inode")
     node = fs.delayed.node(inode.root, inode.ino)
     if node is not None and inode.is_dir:
         fs.delayed.run_node(node)

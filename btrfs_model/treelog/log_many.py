@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from btrfs_model.btree.bulk import gather, select
 from btrfs_model.btree.tree import raw_columns
+from btrfs_model.counters import current
 from btrfs_model.errors import new_fault, raise_fault
 from btrfs_model.kernels import ffi, lib
 from btrfs_model.ondisk.hashes import name_hashes
@@ -159,6 +160,7 @@ class PlainFiles:
             )  # fmt: skip
         if done < 0:
             raise_fault(fs.path, fault)
+        current().count("btrfs_log_inode", len(rows))
         for ino in self._columns["objectid"][rows].tolist() if self._loaded else ():
             if ino in self._live:
                 state = self._live[ino].log
