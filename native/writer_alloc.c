@@ -246,6 +246,22 @@ int64_t bm_writer_groups(const struct bm_writer *writer, struct bm_writer_group 
 	return (int64_t)space->count;
 }
 
+void bm_writer_room(const struct bm_writer *writer, uint64_t flags, uint64_t *total, uint64_t *free)
+{
+	const struct bm_space *space = writer->space;
+
+	*total = *free = 0;
+	for (size_t i = 0; i < space->count; i++) {
+		struct bm_writer_group group;
+
+		describe_group(space, space->by_start[i], &group);
+		if (!(group.flags & flags))
+			continue;
+		*total += group.length;
+		*free += group.free;
+	}
+}
+
 int bm_space_group_of(const struct bm_writer *writer, uint64_t bytenr,
 		      struct bm_writer_group *group, struct bm_fault *fault)
 {
