@@ -69,15 +69,15 @@ class FilePages:
         The size that calls see; ``inode.item.size`` is ``disk_i_size``, which the tree says.
     flush_on_close : bool
         The file was truncated to nothing: what is written then goes to disk when it is closed.
-    changes : int
-        How often other pages became dirty, or clean.
+    changes, cleanings : int
+        How often other pages became dirty, or clean; how often they became clean.
     """
 
     def __init__(self, blocksize: int, i_size: int, total: DirtyBytes) -> None:
         self.blocksize = blocksize
         self.i_size = i_size
         self.flush_on_close = False
-        self.changes = 0
+        self.changes = self.cleanings = 0
         self._total = total
         self._ranges: list[DirtyRange] = []  # ascending, disjoint
         self._blocks: dict[int, bytearray] = {}  # by start
@@ -120,6 +120,7 @@ class FilePages:
 
     def clean(self, start: int, end: int) -> None:
         """Forget dirty blocks of [start, end): they were written back, or truncated away."""
+        self.cleanings += 1
         self._cut(start, end)
         self._forget_blocks(start, end)
 

@@ -83,6 +83,17 @@ class _Level(NamedTuple):
     kept: int
 
 
+class _Delalloc(NamedTuple):
+    """What waits for writeback of a file, as it was when it was looked at."""
+
+    pages: FilePages
+    changes: int
+    cleanings: int
+    extents: dict[tuple[int, int], int]
+    """How many writeback may make of each dirty range."""
+    total: int
+
+
 class MetadataSpace:
     """The reservations of a filesystem for metadata (``struct btrfs_space_info``, Linux 6.18).
 
@@ -115,7 +126,7 @@ class MetadataSpace:
         self._chunks = 0
         self._delayed = 0
         self._delalloc = 0
-        self._extents: dict[tuple[int, int], tuple[FilePages, int, int]] = {}
+        self._extents: dict[tuple[int, int], _Delalloc] = {}
 
     # ---------------------------------------------------------------------------- reserving --
 
@@ -229,8 +240,8 @@ class MetadataSpace:
         dirty = self._fs.dirty_files
         self._extents = {key: self._extents_of(key, inode) for key, inode in dirty.items()}
         delalloc = sum(
-            count * self._item + self._item + self._path
-            for _, _, count in self._extents.values() if count
+            waits.total * self._item + self._item + self._path
+            for waits in self._extents.values() if waits.total
         )  # fmt: skip
         left = self._lent + self._delalloc - delalloc + self._delayed - delayed
         self._refs = min(self._wanted_by_refs(), self._refs + max(0, left))
@@ -246,30 +257,38 @@ class MetadataSpace:
         refs, losing = self._fs.writer.delayed_refs()
         return refs * self._ref + (losing + groups) * self._path
 
-    def _extents_of(self, key: tuple[int, int], inode: LiveInode) -> tuple[FilePages, int, int]:
-        """Count the extents that writeback of a file may make; its pages and their state first.
+    def _extents_of(self, key: tuple[int, int], inode: LiveInode) -> _Delalloc:
+        """Count the extents that writeback of a file may make.
 
         With the inode that is what the file keeps reserved
         (``btrfs_calculate_inode_block_rsv_size()``).
         """
         pages, known = pages_of(self._fs, inode), self._extents.get(key)
-        if known is not None and known[0] is pages and known[1] == pages.changes:
-            return known
-        return pages, pages.changes, sum(self._outstanding(inode))
+        counted: dict[tuple[int, int], int] = {}
+        if known is not None and known.pages is pages and known.cleanings == pages.cleanings:
+            if known.changes == pages.changes:
+                return known
+            # below what stays dirty nothing changes
+            counted = known.extents
+        extents = {}
+        for part in pages.delalloc_ranges(0, _EVERYTHING):
+            count = counted.get(part)
+            extents[part] = self._outstanding(inode, *part) if count is None else count
+        total = sum(extents.values())
+        return _Delalloc(pages, pages.changes, pages.cleanings, extents, total)
 
-    def _outstanding(self, inode: LiveInode) -> Iterator[bool]:
-        """Iterate over the extents that writeback may make (``outstanding_extents``), True each.
+    def _outstanding(self, inode: LiveInode, low: int, high: int) -> int:
+        """Return how many extents writeback of a dirty range may make (``outstanding_extents``).
 
         Blocks written into a hole (``EXTENT_DELALLOC_NEW``) are counted apart from others.
         """
-        for low, high in pages_of(self._fs, inode).delalloc_ranges(0, _EVERYTHING):
-            last = None
-            for _, _, extent in file_ranges(self._fs, inode, low, high):
-                inline = extent is not None and isinstance(extent.item, InlineExtent)
-                new = extent is None or not (inline or extent.disk_bytenr)
-                if new is not last:
-                    yield True
-                last = new
+        count, last = 0, None
+        for _, _, extent in file_ranges(self._fs, inode, low, high):
+            inline = extent is not None and isinstance(extent.item, InlineExtent)
+            new = extent is None or not (inline or extent.disk_bytenr)
+            count += new is not last
+            last = new
+        return count
 
     # -------------------------------------------------------------------------- making room --
 
