@@ -72,7 +72,7 @@ def ensure_data(fs: WritableFilesystem, nbytes: int) -> None:
         ENOSPC when that is not enough.
     """
     flushes = iter((fs.flush_delalloc, fs.commit))
-    while sum(group.free for group in _groups(fs, _DATA)) < nbytes + fs.dirty_bytes.count:
+    while fs.writer.room(_DATA)[1] < nbytes + fs.dirty_bytes.count:
         if not _may_add_data(fs):
             flush = None if fs.committing else next(flushes, None)
             if flush is None:

@@ -201,8 +201,8 @@ class MetadataSpace:
         """Give back what was reserved for calls that were not made."""
         self._lent -= calls * max(items * (self._item + self._ref), self._path)
 
-    def _fits(self, size: int, share: int) -> bool:
-        level = self._level()
+    def _fits(self, size: int, share: int, written: LiveInode | None = None) -> bool:
+        level = self._level(written)
         used = level.used + level.pinned + self._may_use(level)
         self._chunks = self._fs.raw_super.dev_item.bytes_used
         self._room = self._limit(level, _EIGHTH) - used
@@ -214,10 +214,10 @@ class MetadataSpace:
         """Return what there is, overcommit included (``btrfs_can_overcommit()``)."""
         return level.total + overcommit(self._fs, level.flags, share)
 
-    def _level(self) -> _Level:
-        """Return what is in use, after what is not kept was given back."""
+    def _level(self, written: LiveInode | None = None) -> _Level:
+        """Return what is in use, after what is not kept was given back; see :meth:`_settle`."""
         groups = [group for group in self._fs.writer.groups() if group.flags & _METADATA]
-        self._settle()
+        self._settle(written)
         pinned = sum(group.pinned for group in groups)
         return _Level(
             groups[-1].flags,
@@ -231,21 +231,36 @@ class MetadataSpace:
         """Return what is reserved (``bytes_may_use``)."""
         return level.kept + self._delayed + self._delalloc + self._refs
 
-    def _settle(self) -> None:
+    def _settle(self, written: LiveInode | None) -> None:
         """Give what was reserved and is not kept to the references that wait, if they lack it.
 
-        (``btrfs_update_delayed_refs_rsv()``, ``block_rsv_release_bytes()``.)
+        (``btrfs_update_delayed_refs_rsv()``, ``block_rsv_release_bytes()``.) Since the last look
+        no data but those of `written` began or ceased to wait, if it is given.
         """
         delayed = self._fs.delayed.reserved_paths(self._leaf) * self._path
-        dirty = self._fs.dirty_files
-        self._extents = {key: self._extents_of(key, inode) for key, inode in dirty.items()}
-        delalloc = sum(
-            waits.total * self._item + self._item + self._path
-            for waits in self._extents.values() if waits.total
-        )  # fmt: skip
+        delalloc = self._look_at_delalloc(written)
         left = self._lent + self._delalloc - delalloc + self._delayed - delayed
         self._refs = min(self._wanted_by_refs(), self._refs + max(0, left))
         self._lent, self._delayed, self._delalloc = 0, delayed, delalloc
+
+    def _look_at_delalloc(self, written: LiveInode | None) -> int:
+        """Return what is reserved for data that wait."""
+        dirty, extents = self._fs.dirty_files, self._extents
+        if written is not None:
+            key = (written.root, written.ino)
+            less = self._reserved_for(extents.pop(key, None))
+            if key in dirty:
+                extents[key] = self._extents_of(key, written)
+            if len(extents) == len(dirty):
+                return self._delalloc - less + self._reserved_for(extents.get(key))
+        self._extents = {key: self._extents_of(key, inode) for key, inode in dirty.items()}
+        return sum(map(self._reserved_for, self._extents.values()))
+
+    def _reserved_for(self, waits: _Delalloc | None) -> int:
+        """Return what is reserved for the data of a file (``inode->block_rsv``)."""
+        if waits is None or not waits.total:
+            return 0
+        return waits.total * self._item + self._item + self._path
 
     def _wanted_by_refs(self) -> int:
         """Return what references that wait may need, with checksums and block group items.
@@ -341,8 +356,8 @@ class MetadataSpace:
         """
         granted = False
         for _ in range(_DELALLOC_LOOPS):
-            for _ in self._written_back(size):
-                granted = self._fits(size, share) or granted
+            for inode in self._written_back(size):
+                granted = self._fits(size, share, inode) or granted
             if granted or not self._fs.dirty_files:
                 break
         return granted
