@@ -168,6 +168,17 @@ enum bm_counter {
 	BM_WORK_process_extent,
 	BM_WORK_find_extent_clone,
 	BM_WORK_send_extent_data,
+	/* tree-log.c */
+	BM_WORK_btrfs_log_inode,
+	BM_WORK_btrfs_sync_log,
+	/*
+	 * Logs and the tree of the logs: items that are inserted or written over as a whole, and by
+	 * how many bytes items grow, headers included; blocks that btrfs_sync_log() writes.
+	 */
+	BM_WORK_log_items_copied,
+	BM_WORK_log_bytes_copied,
+	BM_WORK_log_leaves_written,
+	BM_WORK_log_nodes_written,
 	/* walks of the model itself */
 	BM_WORK_leaves_visited,
 	BM_WORK_nodes_visited,
@@ -981,6 +992,9 @@ int bm_writer_copy_each(struct bm_writer *writer, uint64_t tree, const struct bm
 int bm_writer_log_files(struct bm_writer *writer, uint64_t log, const struct bm_columns *columns,
 			size_t capacity, const uint64_t *rows, size_t count,
 			struct bm_fault *fault);
+/* The payload of an item, NULL where there is none, as bm_search_slot_for_read() finds it; size. */
+int64_t bm_writer_get(const struct bm_writer *writer, uint64_t tree, const struct bm_key *key,
+		      const uint8_t **data, struct bm_fault *fault);
 /* The root that readers start from. */
 int bm_writer_root(const struct bm_writer *writer, uint64_t tree, struct bm_root *root,
 		   struct bm_fault *fault);
@@ -1018,6 +1032,9 @@ struct bm_writer_group {
 };
 int64_t bm_writer_groups(const struct bm_writer *writer, struct bm_writer_group *groups,
 			 size_t capacity);
+/* Length and free bytes of all block groups with any of `flags` together. */
+void bm_writer_room(const struct bm_writer *writer, uint64_t flags, uint64_t *total,
+		    uint64_t *free);
 /*
  * btrfs_reserve_extent() for data: up to `wanted` bytes, halved down to `least` where free space is
  * in pieces; BM_ERRNO with ENOSPC when there is none (then the caller adds a chunk and asks again).
@@ -1064,6 +1081,8 @@ int64_t bm_writer_run_some_refs(struct bm_writer *writer, int64_t most, struct b
 int64_t bm_writer_waiting_refs(const struct bm_writer *writer);
 /* How many references wait, of all extents; `losing`: extents of data with fewer after that. */
 int64_t bm_writer_delayed_refs(const struct bm_writer *writer, int64_t *losing);
+/* Bytes of all blocks of those of the trees that there are. */
+uint64_t bm_writer_bytes_used(const struct bm_writer *writer, const uint64_t *trees, size_t count);
 /* Bytes of the tree blocks that the running transaction made and did not write yet. */
 uint64_t bm_writer_dirty_bytes(const struct bm_writer *writer);
 /* btrfs_csum_file_blocks(): checksums of sectors from `bytenr` on, into the csum tree (7). */

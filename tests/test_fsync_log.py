@@ -20,6 +20,8 @@ from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import parse_step
 from btrfs_model.experiments.scenario.run import run_scenario
+from btrfs_model.kernels import Choice, select
+from btrfs_model.mount.log.state import LOG_ROOT_TREE, log_tree_id
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.volume.filesystem import Filesystem
@@ -279,3 +281,77 @@ def test_without_logs_fsync_commits() -> None:
     assert fs.fsync("d") == "commit"
     assert fs.transid == before + 1
     fs.close()
+
+
+# ----------------------------------------------------------------------------------- the work ----
+
+
+def put_files(fs: WritableFilesystem) -> str:
+    fs.mkdir("d")
+    fs.create_files("d", [f"file_{i}" for i in range(400)])
+    fs.setxattr("d/file_7", b"user.a", b"b" * 100)
+    return "d"
+
+
+def put_extents(fs: WritableFilesystem) -> str:
+    fs.create("f")
+    for at in range(0, 300 * 8192, 8192):
+        fs.write("f", at, b"x" * 4096)
+    return "f"
+
+
+def put_small(fs: WritableFilesystem) -> str:
+    fs.create("f")
+    fs.write("f", 0, b"x" * 100)
+    return "f"
+
+
+@pytest.mark.parametrize("behaviour", ["v6.18.44", "v5.10.46"])
+@pytest.mark.parametrize("put", [put_files, put_extents, put_small])
+@pytest.mark.parametrize("kernels", ["c", "python"])
+def test_the_work_of_a_log_is_what_is_in_it(
+    put: Callable[[WritableFilesystem], str], behaviour: str, kernels: Choice, tmp_path: Path
+) -> None:
+    """Of a log that is new nothing was dropped or written twice."""
+    with WritableFilesystem.mkfs(1 << 30, 4096, metadata="dup") as fs:
+        fs.behaviour = Behaviour.parse(behaviour)
+        fs.sync()
+        path = put(fs)
+        with select(kernels), bm.counting() as work:
+            assert fs.fsync(path) == "log"
+        fs.save_crash(tmp_path / "crash")
+    with Filesystem.open(tmp_path / "crash") as crashed:
+        assert crashed.log_root_tree is not None
+        trees = [crashed.log_root_tree, *crashed.log_trees.values()]
+        sizes = [25 + len(item.data) for tree in trees for item in tree.items()]
+        levels = Counter(block.level for tree in trees for block in tree.blocks())
+        inodes = {item.key.objectid for item in trees[1].items() if item.key.type == 1}
+    assert work["log_items_copied"] == len(sizes)
+    assert work["log_bytes_copied"] == sum(sizes)
+    assert work["log_leaves_written"] == levels[0]
+    assert work["log_nodes_written"] == levels.total() - levels[0]
+    assert work["btrfs_log_inode"] == len(inodes)
+    assert work["btrfs_sync_log"] == 1
+
+
+def items_of_logs(fs: WritableFilesystem) -> dict[tuple[int, Any], bytes]:
+    trees = [LOG_ROOT_TREE, log_tree_id(5)]
+    return {(tree, item.key): bytes(item.data)
+            for tree in trees for item in fs.writer.tree(tree).items()}  # fmt: skip
+
+
+def test_a_log_that_grows_counts_what_is_copied_again() -> None:
+    """The inode item and the root item of the log are written over, the other items are new."""
+    with WritableFilesystem.mkfs(1 << 30, metadata="dup") as fs:
+        fs.sync()
+        path = put_extents(fs)
+        assert fs.fsync(path) == "log"
+        before = items_of_logs(fs)
+        fs.write(path, 300 * 8192, b"x" * 4096)
+        with bm.counting() as work:
+            assert fs.fsync(path) == "log"
+        changed = [data for key, data in items_of_logs(fs).items() if before.get(key) != data]
+    assert work["log_items_copied"] == len(changed) == 5
+    assert work["log_bytes_copied"] == sum(25 + len(data) for data in changed)
+    # the first and the last leaf of the log with the node above them, and the tree of the logs
+    assert (work["log_leaves_written"], work["log_nodes_written"]) == (3, 1)

@@ -3,6 +3,7 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import figures
 import numpy as np
@@ -136,8 +137,18 @@ class NoPlainFiles:
         self.mask = np.zeros(len(entries), bool)
 
 
-def logs(behaviour: str, *, asynchronous: bool = False) -> list[list[tuple[object, ...]]]:
-    """Logs of a directory with files of all kinds: when it is new, and later."""
+COPIED = ("btrfs_log_inode", "log_items_copied", "log_bytes_copied", "log_leaves_written",
+          "log_nodes_written")  # fmt: skip
+
+
+def logs(behaviour: str, *, asynchronous: bool = False) -> tuple[list[Any], dict[str, int]]:
+    """Logs of a directory with files of all kinds, when it is new, and later; what was counted."""
+    with bm.counting() as work:
+        found = _logs(behaviour, asynchronous=asynchronous)
+    return found, {name: work[name] for name in COPIED}
+
+
+def _logs(behaviour: str, *, asynchronous: bool) -> list[list[tuple[object, ...]]]:
     fs = WritableFilesystem.mkfs(1 << 30, metadata="dup", seed=3)
     fs.behaviour = Behaviour.parse(behaviour)
     fs.delayed.asynchronous = asynchronous

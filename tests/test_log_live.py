@@ -169,7 +169,10 @@ APART += [["write", "f", at * 8192, 4096, 1] for at in range(3000)]
 FILES = 1_000_000 if corpus.LONG else 10_000
 WAITS = "writes that wait for room"
 OF_MOUNT = 1
-"""Commits of the kernel's first mount, which the model's filesystem has not had."""
+"""The commit of the kernel's first sync, which the model has not: mkfs.btrfs does not say that the
+uuid tree is up to date (``uuid_tree_generation``), so the first mount goes through it
+(``btrfs_uuid_scan_kthread()``), for which it starts a transaction though nothing changes. With the
+generation there, there is no such commit."""
 AT_SCALE = {
     WAITS: Beside([*APART, ["fsync", "f"], ["crash"]]),
     "writes beyond the first chunk": Beside(

@@ -9,6 +9,11 @@ asyncio tasks and threads do not count for each other. A ``threading.Thread`` st
 of its own: what it does inside ``with counting()`` of another thread is not counted there. Who
 copies the context (``asyncio.to_thread()``, ``contextvars.copy_context().run()`` in a pool) counts
 in it, from as many threads as there are, and nothing is lost.
+
+Where no function of the kernel stands for what is counted, the name says what it is. Of a log that
+is ``log_items_copied`` and ``log_bytes_copied``, items that are inserted or written over as a whole
+with their headers, and ``log_leaves_written`` and ``log_nodes_written``, the tree blocks that
+``btrfs_sync_log()`` writes; the item and the leaf of the tree of the logs are among them.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from btrfs_model.base.counters import uncounted
 from btrfs_model.mount.live_inode import DIR_START_INDEX, ROOT_DIR, InodeFields, LiveInode
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.properties import COMPRESSION_PROPERTY, apply_compression
@@ -167,6 +168,14 @@ class InodeCache:
         state.full_sync = made or state.last_trans == self._fs.generation
         if not made:
             state.last_unlink_trans = state.last_reflink_trans = state.last_trans
+        elif self._is_in_log(inode):
+            state.logged_trans, state.last_sub_trans = self._fs.transid, 1
+
+    def _is_in_log(self, inode: LiveInode) -> bool:
+        """Whether the log has an inode; that a kernel does not search for, as it is in memory."""
+        logs = self._fs.tree_logs
+        with uncounted():
+            return logs.has_log(inode.root) and logs.get(inode.root, inode.key) is not None
 
     def _index_in_range(self, root: int, ino: int) -> int:
         """Directory index of an inode made since the mount, which has its first name yet."""

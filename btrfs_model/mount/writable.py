@@ -162,8 +162,6 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
             self.image, memory.buffer, transid=sb.generation + 1,
             features=load.writer_features(sb), ssd=ssd,
         )  # fmt: skip
-        self._live_roots: dict[int, LiveRoot] = {}
-        self._asked_roots: set[int] = set()
         load.add_groups(self, self.writer)
         load.add_trees(self, self.writer)
         block_group.load_size_classes(self)

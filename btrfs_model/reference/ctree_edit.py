@@ -14,9 +14,10 @@ import errno
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from btrfs_model.base.counters import current
+from btrfs_model.ondisk.keys import ObjectId
 from btrfs_model.reference.ctree_balance import balance_level, del_items
 from btrfs_model.reference.ctree_ground import Block, Ground, Node, Path, RawKey
 from btrfs_model.reference.ctree_push import fixup_low_keys
@@ -40,6 +41,7 @@ __all__ = [
 
 HEADER = 25
 """Bytes of an item's header in a leaf."""
+_TREE_LOG: Final = int(ObjectId.TREE_LOG) % 2**64
 
 
 def bin_search(block: Block, key: RawKey) -> tuple[int, bool]:
@@ -170,7 +172,7 @@ def insert(writer: TreeWriter, tree_id: int, items: Sequence[tuple[RawKey, bytes
     path, found = search_slot(ground, items[0][0], total)
     if found:
         raise ground.error(errno.EEXIST)
-    put(path, items)
+    put(ground, path, items)
 
 
 def check_batch(ground: Ground, keys: list[RawKey]) -> None:
@@ -183,13 +185,21 @@ def check_batch(ground: Ground, keys: list[RawKey]) -> None:
         raise ground.error(errno.EINVAL)
 
 
-def put(path: Path, items: Sequence[tuple[RawKey, bytes]]) -> None:
+def put(ground: Ground, path: Path, items: Sequence[tuple[RawKey, bytes]]) -> None:
     """Insert items where a search made room (``setup_items_for_insert()``)."""
+    count_copied(ground, len(items), sum(HEADER + len(data) for _, data in items))
     leaf, slot = path.leaf, path.slots[0]
     if slot == 0:
         fixup_low_keys(path, items[0][0], 1)
     leaf.items[slot:slot] = items
     leaf.store()
+
+
+def count_copied(ground: Ground, items: int, nbytes: int) -> None:
+    """Count what is copied into a log."""
+    if ground.owner == _TREE_LOG:
+        current().count("log_items_copied", items)
+        current().count("log_bytes_copied", nbytes)
 
 
 def insert_each(writer: TreeWriter, tree_id: int, items: Sequence[tuple[RawKey, bytes]]) -> None:
@@ -208,6 +218,8 @@ def update(writer: TreeWriter, tree_id: int, key: RawKey, offset: int, data: byt
     old = payload(path)
     if offset + len(data) > len(old):
         raise ground.error(errno.EINVAL)
+    if len(data) == len(old):
+        count_copied(ground, 1, HEADER + len(data))
     set_payload(path, old[:offset] + data + old[offset + len(data) :])
 
 
@@ -231,6 +243,7 @@ def extend(writer: TreeWriter, tree_id: int, key: RawKey, data: bytes) -> None:
     if len(payload(path)) + len(data) + HEADER > ground.leaf_size:
         raise ground.error(errno.EOVERFLOW)
     path, _ = search_slot(ground, key, len(data), for_extension=True)
+    count_copied(ground, 0, len(data))
     set_payload(path, payload(path) + data)
 
 
@@ -290,7 +303,7 @@ def duplicate(writer: TreeWriter, tree_id: int, old: RawKey, new: RawKey) -> Non
         split_leaf(ground, path, old, size, extend=True)
     data = payload(path)
     path.slots[0] += 1
-    put(path, [(new, data)])
+    put(ground, path, [(new, data)])
 
 
 # ---------------------------------------------------------------------------------- deletion --
@@ -354,7 +367,7 @@ def insert_extent(
     if path is None or path.leaf.free() < size:
         insert(writer, tree_id, [(key, data)])
     else:
-        put(path, [(key, data)])
+        put(ground, path, [(key, data)])
 
 
 def place_for_extent(ground: Ground, key: RawKey) -> Path | None:

@@ -28,6 +28,7 @@ __all__ = ["Lease", "exclusive"]
 
 # every search asks
 _take_work, _of_context = lib.bm_image_take_work, current_context.get
+_this_thread = threading.get_ident
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -43,8 +44,8 @@ class Lease:
         What C keeps.
     """
 
-    __slots__ = ("_acquire", "_fault", "_handle", "_is_closed", "_late", "_path", "_release",
-                 "_works")  # fmt: skip
+    __slots__ = ("_acquire", "_depth", "_fault", "_handle", "_is_closed", "_late", "_outer",
+                 "_owner", "_path", "_release", "_work")  # fmt: skip
 
     def __init__(self, path: str, handle: ffi.CData) -> None:
         lock = threading.RLock()
@@ -53,36 +54,48 @@ class Lease:
         self._handle = handle
         self._is_closed = False
         self._fault = new_fault()
-        # counters of those who hold it, the outermost first
-        self._works: list[Work] = []
+        # The thread that may hold it once more without asking; nobody else's number is there. What
+        # it counts in, and how often it came that way.
+        self._owner = 0
+        self._work: Work | None = None
+        self._depth = 0
+        # what the last two were for those that hold it already, the outermost first
+        self._outer: list[tuple[Work | None, int]] = []
         # what is freed when nobody holds it
         self._late: list[ffi.CData] = []
 
     def __enter__(self) -> ffi.CData:
+        work = _of_context()
+        if work is self._work and self._owner == _this_thread() and not work._ended:
+            self._depth += 1
+            return self._handle
         self._acquire()
         if self._is_closed:
             self._release()
             self.check_open()
-        works, work = self._works, _of_context()
         if work._ended:
             work = current()
-        if works and works[-1] is not work:
-            _take_work(self._handle, works[-1].raw, self._fault)
-        works.append(work)
+        if self._work is not None and self._work is not work:
+            _take_work(self._handle, self._work.raw, self._fault)
+        self._outer.append((self._work, self._depth))
+        self._work, self._depth, self._owner = work, 0, _this_thread()
         return self._handle
 
     def __exit__(self, *_: object) -> None:
-        works = self._works
-        work = works.pop()
-        if works and works[-1] is work:
-            self._release()
+        if self._depth:
+            self._depth -= 1
             return
+        work = self._work
+        assert work is not None, "nobody holds the lease"
         try:
             if _take_work(self._handle, work.raw, self._fault):
                 raise_fault(self._path, self._fault)
         finally:
-            if self._late and not works:
-                self._free()
+            self._work, self._depth = self._outer.pop()
+            if not self._outer:
+                self._owner = 0
+                if self._late:
+                    self._free()
             self._release()
 
     def check_open(self) -> None:
@@ -99,7 +112,7 @@ class Lease:
     @property
     def handle(self) -> ffi.CData:
         """What C keeps of the image; for those who hold the lease."""
-        assert self._works, "nobody holds the lease"
+        assert self._outer, "nobody holds the lease"
         return self._handle
 
     def free(self, *owned: ffi.CData) -> None:
@@ -107,7 +120,7 @@ class Lease:
         self._acquire()
         try:
             self._late += owned
-            if not self._works:
+            if not self._outer:
                 self._free()
         finally:
             self._release()
@@ -118,6 +131,8 @@ class Lease:
         try:
             if not self._is_closed:
                 self._is_closed = True
+                # whoever holds it is refused as well, from now on
+                self._owner = 0
                 self.free(self._handle, *owned)
         finally:
             self._release()

@@ -13,8 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TREE_LOG_OBJECTID ((uint64_t)-6)
-
 static const struct bm_key no_key;
 
 struct bm_writer *bm_writer_create(const struct bm_writer_args *args, struct bm_fault *fault)
@@ -253,6 +251,27 @@ int bm_writer_root(const struct bm_writer *writer, uint64_t id, struct bm_root *
 	return BM_OK;
 }
 
+int64_t bm_writer_get(const struct bm_writer *writer, uint64_t id, const struct bm_key *key,
+		      const uint8_t **data, struct bm_fault *fault)
+{
+	struct bm_path path = {0};
+	const struct btrfs_item *item;
+	struct bm_root root;
+	int ret;
+
+	*data = NULL;
+	if (bm_writer_root(writer, id, &root, fault) < 0)
+		return fault->code;
+	ret = bm_search_slot_for_read(&root, key, 1, &path, fault);
+	if (ret)
+		return ret < 0 ? ret : 0;
+	item = leaf_item(path.node[0], path.slot[0]);
+	if (compare_disk_key(&item->key, key))
+		return 0;
+	*data = item_data(path.node[0], path.slot[0]);
+	return item->size;
+}
+
 /* ---------------------------------------------------------------------------------- blocks -- */
 
 const uint8_t *bm_writer_read(struct bm_writer *writer, const struct bm_writer_tree *tree,
@@ -353,6 +372,18 @@ int bm_writer_mark_dirty(struct bm_writer *writer, uint64_t logical, struct bm_f
 	return BM_OK;
 }
 
+uint64_t bm_writer_bytes_used(const struct bm_writer *writer, const uint64_t *trees, size_t count)
+{
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		const struct bm_writer_tree *tree = find_tree(writer, trees[i]);
+
+		bytes += tree ? tree->bytes_used : 0;
+	}
+	return bytes;
+}
+
 uint64_t bm_writer_dirty_bytes(const struct bm_writer *writer)
 {
 	return (uint64_t)writer->dirty_blocks * writer->nodesize;
@@ -437,10 +468,14 @@ static int64_t write_dirty(struct bm_writer *writer, int log_only, struct bm_fau
 		/* freed, or twice in the list and written already */
 		if (!is_set(writer->dirty_bits, physical / writer->sectorsize))
 			continue;
-		if (log_only && block_header(writer->base + physical)->owner != TREE_LOG_OBJECTID) {
+		if (log_only && !bm_is_log(writer->base + physical)) {
 			writer->dirty[kept++] = logical;
 			continue;
 		}
+		if (log_only && block_header(writer->base + physical)->level)
+			COUNT(writer->image, log_nodes_written);
+		else if (log_only)
+			COUNT(writer->image, log_leaves_written);
 		if (write_block(writer, logical, physical, fault) < 0)
 			return fault->code;
 		clear_bit(writer->dirty_bits, physical / writer->sectorsize);

@@ -288,6 +288,21 @@ int bm_writer_insert_entry(struct bm_writer *writer, struct bm_writer_tree *tree
 			   struct bm_fingers *fingers, const struct bm_key *key,
 			   const uint8_t *data, uint32_t size, struct bm_fault *fault);
 
+/* ---- logs */
+
+#define TREE_LOG_OBJECTID ((uint64_t)-6)
+/* Whether a block is of a log or of the tree of the logs. */
+static inline int bm_is_log(const uint8_t *block)
+{
+	return block_header(block)->owner == TREE_LOG_OBJECTID;
+}
+/* Count what is copied into a log. */
+static inline void bm_count_copied(const struct bm_writer *writer, uint64_t items, uint64_t bytes)
+{
+	COUNT_N(writer->image, log_items_copied, items);
+	COUNT_N(writer->image, log_bytes_copied, bytes);
+}
+
 /* ---- writer/btree/leaf.c, writer/btree/node.c: changes at a place that a search with ins_len found */
 
 /*

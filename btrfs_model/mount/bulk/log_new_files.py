@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from btrfs_model.base.counters import current
 from btrfs_model.base.errors import new_fault, raise_fault
 from btrfs_model.kernels import ffi, lib
 from btrfs_model.mount.log.state import log_tree_id
@@ -160,6 +161,7 @@ class PlainFiles:
             )  # fmt: skip
         if done < 0:
             raise_fault(fs.path, fault)
+        current().count("btrfs_log_inode", len(rows))
         for ino in self._columns["objectid"][rows].tolist() if self._loaded else ():
             if ino in self._live:
                 state = self._live[ino].log

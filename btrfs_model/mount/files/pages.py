@@ -8,7 +8,7 @@ data are in the image.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
@@ -69,15 +69,15 @@ class FilePages:
         The size that calls see; ``inode.item.size`` is ``disk_i_size``, which the tree says.
     flush_on_close : bool
         The file was truncated to nothing: what is written then goes to disk when it is closed.
-    changes : int
-        How often other pages became dirty, or clean.
+    changes, cleanings : int
+        How often other pages became dirty, or clean; how often they became clean.
     """
 
     def __init__(self, blocksize: int, i_size: int, total: DirtyBytes) -> None:
         self.blocksize = blocksize
         self.i_size = i_size
         self.flush_on_close = False
-        self.changes = 0
+        self.changes = self.cleanings = 0
         self._total = total
         self._ranges: list[DirtyRange] = []  # ascending, disjoint
         self._blocks: dict[int, bytearray] = {}  # by start
@@ -120,13 +120,14 @@ class FilePages:
 
     def clean(self, start: int, end: int) -> None:
         """Forget dirty blocks of [start, end): they were written back, or truncated away."""
+        self.cleanings += 1
         self._cut(start, end)
         self._forget_blocks(start, end)
 
     def _mark(self, start: int, end: int, pattern: bytes | None) -> None:
         if start >= end:
             return
-        at = bisect_right(self._ranges, start, key=lambda r: r.start) - 1
+        at = bisect_left(self._ranges, (start + 1,)) - 1
         if at >= 0 and pattern is None:
             # the common case: inside of what is dirty, or right behind it
             before = self._ranges[at]
@@ -134,7 +135,7 @@ class FilePages:
                 return
         self._cut(start, end)
         self._total.count += end - start
-        at = bisect_left(self._ranges, start, key=lambda r: r.start)
+        at = bisect_left(self._ranges, (start,))
         if at and self._ranges[at - 1].end == start and self._ranges[at - 1].pattern == pattern:
             at -= 1
             start = self._ranges.pop(at).start
@@ -145,8 +146,7 @@ class FilePages:
 
     def _cut(self, start: int, end: int) -> None:
         self.changes += 1
-        first = bisect_right(self._ranges, start, key=lambda r: r.end)
-        last = bisect_left(self._ranges, end, key=lambda r: r.start)
+        first, last = self._between(start, end)
         pieces = []
         for r in self._ranges[first:last]:
             self._total.count -= min(r.end, end) - max(r.start, start)
@@ -155,6 +155,13 @@ class FilePages:
             if r.end > end:
                 pieces.append(r._replace(start=end))
         self._ranges[first:last] = pieces
+
+    def _between(self, start: int, end: int) -> tuple[int, int]:
+        """Return the first range that ends behind `start`, and the first from `end` on."""
+        first = bisect_left(self._ranges, (start + 1,))
+        if first and self._ranges[first - 1].end > start:
+            first -= 1
+        return first, bisect_left(self._ranges, (end,))
 
     def _forget_blocks(self, start: int, end: int) -> None:
         if (end - start) // self.blocksize > len(self._blocks):
@@ -167,8 +174,7 @@ class FilePages:
 
     def ranges(self, start: int, end: int) -> list[DirtyRange]:
         """Return the dirty ranges in [start, end), cut to it."""
-        first = bisect_right(self._ranges, start, key=lambda r: r.end)
-        last = bisect_left(self._ranges, end, key=lambda r: r.start)
+        first, last = self._between(start, end)
         return [
             DirtyRange(max(r.start, start), min(r.end, end), r.pattern)
             for r in self._ranges[first:last]

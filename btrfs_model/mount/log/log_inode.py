@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from btrfs_model.base.counters import current
 from btrfs_model.mount.bulk.log_new_files import PlainFiles
 from btrfs_model.mount.live_inode import file_type
 from btrfs_model.mount.log import log_extents
@@ -115,6 +116,7 @@ def log_inode(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, *, exis
     OSError
         The same, and the log is not whole any more.
     """
+    current().count("btrfs_log_inode")
     full_dir = inode.is_dir and not exists
     delays = Patch.LOG_DELAYED_ITEMS in fs.behaviour and not ctx.logging_new_delayed_dentries
     if (full_dir and not delays) or (inode.is_dir and Patch.LOG_DELAYED_ITEMS not in fs.behaviour):

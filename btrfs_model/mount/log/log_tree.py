@@ -8,7 +8,10 @@ modules beside share: which logs there are, and what calls on names leave for a 
 Logs of Linux 6.1 to 6.18 are in :mod:`.log_inode`, :mod:`.log_dir` and :mod:`.sync_log`; those of
 5.10 (``log-conflict-list`` not in the ``behaviour`` of the filesystem) in :mod:`.v5_10`. When a
 kernel's threads run delayed items, or finish an extent, decides on what is logged, too: see
-:attr:`.DelayedItems.asynchronous` and :attr:`TreeLogs.late_extents`.
+:attr:`.DelayedItems.asynchronous` and :attr:`TreeLogs.late_extents`. Where room for metadata or
+data is short, calls before an fsync run delayed items, or commit, as :mod:`.space_info` has it; a
+chunk that is added makes of every fsync of that transaction a commit
+(:meth:`TreeLogs.set_full_commit`).
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from __future__ import annotations
 import stat
 from typing import TYPE_CHECKING, Final
 
+from btrfs_model.base.counters import current
 from btrfs_model.base.errors import new_fault, raise_fault
 from btrfs_model.kernels import lib
 from btrfs_model.mount.live_inode import ROOT_DIR
@@ -247,6 +248,7 @@ def _sync_log(fs: WritableFilesystem, root: int) -> None:
     raw = fs.raw_super._replace(log_root=top.bytenr, log_root_level=top.level)
     write_superblocks(fs.memory.buffer, raw)
     state.last_log_commit = synced
+    current().count("btrfs_sync_log")
 
 
 def _update_log_root(fs: WritableFilesystem, root: int) -> None:

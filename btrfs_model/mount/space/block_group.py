@@ -12,6 +12,7 @@ import errno
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
+from btrfs_model.kernels import ffi
 from btrfs_model.mount.load import group_tree, super_ranges
 from btrfs_model.ondisk.chunk_write import CHUNK_OBJECTID, chunk_item, dev_extent
 from btrfs_model.ondisk.chunks import Chunk
@@ -47,6 +48,7 @@ _SYSTEM_PATHS = 3
 _SYS_CHUNK_ARRAY = 2048
 _RESERVED_TREES = (ObjectId.EXTENT_TREE, ObjectId.CSUM_TREE, ObjectId.FREE_SPACE_TREE,
                    ObjectId.BLOCK_GROUP_TREE)  # fmt: skip
+_RESERVED_IDS = ffi.new("uint64_t[]", [int(tree) for tree in _RESERVED_TREES])
 # how many extents of a group tell its size class
 _SAMPLES = 5
 # BTRFS_UNLINK_METADATA_UNITS
@@ -71,7 +73,7 @@ def ensure_data(fs: WritableFilesystem, nbytes: int) -> None:
         ENOSPC when that is not enough.
     """
     flushes = iter((fs.flush_delalloc, fs.commit))
-    while sum(group.free for group in _groups(fs, _DATA)) < nbytes + fs.dirty_bytes.count:
+    while fs.writer.room(_DATA)[1] < nbytes + fs.dirty_bytes.count:
         if not _may_add_data(fs):
             flush = None if fs.committing else next(flushes, None)
             if flush is None:
@@ -134,12 +136,7 @@ class _Room(NamedTuple):
     @classmethod
     def of(cls, fs: WritableFilesystem) -> _Room:
         """Return that of now."""
-        total = free = 0
-        for group in fs.writer.groups():
-            if group.flags & _METADATA:
-                total += group.length
-                free += group.free
-        return cls(total, free)
+        return cls(*fs.writer.room(_METADATA))
 
     @property
     def used(self) -> int:
@@ -269,7 +266,7 @@ def _kept(fs: WritableFilesystem, from_reserve: bool) -> int:
 
 def _needed(fs: WritableFilesystem) -> int:
     """Return what references that wait may take: all of their trees copied, and grown by a part."""
-    return sum(_reserved_trees(fs).values()) * 5 // 4
+    return fs.writer.bytes_used(_RESERVED_IDS) * 5 // 4
 
 
 def _groups(fs: WritableFilesystem, kind: int) -> list[GroupState]:

@@ -83,6 +83,17 @@ class _Level(NamedTuple):
     kept: int
 
 
+class _Delalloc(NamedTuple):
+    """What waits for writeback of a file, as it was when it was looked at."""
+
+    pages: FilePages
+    changes: int
+    cleanings: int
+    extents: dict[tuple[int, int], int]
+    """How many writeback may make of each dirty range."""
+    total: int
+
+
 class MetadataSpace:
     """The reservations of a filesystem for metadata (``struct btrfs_space_info``, Linux 6.18).
 
@@ -115,7 +126,7 @@ class MetadataSpace:
         self._chunks = 0
         self._delayed = 0
         self._delalloc = 0
-        self._extents: dict[tuple[int, int], tuple[FilePages, int, int]] = {}
+        self._extents: dict[tuple[int, int], _Delalloc] = {}
 
     # ---------------------------------------------------------------------------- reserving --
 
@@ -190,8 +201,8 @@ class MetadataSpace:
         """Give back what was reserved for calls that were not made."""
         self._lent -= calls * max(items * (self._item + self._ref), self._path)
 
-    def _fits(self, size: int, share: int) -> bool:
-        level = self._level()
+    def _fits(self, size: int, share: int, written: LiveInode | None = None) -> bool:
+        level = self._level(written)
         used = level.used + level.pinned + self._may_use(level)
         self._chunks = self._fs.raw_super.dev_item.bytes_used
         self._room = self._limit(level, _EIGHTH) - used
@@ -203,10 +214,10 @@ class MetadataSpace:
         """Return what there is, overcommit included (``btrfs_can_overcommit()``)."""
         return level.total + overcommit(self._fs, level.flags, share)
 
-    def _level(self) -> _Level:
-        """Return what is in use, after what is not kept was given back."""
+    def _level(self, written: LiveInode | None = None) -> _Level:
+        """Return what is in use, after what is not kept was given back; see :meth:`_settle`."""
         groups = [group for group in self._fs.writer.groups() if group.flags & _METADATA]
-        self._settle()
+        self._settle(written)
         pinned = sum(group.pinned for group in groups)
         return _Level(
             groups[-1].flags,
@@ -220,21 +231,36 @@ class MetadataSpace:
         """Return what is reserved (``bytes_may_use``)."""
         return level.kept + self._delayed + self._delalloc + self._refs
 
-    def _settle(self) -> None:
+    def _settle(self, written: LiveInode | None) -> None:
         """Give what was reserved and is not kept to the references that wait, if they lack it.
 
-        (``btrfs_update_delayed_refs_rsv()``, ``block_rsv_release_bytes()``.)
+        (``btrfs_update_delayed_refs_rsv()``, ``block_rsv_release_bytes()``.) Since the last look
+        no data but those of `written` began or ceased to wait, if it is given.
         """
         delayed = self._fs.delayed.reserved_paths(self._leaf) * self._path
-        dirty = self._fs.dirty_files
-        self._extents = {key: self._extents_of(key, inode) for key, inode in dirty.items()}
-        delalloc = sum(
-            count * self._item + self._item + self._path
-            for _, _, count in self._extents.values() if count
-        )  # fmt: skip
+        delalloc = self._look_at_delalloc(written)
         left = self._lent + self._delalloc - delalloc + self._delayed - delayed
         self._refs = min(self._wanted_by_refs(), self._refs + max(0, left))
         self._lent, self._delayed, self._delalloc = 0, delayed, delalloc
+
+    def _look_at_delalloc(self, written: LiveInode | None) -> int:
+        """Return what is reserved for data that wait."""
+        dirty, extents = self._fs.dirty_files, self._extents
+        if written is not None:
+            key = (written.root, written.ino)
+            less = self._reserved_for(extents.pop(key, None))
+            if key in dirty:
+                extents[key] = self._extents_of(key, written)
+            if len(extents) == len(dirty):
+                return self._delalloc - less + self._reserved_for(extents.get(key))
+        self._extents = {key: self._extents_of(key, inode) for key, inode in dirty.items()}
+        return sum(map(self._reserved_for, self._extents.values()))
+
+    def _reserved_for(self, waits: _Delalloc | None) -> int:
+        """Return what is reserved for the data of a file (``inode->block_rsv``)."""
+        if waits is None or not waits.total:
+            return 0
+        return waits.total * self._item + self._item + self._path
 
     def _wanted_by_refs(self) -> int:
         """Return what references that wait may need, with checksums and block group items.
@@ -246,30 +272,38 @@ class MetadataSpace:
         refs, losing = self._fs.writer.delayed_refs()
         return refs * self._ref + (losing + groups) * self._path
 
-    def _extents_of(self, key: tuple[int, int], inode: LiveInode) -> tuple[FilePages, int, int]:
-        """Count the extents that writeback of a file may make; its pages and their state first.
+    def _extents_of(self, key: tuple[int, int], inode: LiveInode) -> _Delalloc:
+        """Count the extents that writeback of a file may make.
 
         With the inode that is what the file keeps reserved
         (``btrfs_calculate_inode_block_rsv_size()``).
         """
         pages, known = pages_of(self._fs, inode), self._extents.get(key)
-        if known is not None and known[0] is pages and known[1] == pages.changes:
-            return known
-        return pages, pages.changes, sum(self._outstanding(inode))
+        counted: dict[tuple[int, int], int] = {}
+        if known is not None and known.pages is pages and known.cleanings == pages.cleanings:
+            if known.changes == pages.changes:
+                return known
+            # below what stays dirty nothing changes
+            counted = known.extents
+        extents = {}
+        for part in pages.delalloc_ranges(0, _EVERYTHING):
+            count = counted.get(part)
+            extents[part] = self._outstanding(inode, *part) if count is None else count
+        total = sum(extents.values())
+        return _Delalloc(pages, pages.changes, pages.cleanings, extents, total)
 
-    def _outstanding(self, inode: LiveInode) -> Iterator[bool]:
-        """Iterate over the extents that writeback may make (``outstanding_extents``), True each.
+    def _outstanding(self, inode: LiveInode, low: int, high: int) -> int:
+        """Return how many extents writeback of a dirty range may make (``outstanding_extents``).
 
         Blocks written into a hole (``EXTENT_DELALLOC_NEW``) are counted apart from others.
         """
-        for low, high in pages_of(self._fs, inode).delalloc_ranges(0, _EVERYTHING):
-            last = None
-            for _, _, extent in file_ranges(self._fs, inode, low, high):
-                inline = extent is not None and isinstance(extent.item, InlineExtent)
-                new = extent is None or not (inline or extent.disk_bytenr)
-                if new is not last:
-                    yield True
-                last = new
+        count, last = 0, None
+        for _, _, extent in file_ranges(self._fs, inode, low, high):
+            inline = extent is not None and isinstance(extent.item, InlineExtent)
+            new = extent is None or not (inline or extent.disk_bytenr)
+            count += new is not last
+            last = new
+        return count
 
     # -------------------------------------------------------------------------- making room --
 
@@ -322,8 +356,8 @@ class MetadataSpace:
         """
         granted = False
         for _ in range(_DELALLOC_LOOPS):
-            for _ in self._written_back(size):
-                granted = self._fits(size, share) or granted
+            for inode in self._written_back(size):
+                granted = self._fits(size, share, inode) or granted
             if granted or not self._fs.dirty_files:
                 break
         return granted

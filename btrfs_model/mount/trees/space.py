@@ -69,6 +69,24 @@ class SpaceCalls:
             for row in rows
         ]
 
+    def room(self, flags: int) -> tuple[int, int]:
+        """Return length and free bytes of all block groups with any of the flags together."""
+        total, free = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+        with self.image.lease:
+            lib.bm_writer_room(self.handle, flags, total, free)
+        return total[0], free[0]
+
+    def bytes_used(self, trees: ffi.CData) -> int:
+        """Return the bytes of all blocks of trees; of those that there are not it is 0.
+
+        Parameters
+        ----------
+        trees : uint64_t[]
+            Their ids.
+        """
+        with self.image.lease:
+            return int(lib.bm_writer_bytes_used(self.handle, trees, len(trees)))
+
     def reserve_data(self, wanted: int, least: int, hint: int = 0) -> tuple[int, int]:
         """Reserve up to `wanted` bytes for data, halved down to `least` (``btrfs_reserve_extent``).
 

@@ -262,8 +262,15 @@ class TreeWriter(SpaceCalls):
 
     def get(self, tree_id: int, key: RawKey) -> bytes | None:
         """Return a copy of an item's payload, or None."""
-        item = self.tree(tree_id).get(key)
-        return None if item is None else bytes(item.data)
+        if use_python():
+            item = self.tree(tree_id).get(key)
+            return None if item is None else bytes(item.data)
+        data, fault = ffi.new("uint8_t *[1]"), new_fault()
+        with self.image.lease:
+            size = lib.bm_writer_get(self.handle, tree_id % 2**64, raw_key(key), data, fault)
+            if size < 0:
+                raise_fault(self.image.path, fault)
+            return bytes(ffi.buffer(data[0], size)) if data[0] else None
 
     def insert(self, tree_id: int, key: RawKey, data: bytes) -> None:
         """Insert an item.

@@ -191,6 +191,8 @@ int bm_writer_update(struct bm_writer *writer, uint64_t id, const struct bm_key 
 		return fault->code;
 	if (offset > payload_size(&path) || size > payload_size(&path) - offset)
 		return bm_writer_errno(fault, tree, EINVAL);
+	if (bm_is_log(path.node[0]) && size == payload_size(&path))
+		bm_count_copied(writer, 1, BTRFS_ITEM_SIZE + size);
 	memcpy(payload(writer, &path) + offset, data, size);
 	return BM_OK;
 }

@@ -84,6 +84,8 @@ static int prepare(const struct bm_writer *writer, struct bm_path *path, const s
 		return bm_writer_errno(fault, NULL, EOVERFLOW);
 	if (!path->slot[0])
 		bm_node_fix_low_keys(path, keys, 1);
+	if (bm_is_log(leaf))
+		bm_count_copied(writer, count, sum + count * BTRFS_ITEM_SIZE);
 	*total = (uint32_t)sum;
 	return BM_OK;
 }
@@ -198,6 +200,8 @@ void bm_leaf_extend(struct bm_writer *writer, struct bm_path *path, uint32_t siz
 	shift_offsets(leaf, slot, -size);
 	move_data(leaf, start - size, leaf, start, end - start);
 	item_of(leaf, slot)->size += size;
+	if (bm_is_log(leaf))
+		bm_count_copied(writer, 0, size);
 }
 
 /* btrfs_truncate_item(); the key stays, which the kernel moves on where the start is cut off. */

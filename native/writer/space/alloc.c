@@ -24,7 +24,6 @@ enum {
 	GROUP_SYSTEM = 2,
 	GROUP_METADATA = 4,
 };
-#define TREE_LOG_OBJECTID ((uint64_t)-6)
 #define CLUSTER_SSD (2u << 20)
 #define CLUSTER_ROTATING (64u << 10)
 /* The kernel keeps free space in windows of a page of bits: a search starts at one of these. */
@@ -245,6 +244,22 @@ int64_t bm_writer_groups(const struct bm_writer *writer, struct bm_writer_group 
 	for (size_t i = 0; i < space->count && i < capacity; i++)
 		describe_group(space, space->by_start[i], &groups[i]);
 	return (int64_t)space->count;
+}
+
+void bm_writer_room(const struct bm_writer *writer, uint64_t flags, uint64_t *total, uint64_t *free)
+{
+	const struct bm_space *space = writer->space;
+
+	*total = *free = 0;
+	for (size_t i = 0; i < space->count; i++) {
+		struct bm_writer_group group;
+
+		describe_group(space, space->by_start[i], &group);
+		if (!(group.flags & flags))
+			continue;
+		*total += group.length;
+		*free += group.free;
+	}
 }
 
 int bm_space_group_of(const struct bm_writer *writer, uint64_t bytenr,

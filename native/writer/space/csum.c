@@ -11,7 +11,6 @@
 #include <string.h>
 
 #define EXTENT_CSUM_OBJECTID ((uint64_t)-10)
-#define TREE_LOG_OBJECTID ((uint64_t)-6)
 #define PAGE_BYTES 4096u
 
 /* One call of btrfs_csum_file_blocks() or btrfs_del_csums(). */

@@ -11,8 +11,6 @@
 #include <errno.h>
 #include <string.h>
 
-#define TREE_LOG_OBJECTID ((uint64_t)-6)
-
 /* struct walk_control */
 struct drop {
 	struct bm_writer *writer;

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from btrfs_model.base.counters import current
 from btrfs_model.mount.files.file_item import Extent
 from btrfs_model.mount.log import log_extents
 from btrfs_model.mount.log.log_inode import Copied, InodeLogger, LogContext, get_inode, overridden
@@ -73,6 +74,7 @@ def log_inode_old(
     OSError
         The same, and the log is not whole any more.
     """
+    current().count("btrfs_log_inode")
     node = fs.delayed.node(inode.root, inode.ino)
     if node is not None and inode.is_dir:
         fs.delayed.run_node(node)
