@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mounts import why_not_live
 
-import btrfs_model.backref as br
+from btrfs_model.backref import api as br
 from btrfs_model.base.counters import counting
 from btrfs_model.base.errors import CorruptImageError, new_fault, raise_fault
 from btrfs_model.kernels import Choice, ffi, lib, select
@@ -27,9 +27,11 @@ from btrfs_model.ondisk.hashes import csum
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import RawExtentItem, RawFileExtent
+from btrfs_model.reference.backref import BackrefWalk, Walker
 from btrfs_model.reference.backref_prelim import InodeElem, PrefTree, PrelimRef, Ulist
 from btrfs_model.reference.ctree import key_at, payload_at
 from btrfs_model.volume.filesystem import Filesystem
+from btrfs_model.volume.forest import Forest
 from btrfs_model.volume.image import Image
 
 RANDOM = live.CASES
@@ -46,7 +48,7 @@ def fs(request: pytest.FixtureRequest) -> Iterator[Filesystem]:
         yield filesystem
 
 
-def rows(forest: br.Forest, logical: int, ignore_offset: bool) -> list[list[int]]:
+def rows(forest: Forest, logical: int, ignore_offset: bool) -> list[list[int]]:
     table = br.logical_ino(forest, logical, ignore_offset=ignore_offset)
     assert list(table.columns) == ["inum", "offset", "root"]
     return [[int(value) for value in row] for row in table.to_numpy()]
@@ -63,7 +65,7 @@ def by_root(refs: list[list[int]]) -> list[list[int]]:
 def test_logical_ino_of_the_corpus(name: str) -> None:
     """All answers of 5.10, 6.1, 6.12 and 6.18 about random images with snapshots and reflinks."""
     with Filesystem.open(corpus.image(name)) as fs:
-        forest = br.Forest.of(fs)
+        forest = Forest.of(fs)
         asked = 0
         for kernel in ("5.10", "6.1", "6.12", "6.18"):
             if not corpus.has(name, f"fiemap.{kernel}.json.zst"):
@@ -82,7 +84,7 @@ def test_order_of_a_kernel(kernels: Choice) -> None:
     with select(kernels):
         for name, answers in recorded["answers"].items():
             with Filesystem.open(corpus.image(name)) as fs:
-                forest = br.Forest.of(fs)
+                forest = Forest.of(fs)
                 for logical, ignore_offset, refs in answers:
                     assert rows(forest, logical, ignore_offset) == refs, (name, logical)
                     unsorted += refs != by_root(refs)
@@ -96,7 +98,7 @@ def test_order_of_the_running_kernel(name: str) -> None:
         Filesystem.open(corpus.image(name)) as fs,
         live.mounted(corpus.image(name)) as directory,
     ):
-        forest = br.Forest.of(fs)
+        forest = Forest.of(fs)
         for logical, ignore_offset, _ in live.questions(name, "6.18"):
             refs = live.logical_ino_v2(directory, logical, ignore_offset=ignore_offset)
             assert rows(forest, logical, ignore_offset) == refs
@@ -152,7 +154,7 @@ def test_calls_of_a_full_send(name: str, kernels: Choice) -> None:
     """
     with Filesystem.open(corpus.image(name)) as fs, select(kernels):
         (sent,) = (subvolume for subvolume in fs.subvolume_ids if subvolume != 5)
-        forest = br.Forest.of(fs, opened=[sent])
+        forest = Forest.of(fs, opened=[sent])
         extents = data_extents(fs, sent)
         with counting() as before:
             for item in extents:
@@ -163,7 +165,7 @@ def test_calls_of_a_full_send(name: str, kernels: Choice) -> None:
                 )
         with counting() as after:
             for item in extents:
-                ask = br.BackrefWalk(
+                ask = BackrefWalk(
                     forest=forest,
                     bytenr=item.disk_bytenr,
                     check_extent_item=lambda _, item: ENOENT if item.refs == 1 else 0,
@@ -190,7 +192,7 @@ class Outcome(NamedTuple):
     work: dict[str, int]
 
 
-def run(ask: br.BackrefWalk, kernels: Choice) -> Outcome:
+def run(ask: BackrefWalk, kernels: Choice) -> Outcome:
     """Walk, with the callbacks of `ask`; a callback ``iterate`` is told of and then asked."""
     refs: list[tuple[int, ...]] = []
     stored: list[tuple[int, list[int]]] = []
@@ -213,7 +215,7 @@ def run(ask: br.BackrefWalk, kernels: Choice) -> Outcome:
                     run_c(logged)
             else:
                 with select("python"):
-                    br.Walker(logged).iterate_extent_inodes()
+                    Walker(logged).iterate_extent_inodes()
         except CorruptImageError as corrupt:
             error = (corrupt.errno, corrupt.fault)
         except OSError as other:
@@ -221,7 +223,7 @@ def run(ask: br.BackrefWalk, kernels: Choice) -> Outcome:
     return Outcome(refs, stored, error, dict(work))
 
 
-def run_c(ask: br.BackrefWalk) -> None:
+def run_c(ask: BackrefWalk) -> None:
     """The C walk with the callbacks of Python."""
     roots = ffi.new("uint64_t[64]")
 
@@ -287,7 +289,7 @@ def all_data_extents(fs: Filesystem) -> list[int]:
 def test_c_equals_python(name: str) -> None:
     """The same references, leaves and roots in the same order, with the same counts."""
     with Filesystem.open(corpus.image(name)) as fs:
-        forest = br.Forest.of(fs, opened=fs.subvolume_ids[::2])
+        forest = Forest.of(fs, opened=fs.subvolume_ids[::2])
         for bytenr in all_data_extents(fs)[:60]:
             seen = []
             for kernels in BOTH:
@@ -310,7 +312,7 @@ def test_cold_cache(name: str) -> None:
         seen = []
         for kernels in BOTH:
             with Filesystem.open(corpus.image(name)) as fs, select(kernels):
-                forest = br.Forest.of(fs)
+                forest = Forest.of(fs)
                 extents = all_data_extents(fs)[::20]
                 fs.image.start_cold()
                 with counting() as work:
@@ -327,14 +329,14 @@ def test_cold_cache(name: str) -> None:
 @given(data=st.data())
 def test_callbacks(fs: Filesystem, data: st.DataObject) -> None:
     """Whatever the callbacks answer, both walks ask them the same and report the same."""
-    forest = br.Forest.of(fs, opened=fs.subvolume_ids)
+    forest = Forest.of(fs, opened=fs.subvolume_ids)
     extents = all_data_extents(fs)
     limit = data.draw(st.sampled_from([0, 1, 3, 10**6]), "refs that are too many")
     skipped = data.draw(st.sampled_from([0, 257, 258]), "inode of which references are skipped")
     ends = data.draw(st.sampled_from([0, 0, 1, 2, 5]), "which reference ends the walk")
     answer = data.draw(st.sampled_from([1, 5, ENOENT, -errno.EIO]), "how it ends")
     known = data.draw(st.sampled_from([None, 0, 1, 2]), "leaves with known roots")
-    walk = br.BackrefWalk(
+    walk = BackrefWalk(
         forest=forest,
         bytenr=data.draw(st.sampled_from(extents), "extent"),
         extent_item_pos=data.draw(st.sampled_from([0, 4096, 40960])),
@@ -427,12 +429,12 @@ class Damaged:
         """What both walks say about extents."""
         images = [Image(self.buffer, "damaged") for _ in BOTH]
         try:
-            forests = [br.Forest.of(Filesystem(image)) for image in images]
+            forests = [Forest.of(Filesystem(image)) for image in images]
         except CorruptImageError:
             return
         for bytenr in extents:
             yield [
-                run(br.BackrefWalk(forest=forest, bytenr=bytenr, restart=True), kernels)
+                run(BackrefWalk(forest=forest, bytenr=bytenr, restart=True), kernels)
                 for forest, kernels in zip(forests, BOTH, strict=True)
             ]
 
@@ -527,7 +529,7 @@ def test_ulist_keeps_the_order_of_addition(values: list[int]) -> None:
 @pytest.mark.parametrize("kernels", BOTH)
 @pytest.mark.parametrize("fs", RANDOM[:1], indirect=True)
 def test_no_data_extent_there(fs: Filesystem, kernels: Choice) -> None:
-    forest = br.Forest.of(fs)
+    forest = Forest.of(fs)
     last = max(all_data_extents(fs))
     with select(kernels):
         for logical in (0, 1, 2**40, 2**64 - 1, fs.tree(5).bytenr):
@@ -540,4 +542,4 @@ def test_no_data_extent_there(fs: Filesystem, kernels: Choice) -> None:
 
 def test_forest_needs_an_extent_tree(small_image: Path) -> None:
     with Filesystem.open(small_image) as fs, pytest.raises(CorruptImageError, match="missing"):
-        br.Forest(fs.image, {5: fs.tree(5)})
+        Forest(fs.image, {5: fs.tree(5)})

@@ -89,7 +89,7 @@ AFTER_CLOSE = r"""
 import sys
 import btrfs_model as bm
 from btrfs_model.volume.compare import compare_trees
-from btrfs_model.questions.fiemap import Fiemap
+from btrfs_model.questions.fiemap.api import Fiemap
 path, opened, calls = sys.argv[1], sys.argv[2], sys.argv[3:]
 fs = bm.open(path) if opened == "read" else bm.WritableFilesystem.load(path)
 tree, sub = fs.tree(5), fs.subvolume(5)
