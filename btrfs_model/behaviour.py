@@ -39,7 +39,7 @@ _BY_SLUG: Final = {str(patch): patch for patch in Patch}
 
 # What Debian's and the stable trees' kernels have beyond the release of their name.
 _BACKPORTS: dict[str, tuple[Patch, ...]] = {
-    "v5.10.46": (Patch.SEND_RMDIR_GENERATION, Patch.SEND_UNLINK_PATH),
+    "v5.10.46": (Patch.SEND_RMDIR_GENERATION,),
     "v5.10.223": (
         Patch.LOG_SUB_TRANS,
         Patch.SEND_RMDIR_GENERATION,
@@ -61,7 +61,9 @@ _BACKPORTS: dict[str, tuple[Patch, ...]] = {
         Patch.LOG_MOVED_CONFLICTS,
         Patch.LOG_NEW_NAME_DENTRIES,
         Patch.LOG_OLD_CONFLICTS,
-        Patch.LOG_CONFLICT_DENTRIES,
+        Patch.LOG_LAST_INDEX_ON_INSERT,
+        Patch.LOG_RMDIR_MARK,
+        Patch.LOG_RMDIR_COMMITS,
     ),
     "v6.12.101": (
         Patch.SEND_CUR_INODE_PATH,
@@ -71,6 +73,7 @@ _BACKPORTS: dict[str, tuple[Patch, ...]] = {
         Patch.LOG_NEW_NAME_DENTRIES,
         Patch.LOG_OLD_CONFLICTS,
         Patch.LOG_CONFLICT_DENTRIES,
+        Patch.LOG_RMDIR_MARK,
     ),
     "v6.18.44": (
         Patch.SEND_INLINE_NOT_HOLE,

@@ -63,7 +63,8 @@ class Patch(StrEnum):
     SEND_RECOMPUTE_REF_PATH = (
         "send-recompute-ref-path", "9c2b4e034706", "5.10",
         "btrfs: send, recompute reference path after orphanization of a directory",
-        "paths are computed again after a directory on them was orphanized",
+        "the path of an inode that is in the way is computed again before it is moved away, when "
+        "a directory was moved away before",
     )
     SEND_RMDIR_GENERATION = (
         "send-rmdir-generation", "0b3f407e6728", "5.11",
@@ -73,12 +74,14 @@ class Patch(StrEnum):
     LOG_PARENTS_UNCHECKED = (
         "log-parents-unchecked", "64d6b281ba4d", "5.12",
         "btrfs: remove unnecessary check_parent_dirs_for_sync()",
-        "only a directory that is logged whole has to be without renames away from it",
+        "an fsync looks for no reason to commit in the directories above; only a directory that is "
+        "logged whole and lost a name by a rename makes it commit",
     )
     LOG_SUB_TRANS = (
         "log-sub-trans", "bc0939fcfab0", "5.13",
         "btrfs: fix race between marking inode needs to be logged and log syncing",
-        "an inode that changed is in no log, whatever the subvolume's log was synced to",
+        "a changed inode is marked as in no log by its own numbers, not by those of the last log "
+        "synced, so a sync at the same time cannot make it look logged",
     )
     SEND_READA = (
         "send-reada", "19358b154fce", "5.13",
@@ -98,12 +101,14 @@ class Patch(StrEnum):
     SEND_UNLINK_PATH = (
         "send-unlink-path", "d8ac76cdd175", "5.14",
         "btrfs: send: fix invalid path for unlink operations after parent orphanization",
-        "the path of an unlink is computed again after an ancestor was orphanized",
+        "the path of another inode's link that is in the way is computed again before it is "
+        "removed, when a directory was moved away before",
     )
     LOG_NEW_NAME_LOGGED = (
         "log-new-name-logged", "ecc64fab7d49", "5.14",
         "btrfs: fix lost inode on log replay after mix of fsync, rename and inode eviction",
-        "a new name of an inode that was changed and never fsynced counts as one of the log",
+        "an inode changed in this transaction, of which it is forgotten whether it was logged, "
+        "counts as logged when it gets a new name",
     )
     READA_ALWAYS_CACHED = (
         "reada-always-cached", "069a2e37789a", "5.15",
@@ -118,12 +123,13 @@ class Patch(StrEnum):
     LOG_BULK_INSERT = (
         "log-bulk-insert", "da1b811fcd4b", "5.16",
         "btrfs: use single bulk copy operations when logging directories",
-        "items of a directory are copied into the log a leaf at a time",
+        "items of a directory go into the log in one insertion for each run of a leaf",
     )
     LOG_PREALLOC_FULL = (
         "log-prealloc-full", "d99478874355", "5.17",
         "btrfs: fix lost prealloc extents beyond eof after full fsync",
-        "a full fsync logs what is allocated beyond the end of a file apart",
+        "a full fsync logs what is allocated beyond the end of a file even where its leaf did not "
+        "change in this transaction",
     )
     LOG_DIR_INDEX_ONLY = (
         "log-dir-index-only", "339d03542484", "5.17",
@@ -133,12 +139,13 @@ class Patch(StrEnum):
     LOG_REPLAY_INDEX_DELETES = (
         "log-replay-index-deletes", "ccae4a19c914", "5.17",
         "btrfs: remove no longer needed logic for replaying directory deletes",
-        "replay of deletes goes without DIR_ITEM keys",
+        "a replay removes names by index alone",
     )
     SEND_RELOCATION = (
         "send-relocation", "d96b34248c2f", "5.17",
         "btrfs: make send work with concurrent block group relocation",
-        "leaves are cloned and searches repeated after a relocation",
+        "a send and a relocation may run at once: leaves are copied before use, and searches made "
+        "again when blocks moved",
     )
     LOG_SYMLINKS_FULL = (
         "log-symlinks-full", "d0e64a981fd8", "5.18",
@@ -173,7 +180,8 @@ class Patch(StrEnum):
     SEND_REFS_RBTREE = (
         "send-refs-rbtree", "3aa5bd367fa5", "6.0",
         "btrfs: send: fix sending link commands for existing file paths",
-        "a name that appears as new and as deleted is dropped from both",
+        "new and deleted names of an inode are kept in two sorted trees, and a name in both is "
+        "dropped from both",
     )
     SEND_NLINK_ZERO = (
         "send-nlink-zero", "9ed0a72e5b35", "6.1",
@@ -183,13 +191,13 @@ class Patch(StrEnum):
     SEND_CLONE_SRC_EOF = (
         "send-clone-src-eof", "a11452a3709e", "6.1",
         "btrfs: send: avoid unaligned encoded writes when attempting to clone range",
-        "at the end of the clone source the rest of a range is written in one piece",
+        "what is left of a range behind the end of the clone source is written in one piece",
     )
     LOG_CONFLICT_LIST = (
         "log-conflict-list", "e09d94c9e448", "6.1",
         "btrfs: log conflicting inodes without holding log mutex of the initial inode",
-        "inodes that had a name are logged after the inode that has it, at most 10; stands also "
-        "for what else changed in the logs of files from 5.10 to 6.1",
+        "inodes that had a name of the logged one are put on a list, at most 10, and logged after "
+        "it; stands also for what else changed in the logs of files from 5.10 to 6.1",
     )
     LOG_DELAYED_ITEMS = (
         "log-delayed-items", "30b80f3ce0f9", "6.1",
@@ -199,7 +207,7 @@ class Patch(StrEnum):
     LOG_SEARCH_LAST_INDEX = (
         "log-search-last-index", "193df6245704", "6.1",
         "btrfs: search for last logged dir index if it's not cached in the inode",
-        "the last logged index is looked up in the log when it is not in memory",
+        "the last logged index is searched in the log when it is not in memory",
     )
     FIEMAP_FILE_EXTENTS = (
         "fiemap-file-extents", "ac3c0d36a2a2", "6.1",
@@ -214,7 +222,7 @@ class Patch(StrEnum):
     FIEMAP_NEW_EXTENTS = (
         "fiemap-new-extents", "b8f164e3e67f", "6.1",
         "btrfs: skip unnecessary extent buffer sharedness checks during fiemap",
-        "an extent newer than the last snapshot is not looked for through tree blocks",
+        "blocks above an extent newer than the last snapshot of the subvolume are not walked",
     )
     FIEMAP_PREV_EXTENTS = (
         "fiemap-prev-extents", "73e339e6ab74", "6.2",
@@ -229,12 +237,13 @@ class Patch(StrEnum):
     FIEMAP_SKIP_NEW_EXTENTS = (
         "fiemap-skip-new-extents", "6976201f188f", "6.2",
         "btrfs: avoid unnecessary resolution of indirect backrefs during fiemap",
-        "references of an extent newer than the last snapshot are not resolved",
+        "for an extent newer than the last snapshot not even its leaf is searched",
     )
     FIEMAP_SKIP_SAME_LEAF = (
         "fiemap-skip-same-leaf", "877c14767f10", "6.2",
         "btrfs: avoid duplicated resolution of indirect backrefs during fiemap",
-        "references are not resolved for the next extent of the same leaf",
+        "a further extent of the same leaf takes the answer for the path, and its reference is not "
+        "resolved",
     )
     SEND_CLONE_NO_BACKREFS = (
         "send-clone-no-backrefs", "22a3c0ac8ed0", "6.2",
@@ -274,12 +283,13 @@ class Patch(StrEnum):
     LOG_LAST_INDEX_ON_INSERT = (
         "log-last-index-on-insert", "6afaed53cc9a", "6.2",
         "btrfs: simplify update of last_dir_index_offset when logging a directory",
-        "the last logged index is kept up to date while inserting",
+        "the last logged index is set where items are inserted, not once at the end",
     )
     FIEMAP_MULTIPLE_PATHS = (
         "fiemap-multiple-paths", "2280d425ba35", "6.3",
         "btrfs: ignore fiemap path cache when there are multiple paths for a node",
-        "the cache of the path is not used where any block of it has several parents",
+        "once any block on the way up has two parents the cache of the path is left alone, and "
+        "filled afterwards for the levels below",
     )
     SEND_OVERWRITE_GEN_LATE = (
         "send-overwrite-gen-late", "cb689481947a", "6.3",
@@ -339,12 +349,13 @@ class Patch(StrEnum):
     LOG_FIRST_INDEX = (
         "log-first-index", "fa4b8cb17380", "6.4",
         "btrfs: avoid iterating over all indexes when logging directory",
-        "logging starts at the first index that may be new",
+        "new names of a directory are logged from the first index logged in this transaction on, "
+        "not from index 0",
     )
     LOG_NEW_DENTRIES = (
         "log-new-dentries", "5d3e4f1d5123", "6.4",
         "btrfs: use log root when iterating over index keys when logging directory",
-        "new names are found by iterating over the log instead of the subvolume",
+        "the inodes of new names are found in the log tree, not in the subvolume",
     )
     SUBVOL_CREATE_NO_COMMIT = (
         "subvol-create-no-commit", "1b53e51a4a8f", "6.5",
@@ -354,17 +365,12 @@ class Patch(StrEnum):
     OPENDIR_LAST_INDEX = (
         "opendir-last-index", "9b378f6ad48c", "6.5",
         "btrfs: fix infinite directory reads",
-        "opening a directory looks up its last entry",
+        "opendir notes the last index then in use, and readdir stops there",
     )
     FIEMAP_JOIN_NO_START = (
         "fiemap-join-no-start", "4490e803e1fe", "6.6",
         "btrfs: don't start transaction when joining with TRANS_JOIN_NOSTART",
         "a check for sharing does not start a transaction",
-    )
-    FIEMAP_BUFFER = (
-        "fiemap-buffer", "418b09027743", "6.8",
-        "btrfs: ensure fiemap doesn't race with writes when FIEMAP_FLAG_SYNC is given",
-        "FIEMAP starts again at the last gathered entry",
     )
     SEND_TRAILING_HOLE = (
         "send-trailing-hole", "5897710b28ca", "6.8",
@@ -374,7 +380,8 @@ class Patch(StrEnum):
     FIEMAP_NO_DEADLOCK = (
         "fiemap-no-deadlock", "978b63f7464a", "6.9",
         "btrfs: fix race when detecting delalloc ranges during fiemap",
-        "FIEMAP entries are gathered and copied out after unlocking",
+        "up to a page of entries is gathered while the range is locked and copied out after that; "
+        "when it is full the walk begins anew behind the last one",
     )
     SEND_CLONE_UNALIGNED_TAIL = (
         "send-clone-unaligned-tail", "46a6e10a1ab1", "6.11",
@@ -384,32 +391,28 @@ class Patch(StrEnum):
     UMOUNT_NO_EMPTY_COMMIT = (
         "umount-no-empty-commit", "cab0d8623fb4", "6.11",
         "btrfs: avoid create and commit empty transaction when committing super",
-        "unmounting commits nothing where everything is committed; Linux 6.1.176 is without",
+        "the commit at unmount joins a transaction that runs, and starts none",
     )
     SEND_TRUNCATE_BEFORE_CLONE = (
         "send-truncate-before-clone", "fa630df665aa", "6.12",
         "btrfs: send: fix invalid clone operation for file that got its size decreased",
         "an existing file is truncated before its unaligned tail is cloned",
     )
-    LOG_RMDIR = (
-        "log-rmdir", "999757231c49", "6.12",
-        "(the commit is not known; Linux 6.1.176 is without, 6.12.101 with it)",
-        "fsync of a directory that lost a committed directory logs it instead of a commit",
-    )
     SEND_CUR_INODE_PATH = (
         "send-cur-inode-path", "fc746acb7aa9", "6.15",
         "btrfs: send: keep the current inode's path cached",
-        "the path of the inode being sent is computed once",
+        "the path of the inode being sent is computed once and kept until a command changes it",
     )
     LOG_NO_LINKS = (
         "log-no-links", "5e85262e542d", "6.16",
         "btrfs: fix fsync of files with no hard links not persisting deletion",
-        "fsync of a file without names logs it, so that they go from the last commit",
+        "fsync of an open file whose last name is gone logs it with its parents, so that a replay "
+        "removes it; before it did nothing",
     )
     LOG_REPLAY_DIR_TIMES = (
         "log-replay-dir-times", "f022499f24e5", "6.17",
         "btrfs: do not set mtime/ctime to current time when unlinking for log replay",
-        "a name that a replay takes from a directory does not change the directory's times",
+        "a replay that removes a name leaves the times of the directory as logged",
     )
     SEND_PUNCH_HOLE = (
         "send-punch-hole", "005b0a0c24e1", "6.17",
@@ -424,7 +427,7 @@ class Patch(StrEnum):
     LOG_NEW_NAME_REFS = (
         "log-new-name-refs", "953902e4fb4c", "6.18",
         "btrfs: set inode flag BTRFS_INODE_COPY_EVERYTHING when logging new name",
-        "an inode that was renamed is logged with its names, as one with a new link is",
+        "after a rename, as after a new link, the next fsync copies the inode with all its names",
     )
     SEND_INLINE_NOT_HOLE = (
         "send-inline-not-hole", "08b096c1372c", "6.19",
@@ -454,13 +457,20 @@ class Patch(StrEnum):
     LOG_EXISTS_SIZE = (
         "log-exists-size", "5254d4181add", "7.0",
         "btrfs: fix zero size inode with non-zero size after log replay",
-        "an inode logged because it must exist has the size of the last commit",
+        "an inode logged only because it must exist has the size of the last commit instead of 0, "
+        "and keeps its generation",
     )
     LOG_RMDIR_MARK = (
         "log-rmdir-mark", "999757231c49", "7.1",
         "btrfs: fix missing last_unlink_trans update when removing a directory",
-        "fsync of a removed directory that is open commits; 6.1.176 marks it too early, so that "
-        "the one above is not logged either: it is without log-rmdir",
+        "a removed directory is marked as unlinked in this transaction, so an fsync of one that is "
+        "open commits",
+    )
+    LOG_RMDIR_COMMITS = (
+        "log-rmdir-commits", "999757231c49", "",
+        "btrfs: fix missing last_unlink_trans update when removing a directory",
+        "only in 6.1.176, whose backport marks the directory too early: fsync of the directory "
+        "above commits as well",
     )
     SEND_VERITY = (
         "send-verity", "38622010a6de", "",
@@ -481,8 +491,8 @@ IN_PYTHON_ALONE: Final = frozenset(
         Patch.LOG_CONFLICT_LIST,
         Patch.LOG_FIRST_INDEX,
         Patch.LOG_NEW_DENTRIES,
-        Patch.LOG_RMDIR,
         Patch.LOG_RMDIR_MARK,
+        Patch.LOG_RMDIR_COMMITS,
         Patch.LOG_NO_LINKS,
         Patch.LOG_EXISTS_SIZE,
         Patch.LOG_DELAYED_ITEMS,

@@ -168,3 +168,23 @@ def test_what_no_kernel_writes_is_refused(slug: str, needed: str) -> None:
         fs.behaviour = Behaviour.parse("v6.18.44")
         assert fs.fsync("d") == "log"
     assert slug != needed
+
+
+@pytest.mark.parametrize("behaviour", ["v5.10", "v6.1", "v6.8", "v6.12.101", "v6.18.44"])
+def test_a_directory_that_lost_a_directory_is_logged(behaviour: str) -> None:
+    assert _fsync_after_rmdir(behaviour) == "log"
+
+
+@pytest.mark.parametrize("behaviour", ["v6.1.176", "v6.12 + log-rmdir-commits"])
+def test_one_stable_kernel_commits_instead(behaviour: str) -> None:
+    assert _fsync_after_rmdir(behaviour) == "commit"
+
+
+def _fsync_after_rmdir(behaviour: str) -> str:
+    with bm.create(128 << 20) as fs:
+        fs.behaviour = Behaviour.parse(behaviour)
+        fs.mkdir("d")
+        fs.mkdir("d/gone")
+        fs.sync()
+        fs.rmdir("d/gone")
+        return fs.fsync("d")

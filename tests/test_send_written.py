@@ -97,3 +97,37 @@ def test_received_is_what_was_written(seed: int) -> None:
                 source.loc["", "mtime"] = received.loc["", "mtime"]
             pd.testing.assert_frame_equal(received, source)
             parent = snapshot
+
+
+@pytest.mark.parametrize("kernels", ["c", "python"])
+@pytest.mark.parametrize(
+    ("behaviour", "path"),
+    [
+        ("v5.10.46", "dir/link"),
+        ("v5.13", "dir/link"),
+        ("v5.14", "o260-7-0/link"),
+        ("v5.14 - send-recompute-ref-path", "o260-7-0/link"),
+        ("v5.10.223", "o260-7-0/link"),
+    ],
+)
+def test_a_link_in_the_way_is_removed_under_its_present_path(
+    kernels: str, behaviour: str, path: str
+) -> None:
+    """Its directory was moved away just before, and was named in the stream before that."""
+    with bm.create(SIZE, seed=1) as fs, bm.use_kernels(kernels):
+        for name in ("zero", "one", "two"):
+            fs.create(name)
+        fs.mkdir("dir")
+        fs.link("two", "dir/link")
+        fs.rename("zero", "dir/zero")
+        fs.snapshot("", "s0")
+        fs.write("dir/zero", 0, b"changed")
+        fs.rename("dir", "moved")
+        fs.unlink("moved/link")
+        fs.link("one", "moved/link")
+        fs.rename("one", "dir")
+        fs.snapshot("", "s1")
+        fs.commit()
+        sent = bm.send(fs, "s1", "s0", ["s0"], behaviour=behaviour)
+    removed = [one.attributes["path"] for one in bm.read_stream(sent.data) if one.name == "unlink"]
+    assert removed == [path.encode(), b"one"]

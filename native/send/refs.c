@@ -93,6 +93,7 @@ static int clear_name(struct send_ctx *ctx, struct progress *p, struct recorded_
 {
 	struct overwritten who;
 	struct fs_path path;
+	bool recompute;
 	int ret;
 
 	ret = will_overwrite_ref(ctx, &ref->in, ref_name(ref), ref->name_size, &who);
@@ -101,9 +102,9 @@ static int clear_name(struct send_ctx *ctx, struct progress *p, struct recorded_
 	ret = is_first_ref(ctx, who.ino, ref->in.dir, ref_name(ref), ref->name_size);
 	if (ret < 0)
 		return ret;
-	/* commit 9c2b4e034706 (in v5.10): the path may go through a directory just moved away */
-	if (p->orphanized_dir && TOGGLE(ctx, SEND_RECOMPUTE_REF_PATH) &&
-	    update_ref_path(ctx, ref) < 0)
+	/* the path may go through a directory just moved away */
+	recompute = ret ? TOGGLE(ctx, SEND_RECOMPUTE_REF_PATH) : TOGGLE(ctx, SEND_UNLINK_PATH);
+	if (p->orphanized_dir && recompute && update_ref_path(ctx, ref) < 0)
 		return ctx->fault->code;
 	ref_path(ref, &path);
 	because(ctx, BM_SEND_NAME_IN_THE_WAY, who.ino, ref->in.item);
@@ -257,9 +258,7 @@ static int unlink_deleted_names(struct send_ctx *ctx, struct progress *p)
 					    ref_name(ref), ref->name_size);
 
 		if (!ret) {
-			/* commit d8ac76cdd174 (in v5.13) */
-			if (p->orphanized_ancestor && TOGGLE(ctx, SEND_UNLINK_PATH) &&
-			    update_ref_path(ctx, ref) < 0)
+			if (p->orphanized_ancestor && update_ref_path(ctx, ref) < 0)
 				return ctx->fault->code;
 			ref_path(ref, &path);
 			because(ctx, BM_SEND_NAME_REMOVED, ctx->cur_ino, ref->in.item);

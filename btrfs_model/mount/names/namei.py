@@ -291,7 +291,7 @@ def rmdir(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
         unlink_subvolume_name(fs, entry.directory, inode, entry.name)
         return
     orphan_add(fs, inode)
-    if Patch.LOG_CONFLICT_LIST in fs.behaviour and Patch.LOG_RMDIR not in fs.behaviour:
+    if Patch.LOG_RMDIR_COMMITS in fs.behaviour:
         inode.log.last_unlink_trans = fs.transid
     if inode.log.last_unlink_trans >= fs.transid:
         entry.directory.log.last_unlink_trans = inode.log.last_unlink_trans

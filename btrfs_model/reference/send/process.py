@@ -113,9 +113,9 @@ class RecordedRefs:
         if other is None or tree is None:
             return
         is_first = self.names.is_first_ref(tree, other.ino, ref.dir, ref.name)
-        # commit 9c2b4e034706 "btrfs: send: recompute reference path after orphanization of a
-        # directory" (in v5.10)
-        if self.orphanized_dir and Patch.SEND_RECOMPUTE_REF_PATH in sctx:
+        # the directory that was moved away may be on the path, which is older
+        recompute = Patch.SEND_RECOMPUTE_REF_PATH if is_first else Patch.SEND_UNLINK_PATH
+        if self.orphanized_dir and recompute in sctx:
             self.update_ref_path(ref)
         sctx.because("name-in-the-way", other.ino, ref.item)
         if is_first:
@@ -221,9 +221,7 @@ class RecordedRefs:
             if not self.names.did_overwrite_ref(
                 ref.dir, ref.dir_gen, sctx.cur_ino, sctx.cur_inode_gen, ref.name
             ):
-                # commit d8ac76cdd174 "btrfs: send: fix invalid path for unlink operations after
-                # parent orphanization" (in v5.13)
-                if self.orphanized_ancestor and Patch.SEND_UNLINK_PATH in sctx:
+                if self.orphanized_ancestor:
                     self.update_ref_path(ref)
                 sctx.because("name-removed", item=ref.item)
                 sctx.send_cmd("unlink", path=ref.full_path)
