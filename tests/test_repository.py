@@ -5,11 +5,13 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import stat
 import subprocess
 from pathlib import Path
 
+import click
 import corpus
 import pytest
 
@@ -119,10 +121,12 @@ def test_streams_of_the_corpus_have_the_recorded_hash() -> None:
     assert checked > 500
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["README.md", "tests/README.md", "CONTRIBUTING.md", "docs/results.md", "notebooks/README.md"],
-)
+# The papers for users and for those who work on the project.
+DOCS = sorted(str(name.relative_to(ROOT)) for name in (ROOT / "docs").glob("*.md"))
+PAPERS = ["README.md", "tests/README.md", "CONTRIBUTING.md", "notebooks/README.md", *DOCS]
+
+
+@pytest.mark.parametrize("name", PAPERS)
 def test_readme_names_what_is_there(name: str) -> None:
     readme, there = (ROOT / name).read_text(), parts_of_a_clone()
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -134,6 +138,26 @@ def test_readme_names_what_is_there(name: str) -> None:
         r"`((?:btrfs_model|tests|notebooks|data|bench|native|scripts|docs)/[\w./-]+)`", readme
     ):
         assert path.rstrip("/") in there, path
+
+
+@pytest.mark.parametrize("name", DOCS)
+def test_docs_name_files_and_functions_of_the_code(name: str) -> None:
+    """Paths may be below the package; a function is one if the code, or a comment, names it."""
+    paper, there = (ROOT / name).read_text(), parts_of_a_clone()
+    folders = {path.split("/")[0] for path in there if "/" in path}
+    folders |= {path.split("/")[1] for path in there if re.match(r"btrfs_model/\w+/", path)}
+    files = {path.rsplit("/", 1)[-1] for path in there}
+    for path in re.findall(r"`([\w./-]+)`", paper):
+        if "/" in path and path.split("/")[0] in folders:
+            path = path.rstrip("/")
+            assert path in there or f"btrfs_model/{path}" in there, path
+        elif path.endswith(".py"):
+            assert path in files, path
+    code = "".join(
+        text for file, text in texts() if file.parts[0] in ("btrfs_model", "native", "tests")
+    )
+    for function in re.findall(r"`(\w+)\(\)`", paper):
+        assert re.search(rf"\b{function}\(", code), f"{function}()"
 
 
 def parts_of_a_clone() -> set[str]:
@@ -173,13 +197,41 @@ def test_headings_of_notebooks_stand_above_their_code(name: Path) -> None:
     assert [heading for heading, below in all_but_the_last if "code" not in below] == []
 
 
-def test_readme_commands_exist() -> None:
+def commands_of(paper: str) -> list[str]:
+    """The lines of code blocks that call the command, without what the shell does with them."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```", paper, re.MULTILINE | re.DOTALL)
+    lines = [
+        line.strip().removeprefix(".venv/bin/") for text in blocks for line in text.split("\n")
+    ]
+    return [re.split(r" [|>] ", line)[0] for line in lines if line.startswith("btrfs-model ")]
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_commands_of_papers_parse(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each command with its arguments and options is one that the command line takes."""
     from btrfs_model.cli import cli
 
-    readme = (ROOT / "README.md").read_text()
-    named = set(re.findall(r"^\s*(?:\.venv/bin/)?btrfs-model ([a-z][a-z-]*)", readme, re.MULTILINE))
-    assert named
-    assert named <= set(cli.list_commands(None))
+    monkeypatch.chdir(tmp_path)
+    commands = commands_of((ROOT / name).read_text())
+    assert commands or name not in ("README.md", "docs/a-send.md", "docs/a-commit.md")
+    for line in commands:
+        _, called, *arguments = shlex.split(line)
+        command = cli.get_command(click.Context(cli), called)
+        assert command is not None, line
+        for word in arguments:
+            if re.search(r"\.(img|stream|json)$", word):
+                Path(word).touch()
+        try:
+            command.make_context(called, arguments)
+        except click.ClickException as error:
+            pytest.fail(f"{line}: {error.format_message()}")
+
+
+def test_commands_of_papers_are_found() -> None:
+    paper = "```\nbtrfs-model send a.img b | less\n.venv/bin/btrfs-model patches\nmake\n```\n"
+    assert commands_of(paper) == ["btrfs-model send a.img b", "btrfs-model patches"]
 
 
 def test_scripts_can_be_executed() -> None:

@@ -86,8 +86,8 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 def cli() -> None:
     """Model btrfs: real images in, the kernel's own send streams out.
 
-    IMAGE is always a file (or block device) with a btrfs filesystem. It needs neither root nor a
-    mount and is opened read-only, but by `receive`. Every command has examples in its own --help.
+    IMAGE is a file (or block device) with a btrfs filesystem. Commands need neither root nor a
+    mount. All but `receive` open it read-only. The --help of every command has examples.
     """
 
 

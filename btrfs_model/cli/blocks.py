@@ -102,10 +102,10 @@ readahead_option = click.option(
     multiple=True,
     callback=_limits,
     metavar="LIMIT=N",
-    help="Another limit of readahead than the kernel's, in bytes (K, M, G, T): of a full send "
-    "always_leaves (its window) and always_nodes (the same above leaves); of a listing, and of a "
-    "full send without the commit send-reada-always, distance and near; of a send with a parent "
-    "compare_leaves and compare_nodes. siblings is no size: a search looks at one more of them.",
+    help="Change a limit of the kernel's readahead, in bytes (K, M, G, T). Full send: "
+    "always_leaves (its window), always_nodes (the same above leaves). Listing, and full send "
+    "without the commit send-reada-always: distance, near. Send with a parent: compare_leaves, "
+    "compare_nodes. siblings is a number: a search looks at one more of them.",
 )
 parameters_option = click.option(
     "--set",
@@ -137,7 +137,7 @@ parameters_option = click.option(
 @click.option(
     "--mounted",
     type=click.Choice(["rw", "ro"]),
-    help="Start with what such a mount and opening the subvolumes left in memory.",
+    help="Start with the blocks that such a mount, and opening the subvolumes, have read.",
 )
 @click.option(
     "--cached",
@@ -153,9 +153,9 @@ parameters_option = click.option(
     type=float,
     callback=_think,
     metavar="US",
-    help="Microseconds that the kernel computes for each leaf; as measured without it.",
+    help="Microseconds that the kernel computes for each leaf.  [default: as measured]",
 )
-@click.option("--total", is_flag=True, help="Print what the reads on the device come to instead.")
+@click.option("--total", is_flag=True, help="Print the totals of the reads on the device instead.")
 @click.option(
     "--devices",
     is_flag=True,
@@ -185,11 +185,12 @@ def reads(
     """Show the tree blocks that a cold kernel reads to send a subvolume, in order.
 
     SEQUENCE counts submissions. Each block is read on demand or ahead. PHYSICAL is the byte of the
-    first copy; USED says whether anything came to the block. Without --mounted or --cached nothing
+    first copy. USED says whether the walk came to the block. Without --mounted or --cached nothing
     is in memory at the start.
 
-    On a device ISSUED, DONE and NEEDED are nanoseconds from the start: the kernel waits for what it
-    reads on demand and for what it comes to before it is there (NEEDED before DONE; -1: never).
+    On a device ISSUED, DONE and NEEDED are nanoseconds from the start. The kernel waits for a block
+    that it reads on demand, and for one that it needs before it is there (NEEDED before DONE).
+    NEEDED is -1 for a block that it never needs.
     """
     from btrfs_model.behaviour import Behaviour
     from btrfs_model.questions.reads.cold import blocks_after_mount

@@ -1,2 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What users ask of a filesystem: send, receive, FIEMAP, replay, use of space, checks, dumps."""
+"""What users ask of a filesystem, a folder for each question.
+
+Ioctls of the kernel: send, FIEMAP. What a mount does after a crash: logreplay. Tools of
+btrfs-progs: receive, check, dumptree, usage. What only the model answers: reads.
+"""

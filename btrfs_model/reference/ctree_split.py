@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Room for what is to be inserted: the twin of the splits of ``ctree.c``.
 
-A full leaf first gives to its neighbours (:mod:`.push`); if that is not enough it is split, in the
-middle when the new item fits into its half, else where the new item goes::
+A full leaf first gives to its neighbours (:mod:`.ctree_push`); if that is not enough it is split,
+in the middle when the new item fits into its half, else where the new item goes::
 
     [ a b c d e f ]  + x after c       [ a b c ] [ d e f ]       x fits into one half
                                        [ a b c ] [ x ] ...       it does not: split at its place

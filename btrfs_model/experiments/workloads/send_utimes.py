@@ -63,9 +63,9 @@ ABLATED = {
 
 _FULL = 60_000
 LAG = 32
-"""Delayed items that come until the worker has begun, by chance up to so many. With none the trees
-are those of Linux 6.1 on one CPU, block for block; Linux 6.18 on two has a few leaves more. The
-number is fitted: to the leaves of 20,000 and of 60,000 files there."""
+"""The most delayed items that are queued before the worker begins; chance decides how many. With 0
+the trees are those of Linux 6.1 on one CPU, block for block. Linux 6.18 on two CPUs has a few
+leaves more: the number is fitted to its leaves of 20,000 and of 60,000 files."""
 
 
 def scaled(scale: float) -> Input:

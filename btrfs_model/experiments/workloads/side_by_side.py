@@ -43,9 +43,9 @@ def side_by_side(
     Returns
     -------
     numbers : numpy.ndarray
-        Of each file that is made, in the order of that: its number.
+        The number of each file, in the order in which the files are made.
     due : numpy.ndarray
-        By how many files made it has its data.
+        How many files have been made when this file gets its data.
     """
     return _Jobs(shares, chance).run()
 

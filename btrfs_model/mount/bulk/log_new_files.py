@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Many new files into the log at once: that they exist, as a directory's fsync says it of each.
+"""Many new files into the log at once, as the fsync of their directory logs each of them.
 
 The items that go into the log, and the order of the insertions, are those of
-:func:`.log_inode.log_inode` for one file after the other.
+:func:`btrfs_model.mount.log.log_inode.log_inode` for one file after the other.
 """
 
 from __future__ import annotations

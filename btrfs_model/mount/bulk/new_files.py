@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 __all__ = ["fill_files", "write_files"]
 
-# So much goes into leaves before room is looked for again: less than is free whenever it was found
-# (grow_metadata()), also where leaves are half full.
+# After this many bytes of items, look for room again (grow_metadata()). Whenever room was found,
+# more than that is free, even where leaves are half full.
 _BATCH_BYTES: Final = 1 << 19
 _REGULAR_BYTES: Final = 128
 _U64_MAX: Final = 2**64 - 1
@@ -88,7 +88,8 @@ def write_files(
     Raises
     ------
     OSError
-        As :func:`.many.create_files`; ENOSPC when there is no room, some are written then.
+        As :func:`btrfs_model.mount.bulk.rows.create_files`; ENOSPC when there is no room, some are
+        written then.
     """
     inos = create_files(fs, directory, names, mode)
     fill_files(fs, directory, inos, data)

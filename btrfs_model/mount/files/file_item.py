@@ -173,7 +173,7 @@ def note_modified(
 ) -> None:
     """Remember for fsync that a range changed (``btrfs_replace_extent_map_range()``).
 
-    It did in the transaction `generation`, without one in the running one.
+    It changed in the transaction `generation`, or in the running one when that is None.
     """
     inode.log.modified.append((generation or fs.transid, start, end))
 

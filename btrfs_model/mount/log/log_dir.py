@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Entries of directories in a log (Linux 6.1 and later: ``log_directory_changes()`` and around it).
 
-Only DIR_INDEX items of this transaction are copied. What was deleted is said by ranges
-(DIR_LOG_INDEX items): an index in a range that is not in the log either is deleted by the replay.
-Entries that are delayed yet go into the log from memory.
+Only DIR_INDEX items of this transaction are copied. Ranges (DIR_LOG_INDEX items) say what was
+deleted: the replay deletes each index that lies in a range and is not in the log. Entries that are
+still delayed go into the log from memory.
 """
 
 from __future__ import annotations

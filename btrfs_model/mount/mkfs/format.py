@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """A fresh filesystem, as mkfs.btrfs of btrfs-progs 6.2 writes it.
 
-Every tree is one leaf; which leaf lies where says :mod:`.layout`. The superblock is that of
+Every tree is one leaf; :mod:`.layout` says which leaf lies where. The superblock is that of
 the sixth transaction.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Which tree blocks a kernel has in memory that mounted a filesystem and opened a subvolume.
+"""Which tree blocks are in memory after a mount and after opening a subvolume.
 
-A send, a listing or a FIEMAP that starts then reads all others. What was read before:
+A send, a listing or a FIEMAP that starts then reads all others. The mount has read:
 
 - the chunk tree, and the root node of each tree that is no subvolume;
 - in the extent (or block group) tree, the leaves in which block group items were looked for

@@ -215,12 +215,13 @@ class DataExtents:
         self._backrefs = np.bincount(of[of >= 0], minlength=len(self.start))
 
     def shared(self, forest: FileForest, rows: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-        """Say of each what FIEMAP says of a file that refers to it (Linux 6.1 to 6.18).
+        """Tell which extents FIEMAP reports as shared (Linux 6.1 to 6.18).
 
-        It is shared when it has several references in the extent tree, or when a leaf that refers
-        to it is in several trees. Two places of one file are two references, so FIEMAP calls what
-        was cloned within a file shared; file extents of a leaf that has lost its owner
-        (FULL_BACKREF) are one, so two files of such a leaf share an extent that is not called so.
+        An extent is shared when it has several references in the extent tree, or when a leaf that
+        refers to it is in several trees. Two places of one file are two references, so FIEMAP
+        reports what was cloned within a file as shared. The file extents of a leaf that has lost
+        its owner (FULL_BACKREF) are one reference, so FIEMAP does not report as shared what two
+        files of such a leaf share.
 
         Parameters
         ----------
