@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a fault is, by number: ``enum bm_code`` of ``native/kernels.h``, held to it by a test."""
+"""What a fault is, by number: ``enum bm_code`` of ``native/fault.h``, held to it by a test."""
 
 from __future__ import annotations
 
