@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from btrfs_model.base.codes import Code
+from btrfs_model.base.codes import EUCLEAN, Code
 from btrfs_model.base.nearest import did_you_mean
 from btrfs_model.kernels import ffi, interruption
 
@@ -213,7 +213,7 @@ _READ_ERRORS = {Code.UNMAPPED, Code.PAST_END, Code.BAD_CSUM, Code.BAD_DATA,
 def _errno_of(code: int) -> int:
     if code == Code.NOMEM:
         return errno.ENOMEM
-    return errno.EIO if code in _READ_ERRORS else errno.EUCLEAN
+    return errno.EIO if code in _READ_ERRORS else EUCLEAN
 
 
 def describe(fault: Fault) -> str:
