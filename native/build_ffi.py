@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Build the extension module ``btrfs_model._native`` from the C kernels.
 
-``kernels.h`` and ``ondisk.h`` are the only declarations: cffi reads the same text as the compiler,
-less the lines of the preprocessor. In API mode the compiler then checks what cffi understood.
+``kernels.h`` and what it includes are the only declarations: cffi reads the same text in the same
+order as the compiler, less the lines of the preprocessor. In API mode the compiler then checks what
+cffi understood.
 """
 
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from cffi import FFI
@@ -16,15 +19,24 @@ SOURCES = sorted(
 )
 
 
+def headers(name: str, seen: set[str]) -> Iterator[str]:
+    """Names of a header and of those of the project that it includes, what is needed first."""
+    if name in seen:
+        return
+    seen.add(name)
+    for included in re.findall(r'^#include "(.+)"$', (NATIVE / name).read_text(), re.MULTILINE):
+        yield from headers(included, seen)
+    yield name
+
+
 def declarations(header: str) -> str:
-    """Text of a header without its preprocessor lines (and their continuations)."""
-    lines = (NATIVE / header).read_text().splitlines()
-    return "\n".join("" if line.startswith("#") else line for line in lines)
+    """Text of a header without its preprocessor lines."""
+    return re.sub(r"^#.*", "", (NATIVE / header).read_text(), flags=re.MULTILINE)
 
 
 ffibuilder = FFI()
-ffibuilder.cdef(declarations("ondisk.h"), packed=True)
-ffibuilder.cdef(declarations("kernels.h"))
+for header in headers("kernels.h", set()):
+    ffibuilder.cdef(declarations(header), packed=header == "ondisk.h")
 # The callbacks through which a kernel asks Python for something, by name.
 ffibuilder.cdef("""extern "Python" {
     int bm_python_write(void *context, const uint8_t *data, size_t size);

@@ -1,11 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a fault is, by number: ``enum bm_code`` of ``native/kernels.h``, held to it by a test."""
+"""What a fault is, by number.
+
+:class:`Code` is ``enum bm_code`` of ``native/fault.h``, held to it by a test.
+"""
 
 from __future__ import annotations
 
+import errno
 from enum import IntEnum
+from typing import Final
 
-__all__ = ["Code"]
+__all__ = ["EUCLEAN", "Code"]
+
+EUCLEAN: Final[int] = getattr(errno, "EUCLEAN", 117)
+"""What the kernel answers to damage; Linux's number, where the system has none of this name."""
 
 
 class Code(IntEnum):

@@ -2,7 +2,7 @@
 """The work that was done, counted in the kernel's units under the kernel's names.
 
 One array of 64-bit counters serves the C kernels and their Python twins; ``enum bm_counter`` of
-``native/kernels.h`` names its cells. ``with counting() as work:`` collects what is done inside.
+``native/work.h`` names its cells. ``with counting() as work:`` collects what is done inside.
 
 Which counters work is counted in belongs to the context (:mod:`contextvars`) that does it, so that
 asyncio tasks and threads do not count for each other. A ``threading.Thread`` starts in a context

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from btrfs_model.base.codes import Code
+from btrfs_model.base.codes import EUCLEAN, Code
 from btrfs_model.base.nearest import did_you_mean
 from btrfs_model.kernels import ffi, interruption
 
@@ -88,7 +88,7 @@ class Fault:
     Attributes
     ----------
     code : int
-        One of ``enum bm_code`` in ``native/kernels.h`` (negative).
+        One of ``enum bm_code`` in ``native/fault.h`` (negative).
     tree, block, slot : int
         Objectid of the tree, logical address of the tree block, slot in it.
     offset : int
@@ -213,7 +213,7 @@ _READ_ERRORS = {Code.UNMAPPED, Code.PAST_END, Code.BAD_CSUM, Code.BAD_DATA,
 def _errno_of(code: int) -> int:
     if code == Code.NOMEM:
         return errno.ENOMEM
-    return errno.EIO if code in _READ_ERRORS else errno.EUCLEAN
+    return errno.EIO if code in _READ_ERRORS else EUCLEAN
 
 
 def describe(fault: Fault) -> str:

@@ -66,7 +66,7 @@ ENTRY: Final = np.dtype(
         ("pad", "<u2"),
     ]
 )
-"""A name, ``struct bm_entry`` of ``native/kernels.h``."""
+"""A name, ``struct bm_entry`` of ``native/tree/api.h``."""
 
 REF: Final = np.dtype(
     [
@@ -81,7 +81,7 @@ REF: Final = np.dtype(
         ("pad", "u1", 7),
     ]
 )
-"""A reference to an extent, ``struct bm_ref`` of ``native/kernels.h``."""
+"""A reference to an extent, ``struct bm_ref`` of ``native/tree/api.h``."""
 
 
 def select(columns: Columns, rows: npt.NDArray[Any] | slice) -> Columns:

@@ -6,7 +6,14 @@
 #ifndef BTRFS_MODEL_INTERNAL_H
 #define BTRFS_MODEL_INTERNAL_H
 
+#include <errno.h>
+
 #include "kernels.h"
+
+/* Linux's number, where the system has none of this name. */
+#ifndef EUCLEAN
+#define EUCLEAN 117
+#endif
 
 struct bm_cache_slot {
 	uint64_t logical; /* 0: free (no tree block lies at 0) */

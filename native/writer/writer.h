@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the kernels of the writer share. Not part of the interface (kernels.h, "writer").
+ * What the kernels of the writer share. Not part of the interface.
  *
  *   writer/writer.c           the writer, its trees, the blocks that changed
  *   writer/btree/leaf.c       items of a leaf: insert, delete, split, push to a neighbour
  *   writer/btree/node.c       pointers of a node: insert, delete, split, balance, a new root
  *   writer/btree/search.c     btrfs_search_slot() for changes: COW on the way down, splits ahead
  *   writer/btree/finger.c     the same where one of the last few changes was
- *   writer/btree/edit.c       the items of kernels.h, each a search and a change
+ *   writer/btree/edit.c       the items of btree/api.h, each a search and a change
  *   bulk/apply.c              many changes in one call
  *   bulk/new_files.c          many empty files in one call
  *   bulk/unlink.c             many empty files that go

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from typing import TYPE_CHECKING
 
+from btrfs_model.base.codes import EUCLEAN
 from btrfs_model.mount.names.dir_item import delete_one_dir_name
 from btrfs_model.ondisk.items import DirItem, dir_items
 from btrfs_model.ondisk.keys import ItemType
@@ -110,7 +110,7 @@ def _range_end(control: WalkControl, item: LogItem) -> int:
     """
     end = int(DIR_LOG_ITEM.unpack(item.data).end)
     if end < item.key[2]:
-        raise OSError(errno.EUCLEAN, os.strerror(errno.EUCLEAN), control.fs.path)
+        raise OSError(EUCLEAN, os.strerror(EUCLEAN), control.fs.path)
     return end
 
 

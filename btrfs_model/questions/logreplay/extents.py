@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from typing import TYPE_CHECKING
 
+from btrfs_model.base.codes import EUCLEAN
 from btrfs_model.mount.files.file_item import Extent, align, data_ref, drop_extents
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType, ObjectId
@@ -90,7 +90,7 @@ def _replay_csums(control: WalkControl, extent: RawFileExtent) -> None:
     first = low.key[2] if low is not None and low.key[:2] == _CSUM else start
     for item in control.log.between((*_CSUM, first), (*_CSUM, end - 1)):
         if len(item.data) % size:
-            raise OSError(errno.EUCLEAN, os.strerror(errno.EUCLEAN), fs.path)
+            raise OSError(EUCLEAN, os.strerror(EUCLEAN), fs.path)
         at = item.key[2]
         begin = max(at, start)
         stop = min(at + len(item.data) // size * fs.sectorsize, end)

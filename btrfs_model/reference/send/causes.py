@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The rules by which send sends commands, each with the kernel's function that decides.
 
-The order is that of ``enum bm_send_cause`` in ``native/kernels.h``.
+The order is that of ``enum bm_send_cause`` in ``native/send/api.h``.
 """
 
 from __future__ import annotations

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import errno
 from typing import TYPE_CHECKING, NamedTuple
 
-from btrfs_model.base.codes import Code
+from btrfs_model.base.codes import EUCLEAN, Code
 from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.ondisk.constants import Compression, FileExtentType
@@ -165,7 +164,7 @@ class DataReader:
         """Return the target that the extent item of a symbolic link holds (``read_symlink()``)."""
         extent = parse_file_extent(self.sctx, path, self.sctx.root)
         if not extent.is_inline or extent.compression:
-            raise self.sctx.fail(errno.EUCLEAN)
+            raise self.sctx.fail(EUCLEAN)
         if extent.ram_bytes > len(extent.inline):
             block = int.from_bytes(path.leaf[48:56], "little")
             raise PayloadError.too_short(len(extent.inline), extent.ram_bytes).at(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from btrfs_model.backref.api import extent_from_logical
+from btrfs_model.base.codes import EUCLEAN
 from btrfs_model.base.counters import current
 from btrfs_model.ondisk.constants import Compression, ExtentFlag
 from btrfs_model.ondisk.keys import ItemType, Key
@@ -445,7 +446,7 @@ class _CloneSearch:
         """Say of an extent item on the way whether to go on."""
         if bytenr == self.bytenr:
             if item.flags & ExtentFlag.TREE_BLOCK:
-                return -errno.EUCLEAN
+                return -EUCLEAN
             if self.is_unshared(item.refs):
                 return -errno.ENOENT
         return -errno.ENOENT if item.refs > self.max_refs else 0

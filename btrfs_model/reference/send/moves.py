@@ -18,6 +18,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
+from btrfs_model.base.codes import EUCLEAN
 from btrfs_model.base.counters import current
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import inode_extrefs
@@ -148,7 +149,7 @@ class Moves:
         path = sctx.search_path()
         if not search_slot(sctx.parent_tree, (*wanted, _MAX), path):
             if not path.slots[0]:
-                raise sctx.fail(errno.EUCLEAN)
+                raise sctx.fail(EUCLEAN)
             path.slots[0] -= 1
         if key_at(path.leaf, path.slots[0])[:2] != wanted:
             return None

@@ -7,6 +7,7 @@ import errno
 import struct
 from typing import TYPE_CHECKING, Any
 
+from btrfs_model.base.codes import EUCLEAN
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.reference.ctree import key_at, next_leaf, nritems, payload_at, search_slot
 
@@ -41,11 +42,11 @@ def verity_attributes(sctx: SendContext) -> dict[str, Any]:
     if len(descriptor) > _MAX_SIZE:
         raise sctx.fail(errno.EMSGSIZE)
     if len(descriptor) < _DESCRIPTOR.size:
-        raise sctx.fail(errno.EUCLEAN)
+        raise sctx.fail(EUCLEAN)
     algorithm, log_blocksize, salt_size, sig_size, *_, salt = _DESCRIPTOR.unpack_from(descriptor)
     signature = descriptor[_DESCRIPTOR.size :]
     if sig_size > len(signature) or salt_size > len(salt) or log_blocksize > 31:
-        raise sctx.fail(errno.EUCLEAN)
+        raise sctx.fail(EUCLEAN)
     return {
         "verity_algorithm": algorithm,
         "verity_block_size": 1 << log_blocksize,

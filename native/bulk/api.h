@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Many changes in one call.
+ *
+ * Workloads make and remove files by the million, and a call from Python to C for each item takes
+ * longer than the item. Here are loops over what writer/btree/api.h and writer/space/api.h do, with
+ * the same outcome, and faults as there; they have no rule of their own.
+ */
+#ifndef BTRFS_MODEL_BULK_API_H
+#define BTRFS_MODEL_BULK_API_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "fault.h"
+#include "tree/api.h"
+#include "writer/btree/api.h"
+#include "writer/space/api.h"
+
+/*
+ * Items with ascending keys, in batches of as many as fit into an empty leaf, each inserted like
+ * those of bm_writer_insert(): delayed directory items. Without BATCH_DELAYED_ITEMS it is one item,
+ * and behind it those with consecutive offsets for which its leaf has room.
+ */
+int bm_writer_insert_batches(struct bm_writer *writer, uint64_t tree, const struct bm_key *keys,
+			     const uint32_t *sizes, size_t count, const uint8_t *data,
+			     struct bm_fault *fault);
+
+/* One of many changes. What is named in a DIR_ITEM or INODE_REF is an entry of the item. */
+enum bm_writer_change_kind {
+	BM_WRITER_INSERT, /* bm_writer_insert(): with all that follow up to one without `more` */
+	BM_WRITER_INSERT_EXTENT, /* bm_writer_insert_extent(), nothing goes */
+	BM_WRITER_INSERT_ENTRY,	 /* the same, or at the end of an item that has the key already */
+	BM_WRITER_DELETE,	 /* the item; no payload */
+	BM_WRITER_DELETE_ENTRY,	 /* payload: the name; the item goes with its last entry */
+	BM_WRITER_UPDATE,	 /* bm_writer_update(): the first `size` bytes */
+};
+struct bm_writer_change {
+	struct bm_key key;
+	uint32_t size; /* of the payload */
+	uint8_t kind;  /* enum bm_writer_change_kind */
+	uint8_t more;  /* BM_WRITER_INSERT: the next one lies beside it */
+	uint16_t pad;
+};
+/*
+ * Many changes of a tree, one after the other; their payloads follow each other in data[]. Returns
+ * how many were done; when that is less than `count`, the fault says what is wrong with the next.
+ */
+int64_t bm_writer_apply(struct bm_writer *writer, uint64_t tree,
+			const struct bm_writer_change *changes, size_t count, const uint8_t *data,
+			uint64_t size, struct bm_fault *fault);
+/* Regular files that are made in a directory, one after the other: names that are not there. */
+struct bm_new_files {
+	uint64_t tree;
+	uint64_t directory;
+	uint64_t ino;	/* of the first; the others count on from it, and from */
+	uint64_t index; /* its place in the directory */
+	uint64_t time;	/* of the first, nanoseconds */
+	uint64_t tick;	/* from one to the next */
+	size_t count;
+	const uint8_t *item;  /* their inode item, but for the times */
+	const uint8_t *names; /* one behind the other, */
+	uint64_t names_size;
+	const uint32_t *name_sizes; /* each of so many bytes */
+};
+/*
+ * btrfs_create_new_inode() for each: inode item and name side by side, then the DIR_ITEM. The
+ * DIR_INDEX payloads, for which `entries` has sizeof(struct btrfs_dir_item) * count + names_size
+ * bytes, are left to the caller.
+ */
+int bm_writer_new_files(struct bm_writer *writer, const struct bm_new_files *files,
+			uint8_t *entries, struct bm_fault *fault);
+/* Names of a directory that go. */
+struct bm_unlinks {
+	uint64_t tree;
+	uint64_t directory;
+	size_t count;
+	const uint8_t *names; /* one behind the other, */
+	uint64_t names_size;
+	const uint32_t *name_sizes; /* each of so many bytes */
+	const uint64_t *known; /* numbers of inodes that are more than the tree says, ascending */
+	size_t known_count;
+};
+/*
+ * btrfs_unlink() for each, up to one that is not the only name of an empty regular file with
+ * nothing else to it; how many. The DIR_INDEX items, whose offsets are given, are left to the caller.
+ */
+int64_t bm_writer_unlink_files(struct bm_writer *writer, const struct bm_unlinks *unlinks,
+			       uint64_t *indexes, struct bm_fault *fault);
+/*
+ * Insert copies of items that a scan found in other trees of the writer, one by one
+ * (overwrite_item() into an empty place).
+ */
+int bm_writer_copy_each(struct bm_writer *writer, uint64_t tree, const struct bm_columns *columns,
+			size_t count, struct bm_fault *fault);
+/*
+ * Log that files exist which this transaction made (copy_items() of LOG_INODE_EXISTS): of each the
+ * inode item, in row rows[i] of the `capacity` that the columns have, and its name in the next row.
+ */
+int bm_writer_log_files(struct bm_writer *writer, uint64_t log, const struct bm_columns *columns,
+			size_t capacity, const uint64_t *rows, size_t count,
+			struct bm_fault *fault);
+
+/* Extents of files, all of one size, in the order in which they are written. */
+struct bm_file_extents {
+	uint64_t tree; /* id of the writer's tree */
+	uint64_t root; /* of the references */
+	uint64_t ino;
+	const uint64_t *inos;	 /* a file for each extent, which has nothing yet; NULL: `ino` */
+	uint64_t length;	 /* of the file, bytes of each extent */
+	uint64_t disk_num_bytes; /* on disk */
+	uint32_t compression;
+	uint32_t pad;
+	const uint64_t *offsets; /* in the file, holes all of them */
+	size_t count;
+	const uint64_t *known_offsets; /* extents that the file has, ascending, */
+	const uint64_t *known_bytenr;  /* and where; 0: a hole, or inline */
+	size_t known;
+	const uint32_t *order;	/* all of them by offset: i < known, or known + index of offsets;
+				* not looked at where there are `inos` */
+	const uint8_t *sums;	/* checksums of the sectors of one extent; NULL: none */
+	const uint32_t *finish; /* all are allocated first and then finished in this order; NULL:
+				 * each is finished before the next is allocated */
+};
+/*
+ * Allocate, insert, reference and checksum (insert_reserved_file_extent(), add_pending_csums()) one
+ * extent after another. Returns how many were written and their addresses; fewer than wanted when
+ * there is no room in one piece.
+ */
+int64_t bm_writer_file_extents(struct bm_writer *writer, const struct bm_file_extents *args,
+			       uint64_t *bytenr, struct bm_fault *fault);
+
+#endif

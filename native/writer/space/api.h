@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The space of a filesystem that is being changed: block groups, references, checksums.
+ *
+ * Python asks for room for data and says which extents files refer to; tree blocks take theirs by
+ * themselves. References wait, as the kernel's delayed references do, and are run in its order,
+ * which is what decides where the blocks of the extent tree come to lie. These have no twin in
+ * Python.
+ */
+#ifndef BTRFS_MODEL_WRITER_SPACE_API_H
+#define BTRFS_MODEL_WRITER_SPACE_API_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "fault.h"
+#include "writer/api.h"
+
+/* A block group: `length` bytes at `start`, all free at first. Its chunk must be in the image. */
+int bm_writer_add_group(struct bm_writer *writer, uint64_t start, uint64_t length, uint64_t flags,
+			struct bm_fault *fault);
+/* Take ranges (that an extent tree holds, or superblocks lie in) from the free space. */
+int bm_writer_occupy(struct bm_writer *writer, const uint64_t *start, const uint64_t *length,
+		     size_t count, int counts_as_used, struct bm_fault *fault);
+struct bm_writer_group {
+	uint64_t start;
+	uint64_t length;
+	uint64_t flags;
+	uint64_t used;	 /* block_group_item.used */
+	uint64_t free;	 /* that can be allocated now; the rest is used, pinned or reserved */
+	uint64_t pinned; /* freed in the running transaction: free after its commit */
+};
+int64_t bm_writer_groups(const struct bm_writer *writer, struct bm_writer_group *groups,
+			 size_t capacity);
+/* Length and free bytes of all block groups with any of `flags` together. */
+void bm_writer_room(const struct bm_writer *writer, uint64_t flags, uint64_t *total,
+		    uint64_t *free);
+/*
+ * btrfs_reserve_extent() for data: up to `wanted` bytes, halved down to `least` where free space is
+ * in pieces; BM_ERRNO with ENOSPC when there is none (then the caller adds a chunk and asks again).
+ */
+int bm_writer_reserve_data(struct bm_writer *writer, uint64_t wanted, uint64_t least, uint64_t hint,
+			   uint64_t *bytenr, uint64_t *size, struct bm_fault *fault);
+/*
+ * The same for all of `size`, only in groups for extents of its size class, or for none yet; 1 where
+ * there is no room in those.
+ */
+int bm_writer_reserve_in_class(struct bm_writer *writer, uint64_t size, uint64_t hint,
+			       uint64_t *bytenr, struct bm_fault *fault);
+/* The data group at `start` is for extents as large as `extent`. */
+int bm_writer_set_size_class(struct bm_writer *writer, uint64_t start, uint64_t extent,
+			     struct bm_fault *fault);
+/* Give back what was reserved and never became an extent. */
+int bm_writer_release_data(struct bm_writer *writer, uint64_t bytenr, uint64_t size,
+			   struct bm_fault *fault);
+
+/* A reference of a file extent item, waiting to be run. `parent` 0: by root, inode and offset. */
+struct bm_data_ref {
+	uint64_t bytenr;
+	uint64_t num_bytes;
+	uint64_t parent;
+	uint64_t root;
+	uint64_t ino;
+	uint64_t offset; /* of the extent's first byte in the file */
+};
+/* btrfs_alloc_reserved_file_extent(): a reserved range becomes an extent with one reference. */
+int bm_writer_alloc_data_ref(struct bm_writer *writer, const struct bm_data_ref *refs, size_t count,
+			     struct bm_fault *fault);
+/* btrfs_inc_extent_ref(), btrfs_free_extent(). */
+int bm_writer_inc_data_ref(struct bm_writer *writer, const struct bm_data_ref *refs, size_t count,
+			   struct bm_fault *fault);
+int bm_writer_drop_data_ref(struct bm_writer *writer, const struct bm_data_ref *refs, size_t count,
+			    struct bm_fault *fault);
+/* References and flags of an extent or block, those that wait included. */
+int bm_writer_extent_info(struct bm_writer *writer, uint64_t bytenr, uint64_t *refs,
+			  uint64_t *flags, struct bm_fault *fault);
+/* btrfs_run_delayed_refs(): all that wait, in the kernel's order; returns how many heads. */
+int64_t bm_writer_run_refs(struct bm_writer *writer, struct bm_fault *fault);
+/* The same for the next `most` heads. */
+int64_t bm_writer_run_some_refs(struct bm_writer *writer, int64_t most, struct bm_fault *fault);
+int64_t bm_writer_waiting_refs(const struct bm_writer *writer);
+/* How many references wait, of all extents; `losing`: extents of data with fewer after that. */
+int64_t bm_writer_delayed_refs(const struct bm_writer *writer, int64_t *losing);
+/* Bytes of all blocks of those of the trees that there are. */
+uint64_t bm_writer_bytes_used(const struct bm_writer *writer, const uint64_t *trees, size_t count);
+/* Bytes of the tree blocks that the running transaction made and did not write yet. */
+uint64_t bm_writer_dirty_bytes(const struct bm_writer *writer);
+/* btrfs_csum_file_blocks(): checksums of sectors from `bytenr` on, into the csum tree (7). */
+int bm_writer_insert_csums(struct bm_writer *writer, uint64_t tree, uint64_t bytenr,
+			   const uint8_t *sums, size_t sectors, struct bm_fault *fault);
+/* btrfs_del_csums(): what a freed data extent had; run_refs does it by itself. */
+int bm_writer_delete_csums(struct bm_writer *writer, uint64_t tree, uint64_t bytenr,
+			   uint64_t length, struct bm_fault *fault);
+/* add_block_group_free_space(): the free space tree learns of a new block group. */
+int bm_writer_free_space_group(struct bm_writer *writer, uint64_t start, struct bm_fault *fault);
+
+#endif
