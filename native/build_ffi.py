@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Build the extension module ``btrfs_model._native`` from the C kernels.
 
-``kernels.h`` and ``ondisk.h`` are the only declarations: cffi reads the same text as the compiler,
-less the lines of the preprocessor. In API mode the compiler then checks what cffi understood.
+``kernels.h``, ``ondisk.h`` and ``toggles.h``, which is written anew from the table of toggles, are
+the only declarations: cffi reads the same text as the compiler, less the lines of the preprocessor.
+In API mode the compiler then checks what cffi understood.
 """
 
 import os
+import runpy
 from pathlib import Path
 
 from cffi import FFI
@@ -22,8 +24,11 @@ def declarations(header: str) -> str:
     return "\n".join("" if line.startswith("#") else line for line in lines)
 
 
+runpy.run_path(str(NATIVE / "toggles.py"))["write"]()
+
 ffibuilder = FFI()
 ffibuilder.cdef(declarations("ondisk.h"), packed=True)
+ffibuilder.cdef(declarations("toggles.h"))
 ffibuilder.cdef(declarations("kernels.h"))
 # The callbacks through which a kernel asks Python for something, by name.
 ffibuilder.cdef("""extern "Python" {
