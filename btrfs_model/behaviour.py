@@ -21,70 +21,23 @@ from typing import TYPE_CHECKING, Final
 
 from btrfs_model.base.errors import (
     BehaviourWarning,
-    BtrfsModelError,
     UnknownBehaviourError,
     UnknownNameError,
 )
 from btrfs_model.base.nearest import did_you_mean
 from btrfs_model.base.tables import html_table
 from btrfs_model.kernels import lib
-from btrfs_model.patches import IN_PYTHON_ALONE, Patch
+from btrfs_model.patches import Patch
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["PRESETS", "Behaviour", "is_implemented", "table"]
+__all__ = ["PRESETS", "Behaviour", "table"]
 
 _BY_SLUG: Final = {str(patch): patch for patch in Patch}
 
-# What Debian's and the stable trees' kernels have beyond the release of their name.
-_BACKPORTS: dict[str, tuple[Patch, ...]] = {
-    "v5.10.46": (Patch.SEND_RMDIR_GENERATION,),
-    "v5.10.223": (
-        Patch.LOG_SUB_TRANS,
-        Patch.SEND_RMDIR_GENERATION,
-        Patch.SEND_UNLINK_PATH,
-        Patch.LOG_NEW_NAME_LOGGED,
-        Patch.LOG_PREALLOC_FULL,
-        Patch.LOG_SYMLINKS_FULL,
-        Patch.SEND_CLONE_SRC_EOF,
-        Patch.FIEMAP_JOIN_NO_START,
-    ),
-    "v6.1.176": (
-        Patch.OPENDIR_LAST_INDEX,
-        Patch.FIEMAP_JOIN_NO_START,
-        Patch.SEND_TRAILING_HOLE,
-        Patch.SEND_CLONE_UNALIGNED_TAIL,
-        Patch.SEND_TRUNCATE_BEFORE_CLONE,
-        Patch.SEND_PUNCH_HOLE,
-        Patch.SEND_INLINE_NOT_HOLE,
-        Patch.LOG_MOVED_CONFLICTS,
-        Patch.LOG_NEW_NAME_DENTRIES,
-        Patch.LOG_OLD_CONFLICTS,
-        Patch.LOG_LAST_INDEX_ON_INSERT,
-        Patch.LOG_RMDIR_MARK,
-        Patch.LOG_RMDIR_COMMITS,
-    ),
-    "v6.12.101": (
-        Patch.SEND_CUR_INODE_PATH,
-        Patch.SEND_PUNCH_HOLE,
-        Patch.SEND_INLINE_NOT_HOLE,
-        Patch.LOG_MOVED_CONFLICTS,
-        Patch.LOG_NEW_NAME_DENTRIES,
-        Patch.LOG_OLD_CONFLICTS,
-        Patch.LOG_CONFLICT_DENTRIES,
-        Patch.LOG_RMDIR_MARK,
-    ),
-    "v6.18.44": (
-        Patch.SEND_INLINE_NOT_HOLE,
-        Patch.LOG_MOVED_CONFLICTS,
-        Patch.LOG_NEW_NAME_DENTRIES,
-        Patch.LOG_OLD_CONFLICTS,
-        Patch.LOG_CONFLICT_DENTRIES,
-        Patch.LOG_EXISTS_SIZE,
-        Patch.LOG_RMDIR_MARK,
-    ),
-}
+# Of what Debian and the stable trees made of a release.
+_STABLE: Final = ("v5.10.46", "v5.10.223", "v6.1.176", "v6.12.101", "v6.18.44")
 
 _RELEASES: Final = (
     *(f"v4.{minor}" for minor in range(16, 21)),
@@ -92,34 +45,29 @@ _RELEASES: Final = (
     *(f"v6.{minor}" for minor in range(19)),
 )
 
-PRESETS: Final[tuple[str, ...]] = tuple(
-    sorted((*_RELEASES, *_BACKPORTS), key=lambda name: [int(n) for n in name[1:].split(".")])
-)
+
+def _version(name: str) -> tuple[int, ...]:
+    return tuple(map(int, name.removeprefix("v").split(".")))
+
+
+PRESETS: Final[tuple[str, ...]] = tuple(sorted((*_RELEASES, *_STABLE), key=_version))
 """Kernels by name: every release, and the stable ones of which records exist."""
-
-
-def _version(name: str) -> tuple[int, int]:
-    major, minor = name.removeprefix("v").split(".")[:2]
-    return int(major), int(minor)
 
 
 @cache
 def _preset(name: str) -> frozenset[Patch]:
-    released = {
-        patch for patch in Patch if patch.release and _version(patch.release) <= _version(name)
-    }
-    return frozenset(released | set(_BACKPORTS.get(name, ())))
+    version = _version(name)
+    return frozenset(
+        patch
+        for patch in Patch
+        if (patch.release and _version(patch.release) <= version[:2])
+        or any(one[:2] == version[:2] and one <= version for one in map(_version, patch.backports))
+    )
 
 
 def _bit(patch: Patch) -> int:
     """Return the bit of a toggle for the C kernels; 0 when they do not ask for it."""
-    name = f"BM_TOGGLE_{patch.name}"
-    return 1 << getattr(lib, name) if hasattr(lib, name) else 0
-
-
-def is_implemented(patch: Patch) -> bool:
-    """Whether the model has both sides of a toggle yet."""
-    return bool(_bit(patch)) or patch in IN_PYTHON_ALONE
+    return 1 << getattr(lib, f"BM_TOGGLE_{patch.name}") if patch.asked == "C" else 0
 
 
 class Behaviour:
@@ -145,8 +93,6 @@ class Behaviour:
         ------
         UnknownBehaviourError
             For a preset or toggle that is not in the table.
-        BtrfsModelError
-            For a toggle that the model knows of but does not have yet.
 
         Warns
         -----
@@ -168,10 +114,6 @@ class Behaviour:
             if patch is None:
                 raise UnknownBehaviourError(
                     f"unknown toggle '{slug}' in behaviour '{text}'{did_you_mean(slug, Patch)}"
-                )
-            if not is_implemented(patch):
-                raise BtrfsModelError(
-                    f"toggle '{slug}' of behaviour '{text}' is not in the model yet"
                 )
             if (patch in patches) == (sign == "+"):
                 there = "already has" if sign == "+" else "does not have"
@@ -224,13 +166,16 @@ def table() -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        A row for each toggle: slug, release, commit, title, what, implemented.
+        A row for each toggle: slug, release, backports (stable releases), commit, title, what,
+        needs (toggles), asked (by ``"C"``, by ``"Python"`` alone, or ``"nowhere"``, where it is the
+        same with and without it).
     """
     import pandas as pd
 
-    columns = ["slug", "release", "commit", "title", "what", "implemented"]
+    columns = ["slug", "release", "backports", "commit", "title", "what", "needs", "asked"]
     rows = [
-        (str(one), one.release, one.commit, one.subject, one.what, is_implemented(one))
+        (str(one), one.release, " ".join(one.backports), one.commit, one.subject, one.what,
+         " ".join(one.needs), one.asked)
         for one in Patch
-    ]
+    ]  # fmt: skip
     return pd.DataFrame(rows, columns=columns)

@@ -9,9 +9,9 @@ which kernel has which.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final, Self
+from typing import Final, Literal, Self
 
-__all__ = ["IN_PYTHON_ALONE", "Patch"]
+__all__ = ["Patch"]
 
 
 class Patch(StrEnum):
@@ -30,19 +30,37 @@ class Patch(StrEnum):
         First line of its message.
     what : str
         What it changes, in one line.
+    backports : tuple of str
+        Stable releases that it entered, e.g. ``"6.1.76"``, of those that are known.
     """
 
     commit: str
     release: str
     subject: str
     what: str
+    backports: tuple[str, ...]
 
-    def __new__(cls, slug: str, commit: str, release: str, subject: str, what: str) -> Self:
+    def __new__(
+        cls, slug: str, commit: str, release: str, subject: str, what: str, *backports: str
+    ) -> Self:
         """Make a member of a row of the table."""
         patch = str.__new__(cls, slug)
         patch._value_ = slug
         patch.commit, patch.release, patch.subject, patch.what = commit, release, subject, what
+        patch.backports = backports
         return patch
+
+    @property
+    def needs(self) -> tuple[Patch, ...]:
+        """The toggles without which it has no meaning."""
+        return _NEEDS.get(self, ())
+
+    @property
+    def asked(self) -> Literal["C", "Python", "nowhere"]:
+        """Who asks for it: C, Python alone, or nobody where it is the same with and without."""
+        if self in _NOWHERE:
+            return "nowhere"
+        return "Python" if self in _IN_PYTHON_ALONE else "C"
 
     # fmt: off
     SEND_SKIP_TRUNCATE = (
@@ -59,17 +77,20 @@ class Patch(StrEnum):
         "send-orphanize-first", "98272bb77bf4", "5.10",
         "btrfs: send, orphanize first all conflicting inodes when processing references",
         "all conflicting names are moved away before the first new name is made",
+        "5.9.5",
     )
     SEND_RECOMPUTE_REF_PATH = (
         "send-recompute-ref-path", "9c2b4e034706", "5.10",
         "btrfs: send, recompute reference path after orphanization of a directory",
         "the path of an inode that is in the way is computed again before it is moved away, when "
         "a directory was moved away before",
+        "5.9.5",
     )
     SEND_RMDIR_GENERATION = (
         "send-rmdir-generation", "0b3f407e6728", "5.11",
         "btrfs: send: fix wrong file path when there is an inode with a pending rmdir",
         "directories that wait for removal are told apart by generation too",
+        "5.10.7",
     )
     LOG_PARENTS_UNCHECKED = (
         "log-parents-unchecked", "64d6b281ba4d", "5.12",
@@ -82,6 +103,7 @@ class Patch(StrEnum):
         "btrfs: fix race between marking inode needs to be logged and log syncing",
         "a changed inode is marked as in no log by its own numbers, not by those of the last log "
         "synced, so a sync at the same time cannot make it look logged",
+        "5.10.62",
     )
     SEND_READA = (
         "send-reada", "19358b154fce", "5.13",
@@ -103,12 +125,14 @@ class Patch(StrEnum):
         "btrfs: send: fix invalid path for unlink operations after parent orphanization",
         "the path of another inode's link that is in the way is computed again before it is "
         "removed, when a directory was moved away before",
+        "5.10.50",
     )
     LOG_NEW_NAME_LOGGED = (
         "log-new-name-logged", "ecc64fab7d49", "5.14",
         "btrfs: fix lost inode on log replay after mix of fsync, rename and inode eviction",
         "an inode changed in this transaction, of which it is forgotten whether it was logged, "
         "counts as logged when it gets a new name",
+        "5.10.57",
     )
     READA_ALWAYS_CACHED = (
         "reada-always-cached", "069a2e37789a", "5.15",
@@ -130,6 +154,7 @@ class Patch(StrEnum):
         "btrfs: fix lost prealloc extents beyond eof after full fsync",
         "a full fsync logs what is allocated beyond the end of a file even where its leaf did not "
         "change in this transaction",
+        "5.10.104", "5.16.13",
     )
     LOG_DIR_INDEX_ONLY = (
         "log-dir-index-only", "339d03542484", "5.17",
@@ -146,11 +171,13 @@ class Patch(StrEnum):
         "btrfs: make send work with concurrent block group relocation",
         "a send and a relocation may run at once: leaves are copied before use, and searches made "
         "again when blocks moved",
+        "5.16.15",
     )
     LOG_SYMLINKS_FULL = (
         "log-symlinks-full", "d0e64a981fd8", "5.18",
         "btrfs: always log symlinks in full mode",
         "a symbolic link that must exist is logged with its target",
+        "5.10.115", "5.17.7",
     )
     LOG_SKIP_OLD_DIR_ITEMS = (
         "log-skip-old-dir-items", "732d591a5d6c", "5.18",
@@ -192,6 +219,7 @@ class Patch(StrEnum):
         "send-clone-src-eof", "a11452a3709e", "6.1",
         "btrfs: send: avoid unaligned encoded writes when attempting to clone range",
         "what is left of a range behind the end of the clone source is written in one piece",
+        "5.10.159",
     )
     LOG_CONFLICT_LIST = (
         "log-conflict-list", "e09d94c9e448", "6.1",
@@ -284,6 +312,7 @@ class Patch(StrEnum):
         "log-last-index-on-insert", "6afaed53cc9a", "6.2",
         "btrfs: simplify update of last_dir_index_offset when logging a directory",
         "the last logged index is set where items are inserted, not once at the end",
+        "6.1.12",
     )
     FIEMAP_MULTIPLE_PATHS = (
         "fiemap-multiple-paths", "2280d425ba35", "6.3",
@@ -366,16 +395,19 @@ class Patch(StrEnum):
         "opendir-last-index", "9b378f6ad48c", "6.5",
         "btrfs: fix infinite directory reads",
         "opendir notes the last index then in use, and readdir stops there",
+        "6.1.76", "6.4.12",
     )
     FIEMAP_JOIN_NO_START = (
         "fiemap-join-no-start", "4490e803e1fe", "6.6",
         "btrfs: don't start transaction when joining with TRANS_JOIN_NOSTART",
         "a check for sharing does not start a transaction",
+        "5.10.195", "6.1.54", "6.5.4",
     )
     SEND_TRAILING_HOLE = (
         "send-trailing-hole", "5897710b28ca", "6.8",
         "btrfs: send: don't issue unnecessary zero writes for trailing hole",
         "a hole at the end of a file that was a hole before is not sent",
+        "6.1.81", "6.7.9",
     )
     FIEMAP_NO_DEADLOCK = (
         "fiemap-no-deadlock", "978b63f7464a", "6.9",
@@ -387,6 +419,7 @@ class Patch(StrEnum):
         "send-clone-unaligned-tail", "46a6e10a1ab1", "6.11",
         "btrfs: send: allow cloning non-aligned extent if it ends at i_size",
         "the unaligned last extent of a file can be cloned",
+        "6.1.107", "6.10.7",
     )
     UMOUNT_NO_EMPTY_COMMIT = (
         "umount-no-empty-commit", "cab0d8623fb4", "6.11",
@@ -397,11 +430,13 @@ class Patch(StrEnum):
         "send-truncate-before-clone", "fa630df665aa", "6.12",
         "btrfs: send: fix invalid clone operation for file that got its size decreased",
         "an existing file is truncated before its unaligned tail is cloned",
+        "6.1.113", "6.11.3",
     )
     SEND_CUR_INODE_PATH = (
         "send-cur-inode-path", "fc746acb7aa9", "6.15",
         "btrfs: send: keep the current inode's path cached",
         "the path of the inode being sent is computed once and kept until a command changes it",
+        "6.12.44",
     )
     LOG_NO_LINKS = (
         "log-no-links", "5e85262e542d", "6.16",
@@ -418,6 +453,7 @@ class Patch(StrEnum):
         "send-punch-hole", "005b0a0c24e1", "6.17",
         "btrfs: send: use fallocate for hole punching with send stream v2",
         "protocol 2: holes are punched instead of written as zeros",
+        "6.1.149", "6.12.44",
     )
     SEND_CHECK_DIRS_UNIQUE = (
         "send-check-dirs-unique", "1fabe43b4e1a", "6.18",
@@ -433,44 +469,52 @@ class Patch(StrEnum):
         "send-inline-not-hole", "08b096c1372c", "6.19",
         "btrfs: send: check for inline extents in range_is_hole_in_parent()",
         "an inline extent of the parent is not taken for a hole",
+        "6.1.167", "6.12.67", "6.18.7",
     )
     LOG_MOVED_CONFLICTS = (
         "log-moved-conflicts", "266273eaf4d9", "6.19",
         "btrfs: don't log conflicting inode if it's a dir moved in the current transaction",
         "fsync commits when a moved directory had the name of what is logged",
+        "6.1.160", "6.12.64", "6.18.3",
     )
     LOG_NEW_NAME_DENTRIES = (
         "log-new-name-dentries", "5630f7557de6", "6.19",
         "btrfs: do not skip logging new dentries when logging a new name",
         "a directory that is logged for a rename is so with the inodes of its new entries",
+        "6.1.160", "6.12.64", "6.18.3",
     )
     LOG_OLD_CONFLICTS = (
         "log-old-conflicts", "7ba0b6461bc4", "6.19",
         "btrfs: always detect conflicting inodes when logging inode refs",
         "who had the name at the last commit is logged for inodes of older transactions too",
+        "6.1.161", "6.12.66", "6.18.6",
     )
     LOG_CONFLICT_DENTRIES = (
         "log-conflict-dentries", "9573a365ff9f", "7.0",
         "btrfs: log new dentries when logging parent dir of a conflicting inode",
         "a directory logged for a removed conflicting one is so with its new entries' inodes",
+        "6.12.78", "6.18.20", "6.19.10",
     )
     LOG_EXISTS_SIZE = (
         "log-exists-size", "5254d4181add", "7.0",
         "btrfs: fix zero size inode with non-zero size after log replay",
         "an inode logged only because it must exist has the size of the last commit instead of 0, "
         "and keeps its generation",
+        "6.12.114", "6.18.24",
     )
     LOG_RMDIR_MARK = (
         "log-rmdir-mark", "999757231c49", "7.1",
         "btrfs: fix missing last_unlink_trans update when removing a directory",
         "a removed directory is marked as unlinked in this transaction, so an fsync of one that is "
         "open commits",
+        "6.1.176", "6.12.91", "6.18.30",
     )
     LOG_RMDIR_COMMITS = (
         "log-rmdir-commits", "999757231c49", "",
         "btrfs: fix missing last_unlink_trans update when removing a directory",
         "only in 6.1.176, whose backport marks the directory too early: fsync of the directory "
         "above commits as well",
+        "6.1.176",
     )
     SEND_VERITY = (
         "send-verity", "38622010a6de", "",
@@ -480,9 +524,30 @@ class Patch(StrEnum):
     # fmt: on
 
 
-IN_PYTHON_ALONE: Final = frozenset(
+_NEEDS: Final[dict[Patch, tuple[Patch, ...]]] = {
+    # hashes of names have gaps that say nothing, so what is between two keys means something of
+    # indexes alone
+    Patch.LOG_NO_BOUNDARY_KEYS: (Patch.LOG_DIR_INDEX_ONLY,),
+    Patch.LOG_SKIP_OLD_DIR_ITEMS: (Patch.LOG_NO_BOUNDARY_KEYS,),
+    # that is what waits: indexes of this transaction, which are logged outside of the lock
+    Patch.LOG_DELAYED_ITEMS: (Patch.LOG_SKIP_OLD_DIR_ITEMS, Patch.LOG_CONFLICT_LIST),
+    Patch.LOG_CONFLICT_LIST: (Patch.LOG_SYMLINKS_FULL,),
+    Patch.LOG_FIRST_INDEX: (Patch.LOG_DELAYED_ITEMS,),
+    Patch.LOG_NEW_DENTRIES: (Patch.LOG_FIRST_INDEX,),
+    Patch.LOG_NO_LINKS: (Patch.LOG_CONFLICT_LIST,),
+    Patch.LOG_NEW_NAME_REFS: (Patch.LOG_CONFLICT_LIST,),
+    Patch.LOG_OLD_CONFLICTS: (Patch.LOG_CONFLICT_LIST,),
+    Patch.LOG_MOVED_CONFLICTS: (Patch.LOG_CONFLICT_LIST,),
+    Patch.LOG_NEW_NAME_DENTRIES: (Patch.LOG_CONFLICT_LIST,),
+    Patch.LOG_CONFLICT_DENTRIES: (Patch.LOG_CONFLICT_LIST,),
+    Patch.LOG_EXISTS_SIZE: (Patch.LOG_CONFLICT_LIST,),
+}
+
+_IN_PYTHON_ALONE: Final = frozenset(
     {
         Patch.TRUNCATE_SAME_SIZE,
+        Patch.SEND_STREAM_V2,
+        Patch.SEND_VERITY,
         Patch.LOG_BULK_INSERT,
         Patch.LOG_DIR_INDEX_ONLY,
         Patch.LOG_REPLAY_INDEX_DELETES,
@@ -510,9 +575,12 @@ IN_PYTHON_ALONE: Final = frozenset(
         Patch.LOG_MOVED_CONFLICTS,
         Patch.SUBVOL_CREATE_NO_COMMIT,
         Patch.ALLOC_SIZE_CLASS,
-        # the same with and without here: no inode leaves memory, and no two calls run at once
-        Patch.LOG_SEARCH_LAST_INDEX,
-        Patch.LOG_LAST_INDEX_ON_INSERT,
+        Patch.OPENDIR_LAST_INDEX,
     }
 )
-"""Toggles that no C kernel asks for."""
+
+# The same with and without here: no inode leaves memory, no two calls run at once, and nothing is
+# relocated.
+_NOWHERE: Final = frozenset(
+    {Patch.LOG_SEARCH_LAST_INDEX, Patch.LOG_LAST_INDEX_ON_INSERT, Patch.SEND_RELOCATION}
+)

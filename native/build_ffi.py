@@ -3,11 +3,12 @@
 
 ``kernels.h`` and what it includes are the only declarations: cffi reads the same text in the same
 order as the compiler, less the lines of the preprocessor. In API mode the compiler then checks what
-cffi understood.
+cffi understood. One of them, ``toggles.h``, is written anew from the table of toggles.
 """
 
 import os
 import re
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +34,8 @@ def declarations(header: str) -> str:
     """Text of a header without its preprocessor lines."""
     return re.sub(r"^#.*", "", (NATIVE / header).read_text(), flags=re.MULTILINE)
 
+
+runpy.run_path(str(NATIVE / "toggles.py"))["write"]()
 
 ffibuilder = FFI()
 for header in headers("kernels.h", set()):

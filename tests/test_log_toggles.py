@@ -15,10 +15,10 @@ from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.cli import run as run_cli
 from btrfs_model.kernels import select
-from btrfs_model.mount.log.requires import NEEDS
 from btrfs_model.mount.log.state import log_tree_id
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.patches import Patch
 
 CHAIN = (
     "v5.16 - log-bulk-insert",
@@ -158,7 +158,9 @@ def test_a_scenario_is_run_as_any_kernel(tmp_path: Path) -> None:
     assert not image.exists()
 
 
-@pytest.mark.parametrize(("slug", "needed"), NEEDS.items())
+@pytest.mark.parametrize(
+    ("slug", "needed"), [(patch, other) for patch in Patch for other in patch.needs]
+)
 def test_what_no_kernel_writes_is_refused(slug: str, needed: str) -> None:
     with WritableFilesystem.mkfs(128 << 20) as fs:
         fs.mkdir("d")

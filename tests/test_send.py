@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from btrfs_model.base.errors import BtrfsModelError, SubvolumeNotFoundError
-from btrfs_model.behaviour import PRESETS, Behaviour, is_implemented
+from btrfs_model.behaviour import PRESETS, Behaviour
 from btrfs_model.kernels import select
 from btrfs_model.patches import Patch
 from btrfs_model.questions.send.ioctl import SendResult, send
@@ -157,7 +157,7 @@ def mixed() -> Any:
         yield fs, [ask for ask, kernel, _ in corpus.records(SMALL[1]) if kernel == "6.18"]
 
 
-SEND_TOGGLES = [patch for patch in Patch if is_implemented(patch)]
+SEND_TOGGLES = list(Patch)
 
 
 @settings(max_examples=25, deadline=None)
@@ -318,7 +318,6 @@ def test_behaviours() -> None:
     for text, message in [
         ("v9", "unknown kernel 'v9'"),
         ("v6.12 - nothing", "unknown toggle 'nothing'"),
-        ("v6.12 + send-relocation", "not in the model yet"),
     ]:
         with pytest.raises(BtrfsModelError, match=message):
             Behaviour.parse(text)

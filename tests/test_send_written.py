@@ -105,6 +105,7 @@ def test_received_is_what_was_written(seed: int) -> None:
     [
         ("v5.10.46", "dir/link"),
         ("v5.13", "dir/link"),
+        ("v5.13 + send-unlink-path", "o260-7-0/link"),
         ("v5.14", "o260-7-0/link"),
         ("v5.14 - send-recompute-ref-path", "o260-7-0/link"),
         ("v5.10.223", "o260-7-0/link"),

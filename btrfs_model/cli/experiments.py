@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -179,20 +180,41 @@ def _shown(one: Replay) -> list[list[Figure]]:
     cls=Command,
     examples=(
         "btrfs-model patches",
+        "btrfs-model patches send-utimes-cache",
         "btrfs-model patches --json | jq -r 'select(.release == \"6.3\") | .slug'",
     ),
 )
+@click.argument("slug", required=False)
 @json_option("One JSON object a line.")
-def patches(as_json: bool) -> None:
-    """Show the kernel commits that the model can be taken back before.
+def patches(slug: str | None, as_json: bool) -> None:
+    """Show the kernel commits that the model can be taken back before, or all about one of them.
 
     A behaviour is a preset (v4.16, v6.12, v6.1.176, ...) with toggles added or taken away:
-    'v6.12 - send-utimes-cache'. Toggles that the model does not have both sides of yet are
-    listed as not implemented.
+    'v6.12 - send-utimes-cache'. Of one, SLUG, it is shown what the commit changes, which lines of
+    this program ask for it, which workloads show it and which tests name it.
+
+    Between two kernels of which records exist, a preset is as good as the list of toggles.
     """
+    if slug is not None:
+        _show_patch(slug, as_json)
+        return
     from btrfs_model.behaviour import PRESETS, table
 
-    columns = ("slug", "release", "commit", "what", "implemented")
+    columns = ("slug", "release", "commit", "what", "asked")
     print_table(table(), as_json=as_json, narrow=columns)
     if not as_json:
         click.echo(f"Presets: {', '.join(PRESETS)}", err=True)
+
+
+def _show_patch(slug: str, as_json: bool) -> None:
+    from btrfs_model.experiments.evidence import evidence
+
+    known = evidence(slug)
+    if as_json:
+        echo(json.dumps(known))
+        return
+    for name, value in known.items():
+        first, *rest = value if isinstance(value, list) and value else [value or "-"]
+        echo(f"{name:<10} {first}")
+        for one in rest:
+            echo(f"{'':<10} {one}")

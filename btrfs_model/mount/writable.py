@@ -84,6 +84,8 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         Mount option ``compress``: ``zlib``, ``lzo`` or ``zstd``.
     max_inline : int
         Mount option ``max_inline``, bytes.
+    behaviour : str or Behaviour
+        The kernel that it is mounted by; see :attr:`behaviour`.
     replay : str or Behaviour, optional
         The kernel whose way of replaying a log is followed; without it a log is refused.
 
@@ -135,10 +137,12 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         ssd: bool = False,
         compress: str | None = None,
         max_inline: int = 2048,
+        behaviour: str | Behaviour = _KERNEL,
         replay: str | Behaviour | None = None,
     ) -> None:
         if compress not in _COMPRESSIONS:
             raise ValueError(f"compress {compress!r} is none of zlib, lzo, zstd")
+        kernel = Behaviour.parse(behaviour)
         # nothing is uncommitted while the image is read
         self._live_roots: dict[int, LiveRoot] = {}
         self._asked_roots: set[int] = set()
@@ -174,7 +178,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self.device_stats_written = False
         self._next_root_id = highest_objectid(self, ObjectId.ROOT_TREE) + 1
         self.log_trees_enabled = True
-        self.behaviour = Behaviour.parse(_KERNEL)
+        self.behaviour = kernel
         self.finish_order: Callable[[int], npt.NDArray[np.uint32]] | None = None
         self.space_info = MetadataSpace(self)
         self.start_namespace()
@@ -196,6 +200,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         ssd: bool = False,
         compress: str | None = None,
         max_inline: int = 2048,
+        behaviour: str | Behaviour = _KERNEL,
         **options: Any,
     ) -> Self:
         """Make a fresh filesystem, as mkfs.btrfs of btrfs-progs 6.2 does, in memory.
@@ -207,7 +212,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
             memory.
         nodesize : int or str
             4096 to 65536, likewise.
-        seed, ssd, compress, max_inline
+        seed, ssd, compress, max_inline, behaviour
             See the class.
         **options
             ``csum``, ``label``, ``metadata`` and features, see
@@ -217,9 +222,12 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         ------
         ValueError
             For a size, nodesize or option that mkfs.btrfs refuses, and text that is no size.
+        UnknownBehaviourError
+            For a kernel or toggle that there is not.
         TypeError
             For an option that there is not.
         """
+        kernel = Behaviour.parse(behaviour)
         layout = Format(parse_size(size), parse_size(nodesize), **options)
         layout.check()
         memory = Memory(layout.size)
@@ -227,7 +235,8 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         choice = random.Random(f"mkfs {seed}")
         fsid, chunks, device, top = (_uuid(choice) for _ in range(4))
         format_device(memory.buffer, layout, Identity(fsid, chunks, device, top, start))
-        return cls(memory, seed=seed, ssd=ssd, compress=compress, max_inline=max_inline)
+        return cls(memory, seed=seed, ssd=ssd, compress=compress, max_inline=max_inline,
+                   behaviour=kernel)  # fmt: skip
 
     @classmethod
     def load(
@@ -238,6 +247,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         ssd: bool = False,
         compress: str | None = None,
         max_inline: int = 2048,
+        behaviour: str | Behaviour = _KERNEL,
         replay: str | Behaviour | None = None,
     ) -> Self:
         """Copy an image into memory, to go on with it; the file stays as it is.
@@ -246,7 +256,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         ----------
         path : str or os.PathLike
             File or block device.
-        seed, ssd, compress, max_inline, replay
+        seed, ssd, compress, max_inline, behaviour, replay
             See the class; with `replay` the log of an image is replayed.
 
         Raises
@@ -255,16 +265,19 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
             When it is truncated or damaged.
         UnsupportedError
             For what the model cannot write, or not read.
+        UnknownBehaviourError
+            For a kernel or toggle that there is not.
         OSError
             When the file cannot be read.
         """
+        kernel = Behaviour.parse(behaviour)
         with Image.open(path, checks_items=True) as image:
             # everything that can be refused is refused before the copy
             load.check_writable(Filesystem(image), replay=replay is not None)
             size = len(image.view)
         memory = Memory.copy_of(path, size)
         return cls(memory, os.fspath(path), seed=seed, ssd=ssd, compress=compress,
-                   max_inline=max_inline, replay=replay)  # fmt: skip
+                   max_inline=max_inline, behaviour=kernel, replay=replay)  # fmt: skip
 
     @exclusive
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -112,7 +112,7 @@ class BackrefWalk:
         searches by itself, without ``btrfs_search_slot()``.
     iterate_cached : bool
         Report a reference as soon as it is found in a leaf whose roots ``cache_lookup`` knows
-        (commit 88ffb665c894 "btrfs: send: skip unnecessary backref iterations", in 6.2).
+        (``send-backref-skip``).
     check_extent_item : callable, optional
         (bytenr, extent item) of each extent item on the way -> 0, or a negative errno; after
         -ENOENT the walk goes on as if nothing referred to this extent.

@@ -8,7 +8,7 @@
  *      \      /
  *       cache                       what continues the extent before is merged into it
  *         |
- *      entries                      since 6.8: up to 128 are gathered, then the search starts anew
+ *      entries                      since 6.9: up to 128 are gathered, then the search starts anew
  *         |
  *       result
  */

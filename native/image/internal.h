@@ -160,7 +160,7 @@ struct bm_step {
 };
 /* The next one: 1, or 0 at the end. */
 int bm_compare_step(struct bm_compare *compare, struct bm_step *step, struct bm_fault *fault);
-/* Read ahead while descending, as send does (commit 2ce73c633573, in v5.13). */
+/* Read ahead while descending, as send does with SEND_READA_COMPARE. */
 void bm_compare_read_ahead(struct bm_compare *compare);
 
 /*

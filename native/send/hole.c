@@ -113,7 +113,7 @@ static int get_last_extent(struct send_ctx *ctx, uint64_t offset)
 }
 
 /*
- * What kernels before commit 08b096c1372c (in v6.19) took for the address of inline data: bytes of
+ * What kernels without SEND_INLINE_NOT_HOLE take for the address of inline data: bytes of
  * the data themselves, and of what lies behind them in the leaf where they are fewer than eight.
  */
 static uint64_t misread_disk_bytenr(const struct send_ctx *ctx, const uint8_t *leaf,
@@ -269,7 +269,7 @@ int send_trailing_hole(struct send_ctx *ctx)
 	}
 	if (ctx->cur_inode_last_extent >= ctx->cur_inode_size)
 		return BM_OK;
-	/* commit 5897710b28ca (in v6.8): not where it was a hole before */
+	/* not where it was a hole before */
 	if (TOGGLE(ctx, SEND_TRAILING_HOLE))
 		ret = range_is_hole_in_parent(ctx, ctx->cur_inode_last_extent, ctx->cur_inode_size);
 	if (ret)

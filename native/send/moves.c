@@ -34,7 +34,7 @@ struct waiting_dir_move *get_waiting_dir_move(struct send_ctx *ctx, uint64_t ino
 	return (struct waiting_dir_move *)lru_lookup(&ctx->waiting_dir_moves, ino, 0);
 }
 
-/* Before commit 0b3f407e6728 (in v5.11) the generation did not tell orphan directories apart. */
+/* Without SEND_RMDIR_GENERATION the generation does not tell orphan directories apart. */
 static uint64_t orphan_dir_generation(const struct send_ctx *ctx, uint64_t gen)
 {
 	return TOGGLE(ctx, SEND_RMDIR_GENERATION) ? gen : 0;
@@ -154,7 +154,7 @@ int can_rmdir(struct send_ctx *ctx, uint64_t dir, uint64_t dir_gen)
 	if (dir == BTRFS_FIRST_FREE_OBJECTID)
 		return 0;
 	info = get_orphan_dir_info(ctx, dir, dir_gen);
-	/* commit 474e4761f6e8 (in v6.3): entries that are still to come are known without a look */
+	/* entries that are still to come are known without a look */
 	if (look_at_last && info && ctx->cur_ino < info->dir_high_seq_ino)
 		return 0;
 	if (look_at_last && !info) {
@@ -173,7 +173,7 @@ int can_rmdir(struct send_ctx *ctx, uint64_t dir, uint64_t dir_gen)
 		return 1;
 	}
 remember:
-	/* commit 78cf1a954da5 (in v6.3): no second descent for one that was found */
+	/* no second descent for one that was found */
 	if (!info || !TOGGLE(ctx, SEND_RMDIR_ONE_DESCENT))
 		info = add_orphan_dir_info(ctx, dir, dir_gen);
 	if (!info)

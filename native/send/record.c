@@ -110,7 +110,7 @@ static bool cancel_ref(struct recorded_refs *refs, const struct dir_ref *in, con
 }
 
 /*
- * Before commit 3aa5bd367fa5 (in v6.0): whether the item on the other side has an equal name, of
+ * Without SEND_REFS_RBTREE: whether the item on the other side has an equal name, of
  * the same generation of the directory.
  */
 static int find_iref(struct send_ctx *ctx, const struct bm_root *root, const uint8_t *leaf,

@@ -73,7 +73,7 @@ static int orphanize_overwritten(struct send_ctx *ctx, struct progress *p,
 		p->orphanized_dir = true;
 	/* its own rename, if it waits for one, starts from the orphan name now */
 	waiting = get_waiting_dir_move(ctx, who->ino);
-	/* commit 8c139e1d7806 (in v6.3): one descent instead of two */
+	/* one descent instead of two */
 	if (waiting && !TOGGLE(ctx, SEND_WAITING_ONCE))
 		waiting = get_waiting_dir_move(ctx, who->ino);
 	if (waiting)
@@ -211,7 +211,7 @@ static int make_name(struct send_ctx *ctx, struct progress *p, struct recorded_r
 
 static int make_new_names(struct send_ctx *ctx, struct progress *p)
 {
-	/* commit 98272bb77bf4 (in v5.10): before, each was cleared when it was its turn */
+	/* without it each is cleared when it is its turn */
 	bool clear_first = TOGGLE(ctx, SEND_ORPHANIZE_FIRST);
 
 	if (clear_first && clear_names(ctx, p) < 0)

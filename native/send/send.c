@@ -224,7 +224,7 @@ static int find_needs(struct send_ctx *ctx, const struct inode_info *now, struct
 				  (ctx->cur_inode_size < old.size || !has_its_size);
 	}
 	needs->truncate_cause = needs->truncate ? BM_SEND_TRUNCATE_SIZE : BM_SEND_TRUNCATE_ALWAYS;
-	/* commit ffa7c4296e93 (in v4.17): before it every regular file was truncated to its size */
+	/* without it every regular file is truncated to its size */
 	if (!TOGGLE(ctx, SEND_SKIP_TRUNCATE))
 		needs->truncate = true;
 	return BM_OK;

@@ -68,8 +68,8 @@ int is_inode_existent(struct send_ctx *ctx, uint64_t ino, uint64_t gen,
 }
 
 /*
- * Whether a directory is, in one root, the one that is meant. Before commit 498581f33c9e (in v6.3)
- * its generation was searched once more.
+ * Whether a directory is, in one root, the one that is meant. Without SEND_OVERWRITE_GEN_ONCE its
+ * generation is searched once more.
  */
 static int is_same_dir(struct send_ctx *ctx, const struct bm_root *root, const struct dir_ref *in,
 		       uint64_t gen)
@@ -158,7 +158,7 @@ int did_overwrite_ref(struct send_ctx *ctx, const struct dir_ref *in, uint64_t i
 	ret = lookup_dir_item_inode(ctx, &ctx->root, in->dir, name, size, &other);
 	if (ret)
 		return ret < 0 ? ret : 0;
-	/* commit cb689481947a (in v6.3): the generation only where it decides */
+	/* the generation only where it decides */
 	if (!late || other == ino) {
 		if (get_inode_gen(ctx, &ctx->root, other, &other_gen) < 0)
 			return ctx->fault->code;

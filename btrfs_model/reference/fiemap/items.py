@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """FIEMAP since 6.1: the walk over file extent items. The twin of ``native/fiemap/fiemap.c``.
 
-Each item is checked for sharing; what continues the extent before it is merged with that; since 6.8
+Each item is checked for sharing; what continues the extent before it is merged with that; since 6.9
 up to 128 extents are gathered, then they are copied out and the search starts anew behind them::
 
     items -> cache -> gathered -> the caller's array

@@ -345,8 +345,7 @@ class SendContext:
         return self.get_waiting_dir_move(ino) is not None
 
     def _orphan_dir_key(self, ino: int, gen: int) -> tuple[int, int]:
-        # commit 0b3f407e6728 "btrfs: send: fix wrong file path when there is an inode with a
-        # pending rmdir" (in v5.11): before, the generation did not matter
+        # without it the generation does not matter
         return ino, gen if Patch.SEND_RMDIR_GENERATION in self else 0
 
     def get_orphan_dir_info(self, ino: int, gen: int) -> OrphanDirInfo | None:

@@ -183,8 +183,7 @@ class Holes:
     def _is_hole(self, right: Extent, path: Path) -> bool:
         if not right.is_inline:
             return not right.disk_bytenr
-        # commit 08b096c1372c "btrfs: send: check for inline extents in range_is_hole_in_parent()"
-        # (in v6.19): before, the data themselves were taken for the address of an extent
+        # without it the data themselves are taken for the address of an extent
         if Patch.SEND_INLINE_NOT_HOLE in self.sctx:
             return False
         return not any(_bytes_at(path, _DISK_BYTENR, 8))
@@ -198,8 +197,7 @@ class Holes:
             self.get_last_extent(_MAX)
         if self._last_extent >= size:
             return
-        # commit 5897710b28ca "btrfs: send: don't issue unnecessary zero writes for trailing hole"
-        # (in v6.8)
+        # not where it was a hole before
         if Patch.SEND_TRAILING_HOLE in sctx and self.range_is_hole_in_parent(
             self._last_extent, size
         ):

@@ -127,8 +127,6 @@ class Inodes:
 
     def _linked_gen(self, tree: Tree, ino: int) -> int | None:
         item = self.get_inode_info(tree, ino)
-        # commit 9ed0a72e5b35 "btrfs: send: fix failures when processing inodes with no links" (in
-        # v6.1)
         if item is None or (Patch.SEND_NLINK_ZERO in self.sctx and not item.nlink):
             return None
         return item.generation
@@ -231,8 +229,7 @@ class Inodes:
         """Whether `tree` has the directory in that generation; `gen` is what was just found."""
         if directory == _TOP:
             return True
-        # commit 498581f33c9e "btrfs: send: avoid extra b+tree searches when checking reference
-        # overrides" (in v6.3)
+        # without it the generation is searched once more
         if Patch.SEND_OVERWRITE_GEN_ONCE not in self.sctx:
             gen = self.find_inode_gen(tree, directory)
         return gen == dir_gen
@@ -252,8 +249,7 @@ class Inodes:
         if other is None:
             return False
         other_gen = None
-        # commit cb689481947a "btrfs: send: avoid unnecessary generation search at
-        # did_overwrite_ref()" (in v6.3)
+        # with it the generation is searched only where it decides
         if other == ino or Patch.SEND_OVERWRITE_GEN_LATE not in sctx:
             other_gen = self.get_inode_gen(tree, other)
         if (other, other_gen) == (ino, ino_gen):

@@ -106,8 +106,7 @@ class Moves:
             return False
         info = sctx.get_orphan_dir_info(ino, gen)
         high = last_offset = 0
-        # commit 474e4761f6e8 "btrfs: send: reduce searches on parent root when checking if dir can
-        # be removed" (in v6.3): the last entry is very likely the highest inode in the directory
+        # the last entry is very likely the highest inode in the directory
         if Patch.SEND_RMDIR_LAST_ENTRY in sctx:
             if info and sctx.cur_ino < info.dir_high_seq_ino:
                 return False
@@ -159,8 +158,7 @@ class Moves:
         self, ino: int, gen: int, info: OrphanDirInfo | None, last_offset: int, high: int
     ) -> None:
         """Remember how far the entries of a directory were looked at."""
-        # commit 78cf1a954da5 "btrfs: send: avoid unnecessary orphan dir rbtree search at
-        # can_rmdir()" (in v6.3)
+        # no second descent for one that was found
         if info is None or Patch.SEND_RMDIR_ONE_DESCENT not in self.sctx:
             info = self.sctx.add_orphan_dir_info(ino, gen)
         info.last_dir_index_offset = last_offset

@@ -73,8 +73,7 @@ class RecordedRefs:
             raise sctx.fail(errno.EINVAL)
         self._find_valid_path()
         new = list(sctx.new_refs.values())
-        # commit 98272bb77bf4 "btrfs: send: orphanize first all conflicting inodes when processing
-        # references" (in v5.10)
+        # without it room for each is made when it is its turn
         first = Patch.SEND_ORPHANIZE_FIRST in sctx
         if first:
             for ref in new:
@@ -128,8 +127,7 @@ class RecordedRefs:
         sctx, names = self.sctx, self.names
         self.orphanize_inode(other.ino, other.gen, ref.full_path)
         self.orphanized_dir |= stat.S_ISDIR(other.mode)
-        # commit 8c139e1d7806 "btrfs: send: iterate waiting dir move rbtree only once when
-        # processing refs" (in v6.3)
+        # one descent instead of two
         if Patch.SEND_WAITING_ONCE in sctx or sctx.is_waiting_for_move(other.ino):
             waiting = sctx.get_waiting_dir_move(other.ino)
             if waiting:
@@ -237,8 +235,7 @@ class RecordedRefs:
     def _update_check_dirs(self) -> None:
         """Send the times of the directories in which names came or went, or remove them."""
         sctx, last_removed = self.sctx, 0
-        # commit 1fabe43b4e1a "btrfs: send: fix duplicated rmdir operations when using extrefs" (in
-        # v6.18) visits each directory once
+        # with it each directory is visited once
         unique = Patch.SEND_CHECK_DIRS_UNIQUE in sctx
         seen = set()
         for ino, gen, item in self.check_dirs:

@@ -97,8 +97,7 @@ class Refs:
         key: tuple[int, int, bytes],
         item: Item,
     ) -> None:
-        # commit 3aa5bd367fa5 "btrfs: send: fix sending link commands for existing file paths" (in
-        # v6.0): what is new and deleted stays as it is
+        # what is new and deleted stays as it is
         if Patch.SEND_REFS_RBTREE in self.sctx and key in others:
             del others[key]
             return

@@ -147,8 +147,7 @@ class Sender:
     def compare_trees(self, parent_root: Tree) -> None:
         """Walk the trees of the snapshot and its parent (``btrfs_compare_trees()``)."""
         sctx = self.sctx
-        # commit 2ce73c633573 "btrfs: add btree read ahead for incremental send operations" (in
-        # v5.13): what is newer than the parent is not shared and will be needed
+        # what is newer than the parent is not shared and will be needed
         newer_than = parent_root.generation if Patch.SEND_READA_COMPARE in sctx else None
         left, right = Side(sctx.root, newer_than), Side(parent_root, newer_than)
         for change, raw_key in compare_sides(left, right):
@@ -287,7 +286,6 @@ class Sender:
             has_its_size = old.size == size
         if not has_its_size:
             return "truncate-size"
-        # commit ffa7c4296e93 "Btrfs: send, do not issue unnecessary truncate operations" (in 4.17):
         # without it every regular file is truncated to its size
         return None if Patch.SEND_SKIP_TRUNCATE in sctx else "truncate-always"
 
@@ -342,8 +340,6 @@ class Sender:
         """Whether an inode is of no interest: unlinked, but open when the snapshot was taken."""
         if new.nlink:
             return False
-        # commit 9ed0a72e5b35 "btrfs: send: fix failures when processing inodes with no links" (in
-        # v6.1)
         if Patch.SEND_NLINK_ZERO in self.sctx:
             return old is None or not old.nlink
         if old is not None:

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """UTIMES: of a file when it is finished, of a directory when its entries are.
 
-Before v6.3 the times of a directory were sent with every entry that came into it or left it. Since
-commit 3e49363be633 "btrfs: send: cache utimes operations for directories if possible" (in v6.3) a
-directory is remembered, and its times are sent when 64 others were remembered after it, or at the
-end.
+Before v6.3 (``send-utimes-cache``) the times of a directory were sent with every entry that came
+into it or left it. Since then a directory is remembered, and its times are sent when 64 others were
+remembered after it, or at the end.
 """
 
 from __future__ import annotations

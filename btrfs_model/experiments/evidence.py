@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What is known of one toggle: its commit, who asks for it, and what shows it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from btrfs_model.base.errors import UnknownNameError
+from btrfs_model.experiments.workloads import NAMES, load
+from btrfs_model.patches import Patch
+
+__all__ = ["evidence", "places"]
+
+_PACKAGE: Final = Path(__file__).resolve().parents[1]
+_PROJECT: Final = _PACKAGE.parent
+
+
+def evidence(slug: str) -> dict[str, Any]:
+    """Return all that is known of a toggle.
+
+    Parameters
+    ----------
+    slug : str
+        Its name, e.g. ``send-utimes-cache``.
+
+    Returns
+    -------
+    dict
+        ``slug``, ``commit``, ``title``, ``release``, ``backports`` (stable releases), ``what`` it
+        changes, ``needs`` (toggles), ``asked`` (see :attr:`Patch.asked`), ``places`` that ask for
+        it, ``workloads`` that show it and ``tests`` that name it: ``file:line`` in the project. An
+        installed package has no tests and no sources of C to look into.
+
+    Raises
+    ------
+    UnknownNameError
+        When there is no such toggle.
+    """
+    patch = {str(one): one for one in Patch}.get(slug)
+    if patch is None:
+        raise UnknownNameError("toggle", slug, Patch)
+    return {
+        "slug": str(patch),
+        "commit": patch.commit,
+        "title": patch.subject,
+        "release": patch.release,
+        "backports": list(patch.backports),
+        "what": patch.what,
+        "needs": [str(one) for one in patch.needs],
+        "asked": patch.asked,
+        "places": places(patch),
+        "workloads": [name for name in NAMES if patch in load(name).toggles],
+        "tests": _tests(patch),
+    }
+
+
+def places(patch: Patch) -> list[str]:
+    """Return where a toggle is asked for, ``file:line``: in Python, then in C."""
+    python = (path for path in _PACKAGE.rglob("*.py") if path.name != "patches.py")
+    native = _PROJECT / "native"
+    c = (
+        path
+        for path in native.rglob("*.[ch]")
+        if path.name != "toggles.h" and "tests" not in path.relative_to(native).parts
+    )
+    name = patch.name
+    return [
+        *_lines(python, rf"\bPatch\.{name}\b"),
+        *_lines(c, rf"\bBM_TOGGLE_{name}\b|\bTOGGLE\(\w+, {name}\)"),
+    ]
+
+
+def _tests(patch: Patch) -> list[str]:
+    folder = _PROJECT / "tests"
+    return list(_lines(folder.glob("*.py"), rf"\bPatch\.{patch.name}\b|(?<![\w-]){patch}(?![\w-])"))
+
+
+def _lines(files: Iterable[Path], pattern: str) -> Iterator[str]:
+    for path in sorted(files):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if re.search(pattern, line):
+                yield f"{path.relative_to(_PROJECT)}:{number}"
