@@ -15,9 +15,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from btrfs_model._native import ffi, lib
+__all__ = ["Choice", "NotBuiltError", "ffi", "interruption", "keep", "lib", "select", "use_python"]
 
-__all__ = ["Choice", "ffi", "interruption", "keep", "lib", "select", "use_python"]
+
+class NotBuiltError(ImportError):
+    """The C kernels were not compiled; the package can be imported, but not used."""
+
+
+try:
+    from btrfs_model._native import ffi, lib
+except ModuleNotFoundError as error:
+    if error.name != "btrfs_model._native":
+        raise
+    raise NotBuiltError(
+        "the C kernels of btrfs_model are not built: run `make build` in its folder"
+    ) from None
 
 Choice = Literal["c", "python"]
 

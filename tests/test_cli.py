@@ -80,6 +80,31 @@ def test_importing_costs_nothing() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+HIDDEN = "import sys; sys.modules['btrfs_model._native'] = None; import btrfs_model as bm; "
+NOT_BUILT = "the C kernels of btrfs_model are not built: run `make build` in its folder"
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "last"),
+    [
+        ("bm.open", 1, f"btrfs_model.kernels.NotBuiltError: {NOT_BUILT}"),
+        ("from btrfs_model.cli import main; main(['--help'])", 0, ""),
+    ],
+)
+def test_a_clone_that_is_not_built(code: str, status: int, last: str) -> None:
+    """It can be imported, and what needs C says how to build it."""
+    ran = subprocess.run([sys.executable, "-c", HIDDEN + code], capture_output=True, text=True)
+    assert ran.returncode == status, ran.stderr
+    assert ran.stderr.splitlines()[-1:] == ([last] if last else [])
+
+
+def test_commands_of_a_clone_that_is_not_built() -> None:
+    code = HIDDEN + "from btrfs_model.cli import main; main(['subvolumes', '/dev/null'])"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.splitlines() == [f"btrfs-model: {NOT_BUILT}"]
+
+
 def test_runs_as_a_program() -> None:
     shown = subprocess.run([*PROGRAM, "--version"], check=True, capture_output=True, text=True)
     assert shown.stdout.startswith("btrfs-model ")

@@ -24,9 +24,9 @@ from contextvars import ContextVar
 
 import numpy as np
 
-from btrfs_model._native import ffi, lib
 from btrfs_model.base.errors import UnknownNameError
 from btrfs_model.base.tables import counts_table
+from btrfs_model.kernels import ffi, lib
 
 __all__ = ["NAMES", "Work", "counting", "current", "current_context", "uncounted"]
 

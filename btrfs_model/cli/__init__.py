@@ -114,6 +114,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail("out of memory")
     except OSError as error:
         return _fail(_describe(error), error)
+    except ImportError as error:
+        # the C kernels are not built, or a library is not installed
+        return _fail(str(error), error)
     except Exception as error:
         # the package's own errors are one line; anything else is a bug and shows its traceback
         from btrfs_model.base.errors import BtrfsModelError
