@@ -32,8 +32,6 @@ from btrfs_model.patches import Patch
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["PRESETS", "Behaviour", "table"]
-
 _BY_SLUG: Final = {str(patch): patch for patch in Patch}
 
 # Of what Debian and the stable trees made of a release.

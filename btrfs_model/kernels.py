@@ -15,15 +15,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-__all__ = ["Choice", "NotBuiltError", "ffi", "interruption", "keep", "lib", "select", "use_python"]
-
 
 class NotBuiltError(ImportError):
     """The C kernels were not compiled; the package can be imported, but not used."""
 
 
 try:
-    from btrfs_model._native import ffi, lib
+    from btrfs_model._native import ffi as ffi
+    from btrfs_model._native import lib as lib
 except ModuleNotFoundError as error:
     if error.name != "btrfs_model._native":
         raise

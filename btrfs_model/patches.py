@@ -11,8 +11,6 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, Literal, Self
 
-__all__ = ["Patch"]
-
 
 class Patch(StrEnum):
     """One commit as a switch; as a string it is its name, such as ``send-utimes-cache``.

@@ -6,8 +6,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["several", "write"]
-
 
 def several(unit: str, values: Sequence[float]) -> dict[str, object]:
     """Say in a row what several runs took: the median, the least, the most, how many."""

@@ -21,8 +21,6 @@ from typing import Any
 from btrfs_model.mount.names.subvolume import dead_subvolumes
 from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = ["Call", "KernelCalls", "acl", "random_call", "run"]
-
 Call = tuple[Any, ...]
 
 _LIBC = ctypes.CDLL(None, use_errno=True)

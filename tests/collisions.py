@@ -3,8 +3,6 @@
 
 from btrfs_model.ondisk.hashes import crc32c
 
-__all__ = ["names_of_hash"]
-
 _MASK = 2**32 - 1
 # what a byte does to a CRC of 0, and which byte leaves which top byte behind
 _TABLE = [crc32c(0, bytes([byte])) for byte in range(256)]

@@ -36,8 +36,6 @@ from btrfs_model.behaviour import Behaviour
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.volume.filesystem import Filesystem
 
-__all__ = ["broken_promises"]
-
 Name = tuple[Ref, bytes, Ref]
 """Directory, name, and where it leads to."""
 

@@ -16,8 +16,6 @@ from btrfs_model.behaviour import Behaviour
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = ["BLOCK", "Call", "Crash", "formats", "sequences"]
-
 SIZE = 128 << 20
 BLOCK = 4096
 

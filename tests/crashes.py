@@ -22,19 +22,6 @@ from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.volume.filesystem import Filesystem
 
-__all__ = [
-    "SIZE",
-    "START",
-    "Epoch",
-    "Files",
-    "Inode",
-    "Line",
-    "Ref",
-    "State",
-    "Workload",
-    "observed",
-]
-
 SIZE = 128 << 20
 TOP = 256
 

@@ -21,8 +21,6 @@ from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.structs import ROOT_ITEM
 from btrfs_model.volume.blocks import HEADER, ITEM, KEY_PTR
 
-__all__ = ["dag"]
-
 
 def dag(image: Path, width: int, top: int) -> None:
     """Make a filesystem whose tree 5 is such a tree.

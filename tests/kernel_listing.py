@@ -11,8 +11,6 @@ import corpus
 
 from btrfs_model.volume.listing import EMPTY_SUBVOL_DIR
 
-__all__ = ["as_recorded", "recorded", "without_made_up"]
-
 
 def recorded(name: str) -> dict[str, dict[str, dict[str, Any]]]:
     """What the kernel listed: by snapshot and path."""

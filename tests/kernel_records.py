@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Listing", "kernel_listing"]
-
 Listing = dict[str, dict[str, dict[str, Any]]]
 """Records by subvolume and path."""
 

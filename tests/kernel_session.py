@@ -26,8 +26,6 @@ from typing import Any, Self
 from kernel_agent import MARK
 from kernel_records import Listing
 
-__all__ = ["Answer", "KernelHungError", "KernelSession"]
-
 _HERE = Path(__file__).parent
 _AGENT = ("kernel_agent.py", "kernel_records.py")
 # Seconds in which a kernel starts, or does a job: far longer than on the slowest machine.

@@ -26,9 +26,6 @@ from mounts import mounted, one_at_a_time, why_not_live
 
 from btrfs_model.behaviour import PRESETS
 
-__all__ = ["BESIDE_THE_KERNEL", "Machine", "beside_the_kernel", "kernel_send", "mounted", "preset",
-           "random_filesystem", "why_not_live"]  # fmt: skip
-
 _SEND = struct.Struct("<qQQQQI28x")
 _SEND_NUMBER = 1 << 30 | _SEND.size << 16 | 0x94 << 8 | 38
 _VERSION_FLAG = 8

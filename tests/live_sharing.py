@@ -19,8 +19,6 @@ from pathlib import Path
 
 from live import mounted
 
-__all__ = ["btrfs", "fiemap", "inode_paths", "random_sharing", "sectors_read"]
-
 BLOCK = 4096
 _CLONE_RANGE = struct.Struct("<qQQQ")
 _CLONE_RANGE_NUMBER = 1 << 30 | _CLONE_RANGE.size << 16 | 0x94 << 8 | 13

@@ -29,9 +29,6 @@ from btrfs_model.experiments.scenario.operations import Step, parse_step
 from btrfs_model.experiments.scenario.run import _Runner
 from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = ["KERNEL", "KNOWN", "NOCOW", "Beside", "Operation", "in_the_kernel", "in_the_model",
-           "random_operations"]  # fmt: skip
-
 KERNEL = "v" + platform.release().split("-")[0]
 KNOWN = KERNEL in PRESETS
 """Whether it is known what the running kernel took over."""

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-__all__ = ["mounted", "one_at_a_time", "why_not_live"]
-
 _held = 0
 
 

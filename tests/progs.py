@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["btrfs_check", "needs_progs", "why_mounts_are_unknown"]
-
 needs_progs = pytest.mark.skipif(
     shutil.which("btrfs") is None, reason="btrfs-progs is not installed"
 )

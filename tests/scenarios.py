@@ -30,8 +30,6 @@ from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.listing import EMPTY_SUBVOL_DIR
 
-__all__ = ["SIZE", "kernel_listing", "kernel_run", "model_listing", "model_run", "random_scenario"]
-
 SIZE = 128 << 20
 _BLOCK = 4096
 _CLONE = struct.Struct("<qQQQ")

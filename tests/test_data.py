@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from btrfs_model.base.errors import CorruptImageError
 from btrfs_model.kernels import lib, select
 from btrfs_model.ondisk.hashes import CSUM_SIZES
-from btrfs_model.ondisk.structs import PayloadError
+from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.volume.checksums import sector_sums
 from btrfs_model.volume.compression import decompress
 from btrfs_model.volume.data import FileExtent

@@ -28,7 +28,8 @@ from btrfs_model.kernels import ffi, lib, select
 from btrfs_model.ondisk import constants, hashes, items, keys, structs
 from btrfs_model.ondisk.chunks import parse_chunk_item
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
-from btrfs_model.ondisk.structs import LAYOUTS, SUPER_BLOCK, PayloadError
+from btrfs_model.ondisk.layout import PayloadError
+from btrfs_model.ondisk.structs import LAYOUTS, SUPER_BLOCK
 from btrfs_model.ondisk.superblock import INCOMPAT_FLAGS, SUPER_OFFSETS, read_superblocks
 from btrfs_model.questions.dumptree.trees import select_trees
 from btrfs_model.volume.image import Image

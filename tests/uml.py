@@ -18,8 +18,6 @@ from pathlib import Path
 
 from kernel_session import KernelSession
 
-__all__ = ["Guest", "why_not_uml"]
-
 _KERNEL = os.environ.get("BTRFS_MODEL_UML", "/usr/bin/linux.uml")
 _MODULES = Path(_KERNEL).parents[1] / "lib" / "uml" / "modules"
 _INIT = """\

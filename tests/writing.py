@@ -17,15 +17,6 @@ from typing import Any
 
 from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = [
-    "KernelFiles",
-    "ModelFiles",
-    "PlainFiles",
-    "load",
-    "make",
-    "random_changes",
-]
-
 NAMES = ("a", "b", "c")
 BLOCK = 4096
 _CLONE = struct.Struct("<qQQQ")

@@ -14,7 +14,8 @@ from btrfs_model.base.errors import CorruptImageError, Fault, new_fault, raise_f
 from btrfs_model.kernels import ffi, lib, use_python
 from btrfs_model.ondisk.constants import ExtentFlag
 from btrfs_model.ondisk.keys import ItemType, Key
-from btrfs_model.ondisk.structs import EXTENT_ITEM, PayloadError
+from btrfs_model.ondisk.layout import PayloadError
+from btrfs_model.ondisk.structs import EXTENT_ITEM
 from btrfs_model.reference.backref import BackrefWalk, Walker
 from btrfs_model.reference.ctree import Path, key_at, payload_at, prev_leaf, search_slot
 from btrfs_model.volume.forest import Forest
@@ -24,16 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from btrfs_model.volume.filesystem import Filesystem
-
-__all__ = [
-    "Extent",
-    "ExtentRef",
-    "extent_from_logical",
-    "find_all_leafs",
-    "find_all_roots",
-    "iterate_extent_inodes",
-    "logical_ino",
-]
 
 _MAX = 2**64 - 1
 _NO_RESTART = 1 << lib.BM_TOGGLE_SEARCH_NO_RESTART

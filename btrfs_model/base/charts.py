@@ -12,8 +12,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-__all__ = ["COLOURS", "RC", "bare", "new_figure", "to_png", "to_svg"]
-
 COLOURS = {
     "ink": "#1f2430",
     "muted": "#6b7280",

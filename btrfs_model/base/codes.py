@@ -10,8 +10,6 @@ import errno
 from enum import IntEnum
 from typing import Final
 
-__all__ = ["EUCLEAN", "Code"]
-
 EUCLEAN: Final[int] = getattr(errno, "EUCLEAN", 117)
 """What the kernel answers to damage; Linux's number, where the system has none of this name."""
 

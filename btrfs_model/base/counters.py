@@ -28,8 +28,6 @@ from btrfs_model.base.errors import UnknownNameError
 from btrfs_model.base.tables import counts_table
 from btrfs_model.kernels import ffi, lib
 
-__all__ = ["NAMES", "Work", "counting", "current", "current_context", "uncounted"]
-
 NAMES: tuple[str, ...] = tuple(
     name.removeprefix("BM_WORK_")
     for _, name in sorted(ffi.typeof("enum bm_counter").elements.items())

@@ -17,24 +17,6 @@ from btrfs_model.base.codes import EUCLEAN, Code
 from btrfs_model.base.nearest import did_you_mean
 from btrfs_model.kernels import ffi, interruption
 
-__all__ = [
-    "BehaviourWarning",
-    "BtrfsModelError",
-    "CorruptImageError",
-    "Fault",
-    "NoSuchFileError",
-    "NotBtrfsError",
-    "NotCommittedError",
-    "ReceiveError",
-    "StreamError",
-    "SubvolumeNotFoundError",
-    "UnknownBehaviourError",
-    "UnknownNameError",
-    "UnsupportedError",
-    "new_fault",
-    "raise_fault",
-]
-
 
 class BtrfsModelError(Exception):
     """Base class of the errors of this package; its text is one line."""

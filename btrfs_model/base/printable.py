@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-__all__ = ["printable", "visible_bytes"]
-
 _BYTES = range(0xDC80, 0xDD00)
 
 

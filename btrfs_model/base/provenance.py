@@ -9,8 +9,6 @@ import platform
 from importlib import metadata
 from pathlib import Path
 
-__all__ = ["input_file", "machine", "software"]
-
 _LIBRARIES = ("cffi", "matplotlib", "numpy", "pandas", "pyarrow")
 
 

@@ -14,8 +14,6 @@ import zstandard
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.nearest import did_you_mean
 
-__all__ = ["data_folder", "packed_sample", "sample", "samples"]
-
 _BLOCK = 1 << 16
 _FRAME_HEADER = 18  # bytes, at most (RFC 8878)
 # Superblock: magic, and total_bytes of its dev_item, from the start of the device.

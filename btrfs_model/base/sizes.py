@@ -6,8 +6,6 @@ from __future__ import annotations
 from contextlib import suppress
 from operator import index
 
-__all__ = ["size"]
-
 _UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
 
 

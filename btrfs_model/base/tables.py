@@ -9,8 +9,6 @@ from itertools import islice
 
 from btrfs_model.base.printable import printable
 
-__all__ = ["counts_table", "html_table", "plural"]
-
 _ROWS = 20
 
 

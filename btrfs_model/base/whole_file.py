@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["check_folder", "name_error", "naming", "whole_file"]
-
 
 @contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:

@@ -20,8 +20,6 @@ import click
 
 from btrfs_model.base.nearest import did_you_mean
 
-__all__ = ["cli", "main"]
-
 # Name, module, one line of help; in the order that --help shows.
 _COMMANDS = {
     "replay": ("experiments", "Replay the workloads of commit messages, before and after."),

@@ -28,8 +28,6 @@ from btrfs_model.cli.common import (
     write_parquet,
 )
 
-__all__ = ["parameters_option", "readahead_option", "reads"]
-
 
 def _print_devices(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:

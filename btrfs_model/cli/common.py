@@ -31,28 +31,6 @@ from btrfs_model.cli.rows import is_plain, write_rows
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "STDOUT",
-    "Command",
-    "Whole",
-    "behaviour_option",
-    "echo",
-    "image_argument",
-    "json_option",
-    "one_output",
-    "parent_option",
-    "parquet_option",
-    "print_json_lines",
-    "print_table",
-    "progress",
-    "stdout",
-    "subvolume_argument",
-    "whole_number",
-    "work_option",
-    "write_parquet",
-    "write_work",
-]
-
 STDOUT = "standard output"
 """How errors call it."""
 

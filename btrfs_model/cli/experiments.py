@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from btrfs_model.experiments.replay import Replay
     from btrfs_model.experiments.workloads import Figure
 
-__all__ = ["patches", "replay"]
-
 
 def _scale(_: click.Context, __: click.Parameter, value: str) -> str | float:
     if value in ("full", "quick"):

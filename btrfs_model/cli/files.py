@@ -20,8 +20,6 @@ from btrfs_model.cli.common import (
     write_work,
 )
 
-__all__ = ["cat", "fiemap", "ls", "subvolumes"]
-
 _PIECE = 4 << 20
 
 

@@ -9,8 +9,6 @@ import click
 
 from btrfs_model.cli.common import Command, behaviour_option, echo, image_argument
 
-__all__ = ["replay_log"]
-
 
 @click.command(
     cls=Command,

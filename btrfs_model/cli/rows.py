@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-__all__ = ["is_plain", "write_rows"]
-
 _CHUNK = 100_000
 
 

@@ -14,8 +14,6 @@ from btrfs_model.cli.common import Command, behaviour_option, progress
 if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = ["run"]
-
 
 def _bytes(_: click.Context, __: click.Parameter, value: str) -> int:
     try:

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from btrfs_model.volume.filesystem import Filesystem
     from btrfs_model.volume.subvolume import Subvolume
 
-__all__ = ["dump_stream", "find_good_parent", "receive", "send"]
-
 
 @click.command(
     cls=Command,

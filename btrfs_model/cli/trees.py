@@ -28,8 +28,6 @@ from btrfs_model.cli.common import (
 if TYPE_CHECKING:
     from btrfs_model.ondisk.keys import Key
 
-__all__ = ["check", "dump_tree", "logical_resolve", "tree_stats"]
-
 
 def _number(text: str) -> int:
     """Read a number of 64 bits, negative ones as the kernel prints them."""

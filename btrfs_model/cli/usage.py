@@ -27,8 +27,6 @@ from btrfs_model.cli.common import (
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["du", "extents", "inode_resolve"]
-
 _PARQUET = parquet_option("Write all columns as a table in Parquet.")
 
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from btrfs_model.cost.device import Device
 
-__all__ = ["Trace", "demerit", "read_trace", "replay_trace"]
-
 
 @dataclass(frozen=True, slots=True)
 class Trace:

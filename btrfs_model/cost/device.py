@@ -20,9 +20,6 @@ from btrfs_model.base.nearest import did_you_mean
 from btrfs_model.base.samples import data_folder
 from btrfs_model.cost.seek import seek_times
 
-__all__ = ["Device", "Disk", "Flash", "Zone", "build", "load", "names", "read_file",
-           "read_toml"]  # fmt: skip
-
 _MS = 1_000_000
 _US = 1000
 _MOST = 2**32

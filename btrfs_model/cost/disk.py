@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from btrfs_model.cost.device import Disk, Zone
     from btrfs_model.cost.elevator import Request
 
-__all__ = ["DiskState", "Place", "Service", "locate"]
-
 _NEVER = 2**64 - 1
 
 

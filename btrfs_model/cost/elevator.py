@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from btrfs_model.cost.device import Device
 
-__all__ = ["Elevator", "Request"]
-
 
 @dataclass(slots=True)
 class Request:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from btrfs_model.cost.device import Flash
     from btrfs_model.cost.elevator import Request
 
-__all__ = ["FlashState"]
-
 
 class _Shared:
     """Something that one at a time passes."""

@@ -22,8 +22,6 @@ from btrfs_model.cost.simulate import TIME_FIELDS as RUN_FIELDS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["MOST_US", "TIME_FIELDS", "leaf_cost", "read_on"]
-
 MOST_US = 10**9
 """The work on a leaf takes less, microseconds."""
 TIME_FIELDS = [*RUN_FIELDS, ("needed", "<i8")]

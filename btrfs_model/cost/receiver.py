@@ -18,8 +18,6 @@ from collections.abc import Iterable
 
 from btrfs_model.stream.reader import Command
 
-__all__ = ["LAST_PAGE_WAIT", "ReceiverCalls", "receiver_calls"]
-
 LAST_PAGE_WAIT = "wait for last page"
 """Key, beside the system calls, for truncates that wait until a dirty last page is written."""
 

@@ -28,8 +28,6 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["seek_times"]
-
 
 def seek_times(curve: Mapping[str, Any], cylinders: int) -> list[int]:
     """Return the time of a seek over 0, 1, ... cylinders.

@@ -17,8 +17,6 @@ from btrfs_model.kernels import ffi, lib, use_python
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["IO_FIELDS", "STEP_FIELDS", "TIME_FIELDS", "Totals", "ios", "simulate", "steps"]
-
 IO_FIELDS = [("offset", "<u8"), ("length", "<u4"), ("write", "<u4")]
 """``struct bm_io`` as the fields of a numpy array."""
 STEP_FIELDS = [("think", "<u8"), ("io", "<i8")]

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from btrfs_model.cost.simulate import Totals
 
-__all__ = ["bad_step", "run", "too_late"]
-
 _NEVER = 2**64 - 1
 _LAST = 2**63 - 1
 

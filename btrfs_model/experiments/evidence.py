@@ -12,8 +12,6 @@ from btrfs_model.base.errors import UnknownNameError
 from btrfs_model.experiments.workloads import NAMES, load
 from btrfs_model.patches import Patch
 
-__all__ = ["evidence", "places"]
-
 _PACKAGE: Final = Path(__file__).resolve().parents[1]
 _PROJECT: Final = _PACKAGE.parent
 

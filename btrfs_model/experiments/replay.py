@@ -21,8 +21,6 @@ from btrfs_model.experiments.results import frame
 from btrfs_model.experiments.workloads import NAMES, Input, Outcome, Side, Step, Workload, load
 from btrfs_model.volume.filesystem import Filesystem
 
-__all__ = ["Replay", "all_names", "build", "check", "replay", "run"]
-
 
 @dataclass(slots=True)
 class Replay:

@@ -19,8 +19,6 @@ from btrfs_model.experiments.replay import Replay
 from btrfs_model.experiments.results import frame, label, to_csv, to_parquet
 from btrfs_model.experiments.workloads import Figure
 
-__all__ = ["number", "percent", "write"]
-
 _RECORD = "provenance.json"
 
 

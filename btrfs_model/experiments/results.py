@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from btrfs_model.experiments.replay import Replay
     from btrfs_model.experiments.workloads import Figure
 
-__all__ = ["COLUMNS", "Column", "column", "frame", "label", "to_csv", "to_parquet"]
-
 
 @dataclass(frozen=True, slots=True)
 class Column:

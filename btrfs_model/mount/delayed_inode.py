@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = ["BACKGROUND", "WRITEBACK", "DelayedItems", "DelayedNode"]
-
 BACKGROUND: Final = 128
 """So many waiting items start the worker (``BTRFS_DELAYED_BACKGROUND``)."""
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = ["InodeCache", "LiveSubvolume", "highest_objectid"]
-
 # BTRFS_LAST_FREE_OBJECTID
 _LAST_FREE: Final = 2**64 - 256
 _U64_MAX: Final = 2**64 - 1

@@ -14,18 +14,9 @@ from typing import Any, Final, Self
 from btrfs_model.mount.log.state import InodeLog
 from btrfs_model.ondisk.constants import FileType
 from btrfs_model.ondisk.keys import ItemType, ObjectId
-from btrfs_model.ondisk.structs import INODE_ITEM, Payload
+from btrfs_model.ondisk.layout import Payload
+from btrfs_model.ondisk.structs import INODE_ITEM
 from btrfs_model.volume.tree import RawKey
-
-__all__ = [
-    "DIR_START_INDEX",
-    "EMPTY_SUBVOL_DIR",
-    "ROOT_DIR",
-    "InodeFields",
-    "LiveInode",
-    "file_type",
-    "split_ns",
-]
 
 ROOT_DIR: Final = int(ObjectId.FIRST_FREE)
 """Inode number of the top directory of each subvolume."""

@@ -18,21 +18,14 @@ from btrfs_model.base.errors import CorruptImageError, Fault, UnsupportedError
 from btrfs_model.kernels import lib
 from btrfs_model.ondisk.chunks import Chunk
 from btrfs_model.ondisk.keys import ItemType, ObjectId
-from btrfs_model.ondisk.structs import (
-    BLOCK_GROUP_ITEM,
-    QGROUP_STATUS_ITEM,
-    BlockGroupItem,
-    PayloadError,
-)
+from btrfs_model.ondisk.layout import PayloadError
+from btrfs_model.ondisk.structs import BLOCK_GROUP_ITEM, QGROUP_STATUS_ITEM, BlockGroupItem
 from btrfs_model.ondisk.superblock import SUPER_OFFSETS, SuperBlock
 from btrfs_model.volume.roots import is_subvolume_id
 
 if TYPE_CHECKING:
     from btrfs_model.mount.trees.writer import TreeWriter
     from btrfs_model.volume.filesystem import Filesystem
-
-__all__ = ["add_groups", "add_trees", "check_writable", "group_tree", "super_ranges",
-           "writer_features"]  # fmt: skip
 
 _STRIPE_LEN = 1 << 16
 _SEEDING = 1 << 32

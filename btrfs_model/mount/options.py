@@ -6,8 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-__all__ = ["MountOptions", "parse_mkfs_options"]
-
 _KINDS: Final = ("zlib", "lzo", "zstd")
 _NO: Final = ("no", "none")
 # What does not change a byte of what the model writes.

@@ -37,8 +37,6 @@ from btrfs_model.volume.roots import is_subvolume_id
 if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = ["Committed", "commit", "snapshot_of"]
-
 _WRITTEN = 1
 # In the root tree themselves or known to the superblock alone.
 _NO_ROOT_ITEM = {int(ObjectId.ROOT_TREE), int(ObjectId.CHUNK_TREE)}

@@ -52,8 +52,6 @@ from btrfs_model.volume.lease import exclusive
 from btrfs_model.volume.memory import Memory
 from btrfs_model.volume.roots import Root
 
-__all__ = ["WritableFilesystem"]
-
 _START: Final = 1_700_000_000 * 10**9
 _TICK: Final = 10**6
 _COMPRESSIONS: Final = (None, "zlib", "lzo", "zstd")

@@ -14,8 +14,6 @@ from btrfs_model.ondisk.structs import (
     Stripe,
 )
 
-__all__ = ["CHUNK_OBJECTID", "chunk_item", "dev_extent"]
-
 CHUNK_OBJECTID = 256
 """``BTRFS_FIRST_CHUNK_TREE_OBJECTID``: in the keys of chunks, in device extents, block groups."""
 

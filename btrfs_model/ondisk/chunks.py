@@ -21,16 +21,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from btrfs_model.base.errors import UnsupportedError
-from btrfs_model.ondisk.structs import (
-    CHUNK_HEAD,
-    STRIPE,
-    ChunkHead,
-    Payload,
-    PayloadError,
-    Stripe,
-)
-
-__all__ = ["BLOCK_GROUP_FLAGS", "Chunk", "decode_chunk", "parse_chunk_item"]
+from btrfs_model.ondisk.layout import Payload, PayloadError
+from btrfs_model.ondisk.structs import CHUNK_HEAD, STRIPE, ChunkHead, Stripe
 
 BLOCK_GROUP_FLAGS: Final = {
     1 << 0: "DATA",

@@ -9,21 +9,6 @@ from __future__ import annotations
 from enum import IntEnum, IntFlag
 from typing import Final
 
-__all__ = [
-    "BTRFS_CSUM_SIZE",
-    "BTRFS_FILE_EXTENT_INLINE_DATA_START",
-    "BTRFS_HEADER_SIZE",
-    "BTRFS_ITEM_SIZE",
-    "BTRFS_KEY_PTR_SIZE",
-    "BTRFS_MAX_LEVEL",
-    "Compression",
-    "CsumType",
-    "ExtentFlag",
-    "FileExtentType",
-    "FileType",
-    "InodeFlag",
-]
-
 BTRFS_CSUM_SIZE: Final = 32
 BTRFS_HEADER_SIZE: Final = 101
 BTRFS_ITEM_SIZE: Final = 25

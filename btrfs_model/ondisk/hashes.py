@@ -19,18 +19,7 @@ import xxhash
 
 from btrfs_model.kernels import ffi, lib, use_python
 from btrfs_model.ondisk.constants import CsumType
-from btrfs_model.ondisk.structs import Payload
-
-__all__ = [
-    "CSUM_NAMES",
-    "CSUM_SIZES",
-    "crc32c",
-    "csum",
-    "extent_data_ref_hash",
-    "extref_hash",
-    "name_hash",
-    "name_hashes",
-]
+from btrfs_model.ondisk.layout import Payload
 
 CSUM_SIZES: Final[dict[int, int]] = {
     CsumType.CRC32: 4,

@@ -24,6 +24,7 @@ from btrfs_model.ondisk import structs
 from btrfs_model.ondisk.chunks import decode_chunk
 from btrfs_model.ondisk.constants import ExtentFlag, FileExtentType
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
+from btrfs_model.ondisk.layout import Layout, Payload, PayloadError
 from btrfs_model.ondisk.structs import (
     BALANCE_ITEM,
     BLOCK_GROUP_ITEM,
@@ -52,33 +53,10 @@ from btrfs_model.ondisk.structs import (
     SHARED_DATA_REF,
     TREE_BLOCK_INFO,
     VERITY_DESCRIPTOR_ITEM,
-    Layout,
-    Payload,
-    PayloadError,
     RawFileExtent,
     RootItem,
     Stripe,
 )
-
-__all__ = [
-    "ChunkItem",
-    "DirItem",
-    "ExtentItem",
-    "ExtentRef",
-    "InlineExtent",
-    "InodeExtref",
-    "InodeRef",
-    "RootRef",
-    "decode",
-    "dir_items",
-    "extent_item",
-    "file_extent",
-    "inode_extrefs",
-    "inode_refs",
-    "root_item",
-    "root_ref",
-    "subvolume_ids",
-]
 
 OLD_ROOT_ITEM_SIZE: Final = 239
 """Bytes of a root item before Linux 3.6: up to and with ``level``."""

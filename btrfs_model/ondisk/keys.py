@@ -17,20 +17,6 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-__all__ = [
-    "MAX_KEY",
-    "MIN_KEY",
-    "ItemType",
-    "Key",
-    "ObjectId",
-    "item_type_name",
-    "objectid_name",
-    "parse_item_type",
-    "parse_key",
-    "parse_objectid",
-    "parse_tree",
-]
-
 U64_MAX: Final = 2**64 - 1
 
 

@@ -21,8 +21,6 @@ import numpy as np
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
 
-__all__ = ["U8", "U16", "U32", "U64", "Csum", "Layout", "Payload", "PayloadError", "Uuid"]
-
 Payload = bytes | bytearray | memoryview
 """What a payload may be given as."""
 

@@ -57,22 +57,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-__all__ = [
-    "ATTRIBUTES",
-    "ATTRIBUTES_BY_NAME",
-    "COMMANDS",
-    "COMMANDS_BY_NAME",
-    "COMMAND_HEADER",
-    "DATA",
-    "END",
-    "MAGIC",
-    "MAX_VERSION",
-    "STREAM_HEADER",
-    "Attribute",
-    "CommandType",
-    "Kind",
-]
-
 MAGIC: Final = b"btrfs-stream\0"
 MAX_VERSION: Final = 3
 STREAM_HEADER: Final = struct.Struct("<13sI")

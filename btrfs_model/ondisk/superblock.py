@@ -33,29 +33,16 @@ from btrfs_model.base.errors import CorruptImageError, Fault, NotBtrfsError, Uns
 from btrfs_model.ondisk.chunks import Chunk, decode_chunk, parse_chunk_item
 from btrfs_model.ondisk.hashes import CSUM_SIZES, csum
 from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.layout import Payload, PayloadError
 from btrfs_model.ondisk.structs import (
     CHUNK_HEAD,
     DISK_KEY,
     STRIPE,
     SUPER_BLOCK,
     DevItem,
-    Payload,
-    PayloadError,
     RawSuperBlock,
     RootBackup,
 )
-
-__all__ = [
-    "COMPAT_RO_FLAGS",
-    "INCOMPAT_FLAGS",
-    "MAGIC",
-    "SUPER_FLAGS",
-    "SUPER_OFFSETS",
-    "SUPER_SIZE",
-    "SuperBlock",
-    "parse_superblock",
-    "read_superblocks",
-]
 
 SUPER_OFFSETS: Final = (64 << 10, 64 << 20, 256 << 30)
 """Bytes of the device at which the copies lie."""

@@ -9,9 +9,6 @@ from btrfs_model.ondisk.hashes import csum
 from btrfs_model.ondisk.structs import SUPER_BLOCK, RawSuperBlock
 from btrfs_model.ondisk.superblock import MAGIC, SUPER_OFFSETS, SUPER_SIZE
 
-__all__ = ["empty_superblock", "super_offsets", "write_superblocks"]
-
-
 _WRITTEN = 1
 _ROOT_TREE_DIR = 6
 _SECTORSIZE = 4096

@@ -35,13 +35,13 @@ from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL, ExtentFlag
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.ondisk.structs import (
     EXTENT_DATA_REF,
     EXTENT_INLINE_REF,
     EXTENT_ITEM,
     SHARED_DATA_REF,
     TREE_BLOCK_INFO,
-    PayloadError,
     RawExtentItem,
     RawFileExtent,
 )
@@ -61,8 +61,6 @@ if TYPE_CHECKING:
     from btrfs_model.reference.backref_prelim import UlistNode
     from btrfs_model.reference.share import ShareCheck
     from btrfs_model.volume.tree import Tree
-
-__all__ = ["BackrefWalk", "SharedAnswerError", "Walker"]
 
 _MAX = 2**64 - 1
 _LLONG_MAX = 2**63 - 1

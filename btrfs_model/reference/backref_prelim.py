@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from btrfs_model.base.counters import current
 
-__all__ = ["InodeElem", "PrefTree", "PrelimRef", "Ulist", "UlistNode"]
-
 
 class InodeElem(NamedTuple):
     """A file extent item that refers to a data extent (``struct extent_inode_elem``, 6.12).

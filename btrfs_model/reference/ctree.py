@@ -28,8 +28,6 @@ from btrfs_model.volume.blocks import HEADER, ITEM, KEY_PTR, Expect, read_block
 if TYPE_CHECKING:
     from btrfs_model.volume.tree import Tree
 
-__all__ = ["Path", "Reada", "next_leaf", "prev_leaf", "search_slot", "search_slot_for_read"]
-
 RawKey = tuple[int, int, int]
 _NRITEMS_AT = 96
 _LEVEL_AT = 100

@@ -21,8 +21,6 @@ from btrfs_model.reference.ctree_push import (
     push_node_left,
 )
 
-__all__ = ["balance_level", "del_items", "del_ptr"]
-
 
 def balance_level(ground: Ground, path: Path, level: int) -> bool:
     """Merge a node with few pointers; False when it was the root and is gone."""

@@ -26,19 +26,6 @@ from btrfs_model.reference.ctree_split import split_leaf, split_node
 if TYPE_CHECKING:
     from btrfs_model.mount.trees.writer import TreeWriter
 
-__all__ = [
-    "delete",
-    "duplicate",
-    "extend",
-    "insert",
-    "insert_each",
-    "insert_extent",
-    "search_slot",
-    "set_key",
-    "truncate",
-    "update",
-]
-
 HEADER = 25
 """Bytes of an item's header in a leaf."""
 _TREE_LOG: Final = int(ObjectId.TREE_LOG) % 2**64

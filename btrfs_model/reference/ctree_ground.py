@@ -20,8 +20,6 @@ from btrfs_model.volume.blocks import HEADER, ITEM, KEY_PTR, Expect, read_block
 if TYPE_CHECKING:
     from btrfs_model.mount.trees.writer import TreeWriter
 
-__all__ = ["Block", "Ground", "Leaf", "Node", "Path", "RawKey"]
-
 RawKey = tuple[int, int, int]
 _NRITEMS_AT = 96
 _LEVEL_AT = 100

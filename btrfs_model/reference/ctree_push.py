@@ -10,16 +10,6 @@ from __future__ import annotations
 from btrfs_model.base.codes import Code
 from btrfs_model.reference.ctree_ground import Block, Ground, Leaf, Node, Path, RawKey
 
-__all__ = [
-    "balance_node_right",
-    "check_sibling_keys",
-    "fixup_low_keys",
-    "follow_pointer",
-    "push_leaf_left",
-    "push_leaf_right",
-    "push_node_left",
-]
-
 KEEP = 8
 """Pointers that a node keeps which gives to its left neighbour and need not become empty."""
 

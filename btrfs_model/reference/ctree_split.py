@@ -26,9 +26,6 @@ from btrfs_model.reference.ctree_push import (
     push_node_left,
 )
 
-__all__ = ["insert_new_root", "insert_ptr", "split_leaf", "split_node"]
-
-
 # ------------------------------------------------------------------------------------ leaves --
 
 

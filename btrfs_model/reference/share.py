@@ -25,8 +25,6 @@ from btrfs_model.reference.backref import BackrefWalk, SharedAnswerError, Walker
 from btrfs_model.reference.backref_prelim import PrelimRef
 from btrfs_model.volume.forest import Forest
 
-__all__ = ["ShareCheck", "ShareContext"]
-
 _MAX_LEVEL = int(BTRFS_MAX_LEVEL)
 _PREV_EXTENTS = 8  # BTRFS_BACKREF_CTX_PREV_EXTENTS_SIZE
 

@@ -22,8 +22,6 @@ from btrfs_model.stream.reader import Command, Value, commands_of
 from btrfs_model.stream.source import Source, name_of
 from btrfs_model.stream.text import TextLines
 
-__all__ = ["dump_json", "dump_text", "json_bytes", "json_name"]
-
 _BUFFER: Final = 4 << 20
 """Bytes of text at a time; the line of any command fits."""
 

@@ -27,8 +27,6 @@ from btrfs_model.ondisk.stream import (
 from btrfs_model.stream.parse import BrokenStreamError, Position, parse
 from btrfs_model.stream.source import Source, Window, open_window
 
-__all__ = ["Batch", "index_stream", "read_batches"]
-
 BATCH_COMMANDS = 16384
 """Commands of a batch at most: its columns stay in the processor's cache."""
 BATCH_ATTRIBUTES = 8 * BATCH_COMMANDS

@@ -32,8 +32,6 @@ from btrfs_model.ondisk.stream import (
 if TYPE_CHECKING:
     from btrfs_model.stream.index import Batch
 
-__all__ = ["BrokenStreamError", "Position", "parse"]
-
 _NO_CRC = bytes(4)
 
 

@@ -14,8 +14,6 @@ from btrfs_model.ondisk.stream import ATTRIBUTES, COMMAND_HEADER, COMMANDS, DATA
 from btrfs_model.stream.index import Batch, read_batches
 from btrfs_model.stream.source import Source
 
-__all__ = ["Command", "Value", "commands_of", "read_stream"]
-
 Value = int | bytes | memoryview | tuple[int, int]
 """Value of an attribute: a number; a path, name or UUID; data; (seconds, nanoseconds)."""
 

@@ -16,8 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["BinaryReader", "Source", "Window", "name_of", "open_window"]
-
 _BLOCK = 1 << 20
 
 

@@ -26,8 +26,6 @@ from btrfs_model.ondisk.stream import ATTRIBUTES_BY_NAME
 from btrfs_model.stream.parse import BrokenStreamError
 from btrfs_model.stream.reader import Command
 
-__all__ = ["TextLines", "escape"]
-
 _PATH_MAX = 4096
 _LETTERS = {7: "a", 8: "b", 27: "e", 12: "f", 10: "n", 13: "r", 9: "t", 11: "v", 32: " ", 92: "\\"}
 _ESCAPED = [

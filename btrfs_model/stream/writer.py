@@ -20,8 +20,6 @@ from btrfs_model.ondisk.stream import (
 )
 from btrfs_model.stream.reader import Value
 
-__all__ = ["StreamWriter"]
-
 _INTEGERS: Final = {Kind.U8: struct.Struct("<B"), Kind.U32: struct.Struct("<I"),
                     Kind.U64: struct.Struct("<Q")}  # fmt: skip
 _TIMESPEC: Final = struct.Struct("<qI")

@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 
     from btrfs_model.volume.image import Image
 
-__all__ = [
-    "HEADER", "ITEM", "KEY_PTR", "Expect", "ReadCache", "Readahead", "read_block", "read_copy",
-]  # fmt: skip
-
 # the plain structs: what is read here is read very often
 HEADER = structs.HEADER.struct
 """csum, fsid, bytenr, flags, chunk_tree_uuid, generation, owner, nritems, level."""

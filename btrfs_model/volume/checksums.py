@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from btrfs_model.volume.image import Image
     from btrfs_model.volume.tree import Tree
 
-__all__ = ["DataChecksums", "sector_sums"]
-
 Bytes = npt.NDArray[np.uint8]
 
 

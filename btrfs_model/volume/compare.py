@@ -27,8 +27,6 @@ from btrfs_model.volume.blocks import Expect, read_block
 if TYPE_CHECKING:
     from btrfs_model.volume.tree import Tree
 
-__all__ = ["Change", "Difference", "Side", "compare_sides", "compare_trees"]
-
 _BATCH = 1024
 
 

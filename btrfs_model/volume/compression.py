@@ -25,9 +25,7 @@ import zstandard
 
 from btrfs_model.base.codes import Code
 from btrfs_model.ondisk.constants import Compression
-from btrfs_model.ondisk.structs import Payload, PayloadError
-
-__all__ = ["COMPRESSION_NAMES", "decompress"]
+from btrfs_model.ondisk.layout import Payload, PayloadError
 
 COMPRESSION_NAMES: Final = {
     Compression.NONE: "none",

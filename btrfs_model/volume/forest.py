@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from btrfs_model.volume.filesystem import Filesystem
     from btrfs_model.volume.image import Image
 
-__all__ = ["Forest", "read_tree_block"]
-
 _ROOT_TREE = int(ObjectId.ROOT_TREE)
 _EXTENT_TREE = int(ObjectId.EXTENT_TREE)
 _FIRST_FREE = int(ObjectId.FIRST_FREE)

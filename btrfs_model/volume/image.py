@@ -36,8 +36,6 @@ from btrfs_model.volume.lease import Lease
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["READ_FIELDS", "Image"]
-
 _CHUNK_ITEM = ItemType.CHUNK_ITEM
 _MAX = 2**64 - 1
 _COPIED = 64 << 20  # bytes of tree blocks; more cost more than checking them

@@ -24,8 +24,6 @@ from btrfs_model.base.counters import Work, current, current_context
 from btrfs_model.base.errors import new_fault, raise_fault
 from btrfs_model.kernels import ffi, lib
 
-__all__ = ["Lease", "exclusive"]
-
 # every search asks
 _take_work, _of_context = lib.bm_image_take_work, current_context.get
 _this_thread = threading.get_ident

@@ -22,7 +22,8 @@ from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.ondisk.items import file_extent
 from btrfs_model.ondisk.keys import ItemType, Key
-from btrfs_model.ondisk.structs import INODE_ITEM, InodeItem, PayloadError
+from btrfs_model.ondisk.layout import PayloadError
+from btrfs_model.ondisk.structs import INODE_ITEM, InodeItem
 from btrfs_model.volume.data import FileExtent, FileReader
 from btrfs_model.volume.roots import timespec_ns
 from btrfs_model.volume.scan import entries, gather, select
@@ -30,8 +31,6 @@ from btrfs_model.volume.tree import Item
 
 if TYPE_CHECKING:
     from btrfs_model.volume.subvolume import Subvolume
-
-__all__ = ["FS_FLAGS", "listing", "to_fs_flags"]
 
 Columns = dict[str, npt.NDArray[Any]]
 

@@ -16,8 +16,6 @@ from pathlib import Path
 
 from btrfs_model.base.whole_file import whole_file
 
-__all__ = ["Memory"]
-
 _PAGE = 4096
 _PIECE = 1 << 20
 _ZEROS = bytes(_PAGE)

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Final
 from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import OLD_ROOT_ITEM_SIZE, root_item
 from btrfs_model.ondisk.keys import Key, ObjectId
-from btrfs_model.ondisk.structs import Payload, PayloadError, RootItem, Timespec
+from btrfs_model.ondisk.layout import Payload, PayloadError
+from btrfs_model.ondisk.structs import RootItem, Timespec
 from btrfs_model.volume.tree import Item, Tree
 
 if TYPE_CHECKING:
     from btrfs_model.volume.image import Image
-
-__all__ = ["Root", "is_subvolume_id", "read_root_item", "timespec_ns"]
 
 _ROOT_SUBVOL_RDONLY: Final = 1 << 0
 # the upper 16 bits of an id are the level of a quota group

@@ -27,25 +27,13 @@ from btrfs_model.ondisk.items import (
     decode,
 )
 from btrfs_model.ondisk.keys import ItemType, Key
-from btrfs_model.ondisk.structs import DIR_ITEM, INODE_EXTREF, INODE_REF, Layout, PayloadError
+from btrfs_model.ondisk.layout import Layout, PayloadError
+from btrfs_model.ondisk.structs import DIR_ITEM, INODE_EXTREF, INODE_REF
 from btrfs_model.volume.blocks import HEADER, ITEM
 from btrfs_model.volume.tree import COLUMNS, raw_columns
 
 if TYPE_CHECKING:
     from btrfs_model.volume.image import Image
-
-__all__ = [
-    "ENTRY",
-    "REF",
-    "Columns",
-    "entries",
-    "extent_refs",
-    "gather",
-    "records",
-    "scan_leaves",
-    "select",
-    "verify_blocks",
-]
 
 Columns = dict[str, npt.NDArray[Any]]
 

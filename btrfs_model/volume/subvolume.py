@@ -19,15 +19,14 @@ from btrfs_model.base.tables import html_table
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import DirItem, dir_items, file_extent, inode_extrefs, inode_refs
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, Key
-from btrfs_model.ondisk.structs import INODE_ITEM, Payload, PayloadError, RootItem
+from btrfs_model.ondisk.layout import Payload, PayloadError
+from btrfs_model.ondisk.structs import INODE_ITEM, RootItem
 from btrfs_model.volume.data import FileExtent, FileReader
 from btrfs_model.volume.roots import Root, timespec_ns
 from btrfs_model.volume.tree import Item
 
 if TYPE_CHECKING:
     from btrfs_model.volume.filesystem import Filesystem
-
-__all__ = ["DirEntry", "Inode", "InodeName", "Subvolume", "SubvolumeName", "join", "split_path"]
 
 T = TypeVar("T")
 

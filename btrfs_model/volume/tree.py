@@ -15,25 +15,13 @@ from btrfs_model.base.tables import html_table
 from btrfs_model.kernels import ffi, lib, use_python
 from btrfs_model.ondisk.keys import Key
 from btrfs_model.reference import ctree
-from btrfs_model.reference.ctree import Path, Reada
+from btrfs_model.reference.ctree import Path
 from btrfs_model.volume.blocks import HEADER, ITEM, KEY_PTR, Expect, read_block
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from btrfs_model.volume.image import Image
-
-__all__ = [
-    "COLUMNS",
-    "KEY",
-    "MAX_KEY",
-    "MIN_KEY",
-    "Block",
-    "Item",
-    "Reada",
-    "Tree",
-    "raw_columns",
-]
 
 MIN_KEY = (0, 0, 0)
 MAX_KEY = (2**64 - 1, 255, 2**64 - 1)

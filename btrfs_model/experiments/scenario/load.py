@@ -11,8 +11,6 @@ from typing import Any
 
 from btrfs_model.experiments.scenario.operations import ScenarioError, Step, parse_step
 
-__all__ = ["Scenario", "load_scenario"]
-
 _MEMBERS = {"name": str, "doc": str, "ops": list, "hex_values": bool}
 _KINDS = {str: "a string", list: "a list", bool: "true or false"}
 

@@ -22,8 +22,6 @@ from typing import Any
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.nearest import did_you_mean
 
-__all__ = ["OPERATIONS", "Operation", "Parameter", "ScenarioError", "Step", "data_of", "parse_step"]
-
 
 class ScenarioError(BtrfsModelError):
     """A scenario that is not well formed, or a step of it that did not end as it should.

@@ -18,8 +18,6 @@ from btrfs_model.mount.options import parse_mkfs_options
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.questions.send.ioctl import send
 
-__all__ = ["run_scenario"]
-
 _RECEIVED = b"recv"
 
 

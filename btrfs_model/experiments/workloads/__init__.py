@@ -22,11 +22,6 @@ from btrfs_model.volume.filesystem import Filesystem
 if TYPE_CHECKING:
     from matplotlib import figure
 
-__all__ = [
-    "NAMES", "Case", "Figure", "Group", "Input", "Note", "Outcome", "Side", "Workload",
-    "counterparts", "load", "recorded",
-]  # fmt: skip
-
 _MODULES = {
     "send-truncate": "btrfs_model.experiments.workloads.send_truncate",
     "send-utimes": "btrfs_model.experiments.workloads.send_utimes",

@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from matplotlib import figure
     from numpy.typing import NDArray
 
-__all__ = ["WORKLOAD", "build", "rewrite", "walks_along", "walks_of_a_call"]
-
 BEFORE = Side("before", "v6.2")
 AFTER = Side("after", "v6.2 + fiemap-shared-leaf")
 DEVICES: Final = ("deskstar-7k500", "samsung-850-evo")

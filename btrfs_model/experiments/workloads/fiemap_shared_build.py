@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from btrfs_model.experiments.workloads import Input, Step
 
-__all__ = ["EXTENT_BYTES", "FILE", "build", "rewrite"]
-
 FILE: Final = "foobar"
 EXTENT_BYTES: Final = 128 << 10
 _FILES: Final = ((FILE, b"\xab"), ("file1", b"\xcd"), ("file2", b"\xef"), ("file3", b"\x73"))

@@ -14,8 +14,6 @@ from btrfs_model.experiments.workloads import Outcome
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw", "draw_walks"]
-
 Walks = list[tuple[int, int]]
 """Leaf and number of walks of each extent of a call."""
 

@@ -41,8 +41,6 @@ from btrfs_model.volume.filesystem import Filesystem
 if TYPE_CHECKING:
     from matplotlib import figure
 
-__all__ = ["FSYNCS", "TYPES", "WORKLOAD", "build", "delete", "scaled"]
-
 DIRECTORY: Final = "testdir"
 # without a companion of 5.16, as the kernels that were measured
 BEFORE = Side("before", "v5.16 - log-bulk-insert")

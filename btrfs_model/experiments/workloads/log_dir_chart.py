@@ -16,8 +16,6 @@ from btrfs_model.experiments.workloads.log_dir import FSYNCS, TYPES
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw"]
-
 _SIDES: Final = ("before", "after")
 _NAMES: Final = dict(zip(FSYNCS, ("first fsync", "second fsync"), strict=True))
 _SHADES: Final = {

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
     from btrfs_model.volume.filesystem import Filesystem
 
-__all__ = ["DEVICES", "DISK", "WORKLOAD", "distances"]
-
 BEFORE = Side("before", "v5.13 - send-reada-always")
 AFTER = Side("after", "v5.13")
 COMPARED = (BEFORE, AFTER)

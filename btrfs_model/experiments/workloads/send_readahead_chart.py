@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["draw"]
-
 _DOTS = 4000
 """As many reads as a panel shows: more would be one colour."""
 

@@ -41,8 +41,6 @@ from btrfs_model.volume.filesystem import Filesystem
 if TYPE_CHECKING:
     from matplotlib import figure
 
-__all__ = ["WORKLOAD"]
-
 BEFORE = Side("before", "v4.16")
 COMPANION = Side("before + fix", "v4.16 + truncate-same-size")
 AFTER = Side("after", "v4.16 + send-skip-truncate")

@@ -16,8 +16,6 @@ from btrfs_model.experiments.workloads import Outcome
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw"]
-
 Sent = tuple[str, int]
 Strip = list[Sent]
 """Commands in the order of the stream: name and bytes."""

@@ -35,8 +35,6 @@ from btrfs_model.volume.filesystem import Filesystem
 if TYPE_CHECKING:
     from matplotlib import figure
 
-__all__ = ["LAG", "SERIES", "WORKLOAD", "build"]
-
 SERIES: tuple[Patch, ...] = (
     Patch.SEND_UTIMES_CACHE,
     *(patch for patch in Patch

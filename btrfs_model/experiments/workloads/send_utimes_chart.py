@@ -17,8 +17,6 @@ from btrfs_model.experiments.workloads.send_utimes import ABLATED
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw"]
-
 _SIDES = ("before", "after")
 _GROWTH = (
     ("sender: btrfs_search_slot", "Tree searches"),

@@ -18,8 +18,6 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["side_by_side"]
-
 _CPUS = 2
 """Of the machines on which the images of the corpus were made, and their runs repeated."""
 _TURN = 110

@@ -20,8 +20,6 @@ from btrfs_model.mount.space.space_info import overcommit
 if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = ["files_before_flush", "run_before_delalloc", "write_files_in_turn"]
-
 _METADATA: Final = 4
 _MAX_LEVEL: Final = 8
 _CREATE_ITEMS: Final = 13

@@ -21,24 +21,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from btrfs_model.mount.files.bytes import pages_of
 from btrfs_model.mount.files.compress import MAX_UNCOMPRESSED, compress, compressed_size
 from btrfs_model.mount.files.elided import Elided
 from btrfs_model.mount.files.file_item import Fs, align
 from btrfs_model.mount.files.pages import MAX_EXTENT_SIZE
 from btrfs_model.mount.files.run import Block, fills_holes, pass_time, write_run
 from btrfs_model.mount.files.write import buffered_write, set_i_size
-from btrfs_model.mount.files.writeback import (
-    compression_of,
-    need_compress,
-    pages_of,
-    writeback,
-)
+from btrfs_model.mount.files.writeback import compression_of, need_compress, writeback
 from btrfs_model.ondisk.constants import InodeFlag
 
 if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
-
-__all__ = ["write_file_extents"]
 
 # so many at most before room for metadata is looked for again
 _BATCH = 1 << 16

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = ["PlainFiles"]
-
 _MAX: Final = 2**64 - 1
 _HEAD: Final = np.dtype(
     {"names": ["generation", "nlink"], "formats": ["<u8", "<u4"], "offsets": [0, 40],

@@ -30,8 +30,6 @@ from btrfs_model.ondisk.keys import ItemType
 if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = ["move_files"]
-
 _CHUNK: Final = 4096
 _U64_MAX: Final = 2**64 - 1
 

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = ["fill_files", "write_files"]
-
 # After this many bytes of items, look for room again (grow_metadata()). Whenever room was found,
 # more than that is free, even where leaves are half full.
 _BATCH_BYTES: Final = 1 << 19

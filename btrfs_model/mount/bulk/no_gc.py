@@ -7,8 +7,6 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["no_gc"]
-
 
 @contextmanager
 def no_gc() -> Iterator[None]:

@@ -33,8 +33,6 @@ from btrfs_model.volume.tree import KEY
 if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = ["create_files"]
-
 _CHUNK: Final = 2048
 _HANDED_DOWN: Final = InodeFlag.NOCOMPRESS | InodeFlag.COMPRESS | InodeFlag.NODATACOW
 _TICKS: Final = 4

@@ -24,8 +24,6 @@ from btrfs_model.ondisk.constants import InodeFlag
 if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = ["unlink_files"]
-
 _CHUNK: Final = 256
 
 _TICKS: Final = 4

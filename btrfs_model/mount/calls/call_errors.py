@@ -13,8 +13,6 @@ from typing import Any, Final, TypeVar, cast
 from btrfs_model.base.errors import BtrfsModelError, CorruptImageError
 from btrfs_model.volume.lease import exclusive
 
-__all__ = ["about"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 # of an item: the trees contradict each other

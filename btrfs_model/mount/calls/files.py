@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from btrfs_model.mount.bulk.file_extents import write_file_extents
 from btrfs_model.mount.bulk.new_files import fill_files, write_files
 from btrfs_model.mount.calls.call_errors import about
+from btrfs_model.mount.files.bytes import pages_of
 from btrfs_model.mount.files.elided import Elided
 from btrfs_model.mount.files.encoded import Encoded, encoded_write
 from btrfs_model.mount.files.fallocate import fallocate, punch_hole, zero_range
@@ -33,7 +34,7 @@ from btrfs_model.mount.files.pages import DirtyBytes
 from btrfs_model.mount.files.reflink import clone_range, dedupe_range
 from btrfs_model.mount.files.truncate import set_size
 from btrfs_model.mount.files.write import buffered_write, read_live
-from btrfs_model.mount.files.writeback import pages_of, writeback
+from btrfs_model.mount.files.writeback import writeback
 from btrfs_model.mount.log.sync_log import sync_file
 from btrfs_model.mount.names.attr import may_change_data, remove_capability
 from btrfs_model.ondisk.constants import InodeFlag
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from btrfs_model.mount.live_inode import LiveInode
-
-__all__ = ["FileCalls"]
 
 Path = str | bytes
 

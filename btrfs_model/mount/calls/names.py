@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = ["RENAME_EXCHANGE", "RENAME_NOREPLACE", "RENAME_WHITEOUT", "NamespaceCalls"]
-
 RENAME_NOREPLACE: Final = 1
 RENAME_EXCHANGE: Final = 2
 RENAME_WHITEOUT: Final = 4

@@ -27,8 +27,6 @@ from btrfs_model.volume.lease import exclusive
 if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = ["SubvolumeCalls"]
-
 _UUID_SIZE = 16
 
 

@@ -16,8 +16,6 @@ from btrfs_model.volume.checksums import sector_sums
 if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
 
-__all__ = ["add_csums", "insert_csums", "pages_of", "store", "store_bytes", "zero_sums"]
-
 
 def pages_of(fs: Fs, inode: LiveInode) -> FilePages:
     """Return the dirty pages of an inode."""

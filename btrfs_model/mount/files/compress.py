@@ -21,9 +21,7 @@ import lzallright
 import zstandard
 
 from btrfs_model.ondisk.constants import Compression
-from btrfs_model.ondisk.structs import Payload
-
-__all__ = ["COMPRESSION_TYPES", "MAX_UNCOMPRESSED", "compress", "compressed_size"]
+from btrfs_model.ondisk.layout import Payload
 
 COMPRESSION_TYPES: Final = {
     "zlib": int(Compression.ZLIB),

@@ -13,9 +13,7 @@ from itertools import accumulate
 from typing import Final
 
 from btrfs_model.mount.files.compress import MAX_UNCOMPRESSED
-from btrfs_model.ondisk.structs import Payload
-
-__all__ = ["may_compress"]
+from btrfs_model.ondisk.layout import Payload
 
 _PAGE: Final = 4096
 _READ: Final = 16

@@ -21,8 +21,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from btrfs_model.volume.image import Image
 
-__all__ = ["Elided", "punch"]
-
 
 class Elided(NamedTuple):
     """Data for a write that are not to be stored.

@@ -29,8 +29,6 @@ from btrfs_model.volume.checksums import sector_sums
 if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
 
-__all__ = ["Encoded", "encoded_write"]
-
 _MAX_COMPRESSED: Final = 128 << 10
 
 

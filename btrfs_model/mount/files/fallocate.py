@@ -7,6 +7,7 @@ import errno
 import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from btrfs_model.mount.files.bytes import pages_of
 from btrfs_model.mount.files.file_item import (
     INLINE,
     PREALLOC,
@@ -30,13 +31,11 @@ from btrfs_model.mount.files.write import (
     touch,
     truncate_block,
 )
-from btrfs_model.mount.files.writeback import pages_of, writeback
+from btrfs_model.mount.files.writeback import writeback
 from btrfs_model.ondisk.constants import InodeFlag
 
 if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
-
-__all__ = ["fallocate", "punch_hole", "replace_with_hole", "zero_range"]
 
 _MAX_PREALLOC: Final = 256 << 20
 # two extents that are split and the inode (insert_prealloc_file_extent())

@@ -21,27 +21,6 @@ from btrfs_model.volume.tree import RawKey
 if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
 
-__all__ = [
-    "INLINE",
-    "PREALLOC",
-    "REGULAR",
-    "Extent",
-    "align",
-    "data_ref",
-    "drop_extents",
-    "extent_key",
-    "extents_between",
-    "find_extent",
-    "insert_hole",
-    "insert_inline",
-    "insert_regular",
-    "note_modified",
-    "pack_inline",
-    "pack_regular",
-    "set_written",
-    "truncate_inode_items",
-]
-
 INLINE: Final = int(FileExtentType.INLINE)
 REGULAR: Final = int(FileExtentType.REG)
 PREALLOC: Final = int(FileExtentType.PREALLOC)

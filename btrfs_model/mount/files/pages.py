@@ -14,8 +14,6 @@ from typing import Final, NamedTuple
 
 from btrfs_model.mount.files.elided import Elided
 
-__all__ = ["MAX_EXTENT_SIZE", "DirtyBytes", "DirtyRange", "FilePages"]
-
 MAX_EXTENT_SIZE: Final = 128 << 20
 """``BTRFS_MAX_EXTENT_SIZE``: no regular extent is larger."""
 

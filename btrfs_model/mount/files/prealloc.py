@@ -30,8 +30,6 @@ from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
 
-__all__ = ["can_nocow", "mark_extent_written"]
-
 
 def can_nocow(fs: Fs, inode: LiveInode, extent: Extent) -> bool:
     """Whether a write may go into this extent in place.

@@ -11,6 +11,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final
 
+from btrfs_model.mount.files.bytes import pages_of
 from btrfs_model.mount.files.fallocate import replace_with_hole
 from btrfs_model.mount.files.file_item import (
     Extent,
@@ -23,7 +24,7 @@ from btrfs_model.mount.files.file_item import (
     pack_inline,
 )
 from btrfs_model.mount.files.write import cont_expand, read_live, set_i_size, touch
-from btrfs_model.mount.files.writeback import pages_of, writeback
+from btrfs_model.mount.files.writeback import writeback
 from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import InlineExtent
 from btrfs_model.ondisk.structs import FILE_EXTENT_ITEM
@@ -31,8 +32,6 @@ from btrfs_model.volume.compression import decompress
 
 if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
-
-__all__ = ["clone_range", "dedupe_range"]
 
 # an extent that is split and one that is put in, the inode
 _ITEMS: Final = 3

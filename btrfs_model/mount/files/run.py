@@ -19,8 +19,6 @@ from btrfs_model.volume.checksums import sector_sums
 if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
 
-__all__ = ["Block", "fills_holes", "insert_file_extents", "pass_time", "write_run"]
-
 _DATA = 1
 _MAX = 2**64 - 1
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from btrfs_model.mount.files.bytes import pages_of
 from btrfs_model.mount.files.file_item import Fs, align, truncate_inode_items
 from btrfs_model.mount.files.write import cont_expand, set_i_size, touch, truncate_block
-from btrfs_model.mount.files.writeback import pages_of, update_disk_size, writeback
+from btrfs_model.mount.files.writeback import update_disk_size, writeback
 from btrfs_model.patches import Patch
 
 if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
-
-__all__ = ["set_size"]
 
 # the inode, and the size beyond which all goes (btrfs_truncate())
 _ITEMS: Final = 2

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from btrfs_model.mount.files.bytes import pages_of
 from btrfs_model.mount.files.elided import Elided
 from btrfs_model.mount.files.file_item import (
     Extent,
@@ -19,7 +20,7 @@ from btrfs_model.mount.files.file_item import (
     insert_hole,
     note_modified,
 )
-from btrfs_model.mount.files.writeback import pages_of, update_disk_size, writeback
+from btrfs_model.mount.files.writeback import update_disk_size, writeback
 from btrfs_model.mount.names.attr import remove_capability
 from btrfs_model.ondisk.items import InlineExtent
 from btrfs_model.volume.checksums import DataChecksums
@@ -29,16 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from btrfs_model.mount.live_inode import LiveInode
-
-__all__ = [
-    "buffered_write",
-    "cont_expand",
-    "file_ranges",
-    "read_live",
-    "set_i_size",
-    "touch",
-    "truncate_block",
-]
 
 
 def touch(fs: Fs, inode: LiveInode) -> None:

@@ -54,16 +54,6 @@ from btrfs_model.volume.checksums import sector_sums
 if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
 
-__all__ = [
-    "can_be_inline",
-    "compression_of",
-    "inline_limit",
-    "need_compress",
-    "pages_of",
-    "update_disk_size",
-    "writeback",
-]
-
 _MAX: Final = 2**64 - 1
 _ASYNC_CHUNK: Final = 512 << 10
 # item header and the head of a file extent: what is left of a leaf for inline data

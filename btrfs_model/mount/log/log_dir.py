@@ -27,14 +27,6 @@ if TYPE_CHECKING:
     from btrfs_model.mount.log.log_inode import LogContext
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = [
-    "DelayedEntries",
-    "entries_of",
-    "insert_range",
-    "is_of_this_transaction",
-    "log_directory",
-]
-
 _DIR_INDEX: Final = int(ItemType.DIR_INDEX)
 _DIR_LOG_INDEX: Final = int(ItemType.DIR_LOG_INDEX)
 _MAX: Final = 2**64 - 1

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = ["is_copied", "log_changed_extents", "log_holes", "log_new_csums", "log_prealloc",
-           "size_of"]  # fmt: skip
-
 _MAX: Final = 2**64 - 1
 _MOST_EXTENTS: Final = 32768
 _EXTENT_CSUM: Final = (int(ObjectId.EXTENT_CSUM) % 2**64, int(ItemType.EXTENT_CSUM))

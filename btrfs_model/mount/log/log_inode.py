@@ -33,7 +33,8 @@ from btrfs_model.mount.log.v5_10.log_dir import log_directory_changes
 from btrfs_model.mount.names.dir_item import dir_item_key
 from btrfs_model.ondisk.items import dir_items, inode_extrefs, inode_refs
 from btrfs_model.ondisk.keys import ItemType
-from btrfs_model.ondisk.structs import INODE_ITEM, Payload
+from btrfs_model.ondisk.layout import Payload
+from btrfs_model.ondisk.structs import INODE_ITEM
 from btrfs_model.patches import Patch
 
 if TYPE_CHECKING:
@@ -42,9 +43,6 @@ if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
     from btrfs_model.mount.writable import WritableFilesystem
     from btrfs_model.volume.tree import RawKey
-
-__all__ = ["Copied", "InodeLogger", "LogContext", "get_inode", "log_inode", "log_new_dentries",
-           "need_log_inode", "overridden"]  # fmt: skip
 
 _INODE_ITEM: Final = int(ItemType.INODE_ITEM)
 _REFS: Final = (int(ItemType.INODE_REF), int(ItemType.INODE_EXTREF))

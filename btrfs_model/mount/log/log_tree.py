@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem
     from btrfs_model.volume.tree import RawKey
 
-__all__ = ["ForceCommit", "TreeLogs"]
-
 _TREE_LOG: Final = int(ObjectId.TREE_LOG) % 2**64
 
 

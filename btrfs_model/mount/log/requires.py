@@ -16,8 +16,6 @@ from btrfs_model.base.errors import BtrfsModelError
 if TYPE_CHECKING:
     from btrfs_model.behaviour import Behaviour
 
-__all__ = ["check_behaviour"]
-
 
 @cache
 def check_behaviour(behaviour: Behaviour) -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-__all__ = ["LOG_ROOT_TREE", "InodeLog", "RootLog", "log_tree_id"]
-
 LOG_ROOT_TREE: Final = 1 << 62
 """What the writer calls the tree of the logs; that of a subvolume has the subvolume's id added."""
 

@@ -34,15 +34,14 @@ from btrfs_model.mount.log.state import LOG_ROOT_TREE, log_tree_id
 from btrfs_model.mount.log.v5_10.log_parents import log_inode_parent_old, log_new_name_old
 from btrfs_model.ondisk.items import inode_extrefs
 from btrfs_model.ondisk.keys import ItemType, ObjectId
-from btrfs_model.ondisk.structs import ROOT_ITEM, Payload
+from btrfs_model.ondisk.layout import Payload
+from btrfs_model.ondisk.structs import ROOT_ITEM
 from btrfs_model.ondisk.superblock_write import write_superblocks
 from btrfs_model.patches import Patch
 
 if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
     from btrfs_model.mount.writable import WritableFilesystem
-
-__all__ = ["log_new_name", "sync_file"]
 
 _INODE_REF: Final = int(ItemType.INODE_REF)
 _INODE_EXTREF: Final = int(ItemType.INODE_EXTREF)

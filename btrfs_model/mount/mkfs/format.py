@@ -29,8 +29,6 @@ from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.superblock_write import empty_superblock, write_superblocks
 
-__all__ = ["Identity", "format_device"]
-
 Items = list[tuple[tuple[int, int, int], bytes]]
 
 _GENERATION = 6

@@ -29,9 +29,6 @@ from btrfs_model.ondisk.constants import CsumType
 from btrfs_model.ondisk.hashes import CSUM_NAMES
 from btrfs_model.ondisk.keys import ObjectId
 
-__all__ = ["FIRST_CHUNKS", "MIN_DEVICE", "MIN_SINGLE", "Format", "Place", "metadata_stripe",
-           "mkfs_chunks", "mkfs_places"]  # fmt: skip
-
 MIN_DEVICE: Final = 114294784
 """``btrfs_min_dev_size()`` of btrfs-progs 6.2 for these profiles, whatever the nodesize."""
 

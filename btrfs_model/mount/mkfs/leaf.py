@@ -9,8 +9,6 @@ from typing import NamedTuple
 from btrfs_model.ondisk.hashes import csum
 from btrfs_model.ondisk.structs import HEADER, ITEM, DiskKey, Header, Item
 
-__all__ = ["BlockHead", "build_leaf"]
-
 RawKey = tuple[int, int, int]
 
 _WRITTEN = 1

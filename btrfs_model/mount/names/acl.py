@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import InodeFields, LiveInode
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = ["ACCESS", "DEFAULT", "AclEntry", "change_mode", "inherit", "parse", "set_acl",
-           "store_inherited"]  # fmt: skip
-
 ACCESS: Final = b"system.posix_acl_access"
 DEFAULT: Final = b"system.posix_acl_default"
 

@@ -17,8 +17,6 @@ from btrfs_model.ondisk.constants import InodeFlag
 if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = ["CAPABILITY", "chmod", "chown", "may_change_data", "remove_capability", "utimes"]
-
 CAPABILITY: Final = b"security.capability"
 """The attribute that makes a file a privileged program."""
 

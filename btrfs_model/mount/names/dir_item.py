@@ -31,23 +31,6 @@ if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = [
-    "LINK_MAX",
-    "NAME_LEN",
-    "check_dir_item_collision",
-    "cow_leaf",
-    "delete_inode_ref",
-    "delete_one_dir_name",
-    "dir_item_key",
-    "fail",
-    "insert_dir_item",
-    "insert_inode_ref",
-    "lookup_dir_item",
-    "lookup_inode_ref",
-    "pack_dir_item",
-    "pack_inode_ref",
-]
-
 NAME_LEN: Final = 255
 """Bytes of a name (``BTRFS_NAME_LEN``)."""
 

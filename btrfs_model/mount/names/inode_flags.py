@@ -18,8 +18,6 @@ from btrfs_model.ondisk.constants import InodeFlag
 if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = ["ChattrFlag", "chattr"]
-
 
 class ChattrFlag(IntFlag):
     """Flags that btrfs has of those of ``FS_IOC_GETFLAGS``, named ``FS_..._FL`` there."""

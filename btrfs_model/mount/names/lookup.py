@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem
     from btrfs_model.ondisk.keys import Key
 
-__all__ = ["Entry", "Path", "ancestors", "as_bytes", "find", "find_entry", "find_parent",
-           "is_read_only", "is_there", "look_up",
-           "lookup", "may_delete", "may_write", "read_link"]  # fmt: skip
-
 Path = str | bytes
 """A path, from the top of the filesystem."""
 

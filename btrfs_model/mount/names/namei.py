@@ -44,22 +44,6 @@ if TYPE_CHECKING:
     from btrfs_model.mount.names.lookup import Entry
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = [
-    "UNLINK_ITEMS",
-    "add_link",
-    "create_inode",
-    "create_symlink",
-    "insert_new_inode",
-    "link_inode",
-    "new_items",
-    "rmdir",
-    "touch",
-    "unlink",
-    "unlink_inode",
-    "unlink_name",
-    "unlink_subvolume_name",
-]
-
 # item and index of the directory, its inode; the inode and its name
 _LINK_ITEMS: Final = 5
 # BTRFS_UNLINK_METADATA_UNITS: the same, and an orphan item

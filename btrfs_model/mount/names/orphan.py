@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = ["evict", "iput", "orphan_add", "orphan_cleanup", "orphan_delete", "orphan_key"]
-
 _U64_MAX = 2**64 - 1
 
 

@@ -11,8 +11,6 @@ from btrfs_model.ondisk.constants import InodeFlag
 if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = ["COMPRESSION_PROPERTY", "NO_COMPRESSION", "apply_compression", "compression_of"]
-
 COMPRESSION_PROPERTY: Final = b"btrfs.compression"
 NO_COMPRESSION: Final = (b"no", b"none")
 """Values that forbid compression."""

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from btrfs_model.mount.names.lookup import Entry
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = ["RENAME_ITEMS", "exchange", "rename"]
-
 # the inode, two names, two entries of two items each, the directory
 RENAME_ITEMS: Final = 8
 # the inode, its name, two items of the entry, an orphan item

@@ -22,8 +22,6 @@ from btrfs_model.ondisk.structs import RootItem, Timespec
 if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = ["PendingSnapshot", "create_pending_snapshot"]
-
 
 class PendingSnapshot(NamedTuple):
     """A snapshot that the next commit takes (``struct btrfs_pending_snapshot``).

@@ -28,17 +28,6 @@ if TYPE_CHECKING:
     from btrfs_model.mount.names.lookup import Entry
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = [
-    "RDONLY",
-    "clean_deleted_subvolume",
-    "create_subvolume",
-    "dead_subvolumes",
-    "delete_subvolume",
-    "set_read_only",
-    "set_received",
-    "timespec",
-]
-
 RDONLY: Final = 1 << 0
 """``BTRFS_ROOT_SUBVOL_RDONLY`` in the flags of a root item."""
 

@@ -38,14 +38,6 @@ from btrfs_model.volume.tree import RawKey
 if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = [
-    "get_xattr",
-    "inherit_properties",
-    "put_xattr",
-    "set_property",
-    "set_xattr",
-]
-
 # the attribute, the inode
 _XATTR_ITEMS: Final = 2
 _XATTR: Final = int(FileType.XATTR)

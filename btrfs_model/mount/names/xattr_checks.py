@@ -24,8 +24,6 @@ from btrfs_model.ondisk.constants import InodeFlag
 if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = ["removexattr", "setxattr"]
-
 _NAME_MAX: Final = 255
 _SIZE_MAX: Final = 65536
 _FLAGS: Final = os.XATTR_CREATE | os.XATTR_REPLACE

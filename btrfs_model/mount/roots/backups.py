@@ -12,8 +12,6 @@ from typing import Any, Final
 from btrfs_model.ondisk.keys import ObjectId
 from btrfs_model.ondisk.structs import ROOT_BACKUP, RawSuperBlock
 
-__all__ = ["BACKED_UP", "make_backup", "next_cell", "store_backup"]
-
 _FIELDS = {
     ObjectId.ROOT_TREE: "tree_root",
     ObjectId.CHUNK_TREE: "chunk_root",

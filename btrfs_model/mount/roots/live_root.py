@@ -7,8 +7,6 @@ from dataclasses import dataclass, fields
 
 from btrfs_model.ondisk.structs import ROOT_ITEM, DiskKey, InodeItem, RootItem, Timespec
 
-__all__ = ["LiveRoot"]
-
 
 @dataclass(slots=True)
 class LiveRoot:

@@ -20,8 +20,6 @@ from btrfs_model.volume.tree import RawKey
 if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = ["NO_UUID", "add_root_ref", "delete_root_ref", "uuid_tree_add", "uuid_tree_remove"]
-
 NO_UUID: Final = bytes(16)
 
 _ROOT_TREE: Final = int(ObjectId.ROOT_TREE)

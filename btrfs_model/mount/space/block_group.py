@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from btrfs_model.mount.trees.space import GroupState
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = ["allocate_chunk", "calls_that_fit", "chunk_sizes", "ensure_data", "ensure_metadata",
-           "global_reserve", "grow_metadata", "load_size_classes", "reserve_data"]  # fmt: skip
-
 _DATA, _SYSTEM, _METADATA = 1, 2, 4
 _RAID1, _DUP = 16, 32
 _KINDS = _DATA | _SYSTEM | _METADATA

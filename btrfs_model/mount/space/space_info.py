@@ -28,8 +28,8 @@ import errno
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from btrfs_model.mount.files.bytes import pages_of
 from btrfs_model.mount.files.write import file_ranges
-from btrfs_model.mount.files.writeback import pages_of
 from btrfs_model.mount.space.block_group import allocate_chunk, chunk_sizes, global_reserve
 from btrfs_model.ondisk.items import InlineExtent
 from btrfs_model.ondisk.keys import ObjectId
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from btrfs_model.mount.files.pages import FilePages
     from btrfs_model.mount.live_inode import LiveInode
     from btrfs_model.mount.writable import WritableFilesystem
-
-__all__ = ["MetadataSpace", "overcommit"]
 
 _DATA, _METADATA, _DUP = 1, 4, 32
 _MIB, _GIB = 1 << 20, 1 << 30

@@ -16,8 +16,6 @@ from btrfs_model.volume.tree import KEY
 if TYPE_CHECKING:
     from btrfs_model.mount.trees.writer import TreeWriter
 
-__all__ = ["CHANGE", "apply", "insert_batches", "insert_beside"]
-
 CHANGE: Final = np.dtype(
     {
         "names": ["objectid", "offset", "type", "size", "kind", "more"],

@@ -10,8 +10,6 @@ from btrfs_model.kernels import ffi, lib
 from btrfs_model.ondisk.keys import ObjectId
 from btrfs_model.volume.image import Image
 
-__all__ = ["DataRef", "GroupState", "SpaceCalls"]
-
 _CSUM_TREE = int(ObjectId.CSUM_TREE)
 
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from btrfs_model.behaviour import Behaviour
 
-__all__ = ["RawKey", "TreeState", "TreeWriter"]
-
 RawKey = tuple[int, int, int]
 
 

@@ -31,8 +31,6 @@ from btrfs_model.volume.image import Image
 from btrfs_model.volume.scan import Columns, extent_refs, records, select
 from btrfs_model.volume.tree import Tree
 
-__all__ = ["DataRefs", "Extents", "check_extents", "read_extents"]
-
 Mask = npt.NDArray[np.bool_]
 
 _U64 = np.uint64

@@ -34,8 +34,6 @@ from btrfs_model.volume.tree import Tree
 if TYPE_CHECKING:
     from btrfs_model.volume.filesystem import Filesystem
 
-__all__ = ["Rows", "check_inodes"]
-
 _U64 = np.uint64
 _END: Final = 2**64 - 1
 _T = ItemType

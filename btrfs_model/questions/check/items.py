@@ -33,8 +33,6 @@ from btrfs_model.volume.image import Image
 from btrfs_model.volume.roots import is_subvolume_id
 from btrfs_model.volume.scan import Columns, entries, extent_refs, records, select
 
-__all__ = ["ItemChecker"]
-
 Mask = npt.NDArray[np.bool_]
 
 _T = ItemType

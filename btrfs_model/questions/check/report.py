@@ -15,8 +15,6 @@ from btrfs_model.base.errors import Fault, describe
 from btrfs_model.ondisk.keys import Key
 from btrfs_model.volume.scan import Columns
 
-__all__ = ["Finding", "Report"]
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from btrfs_model.volume.filesystem import Filesystem
     from btrfs_model.volume.image import Image
 
-__all__ = ["Coverage", "check_checksums", "check_data", "check_space"]
-
 _U64 = np.uint64
 _DATA: Final = 1 << 0
 _METADATA: Final = 1 << 1 | 1 << 2

@@ -10,15 +10,13 @@ import numpy as np
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import RootRef, dir_items, root_ref
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId, item_type_name
-from btrfs_model.ondisk.structs import PayloadError
+from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.questions.check.inodes import Rows
 from btrfs_model.questions.check.report import Report
 from btrfs_model.volume.roots import Root, is_subvolume_id
 
 if TYPE_CHECKING:
     from btrfs_model.volume.filesystem import Filesystem
-
-__all__ = ["check_subvolumes"]
 
 _ROOT_TREE = int(ObjectId.ROOT_TREE)
 _UUID_TREE = int(ObjectId.UUID_TREE)

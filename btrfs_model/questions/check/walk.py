@@ -25,8 +25,6 @@ from btrfs_model.volume.image import Image
 from btrfs_model.volume.roots import is_subvolume_id
 from btrfs_model.volume.scan import Columns, scan_leaves, verify_blocks
 
-__all__ = ["BlockInfo", "Forest", "TreeRoot", "leaf_batches", "walk_forest"]
-
 _LEAVES_AT_ONCE = 1024
 # WRITTEN, and references of the kind "mixed" in the top byte
 _HEADER_FLAGS = 1 << 0 | 1 << 56

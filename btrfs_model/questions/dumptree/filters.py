@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from btrfs_model.ondisk.keys import MAX_KEY, MIN_KEY, Key
 
-__all__ = ["KeyRange", "key_range"]
-
 
 class KeyRange(NamedTuple):
     """All keys from `min` to `max`, both included."""

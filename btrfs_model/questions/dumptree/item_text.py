@@ -25,11 +25,9 @@ from btrfs_model.ondisk.items import (
     subvolume_ids,
 )
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
-from btrfs_model.ondisk.structs import Layout, Payload
+from btrfs_model.ondisk.layout import Layout, Payload
 from btrfs_model.questions.dumptree import templates as words
 from btrfs_model.questions.dumptree.templates import Template
-
-__all__ = ["ItemText"]
 
 _NAME_LEN: Final = 255
 _WORDS: Final[dict[str, Callable[..., str]]] = {

@@ -18,13 +18,12 @@ from typing import Any, BinaryIO
 
 from btrfs_model.ondisk.items import decode
 from btrfs_model.ondisk.keys import Key, item_type_name
-from btrfs_model.ondisk.structs import HEADER, DiskKey, PayloadError
+from btrfs_model.ondisk.layout import PayloadError
+from btrfs_model.ondisk.structs import HEADER, DiskKey
 from btrfs_model.questions.dumptree.filters import key_range
 from btrfs_model.questions.dumptree.templates import uuid
 from btrfs_model.questions.dumptree.trees import TreeRoot, select_trees
 from btrfs_model.volume.image import Image
-
-__all__ = ["dump_tree_json", "plain"]
 
 _UUIDS = {"uuid", "fsid", "dev_uuid", "parent_uuid", "received_uuid", "chunk_tree_uuid"}
 _UNUSED = {"reserved", "unused"}

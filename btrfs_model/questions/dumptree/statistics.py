@@ -17,8 +17,6 @@ from btrfs_model.volume.image import Image
 from btrfs_model.volume.lease import exclusive
 from btrfs_model.volume.tree import Block, Tree
 
-__all__ = ["tree_stats"]
-
 
 def tree_stats(image: Image | Filesystem | str | os.PathLike[str]) -> pd.DataFrame:
     """Measure every tree of an image.

@@ -34,13 +34,11 @@ from btrfs_model.ondisk import structs
 from btrfs_model.ondisk.constants import FileExtentType
 from btrfs_model.ondisk.items import OLD_ROOT_ITEM_SIZE
 from btrfs_model.ondisk.keys import ItemType, Key, item_type_name
-from btrfs_model.ondisk.structs import Layout, PayloadError
+from btrfs_model.ondisk.layout import Layout, PayloadError
 from btrfs_model.questions.dumptree.filters import KeyRange, key_range
 from btrfs_model.questions.dumptree.trees import TreeRoot, select_trees
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.tree import Tree
-
-__all__ = ["dump_tree_parquet"]
 
 _ROW_GROUP: Final = 1 << 16
 # far more than the largest item has

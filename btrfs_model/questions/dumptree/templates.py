@@ -19,25 +19,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from btrfs_model.ondisk.keys import ItemType, ObjectId
-from btrfs_model.ondisk.structs import Layout, Payload
-
-__all__ = [
-    "Template",
-    "block_group_flags",
-    "compression",
-    "extent_flags",
-    "file_extent_type",
-    "header_flags",
-    "inode_flags",
-    "key",
-    "objectid",
-    "qgroup_flags",
-    "qgroupid",
-    "root_flags",
-    "signed",
-    "timestamp",
-    "uuid",
-]
+from btrfs_model.ondisk.layout import Layout, Payload
 
 _FIELD: Final = re.compile(r"\{([a-z_0-9.]+)(?:\|([a-z_]+))?(:[^}]*)?\}")
 

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, Final
 
 from btrfs_model.ondisk.keys import Key, ObjectId
-from btrfs_model.ondisk.structs import HEADER, ITEM, KEY_PTR, Header, PayloadError
+from btrfs_model.ondisk.layout import PayloadError
+from btrfs_model.ondisk.structs import HEADER, ITEM, KEY_PTR, Header
 from btrfs_model.questions.dumptree import templates as words
 from btrfs_model.questions.dumptree.filters import KeyRange, key_range
 from btrfs_model.questions.dumptree.item_text import ItemText
@@ -28,8 +29,6 @@ from btrfs_model.questions.dumptree.trees import (
 )
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.tree import Tree
-
-__all__ = ["BlockText", "dump_blocks_text", "dump_tree_text"]
 
 _BACKREF_REV_SHIFT: Final = 56
 

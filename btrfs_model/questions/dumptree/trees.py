@@ -14,11 +14,9 @@ from typing import NamedTuple
 from btrfs_model.base.errors import SubvolumeNotFoundError
 from btrfs_model.ondisk.items import root_item
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
-from btrfs_model.ondisk.structs import PayloadError
+from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.tree import Tree
-
-__all__ = ["TreeRoot", "chunk_tree", "log_root_tree", "root_tree", "rooted_trees", "select_trees"]
 
 
 class TreeRoot(NamedTuple):

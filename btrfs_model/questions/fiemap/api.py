@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from btrfs_model.volume.filesystem import Filesystem
     from btrfs_model.volume.subvolume import Subvolume
 
-__all__ = ["FILEFRAG_EXTENTS", "FLAGS", "Fiemap", "fiemap"]
-
 FILEFRAG_EXTENTS = 292
 """As many extents as ``filefrag`` asks for with one ioctl: those that fit into 16 KiB."""
 

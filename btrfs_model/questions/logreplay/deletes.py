@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from btrfs_model.questions.logreplay.logged import LogItem
     from btrfs_model.questions.logreplay.walk import WalkControl
 
-__all__ = ["replay_dir_deletes", "replay_xattr_deletes"]
-
 _MAX = 2**64 - 1
 # type of a range item and of the entries that it is about
 _BY_NAME = (int(ItemType.DIR_LOG_ITEM), int(ItemType.DIR_ITEM))

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from btrfs_model.questions.logreplay.logged import LogItem
     from btrfs_model.questions.logreplay.walk import WalkControl
 
-__all__ = ["replay_one_extent"]
-
 _CSUM = (int(ObjectId.EXTENT_CSUM), int(ItemType.EXTENT_CSUM))
 
 

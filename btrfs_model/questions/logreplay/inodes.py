@@ -21,16 +21,6 @@ from btrfs_model.volume.tree import RawKey
 if TYPE_CHECKING:
     from btrfs_model.questions.logreplay.walk import WalkControl
 
-__all__ = [
-    "InodeFields",
-    "fixup_inode_link_counts",
-    "link_to_fixup_dir",
-    "must_read_inode",
-    "overwrite_item",
-    "read_one_inode",
-    "update_inode",
-]
-
 _MAX = 2**64 - 1
 # Old kernels did not initialize the time of creation in a log: whatever is there stays as it is,
 # even where it is no time.

@@ -31,14 +31,6 @@ if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
     from btrfs_model.questions.logreplay.walk import WalkControl
 
-__all__ = [
-    "add_link",
-    "drop_one_dir_item",
-    "lookup_by_index",
-    "lookup_by_name",
-    "unlink_inode",
-]
-
 
 def lookup_by_name(control: WalkControl, directory: int, name: bytes) -> DirItem | None:
     """Find the entry of a name (``btrfs_lookup_dir_item()``)."""

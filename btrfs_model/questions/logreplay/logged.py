@@ -21,8 +21,6 @@ from btrfs_model.volume.tree import RawKey, Tree
 if TYPE_CHECKING:
     from btrfs_model.volume.filesystem import Filesystem
 
-__all__ = ["LogItem", "LogTree", "read_logs"]
-
 
 class LogItem(NamedTuple):
     """An item of a log tree: key, payload, and the leaf and slot that it stands in."""

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from btrfs_model.questions.logreplay.walk import WalkControl
     from btrfs_model.volume.tree import RawKey
 
-__all__ = ["replay_one_dir_item"]
-
 _DIRECTORY = int(FileType.DIR)
 
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from btrfs_model.questions.logreplay.walk import WalkControl
     from btrfs_model.volume.tree import RawKey
 
-__all__ = ["add_inode_ref"]
-
 _EXTREF = int(ItemType.INODE_EXTREF)
 _REF = int(ItemType.INODE_REF)
 

@@ -26,7 +26,7 @@ from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType, ObjectId
-from btrfs_model.ondisk.structs import PayloadError
+from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.questions.logreplay.inodes import fixup_inode_link_counts
 from btrfs_model.questions.logreplay.logged import LogTree, read_logs
 from btrfs_model.questions.logreplay.walk import WalkControl, WalkStage, walk_log_tree
@@ -36,8 +36,6 @@ from btrfs_model.volume.memory import Memory
 if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem
     from btrfs_model.volume.filesystem import Filesystem
-
-__all__ = ["recover_log_trees", "replay_log"]
 
 _STAGES = (WalkStage.REPLAY_INODES, WalkStage.REPLAY_DIR_INDEX, WalkStage.REPLAY_ALL)
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.mount.files.file_item import align, drop_extents
+from btrfs_model.mount.live_inode import InodeFields
 from btrfs_model.ondisk.keys import ItemType, ObjectId
-from btrfs_model.ondisk.structs import PayloadError
+from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.patches import Patch
 from btrfs_model.questions.logreplay import deletes, extents, inodes, names, refs
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
     from btrfs_model.mount.writable import WritableFilesystem
     from btrfs_model.questions.logreplay.logged import LogItem, LogTree
-
-__all__ = ["WalkControl", "WalkStage", "replay_one_buffer", "walk_log_tree"]
 
 _MAX = 2**64 - 1
 # how many items are replayed between two looks at the room for metadata
@@ -113,7 +112,7 @@ def walk_log_tree(control: WalkControl) -> None:
 
 
 def _ignore_without_names(control: WalkControl, item: LogItem) -> None:
-    if not inodes.InodeFields.unpack(item.data).nlink:
+    if not InodeFields.unpack(item.data).nlink:
         control.ignored.add(item.key[0])
 
 
@@ -139,7 +138,7 @@ def replay_one_buffer(control: WalkControl, item: LogItem) -> None:
 def _replay_inode(control: WalkControl, item: LogItem) -> None:
     """Replay an inode item; before it goes what the log says has gone from the inode."""
     ino = item.key[0]
-    mode = inodes.InodeFields.unpack(item.data).mode
+    mode = InodeFields.unpack(item.data).mode
     deletes.replay_xattr_deletes(control, ino)
     if stat.S_ISDIR(mode):
         deletes.replay_dir_deletes(control, ino)

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from btrfs_model.volume.subvolume import Subvolume
     from btrfs_model.volume.tree import Tree
 
-__all__ = ["blocks_after_mount", "open_root"]
-
 RawKey = tuple[int, int, int]
 _MAX = 2**64 - 1
 _ORPHAN_OBJECTID = 2**64 - 5

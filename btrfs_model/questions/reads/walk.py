@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from btrfs_model.volume.image import Image
     from btrfs_model.volume.subvolume import Subvolume
 
-__all__ = ["reads"]
-
 _ISSUERS = [
     name.removeprefix("BM_READ_BY_")
     for _, name in sorted(ffi.typeof("enum bm_read_by").elements.items())

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem
     from btrfs_model.stream.source import Source
 
-__all__ = ["ReceiveResult", "apply_stream", "receive"]
-
 
 @dataclass(frozen=True, repr=False)
 class ReceiveResult:

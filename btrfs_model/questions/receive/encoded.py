@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from btrfs_model.mount.files.encoded import Encoded
 from btrfs_model.ondisk.constants import Compression
-from btrfs_model.ondisk.structs import PayloadError
+from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.volume.compression import decompress
 
 if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem
     from btrfs_model.stream.reader import Command
-
-__all__ = ["encoded_write"]
 
 _PAGE: Final = 4096
 # BTRFS_ENCODED_IO_COMPRESSION_*

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem
     from btrfs_model.stream.reader import Command
 
-__all__ = ["Receiver"]
-
 _U32: Final = (1 << 32) - 1
 _SECOND: Final = 10**9
 

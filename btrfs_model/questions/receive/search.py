@@ -13,8 +13,6 @@ from btrfs_model.ondisk.keys import ItemType, ObjectId
 if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = ["find_subvolume"]
-
 _TOP = int(ObjectId.FS_TREE)
 _UUID_TREE = int(ObjectId.UUID_TREE)
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from btrfs_model.volume.filesystem import Filesystem
     from btrfs_model.volume.subvolume import Subvolume
 
-__all__ = ["SendResult", "prepare", "reads", "run", "send"]
-
 
 @dataclass(frozen=True, repr=False)
 class SendResult:

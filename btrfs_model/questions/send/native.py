@@ -10,8 +10,8 @@ import numpy as np
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import new_fault, raise_fault
 from btrfs_model.kernels import ffi, keep, lib
+from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.ondisk.stream import COMMANDS
-from btrfs_model.ondisk.structs import PayloadError
 from btrfs_model.reference.send.explain import ROW
 from btrfs_model.volume.compression import decompress
 from btrfs_model.volume.forest import Forest
@@ -19,8 +19,6 @@ from btrfs_model.volume.forest import Forest
 if TYPE_CHECKING:
     from btrfs_model.reference.send.request import SendRequest
     from btrfs_model.volume.subvolume import Subvolume
-
-__all__ = ["Sender"]
 
 
 class Sender:

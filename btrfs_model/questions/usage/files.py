@@ -18,8 +18,6 @@ from btrfs_model.volume.lease import exclusive
 from btrfs_model.volume.roots import is_subvolume_id
 from btrfs_model.volume.subvolume import Subvolume
 
-__all__ = ["extent_references", "extents"]
-
 _TYPES: Final = np.array(["inline", "regular", "prealloc", "hole"])
 _HOLE: Final = 3
 _COMPRESSION: Final = np.array(["none", "zlib", "lzo", "zstd"])

@@ -35,8 +35,6 @@ from btrfs_model.reference.ctree import key_at, nritems
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.roots import is_subvolume_id
 
-__all__ = ["MANY", "FileForest", "TreeRoot", "join"]
-
 MANY: Final = -1
 """Label of what has several."""
 

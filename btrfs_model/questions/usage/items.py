@@ -36,8 +36,6 @@ from btrfs_model.volume.image import Image
 from btrfs_model.volume.scan import Columns, extent_refs, records, scan_leaves, select
 from btrfs_model.volume.tree import Tree
 
-__all__ = ["DataExtents", "FileItems", "covered", "file_extents", "read_items"]
-
 _LEAVES_AT_ONCE: Final = 1024
 # BTRFS_MAX_UNCOMPRESSED
 _MAX_COMPRESSED: Final = 128 << 10

@@ -20,8 +20,6 @@ from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.lease import exclusive
 from btrfs_model.volume.subvolume import Subvolume
 
-__all__ = ["du"]
-
 Mask = npt.NDArray[np.bool_]
 
 

@@ -10,7 +10,8 @@ from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType
-from btrfs_model.ondisk.structs import PayloadError, RawFileExtent
+from btrfs_model.ondisk.layout import PayloadError
+from btrfs_model.ondisk.structs import RawFileExtent
 from btrfs_model.patches import Patch
 from btrfs_model.reference.ctree import Path, key_at, payload_at
 from btrfs_model.reference.share import ShareContext
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from btrfs_model.behaviour import Behaviour
     from btrfs_model.volume.forest import Forest
     from btrfs_model.volume.tree import Tree
-
-__all__ = ["Call", "Extent", "File"]
 
 LAST = 0x1
 ENCODED = 0x8

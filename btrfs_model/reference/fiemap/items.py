@@ -41,8 +41,6 @@ from btrfs_model.reference.fiemap.call import (
     leaf_bytenr,
 )
 
-__all__ = ["walk_items"]
-
 _ENTRIES = 4096 // 32  # a page of struct btrfs_fiemap_entry
 _EXTENT_DATA = int(ItemType.EXTENT_DATA)
 

@@ -31,8 +31,6 @@ from btrfs_model.reference.fiemap.call import (
     Extent,
 )
 
-__all__ = ["ExtentMaps", "walk_maps"]
-
 _EXTENT_DATA = int(ItemType.EXTENT_DATA)
 _NEVER = U64 - 1
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["CAUSES", "CAUSES_BY_NAME", "Cause"]
-
 _CREATE = ("mkfile", "mkdir", "mknod", "mkfifo", "mksock", "symlink")
 _DATA = ("write", "encoded_write", "update_extent")
 _HOLE = ("write", "fallocate", "update_extent")

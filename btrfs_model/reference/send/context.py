@@ -15,7 +15,8 @@ from btrfs_model.base.counters import current
 from btrfs_model.ondisk.constants import FileType
 from btrfs_model.ondisk.items import DirItem, dir_items
 from btrfs_model.ondisk.keys import ItemType, Key
-from btrfs_model.ondisk.structs import INODE_ITEM, InodeItem, Payload, PayloadError
+from btrfs_model.ondisk.layout import Payload, PayloadError
+from btrfs_model.ondisk.structs import INODE_ITEM, InodeItem
 from btrfs_model.patches import Patch
 from btrfs_model.reference.ctree import (
     Path,
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
 
     from btrfs_model.reference.send.request import SendRequest
     from btrfs_model.volume.tree import Tree
-
-__all__ = ["DirRef", "LruCache", "OrphanDirInfo", "PendingDirMove", "RecordedRef", "SendContext",
-           "WaitingDirMove", "Why"]  # fmt: skip
 
 # the kernel's buffer for one command, by version of the stream
 _BUFFER = {1: 65536, 2: 147456, 3: 147456}

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from btrfs_model.reference.send.data import DataReader
     from btrfs_model.reference.send.names import Names
 
-__all__ = ["Creator", "new_encode_dev"]
-
 _DIR_CREATED_CACHE_SIZE = 64
 
 _CREATE_COMMANDS = {

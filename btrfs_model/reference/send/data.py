@@ -12,7 +12,7 @@ from btrfs_model.ondisk.constants import Compression, FileExtentType
 from btrfs_model.ondisk.hashes import csum
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType, ObjectId
-from btrfs_model.ondisk.structs import Payload, PayloadError
+from btrfs_model.ondisk.layout import Payload, PayloadError
 from btrfs_model.reference.ctree import Reada, key_at, next_leaf, nritems, payload_at, search_slot
 from btrfs_model.volume.compression import decompress
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from btrfs_model.reference.ctree import Path
     from btrfs_model.reference.send.context import SendContext
     from btrfs_model.volume.tree import Tree
-
-__all__ = ["DataReader", "Extent", "parse_file_extent"]
 
 _CSUM_OBJECTID = 2**64 - 10
 _NODATASUM = 1

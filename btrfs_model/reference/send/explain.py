@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["ROW", "Explanation", "Item", "by_cause", "summaries"]
-
 ROW = np.dtype(
     [("inode", "u8"), ("objectid", "u8"), ("offset", "u8"), ("type", "u1"), ("change", "u1"),
      ("pad", "V6"), ("cause", "u4"), ("end", "V4")],

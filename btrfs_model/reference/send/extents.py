@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from btrfs_model.reference.send.names import Names
     from btrfs_model.volume.subvolume import Subvolume
 
-__all__ = ["Extents"]
-
 _MAX = 2**64 - 1
 _PAGE = 4096
 # the part of the command buffer that is not file data

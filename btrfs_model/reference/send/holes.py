@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from btrfs_model.reference.send.names import Names
     from btrfs_model.volume.tree import Tree
 
-__all__ = ["Holes"]
-
 _MAX = 2**64 - 1
 _PAGE = 4096
 # the part of the command buffer that is not file data

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from btrfs_model.reference.send.context import SendContext
     from btrfs_model.volume.tree import Tree
 
-__all__ = ["FirstRef", "InodeState", "Inodes", "Overwritten"]
-
 _TOP = ObjectId.FIRST_FREE
 _REFS = (ItemType.INODE_REF, ItemType.INODE_EXTREF)
 

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from btrfs_model.reference.send.utimes import Utimes
     from btrfs_model.volume.tree import Tree
 
-__all__ = ["Moves", "is_ancestor"]
-
 _TOP = ObjectId.FIRST_FREE
 _MAX = 2**64 - 1
 

@@ -22,8 +22,6 @@ from btrfs_model.reference.send.inodes import Inodes
 if TYPE_CHECKING:
     from btrfs_model.volume.tree import Tree
 
-__all__ = ["Names"]
-
 _TOP = ObjectId.FIRST_FREE
 _PATH_LIMIT = 4096
 _NAME_CACHE_SIZE = 256

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from btrfs_model.reference.send.names import Names
     from btrfs_model.reference.send.utimes import Utimes
 
-__all__ = ["RecordedRefs"]
-
 _TOP = ObjectId.FIRST_FREE
 
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from btrfs_model.reference.send.names import Names
     from btrfs_model.volume.tree import Tree
 
-__all__ = ["Refs"]
-
 _REFS = (ItemType.INODE_REF, ItemType.INODE_EXTREF)
 Name = tuple[int, bytes]
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from btrfs_model.volume.filesystem import Filesystem
     from btrfs_model.volume.subvolume import Subvolume
 
-__all__ = ["SendRequest"]
-
 
 @dataclass(frozen=True)
 class SendRequest:

@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from btrfs_model.volume.subvolume import Subvolume
     from btrfs_model.volume.tree import Tree
 
-__all__ = ["Sender"]
-
 _TOP = ObjectId.FIRST_FREE
 # objectids that are not inodes: the v1 free space and inode caches
 _NOT_INODES = (2**64 - 11, 2**64 - 12)

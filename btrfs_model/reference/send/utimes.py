@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from btrfs_model.reference.send.context import SendContext
     from btrfs_model.reference.send.names import Names
 
-__all__ = ["Utimes"]
-
 _DIR_UTIMES_CACHE_SIZE = 64
 
 

@@ -14,8 +14,6 @@ from btrfs_model.reference.ctree import key_at, next_leaf, nritems, payload_at, 
 if TYPE_CHECKING:
     from btrfs_model.reference.send.context import SendContext
 
-__all__ = ["verity_attributes"]
-
 # struct fsverity_descriptor: version, hash_algorithm, log_blocksize, salt_size, sig_size,
 # data_size, root_hash, salt, reserved; the signature follows
 _DESCRIPTOR = struct.Struct("<xBBBIQ64s32s144x")

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from btrfs_model.reference.send.context import SendContext
     from btrfs_model.reference.send.names import Names
 
-__all__ = ["Xattrs"]
-
 _CAPS = b"security.capability"
 _ACLS = (b"system.posix_acl_access", b"system.posix_acl_default")
 # posix_acl_xattr_header of version 2: what stands for an empty acl

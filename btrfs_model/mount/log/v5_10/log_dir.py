@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from btrfs_model.mount.log.log_inode import LogContext
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = ["ENTRY_KINDS", "entries_to_log", "log_directory_changes", "log_directory_old"]
-
 ENTRY_KINDS: Final = {
     int(ItemType.DIR_ITEM): int(ItemType.DIR_LOG_ITEM),
     int(ItemType.DIR_INDEX): int(ItemType.DIR_LOG_INDEX),

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = ["log_inode_old"]
-
 _INODE_ITEM: Final = int(ItemType.INODE_ITEM)
 _REFS: Final = (int(ItemType.INODE_REF), int(ItemType.INODE_EXTREF))
 _XATTR: Final = int(ItemType.XATTR_ITEM)

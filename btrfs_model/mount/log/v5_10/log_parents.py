@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
     from btrfs_model.mount.writable import WritableFilesystem
 
-__all__ = ["log_inode_parent_old", "log_new_name_old"]
-
 _INODE_REF: Final = int(ItemType.INODE_REF)
 _INODE_EXTREF: Final = int(ItemType.INODE_EXTREF)
 _MAX: Final = 2**64 - 1
