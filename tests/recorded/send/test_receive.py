@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from live import beside_the_kernel, mounted
 from progs import btrfs_check, needs_progs
+from received import COLUMNS, table
 
 import btrfs_model as bm
 from btrfs_model.base.errors import ReceiveError, StreamError
@@ -27,7 +28,7 @@ from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.listing import listing
 from btrfs_model.volume.subvolume import Subvolume
 
-CALLS = json.loads((Path(__file__).parent / "data" / "receiver_calls.json").read_text())
+CALLS = json.loads((corpus.TEST_DATA / "receiver_calls.json").read_text())
 SEEDS = range(40) if corpus.LONG else (1, 3, 7, 11)
 RANDOM = [f"send/random/seed-{seed:03}" for seed in SEEDS]
 # kernels send a UTIMES for a directory under a name that it has no more: both receivers refuse that
@@ -38,19 +39,7 @@ REFUSED = {
 }
 # inline extents of files that are longer: kernels send less than they are, encoded
 INCOMPLETE = {("send/random/seed-005", True)}
-COLUMNS = ["mode", "nlink", "uid", "gid", "rdev", "size", "atime", "mtime", "xattrs", "target",
-           "sha256"]  # fmt: skip
 SIZE = 1 << 30
-
-
-def table(subvolume: Subvolume) -> pd.DataFrame:
-    """What a receiver can make of a subvolume: no entries of other subvolumes, no numbers."""
-    rows = listing(subvolume)
-    files = rows[rows["subvolume"] == 0].set_index("path").sort_index()
-    for path in rows["path"][rows["subvolume"] != 0]:
-        parent, _, name = path.rpartition("/")
-        files.loc[parent, "size"] -= 2 * len(name.encode("utf-8", "surrogateescape"))
-    return files[COLUMNS]
 
 
 def chain(fs: Filesystem, **options: Any) -> Iterator[tuple[Subvolume, bytes]]:

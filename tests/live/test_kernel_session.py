@@ -110,7 +110,7 @@ def test_guest_needs_no_root() -> None:
         place = Path(folder)
         for name in ("uml.py", "uml_xstate.c", "kernel_session.py", "kernel_agent.py",
                      "kernel_records.py"):  # fmt: skip
-            shutil.copyfile(Path(__file__).parent / name, place / name)
+            shutil.copyfile(Path(uml.__file__).parent / name, place / name)
             (place / name).chmod(0o644)
         with bm.create(128 << 20) as fs:
             fs.save(place / "image")

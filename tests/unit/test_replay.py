@@ -27,7 +27,7 @@ from btrfs_model.experiments.workloads import NAMES, Figure, load
 
 DATA = corpus.PROJECT / "data"
 RECORDED = json.loads((DATA / "workloads/send-truncate/full.json").read_text())
-CALLS = json.loads((Path(__file__).parent / "data" / "receiver_calls.json").read_text())
+CALLS = json.loads((corpus.TEST_DATA / "receiver_calls.json").read_text())
 FILES = ["results.csv", "results.parquet", "report.html", "send-truncate.png", "send-truncate.svg"]
 
 

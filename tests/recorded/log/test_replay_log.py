@@ -19,6 +19,7 @@ import corpus
 import pytest
 from click.testing import CliRunner
 from damage import Broken
+from fsync_log import items_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from progs import btrfs_check
@@ -77,10 +78,6 @@ def judge(name):
     return bm.open(corpus.image(name.replace("/crash", "/replayed")))
 
 
-def items(fs, tree):
-    return {tuple(item.key): bytes(item.data) for item in fs.tree(tree).items()}
-
-
 def same_but_for_times_of_now(ours, theirs):
     """Whether inode items are equal, where times of the replay stand for each other."""
     ours, theirs = InodeFields.unpack(ours), InodeFields.unpack(theirs)
@@ -109,7 +106,7 @@ def difference(ours, theirs):
 def observable(fs, tree):
     """Items without generations, versions and times."""
     found = {}
-    for key, data in items(fs, tree).items():
+    for key, data in items_of(fs, tree).items():
         if key[1] == ItemType.INODE_ITEM:
             item = InodeFields.unpack(data)
             skipped = {*TIMES, "generation", "transid", "sequence"}
@@ -129,8 +126,8 @@ def test_replay_gives_the_items_of_the_kernel(name):
     with replay(name) as ours, judge(name) as theirs:
         assert ours.subvolume_ids == theirs.subvolume_ids
         for tree in theirs.subvolume_ids:
-            assert difference(items(ours, tree), items(theirs, tree)) == []
-        csums = [items(fs, ObjectId.CSUM_TREE) for fs in (ours, theirs)]
+            assert difference(items_of(ours, tree), items_of(theirs, tree)) == []
+        csums = [items_of(fs, ObjectId.CSUM_TREE) for fs in (ours, theirs)]
         assert covered(csums[0]) == covered(csums[1])
         assert ours.image.superblock.log_root == 0
         assert bm.check(ours, verify_data=True) == []
@@ -200,11 +197,11 @@ def test_btrfs_check_finds_nothing(tmp_path):
 def test_twins_replay_the_same():
     for name in few(11):
         with replay(name) as ours:
-            want = {tree: items(ours, tree) for tree in ours.trees}
+            want = {tree: items_of(ours, tree) for tree in ours.trees}
         bm.use_kernels("python")
         try:
             with replay(name) as ours:
-                assert {tree: items(ours, tree) for tree in ours.trees} == want
+                assert {tree: items_of(ours, tree) for tree in ours.trees} == want
         finally:
             bm.use_kernels("c")
 
@@ -243,7 +240,7 @@ def test_only_old_kernels_replay_entries_by_name():
         ("v6.18 - log-dir-index-only", False),
     ]:
         with bm.replay_log(broken.fs(), behaviour=behaviour) as fs:
-            assert (items(fs, 5).get(tuple(item.key)) is not None) == there
+            assert (items_of(fs, 5).get(tuple(item.key)) is not None) == there
             assert bm.check(fs) == []
 
 
@@ -262,8 +259,8 @@ def test_only_old_kernels_delete_by_name():
     ]:
         with bm.replay_log(broken.fs(), behaviour=behaviour) as fs:
             # its DIR_INDEX brings it back; the unlink before that shows in the time
-            assert tuple(item.key) in items(fs, 5)
-            assert (InodeFields.unpack(items(fs, 5)[inode]).ctime in CLOCK) == touched
+            assert tuple(item.key) in items_of(fs, 5)
+            assert (InodeFields.unpack(items_of(fs, 5)[inode]).ctime in CLOCK) == touched
 
 
 # ------------------------------------------------------------------------------- loading, CLI --
@@ -276,14 +273,14 @@ def test_log_is_refused_unless_it_is_to_be_replayed():
     with pytest.raises(bm.UnsupportedError, match="must be replayed first"):
         WritableFilesystem.load(path)
     with WritableFilesystem.load(path, replay="v6.18") as fs, replay(CRASH, "v6.18") as other:
-        assert items(fs, 5) == items(other, 5)
+        assert items_of(fs, 5) == items_of(other, 5)
         assert fs.path == str(path)
 
 
 def test_without_a_log_nothing_changes(small_image):
     with bm.open(small_image) as fs, bm.replay_log(fs) as same:
         assert same.image.superblock.generation == fs.image.superblock.generation
-        assert items(same, 5) == items(fs, 5)
+        assert items_of(same, 5) == items_of(fs, 5)
 
 
 def test_unknown_behaviour_is_refused():
@@ -300,7 +297,7 @@ def test_command(tmp_path):
     assert result.output == "replayed the log of subvolume 5, 256\n"
     assert source.read_bytes() == before
     with bm.open(out) as fs, judge(CRASH) as theirs:
-        assert difference(items(fs, 256), items(theirs, 256)) == []
+        assert difference(items_of(fs, 256), items_of(theirs, 256)) == []
     result = CliRunner().invoke(cli, ["replay-log", str(out), "-o", str(tmp_path / "again.img")])
     assert result.output == "there is no log\n"
 

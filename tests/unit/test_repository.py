@@ -170,7 +170,7 @@ def parts_of_a_clone() -> set[str]:
 
 def test_what_is_built_or_restored_is_no_part_of_a_clone() -> None:
     there = parts_of_a_clone()
-    assert "tests/.cache" in there and "tests/test_repository.py" in there and "docs" in there
+    assert "tests/.cache" in there and "tests/unit/test_repository.py" in there and "docs" in there
     assert not any(path.startswith("tests/.cache/") for path in there)
     assert "btrfs_model/no_such_file.py" not in there
 

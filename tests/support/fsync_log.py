@@ -21,6 +21,11 @@ from btrfs_model.volume.tree import Tree
 LogItems = dict[tuple[Any, ...], Any]
 
 
+def items_of(fs: Filesystem, tree: int) -> dict[tuple[int, int, int], bytes]:
+    """Every item of a tree."""
+    return {tuple(item.key): bytes(item.data) for item in fs.tree(tree).items()}
+
+
 def logs_of(fs: Filesystem) -> dict[int, LogItems]:
     """Items of every log, by subvolume."""
     now = fs.image.superblock.generation + 1

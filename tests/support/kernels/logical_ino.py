@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What a live kernel answers to LOGICAL_INO_V2, in its own order.
 
-``python tests/logical_ino.py`` (as root, with loop devices and btrfs) asks the running kernel about
-the images of ``data/kernel`` for which it has such answers, and writes
+As a program (with ``PYTHONPATH=tests/support``, as root, with loop devices and btrfs) it asks the
+running kernel about the images of ``data/kernel`` for which it has such answers, and writes
 ``tests/data/logical_ino.json.zst``: the answers in that corpus are sorted, here they are as the
 kernel gave them.
 """
@@ -21,7 +21,7 @@ import corpus
 import mounts
 import zstandard
 
-ANSWERS = Path(__file__).parent / "data" / "logical_ino.json.zst"
+ANSWERS = corpus.TEST_DATA / "logical_ino.json.zst"
 
 CASES = [
     name

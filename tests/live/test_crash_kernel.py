@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 from corpus import LONG
 from crash_sequences import BLOCK, Call, Crash, formats, sequences
+from fsync_log import items_of
 from hypothesis import assume, example, given, settings
 from kernel_session import KernelSession
 from live import Machine, preset
 from progs import btrfs_check
 from scenarios import model_listing
-from test_replay_log import items
 
 import btrfs_model as bm
 from btrfs_model.mount.live_inode import InodeFields
@@ -60,7 +60,7 @@ def with_its_times(ours: bytes, theirs: bytes, since: int) -> bytes:
 
 
 def differences(ours: Any, theirs: Any, tree: int, since: int) -> list[Any]:
-    mine, its = items(ours, tree), items(theirs, tree)
+    mine, its = items_of(ours, tree), items_of(theirs, tree)
     found = []
     for key in sorted(mine.keys() | its.keys()):
         a, b = mine.get(key), its.get(key)
@@ -76,7 +76,7 @@ def checksums(fs: Filesystem) -> dict[int, bytes]:
     size = fs.image.superblock.csum_size
     return {
         key[2] + at // size * fs.image.sectorsize: data[at : at + size]
-        for key, data in items(fs, ObjectId.CSUM_TREE).items()
+        for key, data in items_of(fs, ObjectId.CSUM_TREE).items()
         for at in range(0, len(data), size)
     }
 

@@ -25,9 +25,10 @@ from typing import Any
 
 import zstandard
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parents[2]
 KERNEL_DATA = PROJECT / "data" / "kernel"
 CACHE = PROJECT / "tests" / ".cache"
+TEST_DATA = PROJECT / "tests" / "data"
 if not os.access(CACHE if CACHE.exists() else CACHE.parent, os.W_OK):
     CACHE = Path(tempfile.gettempdir(), f"btrfs-model-tests-{os.geteuid()}")
 

@@ -8,7 +8,7 @@ import calls
 import corpus
 import pandas as pd
 import pytest
-from test_receive import table
+from received import table
 
 import btrfs_model as bm
 from btrfs_model.behaviour import PRESETS

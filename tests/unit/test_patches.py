@@ -173,7 +173,7 @@ def test_all_about_one(told: Callable[..., list[str]]) -> None:
         assert patch.name in line or patch in line
         assert any(place in shown for shown in lines)
     assert any(place.startswith("btrfs_model/reference/send/") for place in known["places"])
-    assert any(place.startswith("tests/test_send_written.py") for place in known["tests"])
+    assert any(place.startswith("tests/twins/test_send_written.py") for place in known["tests"])
 
 
 def test_what_a_toggle_needs_and_what_shows_it(told: Callable[..., list[str]]) -> None:

@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import bare
+import corpus
 import pytest
 import zstandard
 from live import beside_the_kernel, mounted
@@ -26,7 +27,7 @@ from btrfs_model.mount.trees.writer import TreeWriter
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.volume.tree import Tree
 
-RECORDED = Path(__file__).parent / "data" / "leaf_layouts.json.zst"
+RECORDED = corpus.TEST_DATA / "leaf_layouts.json.zst"
 INO = 257
 INODE_ITEM, INODE_REF, XATTR_ITEM, DIR_ITEM, DIR_INDEX = 1, 12, 24, 84, 96
 ORPHAN_ITEM, ORPHAN = 48, 2**64 - 5
@@ -201,7 +202,7 @@ def test_layout_is_the_running_kernels(case: Case) -> None:
 
 
 def record() -> None:
-    """Write the recorded layouts: ``python tests/test_writer_layout.py``, as root."""
+    """Write the recorded layouts: ``PYTHONPATH=tests/support:tests/support/kernels``, as root."""
     rows = []
     for case in CASES:
         items, wanted = kernel_layout(case)

@@ -26,7 +26,7 @@ from log_beside import (
 from btrfs_model.ondisk.structs import RawFileExtent
 from btrfs_model.volume.filesystem import Filesystem
 
-RECORDED = Path(__file__).parent / "data" / "log_live.json"
+RECORDED = corpus.TEST_DATA / "log_live.json"
 
 TWO = [["mkdir", "d"], ["create", "d/a"], ["create", "d/b"]]
 CASES: dict[str, list[Operation]] = {
