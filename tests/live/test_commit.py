@@ -106,6 +106,7 @@ def test_hooks_may_change_trees(fs: bm.WritableFilesystem) -> None:
     assert not fs.commit()
 
 
+@pytest.mark.claim("`btrfs check` finds nothing wrong after random commits.", judge="progs")
 @given(
     batches=st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=60), min_size=1, max_size=5),
     nodesize=st.sampled_from([4096, 8192]),
@@ -543,6 +544,9 @@ def in_model(fs: bm.WritableFilesystem, call: str, name: str) -> None:
     calls[call](name)
 
 
+@pytest.mark.claim(
+    "After runs of calls with snapshots every tree block is at the running kernel's address."
+)
 @judged_live
 @pytest.mark.parametrize("kernels", ["c", "python"])
 @pytest.mark.parametrize("nodesize", [4096, 16384])
@@ -570,6 +574,7 @@ def test_all_blocks_are_the_kernels(
                 assert ours == kernel
 
 
+@pytest.mark.claim("New chunks are those of the running kernel.")
 @judged_live
 def test_chunks_are_the_kernels(tmp_path: Path) -> None:
     """The kernel needs a data chunk: the model's is as large and lies where it lies."""
@@ -616,6 +621,7 @@ def test_device_extents_are_the_kernels(tmp_path: Path) -> None:
         assert bytes(16) in uuids
 
 
+@pytest.mark.claim("The free space tree is the running kernel's.")
 @judged_live
 def test_free_space_tree_is_the_kernels(tmp_path: Path) -> None:
     """A file is punched extent by extent: at the same one both turn to bitmaps."""
@@ -657,6 +663,9 @@ def test_free_space_tree_is_the_kernels(tmp_path: Path) -> None:
         assert forms == [(10, 0), (11, 0), (12, 1), (13, 1)]
 
 
+@pytest.mark.claim(
+    "The running kernel mounts and scrubs what the model committed, and goes on with it."
+)
 @judged_live
 def test_kernel_goes_on(tmp_path: Path) -> None:
     """The kernel mounts what was written, changes it, scrubs it; the model goes on with that."""

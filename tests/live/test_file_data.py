@@ -112,6 +112,10 @@ def beside(
         assert ours[name] == theirs[name], (name, history)
 
 
+@pytest.mark.claim(
+    "Contents, extents and sizes of files are the running kernel's after random writes, "
+    "truncates, holes, clones and preallocation."
+)
 @beside_the_kernel
 @pytest.mark.parametrize(("seed", "compress", "holes"), CASES)
 def test_same_items_as_the_kernel(
@@ -275,6 +279,7 @@ CHANGE = st.one_of(
 )
 
 
+@pytest.mark.claim("What is read is what was written.", judge="unit")
 @needs_progs
 @settings(max_examples=1000 if corpus.LONG else 60)
 @given(

@@ -90,6 +90,9 @@ def steps(names: list[str], count: int, most: int, least: int) -> Iterator[tuple
         count = wanted
 
 
+@pytest.mark.claim(
+    "A block group changes to bitmaps of free space and back when the running kernel's does."
+)
 @beside_the_kernel
 @pytest.mark.parametrize("nodesize", [4096, 16384, 65536])
 def test_a_group_takes_bitmaps_and_extents_again_when_the_kernels_does(

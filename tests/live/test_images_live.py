@@ -241,6 +241,18 @@ def snapshots_of(fs: Filesystem) -> dict[str, str]:
     return found
 
 
+@pytest.mark.claim(
+    "The running kernel and that of User-Mode Linux use the images of all builders: by hand, "
+    "of mkfs.btrfs and changed, workloads, scenarios, received, crashed, replayed."
+)
+@pytest.mark.claim(
+    "In these kernels read-only snapshots are read-only, and sends, whole and as a change, "
+    "are the model's."
+)
+@pytest.mark.claim(
+    "These kernels receive, take snapshots, count quotas, resize, balance and scrub; the "
+    "model goes on with what they leave."
+)
 @needs_progs
 @pytest.mark.parametrize(("kernel", "name"), cases(), indirect=["kernel"], scope="session")
 def test_a_kernel_uses_it(kernel: KernelSession, name: str, tmp_path: Path) -> None:
@@ -348,6 +360,11 @@ def both(image: Path, sequence: list[calls.Call], tmp_path: Path) -> None:
         assert bm.check(model) == []
 
 
+@pytest.mark.claim(
+    "After random calls on a fresh filesystem of mkfs.btrfs or of the model all items of all "
+    "trees and the superblock are the running kernel's, but for places, times, uuids and the "
+    "first version of an inode."
+)
 @live.beside_the_kernel
 @needs_progs
 @pytest.mark.parametrize("maker", ["of mkfs.btrfs", "of the model"])

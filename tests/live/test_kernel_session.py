@@ -49,6 +49,7 @@ def freeze(session: KernelSession) -> None:
         os.kill(process, signal.SIGSTOP)
 
 
+@pytest.mark.claim("A kernel that hangs in a mount is a failed test and no more.", judge="unit")
 @needs_uml
 def test_guest_that_does_not_answer_is_killed_and_started_again() -> None:
     with uml.Guest() as guest:

@@ -146,6 +146,11 @@ def summary(image: Path) -> dict[str, list[Any]]:
     return found
 
 
+@pytest.mark.claim(
+    "The model logs what 6.18.44 logged in the named cases; `tests/data/log_live.json` holds "
+    "these logs.",
+    judge="recorded",
+)
 @pytest.mark.parametrize("case", CASES)
 def test_the_log_is_what_a_kernel_logged(case: str, tmp_path: Path) -> None:
     """Without a kernel: what came of the cases when Linux 6.18.44 went through them."""
@@ -157,6 +162,11 @@ def test_the_log_is_what_a_kernel_logged(case: str, tmp_path: Path) -> None:
 not_known = pytest.mark.skipif(not KNOWN, reason=f"what {KERNEL} took over is not known")
 
 
+@pytest.mark.claim(
+    "After calls of all kinds (names, data, clones, holes, preallocation, NODATACOW, "
+    "compression, subvolumes, mounts in between) the running kernel (6.18.44) logs what the "
+    "model logs, and commits where the model does."
+)
 @beside_the_kernel
 @not_known
 @pytest.mark.parametrize("case", CASES)
@@ -194,6 +204,12 @@ def at_scale(image: Path) -> tuple[int, dict[int, Counter[int]]]:
         return fs.image.superblock.generation, logs
 
 
+@pytest.mark.claim(
+    "At scale the running kernel (6.18.44) commits before an fsync where the model does, and "
+    "logs as many items of each type: 3,000 writes beyond the first chunk of data with and "
+    "without room for their reservations, and a hundredth of 10,000 files of a directory "
+    "removed (1,000,000 in the long run)."
+)
 @beside_the_kernel
 @not_known
 @pytest.mark.parametrize("case", AT_SCALE)
@@ -211,6 +227,10 @@ def test_fsync_at_scale(case: str, tmp_path: Path) -> None:
         assert (made + OF_MOUNT, logs) == (generation, known)
 
 
+@pytest.mark.claim(
+    "After random calls the running kernel logs what the model logs, and commits where the "
+    "model does."
+)
 @beside_the_kernel
 @not_known
 @pytest.mark.parametrize("seed", range(200 if corpus.LONG else 8))

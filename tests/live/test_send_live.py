@@ -37,6 +37,9 @@ def plans(snapshots: list[int], seed: int) -> list[Plan]:
     return found
 
 
+@pytest.mark.claim(
+    "Sends are byte-identical to those of the running kernel for filesystems that it has just made."
+)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_streams_of_the_running_kernel(seed: int, tmp_path: Path) -> None:
     image = tmp_path / "live.img"

@@ -34,6 +34,11 @@ def data_extents(fs: bm.Filesystem) -> list[tuple[int, int]]:
     return list(zip(items["objectid"][data].tolist(), items["offset"][data].tolist(), strict=True))
 
 
+@pytest.mark.claim(
+    "In filesystems that the running kernel has just made, FIEMAP, the number of blocks that "
+    "a cold call of it reads, LOGICAL_INO and the paths of inodes are the kernel's, file by "
+    "file and extent by extent."
+)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_sharing_of_the_running_kernel(seed: int, tmp_path: Path) -> None:
     image = tmp_path / "live.img"
@@ -142,6 +147,10 @@ def compare_quota(fs_of: Path, shown: str) -> None:
     assert len(table)
 
 
+@pytest.mark.claim(
+    "`extents` and `du` count what FIEMAP, LOGICAL_INO, `btrfs filesystem du` and quota "
+    "groups count."
+)
 def test_extents_beside_filefrag_and_du(tmp_path: Path) -> None:
     """The numbers of `btrfs filesystem du` for single files are those of their extents."""
     image = tmp_path / "live.img"

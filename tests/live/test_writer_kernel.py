@@ -20,6 +20,7 @@ MOUNTED, BESIDE = (200, 200) if LONG else (20, 8)
 IN_ONE_TEST = 25
 
 
+@pytest.mark.claim("`btrfs check` finds nothing wrong after 200 random scenarios.", judge="progs")
 @needs_progs
 @pytest.mark.parametrize("first", range(0, CHECKED, IN_ONE_TEST))
 def test_btrfs_check_finds_nothing(first: int, tmp_path: Path) -> None:
@@ -30,6 +31,10 @@ def test_btrfs_check_finds_nothing(first: int, tmp_path: Path) -> None:
         assert not btrfs_check(image), f"seed {seed}"
 
 
+@pytest.mark.claim(
+    "The running kernel and that of User-Mode Linux mount, scrub and list the filesystems of "
+    "random scenarios."
+)
 @pytest.mark.parametrize("seed", range(MOUNTED))
 def test_the_kernel_lists_what_was_written(seed: int, kernel: KernelSession) -> None:
     image = kernel.new_image()
@@ -64,6 +69,7 @@ def untimed(listing: scenarios.Listing) -> dict[str, dict[str, Any]]:
     }
 
 
+@pytest.mark.claim("The running kernel ends each call of a random scenario with the same errno.")
 @beside_the_kernel
 @pytest.mark.parametrize("seed", range(BESIDE))
 def test_the_kernel_does_the_same(seed: int, tmp_path: Path) -> None:

@@ -211,11 +211,13 @@ def run(
     return keyed, shared
 
 
+@pytest.mark.claim("Checksum items are the running kernel's.")
 @pytest.mark.parametrize("nodesize", [4096, 16384])
 def test_csum_items_of_the_running_kernel(nodesize: int, tmp_path: Path) -> None:
     run(tmp_path, nodesize, nodesize, ["write", "write", "write", "overwrite", "delete"])
 
 
+@pytest.mark.claim("Extent items are the running kernel's.")
 @pytest.mark.parametrize("nodesize", [4096, 16384])
 def test_references_of_the_running_kernel(nodesize: int, tmp_path: Path) -> None:
     kinds = ["write", "overwrite", "delete", *["clone"] * 20]
@@ -235,6 +237,7 @@ def data_extents(path: Path) -> dict[int, int]:
         return {key[0]: key[2] for key, _ in extent_items(fs.tree(EXTENT)) if key[1] == EXTENT_ITEM}
 
 
+@pytest.mark.claim("Data extents lie where the running kernel puts them.")
 def test_data_is_put_where_the_running_kernel_puts_it(tmp_path: Path) -> None:
     """New files, one a transaction: in the largest free range, the first of those."""
     path = tmp_path / "live.img"

@@ -56,6 +56,7 @@ def same_columns(left: dict[str, Any], right: dict[str, Any]) -> None:
         assert np.array_equal(left[field], right[field]), field
 
 
+@pytest.mark.claim("Searches, scans, walks and comparisons of trees give the same in C and Python.")
 @pytest.mark.parametrize("name", IMAGES)
 def test_scans_and_walks_of_c_and_python_are_the_same(name: str) -> None:
     for tree in trees(name):
@@ -293,6 +294,11 @@ WALKS: dict[str, Callable[[Tree, Tree], object]] = {
 }
 
 
+@pytest.mark.claim(
+    "A walk visits no block of a tree twice, whatever the block points at, so that the image "
+    "bounds its time and memory.",
+    judge="unit",
+)
 @pytest.mark.parametrize("walk", WALKS)
 def test_blocks_with_several_parents(several_parents: Path, walk: str) -> None:
     """Keys must ascend from block to block, so a walk comes to no block twice."""
@@ -367,6 +373,7 @@ class StopError(Exception):
     """What the handler of a signal raises here."""
 
 
+@pytest.mark.claim("Handlers of signals run while C code runs.", judge="unit")
 def test_signals_end_a_long_kernel() -> None:
     """The handler runs while the kernel does, and what it raises comes out of the call."""
     tree = filesystem(DEEP).tree(2)

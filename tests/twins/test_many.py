@@ -63,6 +63,7 @@ def built(
     return data_of(target)
 
 
+@pytest.mark.claim("Many files made at once leave the bytes that the calls one by one leave.")
 @settings(max_examples=25)
 @given(
     names=NAMES,
@@ -103,6 +104,7 @@ def test_created_at_once(
     assert built(folder, nodesize, at_once) == built(folder, nodesize, one_by_one)
 
 
+@pytest.mark.claim("Many files filled at once leave the bytes that the calls one by one leave.")
 @settings(max_examples=15)
 @given(
     count=st.integers(1, 60),
@@ -279,6 +281,7 @@ def test_directories_that_are_none() -> None:
             assert os.strerror(number) in str(error.value)
 
 
+@pytest.mark.claim("Many files moved at once leave the bytes that the calls one by one leave.")
 @settings(max_examples=25)
 @given(
     names=NAMES,
@@ -343,6 +346,7 @@ def test_a_file_that_is_not_there_ends_the_moves() -> None:
         fs.resolve("d/b")
 
 
+@pytest.mark.claim("Many files unlinked at once leave the bytes that the calls one by one leave.")
 @settings(max_examples=25)
 @given(
     names=NAMES,

@@ -52,6 +52,10 @@ def make(*words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.claim(
+    "The C kernels pass their own tests (`native/tests`) under AddressSanitizer and UBSan.",
+    judge="unit",
+)
 @pytest.mark.parametrize("target", ["test", "sanitize"])
 def test_kernels_alone(target: str) -> None:
     output = make(target)
@@ -63,6 +67,10 @@ def test_kernels_alone(target: str) -> None:
         ), f"{name.name} did not report"
 
 
+@pytest.mark.claim(
+    "Threads that share a filesystem are free of races under ThreadSanitizer.",
+    judge="unit",
+)
 def test_threads() -> None:
     """What threads do with images, counters and mapped files, under ThreadSanitizer."""
     program = "int main(void) { return 0; }"
@@ -76,6 +84,7 @@ def test_threads() -> None:
     assert "threads: " in make("threads")
 
 
+@pytest.mark.claim("No damaged image crashes or hangs a C kernel.", judge="unit")
 @pytest.mark.parametrize(("name", "cases"), DAMAGED)
 def test_damaged_images(name: str, cases: int) -> None:
     program = "build/sanitized/mutate"

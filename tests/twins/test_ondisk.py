@@ -47,6 +47,7 @@ def places(dtype: np.dtype[Any]) -> list[tuple[str, int, int]]:
     return [(name, int(fields[name][1]), fields[name][0].itemsize) for name in dtype.names or ()]
 
 
+@pytest.mark.claim("Structures have the same sizes and offsets in C and in Python.")
 @pytest.mark.parametrize("name", C_STRUCTS)
 def test_layout_equals_c_struct(name: str) -> None:
     c_type = ffi.typeof(f"struct {name}")
@@ -82,6 +83,10 @@ def test_all_c_structs_are_seen() -> None:
     assert len(C_STRUCTS) >= 31
 
 
+@pytest.mark.claim(
+    "Structures have the sizes and offsets of the kernel's header.",
+    judge="measured",
+)
 def test_layouts_equal_kernel_header(tmp_path: Path) -> None:
     """The compiler holds each structure to the header that Linux gives to programs."""
     compiler = shutil.which("cc")

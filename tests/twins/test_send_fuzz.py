@@ -48,6 +48,7 @@ def both(broken: Broken, ask: dict[str, Any], behaviour: str) -> Any:
     return results[0]
 
 
+@pytest.mark.claim("A send of a damaged image is an error or a stream, the same in C and Python.")
 @settings(deadline=None)
 @given(data=st.data())
 def test_damaged_blocks(sound: Broken, data: st.DataObject) -> None:

@@ -62,6 +62,9 @@ def written(seed: int) -> WritableFilesystem:
 PAIRS = ((None, "s0"), ("s0", "s1"), ("s1", "s2"), ("s0", "s2"), ("s2", "s0"))
 
 
+@pytest.mark.claim(
+    "Sends of random filesystems of the writer are the same in C and Python for every preset."
+)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_c_and_python_send_the_same(seed: int) -> None:
     choice = random.Random(f"preset {seed}")
@@ -81,6 +84,10 @@ def test_c_and_python_send_the_same(seed: int) -> None:
             assert results[0] == results[1], (parent, snapshot, behaviour)
 
 
+@pytest.mark.claim(
+    "A received send of a filesystem of the writer gives the snapshot.",
+    judge="unit",
+)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_received_is_what_was_written(seed: int) -> None:
     behaviour = random.Random(f"received {seed}").choice(PRESETS)

@@ -48,6 +48,10 @@ def test_with_a_cpu_each_nothing_is_late(shares: list[int]) -> None:
     assert np.abs(np.diff(jobs[: 2 * shares[-1]])).all() == (len(shares) == 2)
 
 
+@pytest.mark.claim(
+    "Of jobs that write side by side, data are late as often as in recorded traces.",
+    judge="recorded",
+)
 def test_data_are_late_as_often_as_in_traces() -> None:
     _, due, _ = jobs_of([25_000] * 4)
     late = due - np.arange(len(due))

@@ -312,6 +312,7 @@ NUMBER = st.integers(0, 2**16 - 1)
 CHANGES = st.lists(st.tuples(st.sampled_from(DRAWN), NUMBER, NUMBER, NUMBER), max_size=60)
 
 
+@pytest.mark.claim("The editing of trees writes the same bytes in C and Python.")
 @pytest.mark.parametrize("nodesize", [4096, 16384])
 @given(
     start=st.integers(0, 400), large=st.booleans(), seed=NUMBER, changes=CHANGES,

@@ -84,6 +84,9 @@ HIDDEN = "import sys; sys.modules['btrfs_model._native'] = None; import btrfs_mo
 NOT_BUILT = "the C kernels of btrfs_model are not built: run `make build` in its folder"
 
 
+@pytest.mark.claim(
+    "A clone that is not built can be imported; what needs C says in one line how to build it."
+)
 @pytest.mark.parametrize(
     ("code", "status", "last"),
     [
@@ -483,6 +486,10 @@ def odd_commands(image: Path) -> list[list[object]]:
     ]  # fmt: skip
 
 
+@pytest.mark.claim(
+    "Names reach neither a pipe nor a terminal with characters that would control it or break "
+    "a line."
+)
 def test_names_do_not_reach_a_pipe_or_a_terminal_as_they_are(btrfs_model, odd_names: Path) -> None:
     for command in odd_commands(odd_names):
         ran = btrfs_model(*command)
@@ -502,11 +509,13 @@ def test_names_do_not_reach_a_pipe_or_a_terminal_as_they_are(btrfs_model, odd_na
         assert "red\r\n" not in shown
 
 
+@pytest.mark.claim("`dump-tree` in a pipe writes names as btrfs-progs 6.2 does.", judge="progs")
 def test_dump_tree_in_a_pipe_has_names_as_they_are(btrfs_model, odd_names: Path) -> None:
     """As btrfs-progs 6.2 writes them."""
     assert b"name: " + ODD + b"\n" in btrfs_model("dump-tree", odd_names, "-t", 5).out
 
 
+@pytest.mark.claim("JSON has names exactly.")
 def test_names_are_exact_in_json(btrfs_model, odd_names: Path) -> None:
     rows = [json.loads(line) for line in btrfs_model("subvolumes", odd_names, "--json").lines]
     assert "snap" + os.fsdecode(ODD) in [row["path"] for row in rows]

@@ -213,6 +213,11 @@ class Crashes(RuleBasedStateMachine):
         self.workload = Workload(after, writer)
 
 
+@pytest.mark.claim(
+    "Whatever is called, and whenever it crashes: what was fsynced is there after the replay, "
+    "what was not is whole, and nothing else is touched. `tests/support/crash_promises.py` "
+    "says exactly what is promised."
+)
 def test_replays_keep_what_was_promised() -> None:
     run_state_machine_as_test(
         Crashes,
@@ -251,6 +256,10 @@ def replayed_quirk(name: str) -> tuple[list[str], State, Files]:
         return workload.ends, workload.files.inodes, Files(observed(after))
 
 
+@pytest.mark.claim(
+    "Three things that one might expect of a crash are not promised, because Linux 6.18 "
+    "breaks them."
+)
 def test_what_is_not_promised() -> None:
     """The promises could not be any stronger than they are: Linux 6.18 breaks those that were."""
     cut, lost, stays = (replayed_quirk(name) for name in QUIRKS)
@@ -261,6 +270,7 @@ def test_what_is_not_promised() -> None:
     assert stays[2].at(b"a") == stays[2].at(b"d/x") == (5, 260)
 
 
+@pytest.mark.claim("The running kernel breaks these three promises too.", judge="live")
 @pytest.mark.parametrize("name", QUIRKS)
 @live.beside_the_kernel
 def test_the_running_kernel_promises_no_more(name: str, tmp_path: Path) -> None:

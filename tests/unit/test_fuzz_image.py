@@ -231,6 +231,7 @@ def targets() -> dict[str, Target]:
     return {}
 
 
+@pytest.mark.claim("No damaged image crashes or hangs anything.")
 @pytest.mark.parametrize("name", IMAGES)
 @settings(max_examples=EXAMPLES)
 @given(st.lists(damages, min_size=8, max_size=8))
@@ -243,6 +244,7 @@ def test_damaged_images_give_answers_or_errors(
             exercise(target)
 
 
+@pytest.mark.claim("`check` finds damage where `btrfs check` does.", judge="progs")
 @pytest.mark.skipif(shutil.which("btrfs") is None, reason="btrfs-progs is not installed")
 @settings(max_examples=EXAMPLES, derandomize=True)
 @given(damages)
@@ -392,6 +394,7 @@ def test_damaged_images_are_changed_or_refused(
                     outcome(lambda what=what, seed=seed: changed_image(target, what, seed, sent))
 
 
+@pytest.mark.claim("C and Python answer the same for damaged images.", judge="twins")
 @settings(max_examples=2 * EXAMPLES)
 @given(damages)
 def test_python_and_c_say_the_same_of_damaged_images(

@@ -118,6 +118,7 @@ print("\n".join(wrong) or "all refused")
 """
 
 
+@pytest.mark.claim("After close every call is refused in one line.")
 @pytest.mark.parametrize("kernels", BOTH)
 @pytest.mark.parametrize("opened", ["read", "write"])
 def test_after_close(image: Path, opened: str, kernels: str, tmp_path: Path) -> None:
@@ -202,6 +203,7 @@ def searches(fs: bm.Filesystem, times: int) -> None:
 NAME = "btrfs_search_slot_for_read"
 
 
+@pytest.mark.claim("Counts belong to their context.")
 @pytest.mark.parametrize("kernels", BOTH)
 def test_counts_belong_to_their_context(image: Path, kernels: Any) -> None:
     with select(kernels), bm.open(image) as fs:
@@ -322,6 +324,7 @@ def test_sends_in_threads(image: Path, shared: bool) -> None:
         assert not wrong
 
 
+@pytest.mark.claim("Threads that share a filesystem count and send as one alone.")
 @pytest.mark.parametrize("kernels", BOTH)
 def test_different_calls_in_threads(image: Path, kernels: Any) -> None:
     """Cold caches, walks and searches of several threads on one filesystem, as alone."""
@@ -435,6 +438,7 @@ def run(body: str, *arguments: object) -> str:
     return done.stdout
 
 
+@pytest.mark.claim("A file may be cut off while it is open.")
 @pytest.mark.parametrize("kernels", BOTH)
 def test_truncated(tmp_path: Path, kernels: Any) -> None:
     """One line in place of SIGBUS, from what C reads and what Python does."""
@@ -461,6 +465,7 @@ def test_truncated(tmp_path: Path, kernels: Any) -> None:
         assert all("was cut off, or cannot be read, since it was opened" in line for line in lines)
 
 
+@pytest.mark.claim("A file may be rewritten while it is open.")
 @pytest.mark.parametrize("copied", [64 << 20, 0], ids=["copied", "shown"])
 @pytest.mark.parametrize("kernels", BOTH)
 def test_rewritten(tmp_path: Path, kernels: Any, copied: int) -> None:

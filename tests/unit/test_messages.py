@@ -89,6 +89,9 @@ def test_a_file_that_is_not_committed(
         READERS[reader](fs, file)
 
 
+@pytest.mark.claim(
+    "What is not there, not committed or no btrfs filesystem is refused in one line."
+)
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize(
     ("file", "shown"),
@@ -246,6 +249,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
 # ---------------------------------------------------------------------------------- behaviours --
 
 
+@pytest.mark.claim("A toggle that changes nothing is warned of.")
 @pytest.mark.parametrize(
     ("behaviour", "why"),
     [
@@ -294,6 +298,7 @@ def test_no_workload_asks_for_what_changes_nothing() -> None:
 # ------------------------------------------------------------------------------------ misspelt --
 
 
+@pytest.mark.claim("A misspelt name is refused in one line with the nearest names.")
 @pytest.mark.parametrize(
     ("ask", "kind", "near"),
     [

@@ -31,6 +31,7 @@ RELEASES = [
 ]
 
 
+@pytest.mark.claim("The table of toggles has the id, release and backports of each.")
 @pytest.mark.parametrize("patch", Patch)
 def test_a_row_is_whole(patch: Patch) -> None:
     assert re.fullmatch(r"[0-9a-f]{12}", patch.commit)
@@ -41,6 +42,7 @@ def test_a_row_is_whole(patch: Patch) -> None:
     assert patch not in patch.needs
 
 
+@pytest.mark.claim("Each toggle is asked for where the table says.")
 @pytest.mark.skipif(not NATIVE.is_dir(), reason="needs the sources of the C kernels")
 @pytest.mark.parametrize("patch", Patch)
 def test_who_asks_is_who_the_table_says(patch: Patch) -> None:
@@ -53,6 +55,7 @@ def test_who_asks_is_who_the_table_says(patch: Patch) -> None:
     assert found in allowed[patch.asked]
 
 
+@pytest.mark.claim("The toggles of C are those of the table.", judge="twins")
 @pytest.mark.skipif(not NATIVE.is_dir(), reason="needs the sources of the C kernels")
 def test_the_header_of_c_is_the_table() -> None:
     written = runpy.run_path(str(NATIVE / "toggles.py"))["header"]()
@@ -74,6 +77,7 @@ def test_the_table_is_read_without_the_compiled_module() -> None:
     assert int(ran.stdout) == len(Patch)
 
 
+@pytest.mark.claim("Every release from v4.16 to v6.18 is a preset.")
 def test_every_release_is_a_preset() -> None:
     """Each has what the one before has: a commit of the main line stays."""
     assert set(RELEASES) <= set(PRESETS)
@@ -90,6 +94,7 @@ def test_every_release_is_a_preset() -> None:
     }
 
 
+@pytest.mark.claim("A stable kernel has its backports.")
 @pytest.mark.parametrize(
     ("name", "count", "there", "not_there"),
     [
@@ -113,6 +118,7 @@ def test_a_stable_kernel_has_its_backports(
 # ------------------------------------------------------------------------- as a mount has it --
 
 
+@pytest.mark.claim("Filesystems are made and loaded as any kernel.")
 def test_a_filesystem_is_made_and_loaded_as_any_kernel(tmp_path: Path) -> None:
     def lost_a_directory(fs: bm.WritableFilesystem) -> str:
         fs.mkdir("d")
@@ -159,6 +165,9 @@ def told(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
     return call
 
 
+@pytest.mark.claim(
+    "`btrfs-model patches SLUG` tells where a toggle is asked for and what shows it."
+)
 def test_all_about_one(told: Callable[..., list[str]]) -> None:
     lines = told("send-unlink-path")
     known = json.loads(told("send-unlink-path", "--json")[0])

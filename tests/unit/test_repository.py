@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import runpy
 import shlex
 import shutil
 import stat
@@ -126,6 +127,7 @@ DOCS = sorted(str(name.relative_to(ROOT)) for name in (ROOT / "docs").glob("*.md
 PAPERS = ["README.md", "tests/README.md", "CONTRIBUTING.md", "notebooks/README.md", *DOCS]
 
 
+@pytest.mark.claim("The papers name files, folders and `make` targets that exist.")
 @pytest.mark.parametrize("name", PAPERS)
 def test_readme_names_what_is_there(name: str) -> None:
     readme, there = (ROOT / name).read_text(), parts_of_a_clone()
@@ -140,6 +142,7 @@ def test_readme_names_what_is_there(name: str) -> None:
         assert path.rstrip("/") in there, path
 
 
+@pytest.mark.claim("The papers in `docs` name functions that exist.")
 @pytest.mark.parametrize("name", DOCS)
 def test_docs_name_files_and_functions_of_the_code(name: str) -> None:
     """Paths may be below the package; a function is one if the code, or a comment, names it."""
@@ -158,6 +161,12 @@ def test_docs_name_files_and_functions_of_the_code(name: str) -> None:
     )
     for function in re.findall(r"`(\w+)\(\)`", paper):
         assert re.search(rf"\b{function}\(", code), f"{function}()"
+
+
+def test_the_page_of_claims_is_that_of_the_tests() -> None:
+    claims = runpy.run_path(str(ROOT / "scripts" / "claims.py"))
+    assert claims["PAGE"].read_text() == claims["page"](), "run scripts/claims.py"
+    assert all(len(sentence) < 300 for _, sentence, _ in claims["claims"]())
 
 
 def parts_of_a_clone() -> set[str]:
@@ -206,6 +215,7 @@ def commands_of(paper: str) -> list[str]:
     return [re.split(r" [|>] ", line)[0] for line in lines if line.startswith("btrfs-model ")]
 
 
+@pytest.mark.claim("The commands in the papers parse.")
 @pytest.mark.parametrize("name", PAPERS)
 def test_commands_of_papers_parse(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

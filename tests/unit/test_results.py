@@ -40,6 +40,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # ------------------------------------------------------------------------------- the terminal --
 
 
+@pytest.mark.claim("The terminal shows the sizes that were replayed.")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_terminal_shows_the_sizes_that_were_replayed(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -63,6 +64,7 @@ def test_the_terminal_shows_the_sizes_that_were_replayed(
 # --------------------------------------------------------------------------------- the columns --
 
 
+@pytest.mark.claim("The results of a replay are tidy.")
 @pytest.mark.parametrize("name", NAMES)
 def test_each_row_is_one_figure(name: str, small: Path) -> None:
     table = pd.read_parquet(small / name / "results.parquet")
@@ -130,6 +132,7 @@ def test_parquet_says_what_its_columns_hold(small: Path) -> None:
             assert field.metadata[b"unit"].decode() == about.unit
 
 
+@pytest.mark.claim("The page on results and the Parquet file say what the columns hold.")
 def test_the_page_of_the_results_is_the_schema() -> None:
     """``docs/results.md`` has a row for each column, in their order."""
     page = (corpus.PROJECT / "docs" / "results.md").read_text()
@@ -147,6 +150,7 @@ OTHER = "v5.17"
 """A kernel that is no side of any message."""
 
 
+@pytest.mark.claim("Figures that were reported or measured stand beside their own behaviour alone.")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("changed", ["before", "after"])
 def test_a_reported_figure_stands_beside_its_own_behaviour(
@@ -216,6 +220,7 @@ def test_notes_name_the_kernels_that_were_chosen(
 # ------------------------------------------------------------------------------ nothing stale --
 
 
+@pytest.mark.claim("Nothing stale is left in the folder of a replay.")
 def test_pictures_of_an_earlier_replay_go(tmp_path: Path) -> None:
     """What an earlier replay wrote alone; files of the user stay, and those that were changed."""
     out = tmp_path / "out"

@@ -91,6 +91,10 @@ def test_what_was_received(image: Path) -> None:
     assert ["write", str(got.commands["write"])] in rows
 
 
+@pytest.mark.claim(
+    "Results, filesystems, subvolumes, trees, commands, behaviours and work show themselves "
+    "in one line and a small table."
+)
 def test_a_filesystem_open_closed_and_changed(image: Path) -> None:
     with bm.open(image) as fs:
         assert repr(fs) == f"Filesystem({os.fspath(image)!r}, 3 subvolumes)"
@@ -118,6 +122,7 @@ def test_a_filesystem_in_memory() -> None:
     html(fs)
 
 
+@pytest.mark.claim("Closed and damaged filesystems show themselves too.")
 def test_a_damaged_filesystem_is_shown(image: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.img"
     damaged.write_bytes(image.read_bytes())
@@ -135,6 +140,7 @@ def test_a_damaged_filesystem_is_shown(image: Path, tmp_path: Path) -> None:
         html(fs)
 
 
+@pytest.mark.claim("Showing an object is no counted work.")
 def test_to_show_it_is_no_work(image: Path) -> None:
     with bm.open(image) as fs, bm.counting() as work:
         repr(fs), fs._repr_html_()

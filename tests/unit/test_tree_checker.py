@@ -83,6 +83,10 @@ def damaged(sound: Path, to: Path, name: str) -> tuple[Path, int, int]:
     return to, item.block, item.slot
 
 
+@pytest.mark.claim(
+    "A filesystem that is changed has sound items: a broken item of any kind is refused in "
+    "one line with its tree, block and slot."
+)
 @pytest.mark.parametrize("name", DAMAGES)
 def test_broken_items_are_refused_by_their_place(
     sound: Path, stream: bytes, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
@@ -113,6 +117,7 @@ def test_broken_items_are_refused_by_their_place(
     assert not (tmp_path / "new.img").exists()
 
 
+@pytest.mark.claim("The running kernel refuses the same broken items.", judge="live")
 @pytest.mark.skipif(bool(why_not_live()), reason=why_not_live())
 @pytest.mark.parametrize("name", DAMAGES)
 def test_the_running_kernel_refuses_them_too(sound: Path, tmp_path: Path, name: str) -> None:
@@ -127,6 +132,7 @@ def test_the_running_kernel_refuses_them_too(sound: Path, tmp_path: Path, name: 
         pass  # not mounted at all
 
 
+@pytest.mark.claim("No item that a kernel wrote is refused.", judge="recorded")
 @pytest.mark.parametrize("name", sorted({*corpus.images()} - {"features/raid1-two-devices"}))
 def test_what_kernels_wrote_is_sound(name: str) -> None:
     with Filesystem(Image.open(corpus.image(name), checks_items=True)) as fs:
@@ -169,6 +175,9 @@ def test_a_size_that_does_not_fit_wraps_around_as_in_a_kernel(tmp_path: Path) ->
         assert fs.subvolume(FS).inode("").size == 1
 
 
+@pytest.mark.claim(
+    "Damage met in the middle of a change aborts the transaction; nothing is half done."
+)
 @pytest.mark.parametrize(("meets", "aborted"), [("insert", True), ("tree", False)])
 def test_damage_met_in_the_middle_of_a_change_aborts(
     sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meets: str, aborted: bool
@@ -285,6 +294,10 @@ def files_renamed(number: int) -> None:
         fs.sync()
 
 
+@pytest.mark.claim(
+    "What a command costs in the writer does not grow with the number of subvolumes, "
+    "snapshots or files."
+)
 @pytest.mark.parametrize("work", [subvolumes_received, snapshots_taken, files_renamed])
 def test_work_for_one_does_not_grow_with_how_many_there_are(work: Callable[[int], None]) -> None:
     work(1)

@@ -20,6 +20,7 @@ def write(path: Path, content: bytes, **options: bool) -> None:
         file.write(content)
 
 
+@pytest.mark.claim("A file that is written again keeps its old content until the new is complete.")
 def test_what_was_there_stays_until_the_new_is_complete(tmp_path: Path) -> None:
     target = tmp_path / "file"
     target.write_bytes(b"old")

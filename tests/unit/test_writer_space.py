@@ -162,6 +162,7 @@ def take_step(files: Files, choice: random.Random) -> None:
     return None
 
 
+@pytest.mark.claim("References and checksums are those that a walk of all trees counts.")
 @pytest.mark.parametrize("features", [0, lib.BM_WRITER_SKINNY_METADATA])
 @settings(max_examples=settings().max_examples // 5)
 @given(seed=st.integers(0, 2**32), steps=st.sampled_from([20, 100, 300]))

@@ -131,6 +131,7 @@ def on_disk(extent: FileExtent, compression: int | None = None) -> bool:
     )
 
 
+@pytest.mark.claim("These listings go through every kind of file extent.")
 def test_the_corpus_has_every_kind_of_extent() -> None:
     """Listings are compared with the kernel's; this says that they go through all the code."""
     seen = set()
@@ -183,6 +184,7 @@ def test_damaged_sector_is_named(single: Broken) -> None:
         assert single.fs().read_file(objectid, ino, end) == whole[end:]
 
 
+@pytest.mark.claim("The second copy of a block is read where the first is damaged.", judge="unit")
 def test_second_copy_is_read_where_the_first_is_bad() -> None:
     broken = Broken(corpus.image("features/mixed-dup"))
     objectid, ino, extent = first_plain(broken, 2)

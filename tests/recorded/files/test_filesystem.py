@@ -18,6 +18,9 @@ from btrfs_model.volume.listing import EMPTY_SUBVOL_DIR
 LISTED = [name for name in corpus.cases("send/random") if corpus.has(name, "trees.jsonl.zst")]
 
 
+@pytest.mark.claim(
+    "Files read as the kernel reads them; directories and subvolumes are listed as it lists them."
+)
 @pytest.mark.parametrize("name", LISTED)
 def test_listing_is_the_kernels(name: str) -> None:
     with Filesystem.open(corpus.image(name)) as fs:

@@ -109,6 +109,7 @@ def test_a_terminal_shows_escapes(image: Path, address: int, command: str) -> No
     assert "\x1b[1m\n" not in shown and "\udcff" not in shown
 
 
+@pytest.mark.claim("Names that are not UTF-8 are listed, printed and exported.", judge="unit")
 @pytest.mark.parametrize("command", commands(0))
 def test_json_gives_the_bytes_back(image: Path, address: int, command: str) -> None:
     rows = [*map(json.loads, run(command, image, *commands(address)[command], "--json")
@@ -184,6 +185,7 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.claim("Times of any year are listed, printed and exported.", judge="unit")
 def test_listing_and_ls_have_every_time(far: Path) -> None:
     with bm.open(far) as fs:
         rows = fs.listing(5).set_index("path")
@@ -223,6 +225,7 @@ def test_times_of_subvolumes_have_the_finest_unit_that_fits(seconds: int, unit: 
 # --------------------------------------------------------------------------------------- holes --
 
 
+@pytest.mark.claim("Holes of any size are listed, printed and exported.", judge="unit")
 def test_a_file_of_nothing_but_a_hole_is_listed() -> None:
     with bm.create(256 << 20) as fs:
         fs.create("f", 0o644)

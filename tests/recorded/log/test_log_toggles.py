@@ -92,6 +92,10 @@ def test_the_twin_writes_the_same_log(behaviour: str) -> None:
     assert logs[0] == logs[1]
 
 
+@pytest.mark.claim(
+    "The running kernel replays the log of each of these toggles to the same names.",
+    judge="live",
+)
 @beside_the_kernel
 @pytest.mark.parametrize("behaviour", SOME)
 def test_the_running_kernel_replays_every_log(behaviour: str, tmp_path: Path) -> None:
@@ -102,6 +106,10 @@ def test_the_running_kernel_replays_every_log(behaviour: str, tmp_path: Path) ->
         assert {str(path.relative_to(place)) for path in place.rglob("*")} == names()
 
 
+@pytest.mark.claim(
+    "Each commit that changed the logs of directories from 5.16 to 6.18 is a toggle of its "
+    "own; the logs along the chain hold what the commits say."
+)
 def test_what_each_commit_takes_out() -> None:
     """Items of directories by type, along the chain."""
     kinds = {}
@@ -158,6 +166,7 @@ def test_a_scenario_is_run_as_any_kernel(tmp_path: Path) -> None:
     assert not image.exists()
 
 
+@pytest.mark.claim("A set of toggles whose log no kernel could write is refused.", judge="unit")
 @pytest.mark.parametrize(
     ("slug", "needed"), [(patch, other) for patch in Patch for other in patch.needs]
 )

@@ -132,6 +132,10 @@ DAMAGES = (zeroed, half_written, of_an_older_transaction, another_one, committed
            of_another_level)  # fmt: skip
 
 
+@pytest.mark.claim(
+    "A log with a torn block is refused: the block is named and nothing is written.",
+    judge="unit",
+)
 @pytest.mark.parametrize("damage", DAMAGES)
 @each_log
 def test_any_block_that_is_torn_is_named(
@@ -237,6 +241,10 @@ LEADS = (root_beyond, root_between_blocks, root_of_a_subvolume, root_of_level(1)
          log_of_a_subvolume_that_is_gone, log_of_what_is_no_subvolume)  # fmt: skip
 
 
+@pytest.mark.claim(
+    "A log that leads nowhere is refused: the place is named and nothing is written.",
+    judge="unit",
+)
 @pytest.mark.parametrize("damage", LEADS)
 def test_what_leads_nowhere_is_named(broken: Broken, damage: Callable[[Broken], str]) -> None:
     blocks = log_blocks(broken.fs())

@@ -68,6 +68,7 @@ def test_every_parameter_says_where_it_is_from(name: str) -> None:
     assert load(name).capacity > 10**9
 
 
+@pytest.mark.claim("Seek curves are the published ones.", judge="measured")
 @pytest.mark.parametrize("name", ["hp97560", "hp-c2247a"])
 def test_seek_curves_are_the_published_ones(name: str) -> None:
     model = load(name).model
@@ -87,6 +88,7 @@ def test_three_points_give_their_curve() -> None:
     assert np.all(np.diff(times) > 0)
 
 
+@pytest.mark.claim("Disks read as fast as their data sheets say.", judge="measured")
 def test_random_reads_of_a_sector_take_what_the_data_sheet_says() -> None:
     published = read_file("deskstar-7k500")["published"]["random_reads"]
     device = load("deskstar-7k500")
@@ -119,6 +121,7 @@ def test_long_reads_reach_the_rate_of_the_medium(zone: int) -> None:
     assert rate == pytest.approx(published["sustained"], rel=0.01)
 
 
+@pytest.mark.claim("Flash reads as often in a second as its data sheets say.", judge="measured")
 @pytest.mark.parametrize("name", ["samsung-850-evo", "samsung-970-evo"])
 def test_flash_reads_as_often_as_its_data_sheet_says(name: str) -> None:
     published = read_file(name)["published"]
@@ -159,6 +162,11 @@ def like_the_requests(of: Mapping[str, Any], capacity: int, seed: int) -> Trace:
     return Trace(write, sector, size, np.zeros(count), think)
 
 
+@pytest.mark.claim(
+    "Without the traces demerit figures beside the published percentiles of one drive are 1.5 "
+    "to 3.5 %.",
+    judge="measured",
+)
 @pytest.mark.parametrize("seed", range(3))
 def test_demerit_beside_published_response_times(seed: int) -> None:
     """Other requests of the same kind, and the percentiles of the real drive's times."""
@@ -174,6 +182,10 @@ def test_demerit_beside_published_response_times(seed: int) -> None:
     assert demerit(measured, np.quantile(slower, share)) > 0.15
 
 
+@pytest.mark.claim(
+    "The demerit figure of the HP C2247A is 2.3 %, with the traces (see below).",
+    judge="measured",
+)
 @pytest.mark.skipif(traces() is None, reason="BTRFS_MODEL_DISKSIM names no folder of traces")
 def test_demerit_of_the_disk_beside_a_real_drive() -> None:
     """HP C2247A: 9999 requests whose times were measured (DiskSim 4.0, valid/)."""
@@ -187,6 +199,11 @@ def test_demerit_of_the_disk_beside_a_real_drive() -> None:
     assert np.corrcoef(trace.measured, modelled)[0, 1] > 0.85
 
 
+@pytest.mark.claim(
+    "Disks of the model answer as real drives whose times were measured: demerit figures of "
+    "five drives are 2.2 to 9.5 %, with the traces (see below).",
+    judge="measured",
+)
 @pytest.mark.skipif(traces() is None, reason="BTRFS_MODEL_DISKSIM names no folder of traces")
 @pytest.mark.parametrize(
     ("name", "most"),
@@ -221,6 +238,10 @@ TIMED = "reada/r20k"
 _timings = corpus.ORACLE / "timings/readahead.json" if corpus.ORACLE else None
 
 
+@pytest.mark.claim(
+    "A send waits for a device that sleeps as long as with three kernels, with `timings` in "
+    "`BTRFS_MODEL_ORACLE`."
+)
 @pytest.mark.skipif(
     _timings is None or not corpus.has(TIMED, "image.zst"),
     reason="BTRFS_MODEL_ORACLE names no folder with the times of kernels",

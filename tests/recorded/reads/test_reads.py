@@ -63,6 +63,11 @@ def operate(fs: Filesystem, operation: str, **options: Any) -> pd.DataFrame:
     return bm.reads(fs, "snap2", parent="snap1", **options)
 
 
+@pytest.mark.claim(
+    "A cold send or listing reads the metadata blocks of four kernels, in their order: four "
+    "filesystems, each with a full send, a listing and an incremental send, all 48 equal. "
+    "Three of the filesystems are in `BTRFS_MODEL_ORACLE`."
+)
 @pytest.mark.parametrize("operation", PHASES)
 @pytest.mark.parametrize("name", TRACED)
 def test_reads_are_the_kernels(name: str, operation: str) -> None:

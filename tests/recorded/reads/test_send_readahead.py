@@ -280,6 +280,9 @@ def shares(*bins: str) -> list[float]:
     ]
 
 
+@pytest.mark.claim(
+    "The leaves of the workload `send-readahead` lie as far apart as a kernel lays them."
+)
 def test_leaves_lie_as_far_apart_as_a_kernels(built: WritableFilesystem) -> None:
     """As scattered as in filesystems of a kernel with 5,000 to 500,000 files, which differ."""
     table = bm.reads(built, "snap1", behaviour="v5.12")

@@ -49,6 +49,10 @@ def test_the_table_is_the_enum() -> None:
     assert len(CAUSES_BY_NAME) == len(CAUSES)
 
 
+@pytest.mark.claim(
+    "Each command of a send has one cause: a rule that sends such commands, and an item in "
+    "which the trees differ."
+)
 @pytest.mark.parametrize("name", RANDOM)
 def test_every_command_has_its_cause(name: str) -> None:
     """By a rule that sends such commands; where it stands, and its path, is what the stream has."""

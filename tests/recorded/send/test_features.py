@@ -19,6 +19,9 @@ def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
+@pytest.mark.claim(
+    "A filesystem of each checksum, node size, profile and feature is sent as the kernel sends it."
+)
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("name", ONE_DEVICE)
 def test_send(name: str) -> None:

@@ -115,6 +115,7 @@ def recorded(name: str) -> Iterator[tuple[dict[str, Any], bytes]]:
         yield ask, corpus.stream(name, record["file"])
 
 
+@pytest.mark.claim("A received stream of a kernel gives what the kernel sent.")
 # those of which data/kernel has streams
 @pytest.mark.parametrize("name", ["send/random/seed-001", "send/random/seed-003"])
 def test_streams_of_the_kernel(name: str) -> None:
@@ -130,6 +131,10 @@ def test_streams_of_the_kernel(name: str) -> None:
     assert count >= 2
 
 
+@pytest.mark.claim(
+    "The system calls that the commands of a received stream lead to are those of `btrfs receive`.",
+    judge="progs",
+)
 @pytest.mark.parametrize("name", sorted({path.rpartition("/")[0] for path in CALLS["streams"]}))
 def test_calls_are_those_of_btrfs_receive(name: str) -> None:
     """Those that commands lead to; the program itself makes a few more, see test_replay.py."""
@@ -186,6 +191,10 @@ def packed(subvolume: Subvolume) -> dict[str, list[tuple[int, ...]]]:
 LIVE = RANDOM if corpus.LONG else [*RANDOM[:2], "send/random/seed-005", list(REFUSED)[2]]
 
 
+@pytest.mark.claim(
+    "A received stream gives what `btrfs receive` makes of it, or fails at the same command.",
+    judge="progs",
+)
 @beside_the_kernel
 @pytest.mark.parametrize("name", LIVE)
 def test_as_btrfs_receive(name: str, tmp_path: Path) -> None:

@@ -54,6 +54,10 @@ def run(fs: Filesystem, ask: dict[str, Any], kernel: str) -> SendResult:
     )
 
 
+@pytest.mark.claim(
+    "Sends, full and incremental, are byte-identical to those of four kernels, for 40 random "
+    "filesystems and the workloads."
+)
 @pytest.mark.parametrize("name", CASES)
 def test_streams_are_the_kernels(name: str) -> None:
     with Filesystem.open(corpus.image(name)) as fs:
@@ -77,6 +81,7 @@ def test_streams_are_the_kernels(name: str) -> None:
 SMALL = [*(f"send/random/seed-{seed:03}" for seed in (1, 3, 7, 11)), "balance/relocation"]
 
 
+@pytest.mark.claim("C and Python send the same bytes with the same counted work.", judge="twins")
 @pytest.mark.parametrize("kernel", ["5.10", "6.1", "6.18"])
 @pytest.mark.parametrize("name", [name for name in SMALL if name in CASES])
 def test_python_twin_is_equal(name: str, kernel: str) -> None:
@@ -110,6 +115,9 @@ def read_only(fs: Filesystem) -> list[int]:
 COUNTED = [name for w in "024" for name in corpus.cases(f"counts/W{w}")]
 
 
+@pytest.mark.claim(
+    "The counted work of a send equals probes in three kernels, function by function."
+)
 @pytest.mark.parametrize("name", COUNTED)
 @pytest.mark.parametrize("kernel", ["5.10", "6.1", "6.12"])
 def test_counts_are_the_kernels(name: str, kernel: str) -> None:
@@ -160,6 +168,7 @@ def mixed() -> Any:
 SEND_TOGGLES = list(Patch)
 
 
+@pytest.mark.claim("C and Python send the same with any set of toggles.", judge="twins")
 @settings(max_examples=25, deadline=None)
 @given(
     preset=st.sampled_from(PRESETS),

@@ -49,6 +49,9 @@ def test_formulas_are_read() -> None:
     assert len(formulas()) > 100
 
 
+@pytest.mark.claim(
+    "The counted work of the workload `send-utimes` follows the formulas that kernels' counts gave."
+)
 @pytest.mark.parametrize("files", [250, 702, 3000])
 @pytest.mark.parametrize("kernel", ["5.10", "6.1", "6.12"])
 def test_counts_follow_the_formulas_of_the_kernels(files: int, kernel: str) -> None:

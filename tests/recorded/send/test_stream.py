@@ -115,6 +115,7 @@ def test_the_worked_example() -> None:
 # ------------------------------------------------------------------------- real streams
 
 
+@pytest.mark.claim("Every stream of a kernel is read, and written again with the same bytes.")
 @pytest.mark.parametrize("case", corpus.cases("send"))
 def test_every_real_stream_is_read_and_written(case: str) -> None:
     files = stream_files(case)
@@ -309,6 +310,7 @@ def test_damage_behind_a_right_crc(data: st.DataObject) -> None:
     assert outcome(broken, "c") == outcome(broken, "python")
 
 
+@pytest.mark.claim("Any bytes are a stream or an error.", judge="unit")
 @given(st.binary(max_size=64), st.booleans())
 def test_anything_is_a_stream_or_an_error(garbage: bytes, header: bool) -> None:
     source = STREAM_HEADER.pack(MAGIC, 2) + garbage if header else garbage

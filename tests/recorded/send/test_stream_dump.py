@@ -49,6 +49,7 @@ def whole(stream: bytes) -> bytes:
     return header + stream + (b"" if stream.endswith(writer.end()) else writer.end())
 
 
+@pytest.mark.claim("`dump-stream` prints what `btrfs receive --dump` prints.", judge="progs")
 @needs_progs
 @pytest.mark.parametrize("case", corpus.cases("send"))
 def test_text_of_every_real_stream(case: str) -> None:

@@ -61,6 +61,7 @@ def by_root(refs: list[list[int]]) -> list[list[int]]:
 # ---------------------------------------------------------------------- kernels as judges -----
 
 
+@pytest.mark.claim("LOGICAL_INO answers what kernels answered, also in the middle of a balance.")
 @pytest.mark.parametrize("name", RANDOM)
 def test_logical_ino_of_the_corpus(name: str) -> None:
     """All answers of 5.10, 6.1, 6.12 and 6.18 about random images with snapshots and reflinks."""
@@ -76,6 +77,7 @@ def test_logical_ino_of_the_corpus(name: str) -> None:
         assert asked
 
 
+@pytest.mark.claim("Back references are found in the kernel's order.")
 @pytest.mark.parametrize("kernels", BOTH)
 def test_order_of_a_kernel(kernels: Choice) -> None:
     """The corpus sorted its answers; these are in the order in which a kernel gave them."""
@@ -142,6 +144,7 @@ def data_extents(fs: Filesystem, subvolume: int) -> list[RawFileExtent]:
     return [item for item in items if not isinstance(item, InlineExtent) and item.disk_bytenr]
 
 
+@pytest.mark.claim("The counted backref walks of a full send equal probes in three kernels.")
 @pytest.mark.parametrize(
     ("name", "kernels"),
     [(name, "c") for name in corpus.cases("counts/W2")] + [("counts/W2/N500", "python")],
@@ -285,6 +288,10 @@ def all_data_extents(fs: Filesystem) -> list[int]:
     ]
 
 
+@pytest.mark.claim(
+    "Backref walks of C and Python find the same, in the same order, with the same counts.",
+    judge="twins",
+)
 @pytest.mark.parametrize("name", RANDOM[:8])
 def test_c_equals_python(name: str) -> None:
     """The same references, leaves and roots in the same order, with the same counts."""

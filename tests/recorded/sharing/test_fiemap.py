@@ -51,6 +51,9 @@ def answers(name: str, kernel: str) -> dict[str, Any]:
 # --------------------------------------------------------------------------------- extents ------
 
 
+@pytest.mark.claim(
+    "FIEMAP reports the extents and flags of four kernels, also in the middle of a balance."
+)
 @pytest.mark.parametrize(
     ("name", "kernel"),
     [
@@ -98,6 +101,7 @@ def recorded(counts: dict[str, int]) -> dict[str, int]:
     return {name.split(".")[0]: count for name, count in counts.items()}
 
 
+@pytest.mark.claim("The counted work of FIEMAP equals probes in three kernels.")
 @pytest.mark.parametrize("name", COUNTED)
 @pytest.mark.parametrize("kernel", ["5.10", "6.1", "6.12"])
 def test_counts(name: str, kernel: str) -> None:
@@ -136,6 +140,7 @@ def test_counts(name: str, kernel: str) -> None:
         }
 
 
+@pytest.mark.claim("FIEMAP reads the blocks of a cold call in the order of four kernels.")
 @pytest.mark.parametrize("name", WHOLE)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_blocks_read_by_a_cold_call(name: str, kernel: str) -> None:
@@ -227,6 +232,7 @@ def both_kernels(
     assert found[:2] == found[2:], (root, file, behaviour, named)
 
 
+@pytest.mark.claim("FIEMAP of C and Python gives the same extents and counts.", judge="twins")
 @pytest.mark.parametrize("behaviour", BEHAVIOURS)
 def test_python_and_c_are_equal(behaviour: str) -> None:
     both_kernels(opened(F100), 5, "foobar", behaviour, cold=True, length=131072 * 700)

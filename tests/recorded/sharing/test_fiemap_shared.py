@@ -56,6 +56,7 @@ def small(extents: int = 1600) -> WritableFilesystem:
 # --------------------------------------------------------------------------------- the figures --
 
 
+@pytest.mark.claim("`fiemap-shared` makes the calls that two kernels made.")
 def test_measured_figures_agree(quick: pd.DataFrame) -> None:
     """Calls of both kernels, cold and cached, and the number of reads: all are the model's."""
     both = quick.dropna(subset=["modelled", "measured"])
@@ -64,6 +65,7 @@ def test_measured_figures_agree(quick: pd.DataFrame) -> None:
     assert (both.error == 0).all(), both[both.error != 0]
 
 
+@pytest.mark.claim("`fiemap-shared` reads the blocks that two kernels read.")
 def test_block_reads_of_the_trace_agree() -> None:
     table = bm.replay("fiemap-shared", F100)
     reads = table[(table.quantity == "blocks read") & table.measured.notna()]
@@ -157,6 +159,10 @@ def test_scales() -> None:
 # ------------------------------------------------------------------------------ what is built --
 
 
+@pytest.mark.claim(
+    "The filesystem that `fiemap-shared` builds has trees of the same shape as a kernel's and "
+    "gives the same work."
+)
 def test_what_is_built_is_what_a_kernel_wrote() -> None:
     """Trees of the same shape, and the same work as in the image that Linux 6.1 made."""
     with small() as fs, bm.open(corpus.image(SNAP200)) as kernel:
@@ -208,6 +214,11 @@ def test_figures_of_a_built_filesystem(built: pd.DataFrame) -> None:
     assert 973 <= again["before"] <= again["after"] + 210
 
 
+@pytest.mark.claim(
+    "FIEMAP of the running kernel maps the filesystem that `fiemap-shared` builds to the "
+    "extents of the model.",
+    judge="live",
+)
 @live.beside_the_kernel
 def test_the_kernel_finds_the_same(tmp_path: Path) -> None:
     """`btrfs check` is content; filefrag of the running kernel sees the model's extents."""
@@ -226,6 +237,10 @@ def test_the_kernel_finds_the_same(tmp_path: Path) -> None:
         assert len(fiemap(top / "snap1" / "foobar")) == 900
 
 
+@pytest.mark.claim(
+    "A cold FIEMAP of that filesystem reads as many blocks in the running kernel as in the model.",
+    judge="live",
+)
 @live.beside_the_kernel
 @pytest.mark.parametrize("extents", [700, 3277, *([32_768, 327_680] if corpus.LONG else [])])
 def test_the_kernel_reads_as_many_blocks(tmp_path: Path, extents: int) -> None:

@@ -62,6 +62,7 @@ def shared_ranges(table: pd.DataFrame) -> list[tuple[int, int, bool]]:
     return found
 
 
+@pytest.mark.claim("`extents` and `du` call shared what kernels' FIEMAP and LOGICAL_INO do.")
 @pytest.mark.parametrize("name", [*RANDOM, F100])
 def test_what_is_shared_is_what_kernels_call_shared(name: str) -> None:
     fs = opened(name)
@@ -98,6 +99,7 @@ def union(ranges: list[tuple[int, int]]) -> int:
     return count
 
 
+@pytest.mark.claim("The space of subvolumes adds up to the extents of the kernel.")
 @pytest.mark.parametrize("name", AT_REST)
 def test_space_adds_up_to_the_kernels_extents(name: str) -> None:
     table = bm.du(opened(name)).set_index("id")

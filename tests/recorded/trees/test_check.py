@@ -35,6 +35,7 @@ WHOLE = [name for name in corpus.images() if not name.endswith(".img.zst")]
 CRASHES = [name for name in corpus.images("log") if name.endswith(".img.zst")]
 
 
+@pytest.mark.claim("`check` finds nothing wrong with any image of a kernel.")
 @pytest.mark.parametrize("name", WHOLE)
 def test_nothing_is_wrong_with_images_of_kernels(name: str) -> None:
     try:
@@ -147,6 +148,7 @@ def test_superblock_copy(broken: Broken) -> None:
     expect(broken, f"superblock at {64 << 20}")
 
 
+@pytest.mark.claim("`check` names damage of each kind.", judge="unit")
 @pytest.mark.parametrize(
     ("name", "damage", "parts"),
     [
@@ -547,6 +549,11 @@ def moved() -> Broken:
     return Broken(corpus.image("balance/moved-nodes"))
 
 
+@pytest.mark.claim(
+    "Nodes that a balance moved, roots and links of mkfs and btrfs-convert, and checksums "
+    "that go on in the next chunk are healthy.",
+    judge="progs",
+)
 def test_a_leaf_whose_node_was_moved(moved: Broken) -> None:
     """Its owner's tree has it, but refers to it by the address of the node."""
     assert texts(moved) == []

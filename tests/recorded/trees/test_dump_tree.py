@@ -92,6 +92,11 @@ def recorded() -> list[str]:
     return names[:: max(1, len(names) // 60)]
 
 
+@pytest.mark.claim(
+    "`dump-tree` prints what `btrfs inspect-internal dump-tree` of btrfs-progs 6.2 prints, "
+    "byte for byte.",
+    judge="progs",
+)
 @pytest.mark.parametrize("name", recorded())
 def test_recorded_dump(name: str) -> None:
     """Each section of the file is a run of dump-tree, below a line with its options."""

@@ -42,6 +42,10 @@ def test_python_reads_the_same_trees(name: str) -> None:
             assert dict(counted) == dict(counted_by_twin), objectid
 
 
+@pytest.mark.claim(
+    "In long runs every image of the corpus has the dump of btrfs-progs.",
+    judge="progs",
+)
 @needs_progs
 @pytest.mark.skipif(not corpus.LONG, reason="takes minutes: make test-long")
 @pytest.mark.parametrize("group", range(GROUPS))

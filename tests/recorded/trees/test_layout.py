@@ -170,6 +170,11 @@ def check(name: str, build: Build) -> None:
     assert not wrong, "tree, level, model, image, scatter"
 
 
+@pytest.mark.claim(
+    "The trees of all workloads have as many leaves and nodes as a kernel's, level by level: "
+    "within 2 % or a block of its image, or inside the scatter of its runs, which "
+    "`data/workloads/layout.json` records (`scripts/measure_layout.py`)."
+)
 @pytest.mark.parametrize("name", CASES)
 def test_leaves_and_nodes_are_as_many_as_a_kernels(name: str) -> None:
     check(name, CASES[name])
@@ -191,6 +196,7 @@ def test_on_one_cpu_the_worker_does_not_lag(files: int) -> None:
         assert blocks(fs) == kernel
 
 
+@pytest.mark.claim("Files wait for writeback as long as the kernel lets them.")
 @pytest.mark.parametrize(("mib", "two", "files"), FLUSHED)
 def test_files_are_written_back_when_reservations_have_no_room(
     mib: int, two: bool, files: int

@@ -100,6 +100,10 @@ def leaf_of(fs: bm.Filesystem, tree: int) -> tuple[bytes, list[tuple[object, byt
     return header, [(item.key, bytes(item.data)) for item in root.items()]
 
 
+@pytest.mark.claim(
+    "A fresh filesystem is that of mkfs.btrfs 6.2, item by item and superblock by superblock.",
+    judge="progs",
+)
 @judged_by_mkfs
 @pytest.mark.parametrize(("options", "arguments"), FORMATS)
 def test_bytes_are_those_of_mkfs(options: Format, arguments: list[str], tmp_path: Path) -> None:

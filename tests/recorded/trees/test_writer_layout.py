@@ -184,6 +184,10 @@ def model_layout(case: Case, items: list[list[int]]) -> list[list[int]]:
     return layout(writer.tree(5))
 
 
+@pytest.mark.claim(
+    "Trees grow and shrink as the kernel's do: the same changes give the same leaves, block "
+    "by block."
+)
 @pytest.mark.parametrize("index", range(len(CASES)))
 def test_layout_is_the_recorded_one(index: int) -> None:
     """The same leaves and nodes as Linux 6.18 made."""
@@ -193,6 +197,7 @@ def test_layout_is_the_recorded_one(index: int) -> None:
     assert model_layout(case, recorded["items"]) == recorded["layout"]
 
 
+@pytest.mark.claim("The running kernel lays leaves out as the model does.", judge="live")
 @beside_the_kernel
 @pytest.mark.parametrize("case", LIVE_CASES)
 def test_layout_is_the_running_kernels(case: Case) -> None:
