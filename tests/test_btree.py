@@ -22,11 +22,12 @@ from btrfs_model.base.counters import counting
 from btrfs_model.base.errors import CorruptImageError
 from btrfs_model.kernels import Choice, ffi, lib, select
 from btrfs_model.ondisk.keys import ItemType, Key
+from btrfs_model.reference.ctree import Reada
 from btrfs_model.volume.compare import Change, compare_trees
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.scan import entries, extent_refs, gather, scan_leaves, verify_blocks
 from btrfs_model.volume.scan import select as take
-from btrfs_model.volume.tree import KEY, Reada, Tree
+from btrfs_model.volume.tree import KEY, Tree
 
 IMAGES = ["send/random/seed-000", "send/random/seed-003", "features/dup", "features/nodesize-65536",
           "features/extended-refs", "log/nd/nd_20_5/5.10/crash1.img.zst",
