@@ -16,7 +16,7 @@ import pytest
 
 import btrfs_model as bm
 from btrfs_model.cli.common import echo
-from btrfs_model.reference.send.explain import summaries
+from btrfs_model.questions.send.explain import summaries
 
 NAME = b"d\xff\x1b[1m\n"
 FILE = NAME + b"/f\xfe"

@@ -7,14 +7,14 @@ command stands and which path it names is read from the stream itself.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from btrfs_model.ondisk.keys import ItemType, Key
+from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.stream import ATTRIBUTES_BY_NAME, COMMAND_HEADER, COMMANDS
-from btrfs_model.reference.send.causes import CAUSES
+from btrfs_model.reference.send.causes import CAUSES, ROW
 from btrfs_model.stream.index import read_batches
 from btrfs_model.volume.compare import Change
 
@@ -23,22 +23,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-ROW = np.dtype(
-    [("inode", "u8"), ("objectid", "u8"), ("offset", "u8"), ("type", "u1"), ("change", "u1"),
-     ("pad", "V6"), ("cause", "u4"), ("end", "V4")],
-)  # fmt: skip
-"""``struct bm_send_why``."""
-
 _PIECE = 1 << 20
 _PATH = ATTRIBUTES_BY_NAME["path"].number
 _TYPES = {int(kind): kind.name for kind in ItemType}
-
-
-class Item(NamedTuple):
-    """An item that differs: its key, and how."""
-
-    key: Key
-    change: Change
 
 
 class Explanation:
