@@ -42,13 +42,13 @@ from btrfs_model.mount.roots.live_root import LiveRoot
 from btrfs_model.mount.space import block_group
 from btrfs_model.mount.space.space_info import MetadataSpace
 from btrfs_model.mount.trees.writer import TreeWriter
+from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import SUPER_BLOCK, RootItem
 from btrfs_model.ondisk.superblock import SUPER_SIZE, read_superblocks
 from btrfs_model.patches import Patch
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image
-from btrfs_model.volume.lease import exclusive
 from btrfs_model.volume.memory import Memory
 from btrfs_model.volume.roots import Root
 

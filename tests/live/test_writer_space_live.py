@@ -30,8 +30,8 @@ from space_image import (
     inline_refs,
 )
 
-from btrfs_model.kernels import lib
 from btrfs_model.mount.trees.writer import TreeWriter
+from btrfs_model.native.door import lib
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.tree import Tree
 

@@ -4,8 +4,9 @@
 import mmap
 import struct
 
-from btrfs_model.kernels import ffi, lib
 from btrfs_model.mount.trees.writer import TreeWriter
+from btrfs_model.native.door import ffi, lib
+from btrfs_model.ondisk.hashes import csum
 from btrfs_model.volume.image import Image
 
 FSID = b"a bare image ..."
@@ -25,9 +26,7 @@ def _chunk(logical: int, length: int, kind: int, stripes: list[int]) -> tuple[by
 
 
 def _seal(block: memoryview) -> None:
-    digest = ffi.new("uint8_t[32]")
-    lib.bm_csum(0, ffi.from_buffer(block[32:]), len(block) - 32, digest)
-    block[:32] = bytes(ffi.buffer(digest))
+    block[:32] = csum(0, block[32:]).ljust(32, b"\0")
 
 
 def _chunk_leaf(block: memoryview, items: list[tuple[bytes, bytes]]) -> None:

@@ -11,8 +11,9 @@ from itertools import pairwise
 
 from bare import image_of
 
-from btrfs_model.kernels import lib
 from btrfs_model.mount.trees.writer import TreeWriter
+from btrfs_model.native.door import lib
+from btrfs_model.ondisk.hashes import crc32c
 from btrfs_model.volume.image import Image
 
 TRANSID = 7
@@ -76,7 +77,7 @@ def inline_refs(data: bytes, at: int) -> list[tuple[Ref, int]]:
 
 
 def _crc32c(seed: int, value: int) -> int:
-    return int(lib.bm_crc32c(seed, struct.pack("<Q", value), 8))
+    return crc32c(seed, struct.pack("<Q", value))
 
 
 def data_ref_hash(root: int, ino: int, offset: int) -> int:

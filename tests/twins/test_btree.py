@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from btrfs_model.base.counters import counting
 from btrfs_model.base.errors import CorruptImageError
-from btrfs_model.kernels import Choice, ffi, lib, select
+from btrfs_model.native.choice import Choice, select
+from btrfs_model.native.door import ffi, lib
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.reference.ctree import Reada
 from btrfs_model.volume.compare import Change, compare_trees

@@ -18,13 +18,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from btrfs_model.base.codes import Code
+from btrfs_model.base.counters import NAMES
 from btrfs_model.base.errors import (
     BtrfsModelError,
     CorruptImageError,
     NotBtrfsError,
     UnsupportedError,
 )
-from btrfs_model.kernels import ffi, lib, select
+from btrfs_model.native.choice import select
+from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.hashes import name_hashes, sector_sums
 from btrfs_model.ondisk import constants, hashes, items, keys, structs
 from btrfs_model.ondisk.chunks import parse_chunk_item
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
@@ -72,6 +75,12 @@ def test_numbers_equal_c_enums(kind: type[IntEnum], c_enum: str, prefix: str) ->
     names = ffi.typeof(f"enum {c_enum}").elements
     there = {re.sub(f"^{prefix}", "", name): number for number, name in names.items()}
     assert {member.name: member.value for member in kind} == there
+
+
+def test_counters_equal_c_enum() -> None:
+    *there, last = sorted(ffi.typeof("enum bm_counter").elements.items())
+    assert [f"BM_WORK_{name}" for name in NAMES] == [name for _, name in there]
+    assert last == (len(NAMES), "BM_WORK_COUNT")
 
 
 def test_sizes_equal_c_enum() -> None:
@@ -246,26 +255,22 @@ def test_old_root_item() -> None:
 
 
 def test_crc32c_check_value() -> None:
-    for choice in ("c", "python"):
-        with select(choice):  # type: ignore[arg-type]
-            assert hashes.crc32c(0xFFFFFFFF, b"123456789") ^ 0xFFFFFFFF == 0xE3069283
-            assert hashes.csum(0, b"123456789") == bytes.fromhex("839206e3")
+    assert hashes.crc32c(0xFFFFFFFF, b"123456789") ^ 0xFFFFFFFF == 0xE3069283
+    assert hashes.csum(0, b"123456789") == bytes.fromhex("839206e3")
 
 
-@given(seed=st.integers(0, 2**32 - 1), data=st.binary(max_size=300))
-def test_crc32c_twins(seed: int, data: bytes) -> None:
-    with select("python"):
-        wanted = hashes.crc32c(seed, data)
-    with select("c"):
-        assert hashes.crc32c(seed, data) == wanted
+@given(names=st.lists(st.binary(max_size=300)))
+def test_hashes_of_names_in_c(names: list[bytes]) -> None:
+    text, sizes = np.frombuffer(b"".join(names), np.uint8), np.array([*map(len, names)], np.uint32)
+    assert name_hashes(text, sizes).tolist() == [*map(hashes.name_hash, names)]
 
 
-@given(data=st.binary(max_size=5000), csum_type=st.sampled_from(sorted(hashes.CSUM_SIZES)))
-def test_csum_twins(data: bytes, csum_type: int) -> None:
-    with select("python"):
-        wanted = hashes.csum(csum_type, data)
-    with select("c"):
-        assert hashes.csum(csum_type, data) == wanted
+@given(
+    data=st.binary(min_size=1, max_size=5000), csum_type=st.sampled_from(sorted(hashes.CSUM_SIZES))
+)
+def test_checksums_in_c(data: bytes, csum_type: int) -> None:
+    wanted = hashes.csum(csum_type, data)
+    assert sector_sums(csum_type, data, len(data)).tobytes() == wanted
     assert len(wanted) == hashes.CSUM_SIZES[csum_type]
 
 

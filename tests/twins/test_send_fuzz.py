@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from btrfs_model.base.errors import BtrfsModelError
-from btrfs_model.kernels import select
+from btrfs_model.native.choice import select
 from btrfs_model.questions.send.ioctl import send
 from btrfs_model.stream.reader import read_stream
 from btrfs_model.volume.filesystem import Filesystem

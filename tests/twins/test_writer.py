@@ -22,9 +22,10 @@ import btrfs_model as bm
 from btrfs_model.base.counters import counting
 from btrfs_model.base.errors import CorruptImageError
 from btrfs_model.behaviour import Behaviour
-from btrfs_model.kernels import Choice, lib, select
 from btrfs_model.mount.trees.apply import insert_batches
 from btrfs_model.mount.trees.writer import RawKey, TreeWriter
+from btrfs_model.native.choice import Choice, select
+from btrfs_model.native.door import lib
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.tree import Tree
 

@@ -90,7 +90,7 @@ NOT_BUILT = "the C kernels of btrfs_model are not built: run `make build` in its
 @pytest.mark.parametrize(
     ("code", "status", "last"),
     [
-        ("bm.open", 1, f"btrfs_model.kernels.NotBuiltError: {NOT_BUILT}"),
+        ("bm.open", 1, f"btrfs_model.native.door.NotBuiltError: {NOT_BUILT}"),
         ("from btrfs_model.cli import main; main(['--help'])", 0, ""),
     ],
 )

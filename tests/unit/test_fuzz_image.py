@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 import btrfs_model as bm
 from btrfs_model.base.errors import BtrfsModelError
-from btrfs_model.kernels import select
+from btrfs_model.native.choice import select
 from btrfs_model.ondisk.superblock import SUPER_SIZE
 from btrfs_model.questions.check import check
 from btrfs_model.questions.dumptree.statistics import tree_stats

@@ -23,7 +23,7 @@ import pytest
 
 import btrfs_model as bm
 from btrfs_model.base.counters import current
-from btrfs_model.kernels import select
+from btrfs_model.native.choice import select
 
 BOTH = ("c", "python")
 THREADS = 16
@@ -241,7 +241,7 @@ def test_counts_of_tasks(image: Path) -> None:
 
     with bm.open(image) as fs, bm.counting() as work:
         fs.tree(5)
-        work.array[:] = 0
+        work.memory[:-1] = 0
         assert asyncio.run(both(fs)) == [11, 12, 13, 14, 15]
         assert work[NAME] == 65
 
@@ -254,7 +254,7 @@ def test_blocks_that_end_out_of_order(image: Path) -> None:
 
     with bm.open(image) as fs, bm.counting() as outer:
         fs.tree(5)
-        outer.array[:] = 0
+        outer.memory[:-1] = 0
         generator = counted(fs)
         first = next(generator)
         with bm.counting() as inner:
@@ -272,7 +272,7 @@ def test_no_count_is_lost(image: Path, tmp_path: Path) -> None:
         many = [bm.open(image) for _ in range(THREADS)]
         for fs in many:
             fs.tree(5)
-        work.array[:] = 0
+        work.memory[:-1] = 0
         context = contextvars.copy_context()
         jobs = [
             pool.submit(context.copy().run, searches, which, 200)
@@ -447,7 +447,7 @@ def test_truncated(tmp_path: Path, kernels: Any) -> None:
             """
             import os, sys
             import btrfs_model as bm
-            from btrfs_model.kernels import select
+            from btrfs_model.native.choice import select
             path, kernels, what = sys.argv[1:]
             with select(kernels), bm.open(path) as fs, bm.open(path) as used:
                 bm.send(used, 's')
@@ -475,7 +475,7 @@ def test_rewritten(tmp_path: Path, kernels: Any, copied: int) -> None:
         import os, sys
         import btrfs_model as bm
         import btrfs_model.volume.image
-        from btrfs_model.kernels import select
+        from btrfs_model.native.choice import select
         path, kernels, copied = sys.argv[1:]
         btrfs_model.volume.image._COPIED = int(copied)
         with select(kernels), bm.open(path) as fs:
@@ -504,7 +504,7 @@ def test_hammered(tmp_path: Path, kernels: Any) -> None:
         """
         import os, random, sys, threading, time
         import btrfs_model as bm
-        from btrfs_model.kernels import select
+        from btrfs_model.native.choice import select
         path, kernels = sys.argv[1:]
         pristine = open(path, "rb").read()
         with bm.open(path) as fs:

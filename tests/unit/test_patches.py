@@ -20,7 +20,7 @@ from btrfs_model.behaviour import PRESETS, Behaviour
 from btrfs_model.cli import run
 from btrfs_model.experiments.evidence import places
 from btrfs_model.experiments.workloads import NAMES, load
-from btrfs_model.kernels import lib
+from btrfs_model.native.door import lib
 from btrfs_model.patches import Patch
 
 NATIVE = corpus.PROJECT / "native"

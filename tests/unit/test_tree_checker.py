@@ -20,7 +20,8 @@ from mounts import mounted, why_not_live
 import btrfs_model as bm
 from btrfs_model.base.errors import CorruptImageError, Fault, SubvolumeNotFoundError
 from btrfs_model.cli import run
-from btrfs_model.kernels import lib, select
+from btrfs_model.native.choice import select
+from btrfs_model.native.door import lib
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image

@@ -31,9 +31,9 @@ from space_image import (
 import btrfs_model as bm
 from btrfs_model.base.errors import UnsupportedError
 from btrfs_model.behaviour import Behaviour
-from btrfs_model.kernels import lib
 from btrfs_model.mount.trees.writer import TreeWriter
 from btrfs_model.mount.writable import WritableFilesystem
+from btrfs_model.native.door import lib
 
 FIRST = 256
 CSUM_KEY = (2**64 - 10, lib.BTRFS_EXTENT_CSUM_KEY)

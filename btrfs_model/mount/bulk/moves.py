@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from btrfs_model.kernels import lib
 from btrfs_model.mount.bulk.no_gc import no_gc
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, InodeFields, LiveInode, file_type
 from btrfs_model.mount.names.dir_item import fail, pack_dir_item, pack_inode_ref
 from btrfs_model.mount.names.lookup import Path, as_bytes, find, may_write
 from btrfs_model.mount.names.rename import RENAME_ITEMS
 from btrfs_model.mount.trees.apply import CHANGE
+from btrfs_model.native.door import lib
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import dir_items, inode_refs
 from btrfs_model.ondisk.keys import ItemType

@@ -10,7 +10,7 @@ import pytest
 from kernel_listing import as_recorded, recorded, without_made_up
 
 from btrfs_model.base.errors import NoSuchFileError, SubvolumeNotFoundError
-from btrfs_model.kernels import select
+from btrfs_model.native.choice import select
 from btrfs_model.ondisk.keys import ObjectId
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.listing import EMPTY_SUBVOL_DIR

@@ -20,9 +20,9 @@ from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import parse_step
 from btrfs_model.experiments.scenario.run import run_scenario
-from btrfs_model.kernels import Choice, select
 from btrfs_model.mount.log.state import LOG_ROOT_TREE, log_tree_id
 from btrfs_model.mount.writable import WritableFilesystem
+from btrfs_model.native.choice import Choice, select
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.volume.filesystem import Filesystem
 

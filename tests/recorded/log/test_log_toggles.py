@@ -14,9 +14,9 @@ import btrfs_model as bm
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.cli import run as run_cli
-from btrfs_model.kernels import select
 from btrfs_model.mount.log.state import log_tree_id
 from btrfs_model.mount.writable import WritableFilesystem
+from btrfs_model.native.choice import select
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.patches import Patch
 

@@ -16,17 +16,19 @@ import pytest
 from disksim import drive
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from twins import select
+from twins.device_disk import locate
 
 import btrfs_model as bm
-from btrfs_model.base.errors import new_fault
 from btrfs_model.cli import run as run_cli
 from btrfs_model.cost.demerit import Trace, demerit, read_trace, replay_trace
 from btrfs_model.cost.device import Device, Disk, Flash, build, load, names, read_file
-from btrfs_model.cost.disk import locate
 from btrfs_model.cost.reading import leaf_cost
 from btrfs_model.cost.seek import seek_times
-from btrfs_model.cost.simulate import STEP_FIELDS, ios, simulate, steps
-from btrfs_model.kernels import ffi, lib, select
+from btrfs_model.cost.simulate import ios, simulate, steps
+from btrfs_model.native.device import STEP_FIELDS
+from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.faults import new_fault
 from btrfs_model.volume.filesystem import Filesystem
 
 DISKS = [name for name in names() if read_file(name)["kind"] == "disk"]

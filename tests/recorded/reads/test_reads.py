@@ -20,8 +20,8 @@ import btrfs_model as bm
 from btrfs_model.cli import run as run_cli
 from btrfs_model.cli.common import print_table
 from btrfs_model.cli.rows import is_plain
-from btrfs_model.kernels import select
 from btrfs_model.mount.writable import WritableFilesystem
+from btrfs_model.native.choice import select
 from btrfs_model.ondisk.hashes import csum
 from btrfs_model.questions.reads.cold import blocks_after_mount
 from btrfs_model.questions.send import native

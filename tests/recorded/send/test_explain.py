@@ -7,7 +7,8 @@ import corpus
 import pandas as pd
 import pytest
 
-from btrfs_model.kernels import lib, select
+from btrfs_model.native.choice import select
+from btrfs_model.native.door import lib
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.stream import STREAM_HEADER
 from btrfs_model.ondisk.structs import INODE_ITEM

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from btrfs_model.base.errors import BtrfsModelError, SubvolumeNotFoundError
 from btrfs_model.behaviour import PRESETS, Behaviour
-from btrfs_model.kernels import select
+from btrfs_model.native.choice import select
 from btrfs_model.patches import Patch
 from btrfs_model.questions.send.ioctl import SendResult, send
 from btrfs_model.stream.reader import read_stream

@@ -13,11 +13,13 @@ import corpus
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import twins
 from hypothesis import given
 from streams import options_of, stream_files, streams
 
-from btrfs_model import kernels
 from btrfs_model.base.errors import StreamError
+from btrfs_model.native import door
+from btrfs_model.native.choice import Choice
 from btrfs_model.ondisk.hashes import crc32c
 from btrfs_model.ondisk.stream import (
     ATTRIBUTES,
@@ -46,9 +48,9 @@ def rewrite(stream: bytes, **options: Any) -> bytes:
     return bytes(written)
 
 
-def outcome(stream: bytes, choice: kernels.Choice, **options: Any) -> list[Any] | str:
+def outcome(stream: bytes, choice: Choice, **options: Any) -> list[Any] | str:
     """Columns of a stream, or the text of its error."""
-    with kernels.select(choice):
+    with twins.select(choice):
         try:
             batch = index_stream(stream, **options)
         except StreamError as error:
@@ -95,7 +97,7 @@ def small_stream() -> bytes:
 
 
 def test_c_and_python_have_the_same_format() -> None:
-    lib = kernels.lib
+    lib = door.lib
     assert len(lib.bm_stream_command_rules) == len(COMMANDS) + 1
     assert len(lib.bm_stream_attribute_rules) == len(ATTRIBUTES) + 1
     for number, command in COMMANDS.items():
@@ -162,8 +164,8 @@ def test_a_pipe_gives_what_memory_gives(data: st.DataObject) -> None:
             return self.stream.read(data.draw(st.integers(1, 40)))
 
     stream = data.draw(streams()) + data.draw(st.just(b"") | streams())
-    choice: kernels.Choice = data.draw(st.sampled_from(["c", "python"]))
-    with kernels.select(choice):
+    choice: Choice = data.draw(st.sampled_from(["c", "python"]))
+    with twins.select(choice):
         assert list(read_stream(Dribble(stream))) == list(read_stream(stream))
         cut = stream[: data.draw(st.integers(0, len(stream)))]
         assert error_of(Dribble(cut)) == error_of(cut)
@@ -192,7 +194,7 @@ def test_streams_that_follow_each_other() -> None:
     first = one.header() + one.command("unlink", path=b"a")
     second = two.header() + two.command("fileattr", path=b"b", fileattr=1) + two.end()
     for choice in ("c", "python"):
-        with kernels.select(choice):
+        with twins.select(choice):
             # also when the first has no end
             for stream in (first + second, first + one.end() + second, second + first):
                 assert {command.version for command in read_stream(stream)} == {1, 2}
@@ -253,13 +255,13 @@ BROKEN = {
 
 @pytest.mark.parametrize("choice", ["c", "python"])
 @pytest.mark.parametrize("what", BROKEN)
-def test_what_is_wrong_is_named(what: str, choice: kernels.Choice, tmp_path: Path) -> None:
+def test_what_is_wrong_is_named(what: str, choice: Choice, tmp_path: Path) -> None:
     stream, message = BROKEN[what]
     if what == "too long":
         stream = stream[:-1]
     file = tmp_path / "broken.stream"
     file.write_bytes(stream)
-    with kernels.select(choice), pytest.raises(StreamError) as caught:
+    with twins.select(choice), pytest.raises(StreamError) as caught:
         list(read_stream(file))
     assert str(caught.value).startswith(f"{file}: offset {caught.value.offset}: ")
     assert message in str(caught.value)

@@ -12,6 +12,7 @@ import corpus
 import google_crc32c
 import hypothesis.strategies as st
 import pytest
+import twins
 from hypothesis import given, settings
 from progs import needs_progs
 from streams import (
@@ -23,7 +24,6 @@ from streams import (
     streams,
 )
 
-from btrfs_model import kernels
 from btrfs_model.base.errors import StreamError
 from btrfs_model.ondisk.stream import MAGIC, STREAM_HEADER
 from btrfs_model.stream.dump import dump_json, dump_text
@@ -61,7 +61,7 @@ def test_text_of_every_real_stream(case: str) -> None:
         assert expected[1], file
         assert our_dump(stream, escape_all=escape_all, **options) == expected, file
         if number % 8 == 0:
-            with kernels.select("python"):
+            with twins.select("python"):
                 assert our_dump(stream, escape_all=escape_all, **options) == expected, file
 
 
@@ -70,7 +70,7 @@ def test_text_of_every_real_stream(case: str) -> None:
 @given(streams(versions=(1, 2)))
 def test_text_of_random_streams(stream: bytes) -> None:
     for choice in ("c", "python"):
-        with kernels.select(choice):
+        with twins.select(choice):
             assert our_dump(stream, escape_all=progs_escapes_all()) == progs_dump(stream)
 
 
@@ -80,7 +80,7 @@ def test_c_and_python_write_the_same(stream: bytes) -> None:
         found = []
         for choice in ("c", "python"):
             out = io.BytesIO()
-            with kernels.select(choice):
+            with twins.select(choice):
                 try:
                     dump_text(stream, out, escape_all=escape_all)
                 except StreamError as error:
@@ -104,7 +104,7 @@ def test_times_are_local(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     body = [writer.command("utimes", **values) for values in times]
     stream = b"".join([writer.header(), *body, writer.end()])
     for choice in ("c", "python"):
-        with kernels.select(choice):
+        with twins.select(choice):
             assert our_dump(stream) == progs_dump(stream, zone)
 
 
@@ -115,7 +115,7 @@ def test_times_are_the_same_in_c_and_python(seconds: list[int], zone: str) -> No
                            ctime=(second // 3, 0)) for second in seconds]  # fmt: skip
     stream = b"".join([writer.header(), *body, writer.end()])
     os.environ["TZ"] = zone
-    with kernels.select("python"):
+    with twins.select("python"):
         expected = our_dump(stream)
     assert our_dump(stream) == expected
 
@@ -131,7 +131,7 @@ def cut_streams() -> list[bytes]:
 def test_text_of_a_cut_stream_goes_as_far_as_that_of_progs() -> None:
     for stream in cut_streams():
         for choice in ("c", "python"):
-            with kernels.select(choice):
+            with twins.select(choice):
                 assert our_dump(stream) == progs_dump(stream), len(stream)
 
 
@@ -162,7 +162,7 @@ def test_paths_about_as_long_as_can_be(command: str, length: int) -> None:
         writer.end(),
     ])  # fmt: skip
     for choice in ("c", "python"):
-        with kernels.select(choice):
+        with twins.select(choice):
             assert our_dump(stream) == progs_dump(stream)
 
 
@@ -179,7 +179,7 @@ def test_the_errors_of_text_are_named() -> None:
         (no_end, "offset 32: the stream stops without the command end"),
     ]:
         for choice in ("c", "python"):
-            with kernels.select(choice), pytest.raises(StreamError, match=message):
+            with twins.select(choice), pytest.raises(StreamError, match=message):
                 dump_text(stream, io.BytesIO())
 
 
@@ -211,7 +211,7 @@ def test_the_first_of_several_streams_or_all() -> None:
     both = b"".join(parts)
     assert our_dump(both) == progs_dump(both) == progs_dump(parts[0])
     for choice in ("c", "python"):
-        with kernels.select(choice):
+        with twins.select(choice):
             text = progs_dump(parts[0])[0] + progs_dump(parts[1])[0]
             assert our_dump(both, all_streams=True) == (text, True)
 

@@ -21,8 +21,10 @@ from mounts import why_not_live
 
 from btrfs_model.backref import api as br
 from btrfs_model.base.counters import counting
-from btrfs_model.base.errors import CorruptImageError, new_fault, raise_fault
-from btrfs_model.kernels import Choice, ffi, lib, select
+from btrfs_model.base.errors import CorruptImageError
+from btrfs_model.native.choice import Choice, select
+from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.faults import new_fault, raise_fault
 from btrfs_model.ondisk.hashes import csum
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType

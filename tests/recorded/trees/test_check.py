@@ -17,7 +17,7 @@ from hypothesis import settings
 
 import btrfs_model as bm
 from btrfs_model.base.errors import BtrfsModelError, CorruptImageError, UnsupportedError
-from btrfs_model.kernels import select
+from btrfs_model.native.choice import select
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.structs import FILE_EXTENT_ITEM, INODE_ITEM, ROOT_ITEM

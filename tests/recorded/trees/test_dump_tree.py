@@ -30,7 +30,7 @@ from btrfs_model.base.errors import (
     SubvolumeNotFoundError,
     UnsupportedError,
 )
-from btrfs_model.kernels import select
+from btrfs_model.native.choice import select
 from btrfs_model.ondisk import hashes, structs
 from btrfs_model.ondisk.keys import MAX_KEY, MIN_KEY, ItemType, Key, ObjectId
 from btrfs_model.questions.dumptree import templates

@@ -10,35 +10,20 @@ to the moment at which the host does something.
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from btrfs_model.base.errors import BtrfsModelError
-from btrfs_model.cost.device import Device, Disk
-from btrfs_model.cost.disk import DiskState
-from btrfs_model.cost.elevator import Elevator, Request
-from btrfs_model.cost.flash import FlashState
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from btrfs_model.cost.simulate import Totals
+from btrfs_model.cost.device import Device, Disk, Flash, Zone
+from btrfs_model.native.device import TIME_FIELDS
+from twins.device_disk import DiskState
+from twins.device_elevator import Elevator, Request
+from twins.device_flash import FlashState
 
 _NEVER = 2**64 - 1
 _LAST = 2**63 - 1
-
-
-def bad_step(device: Device, number: int, io: int) -> BtrfsModelError:
-    """Make the error for a step with a request that is not there, or not in that state."""
-    return BtrfsModelError(
-        f"device {device.name}: step {number} of the host: no request {io} is due"
-    )
-
-
-def too_late(device: Device) -> BtrfsModelError:
-    """Make the error for times that 63 bits of nanoseconds do not hold."""
-    return BtrfsModelError(f"device {device.name}: the requests take more than 292 years")
 
 
 class _Run:
@@ -76,7 +61,7 @@ class _Run:
         self.totals["buffered"] += service.buffered
         self.totals["seeks"] += service.seek
         if max(service.done, service.free) > _LAST:
-            raise too_late(self.device)
+            raise OverflowError
         for io in request.ios:
             self.started[io], self.done[io] = self.clock, service.done
         heapq.heappush(self.busy, service.done)
@@ -123,10 +108,10 @@ class _Run:
         for number, (think, io) in enumerate(steps):
             which = ~io if io < 0 else io
             if which >= len(self.ios) or (io < 0) == (self.issued[which] is None):
-                raise bad_step(self.device, number, which)
+                raise LookupError(number, which)
             now += think
             if now > _LAST:
-                raise too_late(self.device)
+                raise OverflowError
             if io >= 0:
                 self.submit(io, now)
                 continue
@@ -140,15 +125,20 @@ class _Run:
         self.totals["end"] = now
 
 
-def run(device: Device, requests: NDArray[Any], steps: NDArray[Any]) -> tuple[NDArray[Any], Totals]:
-    """Do what :func:`btrfs_model.cost.simulate.simulate` does."""
-    from btrfs_model.cost.simulate import TIME_FIELDS, Totals
-
-    this = _Run(device, requests)
-    this.host(steps.tolist())
+def run(
+    device: Mapping[str, Any], requests: NDArray[Any], host: NDArray[Any]
+) -> tuple[NDArray[Any], dict[str, int]]:
+    """Do what :func:`btrfs_model.native.device.run` does."""
+    model = dict(device["model"])
+    if "zones" in model:
+        model = Disk(**model | {"zones": tuple(Zone(**zone) for zone in model["zones"])})
+    else:
+        model = Flash(**model)
+    this = _Run(Device(**{**device, "model": model}), requests)
+    this.host(host.tolist())
     times = np.zeros(len(requests), dtype=TIME_FIELDS)
     for number, (issued, started, done) in enumerate(
         zip(this.issued, this.started, this.done, strict=True)
     ):
         times[number] = (issued or 0, started, done or 0)
-    return times, Totals(**this.totals)
+    return times, this.totals

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from btrfs_model.cost.device import Disk, Zone
-    from btrfs_model.cost.elevator import Request
+    from twins.device_elevator import Request
 
 _NEVER = 2**64 - 1
 

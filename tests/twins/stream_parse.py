@@ -1,22 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Reading a stream in plain Python: the twin of ``native/stream/stream.c``.
-
-A command is looked at in this order, and the first thing that is wrong is what is reported: is all
-of it there, is its CRC right, is it a command of this version; then each attribute: does it exist,
-is it there for the first time, does it lie inside the command, has it the size of its type; at
-last: is no mandatory attribute missing.
-"""
+"""Reading a stream in plain Python: the twin of ``native/stream/stream.c``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import google_crc32c
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import Fault
+from btrfs_model.native.stream import BrokenStreamError, Columns, Position
 from btrfs_model.ondisk.stream import (
     ATTRIBUTES,
     ATTRIBUTES_BY_NAME,
@@ -29,54 +22,20 @@ from btrfs_model.ondisk.stream import (
     STREAM_HEADER,
 )
 
-if TYPE_CHECKING:
-    from btrfs_model.stream.index import Batch
-
 _NO_CRC = bytes(4)
 
 
-class BrokenStreamError(Exception):
-    """A fault whose offset counts from the start of the bytes at hand; never leaves the package."""
-
-    def __init__(
-        self, code: int | Fault, offset: int = 0, slot: int = 0, found: int = 0, wanted: int = 0
-    ) -> None:
-        super().__init__()
-        self.fault = (
-            code
-            if isinstance(code, Fault)
-            else Fault(code, slot=slot, offset=offset, found=found, wanted=wanted)
-        )
-
-
-@dataclass(slots=True)
-class Position:
-    """How far a stream has been read: ``struct bm_stream_position``.
-
-    Attributes
-    ----------
-    offset : int
-        Byte of the next header or command.
-    wanted : int
-        Bytes from there on that are needed to go on.
-    version : int
-        Of the stream; 0: a stream header has to come next.
-    ended : bool
-        Whether the last command was ``end``.
-    """
-
-    offset: int = 0
-    wanted: int = 0
-    version: int = 0
-    ended: bool = False
+def broken(code: int, offset: int, slot: int = 0, found: int = 0, wanted: int = 0) -> Exception:
+    """Make the error for a fault of a stream."""
+    return BrokenStreamError(Fault(code, slot=slot, offset=offset, found=found, wanted=wanted))
 
 
 class _Incomplete(Exception):  # noqa: N818
     """The rest of a command has not been read yet."""
 
 
-def parse(data: memoryview, last: bool, position: Position, batch: Batch) -> int:
-    """Fill the columns of `batch` from `position` on, as ``bm_stream_index`` does.
+def index_commands(data: memoryview, last: bool, position: Position, columns: Columns) -> int:
+    """Do what :func:`btrfs_model.native.stream.index_commands` does.
 
     Returns
     -------
@@ -90,7 +49,10 @@ def parse(data: memoryview, last: bool, position: Position, batch: Batch) -> int
     """
     count = 0
     most = len(ATTRIBUTES)
-    while count < len(batch) and len(batch.attribute_type) - int(batch.first[count]) >= most:
+    while (
+        count < len(columns["offset"])
+        and len(columns["attribute_type"]) - int(columns["first"][count]) >= most
+    ):
         if position.offset == len(data) and (position.version or position.ended):
             position.wanted = 1
             break
@@ -98,7 +60,7 @@ def parse(data: memoryview, last: bool, position: Position, batch: Batch) -> int
             if not position.version or bytes(data[position.offset :][: len(MAGIC)]) == MAGIC:
                 _read_header(data, last, position)
             else:
-                _read_command(data, last, position, batch, count)
+                _read_command(data, last, position, columns, count)
                 count += 1
         except _Incomplete:
             break
@@ -116,23 +78,25 @@ def _have(data: memoryview, last: bool, position: Position, wanted: int) -> None
     position.wanted = wanted
     if not last:
         raise _Incomplete
-    raise BrokenStreamError(Code.STREAM_TRUNCATED, position.offset, 0, left, wanted)
+    raise broken(Code.STREAM_TRUNCATED, position.offset, 0, left, wanted)
 
 
 def _read_header(data: memoryview, last: bool, position: Position) -> None:
     start = bytes(data[position.offset :][: len(MAGIC)])
     if not MAGIC.startswith(start):
-        raise BrokenStreamError(Code.STREAM_BAD_MAGIC, position.offset)
+        raise broken(Code.STREAM_BAD_MAGIC, position.offset)
     _have(data, last, position, STREAM_HEADER.size)
     _, version = STREAM_HEADER.unpack_from(data, position.offset)
     if not 1 <= version <= MAX_VERSION:
-        raise BrokenStreamError(Code.STREAM_BAD_VERSION, position.offset, 0, version, MAX_VERSION)
+        raise broken(Code.STREAM_BAD_VERSION, position.offset, 0, version, MAX_VERSION)
     position.version = version
     position.ended = False
     position.offset += STREAM_HEADER.size
 
 
-def _read_command(data: memoryview, last: bool, position: Position, batch: Batch, row: int) -> None:
+def _read_command(
+    data: memoryview, last: bool, position: Position, columns: Columns, row: int
+) -> None:
     start, version = position.offset, position.version
     _have(data, last, position, COMMAND_HEADER.size)
     length, number, crc = COMMAND_HEADER.unpack_from(data, start)
@@ -140,20 +104,20 @@ def _read_command(data: memoryview, last: bool, position: Position, batch: Batch
     end = start + COMMAND_HEADER.size + length
     computed = _crc32c(data[start : start + 6], data[start + COMMAND_HEADER.size : end])
     if crc != computed:
-        raise BrokenStreamError(Code.STREAM_BAD_CRC, start, 0, crc, computed)
+        raise broken(Code.STREAM_BAD_CRC, start, 0, crc, computed)
     if number not in COMMANDS or COMMANDS[number].version > version:
-        raise BrokenStreamError(Code.STREAM_BAD_COMMAND, start, 0, number, version)
+        raise broken(Code.STREAM_BAD_COMMAND, start, 0, number, version)
     attributes = list(_attributes(data, start, end, version))
     _check_mandatory(start, number, {attribute for attribute, _, _ in attributes})
 
-    first = int(batch.first[row])
-    batch.offset[row], batch.length[row] = start, length
-    batch.type[row], batch.version[row] = number, version
-    batch.first[row + 1] = first + len(attributes)
+    first = int(columns["first"][row])
+    columns["offset"][row], columns["length"][row] = start, length
+    columns["type"][row], columns["version"][row] = number, version
+    columns["first"][row + 1] = first + len(attributes)
     for index, (attribute, offset, size) in enumerate(attributes, first):
-        batch.attribute_type[index] = attribute
-        batch.attribute_offset[index] = offset
-        batch.attribute_length[index] = size
+        columns["attribute_type"][index] = attribute
+        columns["attribute_offset"][index] = offset
+        columns["attribute_length"][index] = size
     position.offset = end
     if number == END:
         position.version, position.ended = 0, True
@@ -175,23 +139,21 @@ def _attributes(
     while offset < end:
         left = end - offset
         if left < 2:
-            raise BrokenStreamError(Code.STREAM_BAD_LENGTH, start, 0, left, 2)
+            raise broken(Code.STREAM_BAD_LENGTH, start, 0, left, 2)
         number = int.from_bytes(data[offset : offset + 2], "little")
         if number not in ATTRIBUTES or ATTRIBUTES[number].version > version:
-            raise BrokenStreamError(Code.STREAM_BAD_ATTRIBUTE, start, number, number, version)
+            raise broken(Code.STREAM_BAD_ATTRIBUTE, start, number, number, version)
         if number in seen:
-            raise BrokenStreamError(Code.STREAM_TWICE, start, number)
+            raise broken(Code.STREAM_TWICE, start, number)
         seen.add(number)
         header = 2 if number == DATA and version >= 2 else 4
         if left < header:
-            raise BrokenStreamError(Code.STREAM_BAD_LENGTH, start, number, left, header)
+            raise broken(Code.STREAM_BAD_LENGTH, start, number, left, header)
         size = int.from_bytes(data[offset + 2 : offset + 4], "little") if header == 4 else left - 2
         if header + size > left:
-            raise BrokenStreamError(Code.STREAM_BAD_LENGTH, start, number, left, header + size)
+            raise broken(Code.STREAM_BAD_LENGTH, start, number, left, header + size)
         if ATTRIBUTES[number].kind.size not in (-1, size):
-            raise BrokenStreamError(
-                Code.STREAM_BAD_SIZE, start, number, size, ATTRIBUTES[number].kind.size
-            )
+            raise broken(Code.STREAM_BAD_SIZE, start, number, size, ATTRIBUTES[number].kind.size)
         yield number, offset + header, size
         offset += header + size
 
@@ -200,4 +162,4 @@ def _check_mandatory(start: int, number: int, present: set[int]) -> None:
     mandatory = {ATTRIBUTES_BY_NAME[name].number for name in COMMANDS[number].mandatory}
     missing = mandatory - present
     if missing:
-        raise BrokenStreamError(Code.STREAM_MISSING, start, min(missing))
+        raise broken(Code.STREAM_MISSING, start, min(missing))

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from btrfs_model.cost.disk import Service
+from twins.device_disk import Service
 
 if TYPE_CHECKING:
     from btrfs_model.cost.device import Flash
-    from btrfs_model.cost.elevator import Request
+    from twins.device_elevator import Request
 
 
 class _Shared:

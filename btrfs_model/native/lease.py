@@ -21,14 +21,21 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from btrfs_model.base.counters import Work, current, current_context
-from btrfs_model.base.errors import new_fault, raise_fault
-from btrfs_model.kernels import ffi, lib
+from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.faults import new_fault, raise_fault
 
 # every search asks
 _take_work, _of_context = lib.bm_image_take_work, current_context.get
 _this_thread = threading.get_ident
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def _raw(work: Work) -> ffi.CData:
+    """Return counters as a ``struct bm_work *``."""
+    if work.raw is None:
+        work.raw = ffi.from_buffer("struct bm_work[]", work.memory, require_writable=True)
+    return work.raw
 
 
 class Lease:
@@ -40,15 +47,20 @@ class Lease:
         Of the image, for errors.
     handle : struct bm_image *
         What C keeps.
+
+    Attributes
+    ----------
+    path : str
+        The same.
     """
 
     __slots__ = ("_acquire", "_depth", "_fault", "_handle", "_is_closed", "_late", "_outer",
-                 "_owner", "_path", "_release", "_work")  # fmt: skip
+                 "_owner", "_release", "_work", "path")  # fmt: skip
 
     def __init__(self, path: str, handle: ffi.CData) -> None:
         lock = threading.RLock()
         self._acquire, self._release = lock.acquire, lock.release
-        self._path = path
+        self.path = path
         self._handle = handle
         self._is_closed = False
         self._fault = new_fault()
@@ -74,7 +86,7 @@ class Lease:
         if work._ended:
             work = current()
         if self._work is not None and self._work is not work:
-            _take_work(self._handle, self._work.raw, self._fault)
+            _take_work(self._handle, _raw(self._work), self._fault)
         self._outer.append((self._work, self._depth))
         self._work, self._depth, self._owner = work, 0, _this_thread()
         return self._handle
@@ -86,8 +98,8 @@ class Lease:
         work = self._work
         assert work is not None, "nobody holds the lease"
         try:
-            if _take_work(self._handle, work.raw, self._fault):
-                raise_fault(self._path, self._fault)
+            if _take_work(self._handle, work.raw or _raw(work), self._fault):
+                raise_fault(self.path, self._fault)
         finally:
             self._work, self._depth = self._outer.pop()
             if not self._outer:
@@ -105,7 +117,7 @@ class Lease:
             When it was closed.
         """
         if self._is_closed:
-            raise ValueError(f"{self._path}: the image is closed")
+            raise ValueError(f"{self.path}: the image is closed")
 
     @property
     def handle(self) -> ffi.CData:

@@ -14,7 +14,7 @@ _LIBRARIES = ("cffi", "matplotlib", "numpy", "pandas", "pyarrow")
 
 def software() -> dict[str, object]:
     """Return the versions of the model and of what it stands on, and which kernels it uses."""
-    from btrfs_model.kernels import use_python
+    from btrfs_model.native.choice import use_python
 
     return {
         "btrfs-model": metadata.version("btrfs-model"),

@@ -19,12 +19,14 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, BinaryIO
 
 from btrfs_model.base.codes import Code
+from btrfs_model.native.stream import Columns
 from btrfs_model.ondisk.stream import ATTRIBUTES_BY_NAME
-from btrfs_model.stream.parse import BrokenStreamError
-from btrfs_model.stream.reader import Command
+from btrfs_model.stream.index import Batch
+from btrfs_model.stream.reader import Command, commands_of
+from twins.stream_parse import broken
 
 _PATH_MAX = 4096
 _LETTERS = {7: "a", 8: "b", 27: "e", 12: "f", 10: "n", 13: "r", 9: "t", 11: "v", 32: " ", 92: "\\"}
@@ -65,6 +67,11 @@ class TextLines:
     def __init__(self, escape_all: bool) -> None:
         self._escape_all = escape_all
         self._subvolume = b"."
+
+    def write(self, data: memoryview, columns: Columns, count: int, out: BinaryIO) -> None:
+        """Write the lines of the first commands of some columns."""
+        for _, command in zip(range(count), commands_of(Batch(data, 0, **columns)), strict=False):
+            out.write(self.line(command))
 
     def line(self, command: Command) -> bytes:
         """Return the line of a command with its newline; ``end`` has none.
@@ -135,11 +142,9 @@ class TextLines:
         return separator.join(fields)
 
 
-def _broken(
-    code: int, command: Command, attribute: str, found: int, wanted: int = 0
-) -> BrokenStreamError:
+def _broken(code: int, command: Command, attribute: str, found: int, wanted: int = 0) -> Exception:
     number = ATTRIBUTES_BY_NAME[attribute].number
-    return BrokenStreamError(code, command.offset, number, found, wanted)
+    return broken(code, command.offset, number, found, wanted)
 
 
 def _date(command: Command, attribute: str) -> bytes:
