@@ -41,7 +41,7 @@ Race = Callable[[WritableFilesystem], None]
 
 def late_extents(fs: WritableFilesystem) -> None:
     """A fast fsync syncs the log before the extents that it wrote are finished."""
-    fs.tree_logs.late_extents = True
+    fs.machine.late_extents = True
 
 
 def reclaim(fs: WritableFilesystem) -> None:

@@ -14,9 +14,8 @@ item()`` since Linux 5.15, ``batch-delayed-items``), which decides how leaves ar
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,15 +23,13 @@ import numpy.typing as npt
 from btrfs_model.base.counters import current
 from btrfs_model.kernels import lib
 from btrfs_model.mount.bulk.no_gc import no_gc
+from btrfs_model.mount.live_inode import LiveInode
+from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.space.block_group import calls_that_fit
 from btrfs_model.mount.trees.apply import CHANGE, insert_batches
 from btrfs_model.ondisk.constants import BTRFS_ITEM_SIZE
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM, ITEM
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.live_inode import LiveInode
-    from btrfs_model.mount.writable import WritableFilesystem
 
 BACKGROUND: Final = 128
 """So many waiting items start the worker (``BTRFS_DELAYED_BACKGROUND``)."""
@@ -178,29 +175,17 @@ class DelayedItems:
 
     Parameters
     ----------
-    fs : WritableFilesystem
+    fs : Mount
         Whose trees they are for.
-
-    Attributes
-    ----------
-    asynchronous : bool
-        Run nodes before the commit as well, where a kernel's worker would: once BACKGROUND items
-        wait. When exactly the worker comes to it depends on the machine; by default it never does.
-    lag : int
-        So many further items at most, by chance, wait before the worker has begun: what calls add
-        while it is woken on another CPU.
     """
 
-    def __init__(self, fs: WritableFilesystem) -> None:
+    def __init__(self, fs: Mount) -> None:
         self._fs = fs
         self._nodes: dict[tuple[int, int], DelayedNode] = {}
         # those that the worker would take, first come first served
         self._prepared: dict[tuple[int, int], DelayedNode] = {}
         # of what waits: a bound, see waiting_bytes(), and how many deletions
         self._bytes = self._deletions = 0
-        self.asynchronous = False
-        self.lag = 0
-        self._chance = random.Random(0)
         self._begins = BACKGROUND
 
     def __len__(self) -> int:
@@ -422,7 +407,7 @@ class DelayedItems:
         *directories : LiveInode
             Whose inode items the first of them adds, if they do not wait already.
         """
-        if not self.asynchronous:
+        if not self._fs.machine.asynchronous:
             return _ENDLESS
         nodes = [self.node(inode.root, inode.ino) for inode in directories]
         added = sum(node is None or node.inode_item is None for node in nodes)
@@ -430,9 +415,10 @@ class DelayedItems:
 
     def balance(self) -> None:
         """Run some nodes when too many items wait (``btrfs_balance_delayed_items()``)."""
-        if not self.asynchronous or len(self) < self._begins:
+        if not self._fs.machine.asynchronous or len(self) < self._begins:
             return
-        self._begins = BACKGROUND + self._chance.randint(0, self.lag)
+        machine = self._fs.machine
+        self._begins = BACKGROUND + machine.chance.randint(0, machine.lag)
         most = WRITEBACK if len(self) >= WRITEBACK else _BATCH
         for _ in range(most):
             if len(self) < BACKGROUND // 2 or not self._prepared:

@@ -9,25 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault, UnsupportedError
 from btrfs_model.kernels import lib
+from btrfs_model.mount.files.pages import BLOCKSIZE
+from btrfs_model.mount.trees.writer import TreeWriter
 from btrfs_model.ondisk.chunks import Chunk
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.ondisk.structs import BLOCK_GROUP_ITEM, QGROUP_STATUS_ITEM, BlockGroupItem
 from btrfs_model.ondisk.superblock import SUPER_OFFSETS, SuperBlock
+from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.roots import is_subvolume_id
 
-if TYPE_CHECKING:
-    from btrfs_model.mount.trees.writer import TreeWriter
-    from btrfs_model.volume.filesystem import Filesystem
-
+_DATA = 1
 _STRIPE_LEN = 1 << 16
+# how many extents of a group tell its size class
+_SAMPLES = 5
 _SEEDING = 1 << 32
 _ERROR = 1 << 2
 _QUOTA_ON = 1
@@ -58,7 +59,8 @@ def check_writable(fs: Filesystem, *, replay: bool = False) -> None:
         "it has a log of fsyncs, which must be replayed first": bool(sb.log_root) and not replay,
         "it is a seed device": bool(sb.flags & _SEEDING),
         "its superblock says that it has errors": bool(sb.flags & _ERROR),
-        f"its sectors have {sb.sectorsize} bytes, only 4096 are supported": sb.sectorsize != 4096,
+        f"its sectors have {sb.sectorsize} bytes, only {BLOCKSIZE} are supported": sb.sectorsize
+        != BLOCKSIZE,
         "features that a writer must know are not supported": bool(sb.compat_ro_flags & ~0xF),
         "simple quotas are not supported": sb.has_incompat("SIMPLE_QUOTA"),
         "its free space tree is not valid": sb.has_compat_ro("FREE_SPACE_TREE")
@@ -175,6 +177,29 @@ def _block_groups(fs: Filesystem) -> Iterator[tuple[int, int, BlockGroupItem]]:
         if (start, length, item.flags) not in chunks:
             raise CorruptImageError(fs.path, Fault(Code.BAD_VALUE, tree, block, slot, found=start))
         yield start, length, item
+
+
+def load_size_classes(fs: Filesystem, writer: TreeWriter) -> None:
+    """Look what extents the groups of data have (``load_block_group_size_class()``).
+
+    The smallest of the extents found at five places of a group decides. A kernel looks when it
+    first wants to know of the free space of a group, here that is at mount.
+    """
+    extents = fs.tree(ObjectId.EXTENT_TREE)
+    for group in writer.groups():
+        if not group.flags & _DATA:
+            continue
+        end, sizes = group.start + group.length, []
+        for part in range(_SAMPLES):
+            at = group.start + part * (group.length // _SAMPLES)
+            items = extents.items(
+                (at, ItemType.EXTENT_ITEM, 0), (end - 1, ItemType.EXTENT_ITEM, end)
+            )
+            found = next((i for i in items if i.key.type == ItemType.EXTENT_ITEM), None)
+            if found is not None:
+                sizes.append(found.key.offset)
+        if sizes:
+            writer.set_size_class(group.start, min(sizes))
 
 
 def super_ranges(chunk: Chunk) -> list[tuple[int, int]]:

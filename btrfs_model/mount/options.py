@@ -74,7 +74,7 @@ class MountOptions:
 
 
 def parse_mkfs_options(words: list[str]) -> dict[str, Any]:
-    """Options of mkfs.btrfs as keyword arguments of :meth:`WritableFilesystem.mkfs`.
+    """Options of mkfs.btrfs as keyword arguments of :meth:`Mount.mkfs`.
 
     Raises
     ------

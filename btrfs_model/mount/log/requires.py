@@ -9,12 +9,9 @@ fewer of them, takes any.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
 
 from btrfs_model.base.errors import BtrfsModelError
-
-if TYPE_CHECKING:
-    from btrfs_model.behaviour import Behaviour
+from btrfs_model.behaviour import Behaviour
 
 
 @cache

@@ -26,13 +26,12 @@ from btrfs_model.ondisk.chunk_write import chunk_item, dev_extent
 from btrfs_model.ondisk.chunks import Chunk
 from btrfs_model.ondisk.constants import ExtentFlag, FileType
 from btrfs_model.ondisk.hashes import name_hash
-from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.superblock_write import empty_superblock, write_superblocks
 
 Items = list[tuple[tuple[int, int, int], bytes]]
 
 _GENERATION = 6
-_U64_MAX = 2**64 - 1
 _DIR_MODE = 0o40755
 _NO_TIME = structs.Timespec(0, 0)
 _ROOT_DIR = 256
@@ -128,7 +127,7 @@ class _Fresh:
             if tree not in {ObjectId.ROOT_TREE, ObjectId.CHUNK_TREE}
         ]
         top, directory = ObjectId.FS_TREE, ObjectId.ROOT_TREE_DIR
-        target = structs.DiskKey(top, ItemType.ROOT_ITEM, _U64_MAX)
+        target = structs.DiskKey(top, ItemType.ROOT_ITEM, U64_MAX)
         entry = structs.RawDirItem(target, 0, 0, len(_NAME), FileType.DIR)
         return [
             *items,
@@ -290,7 +289,7 @@ class _Fresh:
             incompat_flags=incompat, compat_ro_flags=compat_ro, csum_type=options.csum_type,
             dev_item=self.device(), label=options.label.encode("utf-8", "surrogateescape"),
             # without a free space tree there may be a cache, of no generation yet
-            cache_generation=0 if options.free_space_tree else _U64_MAX,
+            cache_generation=0 if options.free_space_tree else U64_MAX,
             sys_chunk_array=array, sys_chunk_array_size=len(array),
         )  # fmt: skip
         roots = {tree: (place.bytenr, place.generation, 0) for tree, place in places.items()}

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from btrfs_model.kernels import ffi
 from btrfs_model.mount.load import group_tree, super_ranges
+from btrfs_model.mount.log.log_tree import set_full_commit
+from btrfs_model.mount.mount import Mount
+from btrfs_model.mount.trees.space import GroupState
 from btrfs_model.ondisk.chunk_write import CHUNK_OBJECTID, chunk_item, dev_extent
 from btrfs_model.ondisk.chunks import Chunk
-from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.structs import (
     BLOCK_GROUP_ITEM,
     DEV_EXTENT,
@@ -26,10 +29,6 @@ from btrfs_model.ondisk.structs import (
     DiskKey,
 )
 from btrfs_model.patches import Patch
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.trees.space import GroupState
-    from btrfs_model.mount.writable import WritableFilesystem
 
 _DATA, _SYSTEM, _METADATA = 1, 2, 4
 _RAID1, _DUP = 16, 32
@@ -46,8 +45,6 @@ _SYS_CHUNK_ARRAY = 2048
 _RESERVED_TREES = (ObjectId.EXTENT_TREE, ObjectId.CSUM_TREE, ObjectId.FREE_SPACE_TREE,
                    ObjectId.BLOCK_GROUP_TREE)  # fmt: skip
 _RESERVED_IDS = ffi.new("uint64_t[]", [int(tree) for tree in _RESERVED_TREES])
-# how many extents of a group tell its size class
-_SAMPLES = 5
 # BTRFS_UNLINK_METADATA_UNITS
 _UNLINK_ITEMS = 7
 # Blocks that one small call may copy or make: the leaf of a name, that of an inode, and a split.
@@ -58,7 +55,7 @@ _OF_A_CALL = 2 * _MIB
 _KEPT_OF_RESERVE = 4
 
 
-def ensure_data(fs: WritableFilesystem, nbytes: int) -> None:
+def ensure_data(fs: Mount, nbytes: int) -> None:
     """Reserve `nbytes` beside data that wait for writeback (``btrfs_reserve_data_bytes()``).
 
     Chunks are added as long as the device has room for them; then what waits is written back, and
@@ -69,7 +66,7 @@ def ensure_data(fs: WritableFilesystem, nbytes: int) -> None:
     OSError
         ENOSPC when that is not enough.
     """
-    flushes = iter((fs.flush_delalloc, fs.commit))
+    flushes = iter((lambda: fs.hooks.flush_delalloc(fs, None), lambda: fs.hooks.commit(fs)))
     while fs.writer.room(_DATA)[1] < nbytes + fs.dirty_bytes.count:
         if not _may_add_data(fs):
             flush = None if fs.committing else next(flushes, None)
@@ -78,7 +75,7 @@ def ensure_data(fs: WritableFilesystem, nbytes: int) -> None:
             flush()
 
 
-def reserve_data(fs: WritableFilesystem, wanted: int, least: int, hint: int) -> tuple[int, int]:
+def reserve_data(fs: Mount, wanted: int, least: int, hint: int) -> tuple[int, int]:
     """Reserve room for an extent (``btrfs_reserve_extent()``): address and size.
 
     Where groups have size classes and none for this size has room, a chunk is made before another
@@ -93,7 +90,7 @@ def reserve_data(fs: WritableFilesystem, wanted: int, least: int, hint: int) -> 
     return fs.writer.reserve_data(wanted, least, hint)
 
 
-def _may_add_data(fs: WritableFilesystem) -> bool:
+def _may_add_data(fs: Mount) -> bool:
     try:
         allocate_chunk(fs, _DATA)
     except OSError as error:
@@ -103,27 +100,6 @@ def _may_add_data(fs: WritableFilesystem) -> bool:
     return True
 
 
-def load_size_classes(fs: WritableFilesystem) -> None:
-    """Look what extents the groups of data have (``load_block_group_size_class()``).
-
-    The smallest of the extents found at five places of a group decides. A kernel looks when it
-    first wants to know of the free space of a group, here that is at mount.
-    """
-    extents = fs.tree(ObjectId.EXTENT_TREE)
-    for group in _groups(fs, _DATA):
-        end, sizes = group.start + group.length, []
-        for part in range(_SAMPLES):
-            at = group.start + part * (group.length // _SAMPLES)
-            items = extents.items(
-                (at, ItemType.EXTENT_ITEM, 0), (end - 1, ItemType.EXTENT_ITEM, end)
-            )
-            found = next((i for i in items if i.key.type == ItemType.EXTENT_ITEM), None)
-            if found is not None:
-                sizes.append(found.key.offset)
-        if sizes:
-            fs.writer.set_size_class(group.start, min(sizes))
-
-
 class _Room(NamedTuple):
     """All block groups of metadata together, bytes; what is pinned counts as used."""
 
@@ -131,7 +107,7 @@ class _Room(NamedTuple):
     free: int
 
     @classmethod
-    def of(cls, fs: WritableFilesystem) -> _Room:
+    def of(cls, fs: Mount) -> _Room:
         """Return that of now."""
         return cls(*fs.writer.room(_METADATA))
 
@@ -141,7 +117,7 @@ class _Room(NamedTuple):
         return self.total - self.free
 
 
-def ensure_metadata(fs: WritableFilesystem, *, from_reserve: bool = False) -> None:
+def ensure_metadata(fs: Mount, *, from_reserve: bool = False) -> None:
     """See that a call has room for metadata before it changes anything.
 
     A chunk is added when the kernel would, and where the items that wait would not fit. Where the
@@ -150,7 +126,7 @@ def ensure_metadata(fs: WritableFilesystem, *, from_reserve: bool = False) -> No
 
     Parameters
     ----------
-    fs : WritableFilesystem
+    fs : Mount
         Where.
     from_reserve : bool
         What is kept for commits may be used, but for a part.
@@ -174,12 +150,12 @@ def ensure_metadata(fs: WritableFilesystem, *, from_reserve: bool = False) -> No
         kept = _kept(fs, from_reserve)
         if kept + _coming(fs, room) + _copies(fs, room) <= room.free:
             return
-    fs.commit()
+    fs.hooks.commit(fs)
     if _Room.of(fs).free < kept:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), fs.path)
 
 
-def grow_metadata(fs: WritableFilesystem) -> bool:
+def grow_metadata(fs: Mount) -> bool:
     """Add a chunk for metadata where what waits may not fit (``find_free_extent()``).
 
     The kernel does so when it finds no room for a block, here it is a little before that. So many
@@ -193,7 +169,7 @@ def grow_metadata(fs: WritableFilesystem) -> bool:
     return _grow(fs)[0]
 
 
-def _grow(fs: WritableFilesystem) -> tuple[bool, _Room]:
+def _grow(fs: Mount) -> tuple[bool, _Room]:
     room, needed = _Room.of(fs), _needed(fs) + _OF_A_CALL
     while needed + _coming(fs, room) > room.free:
         try:
@@ -206,18 +182,18 @@ def _grow(fs: WritableFilesystem) -> tuple[bool, _Room]:
     return True, room
 
 
-def _coming(fs: WritableFilesystem, room: _Room) -> int:
+def _coming(fs: Mount, room: _Room) -> int:
     """Return at most what the items that wait will take: their leaves may be half full."""
     return 2 * fs.delayed.waiting_bytes(room.free // 2)
 
 
-def _copies(fs: WritableFilesystem, room: _Room) -> int:
+def _copies(fs: Mount, room: _Room) -> int:
     """Return at most what the next commit copies, of leaves that the transaction did not yet."""
     touched = fs.delayed.waiting_changes * fs.nodesize
     return touched if touched <= room.free else min(touched, room.used - fs.writer.dirty_bytes())
 
 
-def _copies_fit(fs: WritableFilesystem, room: _Room) -> bool:
+def _copies_fit(fs: Mount, room: _Room) -> bool:
     """Whether the next commit has room for its copies, be it in chunks that it adds."""
     missing = _copies(fs, room) - room.free
     if missing <= 0:
@@ -227,7 +203,7 @@ def _copies_fit(fs: WritableFilesystem, room: _Room) -> bool:
     return missing <= (device.total_bytes - device.bytes_used - _RESERVED) // copies
 
 
-def calls_that_fit(fs: WritableFilesystem) -> int:
+def calls_that_fit(fs: Mount) -> int:
     """Return how many small calls surely have room for what they change, at least one.
 
     A chunk is added first where the kernel would.
@@ -237,7 +213,7 @@ def calls_that_fit(fs: WritableFilesystem) -> int:
     return max(1, free // (_CALL_BLOCKS * fs.nodesize))
 
 
-def global_reserve(fs: WritableFilesystem, unlink_items: int = _UNLINK_ITEMS) -> int:
+def global_reserve(fs: Mount, unlink_items: int = _UNLINK_ITEMS) -> int:
     """Return what the kernel keeps for commits (``btrfs_update_global_block_rsv()``), bytes.
 
     That is room for all of the trees that every commit changes, or for the items of an unlink, of
@@ -250,32 +226,32 @@ def global_reserve(fs: WritableFilesystem, unlink_items: int = _UNLINK_ITEMS) ->
     return min(max(sum(trees.values()), least), 512 * _MIB)
 
 
-def _reserved_trees(fs: WritableFilesystem) -> dict[int, int]:
+def _reserved_trees(fs: Mount) -> dict[int, int]:
     """Return the bytes used of the trees that every commit changes."""
     return {tree: fs.writer.tree_state(tree).bytes_used
             for tree in _RESERVED_TREES if fs.writer.has_tree(tree)}  # fmt: skip
 
 
-def _kept(fs: WritableFilesystem, from_reserve: bool) -> int:
+def _kept(fs: Mount, from_reserve: bool) -> int:
     """Return what must be free for a call: the reserve, and room for what references change."""
     return global_reserve(fs) // (_KEPT_OF_RESERVE if from_reserve else 1) + _needed(fs)
 
 
-def _needed(fs: WritableFilesystem) -> int:
+def _needed(fs: Mount) -> int:
     """Return what references that wait may take: all of their trees copied, and grown by a part."""
     return fs.writer.bytes_used(_RESERVED_IDS) * 5 // 4
 
 
-def _groups(fs: WritableFilesystem, kind: int) -> list[GroupState]:
+def _groups(fs: Mount, kind: int) -> list[GroupState]:
     return [group for group in fs.writer.groups() if group.flags & kind]
 
 
-def allocate_chunk(fs: WritableFilesystem, kind: int) -> Chunk:
+def allocate_chunk(fs: Mount, kind: int) -> Chunk:
     """Make a chunk and its block group.
 
     Parameters
     ----------
-    fs : WritableFilesystem
+    fs : Mount
         Where.
     kind : int
         DATA 1, SYSTEM 2 or METADATA 4; the profile is that of the last such chunk.
@@ -299,14 +275,14 @@ def allocate_chunk(fs: WritableFilesystem, kind: int) -> Chunk:
     return chunk
 
 
-def _ensure_system(fs: WritableFilesystem) -> None:
+def _ensure_system(fs: Mount) -> None:
     """Add a chunk for the chunk tree before that is full (``check_system_chunk()``)."""
     free = sum(group.free for group in _groups(fs, _SYSTEM))
     if free < _SYSTEM_PATHS * _MAX_LEVEL * fs.nodesize:
         allocate_chunk(fs, _SYSTEM)
 
 
-def _check_system_array(fs: WritableFilesystem, chunk: Chunk) -> None:
+def _check_system_array(fs: Mount, chunk: Chunk) -> None:
     """Refuse a chunk of which the superblock cannot have a copy (``btrfs_add_system_chunk()``)."""
     device = fs.raw_super.dev_item
     size = DISK_KEY.size + len(chunk_item(chunk, device.devid, device.uuid))
@@ -331,7 +307,7 @@ def chunk_sizes(flags: int, total: int) -> tuple[int, int]:
     return min(largest, total * 10 // 100), min(largest, _GIB)
 
 
-def _place(fs: WritableFilesystem, flags: int) -> Chunk:
+def _place(fs: Mount, flags: int) -> Chunk:
     """Find room on the device (``gather_device_info()``, ``decide_stripe_size_regular()``)."""
     total = fs.raw_super.dev_item.total_bytes
     most, most_stripe = chunk_sizes(flags, total)
@@ -347,7 +323,7 @@ def _place(fs: WritableFilesystem, flags: int) -> Chunk:
     return Chunk(logical, stripe, flags, tuple(start + n * stripe for n in range(stripes)))
 
 
-def _find_free_dev_extent(fs: WritableFilesystem, wanted: int) -> tuple[int, int]:
+def _find_free_dev_extent(fs: Mount, wanted: int) -> tuple[int, int]:
     """Return the first hole of the device with `wanted` bytes, else the largest: start, size."""
     devid, total = fs.raw_super.dev_item.devid, fs.raw_super.dev_item.total_bytes
     best = (_RESERVED, 0)
@@ -355,7 +331,7 @@ def _find_free_dev_extent(fs: WritableFilesystem, wanted: int) -> tuple[int, int
     extents = [
         (item.key.offset, DEV_EXTENT.unpack(item.data).length)
         for item in fs.writer.tree(ObjectId.DEV_TREE).items(
-            (devid, ItemType.DEV_EXTENT, 0), (devid, ItemType.DEV_EXTENT, 2**64 - 1)
+            (devid, ItemType.DEV_EXTENT, 0), (devid, ItemType.DEV_EXTENT, U64_MAX)
         )
     ]
     for start, length in [*extents, (total, 0)]:
@@ -371,11 +347,11 @@ def _find_free_dev_extent(fs: WritableFilesystem, wanted: int) -> tuple[int, int
 # ---------------------------------------------------------------------------------- records --
 
 
-def _add_group(fs: WritableFilesystem, chunk: Chunk) -> None:
+def _add_group(fs: Mount, chunk: Chunk) -> None:
     """Tell the image and all trees of a chunk (``btrfs_create_pending_block_groups()``)."""
     writer = fs.writer
     # a log must not refer to a chunk that is not on disk (btrfs_make_block_group())
-    fs.tree_logs.set_full_commit()
+    set_full_commit(fs)
     fs.image.add_chunk(chunk)
     writer.add_group(chunk.logical, chunk.length, chunk.type)
     writer.occupy(super_ranges(chunk), used=False)
@@ -390,7 +366,7 @@ def _add_group(fs: WritableFilesystem, chunk: Chunk) -> None:
         writer.free_space_group(chunk.logical)
 
 
-def _insert_dev_extent(fs: WritableFilesystem, chunk: Chunk, stripe: int) -> None:
+def _insert_dev_extent(fs: Mount, chunk: Chunk, stripe: int) -> None:
     """Say what lies at a place of the device (``insert_dev_extent()``).
 
     The kernel leaves the uuid in the item as the leaf has it: where another device extent made way
@@ -406,7 +382,7 @@ def _insert_dev_extent(fs: WritableFilesystem, chunk: Chunk, stripe: int) -> Non
         fs.writer.update(ObjectId.DEV_TREE, key, 0, dev_extent(chunk, uuid))
 
 
-def _add_chunk_item(fs: WritableFilesystem, chunk: Chunk) -> None:
+def _add_chunk_item(fs: Mount, chunk: Chunk) -> None:
     """Bring the chunk tree up to date (``btrfs_chunk_alloc_add_chunk_item()``)."""
     raw = fs.raw_super
     grown = raw.dev_item.bytes_used + chunk.length * len(chunk.stripes)

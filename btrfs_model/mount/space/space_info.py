@@ -26,19 +26,16 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from btrfs_model.mount.files.bytes import pages_of
+from btrfs_model.mount.files.pages import FilePages
 from btrfs_model.mount.files.write import file_ranges
+from btrfs_model.mount.live_inode import LiveInode
+from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.space.block_group import allocate_chunk, chunk_sizes, global_reserve
 from btrfs_model.ondisk.items import InlineExtent
 from btrfs_model.ondisk.keys import ObjectId
 from btrfs_model.ondisk.structs import HEADER
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.files.pages import FilePages
-    from btrfs_model.mount.live_inode import LiveInode
-    from btrfs_model.mount.writable import WritableFilesystem
 
 _DATA, _METADATA, _DUP = 1, 4, 32
 _MIB, _GIB = 1 << 20, 1 << 30
@@ -60,7 +57,7 @@ _MOST_CLAMPED: Final = 8
 _DELALLOC_BATCH: Final = 1024
 
 
-def overcommit(fs: WritableFilesystem, flags: int, share: int = 8) -> int:
+def overcommit(fs: Mount, flags: int, share: int = 8) -> int:
     """Return the part of unallocated space, one of `share`, that reservations may count on."""
     device = fs.raw_super.dev_item
     left = device.total_bytes - device.bytes_used
@@ -97,7 +94,7 @@ class MetadataSpace:
 
     Parameters
     ----------
-    fs : WritableFilesystem
+    fs : Mount
         Whose.
 
     Notes
@@ -107,7 +104,7 @@ class MetadataSpace:
     a call, and get what the data had reserved or later calls give back.
     """
 
-    def __init__(self, fs: WritableFilesystem) -> None:
+    def __init__(self, fs: Mount) -> None:
         self._fs = fs
         # btrfs_calc_metadata_size(): an item changed; twice that, an item inserted
         self._path = _MAX_LEVEL * fs.nodesize
@@ -276,7 +273,7 @@ class MetadataSpace:
         With the inode that is what the file keeps reserved
         (``btrfs_calculate_inode_block_rsv_size()``).
         """
-        pages, known = pages_of(self._fs, inode), self._extents.get(key)
+        pages, known = inode.pages, self._extents.get(key)
         counted: dict[tuple[int, int], int] = {}
         if known is not None and known.pages is pages and known.cleanings == pages.cleanings:
             if known.changes == pages.changes:
@@ -327,7 +324,7 @@ class MetadataSpace:
             lambda: self._shrink_delalloc(size, share),
             lambda: self._shrink_delalloc(size, share),
             self._alloc_chunk,
-            fs.commit,
+            lambda: fs.hooks.commit(fs),
             lambda: self._alloc_chunk(force=True),
         ]
 
@@ -366,7 +363,7 @@ class MetadataSpace:
         wanted = max(size, fs.dirty_bytes.count >> 3)
         for inode in list(fs.dirty_files.values()):
             waiting = fs.dirty_bytes.count
-            fs.flush_delalloc(inode)
+            fs.hooks.flush_delalloc(fs, inode)
             yield inode
             wanted -= waiting - fs.dirty_bytes.count
             if wanted <= 0:
@@ -412,7 +409,7 @@ class MetadataSpace:
             for _ in self._written_back(self._delalloc >> 2):
                 pass
         elif level.pinned > reserved:
-            fs.commit()
+            fs.hooks.commit(fs)
         elif self._delayed > self._refs:
             fs.delayed.run_some(2 * max(1, (self._delayed >> 2) // self._item))
         else:
