@@ -21,6 +21,7 @@ from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import parse_step
 from btrfs_model.experiments.scenario.run import run_scenario
 from btrfs_model.kernels import Choice, select
+from btrfs_model.mount.delayed_inode import run_delayed_items
 from btrfs_model.mount.log.state import LOG_ROOT_TREE, log_tree_id
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.keys import ItemType
@@ -46,7 +47,7 @@ def late_extents(fs: WritableFilesystem) -> None:
 
 def reclaim(fs: WritableFilesystem) -> None:
     """Room for metadata is short, and delayed items are run to gain some."""
-    fs.delayed.run()
+    run_delayed_items(fs)
 
 
 RACES: dict[str, Race] = {

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.base.counters import uncounted
+from btrfs_model.mount.delayed_inode import run_inode
 from btrfs_model.mount.files.file_item import truncate_inode_items
 from btrfs_model.mount.live_inode import (
     DIR_START_INDEX,
@@ -248,7 +249,7 @@ def evict(fs: Mount, inode: LiveInode) -> None:
     """Delete an inode (``btrfs_evict_inode()``)."""
     node = fs.delayed.node(inode.root, inode.ino)
     if node is not None:
-        fs.delayed.run_inode(node)
+        run_inode(fs, node)
         fs.delayed.kill(inode.root, inode.ino)
     if stat.S_ISREG(inode.item.mode):
         discard_pages(fs, inode)

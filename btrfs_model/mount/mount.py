@@ -12,16 +12,18 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final
 
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.mount import load
+from btrfs_model.mount.delayed_node import DelayedItems
 from btrfs_model.mount.files.pages import DirtyBytes
 from btrfs_model.mount.live_inode import LiveInode, LiveSubvolume
 from btrfs_model.mount.log.state import TreeLogs
 from btrfs_model.mount.machine import Machine
 from btrfs_model.mount.options import MountOptions
 from btrfs_model.mount.roots.live_root import LiveRoot
+from btrfs_model.mount.space.reservations import Reservations
 from btrfs_model.mount.trees.writer import TreeWriter
 from btrfs_model.ondisk.hashes import CSUM_SIZES
 from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
@@ -31,10 +33,6 @@ from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.memory import Memory
 from btrfs_model.volume.roots import Root
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.delayed_inode import DelayedItems
-    from btrfs_model.mount.space.space_info import MetadataSpace
 
 START: Final = 1_700_000_000 * 10**9
 """When the clock of a mount starts, unless ``SOURCE_DATE_EPOCH`` says it: ns since 1970."""
@@ -53,21 +51,6 @@ class Hooks:
 
     commit: Callable[[Mount], bool]
     flush_delalloc: Callable[[Mount, LiveInode | None], None]
-
-
-class Committed(NamedTuple):
-    """What the last commit wrote.
-
-    Attributes
-    ----------
-    roots : dict
-        Address of the root block of each tree, by id.
-    used : dict
-        Bytes used of each block group, by its start: what its item says.
-    """
-
-    roots: dict[int, int]
-    used: dict[int, int]
 
 
 class Mount(Filesystem):
@@ -98,8 +81,8 @@ class Mount(Filesystem):
         The trees as the running transaction has them.
     raw_super : RawSuperBlock
         The superblock of the last commit, with what the next one will change already.
-    committed : Committed
-        What the last commit wrote.
+    committed_roots : dict
+        Address of the root block of each tree, by id, as the last commit wrote it.
     clock : int
         The next time that :meth:`now` returns, nanoseconds since 1970.
     machine : Machine
@@ -110,7 +93,7 @@ class Mount(Filesystem):
         What reaches the trees with the next commit.
     tree_logs : TreeLogs
         What fsync writes instead of a commit.
-    space_info : SpaceInfo
+    reservations : Reservations
         What calls reserve of the room for metadata.
     dirty_files : dict
         Files with data that wait for writeback, in the order in which they became dirty, by
@@ -175,16 +158,17 @@ class Mount(Filesystem):
         load.load_size_classes(self, self.writer)
         self.clock = int(os.environ.get("SOURCE_DATE_EPOCH", 0)) * 10**9 or START
         self._random = random.Random(f"{seed} {sb.fsid.hex()} {sb.generation}")
-        roots = {tree: self.writer.tree_state(tree).bytenr for tree in self.writer.tree_ids()}
-        self.committed = Committed(roots, self.used_of_groups())
+        self.committed_roots = {
+            tree: self.writer.tree_state(tree).bytenr for tree in self.writer.tree_ids()
+        }
         self.committing = self.device_stats_written = False
         self._next_root_id = self.highest_objectid(ObjectId.ROOT_TREE) + 1
         self.behaviour = behaviour
         self.machine = Machine()
         self.live_subvolumes: dict[int, LiveSubvolume] = {}
-        self.delayed: DelayedItems
+        self.delayed = DelayedItems(self.nodesize)
         self.tree_logs = TreeLogs()
-        self.space_info: MetadataSpace
+        self.reservations = Reservations(self.writer)
         self.dirty_files: dict[tuple[int, int], LiveInode] = {}
         self.dirty_bytes = DirtyBytes()
         self.pending_snapshots: list[Callable[[], None]] = []
@@ -260,10 +244,6 @@ class Mount(Filesystem):
         """Go on with other mount options."""
         self.options = options
         self.add_compression(options.compress)
-
-    def used_of_groups(self) -> dict[int, int]:
-        """Return how many bytes of each block group are in use, by its start."""
-        return {group.start: group.used for group in self.writer.groups()}
 
     # --------------------------------------------------------------------------- root items --
 

@@ -24,11 +24,13 @@ from __future__ import annotations
 import errno
 import os
 
+from btrfs_model.mount.delayed_inode import run_delayed_items
 from btrfs_model.mount.load import group_tree
 from btrfs_model.mount.log.log_tree import free_logs
-from btrfs_model.mount.mount import Committed, Mount
+from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.roots.backups import BACKED_UP, make_backup, next_cell, store_backup
 from btrfs_model.mount.space.block_group import calls_that_fit, ensure_metadata, grow_metadata
+from btrfs_model.mount.space.space_info import reserve_items
 from btrfs_model.ondisk.chunk_write import CHUNK_OBJECTID
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import BLOCK_GROUP_ITEM, DEV_STATS_ITEM, BlockGroupItem
@@ -50,14 +52,13 @@ def _remember_committed(fs: Mount) -> None:
 
     Only trees that changed are looked at: there may be many others.
     """
-    roots = fs.committed.roots
+    roots = fs.committed_roots
     for tree in fs.writer.changed_trees():
         bytenr = _root_of(fs, tree)
         if bytenr is None:
             roots.pop(tree, None)
         else:
             roots[tree] = bytenr
-    fs.committed = Committed(roots, fs.used_of_groups())
     fs.writer.clear_changed()
     fs.forget_asked_roots()
 
@@ -94,7 +95,7 @@ def start_transaction(
     ensure_metadata(fs, from_reserve=from_reserve)
     if calls > 1:
         calls = min(calls, calls_that_fit(fs))
-    calls = fs.space_info.start_transaction(items, steal=from_reserve, calls=calls)
+    calls = reserve_items(fs, items, steal=from_reserve, calls=calls)
     fs.in_transaction = True
     fs.started += 1
     return calls
@@ -122,11 +123,11 @@ def commit(fs: Mount) -> bool:
 
 def _commit(fs: Mount) -> bool:
     _run_refs_early(fs)
-    fs.delayed.run()
+    run_delayed_items(fs)
     for snapshot in fs.pending_snapshots:
         snapshot()
     fs.pending_snapshots.clear()
-    fs.delayed.run()
+    run_delayed_items(fs)
     if not _anything_changed(fs):
         return False
     grow_metadata(fs)
@@ -147,9 +148,9 @@ def _commit(fs: Mount) -> bool:
 def _anything_changed(fs: Mount) -> bool:
     return (
         fs.in_transaction
-        or any(_root_of(fs, tree) != fs.committed.roots.get(tree)
+        or any(_root_of(fs, tree) != fs.committed_roots.get(tree)
                for tree in fs.writer.changed_trees())
-        or fs.used_of_groups() != fs.committed.used
+        or any(group.used != group.commit_used for group in fs.writer.groups())
         or fs.writer.waiting_refs() > 0
         or any(root.changed for root in fs.live_roots())
     )  # fmt: skip
@@ -180,7 +181,7 @@ def _commit_fs_roots(fs: Mount) -> None:
         state = fs.writer.tree_state(tree)
         if state.force_cow:
             fs.writer.change_tree(tree, force_cow=False)
-        if tree in changed or state.bytenr != fs.committed.roots.get(tree):
+        if tree in changed or state.bytenr != fs.committed_roots.get(tree):
             _update_root(fs, tree)
 
 
@@ -270,14 +271,13 @@ def _write_dirty_block_groups(fs: Mount) -> bool:
         Whether one was not.
     """
     tree = group_tree(fs.image.superblock)
-    written = fs.committed.used
     changed = False
     for group in fs.writer.groups():
-        if group.used != written.get(group.start):
+        if group.used != group.commit_used:
             item = BlockGroupItem(group.used, CHUNK_OBJECTID, group.flags)
             key = (group.start, ItemType.BLOCK_GROUP_ITEM, group.length)
             fs.writer.update(tree, key, 0, BLOCK_GROUP_ITEM.pack(item))
-            written[group.start] = group.used
+            fs.writer.set_commit_used(group.start, group.used)
             changed = True
     return changed
 

@@ -27,7 +27,6 @@ from btrfs_model.behaviour import Behaviour
 from btrfs_model.mount import load, transaction
 from btrfs_model.mount.calls.files import FileCalls
 from btrfs_model.mount.calls.subvolumes import SubvolumeCalls
-from btrfs_model.mount.delayed_inode import DelayedItems
 from btrfs_model.mount.files.writeback import flush_delalloc
 from btrfs_model.mount.log.replay.recover import recover_log_trees
 from btrfs_model.mount.mkfs.format import Identity, format_device
@@ -36,7 +35,7 @@ from btrfs_model.mount.mount import START, Hooks, random_uuid
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import is_there
 from btrfs_model.mount.options import MountOptions
-from btrfs_model.mount.space.space_info import MetadataSpace
+from btrfs_model.mount.space.reservations import Reservations
 from btrfs_model.patches import Patch
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image
@@ -90,13 +89,12 @@ class WritableFilesystem(FileCalls, SubvolumeCalls):
         if compress not in _COMPRESSIONS:
             raise ValueError(f"compress {compress!r} is none of zlib, lzo, zstd")
         options = MountOptions(compress, max_inline=max_inline)
-        kernel, log_kernel = Behaviour.parse(behaviour), replay and Behaviour.parse(replay)
-        super().__init__(memory, path, _HOOKS, seed=seed, ssd=ssd, options=options,
-                         behaviour=kernel, has_log=replay is not None)  # fmt: skip
-        self.delayed = DelayedItems(self)
-        self.space_info = MetadataSpace(self)
-        if log_kernel:
-            recover_log_trees(self, log_kernel)
+        super().__init__(
+            memory, path, _HOOKS, seed=seed, ssd=ssd, options=options,
+            behaviour=Behaviour.parse(behaviour), has_log=replay is not None,
+        )  # fmt: skip
+        if replay is not None:
+            recover_log_trees(self, Behaviour.parse(replay))
 
     # ------------------------------------------------------------------- from and to files --
 
@@ -270,7 +268,7 @@ class WritableFilesystem(FileCalls, SubvolumeCalls):
             self.commit()
         self.live_subvolumes.clear()
         self.tree_logs.roots.clear()
-        self.space_info = MetadataSpace(self)
+        self.reservations = Reservations(self.writer)
         if mount is not None:
             self.set_options(mount)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from btrfs_model.mount.delayed_inode import run_delayed_items
 from btrfs_model.mount.files.writeback import inline_limit
 from btrfs_model.mount.names.lookup import Path
 from btrfs_model.mount.space.block_group import global_reserve
@@ -43,16 +44,14 @@ def files_before_flush(fs: WritableFilesystem) -> int:
     path = _MAX_LEVEL * fs.nodesize
     # an extent item and checksums are inserted, the inode item is changed
     each = 2 * (2 * path) + path
-    groups = [group for group in fs.writer.groups() if group.flags & _METADATA]
-    total = sum(group.length for group in groups)
-    used = total - sum(group.free for group in groups)
-    room = total + overcommit(fs, groups[-1].flags) - used - global_reserve(fs)
+    info = fs.writer.space_info(_METADATA)
+    room = info.free + overcommit(fs, info.flags) - global_reserve(fs, info)
     return max(1, 1 + (room - _CREATE_ITEMS * 2 * path) // each)
 
 
 def run_before_delalloc(fs: WritableFilesystem) -> None:
     """Run what the kernel runs before it turns to data (``flush_space()``): delayed items, refs."""
-    fs.delayed.run()
+    run_delayed_items(fs)
     fs.writer.run_refs()
 
 

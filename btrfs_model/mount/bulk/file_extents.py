@@ -35,6 +35,7 @@ from btrfs_model.mount.inode import mark_inode_dirty
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.space.block_group import ensure_metadata
+from btrfs_model.mount.space.space_info import reserve_delalloc
 from btrfs_model.ondisk.constants import InodeFlag
 
 # so many at most before room for metadata is looked for again
@@ -79,7 +80,7 @@ def write_file_extents(
         ensure_metadata(fs)
         written = 0
         if shape is not None and _is_plain(fs, inode, rest, shape.length):
-            rest = rest[: fs.space_info.reserve_delalloc(len(rest))]
+            rest = rest[: reserve_delalloc(fs, len(rest))]
             written = write_run(fs, inode, rest, shape)
             _finish(fs, inode, rest[:written], shape.length)
         if not written:

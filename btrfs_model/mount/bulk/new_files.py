@@ -40,6 +40,7 @@ from btrfs_model.mount.names.attr import may_change_data
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import Path, find, may_write
 from btrfs_model.mount.space.block_group import ensure_data, ensure_metadata
+from btrfs_model.mount.space.space_info import reserve_files
 from btrfs_model.mount.trees.apply import CHANGE
 from btrfs_model.ondisk.keys import U64_MAX, ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM
@@ -122,7 +123,7 @@ def fill_files(fs: Mount, directory: Path, inos: Inos, data: bytes) -> None:
     if not len(inos) or not data:
         return
     items = _plain_items(fs, parent.root, inos) if _is_plain(fs, data) else None
-    if items is None or not fs.space_info.reserve_files(len(inos)):
+    if items is None or not reserve_files(fs, len(inos)):
         inodes = [iget(fs, parent.root, ino) for ino in inos.tolist()]
         for inode in inodes:
             _check_writable(fs, inode, directory)

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.kernels import ffi, lib
+from btrfs_model.mount.delayed_inode import balance_delayed_items, calls_until_worker
 from btrfs_model.mount.inode import mark_inode_dirty, new_range, next_indexes, remember_range
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, InodeFields, LiveInode
 from btrfs_model.mount.mount import Mount
@@ -89,10 +90,10 @@ def create_files(
     inos = [np.zeros(0, np.uint64)]
     done = 0
     while done < len(raw):
-        count = min(_CHUNK, len(raw) - done, fs.delayed.calls_until_worker(1, parent))
+        count = min(_CHUNK, len(raw) - done, calls_until_worker(fs, 1, parent))
         count = start_transaction(fs, new_items(parent, item.mode), calls=count)
         inos.append(_create(fs, parent, raw[done : done + count], item))
-        fs.delayed.balance()
+        balance_delayed_items(fs)
         done += count
     return np.concatenate(inos)
 

@@ -22,6 +22,7 @@ from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import Path, as_bytes, find, is_read_only
 from btrfs_model.mount.names.namei import UNLINK_ITEMS
+from btrfs_model.mount.space.space_info import give_back
 from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.ondisk.constants import InodeFlag
 
@@ -67,7 +68,7 @@ def unlink_files(
             count = min(_CHUNK, len(raw) - at)
             count = start_transaction(fs, UNLINK_ITEMS, from_reserve=True, calls=count)
             done = _unlink(fs, parent, raw[at : at + count], known)
-            fs.space_info.give_back(UNLINK_ITEMS, count - done)
+            give_back(fs, UNLINK_ITEMS, count - done)
             at += done
         if at < len(raw):
             before = len(cached)

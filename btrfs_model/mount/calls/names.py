@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from btrfs_model.mount.bulk import moves, rows, unlinks
 from btrfs_model.mount.calls.call_errors import about
+from btrfs_model.mount.delayed_inode import balance_delayed_items
 from btrfs_model.mount.inode import iget, iput, last_index
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, ROOT_DIR, LiveInode
 from btrfs_model.mount.mount import Mount
@@ -79,7 +80,7 @@ class NamespaceCalls(Mount):
         """Close an inode that :meth:`hold` returned."""
         inode.holders -= 1
         iput(self, inode)
-        self.delayed.balance()
+        balance_delayed_items(self)
 
     @exclusive
     def resolve(self, path: Path, follow: bool = True) -> tuple[int, int]:
@@ -175,7 +176,7 @@ class NamespaceCalls(Mount):
         if inode.item.flags & (InodeFlag.APPEND | InodeFlag.IMMUTABLE) or inode.is_dir:
             raise fail(errno.EPERM, path)
         namei.link_inode(self, entry, inode)
-        self.delayed.balance()
+        balance_delayed_items(self)
 
     # ---------------------------------------------------------------------------- removing --
 
@@ -279,27 +280,27 @@ class NamespaceCalls(Mount):
         """Set the permissions of a file."""
         inode = find(self, path, follow=follow)
         attr.chmod(self, inode, mode, path)
-        self.delayed.balance()
+        balance_delayed_items(self)
 
     @about("path")
     def chown(self, path: Path, uid: int, gid: int, *, follow: bool = True) -> None:
         """Set the owners of a file, -1 for one that stays."""
         inode = find(self, path, follow=follow)
         attr.chown(self, inode, uid, gid, path)
-        self.delayed.balance()
+        balance_delayed_items(self)
 
     @about("path")
     def utimes(self, path: Path, atime_ns: int, mtime_ns: int, *, follow: bool = True) -> None:
         """Set the times of a file, in nanoseconds since 1970."""
         inode = find(self, path, follow=follow)
         attr.utimes(self, inode, atime_ns, mtime_ns, path)
-        self.delayed.balance()
+        balance_delayed_items(self)
 
     @about("path")
     def chattr(self, path: Path, add: int, remove: int = 0) -> None:
         """Add and remove flags of an inode, those of chattr(1) as ``FS_IOC_SETFLAGS`` has them."""
         inode_flags.chattr(self, find(self, path), add, remove, path)
-        self.delayed.balance()
+        balance_delayed_items(self)
 
     @about("path")
     def setxattr(
@@ -314,7 +315,7 @@ class NamespaceCalls(Mount):
         xattr_checks.removexattr(self, path, name, follow=follow)
 
     def _done(self, inode: LiveInode) -> LiveInode:
-        self.delayed.balance()
+        balance_delayed_items(self)
         return inode
 
 

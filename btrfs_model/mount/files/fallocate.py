@@ -16,6 +16,7 @@ from btrfs_model.mount.files.file_item import (
     drop_extents,
     extent_key,
     extents_between,
+    file_ranges,
     find_extent,
     insert_hole,
     insert_regular,
@@ -24,7 +25,6 @@ from btrfs_model.mount.files.file_item import (
 )
 from btrfs_model.mount.files.write import (
     cont_expand,
-    file_ranges,
     set_i_size,
     touch,
     truncate_block,
@@ -34,6 +34,7 @@ from btrfs_model.mount.inode import mark_inode_dirty
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.space.block_group import ensure_data, reserve_data
+from btrfs_model.mount.space.space_info import reserve_items
 from btrfs_model.ondisk.constants import InodeFlag
 
 _MAX_PREALLOC: Final = 256 << 20
@@ -145,7 +146,7 @@ def _prealloc_file_range(
         wanted = min(end - start, largest)
         bytenr, length = reserve_data(fs, wanted, fs.sectorsize, hint)
         largest = length
-        fs.space_info.start_transaction(_ITEMS)
+        reserve_items(fs, _ITEMS)
         payload = pack_regular(fs.transid, PREALLOC, bytenr, length, length)
         insert_regular(fs, inode, start, payload, new=True)
         start += length

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from btrfs_model.mount.live_inode import LiveInode
@@ -129,6 +130,23 @@ def extents_between(fs: Mount, inode: LiveInode, start: int, end: int) -> list[E
         if item.key.offset < end
     ]
     return [extent for extent in found if extent.end > start or extent.start >= start]
+
+
+def file_ranges(
+    fs: Mount, inode: LiveInode, start: int, end: int
+) -> Iterator[tuple[int, int, Extent | None]]:
+    """Iterate over [start, end) as ``btrfs_get_extent()`` sees it: extents, and None for gaps."""
+    at = start
+    for extent in extents_between(fs, inode, start, end):
+        if extent.start > at:
+            yield at, extent.start, None
+            at = extent.start
+        stop = min(align(extent.end, fs.sectorsize), end)
+        if at < stop:
+            yield at, stop, extent
+            at = stop
+    if at < end:
+        yield at, end, None
 
 
 def find_extent(fs: Mount, inode: LiveInode, start: int) -> Extent | None:

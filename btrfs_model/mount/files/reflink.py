@@ -27,6 +27,7 @@ from btrfs_model.mount.inode import mark_inode_dirty
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.space.block_group import ensure_data
+from btrfs_model.mount.space.space_info import reserve_items
 from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import InlineExtent
 from btrfs_model.ondisk.keys import U64_MAX
@@ -235,7 +236,7 @@ class _Clone:
         for extent in extents_between(self.fs, self.source, self.offset, self.end):
             if extent.end <= self.offset:
                 continue
-            self.fs.space_info.start_transaction(_ITEMS)
+            reserve_items(self.fs, _ITEMS)
             at = max(extent.start, self.offset) + self.target_offset - self.offset
             if isinstance(extent.item, InlineExtent):
                 self._inline(at, extent.item)

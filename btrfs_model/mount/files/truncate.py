@@ -11,6 +11,7 @@ from btrfs_model.mount.files.writeback import update_disk_size, writeback
 from btrfs_model.mount.inode import mark_inode_dirty
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
+from btrfs_model.mount.space.space_info import reserve_items
 from btrfs_model.patches import Patch
 
 # the inode, and the size beyond which all goes (btrfs_truncate())
@@ -62,7 +63,7 @@ def _shrink(fs: Mount, inode: LiveInode, size: int, old_size: int) -> None:
     if Patch.LOG_CONFLICT_LIST not in fs.behaviour:
         # whatever is truncated
         inode.log.full_sync = True
-    fs.space_info.start_transaction(_ITEMS)
+    reserve_items(fs, _ITEMS)
     need_block = truncate_inode_items(fs, inode, size)
     if need_block:
         truncate_block(fs, inode, size)

@@ -7,14 +7,13 @@ Nothing here goes to disk but what must before it can go on: writeback does the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from btrfs_model.mount.files.elided import Elided
 from btrfs_model.mount.files.file_item import (
     Extent,
     align,
     drop_extents,
     extents_between,
+    file_ranges,
     insert_hole,
     note_modified,
 )
@@ -24,6 +23,7 @@ from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.attr import remove_capability
 from btrfs_model.mount.space.block_group import ensure_data
+from btrfs_model.mount.space.space_info import reserve_delalloc
 from btrfs_model.ondisk.items import InlineExtent
 from btrfs_model.volume.checksums import DataChecksums
 from btrfs_model.volume.data import FileExtent, FileReader
@@ -102,7 +102,7 @@ def _dirty(fs: Mount, inode: LiveInode, start: int, end: int) -> None:
     """Reserve room for what becomes dirty; the file joins those that wait, behind the others."""
     blocksize = fs.sectorsize
     ensure_data(fs, align(end, blocksize) - start // blocksize * blocksize)
-    fs.space_info.reserve_delalloc()
+    reserve_delalloc(fs)
     fs.dirty_files.setdefault((inode.root, inode.ino), inode)
 
 
@@ -168,23 +168,6 @@ def cont_expand(
             insert_hole(fs, inode, start, end - start)
             inode.item.nbytes -= found
             mark_inode_dirty(fs, inode)
-
-
-def file_ranges(
-    fs: Mount, inode: LiveInode, start: int, end: int
-) -> Iterator[tuple[int, int, Extent | None]]:
-    """Iterate over [start, end) as ``btrfs_get_extent()`` sees it: extents, and None for gaps."""
-    at = start
-    for extent in extents_between(fs, inode, start, end):
-        if extent.start > at:
-            yield at, extent.start, None
-            at = extent.start
-        stop = min(align(extent.end, fs.sectorsize), end)
-        if at < stop:
-            yield at, stop, extent
-            at = stop
-    if at < end:
-        yield at, end, None
 
 
 # ---------------------------------------------------------------------------------- read ------

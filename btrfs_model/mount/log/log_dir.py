@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.mount.delayed_inode import DelayedNode
+from btrfs_model.mount.delayed_node import DelayedNode
 from btrfs_model.mount.live_inode import DIR_START_INDEX, LiveInode
 from btrfs_model.mount.log.log_tree import ForceCommit, LogContext
 from btrfs_model.mount.log.state import log_tree_id

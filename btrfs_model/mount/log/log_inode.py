@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from btrfs_model.base.counters import current
 from btrfs_model.mount.bulk.log_new_files import PlainFiles
+from btrfs_model.mount.delayed_inode import run_inode, run_node
 from btrfs_model.mount.inode import iget
 from btrfs_model.mount.live_inode import LiveInode, file_type
 from btrfs_model.mount.log import log_extents
@@ -94,7 +95,7 @@ def log_inode(fs: Mount, inode: LiveInode, ctx: LogContext, *, exists: bool) -> 
     if (full_dir and not delays) or (inode.is_dir and Patch.LOG_DELAYED_ITEMS not in fs.behaviour):
         node = fs.delayed.node(inode.root, inode.ino)
         if node is not None:
-            fs.delayed.run_node(node)
+            run_node(fs, node)
     exists = exists and not inode.is_symlink
     ctx.logged_before = is_logged(fs, inode)
     if full_dir and inode.log.last_unlink_trans >= fs.transid:
@@ -141,7 +142,7 @@ class InodeLogger:
         if self.inode.item.nlink == 0 and Patch.LOG_NO_LINKS in self.fs.behaviour:
             node = self.fs.delayed.node(self.inode.root, self.inode.ino)
             if node is not None:
-                self.fs.delayed.run_inode(node)
+                run_inode(self.fs, node)
         self.copy_inode_items(fast)
         self.log_xattrs()
         if search_all:

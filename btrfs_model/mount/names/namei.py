@@ -12,6 +12,7 @@ import errno
 import stat
 from typing import Final
 
+from btrfs_model.mount.delayed_inode import balance_delayed_items
 from btrfs_model.mount.inode import (
     iput,
     mark_inode_dirty,
@@ -258,7 +259,7 @@ def unlink(fs: Mount, entry: Entry, inode: LiveInode) -> None:
     unlink_inode(fs, entry.directory, inode, entry.name)
     if inode.item.nlink == 0:
         orphan_add(fs, inode)
-    fs.delayed.balance()
+    balance_delayed_items(fs)
     iput(fs, inode)
 
 
@@ -284,7 +285,7 @@ def rmdir(fs: Mount, entry: Entry, inode: LiveInode) -> None:
     if Patch.LOG_RMDIR_MARK in fs.behaviour:
         inode.log.last_unlink_trans = fs.transid
     unlink_inode(fs, entry.directory, inode, entry.name)
-    fs.delayed.balance()
+    balance_delayed_items(fs)
     iput(fs, inode)
 
 

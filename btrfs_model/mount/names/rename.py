@@ -12,6 +12,7 @@ import errno
 import stat
 from typing import Final
 
+from btrfs_model.mount.delayed_inode import balance_delayed_items
 from btrfs_model.mount.inode import iput, mark_inode_dirty, next_index, orphan_add
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, ROOT_DIR, LiveInode
 from btrfs_model.mount.log.log_tree import record_unlink, set_full_commit
@@ -69,7 +70,7 @@ def rename(fs: Mount, old: Entry, new: Entry, inode: LiveInode, *, whiteout: boo
         log_new_name(fs, inode, new.directory, old.directory, old.name, old_index)
     if whiteout:
         create_inode(fs, old, stat.S_IFCHR)
-    fs.delayed.balance()
+    balance_delayed_items(fs)
     if replaced is not None:
         iput(fs, replaced)
 
@@ -178,4 +179,4 @@ def exchange(fs: Mount, old: Entry, new: Entry, inode: LiveInode, other: LiveIno
         log_new_name(fs, inode, new.directory, old.directory, old.name, left)
     if other.ino != ROOT_DIR:
         log_new_name(fs, other, old.directory, new.directory, new.name, other_left)
-    fs.delayed.balance()
+    balance_delayed_items(fs)

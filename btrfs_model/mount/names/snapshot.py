@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 from typing import NamedTuple
 
+from btrfs_model.mount.delayed_inode import run_delayed_items
 from btrfs_model.mount.inode import mark_inode_dirty, next_index
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
@@ -58,7 +59,7 @@ def create_pending_snapshot(fs: Mount, pending: PendingSnapshot) -> None:
     key = dir_item_key(directory.ino, name)
     if lookup_dir_item(fs, directory.root, key, name) is not None:
         raise fail(errno.EEXIST, name)
-    fs.delayed.run()
+    run_delayed_items(fs)
     item = _snapshot_item(fs, pending, now)
     fs.writer.copy_root(pending.source, root)
     state = fs.writer.tree_state(root)

@@ -14,6 +14,7 @@ import stat
 import struct
 from typing import Final
 
+from btrfs_model.mount.delayed_inode import balance_delayed_items
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names import acl, xattr
@@ -129,7 +130,7 @@ def _change(
         if is_read_only(fs, inode.root):
             raise fail(errno.EROFS, path)
         xattr.set_xattr(fs, inode, name, value, flags)
-    fs.delayed.balance()
+    balance_delayed_items(fs)
 
 
 def _check_changeable(inode: LiveInode, path: Path) -> None:
@@ -151,4 +152,4 @@ def _change_acl(fs: Mount, inode: LiveInode, name: bytes, value: bytes | None, p
         return
     start_transaction(fs)
     acl.set_acl(fs, inode, name, entries)
-    fs.delayed.balance()
+    balance_delayed_items(fs)

@@ -18,6 +18,7 @@ from collections import deque
 from typing import Final
 
 from btrfs_model.base.counters import current
+from btrfs_model.mount.delayed_inode import run_inode, run_node
 from btrfs_model.mount.files.file_item import Extent
 from btrfs_model.mount.inode import iget
 from btrfs_model.mount.live_inode import LiveInode
@@ -73,9 +74,9 @@ def log_inode_old(
     current().count("btrfs_log_inode")
     node = fs.delayed.node(inode.root, inode.ino)
     if node is not None and inode.is_dir:
-        fs.delayed.run_node(node)
+        run_node(fs, node)
     elif node is not None and inode.log.full_sync:
-        fs.delayed.run_inode(node)
+        run_inode(fs, node)
     if inode.is_symlink and Patch.LOG_SYMLINKS_FULL in fs.behaviour:
         exists = False
     full_dir = inode.is_dir and not exists
