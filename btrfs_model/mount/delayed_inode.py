@@ -16,13 +16,13 @@ from typing import Final
 import numpy as np
 
 from btrfs_model.base.counters import current
-from btrfs_model.kernels import lib
 from btrfs_model.mount.bulk.no_gc import no_gc
 from btrfs_model.mount.delayed_node import BACKGROUND, DelayedNode
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.space.block_group import calls_that_fit
 from btrfs_model.mount.trees.apply import CHANGE, insert_batches
+from btrfs_model.native.door import lib
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM
 

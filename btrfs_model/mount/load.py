@@ -14,9 +14,9 @@ import numpy as np
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault, UnsupportedError
-from btrfs_model.kernels import lib
 from btrfs_model.mount.files.pages import BLOCKSIZE
 from btrfs_model.mount.trees.writer import TreeWriter
+from btrfs_model.native.door import lib
 from btrfs_model.ondisk.chunks import Chunk
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.layout import PayloadError

@@ -36,10 +36,10 @@ from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import is_there
 from btrfs_model.mount.options import MountOptions
 from btrfs_model.mount.space.reservations import Reservations
+from btrfs_model.native.lease import exclusive
 from btrfs_model.patches import Patch
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image
-from btrfs_model.volume.lease import exclusive
 from btrfs_model.volume.memory import Memory
 
 _COMPRESSIONS: Final = (None, "zlib", "lzo", "zstd")

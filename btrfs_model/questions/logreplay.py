@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.mount.writable import WritableFilesystem
+from btrfs_model.native.lease import exclusive
 from btrfs_model.volume.filesystem import Filesystem
-from btrfs_model.volume.lease import exclusive
 from btrfs_model.volume.memory import Memory
 
 

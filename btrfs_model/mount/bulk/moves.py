@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from btrfs_model.kernels import lib
 from btrfs_model.mount.bulk.no_gc import no_gc
 from btrfs_model.mount.delayed_inode import balance_delayed_items, calls_until_worker
 from btrfs_model.mount.inode import live_subvolume, mark_inode_dirty, next_indexes
@@ -27,6 +26,7 @@ from btrfs_model.mount.names.lookup import Path, as_bytes, find, may_write
 from btrfs_model.mount.names.rename import RENAME_ITEMS
 from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.mount.trees.apply import CHANGE
+from btrfs_model.native.door import lib
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import dir_items, inode_refs
 from btrfs_model.ondisk.keys import U64_MAX, ItemType

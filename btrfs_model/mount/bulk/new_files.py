@@ -25,7 +25,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.kernels import ffi, lib
 from btrfs_model.mount.bulk.rows import create_files
 from btrfs_model.mount.files.bytes import store_bytes
 from btrfs_model.mount.files.file_item import align, pack_inline
@@ -42,9 +41,10 @@ from btrfs_model.mount.names.lookup import Path, find, may_write
 from btrfs_model.mount.space.block_group import ensure_data, ensure_metadata
 from btrfs_model.mount.space.space_info import reserve_files
 from btrfs_model.mount.trees.apply import CHANGE
+from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.hashes import sector_sums
 from btrfs_model.ondisk.keys import U64_MAX, ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM
-from btrfs_model.volume.checksums import sector_sums
 from btrfs_model.volume.scan import gather, select
 
 # After this many bytes of items, look for room again (grow_metadata()). Whenever room was found,

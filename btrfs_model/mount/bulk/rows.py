@@ -17,7 +17,6 @@ from typing import Final, cast
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.kernels import ffi, lib
 from btrfs_model.mount.delayed_inode import balance_delayed_items, calls_until_worker
 from btrfs_model.mount.inode import mark_inode_dirty, new_range, next_indexes, remember_range
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, InodeFields, LiveInode
@@ -28,8 +27,9 @@ from btrfs_model.mount.names.lookup import Path, as_bytes, find, lookup, may_wri
 from btrfs_model.mount.names.namei import new_items
 from btrfs_model.mount.names.xattr import get_xattr
 from btrfs_model.mount.transaction import start_transaction
+from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.hashes import name_hashes
 from btrfs_model.ondisk.constants import InodeFlag
-from btrfs_model.ondisk.hashes import name_hashes
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import DIR_ITEM
 from btrfs_model.volume.tree import KEY

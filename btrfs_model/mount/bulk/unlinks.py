@@ -14,7 +14,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.kernels import ffi, lib
 from btrfs_model.mount.inode import live_subvolume, mark_inode_dirty, update_root_times
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, LiveInode
 from btrfs_model.mount.log.log_tree import has_log, is_logged
@@ -24,6 +23,7 @@ from btrfs_model.mount.names.lookup import Path, as_bytes, find, is_read_only
 from btrfs_model.mount.names.namei import UNLINK_ITEMS
 from btrfs_model.mount.space.space_info import give_back
 from btrfs_model.mount.transaction import start_transaction
+from btrfs_model.native.door import ffi, lib
 from btrfs_model.ondisk.constants import InodeFlag
 
 _CHUNK: Final = 256

@@ -37,8 +37,8 @@ from btrfs_model.mount.names.lookup import (
     may_delete,
     may_write,
 )
+from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.constants import InodeFlag
-from btrfs_model.volume.lease import exclusive
 
 RENAME_NOREPLACE: Final = 1
 RENAME_EXCHANGE: Final = 2

@@ -23,8 +23,8 @@ from btrfs_model.mount.names.lookup import (
 )
 from btrfs_model.mount.names.snapshot import PendingSnapshot, create_pending_snapshot
 from btrfs_model.mount.transaction import commit, start_transaction
+from btrfs_model.native.lease import exclusive
 from btrfs_model.patches import Patch
-from btrfs_model.volume.lease import exclusive
 
 _UUID_SIZE = 16
 

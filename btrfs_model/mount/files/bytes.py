@@ -8,8 +8,8 @@ import numpy as np
 from btrfs_model.mount.files.elided import punch
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
+from btrfs_model.native.hashes import sector_sums
 from btrfs_model.ondisk.constants import InodeFlag
-from btrfs_model.volume.checksums import sector_sums
 
 
 def store_bytes(fs: Mount, bytenr: int, data: bytes) -> None:

@@ -26,8 +26,8 @@ from btrfs_model.mount.inode import mark_inode_dirty
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.space.block_group import ensure_data, reserve_data
+from btrfs_model.native.hashes import sector_sums
 from btrfs_model.ondisk.constants import InodeFlag
-from btrfs_model.volume.checksums import sector_sums
 
 _MAX_COMPRESSED: Final = 128 << 10
 

@@ -49,10 +49,10 @@ from btrfs_model.mount.inode import mark_inode_dirty
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.space.block_group import ensure_metadata, reserve_data
+from btrfs_model.native.hashes import sector_sums
 from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import file_extent
 from btrfs_model.ondisk.keys import U64_MAX
-from btrfs_model.volume.checksums import sector_sums
 
 _ASYNC_CHUNK: Final = 512 << 10
 # item header and the head of a file extent: what is left of a leaf for inline data

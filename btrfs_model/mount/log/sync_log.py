@@ -18,8 +18,6 @@ import stat
 from typing import Final
 
 from btrfs_model.base.counters import current
-from btrfs_model.base.errors import new_fault, raise_fault
-from btrfs_model.kernels import lib
 from btrfs_model.mount.inode import iget
 from btrfs_model.mount.live_inode import ROOT_DIR, LiveInode
 from btrfs_model.mount.log.log_dir import insert_range
@@ -44,6 +42,8 @@ from btrfs_model.mount.log.state import LOG_ROOT_TREE, log_tree_id
 from btrfs_model.mount.log.v5_10.log_parents import log_inode_parent_old, log_new_name_old
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.transaction import commit, start_transaction
+from btrfs_model.native.door import lib
+from btrfs_model.native.faults import new_fault, raise_fault
 from btrfs_model.ondisk.items import inode_extrefs
 from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.layout import Payload

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from btrfs_model.kernels import ffi, lib
+from btrfs_model.native.door import ffi, lib
 from btrfs_model.ondisk.keys import ObjectId
 from btrfs_model.volume.image import Image
 
