@@ -18,6 +18,7 @@ from btrfs_model.mount.files.pages import BLOCKSIZE
 from btrfs_model.mount.trees.writer import TreeWriter
 from btrfs_model.native.door import lib
 from btrfs_model.ondisk.chunks import Chunk
+from btrfs_model.ondisk.constants import BTRFS_BLOCK_GROUP_DATA, BTRFS_STRIPE_LEN
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.ondisk.structs import BLOCK_GROUP_ITEM, QGROUP_STATUS_ITEM, BlockGroupItem
@@ -25,8 +26,6 @@ from btrfs_model.ondisk.superblock import SUPER_OFFSETS, SuperBlock
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.roots import is_subvolume_id
 
-_DATA = 1
-_STRIPE_LEN = 1 << 16
 # how many extents of a group tell its size class
 _SAMPLES = 5
 _SEEDING = 1 << 32
@@ -188,7 +187,7 @@ def load_size_classes(fs: Filesystem, writer: TreeWriter) -> None:
     """
     extents = fs.tree(ObjectId.EXTENT_TREE)
     for group in writer.groups():
-        if not group.flags & _DATA:
+        if not group.flags & BTRFS_BLOCK_GROUP_DATA:
             continue
         end, sizes = group.start + group.length, []
         for part in range(_SAMPLES):
@@ -212,6 +211,6 @@ def super_ranges(chunk: Chunk) -> list[tuple[int, int]]:
     for offset in SUPER_OFFSETS:
         for stripe in chunk.stripes:
             if stripe <= offset < stripe + chunk.length:
-                within = (offset - stripe) // _STRIPE_LEN * _STRIPE_LEN
-                ranges.add((chunk.logical + within, min(_STRIPE_LEN, chunk.length - within)))
+                within = (offset - stripe) // BTRFS_STRIPE_LEN * BTRFS_STRIPE_LEN
+                ranges.add((chunk.logical + within, min(BTRFS_STRIPE_LEN, chunk.length - within)))
     return sorted(ranges)

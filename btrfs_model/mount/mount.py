@@ -17,7 +17,7 @@ from typing import Final
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.mount import load
 from btrfs_model.mount.delayed_node import DelayedItems
-from btrfs_model.mount.files.pages import DirtyBytes
+from btrfs_model.mount.files.pages import BLOCKSIZE, DirtyBytes
 from btrfs_model.mount.live_inode import LiveInode, LiveSubvolume
 from btrfs_model.mount.log.state import TreeLogs
 from btrfs_model.mount.machine import Machine
@@ -25,6 +25,11 @@ from btrfs_model.mount.options import MountOptions
 from btrfs_model.mount.roots.live_root import LiveRoot
 from btrfs_model.mount.space.reservations import Reservations
 from btrfs_model.mount.trees.writer import TreeWriter
+from btrfs_model.ondisk.constants import (
+    BTRFS_FILE_EXTENT_INLINE_DATA_START,
+    BTRFS_HEADER_SIZE,
+    BTRFS_ITEM_SIZE,
+)
 from btrfs_model.ondisk.hashes import CSUM_SIZES
 from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.structs import SUPER_BLOCK, RawSuperBlock, RootItem
@@ -40,7 +45,6 @@ START: Final = 1_700_000_000 * 10**9
 _TICK: Final = 10**6
 _INCOMPAT: Final = {"lzo": 1 << 3, "zstd": 1 << 4}
 _BIG_METADATA: Final = 1 << 5
-_PAGE: Final = 4096
 # BTRFS_LAST_FREE_OBJECTID
 _LAST_FREE: Final = 2**64 - 256
 
@@ -112,6 +116,8 @@ class Mount(Filesystem):
         Whether a commit since the mount wrote the error counts of the device.
     umask, uid, gid : int
         Of the calling process.
+    inline_room : int
+        Bytes of a leaf that are left for inline data.
     no_holes : bool
         Whether holes have no items.
     csum_type, csum_size : int
@@ -139,6 +145,10 @@ class Mount(Filesystem):
         load.check_writable(self, replay=has_log)
         self.memory, self.hooks, self.seed, self.ssd = memory, hooks, seed, ssd
         self.nodesize, self.sectorsize = self.image.nodesize, self.image.sectorsize
+        self.inline_room = (
+            self.nodesize
+            - BTRFS_HEADER_SIZE - BTRFS_ITEM_SIZE - BTRFS_FILE_EXTENT_INLINE_DATA_START
+        )  # fmt: skip
         sb = self.image.superblock
         self.no_holes = sb.has_incompat("NO_HOLES")
         self.csum_type = int(sb.csum_type)
@@ -147,7 +157,7 @@ class Mount(Filesystem):
             self.image.view[sb.offset : sb.offset + SUPER_SIZE]
         )
         self.set_options(options)
-        if self.nodesize > _PAGE:
+        if self.nodesize > BLOCKSIZE:
             self.add_incompat(_BIG_METADATA)
         self.writer = TreeWriter(
             self.image, memory.buffer, transid=sb.generation + 1,

@@ -24,18 +24,16 @@ from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names import acl
 from btrfs_model.mount.names.dir_item import NAME_LEN, fail
 from btrfs_model.mount.names.lookup import Path, as_bytes, find, lookup, may_write
-from btrfs_model.mount.names.namei import new_items
+from btrfs_model.mount.names.namei import HANDED_DOWN, new_items
 from btrfs_model.mount.names.xattr import get_xattr
 from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.native.door import ffi, lib
 from btrfs_model.native.hashes import name_hashes
-from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import DIR_ITEM
 from btrfs_model.volume.tree import KEY
 
 _CHUNK: Final = 2048
-_HANDED_DOWN: Final = InodeFlag.NOCOMPRESS | InodeFlag.COMPRESS | InodeFlag.NODATACOW
 _TICKS: Final = 4
 """Times that create() takes: of the inode, of the root item, of the directory, of the root item."""
 
@@ -149,7 +147,7 @@ def _sizes(names: list[bytes]) -> npt.NDArray[np.uint32]:
 def _hands_down(fs: Mount, parent: LiveInode) -> bool:
     """Whether new files get anything from their directory."""
     return bool(
-        parent.item.flags & _HANDED_DOWN
+        parent.item.flags & HANDED_DOWN
         or parent.item.mode & stat.S_ISGID
         or parent.prop_compress
         or get_xattr(fs, parent, acl.DEFAULT) is not None

@@ -31,6 +31,7 @@ from btrfs_model.mount.calls.names import NamespaceCalls
 from btrfs_model.mount.files.elided import Elided
 from btrfs_model.mount.files.encoded import Encoded, encoded_write
 from btrfs_model.mount.files.fallocate import fallocate, punch_hole, zero_range
+from btrfs_model.mount.files.pages import MAX_SIZE
 from btrfs_model.mount.files.reflink import clone_range, dedupe_range
 from btrfs_model.mount.files.truncate import set_size
 from btrfs_model.mount.files.write import buffered_write, read_live
@@ -47,7 +48,6 @@ from btrfs_model.volume.checksums import DataChecksums
 
 Path = str | bytes
 
-_MAX_SIZE: Final = 2**63 - 1
 _KEEP_SIZE: Final = 1
 _PUNCH_HOLE: Final = 2
 _ZERO_RANGE: Final = 16
@@ -82,7 +82,7 @@ class FileCalls(NamespaceCalls):
         """
         length = data.length if isinstance(data, Elided) else len(data)
         with self._changed(path) as inode:
-            if offset < 0 or offset + length > _MAX_SIZE:
+            if offset < 0 or offset + length > MAX_SIZE:
                 raise _error(errno.EINVAL, path)
             written = buffered_write(self, inode, offset, data)
             self._sync_if_asked(inode)
@@ -144,7 +144,7 @@ class FileCalls(NamespaceCalls):
     @about("path")
     def truncate(self, path: Path, size: int) -> None:
         """Set the size of a file (truncate(2))."""
-        if not 0 <= size <= _MAX_SIZE:
+        if not 0 <= size <= MAX_SIZE:
             raise _error(errno.EINVAL, path)
         inode = self._regular(path, errno.EINVAL)
         may_change_data(self, inode, path)

@@ -26,6 +26,7 @@ from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names import attr, inode_flags, namei, rename, subvolume, xattr_checks
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import (
+    PATH_MAX,
     Entry,
     Path,
     ancestors,
@@ -46,7 +47,6 @@ RENAME_WHITEOUT: Final = 4
 
 _RENAME_FLAGS: Final = RENAME_NOREPLACE | RENAME_EXCHANGE | RENAME_WHITEOUT
 
-_PATH_MAX: Final = 4096
 _MKNOD: Final = (stat.S_IFREG, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFIFO, stat.S_IFSOCK)
 _DEVICES: Final = (stat.S_IFCHR, stat.S_IFBLK)
 
@@ -161,10 +161,10 @@ class NamespaceCalls(Mount):
         to = as_bytes(target)
         if not to:
             raise fail(errno.ENOENT, path)
-        if len(to) >= _PATH_MAX:
+        if len(to) >= PATH_MAX:
             raise fail(errno.ENAMETOOLONG, path)
         entry = self._new_entry(path)
-        if len(to) >= self.sectorsize or len(to) > self.nodesize - 101 - 25 - 21:
+        if len(to) >= self.sectorsize or len(to) > self.inline_room:
             raise fail(errno.ENAMETOOLONG, path)
         return self._done(namei.create_symlink(self, entry, to))
 

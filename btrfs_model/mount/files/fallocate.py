@@ -23,6 +23,7 @@ from btrfs_model.mount.files.file_item import (
     note_modified,
     pack_regular,
 )
+from btrfs_model.mount.files.pages import MAX_SIZE
 from btrfs_model.mount.files.write import (
     cont_expand,
     set_i_size,
@@ -77,7 +78,7 @@ def _check_range(fs: Mount, offset: int, length: int) -> None:
     """``vfs_fallocate()``."""
     if offset < 0 or length <= 0:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), fs.path)
-    if offset + length > 2**63 - 1:
+    if offset + length > MAX_SIZE:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), fs.path)
 
 

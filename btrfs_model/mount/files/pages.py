@@ -17,6 +17,9 @@ from btrfs_model.mount.files.elided import Elided
 BLOCKSIZE: Final = 4096
 """Bytes of a page and of a sector: other filesystems are not mounted (:func:`.check_writable`)."""
 
+MAX_SIZE: Final = 2**63 - 1
+"""No file is larger (``MAX_LFS_FILESIZE``)."""
+
 MAX_EXTENT_SIZE: Final = 128 << 20
 """``BTRFS_MAX_EXTENT_SIZE``: no regular extent is larger."""
 

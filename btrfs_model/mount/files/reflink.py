@@ -21,6 +21,7 @@ from btrfs_model.mount.files.file_item import (
     insert_regular,
     pack_inline,
 )
+from btrfs_model.mount.files.pages import MAX_SIZE
 from btrfs_model.mount.files.write import cont_expand, read_live, set_i_size, touch
 from btrfs_model.mount.files.writeback import writeback
 from btrfs_model.mount.inode import mark_inode_dirty
@@ -36,7 +37,6 @@ from btrfs_model.volume.compression import decompress
 
 # an extent that is split and one that is put in, the inode
 _ITEMS: Final = 3
-_MAX_SIZE: Final = 2**63 - 1
 # of a call of FIDEDUPERANGE, and of what btrfs shares at a time (BTRFS_MAX_DEDUPE_LEN)
 _MAX_DEDUPE: Final = 1 << 30
 _DEDUPE_LEN: Final = 16 << 20
@@ -163,7 +163,7 @@ def _dedupe_length(
 
 def _verify_area(fs: Mount, offset: int, length: int) -> None:
     """``remap_verify_area()``."""
-    if min(offset, length) < 0 or offset + length > _MAX_SIZE:
+    if min(offset, length) < 0 or offset + length > MAX_SIZE:
         raise _error(fs, errno.EINVAL)
 
 
@@ -197,7 +197,7 @@ def _check_range(
         length = size - offset
     if offset % blocksize or target_offset % blocksize:
         raise _error(fs, errno.EINVAL)
-    if length <= 0 or offset + length > size or target_offset + length > _MAX_SIZE:
+    if length <= 0 or offset + length > size or target_offset + length > MAX_SIZE:
         raise _error(fs, errno.EINVAL)
     if offset + length == size:
         # the last block goes along as a whole, but not into the middle of a file

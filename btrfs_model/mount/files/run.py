@@ -15,10 +15,8 @@ from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.native.door import ffi, lib
 from btrfs_model.native.hashes import sector_sums
-from btrfs_model.ondisk.constants import FileExtentType, InodeFlag
+from btrfs_model.ondisk.constants import BTRFS_BLOCK_GROUP_DATA, FileExtentType, InodeFlag
 from btrfs_model.ondisk.structs import FILE_EXTENT_ITEM
-
-_DATA = 1
 
 U64 = npt.NDArray[np.uint64]
 
@@ -77,7 +75,7 @@ def write_run(
         How many were written: those that surely find room without a new chunk
         (``btrfs_check_data_free_space()``).
     """
-    free = sum(group.free for group in fs.writer.groups() if group.flags & _DATA)
+    free = sum(group.free for group in fs.writer.groups() if group.flags & BTRFS_BLOCK_GROUP_DATA)
     safe = (free - block.length) // block.disk_num_bytes + 1
     places = places[: max(min(safe, len(places)), 0)]
     if not len(places):

@@ -55,8 +55,6 @@ from btrfs_model.ondisk.items import file_extent
 from btrfs_model.ondisk.keys import U64_MAX
 
 _ASYNC_CHUNK: Final = 512 << 10
-# item header and the head of a file extent: what is left of a leaf for inline data
-_INLINE_OVERHEAD: Final = 101 + 25 + 21
 
 
 def writeback(fs: Mount, inode: LiveInode, start: int = 0, end: int = U64_MAX) -> None:
@@ -157,7 +155,7 @@ def can_be_inline(fs: Mount, inode: LiveInode, size: int, stored: int) -> bool:
 
 def inline_limit(fs: Mount) -> int:
     """Return how many bytes an inline extent has at most (``btrfs_data_can_be_inline()``)."""
-    return int(min(fs.options.max_inline, fs.nodesize - _INLINE_OVERHEAD, fs.sectorsize - 1))
+    return int(min(fs.options.max_inline, fs.inline_room, fs.sectorsize - 1))
 
 
 def _try_inline(

@@ -20,17 +20,17 @@ from btrfs_model.mount.live_inode import DIR_START_INDEX, LiveInode
 from btrfs_model.mount.log.log_tree import ForceCommit, LogContext
 from btrfs_model.mount.log.state import log_tree_id
 from btrfs_model.mount.mount import Mount
+from btrfs_model.ondisk.constants import BTRFS_HEADER_SIZE, BTRFS_ITEM_SIZE
 from btrfs_model.ondisk.keys import U64_MAX, ItemType
 from btrfs_model.patches import Patch
 
 _DIR_INDEX: Final = int(ItemType.DIR_INDEX)
 _DIR_LOG_INDEX: Final = int(ItemType.DIR_LOG_INDEX)
 _BATCH: Final = 195
-_ITEM_SIZE: Final = 25
 _GENERATION: Final = 80
-# inside of a directory item: the type of its location's key, and transid
 _LOCATION_TYPE: Final = 8
-_TRANSID: Final = 17
+TRANSID: Final = 17
+"""Place of transid inside of a directory item; before, of the type of its location's key."""
 
 Entry = tuple[int, bytes]
 """Index and payload of a DIR_INDEX item."""
@@ -182,7 +182,7 @@ def _log_leaf(
     """Log the entries of a leaf (``process_dir_items_leaf()``); returns the last old index."""
     batch: list[Entry] = []
     for index, payload in entries:
-        if int.from_bytes(payload[_TRANSID : _TRANSID + 8], "little") < fs.transid:
+        if int.from_bytes(payload[TRANSID : TRANSID + 8], "little") < fs.transid:
             if index > last_old + 1:
                 insert_range(fs, inode.root, inode.ino, last_old + 1, index - 1)
             last_old = index
@@ -217,11 +217,11 @@ def _log_insertions(fs: Mount, inode: LiveInode, delayed: DelayedEntries) -> Non
     start = bisect_right(entries, inode.log.last_dir_index_offset, key=lambda entry: entry[0])
     if start == len(entries):
         return
-    room = fs.nodesize - 101
+    room = fs.nodesize - BTRFS_HEADER_SIZE
     batch: list[Entry] = []
     size = 0
     for entry in entries[start:]:
-        taken = len(entry[1]) + _ITEM_SIZE
+        taken = len(entry[1]) + BTRFS_ITEM_SIZE
         if size + taken > room or len(batch) == _BATCH:
             _insert_entries(fs, inode, batch)
             batch, size = [], 0

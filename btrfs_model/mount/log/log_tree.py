@@ -33,7 +33,8 @@ from btrfs_model.ondisk.structs import INODE_ITEM
 from btrfs_model.patches import Patch
 from btrfs_model.volume.tree import RawKey
 
-_TREE_LOG: Final = int(ObjectId.TREE_LOG) % 2**64
+TREE_LOG: Final = int(ObjectId.TREE_LOG) % 2**64
+"""``BTRFS_TREE_LOG_OBJECTID``, without sign."""
 
 
 class ForceCommit(Exception):  # noqa: N818 - not an error: a way to go on
@@ -88,8 +89,8 @@ def start_log(fs: Mount, root: int) -> None:
             raise ForceCommit
         return
     if not fs.tree_logs.logs:
-        fs.writer.new_tree(LOG_ROOT_TREE, owner=_TREE_LOG)
-    fs.writer.new_tree(log_tree_id(root), owner=_TREE_LOG)
+        fs.writer.new_tree(LOG_ROOT_TREE, owner=TREE_LOG)
+    fs.writer.new_tree(log_tree_id(root), owner=TREE_LOG)
     fs.tree_logs.logs.add(root)
     fs.tree_logs.roots[root] = RootLog()
 

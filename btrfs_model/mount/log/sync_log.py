@@ -27,6 +27,7 @@ from btrfs_model.mount.log.log_inode import (
     need_log_inode,
 )
 from btrfs_model.mount.log.log_tree import (
+    TREE_LOG,
     ForceCommit,
     LogContext,
     delete_entry,
@@ -45,7 +46,7 @@ from btrfs_model.mount.transaction import commit, start_transaction
 from btrfs_model.native.door import lib
 from btrfs_model.native.faults import new_fault, raise_fault
 from btrfs_model.ondisk.items import inode_extrefs
-from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
+from btrfs_model.ondisk.keys import U64_MAX, ItemType
 from btrfs_model.ondisk.layout import Payload
 from btrfs_model.ondisk.structs import ROOT_ITEM
 from btrfs_model.ondisk.superblock_write import write_superblocks
@@ -53,7 +54,6 @@ from btrfs_model.patches import Patch
 
 _INODE_REF: Final = int(ItemType.INODE_REF)
 _INODE_EXTREF: Final = int(ItemType.INODE_EXTREF)
-_TREE_LOG: Final = int(ObjectId.TREE_LOG) % 2**64
 
 
 def sync_file(fs: Mount, inode: LiveInode, *, wrote: bool = False) -> str:
@@ -255,7 +255,7 @@ def _update_log_root(fs: Mount, root: int) -> None:
         generation=state.generation, bytenr=state.bytenr, level=state.level,
         generation_v2=fs.transid,
     )  # fmt: skip
-    key, payload = (_TREE_LOG, int(ItemType.ROOT_ITEM), root), ROOT_ITEM.pack(item)
+    key, payload = (TREE_LOG, int(ItemType.ROOT_ITEM), root), ROOT_ITEM.pack(item)
     if fs.writer.get(LOG_ROOT_TREE, key) is None:
         fs.writer.insert(LOG_ROOT_TREE, key, payload)
     else:

@@ -24,7 +24,7 @@ from btrfs_model.mount.roots.backups import make_backup, store_backup
 from btrfs_model.ondisk import structs
 from btrfs_model.ondisk.chunk_write import chunk_item, dev_extent
 from btrfs_model.ondisk.chunks import Chunk
-from btrfs_model.ondisk.constants import ExtentFlag, FileType
+from btrfs_model.ondisk.constants import BTRFS_BLOCK_GROUP_SYSTEM, ExtentFlag, FileType
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.superblock_write import empty_superblock, write_superblocks
@@ -36,7 +36,6 @@ _DIR_MODE = 0o40755
 _NO_TIME = structs.Timespec(0, 0)
 _ROOT_DIR = 256
 _NAME = b"default"
-_SYSTEM = 2
 # First keys of tree blocks when they were made, as extent items that are not skinny have them: some
 # trees were empty, others had items of the first chunks.
 _FIRST_KEYS: dict[int, tuple[int, int, int]] = {
@@ -274,7 +273,7 @@ class _Fresh:
             structs.DISK_KEY.pack(structs.DiskKey(256, ItemType.CHUNK_ITEM, chunk.logical))
             + self.chunk_item(chunk)
             for chunk in self.chunks
-            if chunk.type & _SYSTEM
+            if chunk.type & BTRFS_BLOCK_GROUP_SYSTEM
         )
         # features have the same numbers in all the world: see ondisk/superblock.py
         incompat = (1 << 0 | options.extref << 6 | options.skinny_metadata << 8

@@ -24,8 +24,11 @@ Path = str | bytes
 """A path, from the top of the filesystem."""
 
 _MAX_LINKS: Final = 40
-_PATH_MAX: Final = 4096
-_RDONLY: Final = 1 << 0
+PATH_MAX: Final = 4096
+"""Bytes of a path, the zero behind it included."""
+
+RDONLY: Final = 1 << 0
+"""``BTRFS_ROOT_SUBVOL_RDONLY`` in the flags of a root item."""
 
 
 class Entry(NamedTuple):
@@ -123,7 +126,7 @@ def _checked(path: Path) -> bytes:
     raw = as_bytes(path)
     if b"\0" in raw:
         raise fail(errno.EINVAL, path)
-    if len(raw) >= _PATH_MAX:
+    if len(raw) >= PATH_MAX:
         raise fail(errno.ENAMETOOLONG, path)
     return raw
 
@@ -258,7 +261,7 @@ def is_there(fs: Mount, subvolume: bytes | int, file: bytes | int | None) -> boo
 
 def is_read_only(fs: Mount, root: int) -> bool:
     """Whether a subvolume is read-only (``btrfs_root_readonly()``)."""
-    return bool(fs.live_root(root).flags & _RDONLY)
+    return bool(fs.live_root(root).flags & RDONLY)
 
 
 def may_write(fs: Mount, inode: LiveInode, path: Path) -> None:

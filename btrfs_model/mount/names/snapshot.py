@@ -16,7 +16,8 @@ from btrfs_model.mount.inode import mark_inode_dirty, next_index
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.dir_item import dir_item_key, fail, insert_dir_item, lookup_dir_item
-from btrfs_model.mount.names.subvolume import RDONLY, timespec
+from btrfs_model.mount.names.lookup import RDONLY
+from btrfs_model.mount.names.subvolume import timespec
 from btrfs_model.mount.roots.root_tree import NO_UUID, add_root_ref, uuid_tree_add
 from btrfs_model.ondisk.constants import FileType
 from btrfs_model.ondisk.keys import U64_MAX, ItemType

@@ -24,7 +24,7 @@ from btrfs_model.mount.live_inode import ROOT_DIR, InodeFields, LiveInode, split
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names import acl
 from btrfs_model.mount.names.dir_item import check_dir_item_collision, fail
-from btrfs_model.mount.names.lookup import Entry
+from btrfs_model.mount.names.lookup import RDONLY, Entry
 from btrfs_model.mount.names.namei import add_link, insert_new_inode, unlink_subvolume_name
 from btrfs_model.mount.names.xattr import inherit_properties
 from btrfs_model.mount.roots.root_tree import NO_UUID, uuid_tree_add, uuid_tree_remove
@@ -33,9 +33,6 @@ from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import dir_items
 from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.structs import DiskKey, InodeItem, RootItem, Timespec
-
-RDONLY: Final = 1 << 0
-"""``BTRFS_ROOT_SUBVOL_RDONLY`` in the flags of a root item."""
 
 _ROOT_TREE: Final = int(ObjectId.ROOT_TREE)
 _NO_TIME: Final = Timespec(0, 0)

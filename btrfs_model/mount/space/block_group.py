@@ -18,6 +18,15 @@ from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.trees.space import GroupState, SpaceInfo
 from btrfs_model.ondisk.chunk_write import CHUNK_OBJECTID, chunk_item, dev_extent
 from btrfs_model.ondisk.chunks import Chunk
+from btrfs_model.ondisk.constants import (
+    BTRFS_BLOCK_GROUP_DATA,
+    BTRFS_BLOCK_GROUP_DUP,
+    BTRFS_BLOCK_GROUP_METADATA,
+    BTRFS_BLOCK_GROUP_RAID1,
+    BTRFS_BLOCK_GROUP_SYSTEM,
+    BTRFS_MAX_LEVEL,
+    BTRFS_STRIPE_LEN,
+)
 from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.structs import (
     BLOCK_GROUP_ITEM,
@@ -29,16 +38,12 @@ from btrfs_model.ondisk.structs import (
 )
 from btrfs_model.patches import Patch
 
-_DATA, _SYSTEM, _METADATA = 1, 2, 4
-_RAID1, _DUP = 16, 32
-_KINDS = _DATA | _SYSTEM | _METADATA
+_KINDS = BTRFS_BLOCK_GROUP_DATA | BTRFS_BLOCK_GROUP_SYSTEM | BTRFS_BLOCK_GROUP_METADATA
 _MIB, _GIB = 1 << 20, 1 << 30
-_STRIPE_LEN = 1 << 16
 # BTRFS_DEVICE_RANGE_RESERVED: nothing is allocated before it
 _RESERVED = 1 << 20
 # Room for the items of a chunk in the chunk tree: a path of copied nodes each for the device item
 # and the chunk item, twice as much for what is inserted (check_system_chunk()).
-_MAX_LEVEL = 8
 _SYSTEM_PATHS = 3
 _SYS_CHUNK_ARRAY = 2048
 # BTRFS_UNLINK_METADATA_UNITS
@@ -63,7 +68,7 @@ def ensure_data(fs: Mount, nbytes: int) -> None:
         ENOSPC when that is not enough.
     """
     flushes = iter((lambda: fs.hooks.flush_delalloc(fs, None), lambda: fs.hooks.commit(fs)))
-    while fs.writer.space_info(_DATA).free < nbytes + fs.dirty_bytes.count:
+    while fs.writer.space_info(BTRFS_BLOCK_GROUP_DATA).free < nbytes + fs.dirty_bytes.count:
         if not _may_add_data(fs):
             flush = None if fs.committing else next(flushes, None)
             if flush is None:
@@ -88,7 +93,7 @@ def reserve_data(fs: Mount, wanted: int, least: int, hint: int) -> tuple[int, in
 
 def _may_add_data(fs: Mount) -> bool:
     try:
-        allocate_chunk(fs, _DATA)
+        allocate_chunk(fs, BTRFS_BLOCK_GROUP_DATA)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
@@ -130,7 +135,7 @@ def ensure_metadata(fs: Mount, *, from_reserve: bool = False) -> None:
         if kept + _coming(fs) + _copies(fs, info) <= info.free:
             return
     fs.hooks.commit(fs)
-    if fs.writer.space_info(_METADATA).free < kept:
+    if fs.writer.space_info(BTRFS_BLOCK_GROUP_METADATA).free < kept:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), fs.path)
 
 
@@ -149,16 +154,16 @@ def grow_metadata(fs: Mount) -> bool:
 
 
 def _grow(fs: Mount) -> tuple[bool, SpaceInfo]:
-    info = fs.writer.space_info(_METADATA)
+    info = fs.writer.space_info(BTRFS_BLOCK_GROUP_METADATA)
     needed = _needed(info) + _OF_A_CALL
     while needed + _coming(fs) > info.free:
         try:
-            allocate_chunk(fs, _METADATA)
+            allocate_chunk(fs, BTRFS_BLOCK_GROUP_METADATA)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
             return False, info
-        info = fs.writer.space_info(_METADATA)
+        info = fs.writer.space_info(BTRFS_BLOCK_GROUP_METADATA)
     return True, info
 
 
@@ -179,7 +184,7 @@ def _copies_fit(fs: Mount, info: SpaceInfo) -> bool:
     if missing <= 0:
         return True
     device = fs.raw_super.dev_item
-    copies = 2 if info.flags & _DUP else 1
+    copies = 2 if info.flags & BTRFS_BLOCK_GROUP_DUP else 1
     return missing <= (device.total_bytes - device.bytes_used - _RESERVED) // copies
 
 
@@ -199,7 +204,7 @@ def global_reserve(fs: Mount, info: SpaceInfo, unlink_items: int = _UNLINK_ITEMS
     That is room for all of the trees that every commit changes, or for the items of an unlink, of
     which there are `unlink_items`.
     """
-    item = 2 * _MAX_LEVEL * fs.nodesize
+    item = 2 * BTRFS_MAX_LEVEL * fs.nodesize
     references = (1 + info.has_free_space_tree) * unlink_items
     least = (1 + info.trees + unlink_items + references) * item
     return min(max(info.tree_bytes, least), 512 * _MIB)
@@ -234,15 +239,15 @@ def allocate_chunk(fs: Mount, kind: int) -> Chunk:
     OSError
         ENOSPC when the device has no hole for it.
     """
-    if kind != _SYSTEM:
+    if kind != BTRFS_BLOCK_GROUP_SYSTEM:
         _ensure_system(fs)
     groups = _groups(fs, kind)
     flags = groups[-1].flags if groups else kind
-    if flags & _RAID1:
+    if flags & BTRFS_BLOCK_GROUP_RAID1:
         # takes two devices: one device gets single chunks (btrfs_reduce_alloc_profile())
         flags &= _KINDS
     chunk = _place(fs, flags)
-    if kind == _SYSTEM:
+    if kind == BTRFS_BLOCK_GROUP_SYSTEM:
         _check_system_array(fs, chunk)
     _add_group(fs, chunk)
     return chunk
@@ -250,9 +255,9 @@ def allocate_chunk(fs: Mount, kind: int) -> Chunk:
 
 def _ensure_system(fs: Mount) -> None:
     """Add a chunk for the chunk tree before that is full (``check_system_chunk()``)."""
-    free = sum(group.free for group in _groups(fs, _SYSTEM))
-    if free < _SYSTEM_PATHS * _MAX_LEVEL * fs.nodesize:
-        allocate_chunk(fs, _SYSTEM)
+    free = sum(group.free for group in _groups(fs, BTRFS_BLOCK_GROUP_SYSTEM))
+    if free < _SYSTEM_PATHS * BTRFS_MAX_LEVEL * fs.nodesize:
+        allocate_chunk(fs, BTRFS_BLOCK_GROUP_SYSTEM)
 
 
 def _check_system_array(fs: Mount, chunk: Chunk) -> None:
@@ -272,9 +277,9 @@ def chunk_sizes(flags: int, total: int) -> tuple[int, int]:
 
     Those of ``calc_chunk_size()`` and ``init_alloc_chunk_ctl_policy_regular()``.
     """
-    if flags & _DATA:
+    if flags & BTRFS_BLOCK_GROUP_DATA:
         largest = 10 * _GIB
-    elif flags & _SYSTEM:
+    elif flags & BTRFS_BLOCK_GROUP_SYSTEM:
         largest = 32 * _MIB
     else:
         largest = _GIB if total > 50 * _GIB else 256 * _MIB
@@ -285,14 +290,14 @@ def _place(fs: Mount, flags: int) -> Chunk:
     """Find room on the device (``gather_device_info()``, ``decide_stripe_size_regular()``)."""
     total = fs.raw_super.dev_item.total_bytes
     most, most_stripe = chunk_sizes(flags, total)
-    stripes = 2 if flags & _DUP else 1
+    stripes = 2 if flags & BTRFS_BLOCK_GROUP_DUP else 1
     start, room = _find_free_dev_extent(fs, most_stripe * stripes)
-    if room < _STRIPE_LEN * stripes:
+    if room < BTRFS_STRIPE_LEN * stripes:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), fs.path)
     stripe = room // stripes
     if stripe > most:
         stripe = min(-(-most // (16 * _MIB)) * 16 * _MIB, stripe)
-    stripe = min(stripe, _GIB) // _STRIPE_LEN * _STRIPE_LEN
+    stripe = min(stripe, _GIB) // BTRFS_STRIPE_LEN * BTRFS_STRIPE_LEN
     logical = max(chunk.end for chunk in fs.image.chunks)
     return Chunk(logical, stripe, flags, tuple(start + n * stripe for n in range(stripes)))
 
@@ -366,7 +371,7 @@ def _add_chunk_item(fs: Mount, chunk: Chunk) -> None:
     item = chunk_item(chunk, device.devid, device.uuid)
     chunk_key = (CHUNK_OBJECTID, int(ItemType.CHUNK_ITEM), chunk.logical)
     fs.writer.insert(ObjectId.CHUNK_TREE, chunk_key, item)
-    if chunk.type & _SYSTEM:
+    if chunk.type & BTRFS_BLOCK_GROUP_SYSTEM:
         array = raw.sys_chunk_array[: raw.sys_chunk_array_size]
         array += DISK_KEY.pack(DiskKey(*chunk_key)) + item
         fs.raw_super = raw._replace(sys_chunk_array=array, sys_chunk_array_size=len(array))

@@ -37,9 +37,13 @@ from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.space.block_group import allocate_chunk, chunk_sizes, global_reserve
 from btrfs_model.mount.space.reservations import Delalloc
 from btrfs_model.mount.trees.space import SpaceInfo
+from btrfs_model.ondisk.constants import (
+    BTRFS_BLOCK_GROUP_DATA,
+    BTRFS_BLOCK_GROUP_DUP,
+    BTRFS_BLOCK_GROUP_METADATA,
+)
 from btrfs_model.ondisk.items import InlineExtent
 
-_DATA, _METADATA, _DUP = 1, 4, 32
 _MIB, _GIB = 1 << 20, 1 << 30
 _DELALLOC_LOOPS: Final = 3
 # BTRFS_UNLINK_METADATA_UNITS of Linux 6.18
@@ -62,10 +66,10 @@ def overcommit(fs: Mount, flags: int, share: int = 8) -> int:
     """Return the part of unallocated space, one of `share`, that reservations may count on."""
     device = fs.raw_super.dev_item
     left = device.total_bytes - device.bytes_used
-    if flags & _DUP:
+    if flags & BTRFS_BLOCK_GROUP_DUP:
         left //= 2
     # room for a chunk of data is kept, since data does not overcommit
-    chunk, _ = chunk_sizes(_DATA, device.total_bytes)
+    chunk, _ = chunk_sizes(BTRFS_BLOCK_GROUP_DATA, device.total_bytes)
     return max(0, left - min(chunk, _GIB)) // share
 
 
@@ -190,7 +194,7 @@ def _left(fs: Mount, level: _Level, share: int) -> int:
 
 def _level(fs: Mount, written: LiveInode | None = None) -> _Level:
     """Return what is in use, after what is not kept was given back; see :func:`_settle`."""
-    info = fs.writer.space_info(_METADATA)
+    info = fs.writer.space_info(BTRFS_BLOCK_GROUP_METADATA)
     _settle(fs, info, written)
     return _Level(info, global_reserve(fs, info, _UNLINK_ITEMS))
 
@@ -328,7 +332,7 @@ def _alloc_chunk(fs: Mount, *, force: bool = False) -> None:
     if not force and level.taken + 2 * _MIB < level.info.total * 80 // 100:
         return
     try:
-        allocate_chunk(fs, _METADATA)
+        allocate_chunk(fs, BTRFS_BLOCK_GROUP_METADATA)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise

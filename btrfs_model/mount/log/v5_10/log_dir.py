@@ -18,13 +18,19 @@ import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.mount.live_inode import LiveInode
-from btrfs_model.mount.log.log_dir import DelayedEntries, is_of_this_transaction, log_directory
+from btrfs_model.mount.log.log_dir import (
+    TRANSID,
+    DelayedEntries,
+    is_of_this_transaction,
+    log_directory,
+)
 from btrfs_model.mount.log.log_tree import LogContext
 from btrfs_model.mount.log.state import log_tree_id
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.trees.apply import insert_beside
 from btrfs_model.native.door import lib
 from btrfs_model.native.faults import new_fault, raise_fault
+from btrfs_model.ondisk.constants import FileType
 from btrfs_model.ondisk.items import dir_items
 from btrfs_model.ondisk.keys import U64_MAX, ItemType
 from btrfs_model.ondisk.structs import DIR_ITEM
@@ -38,9 +44,6 @@ ENTRY_KINDS: Final = {
 }
 """The types of an entry, and of the range items for them."""
 
-_DIRECTORY: Final = 2
-_TRANSID: Final = 17
-"""Place of transid inside of a directory item."""
 _CHUNK: Final = 1 << 16
 
 Mask = npt.NDArray[np.bool_]
@@ -184,11 +187,11 @@ def _new_entries(fs: Mount, columns: Columns) -> npt.NDArray[Any]:
         at, size = int(columns["position"][item]), int(columns["size"][item])
         dir_items(fs.image.block_bytes[at : at + size])
     place = {
-        "position": rows["position"] - (DIR_ITEM.size - _TRANSID),
+        "position": rows["position"] - (DIR_ITEM.size - TRANSID),
         "size": np.full(len(rows), 8, np.uint32),
     }
     transid = gather(fs.image, place, 8).view("<u8").reshape(-1)
-    new = (transid >= fs.transid) | (rows["type"] == _DIRECTORY)
+    new = (transid >= fs.transid) | (rows["type"] == FileType.DIR)
     return np.compress(new & (rows["location_type"] == int(ItemType.INODE_ITEM)), rows)
 
 
