@@ -143,12 +143,8 @@ def _runs(fs: Mount, node: DelayedNode) -> Iterator[tuple[int, int]]:
 def calls_until_worker(fs: Mount, each: int, *directories: LiveInode) -> int:
     """How many calls, at least 1, may follow before nodes are run by :func:`balance_delayed_items`.
 
-    Parameters
-    ----------
-    each : int
-        Items that a call adds.
-    *directories : LiveInode
-        Whose inode items the first of them adds, if they do not wait already.
+    `each`: items that a call adds.
+    `*directories`: whose inode items the first of them adds, if they do not wait already.
     """
     if not fs.machine.asynchronous:
         return _ENDLESS

@@ -50,10 +50,7 @@ def live_subvolume(fs: Mount, root: int) -> LiveSubvolume:
 def iget(fs: Mount, root: int, ino: int) -> LiveInode:
     """Return an inode (``btrfs_iget()``).
 
-    Raises
-    ------
-    OSError
-        ENOENT when there is none.
+    Raises OSError: ENOENT when there is none.
     """
     inodes = live_subvolume(fs, root).inodes
     inode = inodes.get(ino)

@@ -84,10 +84,7 @@ class InodeFields:
     def unpack(cls, payload: Payload) -> Self:
         """Read an INODE_ITEM.
 
-        Raises
-        ------
-        PayloadError
-            When it is too short.
+        Raises PayloadError: when it is too short.
         """
         flat = INODE_ITEM.flat(payload)
         item = cls(*flat[:12])

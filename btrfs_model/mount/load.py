@@ -38,19 +38,10 @@ _NEEDED = (ObjectId.EXTENT_TREE, ObjectId.DEV_TREE, ObjectId.FS_TREE, ObjectId.C
 def check_writable(fs: Filesystem, *, replay: bool = False) -> None:
     """Refuse what can be read and not be written.
 
-    Parameters
-    ----------
-    fs : Filesystem
-        As it was opened.
-    replay : bool
-        Whether a log will be replayed.
-
-    Raises
-    ------
-    UnsupportedError
-        That names what is in the way.
-    CorruptImageError
-        When two chunks share a place on the device: what is written to one destroys the other.
+    `replay`: whether a log will be replayed.
+    Raises UnsupportedError, which names what is in the way.
+    Raises CorruptImageError: when two chunks share a place on the device: what is written to one
+    destroys the other.
     """
     _check_stripes(fs)
     sb = fs.image.superblock
@@ -103,10 +94,7 @@ def writer_features(sb: SuperBlock) -> int:
 def add_trees(fs: Filesystem, writer: TreeWriter) -> None:
     """Make all trees of the last commit known to the writer, deleted subvolumes included.
 
-    Raises
-    ------
-    CorruptImageError
-        When one is missing that each filesystem has (``btrfs_read_roots()``).
+    Raises CorruptImageError: when one is missing that each filesystem has (``btrfs_read_roots()``).
     """
     for needed in _NEEDED:
         if needed not in fs.roots:
@@ -128,10 +116,8 @@ def add_trees(fs: Filesystem, writer: TreeWriter) -> None:
 def add_groups(fs: Filesystem, writer: TreeWriter) -> None:
     """Make block groups and free space known to the writer (``btrfs_read_block_groups()``).
 
-    Raises
-    ------
-    CorruptImageError
-        For a block group without its chunk, or one whose item says another use than its extents.
+    Raises CorruptImageError: for a block group without its chunk, or one whose item says another
+    use than its extents.
     """
     groups = list(_block_groups(fs))
     for start, length, item in groups:

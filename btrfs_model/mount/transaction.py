@@ -70,27 +70,12 @@ def start_transaction(
 
     There is then something to commit, also where nothing comes of it.
 
-    Parameters
-    ----------
-    fs : Mount
-        What is changed.
-    items : int
-        So many items at most are changed; 0 where it is not asked for room.
-    from_reserve : bool
-        What frees space may take from what is kept for commits
-        (``btrfs_start_transaction_fallback_global_rsv()``).
-    calls : int
-        How many calls are to be made at once, each of which changes so many items.
-
-    Returns
-    -------
-    int
-        How many of the calls may be made before this is asked again, at least one.
-
-    Raises
-    ------
-    OSError
-        ENOSPC when there is no room for metadata.
+    `items`: so many items at most are changed; 0 where it is not asked for room.
+    `from_reserve`: what frees space may take from what is kept for commits
+    (``btrfs_start_transaction_fallback_global_rsv()``).
+    `calls`: how many calls are to be made at once, each of which changes so many items.
+    Returns how many of the calls may be made before this is asked again, at least one.
+    Raises OSError: ENOSPC when there is no room for metadata.
     """
     ensure_metadata(fs, from_reserve=from_reserve)
     if calls > 1:
@@ -104,11 +89,9 @@ def start_transaction(
 def commit(fs: Mount) -> bool:
     """Commit the running transaction; False where it is empty.
 
-    Raises
-    ------
-    OSError
-        ENOSPC when the trees do not fit any more. The image has the state of the last commit, and
-        there will not be another: EROFS from then on, as after ``btrfs_abort_transaction()``.
+    Raises OSError: ENOSPC when the trees do not fit any more. The image has the state of the last
+    commit, and there will not be another: EROFS from then on, as after
+    ``btrfs_abort_transaction()``.
     """
     if fs.aborted:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), fs.path)
@@ -265,10 +248,7 @@ def _run_dev_stats(fs: Mount) -> None:
 def _write_dirty_block_groups(fs: Mount) -> bool:
     """Bring block group items up to date (``btrfs_write_dirty_block_groups()``).
 
-    Returns
-    -------
-    bool
-        Whether one was not.
+    Returns whether one was not.
     """
     tree = group_tree(fs.image.superblock)
     changed = False

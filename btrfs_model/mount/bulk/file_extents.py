@@ -49,22 +49,10 @@ def write_file_extents(
 ) -> None:
     """Write the same block at many places of a file, each written back before the next.
 
-    Parameters
-    ----------
-    fs : Mount
-        Whose transaction runs.
-    inode : LiveInode
-        A regular file.
-    offsets : sequence of int
-        Where, in the order in which they are written; whole blocks.
-    block : bytes-like or Elided
-        What is written at each of them.
-
-    Raises
-    ------
-    OSError
-        ENOSPC, when there is no room; what was written before stays. EINVAL for a place that is no
-        multiple of the sector size.
+    `offsets`: where, in the order in which they are written; whole blocks.
+    `block`: what is written at each of them.
+    Raises OSError: ENOSPC, when there is no room; what was written before stays. EINVAL for a place
+    that is no multiple of the sector size.
     """
     places = np.ascontiguousarray(offsets, dtype=np.uint64)
     if (places % np.uint64(fs.sectorsize)).any():

@@ -60,21 +60,10 @@ def move_files(
 ) -> None:
     """Move files to another directory, as :meth:`rename` does one after the other.
 
-    Parameters
-    ----------
-    fs : Mount
-        The filesystem.
-    source, target : str or bytes
-        Paths of the directories.
-    names : sequence of str or bytes
-        Names in the first, in the order of the moves; they stay the same.
-    rename : callable
-        rename(2), for files that are not plain.
-
-    Raises
-    ------
-    OSError
-        As rename(2); the files before are moved then.
+    `source`, `target`: paths of the directories.
+    `names`: names in the first, in the order of the moves; they stay the same.
+    `rename`: rename(2), for files that are not plain.
+    Raises OSError: as rename(2); the files before are moved then.
     """
     old, new = find(fs, source), find(fs, target)
     for directory, path in ((old, source), (new, target)):

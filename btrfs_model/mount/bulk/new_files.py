@@ -66,31 +66,14 @@ def write_files(
 ) -> Inos:
     """Make files, write the same to each of them, and write it back.
 
-    Parameters
-    ----------
-    fs : Mount
-        The filesystem.
-    directory : str or bytes
-        Path of the directory.
-    names : sequence of str or bytes
-        Names in it, in the order of creation.
-    data : bytes
-        What each of them holds.
-    mode : int
-        Permissions before the umask.
-    create : callable
-        As for :func:`.rows.create_files`.
-
-    Returns
-    -------
-    numpy.ndarray
-        Their inode numbers.
-
-    Raises
-    ------
-    OSError
-        As :func:`btrfs_model.mount.bulk.rows.create_files`; ENOSPC when there is no room, some are
-        written then.
+    `directory`: path of the directory.
+    `names`: names in it, in the order of creation.
+    `data`: what each of them holds.
+    `mode`: permissions before the umask.
+    `create`: as for :func:`.rows.create_files`.
+    Returns their inode numbers.
+    Raises OSError: as :func:`btrfs_model.mount.bulk.rows.create_files`; ENOSPC when there is no
+    room, some are written then.
     """
     inos = create_files(fs, directory, names, mode, create)
     fill_files(fs, directory, inos, data)
@@ -100,23 +83,12 @@ def write_files(
 def fill_files(fs: Mount, directory: Path, inos: Inos, data: bytes) -> None:
     """Write the same to many empty files, and write it back.
 
-    Parameters
-    ----------
-    fs : Mount
-        The filesystem.
-    directory : str or bytes
-        Path of a directory of the subvolume in which they are.
-    inos : numpy.ndarray
-        Their inode numbers, in the order in which they are written to; none comes twice.
-    data : bytes
-        What each of them is to hold.
-
-    Raises
-    ------
-    OSError
-        EROFS; ENOENT for a number that is no inode's, EISDIR or EINVAL for one that is no file's,
-        EPERM for one that is immutable or append-only; ENOSPC when there is no room, some are
-        written then.
+    `directory`: path of a directory of the subvolume in which they are.
+    `inos`: their inode numbers, in the order in which they are written to; none comes twice.
+    `data`: what each of them is to hold.
+    Raises OSError: EROFS; ENOENT for a number that is no inode's, EISDIR or EINVAL for one that is
+    no file's, EPERM for one that is immutable or append-only; ENOSPC when there is no room, some
+    are written then.
     """
     parent = find(fs, directory)
     may_write(fs, parent, directory)

@@ -49,29 +49,13 @@ def create_files(
 ) -> npt.NDArray[np.uint64]:
     """Make empty files in a directory, as :meth:`create` does one after the other.
 
-    Parameters
-    ----------
-    fs : Mount
-        The filesystem.
-    directory : str or bytes
-        Path of the directory.
-    names : sequence of str or bytes
-        Names in it, in the order of creation.
-    mode : int
-        Permissions before the umask.
-    create : callable
-        open(O_CREAT | O_EXCL), for a directory that hands something down.
-
-    Returns
-    -------
-    numpy.ndarray
-        Their inode numbers.
-
-    Raises
-    ------
-    OSError
-        ENOENT, ENOTDIR, EROFS ... of the directory; EEXIST for a name that is there or comes twice,
-        EINVAL or ENAMETOOLONG for what is no name. Nothing is made then.
+    `directory`: path of the directory.
+    `names`: names in it, in the order of creation.
+    `mode`: permissions before the umask.
+    `create`: open(O_CREAT | O_EXCL), for a directory that hands something down.
+    Returns their inode numbers.
+    Raises OSError: ENOENT, ENOTDIR, EROFS ... of the directory; EEXIST for a name that is there or
+    comes twice, EINVAL or ENAMETOOLONG for what is no name. Nothing is made then.
     """
     parent = find(fs, directory)
     if not parent.is_dir:

@@ -41,21 +41,10 @@ def unlink_files(
 ) -> None:
     """Remove names from a directory, as :meth:`unlink` does one after the other.
 
-    Parameters
-    ----------
-    fs : Mount
-        The filesystem.
-    directory : str or bytes
-        Path of the directory.
-    names : sequence of str or bytes
-        Names in it, in the order in which they go.
-    unlink : callable
-        unlink(2), for names that are not plain.
-
-    Raises
-    ------
-    OSError
-        As unlink(2); the names before are gone then.
+    `directory`: path of the directory.
+    `names`: names in it, in the order in which they go.
+    `unlink`: unlink(2), for names that are not plain.
+    Raises OSError: as unlink(2); the names before are gone then.
     """
     parent = find(fs, directory)
     if not parent.is_dir:

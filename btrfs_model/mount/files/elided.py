@@ -43,12 +43,8 @@ class Elided(NamedTuple):
 def punch(image: Image, logical: int, length: int) -> None:
     """Make a range of the image zeros without storing them, in every copy.
 
-    Parameters
-    ----------
-    image : Image
-        In writable anonymous memory.
-    logical, length : int
-        A range of whole sectors inside one chunk.
+    `image`: in writable anonymous memory.
+    `logical`, `length`: a range of whole sectors inside one chunk.
     """
     for physical in image.copies(logical):
         whole = -physical % mmap.PAGESIZE

@@ -60,10 +60,7 @@ class Encoded(NamedTuple):
 def encoded_write(fs: Mount, inode: LiveInode, start: int, encoded: Encoded) -> None:
     """Write compressed data at `start`.
 
-    Raises
-    ------
-    OSError
-        EINVAL where the kernel takes the data only decompressed, ENOSPC.
+    Raises OSError: EINVAL where the kernel takes the data only decompressed, ENOSPC.
     """
     pages, end = inode.pages, start + encoded.length
     if not _is_possible(fs, inode, start, encoded):

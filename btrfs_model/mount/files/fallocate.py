@@ -90,21 +90,9 @@ def fallocate(
 ) -> None:
     """Preallocate what is not allocated of a range.
 
-    Parameters
-    ----------
-    fs : Mount
-        Whose transaction runs.
-    inode : LiveInode
-        A regular file.
-    offset, length : int
-        Bytes.
-    keep_size : bool
-        FALLOC_FL_KEEP_SIZE: the file's size stays.
-
-    Raises
-    ------
-    OSError
-        EINVAL or EFBIG for an impossible range, ENOSPC when there is no room.
+    `offset`, `length`: bytes.
+    `keep_size`: FALLOC_FL_KEEP_SIZE: the file's size stays.
+    Raises OSError: EINVAL or EFBIG for an impossible range, ENOSPC when there is no room.
     """
     _check_range(fs, offset, length)
     start, end = _prepare(fs, inode, offset, length)
@@ -176,13 +164,6 @@ def _update_isize(fs: Mount, inode: LiveInode, end: int, keep_size: bool) -> Non
 def punch_hole(fs: Mount, inode: LiveInode, offset: int, length: int) -> None:
     """Make a hole: whole blocks are dropped, parts of blocks zeroed.
 
-    Parameters
-    ----------
-    fs, inode, offset, length
-        See :func:`fallocate`.
-
-    Notes
-    -----
     ``btrfs_punch_hole()`` (Linux 6.18).
     """
     _check_range(fs, offset, length)
@@ -268,13 +249,6 @@ def zero_range(
 ) -> None:
     """Make a range read as zeros: preallocated blocks, zeroed parts of blocks.
 
-    Parameters
-    ----------
-    fs, inode, offset, length, keep_size
-        See :func:`fallocate`.
-
-    Notes
-    -----
     ``btrfs_zero_range()`` (Linux 6.18).
     """
     _check_range(fs, offset, length)

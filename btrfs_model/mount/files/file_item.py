@@ -179,27 +179,11 @@ def note_modified(
 def drop_extents(fs: Mount, inode: LiveInode, start: int, end: int) -> int:
     """Make [start, end) free of extents: split, trim or delete what lies there.
 
-    Parameters
-    ----------
-    fs : Mount
-        Whose transaction runs.
-    inode : LiveInode
-        Its ``nbytes`` is the caller's to change.
-    start, end : int
-        Whole blocks.
+    `inode`: its ``nbytes`` is the caller's to change.
+    `start`, `end`: whole blocks.
+    Returns bytes that were found there (``drop_args.bytes_found``).
+    Raises OSError: EOPNOTSUPP, when an inline extent lies across a border of the range.
 
-    Returns
-    -------
-    int
-        Bytes that were found there (``drop_args.bytes_found``).
-
-    Raises
-    ------
-    OSError
-        EOPNOTSUPP, when an inline extent lies across a border of the range.
-
-    Notes
-    -----
     ``btrfs_drop_extents()`` (Linux 6.18).
     """
     found, covered = _cut_extents(fs, inode, start, end)
@@ -277,19 +261,10 @@ def _update(
 def insert_regular(fs: Mount, inode: LiveInode, start: int, payload: bytes, *, new: bool) -> None:
     """Put an extent in the place of what is there; it takes a reference of its extent on disk.
 
-    Parameters
-    ----------
-    fs, inode
-        See :func:`drop_extents`.
-    start : int
-        Where in the file.
-    payload : bytes
-        Its item (:func:`pack_regular`).
-    new : bool
-        Whether the extent on disk is new: reserved, without a reference so far.
+    `start`: where in the file.
+    `payload`: its item (:func:`pack_regular`).
+    `new`: whether the extent on disk is new: reserved, without a reference so far.
 
-    Notes
-    -----
     ``insert_reserved_file_extent()``, and ``btrfs_insert_replace_extent()`` for clones.
     """
     item = FILE_EXTENT_ITEM.unpack(payload)
@@ -332,23 +307,13 @@ def truncate_inode_items(
 ) -> bool:
     """Take away what lies beyond `new_size`, from the last item to the first.
 
-    Parameters
-    ----------
-    fs, inode
-        See :func:`drop_extents`; here ``nbytes`` is changed.
-    new_size : int
-        Bytes that stay. The extent across it is cut after the block that holds the last byte.
-    min_type : int
-        Items of higher types go whatever they are; 0 with `new_size` 0: all items of the inode.
+    `new_size`: bytes that stay. The extent across it is cut after the block that holds the last
+    byte.
+    `min_type`: items of higher types go whatever they are; 0 with `new_size` 0: all items of the
+    inode.
+    Returns ``BTRFS_NEED_TRUNCATE_BLOCK``: a compressed inline extent lies across `new_size`, the
+    caller has to truncate its block.
 
-    Returns
-    -------
-    bool
-        ``BTRFS_NEED_TRUNCATE_BLOCK``: a compressed inline extent lies across `new_size`, the caller
-        has to truncate its block.
-
-    Notes
-    -----
     ``btrfs_truncate_inode_items()`` (Linux 6.18).
     """
     blocksize = fs.sectorsize

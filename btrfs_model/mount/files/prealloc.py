@@ -31,8 +31,6 @@ from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 def can_nocow(fs: Mount, inode: LiveInode, extent: Extent) -> bool:
     """Whether a write may go into this extent in place.
 
-    Notes
-    -----
     ``can_nocow_file_extent()`` (Linux 6.18): only preallocated extents, unless the file has
     NODATACOW, younger than the last snapshot, and of this inode alone
     (``btrfs_cross_ref_exist()``).
@@ -73,22 +71,9 @@ def _cross_ref_exists(fs: Mount, inode: LiveInode, extent: Extent) -> bool:
 def mark_extent_written(fs: Mount, inode: LiveInode, start: int, end: int) -> None:
     """Make [start, end) of a preallocated extent a written one.
 
-    Parameters
-    ----------
-    fs : Mount
-        Whose transaction runs.
-    inode : LiveInode
-        The file.
-    start, end : int
-        Whole blocks inside one preallocated file extent.
+    `start`, `end`: whole blocks inside one preallocated file extent.
+    Raises OSError: EINVAL, when there is no such extent.
 
-    Raises
-    ------
-    OSError
-        EINVAL, when there is no such extent.
-
-    Notes
-    -----
     ``btrfs_mark_extent_written()`` (Linux 6.18).
     """
     found = extents_between(fs, inode, start, end)

@@ -47,21 +47,10 @@ def clone_range(
 ) -> None:
     """Clone a range.
 
-    Parameters
-    ----------
-    fs : Mount
-        Whose transaction runs.
-    source, target : LiveInode
-        Regular files, possibly one and the same.
-    offset, target_offset : int
-        Where the range starts in both, whole blocks.
-    length : int
-        Bytes, whole blocks or up to the end of the source; 0: all that is left of it.
-
-    Raises
-    ------
-    OSError
-        EINVAL where the kernel says so, EISDIR for directories.
+    `source`, `target`: regular files, possibly one and the same.
+    `offset`, `target_offset`: where the range starts in both, whole blocks.
+    `length`: bytes, whole blocks or up to the end of the source; 0: all that is left of it.
+    Raises OSError: EINVAL where the kernel says so, EISDIR for directories.
     """
     _check_files(fs, source, target)
     _verify_area(fs, offset, length)
@@ -93,15 +82,8 @@ def dedupe_range(
 
     Neither size nor times of the target change.
 
-    Returns
-    -------
-    bool
-        Whether the ranges are the same.
-
-    Raises
-    ------
-    OSError
-        EINVAL where the kernel says so, EISDIR for directories.
+    Returns whether the ranges are the same.
+    Raises OSError: EINVAL where the kernel says so, EISDIR for directories.
     """
     _check_dedupe(fs, source, target, offset, target_offset, length)
     length = min(length, _MAX_DEDUPE)

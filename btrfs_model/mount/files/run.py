@@ -56,24 +56,12 @@ def write_run(
 ) -> int:
     """Allocate, insert, reference, checksum and store extents in holes of a file.
 
-    Parameters
-    ----------
-    fs : Mount
-        Whose transaction runs.
-    inode : LiveInode
-        Its ``nbytes`` is changed; size and times are the caller's.
-    places : numpy.ndarray
-        Offsets in the file, in the order in which they are written.
-    block : Block
-        What each of them is.
-    together : bool
-        They are all begun before the first is finished, in the order of the machine.
-
-    Returns
-    -------
-    int
-        How many were written: those that surely find room without a new chunk
-        (``btrfs_check_data_free_space()``).
+    `inode`: its ``nbytes`` is changed; size and times are the caller's.
+    `places`: offsets in the file, in the order in which they are written.
+    `block`: what each of them is.
+    `together`: they are all begun before the first is finished, in the order of the machine.
+    Returns how many were written: those that surely find room without a new chunk
+    (``btrfs_check_data_free_space()``).
     """
     free = sum(group.free for group in fs.writer.groups() if group.flags & BTRFS_BLOCK_GROUP_DATA)
     safe = (free - block.length) // block.disk_num_bytes + 1
@@ -101,10 +89,8 @@ def pass_time(fs: Mount, calls: int) -> None:
 def _known(fs: Mount, inode: LiveInode, low: int, high: int) -> tuple[U64, U64, U64]:
     """Extents of a file from the one before `low` to the one behind `high`, and the very first.
 
-    Returns
-    -------
-    starts, addresses, ends : numpy.ndarray
-        Addresses of holes and inline extents are 0; ends in whole sectors.
+    Returns starts, addresses and ends. Addresses of holes and inline extents are 0; ends in
+    whole sectors.
     """
     tree = fs.writer.tree(inode.root)
     before = tree.last(extent_key(inode, low))
@@ -168,19 +154,9 @@ def _call(
 def insert_file_extents(fs: Mount, addresses: U64, **members: Any) -> int:
     """Make file extents (``bm_writer_file_extents()``).
 
-    Parameters
-    ----------
-    fs : Mount
-        Whose transaction runs.
-    addresses : numpy.ndarray
-        Gets where each of them is.
-    **members
-        Of ``struct bm_file_extents``.
-
-    Returns
-    -------
-    int
-        How many were made; less than all where the room that there is comes in pieces.
+    `addresses`: gets where each of them is.
+    `**members`: of ``struct bm_file_extents``.
+    Returns how many were made; less than all where the room that there is comes in pieces.
     """
     made, places = (
         ffi.new("struct bm_file_extents *", members),

@@ -24,14 +24,7 @@ def set_size(fs: Mount, inode: LiveInode, size: int) -> None:
     A size that does not change leaves the times alone, but takes away what was preallocated beyond
     the end.
 
-    Parameters
-    ----------
-    fs : Mount
-        Whose transaction runs.
-    inode : LiveInode
-        A regular file.
-    size : int
-        Bytes.
+    `size`: bytes.
     """
     pages = inode.pages
     old_size = pages.i_size

@@ -60,26 +60,10 @@ def set_i_size(fs: Mount, inode: LiveInode, size: int) -> None:
 def buffered_write(fs: Mount, inode: LiveInode, offset: int, data: bytes | Elided) -> int:
     """Write into the pages (``btrfs_buffered_write()``, Linux 6.18).
 
-    Parameters
-    ----------
-    fs : Mount
-        Whose file it is.
-    inode : LiveInode
-        A regular file.
-    offset : int
-        Where in the file, bytes.
-    data : bytes-like or Elided
-        What.
-
-    Returns
-    -------
-    int
-        Bytes written.
-
-    Raises
-    ------
-    OSError
-        ENOSPC, when there is no room for the data.
+    `offset`: where in the file, bytes.
+    `data`: what.
+    Returns bytes written.
+    Raises OSError: ENOSPC, when there is no room for the data.
     """
     length = data.length if isinstance(data, Elided) else len(data)
     if not length:
@@ -178,21 +162,9 @@ def read_live(
 ) -> bytes:
     """Return bytes of a file as they are now: pages that wait, and data on disk below them.
 
-    Parameters
-    ----------
-    fs : Mount
-        Whose file it is.
-    inode : LiveInode
-        A regular file.
-    start, end : int
-        Byte range; the file may end before it.
-    checksums : DataChecksums, optional
-        By which data on disk are verified.
-
-    Raises
-    ------
-    CorruptImageError
-        When data are damaged, or were compressed and elided.
+    `start`, `end`: byte range; the file may end before it.
+    `checksums`: by which data on disk are verified.
+    Raises CorruptImageError: when data are damaged, or were compressed and elided.
     """
     pages = inode.pages
     end = min(end, pages.i_size)

@@ -60,19 +60,8 @@ _ASYNC_CHUNK: Final = 512 << 10
 def writeback(fs: Mount, inode: LiveInode, start: int = 0, end: int = U64_MAX) -> None:
     """Write dirty blocks of [start, end) back and finish their extents.
 
-    Parameters
-    ----------
-    fs : Mount
-        Whose transaction runs.
-    inode : LiveInode
-        A file.
-    start, end : int
-        Bytes; what is dirty there and contiguous with it behind is written.
-
-    Raises
-    ------
-    OSError
-        ENOSPC, when there is no room; what was not written stays dirty.
+    `start`, `end`: bytes; what is dirty there and contiguous with it behind is written.
+    Raises OSError: ENOSPC, when there is no room; what was not written stays dirty.
     """
     pages = inode.pages
     if not pages.is_dirty:

@@ -92,10 +92,7 @@ def insert_range(fs: Mount, root: int, ino: int, first: int, last: int) -> None:
 def log_directory(fs: Mount, inode: LiveInode, delayed: DelayedEntries, ctx: LogContext) -> None:
     """Log what changed in a directory: entries in the tree, then those that are delayed.
 
-    Raises
-    ------
-    ForceCommit
-        When the entries do not come in the order of their indexes.
+    Raises ForceCommit: when the entries do not come in the order of their indexes.
     """
     _find_last_index(fs, inode, ctx)
     lowest = DIR_START_INDEX

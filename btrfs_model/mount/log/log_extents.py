@@ -98,10 +98,7 @@ def log_prealloc(fs: Mount, inode: LiveInode) -> None:
 def log_changed_extents(fs: Mount, inode: LiveInode, logged_before: bool) -> None:
     """Log the ranges that changed since the last time (``btrfs_log_changed_extents()``).
 
-    Raises
-    ------
-    OSError
-        EFBIG when there are too many.
+    Raises OSError: EFBIG when there are too many.
     """
     size = inode.i_size
     ranges = _joined([(a, b) for transid, a, b in inode.log.modified if transid == fs.transid])

@@ -71,23 +71,10 @@ def need_log_inode(fs: Mount, inode: LiveInode) -> bool:
 def log_inode(fs: Mount, inode: LiveInode, ctx: LogContext, *, exists: bool) -> None:
     """Log an inode.
 
-    Parameters
-    ----------
-    fs : Mount
-        Whose; the subvolume has a log.
-    inode : LiveInode
-        What.
-    ctx : LogContext
-        What it is part of.
-    exists : bool
-        ``LOG_INODE_EXISTS``: only that there is such an inode, with these names.
-
-    Raises
-    ------
-    ForceCommit
-        When a commit has to be made instead.
-    OSError
-        The same, and the log is not whole any more.
+    `ctx`: what it is part of.
+    `exists`: ``LOG_INODE_EXISTS``: only that there is such an inode, with these names.
+    Raises ForceCommit: when a commit has to be made instead.
+    Raises OSError: the same, and the log is not whole any more.
     """
     current().count("btrfs_log_inode")
     full_dir = inode.is_dir and not exists
@@ -316,22 +303,9 @@ class InodeLogger:
 def overridden(fs: Mount, inode: LiveInode, item: Copied) -> tuple[int, int] | None:
     """Find who had a name of an inode at the last commit (``btrfs_check_ref_name_override()``).
 
-    Parameters
-    ----------
-    fs, inode
-        See :func:`log_inode`.
-    item : Copied
-        An INODE_REF or INODE_EXTREF of the inode.
-
-    Returns
-    -------
-    tuple or None
-        Inode number and directory, where it was another inode.
-
-    Raises
-    ------
-    OSError
-        EAGAIN when it was a subvolume.
+    `item`: an INODE_REF or INODE_EXTREF of the inode.
+    Returns inode number and directory, where it was another inode.
+    Raises OSError: EAGAIN when it was a subvolume.
     """
     names = (
         [(item.key[2], ref.name) for ref in inode_refs(item.data)]

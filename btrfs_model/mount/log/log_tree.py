@@ -79,10 +79,7 @@ def has_log(fs: Mount, root: int) -> bool:
 def start_log(fs: Mount, root: int) -> None:
     """Begin a log, unless there is one (``start_log_trans()``).
 
-    Raises
-    ------
-    ForceCommit
-        When there is one that may not be synced any more.
+    Raises ForceCommit: when there is one that may not be synced any more.
     """
     if root in fs.tree_logs.logs:
         if needs_full_commit(fs):

@@ -18,10 +18,7 @@ from btrfs_model.behaviour import Behaviour
 def check_behaviour(behaviour: Behaviour) -> None:
     """Refuse a behaviour whose logs no kernel could write.
 
-    Raises
-    ------
-    BtrfsModelError
-        When a toggle is without what it builds on.
+    Raises BtrfsModelError: when a toggle is without what it builds on.
     """
     for patch in behaviour:
         for other in patch.needs:

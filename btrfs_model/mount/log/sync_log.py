@@ -59,19 +59,8 @@ _INODE_EXTREF: Final = int(ItemType.INODE_EXTREF)
 def sync_file(fs: Mount, inode: LiveInode, *, wrote: bool = False) -> str:
     """Make an inode last (``btrfs_sync_file()``); its data were written back.
 
-    Parameters
-    ----------
-    fs : Mount
-        Whose.
-    inode : LiveInode
-        What.
-    wrote : bool
-        Whether there were data to write back.
-
-    Returns
-    -------
-    str
-        ``none``: it was so already; ``log``: by the log; ``commit``: by a commit.
+    `wrote`: whether there were data to write back.
+    Returns ``none``: it was so already; ``log``: by the log; ``commit``: by a commit.
     """
     check_behaviour(fs.behaviour)
     if is_in_log(fs, inode) or inode.log.last_trans < fs.transid:
@@ -97,18 +86,10 @@ def log_new_name(
 ) -> None:  # fmt: skip
     """Bring the log up to date with a new name of a logged inode (``btrfs_log_new_name()``).
 
-    Parameters
-    ----------
-    fs : Mount
-        Whose.
-    inode : LiveInode
-        What has the name.
-    parent : LiveInode
-        The directory where the name is.
-    old_dir : LiveInode, optional
-        For a rename: the directory that it left.
-    name, index : bytes, int
-        For a rename: the old name, and its index there.
+    `inode`: what has the name.
+    `parent`: the directory where the name is.
+    `old_dir`: for a rename: the directory that it left.
+    `name`, `index`: for a rename: the old name, and its index there.
     """
     if Patch.LOG_CONFLICT_LIST not in fs.behaviour:
         log_new_name_old(fs, inode, old_dir, parent)
@@ -132,10 +113,7 @@ def log_new_name(
 def _log_inode_parent(fs: Mount, inode: LiveInode, ctx: LogContext, *, exists: bool) -> bool:
     """Log an inode and what it depends on (``btrfs_log_inode_parent()``).
 
-    Returns
-    -------
-    bool
-        Whether there was anything to log.
+    Returns whether there was anything to log.
     """
     if Patch.LOG_CONFLICT_LIST not in fs.behaviour:
         return log_inode_parent_old(fs, inode, ctx, exists=exists)

@@ -69,14 +69,9 @@ class Identity(NamedTuple):
 def format_device(buffer: mmap.mmap | bytearray, options: Format, identity: Identity) -> None:
     """Make a filesystem in memory that is all zero.
 
-    Parameters
-    ----------
-    buffer : writable buffer
-        The device, of ``options.size`` bytes.
-    options : Format
-        Checked already.
-    identity : Identity
-        Uuids and time.
+    `buffer`: the device, of ``options.size`` bytes.
+    `options`: checked already.
+    `identity`: uuids and time.
     """
     fresh = _Fresh(options, identity)
     for tree, place in fresh.places.items():

@@ -88,10 +88,7 @@ class Format:
     def check(self) -> None:
         """Refuse what mkfs.btrfs refuses.
 
-        Raises
-        ------
-        ValueError
-            That names the option.
+        Raises ValueError, which names the option.
         """
         if self.metadata not in ("dup", "single"):
             raise ValueError(f"metadata {self.metadata!r} is none of dup, single")

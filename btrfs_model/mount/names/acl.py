@@ -58,10 +58,7 @@ class AclEntry(NamedTuple):
 def parse(value: bytes, path: str | bytes) -> list[AclEntry]:
     """Read an ACL (``posix_acl_from_xattr()``); no entries mean no ACL.
 
-    Raises
-    ------
-    OSError
-        EOPNOTSUPP for another version, EINVAL for what is no ACL.
+    Raises OSError: EOPNOTSUPP for another version, EINVAL for what is no ACL.
     """
     if len(value) < len(_VERSION):
         raise fail(errno.EINVAL, path)

@@ -55,10 +55,7 @@ def _set(fs: Mount, inode: LiveInode, mode: int | None = None) -> None:
 def chmod(fs: Mount, inode: LiveInode, mode: int, path: Path) -> None:
     """Set permissions.
 
-    Raises
-    ------
-    OSError
-        EOPNOTSUPP for symbolic links, EPERM, EROFS.
+    Raises OSError: EOPNOTSUPP for symbolic links, EPERM, EROFS.
     """
     if inode.is_symlink:
         raise fail(errno.EOPNOTSUPP, path)
@@ -69,10 +66,7 @@ def chmod(fs: Mount, inode: LiveInode, mode: int, path: Path) -> None:
 def chown(fs: Mount, inode: LiveInode, uid: int, gid: int, path: Path) -> None:
     """Set owners, -1 for one that stays; programs lose what they gained from the old ones.
 
-    Raises
-    ------
-    OSError
-        EINVAL for what is no id, EPERM, EROFS.
+    Raises OSError: EINVAL for what is no id, EPERM, EROFS.
     """
     if not (-1 <= uid <= _NO_ID and -1 <= gid <= _NO_ID):
         raise fail(errno.EINVAL, path)
@@ -88,10 +82,7 @@ def chown(fs: Mount, inode: LiveInode, uid: int, gid: int, path: Path) -> None:
 def may_change_data(fs: Mount, inode: LiveInode, path: Path) -> None:
     """See that a file may be opened for writing, not for appending.
 
-    Raises
-    ------
-    OSError
-        EPERM, EROFS.
+    Raises OSError: EPERM, EROFS.
     """
     may_write(fs, inode, path)
     if inode.item.flags & InodeFlag.APPEND:
@@ -123,10 +114,7 @@ def _kill_privileges(fs: Mount, inode: LiveInode) -> int | None:
 def utimes(fs: Mount, inode: LiveInode, atime: int, mtime: int, path: Path) -> None:
     """Set the times of access and change of content, in nanoseconds since 1970.
 
-    Raises
-    ------
-    OSError
-        EINVAL for seconds that do not fit 64 bits, EPERM, EROFS.
+    Raises OSError: EINVAL for seconds that do not fit 64 bits, EPERM, EROFS.
     """
     if atime not in _TIMES or mtime not in _TIMES:
         raise fail(errno.EINVAL, path)

@@ -73,11 +73,8 @@ def lookup_dir_item(fs: Mount, root: int, key: RawKey, name: bytes) -> DirItem |
 def check_dir_item_collision(fs: Mount, root: int, directory: int, name: bytes) -> None:
     """See that an entry can be added (``btrfs_check_dir_item_collision()``).
 
-    Raises
-    ------
-    OSError
-        EOVERFLOW when so many names have its hash that no leaf has room for another. Kernels find
-        out too late in some calls and abort the transaction; here nothing is changed.
+    Raises OSError: EOVERFLOW when so many names have its hash that no leaf has room for another.
+    Kernels find out too late in some calls and abort the transaction; here nothing is changed.
     """
     payload = fs.writer.get(root, dir_item_key(directory, name))
     if payload is None:
@@ -97,10 +94,7 @@ def insert_dir_item(
 ) -> None:
     """Add an entry to a directory (``btrfs_insert_dir_item()``); its index item is delayed.
 
-    Raises
-    ------
-    OSError
-        EEXIST or EOVERFLOW.
+    Raises OSError: EEXIST or EOVERFLOW.
     """
     payload = pack_dir_item(location, fs.transid, file_type, name)
     insert_with_overflow(fs, directory.root, dir_item_key(directory.ino, name), name, payload)
@@ -110,10 +104,7 @@ def insert_dir_item(
 def insert_with_overflow(fs: Mount, root: int, key: RawKey, name: bytes, payload: bytes) -> None:
     """Insert an entry, or append it to those of the same hash (``insert_with_overflow()``).
 
-    Raises
-    ------
-    OSError
-        EEXIST when the name is there, EOVERFLOW when a leaf has no room for all.
+    Raises OSError: EEXIST when the name is there, EOVERFLOW when a leaf has no room for all.
     """
     there = fs.writer.get(root, key)
     if there is None:
@@ -192,10 +183,7 @@ def lookup_inode_ref(fs: Mount, root: int, ino: int, parent: int, name: bytes) -
 def insert_inode_ref(fs: Mount, root: int, name: bytes, ino: int, parent: int, index: int) -> None:
     """Give an inode a name (``btrfs_insert_inode_ref()``).
 
-    Raises
-    ------
-    OSError
-        EEXIST when it has that name; EMLINK when no item has room for it.
+    Raises OSError: EEXIST when it has that name; EMLINK when no item has room for it.
     """
     key = _ref_key(ino, parent)
     payload = pack_inode_ref(index, name)
@@ -235,10 +223,7 @@ def _insert_inode_extref(
 def delete_inode_ref(fs: Mount, root: int, name: bytes, ino: int, parent: int) -> int:
     """Take a name from an inode and return its directory index (``btrfs_del_inode_ref()``).
 
-    Raises
-    ------
-    OSError
-        ENOENT when it has no such name.
+    Raises OSError: ENOENT when it has no such name.
     """
     key = _ref_key(ino, parent)
     refs = _refs(fs, root, key)

@@ -68,12 +68,9 @@ def shown_flags(inode: LiveInode) -> ChattrFlag:
 def chattr(fs: Mount, inode: LiveInode, add: int, remove: int, path: Path) -> None:
     """Add flags to those of an inode and remove others.
 
-    Raises
-    ------
-    OSError
-        ENOTTY for what is neither file nor directory, since to open it leads elsewhere; EROFS;
-        EOPNOTSUPP for a flag that btrfs does not have; EINVAL for compression without
-        copy on write.
+    Raises OSError: ENOTTY for what is neither file nor directory, since to open it leads elsewhere;
+    EROFS; EOPNOTSUPP for a flag that btrfs does not have; EINVAL for compression without copy on
+    write.
     """
     has_flags = inode.is_dir or stat.S_ISREG(inode.item.mode)
     if not has_flags or inode.ino == EMPTY_SUBVOL_DIR:

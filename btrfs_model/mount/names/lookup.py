@@ -68,10 +68,7 @@ def as_bytes(path: Path) -> bytes:
 def find(fs: Mount, path: Path, *, follow: bool = True) -> LiveInode:
     """Return the inode that a path leads to, through a symbolic link at its end with `follow`.
 
-    Raises
-    ------
-    OSError
-        ENOENT, ENOTDIR, ELOOP or ENAMETOOLONG.
+    Raises OSError: ENOENT, ENOTDIR, ELOOP or ENAMETOOLONG.
     """
     raw = _checked(path)
     walk = _Walk(fs, path)
@@ -84,10 +81,7 @@ def find(fs: Mount, path: Path, *, follow: bool = True) -> LiveInode:
 def find_entry(fs: Mount, path: Path) -> Entry:
     """Return the last entry of a path, which need not exist.
 
-    Raises
-    ------
-    OSError
-        As :func:`find`, for what comes before the last name; ENAMETOOLONG for the name.
+    Raises OSError: as :func:`find`, for what comes before the last name; ENAMETOOLONG for the name.
     """
     return look_up(fs, find_parent(fs, path))
 
@@ -95,10 +89,7 @@ def find_entry(fs: Mount, path: Path) -> Entry:
 def find_parent(fs: Mount, path: Path) -> Entry:
     """Return the last entry of a path without looking for its inode.
 
-    Raises
-    ------
-    OSError
-        As :func:`find`, for what comes before the last name.
+    Raises OSError: as :func:`find`, for what comes before the last name.
     """
     raw = _checked(path)
     *before, name = raw.rstrip(b"/").split(b"/")
@@ -112,10 +103,7 @@ def find_parent(fs: Mount, path: Path) -> Entry:
 def look_up(fs: Mount, entry: Entry) -> Entry:
     """Return an entry with its inode.
 
-    Raises
-    ------
-    OSError
-        ENAMETOOLONG.
+    Raises OSError: ENAMETOOLONG.
     """
     if not entry.is_name:
         return entry
@@ -182,10 +170,7 @@ class _Walk:
 def lookup(fs: Mount, directory: LiveInode, name: bytes, path: Path) -> LiveInode | None:
     """Return the inode of an entry of a directory, or None (``btrfs_lookup_dentry()``).
 
-    Raises
-    ------
-    OSError
-        ENAMETOOLONG.
+    Raises OSError: ENAMETOOLONG.
     """
     if len(name) > NAME_LEN:
         raise fail(errno.ENAMETOOLONG, path)
@@ -214,10 +199,7 @@ def _lookup_subvolume(fs: Mount, directory: LiveInode, name: bytes, location: Ke
 def read_link(fs: Mount, link: LiveInode) -> bytes:
     """Return the target of a symbolic link.
 
-    Raises
-    ------
-    OSError
-        EINVAL when it is none.
+    Raises OSError: EINVAL when it is none.
     """
     payload = fs.writer.get(link.root, (link.ino, ItemType.EXTENT_DATA, 0))
     extent = file_extent(payload) if payload is not None else None
@@ -229,14 +211,8 @@ def read_link(fs: Mount, link: LiveInode) -> bytes:
 def is_there(fs: Mount, subvolume: bytes | int, file: bytes | int | None) -> bool:
     """Whether the running transaction has a subvolume or a file in it; nothing changes by it.
 
-    Parameters
-    ----------
-    fs : Mount
-        The filesystem.
-    subvolume : bytes or int
-        Path from the top of the filesystem, or id.
-    file : bytes or int, optional
-        Path in the subvolume, or inode number. Symbolic links are not followed.
+    `subvolume`: path from the top of the filesystem, or id.
+    `file`: path in the subvolume, or inode number. Symbolic links are not followed.
     """
     living = {root.id for root in fs.live_roots() if root.refs}
     if isinstance(subvolume, int) and file is None:
@@ -267,11 +243,8 @@ def is_read_only(fs: Mount, root: int) -> bool:
 def may_write(fs: Mount, inode: LiveInode, path: Path) -> None:
     """See that an inode may be written to by root (``inode_permission(MAY_WRITE)``).
 
-    Raises
-    ------
-    OSError
-        EPERM for an immutable inode, EROFS in a read-only subvolume: not for fifos, sockets and
-        devices, where to write changes nothing of the filesystem.
+    Raises OSError: EPERM for an immutable inode, EROFS in a read-only subvolume: not for fifos,
+    sockets and devices, where to write changes nothing of the filesystem.
     """
     if inode.item.flags & InodeFlag.IMMUTABLE:
         raise fail(errno.EPERM, path)
@@ -283,10 +256,7 @@ def may_write(fs: Mount, inode: LiveInode, path: Path) -> None:
 def may_delete(fs: Mount, entry: Entry, victim: LiveInode, *, as_directory: bool) -> None:
     """See that an entry may be removed (``may_delete()``).
 
-    Raises
-    ------
-    OSError
-        EROFS, EPERM, ENOTDIR or EISDIR.
+    Raises OSError: EROFS, EPERM, ENOTDIR or EISDIR.
     """
     may_write(fs, entry.directory, entry.path)
     protected = InodeFlag.APPEND | InodeFlag.IMMUTABLE

@@ -74,18 +74,10 @@ def touch(fs: Mount, directory: LiveInode) -> None:
 def create_inode(fs: Mount, entry: Entry, mode: int, *, rdev: int = 0, size: int = 0) -> LiveInode:
     """Make an inode under a name (``btrfs_create_new_inode()``).
 
-    Parameters
-    ----------
-    fs : Mount
-        The filesystem.
-    entry : Entry
-        Directory and name; nothing has the name.
-    mode : int
-        Type and permissions as the caller asks for them, before the umask.
-    rdev : int
-        Of a device: major << 20 | minor.
-    size : int
-        Of a symbolic link: the length of its target.
+    `entry`: directory and name; nothing has the name.
+    `mode`: type and permissions as the caller asks for them, before the umask.
+    `rdev`: of a device: major << 20 | minor.
+    `size`: of a symbolic link: the length of its target.
     """
     directory = entry.directory
     check_dir_item_collision(fs, directory.root, directory.ino, entry.name)
@@ -155,10 +147,8 @@ def add_link(
 ) -> None:
     """Add an entry to a directory (``btrfs_add_link()``).
 
-    Raises
-    ------
-    OSError
-        EMLINK or EEXIST from the name of the inode (`add_backref`); then nothing is changed.
+    Raises OSError: EMLINK or EEXIST from the name of the inode (`add_backref`); then nothing is
+    changed.
     """
     location = inode.key
     if inode.ino == ROOT_DIR:
@@ -186,10 +176,7 @@ def create_symlink(fs: Mount, entry: Entry, target: bytes) -> LiveInode:
 def link_inode(fs: Mount, entry: Entry, inode: LiveInode) -> None:
     """Give an inode one more name (``btrfs_link()``).
 
-    Raises
-    ------
-    OSError
-        EXDEV, EMLINK or EOVERFLOW.
+    Raises OSError: EXDEV, EMLINK or EOVERFLOW.
     """
     directory = entry.directory
     if directory.root != inode.root:
@@ -224,10 +211,7 @@ def unlink_name(
 ) -> int:
     """Remove an entry and the name that it gives (``__btrfs_unlink_inode()``).
 
-    Returns
-    -------
-    int
-        Its index in the directory. For a rename the log is left as it is, since Linux 5.18.
+    Returns its index in the directory. For a rename the log is left as it is, since Linux 5.18.
     """
     delete_one_dir_name(fs, directory.root, dir_item_key(directory.ino, name), name)
     if inode.dir_index:
@@ -267,10 +251,7 @@ def unlink(fs: Mount, entry: Entry, inode: LiveInode) -> None:
 def rmdir(fs: Mount, entry: Entry, inode: LiveInode) -> None:
     """Remove an empty directory (``btrfs_rmdir()``, without subvolumes).
 
-    Raises
-    ------
-    OSError
-        ENOTEMPTY.
+    Raises OSError: ENOTEMPTY.
     """
     if inode.item.size:
         raise fail(errno.ENOTEMPTY, entry.path)

@@ -24,14 +24,8 @@ def compression_of(value: bytes) -> bytes:
 def apply_compression(fs: Mount, inode: LiveInode, value: bytes) -> None:
     """Let an inode, and the features of the filesystem, follow (``prop_compression_apply()``).
 
-    Parameters
-    ----------
-    fs : Mount
-        Its next commit says that it has data compressed so.
-    inode : LiveInode
-        Whose property it is.
-    value : bytes
-        Of the property, empty where it is removed; one that there is not changes nothing.
+    `inode`: whose property it is.
+    `value`: of the property, empty where it is removed; one that there is not changes nothing.
     """
     kind = compression_of(value)
     flags = inode.item.flags & ~(InodeFlag.COMPRESS | InodeFlag.NOCOMPRESS)

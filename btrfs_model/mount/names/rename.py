@@ -45,10 +45,7 @@ def rename(fs: Mount, old: Entry, new: Entry, inode: LiveInode, *, whiteout: boo
 
     A `whiteout` takes its old place: a device 0:0, which says to overlayfs that nothing is there.
 
-    Raises
-    ------
-    OSError
-        EPERM, EXDEV, ENOTEMPTY, EOVERFLOW or EMLINK.
+    Raises OSError: EPERM, EXDEV, ENOTEMPTY, EOVERFLOW or EMLINK.
     """
     replaced = new.inode
     _check_rename(fs, old, new, inode, replaced)
@@ -142,11 +139,8 @@ def _count_change(
 def exchange(fs: Mount, old: Entry, new: Entry, inode: LiveInode, other: LiveInode) -> None:
     """Let two inodes change places (``btrfs_rename_exchange()``).
 
-    Raises
-    ------
-    OSError
-        EXDEV between subvolumes, unless both are subvolumes themselves; EMLINK where an inode has
-        no room for its new name.
+    Raises OSError: EXDEV between subvolumes, unless both are subvolumes themselves; EMLINK where an
+    inode has no room for its new name.
     """
     both_subvolumes = inode.ino == other.ino == ROOT_DIR
     if old.directory.root != new.directory.root and not both_subvolumes:

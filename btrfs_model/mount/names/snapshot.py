@@ -48,10 +48,7 @@ class PendingSnapshot(NamedTuple):
 def create_pending_snapshot(fs: Mount, pending: PendingSnapshot) -> None:
     """Take a snapshot (``create_pending_snapshot()``).
 
-    Raises
-    ------
-    OSError
-        EEXIST when the name was taken meanwhile.
+    Raises OSError: EEXIST when the name was taken meanwhile.
     """
     directory, name = pending.directory, pending.name
     root = fs.next_root_id()

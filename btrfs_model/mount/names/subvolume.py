@@ -49,10 +49,7 @@ def timespec(time: int) -> Timespec:
 def create_subvolume(fs: Mount, entry: Entry) -> LiveInode:
     """Make an empty subvolume (``create_subvol()``); return its top directory.
 
-    Raises
-    ------
-    OSError
-        EOVERFLOW.
+    Raises OSError: EOVERFLOW.
     """
     directory = entry.directory
     check_dir_item_collision(fs, directory.root, directory.ino, entry.name)
@@ -107,10 +104,7 @@ def _new_top_directory(fs: Mount, root: int, directory: LiveInode) -> LiveInode:
 def delete_subvolume(fs: Mount, entry: Entry, inode: LiveInode) -> None:
     """Delete a subvolume (``btrfs_delete_subvolume()``).
 
-    Raises
-    ------
-    OSError
-        EPERM for the default subvolume, ENOTEMPTY when subvolumes are in it.
+    Raises OSError: EPERM for the default subvolume, ENOTEMPTY when subvolumes are in it.
     """
     root = inode.root
     _may_destroy(fs, root, entry)

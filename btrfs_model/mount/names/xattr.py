@@ -59,21 +59,11 @@ def put_xattr(
 ) -> None:
     """Set an attribute, or remove it where the value is None (``btrfs_setxattr()``).
 
-    Parameters
-    ----------
-    fs : Mount
-        The filesystem.
-    inode : LiveInode
-        Whose attribute; it is not marked dirty.
-    name, value : bytes
-        With the namespace.
-    flags : int
-        ``os.XATTR_CREATE``: it must not exist; ``os.XATTR_REPLACE``: it must.
-
-    Raises
-    ------
-    OSError
-        ENODATA, EEXIST, or ENOSPC when it does not fit a leaf (with those of the same hash).
+    `inode`: whose attribute; it is not marked dirty.
+    `name`, `value`: with the namespace.
+    `flags`: ``os.XATTR_CREATE``: it must not exist; ``os.XATTR_REPLACE``: it must.
+    Raises OSError: ENODATA, EEXIST, or ENOSPC when it does not fit a leaf (with those of the same
+    hash).
     """
     _put(fs, inode, name, value, flags)
     inode.log.copy_everything = True
@@ -158,10 +148,7 @@ def set_property(
 ) -> None:
     """Set or remove a property (``btrfs_xattr_handler_set_prop()``).
 
-    Raises
-    ------
-    OSError
-        EINVAL for an unknown property or value, ENODATA.
+    Raises OSError: EINVAL for an unknown property or value, ENODATA.
     """
     uncompressed = InodeFlag.NODATACOW | InodeFlag.NODATASUM
     known = not value or value in NO_COMPRESSION or compression_of(value)

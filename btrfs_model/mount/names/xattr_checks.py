@@ -38,26 +38,13 @@ _NO_ID: Final = b"\xff" * 4
 def setxattr(fs: Mount, path: Path, name: Path, value: bytes, flags: int, *, follow: bool) -> None:
     """Set an extended attribute (``path_setxattrat()``, ``vfs_setxattr()``).
 
-    Parameters
-    ----------
-    fs : Mount
-        The filesystem.
-    path : str or bytes
-        Of the inode.
-    name : str or bytes
-        With the namespace.
-    value : bytes
-        What it shall be.
-    flags : int
-        ``os.XATTR_CREATE``: it must not exist; ``os.XATTR_REPLACE``: it must.
-    follow : bool
-        Whether a symbolic link at the end of the path is followed.
-
-    Raises
-    ------
-    OSError
-        EINVAL, ERANGE or E2BIG for the arguments; EPERM, EROFS; EOPNOTSUPP for a namespace that
-        there is not; ENODATA, EEXIST; ENOSPC where a leaf has no room for it.
+    `path`: of the inode.
+    `name`: with the namespace.
+    `value`: what it shall be.
+    `flags`: ``os.XATTR_CREATE``: it must not exist; ``os.XATTR_REPLACE``: it must.
+    `follow`: whether a symbolic link at the end of the path is followed.
+    Raises OSError: EINVAL, ERANGE or E2BIG for the arguments; EPERM, EROFS; EOPNOTSUPP for a
+    namespace that there is not; ENODATA, EEXIST; ENOSPC where a leaf has no room for it.
     """
     if flags & ~_FLAGS:
         raise fail(errno.EINVAL, path)
@@ -76,10 +63,7 @@ def setxattr(fs: Mount, path: Path, name: Path, value: bytes, flags: int, *, fol
 def removexattr(fs: Mount, path: Path, name: Path, *, follow: bool) -> None:
     """Remove an extended attribute (``vfs_removexattr()``).
 
-    Raises
-    ------
-    OSError
-        As :func:`setxattr`.
+    Raises OSError: as :func:`setxattr`.
     """
     raw = _checked_name(name, path)
     inode = find(fs, path, follow=follow)

@@ -34,10 +34,7 @@ def add_root_ref(fs: Mount, child: int, parent: int, dirid: int, index: int, nam
 def delete_root_ref(fs: Mount, child: int, parent: int, dirid: int, name: bytes) -> int:
     """Remove the name of a subvolume and return its directory index (``btrfs_del_root_ref()``).
 
-    Raises
-    ------
-    OSError
-        ENOENT when it does not have that name there.
+    Raises OSError: ENOENT when it does not have that name there.
     """
     key = (child, ItemType.ROOT_BACKREF, parent)
     payload = fs.writer.get(_ROOT_TREE, key)

@@ -62,10 +62,7 @@ def ensure_data(fs: Mount, nbytes: int) -> None:
     Chunks are added as long as the device has room for them; then what waits is written back, and
     a commit frees what the running transaction has pinned (``data_flush_states``).
 
-    Raises
-    ------
-    OSError
-        ENOSPC when that is not enough.
+    Raises OSError: ENOSPC when that is not enough.
     """
     flushes = iter((lambda: fs.hooks.flush_delalloc(fs, None), lambda: fs.hooks.commit(fs)))
     while fs.writer.space_info(BTRFS_BLOCK_GROUP_DATA).free < nbytes + fs.dirty_bytes.count:
@@ -108,17 +105,9 @@ def ensure_metadata(fs: Mount, *, from_reserve: bool = False) -> None:
     device has no room for one, a commit carries out what waits and frees what the running
     transaction has pinned (COMMIT_TRANS of ``flush_space()``).
 
-    Parameters
-    ----------
-    fs : Mount
-        Where.
-    from_reserve : bool
-        What is kept for commits may be used, but for a part.
-
-    Raises
-    ------
-    OSError
-        ENOSPC when there is no more than what is kept; EROFS when a transaction was aborted.
+    `from_reserve`: what is kept for commits may be used, but for a part.
+    Raises OSError: ENOSPC when there is no more than what is kept; EROFS when a transaction was
+    aborted.
     """
     if fs.committing:
         # what is kept is for this
@@ -145,10 +134,7 @@ def grow_metadata(fs: Mount) -> bool:
     The kernel does so when it finds no room for a block, here it is a little before that. So many
     are added that the items that wait have room, where the kernel counts on reservations.
 
-    Returns
-    -------
-    bool
-        False where one was needed and the device had no room for it.
+    False where one was needed and the device had no room for it.
     """
     return _grow(fs)[0]
 
@@ -227,17 +213,8 @@ def _groups(fs: Mount, kind: int) -> list[GroupState]:
 def allocate_chunk(fs: Mount, kind: int) -> Chunk:
     """Make a chunk and its block group.
 
-    Parameters
-    ----------
-    fs : Mount
-        Where.
-    kind : int
-        DATA 1, SYSTEM 2 or METADATA 4; the profile is that of the last such chunk.
-
-    Raises
-    ------
-    OSError
-        ENOSPC when the device has no hole for it.
+    `kind`: DATA 1, SYSTEM 2 or METADATA 4; the profile is that of the last such chunk.
+    Raises OSError: ENOSPC when the device has no hole for it.
     """
     if kind != BTRFS_BLOCK_GROUP_SYSTEM:
         _ensure_system(fs)

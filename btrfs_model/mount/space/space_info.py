@@ -91,19 +91,10 @@ class _Level(NamedTuple):
 def reserve_items(fs: Mount, items: int, *, steal: bool = False, calls: int = 1) -> int:
     """Reserve for calls that change so many items each (``start_transaction()``).
 
-    Parameters
-    ----------
-    items : int
-        How many, at most.
-    steal : bool
-        What frees space may count on more (``BTRFS_RESERVE_FLUSH_ALL_STEAL``).
-    calls : int
-        How many calls are to be made at once.
-
-    Returns
-    -------
-    int
-        For how many of the calls, at least one, there was no need to look for room again.
+    `items`: how many, at most.
+    `steal`: what frees space may count on more (``BTRFS_RESERVE_FLUSH_ALL_STEAL``).
+    `calls`: how many calls are to be made at once.
+    Returns for how many of the calls, at least one, there was no need to look for room again.
     """
     rsv = fs.reservations
     return _reserve(fs, items * (rsv.item + rsv.ref), _HALF if steal else _EIGHTH, calls)
@@ -112,15 +103,8 @@ def reserve_items(fs: Mount, items: int, *, steal: bool = False, calls: int = 1)
 def reserve_delalloc(fs: Mount, calls: int = 1) -> int:
     """Reserve for blocks that become dirty (``btrfs_delalloc_reserve_metadata()``).
 
-    Parameters
-    ----------
-    calls : int
-        How many calls do so at once, each for one extent.
-
-    Returns
-    -------
-    int
-        As :func:`reserve_items`.
+    `calls`: how many calls do so at once, each for one extent.
+    Returns as :func:`reserve_items`.
     """
     rsv = fs.reservations
     # an extent, a leaf of checksums, the inode
@@ -130,10 +114,7 @@ def reserve_delalloc(fs: Mount, calls: int = 1) -> int:
 def reserve_files(fs: Mount, files: int) -> bool:
     """Reserve for files that wait for writeback side by side, with one extent each.
 
-    Returns
-    -------
-    bool
-        False where some of them would have to be written back before the others.
+    False where some of them would have to be written back before the others.
     """
     rsv = fs.reservations
     size = files * (2 * rsv.item + rsv.path)

@@ -65,12 +65,8 @@ class WalkControl:
     def run(self, function: Callable[..., None], item: LogItem | None, *arguments: Any) -> None:
         """Call ``function(self, *arguments)``; what goes wrong is put down to an item of the log.
 
-        Raises
-        ------
-        CorruptImageError
-            With the leaf and slot of the item.
-        OSError
-            ENOSPC, where the filesystem is full.
+        Raises CorruptImageError: with the leaf and slot of the item.
+        Raises OSError: ENOSPC, where the filesystem is full.
         """
         self.inodes.clear()
         block, slot = (item.block, item.slot) if item is not None else (0, 0)

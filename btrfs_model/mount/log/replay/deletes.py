@@ -50,17 +50,9 @@ def replay_xattr_deletes(control: WalkControl, ino: int) -> None:
 def replay_dir_deletes(control: WalkControl, dirid: int, *, del_all: bool = False) -> None:
     """Unlink what lies in a logged range of a directory and is not in the log itself.
 
-    Parameters
-    ----------
-    control : WalkControl
-        The walk.
-    dirid : int
-        The directory; new ones have nothing to delete.
-    del_all : bool
-        Empty it, whatever the log says.
+    `dirid`: the directory; new ones have nothing to delete.
+    `del_all`: empty it, whatever the log says.
 
-    Notes
-    -----
     ``replay_dir_deletes()``. Before log-replay-index-deletes there is a pass over the hashes of
     names as well.
     """
@@ -100,10 +92,7 @@ def _find_dir_range(
 def _range_end(control: WalkControl, item: LogItem) -> int:
     """Last key of a range.
 
-    Raises
-    ------
-    OSError
-        EUCLEAN when it ends before it starts.
+    Raises OSError: EUCLEAN when it ends before it starts.
     """
     end = int(DIR_LOG_ITEM.unpack(item.data).end)
     if end < item.key[2]:

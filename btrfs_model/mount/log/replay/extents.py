@@ -21,12 +21,7 @@ _CSUM = (int(ObjectId.EXTENT_CSUM), int(ItemType.EXTENT_CSUM))
 def replay_one_extent(control: WalkControl, item: LogItem) -> None:
     """Put an extent of the log in the place of what the file has there (``replay_one_extent()``).
 
-    Parameters
-    ----------
-    control : WalkControl
-        The walk.
-    item : LogItem
-        An EXTENT_DATA item. The extent on disk may be new: then it is allocated by this.
+    `item`: an EXTENT_DATA item. The extent on disk may be new: then it is allocated by this.
     """
     extent = file_extent(item.data)
     inode = must_read_inode(control, item.key[0])

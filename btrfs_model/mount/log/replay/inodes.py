@@ -44,10 +44,7 @@ def read_one_inode(control: WalkControl, ino: int) -> LiveInode | None:
 def must_read_inode(control: WalkControl, ino: int) -> LiveInode:
     """Return an inode that the log relies on.
 
-    Raises
-    ------
-    OSError
-        EIO, with which kernels refuse to mount, where it is in neither tree.
+    Raises OSError: EIO, with which kernels refuse to mount, where it is in neither tree.
     """
     inode = read_one_inode(control, ino)
     if inode is None:

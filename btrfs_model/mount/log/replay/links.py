@@ -45,10 +45,7 @@ def lookup_by_index(
 def unlink_inode(control: WalkControl, directory: LiveInode, inode: LiveInode, name: bytes) -> None:
     """Remove a name from a directory and its inode (``unlink_inode_for_log_replay()``).
 
-    Raises
-    ------
-    OSError
-        ENOENT when one of them does not have it.
+    Raises OSError: ENOENT when one of them does not have it.
     """
     fs, root = control.fs, control.root
     if lookup_by_name(control, directory.ino, name) is None:
@@ -79,11 +76,8 @@ def add_link(
 ) -> None:
     """Add a name to a directory (``btrfs_add_link()``).
 
-    Raises
-    ------
-    OSError
-        EEXIST: the inode has it (`add_backref`), or the directory has; then the entry by its index
-        is there all the same, as kernels leave it.
+    Raises OSError: EEXIST: the inode has it (`add_backref`), or the directory has; then the entry
+    by its index is there all the same, as kernels leave it.
     """
     fs, root = control.fs, control.root
     if add_backref:

@@ -110,11 +110,8 @@ class LogTree:
 def read_logs(fs: Filesystem) -> list[LogTree]:
     """Read the log root tree and all log trees, the latter from the highest subvolume down.
 
-    Raises
-    ------
-    CorruptImageError
-        When a block is damaged, torn or of an older transaction, or there is no such subvolume as
-        a log is for.
+    Raises CorruptImageError: when a block is damaged, torn or of an older transaction, or there is
+    no such subvolume as a log is for.
     """
     if fs.log_root_tree is None:
         return []

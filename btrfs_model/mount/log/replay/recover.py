@@ -35,10 +35,8 @@ _STAGES = (WalkStage.REPLAY_INODES, WalkStage.REPLAY_DIR_INDEX, WalkStage.REPLAY
 def recover_log_trees(fs: Mount, behaviour: Behaviour) -> None:
     """Replay the logs of a filesystem that is being mounted (``btrfs_recover_log_trees()``).
 
-    Raises
-    ------
-    CorruptImageError
-        For a log that is damaged or contradicts the filesystem, with the tree, block and slot.
+    Raises CorruptImageError: for a log that is damaged or contradicts the filesystem, with the
+    tree, block and slot.
     """
     logs = read_logs(fs)
     if logs:
@@ -69,10 +67,7 @@ def _replay(fs: Mount, logs: list[LogTree], behaviour: Behaviour) -> None:
 def _pin(fs: Mount, logs: list[LogTree]) -> set[tuple[int, int]]:
     """Take what belongs to the logs from the free space (``LOG_WALK_PIN_ONLY``).
 
-    Returns
-    -------
-    set of (int, int)
-        Address and length of the data extents that the extent tree does not have yet.
+    Returns address and length of the data extents that the extent tree does not have yet.
     """
     excluded = set()
     for log in logs:

@@ -203,11 +203,8 @@ def _has_new_entries(fs: Mount, columns: Columns) -> bool:
 def entries_to_log(fs: Mount, directory: LiveInode) -> npt.NDArray[Any]:
     """Return the entries in the log that are new, and the directories.
 
-    Returns
-    -------
-    numpy.ndarray
-        Rows of :data:`~btrfs_model.volume.scan.ENTRY`, in the order in which
-        ``log_new_dir_dentries()`` has them.
+    Returns rows of :data:`~btrfs_model.volume.scan.ENTRY`, in the order in which
+    ``log_new_dir_dentries()`` has them.
     """
     kind = _kinds(fs)[0]
     log = fs.writer.tree(log_tree_id(directory.root))

@@ -50,26 +50,12 @@ def log_inode_old(
 ) -> None:
     """Log an inode.
 
-    Parameters
-    ----------
-    fs : Mount
-        Whose; the subvolume has a log.
-    inode : LiveInode
-        What.
-    ctx : LogContext
-        What it is part of.
-    exists : bool
-        ``LOG_INODE_EXISTS``: only that there is such an inode, with these names.
-    recursive : bool
-        ``LOG_OTHER_INODE``: it is logged for the names of another one; those that had its own
-        names are not looked for.
-
-    Raises
-    ------
-    ForceCommit
-        When a commit has to be made instead.
-    OSError
-        The same, and the log is not whole any more.
+    `ctx`: what it is part of.
+    `exists`: ``LOG_INODE_EXISTS``: only that there is such an inode, with these names.
+    `recursive`: ``LOG_OTHER_INODE``: it is logged for the names of another one; those that had its
+    own names are not looked for.
+    Raises ForceCommit: when a commit has to be made instead.
+    Raises OSError: the same, and the log is not whole any more.
     """
     current().count("btrfs_log_inode")
     node = fs.delayed.node(inode.root, inode.ino)

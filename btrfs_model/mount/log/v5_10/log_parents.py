@@ -48,16 +48,9 @@ def log_new_name_old(
 ) -> None:
     """Bring the log up to date with a new name of a logged inode (``btrfs_log_new_name()``).
 
-    Parameters
-    ----------
-    fs : Mount
-        Whose.
-    inode : LiveInode
-        What has the name.
-    old_dir : LiveInode or None
-        For a rename: the directory that it left.
-    parent : LiveInode
-        Where the new name is.
+    `inode`: what has the name.
+    `old_dir`: for a rename: the directory that it left.
+    `parent`: where the new name is.
     """
     inode.log.parent = parent.root, parent.ino
     if old_dir is None:
@@ -77,15 +70,8 @@ def log_new_name_old(
 def log_inode_parent_old(fs: Mount, inode: LiveInode, ctx: LogContext, *, exists: bool) -> bool:
     """Log an inode and what it depends on (``btrfs_log_inode_parent()``).
 
-    Returns
-    -------
-    bool
-        Whether there was anything to log.
-
-    Raises
-    ------
-    ForceCommit
-        When a commit has to be made instead.
+    Returns whether there was anything to log.
+    Raises ForceCommit: when a commit has to be made instead.
     """
     if not fs.options.tree_log or needs_full_commit(fs) or not fs.live_root(inode.root).refs:
         raise ForceCommit
@@ -128,10 +114,7 @@ def _is_committed_file(fs: Mount, inode: LiveInode) -> bool:
 def _must_commit(fs: Mount, inode: LiveInode) -> None:
     """Give up the log where names of an inode, or in it, went (``..._must_commit_transaction()``).
 
-    Raises
-    ------
-    ForceCommit
-        In that case.
+    Raises ForceCommit: in that case.
     """
     if Patch.LOG_PARENTS_UNCHECKED in fs.behaviour:
         return
