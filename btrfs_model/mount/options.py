@@ -71,7 +71,7 @@ class MountOptions:
 
 
 def parse_mkfs_options(words: list[str]) -> dict[str, Any]:
-    """Options of mkfs.btrfs as keyword arguments of :meth:`Mount.mkfs`.
+    """Options of mkfs.btrfs as keyword arguments of :meth:`.WritableFilesystem.mkfs`.
 
     Raises ValueError: for an option that there is not, or that the model does not have.
     """

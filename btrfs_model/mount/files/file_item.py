@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
@@ -30,8 +30,6 @@ _INLINE_HEAD: Final = FILE_EXTENT_HEAD.size
 # offsets inside of a regular file extent item
 _GENERATION: Final = 0
 _OFFSET: Final = 37
-
-Fs = Any  # Mount
 
 
 def align(value: int, size: int) -> int:
