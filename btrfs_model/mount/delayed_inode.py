@@ -119,9 +119,7 @@ def _delete(fs: Mount, node: DelayedNode) -> None:
     for first, last in _runs(fs, node):
         fit = fit - 1 if fit else calls_that_fit(fs)
         fs.writer.delete_range(
-            node.root,
-            (node.ino, ItemType.DIR_INDEX, first),
-            (node.ino, ItemType.DIR_INDEX, last),
+            node.root, (node.ino, ItemType.DIR_INDEX, first), (node.ino, ItemType.DIR_INDEX, last)
         )
     node.deletions.clear()
     fs.delayed.account(node)

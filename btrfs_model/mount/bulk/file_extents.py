@@ -26,11 +26,7 @@ from btrfs_model.mount.files.file_item import align
 from btrfs_model.mount.files.pages import MAX_EXTENT_SIZE
 from btrfs_model.mount.files.run import Block, fills_holes, pass_time, write_run
 from btrfs_model.mount.files.write import buffered_write, set_i_size
-from btrfs_model.mount.files.writeback import (
-    compression_of,
-    need_compress,
-    writeback,
-)
+from btrfs_model.mount.files.writeback import compression_of, need_compress, writeback
 from btrfs_model.mount.inode import mark_inode_dirty
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount

@@ -57,12 +57,7 @@ class PlainFiles:
     """
 
     def __init__(
-        self,
-        fs: Mount,
-        directory: LiveInode,
-        entries: npt.NDArray[Any],
-        *,
-        loaded: bool = False,
+        self, fs: Mount, directory: LiveInode, entries: npt.NDArray[Any], *, loaded: bool = False
     ) -> None:
         self._fs = fs
         self._root = directory.root

@@ -24,12 +24,7 @@ from btrfs_model.mount.files.file_item import (
     pack_regular,
 )
 from btrfs_model.mount.files.pages import MAX_SIZE
-from btrfs_model.mount.files.write import (
-    cont_expand,
-    set_i_size,
-    touch,
-    truncate_block,
-)
+from btrfs_model.mount.files.write import cont_expand, set_i_size, touch, truncate_block
 from btrfs_model.mount.files.writeback import writeback
 from btrfs_model.mount.inode import mark_inode_dirty
 from btrfs_model.mount.live_inode import LiveInode

@@ -17,13 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from btrfs_model.mount.files.bytes import (
-    add_csums,
-    insert_csums,
-    store,
-    store_bytes,
-    zero_sums,
-)
+from btrfs_model.mount.files.bytes import add_csums, insert_csums, store, store_bytes, zero_sums
 from btrfs_model.mount.files.compress import (
     COMPRESSION_TYPES,
     MAX_UNCOMPRESSED,

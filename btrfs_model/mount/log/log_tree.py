@@ -22,11 +22,7 @@ from typing import Final
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.log.state import LOG_ROOT_TREE, RootLog, log_tree_id
 from btrfs_model.mount.mount import Mount
-from btrfs_model.mount.names.dir_item import (
-    delete_inode_ref,
-    delete_one_dir_name,
-    dir_item_key,
-)
+from btrfs_model.mount.names.dir_item import delete_inode_ref, delete_one_dir_name, dir_item_key
 from btrfs_model.ondisk.items import dir_items
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import INODE_ITEM

@@ -21,11 +21,7 @@ from btrfs_model.base.counters import current
 from btrfs_model.mount.inode import iget
 from btrfs_model.mount.live_inode import ROOT_DIR, LiveInode
 from btrfs_model.mount.log.log_dir import insert_range
-from btrfs_model.mount.log.log_inode import (
-    log_inode,
-    log_new_dentries,
-    need_log_inode,
-)
+from btrfs_model.mount.log.log_inode import log_inode, log_new_dentries, need_log_inode
 from btrfs_model.mount.log.log_tree import (
     TREE_LOG,
     ForceCommit,

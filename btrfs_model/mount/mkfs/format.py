@@ -12,13 +12,7 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
-from btrfs_model.mount.mkfs.layout import (
-    FIRST_CHUNKS,
-    Format,
-    Place,
-    mkfs_chunks,
-    mkfs_places,
-)
+from btrfs_model.mount.mkfs.layout import FIRST_CHUNKS, Format, Place, mkfs_chunks, mkfs_places
 from btrfs_model.mount.mkfs.leaf import BlockHead, build_leaf
 from btrfs_model.mount.roots.backups import make_backup, store_backup
 from btrfs_model.ondisk import structs

@@ -85,12 +85,7 @@ def check_dir_item_collision(fs: Mount, root: int, directory: int, name: bytes) 
 
 
 def insert_dir_item(
-    fs: Mount,
-    directory: LiveInode,
-    name: bytes,
-    location: RawKey,
-    file_type: int,
-    index: int,
+    fs: Mount, directory: LiveInode, name: bytes, location: RawKey, file_type: int, index: int
 ) -> None:
     """Add an entry to a directory (``btrfs_insert_dir_item()``); its index item is delayed.
 

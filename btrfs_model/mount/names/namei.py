@@ -202,12 +202,7 @@ def link_inode(fs: Mount, entry: Entry, inode: LiveInode) -> None:
 
 
 def unlink_name(
-    fs: Mount,
-    directory: LiveInode,
-    inode: LiveInode,
-    name: bytes,
-    *,
-    for_rename: bool = False,
+    fs: Mount, directory: LiveInode, inode: LiveInode, name: bytes, *, for_rename: bool = False
 ) -> int:
     """Remove an entry and the name that it gives (``__btrfs_unlink_inode()``).
 

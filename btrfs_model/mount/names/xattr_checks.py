@@ -90,12 +90,7 @@ def _check_capability(value: bytes, path: Path) -> None:
 
 
 def _change(
-    fs: Mount,
-    inode: LiveInode,
-    name: bytes,
-    value: bytes | None,
-    flags: int,
-    path: Path,
+    fs: Mount, inode: LiveInode, name: bytes, value: bytes | None, flags: int, path: Path
 ) -> None:
     """``xattr_permission()``, then the handler of the namespace (``xattr_resolve_name()``)."""
     _check_changeable(inode, path)

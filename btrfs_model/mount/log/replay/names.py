@@ -64,11 +64,7 @@ def _replay_one_name(control: WalkControl, key: RawKey, entry: DirItem) -> bool:
 
 
 def _matches(
-    control: WalkControl,
-    directory: LiveInode,
-    found: DirItem | None,
-    entry: DirItem,
-    exists: bool,
+    control: WalkControl, directory: LiveInode, found: DirItem | None, entry: DirItem, exists: bool
 ) -> bool:
     """``delete_conflicting_dir_entry()``: whether an entry is already what the log wants."""
     if found is None:

@@ -41,12 +41,7 @@ _ANY: Final = 255
 
 
 def log_inode_old(
-    fs: Mount,
-    inode: LiveInode,
-    ctx: LogContext,
-    *,
-    exists: bool,
-    recursive: bool = False,
+    fs: Mount, inode: LiveInode, ctx: LogContext, *, exists: bool, recursive: bool = False
 ) -> None:
     """Log an inode.
 
@@ -90,12 +85,7 @@ class _OldInodeLogger(InodeLogger):
     """The items of an inode that are no entries of a directory."""
 
     def __init__(
-        self,
-        fs: Mount,
-        inode: LiveInode,
-        ctx: LogContext,
-        exists: bool,
-        recursive: bool,
+        self, fs: Mount, inode: LiveInode, ctx: LogContext, exists: bool, recursive: bool
     ) -> None:
         super().__init__(fs, inode, ctx, exists)
         self._recursive = recursive
