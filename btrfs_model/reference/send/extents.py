@@ -20,7 +20,7 @@ from btrfs_model.base.counters import current
 from btrfs_model.ondisk.constants import Compression, ExtentFlag
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.patches import Patch
-from btrfs_model.reference.backref import BackrefWalk, Walker
+from btrfs_model.reference.backref import BackrefWalk, iterate_extent_inodes
 from btrfs_model.reference.ctree import key_at, next_leaf, nritems, search_slot
 from btrfs_model.reference.send.context import LruCache, SendContext
 from btrfs_model.reference.send.data import DataReader, Extent, parse_file_extent
@@ -154,7 +154,7 @@ class Extents:
             cache_store=self.store_backref_cache if cached else None,
             iterate=search.iterate_backrefs,
         )
-        Walker(walk).iterate_extent_inodes()
+        iterate_extent_inodes(walk)
         # before v6.2 the walk had to come by; it cannot where our own reference is skipped
         if not (Patch.SEND_CLONE_LARGEST in sctx or own_only or search.found_itself):
             raise sctx.fail(errno.EIO)
