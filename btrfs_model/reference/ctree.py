@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault
-from btrfs_model.kernels import lib
+from btrfs_model.native.door import lib
 from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
 from btrfs_model.volume.blocks import HEADER, ITEM, KEY_PTR, Expect, read_block
 

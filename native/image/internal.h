@@ -8,6 +8,7 @@
 
 #include <errno.h>
 
+#include "image/checksum.h"
 #include "kernels.h"
 
 /* Linux's number, where the system has none of this name. */

@@ -176,6 +176,11 @@ int bm_refs_set_flags(struct bm_writer *writer, uint64_t bytenr, uint64_t flags,
  */
 int bm_refs_forget(struct bm_writer *writer, uint64_t bytenr);
 
+/* Parts of bm_writer_space_info(): of the references that wait, and of the trees. */
+struct bm_space_info;
+void bm_refs_info(const struct bm_writer *writer, struct bm_space_info *info);
+void bm_writer_tree_info(const struct bm_writer *writer, struct bm_space_info *info);
+
 /* ---- writer/space/free_space.c: nothing is done without the feature */
 
 int bm_free_space_add(struct bm_writer *writer, uint64_t start, uint64_t size,

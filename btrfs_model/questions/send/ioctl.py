@@ -15,19 +15,18 @@ from btrfs_model.base.counters import Work, counting
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.tables import counts_table, html_table
 from btrfs_model.behaviour import Behaviour
-from btrfs_model.kernels import use_python
+from btrfs_model.native.choice import use_python
+from btrfs_model.native.lease import exclusive
 from btrfs_model.patches import Patch
 from btrfs_model.questions.reads.cold import blocks_after_mount
 from btrfs_model.questions.send import native
-from btrfs_model.reference.send.explain import Explanation, by_cause
+from btrfs_model.questions.send.explain import Explanation, by_cause
 from btrfs_model.reference.send.request import SendRequest
-from btrfs_model.volume.lease import exclusive
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from btrfs_model.reference.send.sender import Sender
     from btrfs_model.volume.blocks import Readahead
     from btrfs_model.volume.filesystem import Filesystem
     from btrfs_model.volume.subvolume import Subvolume
@@ -266,19 +265,19 @@ def run(
     image.start_cold(cached, readahead)
     try:
         with counting() as work:
-            commands = _sender(request).run()
+            commands = _send(request)
     finally:
         reads = image.stop_cold()
     return commands, work, reads
 
 
-def _sender(request: SendRequest) -> native.Sender | Sender:
-    """Return what carries out a send."""
+def _send(request: SendRequest) -> dict[str, int]:
+    """Carry out a send; return the number of commands by name."""
     if not use_python():
-        return native.Sender(request)
-    from btrfs_model.reference.send.sender import Sender
+        return native.Sender(request).run()
+    from btrfs_model.reference.send.send import send
 
-    return Sender(request)
+    return send(request)
 
 
 def reads(
