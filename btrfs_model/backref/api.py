@@ -19,7 +19,8 @@ from btrfs_model.ondisk.constants import ExtentFlag
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.ondisk.structs import EXTENT_ITEM
-from btrfs_model.reference.backref import BackrefWalk, Walker
+from btrfs_model.reference import backref
+from btrfs_model.reference.backref import BackrefWalk
 from btrfs_model.reference.ctree import Path, key_at, payload_at, prev_leaf, search_slot
 from btrfs_model.volume.forest import Forest
 
@@ -123,7 +124,7 @@ def iterate_extent_inodes(
         return 0
 
     ask.iterate = iterate
-    Walker(ask).iterate_extent_inodes()
+    backref.iterate_extent_inodes(ask)
     return found
 
 
@@ -137,7 +138,7 @@ def find_all_leafs(trees: Filesystem | Forest, bytenr: int) -> list[int]:
     """
     ask = BackrefWalk(forest=_forest(trees), bytenr=bytenr)
     if use_python():
-        return Walker(ask).find_all_leafs()
+        return backref.find_all_leafs(backref.Walk(ask=ask, bytenr=bytenr))
     return _values(ask, lib.bm_find_all_leafs)
 
 
@@ -151,7 +152,7 @@ def find_all_roots(trees: Filesystem | Forest, bytenr: int) -> list[int]:
     """
     ask = BackrefWalk(forest=_forest(trees), bytenr=bytenr)
     if use_python():
-        return Walker(ask).find_all_roots(bytenr)
+        return backref.find_all_roots(ask, bytenr)
     return _values(ask, lib.bm_find_all_roots)
 
 

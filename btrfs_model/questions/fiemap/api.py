@@ -18,8 +18,8 @@ from btrfs_model.native.door import ffi, lib
 from btrfs_model.native.faults import new_fault, raise_fault
 from btrfs_model.patches import Patch
 from btrfs_model.reference.fiemap.call import LAST, Call, File
-from btrfs_model.reference.fiemap.items import walk_items
-from btrfs_model.reference.fiemap.maps import ExtentMaps, walk_maps
+from btrfs_model.reference.fiemap.items import fiemap_by_items
+from btrfs_model.reference.fiemap.maps import ExtentMaps, fiemap_by_maps
 from btrfs_model.volume.forest import Forest
 
 if TYPE_CHECKING:
@@ -157,9 +157,9 @@ class Fiemap:
             call = Call(self._file, start, end, extents_per_call)
             current().count("btrfs_fiemap")
             if by_items:
-                walk_items(call)
+                fiemap_by_items(call)
             else:
-                walk_maps(call, self._maps)
+                fiemap_by_maps(call, self._maps)
             rows += [
                 (one.logical, one.physical, one.length, one.flags, number) for one in call.found
             ]
