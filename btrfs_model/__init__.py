@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from btrfs_model.behaviour import table as toggles
     from btrfs_model.cost.receiver import receiver_calls
     from btrfs_model.experiments.replay import build, replay
-    from btrfs_model.kernels import select as use_kernels
     from btrfs_model.mount.writable import WritableFilesystem
+    from btrfs_model.native.choice import select as use_kernels
     from btrfs_model.questions.check import check
     from btrfs_model.questions.dumptree.statistics import tree_stats
     from btrfs_model.questions.fiemap.api import fiemap
@@ -127,7 +127,7 @@ _HOMES = {
     "send": "questions.send.ioctl:send",
     "toggles": "behaviour:table",
     "tree_stats": "questions.dumptree.statistics:tree_stats",
-    "use_kernels": "kernels:select",
+    "use_kernels": "native.choice:select",
 }
 
 

@@ -26,13 +26,15 @@ from btrfs_model.base.errors import (
 )
 from btrfs_model.base.nearest import did_you_mean
 from btrfs_model.base.tables import html_table
-from btrfs_model.kernels import lib
 from btrfs_model.patches import Patch
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _BY_SLUG: Final = {str(patch): patch for patch in Patch}
+_BITS: Final = {
+    patch: 1 << bit for bit, patch in enumerate(one for one in Patch if one.asked == "C")
+}
 
 # Of what Debian and the stable trees made of a release.
 _STABLE: Final = ("v5.10.46", "v5.10.223", "v6.1.176", "v6.12.101", "v6.18.44")
@@ -61,11 +63,6 @@ def _preset(name: str) -> frozenset[Patch]:
         if (patch.release and _version(patch.release) <= version[:2])
         or any(one[:2] == version[:2] and one <= version for one in map(_version, patch.backports))
     )
-
-
-def _bit(patch: Patch) -> int:
-    """Return the bit of a toggle for the C kernels; 0 when they do not ask for it."""
-    return 1 << getattr(lib, f"BM_TOGGLE_{patch.name}") if patch.asked == "C" else 0
 
 
 class Behaviour:
@@ -155,7 +152,7 @@ class Behaviour:
     @property
     def bits(self) -> int:
         """The toggles as bits for the C kernels: ``1 << enum bm_toggle``."""
-        return sum(map(_bit, self.patches))
+        return sum(_BITS.get(patch, 0) for patch in self.patches)
 
 
 def table() -> pd.DataFrame:

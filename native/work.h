@@ -3,8 +3,7 @@
  * The work that was done, in the kernel's units and under the names of its functions.
  *
  * Time depends on the machine; how often the kernel calls its functions does not, and that is what a
- * commit changes. C and Python (btrfs_model/base/counters.py) count in the same counters; cffi hands
- * their names over.
+ * commit changes. Python counts the same: btrfs_model/base/counters.py.
  */
 #ifndef BTRFS_MODEL_WORK_H
 #define BTRFS_MODEL_WORK_H
@@ -102,12 +101,10 @@ enum bm_counter {
 	/* one more than the last */
 	BM_WORK_COUNT,
 };
-/* Counters; what is counted in them is counted in `outer` as well, which may be NULL. */
+/* Counters; what is counted in them is counted in `outer` as well, which may be NULL; of any thread. */
 struct bm_work {
 	uint64_t counts[BM_WORK_COUNT];
 	struct bm_work *outer;
 };
-/* Count, in `work` and all outer ones; from any thread. */
-void bm_work_add(struct bm_work *work, int counter, int64_t times);
 
 #endif

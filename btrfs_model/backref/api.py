@@ -10,8 +10,11 @@ import pandas as pd
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
-from btrfs_model.base.errors import CorruptImageError, Fault, new_fault, raise_fault
-from btrfs_model.kernels import ffi, lib, use_python
+from btrfs_model.base.errors import CorruptImageError, Fault
+from btrfs_model.native.choice import use_python
+from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.faults import new_fault, raise_fault
+from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.constants import ExtentFlag
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.layout import PayloadError
@@ -19,7 +22,6 @@ from btrfs_model.ondisk.structs import EXTENT_ITEM
 from btrfs_model.reference.backref import BackrefWalk, Walker
 from btrfs_model.reference.ctree import Path, key_at, payload_at, prev_leaf, search_slot
 from btrfs_model.volume.forest import Forest
-from btrfs_model.volume.lease import exclusive
 
 if TYPE_CHECKING:
     from collections.abc import Callable

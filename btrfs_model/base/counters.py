@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The work that was done, counted in the kernel's units under the kernel's names.
 
-One array of 64-bit counters serves the C kernels and their Python twins; ``enum bm_counter`` of
-``native/work.h`` names its cells. ``with counting() as work:`` collects what is done inside.
+C kernels and Python count the same; the names are those of ``enum bm_counter`` of
+``native/work.h``. ``with counting() as work:`` collects what is done inside.
 
 Which counters work is counted in belongs to the context (:mod:`contextvars`) that does it, so that
 asyncio tasks and threads do not count for each other. A ``threading.Thread`` starts in a context
@@ -18,21 +18,40 @@ with their headers, and ``log_leaves_written`` and ``log_nodes_written``, the tr
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any, Final
 
 import numpy as np
 
 from btrfs_model.base.errors import UnknownNameError
 from btrfs_model.base.tables import counts_table
-from btrfs_model.kernels import ffi, lib
 
-NAMES: tuple[str, ...] = tuple(
-    name.removeprefix("BM_WORK_")
-    for _, name in sorted(ffi.typeof("enum bm_counter").elements.items())
-)[: lib.BM_WORK_COUNT]
-"""Names of the counters, in the order of the array."""
+NAMES: Final = (
+    "btrfs_search_slot", "btrfs_search_old_slot", "btrfs_search_slot_for_read",
+    "btrfs_next_old_leaf", "btrfs_next_old_item", "read_block_for_search", "reada_for_search",
+    "btrfs_readahead_node_child", "read_tree_block", "submit_bio", "iterate_extent_inodes",
+    "extent_from_logical", "btrfs_previous_extent_item", "btrfs_find_all_leafs",
+    "btrfs_find_all_roots_safe", "find_parent_nodes", "add_prelim_ref", "prelim_ref_insert",
+    "prelim_ref_compare", "is_shared_data_backref", "check_extent_in_eb", "ulist_add",
+    "ulist_add_merge", "btrfs_is_data_extent_shared", "lookup_backref_shared_cache",
+    "store_backref_shared_cache", "btrfs_fiemap", "emit_fiemap_extent", "fiemap_fill_next_extent",
+    "btrfs_get_extent", "changed_cb", "finish_inode_if_needed", "process_recorded_refs",
+    "send_create_inode", "did_create_dir", "will_overwrite_ref", "did_overwrite_ref",
+    "get_inode_info", "get_inode_gen", "get_cur_inode_state", "is_inode_existent", "get_first_ref",
+    "get_cur_path", "get_cur_inode_path", "__get_cur_name_and_parent", "name_cache_search",
+    "btrfs_lru_cache_lookup", "btrfs_lru_cache_store", "get_orphan_dir_info",
+    "get_waiting_dir_move", "btrfs_lookup_dir_item", "btrfs_lookup_xattr",
+    "btrfs_lookup_file_extent", "tree_advance", "can_rmdir", "add_orphan_dir_info",
+    "is_extent_unchanged", "get_last_extent", "range_is_hole_in_parent",
+    "btrfs_get_next_valid_item", "cache_dir_utimes", "send_utimes", "send_cmd", "process_extent",
+    "find_extent_clone", "send_extent_data", "btrfs_log_inode", "btrfs_sync_log",
+    "log_items_copied", "log_bytes_copied", "log_leaves_written", "log_nodes_written",
+    "leaves_visited", "nodes_visited", "items_visited", "subtrees_skipped",
+)  # fmt: skip
+"""Names of the counters: ``enum bm_counter``, held to it by a test."""
 
 
 class _Index(dict[str, int]):
@@ -43,6 +62,10 @@ class _Index(dict[str, int]):
 
 
 _INDEX = _Index((name, index) for index, name in enumerate(NAMES))
+
+
+# a handler of a signal may count, too
+_lock = threading.RLock()
 
 
 class Work(Mapping[str, int]):
@@ -58,30 +81,33 @@ class Work(Mapping[str, int]):
 
     Attributes
     ----------
-    array : numpy.ndarray
-        uint64, shape (number of counters,), in the order of :data:`NAMES`.
-    raw : struct bm_work[1]
-        The same for the C kernels.
+    memory : numpy.ndarray
+        What C counts, a ``struct bm_work``: int64 for each of :data:`NAMES`, and the address of the
+        outer one's.
+    raw : object
+        The same as C takes it; None until C counts in it.
     """
 
     def __init__(self, outer: Work | None = None) -> None:
-        memory = np.zeros(ffi.sizeof("struct bm_work") // 8, np.uint64)
-        self.array = memory[: len(NAMES)]
-        self.raw = ffi.from_buffer("struct bm_work[]", memory, require_writable=True)
-        # a field does not keep what it points at alive
+        self.memory = np.zeros(len(NAMES) + 1, np.int64)
+        self.raw: Any = None
+        self._counts = [0] * len(NAMES)
+        # C adds to its memory from threads that do not hold Python's lock
         self._outer = outer
         if outer is not None:
-            self.raw[0].outer = outer.raw
+            self.memory[-1] = outer.memory.ctypes.data
         self._ended = False
 
     def __getitem__(self, name: str) -> int:
-        return int(self.array[_INDEX[name]])
+        index = _INDEX[name]
+        return self._counts[index] + int(self.memory[index])
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name, count in zip(NAMES, self.array, strict=True) if count)
+        counted = zip(NAMES, self._counts, self.memory.tolist(), strict=False)
+        return (name for name, ours, in_c in counted if ours or in_c)
 
     def __len__(self) -> int:
-        return int(np.count_nonzero(self.array))
+        return sum(1 for _ in self)
 
     def __repr__(self) -> str:
         return f"Work({dict(self)})"
@@ -94,7 +120,12 @@ class Work(Mapping[str, int]):
 
     def count(self, name: str, times: int = 1) -> None:
         """Count calls of the kernel function `name`."""
-        lib.bm_work_add(self.raw, _INDEX[name], times)
+        index = _INDEX[name]
+        work: Work | None = self
+        with _lock:
+            while work is not None:
+                work._counts[index] += times
+                work = work._outer
 
     def add(self, other: Work) -> None:
         """Add the counts of `other` to these."""

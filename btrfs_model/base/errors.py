@@ -2,7 +2,7 @@
 """Everything that can go wrong with an image or a stream, as exceptions that say where.
 
 The C kernels report a fault as numbers: a code and a place (tree, block, slot, byte). Here the
-numbers become one line that names the file. The same exceptions are raised by the Python twins.
+numbers become one line that names the file.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ import errno
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NoReturn
 
 from btrfs_model.base.codes import EUCLEAN, Code
 from btrfs_model.base.nearest import did_you_mean
-from btrfs_model.kernels import ffi, interruption
 
 
 class BtrfsModelError(Exception):
@@ -211,42 +209,3 @@ def describe(fault: Fault) -> str:
     text = _MESSAGES.get(fault.code, f"fault {fault.code}")
     what = text.format(found=fault.found, wanted=fault.wanted)
     return f"{', '.join(place)}: {what}" if place else what
-
-
-def new_fault() -> ffi.CData:
-    """Return an empty ``struct bm_fault`` for a kernel to fill."""
-    return ffi.new("struct bm_fault *")
-
-
-def raise_fault(path: str | os.PathLike[str], fault: ffi.CData) -> NoReturn:
-    """Raise the exception for a fault that a kernel reported.
-
-    Parameters
-    ----------
-    path : str or os.PathLike
-        The image.
-    fault : struct bm_fault *
-        As filled by the kernel.
-
-    Raises
-    ------
-    CorruptImageError
-        For a broken structure.
-    MemoryError
-        When the kernel could not allocate.
-    OSError
-        With the errno that a real kernel would return.
-    BaseException
-        What the handler of a signal raised while the kernel ran, such as KeyboardInterrupt.
-    """
-    if fault.code == Code.CALLBACK:
-        raise interruption()
-    if fault.code == Code.NOMEM:
-        raise MemoryError("out of memory in a C kernel")
-    if fault.code == Code.ERRNO:
-        raise OSError(fault.found, os.strerror(fault.found), os.fspath(path))
-    raise CorruptImageError(
-        path,
-        Fault(fault.code, fault.tree, fault.block, fault.slot, fault.offset, fault.found,
-              fault.wanted),
-    )  # fmt: skip

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from btrfs_model.base.errors import BtrfsModelError
-from btrfs_model.cost.simulate import STEP_FIELDS, ios, simulate
+from btrfs_model.cost.simulate import ios, simulate
+from btrfs_model.native.device import STEP_FIELDS
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

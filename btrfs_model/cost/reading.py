@@ -16,8 +16,9 @@ import numpy as np
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.samples import data_folder
 from btrfs_model.cost.device import Device, load, read_toml
-from btrfs_model.cost.simulate import STEP_FIELDS, Totals, ios, simulate
-from btrfs_model.cost.simulate import TIME_FIELDS as RUN_FIELDS
+from btrfs_model.cost.simulate import Totals, ios, simulate
+from btrfs_model.native.device import STEP_FIELDS
+from btrfs_model.native.device import TIME_FIELDS as RUN_FIELDS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,21 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from btrfs_model.base.codes import Code
-from btrfs_model.base.errors import BtrfsModelError, new_fault
-from btrfs_model.cost import twin
-from btrfs_model.cost.device import Device, Disk
-from btrfs_model.kernels import ffi, lib, use_python
+from btrfs_model.base.errors import BtrfsModelError
+from btrfs_model.cost.device import Device
+from btrfs_model.native.device import IO_FIELDS, STEP_FIELDS, run
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
-
-IO_FIELDS = [("offset", "<u8"), ("length", "<u4"), ("write", "<u4")]
-"""``struct bm_io`` as the fields of a numpy array."""
-STEP_FIELDS = [("think", "<u8"), ("io", "<i8")]
-"""``struct bm_io_step``: submit ``io``, or wait for ``~io``."""
-TIME_FIELDS = [("issued", "<u8"), ("started", "<u8"), ("done", "<u8")]
-"""``struct bm_io_time``, nanoseconds from the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,59 +88,15 @@ def simulate(
             raise BtrfsModelError(
                 f"device {device.name} has {device.capacity:,} bytes; a request ends at {end:,}"
             )
-    if use_python():
-        return twin.run(device, requests, host)
-    fault, totals = new_fault(), ffi.new("struct bm_io_totals *")
-    times = np.zeros(len(requests), dtype=TIME_FIELDS)
-    keep: list[Any] = []
-    code = lib.bm_device_run(
-        _raw_device(device, keep),
-        _pointer("struct bm_io *", requests, IO_FIELDS, keep), len(requests),
-        _pointer("struct bm_io_step *", host, STEP_FIELDS, keep), len(host),
-        ffi.cast("struct bm_io_time *", times.ctypes.data), totals, fault,
-    )  # fmt: skip
-    if code == Code.NOMEM:
-        raise MemoryError(f"no memory for a run of {len(requests)} requests")
-    if code == Code.PAST_END:
-        raise twin.too_late(device)
-    if code < 0:
-        raise twin.bad_step(device, fault.offset, fault.found)
-    return times, Totals(totals.end, totals.waited, totals.requests, totals.buffered, totals.seeks)
-
-
-def _pointer(kind: str, rows: NDArray[Any], fields: Any, keep: list[Any]) -> Any:
-    """Hand rows to a C kernel; `keep` holds what they lie in."""
-    plain = np.ascontiguousarray(rows, dtype=np.dtype(fields))
-    keep.append(plain)
-    return ffi.cast(kind, plain.ctypes.data)
-
-
-def _raw_device(device: Device, keep: list[Any]) -> Any:
-    """Make a ``struct bm_device`` of a device; `keep` holds what it points at."""
-    model = device.model
-    if isinstance(model, Disk):
-        zones = ffi.new("struct bm_disk_zone[]", [asdict(zone) for zone in model.zones])
-        seeks = np.array(model.seek_time, dtype=np.uint64)
-        fields = asdict(model) | {
-            "zones": zones,
-            "zone_count": len(zones),
-            "seek_time": ffi.cast("uint64_t *", seeks.ctypes.data),
-            "seek_count": len(seeks),
-        }
-        raw = ffi.new("struct bm_disk *", fields)
-        keep += [zones, seeks, raw]
-    else:
-        raw = ffi.new("struct bm_flash *", asdict(model))
-        keep.append(raw)
-    return ffi.new(
-        "struct bm_device *",
-        {
-            "disk" if isinstance(model, Disk) else "flash": raw,
-            "capacity": device.capacity,
-            "queue_depth": device.queue_depth,
-            "elevator": getattr(lib, f"BM_ELEVATOR_{device.elevator.replace('-', '_')}"),
-            "fifo_batch": device.fifo_batch,
-            "read_expire": device.read_expire,
-            "max_request": device.max_request,
-        },
-    )
+    try:
+        times, totals = run(asdict(device), requests, host)
+    except OverflowError:
+        raise BtrfsModelError(
+            f"device {device.name}: the requests take more than 292 years"
+        ) from None
+    except LookupError as error:
+        number, io = error.args
+        raise BtrfsModelError(
+            f"device {device.name}: step {number} of the host: no request {io} is due"
+        ) from None
+    return times, Totals(**totals)

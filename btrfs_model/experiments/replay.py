@@ -12,11 +12,11 @@ from typing import Any
 
 import pandas as pd
 
-from btrfs_model.base import provenance
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.samples import packed_sample
 from btrfs_model.base.whole_file import check_folder
 from btrfs_model.behaviour import Behaviour
+from btrfs_model.experiments import provenance
 from btrfs_model.experiments.results import frame
 from btrfs_model.experiments.workloads import NAMES, Input, Outcome, Side, Step, Workload, load
 from btrfs_model.volume.filesystem import Filesystem

@@ -12,9 +12,9 @@ from contextlib import ExitStack
 from html import escape
 from pathlib import Path
 
-from btrfs_model.base import provenance
 from btrfs_model.base.charts import to_png, to_svg
 from btrfs_model.base.whole_file import whole_file
+from btrfs_model.experiments import provenance
 from btrfs_model.experiments.replay import Replay
 from btrfs_model.experiments.results import frame, label, to_csv, to_parquet
 from btrfs_model.experiments.workloads import Figure

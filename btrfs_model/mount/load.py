@@ -15,7 +15,7 @@ import numpy as np
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault, UnsupportedError
-from btrfs_model.kernels import lib
+from btrfs_model.native.door import lib
 from btrfs_model.ondisk.chunks import Chunk
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.layout import PayloadError
@@ -151,6 +151,7 @@ def add_groups(fs: Filesystem, writer: TreeWriter) -> None:
                 wanted=used[start],
             )  # fmt: skip
             raise CorruptImageError(fs.path, fault)
+        writer.set_commit_used(start, item.used)
 
 
 def group_tree(sb: SuperBlock) -> int:

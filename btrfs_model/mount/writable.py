@@ -42,13 +42,13 @@ from btrfs_model.mount.roots.live_root import LiveRoot
 from btrfs_model.mount.space import block_group
 from btrfs_model.mount.space.space_info import MetadataSpace
 from btrfs_model.mount.trees.writer import TreeWriter
+from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import SUPER_BLOCK, RootItem
 from btrfs_model.ondisk.superblock import SUPER_SIZE, read_superblocks
 from btrfs_model.patches import Patch
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image
-from btrfs_model.volume.lease import exclusive
 from btrfs_model.volume.memory import Memory
 from btrfs_model.volume.roots import Root
 
@@ -93,8 +93,8 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         The trees as the running transaction has them.
     raw_super : RawSuperBlock
         The superblock of the last commit, with what the next one will change already.
-    committed : Committed
-        What the last commit wrote.
+    committed_roots : dict
+        Address of the root block of each tree, by id, as the last commit wrote it.
     clock : int
         The next time that :meth:`now` returns, nanoseconds since 1970.
     before_commit : list of callable
@@ -171,7 +171,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self._random = random.Random(f"{seed} {sb.fsid.hex()} {sb.generation}")
         self.before_commit: list[Callable[[], None]] = []
         self.pending_snapshots: list[Callable[[], None]] = []
-        self.committed = transaction.snapshot_of(self)
+        self.committed_roots = transaction.committed_roots(self)
         self.committing = False
         self.device_stats_written = False
         self._next_root_id = highest_objectid(self, ObjectId.ROOT_TREE) + 1

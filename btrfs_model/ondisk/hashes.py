@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Callable
 from typing import Final
 
 import google_crc32c
-import numpy as np
-import numpy.typing as npt
 import xxhash
 
-from btrfs_model.kernels import ffi, lib, use_python
 from btrfs_model.ondisk.constants import CsumType
 from btrfs_model.ondisk.layout import Payload
 
@@ -42,10 +40,8 @@ _ONES: Final = 0xFFFFFFFF
 
 def crc32c(seed: int, data: Payload) -> int:
     """CRC-32C without inversions, continued from `seed`."""
-    if use_python():
-        # the library inverts before and after, so both are undone
-        return int(google_crc32c.extend(seed ^ _ONES, bytes(data))) ^ _ONES
-    return int(lib.bm_crc32c(seed, ffi.from_buffer(data), len(data)))
+    # the library inverts before and after, so both are undone
+    return int(google_crc32c.extend(seed ^ _ONES, bytes(data))) ^ _ONES
 
 
 def csum(csum_type: int, data: Payload) -> bytes:
@@ -68,22 +64,15 @@ def csum(csum_type: int, data: Payload) -> bytes:
     KeyError
         When there is no such type.
     """
-    size = CSUM_SIZES[csum_type]
-    if use_python():
-        return _python_csum(csum_type, data)
-    digest = ffi.new("uint8_t[32]")
-    lib.bm_csum(csum_type, ffi.from_buffer(data), len(data), digest)
-    return bytes(ffi.buffer(digest, size))
+    return _SUMS[csum_type](data)
 
 
-def _python_csum(csum_type: int, data: Payload) -> bytes:
-    if csum_type == CsumType.CRC32:
-        return struct.pack("<I", google_crc32c.value(bytes(data)))
-    if csum_type == CsumType.XXHASH:
-        return struct.pack("<Q", xxhash.xxh64_intdigest(data))
-    if csum_type == CsumType.SHA256:
-        return hashlib.sha256(data).digest()
-    return hashlib.blake2b(data, digest_size=32).digest()
+_SUMS: Final[dict[int, Callable[[Payload], bytes]]] = {
+    CsumType.CRC32: lambda data: struct.pack("<I", google_crc32c.value(bytes(data))),
+    CsumType.XXHASH: lambda data: struct.pack("<Q", xxhash.xxh64_intdigest(data)),
+    CsumType.SHA256: lambda data: hashlib.sha256(data).digest(),
+    CsumType.BLAKE2: lambda data: hashlib.blake2b(data, digest_size=32).digest(),
+}
 
 
 def name_hash(name: bytes) -> int:
@@ -108,16 +97,3 @@ def extent_data_ref_hash(root: int, objectid: int, offset: int) -> int:
     high = crc32c(_ONES, struct.pack("<Q", root))
     low = crc32c(_ONES, struct.pack("<QQ", objectid, offset))
     return (high << 31) ^ low
-
-
-def name_hashes(
-    text: npt.NDArray[np.uint8], sizes: npt.NDArray[np.uint32]
-) -> npt.NDArray[np.uint64]:
-    """Return the hashes of names that follow each other."""
-    hashes = np.empty(len(sizes), np.uint64)
-    flat = np.ascontiguousarray(text)
-    lib.bm_name_hashes(
-        ffi.from_buffer("uint8_t[]", flat), ffi.from_buffer("uint32_t[]", sizes), len(sizes),
-        ffi.from_buffer("uint64_t[]", hashes),
-    )  # fmt: skip
-    return hashes

@@ -8,22 +8,17 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from btrfs_model.base.errors import StreamError
-from btrfs_model.kernels import ffi, lib, use_python
+from btrfs_model.native.stream import BrokenStreamError, TextLines
 from btrfs_model.ondisk.hashes import crc32c
 from btrfs_model.ondisk.stream import ATTRIBUTES_BY_NAME, COMMAND_HEADER, END, STREAM_HEADER, Kind
-from btrfs_model.stream.index import Batch, columns_of, fault_of, read_batches, stream_error
-from btrfs_model.stream.parse import BrokenStreamError
+from btrfs_model.stream.index import Batch, read_batches, stream_error
 from btrfs_model.stream.reader import Command, Value, commands_of
 from btrfs_model.stream.source import Source, name_of
-from btrfs_model.stream.text import TextLines
-
-_BUFFER: Final = 4 << 20
-"""Bytes of text at a time; the line of any command fits."""
 
 
 def dump_text(
@@ -63,14 +58,14 @@ def dump_text(
         When it cannot be read or the text not be written.
     """
     time.tzset()
-    write = _python_writer(escape_all) if use_python() else _native_writer(escape_all)
+    lines = TextLines(escape_all)
     for batch in _whole_stream(source, header, version):
         count = len(batch)
         ends = np.flatnonzero(batch.type == END)
         if not all_streams and len(ends):
             count = int(ends[0])
         try:
-            write(batch, count, out)
+            lines.write(batch.data, batch.columns, count, out)
         except BrokenStreamError as error:
             raise stream_error(name_of(source), batch.data, batch.base, error.fault) from None
         if count < len(batch):
@@ -86,54 +81,6 @@ def _whole_stream(source: Source, header: bool, version: int) -> Iterator[Batch]
         ends = batch.ends
     if header and not ends:
         raise StreamError(name_of(source), offset, "the stream stops without the command end")
-
-
-_Write = Callable[[Batch, int, BinaryIO], None]
-
-
-def _native_writer(escape_all: bool) -> _Write:
-    """Write the lines of the first commands of a batch, by the C kernel."""
-    text = ffi.gc(lib.bm_stream_text_create(escape_all), lib.bm_stream_text_destroy)
-    if text == ffi.NULL:
-        raise MemoryError("out of memory in a C kernel")
-    buffer = bytearray(_BUFFER)
-    target = ffi.from_buffer("uint8_t[]", buffer)
-    view = memoryview(buffer)
-    used = ffi.new("uint64_t *")
-    fault = ffi.new("struct bm_fault *")
-
-    def write(batch: Batch, count: int, out: BinaryIO) -> None:
-        columns, _keep = columns_of(batch)
-        data = ffi.from_buffer(batch.data)
-        done = 0
-        while done < count:
-            lines = int(
-                lib.bm_stream_text_lines(
-                    text, data, columns, done, count, target, len(buffer), used, fault
-                )
-            )
-            out.write(view[: used[0]])
-            if lines < 0:
-                raise BrokenStreamError(fault_of(fault))
-            done += lines
-
-    return write
-
-
-def _python_writer(escape_all: bool) -> _Write:
-    lines = TextLines(escape_all)
-
-    def write(batch: Batch, count: int, out: BinaryIO) -> None:
-        for _, command in zip(range(count), commands_of(batch), strict=False):
-            try:
-                out.write(lines.line(command))
-            except BrokenStreamError as error:
-                raise BrokenStreamError(
-                    error.fault.code, error.fault.offset - batch.base, error.fault.slot,
-                    error.fault.found, error.fault.wanted,
-                ) from None  # fmt: skip
-
-    return write
 
 
 def dump_json(

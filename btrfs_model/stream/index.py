@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import Fault, StreamError
-from btrfs_model.kernels import ffi, lib, use_python
+from btrfs_model.native.stream import BrokenStreamError, Position, index_commands
 from btrfs_model.ondisk.stream import (
     ATTRIBUTES,
     COMMAND_HEADER,
@@ -24,7 +25,6 @@ from btrfs_model.ondisk.stream import (
     MAX_VERSION,
     STREAM_HEADER,
 )
-from btrfs_model.stream.parse import BrokenStreamError, Position, parse
 from btrfs_model.stream.source import Source, Window, open_window
 
 BATCH_COMMANDS = 16384
@@ -78,6 +78,11 @@ class Batch:
 
     def __repr__(self) -> str:
         return f"Batch({len(self):,} commands at byte {self.base})"
+
+    @property
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
+        """The arrays by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)[2:]}
 
     @property
     def ends(self) -> bool:
@@ -203,48 +208,7 @@ def _next_batch(window: Window, position: Position) -> Batch:
     commands = min(BATCH_COMMANDS, left // COMMAND_HEADER.size + 1)
     attributes = min(BATCH_ATTRIBUTES, left // 2 + len(ATTRIBUTES))
     batch = _allocate(window.data, window.base, commands, attributes)
-    if use_python():
-        count = parse(window.data, window.last, position, batch)
-    else:
-        count = _index(window, position, batch)
-    return _cut(batch, count)
-
-
-def columns_of(batch: Batch) -> tuple[ffi.CData, list[ffi.CData]]:
-    """``struct bm_stream_columns`` of a batch, and what has to live as long as it is used."""
-    columns = ffi.new("struct bm_stream_columns *")
-    keep = []
-    for field in fields(Batch)[2:]:
-        array = getattr(batch, field.name)
-        pointer = ffi.from_buffer(f"uint{8 * array.itemsize}_t[]", array)
-        setattr(columns, field.name, pointer)
-        keep.append(pointer)
-    columns.capacity = len(batch)
-    columns.attribute_capacity = len(batch.attribute_type)
-    return columns, keep
-
-
-def _index(window: Window, position: Position, batch: Batch) -> int:
-    columns, _keep = columns_of(batch)
-    place = ffi.new(
-        "struct bm_stream_position *",
-        (position.offset, position.wanted, position.version, position.ended),
-    )
-    fault = ffi.new("struct bm_fault *")
-    data = ffi.from_buffer(window.data)
-    count = int(lib.bm_stream_index(data, len(window.data), window.last, place, columns, fault))
-    position.offset, position.wanted = int(place.offset), int(place.wanted)
-    position.version, position.ended = int(place.version), bool(place.ended)
-    if count < 0:
-        raise BrokenStreamError(fault_of(fault))
-    return count
-
-
-def fault_of(fault: ffi.CData) -> Fault:
-    """Take over the fault of a kernel."""
-    return Fault(
-        fault.code, slot=fault.slot, offset=fault.offset, found=fault.found, wanted=fault.wanted
-    )
+    return _cut(batch, index_commands(window.data, window.last, position, batch.columns))
 
 
 _MESSAGES: dict[int, str] = {

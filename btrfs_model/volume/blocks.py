@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
-from btrfs_model.base.errors import CorruptImageError, Fault, new_fault
-from btrfs_model.kernels import ffi, lib
+from btrfs_model.base.errors import CorruptImageError, Fault
+from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.faults import new_fault
 from btrfs_model.ondisk import structs
 from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
 from btrfs_model.ondisk.hashes import csum

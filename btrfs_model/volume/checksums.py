@@ -8,14 +8,14 @@ without checksums (NODATASUM) have is nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
-from btrfs_model.kernels import ffi, lib, use_python
+from btrfs_model.native.hashes import sector_sums
 from btrfs_model.ondisk.hashes import CSUM_SIZES, csum
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
 
@@ -24,36 +24,6 @@ if TYPE_CHECKING:
     from btrfs_model.volume.tree import Tree
 
 Bytes = npt.NDArray[np.uint8]
-
-
-def sector_sums(csum_type: int, data: Any, sectorsize: int) -> Bytes:
-    """Checksums of all whole sectors of `data`.
-
-    Parameters
-    ----------
-    csum_type : int
-        ``enum btrfs_csum_type``.
-    data : bytes-like
-        A multiple of the sector size.
-    sectorsize : int
-        Bytes.
-
-    Returns
-    -------
-    numpy.ndarray
-        uint8, shape (sectors, bytes of a checksum).
-    """
-    size, count = CSUM_SIZES[csum_type], len(data) // sectorsize
-    if use_python():
-        view = memoryview(data)
-        starts = range(0, count * sectorsize, sectorsize)
-        joined = b"".join(csum(csum_type, view[at : at + sectorsize]) for at in starts)
-        return np.frombuffer(joined, np.uint8).reshape(count, size)
-    sums = np.empty((count, size), np.uint8)
-    lib.bm_csum_sectors(
-        csum_type, ffi.from_buffer(data), sectorsize, count, ffi.from_buffer("uint8_t[]", sums)
-    )
-    return sums
 
 
 class DataChecksums:

@@ -18,8 +18,9 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from btrfs_model.base.counters import current
-from btrfs_model.base.errors import new_fault, raise_fault
-from btrfs_model.kernels import ffi, lib, use_python
+from btrfs_model.native.choice import use_python
+from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.faults import new_fault, raise_fault
 from btrfs_model.ondisk.keys import Key
 from btrfs_model.reference import ctree
 from btrfs_model.volume.blocks import Expect, read_block

@@ -35,12 +35,12 @@ from btrfs_model.base.errors import (
     SubvolumeNotFoundError,
 )
 from btrfs_model.base.tables import html_table, plural
+from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.items import root_ref
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
 from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.volume.checksums import DataChecksums
 from btrfs_model.volume.image import Image
-from btrfs_model.volume.lease import exclusive
 from btrfs_model.volume.roots import Root, is_subvolume_id, timespec_ns
 from btrfs_model.volume.subvolume import Subvolume, SubvolumeName, join, split_path
 from btrfs_model.volume.tree import Tree

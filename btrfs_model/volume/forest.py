@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Self
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
-from btrfs_model.base.errors import CorruptImageError, Fault, new_fault, raise_fault
-from btrfs_model.kernels import ffi, lib
+from btrfs_model.base.errors import CorruptImageError, Fault
+from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.faults import new_fault, raise_fault
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.reference.ctree import Path, search_slot
 from btrfs_model.volume.blocks import HEADER, Expect, read_block

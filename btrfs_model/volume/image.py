@@ -19,19 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from btrfs_model.base.codes import Code
-from btrfs_model.base.errors import (
-    CorruptImageError,
-    Fault,
-    NotBtrfsError,
-    new_fault,
-    raise_fault,
-)
-from btrfs_model.kernels import ffi, lib, use_python
+from btrfs_model.base.errors import CorruptImageError, Fault, NotBtrfsError
+from btrfs_model.native.choice import use_python
+from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.faults import new_fault, raise_fault
+from btrfs_model.native.lease import Lease
 from btrfs_model.ondisk.chunks import Chunk, parse_chunk_item
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.superblock import SuperBlock, read_superblocks
 from btrfs_model.volume import blocks
-from btrfs_model.volume.lease import Lease
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,7 +54,7 @@ class Image:
     """A btrfs device in memory: superblock, chunk map, verified tree blocks.
 
     Use :meth:`open`; as a context manager it closes the mapping. What was closed raises ValueError
-    wherever it is used. Threads may share an image, see :mod:`btrfs_model.volume.lease`.
+    wherever it is used. Threads may share an image, see :mod:`btrfs_model.native.lease`.
 
     Parameters
     ----------

@@ -15,8 +15,10 @@ import numpy.typing as npt
 import xxhash
 
 from btrfs_model.base.counters import current
-from btrfs_model.base.errors import CorruptImageError, Fault, new_fault, raise_fault
-from btrfs_model.kernels import ffi, lib, use_python
+from btrfs_model.base.errors import CorruptImageError, Fault
+from btrfs_model.native.choice import use_python
+from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.faults import new_fault, raise_fault
 from btrfs_model.ondisk.hashes import extent_data_ref_hash, extref_hash, name_hash
 from btrfs_model.ondisk.items import (
     DirItem,

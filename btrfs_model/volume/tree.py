@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.base.counters import current
-from btrfs_model.base.errors import new_fault, raise_fault
 from btrfs_model.base.tables import html_table
-from btrfs_model.kernels import ffi, lib, use_python
+from btrfs_model.native.choice import use_python
+from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.faults import new_fault, raise_fault
 from btrfs_model.ondisk.keys import Key
 from btrfs_model.reference import ctree
 from btrfs_model.reference.ctree import Path

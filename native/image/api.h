@@ -4,8 +4,8 @@
  *
  * Everything else reads tree blocks here and nowhere else, by logical address. A block is verified
  * once, and from then on walks use it where it lies, as pointers into the image: nothing is copied
- * or unpacked that nobody asks for. With the checksums that stand in blocks, and with the cache of a
- * cold kernel, which tells the blocks that a kernel would have to read from those that it has.
+ * or unpacked that nobody asks for. With the cache of a cold kernel, which tells the blocks that a
+ * kernel would have to read from those that it has.
  */
 #ifndef BTRFS_MODEL_IMAGE_API_H
 #define BTRFS_MODEL_IMAGE_API_H
@@ -16,16 +16,6 @@
 #include "fault.h"
 #include "work.h"
 
-/* ------------------------------------------------------------------------------- checksums -- */
-
-/* CRC-32C without inversion before or after: name hashes and send streams use it like this. */
-uint32_t bm_crc32c(uint32_t seed, const void *data, size_t size);
-uint64_t bm_xxh64(const void *data, size_t size);
-void bm_sha256(const void *data, size_t size, uint8_t *digest);
-/* blake2b with a digest of 32 bytes and no key. */
-void bm_blake2b_256(const void *data, size_t size, uint8_t *digest);
-/* Checksum of a tree block or data sector as stored on disk; returns the length, 0: no such type. */
-int bm_csum(int csum_type, const void *data, size_t size, uint8_t *digest);
 /* Hashes of `count` names that follow each other, as they stand in the keys of DIR_ITEMs. */
 void bm_name_hashes(const uint8_t *names, const uint32_t *sizes, size_t count, uint64_t *hashes);
 

@@ -152,7 +152,7 @@ const uint8_t *bm_image_own_block(struct bm_image *image, uint64_t physical)
 	return image->blocks + physical;
 }
 
-void bm_work_add(struct bm_work *work, int counter, int64_t times)
+static void add_work(struct bm_work *work, int counter, int64_t times)
 {
 	for (; work; work = work->outer)
 		__atomic_fetch_add(&work->counts[counter], (uint64_t)times, __ATOMIC_RELAXED);
@@ -162,7 +162,7 @@ int bm_image_take_work(struct bm_image *image, struct bm_work *work, struct bm_f
 {
 	for (int i = 0; i < BM_WORK_COUNT; i++)
 		if (image->counted[i])
-			bm_work_add(work, i, (int64_t)image->counted[i]);
+			add_work(work, i, (int64_t)image->counted[i]);
 	memset(image->counted, 0, sizeof(image->counted));
 	return bm_mapping_is_whole(image->mapping, fault);
 }

@@ -2,6 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "image_file.h"
+#include "image/checksum.h"
 
 #include <fcntl.h>
 #include <stdio.h>

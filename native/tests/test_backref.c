@@ -4,6 +4,7 @@
  * an extent, what the callbacks may do, and references that no kernel writes, each of which has to
  * be named.
  */
+#include "image/checksum.h"
 #include "kernels.h"
 
 #include <errno.h>

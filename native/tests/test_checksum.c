@@ -2,6 +2,7 @@
 /*
  * Checksums against published values, and crc32c against its definition bit by bit.
  */
+#include "image/checksum.h"
 #include "kernels.h"
 
 #include <stdlib.h>

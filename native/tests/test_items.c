@@ -3,6 +3,7 @@
  * Payloads unpacked in bulk. Each payload lies at the very end of an allocation, so that under
  * AddressSanitizer a read of one byte too many ends the test.
  */
+#include "image/checksum.h"
 #include "kernels.h"
 
 #include <stdlib.h>

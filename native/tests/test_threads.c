@@ -4,6 +4,7 @@
  * counters that all of them add to; files that are mapped, cut off and unmapped meanwhile.
  */
 #define _GNU_SOURCE /* mkstemp(), MAP_ANONYMOUS */
+#include "image/checksum.h"
 #include "check.h"
 #include "kernels.h"
 #include "ondisk.h"

@@ -4,6 +4,7 @@
  * loops over the sorted array of keys that they were built from; and each kind of damage to a
  * block, which has to be named.
  */
+#include "image/checksum.h"
 #include "kernels.h"
 
 #include <stdlib.h>

@@ -4,6 +4,7 @@
  * verified as they would lie on a device, in both copies. Then the same changes in images with
  * damaged blocks, where all that counts is that nothing is read or written out of place.
  */
+#include "image/checksum.h"
 #include "kernels.h"
 
 #include <errno.h>

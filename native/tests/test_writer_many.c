@@ -3,6 +3,7 @@
  * Many changes in one call make the tree that the same changes one by one make, leaf by leaf. And
  * in trees with damaged blocks nothing is read or written out of place.
  */
+#include "image/checksum.h"
 #include "kernels.h"
 
 #include <errno.h>

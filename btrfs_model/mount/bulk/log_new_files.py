@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.base.counters import current
-from btrfs_model.base.errors import new_fault, raise_fault
-from btrfs_model.kernels import ffi, lib
 from btrfs_model.mount.log.state import log_tree_id
+from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.faults import new_fault, raise_fault
+from btrfs_model.native.hashes import name_hashes
 from btrfs_model.ondisk.constants import FileType
-from btrfs_model.ondisk.hashes import name_hashes
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM, INODE_REF
 from btrfs_model.volume.scan import gather, select

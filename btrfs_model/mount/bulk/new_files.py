@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.kernels import ffi, lib
 from btrfs_model.mount.bulk.rows import create_files
 from btrfs_model.mount.files.bytes import pages_of, store_bytes
 from btrfs_model.mount.files.file_item import align, pack_inline
@@ -37,9 +36,10 @@ from btrfs_model.mount.names.attr import may_change_data
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import Path, find, may_write
 from btrfs_model.mount.trees.apply import CHANGE
+from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.hashes import sector_sums
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM
-from btrfs_model.volume.checksums import sector_sums
 from btrfs_model.volume.scan import gather, select
 
 if TYPE_CHECKING:

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.kernels import ffi, lib
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, InodeFields, LiveInode
 from btrfs_model.mount.names import acl
 from btrfs_model.mount.names.dir_item import NAME_LEN, fail
 from btrfs_model.mount.names.lookup import Path, as_bytes, find, lookup, may_write
 from btrfs_model.mount.names.namei import new_items
 from btrfs_model.mount.names.xattr import get_xattr
+from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.hashes import name_hashes
 from btrfs_model.ondisk.constants import InodeFlag
-from btrfs_model.ondisk.hashes import name_hashes
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import DIR_ITEM
 from btrfs_model.volume.tree import KEY

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.kernels import ffi, lib
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, LiveInode
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import Path, as_bytes, find, is_read_only
 from btrfs_model.mount.names.namei import UNLINK_ITEMS
+from btrfs_model.native.door import ffi, lib
 from btrfs_model.ondisk.constants import InodeFlag
 
 if TYPE_CHECKING:

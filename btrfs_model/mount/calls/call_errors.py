@@ -11,7 +11,7 @@ from inspect import signature
 from typing import Any, Final, TypeVar, cast
 
 from btrfs_model.base.errors import BtrfsModelError, CorruptImageError
-from btrfs_model.volume.lease import exclusive
+from btrfs_model.native.lease import exclusive
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -35,9 +35,9 @@ from btrfs_model.mount.names.lookup import (
     may_write,
 )
 from btrfs_model.mount.names.orphan import iput, orphan_cleanup
+from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.structs import Timespec
-from btrfs_model.volume.lease import exclusive
 
 if TYPE_CHECKING:
     import numpy as np

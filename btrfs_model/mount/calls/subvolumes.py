@@ -21,8 +21,8 @@ from btrfs_model.mount.names.lookup import (
     may_write,
 )
 from btrfs_model.mount.names.snapshot import PendingSnapshot, create_pending_snapshot
+from btrfs_model.native.lease import exclusive
 from btrfs_model.patches import Patch
-from btrfs_model.volume.lease import exclusive
 
 if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem

@@ -10,8 +10,8 @@ import numpy as np
 from btrfs_model.mount.files.elided import punch
 from btrfs_model.mount.files.file_item import Fs
 from btrfs_model.mount.files.pages import FilePages
+from btrfs_model.native.hashes import sector_sums
 from btrfs_model.ondisk.constants import InodeFlag
-from btrfs_model.volume.checksums import sector_sums
 
 if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode

@@ -23,8 +23,8 @@ from btrfs_model.mount.files.file_item import (
 )
 from btrfs_model.mount.files.write import cont_expand, set_i_size, touch
 from btrfs_model.mount.files.writeback import can_be_inline, writeback
+from btrfs_model.native.hashes import sector_sums
 from btrfs_model.ondisk.constants import InodeFlag
-from btrfs_model.volume.checksums import sector_sums
 
 if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.kernels import ffi, lib
 from btrfs_model.mount.files.bytes import store_bytes, zero_sums
 from btrfs_model.mount.files.elided import punch
 from btrfs_model.mount.files.file_item import Fs, extent_key, note_modified
+from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.hashes import sector_sums
 from btrfs_model.ondisk.constants import FileExtentType, InodeFlag
 from btrfs_model.ondisk.structs import FILE_EXTENT_ITEM
-from btrfs_model.volume.checksums import sector_sums
 
 if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode

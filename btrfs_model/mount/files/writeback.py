@@ -47,9 +47,9 @@ from btrfs_model.mount.files.file_item import (
 )
 from btrfs_model.mount.files.prealloc import can_nocow, mark_extent_written
 from btrfs_model.mount.files.run import Block, fills_holes, pass_time, write_run
+from btrfs_model.native.hashes import sector_sums
 from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import file_extent
-from btrfs_model.volume.checksums import sector_sums
 
 if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode

@@ -18,8 +18,6 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from btrfs_model.base.counters import current
-from btrfs_model.base.errors import new_fault, raise_fault
-from btrfs_model.kernels import lib
 from btrfs_model.mount.live_inode import ROOT_DIR
 from btrfs_model.mount.log.log_dir import insert_range
 from btrfs_model.mount.log.log_inode import (
@@ -32,6 +30,8 @@ from btrfs_model.mount.log.log_tree import ForceCommit
 from btrfs_model.mount.log.requires import check_behaviour
 from btrfs_model.mount.log.state import LOG_ROOT_TREE, log_tree_id
 from btrfs_model.mount.log.v5_10.log_parents import log_inode_parent_old, log_new_name_old
+from btrfs_model.native.door import lib
+from btrfs_model.native.faults import new_fault, raise_fault
 from btrfs_model.ondisk.items import inode_extrefs
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.layout import Payload

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.base.errors import new_fault
-from btrfs_model.kernels import ffi, lib
+from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.faults import new_fault
 from btrfs_model.volume.tree import KEY
 
 if TYPE_CHECKING:

@@ -13,10 +13,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from btrfs_model.base.codes import Code
-from btrfs_model.base.errors import new_fault, raise_fault
-from btrfs_model.kernels import ffi, lib, use_python
 from btrfs_model.mount.trees.apply import apply
 from btrfs_model.mount.trees.space import SpaceCalls
+from btrfs_model.native.choice import use_python
+from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.faults import new_fault, raise_fault
 from btrfs_model.ondisk.structs import HEADER, ITEM
 from btrfs_model.patches import Patch
 from btrfs_model.reference import ctree_edit
@@ -86,6 +87,7 @@ class TreeWriter(SpaceCalls):
     def __init__(
         self, image: Image, base: Any, *, transid: int, features: int, ssd: bool = False
     ) -> None:
+        super().__init__()
         self.image = image
         self._base = ffi.from_buffer("uint8_t[]", base, require_writable=True)
         fault = new_fault()

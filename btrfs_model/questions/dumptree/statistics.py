@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.keys import objectid_name
 from btrfs_model.volume.blocks import HEADER
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image
-from btrfs_model.volume.lease import exclusive
 from btrfs_model.volume.tree import Block, Tree
 
 

@@ -12,9 +12,10 @@ import numpy as np
 import pandas as pd
 
 from btrfs_model.base.counters import current, uncounted
-from btrfs_model.base.errors import new_fault, raise_fault
 from btrfs_model.behaviour import Behaviour
-from btrfs_model.kernels import ffi, lib, use_python
+from btrfs_model.native.choice import use_python
+from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.faults import new_fault, raise_fault
 from btrfs_model.patches import Patch
 from btrfs_model.reference.fiemap.call import LAST, Call, File
 from btrfs_model.reference.fiemap.items import walk_items

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.behaviour import Behaviour
+from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.questions.logreplay.inodes import fixup_inode_link_counts
 from btrfs_model.questions.logreplay.logged import LogTree, read_logs
 from btrfs_model.questions.logreplay.walk import WalkControl, WalkStage, walk_log_tree
-from btrfs_model.volume.lease import exclusive
 from btrfs_model.volume.memory import Memory
 
 if TYPE_CHECKING:

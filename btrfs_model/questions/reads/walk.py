@@ -17,7 +17,8 @@ import numpy as np
 
 from btrfs_model.cost.device import Device, load
 from btrfs_model.cost.reading import read_on
-from btrfs_model.kernels import ffi
+from btrfs_model.native.door import ffi
+from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.questions.reads.cold import open_root
 from btrfs_model.questions.send.ioctl import prepare
@@ -25,7 +26,6 @@ from btrfs_model.questions.send.ioctl import reads as reads_of_send
 from btrfs_model.reference.ctree import Reada
 from btrfs_model.volume.blocks import Readahead, ReadCache
 from btrfs_model.volume.image import READ_FIELDS
-from btrfs_model.volume.lease import exclusive
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from btrfs_model.base.errors import BtrfsModelError, ReceiveError
 from btrfs_model.base.tables import counts_table, html_table, plural
 from btrfs_model.cost.receiver import ReceiverCalls
+from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.questions.receive.receiver import Receiver
 from btrfs_model.stream.reader import read_stream
 from btrfs_model.stream.source import name_of
-from btrfs_model.volume.lease import exclusive
 
 if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem

@@ -15,13 +15,13 @@ from btrfs_model.base.counters import Work, counting
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.tables import counts_table, html_table
 from btrfs_model.behaviour import Behaviour
-from btrfs_model.kernels import use_python
+from btrfs_model.native.choice import use_python
+from btrfs_model.native.lease import exclusive
 from btrfs_model.patches import Patch
 from btrfs_model.questions.reads.cold import blocks_after_mount
 from btrfs_model.questions.send import native
 from btrfs_model.questions.send.explain import Explanation, by_cause
 from btrfs_model.reference.send.request import SendRequest
-from btrfs_model.volume.lease import exclusive
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from btrfs_model.base.codes import Code
-from btrfs_model.base.errors import new_fault, raise_fault
-from btrfs_model.kernels import ffi, keep, lib
+from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.faults import keep, new_fault, raise_fault
 from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.reference.send.causes import ROW

@@ -10,11 +10,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from btrfs_model.base.errors import NoSuchFileError, SubvolumeNotFoundError
+from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
 from btrfs_model.questions.usage.forest import FileForest, join
 from btrfs_model.questions.usage.items import DataExtents, covered, file_extents, read_items
 from btrfs_model.volume.filesystem import Filesystem
-from btrfs_model.volume.lease import exclusive
 from btrfs_model.volume.roots import is_subvolume_id
 from btrfs_model.volume.subvolume import Subvolume
 

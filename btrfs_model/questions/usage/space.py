@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.keys import ObjectId
 from btrfs_model.questions.usage.forest import FileForest
 from btrfs_model.questions.usage.items import DataExtents, covered, read_items
 from btrfs_model.volume.filesystem import Filesystem
-from btrfs_model.volume.lease import exclusive
 from btrfs_model.volume.subvolume import Subvolume
 
 Mask = npt.NDArray[np.bool_]

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.base.errors import new_fault, raise_fault
-from btrfs_model.kernels import lib
 from btrfs_model.mount.log.log_dir import DelayedEntries, is_of_this_transaction, log_directory
 from btrfs_model.mount.log.state import log_tree_id
 from btrfs_model.mount.trees.apply import insert_beside
+from btrfs_model.native.door import lib
+from btrfs_model.native.faults import new_fault, raise_fault
 from btrfs_model.ondisk.items import dir_items
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import DIR_ITEM

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``native/stream``: commands of a stream as columns, and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final
+
+import numpy.typing as npt
+
+from btrfs_model.base.errors import Fault
+from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.faults import fault_of, new_fault
+
+Columns = Mapping[str, npt.NDArray[Any]]
+"""The arrays of a :class:`btrfs_model.stream.index.Batch` by name."""
+
+_BUFFER: Final = 4 << 20
+"""Bytes of text at a time; the line of any command fits."""
+
+
+class BrokenStreamError(Exception):
+    """A fault whose offset counts from the start of the bytes at hand; never leaves the package."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__()
+        self.fault = fault
+
+
+@dataclass(slots=True)
+class Position:
+    """How far a stream has been read: ``struct bm_stream_position``.
+
+    Attributes
+    ----------
+    offset : int
+        Byte of the next header or command.
+    wanted : int
+        Bytes from there on that are needed to go on.
+    version : int
+        Of the stream; 0: a stream header has to come next.
+    ended : bool
+        Whether the last command was ``end``.
+    """
+
+    offset: int = 0
+    wanted: int = 0
+    version: int = 0
+    ended: bool = False
+
+
+def index_commands(data: memoryview, last: bool, position: Position, columns: Columns) -> int:
+    """Fill columns from `position` on; `last`: the stream ends with `data`.
+
+    A command is looked at in this order, and the first thing that is wrong is what is reported: is
+    all of it there, is its CRC right, is it a command of this version; then each attribute: does it
+    exist, is it there for the first time, does it lie inside the command, has it the size of its
+    type; at last: is no mandatory attribute missing.
+
+    Returns
+    -------
+    int
+        How many commands there are.
+
+    Raises
+    ------
+    BrokenStreamError
+        When the first command, or the header before it, is broken.
+    """
+    raw, fault = _raw_columns(columns), new_fault()
+    place = ffi.new(
+        "struct bm_stream_position *",
+        (position.offset, position.wanted, position.version, position.ended),
+    )
+    count = int(lib.bm_stream_index(ffi.from_buffer(data), len(data), last, place, raw, fault))
+    position.offset, position.wanted = int(place.offset), int(place.wanted)
+    position.version, position.ended = int(place.version), bool(place.ended)
+    if count < 0:
+        raise BrokenStreamError(fault_of(fault))
+    return count
+
+
+class TextLines:
+    """The lines of one stream from its start: paths belong to the subvolume that came last.
+
+    Parameters
+    ----------
+    escape_all : bool
+        Whether to write as btrfs-progs 6.9.1 and later.
+    """
+
+    def __init__(self, escape_all: bool) -> None:
+        self._text = ffi.gc(lib.bm_stream_text_create(escape_all), lib.bm_stream_text_destroy)
+        if self._text == ffi.NULL:
+            raise MemoryError("out of memory in a C kernel")
+        self._buffer = bytearray(_BUFFER)
+
+    def write(self, data: memoryview, columns: Columns, count: int, out: BinaryIO) -> None:
+        """Write the lines of the first commands of some columns.
+
+        Raises
+        ------
+        BrokenStreamError
+            For a path that is too long and a time that has no date.
+        """
+        raw, source, target = (
+            _raw_columns(columns), ffi.from_buffer(data), ffi.from_buffer("uint8_t[]", self._buffer)
+        )  # fmt: skip
+        view, used, fault = memoryview(self._buffer), ffi.new("uint64_t *"), new_fault()
+        done = 0
+        while done < count:
+            lines = lib.bm_stream_text_lines(
+                self._text, source, raw, done, count, target, len(view), used, fault
+            )
+            out.write(view[: used[0]])
+            if lines < 0:
+                raise BrokenStreamError(fault_of(fault))
+            done += int(lines)
+
+
+def _raw_columns(columns: Columns) -> ffi.CData:
+    """Return a ``struct bm_stream_columns *``; `columns` has to live as long as it."""
+    raw = ffi.new("struct bm_stream_columns *")
+    for name, array in columns.items():
+        setattr(raw, name, ffi.from_buffer(f"{array.dtype}_t[]", array))
+    raw.capacity = len(columns["offset"])
+    raw.attribute_capacity = len(columns["attribute_type"])
+    return raw
