@@ -31,7 +31,9 @@ A snapshot has the entries of the subvolumes in its source, but not these subvol
 DIR_START_INDEX: Final = 2
 """First index of a directory; 0 and 1 are for "." and "..", which have no items."""
 
-_NS: Final = 10**9
+NS: Final = 10**9
+"""Nanoseconds of a second."""
+
 _FILE_TYPES: Final = {
     stat.S_IFREG: int(FileType.REG_FILE),
     stat.S_IFDIR: int(FileType.DIR),
@@ -45,12 +47,12 @@ _FILE_TYPES: Final = {
 
 def split_ns(time: int) -> tuple[int, int]:
     """Seconds (without sign, as on disk) and nanoseconds of a time in nanoseconds."""
-    seconds, nanoseconds = divmod(time, _NS)
+    seconds, nanoseconds = divmod(time, NS)
     return seconds % 2**64, nanoseconds
 
 
 def _join_ns(seconds: int, nanoseconds: int) -> int:
-    return (seconds - 2**64 if seconds >> 63 else seconds) * _NS + nanoseconds
+    return (seconds - 2**64 if seconds >> 63 else seconds) * NS + nanoseconds
 
 
 def file_type(mode: int) -> int:

@@ -41,8 +41,6 @@ class PlainFiles:
 
     Parameters
     ----------
-    fs : Mount
-        Whose.
     directory : LiveInode
         Where.
     entries : numpy.ndarray

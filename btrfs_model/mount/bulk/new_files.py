@@ -33,7 +33,7 @@ from btrfs_model.mount.files.run import insert_file_extents, pass_time
 from btrfs_model.mount.files.write import buffered_write
 from btrfs_model.mount.files.writeback import flush_delalloc, inline_limit
 from btrfs_model.mount.inode import iget, live_subvolume, update_root_times
-from btrfs_model.mount.live_inode import LiveInode
+from btrfs_model.mount.live_inode import NS, LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.attr import may_change_data
 from btrfs_model.mount.names.dir_item import fail
@@ -51,7 +51,6 @@ from btrfs_model.volume.scan import gather, select
 # more than that is free, even where leaves are half full.
 _BATCH_BYTES: Final = 1 << 19
 _REGULAR_BYTES: Final = 128
-_NS: Final = 10**9
 
 Inos = npt.NDArray[np.uint64]
 
@@ -149,7 +148,7 @@ def _fill(fs: Mount, root: int, inos: Inos, items: npt.NDArray[Any], data: bytes
     tick = fs.now() - start or fs.clock - start
     times = start + np.arange(count) * tick
     for field in ("ctime", "mtime"):
-        items[field]["sec"], items[field]["nsec"] = np.divmod(times, _NS)
+        items[field]["sec"], items[field]["nsec"] = np.divmod(times, NS)
     items["sequence"] += 1
     items["transid"] = fs.transid
     items["size"] = len(data)

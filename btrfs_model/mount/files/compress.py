@@ -20,6 +20,7 @@ from typing import Final
 import lzallright
 import zstandard
 
+from btrfs_model.mount.files.pages import BLOCKSIZE
 from btrfs_model.ondisk.constants import Compression
 from btrfs_model.ondisk.layout import Payload
 
@@ -34,7 +35,6 @@ MAX_UNCOMPRESSED: Final = 128 << 10
 """``BTRFS_MAX_UNCOMPRESSED``: what is compressed at once."""
 
 _LEVEL: Final = 3
-_PAGE: Final = 4096
 _LZO_LENGTH: Final = 4
 _ZSTD_WINDOW_LOG: Final = 17
 
@@ -61,14 +61,14 @@ def compressed_size(kind: int, pattern: bytes, length: int, sectorsize: int) -> 
 def _zlib(data: bytes, sectorsize: int) -> bytes | None:
     stream = zlib.compressobj(_LEVEL)
     out = bytearray()
-    room = _PAGE
-    for at in range(0, len(data), _PAGE):
-        out += stream.compress(data[at : at + _PAGE]) + stream.flush(zlib.Z_SYNC_FLUSH)
+    room = BLOCKSIZE
+    for at in range(0, len(data), BLOCKSIZE):
+        out += stream.compress(data[at : at + BLOCKSIZE]) + stream.flush(zlib.Z_SYNC_FLUSH)
         # a page of output at a time: what does not fit waits, and does not count as too large yet
-        taken, given = min(at + _PAGE, len(data)), min(len(out), room)
+        taken, given = min(at + BLOCKSIZE, len(data)), min(len(out), room)
         if 8192 < taken < given:
             return None
-        room += _PAGE if given == room else 0
+        room += BLOCKSIZE if given == room else 0
     out += stream.flush(zlib.Z_FINISH)
     return bytes(out) if len(out) < len(data) else None
 

@@ -34,7 +34,8 @@ _GROUP_OBJ: Final = 0x04
 _GROUP: Final = 0x08
 _MASK: Final = 0x10
 _OTHER: Final = 0x20
-_NO_ID: Final = 2**32 - 1
+NO_ID: Final = 2**32 - 1
+"""No user and no group has it."""
 
 
 class AclEntry(NamedTuple):
@@ -69,7 +70,7 @@ def parse(value: bytes, path: str | bytes) -> list[AclEntry]:
     entries = []
     for tag, perm, ident in _ENTRY.iter_unpack(value[len(_VERSION) :]):
         named = tag in (_USER, _GROUP)
-        entries.append(AclEntry(tag, perm, ident if named else _NO_ID))
+        entries.append(AclEntry(tag, perm, ident if named else NO_ID))
     if entries and not _is_valid(entries):
         raise fail(errno.EINVAL, path)
     return entries
@@ -85,7 +86,7 @@ def _is_valid(entries: list[AclEntry]) -> bool:
     once = all(tags.count(tag) == 1 for tag in (_USER_OBJ, _GROUP_OBJ, _OTHER))
     needs_mask = _USER in tags or _GROUP in tags
     masks = tags.count(_MASK)
-    known = all(entry.id != _NO_ID for entry in entries if entry.tag in (_USER, _GROUP))
+    known = all(entry.id != NO_ID for entry in entries if entry.tag in (_USER, _GROUP))
     return (
         places == sorted(places)
         and once

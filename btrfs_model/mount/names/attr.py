@@ -21,7 +21,6 @@ CAPABILITY: Final = b"security.capability"
 """The attribute that makes a file a privileged program."""
 
 _PERMISSIONS: Final = 0o7777
-_NO_ID: Final = 2**32 - 1
 _TIMES: Final = range(-(2**63) * 10**9, 2**63 * 10**9)
 
 
@@ -68,9 +67,9 @@ def chown(fs: Mount, inode: LiveInode, uid: int, gid: int, path: Path) -> None:
 
     Raises OSError: EINVAL for what is no id, EPERM, EROFS.
     """
-    if not (-1 <= uid <= _NO_ID and -1 <= gid <= _NO_ID):
+    if not (-1 <= uid <= acl.NO_ID and -1 <= gid <= acl.NO_ID):
         raise fail(errno.EINVAL, path)
-    uid, gid = (-1 if number == _NO_ID else number for number in (uid, gid))
+    uid, gid = (-1 if number == acl.NO_ID else number for number in (uid, gid))
     # even an immutable inode may be given the owners that it has by naming none
     _check(fs, inode, path, protected=(uid, gid) != (-1, -1))
     mode = None if inode.is_dir else _kill_privileges(fs, inode)
