@@ -455,7 +455,7 @@ def test_truncated(tmp_path: Path, kernels: Any) -> None:
                 for fs in (fs, used, fs):
                     try:
                         eval(what)
-                    except bm.CorruptImageError as error:
+                    except bm.errors.CorruptImageError as error:
                         print(error)
             """,
             make(tmp_path / "image"), kernels, what,
@@ -489,7 +489,7 @@ def test_rewritten(tmp_path: Path, kernels: Any, copied: int) -> None:
                     file.write(b"\\xff" * 16000)
             try:
                 print(bm.send(fs, "s").data == expected)
-            except bm.CorruptImageError as error:
+            except bm.errors.CorruptImageError as error:
                 print(error)
         """,
         make(tmp_path / "image"), kernels, copied,
