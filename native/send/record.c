@@ -37,6 +37,12 @@ const char *ref_name(const struct recorded_ref *ref)
 	return ref->path + ref->path_size - ref->name_size;
 }
 
+void ref_path(const struct recorded_ref *ref, struct fs_path *path)
+{
+	memcpy(path->text, ref->path, ref->path_size);
+	path->size = ref->path_size;
+}
+
 void free_recorded_refs(struct recorded_refs *refs)
 {
 	while (refs->count)
@@ -258,36 +264,54 @@ int compare_refs(struct send_ctx *ctx)
 	return ret;
 }
 
-/* Before v6.1 an inode without links lost every name it had. */
+/* Record the names of an item of the parent snapshot, whole paths behind those of the directories. */
+static int record_parent_refs(struct send_ctx *ctx, const struct bm_path *at,
+			      struct recorded_refs *refs)
+{
+	struct fs_path whole;
+	struct ref_name ref;
+	uint32_t start = 0;
+	int ret;
+
+	while ((ret = iterate_inode_ref(ctx, at->node[0], at->slot[0], &start, &ref)) > 0) {
+		struct dir_ref in = {.dir = ref.dir};
+
+		if (get_inode_path(ctx, &ctx->parent, ref.dir, &whole) < 0 ||
+		    fs_path_add(ctx, &whole, ref.name, ref.size) < 0 ||
+		    get_inode_gen(ctx, &ctx->parent, ref.dir, &in.dir_gen) < 0 ||
+		    record_ref(ctx, refs, &in, whole.text, whole.size) < 0)
+			return ctx->fault->code;
+	}
+	return ret;
+}
+
+/*
+ * Before v6.1 an inode without links lost every name it had. The kernel puts the whole path in the
+ * parent snapshot behind that of the directory.
+ */
 int btrfs_unlink_all_paths(struct send_ctx *ctx)
 {
 	struct bm_key key = {.objectid = ctx->cur_ino, .type = BTRFS_INODE_REF_KEY};
 	struct bm_path path = alloc_path_for_send(ctx);
+	struct recorded_refs refs = {0};
+	struct fs_path gone;
 	int ret;
 
-	because_inode(ctx, BM_SEND_LINKS_GONE);
 	ret = bm_search_slot(&ctx->parent, &key, &path, ctx->fault);
 	while (ret >= 0 && !(ret = btrfs_get_next_valid_item(ctx, &ctx->parent, &path))) {
 		const struct btrfs_disk_key *at = &leaf_item(path.node[0], path.slot[0])->key;
-		struct ref_name ref;
-		uint32_t start = 0;
 
 		if (at->objectid != key.objectid ||
 		    (at->type != BTRFS_INODE_REF_KEY && at->type != BTRFS_INODE_EXTREF_KEY))
 			break;
-		while ((ret = iterate_inode_ref(ctx, path.node[0], path.slot[0], &start, &ref)) >
-		       0) {
-			struct fs_path directory;
-
-			ret = get_inode_path(ctx, &ctx->parent, ref.dir, &directory);
-			if (!ret)
-				ret = fs_path_add(ctx, &directory, ref.name, ref.size);
-			if (!ret)
-				ret = send_unlink(ctx, &directory);
-			if (ret < 0)
-				break;
-		}
+		ret = record_parent_refs(ctx, &path, &refs);
 		path.slot[0]++;
 	}
+	because_inode(ctx, BM_SEND_LINKS_GONE);
+	for (size_t i = 0; ret >= 0 && i < refs.count; i++) {
+		ref_path(&refs.rows[i], &gone);
+		ret = send_unlink(ctx, &gone);
+	}
+	free_recorded_refs(&refs);
 	return ret < 0 ? ret : BM_OK;
 }

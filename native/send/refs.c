@@ -23,12 +23,6 @@ struct progress {
 	bool *pending_move;
 };
 
-static void ref_path(const struct recorded_ref *ref, struct fs_path *path)
-{
-	memcpy(path->text, ref->path, ref->path_size);
-	path->size = ref->path_size;
-}
-
 /* Give an inode its orphan name. */
 static int orphanize_inode(struct send_ctx *ctx, uint64_t ino, uint64_t gen,
 			   const struct fs_path *path)

@@ -349,6 +349,7 @@ int btrfs_unlink_all_paths(struct send_ctx *ctx);
 void free_recorded_refs(struct recorded_refs *refs);
 int add_dir_ref(struct send_ctx *ctx, struct dir_refs *refs, const struct dir_ref *ref);
 const char *ref_name(const struct recorded_ref *ref);
+void ref_path(const struct recorded_ref *ref, struct fs_path *path);
 /* An ancestor may have got its orphan name since the name was recorded. */
 int update_ref_path(struct send_ctx *ctx, struct recorded_ref *ref);
 

@@ -3,20 +3,25 @@
 
 import contextlib
 import random
+from pathlib import Path
 
 import calls
 import corpus
 import pandas as pd
 import pytest
+from damage import Broken
 from received import table
 
 import btrfs_model as bm
 from btrfs_model.behaviour import PRESETS
 from btrfs_model.mount.writable import WritableFilesystem
+from btrfs_model.ondisk.keys import ItemType
 
 SEEDS = range(400) if corpus.LONG else range(10)
 SIZE = 128 << 20
 BLOCK = 4096
+# btrfs_inode_item: generation, transid, size, nbytes, block_group before it
+NLINK_AT = 40
 
 
 def change_data(fs: WritableFilesystem, choice: random.Random) -> None:
@@ -139,3 +144,29 @@ def test_a_link_in_the_way_is_removed_under_its_present_path(
         sent = bm.send(fs, "s1", "s0", ["s0"], behaviour=behaviour)
     removed = [one.attributes["path"] for one in bm.read_stream(sent.data) if one.name == "unlink"]
     assert removed == [path.encode(), b"one"]
+
+
+@pytest.mark.parametrize("kernels", ["c", "python"])
+@pytest.mark.parametrize(
+    ("behaviour", "path"), [("v5.10.46", b"d/d/f"), ("v6.0", b"d/d/f"), ("v6.1", b"d/f")]
+)
+def test_names_of_a_file_that_lost_its_links(
+    tmp_path: Path, kernels: str, behaviour: str, path: bytes
+) -> None:
+    """Before 6.1 the path in the parent snapshot stood behind that of the directory."""
+    with bm.create(SIZE, seed=1) as fs:
+        fs.mkdir("d")
+        fs.create("d/f")
+        fs.snapshot("", "s0")
+        fs.chmod("d/f", 0o600)
+        fs.snapshot("", "s1")
+        fs.commit()
+        fs.save(tmp_path / "image")
+    broken = Broken(tmp_path / "image")
+    tree = broken.fs().subvolume("s1").tree
+    inode = next(item for item in tree.items() if item.key[:2] == (258, ItemType.INODE_ITEM))
+    broken.write_item(inode, NLINK_AT, bytes(4))
+    with broken.fs() as fs, bm.use_kernels(kernels):
+        sent = bm.send(fs, "s1", "s0", ["s0"], behaviour=behaviour)
+    removed = [one.attributes["path"] for one in bm.read_stream(sent.data) if one.name == "unlink"]
+    assert removed == [path]

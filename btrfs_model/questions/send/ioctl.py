@@ -182,7 +182,8 @@ def send(
     except OSError as error:
         error.partial = sink.data()  # type: ignore[attr-defined]
         raise
-    causes = request.explanation.table() if request.explanation else None
+    explanation = request.explanation
+    causes = explanation.table() if isinstance(explanation, Explanation) else None
     return SendResult(sink.data(), sink.size, commands, work, causes)
 
 

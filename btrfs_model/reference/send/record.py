@@ -27,7 +27,6 @@ from btrfs_model.reference.send.context import (
 from btrfs_model.reference.send.names import (
     Name,
     btrfs_for_each_slot,
-    find_inode_gen,
     fs_path_add,
     get_inode_gen,
     get_inode_path,
@@ -78,7 +77,7 @@ def _record_ref(
 def find_iref(sctx: SendContext, tree: Tree, name: Name, other: Tree, others: list[Name]) -> bool:
     """Whether a name is among `others` too, in the same directory."""
     gen = get_inode_gen(sctx, tree, name[0])
-    return name in others and find_inode_gen(sctx, other, name[0]) == gen
+    return name in others and get_inode_gen(sctx, other, name[0]) == gen
 
 
 def changed_ref(sctx: SendContext) -> None:

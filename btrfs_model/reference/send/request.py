@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pandas as pd
     from numpy.typing import NDArray
 
     from btrfs_model.behaviour import Behaviour
@@ -21,10 +20,6 @@ class Explanation(Protocol):
     """Where it is noted why each command was sent: a row of ``causes.ROW`` for each."""
 
     rows: NDArray[Any]
-
-    def table(self) -> pd.DataFrame:
-        """Return the notes with what the stream says of each command."""
-        ...
 
 
 @dataclass(frozen=True)
