@@ -88,9 +88,9 @@ class FilePages:
     # ------------------------------------------------------------------------------- change --
 
     def write(
-        self, offset: int, data: bytes | memoryview, read_block: Callable[[int], bytes]
+        self, offset: int, data: bytes | memoryview, image_block: Callable[[int], bytes]
     ) -> None:
-        """Write into the pages; `read_block` gives a block that is only written in part."""
+        """Write into the pages; `image_block` gives a block that is only written in part."""
         size, at = self.blocksize, offset
         end = offset + len(data)
         while at < end:
@@ -98,7 +98,7 @@ class FilePages:
             stop = min(start + size, end)
             if (block := self._blocks.get(start)) is None:
                 whole = at == start and stop == start + size
-                block = bytearray(size) if whole else bytearray(read_block(start))
+                block = bytearray(size) if whole else bytearray(image_block(start))
                 self._blocks[start] = block
             block[at - start : stop - start] = data[at - offset : stop - offset]
             at = stop

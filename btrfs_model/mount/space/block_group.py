@@ -14,7 +14,6 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from btrfs_model.mount.load import group_tree, super_ranges
-from btrfs_model.native.door import ffi
 from btrfs_model.ondisk.chunk_write import CHUNK_OBJECTID, chunk_item, dev_extent
 from btrfs_model.ondisk.chunks import Chunk
 from btrfs_model.ondisk.keys import ItemType, ObjectId
