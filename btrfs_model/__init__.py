@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from btrfs_model.questions.check import check
     from btrfs_model.questions.dumptree.statistics import tree_stats
     from btrfs_model.questions.fiemap.api import fiemap
-    from btrfs_model.questions.logreplay.replay import replay_log
+    from btrfs_model.questions.logreplay import replay_log
     from btrfs_model.questions.reads.walk import reads
     from btrfs_model.questions.receive.api import receive
     from btrfs_model.questions.send.ioctl import SendResult, send
@@ -121,7 +121,7 @@ _HOMES = {
     "receive": "questions.receive.api:receive",
     "receiver_calls": "cost.receiver:receiver_calls",
     "replay": "experiments.replay:replay",
-    "replay_log": "questions.logreplay.replay:replay_log",
+    "replay_log": "questions.logreplay:replay_log",
     "sample": "base.samples:sample",
     "samples": "base.samples:samples",
     "send": "questions.send.ioctl:send",

@@ -88,8 +88,8 @@ def names() -> dict[str, dict[str, bool]]:
 @pytest.mark.claim("Of the functions of the reference nine in ten are in the C beside it.")
 def test_functions_are_those_of_the_c_beside() -> None:
     found = names()
-    for table in OURS:
-        there = found[table]
+    assert set(OURS) == set(found)
+    for table, there in found.items():
         missing = sorted(name for name, is_there in there.items() if not is_there)
         assert missing == sorted(OURS[table]), table
         assert len(missing) <= len(there) / 10, table
