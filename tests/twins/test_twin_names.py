@@ -16,6 +16,7 @@ from pathlib import Path
 
 import corpus
 import pytest
+import zstandard
 
 ROOT = corpus.PROJECT
 REFERENCE = ROOT / "btrfs_model" / "reference"
@@ -93,3 +94,34 @@ def test_functions_are_those_of_the_c_beside() -> None:
         missing = sorted(name for name, is_there in there.items() if not is_there)
         assert missing == sorted(OURS[table]), table
         assert len(missing) <= len(there) / 10, table
+
+
+def defined() -> set[str]:
+    """Return what has a definition or a prototype in the project."""
+    found: set[str] = set()
+    for folder in ("native", "btrfs_model", "tests"):
+        for file in (ROOT / folder).rglob("*.[pch]*"):
+            if file.suffix == ".py":
+                found |= set(re.findall(r"\bdef (\w+)\(", file.read_text()))
+            elif file.suffix in {".c", ".h"}:
+                found |= set(re.findall(r"^[\w#].*?\b(\w+)\(", file.read_text(), re.MULTILINE))
+    return found
+
+
+@pytest.mark.claim(
+    "Functions that C or the reference name in prose are the kernel's, or are there."
+)
+def test_functions_named_in_prose_are_functions() -> None:
+    packed = (DATA / "kernel_functions.txt.zst").read_bytes()
+    known = set(zstandard.decompress(packed).decode().split()) | defined()
+    prose = {".py": r'"""[\s\S]*?"""|#.*', ".c": r"/\*[\s\S]*?\*/|//.*", ".h": r"/\*[\s\S]*?\*/"}
+    wrong = [
+        f"{file.relative_to(ROOT)}: {name}()"
+        for folder in (ROOT / "native", REFERENCE)
+        for file in sorted(folder.rglob("*.[pch]*"))
+        if file.suffix in prose
+        for text in re.findall(prose[file.suffix], file.read_text())
+        for name in re.findall(r"(?<![\w.])([a-zA-Z_]\w+)\(\)", text)
+        if name not in known
+    ]
+    assert not wrong
