@@ -746,7 +746,7 @@ def test_overlapping_stripes_are_refused(tmp_path: Path) -> None:
         offset = metadata.stripes[0].to_bytes(8, "little")
         fs.writer.update(ObjectId.CHUNK_TREE, key, 56, offset)
         fs.save(path)
-    with pytest.raises(bm.CorruptImageError, match="image: tree 3, offset"):
+    with pytest.raises(bm.errors.CorruptImageError, match="image: tree 3, offset"):
         bm.WritableFilesystem.load(path)
 
 
@@ -755,7 +755,7 @@ def test_truncated_image(tmp_path: Path) -> None:
     with bm.create(MIN_DEVICE) as fs:
         fs.save(path)
     os.truncate(path, MIN_DEVICE - 4096)
-    with pytest.raises(bm.CorruptImageError, match=r"short: the image is cut off"):
+    with pytest.raises(bm.errors.CorruptImageError, match=r"short: the image is cut off"):
         bm.WritableFilesystem.load(path)
 
 
@@ -776,12 +776,12 @@ def test_refused(change: dict[str, int], named: str, tmp_path: Path) -> None:
     with bm.create(MIN_DEVICE) as fs:
         write_superblocks(fs.memory.buffer, fs.raw_super._replace(**change))
         fs.memory.save(path)
-    with pytest.raises(bm.UnsupportedError, match=rf"image: .*{named}"):
+    with pytest.raises(bm.errors.UnsupportedError, match=rf"image: .*{named}"):
         bm.WritableFilesystem.load(path)
 
 
 def test_quotas_are_refused() -> None:
-    with pytest.raises(bm.UnsupportedError, match="quotas"):
+    with pytest.raises(bm.errors.UnsupportedError, match="quotas"):
         bm.WritableFilesystem.load(corpus.image("features/quota"))
 
 
@@ -793,7 +793,7 @@ def test_wrong_block_group(tmp_path: Path) -> None:
         key = (data.start, int(ItemType.BLOCK_GROUP_ITEM), data.length)
         fs.writer.update(ObjectId.EXTENT_TREE, key, 1, b"\x10")
         fs.save(path)
-    with pytest.raises(bm.CorruptImageError, match="image: tree 2: impossible value 4096"):
+    with pytest.raises(bm.errors.CorruptImageError, match="image: tree 2: impossible value 4096"):
         bm.WritableFilesystem.load(path)
 
 
@@ -837,7 +837,7 @@ def test_half_a_change_is_never_committed(kernels: Any, tmp_path: Path) -> None:
     before = path.read_bytes()
     with bm.WritableFilesystem.load(path) as fs, bm.use_kernels(kernels):
         fs.create("new")
-        with pytest.raises(bm.CorruptImageError, match="bad checksum"):
+        with pytest.raises(bm.errors.CorruptImageError, match="bad checksum"):
             fs.writer.update(ObjectId.FS_TREE, leaf.key, 0, b"x")
         for call in (fs.commit, lambda: fs.save(path), lambda: fs.create("more")):
             with pytest.raises(OSError, match="Read-only file system"):
