@@ -21,7 +21,7 @@ from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.ondisk.structs import EXTENT_ITEM
 from btrfs_model.reference import backref
 from btrfs_model.reference.backref import BackrefWalk
-from btrfs_model.reference.ctree import Path, key_at, payload_at, prev_leaf, search_slot
+from btrfs_model.reference.ctree import Path, block_key, item_data, prev_leaf, search_slot
 from btrfs_model.volume.forest import Forest
 
 if TYPE_CHECKING:
@@ -284,13 +284,13 @@ def _extent_from_logical(forest: Forest, logical: int, restart: bool) -> Extent 
     if not _previous_extent_item(forest, path):
         return None
     leaf, slot = path.leaf, path.slots[0]
-    key = Key(*key_at(leaf, slot))
+    key = Key(*block_key(leaf, slot))
     length = forest.image.nodesize if key.type == ItemType.METADATA_ITEM else key.offset
     if not key.objectid <= logical < key.objectid + length:
         return None
     block = int.from_bytes(leaf[48:56], "little")
     try:
-        refs, _, flags = EXTENT_ITEM.flat(payload_at(leaf, slot))
+        refs, _, flags = EXTENT_ITEM.flat(item_data(leaf, slot))
     except PayloadError as error:
         raise error.at(forest.image.path, tree=tree.objectid, block=block, slot=slot) from None
     for kind in (ExtentFlag.TREE_BLOCK, ExtentFlag.DATA):
@@ -308,5 +308,5 @@ def _previous_extent_item(forest: Forest, path: Path) -> bool:
             path.slots[0] -= 1
         elif not prev_leaf(forest.extent_tree, path):
             return False
-        if key_at(path.leaf, path.slots[0])[1] in (ItemType.EXTENT_ITEM, ItemType.METADATA_ITEM):
+        if block_key(path.leaf, path.slots[0])[1] in (ItemType.EXTENT_ITEM, ItemType.METADATA_ITEM):
             return True

@@ -75,7 +75,7 @@ def _think(_: click.Context, __: click.Parameter, value: float | None) -> float 
 
 def _limits(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
     """Return the limits of readahead that are named."""
-    from btrfs_model.volume.blocks import Readahead
+    from btrfs_model.reference.blocks import Readahead
 
     limits = {name: _size(name, value) for name, value in _pairs("--readahead", values)}
     known = [field.name for field in fields(Readahead)]

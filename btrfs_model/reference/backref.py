@@ -46,16 +46,16 @@ from btrfs_model.ondisk.structs import (
     RawFileExtent,
 )
 from btrfs_model.reference.backref_prelim import InodeElem, PrefTree, PrelimRef, Ulist
+from btrfs_model.reference.blocks import HEADER
 from btrfs_model.reference.ctree import (
     Path,
+    block_key,
     bytenr_of,
-    key_at,
+    item_data,
     next_leaf,
     nritems,
-    payload_at,
     search_slot,
 )
-from btrfs_model.volume.blocks import HEADER
 from btrfs_model.volume.forest import Forest, read_tree_block
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def next_item(tree: Tree, path: Path) -> bool:
 def file_extent(walk: Walk, leaf: memoryview, slot: int, bytenr: int) -> RawFileExtent | None:
     """Return a file extent item if it refers to the extent at `bytenr`."""
     try:
-        item = items.file_extent(payload_at(leaf, slot))
+        item = items.file_extent(item_data(leaf, slot))
     except PayloadError as error:
         raise fail_at(walk, error.code, leaf, slot, error.found, error.wanted) from None
     return None if isinstance(item, items.InlineExtent) or item.disk_bytenr != bytenr else item
@@ -245,7 +245,7 @@ def find_extent_in_eb(walk: Walk, leaf: memoryview) -> list[InodeElem]:
     """All file extent items of a leaf that refer to the extent, the last one first."""
     elems: list[InodeElem] = []
     for slot in range(nritems(leaf)):
-        objectid, kind, offset = key_at(leaf, slot)
+        objectid, kind, offset = block_key(leaf, slot)
         if kind != ItemType.EXTENT_DATA:
             continue
         item = file_extent(walk, leaf, slot, walk.bytenr)
@@ -266,7 +266,7 @@ def add_missing_keys(walk: Walk) -> None:
         block = read_tree_block(image, ref.wanted, level=ref.level - 1, tree=ref.root_id)
         # only an empty tree has no first key, and its root is found without one
         if nritems(block):
-            ref.key = key_at(block, 0)
+            ref.key = block_key(block, 0)
         walk.indirect.prelim_ref_insert(ref)
 
 
@@ -303,7 +303,7 @@ def skip_leaf(walk: Walk, leaf: memoryview, ref: PrelimRef) -> bool:
 
 def add_parent(walk: Walk, leaf: memoryview, slot: int, ref: PrelimRef, parents: Ulist) -> bool:
     """Add the leaf if an item of it is one of the reference; False when it is not."""
-    objectid, _, offset = key_at(leaf, slot)
+    objectid, _, offset = block_key(leaf, slot)
     item = file_extent(walk, leaf, slot, ref.wanted)
     if item is None or (offset - item.offset) % 2**64 != ref.key[2]:
         return False
@@ -330,7 +330,7 @@ def add_all_leafs(walk: Walk, tree: Tree, path: Path, ref: PrelimRef, parents: U
     count = 0
     while more and count < ref.count:
         leaf, slot = path.leaf, path.slots[0]
-        objectid, kind, _ = key_at(leaf, slot)
+        objectid, kind, _ = block_key(leaf, slot)
         if objectid != ref.key[0] or kind != ItemType.EXTENT_DATA:
             return
         if slot == 0 and skip_leaf(walk, leaf, ref):
@@ -458,7 +458,7 @@ def extent_head(walk: Walk, leaf: memoryview, slot: int, payload: memoryview) ->
     item = EXTENT_ITEM.unpack(payload)
     if walk.ask.check_extent_item is not None:
         stopped(walk, walk.ask.check_extent_item(walk.bytenr, item))
-    _, kind, offset = key_at(leaf, slot)
+    _, kind, offset = block_key(leaf, slot)
     match kind, item.flags & _KINDS:
         case ItemType.METADATA_ITEM, ExtentFlag.TREE_BLOCK:
             check_level(walk, leaf, slot, offset)
@@ -475,7 +475,7 @@ def extent_head(walk: Walk, leaf: memoryview, slot: int, payload: memoryview) ->
 
 def add_inline_refs(walk: Walk, leaf: memoryview, slot: int) -> None:
     """Add the references inside of an extent item."""
-    payload = payload_at(leaf, slot)
+    payload = item_data(leaf, slot)
     at = extent_head(walk, leaf, slot, payload)
     while at < len(payload):
         kind, value = EXTENT_INLINE_REF.flat(payload, at)
@@ -490,11 +490,11 @@ def add_inline_refs(walk: Walk, leaf: memoryview, slot: int) -> None:
 def add_keyed_refs(walk: Walk, path: Path) -> None:
     """Add the references that follow as items of their own."""
     while next_item(walk.ask.forest.extent_tree, path):
-        objectid, kind, value = key_at(path.leaf, path.slots[0])
+        objectid, kind, value = block_key(path.leaf, path.slots[0])
         if objectid != walk.bytenr or kind > ItemType.SHARED_DATA_REF:
             return
         if kind >= ItemType.TREE_BLOCK_REF:
-            add_ref(walk, kind, value, payload_at(path.leaf, path.slots[0]), 0)
+            add_ref(walk, kind, value, item_data(path.leaf, path.slots[0]), 0)
 
 
 def collect_refs(walk: Walk) -> None:
@@ -506,7 +506,7 @@ def collect_refs(walk: Walk) -> None:
     found = None
     if path.slots[0]:
         path.slots[0] -= 1
-        found = key_at(path.leaf, path.slots[0])
+        found = block_key(path.leaf, path.slots[0])
     if found is None or found[0] != walk.bytenr or found[1] not in _EXTENT_KEYS:
         if walk.level < 0:
             return

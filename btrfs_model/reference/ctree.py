@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Searching a b-tree in plain Python. Beside ``native/tree/tree.c``.
+"""Searching a b-tree.
+
+Beside ``native/tree/tree.c``; what a block says is in ``native/image/internal.h``.
 
 A node holds keys and pointers in ascending order, a leaf keys and items. A search starts at the
 root and at each node follows the last key that is not greater than the one sought::
@@ -21,9 +23,8 @@ from typing import TYPE_CHECKING
 from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault
-from btrfs_model.native.door import lib
 from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
-from btrfs_model.volume.blocks import HEADER, ITEM, KEY_PTR, Expect, read_block
+from btrfs_model.reference.blocks import HEADER, ITEM, KEY_PTR, Expect, ReadBy, image_block
 
 if TYPE_CHECKING:
     from btrfs_model.volume.tree import Tree
@@ -36,10 +37,10 @@ _LEVEL_AT = 100
 class Reada(IntEnum):
     """Readahead of a search: ``path->reada`` of the kernel."""
 
-    NONE = lib.BM_READA_NONE
-    BACK = lib.BM_READA_BACK
-    FORWARD = lib.BM_READA_FORWARD
-    FORWARD_ALWAYS = lib.BM_READA_FORWARD_ALWAYS
+    NONE = 0
+    BACK = 1
+    FORWARD = 2
+    FORWARD_ALWAYS = 3
 
 
 def bytenr_of(block: memoryview) -> int:
@@ -52,7 +53,7 @@ def nritems(block: memoryview) -> int:
     return int.from_bytes(block[_NRITEMS_AT : _NRITEMS_AT + 4], "little")
 
 
-def key_at(block: memoryview, slot: int) -> RawKey:
+def block_key(block: memoryview, slot: int) -> RawKey:
     """Return the key in a slot of a leaf or node."""
     size = KEY_PTR.size if block[_LEVEL_AT] else ITEM.size
     objectid, kind, offset, *_ = (KEY_PTR if block[_LEVEL_AT] else ITEM).unpack_from(
@@ -61,13 +62,13 @@ def key_at(block: memoryview, slot: int) -> RawKey:
     return objectid, kind, offset
 
 
-def pointer_at(node: memoryview, slot: int) -> tuple[int, int]:
+def node_ptr(node: memoryview, slot: int) -> tuple[int, int]:
     """Return the address and generation that a node has in a slot."""
     *_, blockptr, generation = KEY_PTR.unpack_from(node, HEADER.size + slot * KEY_PTR.size)
     return blockptr, generation
 
 
-def payload_at(leaf: memoryview, slot: int) -> memoryview:
+def item_data(leaf: memoryview, slot: int) -> memoryview:
     """Return the payload of an item of a verified leaf."""
     *_, offset, size = ITEM.unpack_from(leaf, HEADER.size + slot * ITEM.size)
     start = HEADER.size + offset
@@ -116,7 +117,7 @@ def bin_search(block: memoryview, key: RawKey) -> tuple[int, bool]:
     low, high = 0, nritems(block)
     while low < high:
         mid = (low + high) // 2
-        found = key_at(block, mid)
+        found = block_key(block, mid)
         if found == key:
             return mid, True
         if found < key:
@@ -128,10 +129,10 @@ def bin_search(block: memoryview, key: RawKey) -> tuple[int, bool]:
 
 def block_of_child(tree: Tree, node: memoryview, slot: int) -> memoryview:
     """Return the block below a slot of a node, which begins with the key there."""
-    blockptr, generation = pointer_at(node, slot)
+    blockptr, generation = node_ptr(node, slot)
     expect = Expect(tree.objectid, generation, node[_LEVEL_AT] - 1)
-    child = read_block(tree.image, blockptr, expect)
-    if not nritems(child) or key_at(child, 0) != key_at(node, slot):
+    child = image_block(tree.image, blockptr, expect)
+    if not nritems(child) or block_key(child, 0) != block_key(node, slot):
         raise CorruptImageError(
             tree.image.path, Fault(Code.BAD_FIRST_KEY, tree.objectid, blockptr, slot)
         )
@@ -147,12 +148,12 @@ def check_last_key(tree: Tree, path: Path, block: memoryview) -> None:
     count = nritems(block)
     if not count:
         return
-    last = key_at(block, count - 1)
+    last = block_key(block, count - 1)
     for level in range(block[_LEVEL_AT] + 1, BTRFS_MAX_LEVEL):
         node, slot = path.nodes[level], path.slots[level]
         if node is None:
             return
-        if slot + 1 < nritems(node) and key_at(node, slot + 1) <= last:
+        if slot + 1 < nritems(node) and block_key(node, slot + 1) <= last:
             raise CorruptImageError(
                 tree.image.path,
                 Fault(Code.BAD_LAST_KEY, tree.objectid, bytenr_of(node), slot, 0, bytenr_of(block)),
@@ -166,7 +167,7 @@ def reada_for_search(tree: Tree, path: Path, level: int, slot: int, objectid: in
     always = path.reada == Reada.FORWARD_ALWAYS
     if (level != 1 and not always) or node is None or cache is None:
         return
-    target = pointer_at(node, slot)[0]
+    target = node_ptr(node, slot)[0]
     ahead = cache.readahead.limits(tree.image.nodesize)
     limit = ahead["near"]
     if always:
@@ -178,18 +179,18 @@ def reada_for_search(tree: Tree, path: Path, level: int, slot: int, objectid: in
         slot += -1 if path.reada == Reada.BACK else 1
         if not 0 <= slot < nritems(node):
             return
-        if path.reada == Reada.BACK and objectid and key_at(node, slot)[0] != objectid:
+        if path.reada == Reada.BACK and objectid and block_key(node, slot)[0] != objectid:
             return
-        blockptr, generation = pointer_at(node, slot)
+        blockptr, generation = node_ptr(node, slot)
         if always or abs(blockptr - target) <= ahead["distance"]:
             current().count("btrfs_readahead_node_child")
-            cache.submit(blockptr, generation, level - 1, True, lib.BM_READ_BY_reada_for_search)
+            cache.submit(blockptr, generation, level - 1, True, ReadBy.reada_for_search)
             nread += tree.image.nodesize
         nscan += 1
 
 
 def read_block_for_search(
-    tree: Tree, path: Path, level: int, objectid: int, by: int
+    tree: Tree, path: Path, level: int, objectid: int, by: ReadBy
 ) -> tuple[memoryview, bool]:
     """Go down one level; True when the search is to start again."""
     node, slot = path.nodes[level], path.slots[level]
@@ -198,7 +199,7 @@ def read_block_for_search(
     restart = False
     cache = tree.image.reads
     if cache is not None:
-        blockptr, generation = pointer_at(node, slot)
+        blockptr, generation = node_ptr(node, slot)
         cached = blockptr in cache.held
         always = path.reada == Reada.FORWARD_ALWAYS and not path.reada_missing
         if always or (not cached and path.reada != Reada.NONE):
@@ -218,7 +219,7 @@ def read_node_slot(tree: Tree, node: memoryview, slot: int, newer_than: int | No
     current().count("read_tree_block")
     cache, level = tree.image.reads, node[_LEVEL_AT]
     if cache is not None:
-        cache.submit(*pointer_at(node, slot), level - 1, False, lib.BM_READ_BY_btrfs_read_node_slot)
+        cache.submit(*node_ptr(node, slot), level - 1, False, ReadBy.btrfs_read_node_slot)
     child = block_of_child(tree, node, slot)
     if newer_than is None or cache is None:
         return child
@@ -227,10 +228,10 @@ def read_node_slot(tree: Tree, node: memoryview, slot: int, newer_than: int | No
     for after in range(slot + 1, nritems(node)):
         if left <= 0:
             break
-        blockptr, generation = pointer_at(node, after)
+        blockptr, generation = node_ptr(node, after)
         if generation > newer_than:
             current().count("btrfs_readahead_node_child")
-            cache.submit(blockptr, generation, level - 1, True, lib.BM_READ_BY_tree_move_down)
+            cache.submit(blockptr, generation, level - 1, True, ReadBy.tree_move_down)
             left -= tree.image.nodesize
     return child
 
@@ -248,10 +249,10 @@ def search_slot(tree: Tree, key: RawKey, path: Path) -> bool:
     while True:
         path.nodes = [None] * BTRFS_MAX_LEVEL
         expect = Expect(tree.objectid, tree.generation, tree.level)
-        block = read_block(tree.image, tree.bytenr, expect)
+        block = image_block(tree.image, tree.bytenr, expect)
         if tree.image.reads is not None:
             tree.image.reads.submit(
-                tree.bytenr, tree.generation, tree.level, False, lib.BM_READ_BY_read_tree_block
+                tree.bytenr, tree.generation, tree.level, False, ReadBy.read_tree_block
             )
         restart = False
         while not restart:
@@ -265,7 +266,7 @@ def search_slot(tree: Tree, key: RawKey, path: Path) -> bool:
                 slot -= 1
                 path.slots[level] = slot
             block, restart = read_block_for_search(
-                tree, path, level, key[0], lib.BM_READ_BY_btrfs_search_slot
+                tree, path, level, key[0], ReadBy.btrfs_search_slot
             )
 
 
@@ -276,7 +277,7 @@ def next_leaf(tree: Tree, path: Path) -> bool:
     if not count:
         return False
     check_last_key(tree, path, path.leaf)
-    last = key_at(path.leaf, count - 1)
+    last = block_key(path.leaf, count - 1)
     while True:
         search_back(tree, last, path)
         level = _level_to_step(path, 1)
@@ -286,7 +287,7 @@ def next_leaf(tree: Tree, path: Path) -> bool:
         restart = False
         while level and not restart:
             block, restart = read_block_for_search(
-                tree, path, level, last[0], lib.BM_READ_BY_btrfs_next_old_leaf
+                tree, path, level, last[0], ReadBy.btrfs_next_old_leaf
             )
             level -= 1
             path.nodes[level] = block

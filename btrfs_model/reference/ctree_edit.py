@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from btrfs_model.reference.blocks import ITEM
 from btrfs_model.reference.ctree_ground import Ground, Node, Path, RawKey
 from btrfs_model.reference.ctree_leaf import (
     count_copied,
@@ -21,7 +22,6 @@ from btrfs_model.reference.ctree_leaf import (
 )
 from btrfs_model.reference.ctree_node import fixup_low_keys
 from btrfs_model.reference.ctree_search import bin_search, search_slot, upper_bound
-from btrfs_model.volume.blocks import ITEM
 
 if TYPE_CHECKING:
     from btrfs_model.mount.trees.writer import TreeWriter
@@ -31,7 +31,7 @@ def find_item(ground: Ground, key: RawKey) -> Path:
     """Return the path to an item that must be there."""
     path, found = search_slot(ground, key)
     if not found:
-        raise ground.error(errno.ENOENT)
+        raise ground.errno(errno.ENOENT)
     return path
 
 
@@ -63,25 +63,25 @@ def insert(writer: TreeWriter, tree_id: int, items: Sequence[tuple[RawKey, bytes
     ground = Ground(writer, tree_id)
     total = sum(ITEM.size + len(data) for _, data in items)
     if total > ground.leaf_size:
-        raise ground.error(errno.EOVERFLOW)
+        raise ground.errno(errno.EOVERFLOW)
     if len(items) > 1:
         check_batch(ground, [key for key, _ in items])
     if not items:
         return
     path, found = search_slot(ground, items[0][0], total)
     if found:
-        raise ground.error(errno.EEXIST)
+        raise ground.errno(errno.EEXIST)
     setup_items_for_insert(ground, path, items)
 
 
 def check_batch(ground: Ground, keys: list[RawKey]) -> None:
     """Refuse keys that do not ascend, or that an item lies between."""
     if any(a >= b for a, b in pairwise(keys)):
-        raise ground.error(errno.EINVAL)
+        raise ground.errno(errno.EINVAL)
     path, found = look(ground, keys[0])
     after = next_key(path, path.slots[0])
     if not found and after is not None and keys[-1] >= after:
-        raise ground.error(errno.EINVAL)
+        raise ground.errno(errno.EINVAL)
 
 
 def insert_each(writer: TreeWriter, tree_id: int, items: Sequence[tuple[RawKey, bytes]]) -> None:
@@ -99,7 +99,7 @@ def update(writer: TreeWriter, tree_id: int, key: RawKey, offset: int, data: byt
     path = find_item(ground, key)
     old = payload(path)
     if offset + len(data) > len(old):
-        raise ground.error(errno.EINVAL)
+        raise ground.errno(errno.EINVAL)
     if len(data) == len(old):
         count_copied(ground, 1, ITEM.size + len(data))
     _set_payload(path, old[:offset] + data + old[offset + len(data) :])
@@ -121,9 +121,9 @@ def extend(writer: TreeWriter, tree_id: int, key: RawKey, data: bytes) -> None:
     ground = Ground(writer, tree_id)
     path, found = look(ground, key)
     if not found:
-        raise ground.error(errno.ENOENT)
+        raise ground.errno(errno.ENOENT)
     if len(payload(path)) + len(data) + ITEM.size > ground.leaf_size:
-        raise ground.error(errno.EOVERFLOW)
+        raise ground.errno(errno.EOVERFLOW)
     path, _ = search_slot(ground, key, len(data), for_extension=True)
     count_copied(ground, 0, len(data))
     _set_payload(path, payload(path) + data)
@@ -137,7 +137,7 @@ def truncate(
     path = find_item(ground, key)
     old = payload(path)
     if size > len(old):
-        raise ground.error(errno.EINVAL)
+        raise ground.errno(errno.EINVAL)
     _set_payload(path, old[len(old) - size :] if from_end else old[:size])
 
 
@@ -147,9 +147,9 @@ def set_key(writer: TreeWriter, tree_id: int, old: RawKey, new: RawKey) -> None:
     path = find_item(ground, old)
     slot = path.slots[0]
     after = next_key(path, slot + 1)
-    before = path.leaf.key(slot - 1) if slot else last_key_before(ground, path)
+    before = last_key_before(ground, path)
     if (after is not None and new >= after) or (before is not None and new <= before):
-        raise ground.error(errno.EINVAL)
+        raise ground.errno(errno.EINVAL)
     path.leaf.items[slot] = (new, payload(path))
     path.leaf.store()
     if slot == 0:
@@ -157,7 +157,9 @@ def set_key(writer: TreeWriter, tree_id: int, old: RawKey, new: RawKey) -> None:
 
 
 def last_key_before(ground: Ground, path: Path) -> RawKey | None:
-    """Return the last key of the leaf before that of the path, None in the first leaf."""
+    """Return the key of the item before the path, None when there is none."""
+    if path.slots[0]:
+        return path.leaf.key(path.slots[0] - 1)
     level = 1
     while path.nodes[level] is not None and path.slots[level] == 0:
         level += 1
@@ -184,10 +186,10 @@ def duplicate(writer: TreeWriter, tree_id: int, old: RawKey, new: RawKey) -> Non
     ground = Ground(writer, tree_id)
     path, found = look(ground, old)
     if not found:
-        raise ground.error(errno.ENOENT)
+        raise ground.errno(errno.ENOENT)
     after = next_key(path, path.slots[0] + 1)
     if new <= old or (after is not None and new >= after):
-        raise ground.error(errno.EINVAL)
+        raise ground.errno(errno.EINVAL)
     path = setup_leaf_for_split(ground, old)
     data = payload(path)
     path.slots[0] += 1
@@ -250,7 +252,7 @@ def insert_extent(
     ground = Ground(writer, tree_id)
     size = ITEM.size + len(data)
     if size > ground.leaf_size:
-        raise ground.error(errno.EOVERFLOW)
+        raise ground.errno(errno.EOVERFLOW)
     path = place_for_extent(ground, key) if last is None else drop_extents(ground, key, last)
     if path is None or path.leaf.free() < size:
         insert(writer, tree_id, [(key, data)])
@@ -262,7 +264,7 @@ def place_for_extent(ground: Ground, key: RawKey) -> Path | None:
     """Search for where an extent would go; None at the end of a leaf, which the kernel leaves."""
     path, found = search_slot(ground, key, -1)
     if found:
-        raise ground.error(errno.EEXIST)
+        raise ground.errno(errno.EEXIST)
     return path if path.slots[0] < len(path.leaf) else None
 
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Leaves and nodes as lists that can be changed, and where they come from.
 
-Beside ``native/writer/btree/ground.c`` and, for what a block says, ``native/writer/writer.h``.
+Beside ``native/writer/btree/ground.c`` and ``native/writer/btree/cow.c``; trees are in
+``native/writer/writer.c``, what a block says in ``native/writer/writer.h`` and
+``native/image/internal.h``.
 
 A leaf is a list of items (key, payload), a node a list of pointers (key, address, generation). What
 is changed in a list lies in the image after ``store()``. :class:`Ground` is where blocks come from:
@@ -11,13 +13,12 @@ copies on write, allocation and references are those of the C kernels and have n
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
-from btrfs_model.native.door import ffi, lib
 from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
-from btrfs_model.volume.blocks import HEADER, ITEM, KEY_PTR, Expect, read_block
+from btrfs_model.reference.blocks import HEADER, ITEM, KEY_PTR, Expect, image_block
 
 if TYPE_CHECKING:
     from btrfs_model.mount.trees.writer import TreeWriter
@@ -91,11 +92,6 @@ class Node:
         """Return the key in a slot."""
         return self.ptrs[slot][0]
 
-    def set_key(self, slot: int, key: RawKey) -> None:
-        """Change a key."""
-        self.ptrs[slot] = (key, *self.ptrs[slot][1:])
-        self.store()
-
     def store(self) -> None:
         """Write the pointers into the block."""
         for slot, (key, child, generation) in enumerate(self.ptrs):
@@ -104,6 +100,7 @@ class Node:
 
 
 Block = Leaf | Node
+AnyBlock = TypeVar("AnyBlock", Leaf, Node)
 
 
 def _store_count(view: memoryview, count: int) -> None:
@@ -165,7 +162,7 @@ class Ground:
     def read(self, bytenr: int, generation: int, level: int) -> Block:
         """Return a verified block."""
         try:
-            view = read_block(self.image, bytenr, Expect(self.owner, generation, level))
+            view = image_block(self.image, bytenr, Expect(self.owner, generation, level))
         except CorruptImageError:
             self.writer.aborted = True
             raise
@@ -186,41 +183,30 @@ class Ground:
 
     def own_root(self) -> Block:
         """Return the root, copied if it is older than the transaction."""
-        self.writer.run(lib.bm_writer_own_root, self.id)
+        self.writer.own_root(self.id)
         state = self.writer.tree_state(self.id)
         return self.read(state.bytenr, state.generation, state.level)
 
     def own_child(self, parent: Node, slot: int) -> Block:
         """Return a child, copied if it is older than the transaction."""
-        bytenr = ffi.new("uint64_t *")
-        self.writer.run(lib.bm_writer_own_child, self.id, parent.bytenr, slot, bytenr)
-        child = self.read(bytenr[0], 0, parent.level - 1)
+        bytenr = self.writer.own_child(self.id, parent.bytenr, slot)
+        child = self.read(bytenr, 0, parent.level - 1)
         parent.ptrs[slot] = (parent.key(slot), child.bytenr, child.generation)
         return child
 
-    def own_leaf(self, parent: Node, slot: int) -> Leaf:
-        """Return a child that is a leaf, copied if need be."""
-        leaf = self.own_child(parent, slot)
-        assert isinstance(leaf, Leaf)
-        return leaf
-
-    def own_node(self, parent: Node, slot: int) -> Node:
-        """Return a child that is a node, copied if need be."""
-        node = self.own_child(parent, slot)
-        assert isinstance(node, Node)
-        return node
+    def cow_child(self, parent: Node, slot: int, kind: type[AnyBlock]) -> AnyBlock:
+        """Return the same where its kind is known."""
+        child = self.own_child(parent, slot)
+        assert isinstance(child, kind)
+        return child
 
     def make_block(self, level: int, first: RawKey, hint: int) -> Block:
         """Allocate an empty block near `hint` (``btrfs_alloc_tree_block()``)."""
-        bytenr = ffi.new("uint64_t *")
-        key = ffi.new("struct bm_key *", {"objectid": first[0], "type": first[1],
-                                          "offset": first[2]})  # fmt: skip
-        self.writer.run(lib.bm_writer_make_block, self.id, level, key, hint, bytenr)
-        return self.read(bytenr[0], 0, level)
+        return self.read(self.writer.make_block(self.id, level, first, hint), 0, level)
 
     def drop_block(self, block: Block) -> None:
         """Give a block back (``btrfs_free_tree_block()``)."""
-        self.writer.run(lib.bm_writer_drop_block, self.id, block.bytenr)
+        self.writer.drop_block(self.id, block.bytenr)
 
     def is_root(self, block: Block) -> bool:
         """Whether a block is the root."""
@@ -238,7 +224,7 @@ class Ground:
 
     # ----------------------------------------------------------------------------- errors --
 
-    def error(self, number: int) -> OSError:
+    def errno(self, number: int) -> OSError:
         """Return what the kernel would return."""
         return OSError(number, os.strerror(number), os.fspath(self.image.path))
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Leaves that change: items come and go; a full leaf gives or is split, a poor one is emptied.
 
-Beside ``native/writer/btree/leaf.c``.
+Beside ``native/writer/btree/leaf.c`` and ``native/writer/writer.h``.
 
 A full leaf first gives to its neighbours; if that is not enough it is split, in the middle when the
 new item fits into its half, else where the new item goes::
@@ -22,6 +22,7 @@ from typing import Final
 
 from btrfs_model.base.counters import current
 from btrfs_model.ondisk.keys import ObjectId
+from btrfs_model.reference.blocks import ITEM
 from btrfs_model.reference.ctree_ground import Ground, Leaf, Path, RawKey
 from btrfs_model.reference.ctree_node import (
     check_sibling_keys,
@@ -29,8 +30,8 @@ from btrfs_model.reference.ctree_node import (
     fixup_low_keys,
     insert_new_root,
     insert_ptr,
+    set_parent_key,
 )
-from btrfs_model.volume.blocks import ITEM
 
 _TREE_LOG: Final = int(ObjectId.TREE_LOG) % 2**64
 
@@ -82,7 +83,7 @@ def push_leaf_right(
     room = sibling.free()
     if room < wanted:
         return False
-    right = ground.own_leaf(parent, slot + 1)
+    right = ground.cow_child(parent, slot + 1, Leaf)
     if not len(left):
         return False
     check_sibling_keys(ground, left, right)
@@ -113,7 +114,7 @@ def push_leaf_right(
     del left.items[cut:]
     left.store()
     right.store()
-    parent.set_key(slot + 1, right.key(0))
+    set_parent_key(parent, slot + 1, right)
     if place >= cut:
         path.nodes[0], path.slots[0], path.slots[1] = right, place - cut, slot + 1
     return True
@@ -140,7 +141,7 @@ def push_leaf_left(
     room = sibling.free()
     if room < wanted:
         return False
-    left = ground.own_leaf(parent, slot - 1)
+    left = ground.cow_child(parent, slot - 1, Leaf)
     check_sibling_keys(ground, left, right)
 
     place, space, cut = path.slots[0], 0, 0
@@ -259,7 +260,7 @@ def split_leaf(ground: Ground, path: Path, key: RawKey, size: int, *, extend: bo
     """
     total = size + (path.leaf.size(path.slots[0]) if extend else 0)
     if total > ground.leaf_size:
-        raise ground.error(errno.EOVERFLOW)
+        raise ground.errno(errno.EOVERFLOW)
     if path.parent(0) is None:
         insert_new_root(ground, path, 1)
     else:
@@ -306,7 +307,7 @@ def del_items(ground: Ground, path: Path, slot: int, count: int) -> None:
     """Delete items of the leaf of the path."""
     leaf = path.leaf
     if not 0 < count <= len(leaf) - slot:
-        raise ground.error(errno.ENOENT)
+        raise ground.errno(errno.ENOENT)
     del leaf.items[slot : slot + count]
     leaf.store()
     if not len(leaf):

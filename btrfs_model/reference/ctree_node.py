@@ -28,10 +28,18 @@ def check_sibling_keys(ground: Ground, left: Block, right: Block) -> None:
 def fixup_low_keys(path: Path, key: RawKey, level: int) -> None:
     """Tell the parents that the first key of the block at ``level - 1`` is now `key`."""
     while path.nodes[level] is not None:
-        path.node(level).set_key(path.slots[level], key)
+        node, slot = path.node(level), path.slots[level]
+        node.ptrs[slot] = (key, *node.ptrs[slot][1:])
+        node.store()
         if path.slots[level]:
             return
         level += 1
+
+
+def set_parent_key(parent: Node, slot: int, child: Block) -> None:
+    """Give the pointer in a slot the first key of the block that it points at."""
+    parent.ptrs[slot] = (child.key(0), *parent.ptrs[slot][1:])
+    parent.store()
 
 
 def insert_ptr(ground: Ground, path: Path, key: RawKey, bytenr: int, slot: int, level: int) -> None:
@@ -141,15 +149,15 @@ def push_nodes_for_insert(ground: Ground, path: Path, level: int) -> bool:
     if slot > 0:
         before = len(ground.read_child(parent, slot - 1))
         if before < ground.node_ptrs - 1:
-            left = ground.own_node(parent, slot - 1)
+            left = ground.cow_child(parent, slot - 1, Node)
             if push_node_left(ground, left, node, empty=False):
-                parent.set_key(slot, node.key(0))
+                set_parent_key(parent, slot, node)
                 follow_ptr(path, level, left, before + place)
                 return True
     if slot + 1 < len(parent) and len(ground.read_child(parent, slot + 1)) < ground.node_ptrs - 1:
-        right = ground.own_node(parent, slot + 1)
+        right = ground.cow_child(parent, slot + 1, Node)
         if balance_node_right(ground, node, right):
-            parent.set_key(slot + 1, right.key(0))
+            set_parent_key(parent, slot + 1, right)
             if place >= len(node):
                 path.nodes[level], path.slots[level + 1] = right, slot + 1
                 path.slots[level] = place - len(node)
@@ -214,21 +222,21 @@ def balance_level(ground: Ground, path: Path, level: int) -> bool:
     if len(node) > ground.node_ptrs // 4:
         return True
     slot, place = path.slots[level + 1], path.slots[level]
-    left = ground.own_node(parent, slot - 1) if slot > 0 else None
-    right = ground.own_node(parent, slot + 1) if slot + 1 < len(parent) else None
+    left = ground.cow_child(parent, slot - 1, Node) if slot > 0 else None
+    right = ground.cow_child(parent, slot + 1, Node) if slot + 1 < len(parent) else None
     if left is not None:
         place += len(left)
         push_node_left(ground, left, node, empty=True)
     if right is not None:
         push_node_left(ground, node, right, empty=True)
         if len(right):
-            parent.set_key(slot + 1, right.key(0))
+            set_parent_key(parent, slot + 1, right)
         else:
             remove_node(ground, path, level, slot + 1, right)
     if len(node) == 1:
         give_second_ptr(ground, node, left)
     if len(node):
-        parent.set_key(slot, node.key(0))
+        set_parent_key(parent, slot, node)
     else:
         remove_node(ground, path, level, slot, node)
     if left is not None:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Searching a tree that is about to change. Beside ``native/writer/btree/search.c``.
+"""Searching a tree that is about to change.
+
+Beside ``native/writer/btree/search.c`` and ``native/tree/tree.c``.
 
 The search knows what is coming: for an insertion it splits nodes on the way that are nearly full
 and makes room in the leaf; for a deletion it merges nodes that are nearly empty. Every block of the
@@ -11,10 +13,10 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from btrfs_model.base.counters import current
+from btrfs_model.reference.blocks import ITEM
 from btrfs_model.reference.ctree_ground import Block, Ground, Node, Path, RawKey
 from btrfs_model.reference.ctree_leaf import split_leaf
 from btrfs_model.reference.ctree_node import balance_level, split_node
-from btrfs_model.volume.blocks import ITEM
 
 
 def bin_search(block: Block, key: RawKey) -> tuple[int, bool]:

@@ -23,7 +23,7 @@ from btrfs_model.native.door import ffi, lib
 from btrfs_model.native.faults import new_fault, raise_fault
 from btrfs_model.ondisk.keys import Key
 from btrfs_model.reference import ctree
-from btrfs_model.volume.blocks import Expect, read_block
+from btrfs_model.reference.blocks import Expect, image_block
 
 if TYPE_CHECKING:
     from btrfs_model.volume.tree import Tree
@@ -121,7 +121,7 @@ class Side:
         self.path = ctree.Path()
         self.level = tree.level
         expect = Expect(tree.objectid, tree.generation, tree.level)
-        self.path.nodes[self.level] = read_block(tree.image, tree.bytenr, expect)
+        self.path.nodes[self.level] = image_block(tree.image, tree.bytenr, expect)
         self.ended = not ctree.nritems(self.block)
 
     @property
@@ -139,7 +139,7 @@ class Side:
     @property
     def key(self) -> tuple[int, int, int]:
         """The key in that slot."""
-        return ctree.key_at(self.block, self.slot)
+        return ctree.block_key(self.block, self.slot)
 
     @property
     def place(self) -> tuple[int, int]:
@@ -188,7 +188,7 @@ def compare_sides(left: Side, right: Side) -> Iterator[tuple[Change, tuple[int, 
                 yield Change.NEW if before is left else Change.DELETED, before.key
             before.advance()
         elif left.level == 0:
-            same = ctree.payload_at(left.block, left.slot) == ctree.payload_at(
+            same = ctree.item_data(left.block, left.slot) == ctree.item_data(
                 right.block, right.slot
             )
             yield Change.SAME if same else Change.CHANGED, left.key
@@ -196,7 +196,7 @@ def compare_sides(left: Side, right: Side) -> Iterator[tuple[Change, tuple[int, 
             right.advance()
         else:
             # a shared block is not entered
-            shared = ctree.pointer_at(left.block, left.slot) == ctree.pointer_at(
+            shared = ctree.node_ptr(left.block, left.slot) == ctree.node_ptr(
                 right.block, right.slot
             )
             current().count("subtrees_skipped", shared)

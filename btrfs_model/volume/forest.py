@@ -17,8 +17,8 @@ from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.native.door import ffi, lib
 from btrfs_model.native.faults import new_fault, raise_fault
 from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.reference.blocks import HEADER, Expect, ReadBy, image_block
 from btrfs_model.reference.ctree import Path, search_slot
-from btrfs_model.volume.blocks import HEADER, Expect, read_block
 from btrfs_model.volume.tree import Tree
 
 if TYPE_CHECKING:
@@ -35,13 +35,11 @@ def read_tree_block(
     image: Image, bytenr: int, *, generation: int = 0, level: int = -1, tree: int = 0
 ) -> memoryview:
     """Read a block that no search came to (``read_tree_block()``)."""
-    block = read_block(image, bytenr, Expect(tree, generation, level))
+    block = image_block(image, bytenr, Expect(tree, generation, level))
     current().count("read_tree_block")
     if image.reads is not None:
         *_, found_generation, _, _, found_level = HEADER.unpack_from(block)
-        image.reads.submit(
-            bytenr, found_generation, found_level, False, lib.BM_READ_BY_read_tree_block
-        )
+        image.reads.submit(bytenr, found_generation, found_level, False, ReadBy.read_tree_block)
     return block
 
 

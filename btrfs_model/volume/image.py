@@ -22,12 +22,12 @@ from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault, NotBtrfsError
 from btrfs_model.native.choice import use_python
 from btrfs_model.native.door import ffi, lib
-from btrfs_model.native.faults import new_fault, raise_fault
+from btrfs_model.native.faults import fault_of, new_fault, raise_fault
 from btrfs_model.native.lease import Lease
 from btrfs_model.ondisk.chunks import Chunk, parse_chunk_item
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.superblock import SuperBlock, read_superblocks
-from btrfs_model.volume import blocks
+from btrfs_model.reference import blocks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -387,7 +387,7 @@ class Image:
         """
         expect = blocks.Expect(tree, generation, level)
         if use_python():
-            return blocks.read_block(self, logical, expect)
+            return blocks.image_block(self, logical, expect)
         fault, raw = new_fault(), ffi.new("struct bm_expect *", expect)
         with self.lease as handle:
             pointer = lib.bm_image_block(handle, logical, raw, fault)
@@ -418,6 +418,13 @@ class Image:
         with self.lease as handle:
             if lib.bm_image_verify_copy(handle, logical, copy, raw, fault) < 0:
                 raise_fault(self.path, fault)
+
+    def check_leaf(self, block: memoryview) -> Fault | None:
+        """Return what is wrong in the items of a leaf; None when they are sound."""
+        fault = new_fault()
+        with self.lease as handle:
+            wrong = lib.bm_check_leaf(handle, ffi.from_buffer("uint8_t[]", block), fault) < 0
+        return fault_of(fault) if wrong else None
 
     def own_block(self, physical: int) -> memoryview:
         """Return a tree block at a byte of the image where it can be verified and will stay."""
@@ -481,7 +488,7 @@ class Image:
             # a copy, as the rows go with the cache
             reads = np.frombuffer(bytearray(ffi.buffer(rows, size) if size else b""), dtype=kind)
             if cache and cache.reads:
-                reads = np.concatenate([reads, np.array(cache.rows(), dtype=kind)])
+                reads = np.concatenate([reads, np.array(cache.cache_reads(), dtype=kind)])
             lib.bm_image_cache_stop(handle)
             self.reads = None
         finally:

@@ -31,7 +31,7 @@ from btrfs_model.ondisk.items import (
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.layout import Layout, PayloadError
 from btrfs_model.ondisk.structs import DIR_ITEM, INODE_EXTREF, INODE_REF
-from btrfs_model.volume.blocks import HEADER, ITEM
+from btrfs_model.reference.blocks import HEADER, ITEM
 from btrfs_model.volume.tree import COLUMNS, raw_columns
 
 if TYPE_CHECKING:

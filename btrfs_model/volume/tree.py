@@ -16,8 +16,8 @@ from btrfs_model.native.door import ffi, lib
 from btrfs_model.native.faults import new_fault, raise_fault
 from btrfs_model.ondisk.keys import Key
 from btrfs_model.reference import ctree
+from btrfs_model.reference.blocks import HEADER, ITEM, KEY_PTR, Expect, image_block
 from btrfs_model.reference.ctree import Path
-from btrfs_model.volume.blocks import HEADER, ITEM, KEY_PTR, Expect, read_block
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -212,7 +212,7 @@ class Tree:
             found, slot = ret == 0, raw_path.slot[level + 1]
             node = self.image.block_view(raw_path.node[level + 1])
         assert node is not None
-        return ctree.pointer_at(node, slot)[0] if found else None
+        return ctree.node_ptr(node, slot)[0] if found else None
 
     def visit_leaves(self, first: RawKey, last: RawKey, reada: ctree.Reada) -> None:
         """Go through the leaves that may hold keys of [first, last], for the reads that it takes.
@@ -232,7 +232,7 @@ class Tree:
         if use_python():
             path = Path(reada=reada)
             more = ctree.search_slot_for_read(self, first, path, find_higher=True)
-            while more and ctree.key_at(path.leaf, ctree.nritems(path.leaf) - 1) <= last:
+            while more and ctree.block_key(path.leaf, ctree.nritems(path.leaf) - 1) <= last:
                 more = ctree.next_leaf(self, path)
             return
         fault = new_fault()
@@ -396,7 +396,7 @@ class Tree:
 
     def _blocks_twin(self, min_level: int) -> Iterator[Block]:
         path = Path()
-        path.nodes[self.level] = read_block(
+        path.nodes[self.level] = image_block(
             self.image, self.bytenr, Expect(self.objectid, self.generation, self.level)
         )
         at = self.level
@@ -412,7 +412,7 @@ class Tree:
             if count and not level:
                 *_, last, _ = ITEM.unpack_from(block, HEADER.size + (count - 1) * ITEM.size)
                 used += self.image.nodesize - HEADER.size - last
-            first = Key(*ctree.key_at(block, 0)) if count else Key(0, 0, 0)
+            first = Key(*ctree.block_key(block, 0)) if count else Key(0, 0, 0)
             yield Block(
                 bytenr, generation, owner, flags, level, count, parent, parent_slot, first, used
             )

@@ -53,7 +53,7 @@ static int encoded_compression(const struct send_ctx *ctx, const struct file_ext
 	return ENCODED_LZO_4K + sector_bits;
 }
 
-/* The bytes of a compressed extent as they are: send_encoded_extent(), _inline_extent(). */
+/* The bytes of a compressed extent as they are: send_encoded_extent(), send_encoded_inline_extent(). */
 static int send_encoded_extent(struct send_ctx *ctx, const struct file_extent *extent,
 			       uint64_t offset, uint64_t size)
 {

@@ -198,6 +198,14 @@ void bm_writer_note_changed(struct bm_writer *writer, struct bm_writer_tree *tre
 	tree->dirty = 1;
 }
 
+void bm_writer_set_root(struct bm_writer *writer, struct bm_writer_tree *tree, const uint8_t *block)
+{
+	tree->bytenr = block_header(block)->bytenr;
+	tree->generation = writer->transid;
+	tree->level = block_header(block)->level;
+	bm_writer_note_changed(writer, tree);
+}
+
 void bm_writer_forget_tree(struct bm_writer *writer, uint64_t id)
 {
 	size_t place = tree_place(writer, id);

@@ -131,6 +131,14 @@ int bm_writer_is_ours(const struct bm_writer *writer, const struct bm_writer_tre
 /* Whether the running transaction made it and has not written it yet. */
 int bm_writer_is_new(const struct bm_writer *writer, const uint8_t *block);
 
+/* The tree has this root, a block of the running transaction. */
+static inline int bm_writer_is_root(const struct bm_writer_tree *tree, const uint8_t *block)
+{
+	return block_header(block)->bytenr == tree->bytenr;
+}
+void bm_writer_set_root(struct bm_writer *writer, struct bm_writer_tree *tree,
+			const uint8_t *block);
+
 /* ---- writer/space/alloc.c */
 
 int bm_space_create(struct bm_writer *writer, struct bm_fault *fault);

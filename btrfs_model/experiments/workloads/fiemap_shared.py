@@ -42,8 +42,8 @@ from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.patches import Patch
 from btrfs_model.questions.fiemap.api import FILEFRAG_EXTENTS, Fiemap
 from btrfs_model.questions.reads.cold import blocks_after_mount
+from btrfs_model.reference.blocks import HEADER
 from btrfs_model.reference.share import ShareContext
-from btrfs_model.volume.blocks import HEADER
 from btrfs_model.volume.data import FileExtent
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.forest import Forest

@@ -35,7 +35,7 @@ from btrfs_model.mount.log.state import log_tree_id
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.patches import Patch
-from btrfs_model.volume.blocks import ITEM
+from btrfs_model.reference.blocks import ITEM
 from btrfs_model.volume.filesystem import Filesystem
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.patches import Patch
 from btrfs_model.questions.reads.cold import blocks_after_mount
 from btrfs_model.questions.reads.walk import reads
-from btrfs_model.volume.blocks import Readahead
+from btrfs_model.reference.blocks import Readahead
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -286,7 +286,7 @@ def _with_parameters(workload: Workload, parameters: Mapping[str, object]) -> Wo
 
 
 def _with_readahead(workload: Workload, limits: Mapping[str, int]) -> Workload:
-    """Turn the knob ``readahead``: limits of :class:`btrfs_model.volume.blocks.Readahead`."""
+    """Turn the knob ``readahead``: limits of :class:`btrfs_model.reference.blocks.Readahead`."""
     try:
         Readahead(**limits)
     except (TypeError, ValueError) as error:

@@ -97,7 +97,7 @@ def log_directory(fs: Mount, inode: LiveInode, delayed: DelayedEntries, ctx: Log
     _find_last_index(fs, inode, ctx)
     lowest = DIR_START_INDEX
     while True:
-        last = _log_dir_items(fs, inode, ctx, lowest)
+        last = log_dir_items(fs, inode, ctx, lowest)
         if last == U64_MAX:
             break
         lowest = last + 1
@@ -138,11 +138,8 @@ def _leaves(fs: Mount, inode: LiveInode, lowest: int) -> Iterator[tuple[int, lis
         yield block, entries
 
 
-def _log_dir_items(fs: Mount, inode: LiveInode, ctx: LogContext, lowest: int) -> int:
-    """Log a run of leaves of this transaction; returns the last index that is settled then.
-
-    ``log_dir_items()``.
-    """
+def log_dir_items(fs: Mount, inode: LiveInode, ctx: LogContext, lowest: int) -> int:
+    """Log a run of leaves of this transaction; returns the last index that is settled then."""
     last_old, last = lowest - 1, U64_MAX
     found = False
     before: list[Entry] = []
@@ -157,7 +154,7 @@ def _log_dir_items(fs: Mount, inode: LiveInode, ctx: LogContext, lowest: int) ->
             found = True
             previous = before[-1][0] if before else _index_before(fs, inode, entries[0][0])
             last_old = last_old if previous is None else previous
-        last_old = _log_leaf(fs, inode, ctx, entries, last_old)
+        last_old = process_dir_items_leaf(fs, inode, ctx, entries, last_old)
     if not found:
         previous = _index_before(fs, inode, U64_MAX)
         last_old = last_old if previous is None else previous
@@ -173,10 +170,10 @@ def _index_before(fs: Mount, inode: LiveInode, index: int) -> int | None:
     return item.key.offset
 
 
-def _log_leaf(
+def process_dir_items_leaf(
     fs: Mount, inode: LiveInode, ctx: LogContext, entries: list[Entry], last_old: int
 ) -> int:
-    """Log the entries of a leaf (``process_dir_items_leaf()``); returns the last old index."""
+    """Log the entries of a leaf; returns the last old index."""
     batch: list[Entry] = []
     for index, payload in entries:
         if int.from_bytes(payload[TRANSID : TRANSID + 8], "little") < fs.transid:

@@ -250,6 +250,30 @@ class TreeWriter(SpaceCalls):
         """Drop every reference of a tree (``btrfs_drop_snapshot()``)."""
         self.run(lib.bm_writer_drop_tree, tree_id % 2**64)
 
+    # ------------------------------------------------------- blocks, for the reference in Python --
+
+    def own_root(self, tree_id: int) -> None:
+        """Copy the root of a tree if it is older than the transaction."""
+        self.run(lib.bm_writer_own_root, tree_id)
+
+    def own_child(self, tree_id: int, parent: int, slot: int) -> int:
+        """Copy a child if it is older than the transaction; returns its address."""
+        bytenr = ffi.new("uint64_t *")
+        self.run(lib.bm_writer_own_child, tree_id, parent, slot, bytenr)
+        return int(bytenr[0])
+
+    def make_block(self, tree_id: int, level: int, first: RawKey, hint: int) -> int:
+        """Allocate a block near `hint`; returns its address."""
+        bytenr = ffi.new("uint64_t *")
+        self.run(lib.bm_writer_make_block, tree_id, level, raw_key(first), hint, bytenr)
+        return int(bytenr[0])
+
+    def drop_block(self, tree_id: int, bytenr: int) -> None:
+        """Give a block back."""
+        self.run(lib.bm_writer_drop_block, tree_id, bytenr)
+
+    # ------------------------------------------------------------------------------- trees --
+
     def tree(self, tree_id: int) -> Tree:
         """Return a tree for reading as it is now; valid until its next change."""
         root, fault = ffi.new("struct bm_root *"), new_fault()

@@ -26,7 +26,7 @@ from btrfs_model.ondisk.keys import ItemType, ObjectId, item_type_name
 from btrfs_model.ondisk.structs import EXTENT_ITEM, FILE_EXTENT_ITEM, TREE_BLOCK_INFO
 from btrfs_model.questions.check.report import Report
 from btrfs_model.questions.check.walk import BlockInfo, Forest
-from btrfs_model.reference.ctree import key_at, nritems
+from btrfs_model.reference.ctree import block_key, nritems
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.scan import Columns, extent_refs, records, select
 from btrfs_model.volume.tree import Tree
@@ -293,7 +293,7 @@ def _leads_to(image: Image, tree: Tree | None, block: BlockInfo) -> bool:
     if not nritems(data):
         return False
     try:
-        return tree.child_at(key_at(data, 0), block.level) == block.logical
+        return tree.child_at(block_key(data, 0), block.level) == block.logical
     except CorruptImageError:
         # what a tree that is being freed still points at may be gone
         return True

@@ -12,7 +12,7 @@ import pandas as pd
 
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.keys import objectid_name
-from btrfs_model.volume.blocks import HEADER
+from btrfs_model.reference.blocks import HEADER
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.tree import Block, Tree

@@ -23,16 +23,16 @@ from btrfs_model.base.errors import BtrfsModelError, CorruptImageError, Subvolum
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.patches import Patch
+from btrfs_model.reference.blocks import ReadCache
 from btrfs_model.reference.ctree import (
     Path,
     Reada,
-    key_at,
+    block_key,
     next_leaf,
     nritems,
     search_slot,
     search_slot_for_read,
 )
-from btrfs_model.volume.blocks import ReadCache
 from btrfs_model.volume.roots import is_subvolume_id
 from btrfs_model.volume.subvolume import split_path
 
@@ -114,7 +114,7 @@ def _mount(fs: Filesystem, *, writable: bool) -> None:
             found = search_slot_for_read(
                 groups, (start, ItemType.BLOCK_GROUP_ITEM, 0), path, find_higher=True
             )
-            while found and key_at(path.leaf, path.slots[0])[1] != ItemType.BLOCK_GROUP_ITEM:
+            while found and block_key(path.leaf, path.slots[0])[1] != ItemType.BLOCK_GROUP_ITEM:
                 path.slots[0] += 1
                 found = path.slots[0] < nritems(path.leaf) or next_leaf(groups, path)
     with suppress(SubvolumeNotFoundError):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from btrfs_model.volume.blocks import Readahead
+    from btrfs_model.reference.blocks import Readahead
     from btrfs_model.volume.filesystem import Filesystem
     from btrfs_model.volume.subvolume import Subvolume
 

@@ -31,7 +31,7 @@ from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.ondisk.keys import Key, ObjectId
 from btrfs_model.ondisk.structs import HEADER, KEY_PTR
-from btrfs_model.reference.ctree import key_at, nritems
+from btrfs_model.reference.ctree import block_key, nritems
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.roots import is_subvolume_id
 
@@ -132,7 +132,7 @@ class FileForest:
                 self._blocks[level][logical] = generation
                 count = nritems(block)
                 if not level:
-                    self._last[logical] = key_at(block, count - 1) if count else (0, 0, 0)
+                    self._last[logical] = block_key(block, count - 1) if count else (0, 0, 0)
                     continue
                 rows = np.frombuffer(block, KEY_PTR.dtype, count, HEADER.size)
                 if cut[1] is not None and logical == cut[0]:

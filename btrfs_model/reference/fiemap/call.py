@@ -16,7 +16,7 @@ from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.ondisk.structs import RawFileExtent
 from btrfs_model.patches import Patch
-from btrfs_model.reference.ctree import Path, bytenr_of, key_at, payload_at
+from btrfs_model.reference.ctree import Path, block_key, bytenr_of, item_data
 from btrfs_model.reference.share import ShareContext
 
 if TYPE_CHECKING:
@@ -142,11 +142,11 @@ class Call:
             When it is broken.
         """
         leaf, slot = path.leaf, path.slots[0]
-        objectid, kind, _ = key_at(leaf, slot)
+        objectid, kind, _ = block_key(leaf, slot)
         if (objectid, kind) != (self.file.ino, ItemType.EXTENT_DATA):
             return None
         try:
-            return file_extent(payload_at(leaf, slot))
+            return file_extent(item_data(leaf, slot))
         except PayloadError as error:
             fault = Fault(
                 error.code, self.file.tree.objectid, bytenr_of(leaf), slot, 0,
@@ -156,7 +156,7 @@ class Call:
 
     def file_extent_end(self, path: Path, item: RawFileExtent | InlineExtent) -> int:
         """Return the byte of the file after a file extent item."""
-        start = key_at(path.leaf, path.slots[0])[2]
+        start = block_key(path.leaf, path.slots[0])[2]
         if isinstance(item, InlineExtent):
             return self.round_to_sector(start + item.ram_bytes)
         return (start + item.num_bytes) % U64

@@ -22,8 +22,8 @@ from btrfs_model.patches import Patch
 from btrfs_model.reference.ctree import (
     Path,
     Reada,
+    block_key,
     bytenr_of,
-    key_at,
     next_leaf,
     nritems,
     prev_leaf,
@@ -118,7 +118,7 @@ def previous_item(call: Call, path: Path) -> bool:
             path.slots[0] -= 1
         elif not prev_leaf(call.file.tree, path):
             return False
-        objectid, kind, _ = key_at(path.leaf, path.slots[0])
+        objectid, kind, _ = block_key(path.leaf, path.slots[0])
         if objectid != call.file.ino or kind < _EXTENT_DATA:
             return False
         if kind == _EXTENT_DATA:
@@ -131,7 +131,7 @@ def fiemap_search_slot(call: Call, path: Path) -> bool:
     if (
         not search_slot(call.file.tree, key, path)
         and path.slots[0] > 0
-        and key_at(path.leaf, path.slots[0] - 1)[:2] == key[:2]
+        and block_key(path.leaf, path.slots[0] - 1)[:2] == key[:2]
     ):
         path.slots[0] -= 1
     return path.slots[0] < nritems(path.leaf) or next_leaf(call.file.tree, path)
@@ -145,7 +145,7 @@ def walk_items(call: Call, gathered: Gathered, path: Path) -> None:
         item = call.item(path)
         if item is None:
             return
-        start = key_at(path.leaf, path.slots[0])[2]
+        start = block_key(path.leaf, path.slots[0])[2]
         end = call.file_extent_end(path, item)
         if end > range_start:
             call.share.curr_leaf_bytenr = bytenr_of(path.leaf)

@@ -18,7 +18,7 @@ from btrfs_model.ondisk.constants import FileExtentType
 from btrfs_model.ondisk.items import InlineExtent
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import RawFileExtent
-from btrfs_model.reference.ctree import Path, Reada, key_at, next_leaf, nritems, search_slot
+from btrfs_model.reference.ctree import Path, Reada, block_key, next_leaf, nritems, search_slot
 from btrfs_model.reference.fiemap.call import (
     DATA_INLINE,
     ENCODED,
@@ -121,7 +121,7 @@ def extent_item_to_extent_map(
     call: Call, path: Path, item: RawFileExtent | InlineExtent
 ) -> ExtentMap:
     """Describe an item."""
-    start = key_at(path.leaf, path.slots[0])[2]
+    start = block_key(path.leaf, path.slots[0])[2]
     length = (call.file_extent_end(path, item) - start) % U64
     if isinstance(item, InlineExtent):
         return ExtentMap(start, length, start, inline=True)
@@ -150,7 +150,7 @@ def map_from_items(call: Call, start: int, length: int, path: Path) -> ExtentMap
         item = call.item(path)
         if item is None:
             return hole
-        following = key_at(path.leaf, path.slots[0])[2]
+        following = block_key(path.leaf, path.slots[0])[2]
         if (start + length) % U64 <= following:
             return hole
         if start < following:
@@ -219,7 +219,7 @@ def find_last(call: Call) -> tuple[int, int]:
         item = call.item(path)
     if item is None:
         return _NEVER, call.file.isize
-    last = key_at(path.leaf, path.slots[0])[2]
+    last = block_key(path.leaf, path.slots[0])[2]
     return (_NEVER, call.file.isize) if last < call.file.isize else (last, last + 1)
 
 

@@ -20,8 +20,8 @@ from btrfs_model.ondisk.constants import ExtentFlag
 from btrfs_model.ondisk.keys import U64_MAX
 from btrfs_model.patches import Patch
 from btrfs_model.reference.backref import BackrefWalk, iterate_extent_inodes
+from btrfs_model.reference.blocks import HEADER
 from btrfs_model.reference.send.context import CloneRoot, SendContext, send_errno
-from btrfs_model.volume.blocks import HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

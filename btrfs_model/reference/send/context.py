@@ -16,7 +16,7 @@ from btrfs_model.ondisk.keys import U64_MAX, ItemType, Key, ObjectId
 from btrfs_model.ondisk.layout import Payload, PayloadError
 from btrfs_model.ondisk.structs import INODE_ITEM
 from btrfs_model.patches import Patch
-from btrfs_model.reference.ctree import Path, Reada, bytenr_of, payload_at
+from btrfs_model.reference.ctree import Path, Reada, bytenr_of, item_data
 from btrfs_model.reference.send.causes import NO_ITEM, Item, Why
 from btrfs_model.stream.writer import StreamWriter
 from btrfs_model.volume.compare import Change
@@ -263,7 +263,7 @@ def send_bad_item(
 def decode_item(sctx: SendContext, path: Path, tree: Tree, decode: Callable[[Payload], Any]) -> Any:
     """Decode the item that a path ends at; a broken one is an error that names its place."""
     try:
-        return decode(payload_at(path.leaf, path.slots[0]))
+        return decode(item_data(path.leaf, path.slots[0]))
     except PayloadError as error:
         raise send_bad_item(sctx, path, tree, error) from None
 

@@ -21,11 +21,11 @@ from btrfs_model.ondisk.layout import Payload, PayloadError
 from btrfs_model.reference.ctree import (
     Path,
     Reada,
+    block_key,
     bytenr_of,
-    key_at,
+    item_data,
     next_leaf,
     nritems,
-    payload_at,
     search_slot,
 )
 from btrfs_model.reference.send.context import SendContext, alloc_path_for_send, decode_item
@@ -89,7 +89,7 @@ def parse_file_extent(sctx: SendContext, path: Path, tree: Tree) -> Extent:
     CorruptImageError
         When it is too short or holds what no kernel writes.
     """
-    _, _, start = key_at(path.leaf, path.slots[0])
+    _, _, start = block_key(path.leaf, path.slots[0])
 
     def decode(payload: Payload) -> Extent:
         item = file_extent(payload)
@@ -150,7 +150,7 @@ def _open_inode(sctx: SendContext) -> None:
     # the item behind the inode is taken for its name
     first = path.slots[0] + 2
     for scanned, slot in enumerate(range(first, nritems(path.leaf)), 1):
-        ino, kind, _ = key_at(path.leaf, slot)
+        ino, kind, _ = block_key(path.leaf, slot)
         if ino != sctx.cur_ino or kind >= ItemType.XATTR_ITEM or scanned == _MAX_SCANNED:
             return
     next_leaf(sctx.send_root, path)
@@ -256,8 +256,8 @@ def _find_csums(sctx: SendContext, logical: int, size: int) -> None:
         if not path.slots[0]:
             return
         path.slots[0] -= 1
-    *found, start = key_at(path.leaf, path.slots[0])
+    *found, start = block_key(path.leaf, path.slots[0])
     if tuple(found) != kind:
         return
-    sums = payload_at(path.leaf, path.slots[0])
+    sums = item_data(path.leaf, path.slots[0])
     sctx.csums = (start, start + len(sums) // size * sctx.image.sectorsize, sums)

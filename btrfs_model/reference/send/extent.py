@@ -15,7 +15,7 @@ from btrfs_model.base.counters import current
 from btrfs_model.ondisk.constants import Compression
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.patches import Patch
-from btrfs_model.reference.ctree import key_at, next_leaf, nritems, search_slot
+from btrfs_model.reference.ctree import block_key, next_leaf, nritems, search_slot
 from btrfs_model.reference.send.causes import Item
 from btrfs_model.reference.send.clone import find_extent_clone
 from btrfs_model.reference.send.command import send_cmd, send_truncate, send_update_extent
@@ -100,7 +100,7 @@ def send_write_or_clone(sctx: SendContext, extent: Extent, clone: CloneRoot | No
 
 def _extent_item(sctx: SendContext) -> Item:
     """Return the item being sent: of an inode that took a number, the walk is elsewhere."""
-    key = Key(*key_at(sctx.left_path.leaf, sctx.left_path.slots[0]))
+    key = Key(*block_key(sctx.left_path.leaf, sctx.left_path.slots[0]))
     return Item(key, Change.NEW if sctx.cur_inode_new_gen else sctx.result)
 
 
@@ -157,13 +157,13 @@ def clone_range(sctx: SendContext, extent: Extent, clone: CloneRoot, size: int) 
     path = alloc_path_for_send(sctx)
     found = search_slot(tree, (clone.ino, kind, clone.offset), path)
     if not found and path.slots[0] > 0:
-        before = key_at(path.leaf, path.slots[0] - 1)
+        before = block_key(path.leaf, path.slots[0] - 1)
         path.slots[0] -= before[:2] == (clone.ino, kind)
     more = True
     while more:
         if path.slots[0] >= nritems(path.leaf) and not next_leaf(tree, path):
             break
-        if key_at(path.leaf, path.slots[0])[:2] != (clone.ino, kind):
+        if block_key(path.leaf, path.slots[0])[:2] != (clone.ino, kind):
             break
         source = parse_file_extent(sctx, path, tree)
         more = _clone_from_item(sctx, target, clone, source, source_size)

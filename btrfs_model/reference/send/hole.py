@@ -15,9 +15,10 @@ from btrfs_model.base.counters import current
 from btrfs_model.ondisk.constants import FileExtentType
 from btrfs_model.ondisk.keys import U64_MAX, ItemType, Key
 from btrfs_model.patches import Patch
+from btrfs_model.reference.blocks import HEADER, ITEM
 from btrfs_model.reference.ctree import (
     Path,
-    key_at,
+    block_key,
     next_leaf,
     nritems,
     search_slot,
@@ -34,7 +35,6 @@ from btrfs_model.reference.send.context import (
 )
 from btrfs_model.reference.send.data import Extent, parse_file_extent
 from btrfs_model.reference.send.paths import get_cur_inode_path
-from btrfs_model.volume.blocks import HEADER, ITEM
 
 _PAGE = 4096
 # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
@@ -56,7 +56,7 @@ def is_extent_unchanged(sctx: SendContext, left: Extent) -> bool:
     wanted = (sctx.cur_ino, _DATA)
     if not search_slot_for_read(tree, (*wanted, left.start), path, find_higher=False):
         return False
-    *found, start = key_at(path.leaf, path.slots[0])
+    *found, start = block_key(path.leaf, path.slots[0])
     if tuple(found) != wanted:
         # nothing there is the same as a hole
         return not left.disk_bytenr
@@ -74,7 +74,7 @@ def is_extent_unchanged(sctx: SendContext, left: Extent) -> bool:
         current().count("btrfs_next_old_item")
         path.slots[0] += 1
         more = path.slots[0] < nritems(path.leaf) or next_leaf(tree, path)
-        *found, start = key_at(path.leaf, path.slots[0]) if more else (0, 0, 0)
+        *found, start = block_key(path.leaf, path.slots[0]) if more else (0, 0, 0)
         if tuple(found) != wanted:
             return end >= left_end
         if start != end:
@@ -113,7 +113,7 @@ def get_last_extent(sctx: SendContext, offset: int) -> int:
     key = (sctx.cur_ino, _DATA, offset & U64_MAX)
     if (
         search_slot_for_read(sctx.send_root, key, path, find_higher=False)
-        and key_at(path.leaf, path.slots[0])[:2] == key[:2]
+        and block_key(path.leaf, path.slots[0])[:2] == key[:2]
     ):
         sctx.cur_inode_last_extent = parse_file_extent(sctx, path, sctx.send_root).end
     return sctx.cur_inode_last_extent
@@ -131,7 +131,7 @@ def range_is_hole_in_parent(sctx: SendContext, start: int, end: int) -> bool:
             if not next_leaf(tree, path):
                 break
             continue
-        ino, kind, offset = key_at(path.leaf, path.slots[0])
+        ino, kind, offset = block_key(path.leaf, path.slots[0])
         if ino >= sctx.cur_ino and kind >= _DATA:
             if ino > sctx.cur_ino or kind > _DATA or offset >= end:
                 break
@@ -163,7 +163,7 @@ def _bytes_at(path: Path, offset: int, size: int) -> bytes:
 def maybe_send_hole(sctx: SendContext) -> None:
     """Send the hole before the file extent item of ``left_path``, if there is a new one."""
     path = sctx.left_path
-    key = Key(*key_at(path.leaf, path.slots[0]))
+    key = Key(*block_key(path.leaf, path.slots[0]))
     if key.objectid != sctx.cur_ino or not need_send_hole(sctx):
         return
     last = sctx.cur_inode_last_extent

@@ -23,7 +23,7 @@ from btrfs_model.base.counters import current
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.keys import U64_MAX, ItemType, Key
 from btrfs_model.patches import Patch
-from btrfs_model.reference.ctree import key_at, search_slot
+from btrfs_model.reference.ctree import block_key, search_slot
 from btrfs_model.reference.send.causes import Item
 from btrfs_model.reference.send.command import send_rename, send_rmdir
 from btrfs_model.reference.send.context import (
@@ -120,7 +120,7 @@ def _last_entry(sctx: SendContext, directory: int) -> int | None:
         if not path.slots[0]:
             raise send_errno(sctx, EUCLEAN)
         path.slots[0] -= 1
-    if key_at(path.leaf, path.slots[0])[:2] != wanted:
+    if block_key(path.leaf, path.slots[0])[:2] != wanted:
         return None
     return iterate_dir_item(sctx, path, sctx.parent_tree)[0].location.objectid
 

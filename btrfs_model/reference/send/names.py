@@ -25,7 +25,7 @@ from btrfs_model.ondisk.structs import INODE_ITEM, InodeItem
 from btrfs_model.patches import Patch
 from btrfs_model.reference.ctree import (
     Path,
-    key_at,
+    block_key,
     next_leaf,
     nritems,
     search_slot,
@@ -140,7 +140,7 @@ def btrfs_for_each_slot(tree: Tree, first: Key, path: Path) -> Iterator[Key]:
         current().count("btrfs_get_next_valid_item")
         if path.slots[0] >= nritems(path.leaf) and not next_leaf(tree, path):
             return
-        yield Key(*key_at(path.leaf, path.slots[0]))
+        yield Key(*block_key(path.leaf, path.slots[0]))
         path.slots[0] += 1
 
 
@@ -159,7 +159,7 @@ def iterate_dir_item(sctx: SendContext, path: Path, tree: Tree) -> list[DirItem]
 
 def iterate_inode_ref(sctx: SendContext, path: Path, tree: Tree) -> list[Name]:
     """Return the names in an INODE_REF or INODE_EXTREF item, each with its directory."""
-    _, kind, offset = key_at(path.leaf, path.slots[0])
+    _, kind, offset = block_key(path.leaf, path.slots[0])
     if kind == ItemType.INODE_REF:
         return [(offset, ref.name) for ref in decode_item(sctx, path, tree, inode_refs)]
     refs = decode_item(sctx, path, tree, inode_extrefs)
@@ -208,7 +208,7 @@ def find_first_ref(sctx: SendContext, tree: Tree, ino: int) -> Name | None:
     path = alloc_path_for_send(sctx)
     if not search_slot_for_read(tree, (ino, ItemType.INODE_REF, 0), path, find_higher=True):
         return None
-    objectid, kind, _ = key_at(path.leaf, path.slots[0])
+    objectid, kind, _ = block_key(path.leaf, path.slots[0])
     if objectid != ino or kind not in REFS:
         return None
     return iterate_inode_ref(sctx, path, tree)[0]

@@ -28,7 +28,7 @@ from btrfs_model.ondisk.structs import INODE_ITEM
 from btrfs_model.patches import Patch
 from btrfs_model.reference.ctree import (
     Reada,
-    key_at,
+    block_key,
     next_leaf,
     nritems,
     search_slot_for_read,
@@ -118,7 +118,7 @@ def send_subvol_begin(sctx: SendContext) -> None:
     path, roots = alloc_path_for_send(sctx), sctx.request.fs.root_tree
     wanted = (sctx.send_root.objectid, ItemType.ROOT_BACKREF)
     found = search_slot_for_read(roots, (*wanted, 0), path, find_higher=True)
-    if not found or key_at(path.leaf, path.slots[0])[:2] != wanted:
+    if not found or block_key(path.leaf, path.slots[0])[:2] != wanted:
         raise send_errno(sctx, errno.ENOENT)
     snapshot, parent = sctx.request.snapshot, sctx.request.parent
     name = decode_item(sctx, path, roots, root_ref).name
@@ -150,7 +150,7 @@ def full_send_tree(sctx: SendContext) -> None:
     first = (TOP, ItemType.INODE_ITEM, 0)
     more = search_slot_for_read(sctx.send_root, first, path, find_higher=True)
     while more:
-        sctx.left_path, sctx.cmp_key = path, Key(*key_at(path.leaf, path.slots[0]))
+        sctx.left_path, sctx.cmp_key = path, Key(*block_key(path.leaf, path.slots[0]))
         sctx.result = Change.NEW
         changed_cb(sctx)
         current().count("btrfs_next_old_item")

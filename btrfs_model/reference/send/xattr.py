@@ -11,7 +11,7 @@ from btrfs_model.base.counters import current
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import DirItem
 from btrfs_model.ondisk.keys import ItemType, Key
-from btrfs_model.reference.ctree import key_at, next_leaf, nritems, payload_at, search_slot
+from btrfs_model.reference.ctree import block_key, item_data, next_leaf, nritems, search_slot
 from btrfs_model.reference.send.causes import Item
 from btrfs_model.reference.send.command import send_cmd
 from btrfs_model.reference.send.context import (
@@ -114,9 +114,9 @@ def _read_descriptor(sctx: SendContext) -> bytes:
     kind = (sctx.cur_ino, ItemType.VERITY_DESC_ITEM)
     search_slot(sctx.send_root, (*kind, 1), path)
     while path.slots[0] < nritems(path.leaf) or next_leaf(sctx.send_root, path):
-        if key_at(path.leaf, path.slots[0])[:2] != kind:
+        if block_key(path.leaf, path.slots[0])[:2] != kind:
             break
-        descriptor += payload_at(path.leaf, path.slots[0])
+        descriptor += item_data(path.leaf, path.slots[0])
         path.slots[0] += 1
     if len(descriptor) > _MAX_DESCRIPTOR:
         raise send_errno(sctx, errno.EMSGSIZE)

@@ -50,9 +50,7 @@ static uint8_t *force_cow_block(struct bm_writer *writer, struct bm_writer_tree 
 		ptr_of(parent, parent_slot)->blockptr = bytenr;
 		ptr_of(parent, parent_slot)->generation = writer->transid;
 	} else {
-		tree->bytenr = bytenr;
-		tree->generation = writer->transid;
-		bm_writer_note_changed(writer, tree);
+		bm_writer_set_root(writer, tree, copy);
 	}
 	if (bm_writer_free_block(writer, tree, old, 0, last_ref, fault) < 0)
 		return NULL;

@@ -256,31 +256,36 @@ int bm_writer_truncate(struct bm_writer *writer, uint64_t id, const struct bm_ke
 	return BM_OK;
 }
 
+/* The key of the item before the path; 1: there is none. */
+static int last_key_before(struct bm_writer *writer, const struct bm_writer_tree *tree,
+			   const struct bm_path *path, struct bm_key *key, struct bm_fault *fault)
+{
+	struct bm_path left = *path;
+	struct bm_root root;
+	int ret = 0;
+
+	if (left.slot[0])
+		left.slot[0]--;
+	else if (bm_writer_root(writer, tree->id, &root, fault) < 0)
+		ret = fault->code;
+	else
+		ret = bm_prev_leaf(&root, &left, fault);
+	if (!ret)
+		*key = to_key(&leaf_item(left.node[0], left.slot[0])->key);
+	return ret;
+}
+
 /* Whether `key` sorts between the neighbours of the item of the path; BM_ERRNO when it does not. */
 static int check_between(struct bm_writer *writer, const struct bm_writer_tree *tree,
 			 const struct bm_path *path, const struct bm_key *key,
 			 struct bm_fault *fault)
 {
-	const struct btrfs_disk_key *before = NULL;
-	struct bm_path left = *path;
-	struct bm_root root;
+	struct bm_key before = {0};
+	int ret = last_key_before(writer, tree, path, &before, fault);
 
-	if (!is_before_next(path, path->slot[0] + 1, key))
-		return bm_writer_errno(fault, tree, EINVAL);
-	if (path->slot[0]) {
-		before = &leaf_item(path->node[0], path->slot[0] - 1)->key;
-	} else {
-		int ret;
-
-		if (bm_writer_root(writer, tree->id, &root, fault) < 0)
-			return fault->code;
-		ret = bm_prev_leaf(&root, &left, fault);
-		if (ret < 0)
-			return ret;
-		if (!ret)
-			before = &leaf_item(left.node[0], left.slot[0])->key;
-	}
-	if (before && compare_disk_key(before, key) >= 0)
+	if (ret < 0)
+		return ret;
+	if (!is_before_next(path, path->slot[0] + 1, key) || (!ret && compare(&before, key) >= 0))
 		return bm_writer_errno(fault, tree, EINVAL);
 	return BM_OK;
 }

@@ -75,10 +75,9 @@ int bm_del_ptr(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_
 {
 	uint8_t *node = bm_writer_writable(writer, path->node[level]);
 	uint32_t count = block_header(node)->nritems;
-	int is_root = block_header(node)->bytenr == tree->bytenr;
 
 	/* balance_level() sees to it that only a root of level 1 can lose its last pointer */
-	if (slot >= count || (count == 1 && (!is_root || level != 1)))
+	if (slot >= count || (count == 1 && (!bm_writer_is_root(tree, node) || level != 1)))
 		return bad_nritems(tree, node, 2, fault);
 	move_ptrs(node, slot, node, slot + 1, count - slot - 1);
 	header_of(node)->nritems = count - 1;
@@ -114,10 +113,7 @@ int bm_insert_new_root(struct bm_writer *writer, struct bm_writer_tree *tree, st
 						  .blockptr = block_header(lower)->bytenr,
 						  .generation = block_header(lower)->generation};
 	header_of(root)->nritems = 1;
-	tree->bytenr = block_header(root)->bytenr;
-	tree->generation = writer->transid;
-	tree->level = level;
-	bm_writer_note_changed(writer, tree);
+	bm_writer_set_root(writer, tree, root);
 	path->node[level] = root;
 	path->slot[level] = 0;
 	return BM_OK;
@@ -280,7 +276,7 @@ int bm_split_node(struct bm_writer *writer, struct bm_writer_tree *tree, struct 
 	int ret;
 
 	writer->structure++;
-	if (block_header(path->node[level])->bytenr == tree->bytenr) {
+	if (bm_writer_is_root(tree, path->node[level])) {
 		ret = bm_insert_new_root(writer, tree, path, level + 1, fault);
 	} else {
 		ret = push_nodes_for_insert(writer, tree, path, level, fault);
@@ -319,10 +315,7 @@ static int promote_child(struct bm_writer *writer, struct bm_writer_tree *tree,
 
 	if (!child)
 		return fault->code;
-	tree->bytenr = block_header(child)->bytenr;
-	tree->generation = writer->transid;
-	tree->level = level - 1;
-	bm_writer_note_changed(writer, tree);
+	bm_writer_set_root(writer, tree, child);
 	path->node[level] = NULL;
 	return bm_writer_free_block(writer, tree, root, 0, 1, fault);
 }

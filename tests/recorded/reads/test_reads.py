@@ -12,7 +12,7 @@ import corpus
 import numpy as np
 import pandas as pd
 import pytest
-from damage import Broken, pointer_at
+from damage import Broken, node_ptr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +28,7 @@ from btrfs_model.questions.send import native
 from btrfs_model.questions.send.ioctl import prepare
 from btrfs_model.questions.send.ioctl import reads as send_reads
 from btrfs_model.questions.send.ioctl import run as run_send
-from btrfs_model.volume.blocks import Readahead
+from btrfs_model.reference.blocks import Readahead
 from btrfs_model.volume.filesystem import Filesystem
 
 KERNELS = {"5.10": "v5.10.46", "6.1": "v6.1.176", "6.12": "v6.12.101", "6.18": "v6.18.44"}
@@ -308,7 +308,7 @@ def test_what_is_asked_for_ahead_may_not_exist(nowhere: str) -> None:
         victim = table[~table["used"]].iloc[-1]["logical"]
         blocks = fs.subvolume("snap1").tree.blocks()
         block = next(block for block in blocks if block.logical == victim)
-    broken.write(block.parent, pointer_at(block.parent_slot) + 17, place.to_bytes(8, "little"))
+    broken.write(block.parent, node_ptr(block.parent_slot) + 17, place.to_bytes(8, "little"))
     with broken.fs() as fs:
         rest = bm.reads(fs, "snap1", readdir="", readahead=wide)["logical"].tolist()
         assert rest == [address for address in table["logical"] if address != victim]
@@ -334,7 +334,7 @@ def test_damaged_trees_are_read_alike(
         snapshot = next(n for n in fs.subvolume_ids if fs.subvolume(n).is_read_only)
         blocks = [block.logical for block in fs.subvolume(snapshot).tree.blocks()
                   if bool(block.level) == in_node]  # fmt: skip
-    place = pointer_at(slot) if in_node else 101 + 25 * slot
+    place = node_ptr(slot) if in_node else 101 + 25 * slot
     broken.write(blocks[which % len(blocks)], place + byte % (33 if in_node else 17), damage)
     found: list[Any] = []
     for kernels in ("c", "python"):

@@ -32,7 +32,7 @@ from btrfs_model.ondisk.structs import RawExtentItem, RawFileExtent
 from btrfs_model.reference.backref import BackrefWalk
 from btrfs_model.reference.backref import iterate_extent_inodes as walk_up
 from btrfs_model.reference.backref_prelim import InodeElem, PrefTree, PrelimRef, Ulist
-from btrfs_model.reference.ctree import key_at, payload_at
+from btrfs_model.reference.ctree import block_key, item_data
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.forest import Forest
 from btrfs_model.volume.image import Image
@@ -408,9 +408,9 @@ class Damaged:
         count = int.from_bytes(block[96:100], "little")
         if block[100] or not count:
             return None
-        objectid, kind, _ = key_at(block, item % count)
+        objectid, kind, _ = block_key(block, item % count)
         if kind == ItemType.EXTENT_DATA:
-            extent = file_extent(payload_at(block, item % count))
+            extent = file_extent(item_data(block, item % count))
             return None if isinstance(extent, InlineExtent) else extent.disk_bytenr
         return self.extents.get(objectid)
 

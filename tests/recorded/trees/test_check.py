@@ -11,7 +11,7 @@ from pathlib import Path
 import corpus
 import numpy as np
 import pytest
-from damage import NAME, Broken, item_head, pointer_at
+from damage import NAME, Broken, item_head, node_ptr
 from google_crc32c import value as crc32c_value
 from hypothesis import settings
 
@@ -185,7 +185,7 @@ def node_of(broken: Broken) -> tuple[int, int]:
 
 def test_loop_in_a_tree(deep: Broken) -> None:
     tree, node = node_of(deep)
-    deep.write(node, pointer_at(1) + 17, struct.pack("<Q", node))
+    deep.write(node, node_ptr(1) + 17, struct.pack("<Q", node))
     found = texts(deep)
     assert any(f"block {node}" in text and ("level" in text or "says" in text) for text in found)
     with pytest.raises(CorruptImageError):
@@ -194,15 +194,15 @@ def test_loop_in_a_tree(deep: Broken) -> None:
 
 def test_pointer_with_another_key_than_its_child(deep: Broken) -> None:
     _, node = node_of(deep)
-    key = deep.read(node, pointer_at(1), 17)
+    key = deep.read(node, node_ptr(1), 17)
     bumped = key[:9] + struct.pack("<Q", struct.unpack("<Q", key[9:])[0] + 1)
-    deep.write(node, pointer_at(1), bumped)
+    deep.write(node, node_ptr(1), bumped)
     expect(deep, f"block {node}, slot 1", "first key of block")
 
 
 def test_pointer_generation(deep: Broken) -> None:
     _, node = node_of(deep)
-    deep.write(node, pointer_at(1) + 25, struct.pack("<Q", 1))
+    deep.write(node, node_ptr(1) + 25, struct.pack("<Q", 1))
     expect(deep, "slot 1", "generation 1,")
 
 

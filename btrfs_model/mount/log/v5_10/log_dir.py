@@ -2,8 +2,8 @@
 """Entries of directories in a log before Linux 6.1, as 5.10 has it.
 
 Delayed items are run first. Every entry of every leaf of this transaction is copied, old ones too,
-and the entries on both sides of such a run of leaves; one range says what the run covers. That is
-done for the DIR_ITEM keys and for the DIR_INDEX keys, with ``log-dir-index-only`` for these alone.
+and the entries on both sides of such a run of leaves; one range says what the run covers. Under
+which keys, :func:`log_directory_changes` says.
 
 Entries are looked at and copied as arrays: a directory may have a million of them. Into the log
 they go one by one and in the kernel's order, so that its leaves split where they do there.
@@ -38,19 +38,11 @@ from btrfs_model.patches import Patch
 from btrfs_model.volume.scan import Columns, entries, gather, select
 from btrfs_model.volume.tree import KEY, raw_columns
 
-ENTRY_KINDS: Final = {
-    int(ItemType.DIR_ITEM): int(ItemType.DIR_LOG_ITEM),
-    int(ItemType.DIR_INDEX): int(ItemType.DIR_LOG_INDEX),
-}
-"""The types of an entry, and of the range items for them."""
-
+_DIR_ITEM: Final = int(ItemType.DIR_ITEM)
+_DIR_INDEX: Final = int(ItemType.DIR_INDEX)
 _CHUNK: Final = 1 << 16
 
 Mask = npt.NDArray[np.bool_]
-
-
-def _kinds(fs: Mount) -> list[int]:
-    return list(ENTRY_KINDS)[int(Patch.LOG_DIR_INDEX_ONLY in fs.behaviour) :]
 
 
 def _entries_of(fs: Mount, inode: LiveInode, kind: int) -> tuple[Columns, Mask]:
@@ -65,23 +57,23 @@ def _entries_of(fs: Mount, inode: LiveInode, kind: int) -> tuple[Columns, Mask]:
 
 
 def log_directory_changes(fs: Mount, inode: LiveInode, ctx: LogContext) -> None:
-    """Log what changed in a directory nothing of which is delayed."""
+    """Log what changed in a directory nothing of which is delayed.
+
+    The tree has each entry twice, with the same data: under a DIR_ITEM key, the hash of its name,
+    and under a DIR_INDEX key, its place in a listing. Before log-dir-index-only both are logged,
+    first all DIR_ITEMs; since then DIR_INDEX items alone, which say all that a replay needs.
+    """
     if Patch.LOG_SKIP_OLD_DIR_ITEMS in fs.behaviour:
-        log_directory(fs, inode, DelayedEntries(None), ctx)
-    else:
-        log_directory_old(fs, inode, ctx)
-
-
-def log_directory_old(fs: Mount, inode: LiveInode, ctx: LogContext) -> None:
-    """Log what changed in a directory (``log_directory_changes()``, Linux 5.10)."""
-    for kind in _kinds(fs):
+        return log_directory(fs, inode, DelayedEntries(None), ctx)
+    kinds = [_DIR_INDEX] if Patch.LOG_DIR_INDEX_ONLY in fs.behaviour else [_DIR_ITEM, _DIR_INDEX]
+    for kind in kinds:
         columns, changed = _entries_of(fs, inode, kind)
         if not ctx.log_new_dentries:
             ctx.log_new_dentries = _has_new_entries(fs, select(columns, changed))
         runs = _Runs(columns["offset"], changed)
         lowest = 0
         while lowest <= U64_MAX:
-            lowest = _log_run(fs, inode, kind, columns, runs, lowest) + 1
+            lowest = log_dir_items(fs, inode, kind, columns, runs, lowest) + 1
 
 
 class _Runs:
@@ -104,10 +96,10 @@ class _Runs:
         return start, end
 
 
-def _log_run(
+def log_dir_items(
     fs: Mount, inode: LiveInode, kind: int, columns: Columns, runs: _Runs, lowest: int
 ) -> int:
-    """Log a run of leaves; returns the last offset that it covers (``log_dir_items()``)."""
+    """Log a run of leaves; returns the last offset that it covers."""
     first, last = lowest, U64_MAX
     log = log_tree_id(inode.root)
     run = runs.next(lowest)
@@ -125,7 +117,9 @@ def _log_run(
             last = int(runs.offsets[end]) - 1 + beside
             end += beside
         _overwrite(fs, log, select(columns, slice(start, end)))
-    key = (inode.ino, ENTRY_KINDS[kind], first)
+    # each kind of entry has its own ranges
+    ranges = ItemType.DIR_LOG_ITEM if kind == _DIR_ITEM else ItemType.DIR_LOG_INDEX
+    key = (inode.ino, int(ranges), first)
     if fs.writer.get(log, key) is None:
         fs.writer.insert(log, key, last.to_bytes(8, "little"))
     else:
@@ -206,6 +200,7 @@ def entries_to_log(fs: Mount, directory: LiveInode) -> npt.NDArray[Any]:
     Returns rows of :data:`~btrfs_model.volume.scan.ENTRY`, in the order in which
     ``log_new_dir_dentries()`` has them.
     """
-    kind = _kinds(fs)[0]
+    # both kinds were logged before log-dir-index-only, and one is enough to find the inodes
+    kind = _DIR_INDEX if Patch.LOG_DIR_INDEX_ONLY in fs.behaviour else _DIR_ITEM
     log = fs.writer.tree(log_tree_id(directory.root))
     return _new_entries(fs, log.scan((directory.ino, kind, 0), (directory.ino, kind, U64_MAX)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Reading tree blocks in plain Python: the twin of ``image.c`` and ``cache.c`` of ``native/image``.
+"""Reading tree blocks. Beside ``native/image/image.c`` and ``native/image/cache.c``.
 
 A block is verified as a whole before anything in it is used: the header (checksum, address,
 filesystem), the number of items, the order of keys, and for a leaf that each item's data lies
@@ -10,13 +10,12 @@ compared at each read. A child is always one level below its parent, so no walk 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault
-from btrfs_model.native.door import ffi, lib
-from btrfs_model.native.faults import new_fault
 from btrfs_model.ondisk import structs
 from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
 from btrfs_model.ondisk.hashes import csum
@@ -51,7 +50,7 @@ class Expect(NamedTuple):
     level: int = -1
 
 
-def read_block(image: Image, logical: int, expect: Expect) -> memoryview:
+def image_block(image: Image, logical: int, expect: Expect) -> memoryview:
     """Return the first good copy of a tree block; raise the fault of the first copy otherwise."""
     try:
         return read_copy(image, logical, 0, expect)
@@ -94,7 +93,7 @@ def read_copy(
     else:
         block = image.own_block(physical)
     if again or not is_verified:
-        _verify_structure(image, block, logical, fail)
+        verify_structure(image, block, logical, fail)
         image.verified_by_twin.add(physical)
     _, _, _, _, _, generation, _, _, level = HEADER.unpack_from(block)
     if expect.level >= 0 and level != expect.level:
@@ -104,7 +103,7 @@ def read_copy(
     return block
 
 
-def _verify_structure(image: Image, block: memoryview, logical: int, fail: _Fail) -> None:
+def verify_structure(image: Image, block: memoryview, logical: int, fail: _Fail) -> None:
     """Check everything about a block that does not depend on who points at it."""
     stored, fsid, bytenr, _, _, _, _, nritems, level = HEADER.unpack_from(block)
     computed = csum(image.superblock.csum_type, block[32:])
@@ -143,11 +142,9 @@ def _verify_structure(image: Image, block: memoryview, logical: int, fail: _Fail
     if not level and end < nritems * ITEM.size:
         raise fail(Code.BAD_ITEM_RANGE, nritems - 1, end, nritems * ITEM.size)
     if image.checks_items and not level:
-        place = new_fault()
-        with image.lease as handle:
-            code = lib.bm_check_leaf(handle, ffi.from_buffer("uint8_t[]", block), place)
-        if code < 0:
-            raise fail(code, place.slot, place.found, place.wanted)
+        wrong = image.check_leaf(block)
+        if wrong is not None:
+            raise fail(wrong.code, wrong.slot, wrong.found, wrong.wanted)
 
 
 @dataclass(frozen=True)
@@ -191,6 +188,17 @@ class Readahead:
         return {name: nodesize if value is None else value for name, value in asdict(self).items()}
 
 
+class ReadBy(IntEnum):
+    """Who issued a read: functions of the kernel, those above ``read_block_for_search()``."""
+
+    btrfs_search_slot = 0
+    btrfs_next_old_leaf = 1
+    reada_for_search = 2
+    btrfs_read_node_slot = 3
+    tree_move_down = 4
+    read_tree_block = 5
+
+
 class ReadCache:
     """The extent buffers of a cold kernel: which blocks were read so far, and in which order.
 
@@ -212,7 +220,7 @@ class ReadCache:
         self.reads: dict[int, list[int]] = {}
         self.events = 0
 
-    def rows(self) -> list[tuple[int, ...]]:
+    def cache_reads(self) -> list[tuple[int, ...]]:
         """Return the reads as rows of ``struct bm_read``."""
         return [(logical, *row) for logical, row in self.reads.items()]
 
@@ -222,11 +230,11 @@ class ReadCache:
         generation: int,
         level: int,
         ahead: bool,
-        by: int,
+        by: ReadBy,
     ) -> None:
         """Read a block unless it is there; from now on it counts as cached.
 
-        Who does not read ahead uses the block. `by` is a value of ``enum bm_read_by``.
+        Who does not read ahead uses the block.
         """
         if logical not in self.held:
             self.held.add(logical)
