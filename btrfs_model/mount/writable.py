@@ -25,6 +25,7 @@ from typing import Any, Final, NoReturn, Self
 import numpy as np
 import numpy.typing as npt
 
+from btrfs_model.base.arguments import checked
 from btrfs_model.base.counters import uncounted
 from btrfs_model.base.sizes import size as parse_size
 from btrfs_model.behaviour import Behaviour
@@ -45,7 +46,7 @@ from btrfs_model.mount.trees.writer import TreeWriter
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import SUPER_BLOCK, RootItem
 from btrfs_model.ondisk.superblock import SUPER_SIZE, read_superblocks
-from btrfs_model.patches import Patch
+from btrfs_model.patches import MOUNT_KERNEL, Patch
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.lease import exclusive
@@ -59,7 +60,6 @@ _INCOMPAT: Final = {"lzo": 1 << 3, "zstd": 1 << 4}
 _BIG_METADATA: Final = 1 << 5
 _PAGE: Final = 4096
 _UNNAMED: Final = "<memory>"
-_KERNEL: Final = "v6.18.44"
 
 
 class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
@@ -126,6 +126,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
     nodesize: int
     sectorsize: int
 
+    @checked
     def __init__(
         self,
         memory: Memory,
@@ -135,7 +136,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         ssd: bool = False,
         compress: str | None = None,
         max_inline: int = 2048,
-        behaviour: str | Behaviour = _KERNEL,
+        behaviour: str | Behaviour = MOUNT_KERNEL,
         replay: str | Behaviour | None = None,
     ) -> None:
         if compress not in _COMPRESSIONS:
@@ -189,6 +190,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
     # ------------------------------------------------------------------- from and to files --
 
     @classmethod
+    @checked
     def mkfs(
         cls,
         size: int | str,
@@ -198,7 +200,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         ssd: bool = False,
         compress: str | None = None,
         max_inline: int = 2048,
-        behaviour: str | Behaviour = _KERNEL,
+        behaviour: str | Behaviour = MOUNT_KERNEL,
         **options: Any,
     ) -> Self:
         """Make a fresh filesystem, as mkfs.btrfs of btrfs-progs 6.2 does, in memory.
@@ -226,7 +228,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
             For an option that there is not.
         """
         kernel = Behaviour.parse(behaviour)
-        layout = Format(parse_size(size), parse_size(nodesize), **options)
+        layout = checked(Format)(parse_size(size), parse_size(nodesize), **options)
         layout.check()
         memory = Memory(layout.size)
         start = int(os.environ.get("SOURCE_DATE_EPOCH", 0)) or _START // 10**9
@@ -237,6 +239,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
                    behaviour=kernel)  # fmt: skip
 
     @classmethod
+    @checked
     def load(
         cls,
         path: str | os.PathLike[str],
@@ -245,7 +248,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         ssd: bool = False,
         compress: str | None = None,
         max_inline: int = 2048,
-        behaviour: str | Behaviour = _KERNEL,
+        behaviour: str | Behaviour = MOUNT_KERNEL,
         replay: str | Behaviour | None = None,
     ) -> Self:
         """Copy an image into memory, to go on with it; the file stays as it is.
@@ -277,6 +280,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         return cls(memory, os.fspath(path), seed=seed, ssd=ssd, compress=compress,
                    max_inline=max_inline, behaviour=kernel, replay=replay)  # fmt: skip
 
+    @checked
     @exclusive
     def save(self, path: str | os.PathLike[str]) -> None:
         """Commit and write the image to a sparse file, which is replaced as a whole.

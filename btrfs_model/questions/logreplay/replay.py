@@ -21,12 +21,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from btrfs_model.base.arguments import checked
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.layout import PayloadError
+from btrfs_model.patches import KERNEL
 from btrfs_model.questions.logreplay.inodes import fixup_inode_link_counts
 from btrfs_model.questions.logreplay.logged import LogTree, read_logs
 from btrfs_model.questions.logreplay.walk import WalkControl, WalkStage, walk_log_tree
@@ -40,8 +42,9 @@ if TYPE_CHECKING:
 _STAGES = (WalkStage.REPLAY_INODES, WalkStage.REPLAY_DIR_INDEX, WalkStage.REPLAY_ALL)
 
 
+@checked
 @exclusive
-def replay_log(fs: Filesystem, *, behaviour: str | Behaviour = "v6.18") -> WritableFilesystem:
+def replay_log(fs: Filesystem, *, behaviour: str | Behaviour = KERNEL) -> WritableFilesystem:
     """Replay the logs of a filesystem in a copy of it, as the next mount would.
 
     Parameters
