@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from btrfs_model.base.arguments import checked
 from btrfs_model.base.errors import (
     BehaviourWarning,
     UnknownBehaviourError,
@@ -65,6 +66,14 @@ def _preset(name: str) -> frozenset[Patch]:
     )
 
 
+def _without_spaces(name: str) -> str:
+    """Return the end of an error about ``v6.12+toggle``; empty for what is no such thing."""
+    kernel, sign, slug = [*re.split(r"([+-])", name, maxsplit=1), "", ""][:3]
+    if kernel.strip() not in PRESETS:
+        return ""
+    return f"; a sign has spaces around it: '{kernel.strip()} {sign} {slug.strip()}'"
+
+
 class Behaviour:
     """What a kernel does: a set of toggles.
 
@@ -81,6 +90,7 @@ class Behaviour:
         self.text = text
 
     @classmethod
+    @checked
     def parse(cls, text: str | Behaviour) -> Behaviour:
         """Read ``PRESET [+ TOGGLE | - TOGGLE]...``, e.g. ``v6.12 - send-utimes-cache``.
 
@@ -101,7 +111,7 @@ class Behaviour:
         if name not in PRESETS:
             raise UnknownBehaviourError(
                 f"unknown kernel '{name}' in behaviour '{text}': one of {', '.join(PRESETS)}"
-                f"{did_you_mean(name, PRESETS)}"
+                f"{_without_spaces(name) or did_you_mean(name, PRESETS)}"
             )
         patches = set(_preset(name))
         for sign, slug in zip(rest[::2], rest[1::2], strict=True):
@@ -116,7 +126,7 @@ class Behaviour:
                     f"behaviour '{text}': {name} {there} toggle '{slug}', '{sign} {slug}' changes "
                     "nothing",
                     BehaviourWarning,
-                    stacklevel=2,
+                    stacklevel=3,
                 )
             (patches.add if sign == "+" else patches.discard)(patch)
         return cls(frozenset(patches), text.strip())

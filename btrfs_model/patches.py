@@ -11,6 +11,13 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, Literal, Self
 
+KERNEL: Final = "v6.18"
+"""The kernel that is asked where none is named."""
+
+MOUNT_KERNEL: Final = "v6.18.44"
+"""The kernel that mounts a filesystem to change it where none is named: the one beside which the
+tests put the model."""
+
 
 class Patch(StrEnum):
     """One commit as a switch; as a string it is its name, such as ``send-utimes-cache``.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 
+from btrfs_model.base.arguments import checked
 from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault
@@ -184,6 +185,7 @@ def extent_from_logical(
     return None
 
 
+@checked
 @exclusive
 def logical_ino(
     fs: Filesystem | Forest, logical: int, *, ignore_offset: bool = False

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import zstandard
 
+from btrfs_model.base.arguments import checked
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.nearest import did_you_mean
 
@@ -70,6 +71,7 @@ def packed_sample(name: str) -> Path:
     raise BtrfsModelError(f"{folder}: no sample named {name}{did_you_mean(name, samples())}")
 
 
+@checked
 def sample(name: str) -> Path:
     """Restore a sample into the cache and return the image; at once when it is there already.
 

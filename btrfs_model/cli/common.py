@@ -27,6 +27,7 @@ import click
 from btrfs_model.base.printable import printable, visible_bytes
 from btrfs_model.base.whole_file import name_error, naming, whole_file
 from btrfs_model.cli.rows import is_plain, write_rows
+from btrfs_model.patches import KERNEL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,7 +72,7 @@ def json_option(text: str) -> Callable[[F], F]:
     return click.option("--json", "as_json", is_flag=True, help=text)
 
 
-def behaviour_option(default: str = "v6.18") -> Callable[[F], F]:
+def behaviour_option(default: str = KERNEL) -> Callable[[F], F]:
     """``--behaviour``."""
     return click.option(
         "--behaviour", default=default, show_default=True, metavar="B",

@@ -10,6 +10,7 @@ import click
 
 from btrfs_model.base.sizes import size
 from btrfs_model.cli.common import Command, behaviour_option, progress
+from btrfs_model.patches import MOUNT_KERNEL
 
 if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem
@@ -37,7 +38,7 @@ def _bytes(_: click.Context, __: click.Parameter, value: str) -> int:
 @click.option("--size", default="256M", show_default=True, callback=_bytes, metavar="SIZE",
               help="Size of the device.")  # fmt: skip
 @click.option("--seed", default=0, show_default=True, help="What uuids and times come from.")
-@behaviour_option("v6.18.44")
+@behaviour_option(MOUNT_KERNEL)
 def run(scenario: Path, image: Path, size: int, seed: int, behaviour: str) -> None:
     """Carry out the operations of SCENARIO on a new filesystem and write its image.
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from btrfs_model.base.arguments import checked
 from btrfs_model.stream.reader import Command
 
 LAST_PAGE_WAIT = "wait for last page"
@@ -96,6 +97,7 @@ class ReceiverCalls:
             self._open_path, self._written_end = path, 0
 
 
+@checked
 def receiver_calls(
     commands: Iterable[Command], *, truncate_same_size: bool = True, sectorsize: int = 4096
 ) -> Counter[str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from btrfs_model.base.arguments import checked
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.samples import packed_sample
 from btrfs_model.base.whole_file import check_folder
@@ -173,6 +174,7 @@ def all_names(knobs: Iterable[str] = ()) -> tuple[str, ...]:
     return tuple(name for name in NAMES if set(knobs) <= set(load(name).knobs))
 
 
+@checked
 def build(workload: str, scale: float) -> Filesystem:
     """Build the filesystem of a workload, as its script makes it.
 
@@ -199,6 +201,7 @@ def build(workload: str, scale: float) -> Filesystem:
     return known.build(known.scaled(scale), _silent)
 
 
+@checked
 def replay(
     workload: str | Sequence[str] | None = None,
     scale: str | float = "full",

@@ -21,6 +21,7 @@ import random
 from contextlib import suppress
 from typing import Any, Final, NoReturn, Self
 
+from btrfs_model.base.arguments import checked
 from btrfs_model.base.counters import uncounted
 from btrfs_model.base.sizes import size as parse_size
 from btrfs_model.behaviour import Behaviour
@@ -37,14 +38,13 @@ from btrfs_model.mount.names.lookup import is_there
 from btrfs_model.mount.options import MountOptions
 from btrfs_model.mount.space.reservations import Reservations
 from btrfs_model.native.lease import exclusive
-from btrfs_model.patches import Patch
+from btrfs_model.patches import MOUNT_KERNEL, Patch
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.memory import Memory
 
 _COMPRESSIONS: Final = (None, "zlib", "lzo", "zstd")
 _UNNAMED: Final = "<memory>"
-_KERNEL: Final = "v6.18.44"
 _HOOKS: Final = Hooks(transaction.commit, flush_delalloc)
 
 
@@ -74,6 +74,7 @@ class WritableFilesystem(FileCalls, SubvolumeCalls):
         The kernel whose way of replaying a log is followed; without it a log is refused.
     """
 
+    @checked
     def __init__(
         self,
         memory: Memory,
@@ -83,7 +84,7 @@ class WritableFilesystem(FileCalls, SubvolumeCalls):
         ssd: bool = False,
         compress: str | None = None,
         max_inline: int = 2048,
-        behaviour: str | Behaviour = _KERNEL,
+        behaviour: str | Behaviour = MOUNT_KERNEL,
         replay: str | Behaviour | None = None,
     ) -> None:
         if compress not in _COMPRESSIONS:
@@ -99,6 +100,7 @@ class WritableFilesystem(FileCalls, SubvolumeCalls):
     # ------------------------------------------------------------------- from and to files --
 
     @classmethod
+    @checked
     def mkfs(
         cls,
         size: int | str,
@@ -108,7 +110,7 @@ class WritableFilesystem(FileCalls, SubvolumeCalls):
         ssd: bool = False,
         compress: str | None = None,
         max_inline: int = 2048,
-        behaviour: str | Behaviour = _KERNEL,
+        behaviour: str | Behaviour = MOUNT_KERNEL,
         **options: Any,
     ) -> Self:
         """Make a fresh filesystem, as mkfs.btrfs of btrfs-progs 6.2 does, in memory.
@@ -136,7 +138,7 @@ class WritableFilesystem(FileCalls, SubvolumeCalls):
             For an option that there is not.
         """
         kernel = Behaviour.parse(behaviour)
-        layout = Format(parse_size(size), parse_size(nodesize), **options)
+        layout = checked(Format)(parse_size(size), parse_size(nodesize), **options)
         layout.check()
         memory = Memory(layout.size)
         start = int(os.environ.get("SOURCE_DATE_EPOCH", 0)) or START // 10**9
@@ -147,6 +149,7 @@ class WritableFilesystem(FileCalls, SubvolumeCalls):
                    behaviour=kernel)  # fmt: skip
 
     @classmethod
+    @checked
     def load(
         cls,
         path: str | os.PathLike[str],
@@ -155,7 +158,7 @@ class WritableFilesystem(FileCalls, SubvolumeCalls):
         ssd: bool = False,
         compress: str | None = None,
         max_inline: int = 2048,
-        behaviour: str | Behaviour = _KERNEL,
+        behaviour: str | Behaviour = MOUNT_KERNEL,
         replay: str | Behaviour | None = None,
     ) -> Self:
         """Copy an image into memory, to go on with it; the file stays as it is.
@@ -187,6 +190,7 @@ class WritableFilesystem(FileCalls, SubvolumeCalls):
         return cls(memory, os.fspath(path), seed=seed, ssd=ssd, compress=compress,
                    max_inline=max_inline, behaviour=kernel, replay=replay)  # fmt: skip
 
+    @checked
     @exclusive
     def save(self, path: str | os.PathLike[str]) -> None:
         """Commit and write the image to a sparse file, which is replaced as a whole.

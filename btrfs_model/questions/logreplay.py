@@ -11,15 +11,18 @@ The replay itself is :mod:`btrfs_model.mount.log.replay`.
 
 from __future__ import annotations
 
+from btrfs_model.base.arguments import checked
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.native.lease import exclusive
+from btrfs_model.patches import KERNEL
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.memory import Memory
 
 
+@checked
 @exclusive
-def replay_log(fs: Filesystem, *, behaviour: str | Behaviour = "v6.18") -> WritableFilesystem:
+def replay_log(fs: Filesystem, *, behaviour: str | Behaviour = KERNEL) -> WritableFilesystem:
     """Replay the logs of a filesystem in a copy of it, as the next mount would.
 
     Parameters

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import repeat
 
+from btrfs_model.base.arguments import checked
 from btrfs_model.base.tables import html_table
 from btrfs_model.ondisk.stream import ATTRIBUTES, COMMAND_HEADER, COMMANDS, DATA, Kind
 from btrfs_model.stream.index import Batch, read_batches
@@ -131,6 +132,7 @@ def _shown(value: Value) -> str:
     return repr(value)
 
 
+@checked
 def read_stream(source: Source, *, header: bool = True, version: int = 1) -> Iterator[Command]:
     """Read the commands of a stream, or of several one after the other.
 

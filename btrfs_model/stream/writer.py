@@ -6,6 +6,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from btrfs_model.base.arguments import checked
 from btrfs_model.ondisk.hashes import crc32c
 from btrfs_model.ondisk.stream import (
     ATTRIBUTES_BY_NAME,
@@ -44,6 +45,7 @@ class StreamWriter:
     '05 00 00 00 0b 00 ab 97 2e 63 0f 00 01 00 66'
     """
 
+    @checked
     def __init__(self, version: int = 1) -> None:
         if not 1 <= version <= MAX_VERSION:
             raise ValueError(f"stream version {version} is not 1 to {MAX_VERSION}")

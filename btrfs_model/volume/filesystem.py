@@ -24,6 +24,7 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
+from btrfs_model.base.arguments import checked
 from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import uncounted
 from btrfs_model.base.errors import (
@@ -33,6 +34,7 @@ from btrfs_model.base.errors import (
     NotCommittedError,
     SubvolumeNotFoundError,
 )
+from btrfs_model.base.nearest import did_you_mean
 from btrfs_model.base.tables import html_table, plural
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.items import root_ref
@@ -79,10 +81,12 @@ class Filesystem:
         The store of blocks.
     """
 
+    @checked
     def __init__(self, image: Image) -> None:
         self.image = image
 
     @classmethod
+    @checked
     def open(cls, path: str | os.PathLike[str], *, mounted: bool = False) -> Self:
         """Open an image file read-only.
 
@@ -275,6 +279,7 @@ class Filesystem:
         """Ids of the subvolumes that are not deleted, ascending."""
         return [objectid for objectid in self.roots if is_subvolume_id(objectid)]
 
+    @checked
     @exclusive
     def subvolume(self, which: str | bytes | int | Subvolume) -> Subvolume:
         """Find a subvolume.
@@ -314,7 +319,9 @@ class Filesystem:
     def _subvolume_by_path(self, path: bytes) -> Subvolume:
         def missing(why: str) -> FileNotFoundError:
             shown = path.decode("utf-8", "backslashreplace")
-            return self.missing(SubvolumeNotFoundError, f"{why} {shown!r}", path)
+            names = (one.name.decode("utf-8", "backslashreplace") for one in self._names.values())
+            nearest = did_you_mean(shown, filter(str.isprintable, names))
+            return self.missing(SubvolumeNotFoundError, f"{why} {shown!r}{nearest}", path)
 
         at = self._subvolume_by_id(_TOP)
         ino = at.root_dir

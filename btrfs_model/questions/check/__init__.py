@@ -21,6 +21,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from btrfs_model.base.arguments import checked
 from btrfs_model.base.errors import CorruptImageError
 from btrfs_model.ondisk.keys import Key, ObjectId
 from btrfs_model.questions.check.extents import DataRefs, check_extents, read_extents
@@ -42,6 +43,7 @@ from btrfs_model.volume.tree import Tree
 _NEEDED = (ObjectId.EXTENT_TREE, ObjectId.DEV_TREE, ObjectId.FS_TREE)
 
 
+@checked
 def check(
     image: Image | Filesystem | str | os.PathLike[str],
     *,

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from btrfs_model.base.arguments import checked
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.keys import objectid_name
 from btrfs_model.reference.blocks import HEADER
@@ -18,6 +19,7 @@ from btrfs_model.volume.image import Image
 from btrfs_model.volume.tree import Block, Tree
 
 
+@checked
 def tree_stats(image: Image | Filesystem | str | os.PathLike[str]) -> pd.DataFrame:
     """Measure every tree of an image.
 

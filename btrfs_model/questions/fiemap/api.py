@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from btrfs_model.base.arguments import checked
 from btrfs_model.base.counters import current, uncounted
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.native.choice import use_python
 from btrfs_model.native.door import ffi, lib
 from btrfs_model.native.faults import new_fault, raise_fault
-from btrfs_model.patches import Patch
+from btrfs_model.patches import KERNEL, Patch
 from btrfs_model.reference.fiemap.call import LAST, Call, File
 from btrfs_model.reference.fiemap.items import fiemap_by_items
 from btrfs_model.reference.fiemap.maps import ExtentMaps, fiemap_by_maps
@@ -86,7 +87,7 @@ class Fiemap:
         subvolume: str | int | Subvolume,
         path: str | bytes | int,
         *,
-        behaviour: str | Behaviour = "v6.18",
+        behaviour: str | Behaviour = KERNEL,
     ) -> None:
         self._image = fs.image
         # what it takes to find the file is no work of FIEMAP
@@ -200,12 +201,13 @@ class Fiemap:
             lib.bm_fiemap_result_free(result)
 
 
+@checked
 def fiemap(
     fs: Filesystem,
     subvolume: str | int | Subvolume,
     path: str | bytes | int,
     *,
-    behaviour: str | Behaviour = "v6.18",
+    behaviour: str | Behaviour = KERNEL,
     start: int = 0,
     length: int = _ALL,
     extents_per_call: int = FILEFRAG_EXTENTS,

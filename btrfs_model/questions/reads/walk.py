@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from btrfs_model.base.arguments import checked
 from btrfs_model.cost.device import Device, load
 from btrfs_model.cost.reading import read_on
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.patches import KERNEL
 from btrfs_model.questions.reads.cold import open_root
 from btrfs_model.questions.send.ioctl import prepare
 from btrfs_model.questions.send.ioctl import reads as reads_of_send
@@ -42,12 +44,13 @@ _FIRST_INDEX = 2
 _MAX = 2**64 - 1
 
 
+@checked
 @exclusive
 def reads(
     fs: Filesystem,
     subvolume: str | bytes | int | Subvolume,
     *,
-    behaviour: str | Behaviour = "v6.18",
+    behaviour: str | Behaviour = KERNEL,
     parent: str | bytes | int | Subvolume | None = None,
     readdir: str | bytes | None = None,
     cached: Iterable[int] = (),
@@ -120,7 +123,7 @@ def reads(
         When a directory is to be listed and a parent is named, a limit is negative, or `cached`
         holds what is no address.
     """
-    limits, cached = Readahead(**(readahead or {})), list(cached)
+    limits, cached = checked(Readahead)(**(readahead or {})), list(cached)
     for address in cached:
         if not 0 <= address <= _MAX:
             raise ValueError(f"{address} is no address of a block")

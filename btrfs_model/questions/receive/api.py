@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
+from btrfs_model.base.arguments import checked
 from btrfs_model.base.errors import BtrfsModelError, ReceiveError
 from btrfs_model.base.tables import counts_table, html_table, plural
 from btrfs_model.cost.receiver import ReceiverCalls
@@ -56,6 +57,7 @@ class ReceiveResult:
         )
 
 
+@checked
 @exclusive
 def receive(fs: WritableFilesystem, stream: Source, directory: str | bytes = "") -> ReceiveResult:
     """Carry out the commands of a send stream, as ``btrfs receive`` does, and sync.

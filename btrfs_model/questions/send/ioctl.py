@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from btrfs_model.base.arguments import checked
 from btrfs_model.base.counters import Work, counting
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.tables import counts_table, html_table
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.native.choice import use_python
 from btrfs_model.native.lease import exclusive
-from btrfs_model.patches import Patch
+from btrfs_model.patches import KERNEL, Patch
 from btrfs_model.questions.reads.cold import blocks_after_mount
 from btrfs_model.questions.send import native
 from btrfs_model.questions.send.explain import Explanation, by_cause
@@ -111,6 +112,7 @@ def _stream_version(fs: Filesystem, behaviour: Behaviour, proto: int) -> int:
     return proto or highest
 
 
+@checked
 @exclusive
 def send(
     fs: Filesystem,
@@ -118,7 +120,7 @@ def send(
     parent: str | bytes | int | Subvolume | None = None,
     clone_sources: Iterable[str | bytes | int | Subvolume] = (),
     *,
-    behaviour: str | Behaviour = "v6.18",
+    behaviour: str | Behaviour = KERNEL,
     proto: int = 1,
     no_file_data: bool = False,
     compressed: bool = False,
@@ -193,7 +195,7 @@ def prepare(
     parent: str | bytes | int | Subvolume | None = None,
     clone_sources: Iterable[str | bytes | int | Subvolume] = (),
     *,
-    behaviour: str | Behaviour = "v6.18",
+    behaviour: str | Behaviour = KERNEL,
     proto: int = 1,
     no_file_data: bool = False,
     compressed: bool = False,

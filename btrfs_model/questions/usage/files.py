@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from btrfs_model.base.arguments import checked
 from btrfs_model.base.errors import NoSuchFileError, SubvolumeNotFoundError
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
@@ -149,6 +150,7 @@ class FileUsage:
         )
 
 
+@checked
 @exclusive
 def extents(
     fs: Filesystem, subvolume: str | int | Subvolume, path: str | bytes | int
@@ -189,6 +191,7 @@ def extents(
     return FileUsage(fs, subvolume, path).table()
 
 
+@checked
 @exclusive
 def extent_references(
     fs: Filesystem, subvolume: str | int | Subvolume, path: str | bytes | int

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from btrfs_model.base.arguments import checked
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.keys import ObjectId
 from btrfs_model.questions.usage.forest import FileForest
@@ -23,6 +24,7 @@ from btrfs_model.volume.subvolume import Subvolume
 Mask = npt.NDArray[np.bool_]
 
 
+@checked
 @exclusive
 def du(
     fs: Filesystem, *subvolumes: str | bytes | int | Subvolume, nested: bool = False

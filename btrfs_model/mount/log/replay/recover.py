@@ -14,6 +14,8 @@ is committed, which has no log.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.behaviour import Behaviour
@@ -28,6 +30,9 @@ from btrfs_model.mount.transaction import commit, start_transaction
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.layout import PayloadError
+
+if TYPE_CHECKING:
+    pass
 
 _STAGES = (WalkStage.REPLAY_INODES, WalkStage.REPLAY_DIR_INDEX, WalkStage.REPLAY_ALL)
 

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Arguments of a wrong type are refused in one line that names them, before anything is done."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from itertools import islice
+from operator import index
+from os import PathLike
+from typing import Any, Final, ParamSpec, TypeVar
+
+from btrfs_model.base.nearest import did_you_mean
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_CONTAINERS: Final = {"Iterable": Iterable, "Sequence": Collection, "Mapping": Mapping}
+_WORDS: Final = {"os.PathLike[str]": "path", "BinaryIO": "file", "Source": "path, bytes or file"}
+
+
+def _is_buffer(value: Any) -> bool:
+    with suppress(TypeError):
+        memoryview(value).release()
+        return True
+    return False
+
+
+def _is(value: Any, word: str) -> bool:
+    """Whether a value is what one word of an annotation says; numbers of numpy are numbers."""
+    container, _, items = word.rstrip("]").partition("[")
+    if container in _CONTAINERS:
+        if not isinstance(value, _CONTAINERS[container]) or isinstance(value, str | bytes):
+            return False
+        if container == "Mapping" and isinstance(value, Mapping):
+            key, item = items.split(", ")
+            return all(_is(one, key) and _is(it, item) for one, it in value.items())
+        # an iterator can be gone through only once
+        again = isinstance(value, list | tuple | set | frozenset)
+        return not again or all(_is_any(one, items.split(" | ")) for one in islice(value, 100))
+    match word:
+        case "object":
+            return True
+        case "None":
+            return value is None
+        case "bool" if type(value).__name__ == "bool_":  # of numpy 1
+            return True
+        case "bool" | "int" if type(value).__name__ != "bool":
+            return hasattr(value, "__index__") and not getattr(value, "shape", ())
+        case "float":
+            return hasattr(value, "__float__")
+        case "os.PathLike[str]":
+            return isinstance(value, PathLike)
+        case "BinaryIO":
+            return hasattr(value, "write")
+        case "Source":
+            return isinstance(value, str | PathLike) or hasattr(value, "read") or _is_buffer(value)
+    return any(word == kind.__name__ for kind in type(value).__mro__)
+
+
+def _plain(value: Any) -> Any:
+    """Return an int for an integer of numpy, all else as it is."""
+    return index(value) if hasattr(type(value), "dtype") and _is(value, "int") else value
+
+
+def _is_any(value: object, words: Iterable[str]) -> bool:
+    return any(_is(value, word) for word in words)
+
+
+def _wanted(words: list[str]) -> str:
+    *most, last = [
+        re.sub(r"(\w+)\[(.*)\]", lambda m: f"{m[1].lower()} of {m[2].replace(' | ', ' or ')}",
+               _WORDS.get(word, word))
+        for word in words
+    ]  # fmt: skip
+    text = f"{', '.join(most)} or {last}" if most else last
+    return f"{'an' if text[0] in 'aeiouI' else 'a'} {text}"
+
+
+@functools.cache
+def _annotated(function: Callable[..., object]) -> tuple[inspect.Signature, dict[str, list[str]]]:
+    """Return the signature, and the words of the annotation of each parameter."""
+    signature = inspect.signature(function)
+    words = {
+        name: re.split(r" \| (?![^\[]*\])", parameter.annotation)
+        for name, parameter in signature.parameters.items()
+        if parameter.annotation not in (parameter.empty, "Any")
+    }
+    return signature, words
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Hold the arguments of a public function to its annotations; of a list the first hundred.
+
+    Raises
+    ------
+    TypeError
+        When a call has an argument of another type, too many of them or too few.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        signature, annotated = _annotated(function)
+        name = function.__qualname__
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            unknown = next((key for key in kwargs if key not in signature.parameters), "")
+            nearest = did_you_mean(unknown, annotated)
+            raise TypeError(f"{name}(): {error}{nearest}") from None
+        for parameter, value in bound.arguments.items():
+            words = annotated.get(parameter, ["object"])
+            several = signature.parameters[parameter].kind is inspect.Parameter.VAR_POSITIONAL
+            for one in value if several else (value,):
+                if not _is_any(one, words):
+                    held = isinstance(one, Collection) and not isinstance(one, str | bytes)
+                    what = f"{one!r:.60}" if held else type(one).__name__
+                    raise TypeError(f"{name}(): {parameter} is {_wanted(words)}, not {what}")
+            if several:
+                bound.arguments[parameter] = tuple(map(_plain, value))
+            else:
+                bound.arguments[parameter] = _plain(value)
+        return function(*bound.args, **bound.kwargs)
+
+    return call
