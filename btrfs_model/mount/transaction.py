@@ -77,10 +77,10 @@ def start_transaction(
     Returns how many of the calls may be made before this is asked again, at least one.
     Raises OSError: ENOSPC when there is no room for metadata.
     """
-    ensure_metadata(fs, from_reserve=from_reserve)
+    info = ensure_metadata(fs, from_reserve=from_reserve)
     if calls > 1:
-        calls = min(calls, calls_that_fit(fs))
-    calls = reserve_items(fs, items, steal=from_reserve, calls=calls)
+        calls = min(calls, calls_that_fit(fs, info))
+    calls = reserve_items(fs, items, steal=from_reserve, calls=calls, info=info)
     fs.in_transaction = True
     fs.started += 1
     return calls

@@ -98,7 +98,7 @@ def _may_add_data(fs: Mount) -> bool:
     return True
 
 
-def ensure_metadata(fs: Mount, *, from_reserve: bool = False) -> None:
+def ensure_metadata(fs: Mount, *, from_reserve: bool = False) -> SpaceInfo:
     """See that a call has room for metadata before it changes anything.
 
     A chunk is added when the kernel would, and where the items that wait would not fit. Where the
@@ -106,26 +106,29 @@ def ensure_metadata(fs: Mount, *, from_reserve: bool = False) -> None:
     transaction has pinned (COMMIT_TRANS of ``flush_space()``).
 
     `from_reserve`: what is kept for commits may be used, but for a part.
+    Returns how full it is then.
     Raises OSError: ENOSPC when there is no more than what is kept; EROFS when a transaction was
     aborted.
     """
     if fs.committing:
         # what is kept is for this
-        return
+        return fs.writer.space_info(BTRFS_BLOCK_GROUP_METADATA)
     if fs.aborted:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), fs.path)
     kept = 0
     grown, info = _grow(fs)
     if grown:
         if _copies_fit(fs, info):
-            return
+            return info
     else:
         kept = _kept(fs, info, from_reserve)
         if kept + _coming(fs) + _copies(fs, info) <= info.free:
-            return
+            return info
     fs.hooks.commit(fs)
-    if fs.writer.space_info(BTRFS_BLOCK_GROUP_METADATA).free < kept:
+    info = fs.writer.space_info(BTRFS_BLOCK_GROUP_METADATA)
+    if info.free < kept:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), fs.path)
+    return info
 
 
 def grow_metadata(fs: Mount) -> bool:
@@ -174,12 +177,12 @@ def _copies_fit(fs: Mount, info: SpaceInfo) -> bool:
     return missing <= (device.total_bytes - device.bytes_used - _RESERVED) // copies
 
 
-def calls_that_fit(fs: Mount) -> int:
+def calls_that_fit(fs: Mount, info: SpaceInfo | None = None) -> int:
     """Return how many small calls surely have room for what they change, at least one.
 
-    A chunk is added first where the kernel would.
+    Without `info`, how full it is, a chunk is added first where the kernel would.
     """
-    _, info = _grow(fs)
+    info = info or _grow(fs)[1]
     free = info.free - _kept(fs, info, from_reserve=True)
     return max(1, free // (_CALL_BLOCKS * fs.nodesize))
 

@@ -88,16 +88,19 @@ class _Level(NamedTuple):
 # ---------------------------------------------------------------------------- reserving --
 
 
-def reserve_items(fs: Mount, items: int, *, steal: bool = False, calls: int = 1) -> int:
+def reserve_items(
+    fs: Mount, items: int, *, steal: bool = False, calls: int = 1, info: SpaceInfo | None = None
+) -> int:
     """Reserve for calls that change so many items each (``start_transaction()``).
 
     `items`: how many, at most.
     `steal`: what frees space may count on more (``BTRFS_RESERVE_FLUSH_ALL_STEAL``).
     `calls`: how many calls are to be made at once.
+    `info`: how full it is, if that was just looked up.
     Returns for how many of the calls, at least one, there was no need to look for room again.
     """
     rsv = fs.reservations
-    return _reserve(fs, items * (rsv.item + rsv.ref), _HALF if steal else _EIGHTH, calls)
+    return _reserve(fs, items * (rsv.item + rsv.ref), _HALF if steal else _EIGHTH, calls, info)
 
 
 def reserve_delalloc(fs: Mount, calls: int = 1) -> int:
@@ -124,7 +127,7 @@ def reserve_files(fs: Mount, files: int) -> bool:
     return True
 
 
-def _reserve(fs: Mount, size: int, share: int, calls: int) -> int:
+def _reserve(fs: Mount, size: int, share: int, calls: int, info: SpaceInfo | None = None) -> int:
     """Reserve `size` bytes, after making room for them (``btrfs_reserve_metadata_bytes()``)."""
     rsv = fs.reservations
     if fs.aborted or rsv.given_up == fs.transid:
@@ -132,7 +135,7 @@ def _reserve(fs: Mount, size: int, share: int, calls: int) -> int:
     # no call keeps more than it reserved: as long as all fits there is no need to look
     known = rsv.chunks == fs.raw_super.dev_item.bytes_used
     if not (known and rsv.lent + size < rsv.room):
-        level = _look(fs)
+        level = _look(fs, info=info)
         if size < _left(fs, level, share):
             _reclaim_early(fs, size, level)
         else:
@@ -155,10 +158,10 @@ def _fits(fs: Mount, size: int, share: int, written: LiveInode | None = None) ->
     return size < _left(fs, _look(fs, written), share)
 
 
-def _look(fs: Mount, written: LiveInode | None = None) -> _Level:
+def _look(fs: Mount, written: LiveInode | None = None, info: SpaceInfo | None = None) -> _Level:
     """Return what is in use, and remember it until something may have changed."""
     rsv = fs.reservations
-    level = _level(fs, written)
+    level = _level(fs, written, info)
     rsv.chunks = fs.raw_super.dev_item.bytes_used
     rsv.room = _left(fs, level, _EIGHTH)
     return level
@@ -173,9 +176,9 @@ def _left(fs: Mount, level: _Level, share: int) -> int:
     return limit - level.taken - _may_use(fs, level)
 
 
-def _level(fs: Mount, written: LiveInode | None = None) -> _Level:
+def _level(fs: Mount, written: LiveInode | None = None, info: SpaceInfo | None = None) -> _Level:
     """Return what is in use, after what is not kept was given back; see :func:`_settle`."""
-    info = fs.writer.space_info(BTRFS_BLOCK_GROUP_METADATA)
+    info = info or fs.writer.space_info(BTRFS_BLOCK_GROUP_METADATA)
     _settle(fs, info, written)
     return _Level(info, global_reserve(fs, info, _UNLINK_ITEMS))
 
