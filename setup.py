@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What pyproject.toml cannot declare: the C kernels, and which Pythons a wheel of them serves.
 
-A wheel also has the data and samples that the package asks for, and small samples, in ``btrfs_model/data``.
+A wheel also has ``btrfs_model/data``: devices, workloads and their samples, and small samples.
 """
 
 import sysconfig
@@ -26,6 +26,7 @@ class BuildWithData(build_py):
     """Copies the data beside the modules; in a clone they stay where they are."""
 
     def run(self) -> None:
+        """Build, and copy for a wheel."""
         super().run()
         if self.editable_mode:
             return
