@@ -1,11 +1,47 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What pyproject.toml cannot declare: the C kernels, and which Pythons a wheel of them serves."""
+"""What pyproject.toml cannot declare: the C kernels, and which Pythons a wheel of them serves.
+
+A wheel also has ``btrfs_model/data``: devices, workloads and their samples, and small samples.
+"""
 
 import sysconfig
+from pathlib import Path
 
 from setuptools import setup
+from setuptools.command.build_py import build_py
+
+DATA = [
+    "costs/*.toml",
+    "devices/*.toml",
+    "workloads/**/*",
+    "kernel/counts/W[23]/*/image.zst",
+    "kernel/features/*/image.zst",
+    "kernel/fiemap/f100/image.zst",
+    "kernel/reada/r5k/image.zst",
+    "kernel/send/send-*/*/image.zst",
+]
+
+
+class BuildWithData(build_py):
+    """Copies the data beside the modules; in a clone they stay where they are."""
+
+    def run(self) -> None:
+        """Build, and copy for a wheel."""
+        super().run()
+        if self.editable_mode:
+            return
+        for source in sorted({path for pattern in DATA for path in Path("data").glob(pattern)}):
+            if source.is_file():
+                target = Path(self.build_lib, "btrfs_model", source)
+                self.mkpath(str(target.parent))
+                self.copy_file(str(source), str(target))
+
 
 # cffi keeps to the stable ABI, which builds without a GIL do not have.
 abi = {} if sysconfig.get_config_var("Py_GIL_DISABLED") else {"py_limited_api": "cp311"}
 
-setup(cffi_modules=["native/build_ffi.py:ffibuilder"], options={"bdist_wheel": abi})
+setup(
+    cffi_modules=["native/build_ffi.py:ffibuilder"],
+    cmdclass={"build_py": BuildWithData},
+    options={"bdist_wheel": abi},
+)

@@ -25,15 +25,18 @@ _DEVICE_SIZE_AT = 0x100D1
 def data_folder() -> Path:
     """Return the folder ``data`` of the project.
 
-    It is found beside the package, as in a clone, or where ``BTRFS_MODEL_DATA`` says.
+    It is beside the package in a clone, inside it where it is installed, or where
+    ``BTRFS_MODEL_DATA`` says. An installed package has the small samples alone.
 
     Raises
     ------
     BtrfsModelError
         When there is none.
     """
+    package = Path(__file__).resolve().parents[1]
+    inside = package / "data"
     named = os.environ.get("BTRFS_MODEL_DATA")
-    folder = Path(named) if named else Path(__file__).resolve().parents[2] / "data"
+    folder = Path(named or (inside if inside.is_dir() else package.parent / "data"))
     if not folder.is_dir():
         raise BtrfsModelError(
             f"{folder}: no such folder; set BTRFS_MODEL_DATA to the folder 'data' of a clone"

@@ -113,7 +113,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _fail(_describe(error), error)
     except ImportError as error:
-        # the C kernels are not built, or a library is not installed
+        # by its name: a module that ends in this error is not there to be asked for the class
+        if type(error).__name__ != "NotBuiltError":
+            raise
         return _fail(str(error), error)
     except Exception as error:
         # the package's own errors are one line; anything else is a bug and shows its traceback

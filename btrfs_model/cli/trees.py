@@ -228,7 +228,8 @@ def check(image: Path, data: bool, as_json: bool) -> int:
         for finding in findings:
             echo(printable(str(finding)))
     if findings:
-        click.echo(f"btrfs-model: {image}: {len(findings)} faults found", err=True)
+        count = "1 fault" if len(findings) == 1 else f"{len(findings)} faults"
+        click.echo(f"btrfs-model: {image}: {count} found", err=True)
         return 1
     if not as_json:
         echo(f"{image}: no fault found")

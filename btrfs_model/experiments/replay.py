@@ -23,7 +23,7 @@ from btrfs_model.experiments.workloads import NAMES, Input, Outcome, Side, Step,
 from btrfs_model.volume.filesystem import Filesystem
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Replay:
     """A workload that was replayed.
 
@@ -56,6 +56,9 @@ class Replay:
     started: str = ""
     provenance: dict[str, object] = field(default_factory=dict)
     knobs: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Replay({self.workload.name}, {len(self.outcome.figures)} figures)"
 
     @property
     def settings(self) -> dict[str, str]:

@@ -184,6 +184,9 @@ class Image:
         image.opened = str(Path(name).absolute()), mounted
         return image
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.path!r})"
+
     def __reduce__(self) -> tuple[Any, ...]:
         self.lease.check_open()
         if self.opened is None:

@@ -118,6 +118,9 @@ class Tree:
         self.level = level
         self._root: ffi.CData | None = None
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.image, self.objectid, self.bytenr, self.generation, self.level)
+
     @classmethod
     def of(cls, image: Image, root: ffi.CData) -> Tree:
         """Return the tree that a ``struct bm_root`` of the image describes."""

@@ -612,7 +612,7 @@ def test_check(btrfs_model, image: Path, tmp_path: Path) -> None:
     ran = btrfs_model("check", broken)
     assert ran.status == 1
     assert any(str(leaf) in line for line in ran.lines)
-    assert "faults found" in ran.err
+    assert "1 fault found" in ran.err
     found = [json.loads(line) for line in btrfs_model("check", broken, "--json").lines]
     assert leaf in {finding["block"] for finding in found}
 

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import corpus
 import mounts
 import pytest
 
@@ -579,3 +580,9 @@ def test_device_in_use(image: Path, tmp_path: Path) -> None:
         assert error.value.filename == device
         with bm.open(device, mounted=True) as fs, bm.open(image) as same:
             assert bm.send(fs, "s").data == bm.send(same, "s").data
+
+
+def test_trees_pickle_as_their_filesystem() -> None:
+    with bm.open(corpus.image("send/send-truncate/n500")) as fs:
+        copy = pickle.loads(pickle.dumps(fs.tree(5)))
+        assert [item.key for item in copy.items()] == [item.key for item in fs.tree(5).items()]

@@ -201,3 +201,13 @@ def test_a_table_is_small_and_says_what_is_left_out() -> None:
     tables = Tables(text)
     assert [row[0] for row in tables.rows[1:]] == [str(i) for i in range(20)]
     assert "and 980 more" in text and "&lt;t&gt;" in text
+
+
+def test_images_and_replays_show_themselves_in_one_line() -> None:
+    from btrfs_model.experiments.replay import run
+
+    with bm.open(corpus.image("send/send-truncate/n500")) as fs:
+        assert repr(fs.image) == f"Image({fs.path!r})"
+    done = run("send-truncate", 0.01)
+    assert repr(done) == f"Replay(send-truncate, {len(done.outcome.figures)} figures)"
+    assert repr(done.outcome) == f"Outcome({len(done.outcome.figures)} figures)"

@@ -138,7 +138,7 @@ class Figure:
         return (self.modelled - reference) / reference
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Outcome:
     """What a replay of a workload gave.
 
@@ -158,6 +158,9 @@ class Outcome:
     evidence: dict[str, Any] = field(default_factory=dict)
     measured_on: dict[str, str] = field(default_factory=dict)
     sides: tuple[Side, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Outcome({len(self.figures)} figures)"
 
     def find(self, side: str, quantity: str, **case: int | str) -> Figure | None:
         """Return the first figure of a quantity on a side in such a case, or None."""
