@@ -22,12 +22,15 @@ from btrfs_model.base.counters import counting
 from btrfs_model.base.errors import CorruptImageError
 from btrfs_model.native.choice import Choice, select
 from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.items import entries, extent_refs, gather, scan_leaves, verify_blocks
+from btrfs_model.native.items import select as take
+from btrfs_model.native.tree import KEY
 from btrfs_model.ondisk.keys import ItemType, Key
-from btrfs_model.volume.compare import Change, compare_trees
+from btrfs_model.reference.compare import Change
+from btrfs_model.reference.ctree import Reada
+from btrfs_model.volume.compare import compare_trees
 from btrfs_model.volume.filesystem import Filesystem
-from btrfs_model.volume.scan import entries, extent_refs, gather, scan_leaves, verify_blocks
-from btrfs_model.volume.scan import select as take
-from btrfs_model.volume.tree import KEY, Reada, Tree
+from btrfs_model.volume.tree import Tree
 
 IMAGES = ["send/random/seed-000", "send/random/seed-003", "features/dup", "features/nodesize-65536",
           "features/extended-refs", "log/nd/nd_20_5/5.10/crash1.img.zst",
@@ -246,7 +249,7 @@ def test_items_that_do_not_unpack_are_marked(choice: Any) -> None:
 
 
 def test_sizes_of_rows_are_those_of_the_c_structures() -> None:
-    from btrfs_model.volume.scan import ENTRY, REF
+    from btrfs_model.native.items import ENTRY, REF
 
     for dtype, name in ((ENTRY, "struct bm_entry"), (REF, "struct bm_ref")):
         assert dtype.itemsize == ffi.sizeof(name)

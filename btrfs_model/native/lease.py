@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from btrfs_model.base.counters import Work, current, current_context
 from btrfs_model.native.door import ffi, lib
@@ -150,6 +150,14 @@ class Lease:
     def _free(self) -> None:
         while self._late:
             ffi.release(self._late.pop(0))
+
+
+class Leased(Protocol):
+    """An image: what C keeps of it is behind a lease."""
+
+    path: str
+    nodesize: int
+    lease: Lease
 
 
 def exclusive(call: Callable[P, R]) -> Callable[P, R]:

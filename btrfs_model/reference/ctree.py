@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING
 from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault
-from btrfs_model.native.door import lib
 from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
-from btrfs_model.volume.blocks import HEADER, ITEM, KEY_PTR, Expect, read_block
+from btrfs_model.volume.blocks import HEADER, ITEM, KEY_PTR, Expect, ReadBy, read_block
 
 if TYPE_CHECKING:
     from btrfs_model.volume.tree import Tree
@@ -36,10 +35,10 @@ _LEVEL_AT = 100
 class Reada(IntEnum):
     """Readahead of a search: ``path->reada`` of the kernel."""
 
-    NONE = lib.BM_READA_NONE
-    BACK = lib.BM_READA_BACK
-    FORWARD = lib.BM_READA_FORWARD
-    FORWARD_ALWAYS = lib.BM_READA_FORWARD_ALWAYS
+    NONE = 0
+    BACK = 1
+    FORWARD = 2
+    FORWARD_ALWAYS = 3
 
 
 def bytenr_of(block: memoryview) -> int:
@@ -183,13 +182,13 @@ def _reada_for_search(tree: Tree, path: Path, level: int, slot: int, objectid: i
         blockptr, generation = pointer_at(node, slot)
         if always or abs(blockptr - target) <= ahead["distance"]:
             current().count("btrfs_readahead_node_child")
-            cache.submit(blockptr, generation, level - 1, True, lib.BM_READ_BY_reada_for_search)
+            cache.submit(blockptr, generation, level - 1, True, ReadBy.reada_for_search)
             nread += tree.image.nodesize
         nscan += 1
 
 
 def _read_child(
-    tree: Tree, path: Path, level: int, objectid: int, by: int
+    tree: Tree, path: Path, level: int, objectid: int, by: ReadBy
 ) -> tuple[memoryview, bool]:
     """Go down one level (``read_block_for_search()``); True when the search is to start again."""
     node, slot = path.nodes[level], path.slots[level]
@@ -218,7 +217,7 @@ def read_node_slot(tree: Tree, node: memoryview, slot: int, newer_than: int | No
     current().count("read_tree_block")
     cache, level = tree.image.reads, node[_LEVEL_AT]
     if cache is not None:
-        cache.submit(*pointer_at(node, slot), level - 1, False, lib.BM_READ_BY_btrfs_read_node_slot)
+        cache.submit(*pointer_at(node, slot), level - 1, False, ReadBy.btrfs_read_node_slot)
     child = block_of_child(tree, node, slot)
     if newer_than is None or cache is None:
         return child
@@ -230,7 +229,7 @@ def read_node_slot(tree: Tree, node: memoryview, slot: int, newer_than: int | No
         blockptr, generation = pointer_at(node, after)
         if generation > newer_than:
             current().count("btrfs_readahead_node_child")
-            cache.submit(blockptr, generation, level - 1, True, lib.BM_READ_BY_tree_move_down)
+            cache.submit(blockptr, generation, level - 1, True, ReadBy.tree_move_down)
             left -= tree.image.nodesize
     return child
 
@@ -251,7 +250,7 @@ def search_slot(tree: Tree, key: RawKey, path: Path) -> bool:
         block = read_block(tree.image, tree.bytenr, expect)
         if tree.image.reads is not None:
             tree.image.reads.submit(
-                tree.bytenr, tree.generation, tree.level, False, lib.BM_READ_BY_read_tree_block
+                tree.bytenr, tree.generation, tree.level, False, ReadBy.read_tree_block
             )
         restart = False
         while not restart:
@@ -264,9 +263,7 @@ def search_slot(tree: Tree, key: RawKey, path: Path) -> bool:
             if not found and slot > 0:
                 slot -= 1
                 path.slots[level] = slot
-            block, restart = _read_child(
-                tree, path, level, key[0], lib.BM_READ_BY_btrfs_search_slot
-            )
+            block, restart = _read_child(tree, path, level, key[0], ReadBy.btrfs_search_slot)
 
 
 def next_leaf(tree: Tree, path: Path) -> bool:
@@ -285,9 +282,7 @@ def next_leaf(tree: Tree, path: Path) -> bool:
         path.slots[level] += 1
         restart = False
         while level and not restart:
-            block, restart = _read_child(
-                tree, path, level, last[0], lib.BM_READ_BY_btrfs_next_old_leaf
-            )
+            block, restart = _read_child(tree, path, level, last[0], ReadBy.btrfs_next_old_leaf)
             level -= 1
             path.nodes[level] = block
             path.slots[level] = 0

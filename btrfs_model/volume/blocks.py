@@ -10,13 +10,12 @@ compared at each read. A child is always one level below its parent, so no walk 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault
-from btrfs_model.native.door import ffi, lib
-from btrfs_model.native.faults import new_fault
 from btrfs_model.ondisk import structs
 from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
 from btrfs_model.ondisk.hashes import csum
@@ -63,6 +62,20 @@ def read_block(image: Image, logical: int, expect: Expect) -> memoryview:
             except CorruptImageError:
                 continue
         raise first
+
+
+def block(
+    image: Image, logical: int, *, level: int = -1, generation: int = 0, tree: int = 0
+) -> memoryview:
+    """Do what :meth:`.Image.block` does."""
+    return read_block(image, logical, Expect(tree, generation, level))
+
+
+def verify_copy(
+    image: Image, logical: int, copy: int, *, level: int = -1, generation: int = 0, tree: int = 0
+) -> None:
+    """Do what :meth:`.Image.verify_copy` does."""
+    read_copy(image, logical, copy, Expect(tree, generation, level), again=True)
 
 
 def read_copy(
@@ -143,11 +156,9 @@ def _verify_structure(image: Image, block: memoryview, logical: int, fail: _Fail
     if not level and end < nritems * ITEM.size:
         raise fail(Code.BAD_ITEM_RANGE, nritems - 1, end, nritems * ITEM.size)
     if image.checks_items and not level:
-        place = new_fault()
-        with image.lease as handle:
-            code = lib.bm_check_leaf(handle, ffi.from_buffer("uint8_t[]", block), place)
-        if code < 0:
-            raise fail(code, place.slot, place.found, place.wanted)
+        bad = image.store.check_leaf(block)
+        if bad is not None:
+            raise fail(bad.code, bad.slot, bad.found, bad.wanted)
 
 
 @dataclass(frozen=True)
@@ -191,6 +202,17 @@ class Readahead:
         return {name: nodesize if value is None else value for name, value in asdict(self).items()}
 
 
+class ReadBy(IntEnum):
+    """Functions of the kernel that issue reads, those above ``read_block_for_search()``."""
+
+    btrfs_search_slot = 0
+    btrfs_next_old_leaf = 1
+    reada_for_search = 2
+    btrfs_read_node_slot = 3
+    tree_move_down = 4
+    read_tree_block = 5
+
+
 class ReadCache:
     """The extent buffers of a cold kernel: which blocks were read so far, and in which order.
 
@@ -222,11 +244,11 @@ class ReadCache:
         generation: int,
         level: int,
         ahead: bool,
-        by: int,
+        by: ReadBy,
     ) -> None:
         """Read a block unless it is there; from now on it counts as cached.
 
-        Who does not read ahead uses the block. `by` is a value of ``enum bm_read_by``.
+        Who does not read ahead uses the block.
         """
         if logical not in self.held:
             self.held.add(logical)

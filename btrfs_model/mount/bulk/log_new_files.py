@@ -17,11 +17,10 @@ from btrfs_model.mount.log.state import log_tree_id
 from btrfs_model.native.door import ffi, lib
 from btrfs_model.native.faults import new_fault, raise_fault
 from btrfs_model.native.hashes import name_hashes
+from btrfs_model.native.items import gather, raw_columns, select
 from btrfs_model.ondisk.constants import FileType
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM, INODE_REF
-from btrfs_model.volume.scan import gather, select
-from btrfs_model.volume.tree import raw_columns
 
 if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
@@ -48,7 +47,7 @@ class PlainFiles:
     directory : LiveInode
         Where.
     entries : numpy.ndarray
-        Entries of it, as :data:`~btrfs_model.volume.scan.ENTRY` has them: child and type.
+        Entries of it, as :data:`~btrfs_model.native.items.ENTRY` has them: child and type.
     loaded : bool
         Take also those that are in memory, where they are what they are in the tree.
 

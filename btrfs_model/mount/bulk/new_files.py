@@ -38,9 +38,9 @@ from btrfs_model.mount.names.lookup import Path, find, may_write
 from btrfs_model.mount.trees.apply import CHANGE
 from btrfs_model.native.door import ffi, lib
 from btrfs_model.native.hashes import sector_sums
+from btrfs_model.native.items import gather, select
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM
-from btrfs_model.volume.scan import gather, select
 
 if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode

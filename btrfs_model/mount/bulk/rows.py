@@ -25,10 +25,10 @@ from btrfs_model.mount.names.namei import new_items
 from btrfs_model.mount.names.xattr import get_xattr
 from btrfs_model.native.door import ffi, lib
 from btrfs_model.native.hashes import name_hashes
+from btrfs_model.native.tree import KEY
 from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import DIR_ITEM
-from btrfs_model.volume.tree import KEY
 
 if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from btrfs_model.native.door import ffi, lib
 from btrfs_model.native.faults import new_fault
-from btrfs_model.volume.tree import KEY
+from btrfs_model.native.tree import KEY
 
 if TYPE_CHECKING:
     from btrfs_model.mount.trees.writer import TreeWriter

@@ -17,15 +17,14 @@ import numpy as np
 
 from btrfs_model.cost.device import Device, load
 from btrfs_model.cost.reading import read_on
-from btrfs_model.native.door import ffi
+from btrfs_model.native.image import READ
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.questions.reads.cold import open_root
 from btrfs_model.questions.send.ioctl import prepare
 from btrfs_model.questions.send.ioctl import reads as reads_of_send
 from btrfs_model.reference.ctree import Reada
-from btrfs_model.volume.blocks import Readahead, ReadCache
-from btrfs_model.volume.image import READ_FIELDS
+from btrfs_model.volume.blocks import Readahead, ReadBy, ReadCache
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,10 +36,7 @@ if TYPE_CHECKING:
     from btrfs_model.volume.image import Image
     from btrfs_model.volume.subvolume import Subvolume
 
-_ISSUERS = [
-    name.removeprefix("BM_READ_BY_")
-    for _, name in sorted(ffi.typeof("enum bm_read_by").elements.items())
-]
+_ISSUERS = [by.name for by in ReadBy]
 # the entries "." and ".." have no items
 _FIRST_INDEX = 2
 _MAX = 2**64 - 1
@@ -154,7 +150,7 @@ def _send(request: SendRequest, cached: Iterable[int], readahead: Readahead) -> 
                 open_root(request.fs, request.parent)
         finally:
             image.reads = None
-    before = np.array(cache.rows(), dtype=READ_FIELDS)
+    before = np.array(cache.rows(), dtype=READ)
     rows = reads_of_send(request, cache.held, readahead)
     if not len(before):
         return rows

@@ -15,7 +15,7 @@ from btrfs_model.base.counters import Work, counting
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.tables import counts_table, html_table
 from btrfs_model.behaviour import Behaviour
-from btrfs_model.native.choice import use_python
+from btrfs_model.native.choice import twin
 from btrfs_model.native.lease import exclusive
 from btrfs_model.patches import Patch
 from btrfs_model.questions.reads.cold import blocks_after_mount
@@ -272,13 +272,10 @@ def run(
     return commands, work, reads
 
 
+@twin("reference.send.sender:Sender")
 def _sender(request: SendRequest) -> native.Sender | Sender:
     """Return what carries out a send."""
-    if not use_python():
-        return native.Sender(request)
-    from btrfs_model.reference.send.sender import Sender
-
-    return Sender(request)
+    return native.Sender(request)
 
 
 def reads(
@@ -291,14 +288,14 @@ def reads(
     OSError, CorruptImageError
         As :func:`send`.
     """
-    addresses = list(cached)
-    if request.parent is None and not use_python():
+    addresses, sender = list(cached), _sender(request)
+    if request.parent is None and isinstance(sender, native.Sender):
         image, plain = request.fs.image, False
         image.start_cold(addresses, readahead)
         try:
             # what is wrong shows in the same place again
             with counting(), suppress(BtrfsModelError, OSError):
-                plain = native.Sender(request).walk()
+                plain = sender.walk()
         finally:
             rows = image.stop_cold()
         if plain:

@@ -18,6 +18,7 @@ from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.layout import Payload, PayloadError
 from btrfs_model.ondisk.structs import INODE_ITEM, InodeItem
 from btrfs_model.patches import Patch
+from btrfs_model.reference.compare import Change
 from btrfs_model.reference.ctree import (
     Path,
     Reada,
@@ -30,7 +31,6 @@ from btrfs_model.reference.ctree import (
 from btrfs_model.reference.send.causes import CAUSES_BY_NAME
 from btrfs_model.reference.send.explain import ROW, Item
 from btrfs_model.stream.writer import StreamWriter
-from btrfs_model.volume.compare import Change
 from btrfs_model.volume.forest import Forest
 
 if TYPE_CHECKING:

@@ -14,19 +14,19 @@ import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from btrfs_model.backref.api import extent_from_logical
 from btrfs_model.base.codes import EUCLEAN
 from btrfs_model.base.counters import current
 from btrfs_model.ondisk.constants import Compression, ExtentFlag
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.patches import Patch
 from btrfs_model.reference.backref import BackrefWalk, Walker
+from btrfs_model.reference.compare import Change
 from btrfs_model.reference.ctree import key_at, next_leaf, nritems, search_slot
+from btrfs_model.reference.logical import extent_from_logical
 from btrfs_model.reference.send.context import LruCache, SendContext
 from btrfs_model.reference.send.data import DataReader, Extent, parse_file_extent
 from btrfs_model.reference.send.explain import Item
 from btrfs_model.reference.send.holes import Holes
-from btrfs_model.volume.compare import Change
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -171,7 +171,7 @@ class Inodes:
         path = self.sctx.search_path()
         key = (ino, ItemType.INODE_REF, 0)
         found = search_slot_for_read(tree, key, path, find_higher=True)
-        item = tree._item(path.leaf, path.slots[0]) if found else None
+        item = tree.item(path.leaf, path.slots[0]) if found else None
         if item is None or item.key.objectid != ino or item.key.type not in _REFS:
             return None
         if item.key.type == ItemType.INODE_REF:

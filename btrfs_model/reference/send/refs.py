@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from btrfs_model.ondisk.items import inode_extrefs, inode_refs
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.patches import Patch
+from btrfs_model.reference.compare import Change
 from btrfs_model.reference.send.context import RecordedRef
 from btrfs_model.reference.send.explain import Item
-from btrfs_model.volume.compare import Change
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

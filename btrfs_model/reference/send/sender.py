@@ -26,6 +26,7 @@ from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.ondisk.structs import INODE_ITEM
 from btrfs_model.patches import Patch
+from btrfs_model.reference.compare import Change, Side, compare_sides
 from btrfs_model.reference.ctree import (
     Path,
     Reada,
@@ -45,7 +46,6 @@ from btrfs_model.reference.send.refs import Refs
 from btrfs_model.reference.send.utimes import Utimes
 from btrfs_model.reference.send.verity import verity_attributes
 from btrfs_model.reference.send.xattrs import Xattrs
-from btrfs_model.volume.compare import Change, Side, compare_sides
 
 if TYPE_CHECKING:
     from btrfs_model.ondisk.structs import InodeItem

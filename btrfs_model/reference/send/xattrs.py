@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from btrfs_model.base.counters import current
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.keys import ItemType, Key
+from btrfs_model.reference.compare import Change
 from btrfs_model.reference.send.explain import Item
-from btrfs_model.volume.compare import Change
 
 if TYPE_CHECKING:
     from btrfs_model.ondisk.items import DirItem

@@ -22,12 +22,12 @@ from btrfs_model.mount.log.state import log_tree_id
 from btrfs_model.mount.trees.apply import insert_beside
 from btrfs_model.native.door import lib
 from btrfs_model.native.faults import new_fault, raise_fault
+from btrfs_model.native.items import Columns, entries, gather, raw_columns, select
+from btrfs_model.native.tree import KEY
 from btrfs_model.ondisk.items import dir_items
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import DIR_ITEM
 from btrfs_model.patches import Patch
-from btrfs_model.volume.scan import Columns, entries, gather, select
-from btrfs_model.volume.tree import KEY, raw_columns
 
 if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
@@ -206,7 +206,7 @@ def entries_to_log(fs: WritableFilesystem, directory: LiveInode) -> npt.NDArray[
     Returns
     -------
     numpy.ndarray
-        Rows of :data:`~btrfs_model.volume.scan.ENTRY`, in the order in which
+        Rows of :data:`~btrfs_model.native.items.ENTRY`, in the order in which
         ``log_new_dir_dentries()`` has them.
     """
     kind = _kinds(fs)[0]
