@@ -23,7 +23,7 @@ test: $(VENV)/.with-test build ## run all tests: Python, C under sanitizers, not
 
 test-long: $(VENV)/.with-test build ## the same with many more random cases, and fuzzing
 	BTRFS_MODEL_TESTS=long $(BIN)/pytest -n $(JOBS) --nbmake --nbmake-timeout=3600 tests $(wildcard notebooks)
-	$(MAKE) -C native fuzz SECONDS=600 IMAGE=$$($(BIN)/python tests/corpus.py features/nodesize-4096)
+	$(MAKE) -C native fuzz SECONDS=600 IMAGE=$$($(BIN)/python tests/support/corpus.py features/nodesize-4096)
 
 bench: $(VENV)/.with-bench build ## measure speed beside btrfs-progs and dissect.btrfs
 	$(BIN)/python -m bench --out out/bench.json

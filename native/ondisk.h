@@ -10,7 +10,7 @@
  *
  * The data of a leaf is packed from its end downwards in item order; `offset` of an item counts
  * from byte 101 of the block. The same structures stand in btrfs_model/ondisk/ for Python;
- * tests/test_ondisk.py holds the two to the same sizes and offsets.
+ * tests/twins/test_ondisk.py holds the two to the same sizes and offsets.
  *
  * This file is read by the C compiler and by cffi, so it holds nothing but declarations.
  */

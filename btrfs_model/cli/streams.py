@@ -140,7 +140,7 @@ def send(
 
 def _print_causes(causes: pd.DataFrame, *, summary: bool, err: bool) -> None:
     """Print why the commands of a stream were sent."""
-    from btrfs_model.reference.send.explain import summaries
+    from btrfs_model.questions.send.explain import summaries
 
     if not summary:
         narrow = ["offset", "length", "command", "path", "cause", "item_type", "change"]

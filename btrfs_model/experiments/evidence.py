@@ -73,7 +73,9 @@ def places(patch: Patch) -> list[str]:
 
 def _tests(patch: Patch) -> list[str]:
     folder = _PROJECT / "tests"
-    return list(_lines(folder.glob("*.py"), rf"\bPatch\.{patch.name}\b|(?<![\w-]){patch}(?![\w-])"))
+    return list(
+        _lines(folder.rglob("*.py"), rf"\bPatch\.{patch.name}\b|(?<![\w-]){patch}(?![\w-])")
+    )
 
 
 def _lines(files: Iterable[Path], pattern: str) -> Iterator[str]:

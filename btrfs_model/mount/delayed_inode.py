@@ -26,9 +26,8 @@ from btrfs_model.mount.bulk.no_gc import no_gc
 from btrfs_model.mount.space.block_group import calls_that_fit
 from btrfs_model.mount.trees.apply import CHANGE, insert_batches
 from btrfs_model.native.door import lib
-from btrfs_model.ondisk.constants import BTRFS_ITEM_SIZE
 from btrfs_model.ondisk.keys import ItemType
-from btrfs_model.ondisk.structs import INODE_ITEM, ITEM
+from btrfs_model.ondisk.structs import HEADER, INODE_ITEM, ITEM
 
 if TYPE_CHECKING:
     from btrfs_model.mount.live_inode import LiveInode
@@ -58,6 +57,19 @@ class _Run(NamedTuple):
             at += size
 
 
+class _Waits(NamedTuple):
+    """How much waits in a node."""
+
+    items: int
+    nbytes: int
+    deletions: int
+    paths: int
+
+
+_NOTHING: Final = _Waits(0, 0, 0, 0)
+_ITEM_ALONE: Final = _Waits(1, 0, 0, 1)
+
+
 class DelayedNode:
     """What waits for an inode (``struct btrfs_delayed_node``).
 
@@ -71,18 +83,34 @@ class DelayedNode:
         Whether its only INODE_REF goes with the update of the inode item.
     nbytes : int
         Bytes that the items to insert take in leaves, headers included.
+    in_runs : int
+        How many of these items came as runs.
+    counted : tuple
+        What the sums of :class:`DelayedItems` have of it.
     """
 
     # most nodes have an inode item alone, and there may be a million of them
-    __slots__ = ("_deletions", "_insertions", "_logged", "_runs", "delete_ref", "ino",
-                 "inode_item", "nbytes", "root")  # fmt: skip
+    __slots__ = (
+        "_deletions",
+        "_insertions",
+        "_logged",
+        "_runs",
+        "counted",
+        "delete_ref",
+        "in_runs",
+        "ino",
+        "inode_item",
+        "nbytes",
+        "root",
+    )  # fmt: skip
 
     def __init__(self, root: int, ino: int) -> None:
         self.root = root
         self.ino = ino
         self.inode_item: bytes | None = None
         self.delete_ref = False
-        self.nbytes = 0
+        self.nbytes = self.in_runs = 0
+        self.counted = _NOTHING
         self._insertions: dict[int, bytes] | None = None
         self._runs: list[_Run] | None = None
         self._deletions: set[int] | None = None
@@ -95,7 +123,7 @@ class DelayedNode:
             self._insertions = {}
         for run in self._runs or ():
             self._insertions.update(run.items())
-        self._runs = None
+        self._runs, self.in_runs = None, 0
         return self._insertions
 
     @property
@@ -112,35 +140,27 @@ class DelayedNode:
             self._logged = set()
         return self._logged
 
-    @property
-    def count(self) -> int:
-        """How much waits."""
-        waiting = len(self._insertions or ()) + len(self._deletions or ())
-        waiting += sum(len(run.sizes) for run in self._runs or ())
-        return waiting + (self.inode_item is not None) + self.delete_ref
+    def waits(self, leaf: int) -> _Waits:
+        """Return how much waits.
 
-    def reserved_paths(self, leaf: int) -> int:
-        """For how many paths of blocks it keeps room (``bytes_reserved`` of its items).
-
-        Two for each leaf of `leaf` bytes that insertions fill (``index_item_leaves``), two for each
-        deletion, one for the inode.
+        Room is kept for two paths for each leaf of `leaf` bytes that insertions fill
+        (``index_item_leaves``), two for each deletion, one for the inode.
         """
-        changes = -(-self.nbytes // leaf) + len(self._deletions or ())
-        return 2 * changes + (self.inode_item is not None)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing waits."""
-        return self.inode_item is None and not (self._has_entries or self.delete_ref)
+        has_item = self.inode_item is not None
+        if not (self._insertions or self._runs or self._deletions or self.delete_ref):
+            return _ITEM_ALONE if has_item else _NOTHING
+        deletions = len(self._deletions or ())
+        return _Waits(
+            len(self._insertions or ()) + self.in_runs + deletions + has_item + self.delete_ref,
+            self.nbytes,
+            deletions,
+            2 * (-(-self.nbytes // leaf) + deletions) + has_item,
+        )
 
     @property
     def has_item_alone(self) -> bool:
         """Whether there is an inode item and nothing else."""
-        return self.inode_item is not None and not (self._has_entries or self.delete_ref)
-
-    @property
-    def _has_entries(self) -> bool:
-        return bool(self._insertions or self._runs or self._deletions)
+        return self.counted is _ITEM_ALONE
 
     def add_run(self, first: int, sizes: npt.NDArray[np.uint32], payloads: bytes) -> None:
         """Add DIR_INDEX items with consecutive indexes, which are above all others."""
@@ -148,10 +168,10 @@ class DelayedNode:
         self.nbytes += ITEM.size * len(run.sizes) + len(run.payloads)
         if self._insertions:
             self._insertions.update(run.items())
-        elif self._runs:
-            self._runs.append(run)
-        else:
-            self._runs = [run]
+            return
+        self._runs = self._runs or []
+        self._runs.append(run)
+        self.in_runs += len(sizes)
 
     def columns(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32], bytes] | None:
         """Return what is to be inserted, ascending: indexes, sizes and payloads, or None."""
@@ -170,7 +190,7 @@ class DelayedNode:
     def forget_insertions(self) -> None:
         """Nothing is to be inserted any more."""
         self._runs = self._insertions = None
-        self.nbytes = 0
+        self.nbytes = self.in_runs = 0
 
 
 class DelayedItems:
@@ -189,6 +209,10 @@ class DelayedItems:
     lag : int
         So many further items at most, by chance, wait before the worker has begun: what calls add
         while it is woken on another CPU.
+    nbytes : int
+        Bytes that all items to insert take in leaves, headers included.
+    paths : int
+        For how many paths of blocks there is room kept (``delayed_block_rsv``).
     """
 
     def __init__(self, fs: WritableFilesystem) -> None:
@@ -196,25 +220,15 @@ class DelayedItems:
         self._nodes: dict[tuple[int, int], DelayedNode] = {}
         # those that the worker would take, first come first served
         self._prepared: dict[tuple[int, int], DelayedNode] = {}
-        # of what waits: a bound, see waiting_bytes(), and how many deletions
-        self._bytes = self._deletions = 0
+        self._leaf = fs.nodesize - HEADER.size
+        self._items = self._deletions = self.nbytes = self.paths = 0
         self.asynchronous = False
         self.lag = 0
         self._chance = random.Random(0)
         self._begins = BACKGROUND
 
     def __len__(self) -> int:
-        return sum(node.count for node in self._nodes.values())
-
-    def reserved_paths(self, leaf: int) -> int:
-        """Return for how many paths of blocks there is room kept (``delayed_block_rsv``).
-
-        Parameters
-        ----------
-        leaf : int
-            Bytes for items in a leaf.
-        """
-        return sum(node.reserved_paths(leaf) for node in self._nodes.values())
+        return self._items
 
     def node(self, root: int, ino: int) -> DelayedNode | None:
         """Return what waits for an inode, or None."""
@@ -226,13 +240,23 @@ class DelayedItems:
     def _queue(self, node: DelayedNode) -> None:
         """``btrfs_release_delayed_node()``: into the lists, or out of them."""
         key = (node.root, node.ino)
-        if node.is_empty:
+        self._account(node, node.waits(self._leaf))
+        if node.counted is _NOTHING:
             self._nodes.pop(key, None)
             self._prepared.pop(key, None)
         elif key not in self._nodes:
             self._nodes[key] = self._prepared[key] = node
         elif key in self._prepared:
             self._prepared[key] = self._prepared.pop(key)
+
+    def _account(self, node: DelayedNode, waits: _Waits) -> None:
+        """Bring the sums up to date with what waits in a node."""
+        if waits is not node.counted:
+            before, node.counted = node.counted, waits
+            self._items += waits.items - before.items
+            self.nbytes += waits.nbytes - before.nbytes
+            self._deletions += waits.deletions - before.deletions
+            self.paths += waits.paths - before.paths
 
     # -------------------------------------------------------------------------- what waits --
 
@@ -241,7 +265,6 @@ class DelayedItems:
         node = self._get_or_create(directory.root, directory.ino)
         node.insertions[index] = payload
         node.nbytes += ITEM.size + len(payload)
-        self._bytes += BTRFS_ITEM_SIZE + len(payload)
         self._queue(node)
 
     def insert_indexes(
@@ -250,7 +273,6 @@ class DelayedItems:
         """Add DIR_INDEX items with the next indexes; their payloads follow each other."""
         node = self._get_or_create(directory.root, directory.ino)
         node.add_run(first, sizes, payloads)
-        self._bytes += BTRFS_ITEM_SIZE * len(sizes) + len(payloads)
         self._queue(node)
 
     def delete_index(self, directory: LiveInode, index: int) -> None:
@@ -258,7 +280,6 @@ class DelayedItems:
         node = self._get_or_create(directory.root, directory.ino)
         gone = node.insertions.pop(index, None)
         if gone is None:
-            self._deletions += index not in node.deletions
             node.deletions.add(index)
         else:
             node.nbytes -= ITEM.size + len(gone)
@@ -277,15 +298,6 @@ class DelayedItems:
             node = self._get_or_create(root, ino)
             node.inode_item = item
             self._queue(node)
-
-    def waiting_bytes(self, enough: int) -> int:
-        """Return how many bytes the items to insert take; where that is at most `enough`, a bound.
-
-        It is asked for at every call, and to add it all up takes as long as there are nodes.
-        """
-        if self._bytes > enough:
-            self._bytes = sum(node.nbytes for node in self._nodes.values())
-        return self._bytes
 
     @property
     def waiting_changes(self) -> int:
@@ -306,7 +318,7 @@ class DelayedItems:
         """Forget what waits for an inode (``btrfs_kill_delayed_inode_items()``)."""
         node = self._nodes.pop((root, ino), None)
         if node is not None:
-            self._deletions -= len(node.deletions)
+            self._account(node, _NOTHING)
         self._prepared.pop((root, ino), None)
 
     def kill_all(self, root: int) -> None:
@@ -385,6 +397,7 @@ class DelayedItems:
             kind = int(ItemType.DIR_INDEX)
             insert_batches(self._fs.writer, node.root, node.ino, kind, *columns)
             node.forget_insertions()
+            self._account(node, node.waits(self._leaf))
 
     def _delete(self, node: DelayedNode) -> None:
         if not node.deletions:
@@ -397,20 +410,20 @@ class DelayedItems:
                 (node.ino, ItemType.DIR_INDEX, first),
                 (node.ino, ItemType.DIR_INDEX, last),
             )
-        self._deletions -= len(node.deletions)
         node.deletions.clear()
+        self._account(node, node.waits(self._leaf))
 
     def _runs(self, node: DelayedNode) -> Iterator[tuple[int, int]]:
         """Group the deletions so that nothing that stays lies within a run."""
-        doomed = np.fromiter(node.deletions, np.uint64, len(node.deletions))
-        lowest = (node.ino, ItemType.DIR_INDEX, int(doomed.min()))
-        highest = (node.ino, ItemType.DIR_INDEX, int(doomed.max()))
+        lowest = (node.ino, ItemType.DIR_INDEX, min(node.deletions))
+        highest = (node.ino, ItemType.DIR_INDEX, max(node.deletions))
         # a walk over the items starts with this one
         current().count("btrfs_search_slot_for_read")
         there = self._fs.writer.tree(node.root).scan(lowest, highest)["offset"]
-        goes = np.isin(there, doomed)
-        edges = np.flatnonzero(np.diff(goes, prepend=False, append=False))
-        return zip(there[edges[::2]].tolist(), there[edges[1::2] - 1].tolist(), strict=True)
+        for goes, group in itertools.groupby(there.tolist(), node.deletions.__contains__):
+            if goes:
+                run = list(group)
+                yield run[0], run[-1]
 
     def calls_until_worker(self, each: int, *directories: LiveInode) -> int:
         """How many calls may follow before :meth:`balance` has something to do, 1 at least.

@@ -151,6 +151,7 @@ def add_groups(fs: Filesystem, writer: TreeWriter) -> None:
                 wanted=used[start],
             )  # fmt: skip
             raise CorruptImageError(fs.path, fault)
+        writer.set_commit_used(start, item.used)
 
 
 def group_tree(sb: SuperBlock) -> int:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from btrfs_model.mount.load import group_tree
 from btrfs_model.mount.roots.backups import BACKED_UP, make_backup, next_cell, store_backup
@@ -42,29 +42,9 @@ _WRITTEN = 1
 _NO_ROOT_ITEM = {int(ObjectId.ROOT_TREE), int(ObjectId.CHUNK_TREE)}
 
 
-class Committed(NamedTuple):
-    """What the last commit wrote.
-
-    Attributes
-    ----------
-    roots : dict
-        Address of the root block of each tree, by id.
-    used : dict
-        Bytes used of each block group, by its start: what its item says.
-    """
-
-    roots: dict[int, int]
-    used: dict[int, int]
-
-
-def snapshot_of(fs: WritableFilesystem) -> Committed:
-    """Return the state of the trees and groups, to be compared with later."""
-    roots = {tree: fs.writer.tree_state(tree).bytenr for tree in fs.writer.tree_ids()}
-    return Committed(roots, _used(fs))
-
-
-def _used(fs: WritableFilesystem) -> dict[int, int]:
-    return {group.start: group.used for group in fs.writer.groups()}
+def committed_roots(fs: WritableFilesystem) -> dict[int, int]:
+    """Return the address of the root block of each tree, to be compared with later."""
+    return {tree: fs.writer.tree_state(tree).bytenr for tree in fs.writer.tree_ids()}
 
 
 def _root_of(fs: WritableFilesystem, tree: int) -> int | None:
@@ -77,14 +57,13 @@ def _remember_committed(fs: WritableFilesystem) -> None:
 
     Only trees that changed are looked at: there may be many others.
     """
-    roots = fs.committed.roots
+    roots = fs.committed_roots
     for tree in fs.writer.changed_trees():
         bytenr = _root_of(fs, tree)
         if bytenr is None:
             roots.pop(tree, None)
         else:
             roots[tree] = bytenr
-    fs.committed = Committed(roots, _used(fs))
     fs.writer.clear_changed()
     fs.forget_asked_roots()
 
@@ -138,9 +117,9 @@ def _commit(fs: WritableFilesystem) -> bool:
 def _anything_changed(fs: WritableFilesystem) -> bool:
     return (
         fs.in_transaction
-        or any(_root_of(fs, tree) != fs.committed.roots.get(tree)
+        or any(_root_of(fs, tree) != fs.committed_roots.get(tree)
                for tree in fs.writer.changed_trees())
-        or _used(fs) != fs.committed.used
+        or any(group.used != group.commit_used for group in fs.writer.groups())
         or fs.writer.waiting_refs() > 0
         or any(root.changed for root in fs.live_roots())
     )  # fmt: skip
@@ -171,7 +150,7 @@ def _commit_fs_roots(fs: WritableFilesystem) -> None:
         state = fs.writer.tree_state(tree)
         if state.force_cow:
             fs.writer.change_tree(tree, force_cow=False)
-        if tree in changed or state.bytenr != fs.committed.roots.get(tree):
+        if tree in changed or state.bytenr != fs.committed_roots.get(tree):
             _update_root(fs, tree)
 
 
@@ -261,14 +240,13 @@ def _write_dirty_block_groups(fs: WritableFilesystem) -> bool:
         Whether one was not.
     """
     tree = group_tree(fs.image.superblock)
-    written = fs.committed.used
     changed = False
     for group in fs.writer.groups():
-        if group.used != written.get(group.start):
+        if group.used != group.commit_used:
             item = BlockGroupItem(group.used, CHUNK_OBJECTID, group.flags)
             key = (group.start, ItemType.BLOCK_GROUP_ITEM, group.length)
             fs.writer.update(tree, key, 0, BLOCK_GROUP_ITEM.pack(item))
-            written[group.start] = group.used
+            fs.writer.set_commit_used(group.start, group.used)
             changed = True
     return changed
 

@@ -93,8 +93,8 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         The trees as the running transaction has them.
     raw_super : RawSuperBlock
         The superblock of the last commit, with what the next one will change already.
-    committed : Committed
-        What the last commit wrote.
+    committed_roots : dict
+        Address of the root block of each tree, by id, as the last commit wrote it.
     clock : int
         The next time that :meth:`now` returns, nanoseconds since 1970.
     before_commit : list of callable
@@ -171,7 +171,7 @@ class WritableFilesystem(NamespaceCalls, SubvolumeCalls, FileCalls, Filesystem):
         self._random = random.Random(f"{seed} {sb.fsid.hex()} {sb.generation}")
         self.before_commit: list[Callable[[], None]] = []
         self.pending_snapshots: list[Callable[[], None]] = []
-        self.committed = transaction.snapshot_of(self)
+        self.committed_roots = transaction.committed_roots(self)
         self.committing = False
         self.device_stats_written = False
         self._next_root_id = highest_objectid(self, ObjectId.ROOT_TREE) + 1

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Numbers of the on-disk format that are neither keys nor structures (``btrfs_tree.h``).
 
-``native/ondisk.h`` says the same to the C kernels; ``tests/test_ondisk.py`` holds the two together.
+``native/ondisk.h`` says the same to the C kernels; ``tests/twins/test_ondisk.py`` holds the two
+together.
 """
 
 from __future__ import annotations

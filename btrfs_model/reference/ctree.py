@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Searching a b-tree in plain Python: the twin of ``native/tree/tree.c``.
+"""Searching a b-tree in plain Python. Beside ``native/tree/tree.c``.
 
 A node holds keys and pointers in ascending order, a leaf keys and items. A search starts at the
 root and at each node follows the last key that is not greater than the one sought::
@@ -158,8 +158,8 @@ def check_last_key(tree: Tree, path: Path, block: memoryview) -> None:
             )
 
 
-def _reada_for_search(tree: Tree, path: Path, level: int, slot: int, objectid: int) -> None:
-    """Read ahead the siblings of the child at `slot` (``reada_for_search()``)."""
+def reada_for_search(tree: Tree, path: Path, level: int, slot: int, objectid: int) -> None:
+    """Read ahead the siblings of the child at `slot`."""
     current().count("reada_for_search")
     node, cache = path.nodes[level], tree.image.reads
     always = path.reada == Reada.FORWARD_ALWAYS
@@ -187,10 +187,10 @@ def _reada_for_search(tree: Tree, path: Path, level: int, slot: int, objectid: i
         nscan += 1
 
 
-def _read_child(
+def read_block_for_search(
     tree: Tree, path: Path, level: int, objectid: int, by: ReadBy
 ) -> tuple[memoryview, bool]:
-    """Go down one level (``read_block_for_search()``); True when the search is to start again."""
+    """Go down one level; True when the search is to start again."""
     node, slot = path.nodes[level], path.slots[level]
     assert node is not None
     current().count("read_block_for_search")
@@ -201,7 +201,7 @@ def _read_child(
         cached = blockptr in cache.held
         always = path.reada == Reada.FORWARD_ALWAYS and not path.reada_missing
         if always or (not cached and path.reada != Reada.NONE):
-            _reada_for_search(tree, path, level, slot, objectid)
+            reada_for_search(tree, path, level, slot, objectid)
         cache.submit(blockptr, generation, level - 1, False, by)
         if not cached:
             current().count("read_tree_block")
@@ -263,7 +263,9 @@ def search_slot(tree: Tree, key: RawKey, path: Path) -> bool:
             if not found and slot > 0:
                 slot -= 1
                 path.slots[level] = slot
-            block, restart = _read_child(tree, path, level, key[0], ReadBy.btrfs_search_slot)
+            block, restart = read_block_for_search(
+                tree, path, level, key[0], ReadBy.btrfs_search_slot
+            )
 
 
 def next_leaf(tree: Tree, path: Path) -> bool:
@@ -275,14 +277,16 @@ def next_leaf(tree: Tree, path: Path) -> bool:
     check_last_key(tree, path, path.leaf)
     last = key_at(path.leaf, count - 1)
     while True:
-        _search_again(tree, last, path)
+        search_back(tree, last, path)
         level = _level_to_step(path, 1)
         if level is None:
             return False
         path.slots[level] += 1
         restart = False
         while level and not restart:
-            block, restart = _read_child(tree, path, level, last[0], ReadBy.btrfs_next_old_leaf)
+            block, restart = read_block_for_search(
+                tree, path, level, last[0], ReadBy.btrfs_next_old_leaf
+            )
             level -= 1
             path.nodes[level] = block
             path.slots[level] = 0
@@ -290,7 +294,7 @@ def next_leaf(tree: Tree, path: Path) -> bool:
             return True
 
 
-def _search_again(tree: Tree, last: RawKey, path: Path) -> None:
+def search_back(tree: Tree, last: RawKey, path: Path) -> None:
     """Search for the last key of the leaf of a path.
 
     It leads to the same leaf, so it is carried out only where the reads that it takes are modelled.

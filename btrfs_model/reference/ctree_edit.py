@@ -1,111 +1,33 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Changing items by key, in plain Python: the twin of ``native/writer/btree/edit.c``.
+"""Changing items by key: each change is a search and an edit of the leaf that it ends in.
 
-Each change is a search and an edit of the leaf that it ends in. The search (``btrfs_search_slot()``
-with ``ins_len``) knows what is coming: for an insertion it splits nodes on the way that are nearly
-full and makes room in the leaf; for a deletion it merges nodes that are nearly empty.
-
-For reading beside the kernel, and for testing the C against: payloads are copied with every change.
+Beside ``native/writer/btree/edit.c``. For reading, and for testing the C against: payloads are
+copied with every change.
 """
 
 from __future__ import annotations
 
 import errno
-from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from btrfs_model.base.counters import current
-from btrfs_model.ondisk.keys import ObjectId
-from btrfs_model.reference.ctree_balance import balance_level, del_items
-from btrfs_model.reference.ctree_ground import Block, Ground, Node, Path, RawKey
-from btrfs_model.reference.ctree_push import fixup_low_keys
-from btrfs_model.reference.ctree_split import split_leaf, split_node
+from btrfs_model.reference.ctree_ground import Ground, Node, Path, RawKey
+from btrfs_model.reference.ctree_leaf import (
+    count_copied,
+    del_items,
+    setup_items_for_insert,
+    split_leaf,
+)
+from btrfs_model.reference.ctree_node import fixup_low_keys
+from btrfs_model.reference.ctree_search import bin_search, search_slot, upper_bound
+from btrfs_model.volume.blocks import ITEM
 
 if TYPE_CHECKING:
     from btrfs_model.mount.trees.writer import TreeWriter
 
-HEADER = 25
-"""Bytes of an item's header in a leaf."""
-_TREE_LOG: Final = int(ObjectId.TREE_LOG) % 2**64
 
-
-def bin_search(block: Block, key: RawKey) -> tuple[int, bool]:
-    """Return the slot of the first key that is not less than `key`, and whether it is equal."""
-    slot = bisect_left(range(len(block)), key, key=block.key)
-    return slot, slot < len(block) and block.key(slot) == key
-
-
-def search_slot(
-    ground: Ground,
-    key: RawKey,
-    ins_len: int = 0,
-    *,
-    for_extension: bool = False,
-    for_split: bool = False,
-) -> tuple[Path, bool]:
-    """Search a tree that is about to change (``btrfs_search_slot()``).
-
-    Parameters
-    ----------
-    key : RawKey
-        Sought.
-    ins_len : int
-        Bytes to make room for, an item's header included; -1 before a deletion.
-    for_extension : bool
-        The item is to grow by `ins_len`.
-    for_split : bool
-        Split nodes as for an insertion, but leave the leaf alone.
-
-    Returns
-    -------
-    path : Path
-        To the item, or to where it would be inserted; all its blocks may be written to.
-    found : bool
-        Whether the key is there.
-    """
-    current().count("btrfs_search_slot")
-    restarted = False
-    while True:
-        path = Path()
-        block = ground.own_root()
-        small = block.level == 1
-        while isinstance(block, Node):
-            level = block.level
-            slot, found = bin_search(block, key)
-            path.nodes[level] = block
-            path.slots[level] = slot if found or slot == 0 else slot - 1
-            if ins_len > 0 or for_split:
-                if len(block) >= ground.node_ptrs - 3:
-                    split_node(ground, path, level)
-            elif (
-                ins_len < 0
-                and len(block) < ground.node_ptrs // 2
-                and not balance_level(ground, path, level)
-            ):
-                break  # the root is gone: start again
-            if (
-                small and not restarted and ins_len > 0 and path.slots[1] == 0
-                and ground.force_cow
-            ):  # fmt: skip
-                restarted = True
-                break  # for the lock to change the root's first key; the root is copied again
-            current().count("read_block_for_search")
-            node, slot = path.node(level), path.slots[level]
-            ground.child(node, slot)
-            block = ground.own_child(node, slot)
-        else:
-            path.nodes[0] = block
-            path.slots[0], found = bin_search(block, key)
-            if found and not for_extension and ins_len > 0:
-                ins_len -= HEADER
-            if ins_len > path.leaf.free():
-                split_leaf(ground, path, key, ins_len, extend=found)
-            return path, found
-
-
-def find(ground: Ground, key: RawKey) -> Path:
+def find_item(ground: Ground, key: RawKey) -> Path:
     """Return the path to an item that must be there."""
     path, found = search_slot(ground, key)
     if not found:
@@ -122,20 +44,10 @@ def look(ground: Ground, key: RawKey) -> tuple[Path, bool]:
         slot, found = bin_search(block, key)
         path.nodes[block.level] = block
         path.slots[block.level] = slot if found or slot == 0 else slot - 1
-        block = ground.child(block, path.slots[block.level])
+        block = ground.read_child(block, path.slots[block.level])
     path.nodes[0] = block
     path.slots[0], found = bin_search(block, key)
     return path, found
-
-
-def upper_bound(path: Path) -> RawKey | None:
-    """Return the key that all keys of the leaf are below, None in the last leaf."""
-    level = 1
-    while path.nodes[level] is not None:
-        if path.slots[level] + 1 < len(path.node(level)):
-            return path.node(level).key(path.slots[level] + 1)
-        level += 1
-    return None
 
 
 def next_key(path: Path, slot: int) -> RawKey | None:
@@ -149,7 +61,7 @@ def next_key(path: Path, slot: int) -> RawKey | None:
 def insert(writer: TreeWriter, tree_id: int, items: Sequence[tuple[RawKey, bytes]]) -> None:
     """Insert items side by side (``btrfs_insert_empty_items()``)."""
     ground = Ground(writer, tree_id)
-    total = sum(HEADER + len(data) for _, data in items)
+    total = sum(ITEM.size + len(data) for _, data in items)
     if total > ground.leaf_size:
         raise ground.error(errno.EOVERFLOW)
     if len(items) > 1:
@@ -159,7 +71,7 @@ def insert(writer: TreeWriter, tree_id: int, items: Sequence[tuple[RawKey, bytes
     path, found = search_slot(ground, items[0][0], total)
     if found:
         raise ground.error(errno.EEXIST)
-    put(ground, path, items)
+    setup_items_for_insert(ground, path, items)
 
 
 def check_batch(ground: Ground, keys: list[RawKey]) -> None:
@@ -170,23 +82,6 @@ def check_batch(ground: Ground, keys: list[RawKey]) -> None:
     after = next_key(path, path.slots[0])
     if not found and after is not None and keys[-1] >= after:
         raise ground.error(errno.EINVAL)
-
-
-def put(ground: Ground, path: Path, items: Sequence[tuple[RawKey, bytes]]) -> None:
-    """Insert items where a search made room (``setup_items_for_insert()``)."""
-    count_copied(ground, len(items), sum(HEADER + len(data) for _, data in items))
-    leaf, slot = path.leaf, path.slots[0]
-    if slot == 0:
-        fixup_low_keys(path, items[0][0], 1)
-    leaf.items[slot:slot] = items
-    leaf.store()
-
-
-def count_copied(ground: Ground, items: int, nbytes: int) -> None:
-    """Count what is copied into a log."""
-    if ground.owner == _TREE_LOG:
-        current().count("log_items_copied", items)
-        current().count("log_bytes_copied", nbytes)
 
 
 def insert_each(writer: TreeWriter, tree_id: int, items: Sequence[tuple[RawKey, bytes]]) -> None:
@@ -201,13 +96,13 @@ def insert_each(writer: TreeWriter, tree_id: int, items: Sequence[tuple[RawKey, 
 def update(writer: TreeWriter, tree_id: int, key: RawKey, offset: int, data: bytes) -> None:
     """Overwrite bytes of a payload."""
     ground = Ground(writer, tree_id)
-    path = find(ground, key)
+    path = find_item(ground, key)
     old = payload(path)
     if offset + len(data) > len(old):
         raise ground.error(errno.EINVAL)
     if len(data) == len(old):
-        count_copied(ground, 1, HEADER + len(data))
-    set_payload(path, old[:offset] + data + old[offset + len(data) :])
+        count_copied(ground, 1, ITEM.size + len(data))
+    _set_payload(path, old[:offset] + data + old[offset + len(data) :])
 
 
 def payload(path: Path) -> bytes:
@@ -215,7 +110,7 @@ def payload(path: Path) -> bytes:
     return path.leaf.items[path.slots[0]][1]
 
 
-def set_payload(path: Path, data: bytes) -> None:
+def _set_payload(path: Path, data: bytes) -> None:
     """Give the item that the path stands at another payload, for which there is room."""
     path.leaf.items[path.slots[0]] = (path.leaf.key(path.slots[0]), data)
     path.leaf.store()
@@ -227,11 +122,11 @@ def extend(writer: TreeWriter, tree_id: int, key: RawKey, data: bytes) -> None:
     path, found = look(ground, key)
     if not found:
         raise ground.error(errno.ENOENT)
-    if len(payload(path)) + len(data) + HEADER > ground.leaf_size:
+    if len(payload(path)) + len(data) + ITEM.size > ground.leaf_size:
         raise ground.error(errno.EOVERFLOW)
     path, _ = search_slot(ground, key, len(data), for_extension=True)
     count_copied(ground, 0, len(data))
-    set_payload(path, payload(path) + data)
+    _set_payload(path, payload(path) + data)
 
 
 def truncate(
@@ -239,17 +134,17 @@ def truncate(
 ) -> None:
     """Keep the first (`from_end`: the last) `size` bytes of a payload."""
     ground = Ground(writer, tree_id)
-    path = find(ground, key)
+    path = find_item(ground, key)
     old = payload(path)
     if size > len(old):
         raise ground.error(errno.EINVAL)
-    set_payload(path, old[len(old) - size :] if from_end else old[:size])
+    _set_payload(path, old[len(old) - size :] if from_end else old[:size])
 
 
 def set_key(writer: TreeWriter, tree_id: int, old: RawKey, new: RawKey) -> None:
     """Give an item another key between its neighbours (``btrfs_set_item_key_safe()``)."""
     ground = Ground(writer, tree_id)
-    path = find(ground, old)
+    path = find_item(ground, old)
     slot = path.slots[0]
     after = next_key(path, slot + 1)
     before = path.leaf.key(slot - 1) if slot else last_key_before(ground, path)
@@ -268,10 +163,20 @@ def last_key_before(ground: Ground, path: Path) -> RawKey | None:
         level += 1
     if path.nodes[level] is None:
         return None
-    block = ground.child(path.node(level), path.slots[level] - 1)
+    block = ground.read_child(path.node(level), path.slots[level] - 1)
     while isinstance(block, Node):
-        block = ground.child(block, len(block) - 1)
+        block = ground.read_child(block, len(block) - 1)
     return block.key(len(block) - 1)
+
+
+def setup_leaf_for_split(ground: Ground, key: RawKey) -> Path:
+    """Return the path to an item, in a leaf that has room for another like it."""
+    path = find_item(ground, key)
+    size = path.leaf.size(path.slots[0])
+    if path.leaf.free() < size:
+        path, _ = search_slot(ground, key, for_split=True)
+        split_leaf(ground, path, key, size, extend=True)
+    return path
 
 
 def duplicate(writer: TreeWriter, tree_id: int, old: RawKey, new: RawKey) -> None:
@@ -283,14 +188,10 @@ def duplicate(writer: TreeWriter, tree_id: int, old: RawKey, new: RawKey) -> Non
     after = next_key(path, path.slots[0] + 1)
     if new <= old or (after is not None and new >= after):
         raise ground.error(errno.EINVAL)
-    path = find(ground, old)
-    size = path.leaf.size(path.slots[0])
-    if path.leaf.free() < size:
-        path, _ = search_slot(ground, old, for_split=True)
-        split_leaf(ground, path, old, size, extend=True)
+    path = setup_leaf_for_split(ground, old)
     data = payload(path)
     path.slots[0] += 1
-    put(ground, path, [(new, data)])
+    setup_items_for_insert(ground, path, [(new, data)])
 
 
 # ---------------------------------------------------------------------------------- deletion --
@@ -347,14 +248,14 @@ def insert_extent(
 ) -> None:
     """Delete items from `key` to `last`, and insert a file extent where they were."""
     ground = Ground(writer, tree_id)
-    size = HEADER + len(data)
+    size = ITEM.size + len(data)
     if size > ground.leaf_size:
         raise ground.error(errno.EOVERFLOW)
     path = place_for_extent(ground, key) if last is None else drop_extents(ground, key, last)
     if path is None or path.leaf.free() < size:
         insert(writer, tree_id, [(key, data)])
     else:
-        put(ground, path, [(key, data)])
+        setup_items_for_insert(ground, path, [(key, data)])
 
 
 def place_for_extent(ground: Ground, key: RawKey) -> Path | None:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Leaves and nodes as lists that can be changed, for the Python twin of the tree editor.
+"""Leaves and nodes as lists that can be changed, and where they come from.
+
+Beside ``native/writer/btree/ground.c`` and, for what a block says, ``native/writer/writer.h``.
 
 A leaf is a list of items (key, payload), a node a list of pointers (key, address, generation). What
 is changed in a list lies in the image after ``store()``. :class:`Ground` is where blocks come from:
@@ -169,7 +171,7 @@ class Ground:
             raise
         return Node(view) if view[_LEVEL_AT] else Leaf(view)
 
-    def child(self, parent: Node, slot: int) -> Block:
+    def read_child(self, parent: Node, slot: int) -> Block:
         """Return a child as it is, which must start with the key that its parent has for it."""
         key, bytenr, generation = parent.ptrs[slot]
         child = self.read(bytenr, generation, parent.level - 1)
@@ -208,7 +210,7 @@ class Ground:
         assert isinstance(node, Node)
         return node
 
-    def make(self, level: int, first: RawKey, hint: int) -> Block:
+    def make_block(self, level: int, first: RawKey, hint: int) -> Block:
         """Allocate an empty block near `hint` (``btrfs_alloc_tree_block()``)."""
         bytenr = ffi.new("uint64_t *")
         key = ffi.new("struct bm_key *", {"objectid": first[0], "type": first[1],
@@ -216,7 +218,7 @@ class Ground:
         self.writer.run(lib.bm_writer_make_block, self.id, level, key, hint, bytenr)
         return self.read(bytenr[0], 0, level)
 
-    def drop(self, block: Block) -> None:
+    def drop_block(self, block: Block) -> None:
         """Give a block back (``btrfs_free_tree_block()``)."""
         self.writer.run(lib.bm_writer_drop_block, self.id, block.bytenr)
 

@@ -74,7 +74,7 @@ static int delete_entry(struct bm_writer *writer, struct bm_writer_tree *tree,
 	struct bm_path path = {0};
 	uint32_t start, length, whole;
 	uint8_t *data;
-	int ret = bm_writer_search(writer, tree, key, -1, BM_SEARCH_INSERT, &path, fault);
+	int ret = bm_writer_search_slot(writer, tree, key, -1, BM_SEARCH_INSERT, &path, fault);
 
 	if (ret)
 		return ret < 0 ? ret : bm_writer_errno(fault, tree, ENOENT);
@@ -83,10 +83,10 @@ static int delete_entry(struct bm_writer *writer, struct bm_writer_tree *tree,
 		return ret < 0 ? ret : bm_writer_errno(fault, tree, ENOENT);
 	whole = leaf_item(path.node[0], path.slot[0])->size;
 	if (length == whole)
-		return bm_leaf_delete(writer, tree, &path, path.slot[0], 1, fault);
+		return bm_del_items(writer, tree, &path, path.slot[0], 1, fault);
 	data = bm_writer_writable(writer, item_data(path.node[0], path.slot[0]));
 	memmove(data + start, data + start + length, whole - start - length);
-	bm_leaf_truncate(writer, &path, whole - length, 0);
+	bm_truncate_item(writer, &path, whole - length, 0);
 	return BM_OK;
 }
 

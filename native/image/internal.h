@@ -130,9 +130,9 @@ int bm_fail(struct bm_fault *fault, struct bm_fault what);
  * read_block_for_search(): the tree block below path->slot[level], for a search of `objectid`;
  * *restart says whether the search is to start again.
  */
-const uint8_t *bm_read_child(const struct bm_root *root, struct bm_path *path, int level,
-			     uint64_t objectid, enum bm_read_by by, int *restart,
-			     struct bm_fault *fault);
+const uint8_t *bm_read_block_for_search(const struct bm_root *root, struct bm_path *path, int level,
+					uint64_t objectid, enum bm_read_by by, int *restart,
+					struct bm_fault *fault);
 
 /*
  * btrfs_read_node_slot(): the same without a search, and the children behind it read ahead whose

@@ -193,9 +193,9 @@ int bm_check_last_key(const struct bm_root *root, const uint8_t **node, const ui
 	return BM_OK;
 }
 
-const uint8_t *bm_read_child(const struct bm_root *root, struct bm_path *path, int level,
-			     uint64_t objectid, enum bm_read_by by, int *restart,
-			     struct bm_fault *fault)
+const uint8_t *bm_read_block_for_search(const struct bm_root *root, struct bm_path *path, int level,
+					uint64_t objectid, enum bm_read_by by, int *restart,
+					struct bm_fault *fault)
 {
 	struct bm_image *image = root->image;
 	const uint8_t *node = path->node[level];
@@ -281,8 +281,8 @@ again:
 			return found ? 0 : 1;
 		if (!found && slot > 0)
 			path->slot[level] = --slot;
-		block = bm_read_child(root, path, level, key->objectid,
-				      BM_READ_BY_btrfs_search_slot, &restart, fault);
+		block = bm_read_block_for_search(root, path, level, key->objectid,
+						 BM_READ_BY_btrfs_search_slot, &restart, fault);
 		if (!block)
 			return fault->code;
 		if (restart)
@@ -372,8 +372,8 @@ again:
 		return 1;
 	path->slot[level]++;
 	for (;;) {
-		block = bm_read_child(root, path, level, last.objectid,
-				      BM_READ_BY_btrfs_next_old_leaf, &restart, fault);
+		block = bm_read_block_for_search(root, path, level, last.objectid,
+						 BM_READ_BY_btrfs_next_old_leaf, &restart, fault);
 		if (!block)
 			return fault->code;
 		if (restart)

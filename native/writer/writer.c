@@ -372,21 +372,21 @@ int bm_writer_mark_dirty(struct bm_writer *writer, uint64_t logical, struct bm_f
 	return BM_OK;
 }
 
-uint64_t bm_writer_bytes_used(const struct bm_writer *writer, const uint64_t *trees, size_t count)
+void bm_writer_tree_info(const struct bm_writer *writer, struct bm_space_info *info)
 {
-	uint64_t bytes = 0;
+	/* btrfs_update_global_block_rsv() */
+	static const uint64_t in_every_commit[] = {
+	    BTRFS_EXTENT_TREE_OBJECTID, BTRFS_CSUM_TREE_OBJECTID, BTRFS_FREE_SPACE_TREE_OBJECTID,
+	    BTRFS_BLOCK_GROUP_TREE_OBJECTID};
 
-	for (size_t i = 0; i < count; i++) {
-		const struct bm_writer_tree *tree = find_tree(writer, trees[i]);
+	for (size_t i = 0; i < sizeof(in_every_commit) / sizeof(*in_every_commit); i++) {
+		const struct bm_writer_tree *tree = find_tree(writer, in_every_commit[i]);
 
-		bytes += tree ? tree->bytes_used : 0;
+		info->trees += tree != NULL;
+		info->tree_bytes += tree ? tree->bytes_used : 0;
 	}
-	return bytes;
-}
-
-uint64_t bm_writer_dirty_bytes(const struct bm_writer *writer)
-{
-	return (uint64_t)writer->dirty_blocks * writer->nodesize;
+	info->has_free_space_tree = find_tree(writer, BTRFS_FREE_SPACE_TREE_OBJECTID) != NULL;
+	info->dirty = (uint64_t)writer->dirty_blocks * writer->nodesize;
 }
 
 void bm_writer_forget_block(struct bm_writer *writer, uint64_t logical)

@@ -176,6 +176,11 @@ int bm_refs_set_flags(struct bm_writer *writer, uint64_t bytenr, uint64_t flags,
  */
 int bm_refs_forget(struct bm_writer *writer, uint64_t bytenr);
 
+/* Parts of bm_writer_space_info(): of the references that wait, and of the trees. */
+struct bm_space_info;
+void bm_refs_info(const struct bm_writer *writer, struct bm_space_info *info);
+void bm_writer_tree_info(const struct bm_writer *writer, struct bm_space_info *info);
+
 /* ---- writer/space/free_space.c: nothing is done without the feature */
 
 int bm_free_space_add(struct bm_writer *writer, uint64_t start, uint64_t size,
@@ -226,9 +231,9 @@ int bm_writer_mod_refs(struct bm_writer *writer, const struct bm_writer_tree *tr
  * in a leaf that is still empty, so an insertion has to follow.
  */
 enum { BM_SEARCH_INSERT, BM_SEARCH_EXTEND, BM_SEARCH_SPLIT };
-int bm_writer_search(struct bm_writer *writer, struct bm_writer_tree *tree,
-		     const struct bm_key *key, int ins_len, int extend, struct bm_path *path,
-		     struct bm_fault *fault);
+int bm_writer_search_slot(struct bm_writer *writer, struct bm_writer_tree *tree,
+			  const struct bm_key *key, int ins_len, int extend, struct bm_path *path,
+			  struct bm_fault *fault);
 /* The key that everything in the leaf of the path is below; 0: there is none, it is the last. */
 int bm_path_upper_bound(const struct bm_path *path, struct bm_key *bound);
 /* btrfs_search_slot() for reading in a tree that is being changed; next leaf likewise. */
@@ -266,7 +271,7 @@ void bm_finger_keep(const struct bm_writer *writer, const struct bm_writer_tree 
 		    struct bm_finger *finger);
 /* Count a search that is left out. */
 void bm_finger_count(struct bm_writer *writer, struct bm_writer_tree *tree);
-/* Whether bm_writer_search() would find this path as it is and change nothing. */
+/* Whether bm_writer_search_slot() would find this path as it is and change nothing. */
 int bm_path_is_ready(const struct bm_writer *writer, const struct bm_writer_tree *tree,
 		     const struct bm_path *path, uint32_t size);
 
@@ -307,7 +312,7 @@ static inline void bm_count_copied(const struct bm_writer *writer, uint64_t item
 
 /*
  * A loose leaf: the data of its items is packed, but in any order, so that an insertion moves none
- * of it. It is so within one call alone, with bm_leaf_insert_loose(); what else changes a leaf
+ * of it. It is so within one call alone, with bm_setup_items_loose(); what else changes a leaf
  * tidies it first.
  */
 static inline int bm_leaf_is_loose(const struct bm_writer *writer, const uint8_t *leaf)
@@ -342,36 +347,37 @@ static inline int bm_node_is_full(const struct bm_writer *writer, const uint8_t 
 	return block_header(node)->nritems >= writer->node_ptrs - 3;
 }
 /* setup_items_for_insert(): empty items at path->slot[0]; the parents' keys are fixed. */
-int bm_leaf_insert(struct bm_writer *writer, struct bm_path *path, const struct bm_key *keys,
-		   const uint32_t *sizes, size_t count, struct bm_fault *fault);
+int bm_setup_items_for_insert(struct bm_writer *writer, struct bm_path *path,
+			      const struct bm_key *keys, const uint32_t *sizes, size_t count,
+			      struct bm_fault *fault);
 /* The same where other insertions follow soon; bm_writer_tidy() at the end of the call. */
-int bm_leaf_insert_loose(struct bm_writer *writer, struct bm_path *path, const struct bm_key *keys,
+int bm_setup_items_loose(struct bm_writer *writer, struct bm_path *path, const struct bm_key *keys,
 			 const uint32_t *sizes, size_t count, struct bm_fault *fault);
 void bm_leaf_tidy(struct bm_writer *writer, uint8_t *leaf);
 void bm_writer_tidy(struct bm_writer *writer);
 /* btrfs_del_items(): `count` items from slot[0] on; the leaf is merged or removed as kernels do. */
-int bm_leaf_delete(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
-		   uint32_t slot, uint32_t count, struct bm_fault *fault);
-void bm_leaf_extend(struct bm_writer *writer, struct bm_path *path, uint32_t size);
-void bm_leaf_truncate(struct bm_writer *writer, struct bm_path *path, uint32_t new_size,
+int bm_del_items(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
+		 uint32_t slot, uint32_t count, struct bm_fault *fault);
+void bm_extend_item(struct bm_writer *writer, struct bm_path *path, uint32_t size);
+void bm_truncate_item(struct bm_writer *writer, struct bm_path *path, uint32_t new_size,
 		      int from_end);
-int bm_leaf_split(struct bm_writer *writer, struct bm_writer_tree *tree, const struct bm_key *key,
+int bm_split_leaf(struct bm_writer *writer, struct bm_writer_tree *tree, const struct bm_key *key,
 		  struct bm_path *path, uint32_t data_size, int extend, struct bm_fault *fault);
-int bm_node_split(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
+int bm_split_node(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
 		  int level, struct bm_fault *fault);
-int bm_node_balance(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
-		    int level, struct bm_fault *fault);
-/* insert_ptr(): a pointer to a block of this transaction, at a slot of path->node[level]. */
-int bm_node_insert_ptr(struct bm_writer *writer, struct bm_path *path, const struct bm_key *key,
-		       uint64_t bytenr, uint32_t slot, int level, struct bm_fault *fault);
-/* check_sibling_keys(): everything in `left` sorts before everything in `right`. */
-int bm_node_check_siblings(const struct bm_writer_tree *tree, const uint8_t *left,
-			   const uint8_t *right, struct bm_fault *fault);
-int bm_node_delete_ptr(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
-		       int level, uint32_t slot, struct bm_fault *fault);
-int bm_node_new_root(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
+int bm_balance_level(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
 		     int level, struct bm_fault *fault);
+/* insert_ptr(): a pointer to a block of this transaction, at a slot of path->node[level]. */
+int bm_insert_ptr(struct bm_writer *writer, struct bm_path *path, const struct bm_key *key,
+		  uint64_t bytenr, uint32_t slot, int level, struct bm_fault *fault);
+/* check_sibling_keys(): everything in `left` sorts before everything in `right`. */
+int bm_check_sibling_keys(const struct bm_writer_tree *tree, const uint8_t *left,
+			  const uint8_t *right, struct bm_fault *fault);
+int bm_del_ptr(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
+	       int level, uint32_t slot, struct bm_fault *fault);
+int bm_insert_new_root(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
+		       int level, struct bm_fault *fault);
 /* fixup_low_keys(): the first key of the block at level - 1 changed. */
-void bm_node_fix_low_keys(struct bm_path *path, const struct bm_key *key, int level);
+void bm_fixup_low_keys(struct bm_path *path, const struct bm_key *key, int level);
 
 #endif

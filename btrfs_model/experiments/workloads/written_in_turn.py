@@ -43,10 +43,8 @@ def files_before_flush(fs: WritableFilesystem) -> int:
     path = _MAX_LEVEL * fs.nodesize
     # an extent item and checksums are inserted, the inode item is changed
     each = 2 * (2 * path) + path
-    groups = [group for group in fs.writer.groups() if group.flags & _METADATA]
-    total = sum(group.length for group in groups)
-    used = total - sum(group.free for group in groups)
-    room = total + overcommit(fs, groups[-1].flags) - used - global_reserve(fs)
+    info = fs.writer.space_info(_METADATA)
+    room = info.free + overcommit(fs, info.flags) - global_reserve(fs, info)
     return max(1, 1 + (room - _CREATE_ITEMS * 2 * path) // each)
 
 

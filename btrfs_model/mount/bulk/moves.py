@@ -188,26 +188,18 @@ def _change_trees(
     entries: list[bytes],
 ) -> None:
     """Take the new name, leave the entry and the name, make the entry: file by file."""
-    refs = [pack_inode_ref(index, file.name) for index, file in zip(indexes, files, strict=True)]
-    names = [file.name for file in files]
-    payloads = [refs, names, names, entries]
-    rows = np.zeros((len(files), 4), CHANGE)
-    inos = np.array([file.ino for file in files], np.uint64)
-    hashes = np.array([name_hash(name) for name in names], np.uint64)
-    rows["objectid"] = np.stack(
-        [inos, np.full_like(inos, old.ino), inos, np.full_like(inos, new.ino)], 1
-    )
-    rows["type"] = (
-        int(ItemType.INODE_REF), int(ItemType.DIR_ITEM),
-        int(ItemType.INODE_REF), int(ItemType.DIR_ITEM),
-    )  # fmt: skip
-    rows["offset"] = np.stack(
-        [np.full_like(inos, new.ino), hashes, np.full_like(inos, old.ino), hashes], 1
-    )
-    rows["size"] = np.array([[len(data) for data in column] for column in payloads]).T
-    rows["kind"] = (
-        lib.BM_WRITER_INSERT_ENTRY, lib.BM_WRITER_DELETE_ENTRY,
-        lib.BM_WRITER_DELETE_ENTRY, lib.BM_WRITER_INSERT_ENTRY,
-    )  # fmt: skip
-    data = b"".join(itertools.chain.from_iterable(zip(*payloads, strict=True)))
-    fs.writer.apply(old.root, rows.ravel(), data)
+    ref, item = int(ItemType.INODE_REF), int(ItemType.DIR_ITEM)
+    insert, delete = lib.BM_WRITER_INSERT_ENTRY, lib.BM_WRITER_DELETE_ENTRY
+    rows: list[tuple[int, ...]] = []
+    data: list[bytes] = []
+    for file, index, entry in zip(files, indexes, entries, strict=True):
+        name, new_ref = file.name, pack_inode_ref(index, file.name)
+        at, size = name_hash(name), len(name)
+        rows += (
+            (file.ino, new.ino, ref, len(new_ref), insert, 0),
+            (old.ino, at, item, size, delete, 0),
+            (file.ino, old.ino, ref, size, delete, 0),
+            (new.ino, at, item, len(entry), insert, 0),
+        )
+        data += (new_ref, name, name, entry)
+    fs.writer.apply(old.root, np.array(rows, CHANGE), b"".join(data))

@@ -12,10 +12,11 @@ from collections import Counter
 from itertools import accumulate
 from typing import Final
 
+import numpy as np
+
 from btrfs_model.mount.files.compress import MAX_UNCOMPRESSED
 from btrfs_model.ondisk.layout import Payload
 
-_PAGE: Final = 4096
 _READ: Final = 16
 _INTERVAL: Final = 256
 _BYTE_SET: Final = 64
@@ -43,13 +44,11 @@ def may_compress(data: Payload) -> bool:
 
 def _sample(data: Payload) -> bytes:
     """Gather pieces of each page (``heuristic_collect_sample()``)."""
-    end = min(len(data), MAX_UNCOMPRESSED)
-    view = memoryview(data)
-    pieces = [
-        view[at : at + _READ] for at in range(0, end, _INTERVAL)
-        if at % _PAGE < _PAGE - _READ and at + _READ <= end
-    ]  # fmt: skip
-    return b"".join(pieces)
+    view = memoryview(data)[:MAX_UNCOMPRESSED]
+    whole = len(view) - len(view) % _INTERVAL
+    pieces = np.frombuffer(view[:whole], np.uint8).reshape(-1, _INTERVAL)[:, :_READ].tobytes()
+    rest = bytes(view[whole : whole + _READ])
+    return pieces + rest if len(rest) == _READ else pieces
 
 
 def _core_set_size(counts: Counter[int], size: int) -> int:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING
 
 from btrfs_model.mount.load import group_tree, super_ranges
-from btrfs_model.native.door import ffi
 from btrfs_model.ondisk.chunk_write import CHUNK_OBJECTID, chunk_item, dev_extent
 from btrfs_model.ondisk.chunks import Chunk
 from btrfs_model.ondisk.keys import ItemType, ObjectId
@@ -28,7 +28,7 @@ from btrfs_model.ondisk.structs import (
 from btrfs_model.patches import Patch
 
 if TYPE_CHECKING:
-    from btrfs_model.mount.trees.space import GroupState
+    from btrfs_model.mount.trees.space import GroupState, SpaceInfo
     from btrfs_model.mount.writable import WritableFilesystem
 
 _DATA, _SYSTEM, _METADATA = 1, 2, 4
@@ -43,9 +43,6 @@ _RESERVED = 1 << 20
 _MAX_LEVEL = 8
 _SYSTEM_PATHS = 3
 _SYS_CHUNK_ARRAY = 2048
-_RESERVED_TREES = (ObjectId.EXTENT_TREE, ObjectId.CSUM_TREE, ObjectId.FREE_SPACE_TREE,
-                   ObjectId.BLOCK_GROUP_TREE)  # fmt: skip
-_RESERVED_IDS = ffi.new("uint64_t[]", [int(tree) for tree in _RESERVED_TREES])
 # how many extents of a group tell its size class
 _SAMPLES = 5
 # BTRFS_UNLINK_METADATA_UNITS
@@ -70,7 +67,7 @@ def ensure_data(fs: WritableFilesystem, nbytes: int) -> None:
         ENOSPC when that is not enough.
     """
     flushes = iter((fs.flush_delalloc, fs.commit))
-    while fs.writer.room(_DATA)[1] < nbytes + fs.dirty_bytes.count:
+    while fs.writer.space_info(_DATA).free < nbytes + fs.dirty_bytes.count:
         if not _may_add_data(fs):
             flush = None if fs.committing else next(flushes, None)
             if flush is None:
@@ -124,23 +121,6 @@ def load_size_classes(fs: WritableFilesystem) -> None:
             fs.writer.set_size_class(group.start, min(sizes))
 
 
-class _Room(NamedTuple):
-    """All block groups of metadata together, bytes; what is pinned counts as used."""
-
-    total: int
-    free: int
-
-    @classmethod
-    def of(cls, fs: WritableFilesystem) -> _Room:
-        """Return that of now."""
-        return cls(*fs.writer.room(_METADATA))
-
-    @property
-    def used(self) -> int:
-        """Return how much is not free."""
-        return self.total - self.free
-
-
 def ensure_metadata(fs: WritableFilesystem, *, from_reserve: bool = False) -> None:
     """See that a call has room for metadata before it changes anything.
 
@@ -166,16 +146,16 @@ def ensure_metadata(fs: WritableFilesystem, *, from_reserve: bool = False) -> No
     if fs.aborted:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), fs.path)
     kept = 0
-    grown, room = _grow(fs)
+    grown, info = _grow(fs)
     if grown:
-        if _copies_fit(fs, room):
+        if _copies_fit(fs, info):
             return
     else:
-        kept = _kept(fs, from_reserve)
-        if kept + _coming(fs, room) + _copies(fs, room) <= room.free:
+        kept = _kept(fs, info, from_reserve)
+        if kept + _coming(fs) + _copies(fs, info) <= info.free:
             return
     fs.commit()
-    if _Room.of(fs).free < kept:
+    if fs.writer.space_info(_METADATA).free < kept:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), fs.path)
 
 
@@ -193,37 +173,38 @@ def grow_metadata(fs: WritableFilesystem) -> bool:
     return _grow(fs)[0]
 
 
-def _grow(fs: WritableFilesystem) -> tuple[bool, _Room]:
-    room, needed = _Room.of(fs), _needed(fs) + _OF_A_CALL
-    while needed + _coming(fs, room) > room.free:
+def _grow(fs: WritableFilesystem) -> tuple[bool, SpaceInfo]:
+    info = fs.writer.space_info(_METADATA)
+    needed = _needed(info) + _OF_A_CALL
+    while needed + _coming(fs) > info.free:
         try:
             allocate_chunk(fs, _METADATA)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
-            return False, room
-        room = _Room.of(fs)
-    return True, room
+            return False, info
+        info = fs.writer.space_info(_METADATA)
+    return True, info
 
 
-def _coming(fs: WritableFilesystem, room: _Room) -> int:
+def _coming(fs: WritableFilesystem) -> int:
     """Return at most what the items that wait will take: their leaves may be half full."""
-    return 2 * fs.delayed.waiting_bytes(room.free // 2)
+    return 2 * fs.delayed.nbytes
 
 
-def _copies(fs: WritableFilesystem, room: _Room) -> int:
+def _copies(fs: WritableFilesystem, info: SpaceInfo) -> int:
     """Return at most what the next commit copies, of leaves that the transaction did not yet."""
     touched = fs.delayed.waiting_changes * fs.nodesize
-    return touched if touched <= room.free else min(touched, room.used - fs.writer.dirty_bytes())
+    return touched if touched <= info.free else min(touched, info.total - info.free - info.dirty)
 
 
-def _copies_fit(fs: WritableFilesystem, room: _Room) -> bool:
+def _copies_fit(fs: WritableFilesystem, info: SpaceInfo) -> bool:
     """Whether the next commit has room for its copies, be it in chunks that it adds."""
-    missing = _copies(fs, room) - room.free
+    missing = _copies(fs, info) - info.free
     if missing <= 0:
         return True
     device = fs.raw_super.dev_item
-    copies = 2 if _groups(fs, _METADATA)[-1].flags & _DUP else 1
+    copies = 2 if info.flags & _DUP else 1
     return missing <= (device.total_bytes - device.bytes_used - _RESERVED) // copies
 
 
@@ -232,38 +213,33 @@ def calls_that_fit(fs: WritableFilesystem) -> int:
 
     A chunk is added first where the kernel would.
     """
-    _, room = _grow(fs)
-    free = room.free - _kept(fs, from_reserve=True)
+    _, info = _grow(fs)
+    free = info.free - _kept(fs, info, from_reserve=True)
     return max(1, free // (_CALL_BLOCKS * fs.nodesize))
 
 
-def global_reserve(fs: WritableFilesystem, unlink_items: int = _UNLINK_ITEMS) -> int:
+def global_reserve(
+    fs: WritableFilesystem, info: SpaceInfo, unlink_items: int = _UNLINK_ITEMS
+) -> int:
     """Return what the kernel keeps for commits (``btrfs_update_global_block_rsv()``), bytes.
 
     That is room for all of the trees that every commit changes, or for the items of an unlink, of
     which there are `unlink_items`.
     """
-    trees = _reserved_trees(fs)
     item = 2 * _MAX_LEVEL * fs.nodesize
-    references = 2 if ObjectId.FREE_SPACE_TREE in trees else 1
-    least = (1 + len(trees) + unlink_items + references * unlink_items) * item
-    return min(max(sum(trees.values()), least), 512 * _MIB)
+    references = (1 + info.has_free_space_tree) * unlink_items
+    least = (1 + info.trees + unlink_items + references) * item
+    return min(max(info.tree_bytes, least), 512 * _MIB)
 
 
-def _reserved_trees(fs: WritableFilesystem) -> dict[int, int]:
-    """Return the bytes used of the trees that every commit changes."""
-    return {tree: fs.writer.tree_state(tree).bytes_used
-            for tree in _RESERVED_TREES if fs.writer.has_tree(tree)}  # fmt: skip
-
-
-def _kept(fs: WritableFilesystem, from_reserve: bool) -> int:
+def _kept(fs: WritableFilesystem, info: SpaceInfo, from_reserve: bool) -> int:
     """Return what must be free for a call: the reserve, and room for what references change."""
-    return global_reserve(fs) // (_KEPT_OF_RESERVE if from_reserve else 1) + _needed(fs)
+    return global_reserve(fs, info) // (_KEPT_OF_RESERVE if from_reserve else 1) + _needed(info)
 
 
-def _needed(fs: WritableFilesystem) -> int:
+def _needed(info: SpaceInfo) -> int:
     """Return what references that wait may take: all of their trees copied, and grown by a part."""
-    return fs.writer.bytes_used(_RESERVED_IDS) * 5 // 4
+    return info.tree_bytes * 5 // 4
 
 
 def _groups(fs: WritableFilesystem, kind: int) -> list[GroupState]:
@@ -317,6 +293,7 @@ def _check_system_array(fs: WritableFilesystem, chunk: Chunk) -> None:
 # ------------------------------------------------------------------------------ place, size --
 
 
+@cache
 def chunk_sizes(flags: int, total: int) -> tuple[int, int]:
     """Return the largest chunk and the largest stripe of that kind on a device of `total` bytes.
 
@@ -382,7 +359,6 @@ def _add_group(fs: WritableFilesystem, chunk: Chunk) -> None:
     item = BLOCK_GROUP_ITEM.pack(BlockGroupItem(0, CHUNK_OBJECTID, chunk.type))
     key = (chunk.logical, int(ItemType.BLOCK_GROUP_ITEM), chunk.length)
     writer.insert(group_tree(fs.image.superblock), key, item)
-    fs.committed.used[chunk.logical] = 0
     _add_chunk_item(fs, chunk)
     for stripe in chunk.stripes:
         _insert_dev_extent(fs, chunk, stripe)

@@ -33,11 +33,11 @@ from btrfs_model.mount.files.write import file_ranges
 from btrfs_model.mount.space.block_group import allocate_chunk, chunk_sizes, global_reserve
 from btrfs_model.ondisk.items import InlineExtent
 from btrfs_model.ondisk.keys import ObjectId
-from btrfs_model.ondisk.structs import HEADER
 
 if TYPE_CHECKING:
     from btrfs_model.mount.files.pages import FilePages
     from btrfs_model.mount.live_inode import LiveInode
+    from btrfs_model.mount.trees.space import SpaceInfo
     from btrfs_model.mount.writable import WritableFilesystem
 
 _DATA, _METADATA, _DUP = 1, 4, 32
@@ -72,13 +72,15 @@ def overcommit(fs: WritableFilesystem, flags: int, share: int = 8) -> int:
 
 
 class _Level(NamedTuple):
-    """How full it is: the groups of metadata, what they hold, and the part kept for commits."""
+    """How full it is, and the part that is kept for commits."""
 
-    flags: int
-    total: int
-    used: int
-    pinned: int
+    info: SpaceInfo
     kept: int
+
+    @property
+    def taken(self) -> int:
+        """Bytes that are no more to be had in this transaction."""
+        return self.info.used + self.info.pinned
 
 
 class _Delalloc(NamedTuple):
@@ -112,7 +114,6 @@ class MetadataSpace:
         # btrfs_calc_metadata_size(): an item changed; twice that, an item inserted
         self._path = _MAX_LEVEL * fs.nodesize
         self._item = 2 * self._path
-        self._leaf = fs.nodesize - HEADER.size
         # a reference that waits (btrfs_calc_delayed_ref_bytes())
         self._ref = self._item * (2 if fs.writer.has_tree(ObjectId.FREE_SPACE_TREE) else 1)
         self._clamp = 1
@@ -184,8 +185,9 @@ class MetadataSpace:
         # no call keeps more than it reserved: as long as all fits there is no need to look
         known = self._chunks == self._fs.raw_super.dev_item.bytes_used
         if not (known and self._lent + size < self._room):
-            if self._fits(size, share):
-                self._reclaim_early(size)
+            level = self._look()
+            if size < self._left(level, share):
+                self._reclaim_early(size, level)
             else:
                 self._make_room(size, share)
         # what updates an inode, and nothing else, takes room for that without asking
@@ -200,45 +202,42 @@ class MetadataSpace:
         self._lent -= calls * max(items * (self._item + self._ref), self._path)
 
     def _fits(self, size: int, share: int, written: LiveInode | None = None) -> bool:
+        return size < self._left(self._look(written), share)
+
+    def _look(self, written: LiveInode | None = None) -> _Level:
+        """Return what is in use, and remember it until something may have changed."""
         level = self._level(written)
-        used = level.used + level.pinned + self._may_use(level)
         self._chunks = self._fs.raw_super.dev_item.bytes_used
-        self._room = self._limit(level, _EIGHTH) - used
-        return size < self._limit(level, share) - used
+        self._room = self._left(level, _EIGHTH)
+        return level
 
     # ------------------------------------------------------------------------ what is there --
 
-    def _limit(self, level: _Level, share: int) -> int:
-        """Return what there is, overcommit included (``btrfs_can_overcommit()``)."""
-        return level.total + overcommit(self._fs, level.flags, share)
+    def _left(self, level: _Level, share: int) -> int:
+        """Return what is neither taken nor reserved (``btrfs_can_overcommit()``)."""
+        limit = level.info.total + overcommit(self._fs, level.info.flags, share)
+        return limit - level.taken - self._may_use(level)
 
     def _level(self, written: LiveInode | None = None) -> _Level:
         """Return what is in use, after what is not kept was given back; see :meth:`_settle`."""
-        groups = [group for group in self._fs.writer.groups() if group.flags & _METADATA]
-        self._settle(written)
-        pinned = sum(group.pinned for group in groups)
-        return _Level(
-            groups[-1].flags,
-            sum(group.length for group in groups),
-            sum(group.length - group.free for group in groups) - pinned,
-            pinned,
-            global_reserve(self._fs, _UNLINK_ITEMS),
-        )
+        info = self._fs.writer.space_info(_METADATA)
+        self._settle(info, written)
+        return _Level(info, global_reserve(self._fs, info, _UNLINK_ITEMS))
 
     def _may_use(self, level: _Level) -> int:
         """Return what is reserved (``bytes_may_use``)."""
         return level.kept + self._delayed + self._delalloc + self._refs
 
-    def _settle(self, written: LiveInode | None) -> None:
+    def _settle(self, info: SpaceInfo, written: LiveInode | None) -> None:
         """Give what was reserved and is not kept to the references that wait, if they lack it.
 
         (``btrfs_update_delayed_refs_rsv()``, ``block_rsv_release_bytes()``.) Since the last look
         no data but those of `written` began or ceased to wait, if it is given.
         """
-        delayed = self._fs.delayed.reserved_paths(self._leaf) * self._path
+        delayed = self._fs.delayed.paths * self._path
         delalloc = self._look_at_delalloc(written)
         left = self._lent + self._delalloc - delalloc + self._delayed - delayed
-        self._refs = min(self._wanted_by_refs(), self._refs + max(0, left))
+        self._refs = min(self._wanted_by_refs(info), self._refs + max(0, left))
         self._lent, self._delayed, self._delalloc = 0, delayed, delalloc
 
     def _look_at_delalloc(self, written: LiveInode | None) -> int:
@@ -260,15 +259,12 @@ class MetadataSpace:
             return 0
         return waits.total * self._item + self._item + self._path
 
-    def _wanted_by_refs(self) -> int:
+    def _wanted_by_refs(self, info: SpaceInfo) -> int:
         """Return what references that wait may need, with checksums and block group items.
 
         (``btrfs_calc_delayed_ref_csum_bytes()``, ``btrfs_inc_delayed_refs_rsv_bg_updates()``.)
         """
-        written = self._fs.committed.used
-        groups = sum(g.used != written.get(g.start) for g in self._fs.writer.groups())
-        refs, losing = self._fs.writer.delayed_refs()
-        return refs * self._ref + (losing + groups) * self._path
+        return info.refs * self._ref + (info.losing + info.stale_groups) * self._path
 
     def _extents_of(self, key: tuple[int, int], inode: LiveInode) -> _Delalloc:
         """Count the extents that writeback of a file may make.
@@ -338,7 +334,7 @@ class MetadataSpace:
     def _alloc_chunk(self, *, force: bool = False) -> None:
         """Add a chunk, by `force` or where four fifths are in use (``should_alloc_chunk()``)."""
         level = self._level()
-        if not force and level.used + level.pinned + 2 * _MIB < level.total * 80 // 100:
+        if not force and level.taken + 2 * _MIB < level.info.total * 80 // 100:
             return
         try:
             allocate_chunk(self._fs, _METADATA)
@@ -379,21 +375,22 @@ class MetadataSpace:
 
         (``need_preemptive_reclaim()``.)
         """
-        taken = level.used + level.kept
-        if taken >= level.total * _PLAIN_FULL // 100:
+        info = level.info
+        taken = info.used + level.kept
+        if taken >= info.total * _PLAIN_FULL // 100:
             return _EVERYTHING
         reserved = self._may_use(level) - level.kept
-        left = overcommit(self._fs, level.flags) + max(0, level.total - taken) >> self._clamp
-        counted = level.pinned + reserved - (0 if self._counts_delalloc() else self._delalloc)
-        return max(_WORTH_IT + 1 - reserved - level.pinned, left - counted)
+        left = overcommit(self._fs, info.flags) + max(0, info.total - taken) >> self._clamp
+        counted = info.pinned + reserved - (0 if self._counts_delalloc() else self._delalloc)
+        return max(_WORTH_IT + 1 - reserved - info.pinned, left - counted)
 
     def _counts_delalloc(self) -> bool:
         """Whether a processor has told the others of data that wait."""
         return self._fs.dirty_bytes.count >= _DELALLOC_BATCH * self._fs.sectorsize
 
-    def _reclaim_early(self, size: int) -> None:
+    def _reclaim_early(self, size: int, level: _Level) -> None:
         """Make room before a call has to wait (``btrfs_preempt_reclaim_metadata_space()``)."""
-        loops, before, level = 0, None, self._level()
+        loops, before = 0, None
         while size > self._until_early(level):
             state = (level, self._delayed, self._delalloc, self._refs)
             if state == before:
@@ -401,7 +398,7 @@ class MetadataSpace:
             self._flush_most(level)
             loops, before, level = loops + 1, state, self._level()
         if loops:
-            self._fits(size, _EIGHTH)
+            self._look()
         if loops == 1:
             self._clamp = max(1, self._clamp - 1)
 
@@ -411,7 +408,7 @@ class MetadataSpace:
         if self._delalloc > reserved:
             for _ in self._written_back(self._delalloc >> 2):
                 pass
-        elif level.pinned > reserved:
+        elif level.info.pinned > reserved:
             fs.commit()
         elif self._delayed > self._refs:
             fs.delayed.run_some(2 * max(1, (self._delayed >> 2) // self._item))

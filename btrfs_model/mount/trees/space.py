@@ -25,7 +25,10 @@ class DataRef(NamedTuple):
 
 
 class GroupState(NamedTuple):
-    """A block group: its range, flags, what is used, free, and free after the next commit."""
+    """A block group: its range, flags, what is used, free, and free after the next commit.
+
+    ``commit_used`` is what its item says of ``used``.
+    """
 
     start: int
     length: int
@@ -33,6 +36,34 @@ class GroupState(NamedTuple):
     used: int
     free: int
     pinned: int
+    commit_used: int
+
+
+class SpaceInfo(NamedTuple):
+    """What decides whether there is room (``struct btrfs_space_info``), bytes where not a count.
+
+    The first four are of all block groups of a kind together, the rest of all there is:
+    block groups whose items are not up to date, references that wait, extents of data that lose
+    some by them, tree blocks that were not written yet, how many trees every commit changes, the
+    bytes of their blocks, and whether the free space tree is one of them.
+    """
+
+    flags: int
+    total: int
+    free: int
+    pinned: int
+    stale_groups: int
+    refs: int
+    losing: int
+    dirty: int
+    trees: int
+    tree_bytes: int
+    has_free_space_tree: int
+
+    @property
+    def used(self) -> int:
+        """Bytes that extents take."""
+        return self.total - self.free - self.pinned
 
 
 class SpaceCalls:
@@ -40,6 +71,9 @@ class SpaceCalls:
 
     handle: Any
     image: Image
+
+    def __init__(self) -> None:
+        self._info = ffi.new("struct bm_space_info *")
 
     def run(self, function: Any, *args: Any) -> int:
         """Call a kernel that takes the writer first and a fault last."""
@@ -63,27 +97,25 @@ class SpaceCalls:
             rows = ffi.new("struct bm_writer_group[]", count)
             lib.bm_writer_groups(self.handle, rows, count)
         return [
-            GroupState(row.start, row.length, row.flags, row.used, row.free, row.pinned)
+            GroupState(
+                row.start, row.length, row.flags, row.used, row.free, row.pinned, row.commit_used
+            )
             for row in rows
         ]
 
-    def room(self, flags: int) -> tuple[int, int]:
-        """Return length and free bytes of all block groups with any of the flags together."""
-        total, free = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+    def space_info(self, kind: int) -> SpaceInfo:
+        """Return how full the block groups of a kind are, and what else decides about room."""
         with self.image.lease:
-            lib.bm_writer_room(self.handle, flags, total, free)
-        return total[0], free[0]
+            lib.bm_writer_space_info(self.handle, kind, self._info)
+            info = self._info[0]
+            return SpaceInfo(
+                info.flags, info.total, info.free, info.pinned, info.stale_groups, info.refs,
+                info.losing, info.dirty, info.trees, info.tree_bytes, info.has_free_space_tree,
+            )  # fmt: skip
 
-    def bytes_used(self, trees: ffi.CData) -> int:
-        """Return the bytes of all blocks of trees; of those that there are not it is 0.
-
-        Parameters
-        ----------
-        trees : uint64_t[]
-            Their ids.
-        """
-        with self.image.lease:
-            return int(lib.bm_writer_bytes_used(self.handle, trees, len(trees)))
+    def set_commit_used(self, start: int, used: int) -> None:
+        """Say that the item of the group at `start` is up to date now."""
+        self.run(lib.bm_writer_set_commit_used, start, used)
 
     def reserve_data(self, wanted: int, least: int, hint: int = 0) -> tuple[int, int]:
         """Reserve up to `wanted` bytes for data, halved down to `least` (``btrfs_reserve_extent``).
@@ -145,21 +177,10 @@ class SpaceCalls:
         """Carry out the waiting references of so many extents; returns of how many."""
         return self.run(lib.bm_writer_run_some_refs, most)
 
-    def dirty_bytes(self) -> int:
-        """Return how large the tree blocks are that the running transaction made."""
-        with self.image.lease:
-            return int(lib.bm_writer_dirty_bytes(self.handle))
-
     def waiting_refs(self) -> int:
         """Return how many extents have references waiting."""
         with self.image.lease:
             return int(lib.bm_writer_waiting_refs(self.handle))
-
-    def delayed_refs(self) -> tuple[int, int]:
-        """Return how many references wait, and how many extents of data lose some by them."""
-        losing = ffi.new("int64_t *")
-        with self.image.lease:
-            return int(lib.bm_writer_delayed_refs(self.handle, losing)), int(losing[0])
 
     def insert_csums(self, bytenr: int, sums: bytes, sectors: int, tree: int = _CSUM_TREE) -> None:
         """Insert checksums of sectors into a tree (``btrfs_csum_file_blocks()``).

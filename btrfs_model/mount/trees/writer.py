@@ -87,6 +87,7 @@ class TreeWriter(SpaceCalls):
     def __init__(
         self, image: Image, base: Any, *, transid: int, features: int, ssd: bool = False
     ) -> None:
+        super().__init__()
         self.image = image
         self._base = ffi.from_buffer("uint8_t[]", base, require_writable=True)
         fault = new_fault()

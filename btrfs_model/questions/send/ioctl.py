@@ -20,14 +20,13 @@ from btrfs_model.native.lease import exclusive
 from btrfs_model.patches import Patch
 from btrfs_model.questions.reads.cold import blocks_after_mount
 from btrfs_model.questions.send import native
-from btrfs_model.reference.send.explain import Explanation, by_cause
+from btrfs_model.questions.send.explain import Explanation, by_cause
 from btrfs_model.reference.send.request import SendRequest
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from btrfs_model.reference.send.sender import Sender
     from btrfs_model.volume.blocks import Readahead
     from btrfs_model.volume.filesystem import Filesystem
     from btrfs_model.volume.subvolume import Subvolume
@@ -266,18 +265,26 @@ def run(
     image.start_cold(cached, readahead)
     try:
         with counting() as work:
-            commands = _sender(request).run()
+            commands = _send(request)
     finally:
         reads = image.stop_cold()
     return commands, work, reads
 
 
-@twin("reference.send.sender:Sender")
-def _sender(request: SendRequest) -> native.Sender | Sender:
-    """Return what carries out a send."""
-    return native.Sender(request)
+@twin("reference.send.send:send")
+def _send(request: SendRequest) -> dict[str, int]:
+    """Carry out a send; return the number of commands by name."""
+    return native.Sender(request).run()
 
 
+def reads_of_send(
+    request: SendRequest, cached: Iterable[int], readahead: Readahead | None = None
+) -> NDArray[Any]:
+    """Return the tree blocks that :func:`run` reads."""
+    return run(request, cached, readahead)[2]
+
+
+@twin("questions.send.ioctl:reads_of_send")
 def reads(
     request: SendRequest, cached: Iterable[int], readahead: Readahead | None = None
 ) -> NDArray[Any]:
@@ -288,16 +295,16 @@ def reads(
     OSError, CorruptImageError
         As :func:`send`.
     """
-    addresses, sender = list(cached), _sender(request)
-    if request.parent is None and isinstance(sender, native.Sender):
+    addresses = list(cached)
+    if request.parent is None:
         image, plain = request.fs.image, False
         image.start_cold(addresses, readahead)
         try:
             # what is wrong shows in the same place again
             with counting(), suppress(BtrfsModelError, OSError):
-                plain = sender.walk()
+                plain = native.Sender(request).walk()
         finally:
             rows = image.stop_cold()
         if plain:
             return rows
-    return run(request, addresses, readahead)[2]
+    return reads_of_send(request, addresses, readahead)

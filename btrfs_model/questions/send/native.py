@@ -9,7 +9,7 @@ import numpy as np
 
 from btrfs_model.native.send import Root, Send
 from btrfs_model.ondisk.stream import COMMANDS
-from btrfs_model.reference.send.explain import ROW
+from btrfs_model.reference.send.causes import ROW
 from btrfs_model.volume.compression import decompress
 from btrfs_model.volume.forest import Forest
 

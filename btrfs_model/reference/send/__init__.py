@@ -1,5 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Send in plain Python: the kernel's ``send.c``, function by function; the twin of ``native/send``.
+"""Send in plain Python: the kernel's ``send.c``, function by function.
 
-Begin with :mod:`~btrfs_model.reference.send.sender`, the walk. ``docs/a-send.md`` leads through it.
+``X.py`` stands beside ``native/send/X.c``, and its public functions have the names that they have
+there. Those are the kernel's, where ``fs/btrfs/send.c`` has such a function. All take the state of
+the send first, ``sctx``. Two modules hold data and have no C file beside them: ``request.py``, what
+the ioctl asks for, and ``causes.py``, the table of reasons.
+
+Begin with :mod:`~btrfs_model.reference.send.send`, the walk. ``docs/a-send.md`` leads through it.
+Each module uses those before it::
+
+    context          the state, and what waits
+    names, paths     inodes and names in the trees; paths as the receiver has them
+    command          the stream
+    data             what a file extent item says; reading data
+    created, inode   inodes are created; their times
+    record           which names come and go
+    moves            directories that have to wait
+    refs             names are made and removed
+    clone, hole      what need not be sent as data
+    extent, xattr    data; extended attributes
+    send             the walk
 """

@@ -8,9 +8,40 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
+from btrfs_model.ondisk.keys import Key
+from btrfs_model.reference.compare import Change
+
 _CREATE = ("mkfile", "mkdir", "mknod", "mkfifo", "mksock", "symlink")
 _DATA = ("write", "encoded_write", "update_extent")
 _HOLE = ("write", "fallocate", "update_extent")
+
+
+ROW = np.dtype(
+    [("inode", "u8"), ("objectid", "u8"), ("offset", "u8"), ("type", "u1"), ("change", "u1"),
+     ("pad", "V6"), ("cause", "u4"), ("end", "V4")],
+)  # fmt: skip
+"""``struct bm_send_why``."""
+
+
+class Item(NamedTuple):
+    """An item that differs: its key, and how."""
+
+    key: Key
+    change: Change
+
+
+NO_ITEM = Item(Key(0, 0, 0), Change.NEW)
+"""What stands for the item of a command that comes from none."""
+
+
+class Why(NamedTuple):
+    """Why a command is sent: the rule, the inode that it is about, the item that differs."""
+
+    cause: str
+    ino: int
+    item: Item
 
 
 class Cause(NamedTuple):

@@ -1,60 +1,42 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the parts of a send share: ``struct send_ctx`` of the kernel's send.c."""
+"""The state of one send, ``struct send_ctx``: where the walk is, and what waits."""
 
 from __future__ import annotations
 
-import errno
 import os
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from btrfs_model.base.counters import current
-from btrfs_model.ondisk.constants import FileType
-from btrfs_model.ondisk.items import DirItem, dir_items
-from btrfs_model.ondisk.keys import ItemType, Key
+from btrfs_model.ondisk.keys import U64_MAX, ItemType, Key, ObjectId
 from btrfs_model.ondisk.layout import Payload, PayloadError
-from btrfs_model.ondisk.structs import INODE_ITEM, InodeItem
+from btrfs_model.ondisk.structs import INODE_ITEM
 from btrfs_model.patches import Patch
 from btrfs_model.reference.compare import Change
-from btrfs_model.reference.ctree import (
-    Path,
-    Reada,
-    key_at,
-    next_leaf,
-    nritems,
-    payload_at,
-    search_slot,
-)
-from btrfs_model.reference.send.causes import CAUSES_BY_NAME
-from btrfs_model.reference.send.explain import ROW, Item
+from btrfs_model.reference.ctree import Path, Reada, bytenr_of, payload_at
+from btrfs_model.reference.send.causes import NO_ITEM, Item, Why
 from btrfs_model.stream.writer import StreamWriter
 from btrfs_model.volume.forest import Forest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
+    from btrfs_model.base.errors import CorruptImageError
     from btrfs_model.reference.send.request import SendRequest
+    from btrfs_model.volume.subvolume import Subvolume
     from btrfs_model.volume.tree import Tree
 
+TOP = ObjectId.FIRST_FREE
+"""The inode of the top directory; none below it is a file."""
+REFS = (ItemType.INODE_REF, ItemType.INODE_EXTREF)
+"""Items that hold names of an inode."""
+PATH_LIMIT = 4096
+"""``PATH_MAX``, with the terminating zero."""
+NOT_DATA = 16384
+"""The part of the command buffer that is not file data."""
 # the kernel's buffer for one command, by version of the stream
 _BUFFER = {1: 65536, 2: 147456, 3: 147456}
-_XATTR_NAME_LIMIT = 255
-_PATH_LIMIT = 4096
-# what stands for the item of a command that comes from none
-_NO_ITEM = Item(Key(0, 0, 0), Change.NEW)
-
-
-class Why(NamedTuple):
-    """Why a command is sent: the rule, the inode that it is about, the item that differs."""
-
-    cause: str
-    ino: int
-    item: Item
 
 
 class LruCache(OrderedDict[tuple[int, int], Any]):
@@ -74,6 +56,14 @@ class LruCache(OrderedDict[tuple[int, int], Any]):
         if max_size and len(self) == max_size:
             self.popitem(last=False)
         self[key, generation] = entry
+
+
+class DirRef(NamedTuple):
+    """A directory that a name was in, and the item that has the name."""
+
+    dir: int
+    dir_gen: int
+    item: Item
 
 
 @dataclass
@@ -102,14 +92,6 @@ class RecordedRef:
     def directory(self) -> DirRef:
         """The directory, and the item that has the name."""
         return DirRef(self.dir, self.dir_gen, self.item)
-
-
-class DirRef(NamedTuple):
-    """A directory that a name was in, and the item that has the name."""
-
-    dir: int
-    dir_gen: int
-    item: Item
 
 
 @dataclass
@@ -157,6 +139,22 @@ class OrphanDirInfo:
     dir_high_seq_ino: int = 0
 
 
+@dataclass
+class CloneRoot:
+    """A subvolume that may be cloned from, and the place in it that the present extent is at."""
+
+    source: Subvolume
+    ino: int = U64_MAX
+    offset: int = 0
+    num_bytes: int = 0
+    found_ref: bool = False
+
+    @property
+    def id(self) -> int:
+        """The id of the subvolume."""
+        return self.source.id
+
+
 class SendContext:
     """The state of one send.
 
@@ -168,23 +166,28 @@ class SendContext:
 
     def __init__(self, request: SendRequest) -> None:
         self.request = request
-        self.fs = request.fs
         self.image = request.fs.image
         self.behaviour = request.behaviour
-        self.root = request.snapshot.tree
+        self.send_root = request.snapshot.tree
         self.parent_root = request.parent.tree if request.parent else None
         opened = [*request.clone_roots, *([request.parent] if request.parent else [])]
         self.forest = Forest.of(request.fs, [subvolume.id for subvolume in opened])
+        self.csum_tree = request.fs.tree(ObjectId.CSUM_TREE)
+        # by id, in the order in which the kernel sorts them
+        self.clone_roots = {source.id: CloneRoot(source) for source in request.clone_roots}
+        # the kernel does not mind that a root was given twice, or is the snapshot itself
+        self.clone_roots_cnt = len(request.clone_roots)
+        # the stream
         self.writer = StreamWriter(request.proto)
-        self.max_size = _BUFFER[request.proto]
+        self.send_max_size = _BUFFER[request.proto]
         self.commands: Counter[str] = Counter()
-        self.why = Why("subvol-begin", 0, _NO_ITEM)
+        self.why = Why("subvol-begin", 0, NO_ITEM)
         self.explained: list[Why] = []
         # the item that the walk stands on, in the snapshot and in its parent
-        self.path = Path()
+        self.left_path = Path()
         self.right_path = Path()
-        self.key = Key(0, 0, 0)
-        self.change = Change.NEW
+        self.cmp_key = Key(0, 0, 0)
+        self.result = Change.NEW
         # of the item of the current inode
         self.inode_change = Change.NEW
         self.cur_ino = 0
@@ -207,6 +210,17 @@ class SendContext:
         self.waiting_dir_moves: dict[int, WaitingDirMove] = {}
         self.pending_dir_moves: dict[int, list[PendingDirMove]] = {}
         self.orphan_dirs: dict[tuple[int, int], OrphanDirInfo] = {}
+        self.name_cache = LruCache()
+        self.dir_created_cache = LruCache()
+        self.dir_utimes_cache = LruCache()
+        self.backref_cache = LruCache()
+        # reading data: whether the current inode was read before, the extent whose mapping is in
+        # memory, the csum item in which the last look-up ended (the range that it covers, and its
+        # sums), the extent that was decompressed last
+        self.cur_inode_open = False
+        self.mapped = (0, 0)
+        self.csums: tuple[int, int, Payload] = (0, 0, b"")
+        self.plain: tuple[int, bytes] = (0, b"")
 
     def __contains__(self, slug: str) -> bool:
         return slug in self.behaviour
@@ -217,147 +231,105 @@ class SendContext:
         assert self.parent_root is not None
         return self.parent_root
 
-    def search_path(self, reada: Reada = Reada.NONE) -> Path:
-        """Return a path for a search by a helper (``alloc_path_for_send()``)."""
-        return Path(
-            reada=reada,
-            restart=Patch.SEARCH_NO_RESTART not in self.behaviour,
-            reada_missing=Patch.READA_ALWAYS_CACHED not in self.behaviour,
-        )
 
-    def fail(self, number: int) -> OSError:
-        """Return the error that the kernel would give."""
-        return OSError(number, os.strerror(number), self.image.path)
+def alloc_path_for_send(sctx: SendContext, reada: Reada = Reada.NONE) -> Path:
+    """Return a path for a search."""
+    return Path(
+        reada=reada,
+        restart=Patch.SEARCH_NO_RESTART not in sctx.behaviour,
+        reada_missing=Patch.READA_ALWAYS_CACHED not in sctx.behaviour,
+    )
 
-    # -------------------------------------------------------------------------- reasons -----
 
-    def because(self, cause: str, ino: int | None = None, item: Item | None = None) -> None:
-        """Send commands from here on by a rule, about an inode, because of an item.
+# -------------------------------------------------------------------------------- errors ----
 
-        Without them, those are the current inode and its inode item.
-        """
-        ino = self.cur_ino if ino is None else ino
-        if item is None:
-            item = Item(Key(self.cur_ino, ItemType.INODE_ITEM, 0), self.inode_change)
-        self.why = Why(cause, ino, item)
 
-    def because_of_nothing(self, cause: str, ino: int) -> None:
-        """Send a command that comes from no item."""
-        self.why = Why(cause, ino, _NO_ITEM)
+def send_errno(sctx: SendContext, error: int) -> OSError:
+    """Return the error that the kernel would give."""
+    return OSError(error, os.strerror(error), sctx.image.path)
 
-    def because_of_rule(self, cause: str) -> None:
-        """Send commands from here on by another rule, for the same reason otherwise."""
-        self.why = self.why._replace(cause=cause)
 
-    def explained_rows(self) -> NDArray[Any]:
-        """Return why each command was sent."""
-        rows = np.zeros(len(self.explained), ROW)
-        for row, (cause, ino, (key, change)) in zip(rows, self.explained, strict=True):
-            row["inode"], row["cause"], row["change"] = ino, CAUSES_BY_NAME[cause], change
-            row["objectid"], row["type"], row["offset"] = key
-        return rows
+def send_bad_item(
+    sctx: SendContext, path: Path, tree: Tree, error: PayloadError
+) -> CorruptImageError:
+    """Return the error for a broken item, with the place where a path ends."""
+    block, slot = bytenr_of(path.leaf), path.slots[0]
+    return error.at(sctx.image.path, tree=tree.objectid, block=block, slot=slot)
 
-    # --------------------------------------------------------------------------- stream -----
 
-    def send_cmd(self, name: str, **attributes: Any) -> None:
-        """Write a command to the stream.
+def decode_item(sctx: SendContext, path: Path, tree: Tree, decode: Callable[[Payload], Any]) -> Any:
+    """Decode the item that a path ends at; a broken one is an error that names its place."""
+    try:
+        return decode(payload_at(path.leaf, path.slots[0]))
+    except PayloadError as error:
+        raise send_bad_item(sctx, path, tree, error) from None
 
-        Raises
-        ------
-        OSError
-            EOVERFLOW when it is larger than the kernel's buffer.
-        """
-        limit = self.max_size - sum(len(value) for value in attributes.values()
-                                    if isinstance(value, bytes))  # fmt: skip
-        if limit < 0:
-            raise self.fail(errno.EOVERFLOW)
-        command = self.writer.command(name, **attributes)
-        if len(command) > self.max_size:
-            raise self.fail(errno.EOVERFLOW)
-        current().count("send_cmd")
-        self.commands[name] += 1
-        if self.request.explanation is not None:
-            self.explained.append(self.why)
-        self.request.write(command)
 
-    # ----------------------------------------------------------------------------- items ----
+# ------------------------------------------------------------------------------- reasons ----
 
-    def decode(self, path: Path, tree: Tree, decode: Callable[[Payload], Any]) -> Any:
-        """Decode the item that a path ends at; a broken one is an error that names its place."""
-        leaf, slot = path.leaf, path.slots[0]
-        try:
-            return decode(payload_at(leaf, slot))
-        except PayloadError as error:
-            block = int.from_bytes(leaf[48:56], "little")
-            raise error.at(self.image.path, tree=tree.objectid, block=block, slot=slot) from None
 
-    def inode_item(self, tree: Tree, ino: int) -> InodeItem | None:
-        """Search an inode item; None when there is none."""
-        path = self.search_path()
-        if not search_slot(tree, (ino, ItemType.INODE_ITEM, 0), path):
-            return None
-        item: InodeItem = self.decode(path, tree, INODE_ITEM.unpack)
-        return item
+def walk_item(sctx: SendContext) -> Item:
+    """Return the item that the walk stands on."""
+    return Item(sctx.cmp_key, sctx.result)
 
-    def dir_entries(self, path: Path, tree: Tree) -> list[DirItem]:
-        """Return the entries of a directory item or xattr item.
 
-        Raises
-        ------
-        OSError
-            ENAMETOOLONG for a name that no kernel would have stored.
-        """
-        entries: list[DirItem] = self.decode(path, tree, dir_items)
-        for entry in entries:
-            limit = _XATTR_NAME_LIMIT if entry.type == FileType.XATTR else _PATH_LIMIT
-            if len(entry.name) > limit:
-                raise self.fail(errno.ENAMETOOLONG)
-        return entries
+def because(sctx: SendContext, cause: str, ino: int, item: Item) -> None:
+    """Send commands from here on by a rule, about an inode, because of an item."""
+    if sctx.request.explanation is not None:
+        sctx.why = Why(cause, ino, item)
 
-    def lookup_name(self, tree: Tree, key: Key, name: bytes) -> DirItem | None:
-        """Return the entry of that name in the item `key`."""
-        path = self.search_path()
-        if not search_slot(tree, key, path):
-            return None
-        return next((e for e in self.dir_entries(path, tree) if e.name == name), None)
 
-    def for_each_slot(self, tree: Tree, first: Key, path: Path) -> Iterator[Key]:
-        """Iterate over the items from a key on (``btrfs_for_each_slot()``); `path` follows."""
-        search_slot(tree, first, path)
-        while True:
-            current().count("btrfs_get_next_valid_item")
-            if path.slots[0] >= nritems(path.leaf) and not next_leaf(tree, path):
-                return
-            yield Key(*key_at(path.leaf, path.slots[0]))
-            path.slots[0] += 1
+def because_inode(sctx: SendContext, cause: str) -> None:
+    """Send commands from here on about the current inode, because of its inode item."""
+    key = Key(sctx.cur_ino, ItemType.INODE_ITEM, 0)
+    because(sctx, cause, sctx.cur_ino, Item(key, sctx.inode_change))
 
-    # ---------------------------------------------------------------------- waiting ---------
 
-    def get_waiting_dir_move(self, ino: int) -> WaitingDirMove | None:
-        """Return the rename of a directory that waits, if any."""
-        current().count("get_waiting_dir_move")
-        return self.waiting_dir_moves.get(ino)
+def because_of_rule(sctx: SendContext, cause: str) -> None:
+    """Send commands from here on by another rule, for the same reason otherwise."""
+    if sctx.request.explanation is not None:
+        sctx.why = sctx.why._replace(cause=cause)
 
-    def is_waiting_for_move(self, ino: int) -> bool:
-        """Whether the rename of a directory waits."""
-        return self.get_waiting_dir_move(ino) is not None
 
-    def _orphan_dir_key(self, ino: int, gen: int) -> tuple[int, int]:
-        # without it the generation does not matter
-        return ino, gen if Patch.SEND_RMDIR_GENERATION in self else 0
+# ------------------------------------------------------------------------- what waits ----
 
-    def get_orphan_dir_info(self, ino: int, gen: int) -> OrphanDirInfo | None:
-        """Return the removal of a directory that waits, if any."""
-        current().count("get_orphan_dir_info")
-        return self.orphan_dirs.get(self._orphan_dir_key(ino, gen))
 
-    def add_orphan_dir_info(self, ino: int, gen: int) -> OrphanDirInfo:
-        """Return the removal of a directory that waits; from now on there is one."""
-        current().count("add_orphan_dir_info")
-        info = self.orphan_dirs.setdefault(self._orphan_dir_key(ino, gen), OrphanDirInfo(gen))
-        info.gen = gen
-        return info
+def get_waiting_dir_move(sctx: SendContext, ino: int) -> WaitingDirMove | None:
+    """Return the rename of a directory that waits, if any."""
+    current().count("get_waiting_dir_move")
+    return sctx.waiting_dir_moves.get(ino)
 
-    def free_orphan_dir_info(self, ino: int, gen: int) -> None:
-        """Forget that the removal of a directory waits."""
-        self.orphan_dirs.pop(self._orphan_dir_key(ino, gen), None)
+
+def is_waiting_for_move(sctx: SendContext, ino: int) -> bool:
+    """Whether the rename of a directory waits."""
+    return get_waiting_dir_move(sctx, ino) is not None
+
+
+def _orphan_dir_key(sctx: SendContext, ino: int, gen: int) -> tuple[int, int]:
+    # without it the generation does not matter
+    return ino, gen if Patch.SEND_RMDIR_GENERATION in sctx else 0
+
+
+def get_orphan_dir_info(sctx: SendContext, ino: int, gen: int) -> OrphanDirInfo | None:
+    """Return the removal of a directory that waits, if any."""
+    current().count("get_orphan_dir_info")
+    return sctx.orphan_dirs.get(_orphan_dir_key(sctx, ino, gen))
+
+
+def is_waiting_for_rm(sctx: SendContext, ino: int, gen: int) -> bool:
+    """Whether the removal of a directory waits; meanwhile it has its orphan name."""
+    return get_orphan_dir_info(sctx, ino, gen) is not None
+
+
+def add_orphan_dir_info(sctx: SendContext, ino: int, gen: int) -> OrphanDirInfo:
+    """Return the removal of a directory that waits; from now on there is one."""
+    current().count("add_orphan_dir_info")
+    key = _orphan_dir_key(sctx, ino, gen)
+    info = sctx.orphan_dirs.setdefault(key, OrphanDirInfo(gen))
+    info.gen = gen
+    return info
+
+
+def free_orphan_dir_info(sctx: SendContext, ino: int, gen: int) -> None:
+    """Forget that the removal of a directory waits."""
+    sctx.orphan_dirs.pop(_orphan_dir_key(sctx, ino, gen), None)

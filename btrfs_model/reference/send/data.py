@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Reading file data: from a file extent item to the bytes that WRITE carries."""
+"""Reading file data: from a file extent item to the bytes that WRITE carries.
+
+Every sector is verified against the csum tree; where it is wrong and there is a second copy, that
+one is used. The extent that was decompressed last is kept, because it is usually wanted in several
+pieces.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from btrfs_model.base.codes import EUCLEAN, Code
+from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.ondisk.constants import Compression, FileExtentType
@@ -13,15 +18,22 @@ from btrfs_model.ondisk.hashes import csum
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.layout import Payload, PayloadError
-from btrfs_model.reference.ctree import Reada, key_at, next_leaf, nritems, payload_at, search_slot
+from btrfs_model.reference.ctree import (
+    Path,
+    Reada,
+    bytenr_of,
+    key_at,
+    next_leaf,
+    nritems,
+    payload_at,
+    search_slot,
+)
+from btrfs_model.reference.send.context import SendContext, alloc_path_for_send, decode_item
 from btrfs_model.volume.compression import decompress
 
 if TYPE_CHECKING:
-    from btrfs_model.reference.ctree import Path
-    from btrfs_model.reference.send.context import SendContext
     from btrfs_model.volume.tree import Tree
 
-_CSUM_OBJECTID = 2**64 - 10
 _NODATASUM = 1
 # a compressed extent holds 128 KiB; what claims much more is broken
 _MAX_PLAIN = 1 << 20
@@ -99,175 +111,153 @@ def parse_file_extent(sctx: SendContext, path: Path, tree: Tree) -> Extent:
                       item.disk_bytenr, item.disk_num_bytes, item.offset, item.num_bytes,
                       item.ram_bytes, item.generation, b"")  # fmt: skip
 
-    extent: Extent = sctx.decode(path, tree, decode)
+    extent: Extent = decode_item(sctx, path, tree, decode)
     return extent
 
 
-class DataReader:
-    """Reads file data for one send, verified against the csum tree.
+# ------------------------------------------------------------------------- the page cache ----
 
-    Parameters
-    ----------
-    sctx : SendContext
-        The send.
+
+def open_for_data(sctx: SendContext, extent: Extent) -> None:
+    """Search what the kernel searches before data can be read through the page cache.
+
+    The inode once (``btrfs_iget()``), the item of each extent (``btrfs_get_extent()``).
     """
+    if not sctx.cur_inode_open:
+        _open_inode(sctx)
+        sctx.cur_inode_open = True
+        sctx.mapped = (0, 0)
+    if sctx.mapped[0] <= extent.start and extent.end <= sctx.mapped[1]:
+        return
+    sctx.mapped = (extent.start, extent.end)
+    if extent.is_on_disk:
+        # the read of an extent is one bio, for which the checksums are looked up once
+        current().count("submit_bio")
+        sctx.csums = (0, 0, b"")
+    current().count("btrfs_lookup_file_extent")
+    key = (sctx.cur_ino, ItemType.EXTENT_DATA, extent.start)
+    search_slot(sctx.send_root, key, alloc_path_for_send(sctx, Reada.FORWARD))
 
-    def __init__(self, sctx: SendContext) -> None:
-        self.sctx = sctx
-        self.csum_tree = sctx.fs.tree(ObjectId.CSUM_TREE)
-        self.open_inode_number = 0
-        self.mapped = (0, 0)
-        # the csum item in which the last look-up ended: the range that it covers, and its sums
-        self.csums: tuple[int, int, Payload] = (0, 0, b"")
-        self.plain: tuple[int, bytes] = (0, b"")
 
-    def open_for_data(self, extent: Extent) -> None:
-        """Search what the kernel searches before data can be read through the page cache.
+def _open_inode(sctx: SendContext) -> None:
+    """Read the inode and look whether it may have acls or properties.
 
-        The inode once (``btrfs_iget()``), the item of each extent (``btrfs_get_extent()``).
-        """
-        sctx = self.sctx
-        if self.open_inode_number != sctx.cur_ino:
-            self._open_inode()
-            self.open_inode_number = sctx.cur_ino
-            self.mapped = (0, 0)
-        if self.mapped[0] <= extent.start and extent.end <= self.mapped[1]:
+    Where the leaf ends before an item tells, the next leaf is looked at
+    (``acls_after_inode_item()``, ``btrfs_load_inode_props()``).
+    """
+    path = alloc_path_for_send(sctx)
+    search_slot(sctx.send_root, (sctx.cur_ino, ItemType.INODE_ITEM, 0), path)
+    # the item behind the inode is taken for its name
+    first = path.slots[0] + 2
+    for scanned, slot in enumerate(range(first, nritems(path.leaf)), 1):
+        ino, kind, _ = key_at(path.leaf, slot)
+        if ino != sctx.cur_ino or kind >= ItemType.XATTR_ITEM or scanned == _MAX_SCANNED:
             return
-        self.mapped = (extent.start, extent.end)
-        if extent.is_on_disk:
-            # the read of an extent is one bio, for which the checksums are looked up once
-            current().count("submit_bio")
-            self.csums = (0, 0, b"")
-        current().count("btrfs_lookup_file_extent")
-        key = (sctx.cur_ino, ItemType.EXTENT_DATA, extent.start)
-        search_slot(sctx.root, key, sctx.search_path(Reada.FORWARD))
+    next_leaf(sctx.send_root, path)
 
-    def _open_inode(self) -> None:
-        """Read the inode and look whether it may have acls or properties.
 
-        Where the leaf ends before an item tells, the next leaf is looked at
-        (``acls_after_inode_item()``, ``btrfs_load_inode_props()``).
-        """
-        sctx, path = self.sctx, self.sctx.search_path()
-        search_slot(sctx.root, (sctx.cur_ino, ItemType.INODE_ITEM, 0), path)
-        # the item behind the inode is taken for its name
-        first = path.slots[0] + 2
-        for scanned, slot in enumerate(range(first, nritems(path.leaf)), 1):
-            ino, kind, _ = key_at(path.leaf, slot)
-            if ino != sctx.cur_ino or kind >= ItemType.XATTR_ITEM or scanned == _MAX_SCANNED:
-                return
-        next_leaf(sctx.root, path)
+# ------------------------------------------------------------------------------- reading ----
 
-    def symlink_target(self, path: Path) -> bytes:
-        """Return the target that the extent item of a symbolic link holds (``read_symlink()``)."""
-        extent = parse_file_extent(self.sctx, path, self.sctx.root)
-        if not extent.is_inline or extent.compression:
-            raise self.sctx.fail(EUCLEAN)
-        if extent.ram_bytes > len(extent.inline):
-            block = int.from_bytes(path.leaf[48:56], "little")
-            raise PayloadError.too_short(len(extent.inline), extent.ram_bytes).at(
-                self.sctx.image.path,
-                tree=self.sctx.root.objectid,
-                block=block,
-                slot=path.slots[0],
-            )
-        return extent.inline[: extent.ram_bytes]
 
-    def read(self, extent: Extent, offset: int, size: int) -> bytes:
-        """Return `size` bytes of the file from `offset` on, all inside `extent`."""
-        at = offset - extent.start + extent.offset
-        if not extent.is_inline and not extent.is_on_disk:
-            return bytes(size)
-        if extent.compression:
-            data = self._decompress(extent)
-        elif extent.is_inline:
-            data = extent.inline
-        else:
-            return self._read_disk(extent.disk_bytenr + at, size)
-        # what lies beyond the data of the last extent of a file reads as zeros
-        return data[at : at + size].ljust(size, b"\0")
+def read_extent_data(sctx: SendContext, extent: Extent, offset: int, size: int) -> bytes:
+    """Return `size` bytes of the file from `offset` on, all inside `extent`."""
+    at = offset - extent.start + extent.offset
+    if not extent.is_inline and not extent.is_on_disk:
+        return bytes(size)
+    if extent.compression:
+        data = _decompress(sctx, extent)
+    elif extent.is_inline:
+        data = extent.inline
+    else:
+        return _read_disk(sctx, extent.disk_bytenr + at, size)
+    # what lies beyond the data of the last extent of a file reads as zeros
+    return data[at : at + size].ljust(size, b"\0")
 
-    def raw(self, extent: Extent) -> bytes:
-        """Return the bytes of an extent as they are on disk."""
-        return self._read_disk(extent.disk_bytenr, extent.disk_num_bytes)
 
-    def _decompress(self, extent: Extent) -> bytes:
-        if extent.disk_bytenr and self.plain[0] == extent.disk_bytenr:
-            return self.plain[1]
-        size = len(extent.inline) if extent.is_inline else extent.disk_num_bytes
-        sctx = self.sctx
-        block = int.from_bytes(sctx.path.leaf[48:56], "little")
-        bad = CorruptImageError(
-            sctx.image.path,
-            Fault(Code.BAD_DATA, sctx.root.objectid, block, sctx.path.slots[0], 0, size,
-                  extent.ram_bytes),
-        )  # fmt: skip
-        if max(extent.ram_bytes, size) > _MAX_PLAIN:
-            raise bad
-        packed = extent.inline if extent.is_inline else self.raw(extent)
-        try:
-            plain = decompress(extent.compression, packed, extent.ram_bytes, sctx.image.sectorsize)
-        except PayloadError:
-            raise bad from None
-        self.plain = (extent.disk_bytenr, plain)
-        return plain
+def read_raw_extent(sctx: SendContext, extent: Extent) -> bytes:
+    """Return the bytes of an extent as they are on disk."""
+    return _read_disk(sctx, extent.disk_bytenr, extent.disk_num_bytes)
 
-    def _read_disk(self, logical: int, size: int) -> bytes:
-        sector = self.sctx.image.sectorsize
-        first = logical // sector * sector
-        end = logical + size
-        data = b"".join(self._verified_sector(at) for at in range(first, end, sector))
-        return data[logical - first : end - first]
 
-    def _verified_sector(self, logical: int) -> bytes:
-        """Return a sector, of the first copy whose checksum is right."""
-        image, tree = self.sctx.image, self.sctx.root.objectid
-        image.map(logical)
-        chunk = image.chunk_at(logical)
-        assert chunk is not None
-        fault = Fault(Code.PAST_END, tree)
-        for copy in range(len(chunk.stripes)):
-            physical, contiguous = image.map(logical, copy)
-            if contiguous < image.sectorsize:
-                fault = Fault(fault.code, tree, 0, 0, physical, fault.found, fault.wanted)
-                continue
-            sector = image.view[physical : physical + image.sectorsize]
-            if self.sctx.cur_inode.flags & _NODATASUM:
-                return bytes(sector)
-            computed = csum(image.superblock.csum_type, sector)
-            stored = self._stored_csum(logical, len(computed))
-            if stored == computed:
-                return bytes(sector)
-            # a sector without a checksum reads as an error too
-            fault = Fault(
-                Code.BAD_DATA_CSUM,
-                tree,
-                offset=physical,
-                found=int.from_bytes(stored[:8], "little"),
-                wanted=int.from_bytes(computed[:8], "little"),
-            )
-        raise CorruptImageError(image.path, fault)
+def _decompress(sctx: SendContext, extent: Extent) -> bytes:
+    if extent.disk_bytenr and sctx.plain[0] == extent.disk_bytenr:
+        return sctx.plain[1]
+    size = len(extent.inline) if extent.is_inline else extent.disk_num_bytes
+    bad = CorruptImageError(
+        sctx.image.path,
+        Fault(Code.BAD_DATA, sctx.send_root.objectid, bytenr_of(sctx.left_path.leaf),
+              sctx.left_path.slots[0], 0, size, extent.ram_bytes),
+    )  # fmt: skip
+    if max(extent.ram_bytes, size) > _MAX_PLAIN:
+        raise bad
+    packed = extent.inline if extent.is_inline else read_raw_extent(sctx, extent)
+    try:
+        plain = decompress(extent.compression, packed, extent.ram_bytes, sctx.image.sectorsize)
+    except PayloadError:
+        raise bad from None
+    sctx.plain = (extent.disk_bytenr, plain)
+    return plain
 
-    def _stored_csum(self, logical: int, size: int) -> bytes:
-        if not self.csums[0] <= logical < self.csums[1]:
-            self._find_csums(logical, size)
-        start, end, sums = self.csums
-        if not start <= logical < end:
-            return b""
-        at = (logical - start) // self.sctx.image.sectorsize * size
-        return bytes(sums[at : at + size])
 
-    def _find_csums(self, logical: int, size: int) -> None:
-        """Look up the csum item that covers an address, if any."""
-        self.csums = (0, 0, b"")
-        path = self.sctx.search_path()
-        kind = (_CSUM_OBJECTID, ItemType.EXTENT_CSUM)
-        if not search_slot(self.csum_tree, (*kind, logical), path):
-            if not path.slots[0]:
-                return
-            path.slots[0] -= 1
-        *found, start = key_at(path.leaf, path.slots[0])
-        if tuple(found) != kind:
+def _read_disk(sctx: SendContext, logical: int, size: int) -> bytes:
+    sector = sctx.image.sectorsize
+    first = logical // sector * sector
+    end = logical + size
+    data = b"".join(_verified_sector(sctx, at) for at in range(first, end, sector))
+    return data[logical - first : end - first]
+
+
+def _verified_sector(sctx: SendContext, logical: int) -> bytes:
+    """Return a sector, of the first copy whose checksum is right."""
+    image, tree = sctx.image, sctx.send_root.objectid
+    image.map(logical)
+    chunk = image.chunk_at(logical)
+    assert chunk is not None
+    fault = Fault(Code.PAST_END, tree)
+    for copy in range(len(chunk.stripes)):
+        physical, contiguous = image.map(logical, copy)
+        if contiguous < image.sectorsize:
+            fault = Fault(fault.code, tree, 0, 0, physical, fault.found, fault.wanted)
+            continue
+        sector = image.view[physical : physical + image.sectorsize]
+        if sctx.cur_inode.flags & _NODATASUM:
+            return bytes(sector)
+        computed = csum(image.superblock.csum_type, sector)
+        stored = _stored_csum(sctx, logical, len(computed))
+        if stored == computed:
+            return bytes(sector)
+        # a sector without a checksum reads as an error too
+        fault = Fault(
+            Code.BAD_DATA_CSUM,
+            tree,
+            offset=physical,
+            found=int.from_bytes(stored[:8], "little"),
+            wanted=int.from_bytes(computed[:8], "little"),
+        )
+    raise CorruptImageError(image.path, fault)
+
+
+def _stored_csum(sctx: SendContext, logical: int, size: int) -> bytes:
+    if not sctx.csums[0] <= logical < sctx.csums[1]:
+        _find_csums(sctx, logical, size)
+    start, end, sums = sctx.csums
+    if not start <= logical < end:
+        return b""
+    at = (logical - start) // sctx.image.sectorsize * size
+    return bytes(sums[at : at + size])
+
+
+def _find_csums(sctx: SendContext, logical: int, size: int) -> None:
+    """Look up the csum item that covers an address, if any."""
+    sctx.csums = (0, 0, b"")
+    path = alloc_path_for_send(sctx)
+    kind = (ObjectId.EXTENT_CSUM, ItemType.EXTENT_CSUM)
+    if not search_slot(sctx.csum_tree, (*kind, logical), path):
+        if not path.slots[0]:
             return
-        sums = payload_at(path.leaf, path.slots[0])
-        self.csums = (start, start + len(sums) // size * self.sctx.image.sectorsize, sums)
+        path.slots[0] -= 1
+    *found, start = key_at(path.leaf, path.slots[0])
+    if tuple(found) != kind:
+        return
+    sums = payload_at(path.leaf, path.slots[0])
+    sctx.csums = (start, start + len(sums) // size * sctx.image.sectorsize, sums)

@@ -1,181 +1,369 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Names and paths as the receiver has them at a moment of the stream.
+"""Inodes and names as the two trees have them, and who has taken whose name.
 
-An inode whose number is below ``send_progress`` has its name of the snapshot, another one that of
-the parent snapshot. One that is not there yet, whose name was taken by another or whose removal
-waits, is in the top directory under its orphan name ``o<ino>-<generation>-<n>``.
+An inode is told by its number and generation: a number may be used again. Where it is in the stream
+follows from whether the snapshot and its parent have it, and from ``send_progress``, the number up
+to which inodes were sent.
+
+Of two look-ups, ``get_...`` fails with ENOENT where there is nothing and ``find_...`` returns None.
 """
 
 from __future__ import annotations
 
 import errno
+from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault
-from btrfs_model.ondisk.keys import ObjectId
+from btrfs_model.ondisk.constants import FileType
+from btrfs_model.ondisk.hashes import name_hash
+from btrfs_model.ondisk.items import DirItem, dir_items, inode_extrefs, inode_refs
+from btrfs_model.ondisk.keys import ItemType, Key
+from btrfs_model.ondisk.structs import INODE_ITEM, InodeItem
 from btrfs_model.patches import Patch
-from btrfs_model.reference.send.context import LruCache, SendContext
-from btrfs_model.reference.send.inodes import Inodes
+from btrfs_model.reference.ctree import (
+    Path,
+    key_at,
+    next_leaf,
+    nritems,
+    search_slot,
+    search_slot_for_read,
+)
+from btrfs_model.reference.send.context import (
+    PATH_LIMIT,
+    REFS,
+    TOP,
+    SendContext,
+    alloc_path_for_send,
+    decode_item,
+    is_waiting_for_move,
+    send_errno,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from btrfs_model.volume.tree import Tree
 
-_TOP = ObjectId.FIRST_FREE
-_PATH_LIMIT = 4096
-_NAME_CACHE_SIZE = 256
-_NAME_CACHE_KEPT = 128
+_XATTR_NAME_LIMIT = 255
+Name = tuple[int, bytes]
+"""A directory and a name in it."""
 
 
-class _CachedName(NamedTuple):
-    """An entry of the name cache; `need_later_update`: made before the inode was processed."""
+class InodeState(Enum):
+    """Whether the receiver has an inode."""
 
+    NO_CHANGE = 0
+    WILL_CREATE = 1
+    DID_CREATE = 2
+    WILL_DELETE = 3
+    DID_DELETE = 4
+
+
+_EXISTENT = (InodeState.NO_CHANGE, InodeState.DID_CREATE, InodeState.WILL_DELETE)
+
+
+class FirstRef(NamedTuple):
+    """The first name of an inode and the directory that it is in."""
+
+    dir: int
+    dir_gen: int
     name: bytes
-    parent_ino: int
-    parent_gen: int
-    is_orphan: bool
-    need_later_update: bool
 
 
-class Names(Inodes):
-    """Looks up inodes, names and paths for one send.
+class Overwritten(NamedTuple):
+    """An inode whose name another one takes."""
 
-    Parameters
-    ----------
-    sctx : SendContext
-        The send.
-    """
+    ino: int
+    gen: int
+    mode: int
 
-    def __init__(self, sctx: SendContext) -> None:
-        super().__init__(sctx)
-        self.cache = LruCache()
 
-    def join(self, directory: bytes, name: bytes) -> bytes:
-        """Return the path of a name in a directory.
+def fs_path_add(sctx: SendContext, path: bytes, name: bytes) -> bytes:
+    """Return a path with a name behind it; ENAMETOOLONG where the kernel's buffer ends."""
+    path = path + b"/" + name if path else name
+    if len(path) >= PATH_LIMIT:
+        raise send_errno(sctx, errno.ENAMETOOLONG)
+    return path
 
-        Raises
-        ------
-        OSError
-            ENAMETOOLONG where the kernel's buffer ends.
-        """
-        path = directory + b"/" + name if directory else name
-        if len(path) >= _PATH_LIMIT:
-            raise self.sctx.fail(errno.ENAMETOOLONG)
-        return path
 
-    # ----------------------------------------------------------------------- name cache -----
+def check_depth(sctx: SendContext, depth: int, tree: Tree, ino: int) -> int:
+    """Count a step upwards; directories that are each other's parents are an error."""
+    if depth > PATH_LIMIT // 2:
+        raise CorruptImageError(sctx.image.path, Fault(Code.LOOP, tree.objectid, found=ino))
+    return depth + 1
 
-    def name_cache_search(self, ino: int, gen: int) -> _CachedName | None:
-        """Return an entry of the name cache."""
-        current().count("name_cache_search")
-        if Patch.SEND_NAME_CACHE_LRU in self.sctx:
-            current().count("btrfs_lru_cache_lookup")
-        entry: _CachedName | None = self.cache.lookup(ino, gen)
-        return entry
 
-    def name_cache_delete(self, ino: int, gen: int) -> None:
-        """Drop an entry of the name cache, if there is one."""
-        if self.name_cache_search(ino, gen):
-            del self.cache[ino, gen]
+# -------------------------------------------------------------------------------- inodes ----
 
-    def get_cur_name_and_parent(self, ino: int, gen: int) -> _CachedName:
-        """Return the name that the receiver has for an inode (``__get_cur_name_and_parent()``)."""
-        sctx = self.sctx
-        current().count("__get_cur_name_and_parent")
-        entry = self.name_cache_search(ino, gen)
-        processed = ino < sctx.send_progress
-        if entry and processed and entry.need_later_update:
-            del self.cache[ino, gen]
-            entry = None
-        if entry:
-            return entry
-        parent, parent_gen = 0, 0
-        is_orphan = not self.is_inode_existent(ino, gen)
-        if not is_orphan:
-            tree = sctx.root if processed else sctx.parent_root
-            # without a parent what exists was processed
-            assert tree is not None
-            parent, parent_gen, name = self.get_first_ref(tree, ino)
-            is_orphan = self.did_overwrite_ref(parent, parent_gen, ino, gen, name)
-        if is_orphan:
-            name = self.gen_unique_name(ino, gen)
-        entry = _CachedName(name, parent, parent_gen, is_orphan, not processed)
-        self._remember(ino, gen, entry)
-        return entry
 
-    def _remember(self, ino: int, gen: int, entry: _CachedName) -> None:
-        if Patch.SEND_NAME_CACHE_LRU in self.sctx:
-            current().count("btrfs_lru_cache_store")
-            self.cache.store(ino, gen, entry, _NAME_CACHE_SIZE)
+def find_inode_info(sctx: SendContext, tree: Tree, ino: int) -> InodeItem | None:
+    """Return an inode item, or None."""
+    current().count("get_inode_info")
+    path = alloc_path_for_send(sctx)
+    if not search_slot(tree, (ino, ItemType.INODE_ITEM, 0), path):
+        return None
+    item: InodeItem = decode_item(sctx, path, tree, INODE_ITEM.unpack)
+    return item
+
+
+def get_inode_info(sctx: SendContext, tree: Tree, ino: int) -> InodeItem:
+    """Return an inode item."""
+    item = find_inode_info(sctx, tree, ino)
+    if item is None:
+        raise send_errno(sctx, errno.ENOENT)
+    return item
+
+
+def find_inode_gen(sctx: SendContext, tree: Tree, ino: int) -> int | None:
+    """Return the generation of an inode, or None."""
+    current().count("get_inode_gen")
+    item = find_inode_info(sctx, tree, ino)
+    return item.generation if item else None
+
+
+def get_inode_gen(sctx: SendContext, tree: Tree, ino: int) -> int:
+    """Return the generation of an inode."""
+    current().count("get_inode_gen")
+    return get_inode_info(sctx, tree, ino).generation
+
+
+# --------------------------------------------------------------------------------- items ----
+
+
+def btrfs_for_each_slot(tree: Tree, first: Key, path: Path) -> Iterator[Key]:
+    """Iterate over the items from a key on; `path` follows."""
+    search_slot(tree, first, path)
+    while True:
+        current().count("btrfs_get_next_valid_item")
+        if path.slots[0] >= nritems(path.leaf) and not next_leaf(tree, path):
             return
-        # name_cache_clean_unused(): a full cache is emptied by half
-        self.cache.store(ino, gen, entry)
-        if len(self.cache) >= _NAME_CACHE_SIZE:
-            while len(self.cache) > _NAME_CACHE_KEPT:
-                self.cache.popitem(last=False)
+        yield Key(*key_at(path.leaf, path.slots[0]))
+        path.slots[0] += 1
 
-    # ---------------------------------------------------------------------------- paths -----
 
-    def get_cur_path(self, ino: int, gen: int) -> bytes:
-        """Return the path that the receiver has for an inode now; of the top: empty."""
-        sctx = self.sctx
-        current().count("get_cur_path")
-        is_current = (ino, gen) == (sctx.cur_ino, sctx.cur_inode_gen)
-        remember = Patch.SEND_CUR_INODE_PATH in sctx and is_current
-        if remember and sctx.cur_inode_path:
-            return sctx.cur_inode_path
-        path, depth = b"", 0
-        while ino != _TOP:
-            depth = self.deeper(depth, sctx.root, ino)
-            name, parent = self._component(ino, gen)
-            path = self.join(name, path) if path else name
-            if parent is None:
-                break
-            ino, gen = parent
-        if remember:
-            sctx.cur_inode_path = path
-        return path
+def iterate_dir_item(sctx: SendContext, path: Path, tree: Tree) -> list[DirItem]:
+    """Return the entries of a directory item or xattr item.
 
-    def _component(self, ino: int, gen: int) -> tuple[bytes, tuple[int, int] | None]:
-        """Return the name of an inode and its directory; None for an orphan name."""
-        sctx = self.sctx
-        # is_waiting_for_rm()
-        if sctx.get_orphan_dir_info(ino, gen):
-            return self.gen_unique_name(ino, gen), None
-        waiting = sctx.get_waiting_dir_move(ino)
-        if waiting and waiting.orphanized:
-            return self.gen_unique_name(ino, gen), None
-        if waiting:
-            ref = self.get_first_ref(sctx.parent_tree, ino)
-            return ref.name, (ref.dir, ref.dir_gen)
-        entry = self.get_cur_name_and_parent(ino, gen)
-        return entry.name, None if entry.is_orphan else (entry.parent_ino, entry.parent_gen)
+    ENAMETOOLONG for a name that no kernel would have stored.
+    """
+    entries: list[DirItem] = decode_item(sctx, path, tree, dir_items)
+    for entry in entries:
+        limit = _XATTR_NAME_LIMIT if entry.type == FileType.XATTR else PATH_LIMIT
+        if len(entry.name) > limit:
+            raise send_errno(sctx, errno.ENAMETOOLONG)
+    return entries
 
-    def get_cur_inode_path(self) -> bytes:
-        """Return the path of the current inode, from memory where it is kept there."""
-        sctx = self.sctx
-        current().count("get_cur_inode_path")
-        if Patch.SEND_CUR_INODE_PATH in sctx and sctx.cur_inode_path:
-            return sctx.cur_inode_path
-        return self.get_cur_path(sctx.cur_ino, sctx.cur_inode_gen)
 
-    def get_inode_path(self, tree: Tree, ino: int) -> bytes:
-        """Return the path of an inode in a subvolume that is not being sent, by first names."""
-        path, depth = b"", 0
-        while ino != _TOP:
-            depth = self.deeper(depth, tree, ino)
-            found = self.find_first_ref(tree, ino)
-            if found is None:
-                raise self.sctx.fail(errno.ENOENT)
-            ino, name = found
-            path = self.join(name, path) if path else name
-        return path
+def iterate_inode_ref(sctx: SendContext, path: Path, tree: Tree) -> list[Name]:
+    """Return the names in an INODE_REF or INODE_EXTREF item, each with its directory."""
+    _, kind, offset = key_at(path.leaf, path.slots[0])
+    if kind == ItemType.INODE_REF:
+        return [(offset, ref.name) for ref in decode_item(sctx, path, tree, inode_refs)]
+    refs = decode_item(sctx, path, tree, inode_extrefs)
+    return [(ref.parent_objectid, ref.name) for ref in refs]
 
-    def deeper(self, depth: int, tree: Tree, ino: int) -> int:
-        """Count a step upwards; directories that are each other's parents are an error."""
-        if depth > _PATH_LIMIT // 2:
-            raise CorruptImageError(
-                self.sctx.image.path, Fault(Code.LOOP, tree.objectid, found=ino)
-            )
-        return depth + 1
+
+def lookup_name(sctx: SendContext, tree: Tree, key: Key, name: bytes) -> DirItem | None:
+    """Return the directory entry or xattr of that name in the item `key`, or None."""
+    path = alloc_path_for_send(sctx)
+    if not search_slot(tree, key, path):
+        return None
+    return next((e for e in iterate_dir_item(sctx, path, tree) if e.name == name), None)
+
+
+# --------------------------------------------------------------------------------- names ----
+
+
+def _lookup_dir_item(sctx: SendContext, tree: Tree, directory: int, name: bytes) -> Key | None:
+    current().count("btrfs_lookup_dir_item")
+    key = Key(directory, ItemType.DIR_ITEM, name_hash(name))
+    entry = lookup_name(sctx, tree, key, name)
+    return entry.location if entry else None
+
+
+def gen_unique_name(sctx: SendContext, ino: int, gen: int) -> bytes:
+    """Return a name for the top directory that nothing in either snapshot has."""
+    trees = [sctx.send_root] + ([sctx.parent_root] if sctx.parent_root else [])
+    index = 0
+    while True:
+        name = b"o%d-%d-%d" % (ino, gen, index)
+        if not any(_lookup_dir_item(sctx, tree, TOP, name) for tree in trees):
+            return name
+        index += 1
+
+
+def lookup_dir_item_inode(sctx: SendContext, tree: Tree, directory: int, name: bytes) -> int | None:
+    """Return the inode that a name in a directory is of; None for a subvolume."""
+    location = _lookup_dir_item(sctx, tree, directory, name)
+    if location is None or location.type == ItemType.ROOT_ITEM:
+        return None
+    return location.objectid
+
+
+def find_first_ref(sctx: SendContext, tree: Tree, ino: int) -> Name | None:
+    """Return parent directory and name of an inode: the first in its first item; or None."""
+    path = alloc_path_for_send(sctx)
+    if not search_slot_for_read(tree, (ino, ItemType.INODE_REF, 0), path, find_higher=True):
+        return None
+    objectid, kind, _ = key_at(path.leaf, path.slots[0])
+    if objectid != ino or kind not in REFS:
+        return None
+    return iterate_inode_ref(sctx, path, tree)[0]
+
+
+def _get_first_name(sctx: SendContext, tree: Tree, ino: int) -> Name:
+    """Return parent directory and first name (``get_first_ref()`` without the generation)."""
+    current().count("get_first_ref")
+    found = find_first_ref(sctx, tree, ino)
+    if found is None:
+        raise send_errno(sctx, errno.ENOENT)
+    return found
+
+
+def get_first_ref(sctx: SendContext, tree: Tree, ino: int) -> FirstRef:
+    """Return the first name of an inode."""
+    directory, name = _get_first_name(sctx, tree, ino)
+    return FirstRef(directory, get_inode_gen(sctx, tree, directory), name)
+
+
+def is_first_ref(sctx: SendContext, ino: int, directory: int, name: bytes) -> bool:
+    """Whether that name is the first of an inode of the parent snapshot."""
+    return _get_first_name(sctx, sctx.parent_tree, ino) == (directory, name)
+
+
+def get_inode_path(sctx: SendContext, tree: Tree, ino: int) -> bytes:
+    """Return the path of an inode in a subvolume that is not being sent, by first names."""
+    path, depth = b"", 0
+    while ino != TOP:
+        depth = check_depth(sctx, depth, tree, ino)
+        found = find_first_ref(sctx, tree, ino)
+        if found is None:
+            raise send_errno(sctx, errno.ENOENT)
+        ino, name = found
+        path = fs_path_add(sctx, name, path) if path else name
+    return path
+
+
+# -------------------------------------------------------------------------------- states ----
+
+
+def _inode_state(
+    sctx: SendContext, ino: int, gen: int
+) -> tuple[InodeState, int | None, int | None]:
+    """Return the state, and the generations that snapshot and parent have of that number."""
+    current().count("get_cur_inode_state")
+    left = _linked_gen(sctx, sctx.send_root, ino)
+    right = _linked_gen(sctx, sctx.parent_root, ino) if sctx.parent_root else None
+    processed = ino < sctx.send_progress
+    if gen == left == right:
+        state = InodeState.NO_CHANGE
+    elif gen == left:
+        state = InodeState.DID_CREATE if processed else InodeState.WILL_CREATE
+    elif gen == right:
+        state = InodeState.DID_DELETE if processed else InodeState.WILL_DELETE
+    else:
+        raise send_errno(sctx, errno.ENOENT)
+    return state, left, right
+
+
+def _linked_gen(sctx: SendContext, tree: Tree, ino: int) -> int | None:
+    """Return the generation of an inode; of one without links where such count as absent, None."""
+    item = find_inode_info(sctx, tree, ino)
+    if item is None or (Patch.SEND_NLINK_ZERO in sctx and not item.nlink):
+        return None
+    return item.generation
+
+
+def get_cur_inode_state(sctx: SendContext, ino: int, gen: int) -> InodeState:
+    """Tell whether the receiver has an inode at this moment of the stream.
+
+    ENOENT when neither snapshot has an inode of that number and generation.
+    """
+    return _inode_state(sctx, ino, gen)[0]
+
+
+def is_inode_existent(sctx: SendContext, ino: int, gen: int) -> tuple[bool, int | None, int | None]:
+    """Return whether the receiver has the inode, and its generation in snapshot and parent."""
+    current().count("is_inode_existent")
+    if ino == TOP:
+        return True, None, None
+    state, left, right = _inode_state(sctx, ino, gen)
+    return state in _EXISTENT, left, right
+
+
+# --------------------------------------------------------------------------- overwriting ----
+
+
+def _is_same_dir(
+    sctx: SendContext, tree: Tree, directory: int, dir_gen: int, gen: int | None
+) -> bool:
+    """Whether `tree` has the directory in that generation; `gen` is what was just found."""
+    if directory == TOP:
+        return True
+    # without it the generation is searched once more
+    if Patch.SEND_OVERWRITE_GEN_ONCE not in sctx:
+        gen = find_inode_gen(sctx, tree, directory)
+    return gen == dir_gen
+
+
+def will_overwrite_ref(
+    sctx: SendContext, directory: int, dir_gen: int, name: bytes
+) -> Overwritten | None:
+    """Return the inode, not sent yet, that has a name in the parent snapshot, if any."""
+    current().count("will_overwrite_ref")
+    tree = sctx.parent_root
+    if tree is None:
+        return None
+    existent, _, gen = is_inode_existent(sctx, directory, dir_gen)
+    # a directory that was deleted and made again holds nothing that could be overwritten
+    if not existent or not _is_same_dir(sctx, tree, directory, dir_gen, gen):
+        return None
+    other = lookup_dir_item_inode(sctx, tree, directory, name)
+    if other is None:
+        return None
+    # what was processed has left the name already
+    if other <= sctx.send_progress and not is_waiting_for_move(sctx, other):
+        return None
+    item = get_inode_info(sctx, tree, other)
+    return Overwritten(other, item.generation, item.mode)
+
+
+def did_overwrite_ref(
+    sctx: SendContext, directory: int, dir_gen: int, ino: int, ino_gen: int, name: bytes
+) -> bool:
+    """Whether a name of an inode was taken by one that was sent before."""
+    current().count("did_overwrite_ref")
+    tree = sctx.send_root
+    if sctx.parent_root is None:
+        return False
+    existent, gen, _ = is_inode_existent(sctx, directory, dir_gen)
+    if not existent or not _is_same_dir(sctx, tree, directory, dir_gen, gen):
+        return False
+    other = lookup_dir_item_inode(sctx, tree, directory, name)
+    if other is None:
+        return False
+    other_gen = None
+    # with it the generation is searched only where it decides
+    if other == ino or Patch.SEND_OVERWRITE_GEN_LATE not in sctx:
+        other_gen = get_inode_gen(sctx, tree, other)
+    if (other, other_gen) == (ino, ino_gen):
+        return False
+    if other < sctx.send_progress:
+        return True
+    if ino == sctx.cur_ino or other != sctx.cur_ino:
+        return False
+    # the current inode may be the one because of which it got its orphan name
+    if other_gen is None:
+        other_gen = get_inode_gen(sctx, tree, other)
+    return other_gen == sctx.cur_inode_gen
+
+
+def did_overwrite_first_ref(sctx: SendContext, ino: int, gen: int) -> bool:
+    """Whether the first name of an inode was taken by one that was sent before."""
+    if sctx.parent_root is None:
+        return False
+    ref = get_first_ref(sctx, sctx.parent_root, ino)
+    return did_overwrite_ref(sctx, ref.dir, ref.dir_gen, ino, gen, ref.name)

@@ -1,157 +1,279 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Recording names: which the current inode gets, and which it loses.
+"""Making the recorded names of an inode: ``process_recorded_refs()``.
 
-New names have to be made before old ones are removed, but the walk meets them mixed. So they are
-recorded first, with the paths that their directories have at that moment.
+In this order: what is in the way is moved or removed, the new names are made (the first by renaming
+an inode that has its orphan name, the others by links; a directory is always renamed), the old
+names are removed, and then the directories concerned get their times, or are removed if they were
+only waiting for this inode to leave.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import errno
+import stat
+from dataclasses import dataclass, field
 
-from btrfs_model.ondisk.items import inode_extrefs, inode_refs
-from btrfs_model.ondisk.keys import ItemType, Key
+from btrfs_model.base.counters import current
 from btrfs_model.patches import Patch
 from btrfs_model.reference.compare import Change
-from btrfs_model.reference.send.context import RecordedRef
-from btrfs_model.reference.send.explain import Item
+from btrfs_model.reference.send.command import send_link, send_rename, send_rmdir, send_unlink
+from btrfs_model.reference.send.context import (
+    TOP,
+    DirRef,
+    RecordedRef,
+    SendContext,
+    because,
+    because_inode,
+    because_of_rule,
+    get_waiting_dir_move,
+    is_waiting_for_move,
+    send_errno,
+)
+from btrfs_model.reference.send.created import cache_dir_created, did_create_dir
+from btrfs_model.reference.send.inode import cache_dir_utimes, send_create_inode
+from btrfs_model.reference.send.moves import (
+    can_rmdir,
+    is_ancestor,
+    rmdir_if_possible,
+    wait_for_dest_dir_move,
+    wait_for_parent_move,
+)
+from btrfs_model.reference.send.names import (
+    InodeState,
+    Overwritten,
+    did_overwrite_first_ref,
+    did_overwrite_ref,
+    gen_unique_name,
+    get_cur_inode_state,
+    is_first_ref,
+    will_overwrite_ref,
+)
+from btrfs_model.reference.send.paths import get_cur_path, name_cache_delete
+from btrfs_model.reference.send.record import record_all_refs, update_ref_path
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
-    from btrfs_model.reference.ctree import Path
-    from btrfs_model.reference.send.context import SendContext
-    from btrfs_model.reference.send.names import Names
-    from btrfs_model.volume.tree import Tree
+@dataclass
+class _Progress:
+    """What ``process_recorded_refs()`` finds out on its way.
 
-_REFS = (ItemType.INODE_REF, ItemType.INODE_EXTREF)
-Name = tuple[int, bytes]
-
-
-class Refs:
-    """Records names of the current inode.
-
-    Parameters
+    Attributes
     ----------
-    sctx : SendContext
-        The send.
-    names : Names
-        Its paths.
+    valid_path : bytes
+        The path under which the receiver has the inode.
+    is_orphan : bool
+        That is its orphan name.
+    can_rename : bool
+        It need not wait for another directory.
+    orphanized_dir, orphanized_ancestor : bool
+        A directory, or one above the inode, has got its orphan name.
+    check_dirs : list of DirRef
+        Directories in which names came or went.
     """
 
-    def __init__(self, sctx: SendContext, names: Names) -> None:
-        self.sctx = sctx
-        self.names = names
+    valid_path: bytes
+    is_orphan: bool
+    can_rename: bool = True
+    orphanized_dir: bool = False
+    orphanized_ancestor: bool = False
+    check_dirs: list[DirRef] = field(default_factory=list)
 
-    def iterate_inode_ref(self, tree: Tree, path: Path, key: Key) -> list[Name]:
-        """Return the names in an INODE_REF or INODE_EXTREF item, each with its directory."""
-        if key.type == ItemType.INODE_REF:
-            return [(key.offset, ref.name) for ref in self.sctx.decode(path, tree, inode_refs)]
-        refs = self.sctx.decode(path, tree, inode_extrefs)
-        return [(ref.parent_objectid, ref.name) for ref in refs]
 
-    # ----------------------------------------------------------------------- recording ------
+def process_recorded_refs(sctx: SendContext) -> bool:
+    """Make the names; return whether the move of a directory has to wait."""
+    current().count("process_recorded_refs")
+    if sctx.cur_ino <= TOP:
+        raise send_errno(sctx, errno.EINVAL)
+    ino, gen = sctx.cur_ino, sctx.cur_inode_gen
+    is_orphan = sctx.cur_inode_new or did_overwrite_first_ref(sctx, ino, gen)
+    p = _Progress((gen_unique_name if is_orphan else get_cur_path)(sctx, ino, gen), is_orphan)
+    _make_new_names(sctx, p)
+    deleted = list(sctx.deleted_refs.values())
+    if not stat.S_ISDIR(sctx.cur_inode.mode):
+        _unlink_deleted_names(sctx, p)
+    elif sctx.cur_inode_deleted:
+        _remove_dir(sctx, p)
+        p.check_dirs += [ref.directory for ref in deleted]
+    else:
+        # a directory has one name, so it has left one directory at most
+        p.check_dirs += [ref.directory for ref in deleted[:1]]
+    _finish_check_dirs(sctx, p)
+    sctx.new_refs.clear()
+    sctx.deleted_refs.clear()
+    return not p.can_rename
 
-    def changed_ref(self, change: Change) -> None:
-        """Record what differs in an item of names."""
-        sctx, key = self.sctx, self.sctx.key
-        new: list[Name] = []
-        deleted: list[Name] = []
-        if change != Change.DELETED:
-            new = self.iterate_inode_ref(sctx.root, sctx.path, key)
-        if change != Change.NEW:
-            deleted = self.iterate_inode_ref(sctx.parent_tree, sctx.right_path, key)
-        item = Item(key, change)
-        # before v6.0 the names of both items were compared with each other
-        alone = change != Change.CHANGED or Patch.SEND_REFS_RBTREE in sctx
-        for name in new:
-            if alone or not self.find_iref(sctx.root, name, sctx.parent_tree, deleted):
-                self.record_new_ref(*name, item)
-        for name in deleted:
-            if alone or not self.find_iref(sctx.parent_tree, name, sctx.root, new):
-                self.record_deleted_ref(*name, item)
 
-    def find_iref(self, tree: Tree, name: Name, other: Tree, others: list[Name]) -> bool:
-        """Whether a name is among `others` too, in the same directory."""
-        gen = self.names.get_inode_gen(tree, name[0])
-        return name in others and self.names.find_inode_gen(other, name[0]) == gen
+def process_all_refs(sctx: SendContext, change: Change) -> None:
+    """Record and make or remove all names of the current inode."""
+    record_all_refs(sctx, change)
+    # the inode is created again, so nothing has to wait
+    process_recorded_refs(sctx)
 
-    def record_new_ref(self, directory: int, name: bytes, item: Item) -> None:
-        """Record a name that the snapshot has."""
-        sctx = self.sctx
-        gen = self.names.get_inode_gen(sctx.root, directory)
-        self._record_ref(sctx.new_refs, sctx.deleted_refs, (directory, gen, name), item)
 
-    def record_deleted_ref(self, directory: int, name: bytes, item: Item) -> None:
-        """Record a name that the parent snapshot has."""
-        sctx = self.sctx
-        gen = self.names.get_inode_gen(self.sctx.parent_tree, directory)
-        self._record_ref(sctx.deleted_refs, sctx.new_refs, (directory, gen, name), item)
+# --------------------------------------------------------------------- what is in the way ----
 
-    def _record_ref(
-        self,
-        refs: dict[tuple[int, int, bytes], RecordedRef],
-        others: dict[tuple[int, int, bytes], RecordedRef],
-        key: tuple[int, int, bytes],
-        item: Item,
-    ) -> None:
-        # what is new and deleted stays as it is
-        if Patch.SEND_REFS_RBTREE in self.sctx and key in others:
-            del others[key]
-            return
-        directory, gen, name = key
-        path = self.names.join(self.names.get_cur_path(directory, gen), name)
-        refs[key] = RecordedRef(directory, gen, name, path, item)
 
-    def record_all_refs(self, change: Change) -> None:
-        """Record all names of the current inode in the snapshot or, DELETED, in its parent.
+def _clear_name(sctx: SendContext, p: _Progress, ref: RecordedRef) -> None:
+    """Move or remove an inode, not processed yet, that has a new name of the current one."""
+    other = will_overwrite_ref(sctx, ref.dir, ref.dir_gen, ref.name)
+    if other is None:
+        return
+    is_first = is_first_ref(sctx, other.ino, ref.dir, ref.name)
+    # the directory that was moved away may be on the path, which is older
+    recompute = Patch.SEND_RECOMPUTE_REF_PATH if is_first else Patch.SEND_UNLINK_PATH
+    if p.orphanized_dir and recompute in sctx:
+        update_ref_path(sctx, ref)
+    because(sctx, "name-in-the-way", other.ino, ref.item)
+    if is_first:
+        _orphanize_overwritten(sctx, p, ref.full_path, other)
+    else:
+        because_of_rule(sctx, "link-in-the-way")
+        send_unlink(sctx, ref.full_path)
 
-        That is what ``process_all_refs()`` does first.
-        """
-        is_new = change == Change.NEW
-        tree = self.sctx.root if is_new else self.sctx.parent_tree
-        record = self.record_new_ref if is_new else self.record_deleted_ref
-        for key, name in self._all_names(tree):
-            record(*name, Item(key, change))
 
-    def _all_names(self, tree: Tree) -> Iterator[tuple[Key, Name]]:
-        sctx, path = self.sctx, self.sctx.search_path()
-        first = Key(sctx.cur_ino, ItemType.INODE_REF, 0)
-        for key in sctx.for_each_slot(tree, first, path):
-            if key.objectid != sctx.cur_ino or key.type not in _REFS:
-                break
-            for name in self.iterate_inode_ref(tree, path, key):
-                yield key, name
+def _orphanize_overwritten(
+    sctx: SendContext, p: _Progress, path: bytes, other: Overwritten
+) -> None:
+    """Move the inode away that has its first name at `path`."""
+    orphanize_inode(sctx, other.ino, other.gen, path)
+    p.orphanized_dir |= stat.S_ISDIR(other.mode)
+    # one descent instead of two
+    if Patch.SEND_WAITING_ONCE in sctx or is_waiting_for_move(sctx, other.ino):
+        waiting = get_waiting_dir_move(sctx, other.ino)
+        if waiting:
+            waiting.orphanized = True
+    name_cache_delete(sctx, other.ino, other.gen)
+    # it may be a directory on the path of the current inode
+    if is_ancestor(sctx, other.ino, other.gen, sctx.cur_ino):
+        p.orphanized_ancestor = True
+        sctx.cur_inode_path = b""
+        p.valid_path = get_cur_path(sctx, sctx.cur_ino, sctx.cur_inode_gen)
 
-    # ----------------------------------------------------------------------- comparing ------
 
-    def compare_refs(self, path: Path, key: Key) -> bool:
-        """Whether a directory was made again under the same number, where the names are equal."""
-        if key.type == ItemType.INODE_REF:
-            return self.dir_changed(key.offset)
-        last = 0
-        for directory, _ in self.iterate_inode_ref(self.sctx.root, path, key):
-            if directory != last and self.dir_changed(directory):
-                return True
-            last = directory
-        return False
+def orphanize_inode(sctx: SendContext, ino: int, gen: int, path: bytes) -> None:
+    """Give an inode its orphan name."""
+    orphan = gen_unique_name(sctx, ino, gen)
+    send_rename(sctx, path, orphan)
+    is_current = (ino, gen) == (sctx.cur_ino, sctx.cur_inode_gen)
+    if is_current and Patch.SEND_CUR_INODE_PATH in sctx:
+        sctx.cur_inode_path = orphan
 
-    def dir_changed(self, ino: int) -> bool:
-        """Whether a directory has another generation in the parent snapshot."""
-        new = self.names.get_inode_gen(self.sctx.root, ino)
-        return new != self.names.get_inode_gen(self.sctx.parent_tree, ino)
 
-    def unlink_all_paths(self) -> None:
-        """Remove all names of an inode that lost its last one (``btrfs_unlink_all_paths()``).
+# ----------------------------------------------------------------------------- new names ----
 
-        Before v6.1. The kernel puts the whole path in the parent snapshot behind that of the
-        directory.
-        """
-        names, tree, paths = self.names, self.sctx.parent_tree, []
-        for _, (directory, name) in self._all_names(tree):
-            whole = names.join(names.get_inode_path(tree, directory), name)
-            gen = names.get_inode_gen(tree, directory)
-            paths.append(names.join(names.get_cur_path(directory, gen), whole))
-        self.sctx.because("links-gone")
-        for whole in paths:
-            self.sctx.send_cmd("unlink", path=whole)
+
+def _make_new_names(sctx: SendContext, p: _Progress) -> None:
+    refs = list(sctx.new_refs.values())
+    # without it each name is cleared when it is its turn
+    clear_first = Patch.SEND_ORPHANIZE_FIRST in sctx
+    if clear_first:
+        for ref in refs:
+            if get_cur_inode_state(sctx, ref.dir, ref.dir_gen) != InodeState.WILL_CREATE:
+                _clear_name(sctx, p, ref)
+    for index, ref in enumerate(refs):
+        _create_parent_if_needed(sctx, refs, index)
+        if not clear_first:
+            _clear_name(sctx, p, ref)
+        _wait_if_needed(sctx, p, ref)
+        if p.can_rename:
+            _make_name(sctx, p, ref)
+        p.check_dirs.append(ref.directory)
+
+
+def _create_parent_if_needed(sctx: SendContext, refs: list[RecordedRef], index: int) -> None:
+    """Create a parent directory with a higher number before its turn."""
+    ref = refs[index]
+    if get_cur_inode_state(sctx, ref.dir, ref.dir_gen) != InodeState.WILL_CREATE:
+        return
+    if any(earlier.dir == ref.dir for earlier in refs[:index]) or did_create_dir(sctx, ref.dir):
+        return
+    because(sctx, "parent-early", ref.dir, ref.item)
+    send_create_inode(sctx, ref.dir)
+    cache_dir_created(sctx, ref.dir)
+
+
+def _wait_if_needed(sctx: SendContext, p: _Progress, ref: RecordedRef) -> None:
+    """Let a directory wait that cannot go to its new place yet."""
+    if not stat.S_ISDIR(sctx.cur_inode.mode) or sctx.parent_root is None:
+        return
+    if wait_for_dest_dir_move(sctx, ref, is_orphan=p.is_orphan):
+        p.can_rename = False
+    if p.can_rename and wait_for_parent_move(sctx, ref, is_orphan=p.is_orphan):
+        p.can_rename = False
+
+
+def _make_name(sctx: SendContext, p: _Progress, ref: RecordedRef) -> None:
+    """Make a new name of the current inode: by a rename, if it moves, or a link."""
+    moves = p.is_orphan or stat.S_ISDIR(sctx.cur_inode.mode)
+    cause = "dir-moved" if moves else "name-added"
+    if p.is_orphan:
+        cause = "first-name" if sctx.cur_inode_new else "name-after-orphan"
+    if not moves and p.orphanized_dir:
+        update_ref_path(sctx, ref)
+    because(sctx, cause, sctx.cur_ino, ref.item)
+    if moves:
+        _rename_current_inode(sctx, p, ref.full_path)
+    else:
+        send_link(sctx, ref.full_path, p.valid_path)
+
+
+def _rename_current_inode(sctx: SendContext, p: _Progress, path: bytes) -> None:
+    send_rename(sctx, p.valid_path, path)
+    p.valid_path, p.is_orphan = path, False
+    if Patch.SEND_CUR_INODE_PATH in sctx:
+        sctx.cur_inode_path = path
+
+
+# ----------------------------------------------------------------------------- old names ----
+
+
+def _remove_dir(sctx: SendContext, p: _Progress) -> None:
+    """Remove a directory that the snapshot does not have any more, or move it away."""
+    if can_rmdir(sctx, sctx.cur_ino, sctx.cur_inode_gen):
+        because_inode(sctx, "dir-removed")
+        send_rmdir(sctx, p.valid_path)
+    elif not p.is_orphan:
+        because_inode(sctx, "dir-not-empty")
+        orphanize_inode(sctx, sctx.cur_ino, sctx.cur_inode_gen, p.valid_path)
+
+
+def _unlink_deleted_names(sctx: SendContext, p: _Progress) -> None:
+    """Unlink the old names of a file, but those that another inode has taken."""
+    ino, gen = sctx.cur_ino, sctx.cur_inode_gen
+    for ref in sctx.deleted_refs.values():
+        if not did_overwrite_ref(sctx, ref.dir, ref.dir_gen, ino, gen, ref.name):
+            if p.orphanized_ancestor:
+                update_ref_path(sctx, ref)
+            because(sctx, "name-removed", ino, ref.item)
+            send_unlink(sctx, ref.full_path)
+            # is_current_inode_path(): compared as far as the remembered path goes
+            if ref.full_path.startswith(sctx.cur_inode_path):
+                sctx.cur_inode_path = b""
+        p.check_dirs.append(ref.directory)
+    # its first name was taken by another inode, and it has no new one
+    if p.is_orphan:
+        because_inode(sctx, "orphan-removed")
+        send_unlink(sctx, p.valid_path)
+
+
+def _finish_check_dirs(sctx: SendContext, p: _Progress) -> None:
+    """Send the times of the directories in which names came or went, or remove them."""
+    # with it each directory is visited once
+    unique = Patch.SEND_CHECK_DIRS_UNIQUE in sctx
+    seen, last_removed = set(), 0
+    for ino, gen, item in p.check_dirs:
+        if unique and (ino, gen) in seen:
+            continue
+        seen.add((ino, gen))
+        # a directory with a higher number has its own turn
+        if ino > sctx.cur_ino:
+            continue
+        state = get_cur_inode_state(sctx, ino, gen)
+        if state in (InodeState.DID_CREATE, InodeState.NO_CHANGE):
+            because(sctx, "times-entry", ino, item)
+            cache_dir_utimes(sctx, ino, gen)
+        elif (
+            state == InodeState.DID_DELETE
+            and (unique or ino != last_removed)
+            and rmdir_if_possible(sctx, ino, gen, "dir-emptied", item)
+        ):
+            last_removed = ino

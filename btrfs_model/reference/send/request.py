@@ -4,15 +4,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import pandas as pd
+    from numpy.typing import NDArray
+
     from btrfs_model.behaviour import Behaviour
-    from btrfs_model.reference.send.explain import Explanation
     from btrfs_model.volume.filesystem import Filesystem
     from btrfs_model.volume.subvolume import Subvolume
+
+
+class Explanation(Protocol):
+    """Where it is noted why each command was sent: a row of ``causes.ROW`` for each."""
+
+    rows: NDArray[Any]
+
+    def table(self) -> pd.DataFrame:
+        """Return the notes with what the stream says of each command."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@
 #define HINT_UNIT (1ULL << 30)
 
 /* btrfs_force_cow_block(); without a parent the block is the root. */
-static uint8_t *cow_block(struct bm_writer *writer, struct bm_writer_tree *tree, const uint8_t *old,
-			  uint8_t *parent, uint32_t parent_slot, struct bm_fault *fault)
+static uint8_t *force_cow_block(struct bm_writer *writer, struct bm_writer_tree *tree,
+				const uint8_t *old, uint8_t *parent, uint32_t parent_slot,
+				struct bm_fault *fault)
 {
 	const struct btrfs_header *header = block_header(old);
 	struct bm_key first = {0};
@@ -67,8 +68,9 @@ int bm_writer_cow(struct bm_writer *writer, struct bm_writer_tree *tree, struct 
 
 	if (bm_writer_is_ours(writer, tree, old))
 		return BM_OK;
-	copy = cow_block(writer, tree, old, parent ? bm_writer_writable(writer, parent) : NULL,
-			 parent ? path->slot[level + 1] : 0, fault);
+	copy =
+	    force_cow_block(writer, tree, old, parent ? bm_writer_writable(writer, parent) : NULL,
+			    parent ? path->slot[level + 1] : 0, fault);
 	if (!copy)
 		return fault->code;
 	path->node[level] = copy;
@@ -84,5 +86,5 @@ uint8_t *bm_writer_cow_child(struct bm_writer *writer, struct bm_writer_tree *tr
 		return NULL;
 	if (bm_writer_is_ours(writer, tree, child))
 		return bm_writer_writable(writer, child);
-	return cow_block(writer, tree, child, parent, slot, fault);
+	return force_cow_block(writer, tree, child, parent, slot, fault);
 }

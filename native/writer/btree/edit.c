@@ -23,7 +23,7 @@ static uint32_t payload_size(const struct bm_path *path)
 static int find_item(struct bm_writer *writer, struct bm_writer_tree *tree,
 		     const struct bm_key *key, struct bm_path *path, struct bm_fault *fault)
 {
-	int ret = bm_writer_search(writer, tree, key, 0, BM_SEARCH_INSERT, path, fault);
+	int ret = bm_writer_search_slot(writer, tree, key, 0, BM_SEARCH_INSERT, path, fault);
 
 	return ret == 1 ? bm_writer_errno(fault, tree, ENOENT) : ret;
 }
@@ -55,6 +55,15 @@ static int compare(const struct bm_key *a, const struct bm_key *b)
 	return compare_keys(a->objectid, a->type, a->offset, b);
 }
 
+/* The key in a slot of the leaf, or the bound of the leaf; 0: there is none. */
+static int next_key(const struct bm_path *path, uint32_t slot, struct bm_key *key)
+{
+	if (slot >= block_header(path->node[0])->nritems)
+		return bm_path_upper_bound(path, key);
+	*key = to_key(&leaf_item(path->node[0], slot)->key);
+	return 1;
+}
+
 /* ------------------------------------------------------------------------------- insertion -- */
 
 /* Items of a batch: each fits into a leaf and so do all, and their keys ascend. */
@@ -76,16 +85,12 @@ static int check_batch(const struct bm_writer *writer, const struct bm_writer_tr
 	return BM_OK;
 }
 
-/* Whether no item lies between the place of a path, at which none is, and a key. */
-static int is_open_up_to(const struct bm_path *path, const struct bm_key *key)
+/* Whether `key` sorts before what is in a slot of the leaf, or else begins the next leaf. */
+static int is_before_next(const struct bm_path *path, uint32_t slot, const struct bm_key *key)
 {
-	struct bm_key bound;
+	struct bm_key next;
 
-	if (path->slot[0] < block_header(path->node[0])->nritems)
-		bound = to_key(&leaf_item(path->node[0], path->slot[0])->key);
-	else if (!bm_path_upper_bound(path, &bound))
-		return 1;
-	return compare(key, &bound) < 0;
+	return !next_key(path, slot, &next) || compare(key, &next) < 0;
 }
 
 /* The search of an insertion of `count` items that no finger leads to. */
@@ -98,14 +103,14 @@ static int search_place(struct bm_writer *writer, struct bm_writer_tree *tree,
 
 		if (ret < 0)
 			return ret;
-		if (ret && !is_open_up_to(path, &keys[count - 1]))
+		if (ret && !is_before_next(path, path->slot[0], &keys[count - 1]))
 			return bm_writer_errno(fault, tree, EINVAL);
 		if (ret && bm_path_is_ready(writer, tree, path, total)) {
 			bm_finger_count(writer, tree);
 			return ret;
 		}
 	}
-	return bm_writer_search(writer, tree, keys, (int)total, BM_SEARCH_INSERT, path, fault);
+	return bm_writer_search_slot(writer, tree, keys, (int)total, BM_SEARCH_INSERT, path, fault);
 }
 
 int bm_writer_insert_near(struct bm_writer *writer, struct bm_writer_tree *tree,
@@ -123,7 +128,7 @@ int bm_writer_insert_near(struct bm_writer *writer, struct bm_writer_tree *tree,
 	finger = bm_finger_at(writer, tree, fingers, keys, total, &found);
 	if (finger) {
 		path = &finger->path;
-		if (!found && count > 1 && !is_open_up_to(path, &keys[count - 1]))
+		if (!found && count > 1 && !is_before_next(path, path->slot[0], &keys[count - 1]))
 			return bm_writer_errno(fault, tree, EINVAL);
 	} else {
 		finger = bm_finger_next(fingers);
@@ -135,8 +140,8 @@ int bm_writer_insert_near(struct bm_writer *writer, struct bm_writer_tree *tree,
 	}
 	if (found)
 		return bm_writer_errno(fault, tree, EEXIST);
-	ret = fingers->loose ? bm_leaf_insert_loose(writer, path, keys, sizes, count, fault)
-			     : bm_leaf_insert(writer, path, keys, sizes, count, fault);
+	ret = fingers->loose ? bm_setup_items_loose(writer, path, keys, sizes, count, fault)
+			     : bm_setup_items_for_insert(writer, path, keys, sizes, count, fault);
 	if (ret < 0)
 		return ret;
 	for (size_t i = 0; i < count; i++, path->slot[0]++) {
@@ -230,9 +235,9 @@ int bm_writer_extend(struct bm_writer *writer, uint64_t id, const struct bm_key 
 	before = payload_size(&path);
 	if ((uint64_t)before + size + BTRFS_ITEM_SIZE > writer->leaf_size)
 		return bm_writer_errno(fault, tree, EOVERFLOW);
-	if (bm_writer_search(writer, tree, key, (int)size, BM_SEARCH_EXTEND, &path, fault) < 0)
+	if (bm_writer_search_slot(writer, tree, key, (int)size, BM_SEARCH_EXTEND, &path, fault) < 0)
 		return fault->code;
-	bm_leaf_extend(writer, &path, size);
+	bm_extend_item(writer, &path, size);
 	memcpy(payload(writer, &path) + before, data, size);
 	return BM_OK;
 }
@@ -247,7 +252,7 @@ int bm_writer_truncate(struct bm_writer *writer, uint64_t id, const struct bm_ke
 		return fault->code;
 	if (new_size > payload_size(&path))
 		return bm_writer_errno(fault, tree, EINVAL);
-	bm_leaf_truncate(writer, &path, new_size, from_end);
+	bm_truncate_item(writer, &path, new_size, from_end);
 	return BM_OK;
 }
 
@@ -259,15 +264,9 @@ static int check_between(struct bm_writer *writer, const struct bm_writer_tree *
 	const struct btrfs_disk_key *before = NULL;
 	struct bm_path left = *path;
 	struct bm_root root;
-	struct bm_key bound;
 
-	if (path->slot[0] + 1 < block_header(path->node[0])->nritems) {
-		bound = to_key(&leaf_item(path->node[0], path->slot[0] + 1)->key);
-		if (compare(key, &bound) >= 0)
-			return bm_writer_errno(fault, tree, EINVAL);
-	} else if (bm_path_upper_bound(path, &bound) && compare(key, &bound) >= 0) {
+	if (!is_before_next(path, path->slot[0] + 1, key))
 		return bm_writer_errno(fault, tree, EINVAL);
-	}
 	if (path->slot[0]) {
 		before = &leaf_item(path->node[0], path->slot[0] - 1)->key;
 	} else {
@@ -299,13 +298,14 @@ int bm_writer_set_key(struct bm_writer *writer, uint64_t id, const struct bm_key
 	leaf = bm_writer_writable(writer, path.node[0]);
 	item_of(leaf, path.slot[0])->key = to_disk_key(to);
 	if (!path.slot[0])
-		bm_node_fix_low_keys(&path, to, 1);
+		bm_fixup_low_keys(&path, to, 1);
 	return BM_OK;
 }
 
-/* setup_leaf_for_split(): the item, in a leaf that has room for another like it. */
-static int room_for_twin(struct bm_writer *writer, struct bm_writer_tree *tree,
-			 const struct bm_key *key, struct bm_path *path, struct bm_fault *fault)
+/* The item, in a leaf that has room for another like it. */
+static int setup_leaf_for_split(struct bm_writer *writer, struct bm_writer_tree *tree,
+				const struct bm_key *key, struct bm_path *path,
+				struct bm_fault *fault)
 {
 	uint32_t size;
 
@@ -314,9 +314,9 @@ static int room_for_twin(struct bm_writer *writer, struct bm_writer_tree *tree,
 	size = payload_size(path) + BTRFS_ITEM_SIZE;
 	if (bm_leaf_free(writer, path->node[0]) >= size)
 		return BM_OK;
-	if (bm_writer_search(writer, tree, key, 0, BM_SEARCH_SPLIT, path, fault) < 0)
+	if (bm_writer_search_slot(writer, tree, key, 0, BM_SEARCH_SPLIT, path, fault) < 0)
 		return fault->code;
-	return bm_leaf_split(writer, tree, key, path, size, 1, fault);
+	return bm_split_leaf(writer, tree, key, path, size, 1, fault);
 }
 
 int bm_writer_duplicate(struct bm_writer *writer, uint64_t id, const struct bm_key *from,
@@ -329,22 +329,13 @@ int bm_writer_duplicate(struct bm_writer *writer, uint64_t id, const struct bm_k
 
 	if (!tree || must_exist(writer, tree, from, &path, fault) < 0)
 		return fault->code;
-	if (compare(from, to) >= 0)
+	if (compare(from, to) >= 0 || !is_before_next(&path, path.slot[0] + 1, to))
 		return bm_writer_errno(fault, tree, EINVAL);
-	if (path.slot[0] + 1 < block_header(path.node[0])->nritems) {
-		if (compare_disk_key(&leaf_item(path.node[0], path.slot[0] + 1)->key, to) <= 0)
-			return bm_writer_errno(fault, tree, EINVAL);
-	} else {
-		struct bm_key bound;
-
-		if (bm_path_upper_bound(&path, &bound) && compare(to, &bound) >= 0)
-			return bm_writer_errno(fault, tree, EINVAL);
-	}
-	if (room_for_twin(writer, tree, from, &path, fault) < 0)
+	if (setup_leaf_for_split(writer, tree, from, &path, fault) < 0)
 		return fault->code;
 	size = payload_size(&path);
 	path.slot[0]++;
-	if (bm_leaf_insert(writer, &path, to, &size, 1, fault) < 0)
+	if (bm_setup_items_for_insert(writer, &path, to, &size, 1, fault) < 0)
 		return fault->code;
 	source = item_data(path.node[0], path.slot[0] - 1);
 	memcpy(payload(writer, &path), source, size);
@@ -371,14 +362,15 @@ static int first_run(struct bm_writer *writer, struct bm_writer_tree *tree,
 		     uint32_t *count, struct bm_fault *fault)
 {
 	struct bm_key key;
-	int ret = bm_writer_search(writer, tree, min, -1, BM_SEARCH_INSERT, path, fault);
+	int ret = bm_writer_search_slot(writer, tree, min, -1, BM_SEARCH_INSERT, path, fault);
 
 	if (ret < 0)
 		return ret;
 	if (path->slot[0] >= block_header(path->node[0])->nritems) {
 		if (!bm_path_upper_bound(path, &key) || compare(&key, max) > 0)
 			return 0;
-		if (bm_writer_search(writer, tree, &key, -1, BM_SEARCH_INSERT, path, fault) < 0)
+		if (bm_writer_search_slot(writer, tree, &key, -1, BM_SEARCH_INSERT, path, fault) <
+		    0)
 			return fault->code;
 	}
 	*count = run_forward(path, max);
@@ -391,7 +383,8 @@ static int last_run(struct bm_writer *writer, struct bm_writer_tree *tree, const
 		    struct bm_fault *fault)
 {
 	uint32_t end, start;
-	int found, ret = bm_writer_search(writer, tree, max, -1, BM_SEARCH_INSERT, path, fault);
+	int found,
+	    ret = bm_writer_search_slot(writer, tree, max, -1, BM_SEARCH_INSERT, path, fault);
 
 	if (ret < 0)
 		return ret;
@@ -443,7 +436,7 @@ int64_t bm_writer_delete(struct bm_writer *writer, uint64_t id, const struct bm_
 		if (ret <= 0)
 			return ret < 0 ? ret : deleted;
 		more = more_follow(&path, count, backward, &from, max);
-		if (bm_leaf_delete(writer, tree, &path, path.slot[0], count, fault) < 0)
+		if (bm_del_items(writer, tree, &path, path.slot[0], count, fault) < 0)
 			return fault->code;
 		deleted += count;
 	} while (more);
@@ -468,7 +461,7 @@ static int drop_extents(struct bm_writer *writer, struct bm_writer_tree *tree,
 			return ret;
 		more = more_follow(path, count, 0, &from, last);
 		leaf = path->node[0];
-		if (bm_leaf_delete(writer, tree, path, path->slot[0], count, fault) < 0)
+		if (bm_del_items(writer, tree, path, path->slot[0], count, fault) < 0)
 			return fault->code;
 	} while (more);
 	return block_header(leaf)->nritems || !path->node[1];
@@ -478,7 +471,7 @@ static int drop_extents(struct bm_writer *writer, struct bm_writer_tree *tree,
 static int place_for_extent(struct bm_writer *writer, struct bm_writer_tree *tree,
 			    const struct bm_key *key, struct bm_path *path, struct bm_fault *fault)
 {
-	int ret = bm_writer_search(writer, tree, key, -1, BM_SEARCH_INSERT, path, fault);
+	int ret = bm_writer_search_slot(writer, tree, key, -1, BM_SEARCH_INSERT, path, fault);
 
 	if (ret <= 0)
 		return ret < 0 ? ret : bm_writer_errno(fault, tree, EEXIST);
@@ -504,7 +497,7 @@ int bm_writer_insert_extent(struct bm_writer *writer, uint64_t id, const struct 
 		return ret;
 	if (!ret || bm_leaf_free(writer, path.node[0]) < size + BTRFS_ITEM_SIZE)
 		return bm_writer_insert(writer, id, key, &size, 1, data, fault);
-	if (bm_leaf_insert(writer, &path, key, &size, 1, fault) < 0)
+	if (bm_setup_items_for_insert(writer, &path, key, &size, 1, fault) < 0)
 		return fault->code;
 	memcpy(payload(writer, &path), data, size);
 	return BM_OK;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * What the Python twin of the editing policy stands on: blocks that are made, copied and given
- * back, with their references. The policy itself (btrfs_model/reference/ctree_edit.py and what it imports) is
- * in writer/btree/search.c, writer/btree/leaf.c and writer/btree/node.c here.
+ * back, with their references. The policy itself (btrfs_model/reference/ctree_*.py) is in search.c,
+ * leaf.c, node.c and edit.c beside this file.
  */
 #include "writer/writer.h"
 

@@ -71,8 +71,9 @@ static void put_items(uint8_t *leaf, uint32_t slot, const struct bm_key *keys,
 }
 
 /* Whether items fit in at a slot; the parents' keys are fixed. */
-static int prepare(const struct bm_writer *writer, struct bm_path *path, const struct bm_key *keys,
-		   const uint32_t *sizes, size_t count, uint32_t *total, struct bm_fault *fault)
+static int prepare_insert(const struct bm_writer *writer, struct bm_path *path,
+			  const struct bm_key *keys, const uint32_t *sizes, size_t count,
+			  uint32_t *total, struct bm_fault *fault)
 {
 	const uint8_t *leaf = path->node[0];
 	uint64_t sum = 0;
@@ -83,21 +84,22 @@ static int prepare(const struct bm_writer *writer, struct bm_path *path, const s
 	    sum + count * BTRFS_ITEM_SIZE > bm_leaf_free(writer, leaf))
 		return bm_writer_errno(fault, NULL, EOVERFLOW);
 	if (!path->slot[0])
-		bm_node_fix_low_keys(path, keys, 1);
+		bm_fixup_low_keys(path, keys, 1);
 	if (bm_is_log(leaf))
 		bm_count_copied(writer, count, sum + count * BTRFS_ITEM_SIZE);
 	*total = (uint32_t)sum;
 	return BM_OK;
 }
 
-int bm_leaf_insert(struct bm_writer *writer, struct bm_path *path, const struct bm_key *keys,
-		   const uint32_t *sizes, size_t count, struct bm_fault *fault)
+int bm_setup_items_for_insert(struct bm_writer *writer, struct bm_path *path,
+			      const struct bm_key *keys, const uint32_t *sizes, size_t count,
+			      struct bm_fault *fault)
 {
 	uint8_t *leaf = leaf_of(writer, path);
 	uint32_t slot = path->slot[0], nritems = block_header(leaf)->nritems;
 	uint32_t start, end = writer->leaf_size, total = 0;
 
-	if (prepare(writer, path, keys, sizes, count, &total, fault) < 0)
+	if (prepare_insert(writer, path, keys, sizes, count, &total, fault) < 0)
 		return fault->code;
 	bm_leaf_tidy(writer, leaf);
 	start = bm_leaf_start(writer, leaf);
@@ -139,7 +141,7 @@ static int remember_loose(struct bm_writer *writer, uint8_t *leaf, struct bm_fau
 	return BM_OK;
 }
 
-int bm_leaf_insert_loose(struct bm_writer *writer, struct bm_path *path, const struct bm_key *keys,
+int bm_setup_items_loose(struct bm_writer *writer, struct bm_path *path, const struct bm_key *keys,
 			 const uint32_t *sizes, size_t count, struct bm_fault *fault)
 {
 	uint8_t *leaf = leaf_of(writer, path);
@@ -148,8 +150,8 @@ int bm_leaf_insert_loose(struct bm_writer *writer, struct bm_path *path, const s
 
 	/* nothing lies in the way behind the last item */
 	if (slot >= nritems && !bm_leaf_is_loose(writer, leaf))
-		return bm_leaf_insert(writer, path, keys, sizes, count, fault);
-	if (prepare(writer, path, keys, sizes, count, &total, fault) < 0)
+		return bm_setup_items_for_insert(writer, path, keys, sizes, count, fault);
+	if (prepare_insert(writer, path, keys, sizes, count, &total, fault) < 0)
 		return fault->code;
 	if (!bm_leaf_is_loose(writer, leaf) && remember_loose(writer, leaf, fault) < 0)
 		return fault->code;
@@ -188,8 +190,8 @@ void bm_writer_tidy(struct bm_writer *writer)
 
 /* ------------------------------------------------------------------- one item that is there -- */
 
-/* btrfs_extend_item(): `size` bytes more at the end of the payload; the leaf has room for them. */
-void bm_leaf_extend(struct bm_writer *writer, struct bm_path *path, uint32_t size)
+/* `size` bytes more at the end of the payload; the leaf has room for them. */
+void bm_extend_item(struct bm_writer *writer, struct bm_path *path, uint32_t size)
 {
 	uint8_t *leaf = leaf_of(writer, path);
 	uint32_t slot = path->slot[0], start, end;
@@ -204,8 +206,8 @@ void bm_leaf_extend(struct bm_writer *writer, struct bm_path *path, uint32_t siz
 		bm_count_copied(writer, 0, size);
 }
 
-/* btrfs_truncate_item(); the key stays, which the kernel moves on where the start is cut off. */
-void bm_leaf_truncate(struct bm_writer *writer, struct bm_path *path, uint32_t new_size,
+/* The key stays, which the kernel moves on where the start is cut off. */
+void bm_truncate_item(struct bm_writer *writer, struct bm_path *path, uint32_t new_size,
 		      int from_end)
 {
 	uint8_t *leaf = leaf_of(writer, path);
@@ -295,7 +297,7 @@ static void shift_left(const struct bm_writer *writer, uint8_t *left, uint8_t *r
 }
 
 /*
- * push_leaf_right(): items from the end of the leaf, down to min_slot, go to the next leaf of the
+ * Items from the end of the leaf, down to min_slot, go to the next leaf of the
  * same parent if that has `data_size` free. 1: none was moved.
  */
 static int push_leaf_right(struct bm_writer *writer, struct bm_writer_tree *tree,
@@ -324,7 +326,7 @@ static int push_leaf_right(struct bm_writer *writer, struct bm_writer_tree *tree
 	bm_leaf_tidy(writer, right);
 	if (!count)
 		return 1;
-	if (bm_node_check_siblings(tree, left, right, fault) < 0)
+	if (bm_check_sibling_keys(tree, left, right, fault) < 0)
 		return fault->code;
 	if (push.place == count && !empty) {
 		/* the new item is greater than all of the leaf: it can be the first of the next */
@@ -353,7 +355,7 @@ static int push_leaf_right(struct bm_writer *writer, struct bm_writer_tree *tree
 	return 0;
 }
 
-/* push_leaf_left(): items from the start of the leaf, up to max_slot, go to the leaf before. */
+/* Items from the start of the leaf, up to max_slot, go to the leaf before. */
 static int push_leaf_left(struct bm_writer *writer, struct bm_writer_tree *tree,
 			  struct bm_path *path, int64_t min, int64_t data_size, int empty,
 			  uint32_t max_slot, struct bm_fault *fault)
@@ -377,7 +379,7 @@ static int push_leaf_left(struct bm_writer *writer, struct bm_writer_tree *tree,
 	if (!left)
 		return fault->code;
 	bm_leaf_tidy(writer, left);
-	if (bm_node_check_siblings(tree, left, right, fault) < 0)
+	if (bm_check_sibling_keys(tree, left, right, fault) < 0)
 		return fault->code;
 	end = empty ? count : count - 1;
 	if (end > max_slot)
@@ -392,7 +394,7 @@ static int push_leaf_left(struct bm_writer *writer, struct bm_writer_tree *tree,
 	if (block_header(right)->nritems) {
 		struct bm_key key = first_key(right);
 
-		bm_node_fix_low_keys(path, &key, 1);
+		bm_fixup_low_keys(path, &key, 1);
 	}
 	if (push.place < push.items) {
 		path->slot[0] += before;
@@ -406,9 +408,9 @@ static int push_leaf_left(struct bm_writer *writer, struct bm_writer_tree *tree,
 
 /* -------------------------------------------------------------------------------- splitting -- */
 
-/* push_for_double_split(): get the place of the insertion to an end of a leaf. */
-static int push_for_double(struct bm_writer *writer, struct bm_writer_tree *tree,
-			   struct bm_path *path, uint32_t data_size, struct bm_fault *fault)
+/* Get the place of the insertion to an end of a leaf. */
+static int push_for_double_split(struct bm_writer *writer, struct bm_writer_tree *tree,
+				 struct bm_path *path, uint32_t data_size, struct bm_fault *fault)
 {
 	int64_t needed = data_size;
 	uint32_t slot = path->slot[0], count = block_header(path->node[0])->nritems;
@@ -428,8 +430,8 @@ static int push_for_double(struct bm_writer *writer, struct bm_writer_tree *tree
 }
 
 /* The first thing that split_leaf() tries: 0 there is room now, 1 there is not. */
-static int make_room(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
-		     uint32_t data_size, struct bm_fault *fault)
+static int push_to_neighbours(struct bm_writer *writer, struct bm_writer_tree *tree,
+			      struct bm_path *path, uint32_t data_size, struct bm_fault *fault)
 {
 	const uint8_t *leaf = path->node[0];
 	int64_t free = bm_leaf_free(writer, leaf), needed = data_size;
@@ -483,22 +485,22 @@ static enum split choose_split(const struct bm_writer *writer, const struct bm_p
 }
 
 /* A new leaf for the new item, before the present one or behind it. */
-static int split_empty(struct bm_writer *writer, struct bm_path *path, uint8_t *new,
-		       const struct bm_key *key, struct bm_fault *fault)
+static int split_for_new_item(struct bm_writer *writer, struct bm_path *path, uint8_t *new,
+			      const struct bm_key *key, struct bm_fault *fault)
 {
 	uint32_t place = path->slot[1] + (path->slot[0] ? 1 : 0);
 
-	if (bm_node_insert_ptr(writer, path, key, block_header(new)->bytenr, place, 1, fault) < 0)
+	if (bm_insert_ptr(writer, path, key, block_header(new)->bytenr, place, 1, fault) < 0)
 		return fault->code;
 	path->node[0] = new;
 	path->slot[0] = 0;
 	path->slot[1] = place;
 	if (!place)
-		bm_node_fix_low_keys(path, key, 1);
+		bm_fixup_low_keys(path, key, 1);
 	return BM_OK;
 }
 
-/* copy_for_split(): the items from `mid` on go to the new leaf, which follows in the parent. */
+/* The items from `mid` on go to the new leaf, which follows in the parent. */
 static int copy_for_split(struct bm_writer *writer, struct bm_path *path, uint8_t *new,
 			  uint32_t mid, struct bm_fault *fault)
 {
@@ -507,8 +509,8 @@ static int copy_for_split(struct bm_writer *writer, struct bm_path *path, uint8_
 	uint32_t start = bm_leaf_start(writer, leaf), end = data_end(leaf, mid);
 	struct bm_key key = to_key(&leaf_item(leaf, mid)->key);
 
-	if (bm_node_insert_ptr(writer, path, &key, block_header(new)->bytenr, path->slot[1] + 1, 1,
-			       fault) < 0)
+	if (bm_insert_ptr(writer, path, &key, block_header(new)->bytenr, path->slot[1] + 1, 1,
+			  fault) < 0)
 		return fault->code;
 	move_items(new, 0, leaf, mid, moved);
 	move_data(new, start + writer->leaf_size - end, leaf, start, end - start);
@@ -524,10 +526,10 @@ static int copy_for_split(struct bm_writer *writer, struct bm_path *path, uint8_
 }
 
 /*
- * split_leaf(): make room for `data_size` bytes at path->slot[0], the header of a new item
+ * Make room for `data_size` bytes at path->slot[0], the header of a new item
  * included; with `extend` the item there is to grow. `key` is that of the new item.
  */
-int bm_leaf_split(struct bm_writer *writer, struct bm_writer_tree *tree, const struct bm_key *key,
+int bm_split_leaf(struct bm_writer *writer, struct bm_writer_tree *tree, const struct bm_key *key,
 		  struct bm_path *path, uint32_t data_size, int extend, struct bm_fault *fault)
 {
 	uint64_t size = data_size;
@@ -540,10 +542,10 @@ int bm_leaf_split(struct bm_writer *writer, struct bm_writer_tree *tree, const s
 	if (size > writer->leaf_size)
 		return bm_writer_errno(fault, tree, EOVERFLOW);
 	if (path->node[1]) {
-		ret = make_room(writer, tree, path, data_size, fault);
+		ret = push_to_neighbours(writer, tree, path, data_size, fault);
 		if (ret <= 0)
 			return ret;
-	} else if (bm_node_new_root(writer, tree, path, 1, fault) < 0) {
+	} else if (bm_insert_new_root(writer, tree, path, 1, fault) < 0) {
 		return fault->code;
 	}
 	for (;;) {
@@ -554,7 +556,7 @@ int bm_leaf_split(struct bm_writer *writer, struct bm_writer_tree *tree, const s
 		uint8_t *new;
 
 		if (split == SPLIT_PUSH_INSTEAD) {
-			if (push_for_double(writer, tree, path, data_size, fault) < 0)
+			if (push_for_double_split(writer, tree, path, data_size, fault) < 0)
 				return fault->code;
 			pushed = 1;
 			if (bm_leaf_free(writer, path->node[0]) >= data_size)
@@ -567,7 +569,7 @@ int bm_leaf_split(struct bm_writer *writer, struct bm_writer_tree *tree, const s
 		if (!new)
 			return fault->code;
 		if (split == SPLIT_EMPTY)
-			return split_empty(writer, path, new, key, fault);
+			return split_for_new_item(writer, path, new, key, fault);
 		if (copy_for_split(writer, path, new, mid, fault) < 0)
 			return fault->code;
 		if (split == SPLIT_ONCE)
@@ -577,11 +579,10 @@ int bm_leaf_split(struct bm_writer *writer, struct bm_writer_tree *tree, const s
 
 /* --------------------------------------------------------------------------------- deleting -- */
 
-/* btrfs_del_leaf() */
-static int delete_leaf(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
-		       const uint8_t *leaf, struct bm_fault *fault)
+static int del_leaf(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
+		    const uint8_t *leaf, struct bm_fault *fault)
 {
-	if (bm_node_delete_ptr(writer, tree, path, 1, path->slot[1], fault) < 0)
+	if (bm_del_ptr(writer, tree, path, 1, path->slot[1], fault) < 0)
 		return fault->code;
 	return bm_writer_free_block(writer, tree, leaf, 0, 1, fault);
 }
@@ -608,11 +609,11 @@ static int empty_leaf(struct bm_writer *writer, struct bm_writer_tree *tree, str
 	if (block_header(leaf)->nritems)
 		return BM_OK;
 	path->slot[1] = slot;
-	return delete_leaf(writer, tree, path, leaf, fault);
+	return del_leaf(writer, tree, path, leaf, fault);
 }
 
-int bm_leaf_delete(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
-		   uint32_t slot, uint32_t count, struct bm_fault *fault)
+int bm_del_items(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
+		 uint32_t slot, uint32_t count, struct bm_fault *fault)
 {
 	uint8_t *leaf = leaf_of(writer, path);
 	uint32_t nritems = block_header(leaf)->nritems, start, last, bytes;
@@ -629,11 +630,11 @@ int bm_leaf_delete(struct bm_writer *writer, struct bm_writer_tree *tree, struct
 	move_items(leaf, slot, leaf, slot + count, nritems - slot - count);
 	header_of(leaf)->nritems = nritems - count;
 	if (nritems == count)
-		return path->node[1] ? delete_leaf(writer, tree, path, leaf, fault) : BM_OK;
+		return path->node[1] ? del_leaf(writer, tree, path, leaf, fault) : BM_OK;
 	if (!slot) {
 		struct bm_key key = first_key(leaf);
 
-		bm_node_fix_low_keys(path, &key, 1);
+		bm_fixup_low_keys(path, &key, 1);
 	}
 	if (bm_leaf_used(writer, leaf) < writer->leaf_size / 3)
 		return empty_leaf(writer, tree, path, fault);

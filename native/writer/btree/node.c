@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* push_node_left(): what an unfinished push leaves behind at least. */
+/* What an unfinished push_node_left() leaves behind at least. */
 #define KEEP_PTRS 8u
 
 static int bad_nritems(const struct bm_writer_tree *tree, const uint8_t *node, uint32_t wanted,
@@ -26,8 +26,8 @@ static void move_ptrs(uint8_t *to, uint32_t to_slot, const uint8_t *from, uint32
 	memmove(ptr_of(to, to_slot), node_ptr(from, from_slot), count * BTRFS_KEY_PTR_SIZE);
 }
 
-int bm_node_check_siblings(const struct bm_writer_tree *tree, const uint8_t *left,
-			   const uint8_t *right, struct bm_fault *fault)
+int bm_check_sibling_keys(const struct bm_writer_tree *tree, const uint8_t *left,
+			  const uint8_t *right, struct bm_fault *fault)
 {
 	uint32_t count = block_header(left)->nritems;
 	struct bm_key first;
@@ -43,7 +43,7 @@ int bm_node_check_siblings(const struct bm_writer_tree *tree, const uint8_t *lef
 						.block = block_header(left)->bytenr});
 }
 
-void bm_node_fix_low_keys(struct bm_path *path, const struct bm_key *key, int level)
+void bm_fixup_low_keys(struct bm_path *path, const struct bm_key *key, int level)
 {
 	for (; level < BTRFS_MAX_LEVEL && path->node[level]; level++) {
 		/* who searched for a change may write to every block of the path */
@@ -55,8 +55,8 @@ void bm_node_fix_low_keys(struct bm_path *path, const struct bm_key *key, int le
 	}
 }
 
-int bm_node_insert_ptr(struct bm_writer *writer, struct bm_path *path, const struct bm_key *key,
-		       uint64_t bytenr, uint32_t slot, int level, struct bm_fault *fault)
+int bm_insert_ptr(struct bm_writer *writer, struct bm_path *path, const struct bm_key *key,
+		  uint64_t bytenr, uint32_t slot, int level, struct bm_fault *fault)
 {
 	uint8_t *node = bm_writer_writable(writer, path->node[level]);
 	uint32_t count = block_header(node)->nritems;
@@ -70,8 +70,8 @@ int bm_node_insert_ptr(struct bm_writer *writer, struct bm_path *path, const str
 	return BM_OK;
 }
 
-int bm_node_delete_ptr(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
-		       int level, uint32_t slot, struct bm_fault *fault)
+int bm_del_ptr(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
+	       int level, uint32_t slot, struct bm_fault *fault)
 {
 	uint8_t *node = bm_writer_writable(writer, path->node[level]);
 	uint32_t count = block_header(node)->nritems;
@@ -88,14 +88,14 @@ int bm_node_delete_ptr(struct bm_writer *writer, struct bm_writer_tree *tree, st
 	} else if (!slot) {
 		struct bm_key first = to_key(&node_ptr(node, 0)->key);
 
-		bm_node_fix_low_keys(path, &first, level + 1);
+		bm_fixup_low_keys(path, &first, level + 1);
 	}
 	return BM_OK;
 }
 
-/* insert_new_root(): a root of `level` above path->node[level - 1], which was the root. */
-int bm_node_new_root(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
-		     int level, struct bm_fault *fault)
+/* A root of `level` above path->node[level - 1], which was the root. */
+int bm_insert_new_root(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
+		       int level, struct bm_fault *fault)
 {
 	const uint8_t *lower = path->node[level - 1];
 	struct bm_key first = to_key(block_key(lower, 0));
@@ -124,7 +124,7 @@ int bm_node_new_root(struct bm_writer *writer, struct bm_writer_tree *tree, stru
 }
 
 /*
- * push_node_left(): pointers from the start of `from` to the end of `to`. 1: none was moved. Where
+ * Pointers from the start of `from` to the end of `to`. 1: none was moved. Where
  * `from` need not be emptied, some stay.
  */
 static int push_node_left(const struct bm_writer *writer, const struct bm_writer_tree *tree,
@@ -145,7 +145,7 @@ static int push_node_left(const struct bm_writer *writer, const struct bm_writer
 			moved -= KEEP_PTRS;
 		}
 	}
-	if (bm_node_check_siblings(tree, to, from, fault) < 0)
+	if (bm_check_sibling_keys(tree, to, from, fault) < 0)
 		return fault->code;
 	move_ptrs(to, behind, from, 0, moved);
 	move_ptrs(from, 0, from, moved, count - moved);
@@ -154,7 +154,7 @@ static int push_node_left(const struct bm_writer *writer, const struct bm_writer
 	return 0;
 }
 
-/* balance_node_right(): up to half of the pointers of `from` to the start of `to`, its right. */
+/* Up to half of the pointers of `from` to the start of `to`, its right. */
 static int balance_node_right(const struct bm_writer *writer, const struct bm_writer_tree *tree,
 			      uint8_t *to, uint8_t *from, struct bm_fault *fault)
 {
@@ -165,7 +165,7 @@ static int balance_node_right(const struct bm_writer *writer, const struct bm_wr
 		return 1;
 	if (moved > room)
 		moved = room;
-	if (bm_node_check_siblings(tree, from, to, fault) < 0)
+	if (bm_check_sibling_keys(tree, from, to, fault) < 0)
 		return fault->code;
 	move_ptrs(to, moved, to, 0, behind);
 	move_ptrs(to, 0, from, count - moved, moved);
@@ -197,7 +197,7 @@ static void follow_ptr(struct bm_path *path, int level, const uint8_t *left, uin
 	}
 }
 
-/* The left part of push_nodes_for_insert(). */
+/* Pointers go to the node before: 1, none was moved. */
 static int push_to_left(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
 			int level, struct bm_fault *fault)
 {
@@ -227,7 +227,7 @@ static int push_to_left(struct bm_writer *writer, struct bm_writer_tree *tree, s
 	return 0;
 }
 
-/* The right part of push_nodes_for_insert(). */
+/* The same to the next node. */
 static int push_to_right(struct bm_writer *writer, struct bm_writer_tree *tree,
 			 struct bm_path *path, int level, struct bm_fault *fault)
 {
@@ -261,8 +261,17 @@ static int push_to_right(struct bm_writer *writer, struct bm_writer_tree *tree,
 	return 0;
 }
 
-/* split_node(): a node with (nearly) no room for another pointer, on the way to an insertion. */
-int bm_node_split(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
+/* 1: neither neighbour took any. */
+static int push_nodes_for_insert(struct bm_writer *writer, struct bm_writer_tree *tree,
+				 struct bm_path *path, int level, struct bm_fault *fault)
+{
+	int ret = push_to_left(writer, tree, path, level, fault);
+
+	return ret == 1 ? push_to_right(writer, tree, path, level, fault) : ret;
+}
+
+/* A node with (nearly) no room for another pointer, on the way to an insertion. */
+int bm_split_node(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
 		  int level, struct bm_fault *fault)
 {
 	uint8_t *node, *right;
@@ -272,11 +281,9 @@ int bm_node_split(struct bm_writer *writer, struct bm_writer_tree *tree, struct 
 
 	writer->structure++;
 	if (block_header(path->node[level])->bytenr == tree->bytenr) {
-		ret = bm_node_new_root(writer, tree, path, level + 1, fault);
+		ret = bm_insert_new_root(writer, tree, path, level + 1, fault);
 	} else {
-		ret = push_to_left(writer, tree, path, level, fault);
-		if (ret == 1)
-			ret = push_to_right(writer, tree, path, level, fault);
+		ret = push_nodes_for_insert(writer, tree, path, level, fault);
 		if (!ret && !bm_node_is_full(writer, path->node[level]))
 			return BM_OK;
 	}
@@ -292,8 +299,8 @@ int bm_node_split(struct bm_writer *writer, struct bm_writer_tree *tree, struct 
 	move_ptrs(right, 0, node, mid, count - mid);
 	header_of(right)->nritems = count - mid;
 	header_of(node)->nritems = mid;
-	if (bm_node_insert_ptr(writer, path, &key, block_header(right)->bytenr,
-			       path->slot[level + 1] + 1, level + 1, fault) < 0)
+	if (bm_insert_ptr(writer, path, &key, block_header(right)->bytenr,
+			  path->slot[level + 1] + 1, level + 1, fault) < 0)
 		return fault->code;
 	if (path->slot[level] >= mid) {
 		path->slot[level] -= mid;
@@ -324,7 +331,7 @@ static int promote_child(struct bm_writer *writer, struct bm_writer_tree *tree,
 static int remove_node(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
 		       int level, uint32_t parent_slot, const uint8_t *node, struct bm_fault *fault)
 {
-	if (bm_node_delete_ptr(writer, tree, path, level + 1, parent_slot, fault) < 0)
+	if (bm_del_ptr(writer, tree, path, level + 1, parent_slot, fault) < 0)
 		return fault->code;
 	return bm_writer_free_block(writer, tree, node, 0, 1, fault);
 }
@@ -344,11 +351,11 @@ static int give_second_ptr(const struct bm_writer *writer, const struct bm_write
 }
 
 /*
- * balance_level(): a node with few pointers, on the way to a deletion, is merged with its
+ * A node with few pointers, on the way to a deletion, is merged with its
  * neighbours. path->node[level] is NULL when it was the root and is gone.
  */
-int bm_node_balance(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
-		    int level, struct bm_fault *fault)
+int bm_balance_level(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
+		     int level, struct bm_fault *fault)
 {
 	uint8_t *node = bm_writer_writable(writer, path->node[level]);
 	uint8_t *left = NULL, *right = NULL, *parent;

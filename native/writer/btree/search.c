@@ -21,24 +21,24 @@ int bm_path_upper_bound(const struct bm_path *path, struct bm_key *bound)
 	return 0;
 }
 
-/* setup_nodes_for_search(): 1 when the root is gone and the search has to start again. */
-static int setup_node(struct bm_writer *writer, struct bm_writer_tree *tree, int ins_len,
-		      int extend, struct bm_path *path, int level, struct bm_fault *fault)
+/* 1 when the root is gone and the search has to start again. */
+static int setup_nodes_for_search(struct bm_writer *writer, struct bm_writer_tree *tree,
+				  int ins_len, int extend, struct bm_path *path, int level,
+				  struct bm_fault *fault)
 {
 	uint32_t count = block_header(path->node[level])->nritems;
 
 	if (ins_len > 0 || extend == BM_SEARCH_SPLIT) {
 		if (bm_node_is_full(writer, path->node[level]))
-			return bm_node_split(writer, tree, path, level, fault);
+			return bm_split_node(writer, tree, path, level, fault);
 	} else if (ins_len < 0 && count < writer->node_ptrs / 2) {
-		if (bm_node_balance(writer, tree, path, level, fault) < 0)
+		if (bm_balance_level(writer, tree, path, level, fault) < 0)
 			return fault->code;
 		return !path->node[level];
 	}
 	return BM_OK;
 }
 
-/* search_leaf() */
 static int search_leaf(struct bm_writer *writer, struct bm_writer_tree *tree,
 		       const struct bm_key *key, int ins_len, int extend, struct bm_path *path,
 		       struct bm_fault *fault)
@@ -50,7 +50,7 @@ static int search_leaf(struct bm_writer *writer, struct bm_writer_tree *tree,
 	if (found && extend == BM_SEARCH_INSERT && ins_len > 0)
 		ins_len -= BTRFS_ITEM_SIZE;
 	if (ins_len > 0 && bm_leaf_free(writer, path->node[0]) < (uint32_t)ins_len &&
-	    bm_leaf_split(writer, tree, key, path, (uint32_t)ins_len, found, fault) < 0)
+	    bm_split_leaf(writer, tree, key, path, (uint32_t)ins_len, found, fault) < 0)
 		return fault->code;
 	return found ? 0 : 1;
 }
@@ -64,9 +64,9 @@ static int locks_again(const struct bm_writer_tree *tree, const struct bm_path *
 	return tree->force_cow && ins_len > 0 && tree->level == 1 && path->slot[1] == 0;
 }
 
-int bm_writer_search(struct bm_writer *writer, struct bm_writer_tree *tree,
-		     const struct bm_key *key, int ins_len, int extend, struct bm_path *path,
-		     struct bm_fault *fault)
+int bm_writer_search_slot(struct bm_writer *writer, struct bm_writer_tree *tree,
+			  const struct bm_key *key, int ins_len, int extend, struct bm_path *path,
+			  struct bm_fault *fault)
 {
 	const uint8_t *block;
 	int found, before, level, ret, restarted = 0;
@@ -86,7 +86,7 @@ again:
 		before = !found && path->slot[level];
 		if (before)
 			path->slot[level]--;
-		ret = setup_node(writer, tree, ins_len, extend, path, level, fault);
+		ret = setup_nodes_for_search(writer, tree, ins_len, extend, path, level, fault);
 		if (ret < 0)
 			return ret;
 		if (ret)

@@ -44,6 +44,7 @@ struct group {
 	uint64_t length;
 	uint64_t flags;
 	uint64_t used;
+	uint64_t commit_used;
 	uint64_t reserved; /* of data: taken, and not used yet */
 	uint64_t pinned;
 	uint32_t size_class;
@@ -231,7 +232,8 @@ static void describe_group(const struct bm_space *space, const struct group *gro
 					.flags = group->flags,
 					.used = group->used,
 					.free = group->free.total,
-					.pinned = group->pinned};
+					.pinned = group->pinned,
+					.commit_used = group->commit_used};
 	if (space->cluster.group == group)
 		out->free += space->cluster.free.total;
 }
@@ -246,20 +248,37 @@ int64_t bm_writer_groups(const struct bm_writer *writer, struct bm_writer_group 
 	return (int64_t)space->count;
 }
 
-void bm_writer_room(const struct bm_writer *writer, uint64_t flags, uint64_t *total, uint64_t *free)
+int bm_writer_set_commit_used(struct bm_writer *writer, uint64_t start, uint64_t used,
+			      struct bm_fault *fault)
+{
+	struct group *group = group_of(writer->space, start);
+
+	if (!group)
+		return fail_range(BM_UNMAPPED, start, 0, fault);
+	group->commit_used = used;
+	return BM_OK;
+}
+
+void bm_writer_space_info(const struct bm_writer *writer, uint64_t kind, struct bm_space_info *info)
 {
 	const struct bm_space *space = writer->space;
 
-	*total = *free = 0;
+	*info = (struct bm_space_info){0};
 	for (size_t i = 0; i < space->count; i++) {
-		struct bm_writer_group group;
+		const struct group *group = space->by_start[i];
 
-		describe_group(space, space->by_start[i], &group);
-		if (!(group.flags & flags))
+		info->stale_groups += group->used != group->commit_used;
+		if (!(group->flags & kind))
 			continue;
-		*total += group.length;
-		*free += group.free;
+		info->flags = group->flags;
+		info->total += group->length;
+		info->free += group->free.total;
+		info->pinned += group->pinned;
+		if (space->cluster.group == group)
+			info->free += space->cluster.free.total;
 	}
+	bm_refs_info(writer, info);
+	bm_writer_tree_info(writer, info);
 }
 
 int bm_space_group_of(const struct bm_writer *writer, uint64_t bytenr,

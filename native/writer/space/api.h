@@ -26,15 +26,35 @@ struct bm_writer_group {
 	uint64_t start;
 	uint64_t length;
 	uint64_t flags;
-	uint64_t used;	 /* block_group_item.used */
-	uint64_t free;	 /* that can be allocated now; the rest is used, pinned or reserved */
-	uint64_t pinned; /* freed in the running transaction: free after its commit */
+	uint64_t used;	      /* block_group_item.used */
+	uint64_t free;	      /* that can be allocated now; the rest is used, pinned or reserved */
+	uint64_t pinned;      /* freed in the running transaction: free after its commit */
+	uint64_t commit_used; /* what its item says */
 };
 int64_t bm_writer_groups(const struct bm_writer *writer, struct bm_writer_group *groups,
 			 size_t capacity);
-/* Length and free bytes of all block groups with any of `flags` together. */
-void bm_writer_room(const struct bm_writer *writer, uint64_t flags, uint64_t *total,
-		    uint64_t *free);
+/* The item of the group at `start` says now that `used` bytes are. */
+int bm_writer_set_commit_used(struct bm_writer *writer, uint64_t start, uint64_t used,
+			      struct bm_fault *fault);
+/* What decides whether there is room (struct btrfs_space_info and the reserves of a filesystem). */
+struct bm_space_info {
+	/* of all groups of one kind together */
+	uint64_t flags; /* of the last of them */
+	uint64_t total;
+	uint64_t free;
+	uint64_t pinned;
+	/* of all there is */
+	uint64_t stale_groups; /* whose items do not say what is used */
+	uint64_t refs;	       /* references that wait */
+	uint64_t losing;       /* extents of data that have fewer after them */
+	uint64_t dirty;	     /* bytes of tree blocks that the transaction made and did not write */
+	uint64_t trees;	     /* how many of the trees that every commit changes there are */
+	uint64_t tree_bytes; /* and the bytes of their blocks */
+	uint64_t has_free_space_tree;
+};
+/* `kind`: a flag that all groups of the kind have. */
+void bm_writer_space_info(const struct bm_writer *writer, uint64_t kind,
+			  struct bm_space_info *info);
 /*
  * btrfs_reserve_extent() for data: up to `wanted` bytes, halved down to `least` where free space is
  * in pieces; BM_ERRNO with ENOSPC when there is none (then the caller adds a chunk and asks again).
@@ -79,12 +99,6 @@ int64_t bm_writer_run_refs(struct bm_writer *writer, struct bm_fault *fault);
 /* The same for the next `most` heads. */
 int64_t bm_writer_run_some_refs(struct bm_writer *writer, int64_t most, struct bm_fault *fault);
 int64_t bm_writer_waiting_refs(const struct bm_writer *writer);
-/* How many references wait, of all extents; `losing`: extents of data with fewer after that. */
-int64_t bm_writer_delayed_refs(const struct bm_writer *writer, int64_t *losing);
-/* Bytes of all blocks of those of the trees that there are. */
-uint64_t bm_writer_bytes_used(const struct bm_writer *writer, const uint64_t *trees, size_t count);
-/* Bytes of the tree blocks that the running transaction made and did not write yet. */
-uint64_t bm_writer_dirty_bytes(const struct bm_writer *writer);
 /* btrfs_csum_file_blocks(): checksums of sectors from `bytenr` on, into the csum tree (7). */
 int bm_writer_insert_csums(struct bm_writer *writer, uint64_t tree, uint64_t bytenr,
 			   const uint8_t *sums, size_t sectors, struct bm_fault *fault);

@@ -86,8 +86,8 @@ static uint64_t sectors(const struct csums *csums, uint64_t from, uint64_t to, u
 
 static int search(struct csums *csums, const struct bm_key *key, int ins_len, int how)
 {
-	return bm_writer_search(csums->writer, csums->tree, key, ins_len, how, &csums->path,
-				csums->fault);
+	return bm_writer_search_slot(csums->writer, csums->tree, key, ins_len, how, &csums->path,
+				     csums->fault);
 }
 
 /* ------------------------------------------------------------------------------------ inserting -- */
@@ -168,7 +168,7 @@ static int extend_item(struct csums *csums, uint64_t *index)
 	room = bm_leaf_free(csums->writer, csums->path.node[0]) / csums->size;
 	if (more > room)
 		more = room;
-	bm_leaf_extend(csums->writer, &csums->path, (uint32_t)(more * csums->size));
+	bm_extend_item(csums->writer, &csums->path, (uint32_t)(more * csums->size));
 	return BM_OK;
 }
 
@@ -181,7 +181,7 @@ static int insert_item(struct csums *csums, uint64_t limit)
 
 	if (ret <= 0)
 		return ret < 0 ? ret : bm_writer_errno(csums->fault, csums->tree, EEXIST);
-	return bm_leaf_insert(csums->writer, &csums->path, &key, &size, 1, csums->fault);
+	return bm_setup_items_for_insert(csums->writer, &csums->path, &key, &size, 1, csums->fault);
 }
 
 /* Make the path's item hold a checksum for the address: the one at *index. */
@@ -259,9 +259,9 @@ static int split_item(struct csums *csums, uint32_t keep)
 	memcpy(tail,
 	       item_data(csums->path.node[0], csums->path.slot[0]) + (size_t)keep * csums->size,
 	       rest);
-	bm_leaf_truncate(writer, &csums->path, keep * csums->size, 0);
+	bm_truncate_item(writer, &csums->path, keep * csums->size, 0);
 	csums->path.slot[0]++;
-	ret = bm_leaf_insert(writer, &csums->path, &key, &rest, 1, csums->fault);
+	ret = bm_setup_items_for_insert(writer, &csums->path, &key, &rest, 1, csums->fault);
 	if (!ret)
 		memcpy(
 		    bm_writer_writable(writer, item_data(csums->path.node[0], csums->path.slot[0])),
@@ -284,10 +284,10 @@ static int cut_start(struct csums *csums, uint64_t item_end)
 							       .tree = csums->tree->owner,
 							       .block = block_header(leaf)->bytenr,
 							       .slot = csums->path.slot[0]});
-	bm_leaf_truncate(writer, &csums->path, keep * csums->size, 1);
+	bm_truncate_item(writer, &csums->path, keep * csums->size, 1);
 	item_of(leaf, csums->path.slot[0])->key = to_disk_key(&key);
 	if (!csums->path.slot[0])
-		bm_node_fix_low_keys(&csums->path, &key, 1);
+		bm_fixup_low_keys(&csums->path, &key, 1);
 	return BM_OK;
 }
 
@@ -307,7 +307,7 @@ static int delete_items(struct csums *csums, uint64_t *lowest)
 		count++;
 	}
 	csums->path.slot[0] = slot;
-	return bm_leaf_delete(csums->writer, csums->tree, &csums->path, slot, count, csums->fault);
+	return bm_del_items(csums->writer, csums->tree, &csums->path, slot, count, csums->fault);
 }
 
 /* The last item that reaches into the range; 1: there is none (any more). */
@@ -338,7 +338,7 @@ static int delete_last(struct csums *csums)
 	ret = (int)((csums->bytenr - key.offset) / csums->writer->sectorsize);
 	if (item_end > csums->end)
 		return split_item(csums, (uint32_t)ret);
-	bm_leaf_truncate(csums->writer, &csums->path, (uint32_t)ret * csums->size, 0);
+	bm_truncate_item(csums->writer, &csums->path, (uint32_t)ret * csums->size, 0);
 	return 1;
 }
 

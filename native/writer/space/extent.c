@@ -254,7 +254,7 @@ static void insert_inline(struct bm_writer *writer, struct place *place,
 	uint32_t size = inline_size(ref->type), end = size_here(&place->path);
 	uint8_t *data;
 
-	bm_leaf_extend(writer, &place->path, size);
+	bm_extend_item(writer, &place->path, size);
 	data = payload_here(writer, &place->path);
 	memmove(data + place->at + size, data + place->at, end - place->at);
 	fill_inline(data + place->at, ref);
@@ -276,7 +276,7 @@ static int drop_inline(struct bm_writer *writer, struct place *place,
 		return BM_OK;
 	}
 	memmove(data + place->at, data + place->at + size, end - place->at - size);
-	bm_leaf_truncate(writer, &place->path, end - size, 0);
+	bm_truncate_item(writer, &place->path, end - size, 0);
 	return BM_OK;
 }
 
@@ -316,13 +316,13 @@ static int insert_keyed(struct bm_writer *writer, struct bm_writer_tree *tree,
 
 	for (;; key.offset++) {
 		struct bm_path path = {0};
-		int ret = bm_writer_search(writer, tree, &key, (int)(size + BTRFS_ITEM_SIZE),
-					   BM_SEARCH_INSERT, &path, fault);
+		int ret = bm_writer_search_slot(writer, tree, &key, (int)(size + BTRFS_ITEM_SIZE),
+						BM_SEARCH_INSERT, &path, fault);
 
 		if (ret < 0)
 			return ret;
 		if (ret) {
-			if (bm_leaf_insert(writer, &path, &key, &size, 1, fault) < 0)
+			if (bm_setup_items_for_insert(writer, &path, &key, &size, 1, fault) < 0)
 				return fault->code;
 			fill_inline(inline_form, ref);
 			if (size)
@@ -348,7 +348,7 @@ static int find_keyed(struct bm_writer *writer, struct bm_writer_tree *tree,
 		      const struct bm_extent_ref *ref, struct bm_path *path, struct bm_fault *fault)
 {
 	struct bm_key key = keyed_key(ref);
-	int ret = bm_writer_search(writer, tree, &key, -1, BM_SEARCH_INSERT, path, fault);
+	int ret = bm_writer_search_slot(writer, tree, &key, -1, BM_SEARCH_INSERT, path, fault);
 
 	if (ref->type != BTRFS_EXTENT_DATA_REF_KEY) {
 		if (!ret && check_keyed(path, ref, fault) < 0)
@@ -360,8 +360,8 @@ static int find_keyed(struct bm_writer *writer, struct bm_writer_tree *tree,
 			if (!bm_path_upper_bound(path, &key) || key.objectid != ref->bytenr ||
 			    key.type != ref->type)
 				return 0;
-			ret =
-			    bm_writer_search(writer, tree, &key, -1, BM_SEARCH_INSERT, path, fault);
+			ret = bm_writer_search_slot(writer, tree, &key, -1, BM_SEARCH_INSERT, path,
+						    fault);
 			continue;
 		}
 		key = key_here(path);
@@ -386,7 +386,7 @@ static int drop_keyed(struct bm_writer *writer, struct bm_writer_tree *tree, str
 	if (count < ref->count)
 		return fail_extent(path, BM_BAD_VALUE, count, ref->count, fault);
 	if (count == ref->count)
-		return bm_leaf_delete(writer, tree, path, path->slot[0], 1, fault);
+		return bm_del_items(writer, tree, path, path->slot[0], 1, fault);
 	put_count(counter, count - ref->count);
 	return BM_OK;
 }
@@ -423,13 +423,13 @@ int bm_extent_insert(struct bm_writer *writer, const struct bm_extent_ref *ref, 
 	if (has_info)
 		start += sizeof(struct btrfs_tree_block_info);
 	size = start + inline_size(ref->type);
-	ret = bm_writer_search(writer, tree, &key, (int)(size + BTRFS_ITEM_SIZE), BM_SEARCH_INSERT,
-			       &path, fault);
+	ret = bm_writer_search_slot(writer, tree, &key, (int)(size + BTRFS_ITEM_SIZE),
+				    BM_SEARCH_INSERT, &path, fault);
 	if (ret < 0)
 		return ret;
 	if (!ret)
 		return fail_extent(&path, BM_ERRNO, EEXIST, ref->bytenr, fault);
-	if (bm_leaf_insert(writer, &path, &key, &size, 1, fault) < 0)
+	if (bm_setup_items_for_insert(writer, &path, &key, &size, 1, fault) < 0)
 		return fault->code;
 	data = payload_here(writer, &path);
 	flags |= is_data(ref) ? BTRFS_EXTENT_FLAG_DATA : BTRFS_EXTENT_FLAG_TREE_BLOCK;
@@ -465,7 +465,8 @@ int bm_extent_add(struct bm_writer *writer, const struct bm_extent_ref *ref, uin
 
 	if (!tree || check_ref(ref, fault) < 0 || extent_key(writer, tree, ref, &key, fault) < 0)
 		return fault->code;
-	ret = bm_writer_search(writer, tree, &key, (int)size, BM_SEARCH_EXTEND, &place.path, fault);
+	ret = bm_writer_search_slot(writer, tree, &key, (int)size, BM_SEARCH_EXTEND, &place.path,
+				    fault);
 	if (ret)
 		return ret < 0 ? ret : fail_missing(NULL, ref, fault);
 	ret = find_inline(&place, ref, fault);
@@ -506,7 +507,7 @@ static int account_gone(struct bm_writer *writer, const struct bm_extent_ref *re
 static int drop_last(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
 		     uint32_t count, const struct bm_extent_ref *ref, struct bm_fault *fault)
 {
-	if (bm_leaf_delete(writer, tree, path, path->slot[0], count, fault) < 0)
+	if (bm_del_items(writer, tree, path, path->slot[0], count, fault) < 0)
 		return fault->code;
 	return account_gone(writer, ref, fault);
 }
@@ -582,7 +583,7 @@ static int drop_with_keyed(struct bm_writer *writer, struct bm_writer_tree *tree
 	if (drop_keyed(writer, tree, &keyed, ref, fault) < 0)
 		return fault->code;
 	memset(&path, 0, sizeof(path));
-	ret = bm_writer_search(writer, tree, key, -1, BM_SEARCH_INSERT, &path, fault);
+	ret = bm_writer_search_slot(writer, tree, key, -1, BM_SEARCH_INSERT, &path, fault);
 	if (ret)
 		return ret < 0 ? ret : fail_missing(NULL, ref, fault);
 	left = refs_left(&path, ref, fault);
@@ -605,7 +606,7 @@ int bm_extent_drop(struct bm_writer *writer, const struct bm_extent_ref *ref, ui
 
 	if (!tree || check_ref(ref, fault) < 0 || extent_key(writer, tree, ref, &key, fault) < 0)
 		return fault->code;
-	ret = bm_writer_search(writer, tree, &key, -1, BM_SEARCH_INSERT, &place.path, fault);
+	ret = bm_writer_search_slot(writer, tree, &key, -1, BM_SEARCH_INSERT, &place.path, fault);
 	if (ret)
 		return ret < 0 ? ret : fail_missing(NULL, ref, fault);
 	ret = find_inline(&place, ref, fault);
@@ -636,7 +637,7 @@ int bm_extent_set_flags(struct bm_writer *writer, uint64_t bytenr, int level, ui
 
 	if (!tree || extent_key(writer, tree, &block, &key, fault) < 0)
 		return fault->code;
-	ret = bm_writer_search(writer, tree, &key, 0, BM_SEARCH_INSERT, &path, fault);
+	ret = bm_writer_search_slot(writer, tree, &key, 0, BM_SEARCH_INSERT, &path, fault);
 	if (ret)
 		return ret < 0 ? ret : fail_missing(NULL, &block, fault);
 	if (inline_start(&path, fault) < 0)

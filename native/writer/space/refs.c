@@ -52,6 +52,7 @@ struct bm_waiting_refs {
 	struct delayed_ref **ref_table;
 	size_t ref_mask;
 	size_t ref_count;
+	size_t losing;	    /* heads of data that have fewer references in the end */
 	uint64_t cursor;    /* delayed_refs->run_delayed_start */
 	struct heap ahead;  /* heads at or above the cursor */
 	struct heap behind; /* the others: their turn comes after the last one */
@@ -296,6 +297,18 @@ static struct ref_head *get_head(struct bm_waiting_refs *refs, uint64_t bytenr, 
 	return head;
 }
 
+static size_t loses(const struct ref_head *head)
+{
+	return head->level < 0 && head->ref_mod < 0;
+}
+
+static void change_ref_mod(struct bm_waiting_refs *refs, struct ref_head *head, int64_t by)
+{
+	refs->losing -= loses(head);
+	head->ref_mod += by;
+	refs->losing += loses(head);
+}
+
 static void delete_head(struct bm_waiting_refs *refs, struct ref_head *head)
 {
 	struct ref_head **link = &refs->head_table[head_slot(refs, head->bytenr)];
@@ -304,6 +317,7 @@ static void delete_head(struct bm_waiting_refs *refs, struct ref_head *head)
 		link = &(*link)->hash_next;
 	*link = head->hash_next;
 	refs->head_count--;
+	refs->losing -= loses(head);
 	pool_free(&refs->heads, head);
 }
 
@@ -381,7 +395,7 @@ static int add_ref(struct bm_writer *writer, enum bm_ref_action action,
 		if (first)
 			head->first = *first;
 	}
-	head->ref_mod += action == BM_REF_DROP ? -1 : 1;
+	change_ref_mod(refs, head, action == BM_REF_DROP ? -1 : 1);
 	if (note_ref(refs, head, what, action == BM_REF_DROP) < 0)
 		return fail_nomem(fault);
 	return BM_OK;
@@ -504,7 +518,7 @@ static int run_ref(struct bm_writer *writer, struct ref_head *head, struct delay
 	uint64_t flags = head->flags;
 
 	delete_ref(writer->refs, ref);
-	head->ref_mod -= is_drop ? -(int64_t)what.count : (int64_t)what.count;
+	change_ref_mod(writer->refs, head, is_drop ? (int64_t)what.count : -(int64_t)what.count);
 	head->must_insert = 0;
 	head->flags = 0;
 	if (is_drop)
@@ -580,16 +594,10 @@ int64_t bm_writer_waiting_refs(const struct bm_writer *writer)
 	return (int64_t)writer->refs->head_count;
 }
 
-int64_t bm_writer_delayed_refs(const struct bm_writer *writer, int64_t *losing)
+void bm_refs_info(const struct bm_writer *writer, struct bm_space_info *info)
 {
-	const struct bm_waiting_refs *refs = writer->refs;
-
-	*losing = 0;
-	for (size_t i = 0; refs->head_count && i <= refs->head_mask; i++)
-		for (const struct ref_head *head = refs->head_table[i]; head;
-		     head = head->hash_next)
-			*losing += head->level < 0 && head->ref_mod < 0;
-	return (int64_t)refs->ref_count;
+	info->refs = writer->refs->ref_count;
+	info->losing = writer->refs->losing;
 }
 
 /* --------------------------------------------------------------------------- what others ask -- */

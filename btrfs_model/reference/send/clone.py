@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Finding a clone source: a place that the receiver has already, with the same data as an extent.
+
+The back references of the disk extent are walked. How far that search goes and which place wins has
+changed often: each change is a toggle (``send-clone-*``, ``send-backref-*``), and both sides stand
+here next to each other.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from btrfs_model.base.codes import EUCLEAN
+from btrfs_model.base.counters import current
+from btrfs_model.ondisk.constants import ExtentFlag
+from btrfs_model.ondisk.keys import U64_MAX
+from btrfs_model.patches import Patch
+from btrfs_model.reference.backref import BackrefWalk, Walker
+from btrfs_model.reference.logical import extent_from_logical
+from btrfs_model.reference.send.context import CloneRoot, SendContext, send_errno
+from btrfs_model.volume.blocks import HEADER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from btrfs_model.ondisk.structs import RawExtentItem
+    from btrfs_model.reference.send.data import Extent
+
+_MAX_REFS, _MAX_REFS_BEFORE = 1024, 64
+_BACKREF_CACHE_SIZE = 128
+_BACKREF_CACHE_ROOTS, _BACKREF_CACHE_ROOTS_BEFORE = 17, 12
+
+
+@dataclass
+class BackrefCtx:
+    """The search of a clone source for one extent (``struct backref_ctx``).
+
+    Attributes
+    ----------
+    sctx : SendContext
+        The send.
+    bytenr, cur_offset : int
+        Where the extent is on disk and in the file.
+    extent_len : int
+        Its length; the last extent of a file may reach beyond its end.
+    backref_owner, backref_offset : int
+        What its own reference says. The leaf may still belong to another subvolume.
+    found : int
+        Places found.
+    found_itself : bool
+        The walk came by the extent that is being sent.
+    """
+
+    sctx: SendContext
+    bytenr: int
+    cur_offset: int
+    extent_len: int
+    backref_owner: int
+    backref_offset: int
+    found: int = 0
+    found_itself: bool = False
+
+
+# ---------------------------------------------------------- what is asked of the backref walk ----
+
+
+def iterate_backrefs(bctx: BackrefCtx, ino: int, offset: int, num_bytes: int, root: int) -> int:
+    """Take note of a place that refers to the extent; 1: none can be better."""
+    sctx, clone = bctx.sctx, bctx.sctx.clone_roots.get(root)
+    largest = Patch.SEND_CLONE_LARGEST in sctx
+    if clone is None:
+        return 0
+    if root == sctx.send_root.objectid:
+        if (ino, offset) == (sctx.cur_ino, bctx.cur_offset):
+            bctx.found_itself = True
+            if largest:
+                return 0
+        # the receiver must have the source already
+        behind = offset + bctx.extent_len > sctx.cur_inode_next_write_offset
+        if ino > sctx.cur_ino or (ino == sctx.cur_ino and behind):
+            return 0
+    bctx.found += 1
+    clone.found_ref = True
+    if not largest:
+        # before v6.2 the reference of the lowest inode counts
+        if ino < clone.ino:
+            clone.ino, clone.offset = ino, offset
+        elif ino == clone.ino and clone.offset > offset + bctx.extent_len:
+            clone.offset = offset
+    elif num_bytes > clone.num_bytes:
+        clone.ino, clone.offset, clone.num_bytes = ino, offset, num_bytes
+        if Patch.SEND_BACKREF_SKIP in sctx and num_bytes >= bctx.extent_len:
+            return 1
+    return 0
+
+
+def _max_refs(sctx: SendContext) -> int:
+    """Extents with more references are not cloned."""
+    return _MAX_REFS if Patch.SEND_CLONE_REFS_1024 in sctx else _MAX_REFS_BEFORE
+
+
+def _is_unshared(sctx: SendContext, refs: int) -> bool:
+    """Whether only the extent being sent can refer to it."""
+    return Patch.SEND_CLONE_NO_BACKREFS in sctx and refs == 1 and sctx.clone_roots_cnt == 1
+
+
+def check_extent_item(bctx: BackrefCtx, bytenr: int, item: RawExtentItem) -> int:
+    """Say of an extent item on the way whether to go on."""
+    if bytenr == bctx.bytenr:
+        if item.flags & ExtentFlag.TREE_BLOCK:
+            return -EUCLEAN
+        if _is_unshared(bctx.sctx, item.refs):
+            return -errno.ENOENT
+    return -errno.ENOENT if item.refs > _max_refs(bctx.sctx) else 0
+
+
+def skip_self_data_ref(bctx: BackrefCtx, root: int, ino: int, offset: int) -> bool:
+    """Whether a reference is that of the extent being sent."""
+    own = (bctx.backref_owner, bctx.sctx.cur_ino, bctx.backref_offset)
+    return (root, ino, offset) == own
+
+
+def lookup_backref_cache(sctx: SendContext, leaf: int) -> Sequence[int] | None:
+    """Return the clone roots that reach a leaf, when they are known."""
+    if not sctx.backref_cache:
+        return None
+    current().count("btrfs_lru_cache_lookup")
+    roots: Sequence[int] | None = sctx.backref_cache.lookup(leaf)
+    return roots
+
+
+def store_backref_cache(sctx: SendContext, leaf: int, roots: list[int]) -> None:
+    """Remember which of the roots that reach a leaf may be cloned from."""
+    limit = _BACKREF_CACHE_ROOTS
+    if Patch.SEND_BACKREF_CACHE_17 not in sctx:
+        limit = _BACKREF_CACHE_ROOTS_BEFORE
+    known = [root for root in roots if root in sctx.clone_roots]
+    if len(known) <= limit:
+        current().count("btrfs_lru_cache_store")
+        sctx.backref_cache.store(leaf, 0, known, _BACKREF_CACHE_SIZE)
+
+
+# ---------------------------------------------------------------------------- the search ----
+
+
+def find_extent_clone(sctx: SendContext, extent: Extent) -> CloneRoot | None:
+    """Find a place that the receiver has already and that refers to the same extent."""
+    current().count("find_extent_clone")
+    if extent.start >= sctx.cur_inode.size or extent.is_inline or not extent.disk_bytenr:
+        return None
+    for clone in sctx.clone_roots.values():
+        clone.ino, clone.offset, clone.num_bytes, clone.found_ref = U64_MAX, 0, 0, False
+    bctx = BackrefCtx(
+        sctx,
+        bytenr=extent.disk_bytenr,
+        cur_offset=extent.start,
+        extent_len=min(extent.num_bytes, sctx.cur_inode.size - extent.start),
+        backref_owner=HEADER.unpack_from(sctx.left_path.leaf)[6],
+        backref_offset=(extent.start - extent.offset) & U64_MAX,
+    )
+    single = Patch.SEND_SINGLE_EXTENT_SEARCH in sctx
+    if not single and _extent_search_says_no(sctx, extent):
+        return None
+    own_only = Patch.SEND_SKIP_OWN_REF in sctx and sctx.clone_roots_cnt == 1
+    cached = Patch.SEND_BACKREF_CACHE in sctx
+    walk = BackrefWalk(
+        forest=sctx.forest,
+        bytenr=extent.disk_bytenr,
+        extent_item_pos=0 if extent.compression else extent.offset,
+        restart=Patch.SEARCH_NO_RESTART not in sctx,
+        iterate_cached=Patch.SEND_BACKREF_SKIP in sctx,
+        check_extent_item=partial(check_extent_item, bctx) if single else None,
+        skip_data_ref=partial(skip_self_data_ref, bctx) if own_only else None,
+        cache_lookup=partial(lookup_backref_cache, sctx) if cached else None,
+        cache_store=partial(store_backref_cache, sctx) if cached else None,
+        iterate=partial(iterate_backrefs, bctx),
+    )
+    Walker(walk).iterate_extent_inodes()
+    # before v6.2 the walk had to come by; it cannot where our own reference is skipped
+    if not (Patch.SEND_CLONE_LARGEST in sctx or own_only or bctx.found_itself):
+        raise send_errno(sctx, errno.EIO)
+    return _choose_root(bctx) if bctx.found else None
+
+
+def _extent_search_says_no(sctx: SendContext, extent: Extent) -> bool:
+    """Whether the extent is not to be cloned; before v6.2 its item is searched by itself."""
+    found = extent_from_logical(
+        sctx.forest, extent.disk_bytenr, restart=Patch.SEARCH_NO_RESTART not in sctx
+    )
+    if found is None:
+        return True
+    if found.flags & ExtentFlag.TREE_BLOCK:
+        raise send_errno(sctx, errno.EIO)
+    return found.refs > _max_refs(sctx) or _is_unshared(sctx, found.refs)
+
+
+def _choose_root(bctx: BackrefCtx) -> CloneRoot | None:
+    """Return the best of the roots in which a reference was found."""
+    sctx, best = bctx.sctx, None
+    for clone in sctx.clone_roots.values():
+        if not clone.found_ref:
+            continue
+        if Patch.SEND_CLONE_LARGEST not in sctx:
+            if best is None or clone.id == sctx.send_root.objectid:
+                best = clone
+        elif best is None or clone.num_bytes > best.num_bytes:
+            best = clone
+            if clone.num_bytes >= bctx.extent_len:
+                break
+    return best

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a live kernel answers to LOGICAL_INO_V2, in its own order.
+
+As a program (with ``PYTHONPATH=tests/support``, as root, with loop devices and btrfs) it asks the
+running kernel about the images of ``data/kernel`` for which it has such answers, and writes
+``tests/data/logical_ino.json.zst``: the answers in that corpus are sorted, here they are as the
+kernel gave them.
+"""
+
+import ctypes
+import fcntl
+import json
+import os
+import platform
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import corpus
+import mounts
+import zstandard
+
+ANSWERS = corpus.TEST_DATA / "logical_ino.json.zst"
+
+CASES = [
+    name
+    for name in (*corpus.cases("fiemap-random"), *corpus.cases("balance"))
+    if corpus.files(name, "fiemap.*")
+]
+
+Refs = list[list[int]]
+
+_LOGICAL_INO_V2 = 0xC038943B  # _IOWR(0x94, 59, 56 bytes)
+_ARGS = struct.Struct("<QQ3QQQ")
+_CONTAINER = struct.Struct("<IIII")
+_BYTES = 1 << 20
+
+
+@contextmanager
+def mounted(image: Path) -> Iterator[int]:
+    """Mount an image read-only; yield an open directory of it."""
+    with mounts.mounted(image, "ro") as folder:
+        directory = os.open(folder, os.O_RDONLY)
+        try:
+            yield directory
+        finally:
+            os.close(directory)
+
+
+def logical_ino_v2(directory: int, logical: int, *, ignore_offset: bool) -> Refs:
+    """Ask the kernel; rows of inode, offset, root."""
+    buffer = ctypes.create_string_buffer(_BYTES)
+    address = ctypes.addressof(buffer)
+    fcntl.ioctl(
+        directory,
+        _LOGICAL_INO_V2,
+        _ARGS.pack(logical, _BYTES, 0, 0, 0, int(ignore_offset), address),
+    )
+    _, missing, count, _ = _CONTAINER.unpack_from(buffer)
+    assert not missing
+    values = struct.unpack_from(f"<{count}Q", buffer, _CONTAINER.size)
+    return [list(values[at : at + 3]) for at in range(0, count, 3)]
+
+
+def questions(name: str, kernel: str = "6.12") -> Iterator[tuple[int, bool, Refs]]:
+    """What the corpus asked of a case: address, ignore_offset, the sorted answer."""
+    for entry in json.loads(corpus.data(name, f"fiemap.{kernel}.json.zst"))["logical_ino"]:
+        for field, ignore_offset in (("refs", False), ("refs_ignore_offset", True)):
+            yield (
+                entry["logical"],
+                ignore_offset,
+                [[inum, offset, root] for root, inum, offset in entry[field]],
+            )
+
+
+def main() -> None:
+    """Record the answers of the running kernel."""
+    answers: dict[str, list[tuple[int, bool, Refs]]] = {}
+    for name in CASES:
+        if not (corpus.KERNEL_DATA / name).is_dir():
+            continue
+        with mounted(corpus.image(name)) as directory:
+            answers[name] = [
+                (logical, ignore, logical_ino_v2(directory, logical, ignore_offset=ignore))
+                for logical, ignore, _ in questions(name, "6.18")
+            ]
+    text = json.dumps({"kernel": platform.release(), "answers": answers}, separators=(",", ":"))
+    ANSWERS.write_bytes(zstandard.compress(text.encode(), 19))
+
+
+if __name__ == "__main__":
+    main()
