@@ -24,8 +24,7 @@ import numpy.typing as npt
 from btrfs_model.base.counters import current
 from btrfs_model.mount.bulk.no_gc import no_gc
 from btrfs_model.mount.space.block_group import calls_that_fit
-from btrfs_model.mount.trees.apply import CHANGE, insert_batches
-from btrfs_model.native.door import lib
+from btrfs_model.native.bulk import CHANGE, Kind, apply, insert_batches
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import HEADER, INODE_ITEM, ITEM
 
@@ -358,8 +357,8 @@ class DelayedItems:
         rows = np.zeros(len(nodes), CHANGE)
         rows["objectid"] = [node.ino for node in nodes]
         rows["type"], rows["size"] = int(ItemType.INODE_ITEM), INODE_ITEM.size
-        rows["kind"] = lib.BM_WRITER_UPDATE
-        self._fs.writer.apply(root, rows, b"".join(node.inode_item or b"" for node in nodes))
+        rows["kind"] = Kind.UPDATE
+        apply(self._fs.writer, root, rows, b"".join(node.inode_item or b"" for node in nodes))
         for node in nodes:
             node.inode_item = None
             self._queue(node)

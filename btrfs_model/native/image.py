@@ -11,7 +11,7 @@ import numpy as np
 from btrfs_model.base.errors import Fault
 from btrfs_model.native.door import ffi, lib
 from btrfs_model.native.faults import fault_of, new_fault, raise_fault
-from btrfs_model.native.lease import Lease
+from btrfs_model.native.lease import Lease, own
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -75,15 +75,16 @@ class Store:
         csum_type: int,
         fsid: bytes,
     ) -> None:
-        self._bytes = self._copies = ffi.from_buffer("uint8_t[]", view)
-        handle = lib.bm_image_create(self._bytes, len(view), nodesize, sectorsize, csum_type, fsid)
+        self._copies = ffi.from_buffer("uint8_t[]", view)
+        self._memory = [self._copies]
+        handle = lib.bm_image_create(self._copies, len(view), nodesize, sectorsize, csum_type, fsid)
         if not handle:
             raise MemoryError(f"{path}: no memory for the state of the image")
-        self.lease = Lease(path, ffi.gc(handle, lib.bm_image_destroy))
+        self.lease = Lease(path, own(handle, lib.bm_image_destroy, self._memory))
 
     def close(self) -> None:
         """Refuse the lease from now on; memory goes when nobody holds it any more."""
-        self.lease.close(self._bytes, self._copies)
+        self.lease.close(*self._memory)
 
     def check_items(self) -> None:
         """Verify of leaves also what their items say of themselves, as a mounted filesystem."""
@@ -95,6 +96,7 @@ class Store:
         fault = new_fault()
         with self.lease as handle:
             self._copies = ffi.from_buffer("uint8_t[]", memory)
+            self._memory.append(self._copies)
             if lib.bm_image_copy_blocks(handle, self._copies, most, fault) < 0:
                 raise_fault(self.lease.path, fault)
 

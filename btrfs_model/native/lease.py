@@ -31,6 +31,26 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+_kept: dict[int, list[ffi.CData]] = {}
+
+
+def own(
+    handle: ffi.CData, destroy: Callable[[ffi.CData], None], kept: list[ffi.CData]
+) -> ffi.CData:
+    """Let C destroy what it made when Python forgets it, and keep memory that it uses until then.
+
+    A cycle of garbage is taken apart in any order, so what is kept must not be garbage with it.
+    """
+    key = id(kept)
+    _kept[key] = kept
+
+    def end(pointer: ffi.CData) -> None:
+        destroy(pointer)
+        del _kept[key]
+
+    return ffi.gc(handle, end)
+
+
 def _raw(work: Work) -> ffi.CData:
     """Return counters as a ``struct bm_work *``."""
     if work.raw is None:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
-from btrfs_model.native.door import ffi, lib
 from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
 from btrfs_model.volume.blocks import HEADER, ITEM, KEY_PTR, Expect, read_block
 
@@ -186,15 +185,14 @@ class Ground:
 
     def own_root(self) -> Block:
         """Return the root, copied if it is older than the transaction."""
-        self.writer.run(lib.bm_writer_own_root, self.id)
+        self.writer.own_root(self.id)
         state = self.writer.tree_state(self.id)
         return self.read(state.bytenr, state.generation, state.level)
 
     def own_child(self, parent: Node, slot: int) -> Block:
         """Return a child, copied if it is older than the transaction."""
-        bytenr = ffi.new("uint64_t *")
-        self.writer.run(lib.bm_writer_own_child, self.id, parent.bytenr, slot, bytenr)
-        child = self.read(bytenr[0], 0, parent.level - 1)
+        bytenr = self.writer.own_child(self.id, parent.bytenr, slot)
+        child = self.read(bytenr, 0, parent.level - 1)
         parent.ptrs[slot] = (parent.key(slot), child.bytenr, child.generation)
         return child
 
@@ -212,15 +210,11 @@ class Ground:
 
     def make_block(self, level: int, first: RawKey, hint: int) -> Block:
         """Allocate an empty block near `hint` (``btrfs_alloc_tree_block()``)."""
-        bytenr = ffi.new("uint64_t *")
-        key = ffi.new("struct bm_key *", {"objectid": first[0], "type": first[1],
-                                          "offset": first[2]})  # fmt: skip
-        self.writer.run(lib.bm_writer_make_block, self.id, level, key, hint, bytenr)
-        return self.read(bytenr[0], 0, level)
+        return self.read(self.writer.make_block(self.id, level, first, hint), 0, level)
 
     def drop_block(self, block: Block) -> None:
         """Give a block back (``btrfs_free_tree_block()``)."""
-        self.writer.run(lib.bm_writer_drop_block, self.id, block.bytenr)
+        self.writer.drop_block(self.id, block.bytenr)
 
     def is_root(self, block: Block) -> bool:
         """Whether a block is the root."""

@@ -29,14 +29,13 @@ from btrfs_model.mount.bulk.rows import create_files
 from btrfs_model.mount.files.bytes import pages_of, store_bytes
 from btrfs_model.mount.files.file_item import align, pack_inline
 from btrfs_model.mount.files.pages import MAX_EXTENT_SIZE
-from btrfs_model.mount.files.run import insert_file_extents, pass_time
+from btrfs_model.mount.files.run import pass_time
 from btrfs_model.mount.files.write import buffered_write
 from btrfs_model.mount.files.writeback import inline_limit
 from btrfs_model.mount.names.attr import may_change_data
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import Path, find, may_write
-from btrfs_model.mount.trees.apply import CHANGE
-from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.bulk import CHANGE, Kind, apply, file_extents
 from btrfs_model.native.hashes import sector_sums
 from btrfs_model.native.items import gather, select
 from btrfs_model.ondisk.keys import ItemType
@@ -221,8 +220,8 @@ def _write_inline(fs: WritableFilesystem, root: int, inos: Inos, data: bytes) ->
     payload = pack_inline(fs.transid, len(data), data, 0)
     rows = np.zeros(len(inos), CHANGE)
     rows["objectid"], rows["type"] = inos, int(ItemType.EXTENT_DATA)
-    rows["size"], rows["kind"] = len(payload), lib.BM_WRITER_INSERT_EXTENT
-    fs.writer.apply(root, rows, payload * len(inos))
+    rows["size"], rows["kind"] = len(payload), Kind.INSERT_EXTENT
+    apply(fs.writer, root, rows, payload * len(inos))
     return len(inos)
 
 
@@ -233,10 +232,10 @@ def _write_regular(fs: WritableFilesystem, root: int, inos: Inos, data: bytes) -
     addresses = np.zeros(len(inos), np.uint64)
     offsets = np.zeros(len(inos), np.uint64)
     numbers = np.ascontiguousarray(inos, np.uint64)
-    written = insert_file_extents(
-        fs, addresses, tree=root, root=root, inos=ffi.from_buffer("uint64_t[]", numbers),
+    written = file_extents(
+        fs.writer, addresses, tree=root, root=root, inos=numbers,
         length=len(blocks), disk_num_bytes=len(blocks), count=len(inos),
-        offsets=ffi.from_buffer("uint64_t[]", offsets), sums=ffi.from_buffer("uint8_t[]", sums),
+        offsets=offsets, sums=sums,
     )  # fmt: skip
     _store(fs, addresses[:written], blocks)
     return written

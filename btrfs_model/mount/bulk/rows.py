@@ -23,7 +23,7 @@ from btrfs_model.mount.names.dir_item import NAME_LEN, fail
 from btrfs_model.mount.names.lookup import Path, as_bytes, find, lookup, may_write
 from btrfs_model.mount.names.namei import new_items
 from btrfs_model.mount.names.xattr import get_xattr
-from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.bulk import new_files
 from btrfs_model.native.hashes import name_hashes
 from btrfs_model.native.tree import KEY
 from btrfs_model.ondisk.constants import InodeFlag
@@ -165,7 +165,7 @@ def _create(
         "tree": root, "directory": parent.ino, "ino": int(inos[0]), "index": int(indexes[0]),
         "time": start + _OWN, "tick": _TICKS * tick,
     }  # fmt: skip
-    _insert(fs, first, item.pack(), text, sizes, entries)
+    new_files(fs.writer, first, item.pack(), text, sizes, entries)
     fs.inodes.remember_range(root, int(inos[0]), count, int(indexes[0]))
     fs.delayed.insert_indexes(
         parent, int(indexes[0]), sizes + np.uint32(DIR_ITEM.size), entries.tobytes()
@@ -178,18 +178,3 @@ def _create(
     fs.mark_inode_dirty(parent)
     assert fs.clock == end
     return inos
-
-
-def _insert(
-    fs: WritableFilesystem, first: dict[str, int], item: bytes, text: bytes,
-    sizes: npt.NDArray[np.uint32], entries: npt.NDArray[np.uint8],
-) -> None:  # fmt: skip
-    """Insert inode item, name and entry of each file; `entries` takes what goes into the index."""
-    raw_item, raw_text = ffi.from_buffer("uint8_t[]", item), ffi.from_buffer("uint8_t[]", text)
-    raw_sizes = ffi.from_buffer("uint32_t[]", sizes)
-    files = ffi.new(
-        "struct bm_new_files *",
-        {**first, "count": len(sizes), "item": raw_item, "names": raw_text,
-         "names_size": len(text), "name_sizes": raw_sizes},
-    )  # fmt: skip
-    fs.writer.run(lib.bm_writer_new_files, files, ffi.from_buffer("uint8_t[]", entries))

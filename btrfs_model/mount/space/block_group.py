@@ -28,8 +28,8 @@ from btrfs_model.ondisk.structs import (
 from btrfs_model.patches import Patch
 
 if TYPE_CHECKING:
-    from btrfs_model.mount.trees.space import GroupState, SpaceInfo
     from btrfs_model.mount.writable import WritableFilesystem
+    from btrfs_model.native.space import GroupState, SpaceInfo
 
 _DATA, _SYSTEM, _METADATA = 1, 2, 4
 _RAID1, _DUP = 16, 32

@@ -37,8 +37,8 @@ from btrfs_model.ondisk.keys import ObjectId
 if TYPE_CHECKING:
     from btrfs_model.mount.files.pages import FilePages
     from btrfs_model.mount.live_inode import LiveInode
-    from btrfs_model.mount.trees.space import SpaceInfo
     from btrfs_model.mount.writable import WritableFilesystem
+    from btrfs_model.native.space import SpaceInfo
 
 _DATA, _METADATA, _DUP = 1, 4, 32
 _MIB, _GIB = 1 << 20, 1 << 30

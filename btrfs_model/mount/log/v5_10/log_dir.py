@@ -19,10 +19,8 @@ import numpy.typing as npt
 
 from btrfs_model.mount.log.log_dir import DelayedEntries, is_of_this_transaction, log_directory
 from btrfs_model.mount.log.state import log_tree_id
-from btrfs_model.mount.trees.apply import insert_beside
-from btrfs_model.native.door import lib
-from btrfs_model.native.faults import new_fault, raise_fault
-from btrfs_model.native.items import Columns, entries, gather, raw_columns, select
+from btrfs_model.native.bulk import copy_each, insert_beside
+from btrfs_model.native.items import Columns, entries, gather, select
 from btrfs_model.native.tree import KEY
 from btrfs_model.ondisk.items import dir_items
 from btrfs_model.ondisk.keys import ItemType
@@ -152,7 +150,7 @@ def _overwrite(fs: WritableFilesystem, log: int, columns: Columns) -> None:
     if Patch.LOG_BULK_INSERT in fs.behaviour:
         _copy_leaves(fs, log, select(columns, new), np.diff(new) == 1)
     else:
-        _copy(fs, log, select(columns, new))
+        copy_each(fs.writer, log, select(columns, new))
 
 
 def _copy_leaves(fs: WritableFilesystem, log: int, columns: Columns, beside: Mask) -> None:
@@ -167,14 +165,6 @@ def _copy_leaves(fs: WritableFilesystem, log: int, columns: Columns, beside: Mas
         text = gather(fs.image, part, int(part["size"].max()))
         used = np.arange(text.shape[1]) < part["size"][:, None]
         insert_beside(fs.writer, log, keys[start:end], part["size"], text[used].tobytes())
-
-
-def _copy(fs: WritableFilesystem, log: int, columns: Columns) -> None:
-    """Insert items into the log, one by one (``overwrite_item()``)."""
-    fault, raw = new_fault(), raw_columns(columns)
-    with fs.image.lease:
-        if lib.bm_writer_copy_each(fs.writer.handle, log, raw, len(columns["size"]), fault) < 0:
-            raise_fault(fs.path, fault)
 
 
 def _new_entries(fs: WritableFilesystem, columns: Columns) -> npt.NDArray[Any]:
