@@ -32,6 +32,8 @@ lint: $(VENV)/.with-lint ## check style and types of Python and C
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --no-cache
+	$(BIN)/vulture
 	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
 	$(MAKE) -C native syntax CC=gcc
 	@if command -v clang >/dev/null; then $(MAKE) -C native syntax CC=clang; \

@@ -10,137 +10,86 @@
     for command in bm.read_stream(stream):
         print(command.name, command.attributes)
 
-The names in ``__all__`` are the public interface. Each is imported when it is first used, so that
-importing the package costs nothing.
+The block ``if TYPE_CHECKING`` below is the list of the public names. Each is imported when it is
+first used, so that importing the package costs nothing.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from btrfs_model.backref.api import logical_ino
-    from btrfs_model.base.counters import Work, counting
-    from btrfs_model.base.errors import (
-        BehaviourWarning,
-        BtrfsModelError,
-        CorruptImageError,
-        ReceiveError,
-        StreamError,
-        UnsupportedError,
-    )
-    from btrfs_model.base.samples import sample, samples
-    from btrfs_model.behaviour import Behaviour
-    from btrfs_model.behaviour import table as toggles
-    from btrfs_model.cost.receiver import receiver_calls
-    from btrfs_model.experiments.replay import build, replay
-    from btrfs_model.mount.writable import WritableFilesystem
-    from btrfs_model.native.choice import select as use_kernels
-    from btrfs_model.questions.check import check
-    from btrfs_model.questions.dumptree.statistics import tree_stats
-    from btrfs_model.questions.fiemap.api import fiemap
-    from btrfs_model.questions.logreplay.replay import replay_log
-    from btrfs_model.questions.reads.walk import reads
-    from btrfs_model.questions.receive.api import receive
-    from btrfs_model.questions.send.ioctl import SendResult, send
-    from btrfs_model.questions.usage.files import extent_references, extents
-    from btrfs_model.questions.usage.space import du
-    from btrfs_model.stream.reader import Command, read_stream
-    from btrfs_model.stream.writer import StreamWriter
-    from btrfs_model.volume.filesystem import Filesystem
+    from btrfs_model.backref.api import logical_ino as logical_ino
+    from btrfs_model.base import errors as errors
+    from btrfs_model.base.counters import Work as Work
+    from btrfs_model.base.counters import counting as counting
+    from btrfs_model.base.errors import BtrfsModelError as BtrfsModelError
+    from btrfs_model.base.samples import sample as sample
+    from btrfs_model.base.samples import samples as samples
+    from btrfs_model.behaviour import Behaviour as Behaviour
+    from btrfs_model.behaviour import table
+    from btrfs_model.cost.receiver import receiver_calls as receiver_calls
+    from btrfs_model.experiments.replay import build as build
+    from btrfs_model.experiments.replay import replay as replay
+    from btrfs_model.mount.writable import WritableFilesystem as WritableFilesystem
+    from btrfs_model.native.choice import select
+    from btrfs_model.questions.check import check as check
+    from btrfs_model.questions.dumptree.statistics import tree_stats as tree_stats
+    from btrfs_model.questions.fiemap.api import fiemap as fiemap
+    from btrfs_model.questions.logreplay import replay_log as replay_log
+    from btrfs_model.questions.reads.walk import reads as reads
+    from btrfs_model.questions.receive.api import receive as receive
+    from btrfs_model.questions.send.ioctl import SendResult as SendResult
+    from btrfs_model.questions.send.ioctl import send as send
+    from btrfs_model.questions.usage.files import extent_references as extent_references
+    from btrfs_model.questions.usage.files import extents as extents
+    from btrfs_model.questions.usage.space import du as du
+    from btrfs_model.stream.reader import read_stream as read_stream
+    from btrfs_model.stream.writer import StreamWriter as StreamWriter
+    from btrfs_model.volume.filesystem import Filesystem as Filesystem
 
     open = Filesystem.open  # noqa: A001
     create = WritableFilesystem.mkfs
+    toggles = table
+    use_kernels = select
 
-__all__ = [
-    "Behaviour",
-    "BehaviourWarning",
-    "BtrfsModelError",
-    "Command",
-    "CorruptImageError",
-    "Filesystem",
-    "ReceiveError",
-    "SendResult",
-    "StreamError",
-    "StreamWriter",
-    "UnsupportedError",
-    "Work",
-    "WritableFilesystem",
-    "build",
-    "check",
-    "counting",
-    "create",
-    "du",
-    "extent_references",
-    "extents",
-    "fiemap",
-    "logical_ino",
-    "open",
-    "read_stream",
-    "reads",
-    "receive",
-    "receiver_calls",
-    "replay",
-    "replay_log",
-    "sample",
-    "samples",
-    "send",
-    "toggles",
-    "tree_stats",
-    "use_kernels",
-]
+else:
 
-# Where each name comes from.
-_HOMES = {
-    "Behaviour": "behaviour:Behaviour",
-    "BehaviourWarning": "base.errors:BehaviourWarning",
-    "BtrfsModelError": "base.errors:BtrfsModelError",
-    "Command": "stream.reader:Command",
-    "CorruptImageError": "base.errors:CorruptImageError",
-    "Filesystem": "volume.filesystem:Filesystem",
-    "ReceiveError": "base.errors:ReceiveError",
-    "SendResult": "questions.send.ioctl:SendResult",
-    "StreamError": "base.errors:StreamError",
-    "StreamWriter": "stream.writer:StreamWriter",
-    "UnsupportedError": "base.errors:UnsupportedError",
-    "Work": "base.counters:Work",
-    "WritableFilesystem": "mount.writable:WritableFilesystem",
-    "build": "experiments.replay:build",
-    "check": "questions.check:check",
-    "counting": "base.counters:counting",
-    "create": "mount.writable:WritableFilesystem.mkfs",
-    "du": "questions.usage.space:du",
-    "extent_references": "questions.usage.files:extent_references",
-    "extents": "questions.usage.files:extents",
-    "fiemap": "questions.fiemap.api:fiemap",
-    "logical_ino": "backref.api:logical_ino",
-    "open": "volume.filesystem:Filesystem.open",
-    "read_stream": "stream.reader:read_stream",
-    "reads": "questions.reads.walk:reads",
-    "receive": "questions.receive.api:receive",
-    "receiver_calls": "cost.receiver:receiver_calls",
-    "replay": "experiments.replay:replay",
-    "replay_log": "questions.logreplay.replay:replay_log",
-    "sample": "base.samples:sample",
-    "samples": "base.samples:samples",
-    "send": "questions.send.ioctl:send",
-    "toggles": "behaviour:table",
-    "tree_stats": "questions.dumptree.statistics:tree_stats",
-    "use_kernels": "native.choice:select",
-}
+    @cache
+    def _homes() -> dict[str, tuple[str, str]]:
+        """Return where each public name is: module, and name there."""
+        import ast
 
+        imported, public = {}, {}
+        module = ast.parse(__loader__.get_source(__name__))
+        (block,) = (node.body for node in module.body if isinstance(node, ast.If))
+        for node in block:
+            if isinstance(node, ast.ImportFrom):
+                (name,) = node.names
+                imported[name.name] = node.module
+                if name.asname:
+                    public[name.name] = (node.module, name.name)
+            else:
+                path = ast.unparse(node.value)
+                public[node.targets[0].id] = (imported[path.split(".")[0]], path)
+        return public
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, path = _HOMES[name].partition(":")
-    value: Any = import_module(f"{__name__}.{module}")
-    for part in path.split("."):
-        value = getattr(value, part)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        from operator import attrgetter
 
+        if name == "__all__":
+            return sorted(_homes())
+        if name.startswith("_") or name not in _homes():
+            from btrfs_model.base.nearest import did_you_mean
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+            raise AttributeError(
+                f"module {__name__!r} has no attribute {name!r}{did_you_mean(name, _homes())}"
+            )
+        module, path = _homes()[name]
+        value = attrgetter(path)(__import__(module, fromlist=path.split(".")[:1]))
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_homes()})

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import stat
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Final, Self
 
+from btrfs_model.mount.files.pages import DirtyBytes, FilePages
 from btrfs_model.mount.log.state import InodeLog
 from btrfs_model.ondisk.constants import FileType
 from btrfs_model.ondisk.keys import ItemType, ObjectId
@@ -83,10 +84,7 @@ class InodeFields:
     def unpack(cls, payload: Payload) -> Self:
         """Read an INODE_ITEM.
 
-        Raises
-        ------
-        PayloadError
-            When it is too short.
+        Raises PayloadError: when it is too short.
         """
         flat = INODE_ITEM.flat(payload)
         item = cls(*flat[:12])
@@ -117,7 +115,7 @@ class LiveInode:
     root, ino : int
         Subvolume and inode number.
     item : InodeFields
-        What it is; whoever changes it marks it dirty (``fs.mark_inode_dirty()``).
+        What it is; whoever changes it calls :func:`.mark_inode_dirty`.
     dir_index : int
         Index of its only name in the directory, 0 when it has several or that is not known:
         an inode whose index is known gives up its INODE_REF with the update of its item.
@@ -127,10 +125,10 @@ class LiveInode:
         How many have it open; an inode without names goes when the last of them lets go.
     prop_compress : bytes
         The property ``btrfs.compression``, empty for none.
-    data : object
-        What the file layer keeps of it.
     log : InodeLog
         What fsync has to know of it.
+    dirty : DirtyBytes
+        Where its filesystem counts what waits for writeback.
     """
 
     root: int
@@ -140,8 +138,21 @@ class LiveInode:
     index_cnt: int | None = None
     holders: int = 0
     prop_compress: bytes = b""
-    data: Any = field(default=None, repr=False)
     log: InodeLog = field(default_factory=InodeLog, repr=False)
+    dirty: DirtyBytes = field(default_factory=DirtyBytes, repr=False)
+    _pages: FilePages | None = field(default=None, repr=False)
+
+    @property
+    def pages(self) -> FilePages:
+        """Its dirty pages."""
+        if self._pages is None:
+            self._pages = FilePages(self.item.size, self.dirty)
+        return self._pages
+
+    @property
+    def i_size(self) -> int:
+        """The size that calls see (``i_size_read()``)."""
+        return self.item.size if self._pages is None else self._pages.i_size
 
     @property
     def is_dir(self) -> bool:
@@ -157,3 +168,24 @@ class LiveInode:
     def key(self) -> RawKey:
         """Key of its item."""
         return (self.ino, ItemType.INODE_ITEM, 0)
+
+
+class LiveSubvolume:
+    """What is in memory of a subvolume.
+
+    Attributes
+    ----------
+    next_ino : int
+        The next inode's number; numbers are not used again while the filesystem is mounted.
+    inodes : dict of int to LiveInode
+        By number.
+    ranges : list of tuple
+        Inodes made at once: first number, how many, directory index of the first.
+    """
+
+    __slots__ = ("inodes", "next_ino", "ranges")
+
+    def __init__(self, next_ino: int) -> None:
+        self.next_ino = next_ino
+        self.inodes: dict[int, LiveInode] = {}
+        self.ranges: list[tuple[int, int, int]] = []

@@ -9,25 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault, UnsupportedError
+from btrfs_model.mount.files.pages import BLOCKSIZE
+from btrfs_model.mount.trees.writer import TreeWriter
 from btrfs_model.native.writer import Feature
 from btrfs_model.ondisk.chunks import Chunk
+from btrfs_model.ondisk.constants import BTRFS_BLOCK_GROUP_DATA, BTRFS_STRIPE_LEN
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.ondisk.structs import BLOCK_GROUP_ITEM, QGROUP_STATUS_ITEM, BlockGroupItem
 from btrfs_model.ondisk.superblock import SUPER_OFFSETS, SuperBlock
+from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.roots import is_subvolume_id
 
-if TYPE_CHECKING:
-    from btrfs_model.mount.trees.writer import TreeWriter
-    from btrfs_model.volume.filesystem import Filesystem
-
-_STRIPE_LEN = 1 << 16
+# how many extents of a group tell its size class
+_SAMPLES = 5
 _SEEDING = 1 << 32
 _ERROR = 1 << 2
 _QUOTA_ON = 1
@@ -38,19 +38,10 @@ _NEEDED = (ObjectId.EXTENT_TREE, ObjectId.DEV_TREE, ObjectId.FS_TREE, ObjectId.C
 def check_writable(fs: Filesystem, *, replay: bool = False) -> None:
     """Refuse what can be read and not be written.
 
-    Parameters
-    ----------
-    fs : Filesystem
-        As it was opened.
-    replay : bool
-        Whether a log will be replayed.
-
-    Raises
-    ------
-    UnsupportedError
-        That names what is in the way.
-    CorruptImageError
-        When two chunks share a place on the device: what is written to one destroys the other.
+    `replay`: whether a log will be replayed.
+    Raises UnsupportedError, which names what is in the way.
+    Raises CorruptImageError: when two chunks share a place on the device: what is written to one
+    destroys the other.
     """
     _check_stripes(fs)
     sb = fs.image.superblock
@@ -58,7 +49,8 @@ def check_writable(fs: Filesystem, *, replay: bool = False) -> None:
         "it has a log of fsyncs, which must be replayed first": bool(sb.log_root) and not replay,
         "it is a seed device": bool(sb.flags & _SEEDING),
         "its superblock says that it has errors": bool(sb.flags & _ERROR),
-        f"its sectors have {sb.sectorsize} bytes, only 4096 are supported": sb.sectorsize != 4096,
+        f"its sectors have {sb.sectorsize} bytes, only {BLOCKSIZE} are supported": sb.sectorsize
+        != BLOCKSIZE,
         "features that a writer must know are not supported": bool(sb.compat_ro_flags & ~0xF),
         "simple quotas are not supported": sb.has_incompat("SIMPLE_QUOTA"),
         "its free space tree is not valid": sb.has_compat_ro("FREE_SPACE_TREE")
@@ -102,10 +94,7 @@ def writer_features(sb: SuperBlock) -> Feature:
 def add_trees(fs: Filesystem, writer: TreeWriter) -> None:
     """Make all trees of the last commit known to the writer, deleted subvolumes included.
 
-    Raises
-    ------
-    CorruptImageError
-        When one is missing that each filesystem has (``btrfs_read_roots()``).
+    Raises CorruptImageError: when one is missing that each filesystem has (``btrfs_read_roots()``).
     """
     for needed in _NEEDED:
         if needed not in fs.roots:
@@ -127,10 +116,8 @@ def add_trees(fs: Filesystem, writer: TreeWriter) -> None:
 def add_groups(fs: Filesystem, writer: TreeWriter) -> None:
     """Make block groups and free space known to the writer (``btrfs_read_block_groups()``).
 
-    Raises
-    ------
-    CorruptImageError
-        For a block group without its chunk, or one whose item says another use than its extents.
+    Raises CorruptImageError: for a block group without its chunk, or one whose item says another
+    use than its extents.
     """
     groups = list(_block_groups(fs))
     for start, length, item in groups:
@@ -178,6 +165,29 @@ def _block_groups(fs: Filesystem) -> Iterator[tuple[int, int, BlockGroupItem]]:
         yield start, length, item
 
 
+def load_size_classes(fs: Filesystem, writer: TreeWriter) -> None:
+    """Look what extents the groups of data have (``load_block_group_size_class()``).
+
+    The smallest of the extents found at five places of a group decides. A kernel looks when it
+    first wants to know of the free space of a group, here that is at mount.
+    """
+    extents = fs.tree(ObjectId.EXTENT_TREE)
+    for group in writer.groups():
+        if not group.flags & BTRFS_BLOCK_GROUP_DATA:
+            continue
+        end, sizes = group.start + group.length, []
+        for part in range(_SAMPLES):
+            at = group.start + part * (group.length // _SAMPLES)
+            items = extents.items(
+                (at, ItemType.EXTENT_ITEM, 0), (end - 1, ItemType.EXTENT_ITEM, end)
+            )
+            found = next((i for i in items if i.key.type == ItemType.EXTENT_ITEM), None)
+            if found is not None:
+                sizes.append(found.key.offset)
+        if sizes:
+            writer.set_size_class(group.start, min(sizes))
+
+
 def super_ranges(chunk: Chunk) -> list[tuple[int, int]]:
     """Return what the superblocks take of a chunk (``exclude_super_stripes()``).
 
@@ -187,6 +197,6 @@ def super_ranges(chunk: Chunk) -> list[tuple[int, int]]:
     for offset in SUPER_OFFSETS:
         for stripe in chunk.stripes:
             if stripe <= offset < stripe + chunk.length:
-                within = (offset - stripe) // _STRIPE_LEN * _STRIPE_LEN
-                ranges.add((chunk.logical + within, min(_STRIPE_LEN, chunk.length - within)))
+                within = (offset - stripe) // BTRFS_STRIPE_LEN * BTRFS_STRIPE_LEN
+                ranges.add((chunk.logical + within, min(BTRFS_STRIPE_LEN, chunk.length - within)))
     return sorted(ranges)

@@ -48,10 +48,7 @@ class MountOptions:
     def parse(cls, text: str) -> Self:
         """Read options separated by commas.
 
-        Raises
-        ------
-        ValueError
-            For an option that there is not, or that the model does not have.
+        Raises ValueError: for an option that there is not, or that the model does not have.
         """
         values: dict[str, Any] = {}
         for option in text.split(","):
@@ -74,12 +71,9 @@ class MountOptions:
 
 
 def parse_mkfs_options(words: list[str]) -> dict[str, Any]:
-    """Options of mkfs.btrfs as keyword arguments of :meth:`WritableFilesystem.mkfs`.
+    """Options of mkfs.btrfs as keyword arguments of :meth:`.WritableFilesystem.mkfs`.
 
-    Raises
-    ------
-    ValueError
-        For an option that there is not, or that the model does not have.
+    Raises ValueError: for an option that there is not, or that the model does not have.
     """
     found: dict[str, Any] = {}
     left = iter(words)

@@ -23,36 +23,31 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
 
+from btrfs_model.mount.delayed_inode import run_delayed_items
 from btrfs_model.mount.load import group_tree
+from btrfs_model.mount.log.log_tree import free_logs
+from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.roots.backups import BACKED_UP, make_backup, next_cell, store_backup
-from btrfs_model.mount.space.block_group import grow_metadata
+from btrfs_model.mount.space.block_group import calls_that_fit, ensure_metadata, grow_metadata
+from btrfs_model.mount.space.space_info import reserve_items
 from btrfs_model.ondisk.chunk_write import CHUNK_OBJECTID
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import BLOCK_GROUP_ITEM, DEV_STATS_ITEM, BlockGroupItem
 from btrfs_model.ondisk.superblock_write import write_superblocks
 from btrfs_model.volume.roots import is_subvolume_id
 
-if TYPE_CHECKING:
-    from btrfs_model.mount.writable import WritableFilesystem
-
 _WRITTEN = 1
 # In the root tree themselves or known to the superblock alone.
 _NO_ROOT_ITEM = {int(ObjectId.ROOT_TREE), int(ObjectId.CHUNK_TREE)}
 
 
-def committed_roots(fs: WritableFilesystem) -> dict[int, int]:
-    """Return the address of the root block of each tree, to be compared with later."""
-    return {tree: fs.writer.tree_state(tree).bytenr for tree in fs.writer.tree_ids()}
-
-
-def _root_of(fs: WritableFilesystem, tree: int) -> int | None:
+def _root_of(fs: Mount, tree: int) -> int | None:
     """Address of the root block of a tree, None for one that is gone."""
     return fs.writer.tree_state(tree).bytenr if fs.writer.has_tree(tree) else None
 
 
-def _remember_committed(fs: WritableFilesystem) -> None:
+def _remember_committed(fs: Mount) -> None:
     """Keep what was written: the next commit compares with it.
 
     Only trees that changed are looked at: there may be many others.
@@ -68,14 +63,35 @@ def _remember_committed(fs: WritableFilesystem) -> None:
     fs.forget_asked_roots()
 
 
-def commit(fs: WritableFilesystem) -> bool:
+def start_transaction(
+    fs: Mount, items: int = 0, *, from_reserve: bool = False, calls: int = 1
+) -> int:
+    """Begin to change something (``btrfs_start_transaction()``).
+
+    There is then something to commit, also where nothing comes of it.
+
+    `items`: so many items at most are changed; 0 where it is not asked for room.
+    `from_reserve`: what frees space may take from what is kept for commits
+    (``btrfs_start_transaction_fallback_global_rsv()``).
+    `calls`: how many calls are to be made at once, each of which changes so many items.
+    Returns how many of the calls may be made before this is asked again, at least one.
+    Raises OSError: ENOSPC when there is no room for metadata.
+    """
+    ensure_metadata(fs, from_reserve=from_reserve)
+    if calls > 1:
+        calls = min(calls, calls_that_fit(fs))
+    calls = reserve_items(fs, items, steal=from_reserve, calls=calls)
+    fs.in_transaction = True
+    fs.started += 1
+    return calls
+
+
+def commit(fs: Mount) -> bool:
     """Commit the running transaction; False where it is empty.
 
-    Raises
-    ------
-    OSError
-        ENOSPC when the trees do not fit any more. The image has the state of the last commit, and
-        there will not be another: EROFS from then on, as after ``btrfs_abort_transaction()``.
+    Raises OSError: ENOSPC when the trees do not fit any more. The image has the state of the last
+    commit, and there will not be another: EROFS from then on, as after
+    ``btrfs_abort_transaction()``.
     """
     if fs.aborted:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), fs.path)
@@ -88,20 +104,18 @@ def commit(fs: WritableFilesystem) -> bool:
     return changed
 
 
-def _commit(fs: WritableFilesystem) -> bool:
+def _commit(fs: Mount) -> bool:
     _run_refs_early(fs)
-    for hook in fs.before_commit:
-        hook()
+    run_delayed_items(fs)
     for snapshot in fs.pending_snapshots:
         snapshot()
     fs.pending_snapshots.clear()
-    for hook in fs.before_commit:
-        hook()
+    run_delayed_items(fs)
     if not _anything_changed(fs):
         return False
     grow_metadata(fs)
     fs.writer.run_refs()
-    fs.tree_logs.free()
+    free_logs(fs)
     _commit_fs_roots(fs)
     _commit_cowonly_roots(fs)
     fs.writer.write_blocks()
@@ -114,7 +128,7 @@ def _commit(fs: WritableFilesystem) -> bool:
     return True
 
 
-def _anything_changed(fs: WritableFilesystem) -> bool:
+def _anything_changed(fs: Mount) -> bool:
     return (
         fs.in_transaction
         or any(_root_of(fs, tree) != fs.committed_roots.get(tree)
@@ -125,7 +139,7 @@ def _anything_changed(fs: WritableFilesystem) -> bool:
     )  # fmt: skip
 
 
-def _run_refs_early(fs: WritableFilesystem) -> None:
+def _run_refs_early(fs: Mount) -> None:
     """Carry out what waits and bring the block group items up to date a first time."""
     fs.writer.run_refs()
     _write_dirty_block_groups(fs)
@@ -135,7 +149,7 @@ def _run_refs_early(fs: WritableFilesystem) -> None:
 # ------------------------------------------------------------------------------- root items --
 
 
-def _changed_trees(fs: WritableFilesystem) -> list[int]:
+def _changed_trees(fs: Mount) -> list[int]:
     """Return the trees that changed, or whose root items may have, ascending."""
     asked = {root.id for root in fs.live_roots()}
     return sorted(
@@ -143,7 +157,7 @@ def _changed_trees(fs: WritableFilesystem) -> list[int]:
     )
 
 
-def _commit_fs_roots(fs: WritableFilesystem) -> None:
+def _commit_fs_roots(fs: Mount) -> None:
     """Write the root items of the subvolumes that changed, ascending (``commit_fs_roots()``)."""
     changed = {root.id for root in fs.live_roots() if root.changed}
     for tree in filter(is_subvolume_id, _changed_trees(fs)):
@@ -154,7 +168,7 @@ def _commit_fs_roots(fs: WritableFilesystem) -> None:
             _update_root(fs, tree)
 
 
-def _commit_cowonly_roots(fs: WritableFilesystem) -> None:
+def _commit_cowonly_roots(fs: Mount) -> None:
     """Write the root items of all other trees (``commit_cowonly_roots()``)."""
     _cow_root_tree(fs)
     _run_dev_stats(fs)
@@ -169,7 +183,7 @@ def _commit_cowonly_roots(fs: WritableFilesystem) -> None:
             return
 
 
-def _cowonly_trees(fs: WritableFilesystem) -> list[int]:
+def _cowonly_trees(fs: Mount) -> list[int]:
     """Return changed trees that are no subvolumes; the extent tree is last, as in the kernel."""
     trees = [tree for tree in _changed_trees(fs)
              if not is_subvolume_id(tree) and tree not in _NO_ROOT_ITEM
@@ -177,7 +191,7 @@ def _cowonly_trees(fs: WritableFilesystem) -> list[int]:
     return sorted(trees, key=lambda tree: (tree == ObjectId.EXTENT_TREE, tree))
 
 
-def _outdated_trees(fs: WritableFilesystem) -> list[int]:
+def _outdated_trees(fs: Mount) -> list[int]:
     """Trees that changed again since their root items were written (``dirty_cowonly_roots``)."""
     found = []
     for tree in _cowonly_trees(fs):
@@ -188,7 +202,7 @@ def _outdated_trees(fs: WritableFilesystem) -> list[int]:
     return found
 
 
-def _update_root(fs: WritableFilesystem, tree: int) -> bool:
+def _update_root(fs: Mount, tree: int) -> bool:
     """Write the root item of a tree unless the root tree has it already (``btrfs_update_root``)."""
     live = fs.live_root(tree)
     state = fs.writer.tree_state(tree)
@@ -203,14 +217,14 @@ def _update_root(fs: WritableFilesystem, tree: int) -> bool:
     return True
 
 
-def _cow_root_tree(fs: WritableFilesystem) -> None:
+def _cow_root_tree(fs: Mount) -> None:
     """Copy the root tree before anything else, as the kernel does: that decides addresses."""
     first = fs.writer.tree(ObjectId.ROOT_TREE).first()
     assert first is not None  # the extent tree's root item
     fs.writer.update(ObjectId.ROOT_TREE, first.key, 0, bytes(first.data))
 
 
-def _run_dev_stats(fs: WritableFilesystem) -> None:
+def _run_dev_stats(fs: Mount) -> None:
     """Write the error counts of the device (``btrfs_run_dev_stats()``).
 
     The kernel counts the reading of the item at mount as a change of it, so the first commit after
@@ -231,13 +245,10 @@ def _run_dev_stats(fs: WritableFilesystem) -> None:
 # ----------------------------------------------------------------------------- block groups --
 
 
-def _write_dirty_block_groups(fs: WritableFilesystem) -> bool:
+def _write_dirty_block_groups(fs: Mount) -> bool:
     """Bring block group items up to date (``btrfs_write_dirty_block_groups()``).
 
-    Returns
-    -------
-    bool
-        Whether one was not.
+    Returns whether one was not.
     """
     tree = group_tree(fs.image.superblock)
     changed = False
@@ -254,7 +265,7 @@ def _write_dirty_block_groups(fs: WritableFilesystem) -> bool:
 # --------------------------------------------------------------------------- the superblock --
 
 
-def _write_supers(fs: WritableFilesystem) -> None:
+def _write_supers(fs: Mount) -> None:
     """Write the superblock that makes all that was written the filesystem."""
     writer, raw = fs.writer, fs.raw_super
     states = {tree: writer.tree_state(tree) for tree in BACKED_UP if writer.has_tree(tree)}

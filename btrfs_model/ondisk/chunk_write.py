@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from btrfs_model.ondisk.chunks import Chunk
+from btrfs_model.ondisk.constants import BTRFS_STRIPE_LEN
 from btrfs_model.ondisk.keys import ObjectId
 from btrfs_model.ondisk.structs import (
     CHUNK_HEAD,
@@ -17,7 +18,6 @@ from btrfs_model.ondisk.structs import (
 CHUNK_OBJECTID = 256
 """``BTRFS_FIRST_CHUNK_TREE_OBJECTID``: in the keys of chunks, in device extents, block groups."""
 
-_STRIPE_LEN = 1 << 16
 _SECTORSIZE = 4096
 
 
@@ -36,8 +36,8 @@ def chunk_item(chunk: Chunk, devid: int, device_uuid: bytes, *, temporary: bool 
         Whether it is the chunk that mkfs.btrfs starts with (``make_btrfs()``), which is filled in
         another way.
     """
-    unit = _SECTORSIZE if temporary else _STRIPE_LEN
-    head = ChunkHead(chunk.length, ObjectId.EXTENT_TREE, _STRIPE_LEN, chunk.type, unit,
+    unit = _SECTORSIZE if temporary else BTRFS_STRIPE_LEN
+    head = ChunkHead(chunk.length, ObjectId.EXTENT_TREE, BTRFS_STRIPE_LEN, chunk.type, unit,
                      unit, _SECTORSIZE, len(chunk.stripes), not temporary)  # fmt: skip
     stripes = [STRIPE.pack(Stripe(devid, offset, device_uuid)) for offset in chunk.stripes]
     return CHUNK_HEAD.pack(head) + b"".join(stripes)

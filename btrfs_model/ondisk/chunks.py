@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from btrfs_model.base.errors import UnsupportedError
+from btrfs_model.ondisk.constants import BTRFS_STRIPE_LEN
 from btrfs_model.ondisk.layout import Payload, PayloadError
 from btrfs_model.ondisk.structs import CHUNK_HEAD, STRIPE, ChunkHead, Stripe
 
@@ -42,7 +43,6 @@ BLOCK_GROUP_FLAGS: Final = {
 _TYPES: Final = 0x7
 # stripes of each profile that can lie on one device
 _STRIPES: Final = {0: 1, 1 << 3: 1, 1 << 4: 2, 1 << 5: 2}
-_STRIPE_LEN: Final = 65536
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def parse_chunk_item(
                 raise PayloadError.bad_value(value)
         if not head.length or key_offset + head.length >= 1 << 64:
             raise PayloadError.bad_value(head.length)
-        if head.stripe_len != _STRIPE_LEN:
+        if head.stripe_len != BTRFS_STRIPE_LEN:
             raise PayloadError.bad_value(head.stripe_len)
         for stripe in stripes:
             if stripe.offset + head.length >= 1 << 64:

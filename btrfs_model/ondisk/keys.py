@@ -122,39 +122,13 @@ class Key(NamedTuple):
 MIN_KEY: Final = Key(0, 0, 0)
 MAX_KEY: Final = Key(U64_MAX, 255, U64_MAX)
 
-# Objects that have no tree of their own are not names for a tree.
-_TREES: Final = {
-    "root": ObjectId.ROOT_TREE,
-    "extent": ObjectId.EXTENT_TREE,
-    "chunk": ObjectId.CHUNK_TREE,
-    "device": ObjectId.DEV_TREE,
-    "dev": ObjectId.DEV_TREE,
-    "fs": ObjectId.FS_TREE,
-    "fs_tree": ObjectId.FS_TREE,
-    "csum": ObjectId.CSUM_TREE,
-    "checksum": ObjectId.CSUM_TREE,
-    "quota": ObjectId.QUOTA_TREE,
-    "uuid": ObjectId.UUID_TREE,
-    "free_space": ObjectId.FREE_SPACE_TREE,
-    "free-space": ObjectId.FREE_SPACE_TREE,
-    "tree_log_fixup": ObjectId.TREE_LOG_FIXUP,
-    "tree_log": ObjectId.TREE_LOG,
-    "tree_reloc": ObjectId.TREE_RELOC,
-    "data_reloc": ObjectId.DATA_RELOC_TREE,
-    "block_group": ObjectId.BLOCK_GROUP_TREE,
-    "block-group": ObjectId.BLOCK_GROUP_TREE,
-    "raid_stripe": ObjectId.RAID_STRIPE_TREE,
-    "raid-stripe": ObjectId.RAID_STRIPE_TREE,
-}
 
 _TYPE_NAMES: Final = {int(item_type): item_type.name for item_type in ItemType}
-_TYPES: Final = {name: number for number, name in _TYPE_NAMES.items()}
 _OBJECTID_NAMES: Final = {
     int(objectid): objectid.name
     for objectid in ObjectId
     if objectid.value and objectid is not ObjectId.FIRST_FREE
 }
-_OBJECTIDS: Final = {name: number for number, name in _OBJECTID_NAMES.items()}
 
 
 def item_type_name(number: int) -> str:
@@ -165,79 +139,3 @@ def item_type_name(number: int) -> str:
 def objectid_name(number: int) -> str:
     """Name of a well-known object, the number itself for others (small negative ones with sign)."""
     return _OBJECTID_NAMES.get(number, str(number))
-
-
-def _number(text: str, bits: int = 64) -> int:
-    """Parse a number (decimal, 0x, 0o) of `bits` bits; a negative one wraps around."""
-    value = int(text, 0)
-    if not -(1 << (bits - 1)) <= value < 1 << bits:
-        raise ValueError(f"{text} does not fit {bits} bits")
-    return value % (1 << bits)
-
-
-def parse_item_type(text: str) -> int:
-    """Item type from its number or name in any case; a trailing ``_KEY`` may be there.
-
-    Raises
-    ------
-    ValueError
-        When it is neither.
-    """
-    name = text.upper().removeprefix("BTRFS_").removesuffix("_KEY")
-    if name in _TYPES:
-        return _TYPES[name]
-    try:
-        return _number(text, 8)
-    except ValueError:
-        raise ValueError(f"{text!r} is neither an item type nor its number") from None
-
-
-def parse_objectid(text: str) -> int:
-    """Objectid from its number (``-9`` means 2^64 - 9) or the name of a well-known object.
-
-    Raises
-    ------
-    ValueError
-        When it is neither.
-    """
-    name = text.upper().removeprefix("BTRFS_").removesuffix("_OBJECTID")
-    if name in _OBJECTIDS:
-        return _OBJECTIDS[name]
-    try:
-        return _number(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is neither an objectid nor the name of one") from None
-
-
-def parse_tree(text: str) -> int:
-    """Tree from its number or name, as ``btrfs inspect-internal dump-tree -t`` takes them.
-
-    Raises
-    ------
-    ValueError
-        When there is no tree of that name.
-    """
-    name = text.lower().removesuffix("_tree") if text.lower() != "fs_tree" else "fs"
-    if name in _TREES:
-        return _TREES[name]
-    try:
-        return parse_objectid(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is neither a tree id nor the name of a tree") from None
-
-
-def parse_key(text: str) -> Key:
-    """Key from ``objectid,type,offset`` or the same with blanks, each a number or a name.
-
-    Parentheses around it may be there; parts left out at the end are 0.
-
-    Raises
-    ------
-    ValueError
-        When a part is neither a number nor a name.
-    """
-    parts = text.strip().removeprefix("(").removesuffix(")").replace(",", " ").split()
-    if not 1 <= len(parts) <= 3:
-        raise ValueError(f"{text!r} is not a key (objectid,type,offset)")
-    objectid, item_type, offset = [*parts, "0", "0"][:3]
-    return Key(parse_objectid(objectid), parse_item_type(item_type), _number(offset))

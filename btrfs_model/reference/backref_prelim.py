@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The containers of a backref walk, with the kernel's orders; the twin of ``backref/prelim.c``.
+"""The containers of a backref walk, with the kernel's orders. Beside ``native/backref/prelim.c``.
 
 A walk gathers *preliminary references* in three trees and takes them out again in descending order
 of (level, root, key, parent): the kernel inserts larger elements to the left. What a walk reports,
@@ -10,7 +10,7 @@ number of comparisons is the kernel's as well.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from btrfs_model.base.counters import current
@@ -124,12 +124,6 @@ class PrelimRef:
         objectid, kind, offset = self.key
         return self.level, self.root_id, kind, objectid, offset, self.parent
 
-    def resolved(self, parent: UlistNode | None) -> PrelimRef:
-        """Return the direct reference by a parent; without one, by the root itself."""
-        if parent is None:
-            return replace(self, elems=[])
-        return replace(self, parent=parent.val, elems=parent.elems)
-
 
 @dataclass(slots=True, eq=False)
 class _Node:
@@ -147,8 +141,8 @@ class PrefTree:
     def __init__(self) -> None:
         self._root: _Node | None = None
 
-    def insert(self, ref: PrelimRef) -> PrelimRef:
-        """Add a reference, or its count and inodes to an equal one (``prelim_ref_insert()``).
+    def prelim_ref_insert(self, ref: PrelimRef) -> PrelimRef:
+        """Add a reference, or its count and inodes to an equal one.
 
         Returns
         -------
@@ -184,8 +178,8 @@ class PrefTree:
             node = node.left if left else node.right
         return up, left
 
-    def has_shared_data_ref(self, leaf: int) -> bool:
-        """Whether a leaf refers to the data extent directly (``is_shared_data_backref()``)."""
+    def is_shared_data_backref(self, leaf: int) -> bool:
+        """Whether a leaf refers to the data extent directly."""
         current().count("is_shared_data_backref")
         order = PrelimRef(level=0, wanted=0, parent=leaf).order()
         node, _ = self._descend(order)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The extent at an address; and what :mod:`btrfs_model.backref.api` asks of a :class:`.Walker`."""
+"""The extent at an address; and what :mod:`btrfs_model.backref.api` asks of a walk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from btrfs_model.ondisk.constants import ExtentFlag
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.ondisk.structs import EXTENT_ITEM
-from btrfs_model.reference.backref import BackrefWalk, Walker
+from btrfs_model.reference import backref
+from btrfs_model.reference.backref import BackrefWalk
 from btrfs_model.reference.ctree import Path, key_at, payload_at, prev_leaf, search_slot
 
 if TYPE_CHECKING:
@@ -48,18 +49,18 @@ def iterate_extent_inodes(ask: BackrefWalk) -> list[tuple[int, int, int, int]]:
         return 0
 
     ask.iterate = iterate
-    Walker(ask).iterate_extent_inodes()
+    backref.iterate_extent_inodes(ask)
     return found
 
 
 def find_all_leafs(ask: BackrefWalk) -> list[int]:
     """Return the leaves with file extent items of a data extent."""
-    return Walker(ask).find_all_leafs()
+    return backref.find_all_leafs(backref.Walk(ask=ask, bytenr=ask.bytenr))
 
 
 def find_all_roots(ask: BackrefWalk) -> list[int]:
     """Return the trees that reach an extent or tree block."""
-    return Walker(ask).find_all_roots(ask.bytenr)
+    return backref.find_all_roots(ask, ask.bytenr)
 
 
 def extent_from_logical(forest: Forest, logical: int, restart: bool = False) -> Extent | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Is a data extent of a file shared? The twin of ``native/backref/share.c``.
+"""Is a data extent of a file shared? Beside ``native/backref/share.c``.
 
 ``btrfs_is_data_extent_shared()`` of the kernel (6.12; ``btrfs_check_shared()`` before 6.1): a
 backref walk that stops as soon as it has met a second file or a second tree::
@@ -21,7 +21,7 @@ from btrfs_model.base.counters import current
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
 from btrfs_model.patches import Patch
-from btrfs_model.reference.backref import BackrefWalk, SharedAnswerError, Walker
+from btrfs_model.reference.backref import BackrefWalk, SharedAnswerError, Walk, find_parent_nodes
 from btrfs_model.reference.backref_prelim import PrelimRef
 from btrfs_model.volume.forest import Forest
 
@@ -92,18 +92,21 @@ class ShareContext:
             for entry in self._prev_extents:
                 if entry.bytenr == bytenr:
                     return entry.is_shared
-        shared = self._check(bytenr, extent_gen)
+        shared = self.check_extent(bytenr, extent_gen)
         self.prev_leaf_bytenr = self.curr_leaf_bytenr
         return shared
 
-    def _check(self, bytenr: int, extent_gen: int) -> bool:
+    def check_extent(self, bytenr: int, extent_gen: int) -> bool:
+        """Tell it by the leaf or by a walk."""
         self.use_path_cache = True
-        if Patch.FIEMAP_SHARED_LEAF in self.behaviour and self.lookup(self.curr_leaf_bytenr, 0):
+        if Patch.FIEMAP_SHARED_LEAF in self.behaviour and self.lookup_backref_shared_cache(
+            self.curr_leaf_bytenr, 0
+        ):
             return True
         check = ShareCheck(self, bytenr, extent_gen)
         shared = check.walk_up()
         if not self.use_path_cache and Patch.FIEMAP_MULTIPLE_PATHS in self.behaviour:
-            self._repair_path_cache(check.level - 1, shared)
+            self.repair_path_cache(check.level - 1, shared)
         if check.self_ref_count > 1 and Patch.FIEMAP_PREV_EXTENTS in self.behaviour:
             self._prev_extents[self._prev_extents_slot] = _Entry(bytenr, shared)
             self._prev_extents_slot = (self._prev_extents_slot + 1) % _PREV_EXTENTS
@@ -111,8 +114,8 @@ class ShareContext:
 
     # ------------------------------------------------------------------------ path cache -----
 
-    def lookup(self, bytenr: int, level: int) -> bool | None:
-        """Return what is known of a tree block (``lookup_backref_shared_cache()``)."""
+    def lookup_backref_shared_cache(self, bytenr: int, level: int) -> bool | None:
+        """Return what is known of a tree block."""
         if Patch.FIEMAP_PATH_CACHE not in self.behaviour:
             return None
         current().count("lookup_backref_shared_cache")
@@ -122,11 +125,11 @@ class ShareContext:
         if self._path[level].bytenr != bytenr:
             return None
         if self._path[level].is_shared:
-            self._share_below(level)
+            self.share_below(level)
         return self._path[level].is_shared
 
-    def store(self, bytenr: int, level: int, is_shared: bool) -> None:
-        """Remember what was found of a tree block (``store_backref_shared_cache()``)."""
+    def store_backref_shared_cache(self, bytenr: int, level: int, is_shared: bool) -> None:
+        """Remember what was found of a tree block."""
         if Patch.FIEMAP_PATH_CACHE not in self.behaviour:
             return
         current().count("store_backref_shared_cache")
@@ -134,17 +137,17 @@ class ShareContext:
             return
         self._path[level] = _Entry(bytenr, is_shared)
         if is_shared:
-            self._share_below(level)
+            self.share_below(level)
 
-    def _share_below(self, level: int) -> None:
+    def share_below(self, level: int) -> None:
         """Take what is below a shared block for shared."""
         self._path[:level] = [entry._replace(is_shared=True) for entry in self._path[:level]]
 
-    def _repair_path_cache(self, level: int, shared: bool) -> None:
+    def repair_path_cache(self, level: int, shared: bool) -> None:
         """There was more than one path: keep the answer where there was one still."""
         if level >= 0:
             self.use_path_cache = True
-            self.store(self._path[level].bytenr, level, shared)
+            self.store_backref_shared_cache(self._path[level].bytenr, level, shared)
         for above in range(max(level + 1, 0), _MAX_LEVEL):
             self._path[above] = self._path[above]._replace(bytenr=0)
 
@@ -184,16 +187,17 @@ class ShareCheck:
             restart=Patch.SEARCH_NO_RESTART not in on,
             transaction=Patch.FIEMAP_JOIN_NO_START not in on,
         )
-        walk = Walker(ask, share=self, want_roots=Patch.FIEMAP_NO_ROOTS not in on)
+        roots = Patch.FIEMAP_NO_ROOTS not in on
+        walk = Walk(ask=ask, bytenr=self.data_bytenr, share=self, want_roots=roots)
         parents = iter(walk.refs)
         while True:
             before = len(walk.refs)
             try:
                 with suppress(FileNotFoundError):
-                    walk.find_parent_nodes()
+                    find_parent_nodes(walk)
             except SharedAnswerError as answer:
                 if self.level >= 0:
-                    context.store(walk.bytenr, self.level, answer.shared)
+                    context.store_backref_shared_cache(walk.bytenr, self.level, answer.shared)
                 return answer.shared
             if self.level == -1 and Patch.FIEMAP_NEW_EXTENTS in on and self._is_new():
                 return False
@@ -201,14 +205,14 @@ class ShareCheck:
             if len(walk.refs) - before > 1 and (self.level == -1 or several):
                 context.use_path_cache = False
             if self.level >= 0:
-                context.store(walk.bytenr, self.level, False)
+                context.store_backref_shared_cache(walk.bytenr, self.level, False)
             parent = next(parents, None)
             if parent is None:
                 return False
-            walk.step_to(parent)
+            walk.bytenr, walk.level = parent.val, parent.level
             if context.use_path_cache or not several:
                 self.level += 1
-                known = context.lookup(walk.bytenr, self.level)
+                known = context.lookup_backref_shared_cache(walk.bytenr, self.level)
                 if known is not None:
                     return known
             self._share_count = 0
@@ -217,8 +221,8 @@ class ShareCheck:
         """Newer than the last snapshot: no other tree can reach it through shared blocks."""
         return self.data_extent_gen > self.context.last_snapshot
 
-    def count_ref(self, old_count: int, ref: PrelimRef) -> None:
-        """Count a reference to data, of which there were `old_count` (``update_share_count()``).
+    def update_share_count(self, old_count: int, ref: PrelimRef) -> None:
+        """Count a reference to data, of which there were `old_count`.
 
         Raises
         ------
@@ -258,6 +262,6 @@ class ShareCheck:
             and context.curr_leaf_bytenr == context.prev_leaf_bytenr
             and self.self_ref_count == 1
         ):
-            known = context.lookup(context.curr_leaf_bytenr, 0)
+            known = context.lookup_backref_shared_cache(context.curr_leaf_bytenr, 0)
             if known is not None:
                 raise SharedAnswerError(known)

@@ -27,12 +27,6 @@ from btrfs_model.base.codes import Code
 from btrfs_model.ondisk.constants import Compression
 from btrfs_model.ondisk.layout import Payload, PayloadError
 
-COMPRESSION_NAMES: Final = {
-    Compression.NONE: "none",
-    Compression.ZLIB: "zlib",
-    Compression.LZO: "lzo",
-    Compression.ZSTD: "zstd",
-}
 """Names of the compressions by their number in a file extent."""
 
 _LZO_LENGTH: Final = 4
@@ -95,13 +89,13 @@ def _zstd(data: Payload, length: int, sectorsize: int) -> bytes:
     context = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
     with context.stream_reader(data, read_across_frames=False) as stream:
         plain = stream.read(length)
-    if len(plain) < length and not _is_whole_frame(data, len(plain)):
+    if len(plain) < length and not _is_whole_frame(data):
         raise _TruncatedError
     return plain
 
 
-def _is_whole_frame(data: Payload, plain_size: int) -> bool:
-    """Whether the zstd frame ended, after `plain_size` bytes, and not just its input."""
+def _is_whole_frame(data: Payload) -> bool:
+    """Whether the zstd frame ended, and not just its input."""
     stream = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).decompressobj()
     stream.decompress(data)
     return bool(stream.eof)

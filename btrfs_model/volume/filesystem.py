@@ -19,8 +19,7 @@ import os
 from contextlib import suppress
 from functools import cached_property
 from html import escape
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -57,23 +56,6 @@ _SUBVOLUME_COLUMNS = {
     "ctime": "object", "otime": "object", "stime": "object", "rtime": "object",
     "read_only": "bool", "refs": "uint32",
 }  # fmt: skip
-
-
-class ForestRoot(NamedTuple):
-    """The root of a tree of the forest.
-
-    Attributes
-    ----------
-    objectid : int
-        Id of the tree.
-    bytenr, generation, level : int
-        Of the root block.
-    """
-
-    objectid: int
-    bytenr: int
-    generation: int
-    level: int
 
 
 class Filesystem:
@@ -145,12 +127,7 @@ class Filesystem:
         self.image.lease.check_open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -269,15 +246,6 @@ class Filesystem:
             )
             for item in self.log_root_tree.items(first, last)
         }
-
-    @exclusive
-    def forest_roots(self) -> list[ForestRoot]:
-        """Roots of all trees that are alive, in the order of ids; logs are not among them."""
-        return [
-            ForestRoot(objectid, tree.bytenr, tree.generation, tree.level)
-            for objectid, tree in self.trees.items()
-            if objectid != ObjectId.TREE_LOG
-        ]
 
     @cached_property
     def checksums(self) -> DataChecksums:

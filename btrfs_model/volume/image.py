@@ -265,6 +265,17 @@ class Image:
         chunk = self.chunks[index]
         return chunk if logical < chunk.logical + chunk.length else None
 
+    def copies(self, logical: int) -> list[int]:
+        """Return where each copy of a logical address is, bytes of the image.
+
+        Raises
+        ------
+        CorruptImageError
+            As :meth:`map`.
+        """
+        chunk = self.chunk_at(logical)
+        return [self.map(logical, copy)[0] for copy in range(len(chunk.stripes) if chunk else 1)]
+
     def map(self, logical: int, copy: int = 0) -> tuple[int, int]:
         """Translate a logical address.
 

@@ -418,7 +418,7 @@ int find_parent_nodes(struct walk *walk)
 	walk->direct = walk->indirect = walk->missing_keys = (struct preftree){0};
 	ret = bm_poll(walk->fault);
 	if (!ret)
-		ret = backref_collect(walk);
+		ret = backref_collect_refs(walk);
 	if (!ret && walk->share)
 		ret = share_before_resolving(walk);
 	if (!ret)

@@ -178,7 +178,7 @@ int backref_stopped(struct walk *walk, int ret);
 /* btrfs_next_old_item(): 1 when there is none. */
 int backref_next_item(const struct bm_root *root, struct bm_path *path, struct bm_fault *fault);
 /* All references that the extent tree has for walk->bytenr, into the three trees. */
-int backref_collect(struct walk *walk);
+int backref_collect_refs(struct walk *walk);
 
 /* ------------------------------------------------------------------------------- sharedness -- */
 
@@ -208,8 +208,8 @@ struct share_context {
 };
 
 /* A prelim ref of a data extent was added: BACKREF_FOUND_SHARED once there are two. */
-int share_count_ref(struct walk *walk, int64_t old_count, int64_t new_count,
-		    const struct prelim_ref *ref);
+int update_share_count(struct walk *walk, int64_t old_count, int64_t new_count,
+		       const struct prelim_ref *ref);
 /* The references of a data extent are known: what may be answered before they are resolved. */
 int share_before_resolving(struct walk *walk);
 /* btrfs_is_data_extent_shared(), btrfs_check_shared() before 6.1: 1, 0 or a fault. */

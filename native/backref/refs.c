@@ -70,7 +70,8 @@ static int add_prelim_ref(struct walk *walk, struct preftree *tree, const struct
 	/* references of tree blocks do not count: sharing of those shows when they are resolved */
 	if (!walk->share || walk->level >= 0)
 		return BM_OK;
-	return share_count_ref(walk, held == ref ? 0 : held->count - ref->count, held->count, ref);
+	return update_share_count(walk, held == ref ? 0 : held->count - ref->count, held->count,
+				  ref);
 }
 
 /* A reference by the tree block at `parent`; it lies in `slot` of `leaf` of the extent tree. */
@@ -245,7 +246,7 @@ static int add_keyed_refs(struct walk *walk, struct bm_path *path)
 }
 
 /* All references that the extent tree has for walk->bytenr. */
-int backref_collect(struct walk *walk)
+int backref_collect_refs(struct walk *walk)
 {
 	struct bm_key key = {
 	    .objectid = walk->bytenr, .type = BTRFS_METADATA_ITEM_KEY, .offset = UINT64_MAX};

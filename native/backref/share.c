@@ -26,8 +26,9 @@ static void share_below(struct share_context *context, int level)
 		context->path[level].is_shared = 1;
 }
 
-/* lookup_backref_shared_cache(): 1 when the answer is known. */
-static int lookup_shared(struct share_context *context, uint64_t bytenr, int level, int *is_shared)
+/* 1 when the answer is known. */
+static int lookup_backref_shared_cache(struct share_context *context, uint64_t bytenr, int level,
+				       int *is_shared)
 {
 	if (!has(context, BM_TOGGLE_FIEMAP_PATH_CACHE))
 		return 0;
@@ -42,8 +43,8 @@ static int lookup_shared(struct share_context *context, uint64_t bytenr, int lev
 	return 1;
 }
 
-/* store_backref_shared_cache() */
-static void store_shared(struct share_context *context, uint64_t bytenr, int level, int is_shared)
+static void store_backref_shared_cache(struct share_context *context, uint64_t bytenr, int level,
+				       int is_shared)
 {
 	if (!has(context, BM_TOGGLE_FIEMAP_PATH_CACHE))
 		return;
@@ -65,7 +66,7 @@ static void repair_path_cache(struct share_context *context, int level, int ret)
 
 	if (ret >= 0 && level >= 0) {
 		context->use_path_cache = 1;
-		store_shared(context, context->path[level].bytenr, level, ret);
+		store_backref_shared_cache(context, context->path[level].bytenr, level, ret);
 		i = level + 1;
 	}
 	for (; i < BTRFS_MAX_LEVEL; i++)
@@ -74,8 +75,8 @@ static void repair_path_cache(struct share_context *context, int level, int ret)
 
 /* ------------------------------------------------------------------- inside of the walk -- */
 
-int share_count_ref(struct walk *walk, int64_t old_count, int64_t new_count,
-		    const struct prelim_ref *ref)
+int update_share_count(struct walk *walk, int64_t old_count, int64_t new_count,
+		       const struct prelim_ref *ref)
 {
 	struct share_check *share = walk->share;
 
@@ -104,7 +105,7 @@ int share_before_resolving(struct walk *walk)
 	/* the same leaf as before, and the only file extent item: the path is known */
 	if (has(context, BM_TOGGLE_FIEMAP_SKIP_SAME_LEAF) &&
 	    context->curr_leaf_bytenr == context->prev_leaf_bytenr && share->self_ref_count == 1 &&
-	    lookup_shared(context, context->curr_leaf_bytenr, 0, &is_shared))
+	    lookup_backref_shared_cache(context, context->curr_leaf_bytenr, 0, &is_shared))
 		return is_shared ? BACKREF_FOUND_SHARED : BACKREF_FOUND_NOT_SHARED;
 	return BM_OK;
 }
@@ -130,7 +131,7 @@ static int ascend(struct share_check *share, struct ascent *at, size_t parents)
 	if (parents > 1 && (at->level == -1 || has(context, BM_TOGGLE_FIEMAP_MULTIPLE_PATHS)))
 		context->use_path_cache = 0;
 	if (at->level >= 0)
-		store_shared(context, walk->bytenr, at->level, 0);
+		store_backref_shared_cache(context, walk->bytenr, at->level, 0);
 	at->node = at->node ? at->node->next : walk->refs.head;
 	if (!at->node)
 		return BACKREF_FOUND_NOT_SHARED;
@@ -138,7 +139,7 @@ static int ascend(struct share_check *share, struct ascent *at, size_t parents)
 	walk->level = at->node->level;
 	if (context->use_path_cache || !has(context, BM_TOGGLE_FIEMAP_MULTIPLE_PATHS)) {
 		at->level++;
-		if (lookup_shared(context, walk->bytenr, at->level, &is_shared))
+		if (lookup_backref_shared_cache(context, walk->bytenr, at->level, &is_shared))
 			return is_shared ? BACKREF_FOUND_SHARED : BACKREF_FOUND_NOT_SHARED;
 	}
 	share->share_count = 0;
@@ -158,7 +159,7 @@ static int walk_up(struct share_check *share, struct ascent *at)
 		if (ret == BACKREF_FOUND_SHARED || ret == BACKREF_FOUND_NOT_SHARED) {
 			ret = ret == BACKREF_FOUND_SHARED;
 			if (at->level >= 0)
-				store_shared(context, walk->bytenr, at->level, ret);
+				store_backref_shared_cache(context, walk->bytenr, at->level, ret);
 			return ret;
 		}
 		if (!ret)
@@ -180,7 +181,8 @@ static int check_extent(struct share_context *context, uint64_t bytenr, uint64_t
 
 	context->use_path_cache = 1;
 	if (has(context, BM_TOGGLE_FIEMAP_SHARED_LEAF) &&
-	    lookup_shared(context, context->curr_leaf_bytenr, 0, &is_shared) && is_shared)
+	    lookup_backref_shared_cache(context, context->curr_leaf_bytenr, 0, &is_shared) &&
+	    is_shared)
 		return 1;
 	arena_release(&walk->lists, (struct arena_mark){0});
 	walk->refs = walk->roots = (struct ulist){0};

@@ -48,8 +48,8 @@ int fiemap_item(struct fiemap_call *call, const struct bm_path *path,
 						      .wanted = wanted});
 }
 
-uint64_t fiemap_item_end(const struct fiemap_call *call, const struct bm_path *path,
-			 const struct btrfs_file_extent_item *fi)
+uint64_t fiemap_file_extent_end(const struct fiemap_call *call, const struct bm_path *path,
+				const struct btrfs_file_extent_item *fi)
 {
 	uint64_t start = leaf_item(path->node[0], path->slot[0])->key.offset;
 
@@ -58,7 +58,7 @@ uint64_t fiemap_item_end(const struct fiemap_call *call, const struct bm_path *p
 	return start + fi->num_bytes;
 }
 
-int fiemap_fill(struct fiemap_call *call, const struct bm_fiemap_extent *extent)
+int fiemap_fill_next_extent(struct fiemap_call *call, const struct bm_fiemap_extent *extent)
 {
 	struct bm_fiemap_result *result = call->result;
 	struct bm_fiemap_extent *rows;
@@ -77,9 +77,9 @@ int fiemap_fill(struct fiemap_call *call, const struct bm_fiemap_extent *extent)
 	       (extent->flags & FIEMAP_EXTENT_LAST) != 0;
 }
 
-int fiemap_emit_last(struct fiemap_call *call)
+int emit_last_fiemap_cache(struct fiemap_call *call)
 {
-	int ret = call->cached ? fiemap_fill(call, &call->cache) : 0;
+	int ret = call->cached ? fiemap_fill_next_extent(call, &call->cache) : 0;
 
 	call->cached = 0;
 	return ret < 0 ? ret : BM_OK;
@@ -101,13 +101,13 @@ struct gathered {
 	uint64_t next_search_offset;
 };
 
-/* flush_fiemap_cache(): that the last one is full was seen when it was gathered. */
-static int flush(struct fiemap_call *call, struct gathered *gathered)
+/* That the last one is full was seen when it was gathered. */
+static int flush_fiemap_cache(struct fiemap_call *call, struct gathered *gathered)
 {
 	uint32_t i;
 
 	for (i = 0; i < gathered->count; i++) {
-		int ret = fiemap_fill(call, &gathered->entries[i]);
+		int ret = fiemap_fill_next_extent(call, &gathered->entries[i]);
 
 		if (ret < 0)
 			return ret;
@@ -123,7 +123,7 @@ static int emit_cached(struct fiemap_call *call, struct gathered *gathered)
 	int ret;
 
 	if (!fiemap_has(call, BM_TOGGLE_FIEMAP_NO_DEADLOCK)) {
-		ret = fiemap_fill(call, &call->cache);
+		ret = fiemap_fill_next_extent(call, &call->cache);
 		call->cached = 0;
 		return ret;
 	}
@@ -142,10 +142,11 @@ static int emit_cached(struct fiemap_call *call, struct gathered *gathered)
 }
 
 /*
- * emit_fiemap_extent(): items of a committed tree do not overlap unless the tree is broken; then
+ * Items of a committed tree do not overlap unless the tree is broken; then
  * they are cut as the kernel cuts those that changed under it.
  */
-static int emit(struct fiemap_call *call, struct gathered *gathered, struct bm_fiemap_extent extent)
+static int emit_fiemap_extent(struct fiemap_call *call, struct gathered *gathered,
+			      struct bm_fiemap_extent extent)
 {
 	struct bm_fiemap_extent *cache = &call->cache;
 	uint64_t cache_end = cache->logical + cache->length;
@@ -180,7 +181,7 @@ static int emit(struct fiemap_call *call, struct gathered *gathered, struct bm_f
 
 /* --------------------------------------------------------------------- file extent items -- */
 
-/* btrfs_previous_item(): to the file extent item of the inode before the path; 1: none. */
+/* To the file extent item of the inode before the path; 1: none. */
 static int previous_item(struct fiemap_call *call, struct bm_path *path)
 {
 	for (;;) {
@@ -202,8 +203,8 @@ static int previous_item(struct fiemap_call *call, struct bm_path *path)
 	}
 }
 
-/* fiemap_find_last_extent_offset(): where the last extent that is not a hole ends. */
-static int find_last_extent_end(struct fiemap_call *call, struct bm_path *path, uint64_t *end)
+/* Where the last extent that is not a hole ends. */
+static int find_last_extent_offset(struct fiemap_call *call, struct bm_path *path, uint64_t *end)
 {
 	struct bm_key key = {
 	    .objectid = call->args->ino, .type = BTRFS_EXTENT_DATA_KEY, .offset = UINT64_MAX};
@@ -222,12 +223,12 @@ static int find_last_extent_end(struct fiemap_call *call, struct bm_path *path, 
 		ret = fiemap_item(call, path, &fi);
 	}
 	if (!ret && fi)
-		*end = fiemap_item_end(call, path, fi);
+		*end = fiemap_file_extent_end(call, path, fi);
 	return ret;
 }
 
-/* fiemap_search_slot(): to the file extent item at the offset, or the one before; 1: none. */
-static int search_extent(struct fiemap_call *call, struct bm_path *path, uint64_t offset)
+/* To the file extent item at the offset, or the one before; 1: none. */
+static int fiemap_search_slot(struct fiemap_call *call, struct bm_path *path, uint64_t offset)
 {
 	struct bm_key key = {
 	    .objectid = call->args->ino, .type = BTRFS_EXTENT_DATA_KEY, .offset = offset};
@@ -276,7 +277,7 @@ static int process_item(struct fiemap_call *call, struct gathered *gathered, uin
 		extent.flags = FIEMAP_EXTENT_DATA_INLINE | FIEMAP_EXTENT_NOT_ALIGNED;
 		if (fi->compression)
 			extent.flags |= FIEMAP_EXTENT_ENCODED;
-		return emit(call, gathered, extent);
+		return emit_fiemap_extent(call, gathered, extent);
 	}
 	if (!fi->disk_bytenr)
 		return BM_OK;
@@ -286,7 +287,7 @@ static int process_item(struct fiemap_call *call, struct gathered *gathered, uin
 	else if (fi->compression)
 		extent.flags = FIEMAP_EXTENT_ENCODED;
 	ret = check_shared(call, fi, &extent.flags);
-	return ret ? ret : emit(call, gathered, extent);
+	return ret ? ret : emit_fiemap_extent(call, gathered, extent);
 }
 
 /* The item at the path: 1 when the walk is over, FLUSH_CACHE, 0 or a fault. */
@@ -300,7 +301,7 @@ static int walk_item(struct fiemap_call *call, struct gathered *gathered, struct
 	if (ret || !fi)
 		return ret ? ret : 1;
 	start = leaf_item(path->node[0], path->slot[0])->key.offset;
-	end = fiemap_item_end(call, path, fi);
+	end = fiemap_file_extent_end(call, path, fi);
 	if (end <= at->range_start)
 		return BM_OK;
 	call->share->curr_leaf_bytenr = block_header(path->node[0])->bytenr;
@@ -343,12 +344,12 @@ static int walk_range(struct fiemap_call *call, struct gathered *gathered, struc
 	    .range_end = round_to_sector(call->image, call->end),
 	    .prev_extent_end = range_start,
 	};
-	int ret = find_last_extent_end(call, path, &last_extent_end);
+	int ret = find_last_extent_offset(call, path, &last_extent_end);
 
 	if (ret)
 		return ret;
 	path->reada = BM_READA_FORWARD;
-	ret = search_extent(call, path, range_start);
+	ret = fiemap_search_slot(call, path, range_start);
 	if (!ret)
 		ret = walk_items(call, gathered, &at, path);
 	if (ret < 0 || ret == FLUSH_CACHE)
@@ -370,7 +371,7 @@ int fiemap_by_items(struct fiemap_call *call)
 			return ret;
 		if (ret != FLUSH_CACHE)
 			break;
-		ret = flush(call, &gathered);
+		ret = flush_fiemap_cache(call, &gathered);
 		if (ret)
 			return ret;
 		/* an extent that wraps around: the kernel would not come to an end */
@@ -381,8 +382,8 @@ int fiemap_by_items(struct fiemap_call *call)
 							 .found = gathered.next_search_offset});
 		call->start = gathered.next_search_offset;
 	}
-	ret = flush(call, &gathered);
-	return ret ? ret : fiemap_emit_last(call);
+	ret = flush_fiemap_cache(call, &gathered);
+	return ret ? ret : emit_last_fiemap_cache(call);
 }
 
 /* ---------------------------------------------------------------------------------- calls -- */

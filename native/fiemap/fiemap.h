@@ -46,13 +46,11 @@ static inline int fiemap_has(const struct fiemap_call *call, int toggle)
 /* The item at the path, when it is a file extent of the inode; *fi is NULL when it is not. */
 int fiemap_item(struct fiemap_call *call, const struct bm_path *path,
 		const struct btrfs_file_extent_item **fi);
-/* btrfs_file_extent_end() */
-uint64_t fiemap_item_end(const struct fiemap_call *call, const struct bm_path *path,
-			 const struct btrfs_file_extent_item *fi);
-/* fiemap_fill_next_extent(): 1 when no more are wanted. */
-int fiemap_fill(struct fiemap_call *call, const struct bm_fiemap_extent *extent);
-/* emit_last_fiemap_cache() */
-int fiemap_emit_last(struct fiemap_call *call);
+uint64_t fiemap_file_extent_end(const struct fiemap_call *call, const struct bm_path *path,
+				const struct btrfs_file_extent_item *fi);
+/* 1 when no more are wanted. */
+int fiemap_fill_next_extent(struct fiemap_call *call, const struct bm_fiemap_extent *extent);
+int emit_last_fiemap_cache(struct fiemap_call *call);
 /* Whether `extent` continues the one in the cache, by its place in the file and on disk. */
 int fiemap_continues(const struct fiemap_call *call, const struct bm_fiemap_extent *extent);
 /* extent_fiemap() of 5.10, by extent maps, and that of 6.1 and later, by file extent items. */

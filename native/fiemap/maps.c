@@ -73,8 +73,7 @@ static size_t find_map(const struct bm_extent_maps *maps, uint64_t offset)
 	return low;
 }
 
-/* mergable_maps() */
-static int mergable(const struct extent_map *prev, const struct extent_map *next)
+static int mergable_maps(const struct extent_map *prev, const struct extent_map *next)
 {
 	if ((prev->flags & MAP_COMPRESSED) || map_end(prev) != next->start ||
 	    prev->flags != next->flags)
@@ -90,16 +89,16 @@ static void remove_map(struct bm_extent_maps *maps, size_t at)
 	memmove(&maps->maps[at], &maps->maps[at + 1], (maps->count - at) * sizeof(maps->maps[0]));
 }
 
-/* try_merge_map(): returns the map that `at` has become part of. */
-static struct extent_map *merge(struct bm_extent_maps *maps, size_t at)
+/* Returns the map that `at` has become part of. */
+static struct extent_map *try_merge_map(struct bm_extent_maps *maps, size_t at)
 {
 	struct extent_map *map = maps->maps;
 
-	if (at > 0 && mergable(&map[at - 1], &map[at])) {
+	if (at > 0 && mergable_maps(&map[at - 1], &map[at])) {
 		map[at - 1].length += map[at].length;
 		remove_map(maps, at--);
 	}
-	if (at + 1 < maps->count && mergable(&map[at], &map[at + 1])) {
+	if (at + 1 < maps->count && mergable_maps(&map[at], &map[at + 1])) {
 		map[at].length += map[at + 1].length;
 		remove_map(maps, at + 1);
 	}
@@ -107,11 +106,11 @@ static struct extent_map *merge(struct bm_extent_maps *maps, size_t at)
 }
 
 /*
- * btrfs_add_extent_mapping(): what overlaps maps that are there is cut to fit between them
+ * What overlaps maps that are there is cut to fit between them
  * (merge_extent_mapping()). NULL: no memory.
  */
-static const struct extent_map *add_map(struct bm_extent_maps *maps, struct extent_map map,
-					uint64_t start)
+static const struct extent_map *add_extent_mapping(struct bm_extent_maps *maps,
+						   struct extent_map map, uint64_t start)
 {
 	size_t at = find_map(maps, start);
 	uint64_t begin = map.start, end = map_end(&map);
@@ -134,19 +133,19 @@ static const struct extent_map *add_map(struct bm_extent_maps *maps, struct exte
 	memmove(&maps->maps[at + 1], &maps->maps[at], (maps->count - at) * sizeof(map));
 	maps->maps[at] = map;
 	maps->count++;
-	return merge(maps, at);
+	return try_merge_map(maps, at);
 }
 
 /* -------------------------------------------------------------------- from items to maps -- */
 
-/* btrfs_extent_item_to_extent_map() */
-static struct extent_map item_to_map(const struct fiemap_call *call, const struct bm_path *path,
-				     const struct btrfs_file_extent_item *fi)
+static struct extent_map extent_item_to_extent_map(const struct fiemap_call *call,
+						   const struct bm_path *path,
+						   const struct btrfs_file_extent_item *fi)
 {
 	uint64_t start = leaf_item(path->node[0], path->slot[0])->key.offset;
 	struct extent_map map = {
 	    .start = start,
-	    .length = fiemap_item_end(call, path, fi) - start,
+	    .length = fiemap_file_extent_end(call, path, fi) - start,
 	    .orig_start = start,
 	    .block_start = EXTENT_MAP_INLINE,
 	};
@@ -183,7 +182,7 @@ static int map_from_items(struct fiemap_call *call, uint64_t start, uint64_t len
 	if (ret > 0 && path->slot[0]-- == 0)
 		return BM_OK;
 	ret = fiemap_item(call, path, &fi);
-	while (!ret && (!fi || fiemap_item_end(call, path, fi) <= start)) {
+	while (!ret && (!fi || fiemap_file_extent_end(call, path, fi) <= start)) {
 		uint64_t next;
 
 		if (++path->slot[0] >= block_header(path->node[0])->nritems) {
@@ -203,11 +202,11 @@ static int map_from_items(struct fiemap_call *call, uint64_t start, uint64_t len
 		}
 	}
 	if (!ret)
-		*map = item_to_map(call, path, fi);
+		*map = extent_item_to_extent_map(call, path, fi);
 	return ret;
 }
 
-/* btrfs_get_extent(): from the maps, or from the tree. */
+/* From the maps, or from the tree. */
 static int get_extent(struct fiemap_call *call, uint64_t start, uint64_t length,
 		      struct extent_map *map)
 {
@@ -226,14 +225,14 @@ static int get_extent(struct fiemap_call *call, uint64_t start, uint64_t length,
 	ret = map_from_items(call, start, length, &path, map);
 	if (ret || map->block_start == EXTENT_MAP_INLINE)
 		return ret;
-	found = add_map(maps, *map, start);
+	found = add_extent_mapping(maps, *map, start);
 	if (!found)
 		return bm_fail(call->fault, (struct bm_fault){.code = BM_NOMEM});
 	*map = *found;
 	return BM_OK;
 }
 
-/* get_extent_skip_holes(): 1 when there is nothing more up to `last`. */
+/* 1 when there is nothing more up to `last`. */
 static int get_extent_skip_holes(struct fiemap_call *call, uint64_t offset, uint64_t last,
 				 struct extent_map *map)
 {
@@ -253,8 +252,8 @@ static int get_extent_skip_holes(struct fiemap_call *call, uint64_t offset, uint
 
 /* ----------------------------------------------------------------------------- the report -- */
 
-/* emit_fiemap_extent(): 1 when no more are wanted. */
-static int emit(struct fiemap_call *call, const struct bm_fiemap_extent *extent)
+/* 1 when no more are wanted. */
+static int emit_fiemap_extent(struct fiemap_call *call, const struct bm_fiemap_extent *extent)
 {
 	struct bm_fiemap_extent *cache = &call->cache;
 	int ret = 0;
@@ -266,7 +265,7 @@ static int emit(struct fiemap_call *call, const struct bm_fiemap_extent *extent)
 		cache->flags |= extent->flags;
 	} else {
 		if (call->cached) {
-			ret = fiemap_fill(call, cache);
+			ret = fiemap_fill_next_extent(call, cache);
 			call->cached = 0;
 			if (ret)
 				return ret;
@@ -275,7 +274,7 @@ static int emit(struct fiemap_call *call, const struct bm_fiemap_extent *extent)
 		call->cached = 1;
 	}
 	if (cache->flags & FIEMAP_EXTENT_LAST) {
-		ret = fiemap_fill(call, cache);
+		ret = fiemap_fill_next_extent(call, cache);
 		call->cached = 0;
 	}
 	return ret;
@@ -366,9 +365,9 @@ int fiemap_by_maps(struct fiemap_call *call)
 			extent.flags |= FIEMAP_EXTENT_LAST;
 			end = 1;
 		}
-		ret = emit(call, &extent);
+		ret = emit_fiemap_extent(call, &extent);
 		if (ret)
-			return ret < 0 ? ret : fiemap_emit_last(call);
+			return ret < 0 ? ret : emit_last_fiemap_cache(call);
 	}
-	return fiemap_emit_last(call);
+	return emit_last_fiemap_cache(call);
 }

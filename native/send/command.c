@@ -154,3 +154,102 @@ int send_flush(struct send_ctx *ctx)
 	ctx->size = ctx->cmd = 0;
 	return ret ? bm_fail(ctx->fault, (struct bm_fault){.code = BM_CALLBACK}) : BM_OK;
 }
+
+/* ------------------------------------------------------------------------- commands on paths -- */
+
+static int send_two_paths(struct send_ctx *ctx, int cmd, const struct fs_path *path, int attribute,
+			  const struct fs_path *other)
+{
+	if (begin_cmd(ctx, cmd) < 0 || tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
+	    tlv_put_path(ctx, attribute, other) < 0)
+		return ctx->fault->code;
+	return send_cmd(ctx);
+}
+
+static int send_path_only(struct send_ctx *ctx, int cmd, const struct fs_path *path)
+{
+	if (begin_cmd(ctx, cmd) < 0 || tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0)
+		return ctx->fault->code;
+	return send_cmd(ctx);
+}
+
+int send_rename(struct send_ctx *ctx, const struct fs_path *path, const struct fs_path *to)
+{
+	return send_two_paths(ctx, BTRFS_SEND_C_RENAME, path, BTRFS_SEND_A_PATH_TO, to);
+}
+
+int send_link(struct send_ctx *ctx, const struct fs_path *path, const struct fs_path *existing)
+{
+	return send_two_paths(ctx, BTRFS_SEND_C_LINK, path, BTRFS_SEND_A_PATH_LINK, existing);
+}
+
+int send_unlink(struct send_ctx *ctx, const struct fs_path *path)
+{
+	return send_path_only(ctx, BTRFS_SEND_C_UNLINK, path);
+}
+
+int send_rmdir(struct send_ctx *ctx, const struct fs_path *path)
+{
+	return send_path_only(ctx, BTRFS_SEND_C_RMDIR, path);
+}
+
+/* ------------------------------------------------------------------------- the current inode -- */
+
+int send_truncate(struct send_ctx *ctx, uint64_t size)
+{
+	const struct fs_path *path;
+
+	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_TRUNCATE) < 0 ||
+	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
+	    tlv_put_u64(ctx, BTRFS_SEND_A_SIZE, size) < 0)
+		return ctx->fault->code;
+	return send_cmd(ctx);
+}
+
+int send_chmod(struct send_ctx *ctx, uint32_t mode)
+{
+	const struct fs_path *path;
+
+	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_CHMOD) < 0 ||
+	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
+	    tlv_put_u64(ctx, BTRFS_SEND_A_MODE, mode & 07777) < 0)
+		return ctx->fault->code;
+	return send_cmd(ctx);
+}
+
+int send_fileattr(struct send_ctx *ctx, uint64_t flags)
+{
+	const struct fs_path *path;
+
+	if (ctx->args->proto < 2)
+		return BM_OK;
+	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_FILEATTR) < 0 ||
+	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
+	    tlv_put_u64(ctx, BTRFS_SEND_A_FILEATTR, flags) < 0)
+		return ctx->fault->code;
+	return send_cmd(ctx);
+}
+
+int send_chown(struct send_ctx *ctx, uint64_t uid, uint64_t gid)
+{
+	const struct fs_path *path;
+
+	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_CHOWN) < 0 ||
+	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
+	    tlv_put_u64(ctx, BTRFS_SEND_A_UID, uid) < 0 ||
+	    tlv_put_u64(ctx, BTRFS_SEND_A_GID, gid) < 0)
+		return ctx->fault->code;
+	return send_cmd(ctx);
+}
+
+int send_update_extent(struct send_ctx *ctx, uint64_t offset, uint64_t size)
+{
+	const struct fs_path *path;
+
+	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_UPDATE_EXTENT) < 0 ||
+	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
+	    tlv_put_u64(ctx, BTRFS_SEND_A_FILE_OFFSET, offset) < 0 ||
+	    tlv_put_u64(ctx, BTRFS_SEND_A_SIZE, size) < 0)
+		return ctx->fault->code;
+	return send_cmd(ctx);
+}

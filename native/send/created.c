@@ -43,14 +43,14 @@ static int next_created(struct send_ctx *ctx, uint64_t dir, struct bm_path *path
 	const struct btrfs_disk_key *at;
 	const struct btrfs_dir_item *entry;
 	uint32_t start = 0;
-	int ret = next_valid_item(ctx, &ctx->root, path);
+	int ret = btrfs_get_next_valid_item(ctx, &ctx->root, path);
 
 	if (ret)
 		return ret < 0 ? ret : 0;
 	at = &leaf_item(path->node[0], path->slot[0])->key;
 	if (at->objectid != dir || at->type != BTRFS_DIR_INDEX_KEY)
 		return 0;
-	ret = next_dir_entry(ctx, path->node[0], path->slot[0], &start, &entry);
+	ret = iterate_dir_item(ctx, path->node[0], path->slot[0], &start, &entry);
 	if (ret < 0)
 		return ret;
 	*ino = ret && entry->location.type != BTRFS_ROOT_ITEM_KEY ? entry->location.objectid
@@ -62,7 +62,7 @@ static int next_created(struct send_ctx *ctx, uint64_t dir, struct bm_path *path
 static int look_at_each(struct send_ctx *ctx, uint64_t dir)
 {
 	struct bm_key key = {.objectid = dir, .type = BTRFS_DIR_INDEX_KEY};
-	struct bm_path path = send_path(ctx);
+	struct bm_path path = alloc_path_for_send(ctx);
 	uint64_t ino;
 	size_t seen;
 	int ret;
@@ -96,7 +96,7 @@ static int remember_entries(struct send_ctx *ctx, uint64_t dir)
 {
 	struct bm_key key = {.objectid = dir, .type = BTRFS_DIR_INDEX_KEY};
 	struct created_scan *scan = &ctx->created;
-	struct bm_path path = send_path(ctx);
+	struct bm_path path = alloc_path_for_send(ctx);
 	uint64_t ino, lowest = UINT64_MAX;
 	const uint8_t *leaf = NULL;
 	int ret;
@@ -186,6 +186,17 @@ static int look_at_remembered(struct send_ctx *ctx)
 	count_work(ctx, scan->leaves[leaf].work);
 	COUNT_N(ctx->image, btrfs_get_next_valid_item, low - scan->leaves[leaf].first);
 	return 1;
+}
+
+int cache_dir_created(struct send_ctx *ctx, uint64_t dir)
+{
+	if (!TOGGLE(ctx, SEND_DIR_CREATED_CACHE))
+		return BM_OK;
+	/* storing one that is there already changes nothing, not even its place in the list */
+	for (struct lru_entry *entry = ctx->dir_created_cache.newest; entry; entry = entry->older)
+		if (entry->key == dir)
+			return BM_OK;
+	return lru_add(ctx, &ctx->dir_created_cache, malloc(sizeof(struct lru_entry)), dir, 0);
 }
 
 int did_create_dir(struct send_ctx *ctx, uint64_t dir)

@@ -67,7 +67,7 @@ static int find_csums(struct send_ctx *ctx, uint64_t logical, uint32_t csum_size
 {
 	struct bm_key key = {
 	    .objectid = CSUM_OBJECTID, .type = BTRFS_EXTENT_CSUM_KEY, .offset = logical};
-	struct bm_path path = send_path(ctx);
+	struct bm_path path = alloc_path_for_send(ctx);
 	const struct btrfs_item *item;
 	int ret;
 
@@ -259,7 +259,7 @@ int read_extent_data(struct send_ctx *ctx, const struct file_extent *extent, uin
 static int open_inode(struct send_ctx *ctx)
 {
 	struct bm_key key = {.objectid = ctx->cur_ino, .type = BTRFS_INODE_ITEM_KEY};
-	struct bm_path path = send_path(ctx);
+	struct bm_path path = alloc_path_for_send(ctx);
 	uint32_t slot, scanned = 0;
 
 	if (bm_search_slot(&ctx->root, &key, &path, ctx->fault) < 0)
@@ -283,7 +283,7 @@ int open_for_data(struct send_ctx *ctx, const struct file_extent *extent)
 {
 	struct bm_key key = {
 	    .objectid = ctx->cur_ino, .type = BTRFS_EXTENT_DATA_KEY, .offset = extent->start};
-	struct bm_path path = send_path(ctx);
+	struct bm_path path = alloc_path_for_send(ctx);
 
 	if (!ctx->cur_inode_open) {
 		if (open_inode(ctx) < 0)

@@ -23,29 +23,6 @@ enum {
 
 /* ------------------------------------------------------------------------------- commands -- */
 
-int send_truncate(struct send_ctx *ctx, uint64_t size)
-{
-	const struct fs_path *path;
-
-	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_TRUNCATE) < 0 ||
-	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
-	    tlv_put_u64(ctx, BTRFS_SEND_A_SIZE, size) < 0)
-		return ctx->fault->code;
-	return send_cmd(ctx);
-}
-
-int send_update_extent(struct send_ctx *ctx, uint64_t offset, uint64_t size)
-{
-	const struct fs_path *path;
-
-	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_UPDATE_EXTENT) < 0 ||
-	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
-	    tlv_put_u64(ctx, BTRFS_SEND_A_FILE_OFFSET, offset) < 0 ||
-	    tlv_put_u64(ctx, BTRFS_SEND_A_SIZE, size) < 0)
-		return ctx->fault->code;
-	return send_cmd(ctx);
-}
-
 static int send_write(struct send_ctx *ctx, const struct file_extent *extent, uint64_t offset,
 		      size_t size)
 {
@@ -77,8 +54,8 @@ static int encoded_compression(const struct send_ctx *ctx, const struct file_ext
 }
 
 /* The bytes of a compressed extent as they are: send_encoded_extent(), _inline_extent(). */
-static int send_encoded(struct send_ctx *ctx, const struct file_extent *extent, uint64_t offset,
-			uint64_t size)
+static int send_encoded_extent(struct send_ctx *ctx, const struct file_extent *extent,
+			       uint64_t offset, uint64_t size)
 {
 	bool is_inline = extent->inline_data != NULL;
 	uint64_t packed = is_inline ? extent->inline_size : extent->disk_num_bytes;
@@ -126,7 +103,7 @@ static int send_extent_data(struct send_ctx *ctx, const struct file_extent *exte
 		return send_update_extent(ctx, offset, size);
 	/* a part of an extent may be smaller plain than the whole is compressed */
 	if (ctx->args->flags & BM_SEND_COMPRESSED && extent->compression && packed <= size)
-		return send_encoded(ctx, extent, offset, size);
+		return send_encoded_extent(ctx, extent, offset, size);
 	for (uint64_t sent = 0; sent < size; sent += piece) {
 		if (size - sent < piece)
 			piece = size - sent;
@@ -284,7 +261,7 @@ static int clone_range(struct send_ctx *ctx, const struct file_extent *extent,
 	    .extent = extent, .data_offset = extent->offset, .offset = extent->start, .size = size};
 	struct bm_key key = {
 	    .objectid = from->ino, .type = BTRFS_EXTENT_DATA_KEY, .offset = from->offset};
-	struct bm_path path = send_path(ctx);
+	struct bm_path path = alloc_path_for_send(ctx);
 	struct inode_info info;
 	int ret;
 
@@ -292,9 +269,8 @@ static int clone_range(struct send_ctx *ctx, const struct file_extent *extent,
 	/* the receiver might have inlined a first block that is not inline here */
 	if (!from->offset && size == ctx->image->sectorsize)
 		return send_extent_data(ctx, extent, target.offset, size);
-	ret = get_inode_info(ctx, &from->root, from->ino, &info);
-	if (ret)
-		return ret < 0 ? ret : send_errno(ctx, ENOENT);
+	if (get_inode_info(ctx, &from->root, from->ino, &info) < 0)
+		return ctx->fault->code;
 	ret = bm_search_slot(&from->root, &key, &path, ctx->fault);
 	if (ret < 0)
 		return ret;
@@ -332,16 +308,14 @@ static int can_clone(struct send_ctx *ctx, const struct file_extent *extent, uin
 		     const struct clone_root *from)
 {
 	struct inode_info info;
-	int ret;
 
 	if (end % ctx->image->sectorsize == 0)
 		return 1;
 	if (!TOGGLE(ctx, SEND_CLONE_UNALIGNED_TAIL) || end != ctx->cur_inode_size)
 		return 0;
 	/* an unaligned end can only be cloned where it is the end of both files */
-	ret = get_inode_info(ctx, &from->root, from->ino, &info);
-	if (ret)
-		return ret < 0 ? ret : send_errno(ctx, ENOENT);
+	if (get_inode_info(ctx, &from->root, from->ino, &info) < 0)
+		return ctx->fault->code;
 	if (from->offset + (end - extent->start) != info.size)
 		return 0;
 	because_of_rule(ctx, BM_SEND_CLONE_TRUNCATE);
@@ -428,13 +402,13 @@ int process_all_extents(struct send_ctx *ctx)
 {
 	struct bm_key key = {.objectid = ctx->key.objectid, .type = BTRFS_EXTENT_DATA_KEY};
 	const uint8_t *leaf = ctx->leaf;
-	struct bm_path path = send_path(ctx);
+	struct bm_path path = alloc_path_for_send(ctx);
 	uint32_t slot = ctx->slot;
 	int ret;
 
 	if (bm_search_slot(&ctx->root, &key, &path, ctx->fault) < 0)
 		return ctx->fault->code;
-	while (!(ret = next_valid_item(ctx, &ctx->root, &path))) {
+	while (!(ret = btrfs_get_next_valid_item(ctx, &ctx->root, &path))) {
 		const struct btrfs_disk_key *at = &leaf_item(path.node[0], path.slot[0])->key;
 
 		if (at->objectid != key.objectid || at->type != key.type)

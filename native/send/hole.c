@@ -9,7 +9,7 @@
 
 enum { PAGE = 4096, PUNCH_HOLE_KEEP_SIZE = 3, NOT_DATA = 16384 };
 
-/* need_send_hole() */
+/* Whether the current inode is a file that the receiver has already. */
 static bool need_send_hole(const struct send_ctx *ctx)
 {
 	return has_parent(ctx) && !ctx->cur_inode_new && !ctx->cur_inode_new_gen &&
@@ -52,7 +52,7 @@ int is_extent_unchanged(struct send_ctx *ctx, const struct file_extent *left)
 	struct bm_key key = {
 	    .objectid = ctx->cur_ino, .type = BTRFS_EXTENT_DATA_KEY, .offset = left->start};
 	uint64_t left_end = left->start + left->num_bytes;
-	struct bm_path path = send_path(ctx);
+	struct bm_path path = alloc_path_for_send(ctx);
 	struct file_extent right;
 	int ret;
 
@@ -97,7 +97,7 @@ static int get_last_extent(struct send_ctx *ctx, uint64_t offset)
 {
 	struct bm_key key = {
 	    .objectid = ctx->cur_ino, .type = BTRFS_EXTENT_DATA_KEY, .offset = offset};
-	struct bm_path path = send_path(ctx);
+	struct bm_path path = alloc_path_for_send(ctx);
 	struct file_extent extent;
 
 	COUNT(ctx->image, get_last_extent);
@@ -131,7 +131,7 @@ static int range_is_hole_in_parent(struct send_ctx *ctx, uint64_t start, uint64_
 {
 	struct bm_key key = {
 	    .objectid = ctx->cur_ino, .type = BTRFS_EXTENT_DATA_KEY, .offset = start};
-	struct bm_path path = send_path(ctx);
+	struct bm_path path = alloc_path_for_send(ctx);
 	uint64_t search_start = start;
 	int ret;
 
@@ -274,5 +274,6 @@ int send_trailing_hole(struct send_ctx *ctx)
 		ret = range_is_hole_in_parent(ctx, ctx->cur_inode_last_extent, ctx->cur_inode_size);
 	if (ret)
 		return ret < 0 ? ret : BM_OK;
+	because_inode(ctx, BM_SEND_HOLE_AT_END);
 	return send_hole(ctx, ctx->cur_inode_size);
 }

@@ -19,7 +19,7 @@ static int tlv_put_timespec(struct send_ctx *ctx, int attribute, const struct bt
 int send_utimes(struct send_ctx *ctx, uint64_t ino, uint64_t gen)
 {
 	struct bm_key key = {.objectid = ino, .type = BTRFS_INODE_ITEM_KEY};
-	struct bm_path search = send_path(ctx);
+	struct bm_path search = alloc_path_for_send(ctx);
 	const struct btrfs_inode_item *item;
 	const struct fs_path *path;
 	struct fs_path other;
@@ -60,18 +60,6 @@ struct utimes_entry {
 	struct bm_send_why why;
 };
 
-static int lru_add(struct send_ctx *ctx, struct lru_cache *cache, struct lru_entry *entry,
-		   uint64_t key, uint64_t generation)
-{
-	if (!entry)
-		return bm_fail(ctx->fault, (struct bm_fault){.code = BM_NOMEM});
-	entry->key = key;
-	entry->generation = generation;
-	COUNT(ctx->image, btrfs_lru_cache_store);
-	lru_store(cache, entry);
-	return BM_OK;
-}
-
 /* UTIMES of a directory: put off until it is not likely to change any more, or at once. */
 int cache_dir_utimes(struct send_ctx *ctx, uint64_t dir, uint64_t gen)
 {
@@ -89,15 +77,15 @@ int cache_dir_utimes(struct send_ctx *ctx, uint64_t dir, uint64_t gen)
 	return lru_add(ctx, &ctx->dir_utimes_cache, (struct lru_entry *)entry, dir, gen);
 }
 
-int send_put_off_utimes(struct send_ctx *ctx, const struct lru_entry *entry)
+static int send_put_off_utimes(struct send_ctx *ctx, const struct lru_entry *entry)
 {
 	ctx->why = ((const struct utimes_entry *)entry)->why;
 	return send_utimes(ctx, entry->key, entry->generation);
 }
 
-int trim_dir_utimes_cache(struct send_ctx *ctx, size_t size)
+int trim_dir_utimes_cache(struct send_ctx *ctx)
 {
-	while (ctx->dir_utimes_cache.size > size) {
+	while (ctx->dir_utimes_cache.size > DIR_UTIMES_CACHE_SIZE) {
 		struct lru_entry *oldest = ctx->dir_utimes_cache.oldest;
 
 		if (send_put_off_utimes(ctx, oldest) < 0)
@@ -107,15 +95,13 @@ int trim_dir_utimes_cache(struct send_ctx *ctx, size_t size)
 	return BM_OK;
 }
 
-int cache_dir_created(struct send_ctx *ctx, uint64_t dir)
+/* The directories whose times are still to be sent, the most recently used first. */
+int flush_dir_utimes(struct send_ctx *ctx)
 {
-	if (!TOGGLE(ctx, SEND_DIR_CREATED_CACHE))
-		return BM_OK;
-	/* storing one that is there already changes nothing, not even its place in the list */
-	for (struct lru_entry *entry = ctx->dir_created_cache.newest; entry; entry = entry->older)
-		if (entry->key == dir)
-			return BM_OK;
-	return lru_add(ctx, &ctx->dir_created_cache, malloc(sizeof(struct lru_entry)), dir, 0);
+	for (struct lru_entry *entry = ctx->dir_utimes_cache.newest; entry; entry = entry->older)
+		if (send_put_off_utimes(ctx, entry) < 0)
+			return ctx->fault->code;
+	return BM_OK;
 }
 
 /* --------------------------------------------------------------------------------- inodes -- */
@@ -130,7 +116,7 @@ static uint64_t new_encode_dev(uint64_t dev)
 static int read_symlink(struct send_ctx *ctx, uint64_t ino, struct fs_path *target)
 {
 	struct bm_key key = {.objectid = ino, .type = BTRFS_EXTENT_DATA_KEY};
-	struct bm_path path = send_path(ctx);
+	struct bm_path path = alloc_path_for_send(ctx);
 	struct file_extent extent;
 	int ret;
 
@@ -176,14 +162,11 @@ int send_create_inode(struct send_ctx *ctx, uint64_t ino)
 				  .mode = ctx->cur_inode_mode,
 				  .rdev = ctx->cur_inode_rdev};
 	struct fs_path path;
-	int cmd, ret;
+	int cmd;
 
 	COUNT(ctx->image, send_create_inode);
-	if (ino != ctx->cur_ino) {
-		ret = get_inode_info(ctx, &ctx->root, ino, &info);
-		if (ret)
-			return ret < 0 ? ret : send_errno(ctx, ENOENT);
-	}
+	if (ino != ctx->cur_ino && get_inode_info(ctx, &ctx->root, ino, &info) < 0)
+		return ctx->fault->code;
 	cmd = create_command(info.mode);
 	if (!cmd)
 		return send_errno(ctx, EOPNOTSUPP);

@@ -28,49 +28,6 @@ struct pending_list {
 	struct pending_dir_move *first, *last;
 };
 
-struct waiting_dir_move *get_waiting_dir_move(struct send_ctx *ctx, uint64_t ino)
-{
-	COUNT(ctx->image, get_waiting_dir_move);
-	return (struct waiting_dir_move *)lru_lookup(&ctx->waiting_dir_moves, ino, 0);
-}
-
-/* Without SEND_RMDIR_GENERATION the generation does not tell orphan directories apart. */
-static uint64_t orphan_dir_generation(const struct send_ctx *ctx, uint64_t gen)
-{
-	return TOGGLE(ctx, SEND_RMDIR_GENERATION) ? gen : 0;
-}
-
-struct orphan_dir_info *get_orphan_dir_info(struct send_ctx *ctx, uint64_t ino, uint64_t gen)
-{
-	COUNT(ctx->image, get_orphan_dir_info);
-	return (struct orphan_dir_info *)lru_lookup(&ctx->orphan_dirs, ino,
-						    orphan_dir_generation(ctx, gen));
-}
-
-/* The entry of a directory that was there before, or a new one. */
-static struct orphan_dir_info *add_orphan_dir_info(struct send_ctx *ctx, uint64_t ino, uint64_t gen)
-{
-	struct orphan_dir_info *info;
-
-	COUNT(ctx->image, add_orphan_dir_info);
-	info = (struct orphan_dir_info *)lru_lookup(&ctx->orphan_dirs, ino,
-						    orphan_dir_generation(ctx, gen));
-	if (info) {
-		info->gen = gen;
-		return info;
-	}
-	info = calloc(1, sizeof(*info));
-	if (!info) {
-		bm_fail(ctx->fault, (struct bm_fault){.code = BM_NOMEM});
-		return NULL;
-	}
-	info->lru.key = ino;
-	info->lru.generation = orphan_dir_generation(ctx, gen);
-	info->gen = gen;
-	lru_store(&ctx->orphan_dirs, &info->lru);
-	return info;
-}
-
 /* ------------------------------------------------------------------------------- can_rmdir -- */
 
 /*
@@ -80,7 +37,7 @@ static struct orphan_dir_info *add_orphan_dir_info(struct send_ctx *ctx, uint64_
 static int last_entry(struct send_ctx *ctx, uint64_t dir, uint64_t *ino)
 {
 	struct bm_key key = {.objectid = dir, .type = BTRFS_DIR_INDEX_KEY, .offset = UINT64_MAX};
-	struct bm_path path = send_path(ctx);
+	struct bm_path path = alloc_path_for_send(ctx);
 	const struct btrfs_dir_item *entry;
 	const struct btrfs_disk_key *at;
 	uint32_t start = 0;
@@ -94,7 +51,7 @@ static int last_entry(struct send_ctx *ctx, uint64_t dir, uint64_t *ino)
 	at = &leaf_item(path.node[0], path.slot[0])->key;
 	if (at->objectid != dir || at->type != BTRFS_DIR_INDEX_KEY)
 		return 1;
-	ret = next_dir_entry(ctx, path.node[0], path.slot[0], &start, &entry);
+	ret = iterate_dir_item(ctx, path.node[0], path.slot[0], &start, &entry);
 	if (ret <= 0)
 		return ret < 0 ? ret : 1;
 	*ino = entry->location.objectid;
@@ -111,12 +68,12 @@ static int scan_entries(struct send_ctx *ctx, uint64_t dir, uint64_t dir_gen, ui
 			struct dir_scan *scan)
 {
 	struct bm_key key = {.objectid = dir, .type = BTRFS_DIR_INDEX_KEY, .offset = index};
-	struct bm_path path = send_path(ctx);
+	struct bm_path path = alloc_path_for_send(ctx);
 	int ret;
 
 	if (bm_search_slot(&ctx->parent, &key, &path, ctx->fault) < 0)
 		return ctx->fault->code;
-	while (!(ret = next_valid_item(ctx, &ctx->parent, &path))) {
+	while (!(ret = btrfs_get_next_valid_item(ctx, &ctx->parent, &path))) {
 		const struct btrfs_disk_key *at = &leaf_item(path.node[0], path.slot[0])->key;
 		const struct btrfs_dir_item *entry;
 		struct waiting_dir_move *waiting;
@@ -124,7 +81,7 @@ static int scan_entries(struct send_ctx *ctx, uint64_t dir, uint64_t dir_gen, ui
 
 		if (at->objectid != dir || at->type != BTRFS_DIR_INDEX_KEY)
 			return 1;
-		ret = next_dir_entry(ctx, path.node[0], path.slot[0], &start, &entry);
+		ret = iterate_dir_item(ctx, path.node[0], path.slot[0], &start, &entry);
 		if (ret <= 0)
 			return ret < 0 ? ret : 1;
 		if (entry->location.objectid > scan->high_ino)
@@ -169,7 +126,7 @@ int can_rmdir(struct send_ctx *ctx, uint64_t dir, uint64_t dir_gen)
 		return ret;
 	if (ret) {
 		if (info)
-			lru_remove(&ctx->orphan_dirs, &info->lru);
+			free_orphan_dir_info(ctx, info);
 		return 1;
 	}
 remember:
@@ -184,9 +141,23 @@ remember:
 	return 0;
 }
 
+int rmdir_if_possible(struct send_ctx *ctx, uint64_t ino, uint64_t gen, enum bm_send_cause cause,
+		      struct bm_send_item item)
+{
+	struct fs_path path;
+	int ret = can_rmdir(ctx, ino, gen);
+
+	if (ret <= 0)
+		return ret;
+	if (get_cur_path(ctx, ino, gen, &path) < 0)
+		return ctx->fault->code;
+	because(ctx, cause, ino, item);
+	return send_rmdir(ctx, &path) < 0 ? ctx->fault->code : 1;
+}
+
 /* --------------------------------------------------------------------------- pending moves -- */
 
-static void free_move(struct pending_dir_move *move)
+static void free_pending_move(struct pending_dir_move *move)
 {
 	free(move->update_refs.rows);
 	free(move);
@@ -229,7 +200,7 @@ static int add_pending_dir_move(struct send_ctx *ctx, struct pending_dir_move *m
 	list->last = move;
 	return BM_OK;
 fail:
-	free_move(move);
+	free_pending_move(move);
 	return ctx->fault->code;
 }
 
@@ -248,15 +219,15 @@ static int wait_for(struct send_ctx *ctx, const struct recorded_ref *ref, uint64
 	for (int i = 0; i < 2; i++)
 		for (size_t j = 0; j < lists[i]->count; j++)
 			if (add_dir_ref(ctx, &move->update_refs, &lists[i]->rows[j].in) < 0) {
-				free_move(move);
+				free_pending_move(move);
 				return BM_NOMEM;
 			}
 	return add_pending_dir_move(ctx, move, parent_ino, is_orphan) < 0 ? ctx->fault->code : 1;
 }
 
 /* Take the moves that wait for an inode out of the table and put them behind `*last`. */
-static void take_pending(struct send_ctx *ctx, uint64_t ino, struct pending_dir_move **first,
-			 struct pending_dir_move **last)
+static void take_pending_dir_moves(struct send_ctx *ctx, uint64_t ino,
+				   struct pending_dir_move **first, struct pending_dir_move **last)
 {
 	struct pending_list *list =
 	    (struct pending_list *)lru_lookup(&ctx->pending_dir_moves, ino, 0);
@@ -273,11 +244,11 @@ void free_pending_dir_moves(struct send_ctx *ctx)
 	while (ctx->pending_dir_moves.oldest) {
 		struct pending_dir_move *first = NULL, *last = NULL;
 
-		take_pending(ctx, ctx->pending_dir_moves.oldest->key, &first, &last);
+		take_pending_dir_moves(ctx, ctx->pending_dir_moves.oldest->key, &first, &last);
 		while (first) {
 			struct pending_dir_move *next = first->next;
 
-			free_move(first);
+			free_pending_move(first);
 			first = next;
 		}
 	}
@@ -293,8 +264,7 @@ int wait_for_dest_dir_move(struct send_ctx *ctx, const struct recorded_ref *ref,
 			     .offset = bm_crc32c(0xfffffffe, name, ref->name_size)};
 	const struct btrfs_dir_item *entry;
 	struct waiting_dir_move *waiting;
-	struct inode_info info;
-	uint64_t ino, old_gen;
+	uint64_t ino, gen, old_gen;
 	int ret;
 
 	if (!ctx->waiting_dir_moves.size)
@@ -305,11 +275,10 @@ int wait_for_dest_dir_move(struct send_ctx *ctx, const struct recorded_ref *ref,
 	ino = entry->location.objectid;
 	if (get_inode_gen(ctx, &ctx->parent, ino, &old_gen) < 0)
 		return ctx->fault->code;
-	COUNT(ctx->image, get_inode_gen);
-	ret = get_inode_info(ctx, &ctx->root, ino, &info);
-	if (ret)
-		return ret < 0 ? ret : 0;
-	if (info.generation != old_gen)
+	ret = find_inode_gen(ctx, &ctx->root, ino, &gen);
+	if (ret < 0)
+		return ret;
+	if (ret || gen != old_gen)
 		return 0;
 	waiting = get_waiting_dir_move(ctx, ino);
 	if (!waiting || waiting->orphanized)
@@ -317,7 +286,7 @@ int wait_for_dest_dir_move(struct send_ctx *ctx, const struct recorded_ref *ref,
 	return wait_for(ctx, ref, ino, is_orphan);
 }
 
-/* check_ino_in_path(): whether (ino1, gen1) is (ino2, gen2) or above it by first names. */
+/* Whether (ino1, gen1) is (ino2, gen2) or above it by first names. */
 static int check_ino_in_path(struct send_ctx *ctx, uint64_t ino1, uint64_t gen1, uint64_t ino2,
 			     uint64_t gen2)
 {
@@ -327,16 +296,10 @@ static int check_ino_in_path(struct send_ctx *ctx, uint64_t ino1, uint64_t gen1,
 	if (ino1 == ino2)
 		return gen1 == gen2;
 	for (int depth = 0; ino2 > BTRFS_FIRST_FREE_OBJECTID; depth++, ino2 = parent) {
-		int ret;
-
-		if (depth > PATH_LIMIT / 2)
-			return bm_fail(ctx->fault, (struct bm_fault){.code = BM_LOOP,
-								     .tree = ctx->parent.objectid,
-								     .found = ino2});
 		name.size = 0;
-		ret = get_first_ref(ctx, &ctx->parent, ino2, &parent, &parent_gen, &name);
-		if (ret)
-			return ret < 0 ? ret : send_errno(ctx, ENOENT);
+		if (check_depth(ctx, depth, &ctx->parent, ino2) < 0 ||
+		    get_first_ref(ctx, &ctx->parent, ino2, &parent, &parent_gen, &name) < 0)
+			return ctx->fault->code;
 		if (parent == ino1)
 			return parent_gen == gen1;
 	}
@@ -346,12 +309,12 @@ static int check_ino_in_path(struct send_ctx *ctx, uint64_t ino1, uint64_t gen1,
 int is_ancestor(struct send_ctx *ctx, uint64_t ino1, uint64_t gen1, uint64_t ino2)
 {
 	struct bm_key key = {.objectid = ino2, .type = BTRFS_INODE_REF_KEY};
-	struct bm_path path = send_path(ctx);
+	struct bm_path path = alloc_path_for_send(ctx);
 	int ret;
 
 	if (bm_search_slot(&ctx->parent, &key, &path, ctx->fault) < 0)
 		return ctx->fault->code;
-	while (!(ret = next_valid_item(ctx, &ctx->parent, &path))) {
+	while (!(ret = btrfs_get_next_valid_item(ctx, &ctx->parent, &path))) {
 		const struct btrfs_disk_key *at = &leaf_item(path.node[0], path.slot[0])->key;
 		struct ref_name ref;
 		uint32_t start = 0;
@@ -359,7 +322,8 @@ int is_ancestor(struct send_ctx *ctx, uint64_t ino1, uint64_t gen1, uint64_t ino
 		if (at->objectid != ino2 ||
 		    (at->type != BTRFS_INODE_REF_KEY && at->type != BTRFS_INODE_EXTREF_KEY))
 			return 0;
-		while ((ret = next_ref_name(ctx, path.node[0], path.slot[0], &start, &ref)) > 0) {
+		while ((ret = iterate_inode_ref(ctx, path.node[0], path.slot[0], &start, &ref)) >
+		       0) {
 			uint64_t gen;
 
 			if (get_inode_gen(ctx, &ctx->parent, ref.dir, &gen) < 0)
@@ -389,10 +353,10 @@ static int moves_later(struct send_ctx *ctx, const struct dir_ref *at, struct di
 	int ret;
 
 	name_before.size = name_after.size = 0;
-	ret = get_first_ref(ctx, &ctx->root, at->dir, &after->dir, &after->dir_gen, &name_after);
-	if (ret)
-		return ret < 0 ? ret : send_errno(ctx, ENOENT);
-	ret = get_first_ref(ctx, &ctx->parent, at->dir, &before, NULL, &name_before);
+	if (get_first_ref(ctx, &ctx->root, at->dir, &after->dir, &after->dir_gen, &name_after) < 0)
+		return ctx->fault->code;
+	COUNT(ctx->image, get_first_ref);
+	ret = find_first_ref(ctx, &ctx->parent, at->dir, &before, &name_before);
 	if (ret)
 		return ret < 0 ? ret : 2;
 	if (at->dir <= ctx->cur_ino ||
@@ -410,11 +374,9 @@ int wait_for_parent_move(struct send_ctx *ctx, const struct recorded_ref *ref, b
 	int ret = 0;
 
 	for (int depth = 0; at.dir > BTRFS_FIRST_FREE_OBJECTID; depth++, at = after) {
-		if (depth > PATH_LIMIT / 2)
-			return bm_fail(ctx->fault, (struct bm_fault){.code = BM_LOOP,
-								     .tree = ctx->root.objectid,
-								     .found = at.dir});
-		if (get_waiting_dir_move(ctx, at.dir)) {
+		if (check_depth(ctx, depth, &ctx->root, at.dir) < 0)
+			return ctx->fault->code;
+		if (is_waiting_for_move(ctx, at.dir)) {
 			ret = is_ancestor(ctx, ctx->cur_ino, ctx->cur_inode_gen, at.dir);
 			if (ret)
 				break;
@@ -440,19 +402,15 @@ static int path_loop(struct send_ctx *ctx, uint64_t ino, uint64_t gen, uint64_t 
 	for (int depth = 0; ino != BTRFS_FIRST_FREE_OBJECTID; depth++) {
 		int ret;
 
-		if (depth > PATH_LIMIT / 2)
-			return bm_fail(ctx->fault, (struct bm_fault){.code = BM_LOOP,
-								     .tree = ctx->root.objectid,
-								     .found = ino});
 		name.size = 0;
-		if (get_orphan_dir_info(ctx, ino, gen))
+		if (check_depth(ctx, depth, &ctx->root, ino) < 0)
+			return ctx->fault->code;
+		if (is_waiting_for_rm(ctx, ino, gen))
 			return 0;
-		if (get_waiting_dir_move(ctx, ino)) {
+		if (is_waiting_for_move(ctx, ino)) {
 			if (!*ancestor)
 				*ancestor = ino;
 			ret = get_first_ref(ctx, &ctx->parent, ino, &parent, &parent_gen, &name);
-			if (ret > 0)
-				ret = send_errno(ctx, ENOENT);
 		} else {
 			ret = get_cur_name_and_parent(ctx, ino, gen, &parent, &parent_gen, &name);
 			if (ret > 0)
@@ -477,37 +435,14 @@ static int path_before_move(struct send_ctx *ctx, const struct pending_dir_move 
 {
 	uint64_t parent, parent_gen;
 	struct fs_path name;
-	int ret;
 
 	path->size = name.size = 0;
 	if (is_orphan)
 		return gen_unique_name(ctx, move->ino, move->gen, path);
-	ret = get_first_ref(ctx, &ctx->parent, move->ino, &parent, &parent_gen, &name);
-	if (ret)
-		return ret < 0 ? ret : send_errno(ctx, ENOENT);
-	if (get_cur_path(ctx, parent, parent_gen, path) < 0)
+	if (get_first_ref(ctx, &ctx->parent, move->ino, &parent, &parent_gen, &name) < 0 ||
+	    get_cur_path(ctx, parent, parent_gen, path) < 0)
 		return ctx->fault->code;
 	return fs_path_add(ctx, path, name.text, name.size);
-}
-
-/* Remove the directory that only waited for this one to leave it. */
-static int rmdir_if_possible(struct send_ctx *ctx, uint64_t ino, uint64_t gen,
-			     struct bm_send_item item)
-{
-	const struct orphan_dir_info *info = ino ? get_orphan_dir_info(ctx, ino, gen) : NULL;
-	struct fs_path path;
-	int ret;
-
-	if (!info)
-		return BM_OK;
-	gen = info->gen;
-	ret = can_rmdir(ctx, ino, gen);
-	if (ret <= 0)
-		return ret;
-	if (get_cur_path(ctx, ino, gen, &path) < 0)
-		return ctx->fault->code;
-	because(ctx, BM_SEND_DIR_LEFT, ino, item);
-	return send_path_only(ctx, BTRFS_SEND_C_RMDIR, &path);
 }
 
 /* Let the move wait for another inode; it belongs to the table again. */
@@ -535,6 +470,7 @@ static int apply_dir_move(struct send_ctx *ctx, struct pending_dir_move **pendin
 {
 	struct pending_dir_move *move = *pending;
 	struct waiting_dir_move *found = get_waiting_dir_move(ctx, move->ino), waiting;
+	const struct orphan_dir_info *info = NULL;
 	struct fs_path from, to;
 	uint64_t ancestor;
 	int ret;
@@ -550,9 +486,13 @@ static int apply_dir_move(struct send_ctx *ctx, struct pending_dir_move **pendin
 	if (ret)
 		return ret < 0 ? ret : wait_longer(ctx, pending, ancestor, &waiting);
 	because(ctx, BM_SEND_DIR_MOVED_LATER, move->ino, move->item);
-	if (get_cur_path(ctx, move->ino, move->gen, &to) < 0 ||
-	    send_two_paths(ctx, BTRFS_SEND_C_RENAME, &from, BTRFS_SEND_A_PATH_TO, &to) < 0 ||
-	    rmdir_if_possible(ctx, waiting.rmdir_ino, waiting.rmdir_gen, move->item) < 0)
+	if (get_cur_path(ctx, move->ino, move->gen, &to) < 0 || send_rename(ctx, &from, &to) < 0)
+		return ctx->fault->code;
+	/* the directory that only waited for this one to leave it */
+	if (waiting.rmdir_ino)
+		info = get_orphan_dir_info(ctx, waiting.rmdir_ino, waiting.rmdir_gen);
+	if (info &&
+	    rmdir_if_possible(ctx, waiting.rmdir_ino, info->gen, BM_SEND_DIR_LEFT, move->item) < 0)
 		return ctx->fault->code;
 	because(ctx, BM_SEND_TIMES_MOVE, move->ino, move->item);
 	if (cache_dir_utimes(ctx, move->ino, move->gen) < 0)
@@ -563,7 +503,7 @@ static int apply_dir_move(struct send_ctx *ctx, struct pending_dir_move **pendin
 
 		because(ctx, BM_SEND_TIMES_MOVE, in->dir, in->item);
 		/* the parent may have been removed meanwhile */
-		ret = get_inode_info(ctx, &ctx->root, in->dir, &info);
+		ret = find_inode_info(ctx, &ctx->root, in->dir, &info);
 		if (!ret)
 			ret = cache_dir_utimes(ctx, in->dir, in->dir_gen);
 		if (ret < 0)
@@ -577,7 +517,7 @@ int apply_children_dir_moves(struct send_ctx *ctx)
 	struct pending_dir_move *first = NULL, *last = NULL;
 	int ret = BM_OK;
 
-	take_pending(ctx, ctx->cur_ino, &first, &last);
+	take_pending_dir_moves(ctx, ctx->cur_ino, &first, &last);
 	while (first) {
 		struct pending_dir_move *move = first;
 		uint64_t progress = ctx->send_progress, ino = move->ino;
@@ -589,10 +529,10 @@ int apply_children_dir_moves(struct send_ctx *ctx)
 			ret = apply_dir_move(ctx, &move);
 			ctx->send_progress = progress;
 			if (!ret)
-				take_pending(ctx, ino, &first, &last);
+				take_pending_dir_moves(ctx, ino, &first, &last);
 		}
 		if (move)
-			free_move(move);
+			free_pending_move(move);
 	}
 	return ret;
 }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Inodes, names and paths as send looks them up.
+ * Inodes and names as the two trees have them, and who has taken whose name.
  *
- * A path is that of the receiver at this moment of the stream: an inode whose number is below
- * send_progress has its name of the snapshot, one that is still to come exists only under its
- * orphan name (o<ino>-<generation>-<n>), if at all.
+ * What the receiver has follows from two things: in which of the two snapshots the inode is (by
+ * number and generation, because numbers are used again in some), and whether its number is below
+ * send_progress.
+ *
+ * Of two look-ups, get_...() fails with ENOENT where there is nothing and find_...() returns 1.
  */
 #include "send/send.h"
 
@@ -34,8 +36,7 @@ void fs_path_copy(struct fs_path *dest, const struct fs_path *from)
 	dest->size = from->size;
 }
 
-/* Put a name in front of a path. */
-static int fs_path_prepend(struct send_ctx *ctx, struct fs_path *path, const struct fs_path *name)
+int fs_path_prepend(struct send_ctx *ctx, struct fs_path *path, const struct fs_path *name)
 {
 	size_t slash = path->size ? 1 : 0;
 
@@ -49,11 +50,19 @@ static int fs_path_prepend(struct send_ctx *ctx, struct fs_path *path, const str
 	return BM_OK;
 }
 
-int get_inode_info(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino,
-		   struct inode_info *info)
+int check_depth(struct send_ctx *ctx, int depth, const struct bm_root *root, uint64_t ino)
+{
+	if (depth <= PATH_LIMIT / 2)
+		return BM_OK;
+	return bm_fail(ctx->fault,
+		       (struct bm_fault){.code = BM_LOOP, .tree = root->objectid, .found = ino});
+}
+
+int find_inode_info(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino,
+		    struct inode_info *info)
 {
 	struct bm_key key = {.objectid = ino, .type = BTRFS_INODE_ITEM_KEY};
-	struct bm_path path = send_path(ctx);
+	struct bm_path path = alloc_path_for_send(ctx);
 	const struct btrfs_inode_item *item;
 	int ret;
 
@@ -76,20 +85,34 @@ int get_inode_info(struct send_ctx *ctx, const struct bm_root *root, uint64_t in
 	return BM_OK;
 }
 
-int get_inode_gen(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino, uint64_t *gen)
+int get_inode_info(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino,
+		   struct inode_info *info)
 {
-	struct inode_info info;
-	int ret = get_inode_info(ctx, root, ino, &info);
+	int ret = find_inode_info(ctx, root, ino, info);
 
-	COUNT(ctx->image, get_inode_gen);
-	if (ret)
-		return ret < 0 ? ret : send_errno(ctx, ENOENT);
-	*gen = info.generation;
-	return BM_OK;
+	return ret > 0 ? send_errno(ctx, ENOENT) : ret;
 }
 
-int next_dir_entry(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, uint32_t *at,
-		   const struct btrfs_dir_item **entry)
+int find_inode_gen(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino, uint64_t *gen)
+{
+	struct inode_info info;
+	int ret = find_inode_info(ctx, root, ino, &info);
+
+	COUNT(ctx->image, get_inode_gen);
+	if (!ret)
+		*gen = info.generation;
+	return ret;
+}
+
+int get_inode_gen(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino, uint64_t *gen)
+{
+	int ret = find_inode_gen(ctx, root, ino, gen);
+
+	return ret > 0 ? send_errno(ctx, ENOENT) : ret;
+}
+
+int iterate_dir_item(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, uint32_t *at,
+		     const struct btrfs_dir_item **entry)
 {
 	uint32_t size = leaf_item(leaf, slot)->size, limit;
 	const struct btrfs_dir_item *item = (const void *)(item_data(leaf, slot) + *at);
@@ -112,7 +135,7 @@ int next_dir_entry(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, uin
 int lookup_name(struct send_ctx *ctx, const struct bm_root *root, const struct bm_key *key,
 		const char *name, size_t size, const struct btrfs_dir_item **entry)
 {
-	struct bm_path path = send_path(ctx);
+	struct bm_path path = alloc_path_for_send(ctx);
 	uint32_t at = 0;
 	int ret;
 
@@ -120,15 +143,15 @@ int lookup_name(struct send_ctx *ctx, const struct bm_root *root, const struct b
 	ret = bm_search_slot(root, key, &path, ctx->fault);
 	if (ret)
 		return ret < 0 ? ret : BM_OK;
-	while ((ret = next_dir_entry(ctx, path.node[0], path.slot[0], &at, entry)) > 0)
+	while ((ret = iterate_dir_item(ctx, path.node[0], path.slot[0], &at, entry)) > 0)
 		if ((*entry)->name_len == size && !memcmp(*entry + 1, name, size))
 			return BM_OK;
 	*entry = NULL;
 	return ret;
 }
 
-int next_ref_name(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, uint32_t *at,
-		  struct ref_name *ref)
+int iterate_inode_ref(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, uint32_t *at,
+		      struct ref_name *ref)
 {
 	const struct btrfs_item *item = leaf_item(leaf, slot);
 	const uint8_t *data = item_data(leaf, slot) + *at;
@@ -155,7 +178,8 @@ int next_ref_name(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, uint
 	return 1;
 }
 
-int next_valid_item(struct send_ctx *ctx, const struct bm_root *root, struct bm_path *path)
+int btrfs_get_next_valid_item(struct send_ctx *ctx, const struct bm_root *root,
+			      struct bm_path *path)
 {
 	COUNT(ctx->image, btrfs_get_next_valid_item);
 	if (path->slot[0] < block_header(path->node[0])->nritems)
@@ -199,12 +223,11 @@ int gen_unique_name(struct send_ctx *ctx, uint64_t ino, uint64_t gen, struct fs_
 	}
 }
 
-/* get_first_ref() without the generation of the directory. 1: the inode has no name. */
-static int find_first_ref(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino,
-			  uint64_t *dir, struct fs_path *name)
+int find_first_ref(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino, uint64_t *dir,
+		   struct fs_path *name)
 {
 	struct bm_key key = {.objectid = ino, .type = BTRFS_INODE_REF_KEY};
-	struct bm_path path = send_path(ctx);
+	struct bm_path path = alloc_path_for_send(ctx);
 	const struct btrfs_item *item;
 	struct ref_name ref;
 	uint32_t at = 0;
@@ -217,7 +240,7 @@ static int find_first_ref(struct send_ctx *ctx, const struct bm_root *root, uint
 	if (item->key.objectid != ino ||
 	    (item->key.type != BTRFS_INODE_REF_KEY && item->key.type != BTRFS_INODE_EXTREF_KEY))
 		return 1;
-	ret = next_ref_name(ctx, path.node[0], path.slot[0], &at, &ref);
+	ret = iterate_inode_ref(ctx, path.node[0], path.slot[0], &at, &ref);
 	if (ret <= 0)
 		return ret < 0 ? ret
 			       : send_bad_item(ctx, BM_BAD_ITEM_SIZE, path.node[0], path.slot[0], 0,
@@ -229,29 +252,25 @@ static int find_first_ref(struct send_ctx *ctx, const struct bm_root *root, uint
 int get_first_ref(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino, uint64_t *dir,
 		  uint64_t *dir_gen, struct fs_path *name)
 {
-	int ret;
+	int ret = find_first_ref(ctx, root, ino, dir, name);
 
 	COUNT(ctx->image, get_first_ref);
-	ret = find_first_ref(ctx, root, ino, dir, name);
-	if (ret || !dir_gen)
-		return ret;
-	return get_inode_gen(ctx, root, *dir, dir_gen);
+	if (ret > 0)
+		return send_errno(ctx, ENOENT);
+	return ret || !dir_gen ? ret : get_inode_gen(ctx, root, *dir, dir_gen);
 }
 
 int is_first_ref(struct send_ctx *ctx, uint64_t ino, uint64_t dir, const char *name, size_t size)
 {
 	struct fs_path first;
 	uint64_t first_dir;
-	int ret;
 
 	first.size = 0;
-	ret = get_first_ref(ctx, &ctx->parent, ino, &first_dir, NULL, &first);
-	if (ret)
-		return ret < 0 ? ret : send_errno(ctx, ENOENT);
+	if (get_first_ref(ctx, &ctx->parent, ino, &first_dir, NULL, &first) < 0)
+		return ctx->fault->code;
 	return first_dir == dir && first.size == size && !memcmp(first.text, name, size);
 }
 
-/* The path of an inode in a root that is not being sent, by first names. */
 int get_inode_path(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino,
 		   struct fs_path *dest)
 {
@@ -259,13 +278,10 @@ int get_inode_path(struct send_ctx *ctx, const struct bm_root *root, uint64_t in
 	int ret;
 
 	dest->size = 0;
-	/* a directory cannot be deeper than the longest path has room for */
 	for (int depth = 0; ino != BTRFS_FIRST_FREE_OBJECTID; depth++) {
 		name.size = 0;
-		if (depth > PATH_LIMIT / 2)
-			return bm_fail(ctx->fault, (struct bm_fault){.code = BM_LOOP,
-								     .tree = root->objectid,
-								     .found = ino});
+		if (check_depth(ctx, depth, root, ino) < 0)
+			return ctx->fault->code;
 		ret = find_first_ref(ctx, root, ino, &ino, &name);
 		if (ret)
 			return ret < 0 ? ret : send_errno(ctx, ENOENT);
@@ -275,180 +291,178 @@ int get_inode_path(struct send_ctx *ctx, const struct bm_root *root, uint64_t in
 	return BM_OK;
 }
 
-struct name_entry {
-	struct lru_entry lru;
-	uint64_t parent_ino, parent_gen;
-	bool need_later_update;
-	bool is_orphan;
-	size_t size;
-	char name[];
-};
+/* ------------------------------------------------------------------------------------ states -- */
 
-static int name_cache_store(struct send_ctx *ctx, uint64_t ino, uint64_t gen, uint64_t parent_ino,
-			    uint64_t parent_gen, bool is_orphan, const struct fs_path *name)
+/* The generation of an inode in one root; with links only, where such inodes count as absent. */
+static int find_generation(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino,
+			   bool *exists, uint64_t *gen)
 {
-	struct lru_cache *cache = &ctx->name_cache;
-	struct name_entry *entry = malloc(sizeof(*entry) + name->size);
+	struct inode_info info;
+	int ret = find_inode_info(ctx, root, ino, &info);
 
-	if (!entry)
-		return bm_fail(ctx->fault, (struct bm_fault){.code = BM_NOMEM});
-	*entry = (struct name_entry){.lru = {.key = ino, .generation = gen},
-				     .parent_ino = parent_ino,
-				     .parent_gen = parent_gen,
-				     .need_later_update = ino >= ctx->send_progress,
-				     .is_orphan = is_orphan,
-				     .size = name->size};
-	memcpy(entry->name, name->text, name->size);
-	if (TOGGLE(ctx, SEND_NAME_CACHE_LRU))
-		COUNT(ctx->image, btrfs_lru_cache_store);
-	lru_store(cache, &entry->lru);
-	/* name_cache_clean_unused(): the cache without the kernel's LRU is emptied by half */
-	if (!TOGGLE(ctx, SEND_NAME_CACHE_LRU) && cache->size >= NAME_CACHE_SIZE)
-		while (cache->size > NAME_CACHE_KEPT)
-			lru_remove(cache, cache->oldest);
-	return BM_OK;
-}
-
-void name_cache_drop(struct send_ctx *ctx, uint64_t ino, uint64_t gen)
-{
-	struct lru_entry *entry;
-
-	COUNT(ctx->image, name_cache_search);
-	if (TOGGLE(ctx, SEND_NAME_CACHE_LRU))
-		COUNT(ctx->image, btrfs_lru_cache_lookup);
-	entry = lru_lookup(&ctx->name_cache, ino, gen);
-	if (entry)
-		lru_remove(&ctx->name_cache, entry);
-}
-
-/*
- * __get_cur_name_and_parent(): the name that the receiver has for an inode now. 1: it is an orphan
- * name, which stands at the top; 0: a name in the directory *parent_ino.
- */
-int get_cur_name_and_parent(struct send_ctx *ctx, uint64_t ino, uint64_t gen, uint64_t *parent_ino,
-			    uint64_t *parent_gen, struct fs_path *name)
-{
-	struct inode_generations found;
-	struct name_entry *entry;
-	bool is_orphan;
-	int ret;
-
-	COUNT(ctx->image, __get_cur_name_and_parent);
-	COUNT(ctx->image, name_cache_search);
-	if (TOGGLE(ctx, SEND_NAME_CACHE_LRU))
-		COUNT(ctx->image, btrfs_lru_cache_lookup);
-	entry = (struct name_entry *)lru_lookup(&ctx->name_cache, ino, gen);
-	if (entry && ino < ctx->send_progress && entry->need_later_update) {
-		lru_remove(&ctx->name_cache, &entry->lru);
-		entry = NULL;
-	}
-	if (entry) {
-		*parent_ino = entry->parent_ino;
-		*parent_gen = entry->parent_gen;
-		ret = fs_path_add(ctx, name, entry->name, entry->size);
-		return ret < 0 ? ret : entry->is_orphan;
-	}
-	ret = is_inode_existent(ctx, ino, gen, &found);
 	if (ret < 0)
 		return ret;
-	is_orphan = !ret;
-	if (ret) {
-		/* what is still to come has the name that the parent snapshot gave it */
-		const struct bm_root *root = ino < ctx->send_progress ? &ctx->root : &ctx->parent;
-		struct dir_ref in;
-
-		if (!root->image)
-			return send_errno(ctx, ENOENT);
-		ret = get_first_ref(ctx, root, ino, parent_ino, parent_gen, name);
-		if (ret)
-			return ret < 0 ? ret : send_errno(ctx, ENOENT);
-		in = (struct dir_ref){.dir = *parent_ino, .dir_gen = *parent_gen};
-		ret = did_overwrite_ref(ctx, &in, ino, gen, name->text, name->size);
-		if (ret < 0)
-			return ret;
-		is_orphan = ret;
-	}
-	if (is_orphan) {
-		name->size = 0;
-		ret = gen_unique_name(ctx, ino, gen, name);
-		if (ret < 0)
-			return ret;
-	}
-	ret = name_cache_store(ctx, ino, gen, *parent_ino, *parent_gen, is_orphan, name);
-	return ret < 0 ? ret : is_orphan;
-}
-
-static bool is_cur_inode(const struct send_ctx *ctx, uint64_t ino, uint64_t gen)
-{
-	return ino == ctx->cur_ino && gen == ctx->cur_inode_gen;
-}
-
-/*
- * The name of an inode now, and in (*ino, *gen) its directory. 1: the name is an orphan name, so
- * the path starts with it.
- */
-static int get_cur_component(struct send_ctx *ctx, uint64_t *ino, uint64_t *gen,
-			     struct fs_path *name)
-{
-	uint64_t parent_ino = 0, parent_gen = 0;
-	const struct waiting_dir_move *waiting;
-	int ret;
-
-	name->size = 0;
-	/* is_waiting_for_rm() */
-	if (get_orphan_dir_info(ctx, *ino, *gen)) {
-		ret = gen_unique_name(ctx, *ino, *gen, name);
-		return ret < 0 ? ret : 1;
-	}
-	waiting = get_waiting_dir_move(ctx, *ino);
-	if (waiting && waiting->orphanized) {
-		ret = gen_unique_name(ctx, *ino, *gen, name);
-		return ret < 0 ? ret : 1;
-	}
-	if (waiting) {
-		ret = get_first_ref(ctx, &ctx->parent, *ino, &parent_ino, &parent_gen, name);
-		if (ret > 0)
-			ret = send_errno(ctx, ENOENT);
-	} else {
-		ret = get_cur_name_and_parent(ctx, *ino, *gen, &parent_ino, &parent_gen, name);
-	}
-	*ino = parent_ino;
-	*gen = parent_gen;
-	return ret;
-}
-
-int get_cur_path(struct send_ctx *ctx, uint64_t ino, uint64_t gen, struct fs_path *dest)
-{
-	bool remember = TOGGLE(ctx, SEND_CUR_INODE_PATH) && is_cur_inode(ctx, ino, gen);
-	struct fs_path name;
-	int ret = 0;
-
-	COUNT(ctx->image, get_cur_path);
-	if (remember && ctx->cur_inode_path.size) {
-		if (dest != &ctx->cur_inode_path)
-			fs_path_copy(dest, &ctx->cur_inode_path);
-		return BM_OK;
-	}
-	dest->size = 0;
-	for (int depth = 0; ret != 1 && ino != BTRFS_FIRST_FREE_OBJECTID; depth++) {
-		if (depth > PATH_LIMIT / 2)
-			return bm_fail(ctx->fault, (struct bm_fault){.code = BM_LOOP,
-								     .tree = ctx->root.objectid,
-								     .found = ino});
-		ret = get_cur_component(ctx, &ino, &gen, &name);
-		if (ret < 0 || fs_path_prepend(ctx, dest, &name) < 0)
-			return ctx->fault->code;
-	}
-	if (remember && dest != &ctx->cur_inode_path)
-		fs_path_copy(&ctx->cur_inode_path, dest);
+	*exists = !ret && (info.nlink || !TOGGLE(ctx, SEND_NLINK_ZERO));
+	*gen = *exists ? info.generation : 0;
 	return BM_OK;
 }
 
-int get_cur_inode_path(struct send_ctx *ctx, const struct fs_path **path)
+static int inode_state(struct send_ctx *ctx, uint64_t ino, uint64_t gen,
+		       struct inode_generations *found)
 {
-	*path = &ctx->cur_inode_path;
-	COUNT(ctx->image, get_cur_inode_path);
-	if (TOGGLE(ctx, SEND_CUR_INODE_PATH) && ctx->cur_inode_path.size)
-		return BM_OK;
-	return get_cur_path(ctx, ctx->cur_ino, ctx->cur_inode_gen, &ctx->cur_inode_path);
+	bool processed = ino < ctx->send_progress;
+
+	*found = (struct inode_generations){0};
+	COUNT(ctx->image, get_cur_inode_state);
+	if (find_generation(ctx, &ctx->root, ino, &found->in_send, &found->send) < 0)
+		return ctx->fault->code;
+	if (has_parent(ctx) &&
+	    find_generation(ctx, &ctx->parent, ino, &found->in_parent, &found->parent) < 0)
+		return ctx->fault->code;
+	if (found->in_send && found->in_parent && found->send == gen && found->parent == gen)
+		return INODE_NO_CHANGE;
+	if (found->in_send && found->send == gen)
+		return processed ? INODE_DID_CREATE : INODE_WILL_CREATE;
+	if (found->in_parent && found->parent == gen)
+		return processed ? INODE_DID_DELETE : INODE_WILL_DELETE;
+	return send_errno(ctx, ENOENT);
+}
+
+int get_cur_inode_state(struct send_ctx *ctx, uint64_t ino, uint64_t gen)
+{
+	struct inode_generations found;
+
+	return inode_state(ctx, ino, gen, &found);
+}
+
+int is_inode_existent(struct send_ctx *ctx, uint64_t ino, uint64_t gen,
+		      struct inode_generations *found)
+{
+	int ret;
+
+	COUNT(ctx->image, is_inode_existent);
+	if (ino == BTRFS_FIRST_FREE_OBJECTID)
+		return 1;
+	ret = inode_state(ctx, ino, gen, found);
+	if (ret < 0)
+		return ret;
+	return ret == INODE_NO_CHANGE || ret == INODE_DID_CREATE || ret == INODE_WILL_DELETE;
+}
+
+/*
+ * Whether a directory is, in one root, the one that is meant. Without SEND_OVERWRITE_GEN_ONCE its
+ * generation is searched once more.
+ */
+static int is_same_dir(struct send_ctx *ctx, const struct bm_root *root, const struct dir_ref *in,
+		       uint64_t gen)
+{
+	int ret;
+
+	if (in->dir == BTRFS_FIRST_FREE_OBJECTID)
+		return 1;
+	if (!TOGGLE(ctx, SEND_OVERWRITE_GEN_ONCE)) {
+		ret = find_inode_gen(ctx, root, in->dir, &gen);
+		if (ret)
+			return ret < 0 ? ret : 0;
+	}
+	return gen == in->dir_gen;
+}
+
+/* The inode that an entry of a directory leads to; 1: there is no such entry, or a subvolume. */
+static int lookup_dir_item_inode(struct send_ctx *ctx, const struct bm_root *root, uint64_t dir,
+				 const char *name, size_t size, uint64_t *ino)
+{
+	struct bm_key key = {.objectid = dir,
+			     .type = BTRFS_DIR_ITEM_KEY,
+			     .offset = bm_crc32c(0xfffffffe, name, size)};
+	const struct btrfs_dir_item *entry;
+	int ret;
+
+	COUNT(ctx->image, btrfs_lookup_dir_item);
+	ret = lookup_name(ctx, root, &key, name, size, &entry);
+	if (ret < 0)
+		return ret;
+	if (!entry || entry->location.type == BTRFS_ROOT_ITEM_KEY)
+		return 1;
+	*ino = entry->location.objectid;
+	return BM_OK;
+}
+
+int will_overwrite_ref(struct send_ctx *ctx, const struct dir_ref *in, const char *name,
+		       size_t size, struct overwritten *who)
+{
+	struct inode_generations found = {0};
+	struct inode_info info;
+	uint64_t other;
+	int ret;
+
+	COUNT(ctx->image, will_overwrite_ref);
+	if (!has_parent(ctx))
+		return 0;
+	ret = is_inode_existent(ctx, in->dir, in->dir_gen, &found);
+	if (ret <= 0)
+		return ret;
+	ret = is_same_dir(ctx, &ctx->parent, in, found.parent);
+	if (ret <= 0)
+		return ret;
+	ret = lookup_dir_item_inode(ctx, &ctx->parent, in->dir, name, size, &other);
+	if (ret)
+		return ret < 0 ? ret : 0;
+	/* what was processed before has left the name already */
+	if (other <= ctx->send_progress && !is_waiting_for_move(ctx, other))
+		return 0;
+	if (get_inode_info(ctx, &ctx->parent, other, &info) < 0)
+		return ctx->fault->code;
+	*who = (struct overwritten){.ino = other, .gen = info.generation, .mode = info.mode};
+	return 1;
+}
+
+int did_overwrite_ref(struct send_ctx *ctx, const struct dir_ref *in, uint64_t ino, uint64_t gen,
+		      const char *name, size_t size)
+{
+	bool late = TOGGLE(ctx, SEND_OVERWRITE_GEN_LATE);
+	struct inode_generations found = {0};
+	uint64_t other, other_gen = 0;
+	int ret;
+
+	COUNT(ctx->image, did_overwrite_ref);
+	if (!has_parent(ctx))
+		return 0;
+	ret = is_inode_existent(ctx, in->dir, in->dir_gen, &found);
+	if (ret <= 0)
+		return ret;
+	ret = is_same_dir(ctx, &ctx->root, in, found.send);
+	if (ret <= 0)
+		return ret;
+	ret = lookup_dir_item_inode(ctx, &ctx->root, in->dir, name, size, &other);
+	if (ret)
+		return ret < 0 ? ret : 0;
+	/* the generation only where it decides */
+	if (!late || other == ino) {
+		if (get_inode_gen(ctx, &ctx->root, other, &other_gen) < 0)
+			return ctx->fault->code;
+		if (other == ino && other_gen == gen)
+			return 0;
+	}
+	if (other < ctx->send_progress)
+		return 1;
+	/* the current inode may be the one that took the name */
+	if (ino == ctx->cur_ino || other != ctx->cur_ino)
+		return 0;
+	if (!other_gen && get_inode_gen(ctx, &ctx->root, other, &other_gen) < 0)
+		return ctx->fault->code;
+	return other_gen == ctx->cur_inode_gen;
+}
+
+int did_overwrite_first_ref(struct send_ctx *ctx, uint64_t ino, uint64_t gen)
+{
+	struct fs_path name;
+	struct dir_ref in;
+
+	if (!has_parent(ctx))
+		return 0;
+	name.size = 0;
+	if (get_first_ref(ctx, &ctx->parent, ino, &in.dir, &in.dir_gen, &name) < 0)
+		return ctx->fault->code;
+	return did_overwrite_ref(ctx, &in, ino, gen, name.text, name.size);
 }

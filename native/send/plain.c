@@ -68,7 +68,7 @@ static bool end_inode(const struct plain_walk *walk)
 static bool plain_create(struct send_ctx *ctx, const struct plain_walk *walk)
 {
 	struct bm_key key = {.objectid = walk->ino, .type = BTRFS_EXTENT_DATA_KEY};
-	struct bm_path path = send_path(ctx);
+	struct bm_path path = alloc_path_for_send(ctx);
 
 	switch (walk->mode & MODE_FMT) {
 	case MODE_DIR:

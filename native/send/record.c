@@ -109,93 +109,123 @@ static bool cancel_ref(struct recorded_refs *refs, const struct dir_ref *in, con
 	return false;
 }
 
-/*
- * Without SEND_REFS_RBTREE: whether the item on the other side has an equal name, of
- * the same generation of the directory.
- */
-static int find_iref(struct send_ctx *ctx, const struct bm_root *root, const uint8_t *leaf,
-		     uint32_t slot, const struct dir_ref *in, const char *name, size_t size)
+static int record_ref_if_needed(struct send_ctx *ctx, const struct ref_name *ref, bool is_new,
+				struct bm_send_item item)
 {
+	struct dir_ref in = {.dir = ref->dir, .item = item};
+
+	if (get_inode_gen(ctx, is_new ? &ctx->root : &ctx->parent, ref->dir, &in.dir_gen) < 0)
+		return ctx->fault->code;
+	/* what is new and deleted stays as it is */
+	if (TOGGLE(ctx, SEND_REFS_RBTREE) &&
+	    cancel_ref(is_new ? &ctx->deleted_refs : &ctx->new_refs, &in, ref->name, ref->size))
+		return BM_OK;
+	return record_ref(ctx, is_new ? &ctx->new_refs : &ctx->deleted_refs, &in, ref->name,
+			  ref->size);
+}
+
+/* A name that the snapshot has. */
+static int record_new_ref_if_needed(struct send_ctx *ctx, const struct ref_name *ref,
+				    struct bm_send_item item)
+{
+	return record_ref_if_needed(ctx, ref, true, item);
+}
+
+/* A name that the parent snapshot has. */
+static int record_deleted_ref_if_needed(struct send_ctx *ctx, const struct ref_name *ref,
+					struct bm_send_item item)
+{
+	return record_ref_if_needed(ctx, ref, false, item);
+}
+
+/* 1: the item on the other side has the name too, in the same directory. */
+static int find_iref(struct send_ctx *ctx, const struct ref_name *ref, bool is_new)
+{
+	const uint8_t *leaf = is_new ? ctx->right_leaf : ctx->leaf;
+	uint32_t slot = is_new ? ctx->right_slot : ctx->slot, at = 0;
+	uint64_t gen, other_gen;
 	struct ref_name other;
-	uint32_t at = 0;
-	uint64_t gen;
 	int ret;
 
-	while ((ret = next_ref_name(ctx, leaf, slot, &at, &other)) > 0) {
-		if (other.dir != in->dir || other.size != size || memcmp(other.name, name, size))
+	if (get_inode_gen(ctx, is_new ? &ctx->root : &ctx->parent, ref->dir, &gen) < 0)
+		return ctx->fault->code;
+	while ((ret = iterate_inode_ref(ctx, leaf, slot, &at, &other)) > 0) {
+		if (other.dir != ref->dir || other.size != ref->size ||
+		    memcmp(other.name, ref->name, ref->size) != 0)
 			continue;
-		if (get_inode_gen(ctx, root, other.dir, &gen) < 0)
+		if (get_inode_gen(ctx, is_new ? &ctx->parent : &ctx->root, other.dir, &other_gen) <
+		    0)
 			return ctx->fault->code;
-		if (gen == in->dir_gen)
+		if (gen == other_gen)
 			return 1;
 	}
 	return ret;
 }
 
-/*
- * Record the names of an item of the snapshot (`is_new`) or of its parent. A name that both have is
- * no change: since v6.0 it cancels one that was recorded for the other side; before, only the two
- * items of a BM_CHANGE_CHANGED were compared.
- */
-static int record_item(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, bool is_new,
-		       bool other_side)
+/* Record the names of an item, less those that the item on the other side has, to `compare`. */
+static int record_names(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, bool is_new,
+			bool compare, struct bm_send_item item)
 {
-	const struct btrfs_disk_key *key = &leaf_item(leaf, slot)->key;
-	const struct bm_root *root = is_new ? &ctx->root : &ctx->parent;
-	struct recorded_refs *refs = is_new ? &ctx->new_refs : &ctx->deleted_refs;
 	struct ref_name ref;
 	uint32_t at = 0;
 	int ret;
 
-	while ((ret = next_ref_name(ctx, leaf, slot, &at, &ref)) > 0) {
-		struct dir_ref in = {.dir = ref.dir,
-				     .item = {.objectid = key->objectid,
-					      .type = key->type,
-					      .offset = key->offset,
-					      .change = other_side ? BM_CHANGE_CHANGED
-							: is_new   ? BM_CHANGE_NEW
-								   : BM_CHANGE_DELETED}};
-		uint64_t gen;
-
-		if (get_inode_gen(ctx, root, ref.dir, &gen) < 0)
-			return ctx->fault->code;
-		in.dir_gen = gen;
-		if (TOGGLE(ctx, SEND_REFS_RBTREE)) {
-			if (cancel_ref(is_new ? &ctx->deleted_refs : &ctx->new_refs, &in, ref.name,
-				       ref.size))
-				continue;
-		} else if (other_side) {
-			ret = find_iref(ctx, is_new ? &ctx->parent : &ctx->root,
-					is_new ? ctx->right_leaf : ctx->leaf,
-					is_new ? ctx->right_slot : ctx->slot, &in, ref.name,
-					ref.size);
-			if (ret < 0)
-				return ret;
-			if (ret)
-				continue;
-			/* record_ref() of these kernels searches it once more */
-			if (get_inode_gen(ctx, root, ref.dir, &gen) < 0)
-				return ctx->fault->code;
-		}
-		if (record_ref(ctx, refs, &in, ref.name, ref.size) < 0)
-			return ctx->fault->code;
+	while ((ret = iterate_inode_ref(ctx, leaf, slot, &at, &ref)) > 0) {
+		ret = compare ? find_iref(ctx, &ref, is_new) : 0;
+		if (!ret)
+			ret = is_new ? record_new_ref_if_needed(ctx, &ref, item)
+				     : record_deleted_ref_if_needed(ctx, &ref, item);
+		if (ret < 0)
+			return ret;
 	}
 	return ret;
 }
 
 int changed_ref(struct send_ctx *ctx)
 {
-	bool changed = ctx->result == BM_CHANGE_CHANGED;
+	/* before v6.0 the names of both items were compared with each other */
+	bool compare = ctx->result == BM_CHANGE_CHANGED && !TOGGLE(ctx, SEND_REFS_RBTREE);
+	struct bm_send_item item = walk_item(ctx);
 
+	/* "inconsistent snapshot": an item without its inode */
+	if (ctx->cur_ino != ctx->key.objectid)
+		return send_errno(ctx, EIO);
 	if (ctx->cur_inode_new_gen || ctx->cur_ino == BTRFS_FIRST_FREE_OBJECTID)
 		return BM_OK;
 	if (ctx->result != BM_CHANGE_DELETED &&
-	    record_item(ctx, ctx->leaf, ctx->slot, true, changed) < 0)
+	    record_names(ctx, ctx->leaf, ctx->slot, true, compare, item) < 0)
 		return ctx->fault->code;
 	if (ctx->result != BM_CHANGE_NEW &&
-	    record_item(ctx, ctx->right_leaf, ctx->right_slot, false, changed) < 0)
+	    record_names(ctx, ctx->right_leaf, ctx->right_slot, false, compare, item) < 0)
 		return ctx->fault->code;
 	return BM_OK;
+}
+
+int record_all_refs(struct send_ctx *ctx, enum bm_change change)
+{
+	const struct bm_root *root = change == BM_CHANGE_NEW ? &ctx->root : &ctx->parent;
+	struct bm_key key = {.objectid = ctx->cur_ino, .type = BTRFS_INODE_REF_KEY};
+	struct bm_path path = alloc_path_for_send(ctx);
+	int ret;
+
+	if (bm_search_slot(root, &key, &path, ctx->fault) < 0)
+		return ctx->fault->code;
+	while (!(ret = btrfs_get_next_valid_item(ctx, root, &path))) {
+		const struct btrfs_disk_key *at = &leaf_item(path.node[0], path.slot[0])->key;
+		struct bm_send_item item = {.objectid = at->objectid,
+					    .type = at->type,
+					    .offset = at->offset,
+					    .change = (uint8_t)change};
+
+		if (at->objectid != key.objectid ||
+		    (at->type != BTRFS_INODE_REF_KEY && at->type != BTRFS_INODE_EXTREF_KEY))
+			break;
+		if (record_names(ctx, path.node[0], path.slot[0], change == BM_CHANGE_NEW, false,
+				 item) < 0)
+			return ctx->fault->code;
+		path.slot[0]++;
+	}
+	return ret < 0 ? ret : BM_OK;
 }
 
 static int dir_changed(struct send_ctx *ctx, uint64_t dir)
@@ -217,7 +247,7 @@ int compare_refs(struct send_ctx *ctx)
 
 	if (ctx->key.type == BTRFS_INODE_REF_KEY)
 		return dir_changed(ctx, ctx->key.offset);
-	while ((ret = next_ref_name(ctx, ctx->leaf, ctx->slot, &at, &ref)) > 0) {
+	while ((ret = iterate_inode_ref(ctx, ctx->leaf, ctx->slot, &at, &ref)) > 0) {
 		if (ref.dir == last)
 			continue;
 		ret = dir_changed(ctx, ref.dir);
@@ -228,41 +258,16 @@ int compare_refs(struct send_ctx *ctx)
 	return ret;
 }
 
-int process_all_refs(struct send_ctx *ctx, enum bm_change change)
-{
-	const struct bm_root *root = change == BM_CHANGE_NEW ? &ctx->root : &ctx->parent;
-	struct bm_key key = {.objectid = ctx->key.objectid, .type = BTRFS_INODE_REF_KEY};
-	struct bm_path path = send_path(ctx);
-	bool pending_move = false;
-	int ret;
-
-	if (bm_search_slot(root, &key, &path, ctx->fault) < 0)
-		return ctx->fault->code;
-	while (!(ret = next_valid_item(ctx, root, &path))) {
-		const struct btrfs_disk_key *at = &leaf_item(path.node[0], path.slot[0])->key;
-
-		if (at->objectid != key.objectid ||
-		    (at->type != BTRFS_INODE_REF_KEY && at->type != BTRFS_INODE_EXTREF_KEY))
-			break;
-		ret = record_item(ctx, path.node[0], path.slot[0], change == BM_CHANGE_NEW, false);
-		if (ret < 0)
-			return ret;
-		path.slot[0]++;
-	}
-	/* the inode is created again, so nothing has to wait */
-	return ret < 0 ? ret : process_recorded_refs(ctx, &pending_move);
-}
-
-/* btrfs_unlink_all_paths(): before v6.1 an inode without links lost every name it had. */
-int unlink_all_paths(struct send_ctx *ctx)
+/* Before v6.1 an inode without links lost every name it had. */
+int btrfs_unlink_all_paths(struct send_ctx *ctx)
 {
 	struct bm_key key = {.objectid = ctx->cur_ino, .type = BTRFS_INODE_REF_KEY};
-	struct bm_path path = send_path(ctx);
+	struct bm_path path = alloc_path_for_send(ctx);
 	int ret;
 
 	because_inode(ctx, BM_SEND_LINKS_GONE);
 	ret = bm_search_slot(&ctx->parent, &key, &path, ctx->fault);
-	while (ret >= 0 && !(ret = next_valid_item(ctx, &ctx->parent, &path))) {
+	while (ret >= 0 && !(ret = btrfs_get_next_valid_item(ctx, &ctx->parent, &path))) {
 		const struct btrfs_disk_key *at = &leaf_item(path.node[0], path.slot[0])->key;
 		struct ref_name ref;
 		uint32_t start = 0;
@@ -270,14 +275,15 @@ int unlink_all_paths(struct send_ctx *ctx)
 		if (at->objectid != key.objectid ||
 		    (at->type != BTRFS_INODE_REF_KEY && at->type != BTRFS_INODE_EXTREF_KEY))
 			break;
-		while ((ret = next_ref_name(ctx, path.node[0], path.slot[0], &start, &ref)) > 0) {
+		while ((ret = iterate_inode_ref(ctx, path.node[0], path.slot[0], &start, &ref)) >
+		       0) {
 			struct fs_path directory;
 
 			ret = get_inode_path(ctx, &ctx->parent, ref.dir, &directory);
 			if (!ret)
 				ret = fs_path_add(ctx, &directory, ref.name, ref.size);
 			if (!ret)
-				ret = send_path_only(ctx, BTRFS_SEND_C_UNLINK, &directory);
+				ret = send_unlink(ctx, &directory);
 			if (ret < 0)
 				break;
 		}

@@ -13,22 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-int send_two_paths(struct send_ctx *ctx, int cmd, const struct fs_path *path, int attribute,
-		   const struct fs_path *other)
-{
-	if (begin_cmd(ctx, cmd) < 0 || tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
-	    tlv_put_path(ctx, attribute, other) < 0)
-		return ctx->fault->code;
-	return send_cmd(ctx);
-}
-
-int send_path_only(struct send_ctx *ctx, int cmd, const struct fs_path *path)
-{
-	if (begin_cmd(ctx, cmd) < 0 || tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0)
-		return ctx->fault->code;
-	return send_cmd(ctx);
-}
-
 /* ------------------------------------------------------------------------------ processing -- */
 
 /* What process_recorded_refs() finds out on its way. */
@@ -45,15 +29,14 @@ static void ref_path(const struct recorded_ref *ref, struct fs_path *path)
 	path->size = ref->path_size;
 }
 
-/* orphanize_inode(): to its orphan name. */
+/* Give an inode its orphan name. */
 static int orphanize_inode(struct send_ctx *ctx, uint64_t ino, uint64_t gen,
 			   const struct fs_path *path)
 {
 	struct fs_path orphan;
 
 	orphan.size = 0;
-	if (gen_unique_name(ctx, ino, gen, &orphan) < 0 ||
-	    send_two_paths(ctx, BTRFS_SEND_C_RENAME, path, BTRFS_SEND_A_PATH_TO, &orphan) < 0)
+	if (gen_unique_name(ctx, ino, gen, &orphan) < 0 || send_rename(ctx, path, &orphan) < 0)
 		return ctx->fault->code;
 	if (ino == ctx->cur_ino && gen == ctx->cur_inode_gen && TOGGLE(ctx, SEND_CUR_INODE_PATH))
 		fs_path_copy(&ctx->cur_inode_path, &orphan);
@@ -78,7 +61,7 @@ static int orphanize_overwritten(struct send_ctx *ctx, struct progress *p,
 		waiting = get_waiting_dir_move(ctx, who->ino);
 	if (waiting)
 		waiting->orphanized = true;
-	name_cache_drop(ctx, who->ino, who->gen);
+	name_cache_delete(ctx, who->ino, who->gen);
 	ret = is_ancestor(ctx, who->ino, who->gen, ctx->cur_ino);
 	if (ret > 0) {
 		p->orphanized_ancestor = true;
@@ -111,7 +94,7 @@ static int clear_name(struct send_ctx *ctx, struct progress *p, struct recorded_
 	if (ret)
 		return orphanize_overwritten(ctx, p, &path, &who);
 	because_of_rule(ctx, BM_SEND_LINK_IN_THE_WAY);
-	return send_path_only(ctx, BTRFS_SEND_C_UNLINK, &path);
+	return send_unlink(ctx, &path);
 }
 
 /* The names in directories that the receiver has: all are cleared before the first is made. */
@@ -174,12 +157,10 @@ static int wait_if_needed(struct send_ctx *ctx, struct progress *p, const struct
 	return BM_OK;
 }
 
-/* rename_current_inode() */
 static int rename_current_inode(struct send_ctx *ctx, struct progress *p,
 				const struct fs_path *full_path)
 {
-	int ret = send_two_paths(ctx, BTRFS_SEND_C_RENAME, &p->valid_path, BTRFS_SEND_A_PATH_TO,
-				 full_path);
+	int ret = send_rename(ctx, &p->valid_path, full_path);
 
 	if (TOGGLE(ctx, SEND_CUR_INODE_PATH))
 		fs_path_copy(&ctx->cur_inode_path, full_path);
@@ -205,8 +186,7 @@ static int make_name(struct send_ctx *ctx, struct progress *p, struct recorded_r
 	ref_path(ref, &full_path);
 	if (moves)
 		return rename_current_inode(ctx, p, &full_path);
-	return send_two_paths(ctx, BTRFS_SEND_C_LINK, &full_path, BTRFS_SEND_A_PATH_LINK,
-			      &p->valid_path);
+	return send_link(ctx, &full_path, &p->valid_path);
 }
 
 static int make_new_names(struct send_ctx *ctx, struct progress *p)
@@ -239,7 +219,7 @@ static int remove_dir(struct send_ctx *ctx, struct progress *p)
 
 	because_inode(ctx, ret > 0 ? BM_SEND_DIR_REMOVED : BM_SEND_DIR_NOT_EMPTY);
 	if (ret > 0)
-		ret = send_path_only(ctx, BTRFS_SEND_C_RMDIR, &p->valid_path);
+		ret = send_rmdir(ctx, &p->valid_path);
 	else if (!ret && !p->is_orphan)
 		ret = orphanize_inode(ctx, ctx->cur_ino, ctx->cur_inode_gen, &p->valid_path);
 	for (size_t i = 0; ret >= 0 && i < ctx->deleted_refs.count; i++)
@@ -262,7 +242,7 @@ static int unlink_deleted_names(struct send_ctx *ctx, struct progress *p)
 				return ctx->fault->code;
 			ref_path(ref, &path);
 			because(ctx, BM_SEND_NAME_REMOVED, ctx->cur_ino, ref->in.item);
-			ret = send_path_only(ctx, BTRFS_SEND_C_UNLINK, &path);
+			ret = send_unlink(ctx, &path);
 			/* is_current_inode_path(): compared as far as the remembered path goes */
 			if (path.size >= ctx->cur_inode_path.size &&
 			    !memcmp(path.text, ctx->cur_inode_path.text, ctx->cur_inode_path.size))
@@ -273,7 +253,7 @@ static int unlink_deleted_names(struct send_ctx *ctx, struct progress *p)
 	}
 	/* an earlier inode took its first name, and it has no other */
 	because_inode(ctx, BM_SEND_ORPHAN_REMOVED);
-	return p->is_orphan ? send_path_only(ctx, BTRFS_SEND_C_UNLINK, &p->valid_path) : BM_OK;
+	return p->is_orphan ? send_unlink(ctx, &p->valid_path) : BM_OK;
 }
 
 static bool seen_before(const struct dir_refs *refs, size_t index)
@@ -283,20 +263,6 @@ static bool seen_before(const struct dir_refs *refs, size_t index)
 		    refs->rows[i].dir_gen == refs->rows[index].dir_gen)
 			return true;
 	return false;
-}
-
-/* The snapshot does not have a directory any more: remove it if all in it is gone. 1: removed. */
-static int rmdir_if_emptied(struct send_ctx *ctx, struct progress *p, const struct dir_ref *in)
-{
-	int ret = can_rmdir(ctx, in->dir, in->dir_gen);
-
-	if (ret <= 0)
-		return ret;
-	if (get_cur_path(ctx, in->dir, in->dir_gen, &p->valid_path) < 0)
-		return ctx->fault->code;
-	because(ctx, BM_SEND_DIR_EMPTIED, in->dir, in->item);
-	ret = send_path_only(ctx, BTRFS_SEND_C_RMDIR, &p->valid_path);
-	return ret < 0 ? ret : 1;
 }
 
 /* The directories in which the inode had or has names: their times, or their removal. */
@@ -317,7 +283,8 @@ static int finish_check_dirs(struct send_ctx *ctx, struct progress *p)
 			because(ctx, BM_SEND_TIMES_ENTRY, in->dir, in->item);
 			ret = cache_dir_utimes(ctx, in->dir, in->dir_gen);
 		} else if (ret == INODE_DID_DELETE && (unique || in->dir != last_removed)) {
-			ret = rmdir_if_emptied(ctx, p, in);
+			ret = rmdir_if_possible(ctx, in->dir, in->dir_gen, BM_SEND_DIR_EMPTIED,
+						in->item);
 			if (ret > 0)
 				last_removed = in->dir;
 		}
@@ -372,4 +339,14 @@ int process_recorded_refs(struct send_ctx *ctx, bool *pending_move)
 	free_recorded_refs(&ctx->new_refs);
 	free_recorded_refs(&ctx->deleted_refs);
 	return ret;
+}
+
+int process_all_refs(struct send_ctx *ctx, enum bm_change change)
+{
+	bool pending_move = false;
+
+	if (record_all_refs(ctx, change) < 0)
+		return ctx->fault->code;
+	/* the inode is created again, so nothing has to wait */
+	return process_recorded_refs(ctx, &pending_move);
 }

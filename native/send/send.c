@@ -18,75 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-	/* the kernel's buffer for one command */
-	BUFFER_V1 = 65536,
-	BUFFER_V2 = 147456, /* 16 KiB + 128 KiB, in pages */
-};
-
 /* objectids that are not inodes: the v1 free space and inode caches */
 static const uint64_t free_space_objectid = 0 - (uint64_t)11;
 static const uint64_t free_ino_objectid = 0 - (uint64_t)12;
-
-int send_errno(struct send_ctx *ctx, int error)
-{
-	return bm_fail(ctx->fault, (struct bm_fault){.code = BM_ERRNO,
-						     .tree = ctx->root.objectid,
-						     .found = (uint64_t)error});
-}
-
-int send_bad_item(struct send_ctx *ctx, int code, const uint8_t *leaf, uint32_t slot,
-		  uint64_t found, uint64_t wanted)
-{
-	return bm_fail(ctx->fault, (struct bm_fault){.code = code,
-						     .tree = ctx->root.objectid,
-						     .block = block_header(leaf)->bytenr,
-						     .slot = slot,
-						     .found = found,
-						     .wanted = wanted});
-}
-
-struct bm_path send_path(const struct send_ctx *ctx)
-{
-	return (struct bm_path){.restart = !TOGGLE(ctx, SEARCH_NO_RESTART),
-				.reada_missing = !TOGGLE(ctx, READA_ALWAYS_CACHED)};
-}
-
-static int send_chown(struct send_ctx *ctx, const struct inode_info *info)
-{
-	const struct fs_path *path;
-
-	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_CHOWN) < 0 ||
-	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
-	    tlv_put_u64(ctx, BTRFS_SEND_A_UID, info->uid) < 0 ||
-	    tlv_put_u64(ctx, BTRFS_SEND_A_GID, info->gid) < 0)
-		return ctx->fault->code;
-	return send_cmd(ctx);
-}
-
-static int send_chmod(struct send_ctx *ctx, const struct inode_info *info)
-{
-	const struct fs_path *path;
-
-	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_CHMOD) < 0 ||
-	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
-	    tlv_put_u64(ctx, BTRFS_SEND_A_MODE, info->mode & 07777) < 0)
-		return ctx->fault->code;
-	return send_cmd(ctx);
-}
-
-static int send_fileattr(struct send_ctx *ctx, uint64_t flags)
-{
-	const struct fs_path *path;
-
-	if (ctx->args->proto < 2)
-		return BM_OK;
-	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_FILEATTR) < 0 ||
-	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
-	    tlv_put_u64(ctx, BTRFS_SEND_A_FILEATTR, flags) < 0)
-		return ctx->fault->code;
-	return send_cmd(ctx);
-}
 
 /* ------------------------------------------------------------------------------- an inode -- */
 
@@ -146,7 +80,7 @@ static int changed_in_both(struct send_ctx *ctx, const struct btrfs_inode_item *
 	if (!TOGGLE(ctx, SEND_NLINK_ZERO)) {
 		if (!left->nlink) {
 			ctx->ignore_cur_inode = true;
-			return unlink_all_paths(ctx);
+			return btrfs_unlink_all_paths(ctx);
 		}
 	} else if (!left->nlink && !right->nlink) {
 		ctx->ignore_cur_inode = true;
@@ -196,68 +130,44 @@ static int changed_inode(struct send_ctx *ctx)
 	return send_create_inode_if_needed(ctx);
 }
 
-/* What of an inode differs from its state on the receiving side. */
-struct needs {
-	bool truncate, chown, chmod, fileattr;
-	bool is_new; /* the receiver has made it just now, with an owner and a mode of its own */
-	enum bm_send_cause truncate_cause;
-};
-
-static int find_needs(struct send_ctx *ctx, const struct inode_info *now, struct needs *needs)
-{
-	bool is_link = is_type(ctx->cur_inode_mode, MODE_LNK);
-	bool has_its_size = ctx->cur_inode_next_write_offset == ctx->cur_inode_size;
-	struct inode_info old;
-	int ret;
-
-	*needs = (struct needs){
-	    .truncate = !has_its_size, .chown = true, .chmod = !is_link, .is_new = true};
-	if (has_parent(ctx) && !ctx->cur_inode_new) {
-		ret = get_inode_info(ctx, &ctx->parent, ctx->cur_ino, &old);
-		if (ret)
-			return ret < 0 ? ret : send_errno(ctx, ENOENT);
-		needs->is_new = false;
-		needs->chown = now->uid != old.uid || now->gid != old.gid;
-		needs->chmod = !is_link && now->mode != old.mode;
-		needs->fileattr = !is_link && now->flags != old.flags;
-		needs->truncate = old.size != ctx->cur_inode_size &&
-				  (ctx->cur_inode_size < old.size || !has_its_size);
-	}
-	needs->truncate_cause = needs->truncate ? BM_SEND_TRUNCATE_SIZE : BM_SEND_TRUNCATE_ALWAYS;
-	/* without it every regular file is truncated to its size */
-	if (!TOGGLE(ctx, SEND_SKIP_TRUNCATE))
-		needs->truncate = true;
-	return BM_OK;
-}
-
 /* Size, owner, mode and flags of the current inode, where the receiver has others. */
 static int finish_attributes(struct send_ctx *ctx)
 {
-	struct inode_info info;
-	struct needs needs;
-	int ret;
+	bool is_link = is_type(ctx->cur_inode_mode, MODE_LNK);
+	bool has_its_size = ctx->cur_inode_next_write_offset == ctx->cur_inode_size;
+	bool is_new = !has_parent(ctx) || ctx->cur_inode_new;
+	bool need_truncate = !has_its_size, need_chown = true, need_chmod = true;
+	bool need_fileattr = false;
+	struct inode_info info, old;
 
-	ret = get_inode_info(ctx, &ctx->root, ctx->cur_ino, &info);
-	if (ret)
-		return ret < 0 ? ret : send_errno(ctx, ENOENT);
-	if (find_needs(ctx, &info, &needs) < 0)
+	if (get_inode_info(ctx, &ctx->root, ctx->cur_ino, &info) < 0)
 		return ctx->fault->code;
+	if (!is_new) {
+		if (get_inode_info(ctx, &ctx->parent, ctx->cur_ino, &old) < 0)
+			return ctx->fault->code;
+		need_chown = info.uid != old.uid || info.gid != old.gid;
+		need_chmod = info.mode != old.mode;
+		need_fileattr = info.flags != old.flags;
+		need_truncate = old.size != ctx->cur_inode_size &&
+				(ctx->cur_inode_size < old.size || !has_its_size);
+	}
 	if (is_type(ctx->cur_inode_mode, MODE_REG)) {
-		because_inode(ctx, BM_SEND_HOLE_AT_END);
 		if (send_trailing_hole(ctx) < 0)
 			return ctx->fault->code;
-		because_inode(ctx, needs.truncate_cause);
-		if (needs.truncate && send_truncate(ctx, ctx->cur_inode_size) < 0)
+		because_inode(ctx, need_truncate ? BM_SEND_TRUNCATE_SIZE : BM_SEND_TRUNCATE_ALWAYS);
+		/* without it every regular file is truncated to its size */
+		if ((need_truncate || !TOGGLE(ctx, SEND_SKIP_TRUNCATE)) &&
+		    send_truncate(ctx, ctx->cur_inode_size) < 0)
 			return ctx->fault->code;
 	}
-	because_inode(ctx, needs.is_new ? BM_SEND_OWNER_NEW : BM_SEND_OWNER_CHANGED);
-	if (needs.chown && send_chown(ctx, &info) < 0)
+	because_inode(ctx, is_new ? BM_SEND_OWNER_NEW : BM_SEND_OWNER_CHANGED);
+	if (need_chown && send_chown(ctx, info.uid, info.gid) < 0)
 		return ctx->fault->code;
-	because_of_rule(ctx, needs.is_new ? BM_SEND_MODE_NEW : BM_SEND_MODE_CHANGED);
-	if (needs.chmod && send_chmod(ctx, &info) < 0)
+	because_of_rule(ctx, is_new ? BM_SEND_MODE_NEW : BM_SEND_MODE_CHANGED);
+	if (need_chmod && !is_link && send_chmod(ctx, info.mode) < 0)
 		return ctx->fault->code;
 	because_of_rule(ctx, BM_SEND_FLAGS_CHANGED);
-	return needs.fileattr ? send_fileattr(ctx, info.flags) : BM_OK;
+	return need_fileattr && !is_link ? send_fileattr(ctx, info.flags) : BM_OK;
 }
 
 /* Everything of the current inode that comes after its items: attributes, times. */
@@ -270,7 +180,7 @@ static int finish_inode(struct send_ctx *ctx)
 	if (send_capabilities(ctx) < 0)
 		return ctx->fault->code;
 	/* a directory that waits gets its times when it has been moved */
-	if (get_waiting_dir_move(ctx, ctx->cur_ino))
+	if (is_waiting_for_move(ctx, ctx->cur_ino))
 		return BM_OK;
 	if (apply_children_dir_moves(ctx) < 0)
 		return ctx->fault->code;
@@ -283,29 +193,36 @@ static int finish_inode(struct send_ctx *ctx)
 	return send_utimes(ctx, ctx->cur_ino, ctx->cur_inode_gen);
 }
 
+/* Make the recorded names when they are complete: with the first item that is none. */
+static int process_recorded_refs_if_needed(struct send_ctx *ctx, bool at_end)
+{
+	bool pending_move = false;
+
+	if (!at_end && ctx->key.objectid == ctx->cur_ino && ctx->key.type <= BTRFS_INODE_EXTREF_KEY)
+		return BM_OK;
+	if (!ctx->new_refs.count && !ctx->deleted_refs.count)
+		return BM_OK;
+	if (process_recorded_refs(ctx, &pending_move) < 0)
+		return ctx->fault->code;
+	/* until it is moved, a directory that waits has its old path */
+	if (!pending_move)
+		ctx->send_progress = ctx->cur_ino + 1;
+	return BM_OK;
+}
+
 static int finish_inode_if_needed(struct send_ctx *ctx, bool at_end)
 {
-	bool next_inode = at_end || ctx->key.objectid != ctx->cur_ino, pending_move = false;
-	int ret = BM_OK;
-
 	COUNT(ctx->image, finish_inode_if_needed);
 	if (ctx->ignore_cur_inode)
 		return BM_OK;
-	/* the names are complete with the first item that is none */
-	if (ctx->cur_ino && (next_inode || ctx->key.type > BTRFS_INODE_EXTREF_KEY) &&
-	    (ctx->new_refs.count || ctx->deleted_refs.count)) {
-		ret = process_recorded_refs(ctx, &pending_move);
-		if (ret < 0)
-			return ret;
-		/* until it is moved, a directory that waits has its old path */
-		if (!pending_move)
-			ctx->send_progress = ctx->cur_ino + 1;
+	if (ctx->cur_ino) {
+		bool next_inode = at_end || ctx->key.objectid != ctx->cur_ino;
+
+		if (process_recorded_refs_if_needed(ctx, at_end) < 0 ||
+		    (next_inode && !ctx->cur_inode_deleted && finish_inode(ctx) < 0))
+			return ctx->fault->code;
 	}
-	if (ctx->cur_ino && !ctx->cur_inode_deleted && next_inode)
-		ret = finish_inode(ctx);
-	if (!ret)
-		ret = trim_dir_utimes_cache(ctx, DIR_UTIMES_CACHE_SIZE);
-	return ret;
+	return trim_dir_utimes_cache(ctx);
 }
 
 /* ----------------------------------------------------------------------------------- walk -- */
@@ -313,6 +230,23 @@ static int finish_inode_if_needed(struct send_ctx *ctx, bool at_end)
 static bool is_ref(const struct bm_key *key)
 {
 	return key->type == BTRFS_INODE_REF_KEY || key->type == BTRFS_INODE_EXTREF_KEY;
+}
+
+static int changed_extent(struct send_ctx *ctx)
+{
+	bool skip = ctx->cur_inode_new_gen || ctx->cur_inode_deleted;
+
+	if (ctx->cur_ino != ctx->key.objectid || skip || ctx->result == BM_CHANGE_DELETED)
+		return BM_OK;
+	return process_extent(ctx);
+}
+
+static void changed_verity(struct send_ctx *ctx)
+{
+	bool skip = ctx->cur_inode_new_gen || ctx->cur_inode_deleted;
+
+	if (!skip && ctx->result == BM_CHANGE_NEW)
+		ctx->cur_inode_needs_verity = true;
 }
 
 static int changed_cb(struct send_ctx *ctx)
@@ -339,27 +273,18 @@ static int changed_cb(struct send_ctx *ctx)
 		return changed_inode(ctx);
 	if (ctx->ignore_cur_inode)
 		return BM_OK;
-	/* an item without its inode: "inconsistent snapshot" */
-	if ((is_ref(&ctx->key) || ctx->key.type == BTRFS_XATTR_ITEM_KEY) &&
-	    ctx->cur_ino != ctx->key.objectid)
-		return send_errno(ctx, EIO);
 	if (is_ref(&ctx->key))
 		return changed_ref(ctx);
 	if (ctx->key.type == BTRFS_XATTR_ITEM_KEY)
 		return changed_xattr(ctx);
-	if (ctx->cur_inode_new_gen || ctx->cur_inode_deleted)
-		return BM_OK;
-	if (ctx->key.type == BTRFS_EXTENT_DATA_KEY && ctx->cur_ino == ctx->key.objectid &&
-	    ctx->result != BM_CHANGE_DELETED)
-		return process_extent(ctx);
-	if (ctx->key.type == BTRFS_VERITY_DESC_ITEM_KEY && !ctx->key.offset &&
-	    ctx->result == BM_CHANGE_NEW)
-		ctx->cur_inode_needs_verity = true;
+	if (ctx->key.type == BTRFS_EXTENT_DATA_KEY)
+		return changed_extent(ctx);
+	if (ctx->key.type == BTRFS_VERITY_DESC_ITEM_KEY && !ctx->key.offset)
+		changed_verity(ctx);
 	return BM_OK;
 }
 
-/* btrfs_compare_trees() with send's callback. */
-static int compare_trees(struct send_ctx *ctx)
+static int btrfs_compare_trees(struct send_ctx *ctx)
 {
 	struct bm_compare *compare = bm_compare_create(&ctx->root, &ctx->parent, ctx->fault);
 	struct bm_step step;
@@ -386,7 +311,7 @@ static int compare_trees(struct send_ctx *ctx)
 
 struct bm_path full_send_path(const struct send_ctx *ctx)
 {
-	struct bm_path path = send_path(ctx);
+	struct bm_path path = alloc_path_for_send(ctx);
 
 	if (TOGGLE(ctx, SEND_READA_ALWAYS))
 		path.reada = BM_READA_FORWARD_ALWAYS;
@@ -423,7 +348,7 @@ static int send_subvol_begin(struct send_ctx *ctx)
 	const struct bm_root *roots = bm_forest_root(ctx->args->forest, BTRFS_ROOT_TREE_OBJECTID);
 	struct bm_key key = {.objectid = ctx->root.objectid, .type = BTRFS_ROOT_BACKREF_KEY};
 	const struct bm_send_root *source = NULL, *parent = ctx->args->parent;
-	struct bm_path path = send_path(ctx);
+	struct bm_path path = alloc_path_for_send(ctx);
 	const struct btrfs_root_ref *ref;
 	const struct btrfs_item *item;
 	int ret;
@@ -466,88 +391,18 @@ static int send_header(struct send_ctx *ctx)
 		   : BM_OK;
 }
 
-/* The directories whose times are still to be sent, the most recently used first. */
-static int flush_dir_utimes(struct send_ctx *ctx)
-{
-	for (struct lru_entry *entry = ctx->dir_utimes_cache.newest; entry; entry = entry->older)
-		if (send_put_off_utimes(ctx, entry) < 0)
-			return ctx->fault->code;
-	return BM_OK;
-}
-
 static int send_all(struct send_ctx *ctx)
 {
 	if (!(ctx->args->flags & BM_SEND_OMIT_STREAM_HEADER) && send_header(ctx) < 0)
 		return ctx->fault->code;
 	if (send_subvol_begin(ctx) < 0 ||
-	    (has_parent(ctx) ? compare_trees(ctx) : full_send_tree(ctx)) < 0 ||
+	    (has_parent(ctx) ? btrfs_compare_trees(ctx) : full_send_tree(ctx)) < 0 ||
 	    flush_dir_utimes(ctx) < 0)
 		return ctx->fault->code;
 	if (ctx->args->flags & BM_SEND_OMIT_END_CMD)
 		return BM_OK;
 	because(ctx, BM_SEND_STREAM_END, 0, (struct bm_send_item){0});
 	return begin_cmd(ctx, BTRFS_SEND_C_END) < 0 ? BM_NOMEM : send_cmd(ctx);
-}
-
-static int ctx_init(struct send_ctx *ctx, const struct bm_send_args *args, struct bm_fault *fault)
-{
-	const struct bm_root *root = bm_forest_root(args->forest, args->send_root);
-	const struct bm_root *csum_root = bm_forest_root(args->forest, BTRFS_CSUM_TREE_OBJECTID);
-
-	ctx->args = args;
-	ctx->fault = fault;
-	*fault = (struct bm_fault){.code = BM_OK};
-	if (!root || !csum_root)
-		return send_errno(ctx, ENOENT);
-	if (args->parent) {
-		const struct bm_root *parent = bm_forest_root(args->forest, args->parent->objectid);
-
-		if (!parent)
-			return send_errno(ctx, ENOENT);
-		ctx->parent = *parent;
-	}
-	ctx->image = root->image;
-	ctx->root = *root;
-	ctx->csum_root = *csum_root;
-	ctx->max_size = args->proto >= 2 ? BUFFER_V2 : BUFFER_V1;
-	ctx->clone_roots = calloc(args->clone_root_count, sizeof(*ctx->clone_roots));
-	if (!ctx->clone_roots ||
-	    lru_init(&ctx->name_cache, TOGGLE(ctx, SEND_NAME_CACHE_LRU) ? NAME_CACHE_SIZE : 0) <
-		0 ||
-	    lru_init(&ctx->dir_created_cache, DIR_CREATED_CACHE_SIZE) < 0 ||
-	    lru_init(&ctx->dir_utimes_cache, 0) < 0 ||
-	    lru_init(&ctx->backref_cache, BACKREF_CACHE_SIZE) < 0 ||
-	    lru_init(&ctx->orphan_dirs, 0) < 0 || lru_init(&ctx->waiting_dir_moves, 0) < 0 ||
-	    lru_init(&ctx->pending_dir_moves, 0) < 0)
-		return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
-	for (size_t i = 0; i < args->clone_root_count; i++) {
-		root = bm_forest_root(args->forest, args->clone_roots[i].objectid);
-		if (!root)
-			return send_errno(ctx, ENOENT);
-		ctx->clone_roots[i].source = &args->clone_roots[i];
-		ctx->clone_roots[i].root = *root;
-		ctx->clone_root_count++;
-	}
-	return BM_OK;
-}
-
-static void ctx_deinit(struct send_ctx *ctx)
-{
-	lru_deinit(&ctx->name_cache);
-	lru_deinit(&ctx->dir_created_cache);
-	created_scan_deinit(&ctx->created);
-	lru_deinit(&ctx->dir_utimes_cache);
-	lru_deinit(&ctx->backref_cache);
-	lru_deinit(&ctx->orphan_dirs);
-	lru_deinit(&ctx->waiting_dir_moves);
-	if (ctx->pending_dir_moves.buckets)
-		free_pending_dir_moves(ctx);
-	lru_deinit(&ctx->pending_dir_moves);
-	free(ctx->clone_roots);
-	free_recorded_refs(&ctx->new_refs);
-	free_recorded_refs(&ctx->deleted_refs);
-	free(ctx->plain.data);
-	free(ctx->buf);
 }
 
 int bm_send(const struct bm_send_args *args, struct bm_fault *fault)
@@ -558,14 +413,14 @@ int bm_send(const struct bm_send_args *args, struct bm_fault *fault)
 
 	if (!ctx)
 		return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
-	ret = ctx_init(ctx, args, fault);
+	ret = send_ctx_init(ctx, args, fault);
 	if (!ret)
 		ret = send_all(ctx);
 	/* a send that fails leaves the commands that it finished before */
 	ctx->fault = ret ? &flush_fault : fault;
 	if (send_flush(ctx) < 0 && !ret)
 		ret = fault->code;
-	ctx_deinit(ctx);
+	send_ctx_deinit(ctx);
 	free(ctx);
 	return ret;
 }
@@ -577,12 +432,12 @@ int bm_send_reads(const struct bm_send_args *args, struct bm_fault *fault)
 
 	if (!ctx)
 		return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
-	ret = ctx_init(ctx, args, fault);
+	ret = send_ctx_init(ctx, args, fault);
 	if (!ret)
 		ret = send_subvol_begin(ctx);
 	if (!ret && !has_parent(ctx))
 		ret = send_plain_reads(ctx);
-	ctx_deinit(ctx);
+	send_ctx_deinit(ctx);
 	free(ctx);
 	return ret;
 }

@@ -194,87 +194,55 @@ static inline bool has_parent(const struct send_ctx *ctx)
 	return ctx->parent.image != NULL;
 }
 
-/* The item that the walk stands on. */
-static inline struct bm_send_item walk_item(const struct send_ctx *ctx)
-{
-	return (struct bm_send_item){.objectid = ctx->key.objectid,
-				     .type = ctx->key.type,
-				     .offset = ctx->key.offset,
-				     .change = (uint8_t)ctx->result};
-}
-
-/* Commands from here on are sent by this rule, about that inode, because of that item. */
-static inline void because(struct send_ctx *ctx, enum bm_send_cause cause, uint64_t ino,
-			   struct bm_send_item item)
-{
-	if (ctx->args->explained)
-		ctx->why = (struct bm_send_why){.inode = ino, .item = item, .cause = cause};
-}
-
-/* .. about the current inode, because of its inode item. */
-static inline void because_inode(struct send_ctx *ctx, enum bm_send_cause cause)
-{
-	because(ctx, cause, ctx->cur_ino,
-		(struct bm_send_item){.objectid = ctx->cur_ino,
-				      .type = BTRFS_INODE_ITEM_KEY,
-				      .change = (uint8_t)ctx->inode_change});
-}
-
-/* .. by another rule, for the same reason otherwise. */
-static inline void because_of_rule(struct send_ctx *ctx, enum bm_send_cause cause)
-{
-	ctx->why.cause = cause;
-}
-
+/* send/context.c: the state, and what waits in it */
+int send_ctx_init(struct send_ctx *ctx, const struct bm_send_args *args, struct bm_fault *fault);
+void send_ctx_deinit(struct send_ctx *ctx);
+/* A path for a search. */
+struct bm_path alloc_path_for_send(const struct send_ctx *ctx);
 /* Fail as the kernel would, with an errno. */
 int send_errno(struct send_ctx *ctx, int error);
 /* Fail because the item that the search of `path` ended at is not as it must be. */
 int send_bad_item(struct send_ctx *ctx, int code, const uint8_t *leaf, uint32_t slot,
 		  uint64_t found, uint64_t wanted);
-/* A path for a search by a helper (alloc_path_for_send). */
-struct bm_path send_path(const struct send_ctx *ctx);
-/* That of the walk over the tree of a full send. */
-struct bm_path full_send_path(const struct send_ctx *ctx);
+/* The item that the walk stands on. */
+struct bm_send_item walk_item(const struct send_ctx *ctx);
+/* Commands from here on are sent by this rule, about that inode, because of that item. */
+void because(struct send_ctx *ctx, enum bm_send_cause cause, uint64_t ino,
+	     struct bm_send_item item);
+/* .. about the current inode, because of its inode item. */
+void because_inode(struct send_ctx *ctx, enum bm_send_cause cause);
+/* .. by another rule, for the same reason otherwise. */
+void because_of_rule(struct send_ctx *ctx, enum bm_send_cause cause);
+/* Add an entry of malloc'ed memory, or fail where there is none. */
+int lru_add(struct send_ctx *ctx, struct lru_cache *cache, struct lru_entry *entry, uint64_t key,
+	    uint64_t generation);
+struct waiting_dir_move *get_waiting_dir_move(struct send_ctx *ctx, uint64_t ino);
+bool is_waiting_for_move(struct send_ctx *ctx, uint64_t ino);
+struct orphan_dir_info *get_orphan_dir_info(struct send_ctx *ctx, uint64_t ino, uint64_t gen);
+bool is_waiting_for_rm(struct send_ctx *ctx, uint64_t ino, uint64_t gen);
+/* The entry of a directory that was there before, or a new one. */
+struct orphan_dir_info *add_orphan_dir_info(struct send_ctx *ctx, uint64_t ino, uint64_t gen);
+void free_orphan_dir_info(struct send_ctx *ctx, struct orphan_dir_info *info);
 
-/* send/command.c: the stream */
-int begin_cmd(struct send_ctx *ctx, int cmd);
-int tlv_put(struct send_ctx *ctx, int attribute, const void *data, size_t size);
-int tlv_put_u64(struct send_ctx *ctx, int attribute, uint64_t value);
-int tlv_put_u32(struct send_ctx *ctx, int attribute, uint32_t value);
-int tlv_put_path(struct send_ctx *ctx, int attribute, const struct fs_path *path);
-/* The header of the DATA attribute and room for `size` bytes, which the caller fills. */
-uint8_t *put_data(struct send_ctx *ctx, size_t size);
-int send_cmd(struct send_ctx *ctx);
-int send_flush(struct send_ctx *ctx);
-
-/* send/created.c */
-/* 1: the directory was created already, out of its turn, as the parent of a lower inode. */
-int did_create_dir(struct send_ctx *ctx, uint64_t dir);
-void created_scan_deinit(struct created_scan *scan);
-
-/* send/names.c: inodes and paths */
-int get_inode_info(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino,
-		   struct inode_info *info);
-int get_inode_gen(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino, uint64_t *gen);
-/* The first name of an inode and its directory; 1: there is none. *dir_gen unless it is NULL. */
-int get_first_ref(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino, uint64_t *dir,
-		  uint64_t *dir_gen, struct fs_path *name);
-int is_first_ref(struct send_ctx *ctx, uint64_t ino, uint64_t dir, const char *name, size_t size);
-/* A name in the name cache that is not to be used any more. */
-void name_cache_drop(struct send_ctx *ctx, uint64_t ino, uint64_t gen);
-int get_cur_name_and_parent(struct send_ctx *ctx, uint64_t ino, uint64_t gen, uint64_t *parent_ino,
-			    uint64_t *parent_gen, struct fs_path *name);
-int gen_unique_name(struct send_ctx *ctx, uint64_t ino, uint64_t gen, struct fs_path *dest);
-int get_cur_path(struct send_ctx *ctx, uint64_t ino, uint64_t gen, struct fs_path *dest);
-/* get_cur_path() of the current inode, from memory where it is kept there */
-int get_cur_inode_path(struct send_ctx *ctx, const struct fs_path **path);
-int get_inode_path(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino,
-		   struct fs_path *dest);
+/* send/names.c: inodes and names as the trees have them; find_...(): 1 where there is nothing */
 void fs_path_copy(struct fs_path *dest, const struct fs_path *from);
 int fs_path_add(struct send_ctx *ctx, struct fs_path *path, const char *name, size_t size);
-/* The directory entry or xattr of that name in the item of `path`; NULL: none. */
-int lookup_name(struct send_ctx *ctx, const struct bm_root *root, const struct bm_key *key,
-		const char *name, size_t size, const struct btrfs_dir_item **entry);
+/* Put a name in front of a path. */
+int fs_path_prepend(struct send_ctx *ctx, struct fs_path *path, const struct fs_path *name);
+/* Fail where a walk upwards takes so many steps that it cannot end. */
+int check_depth(struct send_ctx *ctx, int depth, const struct bm_root *root, uint64_t ino);
+int find_inode_info(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino,
+		    struct inode_info *info);
+int get_inode_info(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino,
+		   struct inode_info *info);
+int find_inode_gen(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino, uint64_t *gen);
+int get_inode_gen(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino, uint64_t *gen);
+/* To the item that `path` stands on or, past the end of a leaf, the next: 0, or 1 at the end. */
+int btrfs_get_next_valid_item(struct send_ctx *ctx, const struct bm_root *root,
+			      struct bm_path *path);
+/* The next (or first, with *at = 0) entry of a dir item or xattr item; 0 at the end. */
+int iterate_dir_item(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, uint32_t *at,
+		     const struct btrfs_dir_item **entry);
 /* A name of an INODE_REF or INODE_EXTREF item. */
 struct ref_name {
 	uint64_t dir;
@@ -282,15 +250,21 @@ struct ref_name {
 	size_t size;
 };
 /* The next (or first, with *at = 0) name of such an item; 0 at the end. */
-int next_ref_name(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, uint32_t *at,
-		  struct ref_name *ref);
-/* To the item that `path` stands on or, past the end of a leaf, the next: 0, or 1 at the end. */
-int next_valid_item(struct send_ctx *ctx, const struct bm_root *root, struct bm_path *path);
-/* The next (or first, with *at = 0) entry of a dir item or xattr item; 0 at the end. */
-int next_dir_entry(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, uint32_t *at,
-		   const struct btrfs_dir_item **entry);
-
-/* send/state.c: what the receiver has at this moment */
+int iterate_inode_ref(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, uint32_t *at,
+		      struct ref_name *ref);
+/* The directory entry or xattr of that name in the item of `path`; NULL: none. */
+int lookup_name(struct send_ctx *ctx, const struct bm_root *root, const struct bm_key *key,
+		const char *name, size_t size, const struct btrfs_dir_item **entry);
+int gen_unique_name(struct send_ctx *ctx, uint64_t ino, uint64_t gen, struct fs_path *dest);
+/* The first name of an inode and its directory. *dir_gen unless it is NULL. */
+int find_first_ref(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino, uint64_t *dir,
+		   struct fs_path *name);
+int get_first_ref(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino, uint64_t *dir,
+		  uint64_t *dir_gen, struct fs_path *name);
+int is_first_ref(struct send_ctx *ctx, uint64_t ino, uint64_t dir, const char *name, size_t size);
+/* The path of an inode in a root that is not being sent, by first names. */
+int get_inode_path(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino,
+		   struct fs_path *dest);
 enum inode_state {
 	INODE_NO_CHANGE,
 	INODE_WILL_CREATE,
@@ -320,41 +294,70 @@ int did_overwrite_ref(struct send_ctx *ctx, const struct dir_ref *in, uint64_t i
 		      const char *name, size_t size);
 int did_overwrite_first_ref(struct send_ctx *ctx, uint64_t ino, uint64_t gen);
 
+/* send/paths.c: paths as the receiver has them at this moment */
+/* A name in the name cache that is not to be used any more. */
+void name_cache_delete(struct send_ctx *ctx, uint64_t ino, uint64_t gen);
+int get_cur_name_and_parent(struct send_ctx *ctx, uint64_t ino, uint64_t gen, uint64_t *parent_ino,
+			    uint64_t *parent_gen, struct fs_path *name);
+int get_cur_path(struct send_ctx *ctx, uint64_t ino, uint64_t gen, struct fs_path *dest);
+/* get_cur_path() of the current inode, from memory where it is kept there */
+int get_cur_inode_path(struct send_ctx *ctx, const struct fs_path **path);
+
+/* send/command.c: the stream */
+int begin_cmd(struct send_ctx *ctx, int cmd);
+int tlv_put(struct send_ctx *ctx, int attribute, const void *data, size_t size);
+int tlv_put_u64(struct send_ctx *ctx, int attribute, uint64_t value);
+int tlv_put_u32(struct send_ctx *ctx, int attribute, uint32_t value);
+int tlv_put_path(struct send_ctx *ctx, int attribute, const struct fs_path *path);
+/* The header of the DATA attribute and room for `size` bytes, which the caller fills. */
+uint8_t *put_data(struct send_ctx *ctx, size_t size);
+int send_cmd(struct send_ctx *ctx);
+int send_flush(struct send_ctx *ctx);
+int send_rename(struct send_ctx *ctx, const struct fs_path *path, const struct fs_path *to);
+int send_link(struct send_ctx *ctx, const struct fs_path *path, const struct fs_path *existing);
+int send_unlink(struct send_ctx *ctx, const struct fs_path *path);
+int send_rmdir(struct send_ctx *ctx, const struct fs_path *path);
+int send_truncate(struct send_ctx *ctx, uint64_t size);
+int send_chmod(struct send_ctx *ctx, uint32_t mode);
+int send_fileattr(struct send_ctx *ctx, uint64_t flags);
+int send_chown(struct send_ctx *ctx, uint64_t uid, uint64_t gid);
+int send_update_extent(struct send_ctx *ctx, uint64_t offset, uint64_t size);
+
+/* send/created.c */
+int cache_dir_created(struct send_ctx *ctx, uint64_t dir);
+/* 1: the directory was created already, out of its turn, as the parent of a lower inode. */
+int did_create_dir(struct send_ctx *ctx, uint64_t dir);
+void created_scan_deinit(struct created_scan *scan);
+
 /* send/inode.c: inodes and their times */
 int send_create_inode(struct send_ctx *ctx, uint64_t ino);
 int send_create_inode_if_needed(struct send_ctx *ctx);
-int cache_dir_created(struct send_ctx *ctx, uint64_t dir);
 int send_utimes(struct send_ctx *ctx, uint64_t ino, uint64_t gen);
 /* UTIMES of a directory: put off until it is not likely to change any more, or at once. */
 int cache_dir_utimes(struct send_ctx *ctx, uint64_t dir, uint64_t gen);
-int trim_dir_utimes_cache(struct send_ctx *ctx, size_t size);
-/* UTIMES of a directory for which that was put off. */
-int send_put_off_utimes(struct send_ctx *ctx, const struct lru_entry *entry);
+int trim_dir_utimes_cache(struct send_ctx *ctx);
+/* Those that are still to be sent, of the most recently used directory first. */
+int flush_dir_utimes(struct send_ctx *ctx);
 
 /* send/record.c: names are recorded */
 int changed_ref(struct send_ctx *ctx);
 /* 1: a directory in which the names of an unchanged item are is another one than in the parent. */
 int compare_refs(struct send_ctx *ctx);
-int process_all_refs(struct send_ctx *ctx, enum bm_change change);
-int unlink_all_paths(struct send_ctx *ctx);
+/* All names of the current inode in the snapshot or, BM_CHANGE_DELETED, in its parent. */
+int record_all_refs(struct send_ctx *ctx, enum bm_change change);
+int btrfs_unlink_all_paths(struct send_ctx *ctx);
 void free_recorded_refs(struct recorded_refs *refs);
 int add_dir_ref(struct send_ctx *ctx, struct dir_refs *refs, const struct dir_ref *ref);
 const char *ref_name(const struct recorded_ref *ref);
 /* An ancestor may have got its orphan name since the name was recorded. */
 int update_ref_path(struct send_ctx *ctx, struct recorded_ref *ref);
 
-/* send/refs.c: names are made and unmade */
-/* *pending_move is set where the rename has to wait. */
-int process_recorded_refs(struct send_ctx *ctx, bool *pending_move);
-int send_two_paths(struct send_ctx *ctx, int cmd, const struct fs_path *path, int attribute,
-		   const struct fs_path *other);
-int send_path_only(struct send_ctx *ctx, int cmd, const struct fs_path *path);
-
 /* send/moves.c: directories that move or go, but not yet */
-struct waiting_dir_move *get_waiting_dir_move(struct send_ctx *ctx, uint64_t ino);
-struct orphan_dir_info *get_orphan_dir_info(struct send_ctx *ctx, uint64_t ino, uint64_t gen);
 /* 1: every entry of a directory of the parent snapshot has been processed. */
 int can_rmdir(struct send_ctx *ctx, uint64_t dir, uint64_t dir_gen);
+/* 1: it was removed. */
+int rmdir_if_possible(struct send_ctx *ctx, uint64_t ino, uint64_t gen, enum bm_send_cause cause,
+		      struct bm_send_item item);
 /* 1: the current directory cannot be renamed into `ref` yet; it waits. */
 int wait_for_dest_dir_move(struct send_ctx *ctx, const struct recorded_ref *ref, bool is_orphan);
 int wait_for_parent_move(struct send_ctx *ctx, const struct recorded_ref *ref, bool is_orphan);
@@ -363,28 +366,10 @@ int is_ancestor(struct send_ctx *ctx, uint64_t ino1, uint64_t gen1, uint64_t ino
 int apply_children_dir_moves(struct send_ctx *ctx);
 void free_pending_dir_moves(struct send_ctx *ctx);
 
-/* send/xattr.c: extended attributes, fs-verity */
-int changed_xattr(struct send_ctx *ctx);
-int send_capabilities(struct send_ctx *ctx);
-int process_verity(struct send_ctx *ctx);
-int process_all_new_xattrs(struct send_ctx *ctx);
-
-/* send/clone.c: *found is where the extent can be cloned from, or NULL */
-struct file_extent;
-int find_extent_clone(struct send_ctx *ctx, const struct file_extent *extent,
-		      struct clone_root **found);
-
-/* send/hole.c: what need not be sent, and holes where data was */
-int is_extent_unchanged(struct send_ctx *ctx, const struct file_extent *extent);
-int maybe_send_hole(struct send_ctx *ctx);
-/* The hole at the end of a file. */
-int send_trailing_hole(struct send_ctx *ctx);
-
-/* send/extent.c: what becomes of an extent */
-int process_all_extents(struct send_ctx *ctx);
-int send_update_extent(struct send_ctx *ctx, uint64_t offset, uint64_t size);
-int process_extent(struct send_ctx *ctx);
-int send_truncate(struct send_ctx *ctx, uint64_t size);
+/* send/refs.c: names are made and unmade */
+/* *pending_move is set where the rename has to wait. */
+int process_recorded_refs(struct send_ctx *ctx, bool *pending_move);
+int process_all_refs(struct send_ctx *ctx, enum bm_change change);
 
 /* send/data.c: reading file data */
 struct file_extent {
@@ -404,6 +389,29 @@ int read_extent_data(struct send_ctx *ctx, const struct file_extent *extent, uin
 int read_raw_extent(struct send_ctx *ctx, const struct file_extent *extent, uint8_t *out);
 /* What a kernel searches before it can read the data: inode, extent map. */
 int open_for_data(struct send_ctx *ctx, const struct file_extent *extent);
+
+/* send/clone.c: *found is where the extent can be cloned from, or NULL */
+int find_extent_clone(struct send_ctx *ctx, const struct file_extent *extent,
+		      struct clone_root **found);
+
+/* send/hole.c: what need not be sent, and holes where data was */
+int is_extent_unchanged(struct send_ctx *ctx, const struct file_extent *extent);
+int maybe_send_hole(struct send_ctx *ctx);
+/* The hole at the end of a file. */
+int send_trailing_hole(struct send_ctx *ctx);
+
+/* send/extent.c: what becomes of an extent */
+int process_all_extents(struct send_ctx *ctx);
+int process_extent(struct send_ctx *ctx);
+
+/* send/xattr.c: extended attributes, fs-verity */
+int changed_xattr(struct send_ctx *ctx);
+int send_capabilities(struct send_ctx *ctx);
+int process_verity(struct send_ctx *ctx);
+int process_all_new_xattrs(struct send_ctx *ctx);
+
+/* send/send.c: the path of the walk over the tree of a full send */
+struct bm_path full_send_path(const struct send_ctx *ctx);
 
 /* send/plain.c: 1 when the walk was that of a full send, 0 when that cannot be told. */
 int send_plain_reads(struct send_ctx *ctx);

@@ -62,13 +62,13 @@ static int process_new_xattr(struct send_ctx *ctx, const struct btrfs_dir_item *
 	return send_set_xattr(ctx, name, entry->name_len, data, size);
 }
 
-static int process_deleted_xattr(struct send_ctx *ctx, const struct btrfs_dir_item *entry)
+static int send_remove_xattr(struct send_ctx *ctx, const void *name, size_t size)
 {
 	const struct fs_path *path;
 
 	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_REMOVE_XATTR) < 0 ||
 	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
-	    tlv_put(ctx, BTRFS_SEND_A_XATTR_NAME, entry + 1, entry->name_len) < 0)
+	    tlv_put(ctx, BTRFS_SEND_A_XATTR_NAME, name, size) < 0)
 		return ctx->fault->code;
 	return send_cmd(ctx);
 }
@@ -80,7 +80,7 @@ static int find_xattr(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot,
 	uint32_t at = 0;
 	int ret;
 
-	while ((ret = next_dir_entry(ctx, leaf, slot, &at, found)) > 0)
+	while ((ret = iterate_dir_item(ctx, leaf, slot, &at, found)) > 0)
 		if ((*found)->name_len == like->name_len &&
 		    !memcmp(*found + 1, like + 1, like->name_len))
 			return BM_OK;
@@ -110,7 +110,7 @@ static int set_xattrs(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot,
 				      .type = key->type,
 				      .offset = key->offset,
 				      .change = (uint8_t)change});
-	while ((ret = next_dir_entry(ctx, leaf, slot, &at, &entry)) > 0) {
+	while ((ret = iterate_dir_item(ctx, leaf, slot, &at, &entry)) > 0) {
 		if (compare && find_xattr(ctx, ctx->right_leaf, ctx->right_slot, entry, &old) < 0)
 			return ctx->fault->code;
 		if (old && same_value(entry, old))
@@ -130,12 +130,12 @@ static int remove_xattrs(struct send_ctx *ctx, bool compare)
 	int ret;
 
 	because(ctx, BM_SEND_XATTR_REMOVED, ctx->cur_ino, walk_item(ctx));
-	while ((ret = next_dir_entry(ctx, ctx->right_leaf, ctx->right_slot, &at, &entry)) > 0) {
+	while ((ret = iterate_dir_item(ctx, ctx->right_leaf, ctx->right_slot, &at, &entry)) > 0) {
 		if (compare && find_xattr(ctx, ctx->leaf, ctx->slot, entry, &now) < 0)
 			return ctx->fault->code;
 		if (now)
 			continue;
-		ret = process_deleted_xattr(ctx, entry);
+		ret = send_remove_xattr(ctx, entry + 1, entry->name_len);
 		if (ret < 0)
 			return ret;
 	}
@@ -146,6 +146,9 @@ int changed_xattr(struct send_ctx *ctx)
 {
 	bool changed = ctx->result == BM_CHANGE_CHANGED;
 
+	/* "inconsistent snapshot": an item without its inode */
+	if (ctx->cur_ino != ctx->key.objectid)
+		return send_errno(ctx, EIO);
 	if (ctx->cur_inode_new_gen || ctx->cur_inode_deleted)
 		return BM_OK;
 	if (ctx->result != BM_CHANGE_DELETED &&
@@ -160,12 +163,12 @@ int changed_xattr(struct send_ctx *ctx)
 int process_all_new_xattrs(struct send_ctx *ctx)
 {
 	struct bm_key key = {.objectid = ctx->key.objectid, .type = BTRFS_XATTR_ITEM_KEY};
-	struct bm_path path = send_path(ctx);
+	struct bm_path path = alloc_path_for_send(ctx);
 	int ret;
 
 	if (bm_search_slot(&ctx->root, &key, &path, ctx->fault) < 0)
 		return ctx->fault->code;
-	while (!(ret = next_valid_item(ctx, &ctx->root, &path))) {
+	while (!(ret = btrfs_get_next_valid_item(ctx, &ctx->root, &path))) {
 		const struct btrfs_disk_key *at = &leaf_item(path.node[0], path.slot[0])->key;
 
 		if (at->objectid != key.objectid || at->type != key.type)
@@ -203,7 +206,7 @@ static int read_verity_descriptor(struct send_ctx *ctx, uint8_t *descriptor, siz
 {
 	struct bm_key key = {
 	    .objectid = ctx->cur_ino, .type = BTRFS_VERITY_DESC_ITEM_KEY, .offset = 1};
-	struct bm_path path = send_path(ctx);
+	struct bm_path path = alloc_path_for_send(ctx);
 	int ret = bm_search_slot(&ctx->root, &key, &path, ctx->fault);
 
 	*size = 0;

@@ -370,7 +370,7 @@ def test_elided_data_leave_a_sound_filesystem(tmp_path: Path) -> None:
     assert [(e.length, e.disk_num_bytes, e.compression) for e in extents] == [
         (131_072, 4096, 2)
     ] * 8
-    with pytest.raises(bm.CorruptImageError, match="do not come out of decompressing"):
+    with pytest.raises(bm.errors.CorruptImageError, match="do not come out of decompressing"):
         top.read_file("packed")
 
 

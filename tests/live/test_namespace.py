@@ -535,7 +535,7 @@ def test_data_change_as_names_do() -> None:
 
 def test_delayed_items_run_when_many_wait() -> None:
     with WritableFilesystem.mkfs(128 << 20) as fs:
-        fs.delayed.asynchronous = True
+        fs.machine.asynchronous = True
         fs.mkdir("d")
         for number in range(300):
             fs.create(f"d/{number}")
@@ -555,7 +555,7 @@ def test_numbers_are_not_used_again_before_a_remount(tmp_path: Path) -> None:
         assert fs.create("d").ino == 260
         fs.unlink("d")
         fs.commit()
-        fs.inodes.forget_all()
+        fs.live_subvolumes.clear()
         assert fs.create("e").ino == 259
 
 

@@ -18,6 +18,7 @@ from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import data_of, parse_step
 from btrfs_model.experiments.scenario.run import _Runner
+from btrfs_model.mount.inode import live_subvolume
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.volume.filesystem import Filesystem
@@ -322,9 +323,9 @@ class Workload:
         self.epoch.evicted = True
         self.fs.flush_delalloc()
         for root in self.fs.subvolume_ids:
-            for inode in list(self.fs.inodes.subvolume(root).inodes.values()):
-                if inode.ino != TOP:
-                    self.fs.inodes.forget(inode)
+            inodes = live_subvolume(self.fs, root).inodes
+            for ino in inodes.keys() - {TOP}:
+                del inodes[ino]
 
     def _flush(self, path: str) -> None:
         self.fs.flush_delalloc(self.fs.inode(*self.fs.resolve(path, follow=False)))

@@ -82,12 +82,12 @@ def test_created_at_once(
     names = [name for name in names if name not in (b"other", b"after")]
 
     def at_once(fs: WritableFilesystem) -> None:
-        fs.delayed.asynchronous = worker
+        fs.machine.asynchronous = worker
         fs.create_files("d", names, 0o640)
         follow(fs)
 
     def one_by_one(fs: WritableFilesystem) -> None:
-        fs.delayed.asynchronous = worker
+        fs.machine.asynchronous = worker
         for name in names:
             fs.create(b"d/" + name, 0o640)
         follow(fs)
@@ -305,7 +305,7 @@ def test_moved_at_once(
     order = [names[at] for at in dict.fromkeys(moved) if at < len(names)]
 
     def prepare(fs: WritableFilesystem) -> None:
-        fs.delayed.asynchronous = worker
+        fs.machine.asynchronous = worker
         fs.create_files("d", names)
         fs.mkdir("e")
         fs.create_files("e", [names[at] for at in there if at < len(names)])
@@ -380,7 +380,7 @@ def test_unlinked_at_once(
         elif first != "nothing":
             fs.sync()
         if first == "remount":
-            fs.inodes.forget_all()
+            fs.live_subvolumes.clear()
         for name in names[3::11]:
             fs.chmod(b"d/" + name, 0o600)
 

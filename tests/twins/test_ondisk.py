@@ -28,7 +28,7 @@ from btrfs_model.base.errors import (
 from btrfs_model.native.choice import select
 from btrfs_model.native.door import ffi, lib
 from btrfs_model.native.hashes import name_hashes, sector_sums
-from btrfs_model.ondisk import constants, hashes, items, keys, structs
+from btrfs_model.ondisk import constants, hashes, items, structs
 from btrfs_model.ondisk.chunks import parse_chunk_item
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 from btrfs_model.ondisk.layout import PayloadError
@@ -328,60 +328,6 @@ def test_key_order(first: Key, second: Key) -> None:
         return key.objectid << 72 | key.type << 64 | key.offset
 
     assert (first < second) == (number(first) < number(second))
-
-
-@given(key=KEYS)
-def test_parse_key(key: Key) -> None:
-    assert keys.parse_key(f"{key.objectid},{key.type},{key.offset}") == key
-    if key.type in set(ItemType):
-        assert keys.parse_key(str(key)) == key
-
-
-@pytest.mark.parametrize(
-    ("text", "key"),
-    [
-        ("256,INODE_ITEM,0", Key(256, 1, 0)),
-        ("256 dir_item 0x10", Key(256, 84, 16)),
-        ("(CSUM_TREE ROOT_ITEM 0)", Key(7, 132, 0)),
-        ("-5,orphan_item", Key(2**64 - 5, 48, 0)),
-        ("257", Key(257, 0, 0)),
-        ("EXTENT_CSUM,128,-1", Key(2**64 - 10, 128, 2**64 - 1)),
-    ],
-)
-def test_parse_key_forms(text: str, key: Key) -> None:
-    assert keys.parse_key(text) == key
-
-
-@pytest.mark.parametrize("text", ["", "a,b,c", "1,2,3,4", "1,256,0", "1,NO_SUCH_ITEM", f"{2**64}"])
-def test_parse_key_refuses(text: str) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        keys.parse_key(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("5", 5),
-        ("fs", 5),
-        ("FS_TREE", 5),
-        ("BTRFS_FS_TREE_OBJECTID", 5),
-        ("extent", 2),
-        ("checksum", 7),
-        ("device", 4),
-        ("free_space_tree", 10),
-        ("BLOCK_GROUP_TREE", 11),
-        ("TREE_LOG", 2**64 - 6),
-        ("data_reloc", 2**64 - 9),
-        ("-9", 2**64 - 9),
-    ],
-)
-def test_parse_tree(text: str, number: int) -> None:
-    assert keys.parse_tree(text) == number
-
-
-def test_parse_tree_refuses() -> None:
-    with pytest.raises(ValueError, match="nor the name of a tree"):
-        keys.parse_tree("no such tree")
 
 
 # ---------------------------------------------------------------------------------- superblock --

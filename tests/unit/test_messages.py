@@ -261,7 +261,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
 def test_a_toggle_that_changes_nothing_is_warned_of(
     command_line, image: Path, behaviour: str, why: str
 ) -> None:
-    with pytest.warns(bm.BehaviourWarning, match=why):
+    with pytest.warns(bm.errors.BehaviourWarning, match=why):
         parsed = bm.Behaviour.parse(behaviour)
     assert parsed.text == behaviour
     for _ in range(2):

@@ -202,6 +202,24 @@ def test_damage_met_in_the_middle_of_a_change_aborts(
     assert not (tmp_path / "never.img").exists()
 
 
+def test_what_is_written_in_place_needs_a_chunk(tmp_path: Path) -> None:
+    """A preallocated extent that is said to be longer than all chunks: no leaf is wrong by that."""
+    path = tmp_path / "x.img"
+    with bm.create(1 << 27) as fs:
+        ino = fs.create("f").ino
+        fs.fallocate("f", 0, 4096)
+        fs.commit()
+        length = max(chunk.end for chunk in fs.image.chunks)
+        key = (ino, int(ItemType.EXTENT_DATA), 0)
+        fs.writer.update(FS, key, 45, length.to_bytes(8, "little"))
+        fs.save(path)
+    with bm.WritableFilesystem.load(path) as fs:
+        fs.truncate("f", length)
+        fs.write("f", length - 4096, b"x" * 4096)
+        with pytest.raises(CorruptImageError, match=f"{path}: no chunk maps logical address"):
+            fs.sync()
+
+
 def test_receive_says_what_was_damaged(sound: Path, stream: bytes, tmp_path: Path) -> None:
     """Not that a commit after the damage is refused."""
     path, block, _ = damaged(sound, tmp_path / "x.img", "length of a name")

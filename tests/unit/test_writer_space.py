@@ -345,7 +345,7 @@ def test_csum_items_that_overlap_are_refused() -> None:
     made, base = writer(), METADATA + (32 << 20)
     made.insert_csums(base, bytes(400), 100)
     made.insert(CSUM, (*CSUM_KEY, base + 92 * SECTOR), bytes(20))
-    with pytest.raises(bm.CorruptImageError, match=r"tree 7.*key is not greater"):
+    with pytest.raises(bm.errors.CorruptImageError, match=r"tree 7.*key is not greater"):
         made.delete_csums(base + 50 * SECTOR, 42 * SECTOR)
     assert made.aborted
 

@@ -49,7 +49,7 @@ def run_scenario(
         The kernel whose fsync it is; see :attr:`WritableFilesystem.behaviour`.
     asynchronous : bool
         Run delayed items where a kernel's worker nearly always does; see
-        :attr:`.DelayedItems.asynchronous`.
+        :attr:`.Machine.asynchronous`.
     step : callable
         Called with a few words when an operation begins.
     crashed : callable
@@ -147,7 +147,7 @@ class _Runner:
             )
         except ValueError as error:
             raise OSError(errno.EINVAL, str(error)) from None
-        self.made.delayed.asynchronous = self.asynchronous
+        self.made.machine.asynchronous = self.asynchronous
         if self.behaviour is not None:
             self.made.behaviour = self.behaviour
 

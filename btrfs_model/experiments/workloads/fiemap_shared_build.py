@@ -47,7 +47,7 @@ def build(source: Input, step: Step) -> WritableFilesystem:
     """Do what the script does up to the snapshot; the data are not stored."""
     fs = WritableFilesystem.mkfs(_DEVICE_BYTES, compress="lzo")
     chance = np.random.default_rng(0)
-    fs.finish_order = lambda count: _finish_order(count, chance)
+    fs.machine.finish_order = lambda count: _finish_order(count, chance)
     extents = source.parameters["extents"]
     counts = [extents if name == FILE else max(1, extents // 2) for name, _ in _FILES]
     written, total = 0, sum(counts)

@@ -44,7 +44,6 @@ from btrfs_model.volume.blocks import Readahead
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib import figure
-    from numpy.typing import NDArray
 
     from btrfs_model.volume.filesystem import Filesystem
 
@@ -258,18 +257,6 @@ def _add_reported(outcome: Outcome, disk: str, pairs: list[tuple[Side, Side]]) -
             time = outcome.find(figure_.side, "send time", device=disk)
             if first and time and first.reported is not None and time.reported is not None:
                 figure_.reported = first.reported - time.reported
-
-
-def distances(table: pd.DataFrame) -> NDArray[np.int64]:
-    """Return how far each leaf lies from the one before it in the tree, in bytes.
-
-    Parameters
-    ----------
-    table : pandas.DataFrame
-        Reads of a send without readahead, so in the order of the tree.
-    """
-    leaves: NDArray[np.int64] = table["physical"].to_numpy()[(table["level"] == 0).to_numpy()]
-    return np.diff(leaves)
 
 
 def draw(outcome: Outcome) -> figure.Figure:

@@ -95,7 +95,7 @@ def build(files: int, lag: int = LAG) -> Filesystem:
     half = files // 2
     fs = WritableFilesystem.mkfs(1 << 30)
     # the kernel's worker runs delayed items while the script goes on
-    fs.delayed.asynchronous, fs.delayed.lag = True, lag
+    fs.machine.asynchronous, fs.machine.lag = True, lag
     fs.mkdir("A")
     fs.create_files("A", [f"file_{i}" for i in range(1, half + 1)])
     fs.snapshot("", "snap1")

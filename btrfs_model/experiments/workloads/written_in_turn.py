@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from btrfs_model.mount.delayed_inode import run_delayed_items
 from btrfs_model.mount.files.writeback import inline_limit
 from btrfs_model.mount.names.lookup import Path
 from btrfs_model.mount.space.block_group import global_reserve
 from btrfs_model.mount.space.space_info import overcommit
+from btrfs_model.ondisk.constants import BTRFS_BLOCK_GROUP_METADATA, BTRFS_MAX_LEVEL
 
 if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem
 
-_METADATA: Final = 4
-_MAX_LEVEL: Final = 8
 _CREATE_ITEMS: Final = 13
 """Items that must be free for the next file to be made, what others hold meanwhile taken off. The
 kernel asks for 15; 13 is fitted to where it ran out of room on seven devices."""
@@ -40,17 +40,17 @@ def files_before_flush(fs: WritableFilesystem) -> int:
     ``btrfs_calculate_inode_block_rsv_size()``, ``calc_available_free_space()`` (Linux 6.18). Where
     the device is so large that thousands of files fit, preemptive reclaim comes before this.
     """
-    path = _MAX_LEVEL * fs.nodesize
+    path = BTRFS_MAX_LEVEL * fs.nodesize
     # an extent item and checksums are inserted, the inode item is changed
     each = 2 * (2 * path) + path
-    info = fs.writer.space_info(_METADATA)
+    info = fs.writer.space_info(BTRFS_BLOCK_GROUP_METADATA)
     room = info.free + overcommit(fs, info.flags) - global_reserve(fs, info)
     return max(1, 1 + (room - _CREATE_ITEMS * 2 * path) // each)
 
 
 def run_before_delalloc(fs: WritableFilesystem) -> None:
     """Run what the kernel runs before it turns to data (``flush_space()``): delayed items, refs."""
-    fs.delayed.run()
+    run_delayed_items(fs)
     fs.writer.run_refs()
 
 

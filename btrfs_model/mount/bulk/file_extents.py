@@ -5,7 +5,7 @@ The result is that of a loop which writes a block and waits for it::
 
     for offset in offsets:
         fs.write(path, offset, block)
-        fs.flush_delalloc()
+        flush_delalloc(fs)
 
 with the same items in the same leaves, the same addresses and references. What loops is C
 (``native/bulk/file.c``).
@@ -16,23 +16,23 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.mount.files.bytes import pages_of
 from btrfs_model.mount.files.compress import MAX_UNCOMPRESSED, compress, compressed_size
 from btrfs_model.mount.files.elided import Elided
-from btrfs_model.mount.files.file_item import Fs, align
+from btrfs_model.mount.files.file_item import align
 from btrfs_model.mount.files.pages import MAX_EXTENT_SIZE
 from btrfs_model.mount.files.run import Block, fills_holes, pass_time, write_run
 from btrfs_model.mount.files.write import buffered_write, set_i_size
 from btrfs_model.mount.files.writeback import compression_of, need_compress, writeback
+from btrfs_model.mount.inode import mark_inode_dirty
+from btrfs_model.mount.live_inode import LiveInode
+from btrfs_model.mount.mount import Mount
+from btrfs_model.mount.space.block_group import ensure_metadata
+from btrfs_model.mount.space.space_info import reserve_delalloc
 from btrfs_model.ondisk.constants import InodeFlag
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.live_inode import LiveInode
 
 # so many at most before room for metadata is looked for again
 _BATCH = 1 << 16
@@ -41,26 +41,14 @@ U64 = npt.NDArray[np.uint64]
 
 
 def write_file_extents(
-    fs: Fs, inode: LiveInode, offsets: Sequence[int] | U64, block: bytes | Elided
+    fs: Mount, inode: LiveInode, offsets: Sequence[int] | U64, block: bytes | Elided
 ) -> None:
     """Write the same block at many places of a file, each written back before the next.
 
-    Parameters
-    ----------
-    fs : WritableFilesystem
-        Whose transaction runs.
-    inode : LiveInode
-        A regular file.
-    offsets : sequence of int
-        Where, in the order in which they are written; whole blocks.
-    block : bytes-like or Elided
-        What is written at each of them.
-
-    Raises
-    ------
-    OSError
-        ENOSPC, when there is no room; what was written before stays. EINVAL for a place that is no
-        multiple of the sector size.
+    `offsets`: where, in the order in which they are written; whole blocks.
+    `block`: what is written at each of them.
+    Raises OSError: ENOSPC, when there is no room; what was written before stays. EINVAL for a place
+    that is no multiple of the sector size.
     """
     places = np.ascontiguousarray(offsets, dtype=np.uint64)
     if (places % np.uint64(fs.sectorsize)).any():
@@ -73,10 +61,10 @@ def write_file_extents(
     while done < len(places):
         shape = _shape(fs, inode, block)
         rest = places[done : done + _BATCH]
-        fs.ensure_metadata()
+        ensure_metadata(fs)
         written = 0
         if shape is not None and _is_plain(fs, inode, rest, shape.length):
-            rest = rest[: fs.space_info.reserve_delalloc(len(rest))]
+            rest = rest[: reserve_delalloc(fs, len(rest))]
             written = write_run(fs, inode, rest, shape)
             _finish(fs, inode, rest[:written], shape.length)
         if not written:
@@ -87,12 +75,12 @@ def write_file_extents(
         done += written
 
 
-def _write_one(fs: Fs, inode: LiveInode, offset: int, block: bytes | Elided) -> None:
+def _write_one(fs: Mount, inode: LiveInode, offset: int, block: bytes | Elided) -> None:
     buffered_write(fs, inode, offset, block)
     writeback(fs, inode)
 
 
-def _shape(fs: Fs, inode: LiveInode, block: bytes | Elided) -> Block | None:
+def _shape(fs: Mount, inode: LiveInode, block: bytes | Elided) -> Block | None:
     """Say what a block becomes; None where that is not one extent, always the same."""
     elided = isinstance(block, Elided)
     length = block.length if isinstance(block, Elided) else len(block)
@@ -117,7 +105,7 @@ def _shape(fs: Fs, inode: LiveInode, block: bytes | Elided) -> Block | None:
     )
 
 
-def _wants_compression(fs: Fs, inode: LiveInode, block: bytes | Elided) -> bool:
+def _wants_compression(fs: Mount, inode: LiveInode, block: bytes | Elided) -> bool:
     def data() -> bytes:
         if isinstance(block, Elided):
             return block.sample(min(block.length, MAX_UNCOMPRESSED))
@@ -126,14 +114,14 @@ def _wants_compression(fs: Fs, inode: LiveInode, block: bytes | Elided) -> bool:
     return need_compress(fs, inode, data)
 
 
-def _is_plain(fs: Fs, inode: LiveInode, places: U64, length: int) -> bool:
+def _is_plain(fs: Mount, inode: LiveInode, places: U64, length: int) -> bool:
     """Whether the blocks only fill holes: nothing is overwritten, nothing done for a gap."""
-    if not fs.no_holes or pages_of(fs, inode).i_size % fs.sectorsize:
+    if not fs.no_holes or inode.pages.i_size % fs.sectorsize:
         return False
     return fills_holes(fs, inode, places, length)
 
 
-def _finish(fs: Fs, inode: LiveInode, places: U64, length: int) -> None:
+def _finish(fs: Mount, inode: LiveInode, places: U64, length: int) -> None:
     """Set size, times and clock to what they are after that many writes."""
     item, count = inode.item, len(places)
     if not count:
@@ -143,6 +131,6 @@ def _finish(fs: Fs, inode: LiveInode, places: U64, length: int) -> None:
     item.mtime = item.ctime = fs.now()
     item.sequence += count
     end = int(places.max()) + length
-    if end > pages_of(fs, inode).i_size:
+    if end > inode.pages.i_size:
         set_i_size(fs, inode, end)
-    fs.mark_inode_dirty(inode)
+    mark_inode_dirty(fs, inode)

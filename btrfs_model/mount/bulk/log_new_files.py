@@ -7,25 +7,23 @@ The items that go into the log, and the order of the insertions, are those of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.base.counters import current
+from btrfs_model.mount.inode import live_subvolume
+from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.log.state import log_tree_id
+from btrfs_model.mount.mount import Mount
 from btrfs_model.native.bulk import log_files
 from btrfs_model.native.hashes import name_hashes
 from btrfs_model.native.items import gather, select
 from btrfs_model.ondisk.constants import FileType
-from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.keys import U64_MAX, ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM, INODE_REF
 
-if TYPE_CHECKING:
-    from btrfs_model.mount.live_inode import LiveInode
-    from btrfs_model.mount.writable import WritableFilesystem
-
-_MAX: Final = 2**64 - 1
 _HEAD: Final = np.dtype(
     {"names": ["generation", "nlink"], "formats": ["<u8", "<u4"], "offsets": [0, 40],
      "itemsize": 44}
@@ -41,7 +39,7 @@ class PlainFiles:
 
     Parameters
     ----------
-    fs : WritableFilesystem
+    fs : Mount
         Whose.
     directory : LiveInode
         Where.
@@ -57,16 +55,11 @@ class PlainFiles:
     """
 
     def __init__(
-        self,
-        fs: WritableFilesystem,
-        directory: LiveInode,
-        entries: npt.NDArray[Any],
-        *,
-        loaded: bool = False,
+        self, fs: Mount, directory: LiveInode, entries: npt.NDArray[Any], *, loaded: bool = False
     ) -> None:
         self._fs = fs
         self._root = directory.root
-        self._live = fs.inodes.subvolume(directory.root).inodes
+        self._live = live_subvolume(fs, directory.root).inodes
         self._loaded = loaded
         self.mask = np.zeros(len(entries), bool)
         regular = entries["type"] == int(FileType.REG_FILE)
@@ -76,7 +69,7 @@ class PlainFiles:
         self._order = np.argsort(entries["child"])
         self._inos = inos = entries["child"][self._order]
         low, high = inos[regular[self._order]][[0, -1]].tolist()
-        self._range = (low, 0, 0), (high, 255, _MAX)
+        self._range = (low, 0, 0), (high, 255, U64_MAX)
         self._rows = np.zeros(len(entries), np.uint64)
         self._scan()
         plain = self._is_plain(directory.ino) & ~self._is_known()
@@ -94,7 +87,7 @@ class PlainFiles:
 
     def _leave_conflicts(self, directory: LiveInode) -> None:
         """Leave out names that there may have been at the last commit."""
-        low, high = ((directory.ino, int(ItemType.DIR_ITEM), offset) for offset in (0, _MAX))
+        low, high = ((directory.ino, int(ItemType.DIR_ITEM), offset) for offset in (0, U64_MAX))
         committed = self._fs.tree(self._root).scan(low, high)["offset"]
         if not (len(committed) and self.mask.any()):
             return

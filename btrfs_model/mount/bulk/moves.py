@@ -11,26 +11,26 @@ from __future__ import annotations
 import errno
 import itertools
 import stat
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from btrfs_model.mount.bulk.no_gc import no_gc
+from btrfs_model.mount.delayed_inode import balance_delayed_items, calls_until_worker
+from btrfs_model.mount.inode import live_subvolume, mark_inode_dirty, next_indexes
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, InodeFields, LiveInode, file_type
+from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.dir_item import fail, pack_dir_item, pack_inode_ref
 from btrfs_model.mount.names.lookup import Path, as_bytes, find, may_write
 from btrfs_model.mount.names.rename import RENAME_ITEMS
+from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.native.bulk import CHANGE, Kind, apply
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import dir_items, inode_refs
-from btrfs_model.ondisk.keys import ItemType
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.writable import WritableFilesystem
+from btrfs_model.ondisk.keys import U64_MAX, ItemType
 
 _CHUNK: Final = 4096
-_U64_MAX: Final = 2**64 - 1
 
 _ITEMS: Final = 3
 """Delayed items of a rename: an entry that goes, one that comes, the inode item."""
@@ -50,22 +50,19 @@ class _Moved(NamedTuple):
 
 
 @no_gc()
-def move_files(fs: WritableFilesystem, source: Path, target: Path, names: Sequence[Path]) -> None:
+def move_files(
+    fs: Mount,
+    source: Path,
+    target: Path,
+    names: Sequence[Path],
+    rename: Callable[[bytes, bytes], None],
+) -> None:
     """Move files to another directory, as :meth:`rename` does one after the other.
 
-    Parameters
-    ----------
-    fs : WritableFilesystem
-        The filesystem.
-    source, target : str or bytes
-        Paths of the directories.
-    names : sequence of str or bytes
-        Names in the first, in the order of the moves; they stay the same.
-
-    Raises
-    ------
-    OSError
-        As rename(2); the files before are moved then.
+    `source`, `target`: paths of the directories.
+    `names`: names in the first, in the order of the moves; they stay the same.
+    `rename`: rename(2), for files that are not plain.
+    Raises OSError: as rename(2); the files before are moved then.
     """
     old, new = find(fs, source), find(fs, target)
     for directory, path in ((old, source), (new, target)):
@@ -82,30 +79,30 @@ def move_files(fs: WritableFilesystem, source: Path, target: Path, names: Sequen
     for plain, group in itertools.groupby(raw, lambda name: left.pop(name, None) is not None):
         if not plain:
             for name in group:
-                fs.rename(prefixes[0] + name, prefixes[1] + name)
+                rename(prefixes[0] + name, prefixes[1] + name)
             continue
         run = [known[name] for name in group]
         while run:
-            count = min(_CHUNK, len(run), fs.delayed.calls_until_worker(_ITEMS, old, new))
-            count = fs.start_transaction(RENAME_ITEMS + 1, calls=count)
+            count = min(_CHUNK, len(run), calls_until_worker(fs, _ITEMS, old, new))
+            count = start_transaction(fs, RENAME_ITEMS + 1, calls=count)
             _move(fs, old, new, run[:count])
-            fs.delayed.balance()
+            balance_delayed_items(fs)
             del run[:count]
 
 
-def _waits(fs: WritableFilesystem, old: LiveInode, new: LiveInode) -> bool:
+def _waits(fs: Mount, old: LiveInode, new: LiveInode) -> bool:
     """Whether the entries in the trees are not all that there are."""
     node = fs.delayed.node(old.root, old.ino)
     changed = node is not None and bool(node.insertions or node.deletions)
     return changed or old.root != new.root or old.ino == new.ino
 
 
-def _plain_files(fs: WritableFilesystem, old: LiveInode, new: LiveInode) -> dict[bytes, _Moved]:
+def _plain_files(fs: Mount, old: LiveInode, new: LiveInode) -> dict[bytes, _Moved]:
     """Files of a directory that are in the trees alone and whose names the other one lacks."""
     tree = fs.writer.tree(old.root)
     found: dict[int, tuple[bytes, int]] = {}
     for item in tree.items(
-        (old.ino, ItemType.DIR_INDEX, 0), (old.ino, ItemType.DIR_INDEX, _U64_MAX)
+        (old.ino, ItemType.DIR_INDEX, 0), (old.ino, ItemType.DIR_INDEX, U64_MAX)
     ):
         entry = dir_items(item.data)[0]
         if entry.location.type == ItemType.INODE_ITEM:
@@ -113,10 +110,10 @@ def _plain_files(fs: WritableFilesystem, old: LiveInode, new: LiveInode) -> dict
     if not found:
         return {}
     taken = _names(fs, new)
-    cached = fs.inodes.subvolume(old.root).inodes
+    cached = live_subvolume(fs, old.root).inodes
     files: dict[bytes, _Moved] = {}
     # one pass over the inodes from the lowest to the highest number
-    low, high = (min(found), ItemType.INODE_ITEM, 0), (max(found), ItemType.INODE_REF, _U64_MAX)
+    low, high = (min(found), ItemType.INODE_ITEM, 0), (max(found), ItemType.INODE_REF, U64_MAX)
     inode = None
     for item in tree.items(low, high):
         ino = item.key.objectid
@@ -135,9 +132,9 @@ def _plain_files(fs: WritableFilesystem, old: LiveInode, new: LiveInode) -> dict
     return files
 
 
-def _names(fs: WritableFilesystem, directory: LiveInode) -> set[bytes]:
+def _names(fs: Mount, directory: LiveInode) -> set[bytes]:
     """All names in a directory, those that wait included."""
-    low, high = ((directory.ino, ItemType.DIR_INDEX, offset) for offset in (0, _U64_MAX))
+    low, high = ((directory.ino, ItemType.DIR_INDEX, offset) for offset in (0, U64_MAX))
     payloads = [bytes(item.data) for item in fs.writer.tree(directory.root).items(low, high)]
     node = fs.delayed.node(directory.root, directory.ino)
     if node is not None:
@@ -145,11 +142,11 @@ def _names(fs: WritableFilesystem, directory: LiveInode) -> set[bytes]:
     return {entry.name for data in payloads for entry in dir_items(data)}
 
 
-def _move(fs: WritableFilesystem, old: LiveInode, new: LiveInode, files: list[_Moved]) -> None:
+def _move(fs: Mount, old: LiveInode, new: LiveInode, files: list[_Moved]) -> None:
     root, count = old.root, len(files)
     start = fs.clock
     tick = fs.now() - start or fs.clock - start
-    indexes = fs.inodes.next_indexes(new, count).tolist()
+    indexes = next_indexes(fs, new, count).tolist()
     entries = [
         pack_dir_item((file.ino, int(ItemType.INODE_ITEM), 0), fs.transid,
                       file_type(file.item.mode), file.name)
@@ -158,6 +155,7 @@ def _move(fs: WritableFilesystem, old: LiveInode, new: LiveInode, files: list[_M
     _change_trees(fs, old, new, files, indexes, entries)
     length = 2 * sum(len(file.name) for file in files)
     last = start + (count - 1) * _TICKS * tick
+    inodes = live_subvolume(fs, root).inodes
     for at, (file, index, entry) in enumerate(zip(files, indexes, entries, strict=True)):
         fs.delayed.delete_index(old, file.place)
         if not at:
@@ -165,9 +163,9 @@ def _move(fs: WritableFilesystem, old: LiveInode, new: LiveInode, files: list[_M
         file.item.sequence += 2
         file.item.transid = fs.transid
         file.item.ctime = start + (at * _TICKS + _OF_INODE) * tick
-        inode = LiveInode(root, file.ino, file.item, dir_index=index)
+        inode = LiveInode(root, file.ino, file.item, index, dirty=fs.dirty_bytes)
         fs.delayed.update_inode(inode)
-        fs.inodes.add(inode)
+        inodes[file.ino] = inode
         fs.delayed.insert_index(new, index, entry)
     old.item.size -= length
     new.item.size += length
@@ -175,11 +173,11 @@ def _move(fs: WritableFilesystem, old: LiveInode, new: LiveInode, files: list[_M
         directory.item.sequence += 2 * count
         directory.item.mtime = directory.item.ctime = last + offset * tick
         fs.clock = last + _OF_ROOT * tick
-        fs.mark_inode_dirty(directory)
+        mark_inode_dirty(fs, directory)
 
 
 def _change_trees(
-    fs: WritableFilesystem,
+    fs: Mount,
     old: LiveInode,
     new: LiveInode,
     files: list[_Moved],

@@ -6,7 +6,7 @@ behind it::
 
     for name in names:
         fs.write(directory + "/" + name, 0, data)
-    fs.flush_delalloc()
+    flush_delalloc(fs)
 
 with the same items in the same leaves, the same addresses, references and times. Room for metadata
 is looked for once for a few thousand files. Inline extents go into the tree by one kernel
@@ -19,136 +19,111 @@ from __future__ import annotations
 
 import errno
 import stat
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.mount.bulk.rows import create_files
-from btrfs_model.mount.files.bytes import pages_of, store_bytes
+from btrfs_model.mount.files.bytes import store_bytes
 from btrfs_model.mount.files.file_item import align, pack_inline
 from btrfs_model.mount.files.pages import MAX_EXTENT_SIZE
 from btrfs_model.mount.files.run import pass_time
 from btrfs_model.mount.files.write import buffered_write
-from btrfs_model.mount.files.writeback import inline_limit
+from btrfs_model.mount.files.writeback import flush_delalloc, inline_limit
+from btrfs_model.mount.inode import iget, live_subvolume, update_root_times
+from btrfs_model.mount.live_inode import LiveInode
+from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.attr import may_change_data
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import Path, find, may_write
+from btrfs_model.mount.space.block_group import ensure_data, ensure_metadata
+from btrfs_model.mount.space.space_info import reserve_files
 from btrfs_model.native.bulk import CHANGE, Kind, apply, file_extents
 from btrfs_model.native.hashes import sector_sums
 from btrfs_model.native.items import gather, select
-from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.keys import U64_MAX, ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.live_inode import LiveInode
-    from btrfs_model.mount.writable import WritableFilesystem
 
 # After this many bytes of items, look for room again (grow_metadata()). Whenever room was found,
 # more than that is free, even where leaves are half full.
 _BATCH_BYTES: Final = 1 << 19
 _REGULAR_BYTES: Final = 128
-_U64_MAX: Final = 2**64 - 1
 _NS: Final = 10**9
 
 Inos = npt.NDArray[np.uint64]
 
 
 def write_files(
-    fs: WritableFilesystem,
+    fs: Mount,
     directory: Path,
     names: Sequence[Path],
     data: bytes,
-    mode: int = 0o666,
+    mode: int,
+    create: Callable[[bytes, int], LiveInode],
 ) -> Inos:
     """Make files, write the same to each of them, and write it back.
 
-    Parameters
-    ----------
-    fs : WritableFilesystem
-        The filesystem.
-    directory : str or bytes
-        Path of the directory.
-    names : sequence of str or bytes
-        Names in it, in the order of creation.
-    data : bytes
-        What each of them holds.
-    mode : int
-        Permissions before the umask.
-
-    Returns
-    -------
-    numpy.ndarray
-        Their inode numbers.
-
-    Raises
-    ------
-    OSError
-        As :func:`btrfs_model.mount.bulk.rows.create_files`; ENOSPC when there is no room, some are
-        written then.
+    `directory`: path of the directory.
+    `names`: names in it, in the order of creation.
+    `data`: what each of them holds.
+    `mode`: permissions before the umask.
+    `create`: as for :func:`.rows.create_files`.
+    Returns their inode numbers.
+    Raises OSError: as :func:`btrfs_model.mount.bulk.rows.create_files`; ENOSPC when there is no
+    room, some are written then.
     """
-    inos = create_files(fs, directory, names, mode)
+    inos = create_files(fs, directory, names, mode, create)
     fill_files(fs, directory, inos, data)
     return inos
 
 
-def fill_files(fs: WritableFilesystem, directory: Path, inos: Inos, data: bytes) -> None:
+def fill_files(fs: Mount, directory: Path, inos: Inos, data: bytes) -> None:
     """Write the same to many empty files, and write it back.
 
-    Parameters
-    ----------
-    fs : WritableFilesystem
-        The filesystem.
-    directory : str or bytes
-        Path of a directory of the subvolume in which they are.
-    inos : numpy.ndarray
-        Their inode numbers, in the order in which they are written to; none comes twice.
-    data : bytes
-        What each of them is to hold.
-
-    Raises
-    ------
-    OSError
-        EROFS; ENOENT for a number that is no inode's, EISDIR or EINVAL for one that is no file's,
-        EPERM for one that is immutable or append-only; ENOSPC when there is no room, some are
-        written then.
+    `directory`: path of a directory of the subvolume in which they are.
+    `inos`: their inode numbers, in the order in which they are written to; none comes twice.
+    `data`: what each of them is to hold.
+    Raises OSError: EROFS; ENOENT for a number that is no inode's, EISDIR or EINVAL for one that is
+    no file's, EPERM for one that is immutable or append-only; ENOSPC when there is no room, some
+    are written then.
     """
     parent = find(fs, directory)
     may_write(fs, parent, directory)
     if not len(inos) or not data:
         return
     items = _plain_items(fs, parent.root, inos) if _is_plain(fs, data) else None
-    if items is None or not fs.space_info.reserve_files(len(inos)):
-        inodes = [fs.inode(parent.root, ino) for ino in inos.tolist()]
+    if items is None or not reserve_files(fs, len(inos)):
+        inodes = [iget(fs, parent.root, ino) for ino in inos.tolist()]
         for inode in inodes:
             _check_writable(fs, inode, directory)
         for inode in inodes:
             buffered_write(fs, inode, 0, data)
-        fs.flush_delalloc()
+        flush_delalloc(fs)
         return
     _fill(fs, parent.root, inos, items, data)
 
 
-def _check_writable(fs: WritableFilesystem, inode: LiveInode, path: Path) -> None:
+def _check_writable(fs: Mount, inode: LiveInode, path: Path) -> None:
     if not stat.S_ISREG(inode.item.mode):
         raise fail(errno.EISDIR if inode.is_dir else errno.EINVAL, path)
     may_change_data(fs, inode, path)
 
 
-def _is_plain(fs: WritableFilesystem, data: bytes) -> bool:
+def _is_plain(fs: Mount, data: bytes) -> bool:
     """Whether nothing is compressed, and nothing waits that would be written back before."""
-    waits = fs.dirty_files or fs.delayed.asynchronous
-    return not (waits or fs.compress or len(data) > MAX_EXTENT_SIZE)
+    waits = fs.dirty_files or fs.machine.asynchronous
+    return not (waits or fs.options.compress or len(data) > MAX_EXTENT_SIZE)
 
 
-def _plain_items(fs: WritableFilesystem, root: int, inos: Inos) -> npt.NDArray[Any] | None:
+def _plain_items(fs: Mount, root: int, inos: Inos) -> npt.NDArray[Any] | None:
     """Return the inode items; None when not all are of files with nothing but names."""
-    known = fs.inodes.subvolume(root).inodes
+    known = live_subvolume(fs, root).inodes
     numbers = inos.tolist()
     if any(ino in known or fs.delayed.node(root, ino) is not None for ino in numbers):
         return None
-    low, high = (min(numbers), 0, 0), (max(numbers), 255, _U64_MAX)
+    low, high = (min(numbers), 0, 0), (max(numbers), 255, U64_MAX)
     columns = fs.writer.tree(root).scan(low, high)
     columns = select(columns, np.isin(columns["objectid"], inos))
     is_item = columns["type"] == int(ItemType.INODE_ITEM)
@@ -166,11 +141,9 @@ def _plain_items(fs: WritableFilesystem, root: int, inos: Inos) -> npt.NDArray[A
     return items
 
 
-def _fill(
-    fs: WritableFilesystem, root: int, inos: Inos, items: npt.NDArray[Any], data: bytes
-) -> None:
+def _fill(fs: Mount, root: int, inos: Inos, items: npt.NDArray[Any], data: bytes) -> None:
     count, blocks = len(inos), align(len(data), fs.sectorsize)
-    fs.ensure_data(count * blocks)
+    ensure_data(fs, count * blocks)
     start = fs.clock
     tick = fs.now() - start or fs.clock - start
     times = start + np.arange(count) * tick
@@ -185,38 +158,38 @@ def _fill(
     write = _write_inline if is_inline else _write_regular
     batch = _BATCH_BYTES // (_REGULAR_BYTES + (len(data) if is_inline else 0))
     for first in range(0, count, batch):
-        fs.ensure_metadata()
+        ensure_metadata(fs)
         part = slice(first, first + batch)
         written = write(fs, root, inos[part], data)
         done = slice(first, first + written)
         if written:
             # each file that is written back asks for the time, for the subvolume
             pass_time(fs, written - 1)
-            fs.update_root_times(root)
+            update_root_times(fs, root)
             raw = [item.tobytes() for item in items[done]]
             fs.delayed.update_items(root, inos[done].tolist(), raw)
         if written < len(inos[part]):
             # there is room, but not in one piece
             _make_dirty(fs, root, inos[done.stop :], times[done.stop :], data)
-            fs.flush_delalloc()
+            flush_delalloc(fs)
             return
 
 
 def _make_dirty(
-    fs: WritableFilesystem, root: int, inos: Inos, times: npt.NDArray[np.int64], data: bytes
+    fs: Mount, root: int, inos: Inos, times: npt.NDArray[np.int64], data: bytes
 ) -> None:
     """Let data of files wait for writeback, as writes at these times do."""
     for ino, time in zip(inos.tolist(), times.tolist(), strict=True):
-        inode = fs.inode(root, ino)
+        inode = iget(fs, root, ino)
         inode.item.mtime = inode.item.ctime = time
         inode.item.sequence += 1
-        pages = pages_of(fs, inode)
+        pages = inode.pages
         pages.write(0, memoryview(data), lambda _: bytes(fs.sectorsize))
         pages.i_size = len(data)
         fs.dirty_files[root, ino] = inode
 
 
-def _write_inline(fs: WritableFilesystem, root: int, inos: Inos, data: bytes) -> int:
+def _write_inline(fs: Mount, root: int, inos: Inos, data: bytes) -> int:
     payload = pack_inline(fs.transid, len(data), data, 0)
     rows = np.zeros(len(inos), CHANGE)
     rows["objectid"], rows["type"] = inos, int(ItemType.EXTENT_DATA)
@@ -225,7 +198,7 @@ def _write_inline(fs: WritableFilesystem, root: int, inos: Inos, data: bytes) ->
     return len(inos)
 
 
-def _write_regular(fs: WritableFilesystem, root: int, inos: Inos, data: bytes) -> int:
+def _write_regular(fs: Mount, root: int, inos: Inos, data: bytes) -> int:
     """Write regular extents; returns of how many files, less than all where room is in pieces."""
     blocks = data.ljust(align(len(data), fs.sectorsize), b"\0")
     sums = sector_sums(fs.csum_type, blocks, fs.sectorsize).tobytes()
@@ -241,7 +214,7 @@ def _write_regular(fs: WritableFilesystem, root: int, inos: Inos, data: bytes) -
     return written
 
 
-def _store(fs: WritableFilesystem, addresses: Inos, blocks: bytes) -> None:
+def _store(fs: Mount, addresses: Inos, blocks: bytes) -> None:
     """Store the same at many addresses; neighbours at once."""
     breaks = np.flatnonzero(np.diff(addresses) != np.uint64(len(blocks))) + 1
     for run in np.split(addresses, breaks):

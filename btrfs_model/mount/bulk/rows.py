@@ -11,30 +11,29 @@ from __future__ import annotations
 
 import errno
 import stat
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, cast
+from collections.abc import Callable, Sequence
+from typing import Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from btrfs_model.mount.delayed_inode import balance_delayed_items, calls_until_worker
+from btrfs_model.mount.inode import mark_inode_dirty, new_range, next_indexes, remember_range
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, InodeFields, LiveInode
+from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names import acl
 from btrfs_model.mount.names.dir_item import NAME_LEN, fail
 from btrfs_model.mount.names.lookup import Path, as_bytes, find, lookup, may_write
-from btrfs_model.mount.names.namei import new_items
+from btrfs_model.mount.names.namei import HANDED_DOWN, new_items
 from btrfs_model.mount.names.xattr import get_xattr
+from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.native.bulk import new_files
 from btrfs_model.native.hashes import name_hashes
 from btrfs_model.native.tree import KEY
-from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import DIR_ITEM
 
-if TYPE_CHECKING:
-    from btrfs_model.mount.writable import WritableFilesystem
-
 _CHUNK: Final = 2048
-_HANDED_DOWN: Final = InodeFlag.NOCOMPRESS | InodeFlag.COMPRESS | InodeFlag.NODATACOW
 _TICKS: Final = 4
 """Times that create() takes: of the inode, of the root item, of the directory, of the root item."""
 
@@ -42,31 +41,21 @@ _OWN, _DIRECTORY, _ROOT = 0, 2, 3
 
 
 def create_files(
-    fs: WritableFilesystem, directory: Path, names: Sequence[Path], mode: int = 0o666
+    fs: Mount,
+    directory: Path,
+    names: Sequence[Path],
+    mode: int,
+    create: Callable[[bytes, int], LiveInode],
 ) -> npt.NDArray[np.uint64]:
     """Make empty files in a directory, as :meth:`create` does one after the other.
 
-    Parameters
-    ----------
-    fs : WritableFilesystem
-        The filesystem.
-    directory : str or bytes
-        Path of the directory.
-    names : sequence of str or bytes
-        Names in it, in the order of creation.
-    mode : int
-        Permissions before the umask.
-
-    Returns
-    -------
-    numpy.ndarray
-        Their inode numbers.
-
-    Raises
-    ------
-    OSError
-        ENOENT, ENOTDIR, EROFS ... of the directory; EEXIST for a name that is there or comes twice,
-        EINVAL or ENAMETOOLONG for what is no name. Nothing is made then.
+    `directory`: path of the directory.
+    `names`: names in it, in the order of creation.
+    `mode`: permissions before the umask.
+    `create`: open(O_CREAT | O_EXCL), for a directory that hands something down.
+    Returns their inode numbers.
+    Raises OSError: ENOENT, ENOTDIR, EROFS ... of the directory; EEXIST for a name that is there or
+    comes twice, EINVAL or ENAMETOOLONG for what is no name. Nothing is made then.
     """
     parent = find(fs, directory)
     if not parent.is_dir:
@@ -78,15 +67,15 @@ def create_files(
     _check_names(fs, parent, raw)
     if _hands_down(fs, parent):
         start = as_bytes(directory) + b"/"
-        return np.array([fs.create(start + name, mode).ino for name in raw], np.uint64)
+        return np.array([create(start + name, mode).ino for name in raw], np.uint64)
     item = InodeFields(mode=stat.S_IFREG | mode & 0o7777 & ~fs.umask, uid=fs.uid, gid=fs.gid)
     inos = [np.zeros(0, np.uint64)]
     done = 0
     while done < len(raw):
-        count = min(_CHUNK, len(raw) - done, fs.delayed.calls_until_worker(1, parent))
-        count = fs.start_transaction(new_items(parent, item.mode), calls=count)
+        count = min(_CHUNK, len(raw) - done, calls_until_worker(fs, 1, parent))
+        count = start_transaction(fs, new_items(parent, item.mode), calls=count)
         inos.append(_create(fs, parent, raw[done : done + count], item))
-        fs.delayed.balance()
+        balance_delayed_items(fs)
         done += count
     return np.concatenate(inos)
 
@@ -100,7 +89,7 @@ def _as_bytes(names: Sequence[Path]) -> list[bytes]:
     return [as_bytes(name) for name in names]
 
 
-def _check_names(fs: WritableFilesystem, parent: LiveInode, names: list[bytes]) -> None:
+def _check_names(fs: Mount, parent: LiveInode, names: list[bytes]) -> None:
     distinct, text = set(names), b"".join(names)
     if (
         len(distinct) < len(names)
@@ -139,10 +128,10 @@ def _sizes(names: list[bytes]) -> npt.NDArray[np.uint32]:
     return np.fromiter(map(len, names), np.uint32, len(names))
 
 
-def _hands_down(fs: WritableFilesystem, parent: LiveInode) -> bool:
+def _hands_down(fs: Mount, parent: LiveInode) -> bool:
     """Whether new files get anything from their directory."""
     return bool(
-        parent.item.flags & _HANDED_DOWN
+        parent.item.flags & HANDED_DOWN
         or parent.item.mode & stat.S_ISGID
         or parent.prop_compress
         or get_xattr(fs, parent, acl.DEFAULT) is not None
@@ -150,14 +139,14 @@ def _hands_down(fs: WritableFilesystem, parent: LiveInode) -> bool:
 
 
 def _create(
-    fs: WritableFilesystem, parent: LiveInode, names: list[bytes], item: InodeFields
+    fs: Mount, parent: LiveInode, names: list[bytes], item: InodeFields
 ) -> npt.NDArray[np.uint64]:
     count, root = len(names), parent.root
     start = fs.clock
     tick = fs.now() - start or fs.clock - start
     fs.clock = start + count * _TICKS * tick
-    inos = fs.inodes.new_range(root, count)
-    indexes = fs.inodes.next_indexes(parent, count)
+    inos = new_range(fs, root, count)
+    indexes = next_indexes(fs, parent, count)
     sizes, text = _sizes(names), b"".join(names)
     entries = np.empty(DIR_ITEM.size * count + len(text), np.uint8)
     item.generation = item.transid = fs.transid
@@ -166,7 +155,7 @@ def _create(
         "time": start + _OWN, "tick": _TICKS * tick,
     }  # fmt: skip
     new_files(fs.writer, first, item.pack(), text, sizes, entries)
-    fs.inodes.remember_range(root, int(inos[0]), count, int(indexes[0]))
+    remember_range(fs, root, int(inos[0]), count, int(indexes[0]))
     fs.delayed.insert_indexes(
         parent, int(indexes[0]), sizes + np.uint32(DIR_ITEM.size), entries.tobytes()
     )
@@ -175,6 +164,6 @@ def _create(
     parent.item.sequence += count
     parent.item.mtime = parent.item.ctime = last + _DIRECTORY * tick
     end, fs.clock = fs.clock, last + _ROOT * tick
-    fs.mark_inode_dirty(parent)
+    mark_inode_dirty(fs, parent)
     assert fs.clock == end
     return inos

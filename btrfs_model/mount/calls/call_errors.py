@@ -11,6 +11,7 @@ from inspect import signature
 from typing import Any, Final, TypeVar, cast
 
 from btrfs_model.base.errors import BtrfsModelError, CorruptImageError
+from btrfs_model.mount.mount import Mount
 from btrfs_model.native.lease import exclusive
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -32,7 +33,7 @@ def about(parameter: str) -> Callable[[F], F]:
 
         @functools.wraps(method)
         def call(*args: Any, **named: Any) -> Any:
-            fs = args[0]
+            fs: Mount = args[0]
             started = fs.started
             try:
                 return method(*args, **named)

@@ -19,83 +19,45 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
 
 from btrfs_model.mount.bulk.file_extents import write_file_extents
 from btrfs_model.mount.bulk.new_files import fill_files, write_files
 from btrfs_model.mount.calls.call_errors import about
-from btrfs_model.mount.files.bytes import pages_of
+from btrfs_model.mount.calls.names import NamespaceCalls
 from btrfs_model.mount.files.elided import Elided
 from btrfs_model.mount.files.encoded import Encoded, encoded_write
 from btrfs_model.mount.files.fallocate import fallocate, punch_hole, zero_range
-from btrfs_model.mount.files.file_item import truncate_inode_items
-from btrfs_model.mount.files.pages import DirtyBytes
+from btrfs_model.mount.files.pages import MAX_SIZE
 from btrfs_model.mount.files.reflink import clone_range, dedupe_range
 from btrfs_model.mount.files.truncate import set_size
 from btrfs_model.mount.files.write import buffered_write, read_live
-from btrfs_model.mount.files.writeback import writeback
+from btrfs_model.mount.files.writeback import flush_delalloc, writeback
+from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.log.sync_log import sync_file
 from btrfs_model.mount.names.attr import may_change_data, remove_capability
+from btrfs_model.mount.names.lookup import find
+from btrfs_model.mount.names.properties import COMPRESSION_PROPERTY
+from btrfs_model.mount.names.xattr_checks import removexattr, setxattr
 from btrfs_model.ondisk.constants import InodeFlag
-from btrfs_model.ondisk.hashes import CSUM_SIZES
 from btrfs_model.ondisk.keys import ObjectId
 from btrfs_model.volume.checksums import DataChecksums
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    from btrfs_model.mount.live_inode import LiveInode
-
 Path = str | bytes
 
-_MAX_SIZE: Final = 2**63 - 1
 _KEEP_SIZE: Final = 1
 _PUNCH_HOLE: Final = 2
 _ZERO_RANGE: Final = 16
 
 
-class FileCalls:
-    """Calls on file data, for :class:`~btrfs_model.mount.writable.WritableFilesystem`.
+class FileCalls(NamespaceCalls):
+    """Calls on file data.
 
     Every `path` leads from the top of the filesystem. Errors are OSError with the kernel's errno.
     """
-
-    # what the other parts of WritableFilesystem give
-    image: Any
-    writer: Any
-    sectorsize: int
-    compress: str | None
-    max_inline: int
-
-    compress_force: bool = False
-    """Mount option ``compress-force``: of what `compress` says, also what looks incompressible."""
-
-    @cached_property
-    def dirty_files(self) -> dict[tuple[int, int], LiveInode]:
-        """Files with data that wait for writeback, in the order in which they became dirty."""
-        return {}
-
-    @cached_property
-    def dirty_bytes(self) -> DirtyBytes:
-        """How much waits for writeback."""
-        return DirtyBytes()
-
-    @cached_property
-    def no_holes(self) -> bool:
-        """Whether holes have no items."""
-        return bool(self.image.superblock.has_incompat("NO_HOLES"))
-
-    @cached_property
-    def csum_type(self) -> int:
-        """``enum btrfs_csum_type`` of the filesystem."""
-        return int(self.image.superblock.csum_type)
-
-    @cached_property
-    def csum_size(self) -> int:
-        """Bytes of a checksum."""
-        return CSUM_SIZES[self.csum_type]
 
     # -------------------------------------------------------------------------------- data ----
 
@@ -120,7 +82,7 @@ class FileCalls:
         """
         length = data.length if isinstance(data, Elided) else len(data)
         with self._changed(path) as inode:
-            if offset < 0 or offset + length > _MAX_SIZE:
+            if offset < 0 or offset + length > MAX_SIZE:
                 raise _error(errno.EINVAL, path)
             written = buffered_write(self, inode, offset, data)
             self._sync_if_asked(inode)
@@ -153,7 +115,7 @@ class FileCalls:
             if offset < 0 or (length is not None and length < 0):
                 raise _error(errno.EINVAL, path)
             _check_regular(inode, errno.EINVAL, path)
-            end = pages_of(self, inode).i_size if length is None else offset + length
+            end = inode.pages.i_size if length is None else offset + length
             sums = DataChecksums(self.image, self.writer.tree(int(ObjectId.CSUM_TREE)))
             return read_live(self, inode, offset, end, sums)
 
@@ -172,24 +134,21 @@ class FileCalls:
         self, directory: Path, names: Sequence[Path], data: bytes, mode: int = 0o666
     ) -> npt.NDArray[np.uint64]:
         """Make many files that hold the same; see :func:`.new_files.write_files`."""
-        host: Any = self
-        return write_files(host, directory, names, data, mode)
+        return write_files(self, directory, names, data, mode, self.create)
 
     @about("directory")
     def fill_files(self, directory: Path, inos: npt.NDArray[np.uint64], data: bytes) -> None:
         """Write to many empty files; see :func:`.new_files.fill_files`."""
-        host: Any = self
-        fill_files(host, directory, inos, data)
+        fill_files(self, directory, inos, data)
 
     @about("path")
     def truncate(self, path: Path, size: int) -> None:
         """Set the size of a file (truncate(2))."""
-        if not 0 <= size <= _MAX_SIZE:
+        if not 0 <= size <= MAX_SIZE:
             raise _error(errno.EINVAL, path)
-        host: Any = self
         inode = self._regular(path, errno.EINVAL)
-        may_change_data(host, inode, path)
-        remove_capability(host, inode)
+        may_change_data(self, inode, path)
+        remove_capability(self, inode)
         set_size(self, inode, size)
 
     @about("path")
@@ -286,12 +245,11 @@ class FileCalls:
         """
         if kind not in {"", "none", "zlib", "lzo", "zstd"}:
             raise _error(errno.EINVAL, path)
-        host: Any = self
         inode = self._inode(path)
         if kind:
-            host.setxattr(path, "btrfs.compression", kind.encode())
+            setxattr(self, path, COMPRESSION_PROPERTY, kind.encode(), 0, follow=True)
         elif inode.prop_compress or inode.item.flags & InodeFlag.NOCOMPRESS:
-            host.removexattr(path, "btrfs.compression")
+            removexattr(self, path, COMPRESSION_PROPERTY, follow=True)
 
     # --------------------------------------------------------------------------- writeback ----
 
@@ -314,11 +272,10 @@ class FileCalls:
 
     def fsync_inode(self, inode: LiveInode) -> str:
         """Make an open inode last; see :meth:`fsync`."""
-        host: Any = self
-        wrote = stat.S_ISREG(inode.item.mode) and pages_of(self, inode).is_dirty
+        wrote = stat.S_ISREG(inode.item.mode) and inode.pages.is_dirty
         if wrote:
-            self.flush_delalloc(inode)
-        return sync_file(host, inode, wrote=wrote)
+            writeback(self, inode)
+        return sync_file(self, inode, wrote=wrote)
 
     def _sync_if_asked(self, *inodes: LiveInode) -> None:
         """Make files last that have attribute ``S``, and what shares with them (``IS_SYNC``)."""
@@ -328,34 +285,12 @@ class FileCalls:
 
     def flush_delalloc(self, inode: LiveInode | None = None, *, root: int | None = None) -> None:
         """Write data back: of one inode, of a subvolume, or of all."""
-        if inode is not None:
-            writeback(self, inode)
-            return
-        for waiting in list(self.dirty_files.values()):
-            if root is None or waiting.root == root:
-                writeback(self, waiting)
-
-    def discard_delalloc(self, root: int) -> None:
-        """Drop what waits for writeback in a subvolume that was deleted: its inodes are evicted."""
-        for waiting in list(self.dirty_files.values()):
-            if waiting.root == root:
-                pages_of(self, waiting).clean(0, 2**64)
-                del self.dirty_files[root, waiting.ino]
-
-    def truncate_items(self, inode: LiveInode, new_size: int) -> None:
-        """Drop what a file has beyond a size, pages that wait for writeback included."""
-        pages = pages_of(self, inode)
-        pages.clean(-(-new_size // self.sectorsize) * self.sectorsize, 2**64)
-        if not pages.is_dirty:
-            self.dirty_files.pop((inode.root, inode.ino), None)
-        truncate_inode_items(self, inode, new_size)
+        flush_delalloc(self, inode, root=root)
 
     # ------------------------------------------------------------------------------- paths ----
 
     def _inode(self, path: Path) -> LiveInode:
-        host: Any = self
-        inode: LiveInode = host.inode(*host.resolve(path))
-        return inode
+        return find(self, path)
 
     @contextmanager
     def _opened(self, path: Path, otherwise: int | None = errno.EINVAL) -> Iterator[LiveInode]:
@@ -364,17 +299,16 @@ class FileCalls:
         try:
             yield inode
         finally:
-            if inode.data is not None and inode.data.flush_on_close:
-                inode.data.flush_on_close = False
+            if stat.S_ISREG(inode.item.mode) and inode.pages.flush_on_close:
+                inode.pages.flush_on_close = False
                 writeback(self, inode)
 
     @contextmanager
     def _changed(self, path: Path, otherwise: int | None = errno.EINVAL) -> Iterator[LiveInode]:
         """Open a file for writing."""
-        host: Any = self
         with self._opened(path, otherwise) as inode:
             if not inode.is_dir:
-                may_change_data(host, inode, path)
+                may_change_data(self, inode, path)
             yield inode
 
     def _regular(self, path: Path, otherwise: int = errno.EINVAL) -> LiveInode:

@@ -42,19 +42,10 @@ _ZSTD_WINDOW_LOG: Final = 17
 def compress(kind: int, data: Payload, sectorsize: int) -> bytes | None:
     """Compress up to 128 KiB (``btrfs_compress_folios()``, Linux 6.18).
 
-    Parameters
-    ----------
-    kind : int
-        One of ``enum btrfs_compression``.
-    data : bytes-like
-        What lies in the pages, up to the end of the file.
-    sectorsize : int
-        Of the filesystem, bytes; lzo depends on it.
-
-    Returns
-    -------
-    bytes or None
-        The stream without the padding to whole sectors; None when it would not be smaller.
+    `kind`: one of ``enum btrfs_compression``.
+    `data`: what lies in the pages, up to the end of the file.
+    `sectorsize`: of the filesystem, bytes; lzo depends on it.
+    Returns the stream without the padding to whole sectors; None when it would not be smaller.
     """
     return _COMPRESSORS[kind](bytes(data), sectorsize)
 

@@ -16,10 +16,9 @@ leaves behind:
 from __future__ import annotations
 
 import mmap
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from btrfs_model.volume.image import Image
+from btrfs_model.volume.image import Image
 
 
 class Elided(NamedTuple):
@@ -44,16 +43,10 @@ class Elided(NamedTuple):
 def punch(image: Image, logical: int, length: int) -> None:
     """Make a range of the image zeros without storing them, in every copy.
 
-    Parameters
-    ----------
-    image : Image
-        In writable anonymous memory.
-    logical, length : int
-        A range of whole sectors inside one chunk.
+    `image`: in writable anonymous memory.
+    `logical`, `length`: a range of whole sectors inside one chunk.
     """
-    chunk = image.chunk_at(logical)
-    for copy in range(len(chunk.stripes) if chunk else 0):
-        physical, _ = image.map(logical, copy)
+    for physical in image.copies(logical):
         whole = -physical % mmap.PAGESIZE
         start = min(physical + whole, physical + length)
         end = max((physical + length) // mmap.PAGESIZE * mmap.PAGESIZE, start)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from btrfs_model.mount.files.bytes import insert_csums, pages_of, store_bytes
+from btrfs_model.mount.files.bytes import insert_csums, store_bytes
 from btrfs_model.mount.files.compress import MAX_UNCOMPRESSED
 from btrfs_model.mount.files.file_item import (
     REGULAR,
-    Fs,
     align,
     insert_inline,
     insert_regular,
@@ -23,11 +22,12 @@ from btrfs_model.mount.files.file_item import (
 )
 from btrfs_model.mount.files.write import cont_expand, set_i_size, touch
 from btrfs_model.mount.files.writeback import can_be_inline, writeback
+from btrfs_model.mount.inode import mark_inode_dirty
+from btrfs_model.mount.live_inode import LiveInode
+from btrfs_model.mount.mount import Mount
+from btrfs_model.mount.space.block_group import ensure_data, reserve_data
 from btrfs_model.native.hashes import sector_sums
 from btrfs_model.ondisk.constants import InodeFlag
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.live_inode import LiveInode
 
 _MAX_COMPRESSED: Final = 128 << 10
 
@@ -57,20 +57,17 @@ class Encoded(NamedTuple):
     data: bytes
 
 
-def encoded_write(fs: Fs, inode: LiveInode, start: int, encoded: Encoded) -> None:
+def encoded_write(fs: Mount, inode: LiveInode, start: int, encoded: Encoded) -> None:
     """Write compressed data at `start`.
 
-    Raises
-    ------
-    OSError
-        EINVAL where the kernel takes the data only decompressed, ENOSPC.
+    Raises OSError: EINVAL where the kernel takes the data only decompressed, ENOSPC.
     """
-    pages, end = pages_of(fs, inode), start + encoded.length
+    pages, end = inode.pages, start + encoded.length
     if not _is_possible(fs, inode, start, encoded):
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), fs.path)
     blocksize = fs.sectorsize
     on_disk = align(len(encoded.data), blocksize)
-    fs.ensure_data(on_disk)
+    ensure_data(fs, on_disk)
     touch(fs, inode)
     if start > pages.i_size:
         cont_expand(fs, inode, pages.i_size, align(end, blocksize))
@@ -83,10 +80,10 @@ def encoded_write(fs: Fs, inode: LiveInode, start: int, encoded: Encoded) -> Non
     else:
         _write_extent(fs, inode, start, encoded)
     set_i_size(fs, inode, max(pages.i_size, end))
-    fs.mark_inode_dirty(inode)
+    mark_inode_dirty(fs, inode)
 
 
-def _is_possible(fs: Fs, inode: LiveInode, start: int, encoded: Encoded) -> bool:
+def _is_possible(fs: Mount, inode: LiveInode, start: int, encoded: Encoded) -> bool:
     blocksize, end = fs.sectorsize, start + encoded.length
     return (
         not inode.item.flags & InodeFlag.NODATASUM
@@ -95,15 +92,15 @@ def _is_possible(fs: Fs, inode: LiveInode, start: int, encoded: Encoded) -> bool
         and encoded.unencoded_len <= MAX_UNCOMPRESSED
         and 0 < encoded.length <= encoded.unencoded_len - encoded.unencoded_offset
         and start % blocksize == 0
-        and (end % blocksize == 0 or end >= pages_of(fs, inode).i_size)
+        and (end % blocksize == 0 or end >= inode.pages.i_size)
         and encoded.unencoded_offset % blocksize == 0
     )
 
 
-def _write_extent(fs: Fs, inode: LiveInode, start: int, encoded: Encoded) -> None:
+def _write_extent(fs: Mount, inode: LiveInode, start: int, encoded: Encoded) -> None:
     blocksize = fs.sectorsize
     data = encoded.data.ljust(align(len(encoded.data), blocksize), b"\0")
-    bytenr, _ = fs.reserve_data(len(data), len(data), 0)
+    bytenr, _ = reserve_data(fs, len(data), len(data), 0)
     payload = pack_regular(
         fs.transid, REGULAR, bytenr, len(data), align(encoded.length, blocksize),
         ram_bytes=align(encoded.unencoded_len, blocksize), offset=encoded.unencoded_offset,

@@ -5,37 +5,33 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from btrfs_model.mount.files.bytes import pages_of
 from btrfs_model.mount.files.file_item import (
     INLINE,
     PREALLOC,
     REGULAR,
     Extent,
-    Fs,
     align,
     drop_extents,
     extent_key,
     extents_between,
+    file_ranges,
     find_extent,
     insert_hole,
     insert_regular,
     note_modified,
     pack_regular,
 )
-from btrfs_model.mount.files.write import (
-    cont_expand,
-    file_ranges,
-    set_i_size,
-    touch,
-    truncate_block,
-)
+from btrfs_model.mount.files.pages import MAX_SIZE
+from btrfs_model.mount.files.write import cont_expand, set_i_size, touch, truncate_block
 from btrfs_model.mount.files.writeback import writeback
+from btrfs_model.mount.inode import mark_inode_dirty
+from btrfs_model.mount.live_inode import LiveInode
+from btrfs_model.mount.mount import Mount
+from btrfs_model.mount.space.block_group import ensure_data, reserve_data
+from btrfs_model.mount.space.space_info import reserve_items
 from btrfs_model.ondisk.constants import InodeFlag
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.live_inode import LiveInode
 
 _MAX_PREALLOC: Final = 256 << 20
 # two extents that are split and the inode (insert_prealloc_file_extent())
@@ -64,8 +60,8 @@ class _Map(NamedTuple):
         return self.extent is not None and self.extent.is_prealloc
 
 
-def _get_extent(fs: Fs, inode: LiveInode, start: int, length: int) -> _Map:
-    size_end = align(pages_of(fs, inode).i_size, fs.sectorsize)
+def _get_extent(fs: Mount, inode: LiveInode, start: int, length: int) -> _Map:
+    size_end = align(inode.pages.i_size, fs.sectorsize)
     far = max(start + length, size_end)
     low, high, extent = next(file_ranges(fs, inode, start, far))
     if extent is None:
@@ -73,11 +69,11 @@ def _get_extent(fs: Fs, inode: LiveInode, start: int, length: int) -> _Map:
     return _Map(extent.start, align(extent.end, fs.sectorsize), extent)
 
 
-def _check_range(fs: Fs, offset: int, length: int) -> None:
+def _check_range(fs: Mount, offset: int, length: int) -> None:
     """``vfs_fallocate()``."""
     if offset < 0 or length <= 0:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), fs.path)
-    if offset + length > 2**63 - 1:
+    if offset + length > MAX_SIZE:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), fs.path)
 
 
@@ -85,30 +81,18 @@ def _check_range(fs: Fs, offset: int, length: int) -> None:
 
 
 def fallocate(
-    fs: Fs, inode: LiveInode, offset: int, length: int, *, keep_size: bool = False
+    fs: Mount, inode: LiveInode, offset: int, length: int, *, keep_size: bool = False
 ) -> None:
     """Preallocate what is not allocated of a range.
 
-    Parameters
-    ----------
-    fs : WritableFilesystem
-        Whose transaction runs.
-    inode : LiveInode
-        A regular file.
-    offset, length : int
-        Bytes.
-    keep_size : bool
-        FALLOC_FL_KEEP_SIZE: the file's size stays.
-
-    Raises
-    ------
-    OSError
-        EINVAL or EFBIG for an impossible range, ENOSPC when there is no room.
+    `offset`, `length`: bytes.
+    `keep_size`: FALLOC_FL_KEEP_SIZE: the file's size stays.
+    Raises OSError: EINVAL or EFBIG for an impossible range, ENOSPC when there is no room.
     """
     _check_range(fs, offset, length)
     start, end = _prepare(fs, inode, offset, length)
     wanted: list[tuple[int, int]] = []
-    size = pages_of(fs, inode).i_size
+    size = inode.pages.i_size
     for low, high, extent in file_ranges(fs, inode, start, end):
         hole = _Map(low, high, extent).is_hole
         if hole or (low >= size and not (extent and extent.is_prealloc)):
@@ -121,13 +105,13 @@ def fallocate(
     _update_isize(fs, inode, offset + length, keep_size)
 
 
-def _prepare(fs: Fs, inode: LiveInode, offset: int, length: int) -> tuple[int, int]:
+def _prepare(fs: Mount, inode: LiveInode, offset: int, length: int) -> tuple[int, int]:
     """Do what comes first for every mode but holes; returns the range in whole blocks."""
     blocksize = fs.sectorsize
     start, end = offset // blocksize * blocksize, align(offset + length, blocksize)
-    size = pages_of(fs, inode).i_size
+    size = inode.pages.i_size
     touch(fs, inode)
-    fs.mark_inode_dirty(inode)
+    mark_inode_dirty(fs, inode)
     if start > size:
         cont_expand(fs, inode, size, start)
     elif offset + length > size:
@@ -137,16 +121,16 @@ def _prepare(fs: Fs, inode: LiveInode, offset: int, length: int) -> tuple[int, i
 
 
 def _prealloc_file_range(
-    fs: Fs, inode: LiveInode, start: int, end: int, size: int, keep_size: bool, hint: int
+    fs: Mount, inode: LiveInode, start: int, end: int, size: int, keep_size: bool, hint: int
 ) -> int:
     """``__btrfs_prealloc_file_range()``; returns the hint for what comes next."""
     largest = _MAX_PREALLOC
-    fs.ensure_data(end - start)
+    ensure_data(fs, end - start)
     while start < end:
         wanted = min(end - start, largest)
-        bytenr, length = fs.reserve_data(wanted, fs.sectorsize, hint)
+        bytenr, length = reserve_data(fs, wanted, fs.sectorsize, hint)
         largest = length
-        fs.space_info.start_transaction(_ITEMS)
+        reserve_items(fs, _ITEMS)
         payload = pack_regular(fs.transid, PREALLOC, bytenr, length, length)
         insert_regular(fs, inode, start, payload, new=True)
         start += length
@@ -154,40 +138,33 @@ def _prealloc_file_range(
         inode.item.sequence += 1
         inode.item.ctime = fs.now()
         inode.item.flags |= InodeFlag.PREALLOC
-        if not keep_size and pages_of(fs, inode).i_size < min(start, size):
+        if not keep_size and inode.pages.i_size < min(start, size):
             set_i_size(fs, inode, min(start, size))
-        fs.mark_inode_dirty(inode)
+        mark_inode_dirty(fs, inode)
     return hint
 
 
-def _update_isize(fs: Fs, inode: LiveInode, end: int, keep_size: bool) -> None:
+def _update_isize(fs: Mount, inode: LiveInode, end: int, keep_size: bool) -> None:
     """``btrfs_fallocate_update_isize()``."""
-    if keep_size or end <= pages_of(fs, inode).i_size:
+    if keep_size or end <= inode.pages.i_size:
         return
     inode.item.ctime = fs.now()
     set_i_size(fs, inode, end)
-    fs.mark_inode_dirty(inode)
+    mark_inode_dirty(fs, inode)
 
 
 # ---------------------------------------------------------------------------- punch a hole ----
 
 
-def punch_hole(fs: Fs, inode: LiveInode, offset: int, length: int) -> None:
+def punch_hole(fs: Mount, inode: LiveInode, offset: int, length: int) -> None:
     """Make a hole: whole blocks are dropped, parts of blocks zeroed.
 
-    Parameters
-    ----------
-    fs, inode, offset, length
-        See :func:`fallocate`.
-
-    Notes
-    -----
     ``btrfs_punch_hole()`` (Linux 6.18).
     """
     _check_range(fs, offset, length)
     writeback(fs, inode, offset, offset + length)
     blocksize = fs.sectorsize
-    size_end = align(pages_of(fs, inode).i_size, blocksize)
+    size_end = align(inode.pages.i_size, blocksize)
     original = offset
     is_hole, offset, length = _skip_hole(fs, inode, offset, length)
     if is_hole and not length:
@@ -199,14 +176,14 @@ def punch_hole(fs: Fs, inode: LiveInode, offset: int, length: int) -> None:
     if one_block and length < blocksize:
         if offset < size_end:
             truncate_block(fs, inode, offset, length)
-        fs.mark_inode_dirty(inode)
+        mark_inode_dirty(fs, inode)
         return
     if offset < size_end:
         truncate_block(fs, inode, offset)
     if offset == original:
         is_hole, low, length = _skip_hole(fs, inode, low, offset + length - low)
         if is_hole and not length:
-            fs.mark_inode_dirty(inode)
+            mark_inode_dirty(fs, inode)
             return
         offset = low
     tail = offset + length - high
@@ -216,10 +193,10 @@ def punch_hole(fs: Fs, inode: LiveInode, offset: int, length: int) -> None:
             truncate_block(fs, inode, tail_start + tail, front=True)
     if low < high:
         replace_with_hole(fs, inode, low, high)
-    fs.mark_inode_dirty(inode)
+    mark_inode_dirty(fs, inode)
 
 
-def _skip_hole(fs: Fs, inode: LiveInode, start: int, length: int) -> tuple[bool, int, int]:
+def _skip_hole(fs: Mount, inode: LiveInode, start: int, length: int) -> tuple[bool, int, int]:
     """Say whether a hole is there, and what is left of the range (``find_first_non_hole()``)."""
     if length <= 0:
         return True, start, 0
@@ -232,14 +209,14 @@ def _skip_hole(fs: Fs, inode: LiveInode, start: int, length: int) -> tuple[bool,
     return True, found.end, max(end - found.end, 0)
 
 
-def replace_with_hole(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
+def replace_with_hole(fs: Mount, inode: LiveInode, start: int, end: int) -> None:
     """Drop whole blocks, and put a hole item there unless the filesystem does without.
 
     ``btrfs_replace_file_extents()`` without an extent, and ``fill_holes()``.
     """
     inode.item.nbytes -= drop_extents(fs, inode, start, end)
     note_modified(fs, inode, start, end)
-    size_end = align(pages_of(fs, inode).i_size, fs.sectorsize)
+    size_end = align(inode.pages.i_size, fs.sectorsize)
     if fs.no_holes or start >= size_end:
         return
     before = extents_between(fs, inode, start - 1, start)[:1] if start else []
@@ -254,7 +231,7 @@ def replace_with_hole(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
     insert_hole(fs, inode, start, end - start)
 
 
-def _resize_hole(fs: Fs, inode: LiveInode, start: int, length: int) -> None:
+def _resize_hole(fs: Mount, inode: LiveInode, start: int, length: int) -> None:
     payload = pack_regular(fs.transid, REGULAR, 0, 0, length)
     fs.writer.replace(inode.root, extent_key(inode, start), payload)
 
@@ -263,17 +240,10 @@ def _resize_hole(fs: Fs, inode: LiveInode, start: int, length: int) -> None:
 
 
 def zero_range(
-    fs: Fs, inode: LiveInode, offset: int, length: int, *, keep_size: bool = False
+    fs: Mount, inode: LiveInode, offset: int, length: int, *, keep_size: bool = False
 ) -> None:
     """Make a range read as zeros: preallocated blocks, zeroed parts of blocks.
 
-    Parameters
-    ----------
-    fs, inode, offset, length, keep_size
-        See :func:`fallocate`.
-
-    Notes
-    -----
     ``btrfs_zero_range()`` (Linux 6.18).
     """
     _check_range(fs, offset, length)
@@ -307,7 +277,7 @@ def zero_range(
     _update_isize(fs, inode, end, keep_size)
 
 
-def _zero_boundaries(fs: Fs, inode: LiveInode, offset: int, end: int) -> tuple[int, int]:
+def _zero_boundaries(fs: Mount, inode: LiveInode, offset: int, end: int) -> tuple[int, int]:
     """Zero the parts of blocks at both ends; where they are holes, they join the allocation."""
     blocksize = fs.sectorsize
     start, stop = align(offset, blocksize), end // blocksize * blocksize

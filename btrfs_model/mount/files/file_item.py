@@ -9,30 +9,27 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
+from btrfs_model.mount.live_inode import LiveInode
+from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.dir_item import cow_leaf
 from btrfs_model.ondisk.constants import FileExtentType
 from btrfs_model.ondisk.items import InlineExtent, file_extent
-from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.keys import U64_MAX, ItemType
 from btrfs_model.ondisk.structs import FILE_EXTENT_HEAD, FILE_EXTENT_ITEM, RawFileExtent
 from btrfs_model.volume.tree import RawKey
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.live_inode import LiveInode
 
 INLINE: Final = int(FileExtentType.INLINE)
 REGULAR: Final = int(FileExtentType.REG)
 PREALLOC: Final = int(FileExtentType.PREALLOC)
 
 _EXTENT_DATA: Final = int(ItemType.EXTENT_DATA)
-_MAX: Final = 2**64 - 1
 _INLINE_HEAD: Final = FILE_EXTENT_HEAD.size
 # offsets inside of a regular file extent item
 _GENERATION: Final = 0
 _OFFSET: Final = 37
-
-Fs = Any  # WritableFilesystem
 
 
 def align(value: int, size: int) -> int:
@@ -118,7 +115,7 @@ def pack_inline(generation: int, ram_bytes: int, data: bytes, compression: int) 
 # ---------------------------------------------------------------------------------- look ------
 
 
-def extents_between(fs: Fs, inode: LiveInode, start: int, end: int) -> list[Extent]:
+def extents_between(fs: Mount, inode: LiveInode, start: int, end: int) -> list[Extent]:
     """Return the extents that touch [start, end), ascending, as the tree is now."""
     tree = fs.writer.tree(inode.root)
     first = tree.last(extent_key(inode, start))
@@ -127,13 +124,30 @@ def extents_between(fs: Fs, inode: LiveInode, start: int, end: int) -> list[Exte
         low = first.key.offset
     found = [
         Extent(item.key.offset, file_extent(item.data))
-        for item in tree.items(extent_key(inode, low), extent_key(inode, min(end, _MAX)))
+        for item in tree.items(extent_key(inode, low), extent_key(inode, min(end, U64_MAX)))
         if item.key.offset < end
     ]
     return [extent for extent in found if extent.end > start or extent.start >= start]
 
 
-def find_extent(fs: Fs, inode: LiveInode, start: int) -> Extent | None:
+def file_ranges(
+    fs: Mount, inode: LiveInode, start: int, end: int
+) -> Iterator[tuple[int, int, Extent | None]]:
+    """Iterate over [start, end) as ``btrfs_get_extent()`` sees it: extents, and None for gaps."""
+    at = start
+    for extent in extents_between(fs, inode, start, end):
+        if extent.start > at:
+            yield at, extent.start, None
+            at = extent.start
+        stop = min(align(extent.end, fs.sectorsize), end)
+        if at < stop:
+            yield at, stop, extent
+            at = stop
+    if at < end:
+        yield at, end, None
+
+
+def find_extent(fs: Mount, inode: LiveInode, start: int) -> Extent | None:
     """Return the extent whose item stands exactly at `start`, or None."""
     item = fs.writer.tree(inode.root).get(extent_key(inode, start))
     return None if item is None else Extent(start, file_extent(item.data))
@@ -148,7 +162,7 @@ def data_ref(inode: LiveInode, extent: Extent) -> tuple[int, int, int, int, int,
 
 
 def note_modified(
-    fs: Fs, inode: LiveInode, start: int, end: int, generation: int | None = None
+    fs: Mount, inode: LiveInode, start: int, end: int, generation: int | None = None
 ) -> None:
     """Remember for fsync that a range changed (``btrfs_replace_extent_map_range()``).
 
@@ -160,30 +174,14 @@ def note_modified(
 # ---------------------------------------------------------------------------------- drop ------
 
 
-def drop_extents(fs: Fs, inode: LiveInode, start: int, end: int) -> int:
+def drop_extents(fs: Mount, inode: LiveInode, start: int, end: int) -> int:
     """Make [start, end) free of extents: split, trim or delete what lies there.
 
-    Parameters
-    ----------
-    fs : WritableFilesystem
-        Whose transaction runs.
-    inode : LiveInode
-        Its ``nbytes`` is the caller's to change.
-    start, end : int
-        Whole blocks.
+    `inode`: its ``nbytes`` is the caller's to change.
+    `start`, `end`: whole blocks.
+    Returns bytes that were found there (``drop_args.bytes_found``).
+    Raises OSError: EOPNOTSUPP, when an inline extent lies across a border of the range.
 
-    Returns
-    -------
-    int
-        Bytes that were found there (``drop_args.bytes_found``).
-
-    Raises
-    ------
-    OSError
-        EOPNOTSUPP, when an inline extent lies across a border of the range.
-
-    Notes
-    -----
     ``btrfs_drop_extents()`` (Linux 6.18).
     """
     found, covered = _cut_extents(fs, inode, start, end)
@@ -194,7 +192,7 @@ def drop_extents(fs: Fs, inode: LiveInode, start: int, end: int) -> int:
     return found
 
 
-def _cut_extents(fs: Fs, inode: LiveInode, start: int, end: int) -> tuple[int, list[Extent]]:
+def _cut_extents(fs: Mount, inode: LiveInode, start: int, end: int) -> tuple[int, list[Extent]]:
     """Do that but for the items that lie inside: their extents are given back, they stay."""
     found = 0
     covered: list[Extent] = []
@@ -218,7 +216,7 @@ def _cut_extents(fs: Fs, inode: LiveInode, start: int, end: int) -> tuple[int, l
     return found, covered
 
 
-def _replace_extents(fs: Fs, inode: LiveInode, start: int, end: int, payload: bytes) -> int:
+def _replace_extents(fs: Mount, inode: LiveInode, start: int, end: int, payload: bytes) -> int:
     """Drop what is in a range and put an extent there at once; see :func:`drop_extents`."""
     found, covered = _cut_extents(fs, inode, start, end)
     last = extent_key(inode, covered[-1].start) if covered else None
@@ -226,7 +224,7 @@ def _replace_extents(fs: Fs, inode: LiveInode, start: int, end: int, payload: by
     return found
 
 
-def _split(fs: Fs, inode: LiveInode, extent: Extent, at: int) -> Extent:
+def _split(fs: Mount, inode: LiveInode, extent: Extent, at: int) -> Extent:
     """Cut an extent in two at `at`; returns the right part, which has a reference of its own."""
     fs.writer.duplicate(inode.root, extent_key(inode, extent.start), extent_key(inode, at))
     _update(fs, inode, extent.start, num_bytes=at - extent.start)
@@ -238,14 +236,14 @@ def _split(fs: Fs, inode: LiveInode, extent: Extent, at: int) -> Extent:
     return right
 
 
-def _trim_front(fs: Fs, inode: LiveInode, extent: Extent, end: int) -> None:
+def _trim_front(fs: Mount, inode: LiveInode, extent: Extent, end: int) -> None:
     fs.writer.set_key(inode.root, extent_key(inode, extent.start), extent_key(inode, end))
     offset = extent.regular.offset + end - extent.start
     _update(fs, inode, end, offset=offset, num_bytes=extent.end - end)
 
 
 def _update(
-    fs: Fs, inode: LiveInode, start: int, *, num_bytes: int, offset: int | None = None
+    fs: Mount, inode: LiveInode, start: int, *, num_bytes: int, offset: int | None = None
 ) -> None:
     key = extent_key(inode, start)
     if offset is None:
@@ -258,22 +256,13 @@ def _update(
 # -------------------------------------------------------------------------------- insert ------
 
 
-def insert_regular(fs: Fs, inode: LiveInode, start: int, payload: bytes, *, new: bool) -> None:
+def insert_regular(fs: Mount, inode: LiveInode, start: int, payload: bytes, *, new: bool) -> None:
     """Put an extent in the place of what is there; it takes a reference of its extent on disk.
 
-    Parameters
-    ----------
-    fs, inode
-        See :func:`drop_extents`.
-    start : int
-        Where in the file.
-    payload : bytes
-        Its item (:func:`pack_regular`).
-    new : bool
-        Whether the extent on disk is new: reserved, without a reference so far.
+    `start`: where in the file.
+    `payload`: its item (:func:`pack_regular`).
+    `new`: whether the extent on disk is new: reserved, without a reference so far.
 
-    Notes
-    -----
     ``insert_reserved_file_extent()``, and ``btrfs_insert_replace_extent()`` for clones.
     """
     item = FILE_EXTENT_ITEM.unpack(payload)
@@ -295,14 +284,14 @@ def insert_regular(fs: Fs, inode: LiveInode, start: int, payload: bytes, *, new:
         fs.writer.inc_data_ref([ref])
 
 
-def insert_inline(fs: Fs, inode: LiveInode, payload: bytes, drop_end: int) -> None:
+def insert_inline(fs: Mount, inode: LiveInode, payload: bytes, drop_end: int) -> None:
     """Put an inline extent at 0, in the place of what lies before `drop_end`."""
     inode.log.full_sync = True
     found = _replace_extents(fs, inode, 0, drop_end, payload)
     inode.item.nbytes += FILE_EXTENT_HEAD.unpack(payload).ram_bytes - found
 
 
-def insert_hole(fs: Fs, inode: LiveInode, start: int, length: int) -> None:
+def insert_hole(fs: Mount, inode: LiveInode, start: int, length: int) -> None:
     """Insert an explicit hole (``btrfs_insert_hole_extent()``); nothing may be there."""
     payload = pack_regular(fs.transid, REGULAR, 0, 0, length)
     fs.writer.insert(inode.root, extent_key(inode, start), payload)
@@ -312,31 +301,21 @@ def insert_hole(fs: Fs, inode: LiveInode, start: int, length: int) -> None:
 
 
 def truncate_inode_items(
-    fs: Fs, inode: LiveInode, new_size: int, min_type: int = _EXTENT_DATA
+    fs: Mount, inode: LiveInode, new_size: int, min_type: int = _EXTENT_DATA
 ) -> bool:
     """Take away what lies beyond `new_size`, from the last item to the first.
 
-    Parameters
-    ----------
-    fs, inode
-        See :func:`drop_extents`; here ``nbytes`` is changed.
-    new_size : int
-        Bytes that stay. The extent across it is cut after the block that holds the last byte.
-    min_type : int
-        Items of higher types go whatever they are; 0 with `new_size` 0: all items of the inode.
+    `new_size`: bytes that stay. The extent across it is cut after the block that holds the last
+    byte.
+    `min_type`: items of higher types go whatever they are; 0 with `new_size` 0: all items of the
+    inode.
+    Returns ``BTRFS_NEED_TRUNCATE_BLOCK``: a compressed inline extent lies across `new_size`, the
+    caller has to truncate its block.
 
-    Returns
-    -------
-    bool
-        ``BTRFS_NEED_TRUNCATE_BLOCK``: a compressed inline extent lies across `new_size`, the caller
-        has to truncate its block.
-
-    Notes
-    -----
     ``btrfs_truncate_inode_items()`` (Linux 6.18).
     """
     blocksize = fs.sectorsize
-    gone = extents_between(fs, inode, new_size, _MAX)
+    gone = extents_between(fs, inode, new_size, U64_MAX)
     across = None
     if gone and gone[0].start < new_size:
         across = gone.pop(0)
@@ -346,7 +325,7 @@ def truncate_inode_items(
         inode.log.last_reflink_trans = fs.transid
     else:
         # the search for the last item is for writing
-        cow_leaf(fs, inode.root, (inode.ino, 255, _MAX))
+        cow_leaf(fs, inode.root, (inode.ino, 255, U64_MAX))
     fs.writer.drop_data_ref(data_ref(inode, e) for e in reversed(gone) if e.disk_bytenr)
     inode.item.nbytes -= sum(
         e.end - new_size if e.is_inline else e.length
@@ -354,7 +333,7 @@ def truncate_inode_items(
     )  # fmt: skip
     if min_type < _EXTENT_DATA:
         fs.writer.delete_range(
-            inode.root, (inode.ino, min_type, 0), (inode.ino, 255, _MAX), backward=True
+            inode.root, (inode.ino, min_type, 0), (inode.ino, 255, U64_MAX), backward=True
         )
     elif gone:
         low, high = extent_key(inode, gone[0].start), extent_key(inode, gone[-1].start)
@@ -372,7 +351,7 @@ def truncate_inode_items(
     return False
 
 
-def _truncate_inline(fs: Fs, inode: LiveInode, extent: Extent, new_size: int) -> None:
+def _truncate_inline(fs: Mount, inode: LiveInode, extent: Extent, new_size: int) -> None:
     key = extent_key(inode, extent.start)
     fs.writer.update(inode.root, key, 8, new_size.to_bytes(8, "little"))
     fs.writer.truncate(inode.root, key, _INLINE_HEAD + new_size)
@@ -380,7 +359,7 @@ def _truncate_inline(fs: Fs, inode: LiveInode, extent: Extent, new_size: int) ->
 
 
 def set_written(
-    fs: Fs, inode: LiveInode, start: int, *, generation: int, num_bytes: int,
+    fs: Mount, inode: LiveInode, start: int, *, generation: int, num_bytes: int,
     offset: int | None = None, kind: int | None = None,
 ) -> None:  # fmt: skip
     """Change the fields of an item that ``btrfs_mark_extent_written()`` changes."""

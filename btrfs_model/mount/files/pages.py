@@ -14,6 +14,12 @@ from typing import Final, NamedTuple
 
 from btrfs_model.mount.files.elided import Elided
 
+BLOCKSIZE: Final = 4096
+"""Bytes of a page and of a sector: other filesystems are not mounted (:func:`.check_writable`)."""
+
+MAX_SIZE: Final = 2**63 - 1
+"""No file is larger (``MAX_LFS_FILESIZE``)."""
+
 MAX_EXTENT_SIZE: Final = 128 << 20
 """``BTRFS_MAX_EXTENT_SIZE``: no regular extent is larger."""
 
@@ -54,8 +60,6 @@ class FilePages:
 
     Parameters
     ----------
-    blocksize : int
-        Bytes.
     i_size : int
         Of the file.
     total : DirtyBytes
@@ -71,8 +75,7 @@ class FilePages:
         How often other pages became dirty, or clean; how often they became clean.
     """
 
-    def __init__(self, blocksize: int, i_size: int, total: DirtyBytes) -> None:
-        self.blocksize = blocksize
+    def __init__(self, i_size: int, total: DirtyBytes) -> None:
         self.i_size = i_size
         self.flush_on_close = False
         self.changes = self.cleanings = 0
@@ -91,7 +94,7 @@ class FilePages:
         self, offset: int, data: bytes | memoryview, read_block: Callable[[int], bytes]
     ) -> None:
         """Write into the pages; `read_block` gives a block that is only written in part."""
-        size, at = self.blocksize, offset
+        size, at = BLOCKSIZE, offset
         end = offset + len(data)
         while at < end:
             start = at // size * size
@@ -111,7 +114,7 @@ class FilePages:
 
     def zero(self, offset: int, end: int) -> None:
         """Zero bytes of one block that is dirty already (truncation, without dirtying it)."""
-        start = offset // self.blocksize * self.blocksize
+        start = offset // BLOCKSIZE * BLOCKSIZE
         block = self._blocks.get(start)
         if block is not None:
             block[offset - start : end - start] = bytes(end - offset)
@@ -162,10 +165,10 @@ class FilePages:
         return first, bisect_left(self._ranges, (end,))
 
     def _forget_blocks(self, start: int, end: int) -> None:
-        if (end - start) // self.blocksize > len(self._blocks):
+        if (end - start) // BLOCKSIZE > len(self._blocks):
             self._blocks = {at: b for at, b in self._blocks.items() if not start <= at < end}
             return
-        for at in range(start, end, self.blocksize):
+        for at in range(start, end, BLOCKSIZE):
             self._blocks.pop(at, None)
 
     # --------------------------------------------------------------------------------- look --
@@ -208,9 +211,9 @@ class FilePages:
         block = self._blocks.get(start)
         if block is not None:
             return bytes(block)
-        return bytes(self.blocksize) if self.ranges(start, start + self.blocksize) else None
+        return bytes(BLOCKSIZE) if self.ranges(start, start + BLOCKSIZE) else None
 
     def read(self, start: int, end: int) -> bytes:
         """Return dirty blocks side by side, elided ones as zeros."""
-        zeros = bytes(self.blocksize)
-        return b"".join(self._blocks.get(at, zeros) for at in range(start, end, self.blocksize))
+        zeros = bytes(BLOCKSIZE)
+        return b"".join(self._blocks.get(at, zeros) for at in range(start, end, BLOCKSIZE))

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
 
 from btrfs_model.mount.files.file_item import (
     REGULAR,
     Extent,
-    Fs,
     data_ref,
     extent_key,
     extents_between,
@@ -23,19 +21,16 @@ from btrfs_model.mount.files.file_item import (
     note_modified,
     set_written,
 )
+from btrfs_model.mount.live_inode import LiveInode
+from btrfs_model.mount.mount import Mount
 from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import extent_item
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 
-if TYPE_CHECKING:
-    from btrfs_model.mount.live_inode import LiveInode
 
-
-def can_nocow(fs: Fs, inode: LiveInode, extent: Extent) -> bool:
+def can_nocow(fs: Mount, inode: LiveInode, extent: Extent) -> bool:
     """Whether a write may go into this extent in place.
 
-    Notes
-    -----
     ``can_nocow_file_extent()`` (Linux 6.18): only preallocated extents, unless the file has
     NODATACOW, younger than the last snapshot, and of this inode alone
     (``btrfs_cross_ref_exist()``).
@@ -49,7 +44,7 @@ def can_nocow(fs: Fs, inode: LiveInode, extent: Extent) -> bool:
     return not _cross_ref_exists(fs, inode, extent)
 
 
-def _cross_ref_exists(fs: Fs, inode: LiveInode, extent: Extent) -> bool:
+def _cross_ref_exists(fs: Mount, inode: LiveInode, extent: Extent) -> bool:
     """Whether others have the extent as well (``btrfs_cross_ref_exist()``).
 
     A reference in the extent tree counts although it may have been given up in this transaction.
@@ -73,25 +68,12 @@ def _cross_ref_exists(fs: Fs, inode: LiveInode, extent: Extent) -> bool:
     return bool(refs != len(ours))
 
 
-def mark_extent_written(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
+def mark_extent_written(fs: Mount, inode: LiveInode, start: int, end: int) -> None:
     """Make [start, end) of a preallocated extent a written one.
 
-    Parameters
-    ----------
-    fs : WritableFilesystem
-        Whose transaction runs.
-    inode : LiveInode
-        The file.
-    start, end : int
-        Whole blocks inside one preallocated file extent.
+    `start`, `end`: whole blocks inside one preallocated file extent.
+    Raises OSError: EINVAL, when there is no such extent.
 
-    Raises
-    ------
-    OSError
-        EINVAL, when there is no such extent.
-
-    Notes
-    -----
     ``btrfs_mark_extent_written()`` (Linux 6.18).
     """
     found = extents_between(fs, inode, start, end)
@@ -114,13 +96,13 @@ def mark_extent_written(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
     _merge_neighbours(fs, inode, extent, (start, end), (before, behind))
 
 
-def _ending_at(fs: Fs, inode: LiveInode, end: int) -> Extent | None:
+def _ending_at(fs: Mount, inode: LiveInode, end: int) -> Extent | None:
     """Return the extent that ends where this one begins."""
     found = extents_between(fs, inode, end - 1, end) if end else []
     return found[0] if found and found[0].end == end else None
 
 
-def _mergeable(fs: Fs, inode: LiveInode, extent: Extent, other: Extent | None) -> Extent | None:
+def _mergeable(fs: Mount, inode: LiveInode, extent: Extent, other: Extent | None) -> Extent | None:
     """``extent_mergeable()``: a written part of the same extent on disk, at the same place."""
     if other is None or other.is_inline or other.item.type != REGULAR:
         return None
@@ -128,7 +110,7 @@ def _mergeable(fs: Fs, inode: LiveInode, extent: Extent, other: Extent | None) -
     return other if same and not other.regular.compression else None
 
 
-def _move_start(fs: Fs, inode: LiveInode, extent: Extent, start: int) -> None:
+def _move_start(fs: Mount, inode: LiveInode, extent: Extent, start: int) -> None:
     fs.writer.set_key(inode.root, extent_key(inode, extent.start), extent_key(inode, start))
     set_written(
         fs, inode, start, generation=fs.transid, num_bytes=extent.end - start,
@@ -136,7 +118,7 @@ def _move_start(fs: Fs, inode: LiveInode, extent: Extent, start: int) -> None:
     )  # fmt: skip
 
 
-def _split_around(fs: Fs, inode: LiveInode, extent: Extent, start: int, end: int) -> None:
+def _split_around(fs: Mount, inode: LiveInode, extent: Extent, start: int, end: int) -> None:
     """Cut the item at `start` and `end`, in this order, where they lie inside of it."""
     left, right = extent.start, extent.end
     for at in (start, end):
@@ -152,7 +134,7 @@ def _split_around(fs: Fs, inode: LiveInode, extent: Extent, start: int, end: int
 
 
 def _merge_neighbours(
-    fs: Fs,
+    fs: Mount,
     inode: LiveInode,
     extent: Extent,
     part: tuple[int, int],

@@ -9,13 +9,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from btrfs_model.mount.files.bytes import pages_of
 from btrfs_model.mount.files.fallocate import replace_with_hole
 from btrfs_model.mount.files.file_item import (
     Extent,
-    Fs,
     align,
     drop_extents,
     extent_key,
@@ -23,51 +21,43 @@ from btrfs_model.mount.files.file_item import (
     insert_regular,
     pack_inline,
 )
+from btrfs_model.mount.files.pages import MAX_SIZE
 from btrfs_model.mount.files.write import cont_expand, read_live, set_i_size, touch
 from btrfs_model.mount.files.writeback import writeback
+from btrfs_model.mount.inode import mark_inode_dirty
+from btrfs_model.mount.live_inode import LiveInode
+from btrfs_model.mount.mount import Mount
+from btrfs_model.mount.space.block_group import ensure_data
+from btrfs_model.mount.space.space_info import reserve_items
 from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import InlineExtent
+from btrfs_model.ondisk.keys import U64_MAX
 from btrfs_model.ondisk.structs import FILE_EXTENT_ITEM
 from btrfs_model.volume.compression import decompress
 
-if TYPE_CHECKING:
-    from btrfs_model.mount.live_inode import LiveInode
-
 # an extent that is split and one that is put in, the inode
 _ITEMS: Final = 3
-_MAX_SIZE: Final = 2**63 - 1
 # of a call of FIDEDUPERANGE, and of what btrfs shares at a time (BTRFS_MAX_DEDUPE_LEN)
 _MAX_DEDUPE: Final = 1 << 30
 _DEDUPE_LEN: Final = 16 << 20
 
 
 def clone_range(
-    fs: Fs, source: LiveInode, target: LiveInode, offset: int, target_offset: int, length: int
+    fs: Mount, source: LiveInode, target: LiveInode, offset: int, target_offset: int, length: int
 ) -> None:
     """Clone a range.
 
-    Parameters
-    ----------
-    fs : WritableFilesystem
-        Whose transaction runs.
-    source, target : LiveInode
-        Regular files, possibly one and the same.
-    offset, target_offset : int
-        Where the range starts in both, whole blocks.
-    length : int
-        Bytes, whole blocks or up to the end of the source; 0: all that is left of it.
-
-    Raises
-    ------
-    OSError
-        EINVAL where the kernel says so, EISDIR for directories.
+    `source`, `target`: regular files, possibly one and the same.
+    `offset`, `target_offset`: where the range starts in both, whole blocks.
+    `length`: bytes, whole blocks or up to the end of the source; 0: all that is left of it.
+    Raises OSError: EINVAL where the kernel says so, EISDIR for directories.
     """
     _check_files(fs, source, target)
     _verify_area(fs, offset, length)
     _verify_area(fs, target_offset, length)
     blocksize = fs.sectorsize
     writeback(fs, source)
-    left = pages_of(fs, source).i_size - offset // blocksize * blocksize
+    left = source.pages.i_size - offset // blocksize * blocksize
     # beyond the source's end this wraps around: everything there is
     waiting = align(length or left % 2**64, blocksize)
     writeback(fs, target, target_offset, target_offset + waiting)
@@ -75,9 +65,9 @@ def clone_range(
     if not length:
         return
     whole = align(length, blocksize)
-    target_size = pages_of(fs, target).i_size
+    target_size = target.pages.i_size
     touch(fs, target)  # file_modified() of the VFS
-    fs.mark_inode_dirty(target)
+    mark_inode_dirty(fs, target)
     if target_offset > target_size:
         cont_expand(fs, target, target_size, target_offset)
         writeback(fs, target, target_size // blocksize * blocksize, target_offset)
@@ -86,21 +76,14 @@ def clone_range(
 
 
 def dedupe_range(
-    fs: Fs, source: LiveInode, target: LiveInode, offset: int, target_offset: int, length: int
+    fs: Mount, source: LiveInode, target: LiveInode, offset: int, target_offset: int, length: int
 ) -> bool:
     """Share a range where both files hold the same (``btrfs_extent_same()``).
 
     Neither size nor times of the target change.
 
-    Returns
-    -------
-    bool
-        Whether the ranges are the same.
-
-    Raises
-    ------
-    OSError
-        EINVAL where the kernel says so, EISDIR for directories.
+    Returns whether the ranges are the same.
+    Raises OSError: EINVAL where the kernel says so, EISDIR for directories.
     """
     _check_dedupe(fs, source, target, offset, target_offset, length)
     length = min(length, _MAX_DEDUPE)
@@ -125,7 +108,7 @@ def dedupe_range(
 
 
 def _check_dedupe(
-    fs: Fs, source: LiveInode, target: LiveInode, offset: int, target_offset: int, length: int
+    fs: Mount, source: LiveInode, target: LiveInode, offset: int, target_offset: int, length: int
 ) -> None:
     """``vfs_dedupe_file_range()``: what is asked before btrfs is, of the source first."""
     if source.is_dir:
@@ -133,7 +116,7 @@ def _check_dedupe(
     if not stat.S_ISREG(source.item.mode):
         raise _error(fs, errno.EINVAL)
     _verify_area(fs, offset, length)
-    if offset + length > pages_of(fs, source).i_size:
+    if offset + length > source.pages.i_size:
         raise _error(fs, errno.EINVAL)
     _verify_area(fs, target_offset, min(length, _MAX_DEDUPE))
     if target.is_dir:
@@ -141,14 +124,14 @@ def _check_dedupe(
 
 
 def _dedupe_length(
-    fs: Fs, source: LiveInode, target: LiveInode, offset: int, target_offset: int, length: int
+    fs: Mount, source: LiveInode, target: LiveInode, offset: int, target_offset: int, length: int
 ) -> int:
     """``generic_remap_checks()`` for FIDEDUPERANGE: how much of the range is shared.
 
     A block that is the last of one file, but not of the other, is left out.
     """
     blocksize = fs.sectorsize
-    size, target_size = (pages_of(fs, inode).i_size for inode in (source, target))
+    size, target_size = (inode.pages.i_size for inode in (source, target))
     if offset % blocksize or target_offset % blocksize:
         raise _error(fs, errno.EINVAL)
     end, target_end = offset + length, target_offset + length
@@ -160,21 +143,21 @@ def _dedupe_length(
     return length
 
 
-def _verify_area(fs: Fs, offset: int, length: int) -> None:
+def _verify_area(fs: Mount, offset: int, length: int) -> None:
     """``remap_verify_area()``."""
-    if min(offset, length) < 0 or offset + length > _MAX_SIZE:
+    if min(offset, length) < 0 or offset + length > MAX_SIZE:
         raise _error(fs, errno.EINVAL)
 
 
 def _check_overlap(
-    fs: Fs, source: LiveInode, target: LiveInode, offset: int, target_offset: int, length: int
+    fs: Mount, source: LiveInode, target: LiveInode, offset: int, target_offset: int, length: int
 ) -> None:
     """See that ranges of one file, both from the border of a block, have nothing in common."""
     if source is target and abs(target_offset - offset) < length:
         raise _error(fs, errno.EINVAL)
 
 
-def _check_files(fs: Fs, source: LiveInode, target: LiveInode) -> None:
+def _check_files(fs: Mount, source: LiveInode, target: LiveInode) -> None:
     """``vfs_clone_file_range()``, and what btrfs asks before it writes dirty data back."""
     if source.is_dir or target.is_dir:
         raise _error(fs, errno.EISDIR)
@@ -185,22 +168,22 @@ def _check_files(fs: Fs, source: LiveInode, target: LiveInode) -> None:
 
 
 def _check_range(
-    fs: Fs, source: LiveInode, target: LiveInode, offset: int, target_offset: int, length: int
+    fs: Mount, source: LiveInode, target: LiveInode, offset: int, target_offset: int, length: int
 ) -> int:
     """``generic_remap_file_range_prep()``; returns the length that is meant."""
     blocksize = fs.sectorsize
-    size = pages_of(fs, source).i_size
+    size = source.pages.i_size
     if not length:
         if offset == size:
             return 0
         length = size - offset
     if offset % blocksize or target_offset % blocksize:
         raise _error(fs, errno.EINVAL)
-    if length <= 0 or offset + length > size or target_offset + length > _MAX_SIZE:
+    if length <= 0 or offset + length > size or target_offset + length > MAX_SIZE:
         raise _error(fs, errno.EINVAL)
     if offset + length == size:
         # the last block goes along as a whole, but not into the middle of a file
-        past_target = target_offset + length >= pages_of(fs, target).i_size
+        past_target = target_offset + length >= target.pages.i_size
         if length % blocksize and not past_target:
             raise _error(fs, errno.EINVAL)
     elif length % blocksize:
@@ -209,7 +192,7 @@ def _check_range(
     return length
 
 
-def _error(fs: Fs, number: int) -> OSError:
+def _error(fs: Mount, number: int) -> OSError:
     return OSError(number, os.strerror(number), fs.path)
 
 
@@ -217,7 +200,7 @@ class _Clone:
     """One call of ``btrfs_clone()``."""
 
     def __init__(
-        self, fs: Fs, source: LiveInode, target: LiveInode, offset: int, target_offset: int,
+        self, fs: Mount, source: LiveInode, target: LiveInode, offset: int, target_offset: int,
         length: int, *, sets_times: bool = True,
     ) -> None:  # fmt: skip
         self.fs = fs
@@ -235,7 +218,7 @@ class _Clone:
         for extent in extents_between(self.fs, self.source, self.offset, self.end):
             if extent.end <= self.offset:
                 continue
-            self.fs.space_info.start_transaction(_ITEMS)
+            reserve_items(self.fs, _ITEMS)
             at = max(extent.start, self.offset) + self.target_offset - self.offset
             if isinstance(extent.item, InlineExtent):
                 self._inline(at, extent.item)
@@ -248,7 +231,7 @@ class _Clone:
             self._finish(self.done)
         stop = self.target_offset + self.end - self.offset
         if self.done < stop:
-            if self.done >= pages_of(self.fs, self.target).i_size:
+            if self.done >= self.target.pages.i_size:
                 # no range of the file changes there, of which a fast fsync could know
                 self.target.log.full_sync = True
             replace_with_hole(self.fs, self.target, self.done, stop)
@@ -267,9 +250,9 @@ class _Clone:
         else:
             self.target.item.sequence += 1
         end = min(end, self.target_offset + self.length)
-        if end > pages_of(self.fs, self.target).i_size:
+        if end > self.target.pages.i_size:
             set_i_size(self.fs, self.target, end)
-        self.fs.mark_inode_dirty(self.target)
+        mark_inode_dirty(self.fs, self.target)
 
     def _regular(self, at: int, length: int, extent: Extent) -> None:
         if self.done < at:
@@ -289,8 +272,8 @@ class _Clone:
         """``clone_copy_inline_extent()``: as an item where it may be one, else as data."""
         fs, target = self.fs, self.target
         size = item.ram_bytes
-        first = extents_between(fs, target, 0, 2**64 - 1)[:1]
-        copy = at > 0 or pages_of(fs, target).i_size > size
+        first = extents_between(fs, target, 0, U64_MAX)[:1]
+        copy = at > 0 or target.pages.i_size > size
         if first and not copy:
             copy = first[0].start > 0 or not first[0].is_inline
         if copy:
@@ -308,6 +291,6 @@ class _Clone:
         if item.compression:
             plain = decompress(item.compression, item.data, item.ram_bytes, fs.sectorsize)
         block = plain.ljust(fs.sectorsize, b"\0")
-        fs.ensure_data(fs.sectorsize)
+        ensure_data(fs, fs.sectorsize)
         fs.dirty_files.setdefault((target.root, target.ino), target)
-        pages_of(fs, target).write(at, memoryview(block), lambda _: block)
+        target.pages.write(at, memoryview(block), lambda _: block)

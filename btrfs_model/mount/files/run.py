@@ -3,24 +3,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.mount.files.bytes import store_bytes, zero_sums
 from btrfs_model.mount.files.elided import punch
-from btrfs_model.mount.files.file_item import Fs, extent_key, note_modified
+from btrfs_model.mount.files.file_item import extent_key, note_modified
+from btrfs_model.mount.live_inode import LiveInode
+from btrfs_model.mount.mount import Mount
 from btrfs_model.native.bulk import file_extents
 from btrfs_model.native.hashes import sector_sums
-from btrfs_model.ondisk.constants import FileExtentType, InodeFlag
+from btrfs_model.ondisk.constants import BTRFS_BLOCK_GROUP_DATA, FileExtentType, InodeFlag
 from btrfs_model.ondisk.structs import FILE_EXTENT_ITEM
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.live_inode import LiveInode
-
-_DATA = 1
-_MAX = 2**64 - 1
 
 U64 = npt.NDArray[np.uint64]
 
@@ -44,7 +40,7 @@ class Block(NamedTuple):
     stored: bytes | None
 
 
-def fills_holes(fs: Fs, inode: LiveInode, places: U64, length: int) -> bool:
+def fills_holes(fs: Mount, inode: LiveInode, places: U64, length: int) -> bool:
     """Whether no place touches another one, or an extent that the file has."""
     ordered = np.sort(places)
     if (np.diff(ordered) < np.uint64(length)).any():
@@ -56,36 +52,25 @@ def fills_holes(fs: Fs, inode: LiveInode, places: U64, length: int) -> bool:
 
 
 def write_run(
-    fs: Fs, inode: LiveInode, places: U64, block: Block, *, together: bool = False
+    fs: Mount, inode: LiveInode, places: U64, block: Block, *, together: bool = False
 ) -> int:
     """Allocate, insert, reference, checksum and store extents in holes of a file.
 
-    Parameters
-    ----------
-    fs : WritableFilesystem
-        Whose transaction runs.
-    inode : LiveInode
-        Its ``nbytes`` is changed; size and times are the caller's.
-    places : numpy.ndarray
-        Offsets in the file, in the order in which they are written.
-    block : Block
-        What each of them is.
-    together : bool
-        They are all begun before the first is finished: ``fs.finish_order`` says in which order.
-
-    Returns
-    -------
-    int
-        How many were written: those that surely find room without a new chunk
-        (``btrfs_check_data_free_space()``).
+    `inode`: its ``nbytes`` is changed; size and times are the caller's.
+    `places`: offsets in the file, in the order in which they are written.
+    `block`: what each of them is.
+    `together`: they are all begun before the first is finished, in the order of the machine.
+    Returns how many were written: those that surely find room without a new chunk
+    (``btrfs_check_data_free_space()``).
     """
-    free = sum(group.free for group in fs.writer.groups() if group.flags & _DATA)
+    free = sum(group.free for group in fs.writer.groups() if group.flags & BTRFS_BLOCK_GROUP_DATA)
     safe = (free - block.length) // block.disk_num_bytes + 1
     places = places[: max(min(safe, len(places)), 0)]
     if not len(places):
         return 0
     addresses = np.zeros(len(places), np.uint64)
-    finish = fs.finish_order(len(places)) if together and fs.finish_order else None
+    order = fs.machine.finish_order if together else None
+    finish = order(len(places)) if order else None
     written = _call(fs, inode, places, block, addresses, finish)
     _store(fs, addresses[:written], block)
     inode.item.nbytes += written * block.length
@@ -94,20 +79,18 @@ def write_run(
     return written
 
 
-def pass_time(fs: Fs, calls: int) -> None:
+def pass_time(fs: Mount, calls: int) -> None:
     """Let the clock go on as so many calls of ``fs.now()`` do."""
     if calls:
         before = fs.now()
         fs.clock += (calls - 1) * (fs.clock - before)
 
 
-def _known(fs: Fs, inode: LiveInode, low: int, high: int) -> tuple[U64, U64, U64]:
+def _known(fs: Mount, inode: LiveInode, low: int, high: int) -> tuple[U64, U64, U64]:
     """Extents of a file from the one before `low` to the one behind `high`, and the very first.
 
-    Returns
-    -------
-    starts, addresses, ends : numpy.ndarray
-        Addresses of holes and inline extents are 0; ends in whole sectors.
+    Returns starts, addresses and ends. Addresses of holes and inline extents are 0; ends in
+    whole sectors.
     """
     tree = fs.writer.tree(inode.root)
     before = tree.last(extent_key(inode, low))
@@ -126,7 +109,7 @@ def _is_extent(inode: LiveInode, key: Any) -> bool:
     return bool(key[:2] == extent_key(inode, 0)[:2])
 
 
-def _columns_of(fs: Fs, columns: dict[str, npt.NDArray[Any]]) -> tuple[U64, U64, U64]:
+def _columns_of(fs: Mount, columns: dict[str, npt.NDArray[Any]]) -> tuple[U64, U64, U64]:
     starts = columns["offset"].astype(np.uint64)
     regular = columns["size"] == FILE_EXTENT_ITEM.size
     memory = np.frombuffer(fs.image.view, np.uint8)
@@ -143,7 +126,7 @@ def _columns_of(fs: Fs, columns: dict[str, npt.NDArray[Any]]) -> tuple[U64, U64,
 
 
 def _call(
-    fs: Fs,
+    fs: Mount,
     inode: LiveInode,
     places: U64,
     block: Block,
@@ -166,7 +149,7 @@ def _call(
     )  # fmt: skip
 
 
-def _sums(fs: Fs, inode: LiveInode, block: Block) -> bytes:
+def _sums(fs: Mount, inode: LiveInode, block: Block) -> bytes:
     if inode.item.flags & InodeFlag.NODATASUM:
         return b""
     if block.stored is None:
@@ -174,7 +157,7 @@ def _sums(fs: Fs, inode: LiveInode, block: Block) -> bytes:
     return sector_sums(fs.csum_type, block.stored, fs.sectorsize).tobytes()
 
 
-def _store(fs: Fs, addresses: U64, block: Block) -> None:
+def _store(fs: Mount, addresses: U64, block: Block) -> None:
     if block.stored is not None:
         for address in addresses.tolist():
             store_bytes(fs, address, block.stored)

@@ -3,37 +3,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from btrfs_model.mount.files.bytes import pages_of
-from btrfs_model.mount.files.file_item import Fs, align, truncate_inode_items
+from btrfs_model.mount.files.file_item import align, truncate_inode_items
 from btrfs_model.mount.files.write import cont_expand, set_i_size, touch, truncate_block
 from btrfs_model.mount.files.writeback import update_disk_size, writeback
+from btrfs_model.mount.inode import mark_inode_dirty
+from btrfs_model.mount.live_inode import LiveInode
+from btrfs_model.mount.mount import Mount
+from btrfs_model.mount.space.space_info import reserve_items
 from btrfs_model.patches import Patch
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.live_inode import LiveInode
 
 # the inode, and the size beyond which all goes (btrfs_truncate())
 _ITEMS: Final = 2
 
 
-def set_size(fs: Fs, inode: LiveInode, size: int) -> None:
+def set_size(fs: Mount, inode: LiveInode, size: int) -> None:
     """Set the size of a file, as truncate(2) does.
 
     A size that does not change leaves the times alone, but takes away what was preallocated beyond
     the end.
 
-    Parameters
-    ----------
-    fs : WritableFilesystem
-        Whose transaction runs.
-    inode : LiveInode
-        A regular file.
-    size : int
-        Bytes.
+    `size`: bytes.
     """
-    pages = pages_of(fs, inode)
+    pages = inode.pages
     old_size = pages.i_size
     generation = fs.generation
     if size != old_size:
@@ -45,12 +38,12 @@ def set_size(fs: Fs, inode: LiveInode, size: int) -> None:
     else:
         _shrink(fs, inode, size, old_size)
     inode.item.sequence += 1  # btrfs_setattr() counts once more
-    fs.mark_inode_dirty(inode)
+    mark_inode_dirty(fs, inode)
 
 
-def _shrink(fs: Fs, inode: LiveInode, size: int, old_size: int) -> None:
+def _shrink(fs: Mount, inode: LiveInode, size: int, old_size: int) -> None:
     """``btrfs_truncate()``: pages first, then, with the last block written back, the items."""
-    pages, blocksize = pages_of(fs, inode), fs.sectorsize
+    pages, blocksize = inode.pages, fs.sectorsize
     block_end = align(size, blocksize)
     pages.flush_on_close |= not size
     pages.clean(block_end, 2**64)
@@ -63,7 +56,7 @@ def _shrink(fs: Fs, inode: LiveInode, size: int, old_size: int) -> None:
     if Patch.LOG_CONFLICT_LIST not in fs.behaviour:
         # whatever is truncated
         inode.log.full_sync = True
-    fs.space_info.start_transaction(_ITEMS)
+    reserve_items(fs, _ITEMS)
     need_block = truncate_inode_items(fs, inode, size)
     if need_block:
         truncate_block(fs, inode, size)

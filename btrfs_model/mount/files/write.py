@@ -7,32 +7,29 @@ Nothing here goes to disk but what must before it can go on: writeback does the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from btrfs_model.mount.files.bytes import pages_of
 from btrfs_model.mount.files.elided import Elided
 from btrfs_model.mount.files.file_item import (
     Extent,
-    Fs,
     align,
     drop_extents,
     extents_between,
+    file_ranges,
     insert_hole,
     note_modified,
 )
 from btrfs_model.mount.files.writeback import update_disk_size, writeback
+from btrfs_model.mount.inode import mark_inode_dirty
+from btrfs_model.mount.live_inode import LiveInode
+from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.attr import remove_capability
+from btrfs_model.mount.space.block_group import ensure_data
+from btrfs_model.mount.space.space_info import reserve_delalloc
 from btrfs_model.ondisk.items import InlineExtent
 from btrfs_model.volume.checksums import DataChecksums
 from btrfs_model.volume.data import FileExtent, FileReader
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
-    from btrfs_model.mount.live_inode import LiveInode
-
-
-def touch(fs: Fs, inode: LiveInode) -> None:
+def touch(fs: Mount, inode: LiveInode) -> None:
     """Set mtime and ctime to now and count a change (``file_modified()``).
 
     It is no privileged program any more.
@@ -41,7 +38,7 @@ def touch(fs: Fs, inode: LiveInode) -> None:
     _set_times(fs, inode)
 
 
-def _set_times(fs: Fs, inode: LiveInode) -> None:
+def _set_times(fs: Mount, inode: LiveInode) -> None:
     """Do that without a transaction, as before writes (``btrfs_write_check()``).
 
     The item of the inode follows when what is written is.
@@ -51,43 +48,27 @@ def _set_times(fs: Fs, inode: LiveInode) -> None:
     inode.item.sequence += 1
 
 
-def set_i_size(fs: Fs, inode: LiveInode, size: int) -> None:
+def set_i_size(fs: Mount, inode: LiveInode, size: int) -> None:
     """Change the size in memory and, as far as it is safe, the one in the item."""
-    pages_of(fs, inode).i_size = size
+    inode.pages.i_size = size
     update_disk_size(fs, inode)
 
 
 # --------------------------------------------------------------------------------- write ------
 
 
-def buffered_write(fs: Fs, inode: LiveInode, offset: int, data: bytes | Elided) -> int:
+def buffered_write(fs: Mount, inode: LiveInode, offset: int, data: bytes | Elided) -> int:
     """Write into the pages (``btrfs_buffered_write()``, Linux 6.18).
 
-    Parameters
-    ----------
-    fs : WritableFilesystem
-        Whose file it is.
-    inode : LiveInode
-        A regular file.
-    offset : int
-        Where in the file, bytes.
-    data : bytes-like or Elided
-        What.
-
-    Returns
-    -------
-    int
-        Bytes written.
-
-    Raises
-    ------
-    OSError
-        ENOSPC, when there is no room for the data.
+    `offset`: where in the file, bytes.
+    `data`: what.
+    Returns bytes written.
+    Raises OSError: ENOSPC, when there is no room for the data.
     """
     length = data.length if isinstance(data, Elided) else len(data)
     if not length:
         return 0
-    pages = pages_of(fs, inode)
+    pages = inode.pages
     end = offset + length
     _set_times(fs, inode)
     if offset > pages.i_size:
@@ -101,17 +82,17 @@ def buffered_write(fs: Fs, inode: LiveInode, offset: int, data: bytes | Elided) 
     return length
 
 
-def _dirty(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
+def _dirty(fs: Mount, inode: LiveInode, start: int, end: int) -> None:
     """Reserve room for what becomes dirty; the file joins those that wait, behind the others."""
     blocksize = fs.sectorsize
-    fs.ensure_data(align(end, blocksize) - start // blocksize * blocksize)
-    fs.space_info.reserve_delalloc()
+    ensure_data(fs, align(end, blocksize) - start // blocksize * blocksize)
+    reserve_delalloc(fs)
     fs.dirty_files.setdefault((inode.root, inode.ino), inode)
 
 
-def _write_elided(fs: Fs, inode: LiveInode, offset: int, data: Elided) -> None:
+def _write_elided(fs: Mount, inode: LiveInode, offset: int, data: Elided) -> None:
     """Whole blocks are elided, parts of blocks at both ends written as what they would be."""
-    pages, blocksize = pages_of(fs, inode), fs.sectorsize
+    pages, blocksize = inode.pages, fs.sectorsize
     end = offset + data.length
     low = min(align(offset, blocksize), end)
     high = max(end // blocksize * blocksize, low)
@@ -126,7 +107,7 @@ def _write_elided(fs: Fs, inode: LiveInode, offset: int, data: Elided) -> None:
 
 
 def truncate_block(
-    fs: Fs, inode: LiveInode, start: int, length: int = 0, *, front: bool = False
+    fs: Mount, inode: LiveInode, start: int, length: int = 0, *, front: bool = False
 ) -> None:
     """Zero a part of the block that holds `start` and make the block dirty.
 
@@ -143,11 +124,11 @@ def truncate_block(
     if front:
         low, high = block, start
     _dirty(fs, inode, block, block + blocksize)
-    pages_of(fs, inode).write(low, bytes(high - low), lambda at: _read_block(fs, inode, at))
+    inode.pages.write(low, bytes(high - low), lambda at: _read_block(fs, inode, at))
 
 
 def cont_expand(
-    fs: Fs, inode: LiveInode, old_size: int, size: int, generation: int | None = None
+    fs: Mount, inode: LiveInode, old_size: int, size: int, generation: int | None = None
 ) -> None:
     """Make room for a larger size: zero the old last block, hole items where they are in use.
 
@@ -170,51 +151,22 @@ def cont_expand(
             found = drop_extents(fs, inode, start, end)
             insert_hole(fs, inode, start, end - start)
             inode.item.nbytes -= found
-            fs.mark_inode_dirty(inode)
-
-
-def file_ranges(
-    fs: Fs, inode: LiveInode, start: int, end: int
-) -> Iterator[tuple[int, int, Extent | None]]:
-    """Iterate over [start, end) as ``btrfs_get_extent()`` sees it: extents, and None for gaps."""
-    at = start
-    for extent in extents_between(fs, inode, start, end):
-        if extent.start > at:
-            yield at, extent.start, None
-            at = extent.start
-        stop = min(align(extent.end, fs.sectorsize), end)
-        if at < stop:
-            yield at, stop, extent
-            at = stop
-    if at < end:
-        yield at, end, None
+            mark_inode_dirty(fs, inode)
 
 
 # ---------------------------------------------------------------------------------- read ------
 
 
 def read_live(
-    fs: Fs, inode: LiveInode, start: int, end: int, checksums: DataChecksums | None = None
+    fs: Mount, inode: LiveInode, start: int, end: int, checksums: DataChecksums | None = None
 ) -> bytes:
     """Return bytes of a file as they are now: pages that wait, and data on disk below them.
 
-    Parameters
-    ----------
-    fs : WritableFilesystem
-        Whose file it is.
-    inode : LiveInode
-        A regular file.
-    start, end : int
-        Byte range; the file may end before it.
-    checksums : DataChecksums, optional
-        By which data on disk are verified.
-
-    Raises
-    ------
-    CorruptImageError
-        When data are damaged, or were compressed and elided.
+    `start`, `end`: byte range; the file may end before it.
+    `checksums`: by which data on disk are verified.
+    Raises CorruptImageError: when data are damaged, or were compressed and elided.
     """
-    pages = pages_of(fs, inode)
+    pages = inode.pages
     end = min(end, pages.i_size)
     if end <= start:
         return b""
@@ -230,7 +182,7 @@ def read_live(
     return bytes(data)
 
 
-def _read_block(fs: Fs, inode: LiveInode, start: int) -> bytes:
+def _read_block(fs: Mount, inode: LiveInode, start: int) -> bytes:
     """Return a block for writing into it; what lies beyond the end of the file is zeros."""
     return read_live(fs, inode, start, start + fs.sectorsize).ljust(fs.sectorsize, b"\0")
 

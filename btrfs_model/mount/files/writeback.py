@@ -13,18 +13,11 @@ ways, and each extent is finished (its item, its checksums, the inode) before th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
-from btrfs_model.mount.files.bytes import (
-    add_csums,
-    insert_csums,
-    pages_of,
-    store,
-    store_bytes,
-    zero_sums,
-)
+from btrfs_model.mount.files.bytes import add_csums, insert_csums, store, store_bytes, zero_sums
 from btrfs_model.mount.files.compress import (
     COMPRESSION_TYPES,
     MAX_UNCOMPRESSED,
@@ -36,7 +29,6 @@ from btrfs_model.mount.files.elided import punch
 from btrfs_model.mount.files.file_item import (
     REGULAR,
     Extent,
-    Fs,
     align,
     extent_key,
     extents_between,
@@ -47,62 +39,60 @@ from btrfs_model.mount.files.file_item import (
 )
 from btrfs_model.mount.files.prealloc import can_nocow, mark_extent_written
 from btrfs_model.mount.files.run import Block, fills_holes, pass_time, write_run
+from btrfs_model.mount.inode import mark_inode_dirty
+from btrfs_model.mount.live_inode import LiveInode
+from btrfs_model.mount.mount import Mount
+from btrfs_model.mount.space.block_group import ensure_metadata, reserve_data
 from btrfs_model.native.hashes import sector_sums
 from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import file_extent
+from btrfs_model.ondisk.keys import U64_MAX
 
-if TYPE_CHECKING:
-    from btrfs_model.mount.live_inode import LiveInode
-
-_MAX: Final = 2**64 - 1
 _ASYNC_CHUNK: Final = 512 << 10
-# item header and the head of a file extent: what is left of a leaf for inline data
-_INLINE_OVERHEAD: Final = 101 + 25 + 21
 
 
-def writeback(fs: Fs, inode: LiveInode, start: int = 0, end: int = _MAX) -> None:
+def writeback(fs: Mount, inode: LiveInode, start: int = 0, end: int = U64_MAX) -> None:
     """Write dirty blocks of [start, end) back and finish their extents.
 
-    Parameters
-    ----------
-    fs : WritableFilesystem
-        Whose transaction runs.
-    inode : LiveInode
-        A file.
-    start, end : int
-        Bytes; what is dirty there and contiguous with it behind is written.
-
-    Raises
-    ------
-    OSError
-        ENOSPC, when there is no room; what was not written stays dirty.
+    `start`, `end`: bytes; what is dirty there and contiguous with it behind is written.
+    Raises OSError: ENOSPC, when there is no room; what was not written stays dirty.
     """
-    pages = pages_of(fs, inode)
+    pages = inode.pages
     if not pages.is_dirty:
         return
     # what waits had its room reserved when it was written
-    fs.ensure_metadata(from_reserve=True)
+    ensure_metadata(fs, from_reserve=True)
     for low, high in pages.delalloc_ranges(start // fs.sectorsize * fs.sectorsize, end):
         _run_delalloc_range(fs, inode, low, high)
     if not pages.is_dirty:
         fs.dirty_files.pop((inode.root, inode.ino), None)
 
 
-def update_disk_size(fs: Fs, inode: LiveInode) -> None:
+def flush_delalloc(fs: Mount, inode: LiveInode | None = None, *, root: int | None = None) -> None:
+    """Write data back: of one inode, of a subvolume, or of all."""
+    if inode is not None:
+        writeback(fs, inode)
+        return
+    for waiting in list(fs.dirty_files.values()):
+        if root is None or waiting.root == root:
+            writeback(fs, waiting)
+
+
+def update_disk_size(fs: Mount, inode: LiveInode) -> None:
     """Set the size that the tree says to what is safe (``btrfs_inode_safe_disk_i_size_write()``).
 
     With holes as items it must not go beyond data that are not written back yet.
     """
-    pages = pages_of(fs, inode)
+    pages = inode.pages
     size = pages.i_size
     if size and not fs.no_holes:
         known = align(inode.item.size, fs.sectorsize)
-        waiting = [r.start for r in pages.ranges(known, _MAX)]
+        waiting = [r.start for r in pages.ranges(known, U64_MAX)]
         size = min([size, *waiting])
     inode.item.size = size
 
 
-def _run_delalloc_range(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
+def _run_delalloc_range(fs: Mount, inode: LiveInode, start: int, end: int) -> None:
     if inode.item.flags & (InodeFlag.PREALLOC | InodeFlag.NODATACOW):
         _run_delalloc_nocow(fs, inode, start, end)
     elif _may_compress(fs, inode, start, end):
@@ -111,23 +101,25 @@ def _run_delalloc_range(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
         _cow_file_range(fs, inode, start, end)
 
 
-def _finish(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
+def _finish(fs: Mount, inode: LiveInode, start: int, end: int) -> None:
     """End ``btrfs_finish_one_ordered()``, when item and checksums are there."""
-    pages_of(fs, inode).clean(start, end)
+    inode.pages.clean(start, end)
     update_disk_size(fs, inode)
-    fs.mark_inode_dirty(inode)
+    mark_inode_dirty(fs, inode)
 
 
 # ------------------------------------------------------------------------------ as it is ------
 
 
-def _cow_file_range(fs: Fs, inode: LiveInode, start: int, end: int, *, inline: bool = True) -> None:
+def _cow_file_range(
+    fs: Mount, inode: LiveInode, start: int, end: int, *, inline: bool = True
+) -> None:
     """``cow_file_range()``: new extents for a range, an inline one where it is small enough."""
     if inline and _try_inline(fs, inode, start, end, None, 0):
         return
     while start < end:
         hint = _allocation_hint(fs, inode, start)
-        bytenr, length = fs.reserve_data(end - start, fs.sectorsize, hint)
+        bytenr, length = reserve_data(fs, end - start, fs.sectorsize, hint)
         store(fs, inode, bytenr, start, start + length)
         payload = pack_regular(fs.transid, REGULAR, bytenr, length, length)
         insert_regular(fs, inode, start, payload, new=True)
@@ -136,24 +128,24 @@ def _cow_file_range(fs: Fs, inode: LiveInode, start: int, end: int, *, inline: b
         start += length
 
 
-def can_be_inline(fs: Fs, inode: LiveInode, size: int, stored: int) -> bool:
+def can_be_inline(fs: Mount, inode: LiveInode, size: int, stored: int) -> bool:
     """Whether the first `size` bytes of a file, as `stored` bytes, may be inline.
 
     ``can_cow_file_range_inline()``: when they are the whole file, and few.
     """
-    return bool(pages_of(fs, inode).i_size <= size <= fs.sectorsize and stored <= inline_limit(fs))
+    return bool(inode.pages.i_size <= size <= fs.sectorsize and stored <= inline_limit(fs))
 
 
-def inline_limit(fs: Fs) -> int:
+def inline_limit(fs: Mount) -> int:
     """Return how many bytes an inline extent has at most (``btrfs_data_can_be_inline()``)."""
-    return int(min(fs.max_inline, fs.nodesize - _INLINE_OVERHEAD, fs.sectorsize - 1))
+    return int(min(fs.options.max_inline, fs.inline_room, fs.sectorsize - 1))
 
 
 def _try_inline(
-    fs: Fs, inode: LiveInode, start: int, end: int, packed: bytes | None, compression: int
+    fs: Mount, inode: LiveInode, start: int, end: int, packed: bytes | None, compression: int
 ) -> bool:
     """``cow_file_range_inline()``: True when the range is the whole file and it is in the item."""
-    pages = pages_of(fs, inode)
+    pages = inode.pages
     size = min(pages.i_size, end)
     if start or not can_be_inline(fs, inode, size, size if packed is None else len(packed)):
         return False
@@ -162,11 +154,11 @@ def _try_inline(
     insert_inline(fs, inode, payload, fs.sectorsize)
     pages.clean(start, end)
     inode.item.size = size
-    fs.mark_inode_dirty(inode)
+    mark_inode_dirty(fs, inode)
     return True
 
 
-def _allocation_hint(fs: Fs, inode: LiveInode, start: int) -> int:
+def _allocation_hint(fs: Mount, inode: LiveInode, start: int) -> int:
     """Where the next extent lies, or the one before (``btrfs_get_extent_allocation_hint()``).
 
     The kernel asks the extent maps that it has in memory; the model has all of them.
@@ -179,7 +171,7 @@ def _allocation_hint(fs: Fs, inode: LiveInode, start: int) -> int:
     return near.disk_bytenr if near is not None else 0
 
 
-def _neighbour(fs: Fs, inode: LiveInode, start: int) -> Extent | None:
+def _neighbour(fs: Mount, inode: LiveInode, start: int) -> Extent | None:
     tree = fs.writer.tree(inode.root)
     before = tree.last(extent_key(inode, start))
     last = None
@@ -196,35 +188,35 @@ def _neighbour(fs: Fs, inode: LiveInode, start: int) -> Extent | None:
 # ---------------------------------------------------------------------------- compressed ------
 
 
-def compression_of(fs: Fs, inode: LiveInode) -> int:
+def compression_of(fs: Mount, inode: LiveInode) -> int:
     """``enum btrfs_compression`` for an inode, should it be compressed."""
-    return COMPRESSION_TYPES[inode.prop_compress.decode() or fs.compress or "zlib"]
+    return COMPRESSION_TYPES[inode.prop_compress.decode() or fs.options.compress or "zlib"]
 
 
-def need_compress(fs: Fs, inode: LiveInode, data: Callable[[], bytes]) -> bool:
+def need_compress(fs: Mount, inode: LiveInode, data: Callable[[], bytes]) -> bool:
     """Whether to compress (``inode_need_compress()``); `data` gives the first of what there is."""
     flags = inode.item.flags
     if flags & (InodeFlag.NODATACOW | InodeFlag.NODATASUM):
         return False
-    if fs.compress_force:
+    if fs.options.compress_force:
         return True
     if flags & InodeFlag.NOCOMPRESS:
         return False
-    if not (fs.compress or flags & InodeFlag.COMPRESS or inode.prop_compress):
+    if not (fs.options.compress or flags & InodeFlag.COMPRESS or inode.prop_compress):
         return False
     return may_compress(data())
 
 
-def _may_compress(fs: Fs, inode: LiveInode, start: int, end: int) -> bool:
+def _may_compress(fs: Mount, inode: LiveInode, start: int, end: int) -> bool:
     def data() -> bytes:
         high = min(end, start + MAX_UNCOMPRESSED)
-        elided = pages_of(fs, inode).elided(start, high)
-        return elided.sample(high - start) if elided else pages_of(fs, inode).read(start, high)
+        elided = inode.pages.elided(start, high)
+        return elided.sample(high - start) if elided else inode.pages.read(start, high)
 
     return need_compress(fs, inode, data)
 
 
-def _run_delalloc_compressed(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
+def _run_delalloc_compressed(fs: Mount, inode: LiveInode, start: int, end: int) -> None:
     """Compress a range in pieces of 512 KiB, of elided data as many as there are at once."""
     while start < end:
         done = _compress_elided(fs, inode, start, end)
@@ -234,9 +226,9 @@ def _run_delalloc_compressed(fs: Fs, inode: LiveInode, start: int, end: int) -> 
         start += done
 
 
-def _compress_elided(fs: Fs, inode: LiveInode, start: int, end: int) -> int:
+def _compress_elided(fs: Mount, inode: LiveInode, start: int, end: int) -> int:
     """Write the elided pieces at the start of a range, all alike; returns how many bytes."""
-    pages = pages_of(fs, inode)
+    pages = inode.pages
     first = pages.ranges(start, min(end, pages.i_size))[0]
     count = (first.end - start) // _ASYNC_CHUNK * (_ASYNC_CHUNK // MAX_UNCOMPRESSED)
     if first.pattern is None or first.start > start or not count:
@@ -259,9 +251,9 @@ def _compress_elided(fs: Fs, inode: LiveInode, start: int, end: int) -> int:
     return written * MAX_UNCOMPRESSED
 
 
-def _compress_file_range(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
+def _compress_file_range(fs: Mount, inode: LiveInode, start: int, end: int) -> None:
     """``compress_file_range()``: one compressed extent for each 128 KiB, while that helps."""
-    pages = pages_of(fs, inode)
+    pages = inode.pages
     kind = compression_of(fs, inode)
     blocksize = fs.sectorsize
     while start < end:
@@ -292,16 +284,16 @@ def _compress_file_range(fs: Fs, inode: LiveInode, start: int, end: int) -> None
         _cow_file_range(fs, inode, start, end)
 
 
-def _mark_incompressible(fs: Fs, inode: LiveInode) -> None:
-    if not fs.compress_force and not inode.prop_compress:
+def _mark_incompressible(fs: Mount, inode: LiveInode) -> None:
+    if not fs.options.compress_force and not inode.prop_compress:
         inode.item.flags |= InodeFlag.NOCOMPRESS
 
 
 def _pack(
-    fs: Fs, inode: LiveInode, kind: int, start: int, end: int
+    fs: Mount, inode: LiveInode, kind: int, start: int, end: int
 ) -> tuple[int, bytes | None] | None:
     """Compress a range: its size and, unless it is elided, the stream; None: too large."""
-    pages = pages_of(fs, inode)
+    pages = inode.pages
     elided = pages.elided(start, align(end, fs.sectorsize))
     if elided is not None and end - start > fs.sectorsize:
         size = compressed_size(kind, elided.pattern, end - start, fs.sectorsize)
@@ -311,12 +303,12 @@ def _pack(
 
 
 def _write_compressed(
-    fs: Fs, inode: LiveInode, start: int, end: int, kind: int, size: int, data: bytes | None
+    fs: Mount, inode: LiveInode, start: int, end: int, kind: int, size: int, data: bytes | None
 ) -> None:
     """``submit_one_async_extent()``: the extent is allocated in one piece."""
     on_disk = align(size, fs.sectorsize)
     hint = _allocation_hint(fs, inode, start)
-    bytenr, _ = fs.reserve_data(on_disk, on_disk, hint)
+    bytenr, _ = reserve_data(fs, on_disk, on_disk, hint)
     payload = pack_regular(fs.transid, REGULAR, bytenr, on_disk, end - start, compression=kind)
     if data is None:
         punch(fs.image, bytenr, on_disk)
@@ -334,7 +326,7 @@ def _write_compressed(
 # ----------------------------------------------------------------------- into prealloc ---------
 
 
-def _run_delalloc_nocow(fs: Fs, inode: LiveInode, start: int, end: int) -> None:
+def _run_delalloc_nocow(fs: Mount, inode: LiveInode, start: int, end: int) -> None:
     """``run_delalloc_nocow()``: in place where that is allowed, new extents elsewhere."""
     cow_start = None
     at = start

@@ -10,32 +10,27 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.mount.live_inode import DIR_START_INDEX
-from btrfs_model.mount.log.log_tree import ForceCommit
+from btrfs_model.mount.delayed_node import DelayedNode
+from btrfs_model.mount.live_inode import DIR_START_INDEX, LiveInode
+from btrfs_model.mount.log.log_tree import ForceCommit, LogContext
 from btrfs_model.mount.log.state import log_tree_id
-from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.mount.mount import Mount
+from btrfs_model.ondisk.constants import BTRFS_HEADER_SIZE, BTRFS_ITEM_SIZE
+from btrfs_model.ondisk.keys import U64_MAX, ItemType
 from btrfs_model.patches import Patch
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.delayed_inode import DelayedNode
-    from btrfs_model.mount.live_inode import LiveInode
-    from btrfs_model.mount.log.log_inode import LogContext
-    from btrfs_model.mount.writable import WritableFilesystem
 
 _DIR_INDEX: Final = int(ItemType.DIR_INDEX)
 _DIR_LOG_INDEX: Final = int(ItemType.DIR_LOG_INDEX)
-_MAX: Final = 2**64 - 1
 _BATCH: Final = 195
-_ITEM_SIZE: Final = 25
 _GENERATION: Final = 80
-# inside of a directory item: the type of its location's key, and transid
 _LOCATION_TYPE: Final = 8
-_TRANSID: Final = 17
+TRANSID: Final = 17
+"""Place of transid inside of a directory item; before, of the type of its location's key."""
 
 Entry = tuple[int, bytes]
 """Index and payload of a DIR_INDEX item."""
@@ -76,14 +71,14 @@ class DelayedEntries:
             node.logged.update(node.insertions, node.deletions)
 
 
-def is_of_this_transaction(fs: WritableFilesystem, block: int) -> bool:
+def is_of_this_transaction(fs: Mount, block: int) -> bool:
     """Whether a block was written to since the last commit (``btrfs_header_generation()``)."""
     physical, _ = fs.image.map(block)
     at = physical + _GENERATION
     return int.from_bytes(fs.image.block_bytes[at : at + 8], "little") == fs.transid
 
 
-def insert_range(fs: WritableFilesystem, root: int, ino: int, first: int, last: int) -> None:
+def insert_range(fs: Mount, root: int, ino: int, first: int, last: int) -> None:
     """Say that the log knows of all indexes in a range (``insert_dir_log_key()``)."""
     tree, key = log_tree_id(root), (ino, _DIR_LOG_INDEX, first)
     there = fs.writer.get(tree, key)
@@ -94,21 +89,16 @@ def insert_range(fs: WritableFilesystem, root: int, ino: int, first: int, last: 
     fs.writer.update(tree, key, 0, end.to_bytes(8, "little"))
 
 
-def log_directory(
-    fs: WritableFilesystem, inode: LiveInode, delayed: DelayedEntries, ctx: LogContext
-) -> None:
+def log_directory(fs: Mount, inode: LiveInode, delayed: DelayedEntries, ctx: LogContext) -> None:
     """Log what changed in a directory: entries in the tree, then those that are delayed.
 
-    Raises
-    ------
-    ForceCommit
-        When the entries do not come in the order of their indexes.
+    Raises ForceCommit: when the entries do not come in the order of their indexes.
     """
     _find_last_index(fs, inode, ctx)
     lowest = DIR_START_INDEX
     while True:
         last = _log_dir_items(fs, inode, ctx, lowest)
-        if last == _MAX:
+        if last == U64_MAX:
             break
         lowest = last + 1
     _log_insertions(fs, inode, delayed)
@@ -119,13 +109,13 @@ def log_directory(
             insert_range(fs, inode.root, inode.ino, first, last)
 
 
-def _find_last_index(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext) -> None:
+def _find_last_index(fs: Mount, inode: LiveInode, ctx: LogContext) -> None:
     """``update_last_dir_index_offset()``."""
     if inode.log.last_dir_index_offset:
         return
     inode.log.last_dir_index_offset = DIR_START_INDEX - 1
     if ctx.logged_before:
-        last = fs.writer.tree(log_tree_id(inode.root)).last((inode.ino, _DIR_INDEX, _MAX))
+        last = fs.writer.tree(log_tree_id(inode.root)).last((inode.ino, _DIR_INDEX, U64_MAX))
         if last is not None and last.key[:2] == (inode.ino, _DIR_INDEX):
             inode.log.last_dir_index_offset = last.key.offset
 
@@ -133,14 +123,12 @@ def _find_last_index(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext) 
 # ------------------------------------------------------------------------- what is in the tree --
 
 
-def _leaves(
-    fs: WritableFilesystem, inode: LiveInode, lowest: int
-) -> Iterator[tuple[int, list[Entry]]]:
+def _leaves(fs: Mount, inode: LiveInode, lowest: int) -> Iterator[tuple[int, list[Entry]]]:
     """Yield the leaves with entries from an index on: address, and the entries."""
     tree = fs.writer.tree(inode.root)
     block = 0
     entries: list[Entry] = []
-    for item in tree.items((inode.ino, _DIR_INDEX, lowest), (inode.ino, _DIR_INDEX, _MAX)):
+    for item in tree.items((inode.ino, _DIR_INDEX, lowest), (inode.ino, _DIR_INDEX, U64_MAX)):
         if item.block != block:
             if entries:
                 yield block, entries
@@ -150,12 +138,12 @@ def _leaves(
         yield block, entries
 
 
-def _log_dir_items(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, lowest: int) -> int:
+def _log_dir_items(fs: Mount, inode: LiveInode, ctx: LogContext, lowest: int) -> int:
     """Log a run of leaves of this transaction; returns the last index that is settled then.
 
     ``log_dir_items()``.
     """
-    last_old, last = lowest - 1, _MAX
+    last_old, last = lowest - 1, U64_MAX
     found = False
     before: list[Entry] = []
     for block, entries in _leaves(fs, inode, lowest):
@@ -171,14 +159,14 @@ def _log_dir_items(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, lo
             last_old = last_old if previous is None else previous
         last_old = _log_leaf(fs, inode, ctx, entries, last_old)
     if not found:
-        previous = _index_before(fs, inode, _MAX)
+        previous = _index_before(fs, inode, U64_MAX)
         last_old = last_old if previous is None else previous
     if last_old < last:
         insert_range(fs, inode.root, inode.ino, last_old + 1, last)
     return last
 
 
-def _index_before(fs: WritableFilesystem, inode: LiveInode, index: int) -> int | None:
+def _index_before(fs: Mount, inode: LiveInode, index: int) -> int | None:
     item = fs.writer.tree(inode.root).last((inode.ino, _DIR_INDEX, index - 1))
     if item is None or item.key[:2] != (inode.ino, _DIR_INDEX):
         return None
@@ -186,12 +174,12 @@ def _index_before(fs: WritableFilesystem, inode: LiveInode, index: int) -> int |
 
 
 def _log_leaf(
-    fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, entries: list[Entry], last_old: int
+    fs: Mount, inode: LiveInode, ctx: LogContext, entries: list[Entry], last_old: int
 ) -> int:
     """Log the entries of a leaf (``process_dir_items_leaf()``); returns the last old index."""
     batch: list[Entry] = []
     for index, payload in entries:
-        if int.from_bytes(payload[_TRANSID : _TRANSID + 8], "little") < fs.transid:
+        if int.from_bytes(payload[TRANSID : TRANSID + 8], "little") < fs.transid:
             if index > last_old + 1:
                 insert_range(fs, inode.root, inode.ino, last_old + 1, index - 1)
             last_old = index
@@ -211,9 +199,7 @@ def _log_leaf(
     return last_old
 
 
-def _insert_entries(
-    fs: WritableFilesystem, inode: LiveInode, batch: list[Entry], *, bulk: bool = True
-) -> None:
+def _insert_entries(fs: Mount, inode: LiveInode, batch: list[Entry], *, bulk: bool = True) -> None:
     items = [((inode.ino, _DIR_INDEX, index), payload) for index, payload in batch]
     insert = fs.writer.insert_many if bulk else fs.writer.insert_each
     insert(log_tree_id(inode.root), items)
@@ -222,17 +208,17 @@ def _insert_entries(
 # ---------------------------------------------------------------------------- what is delayed --
 
 
-def _log_insertions(fs: WritableFilesystem, inode: LiveInode, delayed: DelayedEntries) -> None:
+def _log_insertions(fs: Mount, inode: LiveInode, delayed: DelayedEntries) -> None:
     """``log_delayed_insertion_items()``."""
     entries = delayed.insertions
     start = bisect_right(entries, inode.log.last_dir_index_offset, key=lambda entry: entry[0])
     if start == len(entries):
         return
-    room = fs.nodesize - 101
+    room = fs.nodesize - BTRFS_HEADER_SIZE
     batch: list[Entry] = []
     size = 0
     for entry in entries[start:]:
-        taken = len(entry[1]) + _ITEM_SIZE
+        taken = len(entry[1]) + BTRFS_ITEM_SIZE
         if size + taken > room or len(batch) == _BATCH:
             _insert_entries(fs, inode, batch)
             batch, size = [], 0
@@ -255,9 +241,7 @@ def _runs(indexes: list[int]) -> Iterator[tuple[int, int]]:
         yield first, last
 
 
-def _log_deletions_incremental(
-    fs: WritableFilesystem, inode: LiveInode, deletions: list[int]
-) -> None:
+def _log_deletions_incremental(fs: Mount, inode: LiveInode, deletions: list[int]) -> None:
     """``log_delayed_deletions_incremental()``: what is in the log is deleted there instead."""
     tree = log_tree_id(inode.root)
     start = end = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from btrfs_model.mount.files.file_item import (
     PREALLOC,
@@ -20,44 +20,34 @@ from btrfs_model.mount.files.file_item import (
     extents_between,
     pack_regular,
 )
-from btrfs_model.mount.files.pages import FilePages
+from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.log.state import log_tree_id
+from btrfs_model.mount.mount import Mount
 from btrfs_model.ondisk.constants import InodeFlag
-from btrfs_model.ondisk.hashes import CSUM_SIZES
 from btrfs_model.ondisk.items import InlineExtent, file_extent
-from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 
-if TYPE_CHECKING:
-    from btrfs_model.mount.live_inode import LiveInode
-    from btrfs_model.mount.writable import WritableFilesystem
-
-_MAX: Final = 2**64 - 1
 _MOST_EXTENTS: Final = 32768
 _EXTENT_CSUM: Final = (int(ObjectId.EXTENT_CSUM) % 2**64, int(ItemType.EXTENT_CSUM))
-
-
-def size_of(fs: WritableFilesystem, inode: LiveInode) -> int:
-    """Size that calls see (``i_size_read()``)."""
-    return inode.data.i_size if isinstance(inode.data, FilePages) else inode.item.size
 
 
 # ------------------------------------------------------------------------------ full sync ----
 
 
-def is_copied(fs: WritableFilesystem, inode: LiveInode, start: int, payload: bytes) -> bool:
+def is_copied(fs: Mount, inode: LiveInode, start: int, payload: bytes) -> bool:
     """Whether an extent item goes into the log; its checksums are logged then.
 
     Old extents do not, unless they came by a clone or lie beyond the end (``copy_items()``).
     """
     extent = Extent(start, file_extent(payload))
     old = extent.item.generation < fs.transid
-    if old and start < size_of(fs, inode) and inode.log.last_reflink_trans < fs.transid:
+    if old and start < inode.i_size and inode.log.last_reflink_trans < fs.transid:
         return False
     log_new_csums(fs, inode, extent)
     return True
 
 
-def log_new_csums(fs: WritableFilesystem, inode: LiveInode, extent: Extent) -> None:
+def log_new_csums(fs: Mount, inode: LiveInode, extent: Extent) -> None:
     """Log the checksums of an extent whose item was copied, unless it is old (``copy_items()``)."""
     if extent.item.generation < fs.transid or extent.is_inline:
         return
@@ -65,13 +55,13 @@ def log_new_csums(fs: WritableFilesystem, inode: LiveInode, extent: Extent) -> N
         _log_extent_csums(fs, inode, extent, extent.start, extent.end)
 
 
-def log_holes(fs: WritableFilesystem, inode: LiveInode) -> None:
+def log_holes(fs: Mount, inode: LiveInode) -> None:
     """Say where nothing is (``btrfs_log_holes()``), where holes have no items."""
-    size = size_of(fs, inode)
+    size = inode.i_size
     if not fs.no_holes or not size:
         return
     end = 0
-    for extent in extents_between(fs, inode, 0, _MAX):
+    for extent in extents_between(fs, inode, 0, U64_MAX):
         if end < extent.start:
             _insert_hole(fs, inode, end, extent.start - end)
         end = align(extent.end, fs.sectorsize) if extent.is_inline else extent.end
@@ -79,25 +69,25 @@ def log_holes(fs: WritableFilesystem, inode: LiveInode) -> None:
         _insert_hole(fs, inode, end, align(size - end, fs.sectorsize))
 
 
-def _insert_hole(fs: WritableFilesystem, inode: LiveInode, start: int, length: int) -> None:
+def _insert_hole(fs: Mount, inode: LiveInode, start: int, length: int) -> None:
     payload = pack_regular(fs.transid, REGULAR, 0, 0, length)
     fs.writer.insert(log_tree_id(inode.root), extent_key(inode, start), payload)
 
 
-def log_prealloc(fs: WritableFilesystem, inode: LiveInode) -> None:
+def log_prealloc(fs: Mount, inode: LiveInode) -> None:
     """Copy what is allocated beyond the end of the file (``btrfs_log_prealloc_extents()``)."""
     if not inode.item.flags & InodeFlag.PREALLOC:
         return
-    size = size_of(fs, inode)
+    size = inode.i_size
     across = [e for e in extents_between(fs, inode, max(size - 1, 0), size) if e.start < size]
     low = size
     if across and across[-1].is_prealloc and across[-1].end > size:
         low = across[-1].end
-    beyond = fs.writer.tree(inode.root).items(extent_key(inode, size), extent_key(inode, _MAX))
+    beyond = fs.writer.tree(inode.root).items(extent_key(inode, size), extent_key(inode, U64_MAX))
     items = [(item.key, bytes(item.data), item.block) for item in beyond]
     if not items:
         return
-    _drop_in_log(fs, inode, min(items[0][0].offset, align(low, fs.sectorsize)), _MAX)
+    _drop_in_log(fs, inode, min(items[0][0].offset, align(low, fs.sectorsize)), U64_MAX)
     batch = [(key, data) for key, data, _ in items if is_copied(fs, inode, key[2], data)]
     fs.writer.insert_each(log_tree_id(inode.root), batch)
 
@@ -105,15 +95,12 @@ def log_prealloc(fs: WritableFilesystem, inode: LiveInode) -> None:
 # ------------------------------------------------------------------------------ fast sync ----
 
 
-def log_changed_extents(fs: WritableFilesystem, inode: LiveInode, logged_before: bool) -> None:
+def log_changed_extents(fs: Mount, inode: LiveInode, logged_before: bool) -> None:
     """Log the ranges that changed since the last time (``btrfs_log_changed_extents()``).
 
-    Raises
-    ------
-    OSError
-        EFBIG when there are too many.
+    Raises OSError: EFBIG when there are too many.
     """
-    size = size_of(fs, inode)
+    size = inode.i_size
     ranges = _joined([(a, b) for transid, a, b in inode.log.modified if transid == fs.transid])
     inode.log.modified.clear()
     pieces = [piece for low, high in ranges for piece in _pieces(fs, inode, low, high)]
@@ -137,7 +124,7 @@ def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _pieces(
-    fs: WritableFilesystem, inode: LiveInode, low: int, high: int
+    fs: Mount, inode: LiveInode, low: int, high: int
 ) -> list[tuple[int, int, Extent | None]]:
     """Return what is in a range now: start, end and extent, None for a hole."""
     pieces: list[tuple[int, int, Extent | None]] = []
@@ -157,7 +144,7 @@ def _pieces(
 
 
 def _log_one_extent(
-    fs: WritableFilesystem, inode: LiveInode, start: int, end: int, extent: Extent | None,
+    fs: Mount, inode: LiveInode, start: int, end: int, extent: Extent | None,
     logged_before: bool,
 ) -> None:  # fmt: skip
     """``log_one_extent()``."""
@@ -177,7 +164,7 @@ def _log_one_extent(
     fs.writer.insert(log_tree_id(inode.root), extent_key(inode, start), payload)
 
 
-def _drop_in_log(fs: WritableFilesystem, inode: LiveInode, start: int, end: int) -> None:
+def _drop_in_log(fs: Mount, inode: LiveInode, start: int, end: int) -> None:
     """Make a range of the log free of extents (``btrfs_drop_extents()`` on a log)."""
     log = log_tree_id(inode.root)
     tree = fs.writer.tree(log)
@@ -198,9 +185,7 @@ def _drop_in_log(fs: WritableFilesystem, inode: LiveInode, start: int, end: int)
             _insert_part(fs, inode, extent, end, extent.end)
 
 
-def _insert_part(
-    fs: WritableFilesystem, inode: LiveInode, extent: Extent, start: int, end: int
-) -> None:
+def _insert_part(fs: Mount, inode: LiveInode, extent: Extent, start: int, end: int) -> None:
     item = extent.regular
     payload = pack_regular(
         item.generation, item.type, item.disk_bytenr, item.disk_num_bytes, end - start,
@@ -213,9 +198,7 @@ def _insert_part(
 # ------------------------------------------------------------------------------ checksums ----
 
 
-def _log_extent_csums(
-    fs: WritableFilesystem, inode: LiveInode, extent: Extent, start: int, end: int
-) -> None:
+def _log_extent_csums(fs: Mount, inode: LiveInode, extent: Extent, start: int, end: int) -> None:
     """Copy the checksums of a part of an extent, of a compressed one all (``log_csums()``)."""
     if inode.item.flags & InodeFlag.NODATASUM:
         return
@@ -228,20 +211,16 @@ def _log_extent_csums(
     for bytenr, sums in _sums_between(fs, low, high):
         if inode.log.last_reflink_trans >= fs.transid:
             fs.writer.delete_csums(
-                bytenr, len(sums) // _csum_size(fs) * fs.sectorsize, tree=log_tree_id(inode.root)
+                bytenr, len(sums) // fs.csum_size * fs.sectorsize, tree=log_tree_id(inode.root)
             )
         fs.writer.insert_csums(
-            bytenr, sums, len(sums) // _csum_size(fs), tree=log_tree_id(inode.root)
+            bytenr, sums, len(sums) // fs.csum_size, tree=log_tree_id(inode.root)
         )
 
 
-def _csum_size(fs: WritableFilesystem) -> int:
-    return CSUM_SIZES[fs.csum_type]
-
-
-def _sums_between(fs: WritableFilesystem, low: int, high: int) -> list[tuple[int, bytes]]:
+def _sums_between(fs: Mount, low: int, high: int) -> list[tuple[int, bytes]]:
     """Checksums of [low, high): address and sums of each item that has some of them."""
-    tree, size, sector = fs.writer.tree(int(ObjectId.CSUM_TREE)), _csum_size(fs), fs.sectorsize
+    tree, size, sector = fs.writer.tree(int(ObjectId.CSUM_TREE)), fs.csum_size, fs.sectorsize
     before = tree.last((*_EXTENT_CSUM, low))
     first = before.key.offset if before and before.key[:2] == _EXTENT_CSUM else low
     found = []

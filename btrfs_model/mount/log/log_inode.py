@@ -11,15 +11,18 @@ from __future__ import annotations
 import errno
 import stat
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.base.counters import current
 from btrfs_model.mount.bulk.log_new_files import PlainFiles
-from btrfs_model.mount.live_inode import file_type
+from btrfs_model.mount.delayed_inode import run_inode, run_node
+from btrfs_model.mount.inode import iget
+from btrfs_model.mount.live_inode import LiveInode, file_type
 from btrfs_model.mount.log import log_extents
 from btrfs_model.mount.log.log_dir import (
     DelayedEntries,
@@ -27,22 +30,17 @@ from btrfs_model.mount.log.log_dir import (
     is_of_this_transaction,
     log_directory,
 )
-from btrfs_model.mount.log.log_tree import ForceCommit
+from btrfs_model.mount.log.log_tree import ForceCommit, LogContext, get_logged, is_logged
 from btrfs_model.mount.log.state import log_tree_id
 from btrfs_model.mount.log.v5_10.log_dir import log_directory_changes
+from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.dir_item import dir_item_key
 from btrfs_model.ondisk.items import dir_items, inode_extrefs, inode_refs
-from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.keys import U64_MAX, ItemType
 from btrfs_model.ondisk.layout import Payload
 from btrfs_model.ondisk.structs import INODE_ITEM
 from btrfs_model.patches import Patch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from btrfs_model.mount.live_inode import LiveInode
-    from btrfs_model.mount.writable import WritableFilesystem
-    from btrfs_model.volume.tree import RawKey
+from btrfs_model.volume.tree import RawKey
 
 _INODE_ITEM: Final = int(ItemType.INODE_ITEM)
 _REFS: Final = (int(ItemType.INODE_REF), int(ItemType.INODE_EXTREF))
@@ -51,31 +49,8 @@ _DIR_LOG_INDEX: Final = int(ItemType.DIR_LOG_INDEX)
 _DIR_INDEX: Final = int(ItemType.DIR_INDEX)
 _EXTENT_DATA: Final = int(ItemType.EXTENT_DATA)
 _ANY: Final = 255
-_MAX: Final = 2**64 - 1
 _MAX_CONFLICTS: Final = 10
 _DIRECTORY: Final = file_type(stat.S_IFDIR)
-
-
-class LogContext:
-    """One fsync, or one new name (``struct btrfs_log_ctx``).
-
-    Parameters
-    ----------
-    inode : LiveInode
-        What it is about.
-    new_name : bool
-        Whether a link or rename is what brings it on.
-    """
-
-    def __init__(self, inode: LiveInode, *, new_name: bool = False) -> None:
-        self.inode = inode
-        self.new_name = new_name
-        self.log_new_dentries = False
-        self.logging_new_delayed_dentries = False
-        self.logging_conflict_inodes = False
-        self.logged_before = False
-        self.conflicts: deque[tuple[int, int]] = deque()
-        self.conflict_count = 0
 
 
 class Copied(NamedTuple):
@@ -86,33 +61,20 @@ class Copied(NamedTuple):
     block: int
 
 
-def need_log_inode(fs: WritableFilesystem, inode: LiveInode) -> bool:
+def need_log_inode(fs: Mount, inode: LiveInode) -> bool:
     """Whether an inode is to be logged along with another one (``need_log_inode()``)."""
     if inode.is_dir and inode.log.last_trans < fs.transid:
         return False
-    return not fs.tree_logs.is_logged(inode) or inode.log.copy_everything
+    return not is_logged(fs, inode) or inode.log.copy_everything
 
 
-def log_inode(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, *, exists: bool) -> None:
+def log_inode(fs: Mount, inode: LiveInode, ctx: LogContext, *, exists: bool) -> None:
     """Log an inode.
 
-    Parameters
-    ----------
-    fs : WritableFilesystem
-        Whose; the subvolume has a log.
-    inode : LiveInode
-        What.
-    ctx : LogContext
-        What it is part of.
-    exists : bool
-        ``LOG_INODE_EXISTS``: only that there is such an inode, with these names.
-
-    Raises
-    ------
-    ForceCommit
-        When a commit has to be made instead.
-    OSError
-        The same, and the log is not whole any more.
+    `ctx`: what it is part of.
+    `exists`: ``LOG_INODE_EXISTS``: only that there is such an inode, with these names.
+    Raises ForceCommit: when a commit has to be made instead.
+    Raises OSError: the same, and the log is not whole any more.
     """
     current().count("btrfs_log_inode")
     full_dir = inode.is_dir and not exists
@@ -120,9 +82,9 @@ def log_inode(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, *, exis
     if (full_dir and not delays) or (inode.is_dir and Patch.LOG_DELAYED_ITEMS not in fs.behaviour):
         node = fs.delayed.node(inode.root, inode.ino)
         if node is not None:
-            fs.delayed.run_node(node)
+            run_node(fs, node)
     exists = exists and not inode.is_symlink
-    ctx.logged_before = fs.tree_logs.is_logged(inode)
+    ctx.logged_before = is_logged(fs, inode)
     if full_dir and inode.log.last_unlink_trans >= fs.transid:
         raise ForceCommit
     delayed = DelayedEntries(None)
@@ -145,9 +107,7 @@ def log_inode(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, *, exis
 class InodeLogger:
     """The items of an inode that are no entries of a directory."""
 
-    def __init__(
-        self, fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, exists: bool
-    ) -> None:
+    def __init__(self, fs: Mount, inode: LiveInode, ctx: LogContext, exists: bool) -> None:
         self.fs = fs
         self.inode = inode
         self.ctx = ctx
@@ -169,7 +129,7 @@ class InodeLogger:
         if self.inode.item.nlink == 0 and Patch.LOG_NO_LINKS in self.fs.behaviour:
             node = self.fs.delayed.node(self.inode.root, self.inode.ino)
             if node is not None:
-                self.fs.delayed.run_inode(node)
+                run_inode(self.fs, node)
         self.copy_inode_items(fast)
         self.log_xattrs()
         if search_all:
@@ -192,7 +152,7 @@ class InodeLogger:
                 self.drop(_DIR_LOG_INDEX if ranges else _XATTR)
             return _XATTR
         if self.exists:
-            self.logged_size = min(self._known_size(), log_extents.size_of(self.fs, self.inode))
+            self.logged_size = min(self._known_size(), self.inode.i_size)
         if state.full_sync:
             if self.exists:
                 if before:
@@ -213,7 +173,7 @@ class InodeLogger:
         """Size in the log or, where the kernel asks for that, at the last commit."""
         there: Payload | None = None
         if self.ctx.logged_before:
-            there = self.fs.tree_logs.get(self.inode.root, self.inode.key)
+            there = get_logged(self.fs, self.inode.root, self.inode.key)
         elif (
             Patch.LOG_EXISTS_SIZE in self.fs.behaviour
             and self.inode.item.generation < self.fs.transid
@@ -225,14 +185,14 @@ class InodeLogger:
     def drop(self, highest: int) -> None:
         """``drop_inode_items()``, ``truncate_inode_items()``."""
         ino = self.inode.ino
-        self.fs.writer.delete_range(self.log, (ino, 0, 0), (ino, highest, _MAX))
+        self.fs.writer.delete_range(self.log, (ino, 0, 0), (ino, highest, U64_MAX))
 
     # ------------------------------------------------------------------------ inode item --
 
     def packed(self) -> bytes:
         """Return the inode item for the log (``fill_inode_item()``)."""
         item = self.inode.item
-        generation, size = item.generation, log_extents.size_of(self.fs, self.inode)
+        generation, size = item.generation, self.inode.i_size
         if self.exists:
             size = self.logged_size
             # with its generation the size is replayed, which must be one that was logged
@@ -261,7 +221,7 @@ class InodeLogger:
     def copy_inode_items(self, highest: int, *, prealloc: bool = True) -> None:
         """``copy_inode_items_to_log()``; `prealloc`: what lies beyond the end is logged apart."""
         batch: list[Copied] = []
-        end = log_extents.size_of(self.fs, self.inode) if prealloc else _MAX
+        end = self.inode.i_size if prealloc else U64_MAX
         for item in self.changed(highest):
             kind = item.key[1]
             if batch and batch[-1].block != item.block:
@@ -291,7 +251,7 @@ class InodeLogger:
         tree = self.fs.writer.tree(self.inode.root)
         block, changed = 0, False
         found = []
-        for item in tree.items((ino, _INODE_ITEM, 0), (ino, highest, _MAX)):
+        for item in tree.items((ino, _INODE_ITEM, 0), (ino, highest, U64_MAX)):
             if item.block != block:
                 block, changed = item.block, is_of_this_transaction(self.fs, item.block)
             if changed:
@@ -319,7 +279,7 @@ class InodeLogger:
         batch: list[Copied] = []
         tree, ino = self.fs.writer.tree(self.inode.root), self.inode.ino
         state.no_xattrs = True
-        for item in tree.items((ino, _XATTR, 0), (ino, _XATTR, _MAX)):
+        for item in tree.items((ino, _XATTR, 0), (ino, _XATTR, U64_MAX)):
             state.no_xattrs = False
             if batch and batch[-1].block != item.block:
                 self.copy(batch)
@@ -340,25 +300,12 @@ class InodeLogger:
         _add_conflicting_inode(self.fs, self.inode.root, ino, parent, self.ctx)
 
 
-def overridden(fs: WritableFilesystem, inode: LiveInode, item: Copied) -> tuple[int, int] | None:
+def overridden(fs: Mount, inode: LiveInode, item: Copied) -> tuple[int, int] | None:
     """Find who had a name of an inode at the last commit (``btrfs_check_ref_name_override()``).
 
-    Parameters
-    ----------
-    fs, inode
-        See :func:`log_inode`.
-    item : Copied
-        An INODE_REF or INODE_EXTREF of the inode.
-
-    Returns
-    -------
-    tuple or None
-        Inode number and directory, where it was another inode.
-
-    Raises
-    ------
-    OSError
-        EAGAIN when it was a subvolume.
+    `item`: an INODE_REF or INODE_EXTREF of the inode.
+    Returns inode number and directory, where it was another inode.
+    Raises OSError: EAGAIN when it was a subvolume.
     """
     names = (
         [(item.key[2], ref.name) for ref in inode_refs(item.data)]
@@ -382,9 +329,7 @@ def overridden(fs: WritableFilesystem, inode: LiveInode, item: Copied) -> tuple[
 # ------------------------------------------------------------------------- conflicting inodes --
 
 
-def _add_conflicting_inode(
-    fs: WritableFilesystem, root: int, ino: int, parent: int, ctx: LogContext
-) -> None:
+def _add_conflicting_inode(fs: Mount, root: int, ino: int, parent: int, ctx: LogContext) -> None:
     """``add_conflicting_inode()``."""
     if ctx.conflict_count >= _MAX_CONFLICTS:
         raise ForceCommit
@@ -408,17 +353,17 @@ def _add_conflicting_inode(
     ctx.conflict_count += 1
 
 
-def get_inode(fs: WritableFilesystem, root: int, ino: int) -> LiveInode | None:
+def get_inode(fs: Mount, root: int, ino: int) -> LiveInode | None:
     """Return an inode, None where it is gone."""
     try:
-        return fs.inode(root, ino)
+        return iget(fs, root, ino)
     except OSError as error:
         if error.errno != errno.ENOENT:
             raise
         return None
 
 
-def _log_conflicting_inodes(fs: WritableFilesystem, root: int, ctx: LogContext) -> None:
+def _log_conflicting_inodes(fs: Mount, root: int, ctx: LogContext) -> None:
     """``log_conflicting_inodes()``."""
     if ctx.logging_conflict_inodes:
         return
@@ -431,7 +376,7 @@ def _log_conflicting_inodes(fs: WritableFilesystem, root: int, ctx: LogContext) 
             if need_log_inode(fs, inode):
                 log_inode(fs, inode, ctx, exists=True)
             continue
-        directory = fs.inode(root, parent)
+        directory = iget(fs, root, parent)
         if Patch.LOG_CONFLICT_DENTRIES not in fs.behaviour:
             log_inode(fs, directory, ctx, exists=False)
             dentries = ctx.log_new_dentries
@@ -448,7 +393,7 @@ def _log_conflicting_inodes(fs: WritableFilesystem, root: int, ctx: LogContext) 
 
 
 def _log_new_delayed_dentries(
-    fs: WritableFilesystem, inode: LiveInode, delayed: DelayedEntries, ctx: LogContext
+    fs: Mount, inode: LiveInode, delayed: DelayedEntries, ctx: LogContext
 ) -> None:
     """Log the inodes of delayed entries (``log_new_delayed_dentries()``)."""
     before = ctx.log_new_dentries
@@ -459,7 +404,7 @@ def _log_new_delayed_dentries(
     ctx.logging_new_delayed_dentries = False
 
 
-def log_new_dentries(fs: WritableFilesystem, start: LiveInode, ctx: LogContext) -> None:
+def log_new_dentries(fs: Mount, start: LiveInode, ctx: LogContext) -> None:
     """Log the inodes of a directory's new entries, and of those below (``..._dir_dentries()``)."""
     if ctx.new_name and Patch.LOG_NEW_NAME_DENTRIES not in fs.behaviour:
         return
@@ -468,7 +413,7 @@ def log_new_dentries(fs: WritableFilesystem, start: LiveInode, ctx: LogContext) 
         directory = waiting.popleft()
         first = Patch.LOG_FIRST_INDEX in fs.behaviour
         at = directory.log.first_dir_index_to_log if first else 0
-        low, high = ((directory.ino, _DIR_INDEX, offset) for offset in (at, _MAX))
+        low, high = ((directory.ino, _DIR_INDEX, offset) for offset in (at, U64_MAX))
         new = Patch.LOG_NEW_DENTRIES in fs.behaviour
         tree = fs.writer.tree(log_tree_id(start.root) if new else start.root)
         # what is found may be logged in between, which changes the tree that is walked
@@ -479,7 +424,7 @@ def log_new_dentries(fs: WritableFilesystem, start: LiveInode, ctx: LogContext) 
 
 
 def _log_entries(
-    fs: WritableFilesystem, directory: LiveInode, entries: npt.NDArray[Any], ctx: LogContext
+    fs: Mount, directory: LiveInode, entries: npt.NDArray[Any], ctx: LogContext
 ) -> Iterator[LiveInode]:
     """Log the inodes of the new ones of some entries; yields directories to go on with."""
     new = (entries["transid"] >= fs.transid) & (entries["location_type"] == _INODE_ITEM)
@@ -491,7 +436,7 @@ def _log_entries(
             files.log(int(part[0]), int(part[-1]) + 1)
             continue
         for ino, kind in entries[["child", "type"]][part].tolist():
-            inode = fs.inode(directory.root, ino)
+            inode = iget(fs, directory.root, ino)
             if not need_log_inode(fs, inode):
                 continue
             ctx.log_new_dentries = False

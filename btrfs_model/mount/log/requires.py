@@ -9,22 +9,16 @@ fewer of them, takes any.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
 
 from btrfs_model.base.errors import BtrfsModelError
-
-if TYPE_CHECKING:
-    from btrfs_model.behaviour import Behaviour
+from btrfs_model.behaviour import Behaviour
 
 
 @cache
 def check_behaviour(behaviour: Behaviour) -> None:
     """Refuse a behaviour whose logs no kernel could write.
 
-    Raises
-    ------
-    BtrfsModelError
-        When a toggle is without what it builds on.
+    Raises BtrfsModelError: when a toggle is without what it builds on.
     """
     for patch in behaviour:
         for other in patch.needs:

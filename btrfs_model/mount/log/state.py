@@ -73,3 +73,26 @@ class RootLog:
 
     log_transid: int = 0
     last_log_commit: int = 0
+
+
+class TreeLogs:
+    """The logs of a filesystem.
+
+    Attributes
+    ----------
+    roots : dict
+        What is remembered of each subvolume's log.
+    logs : set of int
+        The subvolumes that have a log in the running transaction.
+    full_commit : int
+        In this transaction no log can be synced (``last_trans_log_full_commit``).
+    """
+
+    def __init__(self) -> None:
+        self.roots: dict[int, RootLog] = {}
+        self.logs: set[int] = set()
+        self.full_commit = 0
+
+    def root(self, root: int) -> RootLog:
+        """Return what is remembered of a subvolume's log."""
+        return self.roots.setdefault(root, RootLog())

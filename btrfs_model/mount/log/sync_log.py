@@ -15,106 +15,88 @@ it was before.
 from __future__ import annotations
 
 import stat
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from btrfs_model.base.counters import current
-from btrfs_model.mount.live_inode import ROOT_DIR
+from btrfs_model.mount.inode import iget
+from btrfs_model.mount.live_inode import ROOT_DIR, LiveInode
 from btrfs_model.mount.log.log_dir import insert_range
-from btrfs_model.mount.log.log_inode import (
+from btrfs_model.mount.log.log_inode import log_inode, log_new_dentries, need_log_inode
+from btrfs_model.mount.log.log_tree import (
+    TREE_LOG,
+    ForceCommit,
     LogContext,
-    log_inode,
-    log_new_dentries,
-    need_log_inode,
+    delete_entry,
+    is_in_log,
+    is_logged,
+    needs_full_commit,
+    note_change,
+    set_full_commit,
+    start_log,
 )
-from btrfs_model.mount.log.log_tree import ForceCommit
 from btrfs_model.mount.log.requires import check_behaviour
 from btrfs_model.mount.log.state import LOG_ROOT_TREE, log_tree_id
 from btrfs_model.mount.log.v5_10.log_parents import log_inode_parent_old, log_new_name_old
+from btrfs_model.mount.mount import Mount
+from btrfs_model.mount.transaction import commit, start_transaction
 from btrfs_model.ondisk.items import inode_extrefs
-from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.ondisk.keys import U64_MAX, ItemType
 from btrfs_model.ondisk.layout import Payload
 from btrfs_model.ondisk.structs import ROOT_ITEM
 from btrfs_model.ondisk.superblock_write import write_superblocks
 from btrfs_model.patches import Patch
 
-if TYPE_CHECKING:
-    from btrfs_model.mount.live_inode import LiveInode
-    from btrfs_model.mount.writable import WritableFilesystem
-
 _INODE_REF: Final = int(ItemType.INODE_REF)
 _INODE_EXTREF: Final = int(ItemType.INODE_EXTREF)
-_TREE_LOG: Final = int(ObjectId.TREE_LOG) % 2**64
-_MAX: Final = 2**64 - 1
 
 
-def sync_file(fs: WritableFilesystem, inode: LiveInode, *, wrote: bool = False) -> str:
+def sync_file(fs: Mount, inode: LiveInode, *, wrote: bool = False) -> str:
     """Make an inode last (``btrfs_sync_file()``); its data were written back.
 
-    Parameters
-    ----------
-    fs : WritableFilesystem
-        Whose.
-    inode : LiveInode
-        What.
-    wrote : bool
-        Whether there were data to write back.
-
-    Returns
-    -------
-    str
-        ``none``: it was so already; ``log``: by the log; ``commit``: by a commit.
+    `wrote`: whether there were data to write back.
+    Returns ``none``: it was so already; ``log``: by the log; ``commit``: by a commit.
     """
     check_behaviour(fs.behaviour)
-    logs = fs.tree_logs
-    if logs.is_in_log(inode) or inode.log.last_trans < fs.transid:
+    if is_in_log(fs, inode) or inode.log.last_trans < fs.transid:
         inode.log.full_sync = False
         return "none"
-    late = wrote and logs.late_extents and not inode.log.full_sync
-    fs.start_transaction()
+    late = wrote and fs.machine.late_extents and not inode.log.full_sync
+    start_transaction(fs)
     try:
         if not _log_inode_parent(fs, inode, LogContext(inode), exists=False):
             return "none"
         _sync_log(fs, inode.root)
     except ForceCommit:
-        fs.commit()
+        commit(fs)
         return "commit"
     if late:
-        logs.note_change(inode)
+        note_change(fs, inode)
     return "log"
 
 
 def log_new_name(
-    fs: WritableFilesystem, inode: LiveInode, parent: LiveInode,
+    fs: Mount, inode: LiveInode, parent: LiveInode,
     old_dir: LiveInode | None = None, name: bytes = b"", index: int = 0,
 ) -> None:  # fmt: skip
     """Bring the log up to date with a new name of a logged inode (``btrfs_log_new_name()``).
 
-    Parameters
-    ----------
-    fs : WritableFilesystem
-        Whose.
-    inode : LiveInode
-        What has the name.
-    parent : LiveInode
-        The directory where the name is.
-    old_dir : LiveInode, optional
-        For a rename: the directory that it left.
-    name, index : bytes, int
-        For a rename: the old name, and its index there.
+    `inode`: what has the name.
+    `parent`: the directory where the name is.
+    `old_dir`: for a rename: the directory that it left.
+    `name`, `index`: for a rename: the old name, and its index there.
     """
     if Patch.LOG_CONFLICT_LIST not in fs.behaviour:
         log_new_name_old(fs, inode, old_dir, parent)
         return
-    logs = fs.tree_logs
     if old_dir is None or Patch.LOG_NEW_NAME_REFS in fs.behaviour:
         inode.log.copy_everything = True
     if not inode.is_dir:
         inode.log.last_unlink_trans = fs.transid
-    if not logs.is_logged(inode) and (old_dir is None or not logs.is_logged(old_dir)):
+    if not is_logged(fs, inode) and (old_dir is None or not is_logged(fs, old_dir)):
         return
     try:
         left = old_dir is not None and old_dir.log.logged_trans == fs.transid
-        if old_dir is not None and left and not logs.delete_entry(old_dir, index, name):
+        if old_dir is not None and left and not delete_entry(fs, old_dir, index, name):
             insert_range(fs, old_dir.root, old_dir.ino, index, index)
         _log_inode_parent(fs, inode, LogContext(inode, new_name=True), exists=True)
     except ForceCommit:
@@ -122,36 +104,29 @@ def log_new_name(
         return
 
 
-def _log_inode_parent(
-    fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, *, exists: bool
-) -> bool:
+def _log_inode_parent(fs: Mount, inode: LiveInode, ctx: LogContext, *, exists: bool) -> bool:
     """Log an inode and what it depends on (``btrfs_log_inode_parent()``).
 
-    Returns
-    -------
-    bool
-        Whether there was anything to log.
+    Returns whether there was anything to log.
     """
     if Patch.LOG_CONFLICT_LIST not in fs.behaviour:
         return log_inode_parent_old(fs, inode, ctx, exists=exists)
-    logs, root = fs.tree_logs, fs.live_root(inode.root)
-    if not fs.log_trees_enabled or not root.refs or root.generation == fs.transid:
+    root = fs.live_root(inode.root)
+    if not fs.options.tree_log or not root.refs or root.generation == fs.transid:
         raise ForceCommit
     unlinked = inode.item.nlink == 0 and Patch.LOG_NO_LINKS not in fs.behaviour
-    if logs.is_in_log(inode) or unlinked:
+    if is_in_log(fs, inode) or unlinked:
         return False
-    logs.start(inode.root)
+    start_log(fs, inode.root)
     try:
         _log_with_parents(fs, inode, ctx, exists)
     except (OSError, ForceCommit):
-        logs.set_full_commit()
+        set_full_commit(fs)
         raise ForceCommit from None
     return True
 
 
-def _log_with_parents(
-    fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, exists: bool
-) -> None:
+def _log_with_parents(fs: Mount, inode: LiveInode, ctx: LogContext, exists: bool) -> None:
     parent = _first_parent(fs, inode)
     log_inode(fs, inode, ctx, exists=exists)
     state, transid = inode.log, fs.transid
@@ -176,7 +151,7 @@ def _parents(key: tuple[int, int, int], payload: Payload) -> list[int]:
     return [ref.parent_objectid for ref in inode_extrefs(payload)]
 
 
-def _first_parent(fs: WritableFilesystem, inode: LiveInode) -> int | None:
+def _first_parent(fs: Mount, inode: LiveInode) -> int | None:
     """Directory of the only name of an inode; None at the top of a subvolume."""
     if inode.ino == ROOT_DIR:
         return None
@@ -186,12 +161,12 @@ def _first_parent(fs: WritableFilesystem, inode: LiveInode) -> int | None:
     return item.key.offset
 
 
-def _log_all_parents(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext) -> None:
+def _log_all_parents(fs: Mount, inode: LiveInode, ctx: LogContext) -> None:
     """Log the directories that had the inode at the last commit (``btrfs_log_all_parents()``)."""
-    low, high = (inode.ino, _INODE_REF, 0), (inode.ino, _INODE_EXTREF, _MAX)
+    low, high = (inode.ino, _INODE_REF, 0), (inode.ino, _INODE_EXTREF, U64_MAX)
     for item in list(fs.tree(inode.root).items(low, high)):
         for parent in _parents(item.key, item.data):
-            directory = fs.inode(inode.root, parent)
+            directory = iget(fs, inode.root, parent)
             if not need_log_inode(fs, directory):
                 continue
             ctx.log_new_dentries = False
@@ -201,25 +176,23 @@ def _log_all_parents(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext) 
 
 
 def _log_all_new_ancestors(
-    fs: WritableFilesystem, inode: LiveInode, parent: int | None, ctx: LogContext
+    fs: Mount, inode: LiveInode, parent: int | None, ctx: LogContext
 ) -> None:
     """``log_all_new_ancestors()``."""
     if inode.item.nlink < 2:
         _log_new_ancestors(fs, inode.root, parent, ctx)
         return
-    low, high = (inode.ino, _INODE_REF, 0), (inode.ino, _INODE_EXTREF, _MAX)
+    low, high = (inode.ino, _INODE_REF, 0), (inode.ino, _INODE_EXTREF, U64_MAX)
     for key in [item.key for item in fs.writer.tree(inode.root).items(low, high)]:
         if key.type == _INODE_EXTREF:
             raise ForceCommit
         _log_new_ancestors(fs, inode.root, key.offset, ctx)
 
 
-def _log_new_ancestors(
-    fs: WritableFilesystem, root: int, parent: int | None, ctx: LogContext
-) -> None:
+def _log_new_ancestors(fs: Mount, root: int, parent: int | None, ctx: LogContext) -> None:
     """Say that a directory and those above it exist, where they are new."""
     while parent is not None:
-        directory = fs.inode(root, parent)
+        directory = iget(fs, root, parent)
         if directory.item.generation >= fs.transid and need_log_inode(fs, directory):
             log_inode(fs, directory, ctx, exists=True)
         parent = _first_parent(fs, directory)
@@ -228,12 +201,11 @@ def _log_new_ancestors(
 # ---------------------------------------------------------------------------------- to the disk --
 
 
-def _sync_log(fs: WritableFilesystem, root: int) -> None:
+def _sync_log(fs: Mount, root: int) -> None:
     """Write a log, and the superblock that names it (``btrfs_sync_log()``)."""
-    logs = fs.tree_logs
-    if logs.needs_full_commit():
+    if needs_full_commit(fs):
         raise ForceCommit
-    state = logs.root(root)
+    state = fs.tree_logs.root(root)
     synced = state.log_transid
     state.log_transid += 1
     _update_log_root(fs, root)
@@ -245,14 +217,14 @@ def _sync_log(fs: WritableFilesystem, root: int) -> None:
     current().count("btrfs_sync_log")
 
 
-def _update_log_root(fs: WritableFilesystem, root: int) -> None:
+def _update_log_root(fs: Mount, root: int) -> None:
     """Say in the tree of the logs where a log is (``update_log_root()``)."""
     state = fs.writer.tree_state(log_tree_id(root))
     item = ROOT_ITEM.unpack(bytes(ROOT_ITEM.size))._replace(
         generation=state.generation, bytenr=state.bytenr, level=state.level,
         generation_v2=fs.transid,
     )  # fmt: skip
-    key, payload = (_TREE_LOG, int(ItemType.ROOT_ITEM), root), ROOT_ITEM.pack(item)
+    key, payload = (TREE_LOG, int(ItemType.ROOT_ITEM), root), ROOT_ITEM.pack(item)
     if fs.writer.get(LOG_ROOT_TREE, key) is None:
         fs.writer.insert(LOG_ROOT_TREE, key, payload)
     else:

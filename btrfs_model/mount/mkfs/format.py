@@ -12,32 +12,24 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
-from btrfs_model.mount.mkfs.layout import (
-    FIRST_CHUNKS,
-    Format,
-    Place,
-    mkfs_chunks,
-    mkfs_places,
-)
+from btrfs_model.mount.mkfs.layout import FIRST_CHUNKS, Format, Place, mkfs_chunks, mkfs_places
 from btrfs_model.mount.mkfs.leaf import BlockHead, build_leaf
 from btrfs_model.mount.roots.backups import make_backup, store_backup
 from btrfs_model.ondisk import structs
 from btrfs_model.ondisk.chunk_write import chunk_item, dev_extent
 from btrfs_model.ondisk.chunks import Chunk
-from btrfs_model.ondisk.constants import ExtentFlag, FileType
+from btrfs_model.ondisk.constants import BTRFS_BLOCK_GROUP_SYSTEM, ExtentFlag, FileType
 from btrfs_model.ondisk.hashes import name_hash
-from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.superblock_write import empty_superblock, write_superblocks
 
 Items = list[tuple[tuple[int, int, int], bytes]]
 
 _GENERATION = 6
-_U64_MAX = 2**64 - 1
 _DIR_MODE = 0o40755
 _NO_TIME = structs.Timespec(0, 0)
 _ROOT_DIR = 256
 _NAME = b"default"
-_SYSTEM = 2
 # First keys of tree blocks when they were made, as extent items that are not skinny have them: some
 # trees were empty, others had items of the first chunks.
 _FIRST_KEYS: dict[int, tuple[int, int, int]] = {
@@ -71,14 +63,9 @@ class Identity(NamedTuple):
 def format_device(buffer: mmap.mmap | bytearray, options: Format, identity: Identity) -> None:
     """Make a filesystem in memory that is all zero.
 
-    Parameters
-    ----------
-    buffer : writable buffer
-        The device, of ``options.size`` bytes.
-    options : Format
-        Checked already.
-    identity : Identity
-        Uuids and time.
+    `buffer`: the device, of ``options.size`` bytes.
+    `options`: checked already.
+    `identity`: uuids and time.
     """
     fresh = _Fresh(options, identity)
     for tree, place in fresh.places.items():
@@ -128,7 +115,7 @@ class _Fresh:
             if tree not in {ObjectId.ROOT_TREE, ObjectId.CHUNK_TREE}
         ]
         top, directory = ObjectId.FS_TREE, ObjectId.ROOT_TREE_DIR
-        target = structs.DiskKey(top, ItemType.ROOT_ITEM, _U64_MAX)
+        target = structs.DiskKey(top, ItemType.ROOT_ITEM, U64_MAX)
         entry = structs.RawDirItem(target, 0, 0, len(_NAME), FileType.DIR)
         return [
             *items,
@@ -275,7 +262,7 @@ class _Fresh:
             structs.DISK_KEY.pack(structs.DiskKey(256, ItemType.CHUNK_ITEM, chunk.logical))
             + self.chunk_item(chunk)
             for chunk in self.chunks
-            if chunk.type & _SYSTEM
+            if chunk.type & BTRFS_BLOCK_GROUP_SYSTEM
         )
         # features have the same numbers in all the world: see ondisk/superblock.py
         incompat = (1 << 0 | options.extref << 6 | options.skinny_metadata << 8
@@ -290,7 +277,7 @@ class _Fresh:
             incompat_flags=incompat, compat_ro_flags=compat_ro, csum_type=options.csum_type,
             dev_item=self.device(), label=options.label.encode("utf-8", "surrogateescape"),
             # without a free space tree there may be a cache, of no generation yet
-            cache_generation=0 if options.free_space_tree else _U64_MAX,
+            cache_generation=0 if options.free_space_tree else U64_MAX,
             sys_chunk_array=array, sys_chunk_array_size=len(array),
         )  # fmt: skip
         roots = {tree: (place.bytenr, place.generation, 0) for tree, place in places.items()}

@@ -25,7 +25,14 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from btrfs_model.ondisk.chunks import Chunk
-from btrfs_model.ondisk.constants import CsumType
+from btrfs_model.ondisk.constants import (
+    BTRFS_BLOCK_GROUP_DATA,
+    BTRFS_BLOCK_GROUP_DUP,
+    BTRFS_BLOCK_GROUP_METADATA,
+    BTRFS_BLOCK_GROUP_SYSTEM,
+    BTRFS_STRIPE_LEN,
+    CsumType,
+)
 from btrfs_model.ondisk.hashes import CSUM_NAMES
 from btrfs_model.ondisk.keys import ObjectId
 
@@ -38,10 +45,8 @@ MIN_SINGLE: Final = 47185920
 FIRST_CHUNKS: Final = ((1 << 20, 4 << 20), (5 << 20, 8 << 20))
 """The chunks that mkfs.btrfs starts with; the free space tree keeps their entries in any case."""
 
-_STRIPE_LEN: Final = 1 << 16
 _DATA_START: Final = 13 << 20
 _SMALL: Final = 8 << 20
-_DATA, _SYSTEM, _METADATA, _DUP = 1, 2, 4, 32
 _CSUM_TYPES: Final = {name: number for number, name in CSUM_NAMES.items()} | {
     "xxhash": CsumType.XXHASH
 }
@@ -83,10 +88,7 @@ class Format:
     def check(self) -> None:
         """Refuse what mkfs.btrfs refuses.
 
-        Raises
-        ------
-        ValueError
-            That names the option.
+        Raises ValueError, which names the option.
         """
         if self.metadata not in ("dup", "single"):
             raise ValueError(f"metadata {self.metadata!r} is none of dup, single")
@@ -128,7 +130,7 @@ def metadata_stripe(total_bytes: int) -> int:
     most = min(total_bytes // 10, largest)
     stripe = largest
     if stripe > most:
-        stripe = most // 2 // _STRIPE_LEN * _STRIPE_LEN
+        stripe = most // 2 // BTRFS_STRIPE_LEN * BTRFS_STRIPE_LEN
     return max(stripe, 32 << 20)
 
 
@@ -140,19 +142,29 @@ def mkfs_chunks(options: Format) -> tuple[Chunk, Chunk, Chunk]:
     if options.is_single:
         (system_at, system_size), (metadata_at, _) = FIRST_CHUNKS
         # no chunk is larger than a tenth of the device
-        size = min(_SMALL, options.total_bytes // 10 // _STRIPE_LEN * _STRIPE_LEN)
+        size = min(_SMALL, options.total_bytes // 10 // BTRFS_STRIPE_LEN * BTRFS_STRIPE_LEN)
         data_at = metadata_at + size
         return (
-            Chunk(system_at, system_size, _SYSTEM, (system_at,)),
-            Chunk(metadata_at, size, _METADATA, (metadata_at,)),
-            Chunk(data_at, size, _DATA, (data_at,)),
+            Chunk(system_at, system_size, BTRFS_BLOCK_GROUP_SYSTEM, (system_at,)),
+            Chunk(metadata_at, size, BTRFS_BLOCK_GROUP_METADATA, (metadata_at,)),
+            Chunk(data_at, size, BTRFS_BLOCK_GROUP_DATA, (data_at,)),
         )
     stripe = metadata_stripe(options.total_bytes)
-    data = Chunk(_DATA_START, _SMALL, _DATA, (_DATA_START,))
+    data = Chunk(_DATA_START, _SMALL, BTRFS_BLOCK_GROUP_DATA, (_DATA_START,))
     system_at = data.stripes[0] + _SMALL
-    system = Chunk(data.end, _SMALL, _SYSTEM | _DUP, (system_at, system_at + _SMALL))
+    system = Chunk(
+        data.end,
+        _SMALL,
+        BTRFS_BLOCK_GROUP_SYSTEM | BTRFS_BLOCK_GROUP_DUP,
+        (system_at, system_at + _SMALL),
+    )
     metadata_at = system_at + 2 * _SMALL
-    metadata = Chunk(system.end, stripe, _METADATA | _DUP, (metadata_at, metadata_at + stripe))
+    metadata = Chunk(
+        system.end,
+        stripe,
+        BTRFS_BLOCK_GROUP_METADATA | BTRFS_BLOCK_GROUP_DUP,
+        (metadata_at, metadata_at + stripe),
+    )
     return data, system, metadata
 
 

@@ -30,10 +30,7 @@ def build_leaf(
 ) -> bytes:
     """Return a leaf with `items`, which ascend by key, checksummed and marked as written.
 
-    Raises
-    ------
-    ValueError
-        When the items do not fit.
+    Raises ValueError: when the items do not fit.
     """
     headers = bytearray()
     payload = bytearray()

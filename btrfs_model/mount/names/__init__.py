@@ -2,5 +2,5 @@
 """Names, inodes, attributes and subvolumes.
 
 Follows the part of ``inode.c`` that makes and removes names, ``dir-item.c``, ``inode-item.c``,
-``xattr.c``, ``acl.c``, ``props.c``, ``orphan.c`` and, of ``ioctl.c``, subvolumes and inode flags.
+``xattr.c``, ``acl.c``, ``props.c`` and, of ``ioctl.c``, subvolumes and inode flags.
 """

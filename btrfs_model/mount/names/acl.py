@@ -15,14 +15,13 @@ from __future__ import annotations
 import errno
 import stat
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from btrfs_model.mount.inode import mark_inode_dirty
+from btrfs_model.mount.live_inode import InodeFields, LiveInode
+from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.xattr import get_xattr, put_xattr
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.live_inode import InodeFields, LiveInode
-    from btrfs_model.mount.writable import WritableFilesystem
 
 ACCESS: Final = b"system.posix_acl_access"
 DEFAULT: Final = b"system.posix_acl_default"
@@ -59,10 +58,7 @@ class AclEntry(NamedTuple):
 def parse(value: bytes, path: str | bytes) -> list[AclEntry]:
     """Read an ACL (``posix_acl_from_xattr()``); no entries mean no ACL.
 
-    Raises
-    ------
-    OSError
-        EOPNOTSUPP for another version, EINVAL for what is no ACL.
+    Raises OSError: EOPNOTSUPP for another version, EINVAL for what is no ACL.
     """
     if len(value) < len(_VERSION):
         raise fail(errno.EINVAL, path)
@@ -110,7 +106,7 @@ def _as_mode(entries: list[AclEntry]) -> tuple[int, bool]:
     return perms[_USER_OBJ] << 6 | group << 3 | perms[_OTHER], whole
 
 
-def set_acl(fs: WritableFilesystem, inode: LiveInode, name: bytes, entries: list[AclEntry]) -> None:
+def set_acl(fs: Mount, inode: LiveInode, name: bytes, entries: list[AclEntry]) -> None:
     """Set or remove (no entries) an ACL and the mode that it implies (``btrfs_set_acl()``)."""
     item = inode.item
     if name == ACCESS and entries:
@@ -122,10 +118,10 @@ def set_acl(fs: WritableFilesystem, inode: LiveInode, name: bytes, entries: list
     put_xattr(fs, inode, name, _pack(entries) if entries else None)
     item.sequence += 1
     item.ctime = fs.now()
-    fs.mark_inode_dirty(inode)
+    mark_inode_dirty(fs, inode)
 
 
-def change_mode(fs: WritableFilesystem, inode: LiveInode) -> None:
+def change_mode(fs: Mount, inode: LiveInode) -> None:
     """Make the ACL follow a new mode (``posix_acl_chmod()``)."""
     value = get_xattr(fs, inode, ACCESS)
     if value is None:
@@ -143,7 +139,7 @@ def change_mode(fs: WritableFilesystem, inode: LiveInode) -> None:
 
 
 def inherit(
-    fs: WritableFilesystem, directory: LiveInode, item: InodeFields
+    fs: Mount, directory: LiveInode, item: InodeFields
 ) -> tuple[bytes | None, bytes | None]:
     """Access and default ACL of a new inode; its mode is made to follow (``posix_acl_create()``).
 
@@ -170,7 +166,7 @@ def inherit(
 
 
 def store_inherited(
-    fs: WritableFilesystem, inode: LiveInode, access: bytes | None, default: bytes | None
+    fs: Mount, inode: LiveInode, access: bytes | None, default: bytes | None
 ) -> None:
     """Store the ACLs of a new inode (``btrfs_init_inode_security()``)."""
     if default is not None:

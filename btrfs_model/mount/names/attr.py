@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import errno
 import stat
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from btrfs_model.mount.inode import mark_inode_dirty
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, LiveInode
+from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names import acl
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import Path, is_read_only, may_write
 from btrfs_model.mount.names.xattr import get_xattr, set_xattr
+from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.ondisk.constants import InodeFlag
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.writable import WritableFilesystem
 
 CAPABILITY: Final = b"security.capability"
 """The attribute that makes a file a privileged program."""
@@ -25,7 +25,7 @@ _NO_ID: Final = 2**32 - 1
 _TIMES: Final = range(-(2**63) * 10**9, 2**63 * 10**9)
 
 
-def _check(fs: WritableFilesystem, inode: LiveInode, path: Path, *, protected: bool = True) -> None:
+def _check(fs: Mount, inode: LiveInode, path: Path, *, protected: bool = True) -> None:
     """``may_setattr()`` and the start of ``btrfs_setattr()``.
 
     What stands for a subvolume that is not there is in memory alone (``simple_setattr()``).
@@ -36,10 +36,10 @@ def _check(fs: WritableFilesystem, inode: LiveInode, path: Path, *, protected: b
         raise fail(errno.EPERM, path)
     if is_read_only(fs, inode.root):
         raise fail(errno.EROFS, path)
-    fs.start_transaction()
+    start_transaction(fs)
 
 
-def _set(fs: WritableFilesystem, inode: LiveInode, mode: int | None = None) -> None:
+def _set(fs: Mount, inode: LiveInode, mode: int | None = None) -> None:
     """Count the change; where the mode changes, an ACL follows it."""
     if inode.ino == EMPTY_SUBVOL_DIR:
         return
@@ -47,18 +47,15 @@ def _set(fs: WritableFilesystem, inode: LiveInode, mode: int | None = None) -> N
     inode.item.ctime = fs.now()
     if mode is not None:
         inode.item.mode = mode
-    fs.mark_inode_dirty(inode)
+    mark_inode_dirty(fs, inode)
     if mode is not None:
         acl.change_mode(fs, inode)
 
 
-def chmod(fs: WritableFilesystem, inode: LiveInode, mode: int, path: Path) -> None:
+def chmod(fs: Mount, inode: LiveInode, mode: int, path: Path) -> None:
     """Set permissions.
 
-    Raises
-    ------
-    OSError
-        EOPNOTSUPP for symbolic links, EPERM, EROFS.
+    Raises OSError: EOPNOTSUPP for symbolic links, EPERM, EROFS.
     """
     if inode.is_symlink:
         raise fail(errno.EOPNOTSUPP, path)
@@ -66,13 +63,10 @@ def chmod(fs: WritableFilesystem, inode: LiveInode, mode: int, path: Path) -> No
     _set(fs, inode, inode.item.mode & ~_PERMISSIONS | mode & _PERMISSIONS)
 
 
-def chown(fs: WritableFilesystem, inode: LiveInode, uid: int, gid: int, path: Path) -> None:
+def chown(fs: Mount, inode: LiveInode, uid: int, gid: int, path: Path) -> None:
     """Set owners, -1 for one that stays; programs lose what they gained from the old ones.
 
-    Raises
-    ------
-    OSError
-        EINVAL for what is no id, EPERM, EROFS.
+    Raises OSError: EINVAL for what is no id, EPERM, EROFS.
     """
     if not (-1 <= uid <= _NO_ID and -1 <= gid <= _NO_ID):
         raise fail(errno.EINVAL, path)
@@ -85,20 +79,17 @@ def chown(fs: WritableFilesystem, inode: LiveInode, uid: int, gid: int, path: Pa
     _set(fs, inode, mode)
 
 
-def may_change_data(fs: WritableFilesystem, inode: LiveInode, path: Path) -> None:
+def may_change_data(fs: Mount, inode: LiveInode, path: Path) -> None:
     """See that a file may be opened for writing, not for appending.
 
-    Raises
-    ------
-    OSError
-        EPERM, EROFS.
+    Raises OSError: EPERM, EROFS.
     """
     may_write(fs, inode, path)
     if inode.item.flags & InodeFlag.APPEND:
         raise fail(errno.EPERM, path)
 
 
-def remove_capability(fs: WritableFilesystem, inode: LiveInode) -> None:
+def remove_capability(fs: Mount, inode: LiveInode) -> None:
     """Remove what makes a file a privileged program: its data change (``file_remove_privs()``).
 
     The set-id bits stay, as root changes them.
@@ -107,7 +98,7 @@ def remove_capability(fs: WritableFilesystem, inode: LiveInode) -> None:
         set_xattr(fs, inode, CAPABILITY, None)
 
 
-def _kill_privileges(fs: WritableFilesystem, inode: LiveInode) -> int | None:
+def _kill_privileges(fs: Mount, inode: LiveInode) -> int | None:
     """Remove capabilities and return the mode without set-id bits, None when it has none.
 
     (``ATTR_KILL_PRIV``, ``ATTR_KILL_SUID``, ``setattr_should_drop_sgid()`` for a privileged user.)
@@ -120,13 +111,10 @@ def _kill_privileges(fs: WritableFilesystem, inode: LiveInode) -> int | None:
     return None if kept == mode else kept
 
 
-def utimes(fs: WritableFilesystem, inode: LiveInode, atime: int, mtime: int, path: Path) -> None:
+def utimes(fs: Mount, inode: LiveInode, atime: int, mtime: int, path: Path) -> None:
     """Set the times of access and change of content, in nanoseconds since 1970.
 
-    Raises
-    ------
-    OSError
-        EINVAL for seconds that do not fit 64 bits, EPERM, EROFS.
+    Raises OSError: EINVAL for seconds that do not fit 64 bits, EPERM, EROFS.
     """
     if atime not in _TIMES or mtime not in _TIMES:
         raise fail(errno.EINVAL, path)

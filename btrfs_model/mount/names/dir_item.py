@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from btrfs_model.mount.live_inode import LiveInode
+from btrfs_model.mount.mount import Mount
 from btrfs_model.ondisk.hashes import extref_hash, name_hash
 from btrfs_model.ondisk.items import (
     DirItem,
@@ -26,10 +28,6 @@ from btrfs_model.ondisk.items import (
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import DIR_ITEM, HEADER, INODE_EXTREF, INODE_REF, ITEM
 from btrfs_model.volume.tree import RawKey
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.live_inode import LiveInode
-    from btrfs_model.mount.writable import WritableFilesystem
 
 NAME_LEN: Final = 255
 """Bytes of a name (``BTRFS_NAME_LEN``)."""
@@ -64,7 +62,7 @@ def _pack_again(entry: DirItem) -> bytes:
     return pack_dir_item(entry.location, entry.transid, entry.type, entry.name, entry.data)
 
 
-def lookup_dir_item(fs: WritableFilesystem, root: int, key: RawKey, name: bytes) -> DirItem | None:
+def lookup_dir_item(fs: Mount, root: int, key: RawKey, name: bytes) -> DirItem | None:
     """Find an entry (or attribute) in the item that its hash leads to."""
     payload = fs.writer.get(root, key)
     if payload is None:
@@ -72,16 +70,11 @@ def lookup_dir_item(fs: WritableFilesystem, root: int, key: RawKey, name: bytes)
     return next((entry for entry in dir_items(payload) if entry.name == name), None)
 
 
-def check_dir_item_collision(
-    fs: WritableFilesystem, root: int, directory: int, name: bytes
-) -> None:
+def check_dir_item_collision(fs: Mount, root: int, directory: int, name: bytes) -> None:
     """See that an entry can be added (``btrfs_check_dir_item_collision()``).
 
-    Raises
-    ------
-    OSError
-        EOVERFLOW when so many names have its hash that no leaf has room for another. Kernels find
-        out too late in some calls and abort the transaction; here nothing is changed.
+    Raises OSError: EOVERFLOW when so many names have its hash that no leaf has room for another.
+    Kernels find out too late in some calls and abort the transaction; here nothing is changed.
     """
     payload = fs.writer.get(root, dir_item_key(directory, name))
     if payload is None:
@@ -92,34 +85,21 @@ def check_dir_item_collision(
 
 
 def insert_dir_item(
-    fs: WritableFilesystem,
-    directory: LiveInode,
-    name: bytes,
-    location: RawKey,
-    file_type: int,
-    index: int,
+    fs: Mount, directory: LiveInode, name: bytes, location: RawKey, file_type: int, index: int
 ) -> None:
     """Add an entry to a directory (``btrfs_insert_dir_item()``); its index item is delayed.
 
-    Raises
-    ------
-    OSError
-        EEXIST or EOVERFLOW.
+    Raises OSError: EEXIST or EOVERFLOW.
     """
     payload = pack_dir_item(location, fs.transid, file_type, name)
     insert_with_overflow(fs, directory.root, dir_item_key(directory.ino, name), name, payload)
     fs.delayed.insert_index(directory, index, payload)
 
 
-def insert_with_overflow(
-    fs: WritableFilesystem, root: int, key: RawKey, name: bytes, payload: bytes
-) -> None:
+def insert_with_overflow(fs: Mount, root: int, key: RawKey, name: bytes, payload: bytes) -> None:
     """Insert an entry, or append it to those of the same hash (``insert_with_overflow()``).
 
-    Raises
-    ------
-    OSError
-        EEXIST when the name is there, EOVERFLOW when a leaf has no room for all.
+    Raises OSError: EEXIST when the name is there, EOVERFLOW when a leaf has no room for all.
     """
     there = fs.writer.get(root, key)
     if there is None:
@@ -130,7 +110,7 @@ def insert_with_overflow(
     fs.writer.extend(root, key, payload)
 
 
-def delete_one_dir_name(fs: WritableFilesystem, root: int, key: RawKey, name: bytes) -> None:
+def delete_one_dir_name(fs: Mount, root: int, key: RawKey, name: bytes) -> None:
     """Remove an entry from an item, and the item with its last entry.
 
     (``btrfs_delete_one_dir_name()``; the name is known to be there.)
@@ -146,7 +126,7 @@ def delete_one_dir_name(fs: WritableFilesystem, root: int, key: RawKey, name: by
         fs.writer.delete(root, key)
 
 
-def cow_leaf(fs: WritableFilesystem, root: int, key: RawKey) -> None:
+def cow_leaf(fs: Mount, root: int, key: RawKey) -> None:
     """Copy the leaf where a key would be, as a search does that is to change something there."""
     tree = fs.writer.tree(root)
     item = tree.last(key) or tree.first()
@@ -174,19 +154,17 @@ def _extref_key(ino: int, parent: int, name: bytes) -> RawKey:
     return (ino, ItemType.INODE_EXTREF, extref_hash(parent, name))
 
 
-def _refs(fs: WritableFilesystem, root: int, key: RawKey) -> list[InodeRef]:
+def _refs(fs: Mount, root: int, key: RawKey) -> list[InodeRef]:
     payload = fs.writer.get(root, key)
     return [] if payload is None else inode_refs(payload)
 
 
-def _extrefs(fs: WritableFilesystem, root: int, key: RawKey) -> list[InodeExtref]:
+def _extrefs(fs: Mount, root: int, key: RawKey) -> list[InodeExtref]:
     payload = fs.writer.get(root, key)
     return [] if payload is None else inode_extrefs(payload)
 
 
-def lookup_inode_ref(
-    fs: WritableFilesystem, root: int, ino: int, parent: int, name: bytes
-) -> int | None:
+def lookup_inode_ref(fs: Mount, root: int, ino: int, parent: int, name: bytes) -> int | None:
     """Return the directory index of a name of an inode, None when it has no such name."""
     for ref in _refs(fs, root, _ref_key(ino, parent)):
         if ref.name == name:
@@ -197,15 +175,10 @@ def lookup_inode_ref(
     return None
 
 
-def insert_inode_ref(
-    fs: WritableFilesystem, root: int, name: bytes, ino: int, parent: int, index: int
-) -> None:
+def insert_inode_ref(fs: Mount, root: int, name: bytes, ino: int, parent: int, index: int) -> None:
     """Give an inode a name (``btrfs_insert_inode_ref()``).
 
-    Raises
-    ------
-    OSError
-        EEXIST when it has that name; EMLINK when no item has room for it.
+    Raises OSError: EEXIST when it has that name; EMLINK when no item has room for it.
     """
     key = _ref_key(ino, parent)
     payload = pack_inode_ref(index, name)
@@ -226,7 +199,7 @@ def insert_inode_ref(
 
 
 def _insert_inode_extref(
-    fs: WritableFilesystem, root: int, name: bytes, ino: int, parent: int, index: int
+    fs: Mount, root: int, name: bytes, ino: int, parent: int, index: int
 ) -> None:
     key = _extref_key(ino, parent, name)
     payload = _pack_extref(InodeExtref(parent, index, name))
@@ -242,13 +215,10 @@ def _insert_inode_extref(
         raise fail(errno.EMLINK, name) if error.errno == errno.EOVERFLOW else error from None
 
 
-def delete_inode_ref(fs: WritableFilesystem, root: int, name: bytes, ino: int, parent: int) -> int:
+def delete_inode_ref(fs: Mount, root: int, name: bytes, ino: int, parent: int) -> int:
     """Take a name from an inode and return its directory index (``btrfs_del_inode_ref()``).
 
-    Raises
-    ------
-    OSError
-        ENOENT when it has no such name.
+    Raises OSError: ENOENT when it has no such name.
     """
     key = _ref_key(ino, parent)
     refs = _refs(fs, root, key)
@@ -266,7 +236,7 @@ def delete_inode_ref(fs: WritableFilesystem, root: int, name: bytes, ino: int, p
     raise fail(errno.ENOENT, name)
 
 
-def _keep(fs: WritableFilesystem, root: int, key: RawKey, rest: bytes) -> None:
+def _keep(fs: Mount, root: int, key: RawKey, rest: bytes) -> None:
     """Replace an item by what is left of it, or delete it."""
     if rest:
         fs.writer.replace(root, key, rest)

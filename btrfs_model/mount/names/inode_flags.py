@@ -6,17 +6,17 @@ from __future__ import annotations
 import errno
 import stat
 from enum import IntFlag
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from btrfs_model.mount.inode import mark_inode_dirty
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, LiveInode
+from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import Path, is_read_only
 from btrfs_model.mount.names.properties import COMPRESSION_PROPERTY, apply_compression
 from btrfs_model.mount.names.xattr import put_xattr
+from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.ondisk.constants import InodeFlag
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.writable import WritableFilesystem
 
 
 class ChattrFlag(IntFlag):
@@ -65,15 +65,12 @@ def shown_flags(inode: LiveInode) -> ChattrFlag:
     return shown & ~ChattrFlag.COMPR if shown & ChattrFlag.NOCOMP else shown
 
 
-def chattr(fs: WritableFilesystem, inode: LiveInode, add: int, remove: int, path: Path) -> None:
+def chattr(fs: Mount, inode: LiveInode, add: int, remove: int, path: Path) -> None:
     """Add flags to those of an inode and remove others.
 
-    Raises
-    ------
-    OSError
-        ENOTTY for what is neither file nor directory, since to open it leads elsewhere; EROFS;
-        EOPNOTSUPP for a flag that btrfs does not have; EINVAL for compression without
-        copy on write.
+    Raises OSError: ENOTTY for what is neither file nor directory, since to open it leads elsewhere;
+    EROFS; EOPNOTSUPP for a flag that btrfs does not have; EINVAL for compression without copy on
+    write.
     """
     has_flags = inode.is_dir or stat.S_ISREG(inode.item.mode)
     if not has_flags or inode.ino == EMPTY_SUBVOL_DIR:
@@ -86,16 +83,16 @@ def chattr(fs: WritableFilesystem, inode: LiveInode, add: int, remove: int, path
         new &= ~ChattrFlag.DIRSYNC
     _check(old, new, path)
     flags = _inode_flags(inode, new)
-    fs.start_transaction(_ITEMS)
+    start_transaction(fs, _ITEMS)
     kind = b""
     if new & ChattrFlag.COMPR and not new & ChattrFlag.NOCOMP:
-        kind = (fs.compress or "zlib").encode()
+        kind = (fs.options.compress or "zlib").encode()
     put_xattr(fs, inode, COMPRESSION_PROPERTY, kind or None)
     apply_compression(fs, inode, kind)
     inode.item.flags = flags
     inode.item.sequence += 1
     inode.item.ctime = fs.now()
-    fs.mark_inode_dirty(inode)
+    mark_inode_dirty(fs, inode)
 
 
 def _check(old: int, new: int, path: Path) -> None:

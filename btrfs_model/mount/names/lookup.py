@@ -9,25 +9,26 @@ from __future__ import annotations
 
 import errno
 import stat
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from btrfs_model.mount.inode import iget
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, ROOT_DIR, InodeFields, LiveInode
+from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.dir_item import NAME_LEN, dir_item_key, fail, lookup_dir_item
 from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import InlineExtent, file_extent, root_ref
-from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 from btrfs_model.volume.subvolume import split_path
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.writable import WritableFilesystem
-    from btrfs_model.ondisk.keys import Key
 
 Path = str | bytes
 """A path, from the top of the filesystem."""
 
 _MAX_LINKS: Final = 40
-_PATH_MAX: Final = 4096
-_RDONLY: Final = 1 << 0
+PATH_MAX: Final = 4096
+"""Bytes of a path, the zero behind it included."""
+
+RDONLY: Final = 1 << 0
+"""``BTRFS_ROOT_SUBVOL_RDONLY`` in the flags of a root item."""
 
 
 class Entry(NamedTuple):
@@ -64,13 +65,10 @@ def as_bytes(path: Path) -> bytes:
     return path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
 
 
-def find(fs: WritableFilesystem, path: Path, *, follow: bool = True) -> LiveInode:
+def find(fs: Mount, path: Path, *, follow: bool = True) -> LiveInode:
     """Return the inode that a path leads to, through a symbolic link at its end with `follow`.
 
-    Raises
-    ------
-    OSError
-        ENOENT, ENOTDIR, ELOOP or ENAMETOOLONG.
+    Raises OSError: ENOENT, ENOTDIR, ELOOP or ENAMETOOLONG.
     """
     raw = _checked(path)
     walk = _Walk(fs, path)
@@ -80,24 +78,18 @@ def find(fs: WritableFilesystem, path: Path, *, follow: bool = True) -> LiveInod
     return walk.at
 
 
-def find_entry(fs: WritableFilesystem, path: Path) -> Entry:
+def find_entry(fs: Mount, path: Path) -> Entry:
     """Return the last entry of a path, which need not exist.
 
-    Raises
-    ------
-    OSError
-        As :func:`find`, for what comes before the last name; ENAMETOOLONG for the name.
+    Raises OSError: as :func:`find`, for what comes before the last name; ENAMETOOLONG for the name.
     """
     return look_up(fs, find_parent(fs, path))
 
 
-def find_parent(fs: WritableFilesystem, path: Path) -> Entry:
+def find_parent(fs: Mount, path: Path) -> Entry:
     """Return the last entry of a path without looking for its inode.
 
-    Raises
-    ------
-    OSError
-        As :func:`find`, for what comes before the last name.
+    Raises OSError: as :func:`find`, for what comes before the last name.
     """
     raw = _checked(path)
     *before, name = raw.rstrip(b"/").split(b"/")
@@ -108,13 +100,10 @@ def find_parent(fs: WritableFilesystem, path: Path) -> Entry:
     return Entry(walk.at, name, None, path, raw.endswith(b"/"))
 
 
-def look_up(fs: WritableFilesystem, entry: Entry) -> Entry:
+def look_up(fs: Mount, entry: Entry) -> Entry:
     """Return an entry with its inode.
 
-    Raises
-    ------
-    OSError
-        ENAMETOOLONG.
+    Raises OSError: ENAMETOOLONG.
     """
     if not entry.is_name:
         return entry
@@ -125,7 +114,7 @@ def _checked(path: Path) -> bytes:
     raw = as_bytes(path)
     if b"\0" in raw:
         raise fail(errno.EINVAL, path)
-    if len(raw) >= _PATH_MAX:
+    if len(raw) >= PATH_MAX:
         raise fail(errno.ENAMETOOLONG, path)
     return raw
 
@@ -139,12 +128,12 @@ class _Walk:
         Where it is.
     """
 
-    def __init__(self, fs: WritableFilesystem, path: Path) -> None:
+    def __init__(self, fs: Mount, path: Path) -> None:
         self._fs = fs
         self._path = path
         self._links = 0
         self._way: list[LiveInode] = []
-        self.at = fs.inode(int(ObjectId.FS_TREE), ROOT_DIR)
+        self.at = iget(fs, int(ObjectId.FS_TREE), ROOT_DIR)
 
     def through(self, names: list[bytes], *, follow: bool) -> None:
         """Go on through `names`; `follow` is for a symbolic link under the last of them."""
@@ -178,15 +167,10 @@ class _Walk:
         return [name for name in reversed(target.split(b"/")) if name not in (b"", b".")]
 
 
-def lookup(
-    fs: WritableFilesystem, directory: LiveInode, name: bytes, path: Path
-) -> LiveInode | None:
+def lookup(fs: Mount, directory: LiveInode, name: bytes, path: Path) -> LiveInode | None:
     """Return the inode of an entry of a directory, or None (``btrfs_lookup_dentry()``).
 
-    Raises
-    ------
-    OSError
-        ENAMETOOLONG.
+    Raises OSError: ENAMETOOLONG.
     """
     if len(name) > NAME_LEN:
         raise fail(errno.ENAMETOOLONG, path)
@@ -196,31 +180,26 @@ def lookup(
     if entry is None:
         return None
     if entry.location.type == ItemType.INODE_ITEM:
-        return fs.inode(directory.root, entry.location.objectid)
+        return iget(fs, directory.root, entry.location.objectid)
     return _lookup_subvolume(fs, directory, name, entry.location)
 
 
-def _lookup_subvolume(
-    fs: WritableFilesystem, directory: LiveInode, name: bytes, location: Key
-) -> LiveInode:
+def _lookup_subvolume(fs: Mount, directory: LiveInode, name: bytes, location: Key) -> LiveInode:
     """``fixup_tree_root_location()``, or ``new_simple_dir()`` where the subvolume is not here."""
     key = (directory.root, ItemType.ROOT_REF, location.objectid)
     payload = fs.writer.get(int(ObjectId.ROOT_TREE), key)
     if payload is not None:
         ref = root_ref(payload)
         if (ref.dirid, ref.name) == (directory.ino, name):
-            return fs.inode(location.objectid, ROOT_DIR)
+            return iget(fs, location.objectid, ROOT_DIR)
     mode = stat.S_IFDIR | 0o755
     return LiveInode(directory.root, EMPTY_SUBVOL_DIR, InodeFields(mode=mode))
 
 
-def read_link(fs: WritableFilesystem, link: LiveInode) -> bytes:
+def read_link(fs: Mount, link: LiveInode) -> bytes:
     """Return the target of a symbolic link.
 
-    Raises
-    ------
-    OSError
-        EINVAL when it is none.
+    Raises OSError: EINVAL when it is none.
     """
     payload = fs.writer.get(link.root, (link.ino, ItemType.EXTENT_DATA, 0))
     extent = file_extent(payload) if payload is not None else None
@@ -229,17 +208,11 @@ def read_link(fs: WritableFilesystem, link: LiveInode) -> bytes:
     return extent.data
 
 
-def is_there(fs: WritableFilesystem, subvolume: bytes | int, file: bytes | int | None) -> bool:
+def is_there(fs: Mount, subvolume: bytes | int, file: bytes | int | None) -> bool:
     """Whether the running transaction has a subvolume or a file in it; nothing changes by it.
 
-    Parameters
-    ----------
-    fs : WritableFilesystem
-        The filesystem.
-    subvolume : bytes or int
-        Path from the top of the filesystem, or id.
-    file : bytes or int, optional
-        Path in the subvolume, or inode number. Symbolic links are not followed.
+    `subvolume`: path from the top of the filesystem, or id.
+    `file`: path in the subvolume, or inode number. Symbolic links are not followed.
     """
     living = {root.id for root in fs.live_roots() if root.refs}
     if isinstance(subvolume, int) and file is None:
@@ -262,19 +235,16 @@ def is_there(fs: WritableFilesystem, subvolume: bytes | int, file: bytes | int |
 # ------------------------------------------------------------------------------- may it be done --
 
 
-def is_read_only(fs: WritableFilesystem, root: int) -> bool:
+def is_read_only(fs: Mount, root: int) -> bool:
     """Whether a subvolume is read-only (``btrfs_root_readonly()``)."""
-    return bool(fs.live_root(root).flags & _RDONLY)
+    return bool(fs.live_root(root).flags & RDONLY)
 
 
-def may_write(fs: WritableFilesystem, inode: LiveInode, path: Path) -> None:
+def may_write(fs: Mount, inode: LiveInode, path: Path) -> None:
     """See that an inode may be written to by root (``inode_permission(MAY_WRITE)``).
 
-    Raises
-    ------
-    OSError
-        EPERM for an immutable inode, EROFS in a read-only subvolume: not for fifos, sockets and
-        devices, where to write changes nothing of the filesystem.
+    Raises OSError: EPERM for an immutable inode, EROFS in a read-only subvolume: not for fifos,
+    sockets and devices, where to write changes nothing of the filesystem.
     """
     if inode.item.flags & InodeFlag.IMMUTABLE:
         raise fail(errno.EPERM, path)
@@ -283,15 +253,10 @@ def may_write(fs: WritableFilesystem, inode: LiveInode, path: Path) -> None:
         raise fail(errno.EROFS, path)
 
 
-def may_delete(
-    fs: WritableFilesystem, entry: Entry, victim: LiveInode, *, as_directory: bool
-) -> None:
+def may_delete(fs: Mount, entry: Entry, victim: LiveInode, *, as_directory: bool) -> None:
     """See that an entry may be removed (``may_delete()``).
 
-    Raises
-    ------
-    OSError
-        EROFS, EPERM, ENOTDIR or EISDIR.
+    Raises OSError: EROFS, EPERM, ENOTDIR or EISDIR.
     """
     may_write(fs, entry.directory, entry.path)
     protected = InodeFlag.APPEND | InodeFlag.IMMUTABLE
@@ -303,7 +268,7 @@ def may_delete(
         raise fail(errno.EISDIR, entry.path)
 
 
-def ancestors(fs: WritableFilesystem, directory: LiveInode) -> list[LiveInode]:
+def ancestors(fs: Mount, directory: LiveInode) -> list[LiveInode]:
     """Return a directory and those above it, up to the top of the filesystem."""
     found = [directory]
     while (directory.root, directory.ino) != (ObjectId.FS_TREE, ROOT_DIR):
@@ -312,11 +277,11 @@ def ancestors(fs: WritableFilesystem, directory: LiveInode) -> list[LiveInode]:
             item = fs.writer.tree(tree).first((directory.root, kind, 0))
             if item is None or item.key[:2] != (directory.root, kind):
                 break
-            directory = fs.inode(item.key.offset, root_ref(item.data).dirid)
+            directory = iget(fs, item.key.offset, root_ref(item.data).dirid)
         else:
             item = fs.writer.tree(directory.root).first((directory.ino, ItemType.INODE_REF, 0))
             if item is None or item.key[:2] != (directory.ino, ItemType.INODE_REF):
                 break
-            directory = fs.inode(directory.root, item.key.offset)
+            directory = iget(fs, directory.root, item.key.offset)
         found.append(directory)
     return found

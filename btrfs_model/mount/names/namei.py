@@ -10,8 +10,18 @@ from __future__ import annotations
 
 import errno
 import stat
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from btrfs_model.mount.delayed_inode import balance_delayed_items
+from btrfs_model.mount.inode import (
+    iput,
+    mark_inode_dirty,
+    new_inode,
+    next_index,
+    orphan_add,
+    orphan_delete,
+    update_root_times,
+)
 from btrfs_model.mount.live_inode import (
     EMPTY_SUBVOL_DIR,
     ROOT_DIR,
@@ -19,7 +29,9 @@ from btrfs_model.mount.live_inode import (
     LiveInode,
     file_type,
 )
+from btrfs_model.mount.log.log_tree import delete_name, record_subvolume, record_unlink
 from btrfs_model.mount.log.sync_log import log_new_name
+from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names import acl
 from btrfs_model.mount.names.dir_item import (
     LINK_MAX,
@@ -32,26 +44,24 @@ from btrfs_model.mount.names.dir_item import (
     insert_inode_ref,
     pack_inode_ref,
 )
-from btrfs_model.mount.names.orphan import iput, orphan_add, orphan_delete
+from btrfs_model.mount.names.lookup import Entry
 from btrfs_model.mount.names.xattr import inherit_properties
 from btrfs_model.mount.roots.root_tree import add_root_ref, delete_root_ref
+from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.ondisk.constants import InodeFlag
-from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.keys import U64_MAX, ItemType
 from btrfs_model.ondisk.structs import FILE_EXTENT_HEAD
 from btrfs_model.patches import Patch
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.names.lookup import Entry
-    from btrfs_model.mount.writable import WritableFilesystem
 
 # item and index of the directory, its inode; the inode and its name
 _LINK_ITEMS: Final = 5
 # BTRFS_UNLINK_METADATA_UNITS: the same, and an orphan item
 UNLINK_ITEMS: Final = 6
-_INHERITED: Final = InodeFlag.NOCOMPRESS | InodeFlag.COMPRESS | InodeFlag.NODATACOW
+HANDED_DOWN: Final = InodeFlag.NOCOMPRESS | InodeFlag.COMPRESS | InodeFlag.NODATACOW
+"""Flags that a directory hands down to new inodes."""
 
 
-def touch(fs: WritableFilesystem, directory: LiveInode) -> None:
+def touch(fs: Mount, directory: LiveInode) -> None:
     """Count on the version of a directory and set the times of its change."""
     item = directory.item
     item.sequence += 1
@@ -61,36 +71,26 @@ def touch(fs: WritableFilesystem, directory: LiveInode) -> None:
 # -------------------------------------------------------------------------------------- making --
 
 
-def create_inode(
-    fs: WritableFilesystem, entry: Entry, mode: int, *, rdev: int = 0, size: int = 0
-) -> LiveInode:
+def create_inode(fs: Mount, entry: Entry, mode: int, *, rdev: int = 0, size: int = 0) -> LiveInode:
     """Make an inode under a name (``btrfs_create_new_inode()``).
 
-    Parameters
-    ----------
-    fs : WritableFilesystem
-        The filesystem.
-    entry : Entry
-        Directory and name; nothing has the name.
-    mode : int
-        Type and permissions as the caller asks for them, before the umask.
-    rdev : int
-        Of a device: major << 20 | minor.
-    size : int
-        Of a symbolic link: the length of its target.
+    `entry`: directory and name; nothing has the name.
+    `mode`: type and permissions as the caller asks for them, before the umask.
+    `rdev`: of a device: major << 20 | minor.
+    `size`: of a symbolic link: the length of its target.
     """
     directory = entry.directory
     check_dir_item_collision(fs, directory.root, directory.ino, entry.name)
-    fs.start_transaction(new_items(entry.directory, mode))
+    start_transaction(fs, new_items(entry.directory, mode))
     item = _new_item(fs, directory, mode, rdev, size)
     access, default = acl.inherit(fs, directory, item)
-    inode = fs.inodes.new(directory.root, item)
-    inode.dir_index = fs.inodes.next_index(directory)
+    inode = new_inode(fs, directory.root, item)
+    inode.dir_index = next_index(fs, directory)
     _inherit_flags(inode, directory)
     insert_new_inode(fs, inode, directory.ino, entry.name)
     inherit_properties(fs, inode, directory)
     acl.store_inherited(fs, inode, access, default)
-    fs.update_root_times(inode.root)
+    update_root_times(fs, inode.root)
     add_link(fs, directory, inode, entry.name, inode.dir_index)
     return inode
 
@@ -103,9 +103,7 @@ def new_items(directory: LiveInode, mode: int) -> int:
     return 5 + stat.S_ISLNK(mode) + bool(directory.prop_compress)
 
 
-def _new_item(
-    fs: WritableFilesystem, directory: LiveInode, mode: int, rdev: int, size: int
-) -> InodeFields:
+def _new_item(fs: Mount, directory: LiveInode, mode: int, rdev: int, size: int) -> InodeFields:
     """``inode_init_owner()``: owners, and what a set-group-id directory hands down."""
     gid = fs.gid
     if directory.item.mode & stat.S_ISGID:
@@ -121,7 +119,7 @@ def _new_item(
 
 def _inherit_flags(inode: LiveInode, directory: LiveInode) -> None:
     """``btrfs_inherit_iflags()``."""
-    flags = directory.item.flags & _INHERITED
+    flags = directory.item.flags & HANDED_DOWN
     if flags & InodeFlag.NOCOMPRESS:
         flags &= ~InodeFlag.COMPRESS
     if flags & InodeFlag.NODATACOW and stat.S_ISREG(inode.item.mode):
@@ -130,7 +128,7 @@ def _inherit_flags(inode: LiveInode, directory: LiveInode) -> None:
 
 
 def insert_new_inode(
-    fs: WritableFilesystem, inode: LiveInode, parent: int, name: bytes, index: int | None = None
+    fs: Mount, inode: LiveInode, parent: int, name: bytes, index: int | None = None
 ) -> None:
     """Insert the items of a new inode: itself and its name, in one go."""
     ref = pack_inode_ref(inode.dir_index if index is None else index, name)
@@ -139,7 +137,7 @@ def insert_new_inode(
 
 
 def add_link(
-    fs: WritableFilesystem,
+    fs: Mount,
     directory: LiveInode,
     inode: LiveInode,
     name: bytes,
@@ -149,15 +147,13 @@ def add_link(
 ) -> None:
     """Add an entry to a directory (``btrfs_add_link()``).
 
-    Raises
-    ------
-    OSError
-        EMLINK or EEXIST from the name of the inode (`add_backref`); then nothing is changed.
+    Raises OSError: EMLINK or EEXIST from the name of the inode (`add_backref`); then nothing is
+    changed.
     """
     location = inode.key
     if inode.ino == ROOT_DIR:
         if Patch.LOG_CONFLICT_LIST in fs.behaviour:
-            fs.tree_logs.record_subvolume(directory)
+            record_subvolume(fs, directory)
         location = fs.live_root(inode.root).key
         add_root_ref(fs, inode.root, directory.root, directory.ino, index, name)
     elif add_backref:
@@ -165,10 +161,10 @@ def add_link(
     insert_dir_item(fs, directory, name, location, file_type(inode.item.mode), index)
     directory.item.size += 2 * len(name)
     touch(fs, directory)
-    fs.mark_inode_dirty(directory)
+    mark_inode_dirty(fs, directory)
 
 
-def create_symlink(fs: WritableFilesystem, entry: Entry, target: bytes) -> LiveInode:
+def create_symlink(fs: Mount, entry: Entry, target: bytes) -> LiveInode:
     """``btrfs_symlink()``: the target is an inline extent, inserted after the entry."""
     mode = stat.S_IFLNK | 0o777
     inode = create_inode(fs, entry, mode, size=len(target))
@@ -177,13 +173,10 @@ def create_symlink(fs: WritableFilesystem, entry: Entry, target: bytes) -> LiveI
     return inode
 
 
-def link_inode(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
+def link_inode(fs: Mount, entry: Entry, inode: LiveInode) -> None:
     """Give an inode one more name (``btrfs_link()``).
 
-    Raises
-    ------
-    OSError
-        EXDEV, EMLINK or EOVERFLOW.
+    Raises OSError: EXDEV, EMLINK or EOVERFLOW.
     """
     directory = entry.directory
     if directory.root != inode.root:
@@ -191,15 +184,15 @@ def link_inode(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
     if inode.item.nlink >= LINK_MAX:
         raise fail(errno.EMLINK, entry.path)
     check_dir_item_collision(fs, directory.root, directory.ino, entry.name)
-    fs.start_transaction(_LINK_ITEMS + (not inode.item.nlink))
-    index = fs.inodes.next_index(directory)
+    start_transaction(fs, _LINK_ITEMS + (not inode.item.nlink))
+    index = next_index(fs, directory)
     inode.dir_index = 0
     # these change in memory also where there is no room for the name
     inode.item.sequence += 1
     inode.item.ctime = fs.now()
     add_link(fs, directory, inode, entry.name, index, add_backref=True)
     inode.item.nlink += 1
-    fs.mark_inode_dirty(inode)
+    mark_inode_dirty(fs, inode)
     if inode.item.nlink == 1:
         orphan_delete(fs, inode)
     log_new_name(fs, inode, directory)
@@ -209,19 +202,11 @@ def link_inode(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
 
 
 def unlink_name(
-    fs: WritableFilesystem,
-    directory: LiveInode,
-    inode: LiveInode,
-    name: bytes,
-    *,
-    for_rename: bool = False,
+    fs: Mount, directory: LiveInode, inode: LiveInode, name: bytes, *, for_rename: bool = False
 ) -> int:
     """Remove an entry and the name that it gives (``__btrfs_unlink_inode()``).
 
-    Returns
-    -------
-    int
-        Its index in the directory. For a rename the log is left as it is, since Linux 5.18.
+    Returns its index in the directory. For a rename the log is left as it is, since Linux 5.18.
     """
     delete_one_dir_name(fs, directory.root, dir_item_key(directory.ino, name), name)
     if inode.dir_index:
@@ -231,46 +216,41 @@ def unlink_name(
         index = delete_inode_ref(fs, directory.root, name, inode.ino, directory.ino)
     fs.delayed.delete_index(directory, index)
     if not for_rename or Patch.LOG_CONFLICT_LIST not in fs.behaviour:
-        fs.tree_logs.delete_name(directory, inode, name, index)
+        delete_name(fs, directory, inode, name, index)
     directory.item.size -= 2 * len(name)
     inode.item.sequence += 1
     inode.item.ctime = fs.now()
     touch(fs, directory)
-    fs.mark_inode_dirty(directory)
+    mark_inode_dirty(fs, directory)
     return index
 
 
-def unlink_inode(
-    fs: WritableFilesystem, directory: LiveInode, inode: LiveInode, name: bytes
-) -> None:
+def unlink_inode(fs: Mount, directory: LiveInode, inode: LiveInode, name: bytes) -> None:
     """Remove an entry; the inode has one name less (``btrfs_unlink_inode()``)."""
     unlink_name(fs, directory, inode, name)
     inode.item.nlink -= 1
-    fs.mark_inode_dirty(inode)
+    mark_inode_dirty(fs, inode)
 
 
-def unlink(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
+def unlink(fs: Mount, entry: Entry, inode: LiveInode) -> None:
     """``btrfs_unlink()``: the inode goes with its last name, unless it is open."""
-    fs.start_transaction(UNLINK_ITEMS, from_reserve=True)
-    fs.tree_logs.record_unlink(entry.directory, inode, for_rename=False)
+    start_transaction(fs, UNLINK_ITEMS, from_reserve=True)
+    record_unlink(fs, entry.directory, inode, for_rename=False)
     unlink_inode(fs, entry.directory, inode, entry.name)
     if inode.item.nlink == 0:
         orphan_add(fs, inode)
-    fs.delayed.balance()
+    balance_delayed_items(fs)
     iput(fs, inode)
 
 
-def rmdir(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
+def rmdir(fs: Mount, entry: Entry, inode: LiveInode) -> None:
     """Remove an empty directory (``btrfs_rmdir()``, without subvolumes).
 
-    Raises
-    ------
-    OSError
-        ENOTEMPTY.
+    Raises OSError: ENOTEMPTY.
     """
     if inode.item.size:
         raise fail(errno.ENOTEMPTY, entry.path)
-    fs.start_transaction(UNLINK_ITEMS, from_reserve=True)
+    start_transaction(fs, UNLINK_ITEMS, from_reserve=True)
     if inode.ino == EMPTY_SUBVOL_DIR:
         unlink_subvolume_name(fs, entry.directory, inode, entry.name)
         return
@@ -282,15 +262,13 @@ def rmdir(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
     if Patch.LOG_RMDIR_MARK in fs.behaviour:
         inode.log.last_unlink_trans = fs.transid
     unlink_inode(fs, entry.directory, inode, entry.name)
-    fs.delayed.balance()
+    balance_delayed_items(fs)
     iput(fs, inode)
 
 
-def unlink_subvolume_name(
-    fs: WritableFilesystem, directory: LiveInode, inode: LiveInode, name: bytes
-) -> None:
+def unlink_subvolume_name(fs: Mount, directory: LiveInode, inode: LiveInode, name: bytes) -> None:
     """Remove the entry of a subvolume (``btrfs_unlink_subvol()``), of one that is not here too."""
-    fs.tree_logs.record_subvolume(directory)
+    record_subvolume(fs, directory)
     delete_one_dir_name(fs, directory.root, dir_item_key(directory.ino, name), name)
     if inode.ino == EMPTY_SUBVOL_DIR:
         index = _search_dir_index(fs, directory, name)
@@ -299,12 +277,12 @@ def unlink_subvolume_name(
     fs.delayed.delete_index(directory, index)
     directory.item.size -= 2 * len(name)
     touch(fs, directory)
-    fs.mark_inode_dirty(directory)
+    mark_inode_dirty(fs, directory)
 
 
-def _search_dir_index(fs: WritableFilesystem, directory: LiveInode, name: bytes) -> int:
+def _search_dir_index(fs: Mount, directory: LiveInode, name: bytes) -> int:
     """Index of an entry, by going through them (``btrfs_search_dir_index_item()``)."""
-    low, high = ((directory.ino, ItemType.DIR_INDEX, offset) for offset in (0, 2**64 - 1))
+    low, high = ((directory.ino, ItemType.DIR_INDEX, offset) for offset in (0, U64_MAX))
     for item in fs.writer.tree(directory.root).items(low, high):
         if bytes(item.data[30:]) == name:
             return item.key.offset

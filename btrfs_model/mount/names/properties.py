@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from btrfs_model.mount.live_inode import LiveInode
+from btrfs_model.mount.mount import Mount
 from btrfs_model.ondisk.constants import InodeFlag
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.writable import WritableFilesystem
 
 COMPRESSION_PROPERTY: Final = b"btrfs.compression"
 NO_COMPRESSION: Final = (b"no", b"none")
@@ -23,17 +21,11 @@ def compression_of(value: bytes) -> bytes:
     return next((name for name in _COMPRESSION if value.startswith(name)), b"")
 
 
-def apply_compression(fs: WritableFilesystem, inode: LiveInode, value: bytes) -> None:
+def apply_compression(fs: Mount, inode: LiveInode, value: bytes) -> None:
     """Let an inode, and the features of the filesystem, follow (``prop_compression_apply()``).
 
-    Parameters
-    ----------
-    fs : WritableFilesystem
-        Its next commit says that it has data compressed so.
-    inode : LiveInode
-        Whose property it is.
-    value : bytes
-        Of the property, empty where it is removed; one that there is not changes nothing.
+    `inode`: whose property it is.
+    `value`: of the property, empty where it is removed; one that there is not changes nothing.
     """
     kind = compression_of(value)
     flags = inode.item.flags & ~(InodeFlag.COMPRESS | InodeFlag.NOCOMPRESS)

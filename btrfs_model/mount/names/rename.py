@@ -10,16 +10,21 @@ from __future__ import annotations
 
 import errno
 import stat
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from btrfs_model.mount.delayed_inode import balance_delayed_items
+from btrfs_model.mount.inode import iput, mark_inode_dirty, next_index, orphan_add
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, ROOT_DIR, LiveInode
+from btrfs_model.mount.log.log_tree import record_unlink, set_full_commit
 from btrfs_model.mount.log.sync_log import log_new_name
+from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.dir_item import (
     check_dir_item_collision,
     delete_inode_ref,
     fail,
     insert_inode_ref,
 )
+from btrfs_model.mount.names.lookup import Entry
 from btrfs_model.mount.names.namei import (
     add_link,
     create_inode,
@@ -27,11 +32,7 @@ from btrfs_model.mount.names.namei import (
     unlink_name,
     unlink_subvolume_name,
 )
-from btrfs_model.mount.names.orphan import iput, orphan_add
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.names.lookup import Entry
-    from btrfs_model.mount.writable import WritableFilesystem
+from btrfs_model.mount.transaction import start_transaction
 
 # the inode, two names, two entries of two items each, the directory
 RENAME_ITEMS: Final = 8
@@ -39,28 +40,23 @@ RENAME_ITEMS: Final = 8
 _REPLACED_ITEMS: Final = 5
 
 
-def rename(
-    fs: WritableFilesystem, old: Entry, new: Entry, inode: LiveInode, *, whiteout: bool = False
-) -> None:
+def rename(fs: Mount, old: Entry, new: Entry, inode: LiveInode, *, whiteout: bool = False) -> None:
     """Move `inode` from one entry to another, over what is there (``btrfs_rename()``).
 
     A `whiteout` takes its old place: a device 0:0, which says to overlayfs that nothing is there.
 
-    Raises
-    ------
-    OSError
-        EPERM, EXDEV, ENOTEMPTY, EOVERFLOW or EMLINK.
+    Raises OSError: EPERM, EXDEV, ENOTEMPTY, EOVERFLOW or EMLINK.
     """
     replaced = new.inode
     _check_rename(fs, old, new, inode, replaced)
     two = old.directory is not new.directory
-    fs.start_transaction(RENAME_ITEMS + two + _REPLACED_ITEMS * (replaced is not None))
-    index = fs.inodes.next_index(new.directory)
+    start_transaction(fs, RENAME_ITEMS + two + _REPLACED_ITEMS * (replaced is not None))
+    index = next_index(fs, new.directory)
     inode.dir_index = 0
     _take_name(fs, new, inode, index)
     _count_change(fs, old, new, inode, replaced)
     if old.directory is not new.directory:
-        fs.tree_logs.record_unlink(old.directory, inode, for_rename=True)
+        record_unlink(fs, old.directory, inode, for_rename=True)
     old_index = _leave_name(fs, old, inode)
     if replaced is not None:
         _drop_replaced(fs, new, replaced)
@@ -71,13 +67,13 @@ def rename(
         log_new_name(fs, inode, new.directory, old.directory, old.name, old_index)
     if whiteout:
         create_inode(fs, old, stat.S_IFCHR)
-    fs.delayed.balance()
+    balance_delayed_items(fs)
     if replaced is not None:
         iput(fs, replaced)
 
 
 def _check_rename(
-    fs: WritableFilesystem, old: Entry, new: Entry, inode: LiveInode, replaced: LiveInode | None
+    fs: Mount, old: Entry, new: Entry, inode: LiveInode, replaced: LiveInode | None
 ) -> None:
     if new.directory.ino == EMPTY_SUBVOL_DIR:
         raise fail(errno.EPERM, new.path)
@@ -91,32 +87,32 @@ def _check_rename(
     check_dir_item_collision(fs, new.directory.root, new.directory.ino, new.name)
 
 
-def _take_name(fs: WritableFilesystem, entry: Entry, inode: LiveInode, index: int) -> None:
+def _take_name(fs: Mount, entry: Entry, inode: LiveInode, index: int) -> None:
     """Give an inode its new name; a subvolume gets it with the entry."""
     if inode.ino != ROOT_DIR:
         directory = entry.directory
         insert_inode_ref(fs, directory.root, entry.name, inode.ino, directory.ino, index)
 
 
-def _give_name_back(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
+def _give_name_back(fs: Mount, entry: Entry, inode: LiveInode) -> None:
     """Undo what :func:`_take_name` did."""
     if inode.ino != ROOT_DIR:
         directory = entry.directory
         delete_inode_ref(fs, directory.root, entry.name, inode.ino, directory.ino)
 
 
-def _leave_name(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> int:
+def _leave_name(fs: Mount, entry: Entry, inode: LiveInode) -> int:
     """Take the old name; returns its index, 0 for a subvolume's."""
     if inode.ino == ROOT_DIR:
-        fs.tree_logs.set_full_commit()
+        set_full_commit(fs)
         unlink_subvolume_name(fs, entry.directory, inode, entry.name)
         return 0
     index = unlink_name(fs, entry.directory, inode, entry.name, for_rename=True)
-    fs.mark_inode_dirty(inode)
+    mark_inode_dirty(fs, inode)
     return index
 
 
-def _drop_replaced(fs: WritableFilesystem, entry: Entry, replaced: LiveInode) -> None:
+def _drop_replaced(fs: Mount, entry: Entry, replaced: LiveInode) -> None:
     replaced.item.sequence += 1
     if replaced.ino == EMPTY_SUBVOL_DIR:
         unlink_subvolume_name(fs, entry.directory, replaced, entry.name)
@@ -127,7 +123,7 @@ def _drop_replaced(fs: WritableFilesystem, entry: Entry, replaced: LiveInode) ->
 
 
 def _count_change(
-    fs: WritableFilesystem, old: Entry, new: Entry, inode: LiveInode, other: LiveInode | None
+    fs: Mount, old: Entry, new: Entry, inode: LiveInode, other: LiveInode | None
 ) -> None:
     """Versions of all who take part, and their times (``simple_rename_timestamp()``)."""
     old.directory.item.sequence += 1
@@ -140,23 +136,18 @@ def _count_change(
         other.item.ctime = fs.now()
 
 
-def exchange(
-    fs: WritableFilesystem, old: Entry, new: Entry, inode: LiveInode, other: LiveInode
-) -> None:
+def exchange(fs: Mount, old: Entry, new: Entry, inode: LiveInode, other: LiveInode) -> None:
     """Let two inodes change places (``btrfs_rename_exchange()``).
 
-    Raises
-    ------
-    OSError
-        EXDEV between subvolumes, unless both are subvolumes themselves; EMLINK where an inode has
-        no room for its new name.
+    Raises OSError: EXDEV between subvolumes, unless both are subvolumes themselves; EMLINK where an
+    inode has no room for its new name.
     """
     both_subvolumes = inode.ino == other.ino == ROOT_DIR
     if old.directory.root != new.directory.root and not both_subvolumes:
         raise fail(errno.EXDEV, old.path)
-    fs.start_transaction(2 * RENAME_ITEMS - 1 + (old.directory is not new.directory))
-    index = fs.inodes.next_index(new.directory)
-    other_index = fs.inodes.next_index(old.directory)
+    start_transaction(fs, 2 * RENAME_ITEMS - 1 + (old.directory is not new.directory))
+    index = next_index(fs, new.directory)
+    other_index = next_index(fs, old.directory)
     inode.dir_index = other.dir_index = 0
     _take_name(fs, new, inode, index)
     try:
@@ -168,8 +159,8 @@ def exchange(
     other.item.sequence += 1
     _count_change(fs, old, new, inode, other)
     if old.directory is not new.directory:
-        fs.tree_logs.record_unlink(old.directory, inode, for_rename=True)
-        fs.tree_logs.record_unlink(new.directory, other, for_rename=True)
+        record_unlink(fs, old.directory, inode, for_rename=True)
+        record_unlink(fs, new.directory, other, for_rename=True)
     left = _leave_name(fs, old, inode)
     other_left = _leave_name(fs, new, other)
     add_link(fs, new.directory, inode, new.name, index)
@@ -182,4 +173,4 @@ def exchange(
         log_new_name(fs, inode, new.directory, old.directory, old.name, left)
     if other.ino != ROOT_DIR:
         log_new_name(fs, other, old.directory, new.directory, new.name, other_left)
-    fs.delayed.balance()
+    balance_delayed_items(fs)

@@ -9,18 +9,19 @@ itself.
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from btrfs_model.mount.delayed_inode import run_delayed_items
+from btrfs_model.mount.inode import mark_inode_dirty, next_index
 from btrfs_model.mount.live_inode import LiveInode
+from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.dir_item import dir_item_key, fail, insert_dir_item, lookup_dir_item
-from btrfs_model.mount.names.subvolume import RDONLY, timespec
+from btrfs_model.mount.names.lookup import RDONLY
+from btrfs_model.mount.names.subvolume import timespec
 from btrfs_model.mount.roots.root_tree import NO_UUID, add_root_ref, uuid_tree_add
 from btrfs_model.ondisk.constants import FileType
-from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.keys import U64_MAX, ItemType
 from btrfs_model.ondisk.structs import RootItem, Timespec
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.writable import WritableFilesystem
 
 
 class PendingSnapshot(NamedTuple):
@@ -44,22 +45,19 @@ class PendingSnapshot(NamedTuple):
     read_only: bool
 
 
-def create_pending_snapshot(fs: WritableFilesystem, pending: PendingSnapshot) -> None:
+def create_pending_snapshot(fs: Mount, pending: PendingSnapshot) -> None:
     """Take a snapshot (``create_pending_snapshot()``).
 
-    Raises
-    ------
-    OSError
-        EEXIST when the name was taken meanwhile.
+    Raises OSError: EEXIST when the name was taken meanwhile.
     """
     directory, name = pending.directory, pending.name
     root = fs.next_root_id()
-    index = fs.inodes.next_index(directory)
+    index = next_index(fs, directory)
     now = fs.now()
     key = dir_item_key(directory.ino, name)
     if lookup_dir_item(fs, directory.root, key, name) is not None:
         raise fail(errno.EEXIST, name)
-    fs.run_delayed_items()
+    run_delayed_items(fs)
     item = _snapshot_item(fs, pending, now)
     fs.writer.copy_root(pending.source, root)
     state = fs.writer.tree_state(root)
@@ -67,18 +65,18 @@ def create_pending_snapshot(fs: WritableFilesystem, pending: PendingSnapshot) ->
                          generation_v2=fs.transid)  # fmt: skip
     fs.add_root(root, item, offset=fs.transid)
     add_root_ref(fs, root, directory.root, directory.ino, index, name)
-    location = (root, ItemType.ROOT_ITEM, 2**64 - 1)
+    location = (root, ItemType.ROOT_ITEM, U64_MAX)
     insert_dir_item(fs, directory, name, location, int(FileType.DIR), index)
     # unlike other new entries it does not count on the version of the directory
     directory.item.size += 2 * len(name)
     directory.item.mtime = directory.item.ctime = fs.now()
-    fs.mark_inode_dirty(directory)
+    mark_inode_dirty(fs, directory)
     uuid_tree_add(fs, item.uuid, ItemType.UUID_KEY_SUBVOL, root)
     if item.received_uuid != NO_UUID:
         uuid_tree_add(fs, item.received_uuid, ItemType.UUID_KEY_RECEIVED_SUBVOL, root)
 
 
-def _snapshot_item(fs: WritableFilesystem, pending: PendingSnapshot, now: int) -> RootItem:
+def _snapshot_item(fs: Mount, pending: PendingSnapshot, now: int) -> RootItem:
     """Root item of a snapshot: the source's, with an identity of its own."""
     source = fs.live_root(pending.source)
     source.last_snapshot = fs.transid

@@ -10,26 +10,29 @@ from __future__ import annotations
 
 import errno
 import stat
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from btrfs_model.mount.inode import (
+    discard_pages,
+    iget,
+    new_inode,
+    next_index,
+    orphan_key,
+    update_root_times,
+)
 from btrfs_model.mount.live_inode import ROOT_DIR, InodeFields, LiveInode, split_ns
+from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names import acl
 from btrfs_model.mount.names.dir_item import check_dir_item_collision, fail
+from btrfs_model.mount.names.lookup import RDONLY, Entry
 from btrfs_model.mount.names.namei import add_link, insert_new_inode, unlink_subvolume_name
-from btrfs_model.mount.names.orphan import orphan_key
 from btrfs_model.mount.names.xattr import inherit_properties
 from btrfs_model.mount.roots.root_tree import NO_UUID, uuid_tree_add, uuid_tree_remove
+from btrfs_model.mount.transaction import commit, start_transaction
 from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import dir_items
-from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.structs import DiskKey, InodeItem, RootItem, Timespec
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.names.lookup import Entry
-    from btrfs_model.mount.writable import WritableFilesystem
-
-RDONLY: Final = 1 << 0
-"""``BTRFS_ROOT_SUBVOL_RDONLY`` in the flags of a root item."""
 
 _ROOT_TREE: Final = int(ObjectId.ROOT_TREE)
 _NO_TIME: Final = Timespec(0, 0)
@@ -43,34 +46,31 @@ def timespec(time: int) -> Timespec:
     return Timespec(*split_ns(time))
 
 
-def create_subvolume(fs: WritableFilesystem, entry: Entry) -> LiveInode:
+def create_subvolume(fs: Mount, entry: Entry) -> LiveInode:
     """Make an empty subvolume (``create_subvol()``); return its top directory.
 
-    Raises
-    ------
-    OSError
-        EOVERFLOW.
+    Raises OSError: EOVERFLOW.
     """
     directory = entry.directory
     check_dir_item_collision(fs, directory.root, directory.ino, entry.name)
-    fs.start_transaction()
+    start_transaction(fs)
     root = fs.next_root_id()
     fs.writer.new_tree(root, shareable=True)
     item = _new_root_item(fs, root)
     fs.add_root(root, item)
     uuid_tree_add(fs, item.uuid, ItemType.UUID_KEY_SUBVOL, root)
     inode = _new_top_directory(fs, root, directory)
-    index = fs.inodes.next_index(directory)
+    index = next_index(fs, directory)
     inode.dir_index = index
     # its own name is ".." in itself, and its index there 0
     insert_new_inode(fs, inode, ROOT_DIR, b"..", 0)
-    inherit_properties(fs, inode, fs.inode(directory.root, ROOT_DIR))
-    fs.update_root_times(root)
+    inherit_properties(fs, inode, iget(fs, directory.root, ROOT_DIR))
+    update_root_times(fs, root)
     add_link(fs, directory, inode, entry.name, index)
     return inode
 
 
-def _new_root_item(fs: WritableFilesystem, root: int) -> RootItem:
+def _new_root_item(fs: Mount, root: int) -> RootItem:
     state = fs.writer.tree_state(root)
     now = timespec(fs.now())
     inode = InodeItem(
@@ -87,7 +87,7 @@ def _new_root_item(fs: WritableFilesystem, root: int) -> RootItem:
     )  # fmt: skip
 
 
-def _new_top_directory(fs: WritableFilesystem, root: int, directory: LiveInode) -> LiveInode:
+def _new_top_directory(fs: Mount, root: int, directory: LiveInode) -> LiveInode:
     """``btrfs_new_subvol_inode()``: a default ACL of the directory shapes the mode, no more."""
     now = fs.now()
     item = InodeFields(
@@ -95,23 +95,20 @@ def _new_top_directory(fs: WritableFilesystem, root: int, directory: LiveInode) 
         mode=stat.S_IFDIR | 0o777 & ~fs.umask, atime=now, ctime=now, mtime=now, otime=now,
     )  # fmt: skip
     acl.inherit(fs, directory, item)
-    return fs.inodes.new(root, item)
+    return new_inode(fs, root, item)
 
 
 # ------------------------------------------------------------------------------------ deleting --
 
 
-def delete_subvolume(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> None:
+def delete_subvolume(fs: Mount, entry: Entry, inode: LiveInode) -> None:
     """Delete a subvolume (``btrfs_delete_subvolume()``).
 
-    Raises
-    ------
-    OSError
-        EPERM for the default subvolume, ENOTEMPTY when subvolumes are in it.
+    Raises OSError: EPERM for the default subvolume, ENOTEMPTY when subvolumes are in it.
     """
     root = inode.root
     _may_destroy(fs, root, entry)
-    fs.start_transaction(from_reserve=True)
+    start_transaction(fs, from_reserve=True)
     unlink_subvolume_name(fs, entry.directory, inode, entry.name)
     live = fs.live_root(root)
     live.drop_progress = DiskKey(0, 0, 0)
@@ -122,10 +119,12 @@ def delete_subvolume(fs: WritableFilesystem, entry: Entry, inode: LiveInode) -> 
     uuid_tree_remove(fs, live.uuid, ItemType.UUID_KEY_SUBVOL, root)
     if live.received_uuid != NO_UUID:
         uuid_tree_remove(fs, live.received_uuid, ItemType.UUID_KEY_RECEIVED_SUBVOL, root)
-    fs.discard_delalloc(root)
+    for waiting in list(fs.dirty_files.values()):
+        if waiting.root == root:
+            discard_pages(fs, waiting)
 
 
-def _may_destroy(fs: WritableFilesystem, root: int, entry: Entry) -> None:
+def _may_destroy(fs: Mount, root: int, entry: Entry) -> None:
     """``may_destroy_subvol()``."""
     payload = fs.writer.get(_ROOT_TREE, _DEFAULT_KEY)
     for default in dir_items(payload) if payload is not None else []:
@@ -136,17 +135,17 @@ def _may_destroy(fs: WritableFilesystem, root: int, entry: Entry) -> None:
         raise fail(errno.ENOTEMPTY, entry.path)
 
 
-def dead_subvolumes(fs: WritableFilesystem) -> list[int]:
+def dead_subvolumes(fs: Mount) -> list[int]:
     """Ids of the deleted subvolumes whose blocks are not freed yet, ascending."""
-    items = fs.writer.tree(_ROOT_TREE).items(orphan_key(0), orphan_key(2**64 - 1))
+    items = fs.writer.tree(_ROOT_TREE).items(orphan_key(0), orphan_key(U64_MAX))
     return [item.key.offset for item in items]
 
 
-def clean_deleted_subvolume(fs: WritableFilesystem, root: int) -> None:
+def clean_deleted_subvolume(fs: Mount, root: int) -> None:
     """Free the blocks of a deleted subvolume (``btrfs_clean_one_deleted_snapshot()``)."""
     fs.delayed.kill_all(root)
-    fs.inodes.forget_subvolume(root)
-    fs.start_transaction(from_reserve=True)
+    fs.live_subvolumes.pop(root, None)
+    start_transaction(fs, from_reserve=True)
     fs.writer.drop_tree(root)
     fs.forget_root(root)
     fs.writer.delete(_ROOT_TREE, orphan_key(root))
@@ -155,20 +154,20 @@ def clean_deleted_subvolume(fs: WritableFilesystem, root: int) -> None:
 # ------------------------------------------------------------------------------------- changing --
 
 
-def set_read_only(fs: WritableFilesystem, root: int, read_only: bool) -> None:
+def set_read_only(fs: Mount, root: int, read_only: bool) -> None:
     """Make a subvolume read-only or writable (``btrfs_ioctl_subvol_setflags()``); commits."""
     live = fs.live_root(root)
     if bool(live.flags & RDONLY) == read_only:
         return
-    fs.start_transaction()
+    start_transaction(fs)
     live.flags = live.flags | RDONLY if read_only else live.flags & ~RDONLY
     live.dirty = True
-    fs.commit()
+    commit(fs)
 
 
-def set_received(fs: WritableFilesystem, root: int, uuid: bytes, stransid: int, stime: int) -> None:
+def set_received(fs: Mount, root: int, uuid: bytes, stransid: int, stime: int) -> None:
     """Say what a subvolume was received from (``_btrfs_ioctl_set_received_subvol()``); commits."""
-    fs.start_transaction()
+    start_transaction(fs)
     live = fs.live_root(root)
     kind = ItemType.UUID_KEY_RECEIVED_SUBVOL
     changed = live.received_uuid != uuid
@@ -180,4 +179,4 @@ def set_received(fs: WritableFilesystem, root: int, uuid: bytes, stransid: int, 
     live.dirty = True
     if changed and uuid != NO_UUID:
         uuid_tree_add(fs, uuid, kind, root)
-    fs.commit()
+    commit(fs)

@@ -11,9 +11,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from btrfs_model.mount.inode import mark_inode_dirty
 from btrfs_model.mount.live_inode import LiveInode
+from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.dir_item import (
     cow_leaf,
     delete_one_dir_name,
@@ -28,15 +30,13 @@ from btrfs_model.mount.names.properties import (
     apply_compression,
     compression_of,
 )
+from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.ondisk.constants import FileType, InodeFlag
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import DirItem
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import DIR_ITEM, HEADER, ITEM
 from btrfs_model.volume.tree import RawKey
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.writable import WritableFilesystem
 
 # the attribute, the inode
 _XATTR_ITEMS: Final = 2
@@ -48,41 +48,29 @@ def _key(inode: LiveInode, name: bytes) -> RawKey:
     return (inode.ino, ItemType.XATTR_ITEM, name_hash(name))
 
 
-def get_xattr(fs: WritableFilesystem, inode: LiveInode, name: bytes) -> bytes | None:
+def get_xattr(fs: Mount, inode: LiveInode, name: bytes) -> bytes | None:
     """Return the value of an attribute, None when there is none."""
     entry = lookup_dir_item(fs, inode.root, _key(inode, name), name)
     return None if entry is None else entry.data
 
 
 def put_xattr(
-    fs: WritableFilesystem, inode: LiveInode, name: bytes, value: bytes | None, flags: int = 0
+    fs: Mount, inode: LiveInode, name: bytes, value: bytes | None, flags: int = 0
 ) -> None:
     """Set an attribute, or remove it where the value is None (``btrfs_setxattr()``).
 
-    Parameters
-    ----------
-    fs : WritableFilesystem
-        The filesystem.
-    inode : LiveInode
-        Whose attribute; it is not marked dirty.
-    name, value : bytes
-        With the namespace.
-    flags : int
-        ``os.XATTR_CREATE``: it must not exist; ``os.XATTR_REPLACE``: it must.
-
-    Raises
-    ------
-    OSError
-        ENODATA, EEXIST, or ENOSPC when it does not fit a leaf (with those of the same hash).
+    `inode`: whose attribute; it is not marked dirty.
+    `name`, `value`: with the namespace.
+    `flags`: ``os.XATTR_CREATE``: it must not exist; ``os.XATTR_REPLACE``: it must.
+    Raises OSError: ENODATA, EEXIST, or ENOSPC when it does not fit a leaf (with those of the same
+    hash).
     """
     _put(fs, inode, name, value, flags)
     inode.log.copy_everything = True
     inode.log.no_xattrs = False
 
 
-def _put(
-    fs: WritableFilesystem, inode: LiveInode, name: bytes, value: bytes | None, flags: int
-) -> None:
+def _put(fs: Mount, inode: LiveInode, name: bytes, value: bytes | None, flags: int) -> None:
     key = _key(inode, name)
     entry = lookup_dir_item(fs, inode.root, key, name)
     if value is not None and len(name) + len(value) > _max_size(fs):
@@ -108,14 +96,12 @@ def _put(
         raise fail(errno.ENOSPC, name) if error.errno == errno.EOVERFLOW else error from None
 
 
-def _max_size(fs: WritableFilesystem) -> int:
+def _max_size(fs: Mount) -> int:
     """Bytes of name and value that a leaf has room for (``BTRFS_MAX_XATTR_SIZE()``)."""
     return fs.nodesize - HEADER.size - ITEM.size - DIR_ITEM.size
 
 
-def _replace(
-    fs: WritableFilesystem, root: int, key: RawKey, entry: DirItem, value: bytes, flags: int
-) -> None:
+def _replace(fs: Mount, root: int, key: RawKey, entry: DirItem, value: bytes, flags: int) -> None:
     """Give an attribute another value in its item."""
     payload = pack_dir_item(_NOWHERE, fs.transid, _XATTR, entry.name, value)
     there = fs.writer.get(root, key)
@@ -140,32 +126,29 @@ def _replace(
 
 
 def set_xattr(
-    fs: WritableFilesystem, inode: LiveInode, name: bytes, value: bytes | None, flags: int = 0
+    fs: Mount, inode: LiveInode, name: bytes, value: bytes | None, flags: int = 0
 ) -> None:
     """Set or remove an attribute; version and ctime follow (``btrfs_setxattr_trans()``)."""
-    fs.start_transaction(_XATTR_ITEMS)
+    start_transaction(fs, _XATTR_ITEMS)
     put_xattr(fs, inode, name, value, flags)
     _changed(fs, inode)
 
 
-def _changed(fs: WritableFilesystem, inode: LiveInode) -> None:
+def _changed(fs: Mount, inode: LiveInode) -> None:
     inode.item.sequence += 1
     inode.item.ctime = fs.now()
-    fs.mark_inode_dirty(inode)
+    mark_inode_dirty(fs, inode)
 
 
 # ---------------------------------------------------------------------------------- properties --
 
 
 def set_property(
-    fs: WritableFilesystem, inode: LiveInode, name: bytes, value: bytes | None, flags: int = 0
+    fs: Mount, inode: LiveInode, name: bytes, value: bytes | None, flags: int = 0
 ) -> None:
     """Set or remove a property (``btrfs_xattr_handler_set_prop()``).
 
-    Raises
-    ------
-    OSError
-        EINVAL for an unknown property or value, ENODATA.
+    Raises OSError: EINVAL for an unknown property or value, ENODATA.
     """
     uncompressed = InodeFlag.NODATACOW | InodeFlag.NODATASUM
     known = not value or value in NO_COMPRESSION or compression_of(value)
@@ -174,13 +157,13 @@ def set_property(
         raise fail(errno.EINVAL, name)
     if not (inode.is_dir or stat.S_ISREG(inode.item.mode)):
         return
-    fs.start_transaction()
+    start_transaction(fs)
     put_xattr(fs, inode, name, value or None, flags)
     apply_compression(fs, inode, value or b"")
     _changed(fs, inode)
 
 
-def inherit_properties(fs: WritableFilesystem, inode: LiveInode, directory: LiveInode) -> None:
+def inherit_properties(fs: Mount, inode: LiveInode, directory: LiveInode) -> None:
     """Hand the property of a directory down to a new inode (``btrfs_inode_inherit_props()``)."""
     value = directory.prop_compress
     if not value or not (inode.is_dir or stat.S_ISREG(inode.item.mode)):

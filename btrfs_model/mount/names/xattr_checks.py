@@ -12,17 +12,17 @@ import errno
 import os
 import stat
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from btrfs_model.mount.delayed_inode import balance_delayed_items
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, LiveInode
+from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names import acl, xattr
 from btrfs_model.mount.names.attr import CAPABILITY
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import Path, as_bytes, find, is_read_only, may_write
+from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.ondisk.constants import InodeFlag
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.writable import WritableFilesystem
 
 _NAME_MAX: Final = 255
 _SIZE_MAX: Final = 65536
@@ -35,31 +35,16 @@ _CAPS_EFFECTIVE: Final = 1
 _NO_ID: Final = b"\xff" * 4
 
 
-def setxattr(
-    fs: WritableFilesystem, path: Path, name: Path, value: bytes, flags: int, *, follow: bool
-) -> None:
+def setxattr(fs: Mount, path: Path, name: Path, value: bytes, flags: int, *, follow: bool) -> None:
     """Set an extended attribute (``path_setxattrat()``, ``vfs_setxattr()``).
 
-    Parameters
-    ----------
-    fs : WritableFilesystem
-        The filesystem.
-    path : str or bytes
-        Of the inode.
-    name : str or bytes
-        With the namespace.
-    value : bytes
-        What it shall be.
-    flags : int
-        ``os.XATTR_CREATE``: it must not exist; ``os.XATTR_REPLACE``: it must.
-    follow : bool
-        Whether a symbolic link at the end of the path is followed.
-
-    Raises
-    ------
-    OSError
-        EINVAL, ERANGE or E2BIG for the arguments; EPERM, EROFS; EOPNOTSUPP for a namespace that
-        there is not; ENODATA, EEXIST; ENOSPC where a leaf has no room for it.
+    `path`: of the inode.
+    `name`: with the namespace.
+    `value`: what it shall be.
+    `flags`: ``os.XATTR_CREATE``: it must not exist; ``os.XATTR_REPLACE``: it must.
+    `follow`: whether a symbolic link at the end of the path is followed.
+    Raises OSError: EINVAL, ERANGE or E2BIG for the arguments; EPERM, EROFS; EOPNOTSUPP for a
+    namespace that there is not; ENODATA, EEXIST; ENOSPC where a leaf has no room for it.
     """
     if flags & ~_FLAGS:
         raise fail(errno.EINVAL, path)
@@ -75,13 +60,10 @@ def setxattr(
     _change(fs, inode, raw, value, flags, path)
 
 
-def removexattr(fs: WritableFilesystem, path: Path, name: Path, *, follow: bool) -> None:
+def removexattr(fs: Mount, path: Path, name: Path, *, follow: bool) -> None:
     """Remove an extended attribute (``vfs_removexattr()``).
 
-    Raises
-    ------
-    OSError
-        As :func:`setxattr`.
+    Raises OSError: as :func:`setxattr`.
     """
     raw = _checked_name(name, path)
     inode = find(fs, path, follow=follow)
@@ -108,12 +90,7 @@ def _check_capability(value: bytes, path: Path) -> None:
 
 
 def _change(
-    fs: WritableFilesystem,
-    inode: LiveInode,
-    name: bytes,
-    value: bytes | None,
-    flags: int,
-    path: Path,
+    fs: Mount, inode: LiveInode, name: bytes, value: bytes | None, flags: int, path: Path
 ) -> None:
     """``xattr_permission()``, then the handler of the namespace (``xattr_resolve_name()``)."""
     _check_changeable(inode, path)
@@ -132,7 +109,7 @@ def _change(
         if is_read_only(fs, inode.root):
             raise fail(errno.EROFS, path)
         xattr.set_xattr(fs, inode, name, value, flags)
-    fs.delayed.balance()
+    balance_delayed_items(fs)
 
 
 def _check_changeable(inode: LiveInode, path: Path) -> None:
@@ -142,9 +119,7 @@ def _check_changeable(inode: LiveInode, path: Path) -> None:
         raise fail(errno.EPERM, path)
 
 
-def _change_acl(
-    fs: WritableFilesystem, inode: LiveInode, name: bytes, value: bytes | None, path: Path
-) -> None:
+def _change_acl(fs: Mount, inode: LiveInode, name: bytes, value: bytes | None, path: Path) -> None:
     """``vfs_set_acl()``; a read-only subvolume does not stop a kernel."""
     entries = acl.parse(value, path) if value else []
     _check_changeable(inode, path)
@@ -154,6 +129,6 @@ def _change_acl(
         if entries:
             raise fail(errno.EACCES, path)
         return
-    fs.start_transaction()
+    start_transaction(fs)
     acl.set_acl(fs, inode, name, entries)
-    fs.delayed.balance()
+    balance_delayed_items(fs)

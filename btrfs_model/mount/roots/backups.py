@@ -28,12 +28,8 @@ BACKED_UP: Final = tuple(map(int, _FIELDS))
 def make_backup(raw: RawSuperBlock, roots: Mapping[int, tuple[int, int, int]]) -> bytes:
     """Return a filled cell.
 
-    Parameters
-    ----------
-    raw : RawSuperBlock
-        For the sizes.
-    roots : dict
-        Address, generation and level of the root block of each tree, by the tree's id.
+    `raw`: for the sizes.
+    `roots`: address, generation and level of the root block of each tree, by the tree's id.
     """
     values: dict[str, Any] = {}
     for tree, field in _FIELDS.items():

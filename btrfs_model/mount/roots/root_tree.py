@@ -9,16 +9,14 @@ that have it, as their own (UUID_KEY_SUBVOL) or as received (UUID_KEY_RECEIVED_S
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.ondisk.items import root_ref, subvolume_ids
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import ROOT_REF
 from btrfs_model.volume.tree import RawKey
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.writable import WritableFilesystem
 
 NO_UUID: Final = bytes(16)
 
@@ -26,24 +24,17 @@ _ROOT_TREE: Final = int(ObjectId.ROOT_TREE)
 _UUID_TREE: Final = int(ObjectId.UUID_TREE)
 
 
-def add_root_ref(
-    fs: WritableFilesystem, child: int, parent: int, dirid: int, index: int, name: bytes
-) -> None:
+def add_root_ref(fs: Mount, child: int, parent: int, dirid: int, index: int, name: bytes) -> None:
     """``btrfs_add_root_ref()``."""
     payload = ROOT_REF.struct.pack(dirid, index, len(name)) + name
     fs.writer.insert(_ROOT_TREE, (child, ItemType.ROOT_BACKREF, parent), payload)
     fs.writer.insert(_ROOT_TREE, (parent, ItemType.ROOT_REF, child), payload)
 
 
-def delete_root_ref(
-    fs: WritableFilesystem, child: int, parent: int, dirid: int, name: bytes
-) -> int:
+def delete_root_ref(fs: Mount, child: int, parent: int, dirid: int, name: bytes) -> int:
     """Remove the name of a subvolume and return its directory index (``btrfs_del_root_ref()``).
 
-    Raises
-    ------
-    OSError
-        ENOENT when it does not have that name there.
+    Raises OSError: ENOENT when it does not have that name there.
     """
     key = (child, ItemType.ROOT_BACKREF, parent)
     payload = fs.writer.get(_ROOT_TREE, key)
@@ -59,7 +50,7 @@ def _uuid_key(uuid: bytes, kind: ItemType) -> RawKey:
     return (int.from_bytes(uuid[:8], "little"), kind, int.from_bytes(uuid[8:], "little"))
 
 
-def uuid_tree_add(fs: WritableFilesystem, uuid: bytes, kind: ItemType, root: int) -> None:
+def uuid_tree_add(fs: Mount, uuid: bytes, kind: ItemType, root: int) -> None:
     """Add a subvolume to those of a UUID (``btrfs_uuid_tree_add()``)."""
     if not fs.writer.has_tree(_UUID_TREE):
         return
@@ -71,7 +62,7 @@ def uuid_tree_add(fs: WritableFilesystem, uuid: bytes, kind: ItemType, root: int
         fs.writer.extend(_UUID_TREE, key, entry)
 
 
-def uuid_tree_remove(fs: WritableFilesystem, uuid: bytes, kind: ItemType, root: int) -> None:
+def uuid_tree_remove(fs: Mount, uuid: bytes, kind: ItemType, root: int) -> None:
     """Take a subvolume from those of a UUID (``btrfs_uuid_tree_remove()``)."""
     key = _uuid_key(uuid, kind)
     payload = fs.writer.get(_UUID_TREE, key) if fs.writer.has_tree(_UUID_TREE) else None

@@ -11,12 +11,23 @@ from __future__ import annotations
 import errno
 import os
 from functools import cache
-from typing import TYPE_CHECKING
 
 from btrfs_model.mount.load import group_tree, super_ranges
+from btrfs_model.mount.log.log_tree import set_full_commit
+from btrfs_model.mount.mount import Mount
+from btrfs_model.native.space import GroupState, SpaceInfo
 from btrfs_model.ondisk.chunk_write import CHUNK_OBJECTID, chunk_item, dev_extent
 from btrfs_model.ondisk.chunks import Chunk
-from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.ondisk.constants import (
+    BTRFS_BLOCK_GROUP_DATA,
+    BTRFS_BLOCK_GROUP_DUP,
+    BTRFS_BLOCK_GROUP_METADATA,
+    BTRFS_BLOCK_GROUP_RAID1,
+    BTRFS_BLOCK_GROUP_SYSTEM,
+    BTRFS_MAX_LEVEL,
+    BTRFS_STRIPE_LEN,
+)
+from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.structs import (
     BLOCK_GROUP_ITEM,
     DEV_EXTENT,
@@ -27,24 +38,14 @@ from btrfs_model.ondisk.structs import (
 )
 from btrfs_model.patches import Patch
 
-if TYPE_CHECKING:
-    from btrfs_model.mount.writable import WritableFilesystem
-    from btrfs_model.native.space import GroupState, SpaceInfo
-
-_DATA, _SYSTEM, _METADATA = 1, 2, 4
-_RAID1, _DUP = 16, 32
-_KINDS = _DATA | _SYSTEM | _METADATA
+_KINDS = BTRFS_BLOCK_GROUP_DATA | BTRFS_BLOCK_GROUP_SYSTEM | BTRFS_BLOCK_GROUP_METADATA
 _MIB, _GIB = 1 << 20, 1 << 30
-_STRIPE_LEN = 1 << 16
 # BTRFS_DEVICE_RANGE_RESERVED: nothing is allocated before it
 _RESERVED = 1 << 20
 # Room for the items of a chunk in the chunk tree: a path of copied nodes each for the device item
 # and the chunk item, twice as much for what is inserted (check_system_chunk()).
-_MAX_LEVEL = 8
 _SYSTEM_PATHS = 3
 _SYS_CHUNK_ARRAY = 2048
-# how many extents of a group tell its size class
-_SAMPLES = 5
 # BTRFS_UNLINK_METADATA_UNITS
 _UNLINK_ITEMS = 7
 # Blocks that one small call may copy or make: the leaf of a name, that of an inode, and a split.
@@ -55,19 +56,16 @@ _OF_A_CALL = 2 * _MIB
 _KEPT_OF_RESERVE = 4
 
 
-def ensure_data(fs: WritableFilesystem, nbytes: int) -> None:
+def ensure_data(fs: Mount, nbytes: int) -> None:
     """Reserve `nbytes` beside data that wait for writeback (``btrfs_reserve_data_bytes()``).
 
     Chunks are added as long as the device has room for them; then what waits is written back, and
     a commit frees what the running transaction has pinned (``data_flush_states``).
 
-    Raises
-    ------
-    OSError
-        ENOSPC when that is not enough.
+    Raises OSError: ENOSPC when that is not enough.
     """
-    flushes = iter((fs.flush_delalloc, fs.commit))
-    while fs.writer.space_info(_DATA).free < nbytes + fs.dirty_bytes.count:
+    flushes = iter((lambda: fs.hooks.flush_delalloc(fs, None), lambda: fs.hooks.commit(fs)))
+    while fs.writer.space_info(BTRFS_BLOCK_GROUP_DATA).free < nbytes + fs.dirty_bytes.count:
         if not _may_add_data(fs):
             flush = None if fs.committing else next(flushes, None)
             if flush is None:
@@ -75,7 +73,7 @@ def ensure_data(fs: WritableFilesystem, nbytes: int) -> None:
             flush()
 
 
-def reserve_data(fs: WritableFilesystem, wanted: int, least: int, hint: int) -> tuple[int, int]:
+def reserve_data(fs: Mount, wanted: int, least: int, hint: int) -> tuple[int, int]:
     """Reserve room for an extent (``btrfs_reserve_extent()``): address and size.
 
     Where groups have size classes and none for this size has room, a chunk is made before another
@@ -90,9 +88,9 @@ def reserve_data(fs: WritableFilesystem, wanted: int, least: int, hint: int) -> 
     return fs.writer.reserve_data(wanted, least, hint)
 
 
-def _may_add_data(fs: WritableFilesystem) -> bool:
+def _may_add_data(fs: Mount) -> bool:
     try:
-        allocate_chunk(fs, _DATA)
+        allocate_chunk(fs, BTRFS_BLOCK_GROUP_DATA)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
@@ -100,45 +98,16 @@ def _may_add_data(fs: WritableFilesystem) -> bool:
     return True
 
 
-def load_size_classes(fs: WritableFilesystem) -> None:
-    """Look what extents the groups of data have (``load_block_group_size_class()``).
-
-    The smallest of the extents found at five places of a group decides. A kernel looks when it
-    first wants to know of the free space of a group, here that is at mount.
-    """
-    extents = fs.tree(ObjectId.EXTENT_TREE)
-    for group in _groups(fs, _DATA):
-        end, sizes = group.start + group.length, []
-        for part in range(_SAMPLES):
-            at = group.start + part * (group.length // _SAMPLES)
-            items = extents.items(
-                (at, ItemType.EXTENT_ITEM, 0), (end - 1, ItemType.EXTENT_ITEM, end)
-            )
-            found = next((i for i in items if i.key.type == ItemType.EXTENT_ITEM), None)
-            if found is not None:
-                sizes.append(found.key.offset)
-        if sizes:
-            fs.writer.set_size_class(group.start, min(sizes))
-
-
-def ensure_metadata(fs: WritableFilesystem, *, from_reserve: bool = False) -> None:
+def ensure_metadata(fs: Mount, *, from_reserve: bool = False) -> None:
     """See that a call has room for metadata before it changes anything.
 
     A chunk is added when the kernel would, and where the items that wait would not fit. Where the
     device has no room for one, a commit carries out what waits and frees what the running
     transaction has pinned (COMMIT_TRANS of ``flush_space()``).
 
-    Parameters
-    ----------
-    fs : WritableFilesystem
-        Where.
-    from_reserve : bool
-        What is kept for commits may be used, but for a part.
-
-    Raises
-    ------
-    OSError
-        ENOSPC when there is no more than what is kept; EROFS when a transaction was aborted.
+    `from_reserve`: what is kept for commits may be used, but for a part.
+    Raises OSError: ENOSPC when there is no more than what is kept; EROFS when a transaction was
+    aborted.
     """
     if fs.committing:
         # what is kept is for this
@@ -154,61 +123,58 @@ def ensure_metadata(fs: WritableFilesystem, *, from_reserve: bool = False) -> No
         kept = _kept(fs, info, from_reserve)
         if kept + _coming(fs) + _copies(fs, info) <= info.free:
             return
-    fs.commit()
-    if fs.writer.space_info(_METADATA).free < kept:
+    fs.hooks.commit(fs)
+    if fs.writer.space_info(BTRFS_BLOCK_GROUP_METADATA).free < kept:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), fs.path)
 
 
-def grow_metadata(fs: WritableFilesystem) -> bool:
+def grow_metadata(fs: Mount) -> bool:
     """Add a chunk for metadata where what waits may not fit (``find_free_extent()``).
 
     The kernel does so when it finds no room for a block, here it is a little before that. So many
     are added that the items that wait have room, where the kernel counts on reservations.
 
-    Returns
-    -------
-    bool
-        False where one was needed and the device had no room for it.
+    False where one was needed and the device had no room for it.
     """
     return _grow(fs)[0]
 
 
-def _grow(fs: WritableFilesystem) -> tuple[bool, SpaceInfo]:
-    info = fs.writer.space_info(_METADATA)
+def _grow(fs: Mount) -> tuple[bool, SpaceInfo]:
+    info = fs.writer.space_info(BTRFS_BLOCK_GROUP_METADATA)
     needed = _needed(info) + _OF_A_CALL
     while needed + _coming(fs) > info.free:
         try:
-            allocate_chunk(fs, _METADATA)
+            allocate_chunk(fs, BTRFS_BLOCK_GROUP_METADATA)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
             return False, info
-        info = fs.writer.space_info(_METADATA)
+        info = fs.writer.space_info(BTRFS_BLOCK_GROUP_METADATA)
     return True, info
 
 
-def _coming(fs: WritableFilesystem) -> int:
+def _coming(fs: Mount) -> int:
     """Return at most what the items that wait will take: their leaves may be half full."""
     return 2 * fs.delayed.nbytes
 
 
-def _copies(fs: WritableFilesystem, info: SpaceInfo) -> int:
+def _copies(fs: Mount, info: SpaceInfo) -> int:
     """Return at most what the next commit copies, of leaves that the transaction did not yet."""
     touched = fs.delayed.waiting_changes * fs.nodesize
     return touched if touched <= info.free else min(touched, info.total - info.free - info.dirty)
 
 
-def _copies_fit(fs: WritableFilesystem, info: SpaceInfo) -> bool:
+def _copies_fit(fs: Mount, info: SpaceInfo) -> bool:
     """Whether the next commit has room for its copies, be it in chunks that it adds."""
     missing = _copies(fs, info) - info.free
     if missing <= 0:
         return True
     device = fs.raw_super.dev_item
-    copies = 2 if info.flags & _DUP else 1
+    copies = 2 if info.flags & BTRFS_BLOCK_GROUP_DUP else 1
     return missing <= (device.total_bytes - device.bytes_used - _RESERVED) // copies
 
 
-def calls_that_fit(fs: WritableFilesystem) -> int:
+def calls_that_fit(fs: Mount) -> int:
     """Return how many small calls surely have room for what they change, at least one.
 
     A chunk is added first where the kernel would.
@@ -218,21 +184,19 @@ def calls_that_fit(fs: WritableFilesystem) -> int:
     return max(1, free // (_CALL_BLOCKS * fs.nodesize))
 
 
-def global_reserve(
-    fs: WritableFilesystem, info: SpaceInfo, unlink_items: int = _UNLINK_ITEMS
-) -> int:
+def global_reserve(fs: Mount, info: SpaceInfo, unlink_items: int = _UNLINK_ITEMS) -> int:
     """Return what the kernel keeps for commits (``btrfs_update_global_block_rsv()``), bytes.
 
     That is room for all of the trees that every commit changes, or for the items of an unlink, of
     which there are `unlink_items`.
     """
-    item = 2 * _MAX_LEVEL * fs.nodesize
+    item = 2 * BTRFS_MAX_LEVEL * fs.nodesize
     references = (1 + info.has_free_space_tree) * unlink_items
     least = (1 + info.trees + unlink_items + references) * item
     return min(max(info.tree_bytes, least), 512 * _MIB)
 
 
-def _kept(fs: WritableFilesystem, info: SpaceInfo, from_reserve: bool) -> int:
+def _kept(fs: Mount, info: SpaceInfo, from_reserve: bool) -> int:
     """Return what must be free for a call: the reserve, and room for what references change."""
     return global_reserve(fs, info) // (_KEPT_OF_RESERVE if from_reserve else 1) + _needed(info)
 
@@ -242,47 +206,38 @@ def _needed(info: SpaceInfo) -> int:
     return info.tree_bytes * 5 // 4
 
 
-def _groups(fs: WritableFilesystem, kind: int) -> list[GroupState]:
+def _groups(fs: Mount, kind: int) -> list[GroupState]:
     return [group for group in fs.writer.groups() if group.flags & kind]
 
 
-def allocate_chunk(fs: WritableFilesystem, kind: int) -> Chunk:
+def allocate_chunk(fs: Mount, kind: int) -> Chunk:
     """Make a chunk and its block group.
 
-    Parameters
-    ----------
-    fs : WritableFilesystem
-        Where.
-    kind : int
-        DATA 1, SYSTEM 2 or METADATA 4; the profile is that of the last such chunk.
-
-    Raises
-    ------
-    OSError
-        ENOSPC when the device has no hole for it.
+    `kind`: DATA 1, SYSTEM 2 or METADATA 4; the profile is that of the last such chunk.
+    Raises OSError: ENOSPC when the device has no hole for it.
     """
-    if kind != _SYSTEM:
+    if kind != BTRFS_BLOCK_GROUP_SYSTEM:
         _ensure_system(fs)
     groups = _groups(fs, kind)
     flags = groups[-1].flags if groups else kind
-    if flags & _RAID1:
+    if flags & BTRFS_BLOCK_GROUP_RAID1:
         # takes two devices: one device gets single chunks (btrfs_reduce_alloc_profile())
         flags &= _KINDS
     chunk = _place(fs, flags)
-    if kind == _SYSTEM:
+    if kind == BTRFS_BLOCK_GROUP_SYSTEM:
         _check_system_array(fs, chunk)
     _add_group(fs, chunk)
     return chunk
 
 
-def _ensure_system(fs: WritableFilesystem) -> None:
+def _ensure_system(fs: Mount) -> None:
     """Add a chunk for the chunk tree before that is full (``check_system_chunk()``)."""
-    free = sum(group.free for group in _groups(fs, _SYSTEM))
-    if free < _SYSTEM_PATHS * _MAX_LEVEL * fs.nodesize:
-        allocate_chunk(fs, _SYSTEM)
+    free = sum(group.free for group in _groups(fs, BTRFS_BLOCK_GROUP_SYSTEM))
+    if free < _SYSTEM_PATHS * BTRFS_MAX_LEVEL * fs.nodesize:
+        allocate_chunk(fs, BTRFS_BLOCK_GROUP_SYSTEM)
 
 
-def _check_system_array(fs: WritableFilesystem, chunk: Chunk) -> None:
+def _check_system_array(fs: Mount, chunk: Chunk) -> None:
     """Refuse a chunk of which the superblock cannot have a copy (``btrfs_add_system_chunk()``)."""
     device = fs.raw_super.dev_item
     size = DISK_KEY.size + len(chunk_item(chunk, device.devid, device.uuid))
@@ -299,32 +254,32 @@ def chunk_sizes(flags: int, total: int) -> tuple[int, int]:
 
     Those of ``calc_chunk_size()`` and ``init_alloc_chunk_ctl_policy_regular()``.
     """
-    if flags & _DATA:
+    if flags & BTRFS_BLOCK_GROUP_DATA:
         largest = 10 * _GIB
-    elif flags & _SYSTEM:
+    elif flags & BTRFS_BLOCK_GROUP_SYSTEM:
         largest = 32 * _MIB
     else:
         largest = _GIB if total > 50 * _GIB else 256 * _MIB
     return min(largest, total * 10 // 100), min(largest, _GIB)
 
 
-def _place(fs: WritableFilesystem, flags: int) -> Chunk:
+def _place(fs: Mount, flags: int) -> Chunk:
     """Find room on the device (``gather_device_info()``, ``decide_stripe_size_regular()``)."""
     total = fs.raw_super.dev_item.total_bytes
     most, most_stripe = chunk_sizes(flags, total)
-    stripes = 2 if flags & _DUP else 1
+    stripes = 2 if flags & BTRFS_BLOCK_GROUP_DUP else 1
     start, room = _find_free_dev_extent(fs, most_stripe * stripes)
-    if room < _STRIPE_LEN * stripes:
+    if room < BTRFS_STRIPE_LEN * stripes:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), fs.path)
     stripe = room // stripes
     if stripe > most:
         stripe = min(-(-most // (16 * _MIB)) * 16 * _MIB, stripe)
-    stripe = min(stripe, _GIB) // _STRIPE_LEN * _STRIPE_LEN
+    stripe = min(stripe, _GIB) // BTRFS_STRIPE_LEN * BTRFS_STRIPE_LEN
     logical = max(chunk.end for chunk in fs.image.chunks)
     return Chunk(logical, stripe, flags, tuple(start + n * stripe for n in range(stripes)))
 
 
-def _find_free_dev_extent(fs: WritableFilesystem, wanted: int) -> tuple[int, int]:
+def _find_free_dev_extent(fs: Mount, wanted: int) -> tuple[int, int]:
     """Return the first hole of the device with `wanted` bytes, else the largest: start, size."""
     devid, total = fs.raw_super.dev_item.devid, fs.raw_super.dev_item.total_bytes
     best = (_RESERVED, 0)
@@ -332,7 +287,7 @@ def _find_free_dev_extent(fs: WritableFilesystem, wanted: int) -> tuple[int, int
     extents = [
         (item.key.offset, DEV_EXTENT.unpack(item.data).length)
         for item in fs.writer.tree(ObjectId.DEV_TREE).items(
-            (devid, ItemType.DEV_EXTENT, 0), (devid, ItemType.DEV_EXTENT, 2**64 - 1)
+            (devid, ItemType.DEV_EXTENT, 0), (devid, ItemType.DEV_EXTENT, U64_MAX)
         )
     ]
     for start, length in [*extents, (total, 0)]:
@@ -348,11 +303,11 @@ def _find_free_dev_extent(fs: WritableFilesystem, wanted: int) -> tuple[int, int
 # ---------------------------------------------------------------------------------- records --
 
 
-def _add_group(fs: WritableFilesystem, chunk: Chunk) -> None:
+def _add_group(fs: Mount, chunk: Chunk) -> None:
     """Tell the image and all trees of a chunk (``btrfs_create_pending_block_groups()``)."""
     writer = fs.writer
     # a log must not refer to a chunk that is not on disk (btrfs_make_block_group())
-    fs.tree_logs.set_full_commit()
+    set_full_commit(fs)
     fs.image.add_chunk(chunk)
     writer.add_group(chunk.logical, chunk.length, chunk.type)
     writer.occupy(super_ranges(chunk), used=False)
@@ -366,7 +321,7 @@ def _add_group(fs: WritableFilesystem, chunk: Chunk) -> None:
         writer.free_space_group(chunk.logical)
 
 
-def _insert_dev_extent(fs: WritableFilesystem, chunk: Chunk, stripe: int) -> None:
+def _insert_dev_extent(fs: Mount, chunk: Chunk, stripe: int) -> None:
     """Say what lies at a place of the device (``insert_dev_extent()``).
 
     The kernel leaves the uuid in the item as the leaf has it: where another device extent made way
@@ -382,7 +337,7 @@ def _insert_dev_extent(fs: WritableFilesystem, chunk: Chunk, stripe: int) -> Non
         fs.writer.update(ObjectId.DEV_TREE, key, 0, dev_extent(chunk, uuid))
 
 
-def _add_chunk_item(fs: WritableFilesystem, chunk: Chunk) -> None:
+def _add_chunk_item(fs: Mount, chunk: Chunk) -> None:
     """Bring the chunk tree up to date (``btrfs_chunk_alloc_add_chunk_item()``)."""
     raw = fs.raw_super
     grown = raw.dev_item.bytes_used + chunk.length * len(chunk.stripes)
@@ -393,7 +348,7 @@ def _add_chunk_item(fs: WritableFilesystem, chunk: Chunk) -> None:
     item = chunk_item(chunk, device.devid, device.uuid)
     chunk_key = (CHUNK_OBJECTID, int(ItemType.CHUNK_ITEM), chunk.logical)
     fs.writer.insert(ObjectId.CHUNK_TREE, chunk_key, item)
-    if chunk.type & _SYSTEM:
+    if chunk.type & BTRFS_BLOCK_GROUP_SYSTEM:
         array = raw.sys_chunk_array[: raw.sys_chunk_array_size]
         array += DISK_KEY.pack(DiskKey(*chunk_key)) + item
         fs.raw_super = raw._replace(sys_chunk_array=array, sys_chunk_array_size=len(array))

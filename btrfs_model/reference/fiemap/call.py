@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""One call of FIEMAP, and what the two ways of walking a file have in common."""
+"""One call of FIEMAP, and what the two ways of walking a file have in common.
+
+Beside ``native/fiemap/fiemap.c`` and ``native/fiemap/fiemap.h``.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,8 @@ from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.ondisk.structs import RawFileExtent
 from btrfs_model.patches import Patch
-from btrfs_model.reference.ctree import Path, key_at, payload_at
+from btrfs_model.reference.ctree import Path, bytenr_of, key_at, payload_at
 from btrfs_model.reference.share import ShareContext
-from btrfs_model.volume.blocks import HEADER
 
 if TYPE_CHECKING:
     from btrfs_model.behaviour import Behaviour
@@ -117,18 +119,18 @@ class Call:
         """Whether a search starts again after it had to read a block."""
         return Patch.SEARCH_NO_RESTART not in self.file.behaviour
 
-    def fill(self, extent: Extent) -> bool:
-        """Give an extent out; False when no more are wanted (``fiemap_fill_next_extent()``)."""
+    def fill_next_extent(self, extent: Extent) -> bool:
+        """Give an extent out; False when no more are wanted."""
         current().count("fiemap_fill_next_extent")
         if len(self.found) >= self.extents_max:
             return False
         self.found.append(extent)
         return len(self.found) < self.extents_max and not extent.flags & LAST
 
-    def emit_last(self) -> None:
-        """Give out what is left (``emit_last_fiemap_cache()``)."""
+    def emit_last_fiemap_cache(self) -> None:
+        """Give out what is left."""
         if self.cache is not None:
-            self.fill(self.cache)
+            self.fill_next_extent(self.cache)
         self.cache = None
 
     def item(self, path: Path) -> RawFileExtent | InlineExtent | None:
@@ -147,19 +149,19 @@ class Call:
             return file_extent(payload_at(leaf, slot))
         except PayloadError as error:
             fault = Fault(
-                error.code, self.file.tree.objectid, leaf_bytenr(path), slot, 0,
+                error.code, self.file.tree.objectid, bytenr_of(leaf), slot, 0,
                 error.found, error.wanted,
             )  # fmt: skip
             raise CorruptImageError(self.file.forest.image.path, fault) from None
 
-    def item_end(self, path: Path, item: RawFileExtent | InlineExtent) -> int:
-        """Return the byte of the file after a file extent item (``btrfs_file_extent_end()``)."""
+    def file_extent_end(self, path: Path, item: RawFileExtent | InlineExtent) -> int:
+        """Return the byte of the file after a file extent item."""
         start = key_at(path.leaf, path.slots[0])[2]
         if isinstance(item, InlineExtent):
-            return self.round_up(start + item.ram_bytes)
+            return self.round_to_sector(start + item.ram_bytes)
         return (start + item.num_bytes) % U64
 
-    def round_up(self, size: int) -> int:
+    def round_to_sector(self, size: int) -> int:
         """Round up to the sector size."""
         sectorsize = self.file.forest.image.sectorsize
         return -(-size // sectorsize) * sectorsize % U64
@@ -168,8 +170,3 @@ class Call:
     def first_sector(self) -> int:
         """The start of the range, rounded down to the sector size."""
         return self.start - self.start % self.file.forest.image.sectorsize
-
-
-def leaf_bytenr(path: Path) -> int:
-    """Return the address of the leaf of a path."""
-    return int(HEADER.unpack_from(path.leaf)[2])

@@ -8,8 +8,8 @@ from itertools import count
 from btrfs_model.base.counters import current
 from btrfs_model.patches import Patch
 from btrfs_model.reference.fiemap.call import LAST, Call, File
-from btrfs_model.reference.fiemap.items import walk_items
-from btrfs_model.reference.fiemap.maps import ExtentMaps, walk_maps
+from btrfs_model.reference.fiemap.items import fiemap_by_items
+from btrfs_model.reference.fiemap.maps import ExtentMaps, fiemap_by_maps
 
 _FILE_SIZE_MAX = 2**63 - 1
 
@@ -32,9 +32,9 @@ class OpenFile:
             call = Call(self._file, start, end, extents_per_call)
             current().count("btrfs_fiemap")
             if by_items:
-                walk_items(call)
+                fiemap_by_items(call)
             else:
-                walk_maps(call, self._maps)
+                fiemap_by_maps(call, self._maps)
             rows += [
                 (one.logical, one.physical, one.length, one.flags, number) for one in call.found
             ]

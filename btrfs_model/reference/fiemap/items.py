@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""FIEMAP since 6.1: the walk over file extent items. The twin of ``native/fiemap/fiemap.c``.
+"""FIEMAP since 6.1: the walk over file extent items. Beside ``native/fiemap/fiemap.c``.
 
 Each item is checked for sharing; what continues the extent before it is merged with that; since 6.9
 up to 128 extents are gathered, then they are copied out and the search starts anew behind them::
@@ -22,6 +22,7 @@ from btrfs_model.patches import Patch
 from btrfs_model.reference.ctree import (
     Path,
     Reada,
+    bytenr_of,
     key_at,
     next_leaf,
     nritems,
@@ -38,7 +39,6 @@ from btrfs_model.reference.fiemap.call import (
     UNWRITTEN,
     Call,
     Extent,
-    leaf_bytenr,
 )
 
 _ENTRIES = 4096 // 32  # a page of struct btrfs_fiemap_entry
@@ -54,63 +54,65 @@ class _FullError(Exception):
 
 
 @dataclass(slots=True)
-class _Gathered:
+class Gathered:
+    """Entries of one round, between a search and the next."""
+
     entries: list[Extent] = field(default_factory=list)
     mapped: int = 0  # of this call, gathered or given out
 
-    def flush(self, call: Call) -> None:
+    def flush_fiemap_cache(self, call: Call) -> None:
         """Copy out; that the last one fills the array was seen when it was gathered."""
         for entry in self.entries:
-            call.fill(entry)
+            call.fill_next_extent(entry)
         self.entries.clear()
 
 
-def walk_items(call: Call) -> None:
+def fiemap_by_items(call: Call) -> None:
     """Report the extents of a call's range (``extent_fiemap()``, 6.1 and 6.12)."""
     path = Path(restart=call.restart)
-    gathered = _Gathered()
+    gathered = Gathered()
     while True:
         try:
-            _walk_range(call, gathered, path)
+            walk_range(call, gathered, path)
             break
         except _FlushError:
             last = gathered.entries[-1]
-            gathered.flush(call)
+            gathered.flush_fiemap_cache(call)
             # an extent that wraps around: the kernel would not come to an end
             if last.end <= call.start:
                 fault = Fault(Code.LOOP, call.file.tree.objectid, found=last.end)
                 raise CorruptImageError(call.file.forest.image.path, fault) from None
             call.start = last.end
-    gathered.flush(call)
-    call.emit_last()
+    gathered.flush_fiemap_cache(call)
+    call.emit_last_fiemap_cache()
 
 
-def _walk_range(call: Call, gathered: _Gathered, path: Path) -> None:
+def walk_range(call: Call, gathered: Gathered, path: Path) -> None:
     """From the start of the range on: one search and the items after it."""
-    last_extent_end = _last_extent_end(call, path)
+    last_extent_end = find_last_extent_offset(call, path)
     path.reada = Reada.FORWARD
-    if _search_extent(call, path):
-        _walk(call, gathered, path)
+    if fiemap_search_slot(call, path):
+        walk_items(call, gathered, path)
     if call.cache is not None and call.cache.end >= last_extent_end:
         call.cache.flags |= LAST
 
 
-def _last_extent_end(call: Call, path: Path) -> int:
-    """Return where the last extent that is no hole ends (``fiemap_find_last_extent_offset()``)."""
+def find_last_extent_offset(call: Call, path: Path) -> int:
+    """Return where the last extent that is no hole ends."""
     search_slot(call.file.tree, (call.file.ino, _EXTENT_DATA, U64 - 1), path)
     if path.slots[0] == 0:
         return 0
     path.slots[0] -= 1
     item = call.item(path)
     while item is not None and not isinstance(item, InlineExtent) and not item.disk_bytenr:
-        if not _previous_item(call, path):
+        if not previous_item(call, path):
             return 0
         item = call.item(path)
-    return 0 if item is None else call.item_end(path, item)
+    return 0 if item is None else call.file_extent_end(path, item)
 
 
-def _previous_item(call: Call, path: Path) -> bool:
-    """Go to the file extent item before the path (``btrfs_previous_item()``)."""
+def previous_item(call: Call, path: Path) -> bool:
+    """Go to the file extent item before the path."""
     while True:
         if path.slots[0] > 0:
             path.slots[0] -= 1
@@ -123,8 +125,8 @@ def _previous_item(call: Call, path: Path) -> bool:
             return True
 
 
-def _search_extent(call: Call, path: Path) -> bool:
-    """Go to the file extent item at the start, or the one before (``fiemap_search_slot()``)."""
+def fiemap_search_slot(call: Call, path: Path) -> bool:
+    """Go to the file extent item at the start, or the one before."""
     key = (call.file.ino, _EXTENT_DATA, call.first_sector)
     if (
         not search_slot(call.file.tree, key, path)
@@ -135,21 +137,22 @@ def _search_extent(call: Call, path: Path) -> bool:
     return path.slots[0] < nritems(path.leaf) or next_leaf(call.file.tree, path)
 
 
-def _walk(call: Call, gathered: _Gathered, path: Path) -> None:
-    range_start, range_end = call.first_sector, call.round_up(call.end)
+def walk_items(call: Call, gathered: Gathered, path: Path) -> None:
+    """Report the items from the path on."""
+    range_start, range_end = call.first_sector, call.round_to_sector(call.end)
     prev_extent_end = range_start
     while prev_extent_end < range_end:
         item = call.item(path)
         if item is None:
             return
         start = key_at(path.leaf, path.slots[0])[2]
-        end = call.item_end(path, item)
+        end = call.file_extent_end(path, item)
         if end > range_start:
-            call.share.curr_leaf_bytenr = leaf_bytenr(path)
+            call.share.curr_leaf_bytenr = bytenr_of(path.leaf)
             if prev_extent_end < start >= range_end:
                 return
             try:
-                _process(call, gathered, start, (end - start) % U64, item)
+                process_item(call, gathered, start, (end - start) % U64, item)
             except _FullError:
                 return
             prev_extent_end = end
@@ -158,14 +161,14 @@ def _walk(call: Call, gathered: _Gathered, path: Path) -> None:
             return
 
 
-def _process(
-    call: Call, gathered: _Gathered, start: int, length: int, item: RawFileExtent | InlineExtent
+def process_item(
+    call: Call, gathered: Gathered, start: int, length: int, item: RawFileExtent | InlineExtent
 ) -> None:
     """Report one item; there is nothing of a hole to report."""
     encoded = ENCODED if item.compression else 0
     if isinstance(item, InlineExtent):
         flags = DATA_INLINE | NOT_ALIGNED | encoded
-        _emit(call, gathered, Extent(start, 0, length, flags))
+        emit_fiemap_extent(call, gathered, Extent(start, 0, length, flags))
         return
     if not item.disk_bytenr:
         return
@@ -173,11 +176,11 @@ def _process(
     flags = UNWRITTEN if item.type == FileExtentType.PREALLOC else encoded
     if call.share.is_data_extent_shared(item.disk_bytenr, item.generation):
         flags |= SHARED
-    _emit(call, gathered, Extent(start, physical, length, flags))
+    emit_fiemap_extent(call, gathered, Extent(start, physical, length, flags))
 
 
-def _emit(call: Call, gathered: _Gathered, extent: Extent) -> None:
-    """Put an extent into the cache, or merge it into the one there (``emit_fiemap_extent()``).
+def emit_fiemap_extent(call: Call, gathered: Gathered, extent: Extent) -> None:
+    """Put an extent into the cache, or merge it into the one there.
 
     Items of a committed tree do not overlap unless the tree is broken; then they are cut as the
     kernel cuts those that changed under it.
@@ -203,15 +206,15 @@ def _emit(call: Call, gathered: _Gathered, extent: Extent) -> None:
     elif extent.continues(cache) and extent.flags == cache.flags:
         cache.length = (cache.length + extent.length) % U64
         return
-    _emit_cached(call, gathered, cache)
+    emit_cached(call, gathered, cache)
     call.cache = extent
 
 
-def _emit_cached(call: Call, gathered: _Gathered, cache: Extent) -> None:
+def emit_cached(call: Call, gathered: Gathered, cache: Extent) -> None:
     """Pass on what is in the cache: nothing continues it."""
     call.cache = None
     if Patch.FIEMAP_NO_DEADLOCK not in call.file.behaviour:
-        if not call.fill(cache):
+        if not call.fill_next_extent(cache):
             raise _FullError
         return
     if len(gathered.entries) == _ENTRIES:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""FIEMAP before 6.1: the walk over extent maps. The twin of ``native/fiemap/maps.c``.
+"""FIEMAP before 6.1: the walk over extent maps. Beside ``native/fiemap/maps.c``.
 
 An extent map is what the kernel remembers of a file extent item (``extent_io.c``, ``inode.c`` and
 ``extent_map.c`` of 5.10). The search for an item puts its map beside those that are there already,
@@ -36,7 +36,7 @@ _NEVER = U64 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class _Map:
+class ExtentMap:
     """A map; `block_start` is None for a hole and for inline data."""
 
     start: int
@@ -49,14 +49,16 @@ class _Map:
 
     @property
     def end(self) -> int:
+        """Byte of the file after it."""
         return min(self.start + self.length, U64 - 1)
 
     @property
     def is_hole(self) -> bool:
+        """Whether it is neither an extent nor inline data."""
         return self.block_start is None and not self.inline
 
-    def merges_with(self, after: _Map) -> bool:
-        """Whether the next map becomes part of this one (``mergable_maps()``)."""
+    def mergable_maps(self, after: ExtentMap) -> bool:
+        """Whether the next map becomes part of this one."""
         if self.compressed or self.end != after.start:
             return False
         if (self.compressed, self.prealloc) != (after.compressed, after.prealloc):
@@ -70,21 +72,21 @@ class ExtentMaps:
     """The maps of an inode in memory, ascending and without overlap."""
 
     def __init__(self) -> None:
-        self._maps: list[_Map] = []
+        self._maps: list[ExtentMap] = []
 
-    def _after(self, offset: int) -> int:
+    def find_map(self, offset: int) -> int:
         """Index of the first map that ends after the offset."""
         return bisect_right(self._maps, offset, key=lambda one: one.end)
 
-    def lookup(self, offset: int) -> _Map | None:
+    def lookup(self, offset: int) -> ExtentMap | None:
         """Return the map that holds a byte of the file."""
-        at = self._after(offset)
+        at = self.find_map(offset)
         holds = at < len(self._maps) and self._maps[at].start <= offset
         return self._maps[at] if holds else None
 
-    def add(self, one: _Map, start: int) -> _Map:
-        """Add a map, cut to fit (``btrfs_add_extent_mapping()``); return what it is part of."""
-        at = self._after(start)
+    def add_extent_mapping(self, one: ExtentMap, start: int) -> ExtentMap:
+        """Add a map, cut to fit; return what it is part of."""
+        at = self.find_map(start)
         begin, end = one.start, one.end
         if at > 0:
             begin = max(begin, self._maps[at - 1].end)
@@ -95,15 +97,15 @@ class ExtentMaps:
             block_start += begin - one.start
         one = replace(one, start=begin, length=end - begin, block_start=block_start)
         self._maps.insert(at, one)
-        return self._merge(at)
+        return self.try_merge_map(at)
 
-    def _merge(self, at: int) -> _Map:
-        """Merge a map with its neighbours (``try_merge_map()``)."""
+    def try_merge_map(self, at: int) -> ExtentMap:
+        """Merge a map with its neighbours."""
         maps = self._maps
-        if at > 0 and maps[at - 1].merges_with(maps[at]):
+        if at > 0 and maps[at - 1].mergable_maps(maps[at]):
             at -= 1
             self._absorb(at)
-        if at + 1 < len(maps) and maps[at].merges_with(maps[at + 1]):
+        if at + 1 < len(maps) and maps[at].mergable_maps(maps[at + 1]):
             self._absorb(at)
         return maps[at]
 
@@ -115,31 +117,33 @@ class ExtentMaps:
 # ---------------------------------------------------------------------- from items to maps -----
 
 
-def _item_to_map(call: Call, path: Path, item: RawFileExtent | InlineExtent) -> _Map:
-    """Describe an item (``btrfs_extent_item_to_extent_map()``)."""
+def extent_item_to_extent_map(
+    call: Call, path: Path, item: RawFileExtent | InlineExtent
+) -> ExtentMap:
+    """Describe an item."""
     start = key_at(path.leaf, path.slots[0])[2]
-    length = (call.item_end(path, item) - start) % U64
+    length = (call.file_extent_end(path, item) - start) % U64
     if isinstance(item, InlineExtent):
-        return _Map(start, length, start, inline=True)
+        return ExtentMap(start, length, start, inline=True)
     orig_start = (start - item.offset) % U64
     if not item.disk_bytenr:
-        return _Map(start, length, orig_start)
+        return ExtentMap(start, length, orig_start)
     if item.compression:
-        return _Map(start, length, orig_start, item.disk_bytenr, compressed=True)
+        return ExtentMap(start, length, orig_start, item.disk_bytenr, compressed=True)
     prealloc = item.type == FileExtentType.PREALLOC
-    return _Map(start, length, orig_start, item.disk_bytenr + item.offset, prealloc=prealloc)
+    return ExtentMap(start, length, orig_start, item.disk_bytenr + item.offset, prealloc=prealloc)
 
 
-def _map_from_items(call: Call, start: int, length: int, path: Path) -> _Map:
+def map_from_items(call: Call, start: int, length: int, path: Path) -> ExtentMap:
     """Search the item that holds `start`, or else the hole up to the next one."""
     tree = call.file.tree
-    hole = _Map(start, length, start)
+    hole = ExtentMap(start, length, start)
     if not search_slot(tree, (call.file.ino, _EXTENT_DATA, start), path):
         if path.slots[0] == 0:
             return hole
         path.slots[0] -= 1
     item = call.item(path)
-    while item is None or call.item_end(path, item) <= start:
+    while item is None or call.file_extent_end(path, item) <= start:
         path.slots[0] += 1
         if path.slots[0] >= nritems(path.leaf) and not next_leaf(tree, path):
             return hole
@@ -151,24 +155,24 @@ def _map_from_items(call: Call, start: int, length: int, path: Path) -> _Map:
             return hole
         if start < following:
             return replace(hole, length=following - start)
-    return _item_to_map(call, path, item)
+    return extent_item_to_extent_map(call, path, item)
 
 
-def _get_extent(call: Call, maps: ExtentMaps, start: int, length: int) -> _Map:
-    """Return the map of a byte, from memory or from the tree (``btrfs_get_extent()``)."""
+def get_extent(call: Call, maps: ExtentMaps, start: int, length: int) -> ExtentMap:
+    """Return the map of a byte, from memory or from the tree."""
     current().count("btrfs_get_extent")
     held = maps.lookup(start)
     if held is not None:
         return held
     path = Path(reada=Reada.FORWARD, restart=call.restart)
-    found = _map_from_items(call, start, length, path)
-    return found if found.inline else maps.add(found, start)
+    found = map_from_items(call, start, length, path)
+    return found if found.inline else maps.add_extent_mapping(found, start)
 
 
-def _skip_holes(call: Call, maps: ExtentMaps, offset: int, last: int) -> _Map | None:
-    """Return the next map that is no hole (``get_extent_skip_holes()``)."""
+def get_extent_skip_holes(call: Call, maps: ExtentMaps, offset: int, last: int) -> ExtentMap | None:
+    """Return the next map that is no hole."""
     while offset < last:
-        found = _get_extent(call, maps, offset, call.round_up(last - offset))
+        found = get_extent(call, maps, offset, call.round_to_sector(last - offset))
         if not found.is_hole:
             return found
         # a file of nearly 2^64 bytes: its length wraps around
@@ -181,10 +185,10 @@ def _skip_holes(call: Call, maps: ExtentMaps, offset: int, last: int) -> _Map | 
 # ------------------------------------------------------------------------------- the report -----
 
 
-def walk_maps(call: Call, maps: ExtentMaps) -> None:
+def fiemap_by_maps(call: Call, maps: ExtentMaps) -> None:
     """Report the extents of a call's range (``extent_fiemap()``, 5.10)."""
-    last, until = _find_last(call)
-    one = _skip_holes(call, maps, call.first_sector, until)
+    last, until = find_last(call)
+    one = get_extent_skip_holes(call, maps, call.first_sector, until)
     offset = 0
     is_end = one is None
     while not is_end and one is not None:
@@ -193,19 +197,19 @@ def walk_maps(call: Call, maps: ExtentMaps) -> None:
             break
         offset = one.end
         is_end = offset >= call.end
-        extent = _describe(call, one, start)
+        extent = map_to_extent(call, one, start)
         if start >= last or (last == _NEVER and call.file.isize <= offset):
             extent.flags |= LAST
             is_end = True
-        one = _skip_holes(call, maps, offset, until)
+        one = get_extent_skip_holes(call, maps, offset, until)
         if one is None:
             extent.flags |= LAST
-        if not _emit(call, extent):
+        if not emit_fiemap_extent(call, extent):
             break
-    call.emit_last()
+    call.emit_last_fiemap_cache()
 
 
-def _find_last(call: Call) -> tuple[int, int]:
+def find_last(call: Call) -> tuple[int, int]:
     """Return where the last item begins, and up to where extents are looked for."""
     path = Path(restart=call.restart)
     search_slot(call.file.tree, (call.file.ino, _EXTENT_DATA, U64 - 1), path)
@@ -219,7 +223,7 @@ def _find_last(call: Call) -> tuple[int, int]:
     return (_NEVER, call.file.isize) if last < call.file.isize else (last, last + 1)
 
 
-def _describe(call: Call, one: _Map, start: int) -> Extent:
+def map_to_extent(call: Call, one: ExtentMap, start: int) -> Extent:
     """Say of a map what is to be reported from `start` on."""
     extent = Extent(start, 0, one.end - start, 0)
     if one.block_start is None:
@@ -237,8 +241,8 @@ def _describe(call: Call, one: _Map, start: int) -> Extent:
     return extent
 
 
-def _emit(call: Call, extent: Extent) -> bool:
-    """Merge or keep an extent; False when no more are wanted (``emit_fiemap_extent()``)."""
+def emit_fiemap_extent(call: Call, extent: Extent) -> bool:
+    """Merge or keep an extent; False when no more are wanted."""
     current().count("emit_fiemap_extent")
     cache = call.cache
     if cache is not None and extent.continues(cache) and not (cache.flags ^ extent.flags) & ~LAST:
@@ -246,10 +250,10 @@ def _emit(call: Call, extent: Extent) -> bool:
         cache.flags |= extent.flags
     else:
         call.cache = None
-        if cache is not None and not call.fill(cache):
+        if cache is not None and not call.fill_next_extent(cache):
             return False
         call.cache = cache = extent
     if cache.flags & LAST:
         call.cache = None
-        return call.fill(cache)
+        return call.fill_next_extent(cache)
     return True

@@ -18,7 +18,7 @@ from btrfs_model.base.counters import current
 from btrfs_model.ondisk.constants import ExtentFlag
 from btrfs_model.ondisk.keys import U64_MAX
 from btrfs_model.patches import Patch
-from btrfs_model.reference.backref import BackrefWalk, Walker
+from btrfs_model.reference.backref import BackrefWalk, iterate_extent_inodes
 from btrfs_model.reference.logical import extent_from_logical
 from btrfs_model.reference.send.context import CloneRoot, SendContext, send_errno
 from btrfs_model.volume.blocks import HEADER
@@ -178,7 +178,7 @@ def find_extent_clone(sctx: SendContext, extent: Extent) -> CloneRoot | None:
         cache_store=partial(store_backref_cache, sctx) if cached else None,
         iterate=partial(iterate_backrefs, bctx),
     )
-    Walker(walk).iterate_extent_inodes()
+    iterate_extent_inodes(walk)
     # before v6.2 the walk had to come by; it cannot where our own reference is skipped
     if not (Patch.SEND_CLONE_LARGEST in sctx or own_only or bctx.found_itself):
         raise send_errno(sctx, errno.EIO)

@@ -139,15 +139,6 @@ def test_readdir_of_a_file_and_inode_that_is_not_there(fs: Filesystem) -> None:
         subvolume.resolve("no/such")
 
 
-def test_forest_roots_are_the_trees(fs: Filesystem) -> None:
-    roots = {root.objectid: root for root in fs.forest_roots()}
-    assert {1, 2, 3, 4, 5, 7} <= roots.keys()
-    assert set(fs.subvolume_ids) <= roots.keys()
-    for objectid, root in roots.items():
-        blocks = fs.tree(objectid).blocks()
-        assert (blocks[0].logical, blocks[0].generation, blocks[0].level) == root[1:]
-
-
 def test_log_trees_of_a_crash_image() -> None:
     name = next(name for name in corpus.images("log") if name.endswith("crash1.img.zst"))
     with Filesystem.open(corpus.image(name)) as fs:

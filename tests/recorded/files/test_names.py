@@ -16,6 +16,7 @@ import pytest
 
 import btrfs_model as bm
 from btrfs_model.cli.common import echo
+from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.questions.send.explain import summaries
 
 NAME = b"d\xff\x1b[1m\n"
@@ -212,7 +213,7 @@ def test_times_of_subvolumes_have_the_finest_unit_that_fits(seconds: int, unit: 
         fs.create_subvolume("v")
         live = fs.live_root(256)
         live.stime = live.stime._replace(sec=seconds % 2**64, nsec=0)
-        fs.start_transaction()
+        start_transaction(fs)
         fs.commit()
         table = fs.subvolumes()
     assert table["stime"].dtype == f"datetime64[{unit}, UTC]"

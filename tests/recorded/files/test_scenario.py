@@ -19,7 +19,7 @@ from btrfs_model.cli import cli
 from btrfs_model.experiments.scenario.load import Scenario, load_scenario
 from btrfs_model.experiments.scenario.operations import OPERATIONS, ScenarioError, parse_step
 from btrfs_model.experiments.scenario.run import run_scenario
-from btrfs_model.mount.space.space_info import MetadataSpace
+from btrfs_model.mount.space import space_info
 from btrfs_model.volume.filesystem import Filesystem
 
 LOGGED = [name for name in corpus.cases("send/random") if corpus.has(name, "ops.jsonl.zst")]
@@ -158,7 +158,7 @@ def test_the_first_call_that_waits_for_room(name: str, monkeypatch: pytest.Monke
     """What all calls before it reserved is the kernel's, so this one is."""
     scenario = load_scenario(corpus.path(f"send/random/{name}", "ops.jsonl.zst"))
     at, waited = "", []
-    monkeypatch.setattr(MetadataSpace, "_make_room", lambda space, size, share: waited.append(at))
+    monkeypatch.setattr(space_info, "_make_room", lambda fs, size, share: waited.append(at))
 
     def begin(step: str) -> None:
         nonlocal at

@@ -20,6 +20,7 @@ from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import parse_step
 from btrfs_model.experiments.scenario.run import run_scenario
+from btrfs_model.mount.delayed_inode import run_delayed_items
 from btrfs_model.mount.log.state import LOG_ROOT_TREE, log_tree_id
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.native.choice import Choice, select
@@ -41,12 +42,12 @@ Race = Callable[[WritableFilesystem], None]
 
 def late_extents(fs: WritableFilesystem) -> None:
     """A fast fsync syncs the log before the extents that it wrote are finished."""
-    fs.tree_logs.late_extents = True
+    fs.machine.late_extents = True
 
 
 def reclaim(fs: WritableFilesystem) -> None:
     """Room for metadata is short, and delayed items are run to gain some."""
-    fs.delayed.run()
+    run_delayed_items(fs)
 
 
 RACES: dict[str, Race] = {

@@ -159,7 +159,7 @@ def logs(behaviour: str, *, asynchronous: bool = False) -> tuple[list[Any], dict
 def _logs(behaviour: str, *, asynchronous: bool) -> list[list[tuple[object, ...]]]:
     fs = WritableFilesystem.mkfs(1 << 30, metadata="dup", seed=3)
     fs.behaviour = Behaviour.parse(behaviour)
-    fs.delayed.asynchronous = asynchronous
+    fs.machine.asynchronous = asynchronous
     fs.mkdir("d")
     fs.create_files("d", [f"first_{i}" for i in range(300)])
     fs.mkdir("d/sub")

@@ -275,7 +275,7 @@ CRASH = "log/subvolume_log/6.18/crash2.img.zst".replace("log/", "log/scenarios/"
 
 def test_log_is_refused_unless_it_is_to_be_replayed():
     path = corpus.image(CRASH)
-    with pytest.raises(bm.UnsupportedError, match="must be replayed first"):
+    with pytest.raises(bm.errors.UnsupportedError, match="must be replayed first"):
         WritableFilesystem.load(path)
     with WritableFilesystem.load(path, replay="v6.18") as fs, replay(CRASH, "v6.18") as other:
         assert items_of(fs, 5) == items_of(other, 5)
@@ -320,7 +320,7 @@ def test_command_does_not_overwrite_its_source(tmp_path):
 
 def fails(broken, match):
     before = broken.map[:]
-    with pytest.raises(bm.CorruptImageError, match=match) as caught:
+    with pytest.raises(bm.errors.CorruptImageError, match=match) as caught:
         bm.replay_log(broken.fs())
     assert broken.map[:] == before
     assert str(caught.value).startswith("broken.img: ")
@@ -375,7 +375,7 @@ def test_wrong_items_are_named_or_harmless(data):
         try:
             with bm.replay_log(broken.fs(), behaviour=behaviour) as fs:
                 assert fs.image.superblock.log_root == 0
-        except bm.CorruptImageError as error:
+        except bm.errors.CorruptImageError as error:
             assert "broken.img: " in str(error)
 
 

@@ -75,7 +75,7 @@ def log_blocks(fs: Filesystem) -> list[int]:
 
 
 def fails(broken: Broken, match: str) -> None:
-    with pytest.raises(bm.CorruptImageError, match=match) as caught:
+    with pytest.raises(bm.errors.CorruptImageError, match=match) as caught:
         bm.replay_log(broken.fs())
     assert str(caught.value).startswith("broken.img: ")
 

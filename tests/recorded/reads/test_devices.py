@@ -13,6 +13,7 @@ import corpus
 import numpy as np
 import pandas as pd
 import pytest
+from demerit import Trace, demerit, read_trace, replay_trace
 from disksim import drive
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +22,6 @@ from twins.device_disk import locate
 
 import btrfs_model as bm
 from btrfs_model.cli import run as run_cli
-from btrfs_model.cost.demerit import Trace, demerit, read_trace, replay_trace
 from btrfs_model.cost.device import Device, Disk, Flash, build, load, names, read_file
 from btrfs_model.cost.reading import leaf_cost
 from btrfs_model.cost.seek import seek_times

@@ -312,7 +312,7 @@ def test_what_is_asked_for_ahead_may_not_exist(nowhere: str) -> None:
     with broken.fs() as fs:
         rest = bm.reads(fs, "snap1", readdir="", readahead=wide)["logical"].tolist()
         assert rest == [address for address in table["logical"] if address != victim]
-        with pytest.raises(bm.CorruptImageError):
+        with pytest.raises(bm.errors.CorruptImageError):
             bm.reads(fs, "snap1")
         assert bm.reads(fs, "snap1", readdir="", readahead=wide)["logical"].tolist() == rest
 

@@ -19,13 +19,18 @@ from btrfs_model.experiments.replay import Replay, all_names, run
 from btrfs_model.experiments.report import write
 from btrfs_model.experiments.results import frame
 from btrfs_model.experiments.workloads import load
-from btrfs_model.experiments.workloads.send_readahead import DEVICES, DISK, distances
+from btrfs_model.experiments.workloads.send_readahead import DEVICES, DISK
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.questions.reads.cold import blocks_after_mount
 
 DISTANCES = json.loads(
     (corpus.PROJECT / "data/workloads/send-readahead/distances.json").read_text()
 )
+
+
+def distances(table: pd.DataFrame) -> np.ndarray:
+    """How far each leaf lies from the one before it, from the reads of a send without readahead."""
+    return np.diff(table["physical"].to_numpy()[(table["level"] == 0).to_numpy()])
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ def test_check(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_several_devices_are_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     image = corpus.image("features/raid1-two-devices")
-    with pytest.raises(bm.UnsupportedError, match="2 devices"):
+    with pytest.raises(bm.errors.UnsupportedError, match="2 devices"):
         bm.open(image)
     assert run_cli(["ls", str(image), "snap"]) == 1
     said = capsys.readouterr().err

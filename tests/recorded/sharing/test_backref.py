@@ -29,7 +29,8 @@ from btrfs_model.ondisk.hashes import csum
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import RawExtentItem, RawFileExtent
-from btrfs_model.reference.backref import BackrefWalk, Walker
+from btrfs_model.reference.backref import BackrefWalk
+from btrfs_model.reference.backref import iterate_extent_inodes as walk_up
 from btrfs_model.reference.backref_prelim import InodeElem, PrefTree, PrelimRef, Ulist
 from btrfs_model.reference.ctree import key_at, payload_at
 from btrfs_model.volume.filesystem import Filesystem
@@ -220,7 +221,7 @@ def run(ask: BackrefWalk, kernels: Choice) -> Outcome:
                     run_c(logged)
             else:
                 with select("python"):
-                    Walker(logged).iterate_extent_inodes()
+                    walk_up(logged)
         except CorruptImageError as corrupt:
             error = (corrupt.errno, corrupt.fault)
         except OSError as other:
@@ -509,7 +510,7 @@ def test_prelim_refs_descend_and_merge(refs: list[PrelimRef]) -> None:
     tree = PrefTree()
     with counting() as work:
         for ref in refs:
-            tree.insert(replace(ref, elems=list(ref.elems)))
+            tree.prelim_ref_insert(replace(ref, elems=list(ref.elems)))
     found = list(tree)
     assert [ref.order() for ref in found] == sorted(merged, reverse=True)
     assert [(ref.count, ref.elems) for ref in found] == [merged[ref.order()] for ref in found]
@@ -517,7 +518,7 @@ def test_prelim_refs_descend_and_merge(refs: list[PrelimRef]) -> None:
     # a red-black tree of n nodes is at most 2 log2(n + 1) high
     assert work["prelim_ref_compare"] <= len(refs) * 2 * math.log2(len(merged) + 1)
     leaves = {ref.parent for ref in found if not any((ref.level, ref.root_id, *ref.key))}
-    assert all(tree.has_shared_data_ref(leaf) == (leaf in leaves) for leaf in (16384, 32768))
+    assert all(tree.is_shared_data_backref(leaf) == (leaf in leaves) for leaf in (16384, 32768))
 
 
 @given(st.lists(st.integers(0, 40)))

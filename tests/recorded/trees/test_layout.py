@@ -62,7 +62,7 @@ def directory(files: int, mib: int) -> Build:
 
     def build() -> bm.Filesystem:
         fs = WritableFilesystem.mkfs(mib * MIB, metadata="single" if mib < 1024 else "dup")
-        fs.delayed.asynchronous = True
+        fs.machine.asynchronous = True
         fs.mkdir("testdir")
         fs.create_files("testdir", [f"file_{i}" for i in range(1, files + 1)])
         fs.fsync("testdir")

@@ -12,25 +12,29 @@ they go one by one and in the kernel's order, so that its leaves split where the
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.mount.log.log_dir import DelayedEntries, is_of_this_transaction, log_directory
+from btrfs_model.mount.live_inode import LiveInode
+from btrfs_model.mount.log.log_dir import (
+    TRANSID,
+    DelayedEntries,
+    is_of_this_transaction,
+    log_directory,
+)
+from btrfs_model.mount.log.log_tree import LogContext
 from btrfs_model.mount.log.state import log_tree_id
+from btrfs_model.mount.mount import Mount
 from btrfs_model.native.bulk import copy_each, insert_beside
 from btrfs_model.native.items import Columns, entries, gather, select
 from btrfs_model.native.tree import KEY
+from btrfs_model.ondisk.constants import FileType
 from btrfs_model.ondisk.items import dir_items
-from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.keys import U64_MAX, ItemType
 from btrfs_model.ondisk.structs import DIR_ITEM
 from btrfs_model.patches import Patch
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.live_inode import LiveInode
-    from btrfs_model.mount.log.log_inode import LogContext
-    from btrfs_model.mount.writable import WritableFilesystem
 
 ENTRY_KINDS: Final = {
     int(ItemType.DIR_ITEM): int(ItemType.DIR_LOG_ITEM),
@@ -38,23 +42,19 @@ ENTRY_KINDS: Final = {
 }
 """The types of an entry, and of the range items for them."""
 
-_DIRECTORY: Final = 2
-_MAX: Final = 2**64 - 1
-_TRANSID: Final = 17
-"""Place of transid inside of a directory item."""
 _CHUNK: Final = 1 << 16
 
 Mask = npt.NDArray[np.bool_]
 
 
-def _kinds(fs: WritableFilesystem) -> list[int]:
+def _kinds(fs: Mount) -> list[int]:
     return list(ENTRY_KINDS)[int(Patch.LOG_DIR_INDEX_ONLY in fs.behaviour) :]
 
 
-def _entries_of(fs: WritableFilesystem, inode: LiveInode, kind: int) -> tuple[Columns, Mask]:
+def _entries_of(fs: Mount, inode: LiveInode, kind: int) -> tuple[Columns, Mask]:
     """Return the entries of a directory, and which are in leaves of this transaction."""
     tree = fs.writer.tree(inode.root)
-    columns = tree.scan((inode.ino, kind, 0), (inode.ino, kind, _MAX))
+    columns = tree.scan((inode.ino, kind, 0), (inode.ino, kind, U64_MAX))
     blocks = columns["block"]
     first = np.flatnonzero(np.diff(blocks, prepend=np.uint64(0)))
     changed = [is_of_this_transaction(fs, block) for block in blocks[first].tolist()]
@@ -62,7 +62,7 @@ def _entries_of(fs: WritableFilesystem, inode: LiveInode, kind: int) -> tuple[Co
     return columns, np.repeat(np.array(changed, bool), counts)
 
 
-def log_directory_changes(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext) -> None:
+def log_directory_changes(fs: Mount, inode: LiveInode, ctx: LogContext) -> None:
     """Log what changed in a directory nothing of which is delayed."""
     if Patch.LOG_SKIP_OLD_DIR_ITEMS in fs.behaviour:
         log_directory(fs, inode, DelayedEntries(None), ctx)
@@ -70,7 +70,7 @@ def log_directory_changes(fs: WritableFilesystem, inode: LiveInode, ctx: LogCont
         log_directory_old(fs, inode, ctx)
 
 
-def log_directory_old(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext) -> None:
+def log_directory_old(fs: Mount, inode: LiveInode, ctx: LogContext) -> None:
     """Log what changed in a directory (``log_directory_changes()``, Linux 5.10)."""
     for kind in _kinds(fs):
         columns, changed = _entries_of(fs, inode, kind)
@@ -78,7 +78,7 @@ def log_directory_old(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext)
             ctx.log_new_dentries = _has_new_entries(fs, select(columns, changed))
         runs = _Runs(columns["offset"], changed)
         lowest = 0
-        while lowest <= _MAX:
+        while lowest <= U64_MAX:
             lowest = _log_run(fs, inode, kind, columns, runs, lowest) + 1
 
 
@@ -103,10 +103,10 @@ class _Runs:
 
 
 def _log_run(
-    fs: WritableFilesystem, inode: LiveInode, kind: int, columns: Columns, runs: _Runs, lowest: int
+    fs: Mount, inode: LiveInode, kind: int, columns: Columns, runs: _Runs, lowest: int
 ) -> int:
     """Log a run of leaves; returns the last offset that it covers (``log_dir_items()``)."""
-    first, last = lowest, _MAX
+    first, last = lowest, U64_MAX
     log = log_tree_id(inode.root)
     run = runs.next(lowest)
     if run is None:
@@ -131,7 +131,7 @@ def _log_run(
     return last
 
 
-def _overwrite(fs: WritableFilesystem, log: int, columns: Columns) -> None:
+def _overwrite(fs: Mount, log: int, columns: Columns) -> None:
     """Copy entries into the log, over those that it has already (``overwrite_item()``)."""
     low, high = (
         (int(columns["objectid"][row]), int(columns["type"][row]), int(columns["offset"][row]))
@@ -153,7 +153,7 @@ def _overwrite(fs: WritableFilesystem, log: int, columns: Columns) -> None:
         copy_each(fs.writer, log, select(columns, new))
 
 
-def _copy_leaves(fs: WritableFilesystem, log: int, columns: Columns, beside: Mask) -> None:
+def _copy_leaves(fs: Mount, log: int, columns: Columns, beside: Mask) -> None:
     """Insert items into the log, those of a leaf side by side (``flush_dir_items_batch()``)."""
     keys = np.zeros(len(columns["size"]), KEY)
     for name in ("objectid", "type", "offset"):
@@ -167,7 +167,7 @@ def _copy_leaves(fs: WritableFilesystem, log: int, columns: Columns, beside: Mas
         insert_beside(fs.writer, log, keys[start:end], part["size"], text[used].tobytes())
 
 
-def _new_entries(fs: WritableFilesystem, columns: Columns) -> npt.NDArray[Any]:
+def _new_entries(fs: Mount, columns: Columns) -> npt.NDArray[Any]:
     """Return the entries (rows of ``ENTRY``) whose inodes may have to be logged.
 
     Those of this transaction, and all directories; no subvolumes.
@@ -177,28 +177,25 @@ def _new_entries(fs: WritableFilesystem, columns: Columns) -> npt.NDArray[Any]:
         at, size = int(columns["position"][item]), int(columns["size"][item])
         dir_items(fs.image.block_bytes[at : at + size])
     place = {
-        "position": rows["position"] - (DIR_ITEM.size - _TRANSID),
+        "position": rows["position"] - (DIR_ITEM.size - TRANSID),
         "size": np.full(len(rows), 8, np.uint32),
     }
     transid = gather(fs.image, place, 8).view("<u8").reshape(-1)
-    new = (transid >= fs.transid) | (rows["type"] == _DIRECTORY)
+    new = (transid >= fs.transid) | (rows["type"] == FileType.DIR)
     return np.compress(new & (rows["location_type"] == int(ItemType.INODE_ITEM)), rows)
 
 
-def _has_new_entries(fs: WritableFilesystem, columns: Columns) -> bool:
+def _has_new_entries(fs: Mount, columns: Columns) -> bool:
     parts = range(0, len(columns["size"]), _CHUNK)
     return any(len(_new_entries(fs, select(columns, slice(at, at + _CHUNK)))) for at in parts)
 
 
-def entries_to_log(fs: WritableFilesystem, directory: LiveInode) -> npt.NDArray[Any]:
+def entries_to_log(fs: Mount, directory: LiveInode) -> npt.NDArray[Any]:
     """Return the entries in the log that are new, and the directories.
 
-    Returns
-    -------
-    numpy.ndarray
-        Rows of :data:`~btrfs_model.native.items.ENTRY`, in the order in which
-        ``log_new_dir_dentries()`` has them.
+    Returns rows of :data:`~btrfs_model.native.items.ENTRY`, in the order in which
+    ``log_new_dir_dentries()`` has them.
     """
     kind = _kinds(fs)[0]
     log = fs.writer.tree(log_tree_id(directory.root))
-    return _new_entries(fs, log.scan((directory.ino, kind, 0), (directory.ino, kind, _MAX)))
+    return _new_entries(fs, log.scan((directory.ino, kind, 0), (directory.ino, kind, U64_MAX)))

@@ -15,22 +15,22 @@ stable kernels took over has toggles of its own (``log-prealloc-full``, ``log-sy
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from btrfs_model.base.counters import current
+from btrfs_model.mount.delayed_inode import run_inode, run_node
 from btrfs_model.mount.files.file_item import Extent
+from btrfs_model.mount.inode import iget
+from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.log import log_extents
-from btrfs_model.mount.log.log_inode import Copied, InodeLogger, LogContext, get_inode, overridden
-from btrfs_model.mount.log.log_tree import ForceCommit
+from btrfs_model.mount.log.log_inode import Copied, InodeLogger, get_inode, overridden
+from btrfs_model.mount.log.log_tree import ForceCommit, LogContext, get_logged, set_full_commit
 from btrfs_model.mount.log.v5_10.log_dir import log_directory_changes
+from btrfs_model.mount.mount import Mount
 from btrfs_model.ondisk.items import file_extent
-from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.keys import U64_MAX, ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM
 from btrfs_model.patches import Patch
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.live_inode import LiveInode
-    from btrfs_model.mount.writable import WritableFilesystem
 
 _INODE_ITEM: Final = int(ItemType.INODE_ITEM)
 _REFS: Final = (int(ItemType.INODE_REF), int(ItemType.INODE_EXTREF))
@@ -38,46 +38,26 @@ _XATTR: Final = int(ItemType.XATTR_ITEM)
 _DIR_LOG_INDEX: Final = int(ItemType.DIR_LOG_INDEX)
 _EXTENT_DATA: Final = int(ItemType.EXTENT_DATA)
 _ANY: Final = 255
-_MAX: Final = 2**64 - 1
 
 
 def log_inode_old(
-    fs: WritableFilesystem,
-    inode: LiveInode,
-    ctx: LogContext,
-    *,
-    exists: bool,
-    recursive: bool = False,
+    fs: Mount, inode: LiveInode, ctx: LogContext, *, exists: bool, recursive: bool = False
 ) -> None:
     """Log an inode.
 
-    Parameters
-    ----------
-    fs : WritableFilesystem
-        Whose; the subvolume has a log.
-    inode : LiveInode
-        What.
-    ctx : LogContext
-        What it is part of.
-    exists : bool
-        ``LOG_INODE_EXISTS``: only that there is such an inode, with these names.
-    recursive : bool
-        ``LOG_OTHER_INODE``: it is logged for the names of another one; those that had its own
-        names are not looked for.
-
-    Raises
-    ------
-    ForceCommit
-        When a commit has to be made instead.
-    OSError
-        The same, and the log is not whole any more.
+    `ctx`: what it is part of.
+    `exists`: ``LOG_INODE_EXISTS``: only that there is such an inode, with these names.
+    `recursive`: ``LOG_OTHER_INODE``: it is logged for the names of another one; those that had its
+    own names are not looked for.
+    Raises ForceCommit: when a commit has to be made instead.
+    Raises OSError: the same, and the log is not whole any more.
     """
     current().count("btrfs_log_inode")
     node = fs.delayed.node(inode.root, inode.ino)
     if node is not None and inode.is_dir:
-        fs.delayed.run_node(node)
+        run_node(fs, node)
     elif node is not None and inode.log.full_sync:
-        fs.delayed.run_inode(node)
+        run_inode(fs, node)
     if inode.is_symlink and Patch.LOG_SYMLINKS_FULL in fs.behaviour:
         exists = False
     full_dir = inode.is_dir and not exists
@@ -94,10 +74,10 @@ def log_inode_old(
         inode.log.last_log_commit = inode.log.last_sub_trans
 
 
-def _refuse_unlinked(fs: WritableFilesystem, directory: LiveInode) -> None:
+def _refuse_unlinked(fs: Mount, directory: LiveInode) -> None:
     """Commit instead of logging a directory whole that lost names to others."""
     if directory.log.last_unlink_trans >= fs.transid:
-        fs.tree_logs.set_full_commit()
+        set_full_commit(fs)
         raise ForceCommit
 
 
@@ -105,12 +85,7 @@ class _OldInodeLogger(InodeLogger):
     """The items of an inode that are no entries of a directory."""
 
     def __init__(
-        self,
-        fs: WritableFilesystem,
-        inode: LiveInode,
-        ctx: LogContext,
-        exists: bool,
-        recursive: bool,
+        self, fs: Mount, inode: LiveInode, ctx: LogContext, exists: bool, recursive: bool
     ) -> None:
         super().__init__(fs, inode, ctx, exists)
         self._recursive = recursive
@@ -140,7 +115,7 @@ class _OldInodeLogger(InodeLogger):
             self.drop(_XATTR if self.exists else _DIR_LOG_INDEX)
             return _XATTR
         if self.exists:
-            self.logged_size = min(self._size_in_log(), log_extents.size_of(self.fs, self.inode))
+            self.logged_size = min(self._size_in_log(), self.inode.i_size)
         if state.full_sync and not self.exists:
             state.full_sync = state.copy_everything = False
             self.drop(_ANY)
@@ -155,13 +130,13 @@ class _OldInodeLogger(InodeLogger):
 
     def _size_in_log(self) -> int:
         """``logged_inode_size()``."""
-        there = self.fs.tree_logs.get(self.inode.root, self.inode.key)
+        there = get_logged(self.fs, self.inode.root, self.inode.key)
         return 0 if there is None else INODE_ITEM.unpack(there).size
 
     def _put_inode_item(self) -> None:
         """``log_inode_item()``: whole, also of an inode that was to be logged as existing alone."""
         exists, self.exists = self.exists, False
-        if self.fs.tree_logs.get(self.inode.root, self.inode.key) is None:
+        if get_logged(self.fs, self.inode.root, self.inode.key) is None:
             self.fs.writer.insert(self.log, self.inode.key, self.packed())
         else:
             self.fs.writer.update(self.log, self.inode.key, 0, self.packed())
@@ -193,9 +168,7 @@ class _OldInodeLogger(InodeLogger):
                 log_extents.log_new_csums(self.fs, self.inode, extent)
 
 
-def _log_conflicting_inodes(
-    fs: WritableFilesystem, root: int, ctx: LogContext, ino: int, parent: int
-) -> None:
+def _log_conflicting_inodes(fs: Mount, root: int, ctx: LogContext, ino: int, parent: int) -> None:
     """Log an inode that had a name, and those that had its names (``..._conflicting_inodes()``)."""
     waiting = deque([(ino, parent)])
     while waiting:
@@ -203,12 +176,12 @@ def _log_conflicting_inodes(
         inode = get_inode(fs, root, ino)
         if inode is None:
             # it is gone: its directory says so
-            log_inode_old(fs, fs.inode(root, parent), ctx, exists=False, recursive=True)
+            log_inode_old(fs, iget(fs, root, parent), ctx, exists=False, recursive=True)
             continue
         if inode.log.logged_trans == fs.transid:
             continue
         log_inode_old(fs, inode, ctx, exists=True, recursive=True)
-        low, high = (ino, _REFS[0], 0), (ino, _REFS[1], _MAX)
+        low, high = (ino, _REFS[0], 0), (ino, _REFS[1], U64_MAX)
         for item in list(fs.writer.tree(root).items(low, high)):
             name = Copied(item.key, bytes(item.data), item.block)
             other = overridden(fs, inode, name)

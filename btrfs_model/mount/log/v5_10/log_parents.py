@@ -10,58 +10,55 @@ directory that is logged whole is asked.
 from __future__ import annotations
 
 import stat
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 import numpy as np
 
 from btrfs_model.mount.bulk.log_new_files import PlainFiles
-from btrfs_model.mount.live_inode import file_type
-from btrfs_model.mount.log.log_inode import LogContext, get_inode
-from btrfs_model.mount.log.log_tree import ForceCommit
+from btrfs_model.mount.inode import iget
+from btrfs_model.mount.live_inode import LiveInode, file_type
+from btrfs_model.mount.log.log_inode import get_inode
+from btrfs_model.mount.log.log_tree import (
+    ForceCommit,
+    LogContext,
+    is_in_log,
+    is_logged,
+    needs_full_commit,
+    set_full_commit,
+    start_log,
+    was_logged,
+)
 from btrfs_model.mount.log.v5_10.log_dir import entries_to_log
 from btrfs_model.mount.log.v5_10.log_inode import log_inode_old
+from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.lookup import ancestors
 from btrfs_model.ondisk.items import inode_extrefs
-from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.keys import U64_MAX, ItemType
 from btrfs_model.patches import Patch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from btrfs_model.mount.live_inode import LiveInode
-    from btrfs_model.mount.writable import WritableFilesystem
 
 _INODE_REF: Final = int(ItemType.INODE_REF)
 _INODE_EXTREF: Final = int(ItemType.INODE_EXTREF)
-_MAX: Final = 2**64 - 1
 _DIRECTORY: Final = file_type(stat.S_IFDIR)
 _SYMLINK: Final = file_type(stat.S_IFLNK)
 
 
 def log_new_name_old(
-    fs: WritableFilesystem, inode: LiveInode, old_dir: LiveInode | None, parent: LiveInode
+    fs: Mount, inode: LiveInode, old_dir: LiveInode | None, parent: LiveInode
 ) -> None:
     """Bring the log up to date with a new name of a logged inode (``btrfs_log_new_name()``).
 
-    Parameters
-    ----------
-    fs : WritableFilesystem
-        Whose.
-    inode : LiveInode
-        What has the name.
-    old_dir : LiveInode or None
-        For a rename: the directory that it left.
-    parent : LiveInode
-        Where the new name is.
+    `inode`: what has the name.
+    `old_dir`: for a rename: the directory that it left.
+    `parent`: where the new name is.
     """
-    logs = fs.tree_logs
     inode.log.parent = parent.root, parent.ino
     if old_dir is None:
         inode.log.copy_everything = True
     if not inode.is_dir:
         inode.log.last_unlink_trans = fs.transid
-    logged = logs.is_logged if Patch.LOG_NEW_NAME_LOGGED in fs.behaviour else logs.was_logged
-    if not logged(inode) and (old_dir is None or not logged(old_dir)):
+    logged = is_logged if Patch.LOG_NEW_NAME_LOGGED in fs.behaviour else was_logged
+    if not logged(fs, inode) and (old_dir is None or not logged(fs, old_dir)):
         return
     try:
         log_inode_parent_old(fs, inode, LogContext(inode, new_name=True), exists=True)
@@ -70,39 +67,27 @@ def log_new_name_old(
         return
 
 
-def log_inode_parent_old(
-    fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, *, exists: bool
-) -> bool:
+def log_inode_parent_old(fs: Mount, inode: LiveInode, ctx: LogContext, *, exists: bool) -> bool:
     """Log an inode and what it depends on (``btrfs_log_inode_parent()``).
 
-    Returns
-    -------
-    bool
-        Whether there was anything to log.
-
-    Raises
-    ------
-    ForceCommit
-        When a commit has to be made instead.
+    Returns whether there was anything to log.
+    Raises ForceCommit: when a commit has to be made instead.
     """
-    logs = fs.tree_logs
-    if not fs.log_trees_enabled or logs.needs_full_commit() or not fs.live_root(inode.root).refs:
+    if not fs.options.tree_log or needs_full_commit(fs) or not fs.live_root(inode.root).refs:
         raise ForceCommit
     _check_parent_dirs(fs, inode)
-    if logs.is_in_log(inode) or inode.item.nlink == 0:
+    if is_in_log(fs, inode) or inode.item.nlink == 0:
         return False
-    logs.start(inode.root)
+    start_log(fs, inode.root)
     try:
         _log_with_parents(fs, inode, ctx, exists)
     except OSError:
-        logs.set_full_commit()
+        set_full_commit(fs)
         raise ForceCommit from None
     return True
 
 
-def _log_with_parents(
-    fs: WritableFilesystem, inode: LiveInode, ctx: LogContext, exists: bool
-) -> None:
+def _log_with_parents(fs: Mount, inode: LiveInode, ctx: LogContext, exists: bool) -> None:
     log_inode_old(fs, inode, ctx, exists=exists)
     if _is_committed_file(fs, inode):
         return
@@ -114,7 +99,7 @@ def _log_with_parents(
         _log_new_dentries(fs, inode, ctx)
 
 
-def _is_committed_file(fs: WritableFilesystem, inode: LiveInode) -> bool:
+def _is_committed_file(fs: Mount, inode: LiveInode) -> bool:
     """Whether it is a file of a former transaction that lost and got no name in this one."""
     return (
         stat.S_ISREG(inode.item.mode)
@@ -126,31 +111,28 @@ def _is_committed_file(fs: WritableFilesystem, inode: LiveInode) -> bool:
 # --------------------------------------------------------------------------- commits instead --
 
 
-def _must_commit(fs: WritableFilesystem, inode: LiveInode) -> None:
+def _must_commit(fs: Mount, inode: LiveInode) -> None:
     """Give up the log where names of an inode, or in it, went (``..._must_commit_transaction()``).
 
-    Raises
-    ------
-    ForceCommit
-        In that case.
+    Raises ForceCommit: in that case.
     """
     if Patch.LOG_PARENTS_UNCHECKED in fs.behaviour:
         return
     if inode.log.last_unlink_trans >= fs.transid:
-        fs.tree_logs.set_full_commit()
+        set_full_commit(fs)
         raise ForceCommit
 
 
-def _need_log(fs: WritableFilesystem, inode: LiveInode) -> bool:
+def _need_log(fs: Mount, inode: LiveInode) -> bool:
     """Whether an inode is to be logged along with another one (``need_log_inode()``)."""
     if Patch.LOG_PARENTS_UNCHECKED not in fs.behaviour:
         return True
     if inode.is_dir and inode.log.last_trans < fs.transid:
         return False
-    return inode.log.copy_everything or not fs.tree_logs.was_logged(inode)
+    return inode.log.copy_everything or not was_logged(fs, inode)
 
 
-def _check_parent_dirs(fs: WritableFilesystem, inode: LiveInode) -> None:
+def _check_parent_dirs(fs: Mount, inode: LiveInode) -> None:
     """``check_parent_dirs_for_sync()``; of a directory's parent it knows only at the top."""
     if _is_committed_file(fs, inode):
         return
@@ -163,7 +145,7 @@ def _check_parent_dirs(fs: WritableFilesystem, inode: LiveInode) -> None:
         _must_commit(fs, directory)
 
 
-def _dentry_parent(fs: WritableFilesystem, inode: LiveInode) -> LiveInode | None:
+def _dentry_parent(fs: Mount, inode: LiveInode) -> LiveInode | None:
     """Return the directory of the name by which an inode is known (``dget_parent()``)."""
     if inode.is_dir:
         above = ancestors(fs, inode)
@@ -175,13 +157,13 @@ def _dentry_parent(fs: WritableFilesystem, inode: LiveInode) -> LiveInode | None
 # -------------------------------------------------------------------------------- who is above --
 
 
-def _refs(fs: WritableFilesystem, inode: LiveInode, *, committed: bool) -> Iterator[Any]:
+def _refs(fs: Mount, inode: LiveInode, *, committed: bool) -> Iterator[Any]:
     """Yield the items with the names of an inode."""
     tree = fs.tree(inode.root) if committed else fs.writer.tree(inode.root)
-    yield from list(tree.items((inode.ino, _INODE_REF, 0), (inode.ino, _INODE_EXTREF, _MAX)))
+    yield from list(tree.items((inode.ino, _INODE_REF, 0), (inode.ino, _INODE_EXTREF, U64_MAX)))
 
 
-def _log_all_parents(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext) -> None:
+def _log_all_parents(fs: Mount, inode: LiveInode, ctx: LogContext) -> None:
     """Log the directories that had the inode at the last commit (``btrfs_log_all_parents()``)."""
     for item in _refs(fs, inode, committed=True):
         if item.key.type == _INODE_REF:
@@ -189,7 +171,7 @@ def _log_all_parents(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext) 
         else:
             parents = [ref.parent_objectid for ref in inode_extrefs(item.data)]
         for parent in parents:
-            directory = fs.inode(inode.root, parent)
+            directory = iget(fs, inode.root, parent)
             if not _need_log(fs, directory):
                 continue
             ctx.log_new_dentries = False
@@ -199,7 +181,7 @@ def _log_all_parents(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext) 
                 _log_new_dentries(fs, directory, ctx)
 
 
-def _log_all_new_ancestors(fs: WritableFilesystem, inode: LiveInode, ctx: LogContext) -> None:
+def _log_all_new_ancestors(fs: Mount, inode: LiveInode, ctx: LogContext) -> None:
     """``log_all_new_ancestors()``."""
     if inode.item.nlink < 2:
         parent = _dentry_parent(fs, inode)
@@ -208,12 +190,12 @@ def _log_all_new_ancestors(fs: WritableFilesystem, inode: LiveInode, ctx: LogCon
         return
     for item in _refs(fs, inode, committed=False):
         if item.key.type == _INODE_EXTREF:
-            fs.tree_logs.set_full_commit()
+            set_full_commit(fs)
             raise ForceCommit
-        _log_new_ancestors(fs, fs.inode(inode.root, item.key.offset), ctx)
+        _log_new_ancestors(fs, iget(fs, inode.root, item.key.offset), ctx)
 
 
-def _log_new_ancestors(fs: WritableFilesystem, parent: LiveInode, ctx: LogContext) -> None:
+def _log_new_ancestors(fs: Mount, parent: LiveInode, ctx: LogContext) -> None:
     """Say that a directory and those above it in the subvolume exist, where they are new."""
     for directory in ancestors(fs, parent):
         if directory.root != parent.root:
@@ -225,16 +207,14 @@ def _log_new_ancestors(fs: WritableFilesystem, parent: LiveInode, ctx: LogContex
 # --------------------------------------------------------------------------------- new dentries --
 
 
-def _log_new_dentries(fs: WritableFilesystem, start: LiveInode, ctx: LogContext) -> None:
+def _log_new_dentries(fs: Mount, start: LiveInode, ctx: LogContext) -> None:
     """Log the inodes of a directory's new entries, and of those below (``..._dir_dentries()``)."""
     waiting = [start]
     while waiting:
         waiting += _log_entries(fs, waiting.pop(0), ctx)
 
 
-def _log_entries(
-    fs: WritableFilesystem, directory: LiveInode, ctx: LogContext
-) -> Iterator[LiveInode]:
+def _log_entries(fs: Mount, directory: LiveInode, ctx: LogContext) -> Iterator[LiveInode]:
     """Log the inodes of a directory's entries; yields directories to go on with."""
     entries = entries_to_log(fs, directory)
     files = PlainFiles(fs, directory, entries)
@@ -247,13 +227,11 @@ def _log_entries(
         for ino, kind in zip(
             entries["child"][part].tolist(), entries["type"][part].tolist(), strict=True
         ):
-            yield from _log_entry(fs, fs.inode(directory.root, ino), kind, ctx)
+            yield from _log_entry(fs, iget(fs, directory.root, ino), kind, ctx)
 
 
-def _log_entry(
-    fs: WritableFilesystem, inode: LiveInode, kind: int, ctx: LogContext
-) -> Iterator[LiveInode]:
-    if fs.tree_logs.is_in_log(inode) or not _need_log(fs, inode):
+def _log_entry(fs: Mount, inode: LiveInode, kind: int, ctx: LogContext) -> Iterator[LiveInode]:
+    if is_in_log(fs, inode) or not _need_log(fs, inode):
         return
     ctx.log_new_dentries = False
     log_inode_old(fs, inode, ctx, exists=kind not in (_DIRECTORY, _SYMLINK))

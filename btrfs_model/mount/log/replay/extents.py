@@ -4,19 +4,16 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from btrfs_model.base.codes import EUCLEAN
 from btrfs_model.mount.files.file_item import Extent, align, data_ref, drop_extents
+from btrfs_model.mount.live_inode import LiveInode
+from btrfs_model.mount.log.replay.control import WalkControl
+from btrfs_model.mount.log.replay.inodes import must_read_inode, overwrite_item, update_inode
+from btrfs_model.mount.log.replay.logged import LogItem
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import RawFileExtent
-from btrfs_model.questions.logreplay.inodes import must_read_inode, overwrite_item, update_inode
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.live_inode import LiveInode
-    from btrfs_model.questions.logreplay.logged import LogItem
-    from btrfs_model.questions.logreplay.walk import WalkControl
 
 _CSUM = (int(ObjectId.EXTENT_CSUM), int(ItemType.EXTENT_CSUM))
 
@@ -24,12 +21,7 @@ _CSUM = (int(ObjectId.EXTENT_CSUM), int(ItemType.EXTENT_CSUM))
 def replay_one_extent(control: WalkControl, item: LogItem) -> None:
     """Put an extent of the log in the place of what the file has there (``replay_one_extent()``).
 
-    Parameters
-    ----------
-    control : WalkControl
-        The walk.
-    item : LogItem
-        An EXTENT_DATA item. The extent on disk may be new: then it is allocated by this.
+    `item`: an EXTENT_DATA item. The extent on disk may be new: then it is allocated by this.
     """
     extent = file_extent(item.data)
     inode = must_read_inode(control, item.key[0])

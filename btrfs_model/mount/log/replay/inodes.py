@@ -10,18 +10,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING
 
 from btrfs_model.mount.live_inode import InodeFields, LiveInode
-from btrfs_model.mount.names.orphan import orphan_key
-from btrfs_model.ondisk.items import inode_extrefs, inode_refs
+from btrfs_model.mount.log.replay.control import WalkControl
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.volume.tree import RawKey
 
-if TYPE_CHECKING:
-    from btrfs_model.questions.logreplay.walk import WalkControl
-
-_MAX = 2**64 - 1
 # Old kernels did not initialize the time of creation in a log: whatever is there stays as it is,
 # even where it is no time.
 _OTIME = 148
@@ -31,7 +25,8 @@ def _inode_key(ino: int) -> RawKey:
     return (ino, int(ItemType.INODE_ITEM), 0)
 
 
-def _fixup_key(ino: int) -> RawKey:
+def fixup_key(ino: int) -> RawKey:
+    """Key of the note that the names of an inode are to be counted again."""
     return (int(ObjectId.TREE_LOG_FIXUP), int(ItemType.ORPHAN_ITEM), ino)
 
 
@@ -49,10 +44,7 @@ def read_one_inode(control: WalkControl, ino: int) -> LiveInode | None:
 def must_read_inode(control: WalkControl, ino: int) -> LiveInode:
     """Return an inode that the log relies on.
 
-    Raises
-    ------
-    OSError
-        EIO, with which kernels refuse to mount, where it is in neither tree.
+    Raises OSError: EIO, with which kernels refuse to mount, where it is in neither tree.
     """
     inode = read_one_inode(control, ino)
     if inode is None:
@@ -116,51 +108,8 @@ def link_to_fixup_dir(control: WalkControl, ino: int) -> None:
     It has one link more until then, so that it does not go away.
     """
     inode = must_read_inode(control, ino)
-    if control.fs.writer.get(control.root, _fixup_key(ino)) is not None:
+    if control.fs.writer.get(control.root, fixup_key(ino)) is not None:
         return
-    control.fs.writer.insert(control.root, _fixup_key(ino), b"")
+    control.fs.writer.insert(control.root, fixup_key(ino), b"")
     inode.item.nlink += 1
     update_inode(control, inode)
-
-
-def fixup_inode_link_counts(control: WalkControl) -> None:
-    """Count the names of all inodes that were noted, from the highest number down.
-
-    (``fixup_inode_link_counts()``.) Emptying a directory that has no name may note further ones.
-    """
-    tree = int(ItemType.ORPHAN_ITEM)
-    while True:
-        item = control.fs.writer.tree(control.root).last(_fixup_key(_MAX))
-        if item is None or item.key[:2] != (ObjectId.TREE_LOG_FIXUP, tree):
-            return
-        ino = item.key.offset
-        control.fs.writer.delete(control.root, _fixup_key(ino))
-        control.inodes.clear()
-        _fixup_inode_link_count(control, must_read_inode(control, ino))
-
-
-def _fixup_inode_link_count(control: WalkControl, inode: LiveInode) -> None:
-    """``fixup_inode_link_count()``: an inode without names becomes an orphan."""
-    from btrfs_model.questions.logreplay.deletes import replay_dir_deletes
-
-    nlink = _count_inode_refs(control, inode.ino)
-    if nlink != inode.item.nlink:
-        inode.item.nlink = nlink
-        update_inode(control, inode)
-    if nlink:
-        return
-    if inode.is_dir:
-        replay_dir_deletes(control, inode.ino, del_all=True)
-    if control.fs.writer.get(control.root, orphan_key(inode.ino)) is None:
-        control.fs.writer.insert(control.root, orphan_key(inode.ino), b"")
-
-
-def _count_inode_refs(control: WalkControl, ino: int) -> int:
-    """``count_inode_refs()`` and ``count_inode_extrefs()``."""
-    tree = control.fs.writer.tree(control.root)
-    first, last = (ino, ItemType.INODE_REF, 0), (ino, ItemType.INODE_EXTREF, _MAX)
-    return sum(
-        len(inode_refs(item.data) if item.key.type == ItemType.INODE_REF
-            else inode_extrefs(item.data))
-        for item in tree.items(first, last)
-    )  # fmt: skip

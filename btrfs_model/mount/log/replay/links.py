@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
 
-from btrfs_model.mount.live_inode import file_type
+from btrfs_model.mount.live_inode import LiveInode, file_type
+from btrfs_model.mount.log.replay.control import WalkControl
+from btrfs_model.mount.log.replay.inodes import link_to_fixup_dir, must_read_inode, update_inode
 from btrfs_model.mount.names.dir_item import (
     delete_inode_ref,
     delete_one_dir_name,
@@ -25,11 +26,6 @@ from btrfs_model.mount.names.dir_item import (
 from btrfs_model.ondisk.items import DirItem, dir_items
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.patches import Patch
-from btrfs_model.questions.logreplay.inodes import link_to_fixup_dir, must_read_inode, update_inode
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.live_inode import LiveInode
-    from btrfs_model.questions.logreplay.walk import WalkControl
 
 
 def lookup_by_name(control: WalkControl, directory: int, name: bytes) -> DirItem | None:
@@ -49,10 +45,7 @@ def lookup_by_index(
 def unlink_inode(control: WalkControl, directory: LiveInode, inode: LiveInode, name: bytes) -> None:
     """Remove a name from a directory and its inode (``unlink_inode_for_log_replay()``).
 
-    Raises
-    ------
-    OSError
-        ENOENT when one of them does not have it.
+    Raises OSError: ENOENT when one of them does not have it.
     """
     fs, root = control.fs, control.root
     if lookup_by_name(control, directory.ino, name) is None:
@@ -83,11 +76,8 @@ def add_link(
 ) -> None:
     """Add a name to a directory (``btrfs_add_link()``).
 
-    Raises
-    ------
-    OSError
-        EEXIST: the inode has it (`add_backref`), or the directory has; then the entry by its index
-        is there all the same, as kernels leave it.
+    Raises OSError: EEXIST: the inode has it (`add_backref`), or the directory has; then the entry
+    by its index is there all the same, as kernels leave it.
     """
     fs, root = control.fs, control.root
     if add_backref:

@@ -4,28 +4,27 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from btrfs_model.base.codes import EUCLEAN
-from btrfs_model.mount.names.dir_item import delete_one_dir_name
-from btrfs_model.ondisk.items import DirItem, dir_items
-from btrfs_model.ondisk.keys import ItemType
-from btrfs_model.ondisk.structs import DIR_LOG_ITEM
-from btrfs_model.patches import Patch
-from btrfs_model.questions.logreplay.inodes import (
+from btrfs_model.mount.inode import orphan_key
+from btrfs_model.mount.live_inode import LiveInode
+from btrfs_model.mount.log.replay.control import WalkControl
+from btrfs_model.mount.log.replay.inodes import (
+    fixup_key,
     link_to_fixup_dir,
     must_read_inode,
     read_one_inode,
+    update_inode,
 )
-from btrfs_model.questions.logreplay.links import unlink_inode
+from btrfs_model.mount.log.replay.links import unlink_inode
+from btrfs_model.mount.log.replay.logged import LogItem
+from btrfs_model.mount.names.dir_item import delete_one_dir_name
+from btrfs_model.ondisk.items import DirItem, dir_items, inode_extrefs, inode_refs
+from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
+from btrfs_model.ondisk.structs import DIR_LOG_ITEM
+from btrfs_model.patches import Patch
 from btrfs_model.volume.tree import RawKey
 
-if TYPE_CHECKING:
-    from btrfs_model.mount.live_inode import LiveInode
-    from btrfs_model.questions.logreplay.logged import LogItem
-    from btrfs_model.questions.logreplay.walk import WalkControl
-
-_MAX = 2**64 - 1
 # type of a range item and of the entries that it is about
 _BY_NAME = (int(ItemType.DIR_LOG_ITEM), int(ItemType.DIR_ITEM))
 _BY_INDEX = (int(ItemType.DIR_LOG_INDEX), int(ItemType.DIR_INDEX))
@@ -36,7 +35,7 @@ def replay_xattr_deletes(control: WalkControl, ino: int) -> None:
 
     All attributes of an inode are logged with it.
     """
-    first, last = (ino, ItemType.XATTR_ITEM, 0), (ino, ItemType.XATTR_ITEM, _MAX)
+    first, last = (ino, ItemType.XATTR_ITEM, 0), (ino, ItemType.XATTR_ITEM, U64_MAX)
     tree = control.fs.writer.tree(control.root)
     gone = [
         (item.key, entry.name)
@@ -51,17 +50,9 @@ def replay_xattr_deletes(control: WalkControl, ino: int) -> None:
 def replay_dir_deletes(control: WalkControl, dirid: int, *, del_all: bool = False) -> None:
     """Unlink what lies in a logged range of a directory and is not in the log itself.
 
-    Parameters
-    ----------
-    control : WalkControl
-        The walk.
-    dirid : int
-        The directory; new ones have nothing to delete.
-    del_all : bool
-        Empty it, whatever the log says.
+    `dirid`: the directory; new ones have nothing to delete.
+    `del_all`: empty it, whatever the log says.
 
-    Notes
-    -----
     ``replay_dir_deletes()``. Before log-replay-index-deletes there is a pass over the hashes of
     names as well.
     """
@@ -73,12 +64,12 @@ def replay_dir_deletes(control: WalkControl, dirid: int, *, del_all: bool = Fals
         passes.insert(0, _BY_NAME)
     for range_type, kind in passes:
         if del_all:
-            _delete_range(control, directory, kind, 0, _MAX, del_all=True)
+            _delete_range(control, directory, kind, 0, U64_MAX, del_all=True)
             continue
         start = 0
         while (found := _find_dir_range(control, dirid, range_type, start)) is not None:
             _delete_range(control, directory, kind, *found, del_all=False)
-            if found[1] == _MAX:
+            if found[1] == U64_MAX:
                 break
             start = found[1] + 1
 
@@ -101,10 +92,7 @@ def _find_dir_range(
 def _range_end(control: WalkControl, item: LogItem) -> int:
     """Last key of a range.
 
-    Raises
-    ------
-    OSError
-        EUCLEAN when it ends before it starts.
+    Raises OSError: EUCLEAN when it ends before it starts.
     """
     end = int(DIR_LOG_ITEM.unpack(item.data).end)
     if end < item.key[2]:
@@ -123,7 +111,7 @@ def _delete_range(
             return
         key = item.key
         _check_item_in_log(control, directory, key, dir_items(item.data), del_all=del_all)
-        if key[2] == _MAX:
+        if key[2] == U64_MAX:
             return
         offset = key[2] + 1
 
@@ -144,3 +132,47 @@ def _check_item_in_log(
         link_to_fixup_dir(control, inode.ino)
         inode.item.nlink += 1
         unlink_inode(control, directory, inode, entry.name)
+
+
+# ---------------------------------------------------------------------------------- link counts --
+
+
+def fixup_inode_link_counts(control: WalkControl) -> None:
+    """Count the names of all inodes that were noted, from the highest number down.
+
+    (``fixup_inode_link_counts()``.) Emptying a directory that has no name may note further ones.
+    """
+    tree = int(ItemType.ORPHAN_ITEM)
+    while True:
+        item = control.fs.writer.tree(control.root).last(fixup_key(U64_MAX))
+        if item is None or item.key[:2] != (ObjectId.TREE_LOG_FIXUP, tree):
+            return
+        ino = item.key.offset
+        control.fs.writer.delete(control.root, fixup_key(ino))
+        control.inodes.clear()
+        _fixup_inode_link_count(control, must_read_inode(control, ino))
+
+
+def _fixup_inode_link_count(control: WalkControl, inode: LiveInode) -> None:
+    """``fixup_inode_link_count()``: an inode without names becomes an orphan."""
+    nlink = _count_inode_refs(control, inode.ino)
+    if nlink != inode.item.nlink:
+        inode.item.nlink = nlink
+        update_inode(control, inode)
+    if nlink:
+        return
+    if inode.is_dir:
+        replay_dir_deletes(control, inode.ino, del_all=True)
+    if control.fs.writer.get(control.root, orphan_key(inode.ino)) is None:
+        control.fs.writer.insert(control.root, orphan_key(inode.ino), b"")
+
+
+def _count_inode_refs(control: WalkControl, ino: int) -> int:
+    """``count_inode_refs()`` and ``count_inode_extrefs()``."""
+    tree = control.fs.writer.tree(control.root)
+    first, last = (ino, ItemType.INODE_REF, 0), (ino, ItemType.INODE_EXTREF, U64_MAX)
+    return sum(
+        len(inode_refs(item.data) if item.key.type == ItemType.INODE_REF
+            else inode_extrefs(item.data))
+        for item in tree.items(first, last)
+    )  # fmt: skip

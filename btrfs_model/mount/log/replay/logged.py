@@ -8,18 +8,16 @@ level and generation that its parent says, and belong to a log.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.ondisk.hashes import extref_hash, name_hash
 from btrfs_model.ondisk.items import DirItem, dir_items, inode_extrefs, inode_refs
 from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.roots import is_subvolume_id
 from btrfs_model.volume.tree import RawKey, Tree
-
-if TYPE_CHECKING:
-    from btrfs_model.volume.filesystem import Filesystem
 
 
 class LogItem(NamedTuple):
@@ -112,11 +110,8 @@ class LogTree:
 def read_logs(fs: Filesystem) -> list[LogTree]:
     """Read the log root tree and all log trees, the latter from the highest subvolume down.
 
-    Raises
-    ------
-    CorruptImageError
-        When a block is damaged, torn or of an older transaction, or there is no such subvolume as
-        a log is for.
+    Raises CorruptImageError: when a block is damaged, torn or of an older transaction, or there is
+    no such subvolume as a log is for.
     """
     if fs.log_root_tree is None:
         return []

@@ -4,30 +4,27 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING
 
-from btrfs_model.ondisk.constants import FileType
-from btrfs_model.ondisk.items import DirItem, dir_items
-from btrfs_model.ondisk.keys import ItemType
-from btrfs_model.patches import Patch
-from btrfs_model.questions.logreplay.inodes import (
+from btrfs_model.mount.live_inode import LiveInode
+from btrfs_model.mount.log.replay.control import WalkControl
+from btrfs_model.mount.log.replay.inodes import (
     link_to_fixup_dir,
     must_read_inode,
     read_one_inode,
     update_inode,
 )
-from btrfs_model.questions.logreplay.links import (
+from btrfs_model.mount.log.replay.links import (
     add_link,
     drop_one_dir_item,
     lookup_by_index,
     lookup_by_name,
 )
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.live_inode import LiveInode
-    from btrfs_model.questions.logreplay.logged import LogItem
-    from btrfs_model.questions.logreplay.walk import WalkControl
-    from btrfs_model.volume.tree import RawKey
+from btrfs_model.mount.log.replay.logged import LogItem
+from btrfs_model.ondisk.constants import FileType
+from btrfs_model.ondisk.items import DirItem, dir_items
+from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.patches import Patch
+from btrfs_model.volume.tree import RawKey
 
 _DIRECTORY = int(FileType.DIR)
 
@@ -67,11 +64,7 @@ def _replay_one_name(control: WalkControl, key: RawKey, entry: DirItem) -> bool:
 
 
 def _matches(
-    control: WalkControl,
-    directory: LiveInode,
-    found: DirItem | None,
-    entry: DirItem,
-    exists: bool,
+    control: WalkControl, directory: LiveInode, found: DirItem | None, entry: DirItem, exists: bool
 ) -> bool:
     """``delete_conflicting_dir_entry()``: whether an entry is already what the log wants."""
     if found is None:

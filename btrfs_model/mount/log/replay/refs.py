@@ -6,31 +6,29 @@ The names that the subvolume has in such an item and the log has not are unlinke
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from btrfs_model.mount.names.dir_item import lookup_inode_ref
-from btrfs_model.ondisk.hashes import extref_hash
-from btrfs_model.ondisk.items import inode_extrefs, inode_refs
-from btrfs_model.ondisk.keys import ItemType
-from btrfs_model.questions.logreplay.inodes import (
+from btrfs_model.mount.live_inode import LiveInode
+from btrfs_model.mount.log.replay.control import WalkControl
+from btrfs_model.mount.log.replay.inodes import (
     must_read_inode,
     overwrite_item,
     read_one_inode,
     update_inode,
 )
-from btrfs_model.questions.logreplay.links import (
+from btrfs_model.mount.log.replay.links import (
     add_link,
     drop_one_dir_item,
     lookup_by_index,
     lookup_by_name,
     unlink_inode,
 )
-
-if TYPE_CHECKING:
-    from btrfs_model.mount.live_inode import LiveInode
-    from btrfs_model.questions.logreplay.logged import LogItem
-    from btrfs_model.questions.logreplay.walk import WalkControl
-    from btrfs_model.volume.tree import RawKey
+from btrfs_model.mount.log.replay.logged import LogItem
+from btrfs_model.mount.names.dir_item import lookup_inode_ref
+from btrfs_model.ondisk.hashes import extref_hash
+from btrfs_model.ondisk.items import inode_extrefs, inode_refs
+from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.volume.tree import RawKey
 
 _EXTREF = int(ItemType.INODE_EXTREF)
 _REF = int(ItemType.INODE_REF)

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Inodes: into memory, marked dirty, and gone with their last name (``inode.c``).
+
+An inode that lost its last name gets an ORPHAN_ITEM in the same transaction, and is deleted when
+nobody has it open any more (``btrfs_evict_inode()``): its items from the highest key down, the
+orphan item last. After a crash, who first looks into the subvolume deletes the orphans.
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+from bisect import bisect_right
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from btrfs_model.base.counters import uncounted
+from btrfs_model.mount.delayed_inode import run_inode
+from btrfs_model.mount.files.file_item import truncate_inode_items
+from btrfs_model.mount.live_inode import (
+    DIR_START_INDEX,
+    InodeFields,
+    LiveInode,
+    LiveSubvolume,
+    split_ns,
+)
+from btrfs_model.mount.log.log_tree import get_logged, has_log, note_change
+from btrfs_model.mount.mount import Mount
+from btrfs_model.mount.names.dir_item import fail
+from btrfs_model.mount.names.properties import COMPRESSION_PROPERTY, apply_compression
+from btrfs_model.ondisk.items import dir_items, inode_refs
+from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
+from btrfs_model.ondisk.structs import Timespec
+from btrfs_model.volume.tree import RawKey
+
+_SCANNED: Final = 8
+
+
+def live_subvolume(fs: Mount, root: int) -> LiveSubvolume:
+    """Return what is in memory of a subvolume; orphans in it are cleaned up at first."""
+    found = fs.live_subvolumes.get(root)
+    if found is None:
+        found = fs.live_subvolumes[root] = LiveSubvolume(fs.highest_objectid(root) + 1)
+        orphan_cleanup(fs, root)
+    return found
+
+
+def iget(fs: Mount, root: int, ino: int) -> LiveInode:
+    """Return an inode (``btrfs_iget()``).
+
+    Raises OSError: ENOENT when there is none.
+    """
+    inodes = live_subvolume(fs, root).inodes
+    inode = inodes.get(ino)
+    if inode is None:
+        inode = inodes[ino] = _read(fs, root, ino)
+    return inode
+
+
+def new_inode(fs: Mount, root: int, item: InodeFields) -> LiveInode:
+    """Make an inode with the next free number; it has no items yet."""
+    subvolume = live_subvolume(fs, root)
+    inode = LiveInode(root, subvolume.next_ino, item, dirty=fs.dirty_bytes)
+    inode.log.full_sync = True
+    note_change(fs, inode)
+    subvolume.next_ino += 1
+    subvolume.inodes[inode.ino] = inode
+    if inode.is_dir:
+        inode.index_cnt = DIR_START_INDEX
+    return inode
+
+
+def new_range(fs: Mount, root: int, count: int) -> npt.NDArray[np.uint64]:
+    """Take so many numbers at once; :func:`remember_range` makes the inodes known."""
+    subvolume = live_subvolume(fs, root)
+    first = subvolume.next_ino
+    subvolume.next_ino += count
+    return np.arange(first, first + count, dtype=np.uint64)
+
+
+def remember_range(fs: Mount, root: int, first: int, count: int, index: int) -> None:
+    """Inodes that are in the trees as they were made; `index` is that of the first one."""
+    live_subvolume(fs, root).ranges.append((first, count, index))
+
+
+def _read(fs: Mount, root: int, ino: int) -> LiveInode:
+    """``btrfs_read_locked_inode()``."""
+    node = fs.delayed.node(root, ino)
+    key = (ino, ItemType.INODE_ITEM, 0)
+    payload = fs.writer.get(root, key)
+    if payload is None:
+        raise fail(errno.ENOENT, f"subvolume {root}, inode {ino}")
+    if node is not None and node.inode_item is not None:
+        payload = node.inode_item
+    inode = LiveInode(root, ino, InodeFields.unpack(payload), dirty=fs.dirty_bytes)
+    if inode.item.nlink == 1:
+        inode.dir_index = _only_index(fs, root, ino) or _index_in_range(fs, root, ino)
+    if compression := _property(fs, root, ino):
+        apply_compression(fs, inode, compression)
+    _recall_log(fs, inode)
+    return inode
+
+
+def _recall_log(fs: Mount, inode: LiveInode) -> None:
+    """Assume of an inode that was not in memory what makes an fsync do enough.
+
+    One made since the mount is in a kernel's memory, as new as it was.
+    """
+    state = inode.log
+    state.last_trans = inode.item.transid
+    made = bool(_index_in_range(fs, inode.root, inode.ino))
+    state.full_sync = made or state.last_trans == fs.generation
+    if not made:
+        state.last_unlink_trans = state.last_reflink_trans = state.last_trans
+    elif _is_in_log(fs, inode):
+        state.logged_trans, state.last_sub_trans = fs.transid, 1
+
+
+def _is_in_log(fs: Mount, inode: LiveInode) -> bool:
+    """Whether the log has an inode; that a kernel does not search for, as it is in memory."""
+    with uncounted():
+        return has_log(fs, inode.root) and get_logged(fs, inode.root, inode.key) is not None
+
+
+def _index_in_range(fs: Mount, root: int, ino: int) -> int:
+    """Directory index of an inode made since the mount, which has its first name yet."""
+    ranges = live_subvolume(fs, root).ranges
+    at = bisect_right(ranges, (ino, 2**64)) - 1
+    if at < 0 or ino >= ranges[at][0] + ranges[at][1]:
+        return 0
+    return ranges[at][2] + ino - ranges[at][0]
+
+
+def _only_index(fs: Mount, root: int, ino: int) -> int:
+    """Directory index of the only name, where it lies in the leaf of the inode item."""
+    low, high = (ino, ItemType.INODE_ITEM, 0), (ino, ItemType.INODE_REF, U64_MAX)
+    items = list(fs.writer.tree(root).items(low, high))
+    if len(items) < 2 or items[1].block != items[0].block:
+        return 0
+    return inode_refs(items[1].data)[0].index
+
+
+def _property(fs: Mount, root: int, ino: int) -> bytes:
+    """Compression property, where ``btrfs_load_inode_props()`` comes upon it.
+
+    It starts at the first attribute that ``acls_after_inode_item()`` sees within eight items of
+    the leaf of the inode item, or where these end, and stops at what is no attribute: when the
+    inode item is the last of its leaf, the name that follows it hides the property.
+    """
+    low, high = (ino, ItemType.INODE_ITEM, 0), (ino, ItemType.XATTR_ITEM, U64_MAX)
+    first, *others = fs.writer.tree(root).items(low, high)
+    start = 0
+    while start < min(len(others), _SCANNED):
+        item = others[start]
+        if item.block != first.block or item.key.type == ItemType.XATTR_ITEM:
+            break
+        start += 1
+    for item in others[start:]:
+        if item.key.type != ItemType.XATTR_ITEM:
+            break
+        for entry in dir_items(item.data):
+            if entry.name == COMPRESSION_PROPERTY:
+                return entry.data
+    return b""
+
+
+def last_index(fs: Mount, directory: LiveInode) -> int:
+    """Return the highest index so far (``btrfs_get_dir_last_index()``), as open(2) asks for."""
+    if directory.index_cnt is None:
+        directory.index_cnt = _index_count(fs, directory)
+    return directory.index_cnt - 1
+
+
+def next_index(fs: Mount, directory: LiveInode) -> int:
+    """Return the index of a new entry and count on (``btrfs_set_inode_index()``)."""
+    index = directory.index_cnt = last_index(fs, directory) + 1
+    directory.index_cnt += 1
+    return index
+
+
+def next_indexes(fs: Mount, directory: LiveInode, count: int) -> npt.NDArray[np.uint64]:
+    """Take so many indexes at once."""
+    first = next_index(fs, directory)
+    directory.index_cnt = first + count
+    return np.arange(first, first + count, dtype=np.uint64)
+
+
+def _index_count(fs: Mount, directory: LiveInode) -> int:
+    """One above the highest index in use (``btrfs_set_inode_index_count()``)."""
+    node = fs.delayed.node(directory.root, directory.ino)
+    if node is not None and node.insertions:
+        return max(node.insertions) + 1
+    first = (directory.ino, ItemType.DIR_INDEX, 0)
+    last = fs.writer.tree(directory.root).last((directory.ino, ItemType.DIR_INDEX, U64_MAX))
+    if last is None or last.key < first:
+        return DIR_START_INDEX
+    return last.key.offset + 1
+
+
+# --------------------------------------------------------------------------------- changes --
+
+
+def mark_inode_dirty(fs: Mount, inode: LiveInode) -> None:
+    """Let the item of an inode follow what it is now (``btrfs_update_inode()``)."""
+    inode.item.transid = fs.transid
+    update_root_times(fs, inode.root)
+    fs.delayed.update_inode(inode)
+    note_change(fs, inode)
+
+
+def update_root_times(fs: Mount, root: int) -> None:
+    """Say in the root item that a subvolume changes now (``btrfs_update_root_times()``)."""
+    live = fs.live_root(root)
+    live.ctransid = fs.transid
+    live.ctime = Timespec(*split_ns(fs.now()))
+    live.dirty = True
+
+
+# --------------------------------------------------------------------------------- orphans --
+
+
+def orphan_key(objectid: int) -> RawKey:
+    """Key of the ORPHAN_ITEM of an inode, or in the root tree of a subvolume."""
+    return (int(ObjectId.ORPHAN), int(ItemType.ORPHAN_ITEM), objectid)
+
+
+def orphan_add(fs: Mount, inode: LiveInode) -> None:
+    """``btrfs_orphan_add()``."""
+    fs.writer.insert(inode.root, orphan_key(inode.ino), b"")
+
+
+def orphan_delete(fs: Mount, inode: LiveInode) -> None:
+    """``btrfs_orphan_del()``."""
+    fs.writer.delete(inode.root, orphan_key(inode.ino))
+
+
+def iput(fs: Mount, inode: LiveInode) -> None:
+    """Let go of an inode: without names and not open, it is deleted."""
+    if inode.item.nlink == 0 and inode.holders == 0:
+        evict(fs, inode)
+
+
+def evict(fs: Mount, inode: LiveInode) -> None:
+    """Delete an inode (``btrfs_evict_inode()``)."""
+    node = fs.delayed.node(inode.root, inode.ino)
+    if node is not None:
+        run_inode(fs, node)
+        fs.delayed.kill(inode.root, inode.ino)
+    if stat.S_ISREG(inode.item.mode):
+        discard_pages(fs, inode)
+        truncate_inode_items(fs, inode, 0)
+    lowest, highest = (inode.ino, 0, 0), (inode.ino, 255, U64_MAX)
+    fs.writer.delete_range(inode.root, lowest, highest, backward=True)
+    orphan_delete(fs, inode)
+    live_subvolume(fs, inode.root).inodes.pop(inode.ino, None)
+
+
+def discard_pages(fs: Mount, inode: LiveInode) -> None:
+    """Drop what waits for writeback (``truncate_inode_pages_final()``)."""
+    inode.pages.clean(0, 2**64)
+    fs.dirty_files.pop((inode.root, inode.ino), None)
+
+
+def orphan_cleanup(fs: Mount, root: int) -> None:
+    """Delete the inodes that a crash left without names (``btrfs_orphan_cleanup()``)."""
+    lowest, highest = orphan_key(0), orphan_key(U64_MAX)
+    items = fs.writer.tree(root).items(lowest, highest)
+    for ino in sorted((item.key.offset for item in items), reverse=True):
+        inode = iget(fs, root, ino)
+        if inode.item.nlink:
+            orphan_delete(fs, inode)
+        else:
+            evict(fs, inode)

@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The state of a mounted filesystem (``struct btrfs_fs_info``).
+
+:class:`Mount` is what the functions of this package work on; what they do to it is in their
+modules. It knows none of them. Two calls lead up from where room is looked for to the rooms that
+make some, and come with the mount: :class:`Hooks`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from btrfs_model.behaviour import Behaviour
+from btrfs_model.mount import load
+from btrfs_model.mount.delayed_node import DelayedItems
+from btrfs_model.mount.files.pages import BLOCKSIZE, DirtyBytes
+from btrfs_model.mount.live_inode import LiveInode, LiveSubvolume
+from btrfs_model.mount.log.state import TreeLogs
+from btrfs_model.mount.machine import Machine
+from btrfs_model.mount.options import MountOptions
+from btrfs_model.mount.roots.live_root import LiveRoot
+from btrfs_model.mount.space.reservations import Reservations
+from btrfs_model.mount.trees.writer import TreeWriter
+from btrfs_model.ondisk.constants import (
+    BTRFS_FILE_EXTENT_INLINE_DATA_START,
+    BTRFS_HEADER_SIZE,
+    BTRFS_ITEM_SIZE,
+)
+from btrfs_model.ondisk.hashes import CSUM_SIZES
+from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
+from btrfs_model.ondisk.structs import SUPER_BLOCK, RawSuperBlock, RootItem
+from btrfs_model.ondisk.superblock import SUPER_SIZE, read_superblocks
+from btrfs_model.volume.filesystem import Filesystem
+from btrfs_model.volume.image import Image
+from btrfs_model.volume.memory import Memory
+from btrfs_model.volume.roots import Root
+
+START: Final = 1_700_000_000 * 10**9
+"""When the clock of a mount starts, unless ``SOURCE_DATE_EPOCH`` says it: ns since 1970."""
+
+_TICK: Final = 10**6
+_INCOMPAT: Final = {"lzo": 1 << 3, "zstd": 1 << 4}
+_BIG_METADATA: Final = 1 << 5
+# BTRFS_LAST_FREE_OBJECTID
+_LAST_FREE: Final = 2**64 - 256
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What makes room: a commit, and writeback of a file or of all (None)."""
+
+    commit: Callable[[Mount], bool]
+    flush_delalloc: Callable[[Mount, LiveInode | None], None]
+
+
+class Mount(Filesystem):
+    """A filesystem that is mounted, and what the running transaction knows of it.
+
+    Parameters
+    ----------
+    memory : Memory
+        The device.
+    path : str
+        Its name in errors.
+    hooks : Hooks
+        The calls that lead up.
+    seed : int
+        Whatever is random (uuids) follows from it.
+    ssd : bool
+        Mount option ``ssd``.
+    options : MountOptions
+        The others.
+    behaviour : Behaviour
+        The kernel that it is mounted by.
+    has_log : bool
+        Whether a log may be there, which will be replayed.
+
+    Attributes
+    ----------
+    writer : TreeWriter
+        The trees as the running transaction has them.
+    raw_super : RawSuperBlock
+        The superblock of the last commit, with what the next one will change already.
+    committed_roots : dict
+        Address of the root block of each tree, by id, as the last commit wrote it.
+    clock : int
+        The next time that :meth:`now` returns, nanoseconds since 1970.
+    machine : Machine
+        What threads decide by chance.
+    live_subvolumes : dict
+        The inodes in memory, by subvolume.
+    delayed : DelayedItems
+        What reaches the trees with the next commit.
+    tree_logs : TreeLogs
+        What fsync writes instead of a commit.
+    reservations : Reservations
+        What calls reserve of the room for metadata.
+    dirty_files : dict
+        Files with data that wait for writeback, in the order in which they became dirty, by
+        subvolume and inode number.
+    dirty_bytes : DirtyBytes
+        How much waits for writeback.
+    pending_snapshots : list of callable
+        The snapshots that the next commit takes.
+    in_transaction : bool
+        Whether a call started a transaction since the last commit.
+    started : int
+        How often a call started a transaction or joined it.
+    committing : bool
+        Whether a commit is just running.
+    device_stats_written : bool
+        Whether a commit since the mount wrote the error counts of the device.
+    umask, uid, gid : int
+        Of the calling process.
+    inline_room : int
+        Bytes of a leaf that are left for inline data.
+    no_holes : bool
+        Whether holes have no items.
+    csum_type, csum_size : int
+        ``enum btrfs_csum_type`` of the filesystem; bytes of a checksum.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        path: str,
+        hooks: Hooks,
+        *,
+        seed: int,
+        ssd: bool,
+        options: MountOptions,
+        behaviour: Behaviour,
+        has_log: bool,
+    ) -> None:
+        # nothing is uncommitted while the image is read
+        self._live_roots: dict[int, LiveRoot] = {}
+        self._asked_roots: set[int] = set()
+        self.in_transaction = False
+        self.started = 0
+        super().__init__(Image(memory.buffer, path, checks_items=True))
+        load.check_writable(self, replay=has_log)
+        self.memory, self.hooks, self.seed, self.ssd = memory, hooks, seed, ssd
+        self.nodesize, self.sectorsize = self.image.nodesize, self.image.sectorsize
+        self.inline_room = (
+            self.nodesize
+            - BTRFS_HEADER_SIZE - BTRFS_ITEM_SIZE - BTRFS_FILE_EXTENT_INLINE_DATA_START
+        )  # fmt: skip
+        sb = self.image.superblock
+        self.no_holes = sb.has_incompat("NO_HOLES")
+        self.csum_type = int(sb.csum_type)
+        self.csum_size = CSUM_SIZES[self.csum_type]
+        self.raw_super: RawSuperBlock = SUPER_BLOCK.unpack(
+            self.image.view[sb.offset : sb.offset + SUPER_SIZE]
+        )
+        self.set_options(options)
+        if self.nodesize > BLOCKSIZE:
+            self.add_incompat(_BIG_METADATA)
+        self.writer = TreeWriter(
+            self.image, memory.buffer, transid=sb.generation + 1,
+            features=load.writer_features(sb), ssd=ssd,
+        )  # fmt: skip
+        load.add_groups(self, self.writer)
+        load.add_trees(self, self.writer)
+        load.load_size_classes(self, self.writer)
+        self.clock = int(os.environ.get("SOURCE_DATE_EPOCH", 0)) * 10**9 or START
+        self._random = random.Random(f"{seed} {sb.fsid.hex()} {sb.generation}")
+        self.committed_roots = {
+            tree: self.writer.tree_state(tree).bytenr for tree in self.writer.tree_ids()
+        }
+        self.committing = self.device_stats_written = False
+        self._next_root_id = self.highest_objectid(ObjectId.ROOT_TREE) + 1
+        self.behaviour = behaviour
+        self.machine = Machine()
+        self.live_subvolumes: dict[int, LiveSubvolume] = {}
+        self.delayed = DelayedItems(self.nodesize)
+        self.tree_logs = TreeLogs()
+        self.reservations = Reservations(self.writer)
+        self.dirty_files: dict[tuple[int, int], LiveInode] = {}
+        self.dirty_bytes = DirtyBytes()
+        self.pending_snapshots: list[Callable[[], None]] = []
+        self.umask = 0o022
+        self.uid = self.gid = 0
+
+    def close(self) -> None:
+        """Give the memory back, and with it what was not saved."""
+        self.writer.close()
+        super().close()
+
+    def now(self) -> int:
+        """Return the time and let it go on: nanoseconds since 1970."""
+        time = self.clock
+        self.clock += _TICK
+        return time
+
+    def new_uuid(self) -> bytes:
+        """Return a random uuid (``generate_random_guid()``)."""
+        return random_uuid(self._random)
+
+    # --------------------------------------------------------------------- the transaction --
+
+    @property
+    def aborted(self) -> bool:
+        """Whether a change or a commit failed half-way, so that there is no commit any more.
+
+        (``btrfs_abort_transaction()``.)
+        """
+        return self.writer.aborted
+
+    @aborted.setter
+    def aborted(self, aborted: bool) -> None:
+        self.writer.aborted = aborted
+
+    @property
+    def transid(self) -> int:
+        """Number of the running transaction."""
+        return self.writer.transid
+
+    @property
+    def generation(self) -> int:
+        """Number of the transaction that was started last (``btrfs_get_fs_generation()``)."""
+        return self.transid - (not self.in_transaction)
+
+    @property
+    def behaviour(self) -> Behaviour:
+        """The kernel whose fsync it is, and whose delayed items and deletions lay leaves out."""
+        return self._behaviour
+
+    @behaviour.setter
+    def behaviour(self, behaviour: Behaviour) -> None:
+        self._behaviour = behaviour
+        self.writer.set_behaviour(behaviour)
+
+    def reread(self) -> None:
+        """Forget what was read of an earlier commit."""
+        self.image.superblock = read_superblocks(self.image.view, self.path)
+        self.forget()
+
+    # ------------------------------------------------------------- superblock, block groups --
+
+    def add_incompat(self, bits: int) -> None:
+        """Switch incompatible features on; the next commit tells the superblock."""
+        flags = self.raw_super.incompat_flags | bits
+        self.raw_super = self.raw_super._replace(incompat_flags=flags)
+
+    def add_compression(self, kind: str | None) -> None:
+        """Say that there may be data compressed so, where that is a feature of its own."""
+        self.add_incompat(_INCOMPAT.get(kind or "", 0))
+
+    def set_options(self, options: MountOptions) -> None:
+        """Go on with other mount options."""
+        self.options = options
+        self.add_compression(options.compress)
+
+    # --------------------------------------------------------------------------- root items --
+
+    def highest_objectid(self, tree: int) -> int:
+        """Highest objectid in use, 255 for none (``btrfs_init_root_free_objectid()``)."""
+        last = self.writer.tree(tree).last((_LAST_FREE, 255, U64_MAX))
+        return max(ObjectId.FIRST_FREE - 1, last.key.objectid if last is not None else 0)
+
+    def live_root(self, objectid: int) -> LiveRoot:
+        """Return the root item of a tree, to be read and changed.
+
+        Raises
+        ------
+        FileNotFoundError
+            When there is no such tree.
+        """
+        found = self._live_roots.get(objectid)
+        if found is None:
+            key = (objectid, ItemType.ROOT_ITEM, U64_MAX)
+            item = self.writer.tree(ObjectId.ROOT_TREE).last(key)
+            if item is None or item.key[:2] != key[:2]:
+                raise FileNotFoundError(f"{self.path}: there is no tree {objectid}")
+            root = Root.of(item, self.path, ObjectId.ROOT_TREE)
+            found = LiveRoot.of(objectid, item.key.offset, root.item)
+            self._live_roots[objectid] = found
+        self._asked_roots.add(objectid)
+        return found
+
+    def add_root(self, objectid: int, item: RootItem, offset: int = 0) -> LiveRoot:
+        """Insert the root item of a tree that the writer has already (``btrfs_insert_root()``).
+
+        The offset of its key is 0, or for a snapshot the transaction.
+        """
+        live = LiveRoot.of(objectid, offset, item)
+        self.writer.insert(ObjectId.ROOT_TREE, live.key, live.stored)
+        self._live_roots[objectid] = live
+        self._asked_roots.add(objectid)
+        return live
+
+    def forget_root(self, objectid: int) -> None:
+        """Delete the root item of a tree that is gone (``btrfs_del_root()``)."""
+        self.writer.delete(ObjectId.ROOT_TREE, self.live_root(objectid).key)
+        del self._live_roots[objectid]
+        self._asked_roots.discard(objectid)
+
+    def live_roots(self) -> list[LiveRoot]:
+        """Return the root items that were asked for since the last commit, ascending by id.
+
+        Nobody keeps one longer, so no other can have changed.
+        """
+        return [self._live_roots[root] for root in sorted(self._asked_roots)]
+
+    def forget_asked_roots(self) -> None:
+        """Say that all root items are written."""
+        self._asked_roots.clear()
+
+    def next_root_id(self) -> int:
+        """Return an id for a new subvolume (``btrfs_get_free_objectid()`` of the root tree)."""
+        number = self._next_root_id
+        self._next_root_id += 1
+        return number
+
+
+def random_uuid(choice: random.Random) -> bytes:
+    """Return a random uuid of version 4."""
+    raw = bytearray(choice.randbytes(16))
+    raw[6] = raw[6] & 0x0F | 0x40
+    raw[8] = raw[8] & 0x3F | 0x80
+    return bytes(raw)

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What :mod:`.space_info` remembers between two looks for room."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from btrfs_model.mount.files.pages import FilePages
+from btrfs_model.mount.trees.writer import TreeWriter
+from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
+from btrfs_model.ondisk.keys import ObjectId
+
+
+class Delalloc(NamedTuple):
+    """What waits for writeback of a file, as it was when it was looked at."""
+
+    pages: FilePages
+    changes: int
+    cleanings: int
+    extents: dict[tuple[int, int], int]
+    """How many writeback may make of each dirty range."""
+    total: int
+
+
+class Reservations:
+    """The reservations of a filesystem for metadata.
+
+    What is reserved follows from what waits. Only the references need a memory (`refs`,
+    ``delayed_refs_rsv``): those of data that were written back were not reserved by a call, and
+    get what the data had reserved or later calls give back.
+
+    Attributes
+    ----------
+    path, item, ref : int
+        Bytes for an item that is changed (``btrfs_calc_metadata_size()``), one that is inserted,
+        and a reference that waits (``btrfs_calc_delayed_ref_bytes()``).
+    clamp : int
+        How early the other worker begins.
+    given_up : int
+        The transaction in which nothing helps.
+    lent, room, chunks : int
+        What calls reserved since the last look; what was there then, and how much chunks had of
+        the device.
+    delayed, delalloc, refs : int
+        What is reserved for delayed items, data that wait, and references.
+    extents : dict
+        What waits of each file, by subvolume and inode number.
+    """
+
+    __slots__ = ("chunks", "clamp", "delalloc", "delayed", "extents", "given_up", "item", "lent",
+                 "path", "ref", "refs", "room")  # fmt: skip
+
+    def __init__(self, writer: TreeWriter) -> None:
+        self.path = BTRFS_MAX_LEVEL * writer.image.nodesize
+        self.item = 2 * self.path
+        self.ref = self.item * (2 if writer.has_tree(ObjectId.FREE_SPACE_TREE) else 1)
+        self.clamp = 1
+        self.given_up = self.refs = self.lent = self.room = 0
+        self.chunks = self.delayed = self.delalloc = 0
+        self.extents: dict[tuple[int, int], Delalloc] = {}
