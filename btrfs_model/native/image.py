@@ -158,16 +158,16 @@ class Store:
             if lib.bm_image_cache_start(handle, cached, len(cached), fault) < 0:
                 raise_fault(self.lease.path, fault)
 
+    # the image may be closed by now, but whoever holds the lease still has it
+
     def cache_reads(self) -> NDArray[Any]:
-        """Return the reads so far, rows of :data:`READ`."""
+        """Return the reads so far, rows of :data:`READ`; for who holds the lease."""
         count = ffi.new("size_t *")
-        with self.lease as handle:
-            rows = lib.bm_image_cache_reads(handle, count)
-            # a copy, as the rows go with the cache
-            size = count[0] * READ.itemsize
-            return np.frombuffer(bytearray(ffi.buffer(rows, size) if size else b""), READ)
+        rows = lib.bm_image_cache_reads(self.lease.handle, count)
+        # a copy, as the rows go with the cache
+        size = count[0] * READ.itemsize
+        return np.frombuffer(bytearray(ffi.buffer(rows, size) if size else b""), READ)
 
     def cache_stop(self) -> None:
-        """Record no reads any more."""
-        with self.lease as handle:
-            lib.bm_image_cache_stop(handle)
+        """Record no reads any more; for who holds the lease."""
+        lib.bm_image_cache_stop(self.lease.handle)
