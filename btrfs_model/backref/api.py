@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The questions that a backref walk answers, each answered by the C kernel or its Python twin."""
+"""The questions that a backref walk answers, answered by C kernels."""
 
 from __future__ import annotations
 
@@ -9,29 +9,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import pandas as pd
 
 from btrfs_model.base.arguments import checked
-from btrfs_model.base.codes import Code
-from btrfs_model.base.counters import current
-from btrfs_model.base.errors import CorruptImageError, Fault
-from btrfs_model.native.choice import use_python
-from btrfs_model.native.door import ffi, lib
-from btrfs_model.native.faults import new_fault, raise_fault
+from btrfs_model.native.choice import twin
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.constants import ExtentFlag
-from btrfs_model.ondisk.keys import ItemType, Key
-from btrfs_model.ondisk.layout import PayloadError
-from btrfs_model.ondisk.structs import EXTENT_ITEM
-from btrfs_model.reference import backref
+from btrfs_model.ondisk.keys import Key
 from btrfs_model.reference.backref import BackrefWalk
-from btrfs_model.reference.ctree import Path, block_key, item_data, prev_leaf, search_slot
+from btrfs_model.reference.logical import Extent
 from btrfs_model.volume.forest import Forest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from btrfs_model.volume.filesystem import Filesystem
-
-_MAX = 2**64 - 1
-_NO_RESTART = 1 << lib.BM_TOGGLE_SEARCH_NO_RESTART
 
 
 class ExtentRef(NamedTuple):
@@ -51,24 +38,6 @@ class ExtentRef(NamedTuple):
     offset: int
     num_bytes: int
     root: int
-
-
-class Extent(NamedTuple):
-    """The extent that holds an address.
-
-    Attributes
-    ----------
-    key : Key
-        Of its item: (address, EXTENT_ITEM, length) or (address, METADATA_ITEM, level).
-    flags : int
-        ``BTRFS_EXTENT_FLAG_DATA`` or ``BTRFS_EXTENT_FLAG_TREE_BLOCK``.
-    refs : int
-        Its reference count.
-    """
-
-    key: Key
-    flags: int
-    refs: int
 
 
 def _forest(trees: Filesystem | Forest) -> Forest:
@@ -116,17 +85,7 @@ def iterate_extent_inodes(
         ignore_extent_item_pos=ignore_extent_item_pos,
         restart=restart,
     )
-    if not use_python():
-        return _collect(ask)
-    found: list[ExtentRef] = []
-
-    def iterate(inum: int, offset: int, num_bytes: int, root: int) -> int:
-        found.append(ExtentRef(inum, offset, num_bytes, root))
-        return 0
-
-    ask.iterate = iterate
-    backref.iterate_extent_inodes(ask)
-    return found
+    return [ExtentRef(*row) for row in _iterate_extent_inodes(ask)]
 
 
 def find_all_leafs(trees: Filesystem | Forest, bytenr: int) -> list[int]:
@@ -137,10 +96,7 @@ def find_all_leafs(trees: Filesystem | Forest, bytenr: int) -> list[int]:
     list of int
         Logical addresses, in the kernel's order.
     """
-    ask = BackrefWalk(forest=_forest(trees), bytenr=bytenr)
-    if use_python():
-        return backref.find_all_leafs(backref.Walk(ask=ask, bytenr=bytenr))
-    return _values(ask, lib.bm_find_all_leafs)
+    return _find_all_leafs(BackrefWalk(forest=_forest(trees), bytenr=bytenr))
 
 
 def find_all_roots(trees: Filesystem | Forest, bytenr: int) -> list[int]:
@@ -151,10 +107,7 @@ def find_all_roots(trees: Filesystem | Forest, bytenr: int) -> list[int]:
     list of int
         Ids, in the kernel's order.
     """
-    ask = BackrefWalk(forest=_forest(trees), bytenr=bytenr)
-    if use_python():
-        return backref.find_all_roots(ask, bytenr)
-    return _values(ask, lib.bm_find_all_roots)
+    return _find_all_roots(BackrefWalk(forest=_forest(trees), bytenr=bytenr))
 
 
 def extent_from_logical(
@@ -167,22 +120,7 @@ def extent_from_logical(
     CorruptImageError
         When its item is broken.
     """
-    forest = _forest(trees)
-    if use_python():
-        return _extent_from_logical(forest, logical, restart)
-    key, fault = ffi.new("struct bm_key *"), new_fault()
-    flags, refs = ffi.new("uint64_t *"), ffi.new("uint64_t *")
-    behaviour = 0 if restart else _NO_RESTART
-    with forest.image.lease:
-        found = lib.bm_extent_from_logical(
-            forest.handle, logical, behaviour, key, flags, refs, fault
-        )
-    if found == 0:
-        return Extent(Key(key.objectid, key.type, key.offset), flags[0], refs[0])
-    if fault.code == Code.ERRNO and fault.found == errno.ENOENT:
-        return None
-    raise_fault(forest.image.path, fault)
-    return None
+    return _extent_from_logical(_forest(trees), logical, restart)
 
 
 @checked
@@ -231,84 +169,27 @@ def logical_ino(
     return pd.DataFrame(rows, columns=["inum", "offset", "root"], dtype="uint64")
 
 
-# --------------------------------------------------------------------------------- through C ---
+# Each as it is in C; `reference` has the same in Python.
 
 
-def _raw_walk(ask: BackrefWalk) -> ffi.CData:
-    return ffi.new(
-        "struct bm_backref_walk *",
-        {
-            "forest": ask.forest.handle,
-            "bytenr": ask.bytenr,
-            "extent_item_pos": ask.extent_item_pos,
-            "ignore_extent_item_pos": ask.ignore_extent_item_pos,
-            "behaviour": 0 if ask.restart else _NO_RESTART,
-        },
+@twin("reference.logical:iterate_extent_inodes")
+def _iterate_extent_inodes(ask: BackrefWalk) -> list[tuple[int, int, int, int]]:
+    return ask.forest.native.iterate_extent_inodes(
+        ask.bytenr, ask.extent_item_pos, ask.ignore_extent_item_pos, ask.restart
     )
 
 
-def _collect(ask: BackrefWalk) -> list[ExtentRef]:
-    refs, fault = ffi.new("struct bm_inode_refs *"), new_fault()
-    try:
-        with ask.forest.image.lease:
-            if lib.bm_collect_inode_refs(_raw_walk(ask), refs, fault) < 0:
-                raise_fault(ask.forest.image.path, fault)
-        rows = (refs.rows[i] for i in range(refs.count))
-        return [ExtentRef(row.ino, row.offset, row.num_bytes, row.root) for row in rows]
-    finally:
-        lib.bm_inode_refs_free(refs)
+@twin("reference.logical:find_all_leafs")
+def _find_all_leafs(ask: BackrefWalk) -> list[int]:
+    return ask.forest.native.find_all_leafs(ask.bytenr, ask.restart)
 
 
-def _values(ask: BackrefWalk, find: Callable[..., int]) -> list[int]:
-    with ask.forest.image.lease:
-        return _values_held(ask, find)
+@twin("reference.logical:find_all_roots")
+def _find_all_roots(ask: BackrefWalk) -> list[int]:
+    return ask.forest.native.find_all_roots(ask.bytenr, ask.restart)
 
 
-def _values_held(ask: BackrefWalk, find: Callable[..., int]) -> list[int]:
-    walk, fault, capacity = _raw_walk(ask), new_fault(), len(ask.forest.trees) + 1024
-    while True:
-        values = ffi.new("uint64_t[]", capacity)
-        count = find(walk, values, capacity, fault)
-        if count < 0:
-            raise_fault(ask.forest.image.path, fault)
-        if count <= capacity:
-            return list(ffi.unpack(values, count))
-        capacity = count
-
-
-# -------------------------------------------------------------------------------- in Python ----
-
-
+@twin("reference.logical:extent_from_logical")
 def _extent_from_logical(forest: Forest, logical: int, restart: bool) -> Extent | None:
-    current().count("extent_from_logical")
-    path, tree = Path(restart=restart), forest.extent_tree
-    search_slot(tree, (logical, int(ItemType.METADATA_ITEM), _MAX), path)
-    if not _previous_extent_item(forest, path):
-        return None
-    leaf, slot = path.leaf, path.slots[0]
-    key = Key(*block_key(leaf, slot))
-    length = forest.image.nodesize if key.type == ItemType.METADATA_ITEM else key.offset
-    if not key.objectid <= logical < key.objectid + length:
-        return None
-    block = int.from_bytes(leaf[48:56], "little")
-    try:
-        refs, _, flags = EXTENT_ITEM.flat(item_data(leaf, slot))
-    except PayloadError as error:
-        raise error.at(forest.image.path, tree=tree.objectid, block=block, slot=slot) from None
-    for kind in (ExtentFlag.TREE_BLOCK, ExtentFlag.DATA):
-        if flags & kind:
-            return Extent(key, kind, refs)
-    fault = Fault(Code.BAD_VALUE, tree.objectid, block, slot, found=flags)
-    raise CorruptImageError(forest.image.path, fault)
-
-
-def _previous_extent_item(forest: Forest, path: Path) -> bool:
-    """Go back to the extent item before the path (``btrfs_previous_extent_item()``)."""
-    current().count("btrfs_previous_extent_item")
-    while True:
-        if path.slots[0] > 0:
-            path.slots[0] -= 1
-        elif not prev_leaf(forest.extent_tree, path):
-            return False
-        if block_key(path.leaf, path.slots[0])[1] in (ItemType.EXTENT_ITEM, ItemType.METADATA_ITEM):
-            return True
+    found = forest.native.extent_from_logical(logical, restart)
+    return None if found is None else Extent(Key(*found[0]), *found[1:])

@@ -60,7 +60,7 @@ def read_on(
     device : str or Device
         Its name in ``data/devices``, or itself.
     rows : numpy.ndarray
-        The reads, rows of :data:`btrfs_model.volume.image.READ_FIELDS`, in order.
+        The reads, rows of :data:`btrfs_model.native.image.READ`, in order.
     physical : numpy.ndarray
         Byte of the device of each; -1: it goes to none.
     nodesize : int

@@ -21,8 +21,7 @@ from btrfs_model.mount.delayed_node import BACKGROUND, DelayedNode
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.space.block_group import calls_that_fit
-from btrfs_model.mount.trees.apply import CHANGE, insert_batches
-from btrfs_model.native.door import lib
+from btrfs_model.native.bulk import CHANGE, Kind, apply, insert_batches
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM
 
@@ -66,8 +65,8 @@ def _update_items(fs: Mount, root: int, nodes: list[DelayedNode]) -> None:
     rows = np.zeros(len(nodes), CHANGE)
     rows["objectid"] = [node.ino for node in nodes]
     rows["type"], rows["size"] = int(ItemType.INODE_ITEM), INODE_ITEM.size
-    rows["kind"] = lib.BM_WRITER_UPDATE
-    fs.writer.apply(root, rows, b"".join(node.inode_item or b"" for node in nodes))
+    rows["kind"] = Kind.UPDATE
+    apply(fs.writer, root, rows, b"".join(node.inode_item or b"" for node in nodes))
     for node in nodes:
         node.inode_item = None
         fs.delayed.queue(node)

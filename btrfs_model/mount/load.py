@@ -16,7 +16,7 @@ from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault, UnsupportedError
 from btrfs_model.mount.files.pages import BLOCKSIZE
 from btrfs_model.mount.trees.writer import TreeWriter
-from btrfs_model.native.door import lib
+from btrfs_model.native.writer import Feature
 from btrfs_model.ondisk.chunks import Chunk
 from btrfs_model.ondisk.constants import BTRFS_BLOCK_GROUP_DATA, BTRFS_STRIPE_LEN
 from btrfs_model.ondisk.keys import ItemType, ObjectId
@@ -81,13 +81,13 @@ def _quotas_are_on(fs: Filesystem) -> bool:
     return item is not None and bool(QGROUP_STATUS_ITEM.unpack(item.data).flags & _QUOTA_ON)
 
 
-def writer_features(sb: SuperBlock) -> int:
-    """Return the features that the C writer asks for (``enum bm_writer_feature``)."""
-    return int(
-        lib.BM_WRITER_SKINNY_METADATA * sb.has_incompat("SKINNY_METADATA")
-        | lib.BM_WRITER_NO_HOLES * sb.has_incompat("NO_HOLES")
-        | lib.BM_WRITER_FREE_SPACE_TREE * sb.has_compat_ro("FREE_SPACE_TREE")
-        | lib.BM_WRITER_BLOCK_GROUP_TREE * sb.has_compat_ro("BLOCK_GROUP_TREE")
+def writer_features(sb: SuperBlock) -> Feature:
+    """Return the features that the C writer asks for."""
+    return Feature(
+        Feature.SKINNY_METADATA * sb.has_incompat("SKINNY_METADATA")
+        | Feature.NO_HOLES * sb.has_incompat("NO_HOLES")
+        | Feature.FREE_SPACE_TREE * sb.has_compat_ro("FREE_SPACE_TREE")
+        | Feature.BLOCK_GROUP_TREE * sb.has_compat_ro("BLOCK_GROUP_TREE")
     )
 
 

@@ -51,13 +51,13 @@ def twin(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     Parameters
     ----------
     name : str
-        ``"module:function"`` below ``btrfs_model.reference``.
+        ``"module:function"``, the module below ``btrfs_model``.
     """
     module, _, function = name.partition(":")
 
     @cache
     def reference() -> Any:
-        return getattr(import_module(f"btrfs_model.reference.{module}"), function)
+        return getattr(import_module(f"btrfs_model.{module}"), function)
 
     def decorate(calls_c: Callable[P, R]) -> Callable[P, R]:
         @wraps(calls_c)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from btrfs_model.base.counters import Work, current, current_context
 from btrfs_model.native.door import ffi, lib
@@ -29,6 +29,26 @@ _take_work, _of_context = lib.bm_image_take_work, current_context.get
 _this_thread = threading.get_ident
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+_kept: dict[int, list[ffi.CData]] = {}
+
+
+def own(
+    handle: ffi.CData, destroy: Callable[[ffi.CData], None], kept: list[ffi.CData]
+) -> ffi.CData:
+    """Let C destroy what it made when Python forgets it, and keep memory that it uses until then.
+
+    A cycle of garbage is taken apart in any order, so what is kept must not be garbage with it.
+    """
+    key = id(kept)
+    _kept[key] = kept
+
+    def end(pointer: ffi.CData) -> None:
+        destroy(pointer)
+        del _kept[key]
+
+    return ffi.gc(handle, end)
 
 
 def _raw(work: Work) -> ffi.CData:
@@ -150,6 +170,14 @@ class Lease:
     def _free(self) -> None:
         while self._late:
             ffi.release(self._late.pop(0))
+
+
+class Leased(Protocol):
+    """An image: what C keeps of it is behind a lease."""
+
+    path: str
+    nodesize: int
+    lease: Lease
 
 
 def exclusive(call: Callable[P, R]) -> Callable[P, R]:

@@ -64,6 +64,20 @@ def image_block(image: Image, logical: int, expect: Expect) -> memoryview:
         raise first
 
 
+def block(
+    image: Image, logical: int, *, level: int = -1, generation: int = 0, tree: int = 0
+) -> memoryview:
+    """Do what :meth:`.Image.block` does."""
+    return image_block(image, logical, Expect(tree, generation, level))
+
+
+def verify_copy(
+    image: Image, logical: int, copy: int, *, level: int = -1, generation: int = 0, tree: int = 0
+) -> None:
+    """Do what :meth:`.Image.verify_copy` does."""
+    read_copy(image, logical, copy, Expect(tree, generation, level), again=True)
+
+
 def read_copy(
     image: Image, logical: int, copy: int, expect: Expect, *, again: bool = False
 ) -> memoryview:
@@ -142,9 +156,9 @@ def verify_structure(image: Image, block: memoryview, logical: int, fail: _Fail)
     if not level and end < nritems * ITEM.size:
         raise fail(Code.BAD_ITEM_RANGE, nritems - 1, end, nritems * ITEM.size)
     if image.checks_items and not level:
-        wrong = image.check_leaf(block)
-        if wrong is not None:
-            raise fail(wrong.code, wrong.slot, wrong.found, wrong.wanted)
+        bad = image.store.check_leaf(block)
+        if bad is not None:
+            raise fail(bad.code, bad.slot, bad.found, bad.wanted)
 
 
 @dataclass(frozen=True)
@@ -189,7 +203,7 @@ class Readahead:
 
 
 class ReadBy(IntEnum):
-    """Who issued a read: functions of the kernel, those above ``read_block_for_search()``."""
+    """Functions of the kernel that issue reads, those above ``read_block_for_search()``."""
 
     btrfs_search_slot = 0
     btrfs_next_old_leaf = 1

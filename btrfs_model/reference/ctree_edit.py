@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     from btrfs_model.mount.trees.writer import TreeWriter
 
 
+def get(writer: TreeWriter, tree_id: int, key: RawKey) -> bytes | None:
+    """Return a copy of an item's payload, or None."""
+    item = writer.tree(tree_id).get(key)
+    return None if item is None else bytes(item.data)
+
+
 def find_item(ground: Ground, key: RawKey) -> Path:
     """Return the path to an item that must be there."""
     path, found = search_slot(ground, key)

@@ -1,64 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Comparison of two trees: ``btrfs_compare_trees()`` of the kernel's send.c.
-
-Both trees are walked in key order. Where both walks stand on pointers to the same block (same
-address, same generation) everything below is shared, and both step over it::
-
-    left   [ a | b | c ]          a: shared, skipped
-    right  [ a | b'| c ]          b, b': descend into both; c: shared, skipped
-
-so the cost is that of the parts that differ, not of the whole. The plain Python here is the twin of
-``native/tree/compare.c``.
-"""
+"""Comparison of two trees; :mod:`btrfs_model.reference.compare` tells how."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from btrfs_model.base.counters import current
-from btrfs_model.native.choice import use_python
-from btrfs_model.native.door import ffi, lib
-from btrfs_model.native.faults import new_fault, raise_fault
-from btrfs_model.ondisk.keys import Key
-from btrfs_model.reference import ctree
-from btrfs_model.reference.blocks import Expect, image_block
+from btrfs_model.native import tree as native
+from btrfs_model.native.choice import twin
+from btrfs_model.reference.compare import Change, Difference
 
 if TYPE_CHECKING:
     from btrfs_model.volume.tree import Tree
 
-_BATCH = 1024
 
-
-class Change(IntEnum):
-    """What a comparison says of a key; SAME where equal items lie in leaves that are not shared."""
-
-    NEW = lib.BM_CHANGE_NEW
-    DELETED = lib.BM_CHANGE_DELETED
-    CHANGED = lib.BM_CHANGE_CHANGED
-    SAME = lib.BM_CHANGE_SAME
-
-
-class Difference(NamedTuple):
-    """A key that one tree or both have outside of shared subtrees.
-
-    Attributes
-    ----------
-    change : Change
-        NEW: only the left tree has it; DELETED: only the right.
-    key : Key
-        objectid, type, offset.
-    left, right : tuple of int or None
-        Address of the leaf and slot in it, on each side.
-    """
-
-    change: Change
-    key: Key
-    left: tuple[int, int] | None
-    right: tuple[int, int] | None
-
-
+@twin("reference.compare:compare_trees")
 def compare_trees(left: Tree, right: Tree) -> Iterator[Difference]:
     """Iterate over the differences of two trees of one image, in key order.
 
@@ -77,143 +33,5 @@ def compare_trees(left: Tree, right: Tree) -> Iterator[Difference]:
     CorruptImageError
         When a block of either tree cannot be read.
     """
-    if use_python():
-        yield from _compare_twin(left, right)
-        return
-    fault = new_fault()
-    with left.image.lease:
-        handle = lib.bm_compare_create(left.root(), right.root(), fault)
-    if not handle:
-        raise_fault(left.image.path, fault)
-    handle = ffi.gc(handle, lib.bm_compare_destroy)
-    rows = ffi.new("struct bm_difference[]", _BATCH)
-    while True:
-        with left.image.lease:
-            count = lib.bm_compare_next(handle, rows, _BATCH, fault)
-        if count < 0:
-            raise_fault(left.image.path, fault)
-        if not count:
-            return
-        for row in rows[0:count]:
-            change = Change(row.change)
-            yield Difference(
-                change,
-                Key(row.key.objectid, row.key.type, row.key.offset),
-                None if change == Change.DELETED else (row.left_block, row.left_slot),
-                None if change == Change.NEW else (row.right_block, row.right_slot),
-            )
-
-
-class Side:
-    """The position of the walk in one tree: a level, and a slot at each level from there up.
-
-    Parameters
-    ----------
-    tree : Tree
-        The tree.
-    newer_than : int, optional
-        Read children of a later generation ahead when descending.
-    """
-
-    def __init__(self, tree: Tree, newer_than: int | None = None) -> None:
-        self.tree = tree
-        self.newer_than = newer_than
-        self.path = ctree.Path()
-        self.level = tree.level
-        expect = Expect(tree.objectid, tree.generation, tree.level)
-        self.path.nodes[self.level] = image_block(tree.image, tree.bytenr, expect)
-        self.ended = not ctree.nritems(self.block)
-
-    @property
-    def block(self) -> memoryview:
-        """The node or leaf that the walk stands in."""
-        block = self.path.nodes[self.level]
-        assert block is not None
-        return block
-
-    @property
-    def slot(self) -> int:
-        """The slot in it."""
-        return self.path.slots[self.level]
-
-    @property
-    def key(self) -> tuple[int, int, int]:
-        """The key in that slot."""
-        return ctree.block_key(self.block, self.slot)
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """Address of the block, and the slot."""
-        return int.from_bytes(self.block[48:56], "little"), self.slot
-
-    def advance(self, *, allow_down: bool = True) -> None:
-        """Go down to the first child, or on to the next slot (``tree_advance()``)."""
-        current().count("tree_advance")
-        if self.level and allow_down:
-            self._move_down()
-        else:
-            self._move_next_or_upnext()
-
-    def _move_down(self) -> None:
-        node, slot = self.block, self.slot
-        child = ctree.read_node_slot(self.tree, node, slot, self.newer_than)
-        ctree.check_last_key(self.tree, self.path, child)
-        self.level -= 1
-        self.path.nodes[self.level] = child
-        self.path.slots[self.level] = 0
-
-    def _move_next_or_upnext(self) -> None:
-        self.path.slots[self.level] += 1
-        while self.slot >= ctree.nritems(self.block):
-            if self.level == self.tree.level:
-                self.ended = True
-                return
-            self.level += 1
-            self.path.slots[self.level] += 1
-
-
-def compare_sides(left: Side, right: Side) -> Iterator[tuple[Change, tuple[int, int, int]]]:
-    """Walk two trees side by side; at each difference the sides stand on it."""
-    while not (left.ended and right.ended):
-        if left.ended or right.ended:
-            rest = right if left.ended else left
-            if rest.level == 0:
-                yield Change.DELETED if left.ended else Change.NEW, rest.key
-            rest.advance()
-        elif left.level != right.level:
-            (left if left.level > right.level else right).advance()
-        elif left.key != right.key:
-            before = left if left.key < right.key else right
-            if before.level == 0:
-                yield Change.NEW if before is left else Change.DELETED, before.key
-            before.advance()
-        elif left.level == 0:
-            same = ctree.item_data(left.block, left.slot) == ctree.item_data(
-                right.block, right.slot
-            )
-            yield Change.SAME if same else Change.CHANGED, left.key
-            left.advance()
-            right.advance()
-        else:
-            # a shared block is not entered
-            shared = ctree.node_ptr(left.block, left.slot) == ctree.node_ptr(
-                right.block, right.slot
-            )
-            current().count("subtrees_skipped", shared)
-            left.advance(allow_down=not shared)
-            right.advance(allow_down=not shared)
-
-
-def _compare_twin(left_tree: Tree, right_tree: Tree) -> Iterator[Difference]:
-    left, right = Side(left_tree), Side(right_tree)
-    for change, key in compare_sides(left, right):
-        yield _difference(change, key, left, right)
-
-
-def _difference(change: Change, key: tuple[int, int, int], left: Side, right: Side) -> Difference:
-    return Difference(
-        change,
-        Key(*key),
-        None if change == Change.DELETED else left.place,
-        None if change == Change.NEW else right.place,
-    )
+    for change, key, *places in native.compare_trees(left.root, right.root):
+        yield Difference.of(Change(change), key, *places)

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Self
 from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault
-from btrfs_model.native.door import ffi, lib
-from btrfs_model.native.faults import new_fault, raise_fault
+from btrfs_model.native import backref as native
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.reference.blocks import HEADER, Expect, ReadBy, image_block
 from btrfs_model.reference.ctree import Path, search_slot
@@ -69,7 +68,7 @@ class Forest:
         if _EXTENT_TREE not in self.trees:
             fault = Fault(Code.NOT_FOUND, _ROOT_TREE, found=_EXTENT_TREE, wanted=_ROOT_ITEM)
             raise CorruptImageError(image.path, fault)
-        self._handle: ffi.CData | None = None
+        self._native: native.Forest | None = None
 
     @classmethod
     def of(cls, fs: Filesystem, opened: Iterable[int] = ()) -> Self:
@@ -83,18 +82,12 @@ class Forest:
         return self.trees[_EXTENT_TREE]
 
     @property
-    def handle(self) -> ffi.CData:
-        """The same as a ``struct bm_forest`` for the C kernels, for who holds the lease."""
-        if self._handle is None:
-            roots = ffi.new("struct bm_root[]", [tree.root()[0] for tree in self.trees.values()])
-            fault = new_fault()
-            handle = lib.bm_forest_create(self.image.lease.handle, roots, len(roots), fault)
-            if not handle:
-                raise_fault(self.image.path, fault)
-            for objectid in self.opened:
-                lib.bm_forest_open(handle, objectid)
-            self._handle = ffi.gc(handle, lib.bm_forest_destroy)
-        return self._handle
+    def native(self) -> native.Forest:
+        """The same for the C kernels."""
+        if self._native is None:
+            roots = [tree.root for tree in self.trees.values()]
+            self._native = native.Forest(self.image.store, roots, self.opened)
+        return self._native
 
     def get_fs_root_commit_root(self, objectid: int, *, restart: bool) -> Tree | None:
         """Return a tree, or None when there is no such root (``btrfs_get_fs_root_commit_root()``).

@@ -20,10 +20,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault, NotBtrfsError
-from btrfs_model.native.choice import use_python
-from btrfs_model.native.door import ffi, lib
-from btrfs_model.native.faults import fault_of, new_fault, raise_fault
-from btrfs_model.native.lease import Lease
+from btrfs_model.native.choice import twin
+from btrfs_model.native.image import READ, Store, map_file
 from btrfs_model.ondisk.chunks import Chunk, parse_chunk_item
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.superblock import SuperBlock, read_superblocks
@@ -36,18 +34,6 @@ _CHUNK_ITEM = ItemType.CHUNK_ITEM
 _MAX = 2**64 - 1
 _COPIED = 64 << 20  # bytes of tree blocks; more cost more than checking them
 _MAP_NORESERVE = 0x4000  # takes room as it is touched; Python names it since 3.13
-
-
-READ_FIELDS = [
-    ("logical", "<u8"),
-    ("generation", "<u8"),
-    ("level", "u1"),
-    ("ahead", "u1"),
-    ("by", "u1"),
-    ("used", "u1"),
-    ("used_at", "<u4"),
-]
-"""``struct bm_read`` as the fields of a numpy array."""
 
 
 class Image:
@@ -106,20 +92,17 @@ class Image:
                 Fault(Code.PAST_END, found=whole, wanted=size),
                 f"the image is cut off: it has {size} of {whole} bytes",
             )
-        self._bytes = ffi.from_buffer("uint8_t[]", self._view)
-        handle = lib.bm_image_create(
-            self._bytes,
-            len(self.view),
-            self.nodesize,
-            self.sectorsize,
-            self.superblock.csum_type,
-            self.superblock.tree_fsid,
+        self.store = Store(
+            self.view,
+            path,
+            nodesize=self.nodesize,
+            sectorsize=self.sectorsize,
+            csum_type=self.superblock.csum_type,
+            fsid=self.superblock.tree_fsid,
         )
-        if not handle:
-            raise MemoryError(f"{path}: no memory for the state of the image")
-        self.lease = Lease(path, ffi.gc(handle, lib.bm_image_destroy))
+        self.lease = self.store.lease
         if checks_items:
-            lib.bm_image_check_items(handle)
+            self.store.check_items()
         # where and how it was opened; None: not from a file
         self.opened: tuple[str, bool] | None = None
         self._reads: blocks.ReadCache | None = None
@@ -127,7 +110,6 @@ class Image:
         self.verified_by_twin: set[int] = set()
         # whether a writer has yet to write (and checksum) the tree block at a byte of the image
         self.is_unwritten: Callable[[int], bool] = lambda physical: False
-        self._copies = self._bytes
         if copied is not None:
             self._copy_blocks(copied)
         self._set_chunks(self.superblock.sys_chunks)
@@ -173,13 +155,8 @@ class Image:
             size = file.seek(0, os.SEEK_END)
             if not size:
                 raise NotBtrfsError(name, "the file is empty")
-            fault = new_fault()
-            base = lib.bm_map_file(file.fileno(), size, fault)
-        if not base:
-            raise_fault(name, fault)
-        mapped = ffi.buffer(ffi.gc(base, lib.bm_unmap_file), size)
+            view = map_file(file.fileno(), size, name)
         copied = _MAX if mounted else _COPIED
-        view = memoryview(mapped).toreadonly()
         image = cls(view, name, copied=copied, checks_items=checks_items)
         image.opened = str(Path(name).absolute()), mounted
         return image
@@ -199,7 +176,7 @@ class Image:
         A call that runs in another thread ends first. Where somebody still holds bytes of the
         image, the mapping goes when they do.
         """
-        self.lease.close(self._bytes, self._copies)
+        self.store.close()
         self._view = self._block_bytes = self._buffer = None
 
     @property
@@ -228,11 +205,7 @@ class Image:
         """Keep tree blocks in memory that nobody else changes."""
         memory = mmap.mmap(-1, len(self.view), flags=mmap.MAP_PRIVATE | _MAP_NORESERVE)
         self._block_bytes = memoryview(memory).toreadonly()
-        fault = new_fault()
-        with self.lease as handle:
-            self._copies = ffi.from_buffer("uint8_t[]", memory)
-            if lib.bm_image_copy_blocks(handle, self._copies, most, fault) < 0:
-                raise_fault(self.path, fault)
+        self.store.copy_blocks(memory, most)
 
     def __enter__(self) -> Self:
         self.lease.check_open()
@@ -251,16 +224,9 @@ class Image:
                     self.path, Fault(Code.BAD_VALUE, tree=3, found=chunk.logical)
                 )
         self._chunk_starts = [chunk.logical for chunk in self.chunks]
-        table = ffi.new("struct bm_chunk[]", len(self.chunks))
-        for row, chunk in zip(table, self.chunks, strict=True):
-            row.logical, row.length, row.type = chunk.logical, chunk.length, chunk.type
-            row.copies = len(chunk.stripes)
-            for copy, stripe in enumerate(chunk.stripes):
-                row.physical[copy] = stripe
-        fault = new_fault()
-        with self.lease as handle:
-            if lib.bm_image_set_chunks(handle, table, len(self.chunks), fault) < 0:
-                raise_fault(self.path, fault)
+        self.store.set_chunks(
+            [(chunk.logical, chunk.length, chunk.type, chunk.stripes) for chunk in self.chunks]
+        )
 
     def _read_chunk_tree(self) -> list[Chunk]:
         from btrfs_model.volume.tree import Tree
@@ -364,6 +330,7 @@ class Image:
 
     # -------------------------------------------------------------------------- tree blocks --
 
+    @twin("volume.blocks:block")
     def block(
         self, logical: int, *, level: int = -1, generation: int = 0, tree: int = 0
     ) -> memoryview:
@@ -388,21 +355,13 @@ class Image:
         CorruptImageError
             When every copy is bad; the fault is that of the first.
         """
-        expect = blocks.Expect(tree, generation, level)
-        if use_python():
-            return blocks.image_block(self, logical, expect)
-        fault, raw = new_fault(), ffi.new("struct bm_expect *", expect)
-        with self.lease as handle:
-            pointer = lib.bm_image_block(handle, logical, raw, fault)
-            if not pointer:
-                raise_fault(self.path, fault)
-            return self.block_view(pointer)
+        return self.block_view(self.store.block(logical, (tree, generation, level)))
 
-    def block_view(self, block: ffi.CData) -> memoryview:
-        """Return the bytes of a verified tree block that C points at."""
-        start = block - self._copies
-        return self.block_bytes[start : start + self.nodesize]
+    def block_view(self, place: int) -> memoryview:
+        """Return the verified tree block at a byte of the image."""
+        return self.block_bytes[place : place + self.nodesize]
 
+    @twin("volume.blocks:verify_copy")
     def verify_copy(
         self, logical: int, copy: int, *, level: int = -1, generation: int = 0, tree: int = 0
     ) -> None:
@@ -413,27 +372,12 @@ class Image:
         CorruptImageError
             When that copy is bad.
         """
-        expect = blocks.Expect(tree, generation, level)
-        if use_python():
-            blocks.read_copy(self, logical, copy, expect, again=True)
-            return
-        fault, raw = new_fault(), ffi.new("struct bm_expect *", expect)
-        with self.lease as handle:
-            if lib.bm_image_verify_copy(handle, logical, copy, raw, fault) < 0:
-                raise_fault(self.path, fault)
-
-    def check_leaf(self, block: memoryview) -> Fault | None:
-        """Return what is wrong in the items of a leaf; None when they are sound."""
-        fault = new_fault()
-        with self.lease as handle:
-            wrong = lib.bm_check_leaf(handle, ffi.from_buffer("uint8_t[]", block), fault) < 0
-        return fault_of(fault) if wrong else None
+        self.store.verify_copy(logical, copy, (tree, generation, level))
 
     def own_block(self, physical: int) -> memoryview:
         """Return a tree block at a byte of the image where it can be verified and will stay."""
-        with self.lease as handle:
-            lib.bm_image_own_block(handle, physical)
-        return self.block_bytes[physical : physical + self.nodesize]
+        self.store.own_block(physical)
+        return self.block_view(physical)
 
     # ------------------------------------------------------------------- the cold cache ------
 
@@ -460,15 +404,15 @@ class Image:
         readahead : Readahead, optional
             How far is read ahead; as kernels do without it.
         """
-        addresses, fault = list(cached), new_fault()
+        addresses = list(cached)
         reads = blocks.ReadCache(addresses, readahead)
-        limits = ffi.new("struct bm_readahead *", reads.readahead.limits(self.nodesize))
-        handle = self.lease.__enter__()
+        self.lease.__enter__()
+        try:
+            self.store.cache_start(addresses, reads.readahead.limits(self.nodesize))
+        except BaseException:
+            self.lease.__exit__()
+            raise
         self.reads = reads
-        lib.bm_image_set_readahead(handle, limits)
-        if lib.bm_image_cache_start(handle, addresses, len(addresses), fault) < 0:
-            self.stop_cold()
-            raise_fault(self.path, fault)
 
     def stop_cold(self) -> NDArray[Any]:
         """End the model of a cold cache and return the reads of tree blocks, in order.
@@ -482,17 +426,11 @@ class Image:
         """
         import numpy as np
 
-        kind = np.dtype(READ_FIELDS)
-        handle, cache = self.lease.handle, self.reads
         try:
-            count = ffi.new("size_t *")
-            rows = lib.bm_image_cache_reads(handle, count)
-            size = count[0] * ffi.sizeof("struct bm_read")
-            # a copy, as the rows go with the cache
-            reads = np.frombuffer(bytearray(ffi.buffer(rows, size) if size else b""), dtype=kind)
+            reads, cache = self.store.cache_reads(), self.reads
             if cache and cache.reads:
-                reads = np.concatenate([reads, np.array(cache.cache_reads(), dtype=kind)])
-            lib.bm_image_cache_stop(handle)
+                reads = np.concatenate([reads, np.array(cache.cache_reads(), dtype=READ)])
+            self.store.cache_stop()
             self.reads = None
         finally:
             self.lease.__exit__()

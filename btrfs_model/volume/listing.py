@@ -20,13 +20,13 @@ import pandas as pd
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
+from btrfs_model.native.items import entries, gather, select
 from btrfs_model.ondisk.items import file_extent
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.ondisk.structs import INODE_ITEM, InodeItem
 from btrfs_model.volume.data import FileExtent, FileReader
 from btrfs_model.volume.roots import timespec_ns
-from btrfs_model.volume.scan import entries, gather, select
 from btrfs_model.volume.tree import Item
 
 if TYPE_CHECKING:

@@ -17,18 +17,21 @@ from dag import dag
 from damage import Broken, item_head
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from twins import items
 
 from btrfs_model.base.counters import counting
 from btrfs_model.base.errors import CorruptImageError
 from btrfs_model.native.choice import Choice, select
 from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.items import entries, extent_refs, gather, scan_leaves, verify_blocks
+from btrfs_model.native.items import select as take
+from btrfs_model.native.tree import KEY
 from btrfs_model.ondisk.keys import ItemType, Key
+from btrfs_model.reference.compare import Change
 from btrfs_model.reference.ctree import Reada
-from btrfs_model.volume.compare import Change, compare_trees
+from btrfs_model.volume.compare import compare_trees
 from btrfs_model.volume.filesystem import Filesystem
-from btrfs_model.volume.scan import entries, extent_refs, gather, scan_leaves, verify_blocks
-from btrfs_model.volume.scan import select as take
-from btrfs_model.volume.tree import KEY, Tree
+from btrfs_model.volume.tree import Tree
 
 IMAGES = ["send/random/seed-000", "send/random/seed-003", "features/dup", "features/nodesize-65536",
           "features/extended-refs", "log/nd/nd_20_5/5.10/crash1.img.zst",
@@ -63,9 +66,9 @@ def test_scans_and_walks_of_c_and_python_are_the_same(name: str) -> None:
     for tree in trees(name):
         columns, blocks = tree.scan(), tree.blocks()
         with select("python"):
-            same_columns(columns, tree.scan())
-            assert blocks == tree.blocks()
-            assert [b for b in blocks if b.level] == tree.blocks(min_level=1)
+            same_columns(columns, items.scan(tree))
+            assert blocks == list(items.blocks(tree))
+            assert [b for b in blocks if b.level] == list(items.blocks(tree, 1))
         assert [b for b in blocks if b.level] == tree.blocks(min_level=1)
         assert len(columns["type"]) == sum(b.nritems for b in blocks if not b.level)
 
@@ -140,7 +143,7 @@ def test_searches_of_any_key(data: st.DataObject) -> None:
             assert [item.key for item in tree.items(low, high, reverse=True)] == inside[::-1]
         counts.append(dict(work))
         with select(choice):
-            columns = tree.scan(low, high)
+            columns = tree.scan(low, high) if choice == "c" else items.scan(tree, low, high)
         assert columns["offset"].tolist() == [key.offset for key in inside]
         assert columns["objectid"].tolist() == [key.objectid for key in inside]
     # the work is counted alike
@@ -219,10 +222,10 @@ def test_items_in_bulk_in_c_and_python_are_the_same(name: str) -> None:
         named = take(columns, np.isin(kind, (12, 13, 24, 84, 96)))
         referring = take(columns, np.isin(kind, (168, 169, 176, 178, 182, 184)))
         with select("python"):
-            same_columns(columns, scan_leaves(image, leaves))
-            python = [gather(image, columns, width) for width in (0, 1, 24, 160)]
-            names, bad_names = entries(image, named)
-            refs, bad_refs = extent_refs(image, referring)
+            same_columns(columns, items.scan_leaves(image, leaves))
+        python = [items.gather(image, columns, width) for width in (0, 1, 24, 160)]
+        names, bad_names = items.entries(image, named)
+        refs, bad_refs = items.extent_refs(image, referring)
         for width, rows in zip((0, 1, 24, 160), python, strict=True):
             assert np.array_equal(gather(image, columns, width), rows)
         for left, right in zip((*entries(image, named), *extent_refs(image, referring)),
@@ -231,24 +234,23 @@ def test_items_in_bulk_in_c_and_python_are_the_same(name: str) -> None:
         assert not bad_names.any() and not bad_refs.any()
 
 
-@pytest.mark.parametrize("choice", ["c", "python"])
-def test_items_that_do_not_unpack_are_marked(choice: Any) -> None:
+@pytest.mark.parametrize("unpack", [entries, items.entries])
+def test_items_that_do_not_unpack_are_marked(unpack: Any) -> None:
     """A payload cut short is bad; the others are unpacked as before."""
     tree = deep_tree()
     columns = tree.scan()
     columns = take(columns, np.isin(columns["type"], (ItemType.DIR_INDEX, ItemType.INODE_REF)))
-    with select(choice):
-        whole, _ = entries(tree.image, columns)
-        for cut in (0, 1, 9, 29):
-            short = dict(columns, size=columns["size"].copy())
-            short["size"][5] = cut
-            rows, bad = entries(tree.image, short)
-            assert bad[5] == lib.BM_BAD_ITEM_SIZE and np.count_nonzero(bad) == 1
-            assert np.array_equal(rows, whole[whole["item"] != 5])
+    whole, _ = unpack(tree.image, columns)
+    for cut in (0, 1, 9, 29):
+        short = dict(columns, size=columns["size"].copy())
+        short["size"][5] = cut
+        rows, bad = unpack(tree.image, short)
+        assert bad[5] == lib.BM_BAD_ITEM_SIZE and np.count_nonzero(bad) == 1
+        assert np.array_equal(rows, whole[whole["item"] != 5])
 
 
 def test_sizes_of_rows_are_those_of_the_c_structures() -> None:
-    from btrfs_model.volume.scan import ENTRY, REF
+    from btrfs_model.native.items import ENTRY, REF
 
     for dtype, name in ((ENTRY, "struct bm_entry"), (REF, "struct bm_ref")):
         assert dtype.itemsize == ffi.sizeof(name)
@@ -261,11 +263,12 @@ def test_blocks_that_are_not_as_wanted_are_listed(choice: Any) -> None:
     tree = deep_tree()
     blocks = tree.blocks()
     rows = [(b.logical, b.generation, b.level, tree.objectid) for b in blocks]
+    verify = verify_blocks if choice == "c" else items.verify_blocks
     with select(choice):
-        assert list(verify_blocks(tree.image, rows, 0)) == []
+        assert list(verify(tree.image, rows, 0)) == []
         rows[3] = (*rows[3][:2], rows[3][2] + 1, tree.objectid)
         rows[5] = (rows[5][0], 1, *rows[5][2:])
-        found = dict(verify_blocks(tree.image, rows, 0))
+        found = dict(verify(tree.image, rows, 0))
     assert {row: fault.code for row, fault in found.items()} == {
         3: lib.BM_BAD_LEVEL,
         5: lib.BM_BAD_GENERATION,

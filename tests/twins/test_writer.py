@@ -22,10 +22,11 @@ import btrfs_model as bm
 from btrfs_model.base.counters import counting
 from btrfs_model.base.errors import CorruptImageError
 from btrfs_model.behaviour import Behaviour
-from btrfs_model.mount.trees.apply import insert_batches
-from btrfs_model.mount.trees.writer import RawKey, TreeWriter
+from btrfs_model.mount.trees.writer import TreeWriter
+from btrfs_model.native.bulk import insert_batches
 from btrfs_model.native.choice import Choice, select
 from btrfs_model.native.door import lib
+from btrfs_model.native.tree import RawKey
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.tree import Tree
 

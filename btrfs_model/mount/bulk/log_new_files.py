@@ -17,14 +17,12 @@ from btrfs_model.mount.inode import live_subvolume
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.log.state import log_tree_id
 from btrfs_model.mount.mount import Mount
-from btrfs_model.native.door import ffi, lib
-from btrfs_model.native.faults import new_fault, raise_fault
+from btrfs_model.native.bulk import log_files
 from btrfs_model.native.hashes import name_hashes
+from btrfs_model.native.items import gather, select
 from btrfs_model.ondisk.constants import FileType
 from btrfs_model.ondisk.keys import U64_MAX, ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM, INODE_REF
-from btrfs_model.volume.scan import gather, select
-from btrfs_model.volume.tree import raw_columns
 
 _HEAD: Final = np.dtype(
     {"names": ["generation", "nlink"], "formats": ["<u8", "<u4"], "offsets": [0, 40],
@@ -44,7 +42,7 @@ class PlainFiles:
     directory : LiveInode
         Where.
     entries : numpy.ndarray
-        Entries of it, as :data:`~btrfs_model.volume.scan.ENTRY` has them: child and type.
+        Entries of it, as :data:`~btrfs_model.native.items.ENTRY` has them: child and type.
     loaded : bool
         Take also those that are in memory, where they are what they are in the tree.
 
@@ -142,14 +140,7 @@ class PlainFiles:
         if len(fs.delayed) != self._delayed:
             self._scan()
         rows = self._rows[start:end]
-        fault = new_fault()
-        with fs.image.lease:
-            done = lib.bm_writer_log_files(
-                fs.writer.handle, log_tree_id(self._root), raw_columns(self._columns),
-                len(self._columns["size"]), ffi.from_buffer("uint64_t[]", rows), len(rows), fault,
-            )  # fmt: skip
-        if done < 0:
-            raise_fault(fs.path, fault)
+        log_files(fs.writer, log_tree_id(self._root), self._columns, rows)
         current().count("btrfs_log_inode", len(rows))
         for ino in self._columns["objectid"][rows].tolist() if self._loaded else ():
             if ino in self._live:

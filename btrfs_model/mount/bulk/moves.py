@@ -25,8 +25,7 @@ from btrfs_model.mount.names.dir_item import fail, pack_dir_item, pack_inode_ref
 from btrfs_model.mount.names.lookup import Path, as_bytes, find, may_write
 from btrfs_model.mount.names.rename import RENAME_ITEMS
 from btrfs_model.mount.transaction import start_transaction
-from btrfs_model.mount.trees.apply import CHANGE
-from btrfs_model.native.door import lib
+from btrfs_model.native.bulk import CHANGE, Kind, apply
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import dir_items, inode_refs
 from btrfs_model.ondisk.keys import U64_MAX, ItemType
@@ -187,7 +186,7 @@ def _change_trees(
 ) -> None:
     """Take the new name, leave the entry and the name, make the entry: file by file."""
     ref, item = int(ItemType.INODE_REF), int(ItemType.DIR_ITEM)
-    insert, delete = lib.BM_WRITER_INSERT_ENTRY, lib.BM_WRITER_DELETE_ENTRY
+    insert, delete = Kind.INSERT_ENTRY, Kind.DELETE_ENTRY
     rows: list[tuple[int, ...]] = []
     data: list[bytes] = []
     for file, index, entry in zip(files, indexes, entries, strict=True):
@@ -200,4 +199,4 @@ def _change_trees(
             (new.ino, at, item, len(entry), insert, 0),
         )
         data += (new_ref, name, name, entry)
-    fs.writer.apply(old.root, np.array(rows, CHANGE), b"".join(data))
+    apply(fs.writer, old.root, np.array(rows, CHANGE), b"".join(data))

@@ -29,7 +29,7 @@ from btrfs_model.mount.bulk.rows import create_files
 from btrfs_model.mount.files.bytes import store_bytes
 from btrfs_model.mount.files.file_item import align, pack_inline
 from btrfs_model.mount.files.pages import MAX_EXTENT_SIZE
-from btrfs_model.mount.files.run import insert_file_extents, pass_time
+from btrfs_model.mount.files.run import pass_time
 from btrfs_model.mount.files.write import buffered_write
 from btrfs_model.mount.files.writeback import flush_delalloc, inline_limit
 from btrfs_model.mount.inode import iget, live_subvolume, update_root_times
@@ -40,12 +40,11 @@ from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import Path, find, may_write
 from btrfs_model.mount.space.block_group import ensure_data, ensure_metadata
 from btrfs_model.mount.space.space_info import reserve_files
-from btrfs_model.mount.trees.apply import CHANGE
-from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.bulk import CHANGE, Kind, apply, file_extents
 from btrfs_model.native.hashes import sector_sums
+from btrfs_model.native.items import gather, select
 from btrfs_model.ondisk.keys import U64_MAX, ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM
-from btrfs_model.volume.scan import gather, select
 
 # After this many bytes of items, look for room again (grow_metadata()). Whenever room was found,
 # more than that is free, even where leaves are half full.
@@ -193,8 +192,8 @@ def _write_inline(fs: Mount, root: int, inos: Inos, data: bytes) -> int:
     payload = pack_inline(fs.transid, len(data), data, 0)
     rows = np.zeros(len(inos), CHANGE)
     rows["objectid"], rows["type"] = inos, int(ItemType.EXTENT_DATA)
-    rows["size"], rows["kind"] = len(payload), lib.BM_WRITER_INSERT_EXTENT
-    fs.writer.apply(root, rows, payload * len(inos))
+    rows["size"], rows["kind"] = len(payload), Kind.INSERT_EXTENT
+    apply(fs.writer, root, rows, payload * len(inos))
     return len(inos)
 
 
@@ -205,10 +204,10 @@ def _write_regular(fs: Mount, root: int, inos: Inos, data: bytes) -> int:
     addresses = np.zeros(len(inos), np.uint64)
     offsets = np.zeros(len(inos), np.uint64)
     numbers = np.ascontiguousarray(inos, np.uint64)
-    written = insert_file_extents(
-        fs, addresses, tree=root, root=root, inos=ffi.from_buffer("uint64_t[]", numbers),
+    written = file_extents(
+        fs.writer, addresses, tree=root, root=root, inos=numbers,
         length=len(blocks), disk_num_bytes=len(blocks), count=len(inos),
-        offsets=ffi.from_buffer("uint64_t[]", offsets), sums=ffi.from_buffer("uint8_t[]", sums),
+        offsets=offsets, sums=sums,
     )  # fmt: skip
     _store(fs, addresses[:written], blocks)
     return written

@@ -27,11 +27,11 @@ from btrfs_model.mount.names.lookup import Path, as_bytes, find, lookup, may_wri
 from btrfs_model.mount.names.namei import HANDED_DOWN, new_items
 from btrfs_model.mount.names.xattr import get_xattr
 from btrfs_model.mount.transaction import start_transaction
-from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.bulk import new_files
 from btrfs_model.native.hashes import name_hashes
+from btrfs_model.native.tree import KEY
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import DIR_ITEM
-from btrfs_model.volume.tree import KEY
 
 _CHUNK: Final = 2048
 _TICKS: Final = 4
@@ -154,7 +154,7 @@ def _create(
         "tree": root, "directory": parent.ino, "ino": int(inos[0]), "index": int(indexes[0]),
         "time": start + _OWN, "tick": _TICKS * tick,
     }  # fmt: skip
-    _insert(fs, first, item.pack(), text, sizes, entries)
+    new_files(fs.writer, first, item.pack(), text, sizes, entries)
     remember_range(fs, root, int(inos[0]), count, int(indexes[0]))
     fs.delayed.insert_indexes(
         parent, int(indexes[0]), sizes + np.uint32(DIR_ITEM.size), entries.tobytes()
@@ -167,18 +167,3 @@ def _create(
     mark_inode_dirty(fs, parent)
     assert fs.clock == end
     return inos
-
-
-def _insert(
-    fs: Mount, first: dict[str, int], item: bytes, text: bytes,
-    sizes: npt.NDArray[np.uint32], entries: npt.NDArray[np.uint8],
-) -> None:  # fmt: skip
-    """Insert inode item, name and entry of each file; `entries` takes what goes into the index."""
-    raw_item, raw_text = ffi.from_buffer("uint8_t[]", item), ffi.from_buffer("uint8_t[]", text)
-    raw_sizes = ffi.from_buffer("uint32_t[]", sizes)
-    files = ffi.new(
-        "struct bm_new_files *",
-        {**first, "count": len(sizes), "item": raw_item, "names": raw_text,
-         "names_size": len(text), "name_sizes": raw_sizes},
-    )  # fmt: skip
-    fs.writer.run(lib.bm_writer_new_files, files, ffi.from_buffer("uint8_t[]", entries))

@@ -23,7 +23,7 @@ from btrfs_model.mount.names.lookup import Path, as_bytes, find, is_read_only
 from btrfs_model.mount.names.namei import UNLINK_ITEMS
 from btrfs_model.mount.space.space_info import give_back
 from btrfs_model.mount.transaction import start_transaction
-from btrfs_model.native.door import ffi, lib
+from btrfs_model.native import bulk
 from btrfs_model.ondisk.constants import InodeFlag
 
 _CHUNK: Final = 256
@@ -88,20 +88,10 @@ def _unlink(fs: Mount, parent: LiveInode, names: list[bytes], known: Inos) -> in
     """Unlink names up to one that is not plain; returns how many."""
     root, text = parent.root, b"".join(names)
     sizes = np.fromiter(map(len, names), np.uint32, len(names))
-    indexes = np.zeros(len(names), np.uint64)
-    raw_text, raw_sizes = ffi.from_buffer("uint8_t[]", text), ffi.from_buffer("uint32_t[]", sizes)
-    raw_known = ffi.from_buffer("uint64_t[]", known)
-    unlinks = ffi.new(
-        "struct bm_unlinks *",
-        {"tree": root, "directory": parent.ino, "count": len(names), "names": raw_text,
-         "names_size": len(text), "name_sizes": raw_sizes, "known": raw_known,
-         "known_count": len(known)},
-    )  # fmt: skip
-    out = ffi.from_buffer("uint64_t[]", indexes)
-    done = fs.writer.run(lib.bm_writer_unlink_files, unlinks, out)
-    if done:
-        _note(fs, parent, indexes[:done].tolist(), int(sizes[:done].sum()))
-    return done
+    indexes = bulk.unlink_files(fs.writer, root, parent.ino, text, sizes, known)
+    if len(indexes):
+        _note(fs, parent, indexes.tolist(), int(sizes[: len(indexes)].sum()))
+    return len(indexes)
 
 
 def _note(fs: Mount, parent: LiveInode, indexes: list[int], length: int) -> None:

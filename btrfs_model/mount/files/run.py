@@ -13,7 +13,7 @@ from btrfs_model.mount.files.elided import punch
 from btrfs_model.mount.files.file_item import extent_key, note_modified
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
-from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.bulk import file_extents
 from btrfs_model.native.hashes import sector_sums
 from btrfs_model.ondisk.constants import BTRFS_BLOCK_GROUP_DATA, FileExtentType, InodeFlag
 from btrfs_model.ondisk.structs import FILE_EXTENT_ITEM
@@ -138,31 +138,15 @@ def _call(
     together = np.concatenate([known_offsets, places])
     order = np.argsort(together, kind="stable").astype(np.uint32)
     sums = _sums(fs, inode, block)
-    return insert_file_extents(
-        fs, addresses,
+    chosen = {} if finish is None else {"finish": finish}
+    return file_extents(
+        fs.writer, addresses,
         tree=inode.root, root=inode.root, ino=inode.ino, length=block.length,
         disk_num_bytes=block.disk_num_bytes, compression=block.compression,
-        offsets=ffi.from_buffer("uint64_t[]", places), count=len(places),
-        known_offsets=ffi.from_buffer("uint64_t[]", known_offsets),
-        known_bytenr=ffi.from_buffer("uint64_t[]", known_bytenr), known=len(known_offsets),
-        order=ffi.from_buffer("uint32_t[]", order),
-        sums=ffi.from_buffer("uint8_t[]", sums) if sums else ffi.NULL,
-        finish=ffi.NULL if finish is None else ffi.from_buffer("uint32_t[]", finish),
+        offsets=places, count=len(places), known_offsets=known_offsets,
+        known_bytenr=known_bytenr, known=len(known_offsets), order=order,
+        **({"sums": sums} if sums else {}), **chosen,
     )  # fmt: skip
-
-
-def insert_file_extents(fs: Mount, addresses: U64, **members: Any) -> int:
-    """Make file extents (``bm_writer_file_extents()``).
-
-    `addresses`: gets where each of them is.
-    `**members`: of ``struct bm_file_extents``.
-    Returns how many were made; less than all where the room that there is comes in pieces.
-    """
-    made, places = (
-        ffi.new("struct bm_file_extents *", members),
-        ffi.from_buffer("uint64_t[]", addresses),
-    )
-    return int(fs.writer.run(lib.bm_writer_file_extents, made, places))
 
 
 def _sums(fs: Mount, inode: LiveInode, block: Block) -> bytes:

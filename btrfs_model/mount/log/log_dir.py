@@ -40,7 +40,7 @@ _ENTRY: Final = np.dtype(
     [("child", "<u8"), ("location_type", "u1"), ("offset", "<u8"), ("transid", "<u8"),
      ("data_len", "<u2"), ("name_len", "<u2"), ("type", "u1")]
 )  # fmt: skip
-"""``struct btrfs_dir_item``, as :data:`~btrfs_model.volume.scan.ENTRY` calls its fields."""
+"""``struct btrfs_dir_item``, as :data:`~btrfs_model.native.items.ENTRY` calls its fields."""
 
 
 def entries_of(entries: list[Entry]) -> npt.NDArray[Any]:

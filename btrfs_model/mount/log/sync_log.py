@@ -39,8 +39,6 @@ from btrfs_model.mount.log.state import LOG_ROOT_TREE, log_tree_id
 from btrfs_model.mount.log.v5_10.log_parents import log_inode_parent_old, log_new_name_old
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.transaction import commit, start_transaction
-from btrfs_model.native.door import lib
-from btrfs_model.native.faults import new_fault, raise_fault
 from btrfs_model.ondisk.items import inode_extrefs
 from btrfs_model.ondisk.keys import U64_MAX, ItemType
 from btrfs_model.ondisk.layout import Payload
@@ -211,10 +209,7 @@ def _sync_log(fs: Mount, root: int) -> None:
     synced = state.log_transid
     state.log_transid += 1
     _update_log_root(fs, root)
-    fault = new_fault()
-    with fs.image.lease:
-        if lib.bm_writer_write_log(fs.writer.handle, fault) < 0:
-            raise_fault(fs.path, fault)
+    fs.writer.write_log()
     top = fs.writer.tree_state(LOG_ROOT_TREE)
     raw = fs.raw_super._replace(log_root=top.bytenr, log_root_level=top.level)
     write_superblocks(fs.memory.buffer, raw)

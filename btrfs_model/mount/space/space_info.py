@@ -36,7 +36,7 @@ from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.space.block_group import allocate_chunk, chunk_sizes, global_reserve
 from btrfs_model.mount.space.reservations import Delalloc
-from btrfs_model.mount.trees.space import SpaceInfo
+from btrfs_model.native.space import SpaceInfo
 from btrfs_model.ondisk.constants import (
     BTRFS_BLOCK_GROUP_DATA,
     BTRFS_BLOCK_GROUP_DUP,

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.base.errors import CorruptImageError
+from btrfs_model.native.items import Columns, extent_refs, records, select
 from btrfs_model.ondisk.constants import ExtentFlag, FileExtentType
 from btrfs_model.ondisk.keys import ItemType, ObjectId, item_type_name
 from btrfs_model.ondisk.structs import EXTENT_ITEM, FILE_EXTENT_ITEM, TREE_BLOCK_INFO
@@ -28,7 +29,6 @@ from btrfs_model.questions.check.report import Report
 from btrfs_model.questions.check.walk import BlockInfo, Forest
 from btrfs_model.reference.ctree import block_key, nritems
 from btrfs_model.volume.image import Image
-from btrfs_model.volume.scan import Columns, extent_refs, records, select
 from btrfs_model.volume.tree import Tree
 
 Mask = npt.NDArray[np.bool_]
@@ -96,7 +96,7 @@ class Extents:
     start, length, refs, generation, flags, level : numpy.ndarray
         Of each; `length` in bytes, `level` of tree blocks only.
     references : numpy.ndarray
-        All references, inline and keyed, as of :func:`btrfs_model.volume.scan.extent_refs`.
+        All references, inline and keyed, as of :func:`btrfs_model.native.items.extent_refs`.
     reference_columns : dict of numpy.ndarray
         The items that the references are in.
     """

@@ -22,13 +22,13 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from btrfs_model.native.items import Columns, entries, gather, records, select
 from btrfs_model.ondisk.constants import FileExtentType, FileType
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 from btrfs_model.ondisk.structs import FILE_EXTENT_ITEM, INODE_ITEM
 from btrfs_model.questions.check.report import Report
 from btrfs_model.questions.check.space import Coverage
 from btrfs_model.questions.check.walk import leaf_batches
-from btrfs_model.volume.scan import Columns, entries, gather, records, select
 from btrfs_model.volume.tree import Tree
 
 if TYPE_CHECKING:

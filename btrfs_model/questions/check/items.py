@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from btrfs_model.native.items import Columns, entries, extent_refs, records, select
 from btrfs_model.ondisk.constants import Compression, FileExtentType, FileType
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
 from btrfs_model.ondisk.structs import (
@@ -31,7 +32,6 @@ from btrfs_model.ondisk.structs import (
 from btrfs_model.questions.check.report import Report
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.roots import is_subvolume_id
-from btrfs_model.volume.scan import Columns, entries, extent_refs, records, select
 
 Mask = npt.NDArray[np.bool_]
 

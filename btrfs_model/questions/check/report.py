@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.base.errors import Fault, describe
+from btrfs_model.native.items import Columns
 from btrfs_model.ondisk.keys import Key
-from btrfs_model.volume.scan import Columns
 
 
 @dataclass(frozen=True, slots=True)

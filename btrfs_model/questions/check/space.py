@@ -20,13 +20,13 @@ import numpy.typing as npt
 
 from btrfs_model.base.errors import CorruptImageError
 from btrfs_model.native.hashes import sector_sums
+from btrfs_model.native.items import gather, records, select
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 from btrfs_model.ondisk.structs import BLOCK_GROUP_ITEM, DEV_EXTENT, DEV_ITEM, FREE_SPACE_INFO
 from btrfs_model.ondisk.superblock import SUPER_OFFSETS, SUPER_SIZE
 from btrfs_model.questions.check.extents import Extents
 from btrfs_model.questions.check.report import Report
 from btrfs_model.volume.checksums import DataChecksums
-from btrfs_model.volume.scan import gather, records, select
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from btrfs_model.native.items import Columns, scan_leaves, verify_blocks
 from btrfs_model.ondisk.keys import Key, ObjectId
 from btrfs_model.ondisk.structs import HEADER, KEY_PTR
 from btrfs_model.questions.check.report import Report
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.roots import is_subvolume_id
-from btrfs_model.volume.scan import Columns, scan_leaves, verify_blocks
 
 _LEAVES_AT_ONCE = 1024
 # WRITTEN, and references of the kind "mixed" in the top byte

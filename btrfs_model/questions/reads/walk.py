@@ -18,6 +18,7 @@ import numpy as np
 from btrfs_model.base.arguments import checked
 from btrfs_model.cost.device import Device, load
 from btrfs_model.cost.reading import read_on
+from btrfs_model.native.image import READ
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.patches import KERNEL
@@ -26,7 +27,6 @@ from btrfs_model.questions.send.ioctl import prepare
 from btrfs_model.questions.send.ioctl import reads as reads_of_send
 from btrfs_model.reference.blocks import Readahead, ReadBy, ReadCache
 from btrfs_model.reference.ctree import Reada
-from btrfs_model.volume.image import READ_FIELDS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -153,7 +153,7 @@ def _send(request: SendRequest, cached: Iterable[int], readahead: Readahead) -> 
                 open_root(request.fs, request.parent)
         finally:
             image.reads = None
-    before = np.array(cache.cache_reads(), dtype=READ_FIELDS)
+    before = np.array(cache.cache_reads(), dtype=READ)
     rows = reads_of_send(request, cache.held, readahead)
     if not len(before):
         return rows

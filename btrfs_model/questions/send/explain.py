@@ -14,9 +14,9 @@ import pandas as pd
 
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.stream import ATTRIBUTES_BY_NAME, COMMAND_HEADER, COMMANDS
+from btrfs_model.reference.compare import Change
 from btrfs_model.reference.send.causes import CAUSES, ROW
 from btrfs_model.stream.index import read_batches
-from btrfs_model.volume.compare import Change
 
 if TYPE_CHECKING:
     from collections.abc import Callable

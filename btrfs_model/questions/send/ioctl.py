@@ -16,7 +16,7 @@ from btrfs_model.base.counters import Work, counting
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.tables import counts_table, html_table
 from btrfs_model.behaviour import Behaviour
-from btrfs_model.native.choice import use_python
+from btrfs_model.native.choice import twin
 from btrfs_model.native.lease import exclusive
 from btrfs_model.patches import KERNEL, Patch
 from btrfs_model.questions.reads.cold import blocks_after_mount
@@ -274,15 +274,20 @@ def run(
     return commands, work, reads
 
 
+@twin("reference.send.send:send")
 def _send(request: SendRequest) -> dict[str, int]:
     """Carry out a send; return the number of commands by name."""
-    if not use_python():
-        return native.Sender(request).run()
-    from btrfs_model.reference.send.send import send
-
-    return send(request)
+    return native.Sender(request).run()
 
 
+def reads_of_send(
+    request: SendRequest, cached: Iterable[int], readahead: Readahead | None = None
+) -> NDArray[Any]:
+    """Return the tree blocks that :func:`run` reads."""
+    return run(request, cached, readahead)[2]
+
+
+@twin("questions.send.ioctl:reads_of_send")
 def reads(
     request: SendRequest, cached: Iterable[int], readahead: Readahead | None = None
 ) -> NDArray[Any]:
@@ -294,7 +299,7 @@ def reads(
         As :func:`send`.
     """
     addresses = list(cached)
-    if request.parent is None and not use_python():
+    if request.parent is None:
         image, plain = request.fs.image, False
         image.start_cold(addresses, readahead)
         try:
@@ -305,4 +310,4 @@ def reads(
             rows = image.stop_cold()
         if plain:
             return rows
-    return run(request, addresses, readahead)[2]
+    return reads_of_send(request, addresses, readahead)

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
+from btrfs_model.native.items import Columns, extent_refs, records, scan_leaves, select
 from btrfs_model.ondisk.constants import Compression, FileExtentType
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType
 from btrfs_model.ondisk.structs import (
@@ -33,7 +34,6 @@ from btrfs_model.ondisk.structs import (
 )
 from btrfs_model.questions.usage.forest import MANY, FileForest, single_label
 from btrfs_model.volume.image import Image
-from btrfs_model.volume.scan import Columns, extent_refs, records, scan_leaves, select
 from btrfs_model.volume.tree import Tree
 
 _LEAVES_AT_ONCE: Final = 1024

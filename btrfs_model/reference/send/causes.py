@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from btrfs_model.ondisk.keys import Key
-from btrfs_model.volume.compare import Change
+from btrfs_model.reference.compare import Change
 
 _CREATE = ("mkfile", "mkdir", "mknod", "mkfifo", "mksock", "symlink")
 _DATA = ("write", "encoded_write", "update_extent")

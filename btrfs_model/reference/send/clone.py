@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from btrfs_model.backref.api import extent_from_logical
 from btrfs_model.base.codes import EUCLEAN
 from btrfs_model.base.counters import current
 from btrfs_model.ondisk.constants import ExtentFlag
@@ -21,6 +20,7 @@ from btrfs_model.ondisk.keys import U64_MAX
 from btrfs_model.patches import Patch
 from btrfs_model.reference.backref import BackrefWalk, iterate_extent_inodes
 from btrfs_model.reference.blocks import HEADER
+from btrfs_model.reference.logical import extent_from_logical
 from btrfs_model.reference.send.context import CloneRoot, SendContext, send_errno
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from btrfs_model.ondisk.keys import U64_MAX, ItemType, Key, ObjectId
 from btrfs_model.ondisk.layout import Payload, PayloadError
 from btrfs_model.ondisk.structs import INODE_ITEM
 from btrfs_model.patches import Patch
+from btrfs_model.reference.compare import Change
 from btrfs_model.reference.ctree import Path, Reada, bytenr_of, item_data
 from btrfs_model.reference.send.causes import NO_ITEM, Item, Why
 from btrfs_model.stream.writer import StreamWriter
-from btrfs_model.volume.compare import Change
 from btrfs_model.volume.forest import Forest
 
 if TYPE_CHECKING:

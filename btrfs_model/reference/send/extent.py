@@ -15,6 +15,7 @@ from btrfs_model.base.counters import current
 from btrfs_model.ondisk.constants import Compression
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.patches import Patch
+from btrfs_model.reference.compare import Change
 from btrfs_model.reference.ctree import block_key, next_leaf, nritems, search_slot
 from btrfs_model.reference.send.causes import Item
 from btrfs_model.reference.send.clone import find_extent_clone
@@ -43,7 +44,6 @@ from btrfs_model.reference.send.names import (
     get_inode_path,
 )
 from btrfs_model.reference.send.paths import get_cur_inode_path, get_cur_path
-from btrfs_model.volume.compare import Change
 
 _PAGE = 4096
 # the largest sector size that a receiver may have

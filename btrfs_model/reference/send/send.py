@@ -26,6 +26,7 @@ from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.ondisk.structs import INODE_ITEM
 from btrfs_model.patches import Patch
+from btrfs_model.reference.compare import Change, Side, compare_sides
 from btrfs_model.reference.ctree import (
     Reada,
     block_key,
@@ -71,7 +72,6 @@ from btrfs_model.reference.send.xattr import (
     process_verity,
     send_capabilities,
 )
-from btrfs_model.volume.compare import Change, Side, compare_sides
 
 if TYPE_CHECKING:
     from btrfs_model.ondisk.structs import InodeItem

@@ -11,6 +11,7 @@ from btrfs_model.base.counters import current
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import DirItem
 from btrfs_model.ondisk.keys import ItemType, Key
+from btrfs_model.reference.compare import Change
 from btrfs_model.reference.ctree import block_key, item_data, next_leaf, nritems, search_slot
 from btrfs_model.reference.send.causes import Item
 from btrfs_model.reference.send.command import send_cmd
@@ -24,7 +25,6 @@ from btrfs_model.reference.send.context import (
 )
 from btrfs_model.reference.send.names import btrfs_for_each_slot, iterate_dir_item, lookup_name
 from btrfs_model.reference.send.paths import get_cur_inode_path
-from btrfs_model.volume.compare import Change
 
 _CAPS = b"security.capability"
 _ACLS = (b"system.posix_acl_access", b"system.posix_acl_default")

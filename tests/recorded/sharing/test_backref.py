@@ -260,7 +260,7 @@ def run_c(ask: BackrefWalk) -> None:
     no_restart = 0 if ask.restart else 1 << lib.BM_TOGGLE_SEARCH_NO_RESTART
     skip_iterations = 1 << lib.BM_TOGGLE_SEND_BACKREF_SKIP if ask.iterate_cached else 0
     fields: dict[str, Any] = {
-        "forest": ask.forest.handle,
+        "forest": ask.forest.native.raw,
         "bytenr": ask.bytenr,
         "extent_item_pos": ask.extent_item_pos,
         "ignore_extent_item_pos": ask.ignore_extent_item_pos,

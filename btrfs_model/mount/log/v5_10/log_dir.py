@@ -27,16 +27,14 @@ from btrfs_model.mount.log.log_dir import (
 from btrfs_model.mount.log.log_tree import LogContext
 from btrfs_model.mount.log.state import log_tree_id
 from btrfs_model.mount.mount import Mount
-from btrfs_model.mount.trees.apply import insert_beside
-from btrfs_model.native.door import lib
-from btrfs_model.native.faults import new_fault, raise_fault
+from btrfs_model.native.bulk import copy_each, insert_beside
+from btrfs_model.native.items import Columns, entries, gather, select
+from btrfs_model.native.tree import KEY
 from btrfs_model.ondisk.constants import FileType
 from btrfs_model.ondisk.items import dir_items
 from btrfs_model.ondisk.keys import U64_MAX, ItemType
 from btrfs_model.ondisk.structs import DIR_ITEM
 from btrfs_model.patches import Patch
-from btrfs_model.volume.scan import Columns, entries, gather, select
-from btrfs_model.volume.tree import KEY, raw_columns
 
 _DIR_ITEM: Final = int(ItemType.DIR_ITEM)
 _DIR_INDEX: Final = int(ItemType.DIR_INDEX)
@@ -146,7 +144,7 @@ def _overwrite(fs: Mount, log: int, columns: Columns) -> None:
     if Patch.LOG_BULK_INSERT in fs.behaviour:
         _copy_leaves(fs, log, select(columns, new), np.diff(new) == 1)
     else:
-        _copy(fs, log, select(columns, new))
+        copy_each(fs.writer, log, select(columns, new))
 
 
 def _copy_leaves(fs: Mount, log: int, columns: Columns, beside: Mask) -> None:
@@ -161,14 +159,6 @@ def _copy_leaves(fs: Mount, log: int, columns: Columns, beside: Mask) -> None:
         text = gather(fs.image, part, int(part["size"].max()))
         used = np.arange(text.shape[1]) < part["size"][:, None]
         insert_beside(fs.writer, log, keys[start:end], part["size"], text[used].tobytes())
-
-
-def _copy(fs: Mount, log: int, columns: Columns) -> None:
-    """Insert items into the log, one by one (``overwrite_item()``)."""
-    fault, raw = new_fault(), raw_columns(columns)
-    with fs.image.lease:
-        if lib.bm_writer_copy_each(fs.writer.handle, log, raw, len(columns["size"]), fault) < 0:
-            raise_fault(fs.path, fault)
 
 
 def _new_entries(fs: Mount, columns: Columns) -> npt.NDArray[Any]:
@@ -197,7 +187,7 @@ def _has_new_entries(fs: Mount, columns: Columns) -> bool:
 def entries_to_log(fs: Mount, directory: LiveInode) -> npt.NDArray[Any]:
     """Return the entries in the log that are new, and the directories.
 
-    Returns rows of :data:`~btrfs_model.volume.scan.ENTRY`, in the order in which
+    Returns rows of :data:`~btrfs_model.native.items.ENTRY`, in the order in which
     ``log_new_dir_dentries()`` has them.
     """
     # both kinds were logged before log-dir-index-only, and one is enough to find the inodes

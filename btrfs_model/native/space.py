@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.lease import Lease
 from btrfs_model.ondisk.keys import ObjectId
-from btrfs_model.volume.image import Image
 
 _CSUM_TREE = int(ObjectId.CSUM_TREE)
 
@@ -70,7 +70,8 @@ class SpaceCalls:
     """Space, references and checksums: the part of the writer that is no editing of trees."""
 
     handle: Any
-    image: Image
+    lease: Lease
+    csum_size: int
 
     def __init__(self) -> None:
         self._info = ffi.new("struct bm_space_info *")
@@ -92,7 +93,7 @@ class SpaceCalls:
 
     def groups(self) -> list[GroupState]:
         """Return all block groups, ascending."""
-        with self.image.lease:
+        with self.lease:
             count = lib.bm_writer_groups(self.handle, ffi.NULL, 0)
             rows = ffi.new("struct bm_writer_group[]", count)
             lib.bm_writer_groups(self.handle, rows, count)
@@ -105,7 +106,7 @@ class SpaceCalls:
 
     def space_info(self, kind: int) -> SpaceInfo:
         """Return how full the block groups of a kind are, and what else decides about room."""
-        with self.image.lease:
+        with self.lease:
             lib.bm_writer_space_info(self.handle, kind, self._info)
             info = self._info[0]
             return SpaceInfo(
@@ -179,7 +180,7 @@ class SpaceCalls:
 
     def waiting_refs(self) -> int:
         """Return how many extents have references waiting."""
-        with self.image.lease:
+        with self.lease:
             return int(lib.bm_writer_waiting_refs(self.handle))
 
     def insert_csums(self, bytenr: int, sums: bytes, sectors: int, tree: int = _CSUM_TREE) -> None:
@@ -190,7 +191,7 @@ class SpaceCalls:
         ValueError
             When `sums` is not one checksum for each sector.
         """
-        size = self.image.superblock.csum_size
+        size = self.csum_size
         if len(sums) != sectors * size:
             raise ValueError(f"{len(sums)} bytes are not {sectors} checksums of {size} bytes")
         self.run(lib.bm_writer_insert_csums, tree, bytenr, sums, sectors)

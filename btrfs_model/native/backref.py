@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``native/backref``: who refers to an extent."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from btrfs_model.base.codes import Code
+from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.faults import new_fault, raise_fault
+from btrfs_model.native.tree import RawKey, Root
+
+if TYPE_CHECKING:
+    from btrfs_model.native.image import Store
+
+_NO_RESTART = 1 << lib.BM_TOGGLE_SEARCH_NO_RESTART
+
+
+class Forest:
+    """The trees that a walk may come to (``struct bm_forest``).
+
+    Parameters
+    ----------
+    store : Store
+        Where the blocks are.
+    roots : sequence of Root
+        The trees.
+    opened : iterable of int
+        Subvolumes that have been opened since mount.
+    """
+
+    def __init__(self, store: Store, roots: Sequence[Root], opened: Iterable[int]) -> None:
+        self.lease = store.lease
+        rows, fault = ffi.new("struct bm_root[]", [root.raw[0] for root in roots]), new_fault()
+        with self.lease as image:
+            handle = lib.bm_forest_create(image, rows, len(rows), fault)
+            if not handle:
+                raise_fault(self.lease.path, fault)
+            for objectid in opened:
+                lib.bm_forest_open(handle, objectid)
+        self.raw = ffi.gc(handle, lib.bm_forest_destroy)
+        self._expected = len(rows) + 1024
+
+    def iterate_extent_inodes(
+        self, bytenr: int, extent_item_pos: int, ignore_extent_item_pos: bool, restart: bool
+    ) -> list[tuple[int, int, int, int]]:
+        """Return inode, offset, length and root of each reference to a data extent."""
+        walk = self._walk(bytenr, extent_item_pos, ignore_extent_item_pos, restart)
+        refs, fault = ffi.new("struct bm_inode_refs *"), new_fault()
+        try:
+            with self.lease:
+                if lib.bm_collect_inode_refs(walk, refs, fault) < 0:
+                    raise_fault(self.lease.path, fault)
+            rows = refs.rows[0 : refs.count]
+            return [(row.ino, row.offset, row.num_bytes, row.root) for row in rows]
+        finally:
+            lib.bm_inode_refs_free(refs)
+
+    def find_all_leafs(self, bytenr: int, restart: bool) -> list[int]:
+        """Return the leaves with file extent items of a data extent."""
+        return self._values(lib.bm_find_all_leafs, bytenr, restart)
+
+    def find_all_roots(self, bytenr: int, restart: bool) -> list[int]:
+        """Return the trees that reach an extent or tree block."""
+        return self._values(lib.bm_find_all_roots, bytenr, restart)
+
+    def extent_from_logical(self, logical: int, restart: bool) -> tuple[RawKey, int, int] | None:
+        """Return key, flags and references of the extent that holds an address, or None."""
+        key, fault = ffi.new("struct bm_key *"), new_fault()
+        flags, refs = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+        behaviour = 0 if restart else _NO_RESTART
+        with self.lease:
+            found = lib.bm_extent_from_logical(
+                self.raw, logical, behaviour, key, flags, refs, fault
+            )
+        if found == 0:
+            return (key.objectid, key.type, key.offset), flags[0], refs[0]
+        if fault.code == Code.ERRNO and fault.found == errno.ENOENT:
+            return None
+        raise_fault(self.lease.path, fault)
+
+    def _walk(
+        self, bytenr: int, extent_item_pos: int, ignore_extent_item_pos: bool, restart: bool
+    ) -> ffi.CData:
+        return ffi.new(
+            "struct bm_backref_walk *",
+            {
+                "forest": self.raw,
+                "bytenr": bytenr,
+                "extent_item_pos": extent_item_pos,
+                "ignore_extent_item_pos": ignore_extent_item_pos,
+                "behaviour": 0 if restart else _NO_RESTART,
+            },
+        )
+
+    def _values(self, find: Callable[..., int], bytenr: int, restart: bool) -> list[int]:
+        walk, fault = self._walk(bytenr, 0, False, restart), new_fault()
+        capacity = self._expected
+        with self.lease:
+            while True:
+                values = ffi.new("uint64_t[]", capacity)
+                count = find(walk, values, capacity, fault)
+                if count < 0:
+                    raise_fault(self.lease.path, fault)
+                if count <= capacity:
+                    return list(ffi.unpack(values, count))
+                capacity = count

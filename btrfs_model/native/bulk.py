@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``native/bulk``: many changes of a tree, files and names in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.faults import new_fault, raise_fault
+from btrfs_model.native.items import raw_columns
+from btrfs_model.native.tree import KEY
+
+if TYPE_CHECKING:
+    from btrfs_model.native.items import Columns
+    from btrfs_model.native.writer import Writer
+
+CHANGE: Final = np.dtype(
+    {
+        "names": ["objectid", "offset", "type", "size", "kind", "more"],
+        "formats": ["<u8", "<u8", "u1", "<u4", "u1", "u1"],
+        "offsets": [0, 8, 16, 24, 28, 29],
+        "itemsize": 32,
+    }
+)
+"""``struct bm_writer_change`` as a row of a numpy array; ``kind`` is a :class:`Kind`."""
+
+
+class Kind(IntEnum):
+    """``enum bm_writer_change_kind``."""
+
+    INSERT = lib.BM_WRITER_INSERT
+    INSERT_EXTENT = lib.BM_WRITER_INSERT_EXTENT
+    INSERT_ENTRY = lib.BM_WRITER_INSERT_ENTRY
+    DELETE = lib.BM_WRITER_DELETE
+    DELETE_ENTRY = lib.BM_WRITER_DELETE_ENTRY
+    UPDATE = lib.BM_WRITER_UPDATE
+
+
+def apply(writer: Writer, tree_id: int, changes: npt.NDArray[Any], data: bytes) -> None:
+    """Carry out changes of a tree, one after the other.
+
+    Parameters
+    ----------
+    writer : Writer
+        Whose tree.
+    tree_id : int
+        Which tree.
+    changes : numpy.ndarray
+        Rows of :data:`CHANGE`.
+    data : bytes
+        Their payloads, one behind the other.
+
+    Raises
+    ------
+    OSError
+        EEXIST, ENOENT ... of the first that cannot be done; those before it are.
+    """
+    fault = new_fault()
+    rows = np.ascontiguousarray(changes)
+    with writer.lease:
+        done = lib.bm_writer_apply(
+            writer.handle, tree_id % 2**64, ffi.from_buffer("struct bm_writer_change[]", rows),
+            len(rows), ffi.from_buffer("uint8_t[]", data), len(data), fault,
+        )  # fmt: skip
+    if done < len(rows):
+        writer.fail(fault)
+
+
+def insert_beside(
+    writer: Writer,
+    tree_id: int,
+    keys: npt.NDArray[Any],
+    sizes: npt.NDArray[np.uint32],
+    payloads: bytes,
+) -> None:
+    """Insert items side by side, as :meth:`.Writer.insert_many`, given as arrays.
+
+    Parameters
+    ----------
+    writer : Writer
+        Whose tree.
+    tree_id : int
+        Which tree.
+    keys : numpy.ndarray
+        Rows of :data:`~btrfs_model.volume.tree.KEY`, ascending.
+    sizes, payloads : numpy.ndarray, bytes
+        How large each payload is; all of them, one behind the other.
+
+    Raises
+    ------
+    OSError
+        EEXIST, EINVAL or EOVERFLOW.
+    """
+    _insert(lib.bm_writer_insert, writer, tree_id, keys, sizes, payloads)
+
+
+def _insert(
+    kernel: Callable[..., int],
+    writer: Writer,
+    tree_id: int,
+    keys: npt.NDArray[Any],
+    sizes: npt.NDArray[np.uint32],
+    payloads: bytes,
+) -> None:
+    """Hand items to a kernel that inserts them."""
+    if int(sizes.sum(dtype=np.uint64)) != len(payloads):
+        raise ValueError("the sizes are not those of the payloads")
+    writer.run(
+        kernel, tree_id % 2**64, ffi.from_buffer("struct bm_key[]", keys),
+        ffi.from_buffer("uint32_t[]", sizes), len(keys), payloads,
+    )  # fmt: skip
+
+
+def insert_batches(
+    writer: Writer,
+    tree_id: int,
+    objectid: int,
+    kind: int,
+    offsets: npt.NDArray[np.uint64],
+    sizes: npt.NDArray[np.uint32],
+    payloads: bytes,
+) -> None:
+    """Insert items of an objectid and type, as many at a time as fit an empty leaf.
+
+    Without ``batch-delayed-items`` in the behaviour of the writer: one, and behind it those that
+    follow at once and have room in its leaf.
+
+    Parameters
+    ----------
+    writer : Writer
+        Whose tree.
+    tree_id, objectid, kind : int
+        Which tree; what the keys have in common.
+    offsets : numpy.ndarray
+        The offsets of the keys, ascending.
+    sizes, payloads : numpy.ndarray, bytes
+        How large each payload is; all of them, one behind the other.
+
+    Raises
+    ------
+    OSError
+        EEXIST, EINVAL (an item lies between those of a batch) or EOVERFLOW.
+    """
+    keys = np.zeros(len(offsets), KEY)
+    keys["objectid"], keys["type"], keys["offset"] = objectid, kind, offsets
+    _insert(lib.bm_writer_insert_batches, writer, tree_id, keys, sizes, payloads)
+
+
+# ------------------------------------------------------------------------------ files and names --
+
+
+def new_files(
+    writer: Writer,
+    first: dict[str, int],
+    item: bytes,
+    names: bytes,
+    sizes: npt.NDArray[np.uint32],
+    entries: npt.NDArray[np.uint8],
+) -> None:
+    """Insert inode item, name and entry of each of many new files.
+
+    Parameters
+    ----------
+    writer : Writer
+        Whose trees.
+    first : dict of str to int
+        ``tree``, ``directory``, ``ino``, ``index``, ``time`` and ``tick`` of the first.
+    item : bytes
+        Their inode item, but for the times.
+    names, sizes : bytes, numpy.ndarray
+        The names, one behind the other, and how long each is.
+    entries : numpy.ndarray
+        Takes what goes into the index of the directory.
+    """
+    raw_item, raw_names = ffi.from_buffer("uint8_t[]", item), ffi.from_buffer("uint8_t[]", names)
+    raw_sizes = ffi.from_buffer("uint32_t[]", sizes)
+    files = ffi.new(
+        "struct bm_new_files *",
+        {**first, "count": len(sizes), "item": raw_item, "names": raw_names,
+         "names_size": len(names), "name_sizes": raw_sizes},
+    )  # fmt: skip
+    writer.run(lib.bm_writer_new_files, files, ffi.from_buffer("uint8_t[]", entries))
+
+
+def unlink_files(
+    writer: Writer,
+    tree_id: int,
+    directory: int,
+    names: bytes,
+    sizes: npt.NDArray[np.uint32],
+    known: npt.NDArray[np.uint64],
+) -> npt.NDArray[np.uint64]:
+    """Unlink names of a directory up to one that is not plain; `known`: inodes that are not.
+
+    Returns
+    -------
+    numpy.ndarray
+        The indexes of those that are gone.
+    """
+    indexes = np.zeros(len(sizes), np.uint64)
+    raw_names, raw_sizes = ffi.from_buffer("uint8_t[]", names), ffi.from_buffer("uint32_t[]", sizes)
+    raw_known = ffi.from_buffer("uint64_t[]", known)
+    unlinks = ffi.new(
+        "struct bm_unlinks *",
+        {"tree": tree_id, "directory": directory, "count": len(sizes), "names": raw_names,
+         "names_size": len(names), "name_sizes": raw_sizes, "known": raw_known,
+         "known_count": len(known)},
+    )  # fmt: skip
+    out = ffi.from_buffer("uint64_t[]", indexes)
+    return indexes[: writer.run(lib.bm_writer_unlink_files, unlinks, out)]
+
+
+def copy_each(writer: Writer, log: int, columns: Columns) -> None:
+    """Insert items into a log, one by one."""
+    fault, raw = new_fault(), raw_columns(columns)
+    with writer.lease:
+        if lib.bm_writer_copy_each(writer.handle, log, raw, len(columns["size"]), fault) < 0:
+            raise_fault(writer.lease.path, fault)
+
+
+def log_files(writer: Writer, log: int, columns: Columns, rows: npt.NDArray[np.uint64]) -> None:
+    """Log that files exist; `rows`: where in the columns the inode item of each is."""
+    fault, raw = new_fault(), raw_columns(columns)
+    with writer.lease:
+        done = lib.bm_writer_log_files(
+            writer.handle, log, raw, len(columns["size"]),
+            ffi.from_buffer("uint64_t[]", rows), len(rows), fault,
+        )  # fmt: skip
+    if done < 0:
+        raise_fault(writer.lease.path, fault)
+
+
+_ARRAYS: Final = {
+    "inos": "uint64_t[]", "offsets": "uint64_t[]", "known_offsets": "uint64_t[]",
+    "known_bytenr": "uint64_t[]", "order": "uint32_t[]", "sums": "uint8_t[]",
+    "finish": "uint32_t[]",
+}  # fmt: skip
+
+
+def file_extents(writer: Writer, addresses: npt.NDArray[np.uint64], **members: Any) -> int:
+    """Allocate, insert, reference and checksum extents of files.
+
+    Parameters
+    ----------
+    writer : Writer
+        Whose trees.
+    addresses : numpy.ndarray
+        Gets where each of them is.
+    **members
+        Of ``struct bm_file_extents``; arrays that are not there are left out.
+
+    Returns
+    -------
+    int
+        How many were made; less than all where the room that there is comes in pieces.
+    """
+    for name, kind in _ARRAYS.items():
+        if name in members:
+            members[name] = ffi.from_buffer(kind, members[name])
+    made = ffi.new("struct bm_file_extents *", members)
+    places = ffi.from_buffer("uint64_t[]", addresses)
+    return writer.run(lib.bm_writer_file_extents, made, places)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``native/fiemap``: the extents of a file."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from btrfs_model.native.backref import Forest
+from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.faults import new_fault, raise_fault
+
+ROW: Final = np.dtype(
+    [
+        ("logical", "u8"),
+        ("physical", "u8"),
+        ("length", "u8"),
+        ("flags", "u4"),
+        ("call", "u4"),
+    ]
+)
+"""An extent that is reported, and by which call."""
+
+
+class Fiemap:
+    """A file whose extents are asked for, as long as a program has it open.
+
+    Parameters
+    ----------
+    forest : Forest
+        The trees.
+    file : dict of str to int
+        ``subvolume``, ``last_snapshot``, ``ino``, ``isize`` and ``behaviour`` (bits).
+    """
+
+    def __init__(self, forest: Forest, file: dict[str, int]) -> None:
+        self._forest = forest
+        fault = new_fault()
+        maps = lib.bm_extent_maps_create(fault)
+        if not maps:
+            raise_fault(forest.lease.path, fault)
+        self._maps = ffi.gc(maps, lib.bm_extent_maps_destroy)
+        self._file = {**file, "forest": forest.raw, "maps": self._maps}
+
+    def run(self, start: int, length: int, extents_per_call: int) -> npt.NDArray[Any]:
+        """Return the extents of a range of bytes, rows of :data:`ROW`."""
+        asked = {"start": start, "length": length, "extents_per_call": extents_per_call}
+        args = ffi.new("struct bm_fiemap_args *", {**self._file, **asked})
+        result, fault = ffi.new("struct bm_fiemap_result *"), new_fault()
+        with self._forest.lease:
+            try:
+                if lib.bm_fiemap(args, result, fault) < 0:
+                    raise_fault(self._forest.lease.path, fault)
+                if not result.count:
+                    return np.zeros(0, ROW)
+                rows = ffi.buffer(result.rows, result.count * ROW.itemsize)
+                return np.frombuffer(bytes(rows), ROW)
+            finally:
+                lib.bm_fiemap_result_free(result)

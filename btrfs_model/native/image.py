@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``native/image``: the store of verified tree blocks, and the cache of a cold kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from btrfs_model.base.errors import Fault
+from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.faults import fault_of, new_fault, raise_fault
+from btrfs_model.native.lease import Lease, own
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+READ: Final = np.dtype(
+    [
+        ("logical", "<u8"),
+        ("generation", "<u8"),
+        ("level", "u1"),
+        ("ahead", "u1"),
+        ("by", "u1"),
+        ("used", "u1"),
+        ("used_at", "<u4"),
+    ]
+)
+"""``struct bm_read`` as a row of a numpy array."""
+
+
+def map_file(file: int, size: int, path: str) -> memoryview:
+    """Map an open file that others may change, read-only.
+
+    Raises
+    ------
+    OSError
+        When it cannot be mapped.
+    """
+    fault = new_fault()
+    base = lib.bm_map_file(file, size, fault)
+    if not base:
+        raise_fault(path, fault)
+    return memoryview(ffi.buffer(ffi.gc(base, lib.bm_unmap_file), size)).toreadonly()
+
+
+class Store:
+    """What C keeps of an image (``struct bm_image``).
+
+    Parameters
+    ----------
+    view : memoryview
+        All bytes of the device.
+    path : str
+        Of the image, for errors.
+    nodesize, sectorsize, csum_type : int
+        As in the superblock.
+    fsid : bytes
+        What stands in headers.
+
+    Attributes
+    ----------
+    lease : Lease
+        The way to it.
+    """
+
+    def __init__(
+        self,
+        view: memoryview,
+        path: str,
+        *,
+        nodesize: int,
+        sectorsize: int,
+        csum_type: int,
+        fsid: bytes,
+    ) -> None:
+        self._copies = ffi.from_buffer("uint8_t[]", view)
+        self._memory = [self._copies]
+        handle = lib.bm_image_create(self._copies, len(view), nodesize, sectorsize, csum_type, fsid)
+        if not handle:
+            raise MemoryError(f"{path}: no memory for the state of the image")
+        self.lease = Lease(path, own(handle, lib.bm_image_destroy, self._memory))
+
+    def close(self) -> None:
+        """Refuse the lease from now on; memory goes when nobody holds it any more."""
+        self.lease.close(*self._memory)
+
+    def check_items(self) -> None:
+        """Verify of leaves also what their items say of themselves, as a mounted filesystem."""
+        with self.lease as handle:
+            lib.bm_image_check_items(handle)
+
+    def copy_blocks(self, memory: Any, most: int) -> None:
+        """Copy up to `most` bytes of tree blocks to `memory` before they are verified."""
+        fault = new_fault()
+        with self.lease as handle:
+            self._copies = ffi.from_buffer("uint8_t[]", memory)
+            self._memory.append(self._copies)
+            if lib.bm_image_copy_blocks(handle, self._copies, most, fault) < 0:
+                raise_fault(self.lease.path, fault)
+
+    def set_chunks(self, chunks: Sequence[tuple[int, int, int, Sequence[int]]]) -> None:
+        """Replace the chunk map: logical address, length, type and places of each, ascending."""
+        table = ffi.new("struct bm_chunk[]", len(chunks))
+        for row, (logical, length, kind, stripes) in zip(table, chunks, strict=True):
+            row.logical, row.length, row.type = logical, length, kind
+            row.copies = len(stripes)
+            for copy, stripe in enumerate(stripes):
+                row.physical[copy] = stripe
+        fault = new_fault()
+        with self.lease as handle:
+            if lib.bm_image_set_chunks(handle, table, len(chunks), fault) < 0:
+                raise_fault(self.lease.path, fault)
+
+    # -------------------------------------------------------------------------- tree blocks --
+
+    def place(self, block: ffi.CData) -> int:
+        """Return the byte of the image at which a verified block lies that C points at."""
+        return int(block - self._copies)
+
+    def block(self, logical: int, expect: tuple[int, int, int]) -> int:
+        """Return where a tree block is, verified; `expect`: tree, generation and level."""
+        fault, raw = new_fault(), ffi.new("struct bm_expect *", expect)
+        with self.lease as handle:
+            pointer = lib.bm_image_block(handle, logical, raw, fault)
+            if not pointer:
+                raise_fault(self.lease.path, fault)
+            return int(pointer - self._copies)
+
+    def verify_copy(self, logical: int, copy: int, expect: tuple[int, int, int]) -> None:
+        """Verify one copy of a tree block, even where it was verified before."""
+        fault, raw = new_fault(), ffi.new("struct bm_expect *", expect)
+        with self.lease as handle:
+            if lib.bm_image_verify_copy(handle, logical, copy, raw, fault) < 0:
+                raise_fault(self.lease.path, fault)
+
+    def own_block(self, physical: int) -> None:
+        """Copy the tree block at a byte of the image, if blocks are copied."""
+        with self.lease as handle:
+            lib.bm_image_own_block(handle, physical)
+
+    def check_leaf(self, leaf: memoryview) -> Fault | None:
+        """Check the items of a leaf, each for itself (``btrfs_check_leaf()``)."""
+        place = new_fault()
+        with self.lease as handle:
+            code = lib.bm_check_leaf(handle, ffi.from_buffer("uint8_t[]", leaf), place)
+        place.code = code
+        return fault_of(place) if code < 0 else None
+
+    # ------------------------------------------------------------------- the cold cache ------
+
+    def cache_start(self, cached: list[int], readahead: Mapping[str, int]) -> None:
+        """Record reads from now on; blocks at the addresses `cached` are in memory."""
+        fault = new_fault()
+        with self.lease as handle:
+            lib.bm_image_set_readahead(handle, ffi.new("struct bm_readahead *", readahead))
+            if lib.bm_image_cache_start(handle, cached, len(cached), fault) < 0:
+                raise_fault(self.lease.path, fault)
+
+    # the image may be closed by now, but whoever holds the lease still has it
+
+    def cache_reads(self) -> NDArray[Any]:
+        """Return the reads so far, rows of :data:`READ`; for who holds the lease."""
+        count = ffi.new("size_t *")
+        rows = lib.bm_image_cache_reads(self.lease.handle, count)
+        # a copy, as the rows go with the cache
+        size = count[0] * READ.itemsize
+        return np.frombuffer(bytearray(ffi.buffer(rows, size) if size else b""), READ)
+
+    def cache_stop(self) -> None:
+        """Record no reads any more; for who holds the lease."""
+        lib.bm_image_cache_stop(self.lease.handle)

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Items in bulk: what :meth:`Tree.scan` found, gathered and unpacked into numpy arrays.
+
+*Columns* are as :meth:`Tree.scan` gives them. Each function calls a kernel of
+``native/tree/items.c`` once for a whole run of items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from btrfs_model.base.errors import Fault
+from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.faults import fault_of, new_fault, raise_fault
+from btrfs_model.native.lease import Leased
+from btrfs_model.ondisk.layout import Layout
+
+Columns = dict[str, npt.NDArray[Any]]
+
+COLUMNS: tuple[tuple[str, type[np.generic]], ...] = (
+    ("objectid", np.uint64),
+    ("type", np.uint8),
+    ("offset", np.uint64),
+    ("block", np.uint64),
+    ("slot", np.uint16),
+    ("position", np.uint64),
+    ("size", np.uint32),
+)
+"""The columns of a scan and their types."""
+
+ENTRY: Final = np.dtype(
+    [
+        ("parent", "<u8"),
+        ("child", "<u8"),
+        ("index", "<u8"),
+        ("position", "<u8"),
+        ("name_xxh64", "<u8"),
+        ("location_offset", "<u8"),
+        ("name_hash", "<u4"),
+        ("item", "<u4"),
+        ("name_len", "<u2"),
+        ("data_len", "<u2"),
+        ("type", "u1"),
+        ("location_type", "u1"),
+        ("pad", "<u2"),
+    ]
+)
+"""A name, ``struct bm_entry`` of ``native/tree/api.h``."""
+
+REF: Final = np.dtype(
+    [
+        ("bytenr", "<u8"),
+        ("root", "<u8"),
+        ("objectid", "<u8"),
+        ("offset", "<u8"),
+        ("sequence", "<u8"),
+        ("count", "<u4"),
+        ("item", "<u4"),
+        ("type", "u1"),
+        ("pad", "u1", 7),
+    ]
+)
+"""A reference to an extent, ``struct bm_ref`` of ``native/tree/api.h``."""
+
+
+def raw_columns(columns: Columns) -> ffi.CData:
+    """Hand columns, all of them contiguous, to a C kernel as ``struct bm_columns *``."""
+    raw = ffi.new("struct bm_columns *")
+    for name, array in columns.items():
+        setattr(raw, name, ffi.cast(f"{array.dtype}_t *", array.ctypes.data))
+    return raw
+
+
+def select(columns: Columns, rows: npt.NDArray[Any] | slice) -> Columns:
+    """Take some rows (a mask, indexes or a slice) of all columns."""
+    return {name: array[rows] for name, array in columns.items()}
+
+
+def gather(image: Leased, columns: Columns, width: int) -> npt.NDArray[np.uint8]:
+    """Copy the first bytes of each payload into one array.
+
+    Parameters
+    ----------
+    image : Image
+        Where the items are.
+    columns : dict of numpy.ndarray
+        The items.
+    width : int
+        Bytes taken of each payload; shorter ones are filled up with zeros.
+
+    Returns
+    -------
+    numpy.ndarray
+        uint8, shape (items, width).
+    """
+    count = len(columns["position"])
+    rows = np.zeros((count, width), np.uint8)
+    position = np.ascontiguousarray(columns["position"])
+    size = np.ascontiguousarray(columns["size"])
+    with image.lease as handle:
+        ret = lib.bm_gather(
+            handle,
+            ffi.from_buffer("uint64_t[]", position),
+            ffi.from_buffer("uint32_t[]", size),
+            count,
+            width,
+            ffi.from_buffer("uint8_t[]", rows),
+        )
+    if ret < 0:
+        raise IndexError("items that are not of this image")
+    return rows
+
+
+def records(image: Leased, columns: Columns, layout: Layout[Any]) -> npt.NDArray[np.void]:
+    """Gather payloads as a structured array of the layout's dtype, shape (items,)."""
+    return gather(image, columns, layout.size).view(layout.dtype).reshape(-1)
+
+
+def scan_leaves(image: Leased, leaves: npt.NDArray[np.uint64] | Sequence[int]) -> Columns:
+    """Gather all items of some leaves into columns, leaf after leaf.
+
+    Raises
+    ------
+    CorruptImageError
+        When a leaf cannot be read.
+    """
+    addresses = np.ascontiguousarray(leaves, np.uint64)
+    fault = new_fault()
+    # leaves rarely hold more items than this; where they do, the kernel says how many
+    capacity = len(addresses) * (image.nodesize // 64)
+    while True:
+        columns = {name: np.empty(capacity, dtype) for name, dtype in COLUMNS}
+        with image.lease as handle:
+            count = lib.bm_scan_leaves(
+                handle,
+                ffi.from_buffer("uint64_t[]", addresses),
+                len(addresses),
+                raw_columns(columns),
+                capacity,
+                fault,
+            )
+        if count < 0:
+            raise_fault(image.path, fault)
+        if count <= capacity:
+            return {name: array[:count] for name, array in columns.items()}
+        capacity = count
+
+
+def verify_blocks(
+    image: Leased, blocks: Sequence[tuple[int, int, int, int]], copy: int
+) -> Iterator[tuple[int, Fault]]:
+    """Verify one copy of each of many tree blocks.
+
+    Parameters
+    ----------
+    image : Image
+        Where they are.
+    blocks : sequence of tuple of int
+        (logical address, generation or 0, level or -1, tree) of each.
+    copy : int
+        Which copy.
+
+    Yields
+    ------
+    row : int
+        Index of a bad one.
+    fault : Fault
+        What is wrong with it.
+    """
+    wanted = ffi.new(
+        "struct bm_wanted_block[]",
+        [
+            {"logical": logical, "generation": generation, "tree": tree, "level": level}
+            for logical, generation, level, tree in blocks
+        ],
+    )
+    faults = ffi.new("struct bm_fault[]", len(blocks))
+    with image.lease as handle:
+        bad = lib.bm_verify_blocks(handle, wanted, len(blocks), copy, faults)
+    if not bad:
+        return
+    for row, fault in enumerate(faults):
+        if fault.code:
+            yield row, fault_of(fault)
+
+
+# ------------------------------------------------------------------------------ names, references
+
+
+def entries(image: Leased, columns: Columns) -> tuple[npt.NDArray[np.void], npt.NDArray[np.int8]]:
+    """Unpack the names in INODE_REF, INODE_EXTREF, DIR_ITEM, DIR_INDEX and XATTR_ITEM items.
+
+    Returns
+    -------
+    rows : numpy.ndarray
+        Of :data:`ENTRY`, in order; ``item`` is the row of the columns.
+    bad : numpy.ndarray
+        int8, shape (items,): 0, or the code of an item that cannot be unpacked and has no rows.
+    """
+    return _unpack(image, columns, ENTRY, lib.bm_entries, "struct bm_entry *")
+
+
+def extent_refs(
+    image: Leased, columns: Columns
+) -> tuple[npt.NDArray[np.void], npt.NDArray[np.int8]]:
+    """Unpack the references in EXTENT_ITEM, METADATA_ITEM and the five kinds of reference items.
+
+    Returns
+    -------
+    rows : numpy.ndarray
+        Of :data:`REF`, in order; ``root`` of the shared kinds is the parent block.
+    bad : numpy.ndarray
+        As of :func:`entries`.
+    """
+    return _unpack(image, columns, REF, lib.bm_extent_refs, "struct bm_ref *")
+
+
+def _unpack(
+    image: Leased,
+    columns: Columns,
+    dtype: np.dtype[Any],
+    kernel: Callable[..., int],
+    c_type: str,
+) -> tuple[npt.NDArray[np.void], npt.NDArray[np.int8]]:
+    count = len(columns["position"])
+    bad = np.zeros(count, np.int8)
+    columns = {name: np.ascontiguousarray(array) for name, array in columns.items()}
+    capacity = count + count // 8 + 16
+    while True:
+        rows = np.empty(capacity, dtype)
+        with image.lease as handle:
+            total = kernel(
+                handle,
+                raw_columns(columns),
+                count,
+                ffi.cast(c_type, rows.ctypes.data),
+                capacity,
+                ffi.cast("int8_t *", bad.ctypes.data),
+            )
+        if total < 0:
+            raise IndexError("items that are not of this image")
+        if total <= capacity:
+            return rows[:total], bad
+        capacity = total

@@ -1,0 +1,467 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``native/writer``: trees that change, item by item.
+
+Blocks are copied on the first write of a transaction, full leaves give to their neighbours or are
+split, poor ones are merged (``ctree.c``). What lies behind the trees (space, references, checksums)
+is in :class:`.SpaceCalls`.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable, Sequence
+from enum import IntFlag
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from btrfs_model.base.codes import Code
+from btrfs_model.native.choice import twin
+from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.faults import new_fault, raise_fault
+from btrfs_model.native.lease import own
+from btrfs_model.native.space import SpaceCalls
+from btrfs_model.native.tree import RawKey, Root, raw_key
+from btrfs_model.ondisk.keys import MAX_KEY, MIN_KEY
+
+if TYPE_CHECKING:
+    from btrfs_model.native.image import Store
+
+
+class Feature(IntFlag):
+    """``enum bm_writer_feature``."""
+
+    SKINNY_METADATA = lib.BM_WRITER_SKINNY_METADATA
+    NO_HOLES = lib.BM_WRITER_NO_HOLES
+    FREE_SPACE_TREE = lib.BM_WRITER_FREE_SPACE_TREE
+    BLOCK_GROUP_TREE = lib.BM_WRITER_BLOCK_GROUP_TREE
+
+
+class TreeState(NamedTuple):
+    """What the writer knows of a tree.
+
+    Attributes
+    ----------
+    id, owner : int
+        What the tree is called by; whose name stands in its blocks.
+    bytenr, generation, level : int
+        Its root block.
+    last_snapshot, bytes_used : int
+        As in its root item.
+    shareable, force_cow : bool
+        A subvolume; a snapshot of it was taken in this transaction.
+    dirty : bool
+        It changed since the flag was cleared.
+    """
+
+    id: int
+    owner: int
+    bytenr: int
+    generation: int
+    level: int
+    last_snapshot: int
+    bytes_used: int
+    shareable: bool
+    force_cow: bool
+    dirty: bool
+
+
+class Writer(SpaceCalls):
+    """Trees of an image that are being changed (``struct bm_writer``).
+
+    Parameters
+    ----------
+    store : Store
+        The image, whose buffer must be writable memory.
+    base : buffer
+        That memory.
+    transid : int
+        The transaction that runs.
+    features : Feature
+        What the filesystem has.
+    ssd : bool
+        Mount option ``ssd``: metadata is allocated in clusters of 2 MiB instead of 64 KiB.
+    fsid, chunk_tree_uuid : bytes
+        What stands in headers.
+    csum_size : int
+        Bytes of a checksum.
+
+    Attributes
+    ----------
+    aborted : bool
+        Whether a change failed half-way, so that the transaction must not be committed.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        base: Any,
+        *,
+        transid: int,
+        features: Feature,
+        ssd: bool,
+        fsid: bytes,
+        chunk_tree_uuid: bytes,
+        csum_size: int,
+    ) -> None:
+        super().__init__()
+        self.csum_size = csum_size
+        self.lease, self._store = store.lease, store
+        self._base = ffi.from_buffer("uint8_t[]", base, require_writable=True)
+        fault = new_fault()
+        with self.lease as image:
+            args = ffi.new(
+                "struct bm_writer_args *",
+                {
+                    "image": image,
+                    "base": self._base,
+                    "transid": transid,
+                    "features": features,
+                    "ssd": ssd,
+                    "fsid": fsid,
+                    "chunk_tree_uuid": chunk_tree_uuid,
+                },
+            )
+            handle = lib.bm_writer_create(args, fault)
+        if not handle:
+            raise_fault(self.lease.path, fault)
+        self._handle: ffi.CData | None = own(handle, lib.bm_writer_destroy, [self._base])
+        self.aborted = False
+        self._transid = transid
+
+    def close(self) -> None:
+        """Give the memory of the writer back; the image stays."""
+        if self._handle is not None:
+            self.lease.free(self._handle, self._base)
+            self._handle = None
+
+    def unwritten(self) -> Callable[[int], bool]:
+        """Return what tells if the tree block at a byte of the image has yet to be written."""
+        # it keeps the memory of the writer
+        handle = self.handle
+        return lambda physical: bool(lib.bm_writer_is_dirty(handle, physical))
+
+    @property
+    def handle(self) -> ffi.CData:
+        """The same as a ``struct bm_writer`` for the C kernels, for who holds the lease."""
+        if self._handle is None:
+            raise ValueError(f"{self.lease.path}: the writer is closed")
+        return self._handle
+
+    @property
+    def transid(self) -> int:
+        """The transaction that runs."""
+        return self._transid
+
+    def set_transid(self, transid: int) -> None:
+        """Go on with the next transaction, after :meth:`write_blocks` of this one."""
+        with self.lease:
+            lib.bm_writer_set_transid(self.handle, transid)
+        self._transid = transid
+
+    def set_toggles(self, bits: int) -> None:
+        """Change trees as a kernel with these toggles does (bits of ``enum bm_toggle``)."""
+        with self.lease:
+            lib.bm_writer_set_behaviour(self.handle, bits)
+
+    # ------------------------------------------------------------------------------- trees --
+
+    def set_tree(
+        self,
+        tree_id: int,
+        *,
+        bytenr: int,
+        generation: int,
+        level: int,
+        owner: int | None = None,
+        last_snapshot: int = 0,
+        bytes_used: int = 0,
+        shareable: bool = False,
+        force_cow: bool = False,
+        dirty: bool = False,
+    ) -> None:
+        """Make a tree known, or replace all that is known of it."""
+        tree = ffi.new(
+            "struct bm_writer_tree *",
+            {
+                "id": tree_id % 2**64,
+                "owner": (tree_id if owner is None else owner) % 2**64,
+                "bytenr": bytenr,
+                "generation": generation,
+                "level": level,
+                "last_snapshot": last_snapshot,
+                "bytes_used": bytes_used,
+                "shareable": shareable,
+                "force_cow": force_cow,
+                "dirty": dirty,
+            },
+        )
+        self.run(lib.bm_writer_set_tree, tree)
+
+    def change_tree(self, tree_id: int, **fields: int) -> None:
+        """Change some fields of what is known of a tree."""
+        state = self.tree_state(tree_id)._asdict()
+        del state["id"]
+        self.set_tree(tree_id, **{**state, **fields})
+
+    def tree_state(self, tree_id: int) -> TreeState:
+        """Return what is known of a tree."""
+        raw, fault = ffi.new("struct bm_writer_tree *"), new_fault()
+        with self.lease:
+            if lib.bm_writer_get_tree(self.handle, tree_id % 2**64, raw, fault) < 0:
+                raise_fault(self.lease.path, fault)
+        return TreeState(
+            raw.id,
+            raw.owner,
+            raw.bytenr,
+            raw.generation,
+            raw.level,
+            raw.last_snapshot,
+            raw.bytes_used,
+            bool(raw.shareable),
+            bool(raw.force_cow),
+            bool(raw.dirty),
+        )
+
+    def tree_ids(self) -> list[int]:
+        """Return the ids of all trees, ascending."""
+        with self.lease:
+            count = lib.bm_writer_tree_ids(self.handle, ffi.NULL, 0)
+            ids = ffi.new("uint64_t[]", count)
+            lib.bm_writer_tree_ids(self.handle, ids, count)
+        return list(ids)
+
+    def has_tree(self, tree_id: int) -> bool:
+        """Whether the writer knows the tree."""
+        raw = ffi.new("struct bm_writer_tree *")
+        return bool(lib.bm_writer_get_tree(self.handle, tree_id % 2**64, raw, new_fault()) == 0)
+
+    def changed_trees(self) -> list[int]:
+        """Return the ids of the trees that changed or are gone since the last call of the next one.
+
+        Ascending. Whoever looked for something to change in a tree has changed it.
+        """
+        count = lib.bm_writer_changed_trees(self.handle, ffi.NULL, 0)
+        ids = ffi.new("uint64_t[]", count)
+        lib.bm_writer_changed_trees(self.handle, ids, count)
+        return sorted(set(ids))
+
+    def clear_changed(self) -> None:
+        """Count no tree as changed, as after a commit."""
+        lib.bm_writer_clear_changed(self.handle)
+
+    def forget_tree(self, tree_id: int) -> None:
+        """Know nothing of a tree any more; its blocks stay."""
+        with self.lease:
+            lib.bm_writer_forget_tree(self.handle, tree_id % 2**64)
+
+    def new_tree(self, tree_id: int, *, owner: int | None = None, shareable: bool = False) -> None:
+        """Make an empty leaf the root of a new tree (``btrfs_create_tree()``)."""
+        name = (tree_id if owner is None else owner) % 2**64
+        self.run(lib.bm_writer_new_tree, tree_id % 2**64, name, shareable)
+
+    def copy_root(self, source: int, tree_id: int) -> None:
+        """Make the new tree `tree_id` a snapshot of `source` (``btrfs_copy_root()``)."""
+        self.run(lib.bm_writer_copy_root, source % 2**64, tree_id % 2**64)
+
+    def drop_tree(self, tree_id: int) -> None:
+        """Drop every reference of a tree (``btrfs_drop_snapshot()``)."""
+        self.run(lib.bm_writer_drop_tree, tree_id % 2**64)
+
+    def root(self, tree_id: int) -> Root:
+        """Return the root of a tree as it is now; valid until its next change."""
+        root, fault = ffi.new("struct bm_root *"), new_fault()
+        with self.lease:
+            if lib.bm_writer_root(self.handle, tree_id % 2**64, root, fault) < 0:
+                raise_fault(self.lease.path, fault)
+        return Root.of(self._store, root)
+
+    # ------------------------------------------------------------------------------- items --
+
+    @twin("reference.ctree_edit:get")
+    def get(self, tree_id: int, key: RawKey) -> bytes | None:
+        """Return a copy of an item's payload, or None."""
+        data, fault = ffi.new("uint8_t *[1]"), new_fault()
+        with self.lease:
+            size = lib.bm_writer_get(self.handle, tree_id % 2**64, raw_key(key), data, fault)
+            if size < 0:
+                raise_fault(self.lease.path, fault)
+            return bytes(ffi.buffer(data[0], size)) if data[0] else None
+
+    def insert(self, tree_id: int, key: RawKey, data: bytes) -> None:
+        """Insert an item.
+
+        Raises
+        ------
+        OSError
+            EEXIST when the key is there, EOVERFLOW when it cannot fit into a leaf.
+        """
+        self.insert_many(tree_id, [(key, data)])
+
+    @twin("reference.ctree_edit:insert")
+    def insert_many(self, tree_id: int, items: Sequence[tuple[RawKey, bytes]]) -> None:
+        """Insert items side by side (``btrfs_insert_empty_items()``).
+
+        Their keys ascend with no item between them, and together they fit into a leaf.
+
+        Raises
+        ------
+        OSError
+            EEXIST when the first is there, EINVAL when others are in the way, EOVERFLOW.
+        """
+        self.run(lib.bm_writer_insert, tree_id % 2**64, *_batch(items))
+
+    @twin("reference.ctree_edit:insert_each")
+    def insert_each(self, tree_id: int, items: Sequence[tuple[RawKey, bytes]]) -> None:
+        """Insert items one by one in the order given; an error leaves those before it in place."""
+        self.run(lib.bm_writer_insert_each, tree_id % 2**64, *_batch(items))
+
+    @twin("reference.ctree_edit:insert_extent")
+    def insert_extent(
+        self, tree_id: int, key: RawKey, data: bytes, last: RawKey | None = None
+    ) -> None:
+        """Delete the items from `key` to `last` and insert a file extent at `key`.
+
+        ``btrfs_drop_extents()`` with ``replace_extent``: the search for what goes is not one for an
+        insertion, and where the leaf has room there is no other; nodes are not split ahead then.
+        """
+        end = ffi.NULL if last is None else raw_key(last)
+        self.run(lib.bm_writer_insert_extent, tree_id % 2**64, raw_key(key), end, data, len(data))
+
+    @twin("reference.ctree_edit:update")
+    def update(self, tree_id: int, key: RawKey, offset: int, data: bytes) -> None:
+        """Overwrite bytes of a payload.
+
+        Raises
+        ------
+        OSError
+            ENOENT without the item, EINVAL when the bytes go beyond its end.
+        """
+        self.run(lib.bm_writer_update, tree_id % 2**64, raw_key(key), offset, data, len(data))
+
+    @twin("reference.ctree_edit:extend")
+    def extend(self, tree_id: int, key: RawKey, data: bytes) -> None:
+        """Append bytes to a payload (``btrfs_extend_item()``)."""
+        self.run(lib.bm_writer_extend, tree_id % 2**64, raw_key(key), data, len(data))
+
+    @twin("reference.ctree_edit:truncate")
+    def truncate(self, tree_id: int, key: RawKey, size: int, *, from_end: bool = False) -> None:
+        """Keep the first (`from_end`: the last) `size` bytes of a payload."""
+        self.run(lib.bm_writer_truncate, tree_id % 2**64, raw_key(key), size, from_end)
+
+    @twin("reference.ctree_edit:set_key")
+    def set_key(self, tree_id: int, old: RawKey, new: RawKey) -> None:
+        """Give an item another key that sorts between its neighbours, else EINVAL."""
+        self.run(lib.bm_writer_set_key, tree_id % 2**64, raw_key(old), raw_key(new))
+
+    @twin("reference.ctree_edit:duplicate")
+    def duplicate(self, tree_id: int, old: RawKey, new: RawKey) -> None:
+        """Insert a copy of an item right behind it (``btrfs_duplicate_item()``)."""
+        self.run(lib.bm_writer_duplicate, tree_id % 2**64, raw_key(old), raw_key(new))
+
+    def delete(self, tree_id: int, key: RawKey) -> None:
+        """Delete an item.
+
+        Raises
+        ------
+        OSError
+            ENOENT without the item.
+        """
+        if not self.delete_range(tree_id, key, key):
+            fault = new_fault()
+            fault.code, fault.found = Code.ERRNO, errno.ENOENT
+            self.fail(fault)
+
+    @twin("reference.ctree_edit:delete")
+    def delete_range(
+        self,
+        tree_id: int,
+        first: RawKey = MIN_KEY,
+        last: RawKey = MAX_KEY,
+        *,
+        backward: bool = False,
+    ) -> int:
+        """Delete the items with ``first <= key <= last``; returns how many.
+
+        With `backward` the last leaf comes first, as where a file is truncated.
+        """
+        return self.run(
+            lib.bm_writer_delete, tree_id % 2**64, raw_key(first), raw_key(last), backward
+        )
+
+    def write_blocks(self) -> int:
+        """Checksum and write all changed blocks to all their copies; returns how many."""
+        return self.run(lib.bm_writer_write_blocks)
+
+    def write_log(self) -> None:
+        """Write the blocks of all logs and of the tree of them (``btrfs_sync_log()``)."""
+        fault = new_fault()
+        with self.lease:
+            if lib.bm_writer_write_log(self.handle, fault) < 0:
+                raise_fault(self.lease.path, fault)
+
+    # ------------------------------------------------------------- blocks for an editor --
+
+    def own_root(self, tree_id: int) -> None:
+        """Copy the root of a tree if it is older than the transaction."""
+        self.run(lib.bm_writer_own_root, tree_id)
+
+    def own_child(self, tree_id: int, parent: int, slot: int) -> int:
+        """Copy a child of the node `parent` if it is older; return its address."""
+        bytenr = ffi.new("uint64_t *")
+        self.run(lib.bm_writer_own_child, tree_id, parent, slot, bytenr)
+        return int(bytenr[0])
+
+    def make_block(self, tree_id: int, level: int, first: RawKey, hint: int) -> int:
+        """Allocate an empty block near `hint`; return its address."""
+        bytenr = ffi.new("uint64_t *")
+        self.run(lib.bm_writer_make_block, tree_id, level, raw_key(first), hint, bytenr)
+        return int(bytenr[0])
+
+    def drop_block(self, tree_id: int, bytenr: int) -> None:
+        """Give a block back."""
+        self.run(lib.bm_writer_drop_block, tree_id, bytenr)
+
+    # ------------------------------------------------------------------------------------- --
+
+    def run(self, function: Any, *args: Any) -> int:
+        """Call a kernel that takes the writer first and a fault last."""
+        fault = new_fault()
+        with self.lease:
+            ret: int = function(self.handle, *args, fault)
+        if ret < 0:
+            self.fail(fault)
+        return ret
+
+    def fail(self, fault: ffi.CData) -> NoReturn:
+        """Raise the error that a kernel which changes trees ended with.
+
+        What is refused (EEXIST, ENOENT ...) is refused before anything is changed. Any other error
+        leaves the change half done, and the transaction is aborted, as in the kernel.
+
+        Parameters
+        ----------
+        fault : struct bm_fault *
+            As filled by the kernel; ENOSPC has a tree where that needed a block.
+
+        Raises
+        ------
+        OSError
+            Always.
+        """
+        is_refusal = fault.code == Code.ERRNO and (fault.found != errno.ENOSPC or not fault.tree)
+        self.aborted = self.aborted or not is_refusal
+        raise_fault(self.lease.path, fault)
+
+
+def _batch(items: Iterable[tuple[RawKey, bytes]]) -> tuple[Any, Any, int, bytes]:
+    """Keys, sizes, count and joined payloads of items for a C kernel."""
+    keys, sizes, data = [], [], []
+    for (objectid, kind, offset), payload in items:
+        keys.append((objectid, offset, kind))
+        sizes.append(len(payload))
+        data.append(payload)
+    return (
+        ffi.new("struct bm_key[]", keys),
+        ffi.new("uint32_t[]", sizes),
+        len(keys),
+        b"".join(data),
+    )
