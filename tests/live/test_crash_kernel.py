@@ -26,6 +26,7 @@ from progs import btrfs_check
 from scenarios import model_listing
 
 import btrfs_model as bm
+from btrfs_model.mount.inode import live_subvolume
 from btrfs_model.mount.live_inode import InodeFields
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.volume.filesystem import Filesystem
@@ -110,7 +111,7 @@ def judge(crash: Crash, kernel: KernelSession) -> None:
     with replayed as ours, bm.open(image) as theirs:
         assert model_listing(theirs) == answer.listing
         for tree in ours.subvolume_ids:  # the kernel looked into each, which deletes orphans
-            ours.inodes.subvolume(tree)
+            live_subvolume(ours, tree)
         ours.sync()
         for tree in theirs.subvolume_ids:
             assert differences(ours, theirs, tree, since) == []
