@@ -13,7 +13,7 @@ from btrfs_model.native.choice import twin
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.constants import ExtentFlag
 from btrfs_model.ondisk.keys import Key
-from btrfs_model.reference.backref import BackrefWalk
+from btrfs_model.reference.backref_refs import BackrefWalk
 from btrfs_model.reference.logical import Extent
 from btrfs_model.volume.forest import Forest
 

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from btrfs_model.behaviour import Behaviour
-from btrfs_model.mount import load
 from btrfs_model.mount.delayed_node import DelayedItems
 from btrfs_model.mount.files.pages import BLOCKSIZE, DirtyBytes
 from btrfs_model.mount.live_inode import LiveInode, LiveSubvolume
 from btrfs_model.mount.log.state import TreeLogs
 from btrfs_model.mount.machine import Machine
 from btrfs_model.mount.options import MountOptions
+from btrfs_model.mount.roots import load
 from btrfs_model.mount.roots.live_root import LiveRoot
 from btrfs_model.mount.space.reservations import Reservations
-from btrfs_model.mount.trees.writer import TreeWriter
+from btrfs_model.mount.tree_writer import TreeWriter
 from btrfs_model.ondisk.constants import (
     BTRFS_FILE_EXTENT_INLINE_DATA_START,
     BTRFS_HEADER_SIZE,

@@ -25,10 +25,10 @@ import errno
 import os
 
 from btrfs_model.mount.delayed_inode import run_delayed_items
-from btrfs_model.mount.load import group_tree
 from btrfs_model.mount.log.log_tree import free_logs
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.roots.backups import BACKED_UP, make_backup, next_cell, store_backup
+from btrfs_model.mount.roots.load import group_tree
 from btrfs_model.mount.space.block_group import calls_that_fit, ensure_metadata, grow_metadata
 from btrfs_model.mount.space.space_info import reserve_items
 from btrfs_model.ondisk.chunk_write import CHUNK_OBJECTID

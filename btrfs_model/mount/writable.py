@@ -25,7 +25,7 @@ from btrfs_model.base.arguments import checked
 from btrfs_model.base.counters import uncounted
 from btrfs_model.base.sizes import size as parse_size
 from btrfs_model.behaviour import Behaviour
-from btrfs_model.mount import load, transaction
+from btrfs_model.mount import transaction
 from btrfs_model.mount.calls.files import FileCalls
 from btrfs_model.mount.calls.subvolumes import SubvolumeCalls
 from btrfs_model.mount.files.writeback import flush_delalloc
@@ -36,6 +36,7 @@ from btrfs_model.mount.mount import START, Hooks, random_uuid
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import is_there
 from btrfs_model.mount.options import MountOptions
+from btrfs_model.mount.roots import load
 from btrfs_model.mount.space.reservations import Reservations
 from btrfs_model.native.lease import exclusive
 from btrfs_model.patches import MOUNT_KERNEL, Patch

@@ -13,15 +13,9 @@ from btrfs_model.ondisk.keys import ObjectId
 _CSUM_TREE = int(ObjectId.CSUM_TREE)
 
 
-class DataRef(NamedTuple):
-    """A reference of a file extent item to a data extent; `parent` 0: by root, inode, offset."""
-
-    bytenr: int
-    num_bytes: int
-    parent: int
-    root: int
-    ino: int
-    offset: int
+DataRef = tuple[int, int, int, int, int, int]
+"""A reference of a file extent item to a data extent: address, size, parent (0: by root, inode and
+offset), root, inode number, offset."""
 
 
 class GroupState(NamedTuple):
@@ -152,15 +146,15 @@ class SpaceCalls:
         """Give back what was reserved and never became an extent."""
         self.run(lib.bm_writer_release_data, bytenr, size)
 
-    def alloc_data_ref(self, rows: Iterable[tuple[int, ...]]) -> None:
+    def alloc_data_ref(self, rows: Iterable[DataRef]) -> None:
         """Make reserved ranges extents with one reference each; rows as :class:`DataRef`."""
         self.run(lib.bm_writer_alloc_data_ref, *_refs(rows))
 
-    def inc_data_ref(self, rows: Iterable[tuple[int, ...]]) -> None:
+    def inc_data_ref(self, rows: Iterable[DataRef]) -> None:
         """Add references (``btrfs_inc_extent_ref()``); rows as :class:`DataRef`."""
         self.run(lib.bm_writer_inc_data_ref, *_refs(rows))
 
-    def drop_data_ref(self, rows: Iterable[tuple[int, ...]]) -> None:
+    def drop_data_ref(self, rows: Iterable[DataRef]) -> None:
         """Drop references (``btrfs_free_extent()``); rows as :class:`DataRef`."""
         self.run(lib.bm_writer_drop_data_ref, *_refs(rows))
 
@@ -209,6 +203,6 @@ class SpaceCalls:
         self.run(lib.bm_writer_unpin)
 
 
-def _refs(rows: Iterable[tuple[int, ...]]) -> tuple[Any, int]:
+def _refs(rows: Iterable[DataRef]) -> tuple[Any, int]:
     table = [tuple(row) for row in rows]
     return ffi.new("struct bm_data_ref[]", table), len(table)

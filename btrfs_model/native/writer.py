@@ -248,11 +248,6 @@ class Writer(SpaceCalls):
         """Count no tree as changed, as after a commit."""
         lib.bm_writer_clear_changed(self.handle)
 
-    def forget_tree(self, tree_id: int) -> None:
-        """Know nothing of a tree any more; its blocks stay."""
-        with self.lease:
-            lib.bm_writer_forget_tree(self.handle, tree_id % 2**64)
-
     def new_tree(self, tree_id: int, *, owner: int | None = None, shareable: bool = False) -> None:
         """Make an empty leaf the root of a new tree (``btrfs_create_tree()``)."""
         name = (tree_id if owner is None else owner) % 2**64

@@ -21,9 +21,10 @@ from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
 from btrfs_model.ondisk.hashes import csum
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from btrfs_model.volume.image import Image
+    from btrfs_model.ondisk.chunks import Chunk
+    from btrfs_model.ondisk.superblock import SuperBlock
 
 # the plain structs: what is read here is read very often
 HEADER = structs.HEADER.struct
@@ -42,6 +43,49 @@ class _Fail(Protocol):
     ) -> CorruptImageError: ...
 
 
+class LeafChecker(Protocol):
+    """Checks the items of a leaf."""
+
+    def check_leaf(self, leaf: memoryview) -> Fault | None:
+        """Return what is wrong with them, or None (``btrfs_check_leaf()``)."""
+
+
+class Device(Protocol):
+    """What is asked of the image that blocks are read from.
+
+    It is a :class:`btrfs_model.volume.image.Image`, where all of this is described.
+    """
+
+    path: str
+    nodesize: int
+    sectorsize: int
+    superblock: SuperBlock
+    checks_items: bool
+    verified_by_twin: set[int]
+    is_unwritten: Callable[[int], bool]
+
+    @property
+    def store(self) -> LeafChecker:
+        """The image as C knows it."""
+
+    @property
+    def view(self) -> memoryview:
+        """All bytes of the device."""
+
+    @property
+    def reads(self) -> ReadCache | None:
+        """The cold cache that reads go through."""
+
+    def chunk_at(self, logical: int) -> Chunk | None:
+        """Return the chunk that holds an address."""
+
+    def map(self, logical: int, copy: int = 0) -> tuple[int, int]:
+        """Return where a copy of an address is on the device, and how many bytes follow it."""
+
+    def own_block(self, physical: int) -> memoryview:
+        """Return a block where it can be verified and will stay."""
+
+
 class Expect(NamedTuple):
     """What the parent says of a block; 0 and -1 stand for anything."""
 
@@ -50,7 +94,7 @@ class Expect(NamedTuple):
     level: int = -1
 
 
-def image_block(image: Image, logical: int, expect: Expect) -> memoryview:
+def image_block(image: Device, logical: int, expect: Expect) -> memoryview:
     """Return the first good copy of a tree block; raise the fault of the first copy otherwise."""
     try:
         return read_copy(image, logical, 0, expect)
@@ -65,21 +109,21 @@ def image_block(image: Image, logical: int, expect: Expect) -> memoryview:
 
 
 def block(
-    image: Image, logical: int, *, level: int = -1, generation: int = 0, tree: int = 0
+    image: Device, logical: int, *, level: int = -1, generation: int = 0, tree: int = 0
 ) -> memoryview:
     """Do what :meth:`.Image.block` does."""
     return image_block(image, logical, Expect(tree, generation, level))
 
 
 def verify_copy(
-    image: Image, logical: int, copy: int, *, level: int = -1, generation: int = 0, tree: int = 0
+    image: Device, logical: int, copy: int, *, level: int = -1, generation: int = 0, tree: int = 0
 ) -> None:
     """Do what :meth:`.Image.verify_copy` does."""
     read_copy(image, logical, copy, Expect(tree, generation, level), again=True)
 
 
 def read_copy(
-    image: Image, logical: int, copy: int, expect: Expect, *, again: bool = False
+    image: Device, logical: int, copy: int, expect: Expect, *, again: bool = False
 ) -> memoryview:
     """Return one copy of a tree block, verified now if it was not before (or `again`)."""
 
@@ -117,7 +161,7 @@ def read_copy(
     return block
 
 
-def verify_structure(image: Image, block: memoryview, logical: int, fail: _Fail) -> None:
+def verify_structure(image: Device, block: memoryview, logical: int, fail: _Fail) -> None:
     """Check everything about a block that does not depend on who points at it."""
     stored, fsid, bytenr, _, _, _, _, nritems, level = HEADER.unpack_from(block)
     computed = csum(image.superblock.csum_type, block[32:])

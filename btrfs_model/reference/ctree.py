@@ -18,20 +18,30 @@ were dropped, and the tree may have changed) and takes one step from there.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
-from btrfs_model.reference.blocks import HEADER, ITEM, KEY_PTR, Expect, ReadBy, image_block
-
-if TYPE_CHECKING:
-    from btrfs_model.volume.tree import Tree
+from btrfs_model.reference.blocks import HEADER, ITEM, KEY_PTR, Device, Expect, ReadBy, image_block
 
 RawKey = tuple[int, int, int]
 _NRITEMS_AT = 96
 _LEVEL_AT = 100
+
+
+class Tree(Protocol):
+    """What is asked of the tree that is searched: :class:`~btrfs_model.volume.tree.Tree`."""
+
+    objectid: int
+    bytenr: int
+    generation: int
+    level: int
+
+    @property
+    def image(self) -> Device:
+        """Where its blocks are."""
 
 
 class Reada(IntEnum):

@@ -24,7 +24,7 @@ from btrfs_model.reference.ctree_node import fixup_low_keys
 from btrfs_model.reference.ctree_search import bin_search, search_slot, upper_bound
 
 if TYPE_CHECKING:
-    from btrfs_model.mount.trees.writer import TreeWriter
+    from btrfs_model.mount.tree_writer import TreeWriter
 
 
 def get(writer: TreeWriter, tree_id: int, key: RawKey) -> bytes | None:

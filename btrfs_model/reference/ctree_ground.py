@@ -21,7 +21,7 @@ from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
 from btrfs_model.reference.blocks import HEADER, ITEM, KEY_PTR, Expect, image_block
 
 if TYPE_CHECKING:
-    from btrfs_model.mount.trees.writer import TreeWriter
+    from btrfs_model.mount.tree_writer import TreeWriter
 
 RawKey = tuple[int, int, int]
 _NRITEMS_AT = 96

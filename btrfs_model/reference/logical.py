@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The extent at an address; and what :mod:`btrfs_model.backref.api` asks of a walk."""
+"""The extent at an address; and what :mod:`btrfs_model.backref.api` asks of a walk.
+
+Beside ``native/backref/forest.c`` and ``native/backref/backref.c``.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.ondisk.structs import EXTENT_ITEM
 from btrfs_model.reference import backref
-from btrfs_model.reference.backref import BackrefWalk
+from btrfs_model.reference.backref_refs import BackrefWalk, Walk
 from btrfs_model.reference.ctree import Path, block_key, item_data, prev_leaf, search_slot
 
 if TYPE_CHECKING:
@@ -55,7 +58,7 @@ def iterate_extent_inodes(ask: BackrefWalk) -> list[tuple[int, int, int, int]]:
 
 def find_all_leafs(ask: BackrefWalk) -> list[int]:
     """Return the leaves with file extent items of a data extent."""
-    return backref.find_all_leafs(backref.Walk(ask=ask, bytenr=ask.bytenr))
+    return backref.find_all_leafs(Walk(ask=ask, bytenr=ask.bytenr))
 
 
 def find_all_roots(ask: BackrefWalk) -> list[int]:

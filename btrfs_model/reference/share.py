@@ -21,8 +21,9 @@ from btrfs_model.base.counters import current
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
 from btrfs_model.patches import Patch
-from btrfs_model.reference.backref import BackrefWalk, SharedAnswerError, Walk, find_parent_nodes
+from btrfs_model.reference.backref import find_parent_nodes
 from btrfs_model.reference.backref_prelim import PrelimRef
+from btrfs_model.reference.backref_refs import BackrefWalk, SharedAnswerError, Walk
 from btrfs_model.volume.forest import Forest
 
 _MAX_LEVEL = int(BTRFS_MAX_LEVEL)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What :class:`btrfs_model.volume.tree.Tree` is asked, answered by :mod:`.ctree`."""
+"""What :class:`btrfs_model.volume.tree.Tree` is asked, answered by :mod:`.ctree`.
+
+Beside ``native/tree/tree.c`` and ``native/tree/items.c``.
+"""
 
 from __future__ import annotations
 

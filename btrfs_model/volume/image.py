@@ -330,7 +330,7 @@ class Image:
 
     # -------------------------------------------------------------------------- tree blocks --
 
-    @twin("volume.blocks:block")
+    @twin("reference.blocks:block")
     def block(
         self, logical: int, *, level: int = -1, generation: int = 0, tree: int = 0
     ) -> memoryview:
@@ -361,7 +361,7 @@ class Image:
         """Return the verified tree block at a byte of the image."""
         return self.block_bytes[place : place + self.nodesize]
 
-    @twin("volume.blocks:verify_copy")
+    @twin("reference.blocks:verify_copy")
     def verify_copy(
         self, logical: int, copy: int, *, level: int = -1, generation: int = 0, tree: int = 0
     ) -> None:

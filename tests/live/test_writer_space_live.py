@@ -30,7 +30,7 @@ from space_image import (
     inline_refs,
 )
 
-from btrfs_model.mount.trees.writer import TreeWriter
+from btrfs_model.mount.tree_writer import TreeWriter
 from btrfs_model.native.door import lib
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.tree import Tree

@@ -4,7 +4,7 @@
 import mmap
 import struct
 
-from btrfs_model.mount.trees.writer import TreeWriter
+from btrfs_model.mount.tree_writer import TreeWriter
 from btrfs_model.native.door import ffi, lib
 from btrfs_model.ondisk.hashes import csum
 from btrfs_model.volume.image import Image

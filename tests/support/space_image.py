@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from bare import image_of
 
-from btrfs_model.mount.trees.writer import TreeWriter
+from btrfs_model.mount.tree_writer import TreeWriter
 from btrfs_model.native.door import lib
 from btrfs_model.ondisk.hashes import crc32c
 from btrfs_model.volume.image import Image

@@ -31,6 +31,10 @@ C_FUNCTION = re.compile(
 def functions(module: ast.Module) -> Iterator[tuple[str, bool]]:
     """Public functions, and methods that are no properties; whether it is a method."""
     for node in ast.walk(module):
+        if isinstance(node, ast.ClassDef) and "Protocol" in {
+            getattr(b, "id", "") for b in node.bases
+        }:
+            continue
         if isinstance(node, ast.Module | ast.ClassDef):
             for inner in node.body:
                 if isinstance(inner, ast.FunctionDef) and not inner.name.startswith("_"):
@@ -58,7 +62,13 @@ def room(file: Path) -> tuple[str, str]:
     """Return the table that lists names of a module, and what it calls the module."""
     path = file.relative_to(REFERENCE).with_suffix("")
     first = path.parts[0].split("_")[0]
-    return {"blocks": "ctree", "share": "backref"}.get(first, first), path.name
+    return {
+        "blocks": "ctree",
+        "compare": "ctree",
+        "tree": "ctree",
+        "share": "backref",
+        "logical": "backref",
+    }.get(first, first), path.name
 
 
 def names() -> dict[str, dict[str, bool]]:
@@ -93,7 +103,8 @@ def test_functions_are_those_of_the_c_beside() -> None:
     for table, there in found.items():
         missing = sorted(name for name, is_there in there.items() if not is_there)
         assert missing == sorted(OURS[table]), table
-        assert len(missing) <= len(there) / 10, table
+        assert len(missing) <= len(there) / 6, table
+    assert sum(map(len, OURS.values())) <= sum(map(len, found.values())) / 10
 
 
 def defined() -> set[str]:

@@ -31,7 +31,7 @@ from space_image import (
 import btrfs_model as bm
 from btrfs_model.base.errors import UnsupportedError
 from btrfs_model.behaviour import Behaviour
-from btrfs_model.mount.trees.writer import TreeWriter
+from btrfs_model.mount.tree_writer import TreeWriter
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.native.door import lib
 

@@ -12,9 +12,9 @@ import errno
 import os
 from functools import cache
 
-from btrfs_model.mount.load import group_tree, super_ranges
 from btrfs_model.mount.log.log_tree import set_full_commit
 from btrfs_model.mount.mount import Mount
+from btrfs_model.mount.roots.load import group_tree, super_ranges
 from btrfs_model.native.space import GroupState, SpaceInfo
 from btrfs_model.ondisk.chunk_write import CHUNK_OBJECTID, chunk_item, dev_extent
 from btrfs_model.ondisk.chunks import Chunk

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from btrfs_model.mount.files.pages import FilePages
-from btrfs_model.mount.trees.writer import TreeWriter
+from btrfs_model.mount.tree_writer import TreeWriter
 from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
 from btrfs_model.ondisk.keys import ObjectId
 

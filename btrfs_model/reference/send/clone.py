@@ -18,7 +18,8 @@ from btrfs_model.base.counters import current
 from btrfs_model.ondisk.constants import ExtentFlag
 from btrfs_model.ondisk.keys import U64_MAX
 from btrfs_model.patches import Patch
-from btrfs_model.reference.backref import BackrefWalk, iterate_extent_inodes
+from btrfs_model.reference.backref import iterate_extent_inodes
+from btrfs_model.reference.backref_refs import BackrefWalk
 from btrfs_model.reference.blocks import HEADER
 from btrfs_model.reference.logical import extent_from_logical
 from btrfs_model.reference.send.context import CloneRoot, SendContext, send_errno

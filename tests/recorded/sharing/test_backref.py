@@ -29,9 +29,9 @@ from btrfs_model.ondisk.hashes import csum
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import RawExtentItem, RawFileExtent
-from btrfs_model.reference.backref import BackrefWalk
 from btrfs_model.reference.backref import iterate_extent_inodes as walk_up
 from btrfs_model.reference.backref_prelim import InodeElem, PrefTree, PrelimRef, Ulist
+from btrfs_model.reference.backref_refs import BackrefWalk
 from btrfs_model.reference.ctree import block_key, item_data
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.forest import Forest

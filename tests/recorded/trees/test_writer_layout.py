@@ -23,7 +23,7 @@ import zstandard
 from live import beside_the_kernel, mounted
 
 import btrfs_model as bm
-from btrfs_model.mount.trees.writer import TreeWriter
+from btrfs_model.mount.tree_writer import TreeWriter
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.volume.tree import Tree
 

@@ -15,7 +15,7 @@ import numpy as np
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault, UnsupportedError
 from btrfs_model.mount.files.pages import BLOCKSIZE
-from btrfs_model.mount.trees.writer import TreeWriter
+from btrfs_model.mount.tree_writer import TreeWriter
 from btrfs_model.native.writer import Feature
 from btrfs_model.ondisk.chunks import Chunk
 from btrfs_model.ondisk.constants import BTRFS_BLOCK_GROUP_DATA, BTRFS_STRIPE_LEN
