@@ -36,8 +36,16 @@ def use_python() -> bool:
 
 @contextmanager
 def select(choice: Choice) -> Iterator[None]:
-    """Use C or Python inside the ``with`` block, whatever the environment says."""
+    """Use C or Python inside the ``with`` block, whatever the environment says.
+
+    Raises
+    ------
+    ValueError
+        When `choice` is neither ``"c"`` nor ``"python"``.
+    """
     global _choice
+    if choice not in ("c", "python"):
+        raise ValueError(f"use_kernels(): choice is 'c' or 'python', not {choice!r}")
     before, _choice = _choice, choice
     try:
         yield

@@ -14,8 +14,8 @@
 
 /*
  * The format of send streams stands in btrfs_model/ondisk/stream.py; these tables say the same
- * (tests/test_stream_format.py compares them). The number is the index; number 0 is no command and
- * no attribute, of a version that does not exist.
+ * (tests/recorded/send/test_stream.py compares them). The number is the index; number 0 is no
+ * command and no attribute, of a version that does not exist.
  */
 struct bm_stream_command_rule {
 	uint64_t mandatory; /* attributes that it must have: bit = number */

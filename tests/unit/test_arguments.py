@@ -141,3 +141,9 @@ def test_numbers_of_numpy_are_numbers(fs: bm.Filesystem) -> None:
     number = np.uint64(fs.subvolume("snap").id)
     sent = bm.send(fs, number, proto=np.int8(1), no_file_data=np.True_)
     assert sent.data == bm.send(fs, "snap", no_file_data=True).data
+
+
+def test_there_are_two_kinds_of_kernels() -> None:
+    refused = pytest.raises(ValueError, match=r"choice is 'c' or 'python', not 'rust'$")
+    with refused, bm.use_kernels("rust"):  # type: ignore[arg-type]
+        pass
