@@ -64,8 +64,9 @@ READERS = [
     "list(compare_trees(tree, tree))", "sub.inode('f1')", "sub.lookup(256, b'f1')",
     "sub.read_file('f1')", "sub.path_of(256 + 1)", "sub.resolve('f1')",
     "bm.send(fs, 's')", "bm.send(fs, 't', 's')", "bm.check(fs)", "bm.check(fs, verify_data=True)",
-    "bm.du(fs)", "bm.extents(fs, 5, 'f1')", "bm.extent_references(fs, 5, 'f1')", "bm.fiemap(fs, 5, 'f1')",
-    "mapped.run()", "bm.logical_ino(fs, extent)", "bm.reads(fs, 's')", "bm.tree_stats(fs)",
+    "bm.du(fs)", "bm.extents(fs, 5, 'f1')", "bm.extent_references(fs, 5, 'f1')",
+    "bm.fiemap(fs, 5, 'f1')", "mapped.run()", "bm.logical_ino(fs, extent)", "bm.reads(fs, 's')",
+    "bm.tree_stats(fs)",
     "bm.replay_log(fs)", "fs.__enter__()", "fs.image.__enter__()",
 ]  # fmt: skip
 WRITERS = [
