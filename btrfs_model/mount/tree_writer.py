@@ -18,20 +18,14 @@ if TYPE_CHECKING:
 
 
 class TreeWriter(Writer):
-    """Trees of an image that are being changed.
+    """Trees of an image that are being changed, which can be read meanwhile.
 
     Parameters
     ----------
     image : Image
         Whose buffer must be writable memory.
-    base : buffer
-        That memory.
-    transid : int
-        The transaction that runs.
-    features : Feature
-        What the filesystem has.
-    ssd : bool
-        Mount option ``ssd``: metadata is allocated in clusters of 2 MiB instead of 64 KiB.
+    base, transid, features, ssd
+        See :class:`~btrfs_model.native.writer.Writer`.
     """
 
     def __init__(

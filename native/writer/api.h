@@ -71,7 +71,6 @@ int64_t bm_writer_tree_ids(const struct bm_writer *writer, uint64_t *ids, size_t
 /* Ids of the trees that changed or are gone since the flags were cleared; returns how many. */
 int64_t bm_writer_changed_trees(const struct bm_writer *writer, uint64_t *ids, size_t capacity);
 void bm_writer_clear_changed(struct bm_writer *writer);
-void bm_writer_forget_tree(struct bm_writer *writer, uint64_t id);
 /* An empty leaf as root of a new tree (btrfs_create_tree(), create_subvol()). */
 int bm_writer_new_tree(struct bm_writer *writer, uint64_t id, uint64_t owner, uint32_t shareable,
 		       struct bm_fault *fault);

@@ -131,6 +131,8 @@ int bm_writer_is_ours(const struct bm_writer *writer, const struct bm_writer_tre
 /* Whether the running transaction made it and has not written it yet. */
 int bm_writer_is_new(const struct bm_writer *writer, const uint8_t *block);
 
+/* Nothing is known of a tree any more; its blocks stay. */
+void bm_writer_forget_tree(struct bm_writer *writer, uint64_t id);
 /* The tree has this root, a block of the running transaction. */
 static inline int bm_writer_is_root(const struct bm_writer_tree *tree, const uint8_t *block)
 {

@@ -36,6 +36,7 @@ from btrfs_model.ondisk.structs import LAYOUTS, SUPER_BLOCK
 from btrfs_model.ondisk.superblock import INCOMPAT_FLAGS, SUPER_OFFSETS, read_superblocks
 from btrfs_model.questions.dumptree.trees import select_trees
 from btrfs_model.reference.blocks import ReadBy
+from btrfs_model.reference.compare import Change
 from btrfs_model.reference.ctree import Reada
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.tree import Tree
@@ -73,6 +74,7 @@ def test_layout_equals_c_struct(name: str) -> None:
         (constants.ExtentFlag, "btrfs_extent_flag", "BTRFS_(?:EXTENT|BLOCK)_FLAG_"),
         (ReadBy, "bm_read_by", "BM_READ_BY_"),
         (Reada, "bm_reada", "BM_READA_"),
+        (Change, "bm_change", "BM_CHANGE_"),
     ],
 )
 def test_numbers_equal_c_enums(kind: type[IntEnum], c_enum: str, prefix: str) -> None:

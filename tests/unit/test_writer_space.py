@@ -12,6 +12,7 @@ from pathlib import Path
 
 import corpus
 import pytest
+from calls import ModelCalls, random_call, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from space_image import (
@@ -34,6 +35,8 @@ from btrfs_model.behaviour import Behaviour
 from btrfs_model.mount.tree_writer import TreeWriter
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.native.door import lib
+from btrfs_model.ondisk.constants import BTRFS_BLOCK_GROUP_METADATA as METADATA_GROUP
+from btrfs_model.ondisk.structs import HEADER, ITEM
 
 FIRST = 256
 CSUM_KEY = (2**64 - 10, lib.BTRFS_EXTENT_CSUM_KEY)
@@ -456,3 +459,57 @@ def test_a_group_without_extents_is_for_any_size_class(tmp_path: Path) -> None:
         fs.write("h", 0, b"x" * 4096)
         fs.sync()
         assert data_groups(fs) == 2
+
+
+@pytest.mark.claim(
+    "What decides about room is kept as sums; they are what a count of everything gives."
+)
+@given(st.integers(0, 2**32), st.integers(1, 80))
+def test_sums_are_those_of_a_count(seed: int, calls: int) -> None:
+    choice, fs = random.Random(seed), WritableFilesystem.mkfs("256M", seed=seed)
+    ours = ModelCalls(fs)
+    for _ in range(calls):
+        run(ours, random_call(choice, subvolumes=True))
+        if not choice.randrange(20):
+            fs.commit()
+        waiting = fs.delayed.nodes.values()
+        counted = [node.waits(fs.nodesize - HEADER.size) for node in waiting]
+        assert len(fs.delayed) == sum(waits.items for waits in counted)
+        assert fs.delayed.paths == sum(waits.paths for waits in counted)
+        assert fs.delayed.nbytes == sum(
+            ITEM.size + len(payload) for node in waiting for payload in node.insertions.values()
+        )
+        groups = fs.writer.groups()
+        kind = [group for group in groups if group.flags & METADATA_GROUP]
+        info = fs.writer.space_info(METADATA_GROUP)
+        assert info.total == sum(group.length for group in kind)
+        assert info.free == sum(group.free for group in kind)
+        assert info.pinned == sum(group.pinned for group in kind)
+        assert info.stale_groups == sum(group.used != group.commit_used for group in groups)
+        trees = [tree for tree in (2, 7, 10, 11) if fs.writer.has_tree(tree)]
+        assert info.trees == len(trees)
+        assert info.tree_bytes == sum(fs.writer.tree_state(tree).bytes_used for tree in trees)
+    fs.writer.run_refs()
+    info = fs.writer.space_info(METADATA_GROUP)
+    assert (info.refs, info.losing) == (0, 0)
+
+
+def test_extents_that_lose_references_are_counted() -> None:
+    """``csum_bytes`` of the kernel's delayed references: one for each extent, whatever it loses."""
+    fs = WritableFilesystem.mkfs("256M")
+    for name in ("one", "two", "clone"):
+        fs.create(name)
+    for name in ("one", "two"):
+        fs.write(name, 0, bytes(1 << 16))
+    fs.sync()
+    fs.clone_range("one", "clone", 0, 0, 0)
+    # a new reference waits, and an old one that goes makes up for it
+    assert fs.writer.space_info(METADATA_GROUP).losing == 0
+    fs.unlink("two")
+    assert fs.writer.space_info(METADATA_GROUP).losing == 1
+    fs.unlink("one")
+    assert fs.writer.space_info(METADATA_GROUP).losing == 1
+    fs.unlink("clone")
+    assert fs.writer.space_info(METADATA_GROUP).losing == 2
+    fs.writer.run_refs()
+    assert fs.writer.space_info(METADATA_GROUP).losing == 0
