@@ -148,7 +148,7 @@ class LiveInode:
     def pages(self) -> FilePages:
         """Its dirty pages."""
         if self._pages is None:
-            self._pages = FilePages(self.item.size, self.dirty)
+            self._pages = FilePages(self.item.size, self.dirty, (self.root, self.ino))
         return self._pages
 
     @property

@@ -32,6 +32,7 @@ from space_image import (
 import btrfs_model as bm
 from btrfs_model.base.errors import UnsupportedError
 from btrfs_model.behaviour import Behaviour
+from btrfs_model.mount.space import space_info
 from btrfs_model.mount.tree_writer import TreeWriter
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.native.door import lib
@@ -513,3 +514,14 @@ def test_extents_that_lose_references_are_counted() -> None:
     assert fs.writer.space_info(METADATA_GROUP).losing == 2
     fs.writer.run_refs()
     assert fs.writer.space_info(METADATA_GROUP).losing == 0
+
+
+@pytest.mark.claim("A look for room counts only files that changed since the last one.")
+def test_a_look_for_room_counts_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = []
+    count = space_info._extents_of
+    monkeypatch.setattr(space_info, "_extents_of", lambda *args: counted.append(1) or count(*args))
+    fs, files = WritableFilesystem.mkfs("1G"), 1500
+    names = [f"{number}" for number in range(files)]
+    fs.write_files("", names, bytes(1950))
+    assert files / 2 <= len(counted) <= 2 * files

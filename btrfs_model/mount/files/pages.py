@@ -47,12 +47,16 @@ class DirtyBytes:
     ----------
     count : int
         Bytes, whole blocks.
+    touched : set
+        Files of which other pages became dirty or clean since somebody emptied it: subvolume and
+        inode number.
     """
 
-    __slots__ = ("count",)
+    __slots__ = ("count", "touched")
 
     def __init__(self) -> None:
         self.count = 0
+        self.touched: set[tuple[int, int]] = set()
 
 
 class FilePages:
@@ -64,6 +68,8 @@ class FilePages:
         Of the file.
     total : DirtyBytes
         Where what is dirty is counted, of all files.
+    key : tuple of int
+        Subvolume and inode number.
 
     Attributes
     ----------
@@ -71,15 +77,16 @@ class FilePages:
         The size that calls see; ``inode.item.size`` is ``disk_i_size``, which the tree says.
     flush_on_close : bool
         The file was truncated to nothing: what is written then goes to disk when it is closed.
-    changes, cleanings : int
-        How often other pages became dirty, or clean; how often they became clean.
+    cleanings : int
+        How often pages became clean.
     """
 
-    def __init__(self, i_size: int, total: DirtyBytes) -> None:
+    def __init__(self, i_size: int, total: DirtyBytes, key: tuple[int, int]) -> None:
         self.i_size = i_size
         self.flush_on_close = False
-        self.changes = self.cleanings = 0
+        self.cleanings = 0
         self._total = total
+        self._key = key
         self._ranges: list[DirtyRange] = []  # ascending, disjoint
         self._blocks: dict[int, bytearray] = {}  # by start
 
@@ -146,7 +153,7 @@ class FilePages:
         self._ranges.insert(at, DirtyRange(start, end, pattern))
 
     def _cut(self, start: int, end: int) -> None:
-        self.changes += 1
+        self._total.touched.add(self._key)
         first, last = self._between(start, end)
         pieces = []
         for r in self._ranges[first:last]:

@@ -15,7 +15,6 @@ class Delalloc(NamedTuple):
     """What waits for writeback of a file, as it was when it was looked at."""
 
     pages: FilePages
-    changes: int
     cleanings: int
     extents: dict[tuple[int, int], int]
     """How many writeback may make of each dirty range."""

@@ -135,7 +135,7 @@ def _reserve(fs: Mount, size: int, share: int, calls: int, info: SpaceInfo | Non
     # no call keeps more than it reserved: as long as all fits there is no need to look
     known = rsv.chunks == fs.raw_super.dev_item.bytes_used
     if not (known and rsv.lent + size < rsv.room):
-        level = _look(fs, info=info)
+        level = _look(fs, info)
         if size < _left(fs, level, share):
             _reclaim_early(fs, size, level)
         else:
@@ -154,14 +154,14 @@ def give_back(fs: Mount, items: int, calls: int) -> None:
     rsv.lent -= calls * max(items * (rsv.item + rsv.ref), rsv.path)
 
 
-def _fits(fs: Mount, size: int, share: int, written: LiveInode | None = None) -> bool:
-    return size < _left(fs, _look(fs, written), share)
+def _fits(fs: Mount, size: int, share: int) -> bool:
+    return size < _left(fs, _look(fs), share)
 
 
-def _look(fs: Mount, written: LiveInode | None = None, info: SpaceInfo | None = None) -> _Level:
+def _look(fs: Mount, info: SpaceInfo | None = None) -> _Level:
     """Return what is in use, and remember it until something may have changed."""
     rsv = fs.reservations
-    level = _level(fs, written, info)
+    level = _level(fs, info)
     rsv.chunks = fs.raw_super.dev_item.bytes_used
     rsv.room = _left(fs, level, _EIGHTH)
     return level
@@ -176,10 +176,10 @@ def _left(fs: Mount, level: _Level, share: int) -> int:
     return limit - level.taken - _may_use(fs, level)
 
 
-def _level(fs: Mount, written: LiveInode | None = None, info: SpaceInfo | None = None) -> _Level:
+def _level(fs: Mount, info: SpaceInfo | None = None) -> _Level:
     """Return what is in use, after what is not kept was given back; see :func:`_settle`."""
     info = info or fs.writer.space_info(BTRFS_BLOCK_GROUP_METADATA)
-    _settle(fs, info, written)
+    _settle(fs, info)
     return _Level(info, global_reserve(fs, info, _UNLINK_ITEMS))
 
 
@@ -189,33 +189,31 @@ def _may_use(fs: Mount, level: _Level) -> int:
     return level.kept + rsv.delayed + rsv.delalloc + rsv.refs
 
 
-def _settle(fs: Mount, info: SpaceInfo, written: LiveInode | None) -> None:
+def _settle(fs: Mount, info: SpaceInfo) -> None:
     """Give what was reserved and is not kept to the references that wait, if they lack it.
 
-    (``btrfs_update_delayed_refs_rsv()``, ``block_rsv_release_bytes()``.) Since the last look
-    no data but those of `written` began or ceased to wait, if it is given.
+    (``btrfs_update_delayed_refs_rsv()``, ``block_rsv_release_bytes()``.)
     """
     rsv = fs.reservations
     delayed = fs.delayed.paths * rsv.path
-    delalloc = _look_at_delalloc(fs, written)
+    delalloc = _look_at_delalloc(fs)
     left = rsv.lent + rsv.delalloc - delalloc + rsv.delayed - delayed
     rsv.refs = min(_wanted_by_refs(fs, info), rsv.refs + max(0, left))
     rsv.lent, rsv.delayed, rsv.delalloc = 0, delayed, delalloc
 
 
-def _look_at_delalloc(fs: Mount, written: LiveInode | None) -> int:
-    """Return what is reserved for data that wait."""
+def _look_at_delalloc(fs: Mount) -> int:
+    """Return what is reserved for data that wait, after a look at the files that changed."""
     rsv = fs.reservations
-    dirty, extents = fs.dirty_files, rsv.extents
-    if written is not None:
-        key = (written.root, written.ino)
-        less = _reserved_for(fs, extents.pop(key, None))
-        if key in dirty:
-            extents[key] = _extents_of(fs, key, written)
-        if len(extents) == len(dirty):
-            return rsv.delalloc - less + _reserved_for(fs, extents.get(key))
-    rsv.extents = {key: _extents_of(fs, key, inode) for key, inode in dirty.items()}
-    return sum(_reserved_for(fs, waits) for waits in rsv.extents.values())
+    reserved, touched = rsv.delalloc, fs.dirty_bytes.touched
+    for key in touched:
+        inode, known = fs.dirty_files.get(key), rsv.extents.pop(key, None)
+        reserved -= _reserved_for(fs, known)
+        if inode is not None:
+            rsv.extents[key] = waits = _extents_of(fs, inode, known)
+            reserved += _reserved_for(fs, waits)
+    touched.clear()
+    return reserved
 
 
 def _reserved_for(fs: Mount, waits: Delalloc | None) -> int:
@@ -235,26 +233,21 @@ def _wanted_by_refs(fs: Mount, info: SpaceInfo) -> int:
     return info.refs * rsv.ref + (info.losing + info.stale_groups) * rsv.path
 
 
-def _extents_of(fs: Mount, key: tuple[int, int], inode: LiveInode) -> Delalloc:
-    """Count the extents that writeback of a file may make.
+def _extents_of(fs: Mount, inode: LiveInode, known: Delalloc | None) -> Delalloc:
+    """Count the extents that writeback of a file may make; `known` is the last count.
 
     With the inode that is what the file keeps reserved
     (``btrfs_calculate_inode_block_rsv_size()``).
     """
-    rsv = fs.reservations
-    pages, known = inode.pages, rsv.extents.get(key)
-    counted: dict[tuple[int, int], int] = {}
+    pages, counted = inode.pages, {}
     if known is not None and known.pages is pages and known.cleanings == pages.cleanings:
-        if known.changes == pages.changes:
-            return known
         # below what stays dirty nothing changes
         counted = known.extents
     extents = {}
     for part in pages.delalloc_ranges(0, _EVERYTHING):
         count = counted.get(part)
         extents[part] = _outstanding(fs, inode, *part) if count is None else count
-    total = sum(extents.values())
-    return Delalloc(pages, pages.changes, pages.cleanings, extents, total)
+    return Delalloc(pages, pages.cleanings, extents, sum(extents.values()))
 
 
 def _outstanding(fs: Mount, inode: LiveInode, low: int, high: int) -> int:
@@ -290,7 +283,6 @@ def _make_room(fs: Mount, size: int, share: int) -> None:
 def _steps(fs: Mount, size: int, share: int) -> list[Callable[[], object]]:
     """``enum btrfs_flush_state``, less those that never help here."""
     rsv = fs.reservations
-    fs = fs
     return [
         lambda: run_delayed_items_nr(fs, 2 * (size // rsv.item)),
         lambda: run_delayed_items(fs),
@@ -330,8 +322,8 @@ def _shrink_delalloc(fs: Mount, size: int, share: int) -> bool:
     """
     granted = False
     for _ in range(_DELALLOC_LOOPS):
-        for inode in _written_back(fs, size):
-            granted = _fits(fs, size, share, inode) or granted
+        for _ in _written_back(fs, size):
+            granted = _fits(fs, size, share) or granted
         if granted or not fs.dirty_files:
             break
     return granted
@@ -339,7 +331,6 @@ def _shrink_delalloc(fs: Mount, size: int, share: int) -> bool:
 
 def _written_back(fs: Mount, size: int) -> Iterator[LiveInode]:
     """Write files back, the oldest first, until it is enough; iterate over them."""
-    fs = fs
     wanted = max(size, fs.dirty_bytes.count >> 3)
     for inode in list(fs.dirty_files.values()):
         waiting = fs.dirty_bytes.count
