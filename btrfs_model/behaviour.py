@@ -47,22 +47,34 @@ _RELEASES: Final = (
 )
 
 
-def _version(name: str) -> tuple[int, ...]:
-    return tuple(map(int, name.removeprefix("v").split(".")))
+def version(name: str) -> tuple[int, ...]:
+    """Return the numbers of a preset, or of a kernel's release (``6.2.0-39-generic``)."""
+    numbers = re.match(r"v?([\d.]*\d)", name)
+    assert numbers is not None
+    return tuple(map(int, numbers[1].split(".")))
 
 
-PRESETS: Final[tuple[str, ...]] = tuple(sorted((*_RELEASES, *_STABLE), key=_version))
+PRESETS: Final[tuple[str, ...]] = tuple(sorted((*_RELEASES, *_STABLE), key=version))
 """Kernels by name: every release, and the stable ones of which records exist."""
+
+
+def preset_of(release: str) -> str:
+    """Return the newest preset that is not newer than a kernel, by its release.
+
+    >>> preset_of("6.12.101"), preset_of("6.2.0-39-generic")
+    ('v6.12.101', 'v6.2')
+    """
+    return [name for name in PRESETS if version(name) <= version(release)][-1]
 
 
 @cache
 def _preset(name: str) -> frozenset[Patch]:
-    version = _version(name)
+    numbers = version(name)
     return frozenset(
         patch
         for patch in Patch
-        if (patch.release and _version(patch.release) <= version[:2])
-        or any(one[:2] == version[:2] and one <= version for one in map(_version, patch.backports))
+        if (patch.release and version(patch.release) <= numbers[:2])
+        or any(one[:2] == numbers[:2] and one <= numbers for one in map(version, patch.backports))
     )
 
 

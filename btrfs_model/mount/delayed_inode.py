@@ -131,10 +131,11 @@ def _runs(fs: Mount, node: DelayedNode) -> Iterator[tuple[int, int]]:
     # a walk over the items starts with this one
     current().count("btrfs_search_slot_for_read")
     there = fs.writer.tree(node.root).scan(lowest, highest)["offset"]
-    for goes, group in itertools.groupby(there.tolist(), node.deletions.__contains__):
-        if goes:
-            run = list(group)
-            yield run[0], run[-1]
+    deletions = np.fromiter(node.deletions, np.uint64, len(node.deletions))
+    goes = np.isin(there, deletions, assume_unique=True)
+    # where a run begins, and where what stays begins behind it
+    edges = np.flatnonzero(np.diff(goes, prepend=False, append=False))
+    yield from zip(there[edges[::2]].tolist(), there[edges[1::2] - 1].tolist(), strict=True)
 
 
 def calls_until_worker(fs: Mount, each: int, *directories: LiveInode) -> int:

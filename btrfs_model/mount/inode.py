@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import stat
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -33,7 +34,7 @@ from btrfs_model.mount.names.properties import COMPRESSION_PROPERTY, apply_compr
 from btrfs_model.ondisk.items import dir_items, inode_refs
 from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.structs import Timespec
-from btrfs_model.volume.tree import RawKey
+from btrfs_model.volume.tree import Item, RawKey
 
 _SCANNED: Final = 8
 
@@ -56,6 +57,20 @@ def iget(fs: Mount, root: int, ino: int) -> LiveInode:
     inode = inodes.get(ino)
     if inode is None:
         inode = inodes[ino] = _read(fs, root, ino)
+    return inode
+
+
+def iget_plain(fs: Mount, root: int, ino: int, payload: bytes) -> LiveInode:
+    """Return an inode that is not in memory and has one name and no attribute; its item is known.
+
+    Raises OSError: ENOENT when there is none.
+    """
+    index = _index_in_range(fs, root, ino)
+    if not index:
+        return iget(fs, root, ino)
+    inode = LiveInode(root, ino, InodeFields.unpack(payload), index, dirty=fs.dirty_bytes)
+    _recall_log(fs, inode)
+    live_subvolume(fs, root).inodes[ino] = inode
     return inode
 
 
@@ -87,17 +102,17 @@ def remember_range(fs: Mount, root: int, first: int, count: int, index: int) -> 
 
 def _read(fs: Mount, root: int, ino: int) -> LiveInode:
     """``btrfs_read_locked_inode()``."""
-    node = fs.delayed.node(root, ino)
-    key = (ino, ItemType.INODE_ITEM, 0)
-    payload = fs.writer.get(root, key)
-    if payload is None:
+    low, high = (ino, ItemType.INODE_ITEM, 0), (ino, ItemType.XATTR_ITEM, U64_MAX)
+    items = list(fs.writer.tree(root).items(low, high))
+    if not items or items[0].key != low:
         raise fail(errno.ENOENT, f"subvolume {root}, inode {ino}")
-    if node is not None and node.inode_item is not None:
-        payload = node.inode_item
-    inode = LiveInode(root, ino, InodeFields.unpack(payload), dirty=fs.dirty_bytes)
+    node = fs.delayed.node(root, ino)
+    waits = None if node is None else node.inode_item
+    fields = InodeFields.unpack(items[0].data if waits is None else waits)
+    inode = LiveInode(root, ino, fields, dirty=fs.dirty_bytes)
     if inode.item.nlink == 1:
-        inode.dir_index = _only_index(fs, root, ino) or _index_in_range(fs, root, ino)
-    if compression := _property(fs, root, ino):
+        inode.dir_index = _only_index(items) or _index_in_range(fs, root, ino)
+    if compression := _property(items):
         apply_compression(fs, inode, compression)
     _recall_log(fs, inode)
     return inode
@@ -120,8 +135,10 @@ def _recall_log(fs: Mount, inode: LiveInode) -> None:
 
 def _is_in_log(fs: Mount, inode: LiveInode) -> bool:
     """Whether the log has an inode; that a kernel does not search for, as it is in memory."""
+    if not has_log(fs, inode.root):
+        return False
     with uncounted():
-        return has_log(fs, inode.root) and get_logged(fs, inode.root, inode.key) is not None
+        return get_logged(fs, inode.root, inode.key) is not None
 
 
 def _index_in_range(fs: Mount, root: int, ino: int) -> int:
@@ -133,24 +150,22 @@ def _index_in_range(fs: Mount, root: int, ino: int) -> int:
     return ranges[at][2] + ino - ranges[at][0]
 
 
-def _only_index(fs: Mount, root: int, ino: int) -> int:
-    """Directory index of the only name, where it lies in the leaf of the inode item."""
-    low, high = (ino, ItemType.INODE_ITEM, 0), (ino, ItemType.INODE_REF, U64_MAX)
-    items = list(fs.writer.tree(root).items(low, high))
-    if len(items) < 2 or items[1].block != items[0].block:
+def _only_index(items: Sequence[Item]) -> int:
+    """Directory index of the only name of an inode, where it lies in the leaf of its item."""
+    first, *others = items[:2]
+    if not others or others[0].block != first.block or others[0].key.type > ItemType.INODE_REF:
         return 0
-    return inode_refs(items[1].data)[0].index
+    return inode_refs(others[0].data)[0].index
 
 
-def _property(fs: Mount, root: int, ino: int) -> bytes:
+def _property(items: Sequence[Item]) -> bytes:
     """Compression property, where ``btrfs_load_inode_props()`` comes upon it.
 
     It starts at the first attribute that ``acls_after_inode_item()`` sees within eight items of
     the leaf of the inode item, or where these end, and stops at what is no attribute: when the
     inode item is the last of its leaf, the name that follows it hides the property.
     """
-    low, high = (ino, ItemType.INODE_ITEM, 0), (ino, ItemType.XATTR_ITEM, U64_MAX)
-    first, *others = fs.writer.tree(root).items(low, high)
+    first, *others = items
     start = 0
     while start < min(len(others), _SCANNED):
         item = others[start]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +25,7 @@ from btrfs_model.mount.roots import load
 from btrfs_model.mount.roots.live_root import LiveRoot
 from btrfs_model.mount.space.reservations import Reservations
 from btrfs_model.mount.tree_writer import TreeWriter
+from btrfs_model.native.space import SpaceInfo
 from btrfs_model.ondisk.constants import (
     BTRFS_FILE_EXTENT_INLINE_DATA_START,
     BTRFS_HEADER_SIZE,
@@ -51,10 +52,14 @@ _LAST_FREE: Final = 2**64 - 256
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What makes room: a commit, and writeback of a file or of all (None)."""
+    """What makes room: a commit, writeback of all files, and of some in turn.
+
+    The last says after each how full metadata is, or None where that has to be looked up.
+    """
 
     commit: Callable[[Mount], bool]
-    flush_delalloc: Callable[[Mount, LiveInode | None], None]
+    flush_delalloc: Callable[[Mount], None]
+    write_in_turn: Callable[[Mount, Sequence[LiveInode]], Iterator[SpaceInfo | None]]
 
 
 class Mount(Filesystem):
@@ -87,6 +92,8 @@ class Mount(Filesystem):
         The superblock of the last commit, with what the next one will change already.
     committed_roots : dict
         Address of the root block of each tree, by id, as the last commit wrote it.
+    first_transid : int
+        Number of the first transaction since the mount.
     clock : int
         The next time that :meth:`now` returns, nanoseconds since 1970.
     machine : Machine
@@ -166,6 +173,7 @@ class Mount(Filesystem):
         load.add_groups(self, self.writer)
         load.add_trees(self, self.writer)
         load.load_size_classes(self, self.writer)
+        self.first_transid = sb.generation + 1
         self.clock = int(os.environ.get("SOURCE_DATE_EPOCH", 0)) * 10**9 or START
         self._random = random.Random(f"{seed} {sb.fsid.hex()} {sb.generation}")
         self.committed_roots = {

@@ -30,7 +30,7 @@ from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.roots.backups import BACKED_UP, make_backup, next_cell, store_backup
 from btrfs_model.mount.roots.load import group_tree
 from btrfs_model.mount.space.block_group import calls_that_fit, ensure_metadata, grow_metadata
-from btrfs_model.mount.space.space_info import reserve_items
+from btrfs_model.mount.space.space_info import Granted, Keeps, reserve_items
 from btrfs_model.ondisk.chunk_write import CHUNK_OBJECTID
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import BLOCK_GROUP_ITEM, DEV_STATS_ITEM, BlockGroupItem
@@ -64,8 +64,9 @@ def _remember_committed(fs: Mount) -> None:
 
 
 def start_transaction(
-    fs: Mount, items: int = 0, *, from_reserve: bool = False, calls: int = 1
-) -> int:
+    fs: Mount, items: int = 0, *, from_reserve: bool = False, calls: int = 1,
+    keeps: Keeps | None = None,
+) -> Granted:  # fmt: skip
     """Begin to change something (``btrfs_start_transaction()``).
 
     There is then something to commit, also where nothing comes of it.
@@ -74,16 +75,17 @@ def start_transaction(
     `from_reserve`: what frees space may take from what is kept for commits
     (``btrfs_start_transaction_fallback_global_rsv()``).
     `calls`: how many calls are to be made at once, each of which changes so many items.
-    Returns how many of the calls may be made before this is asked again, at least one.
+    `keeps`: what they keep reserved, if that is known.
+    Returns how many of the calls may be made before this is asked again.
     Raises OSError: ENOSPC when there is no room for metadata.
     """
     info = ensure_metadata(fs, from_reserve=from_reserve)
     if calls > 1:
         calls = min(calls, calls_that_fit(fs, info))
-    calls = reserve_items(fs, items, steal=from_reserve, calls=calls, info=info)
+    granted = reserve_items(fs, items, steal=from_reserve, calls=calls, keeps=keeps, info=info)
     fs.in_transaction = True
     fs.started += 1
-    return calls
+    return granted
 
 
 def commit(fs: Mount) -> bool:

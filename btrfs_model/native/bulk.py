@@ -71,6 +71,32 @@ def apply(writer: Writer, tree_id: int, changes: npt.NDArray[Any], data: bytes) 
         writer.fail(fault)
 
 
+def apply_calls(
+    writer: Writer, tree_id: int, changes: npt.NDArray[Any], data: bytes, calls: int, sure: int
+) -> int:
+    """Carry out what calls change in a tree, of each as much; return how many calls were made.
+
+    Parameters
+    ----------
+    writer, tree_id, changes, data
+        As for :func:`apply`.
+    calls, sure : int
+        How many calls, and for how many of them there is room in any case: behind those it goes on
+        only while no tree block is made or copied.
+
+    Raises
+    ------
+    OSError
+        EEXIST, ENOENT ... of the first change that cannot be done; those before it are.
+    """
+    rows = np.ascontiguousarray(changes)
+    return writer.run(
+        lib.bm_writer_apply_calls, tree_id % 2**64,
+        ffi.from_buffer("struct bm_writer_change[]", rows), len(rows) // calls, calls, sure,
+        ffi.from_buffer("uint8_t[]", data), len(data),
+    )  # fmt: skip
+
+
 def insert_beside(
     writer: Writer,
     tree_id: int,
@@ -161,15 +187,16 @@ def new_files(
     names: bytes,
     sizes: npt.NDArray[np.uint32],
     entries: npt.NDArray[np.uint8],
-) -> None:
-    """Insert inode item, name and entry of each of many new files.
+) -> int:
+    """Insert inode item, name and entry of each of many new files; return how many were made.
 
     Parameters
     ----------
     writer : Writer
         Whose trees.
     first : dict of str to int
-        ``tree``, ``directory``, ``ino``, ``index``, ``time`` and ``tick`` of the first.
+        ``tree``, ``directory``, ``ino``, ``index``, ``time`` and ``tick`` of the first, and
+        ``sure`` as for :func:`apply_calls`.
     item : bytes
         Their inode item, but for the times.
     names, sizes : bytes, numpy.ndarray
@@ -184,7 +211,7 @@ def new_files(
         {**first, "count": len(sizes), "item": raw_item, "names": raw_names,
          "names_size": len(names), "name_sizes": raw_sizes},
     )  # fmt: skip
-    writer.run(lib.bm_writer_new_files, files, ffi.from_buffer("uint8_t[]", entries))
+    return writer.run(lib.bm_writer_new_files, files, ffi.from_buffer("uint8_t[]", entries))
 
 
 def unlink_files(
@@ -238,7 +265,7 @@ def log_files(writer: Writer, log: int, columns: Columns, rows: npt.NDArray[np.u
 _ARRAYS: Final = {
     "inos": "uint64_t[]", "offsets": "uint64_t[]", "known_offsets": "uint64_t[]",
     "known_bytenr": "uint64_t[]", "order": "uint32_t[]", "sums": "uint8_t[]",
-    "finish": "uint32_t[]",
+    "finish": "uint32_t[]", "levels": "struct bm_space_info[]",
 }  # fmt: skip
 
 
@@ -252,7 +279,8 @@ def file_extents(writer: Writer, addresses: npt.NDArray[np.uint64], **members: A
     addresses : numpy.ndarray
         Gets where each of them is.
     **members
-        Of ``struct bm_file_extents``; arrays that are not there are left out.
+        Of ``struct bm_file_extents``; arrays that are not there are left out. A row of `levels`
+        has the fields of :class:`~btrfs_model.native.space.SpaceInfo`, uint64.
 
     Returns
     -------

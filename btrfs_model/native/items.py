@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -71,8 +72,14 @@ def raw_columns(columns: Columns) -> ffi.CData:
     """Hand columns, all of them contiguous, to a C kernel as ``struct bm_columns *``."""
     raw = ffi.new("struct bm_columns *")
     for name, array in columns.items():
-        setattr(raw, name, ffi.cast(f"{array.dtype}_t *", array.ctypes.data))
+        setattr(raw, name, ffi.cast(_pointer(array.dtype), array.ctypes.data))
     return raw
+
+
+@cache
+def _pointer(dtype: np.dtype[Any]) -> Any:
+    """Return the type of a pointer to numbers of that type; numpy takes long to name it."""
+    return ffi.typeof(f"{dtype}_t *")
 
 
 def select(columns: Columns, rows: npt.NDArray[Any] | slice) -> Columns:

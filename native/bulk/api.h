@@ -49,6 +49,14 @@ struct bm_writer_change {
 int64_t bm_writer_apply(struct bm_writer *writer, uint64_t tree,
 			const struct bm_writer_change *changes, size_t count, const uint8_t *data,
 			uint64_t size, struct bm_fault *fault);
+/*
+ * Calls of `each` changes. Behind the first `sure` of them there is room for the next only while
+ * none made or copied a block; returns how many were made. Fails at a change that cannot be done.
+ */
+int64_t bm_writer_apply_calls(struct bm_writer *writer, uint64_t tree,
+			      const struct bm_writer_change *changes, size_t each, size_t calls,
+			      size_t sure, const uint8_t *data, uint64_t size,
+			      struct bm_fault *fault);
 /* Regular files that are made in a directory, one after the other: names that are not there. */
 struct bm_new_files {
 	uint64_t tree;
@@ -58,6 +66,7 @@ struct bm_new_files {
 	uint64_t time;	/* of the first, nanoseconds */
 	uint64_t tick;	/* from one to the next */
 	size_t count;
+	size_t sure;	      /* of them, as for bm_writer_apply_calls() */
 	const uint8_t *item;  /* their inode item, but for the times */
 	const uint8_t *names; /* one behind the other, */
 	uint64_t names_size;
@@ -66,10 +75,10 @@ struct bm_new_files {
 /*
  * btrfs_create_new_inode() for each: inode item and name side by side, then the DIR_ITEM. The
  * DIR_INDEX payloads, for which `entries` has sizeof(struct btrfs_dir_item) * count + names_size
- * bytes, are left to the caller.
+ * bytes, are left to the caller. Returns how many were made.
  */
-int bm_writer_new_files(struct bm_writer *writer, const struct bm_new_files *files,
-			uint8_t *entries, struct bm_fault *fault);
+int64_t bm_writer_new_files(struct bm_writer *writer, const struct bm_new_files *files,
+			    uint8_t *entries, struct bm_fault *fault);
 /* Names of a directory that go. */
 struct bm_unlinks {
 	uint64_t tree;
@@ -110,17 +119,22 @@ struct bm_file_extents {
 	uint64_t length;	 /* of the file, bytes of each extent */
 	uint64_t disk_num_bytes; /* on disk */
 	uint32_t compression;
-	uint32_t pad;
+	uint32_t in_class;	 /* only where extents of that size class go */
 	const uint64_t *offsets; /* in the file, holes all of them */
 	size_t count;
 	const uint64_t *known_offsets; /* extents that the file has, ascending, */
 	const uint64_t *known_bytenr;  /* and where; 0: a hole, or inline */
 	size_t known;
-	const uint32_t *order;	/* all of them by offset: i < known, or known + index of offsets;
+	const uint32_t *order; /* all of them by offset: i < known, or known + index of offsets;
 				* not looked at where there are `inos` */
-	const uint8_t *sums;	/* checksums of the sectors of one extent; NULL: none */
+	const uint8_t *sums;   /* checksums of the sectors of one extent; NULL: none */
+	size_t sums_step;      /* bytes to those of the next extent; 0: they are the same for all */
 	const uint32_t *finish; /* all are allocated first and then finished in this order; NULL:
 				 * each is finished before the next is allocated */
+	uint64_t kind;		/* of block groups, */
+	struct bm_space_info
+	    *levels; /* and how full they are after each, where there is no `finish`;
+				       * NULL: not asked for */
 };
 /*
  * Allocate, insert, reference and checksum (insert_reserved_file_extent(), add_pending_csums()) one

@@ -283,3 +283,24 @@ int64_t bm_writer_apply(struct bm_writer *writer, uint64_t id,
 	}
 	return (int64_t)done;
 }
+
+int64_t bm_writer_apply_calls(struct bm_writer *writer, uint64_t tree,
+			      const struct bm_writer_change *changes, size_t each, size_t calls,
+			      size_t sure, const uint8_t *data, uint64_t size,
+			      struct bm_fault *fault)
+{
+	const uint64_t noted = bm_refs_noted(writer);
+	size_t done = 0;
+
+	for (; done < calls && (done < sure || bm_refs_noted(writer) == noted); done++) {
+		int64_t ret = bm_writer_apply(writer, tree, changes, each, data, size, fault);
+
+		if (ret < 0 || (size_t)ret < each)
+			return fault->code;
+		for (size_t i = 0; i < each; i++, changes++) {
+			data += changes->size;
+			size -= changes->size;
+		}
+	}
+	return (int64_t)done;
+}

@@ -91,11 +91,13 @@ static int reserve_one(struct bm_writer *writer, struct file_run *run, size_t i,
 	int ret =
 	    bm_writer_reserve_in_class(writer, got, hint_for(run, at), &run->bytenr[at], fault);
 
-	if (ret == 1)
+	if (ret == 1 && !args->in_class)
 		ret = bm_writer_reserve_data(writer, got, got, hint_for(run, at), &run->bytenr[at],
 					     &got, fault);
 	if (ret < 0)
 		return fault->code == BM_ERRNO && fault->found == ENOSPC ? 1 : fault->code;
+	if (ret == 1)
+		return 1;
 	if (run->lowest == NONE || args->offsets[i] < offset_of(args, run->lowest))
 		run->lowest = at;
 	return BM_OK;
@@ -133,7 +135,8 @@ static int finish_one(struct bm_writer *writer, const struct file_run *run, size
 	ret = bm_writer_alloc_data_ref(writer, &ref, 1, fault);
 	if (ret < 0 || !args->sums)
 		return ret < 0 ? ret : BM_OK;
-	ret = bm_writer_insert_csums(writer, BTRFS_CSUM_TREE_OBJECTID, bytenr, args->sums,
+	ret = bm_writer_insert_csums(writer, BTRFS_CSUM_TREE_OBJECTID, bytenr,
+				     args->sums + i * args->sums_step,
 				     args->disk_num_bytes / writer->sectorsize, fault);
 	return ret < 0 ? ret : BM_OK;
 }
@@ -150,6 +153,8 @@ static int64_t write_in_turn(struct bm_writer *writer, struct file_run *run, str
 			ret = finish_one(writer, run, done, fault);
 		if (ret)
 			break;
+		if (run->args->levels)
+			bm_writer_space_info(writer, run->args->kind, &run->args->levels[done]);
 	}
 	return ret < 0 ? ret : (int64_t)done;
 }

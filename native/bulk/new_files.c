@@ -60,23 +60,27 @@ static int insert_inode(struct bm_writer *writer, struct bm_writer_tree *tree,
 				     (const uint8_t *)file, fault);
 }
 
-int bm_writer_new_files(struct bm_writer *writer, const struct bm_new_files *files,
-			uint8_t *entries, struct bm_fault *fault)
+int64_t bm_writer_new_files(struct bm_writer *writer, const struct bm_new_files *files,
+			    uint8_t *entries, struct bm_fault *fault)
 {
 	struct bm_writer_tree *tree = bm_writer_tree_of(writer, files->tree, fault);
 	struct bm_key key = {.objectid = files->directory, .type = BTRFS_DIR_ITEM_KEY};
 	struct bm_fingers fingers = {0};
 	const uint8_t *name = files->names;
 	uint64_t left = files->names_size;
+	const uint64_t noted = bm_refs_noted(writer);
 	struct new_file file;
+	size_t i = 0;
 
 	if (!tree)
 		return fault->code;
 	memcpy(&file.item, files->item, sizeof(file.item));
-	for (size_t i = 0; i < files->count; i++) {
+	for (; i < files->count; i++) {
 		const uint32_t size = files->name_sizes[i];
 		uint32_t entry_size;
 
+		if (i >= files->sure && bm_refs_noted(writer) != noted)
+			break;
 		if (!size || size > NAME_LEN || size > left)
 			return bm_writer_errno(fault, tree, EINVAL);
 		memcpy(file.name, name, size);
@@ -91,5 +95,5 @@ int bm_writer_new_files(struct bm_writer *writer, const struct bm_new_files *fil
 		name += size;
 		left -= size;
 	}
-	return BM_OK;
+	return (int64_t)i;
 }

@@ -190,6 +190,8 @@ int bm_refs_forget(struct bm_writer *writer, uint64_t bytenr);
 struct bm_space_info;
 void bm_refs_info(const struct bm_writer *writer, struct bm_space_info *info);
 void bm_writer_tree_info(const struct bm_writer *writer, struct bm_space_info *info);
+/* How many references were ever noted: a block that is made or copied changes it. */
+uint64_t bm_refs_noted(const struct bm_writer *writer);
 
 /* ---- writer/space/free_space.c: nothing is done without the feature */
 

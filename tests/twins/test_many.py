@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Many calls at once leave the same bytes as the calls one by one."""
 
+import dataclasses
 import errno
 import os
 import random
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import btrfs_model as bm
+from btrfs_model.mount.files.writeback import writeback
+from btrfs_model.mount.live_inode import LiveInode
+from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.writable import WritableFilesystem
 
 SIZE = 256 << 20
@@ -167,6 +171,81 @@ def test_written_at_once(
         fs.sync()
 
     assert built(folder, nodesize, at_once, options) == built(folder, nodesize, one_by_one, options)
+
+
+def _flush_one_by_one(fs: Mount, files: Iterable[LiveInode]) -> Iterator[None]:
+    """What the writer does with many files at once, file by file."""
+    for inode in files:
+        writeback(fs, inode)
+        yield None
+
+
+@pytest.mark.parametrize(("seed", "behaviour"), [(0, "v6.18.44"), (1, "v6.1"), (2, "v6.18.44")])
+@pytest.mark.claim("Files written back at once, for want of room, are as after one by one.")
+def test_written_back_at_once(tmp_path: Path, seed: int, behaviour: str) -> None:
+    choice = random.Random(seed)
+    sizes = [choice.choice([100, 5000, 5000, 5000, 9000, 20_000]) for _ in range(500)]
+    behind = set(choice.sample(range(len(sizes)), 40))
+    same = [f"same{number}" for number in range(700)]
+    commits = []
+
+    def write(fs: WritableFilesystem) -> None:
+        for number, size in enumerate(sizes):
+            path = f"d/f{number}"
+            fs.create(path)
+            fs.write(path, 0, bytes([number % 251 + 1]) * size)
+            if number in behind:
+                fs.write(path, size + 5000, b"behind a hole")
+
+    def at_once(fs: WritableFilesystem) -> None:
+        begin = fs.transid
+        write(fs)
+        fs.write_files("d", same, b"x" * 5000)
+        fs.flush_delalloc()
+        commits.append(fs.transid - begin)
+
+    def one_by_one(fs: WritableFilesystem) -> None:
+        fs.hooks = dataclasses.replace(fs.hooks, write_in_turn=_flush_one_by_one)
+        write(fs)
+        fs.create_files("d", same)
+        for name in same:
+            fs.write(f"d/{name}", 0, b"x" * 5000)
+        for _ in _flush_one_by_one(fs, list(fs.dirty_files.values())):
+            pass
+
+    options = {"behaviour": behaviour}
+    left, right = (built(tmp_path, 16384, steps, options) for steps in (at_once, one_by_one))
+    assert left == right
+    # they did not all find room at once
+    assert commits[0] > 0
+
+
+@pytest.mark.parametrize("threads", [False, True])
+@pytest.mark.claim("Calls at once, where each may lack room, are as calls one by one.")
+def test_created_and_moved_where_room_is_short(tmp_path: Path, threads: bool) -> None:
+    names = [f"file_{number}" for number in range(1500)]
+
+    def prepare(fs: WritableFilesystem) -> None:
+        fs.machine.asynchronous = threads
+        fs.mkdir("e")
+
+    def at_once(fs: WritableFilesystem) -> None:
+        prepare(fs)
+        fs.create_files("d", names)
+        fs.snapshot("", "snap")
+        fs.move_files("d", "e", sorted(names))
+        fs.commit()
+
+    def one_by_one(fs: WritableFilesystem) -> None:
+        prepare(fs)
+        for name in names:
+            fs.create(f"d/{name}")
+        fs.snapshot("", "snap")
+        for name in sorted(names):
+            fs.rename(f"d/{name}", f"e/{name}")
+        fs.commit()
+
+    assert built(tmp_path, 16384, at_once) == built(tmp_path, 16384, one_by_one)
 
 
 def test_files_that_are_filled_in_another_order(tmp_path: Path) -> None:

@@ -18,14 +18,15 @@ import numpy as np
 
 from btrfs_model.mount.bulk.no_gc import no_gc
 from btrfs_model.mount.delayed_inode import balance_delayed_items, calls_until_worker
-from btrfs_model.mount.inode import live_subvolume, mark_inode_dirty, next_indexes
+from btrfs_model.mount.inode import last_index, live_subvolume, mark_inode_dirty, next_indexes
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, InodeFields, LiveInode, file_type
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.dir_item import fail, pack_dir_item, pack_inode_ref
 from btrfs_model.mount.names.lookup import Path, as_bytes, find, may_write
 from btrfs_model.mount.names.rename import RENAME_ITEMS
+from btrfs_model.mount.space.space_info import give_back, keeps_delayed
 from btrfs_model.mount.transaction import start_transaction
-from btrfs_model.native.bulk import CHANGE, Kind, apply
+from btrfs_model.native.bulk import CHANGE, Kind, apply_calls
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import dir_items, inode_refs
 from btrfs_model.ondisk.keys import U64_MAX, ItemType
@@ -73,6 +74,8 @@ def move_files(
         may_write(fs, directory, path)
     raw = [as_bytes(name) for name in names]
     known = {} if _waits(fs, old, new) else _plain_files(fs, old, new)
+    # an entry that goes keeps two paths, the inode item one
+    keeps = keeps_delayed(fs, each=3, directories=2)
     prefixes = as_bytes(source) + b"/", as_bytes(target) + b"/"
     # a name that comes twice is not there any more the second time
     left = dict(known)
@@ -81,13 +84,15 @@ def move_files(
             for name in group:
                 rename(prefixes[0] + name, prefixes[1] + name)
             continue
-        run = [known[name] for name in group]
-        while run:
-            count = min(_CHUNK, len(run), calls_until_worker(fs, _ITEMS, old, new))
-            count = start_transaction(fs, RENAME_ITEMS + 1, calls=count)
-            _move(fs, old, new, run[:count])
+        run, done, pace = [known[name] for name in group], 0, _CHUNK
+        while done < len(run):
+            # not many more than found room the last time
+            count = min(2 * pace, len(run) - done, calls_until_worker(fs, _ITEMS, old, new), _CHUNK)
+            granted = start_transaction(fs, RENAME_ITEMS + 1, calls=count, keeps=keeps)
+            pace = _move(fs, old, new, run[done : done + granted.most], granted.sure)
+            give_back(fs, RENAME_ITEMS + 1, granted.most - pace)
             balance_delayed_items(fs)
-            del run[:count]
+            done += pace
 
 
 def _waits(fs: Mount, old: LiveInode, new: LiveInode) -> bool:
@@ -142,31 +147,34 @@ def _names(fs: Mount, directory: LiveInode) -> set[bytes]:
     return {entry.name for data in payloads for entry in dir_items(data)}
 
 
-def _move(fs: Mount, old: LiveInode, new: LiveInode, files: list[_Moved]) -> None:
-    root, count = old.root, len(files)
+def _move(fs: Mount, old: LiveInode, new: LiveInode, files: list[_Moved], sure: int) -> int:
+    """Move files while there is room, `sure` of them in any case; returns how many."""
+    root = old.root
     start = fs.clock
     tick = fs.now() - start or fs.clock - start
-    indexes = next_indexes(fs, new, count).tolist()
+    index = last_index(fs, new) + 1
     entries = [
         pack_dir_item((file.ino, int(ItemType.INODE_ITEM), 0), fs.transid,
                       file_type(file.item.mode), file.name)
         for file in files
     ]  # fmt: skip
-    _change_trees(fs, old, new, files, indexes, entries)
-    length = 2 * sum(len(file.name) for file in files)
+    count = _change_trees(fs, old, new, files, index, entries, sure)
+    next_indexes(fs, new, count)
+    moved = list(zip(files[:count], entries, strict=False))
+    length = 2 * sum(len(file.name) for file, _ in moved)
     last = start + (count - 1) * _TICKS * tick
     inodes = live_subvolume(fs, root).inodes
-    for at, (file, index, entry) in enumerate(zip(files, indexes, entries, strict=True)):
+    for at, (file, entry) in enumerate(moved):
         fs.delayed.delete_index(old, file.place)
         if not at:
             fs.delayed.update_inode(old)
         file.item.sequence += 2
         file.item.transid = fs.transid
         file.item.ctime = start + (at * _TICKS + _OF_INODE) * tick
-        inode = LiveInode(root, file.ino, file.item, index, dirty=fs.dirty_bytes)
+        inode = LiveInode(root, file.ino, file.item, index + at, dirty=fs.dirty_bytes)
         fs.delayed.update_inode(inode)
         inodes[file.ino] = inode
-        fs.delayed.insert_index(new, index, entry)
+        fs.delayed.insert_index(new, index + at, entry)
     old.item.size -= length
     new.item.size += length
     for directory, offset in ((old, _OF_SOURCE), (new, _OF_TARGET)):
@@ -174,6 +182,7 @@ def _move(fs: Mount, old: LiveInode, new: LiveInode, files: list[_Moved]) -> Non
         directory.item.mtime = directory.item.ctime = last + offset * tick
         fs.clock = last + _OF_ROOT * tick
         mark_inode_dirty(fs, directory)
+    return count
 
 
 def _change_trees(
@@ -181,15 +190,19 @@ def _change_trees(
     old: LiveInode,
     new: LiveInode,
     files: list[_Moved],
-    indexes: list[int],
+    first: int,
     entries: list[bytes],
-) -> None:
-    """Take the new name, leave the entry and the name, make the entry: file by file."""
+    sure: int,
+) -> int:
+    """Take the new name, leave the entry and the name, make the entry: file by file.
+
+    `first`: the index of the first of them. Returns how many were moved, as :func:`_move`.
+    """
     ref, item = int(ItemType.INODE_REF), int(ItemType.DIR_ITEM)
     insert, delete = Kind.INSERT_ENTRY, Kind.DELETE_ENTRY
     rows: list[tuple[int, ...]] = []
     data: list[bytes] = []
-    for file, index, entry in zip(files, indexes, entries, strict=True):
+    for index, (file, entry) in enumerate(zip(files, entries, strict=True), first):
         name, new_ref = file.name, pack_inode_ref(index, file.name)
         at, size = name_hash(name), len(name)
         rows += (
@@ -199,4 +212,5 @@ def _change_trees(
             (new.ino, at, item, len(entry), insert, 0),
         )
         data += (new_ref, name, name, entry)
-    apply(fs.writer, old.root, np.array(rows, CHANGE), b"".join(data))
+    changes = np.array(rows, CHANGE)
+    return apply_calls(fs.writer, old.root, changes, b"".join(data), len(files), sure)

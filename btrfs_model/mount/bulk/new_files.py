@@ -32,17 +32,18 @@ from btrfs_model.mount.files.pages import MAX_EXTENT_SIZE
 from btrfs_model.mount.files.run import pass_time
 from btrfs_model.mount.files.write import buffered_write
 from btrfs_model.mount.files.writeback import flush_delalloc, inline_limit
-from btrfs_model.mount.inode import iget, live_subvolume, update_root_times
+from btrfs_model.mount.inode import iget, iget_plain, live_subvolume, update_root_times
 from btrfs_model.mount.live_inode import NS, LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.attr import may_change_data
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import Path, find, may_write
 from btrfs_model.mount.space.block_group import ensure_data, ensure_metadata
-from btrfs_model.mount.space.space_info import reserve_files
+from btrfs_model.mount.space.space_info import reserve_delalloc, reserve_files
 from btrfs_model.native.bulk import CHANGE, Kind, apply, file_extents
 from btrfs_model.native.hashes import sector_sums
 from btrfs_model.native.items import gather, select
+from btrfs_model.ondisk.constants import BTRFS_BLOCK_GROUP_DATA
 from btrfs_model.ondisk.keys import U64_MAX, ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM
 
@@ -93,15 +94,17 @@ def fill_files(fs: Mount, directory: Path, inos: Inos, data: bytes) -> None:
     if not len(inos) or not data:
         return
     items = _plain_items(fs, parent.root, inos) if _is_plain(fs, data) else None
-    if items is None or not reserve_files(fs, len(inos)):
+    if items is None:
         inodes = [iget(fs, parent.root, ino) for ino in inos.tolist()]
         for inode in inodes:
             _check_writable(fs, inode, directory)
         for inode in inodes:
             buffered_write(fs, inode, 0, data)
         flush_delalloc(fs)
-        return
-    _fill(fs, parent.root, inos, items, data)
+    elif reserve_files(fs, len(inos)):
+        _fill(fs, parent.root, inos, items, data)
+    else:
+        _fill_in_turn(fs, parent.root, inos, items, data)
 
 
 def _check_writable(fs: Mount, inode: LiveInode, path: Path) -> None:
@@ -146,6 +149,7 @@ def _fill(fs: Mount, root: int, inos: Inos, items: npt.NDArray[Any], data: bytes
     start = fs.clock
     tick = fs.now() - start or fs.clock - start
     times = start + np.arange(count) * tick
+    was = items.copy()
     for field in ("ctime", "mtime"):
         items[field]["sec"], items[field]["nsec"] = np.divmod(times, NS)
     items["sequence"] += 1
@@ -169,17 +173,34 @@ def _fill(fs: Mount, root: int, inos: Inos, items: npt.NDArray[Any], data: bytes
             fs.delayed.update_items(root, inos[done].tolist(), raw)
         if written < len(inos[part]):
             # there is room, but not in one piece
-            _make_dirty(fs, root, inos[done.stop :], times[done.stop :], data)
+            rest = slice(done.stop, None)
+            _make_dirty(fs, root, inos[rest], was[rest], times[rest].tolist(), data)
             flush_delalloc(fs)
             return
 
 
+def _fill_in_turn(fs: Mount, root: int, inos: Inos, items: npt.NDArray[Any], data: bytes) -> None:
+    """Write to files of which some are written back before others are written to."""
+    blocks, at = align(len(data), fs.sectorsize), 0
+    while at < len(inos):
+        # the first of those that find room together may have to wait for it
+        first = fs.now()
+        ensure_data(fs, blocks)
+        free = fs.writer.space_info(BTRFS_BLOCK_GROUP_DATA).free - fs.dirty_bytes.count
+        count = reserve_delalloc(fs, min(len(inos) - at, free // blocks))
+        times = [first, *(fs.now() for _ in range(count - 1))]
+        part = slice(at, at + count)
+        _make_dirty(fs, root, inos[part], items[part], times, data)
+        at += count
+    flush_delalloc(fs)
+
+
 def _make_dirty(
-    fs: Mount, root: int, inos: Inos, times: npt.NDArray[np.int64], data: bytes
+    fs: Mount, root: int, inos: Inos, items: npt.NDArray[Any], times: Sequence[int], data: bytes
 ) -> None:
     """Let data of files wait for writeback, as writes at these times do."""
-    for ino, time in zip(inos.tolist(), times.tolist(), strict=True):
-        inode = iget(fs, root, ino)
+    for ino, item, time in zip(inos.tolist(), items, times, strict=True):
+        inode = iget_plain(fs, root, ino, item.tobytes())
         inode.item.mtime = inode.item.ctime = time
         inode.item.sequence += 1
         pages = inode.pages

@@ -18,7 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.mount.delayed_inode import balance_delayed_items, calls_until_worker
-from btrfs_model.mount.inode import mark_inode_dirty, new_range, next_indexes, remember_range
+from btrfs_model.mount.inode import (
+    last_index,
+    live_subvolume,
+    mark_inode_dirty,
+    new_range,
+    next_indexes,
+    remember_range,
+)
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, InodeFields, LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names import acl
@@ -26,6 +33,7 @@ from btrfs_model.mount.names.dir_item import NAME_LEN, fail
 from btrfs_model.mount.names.lookup import Path, as_bytes, find, lookup, may_write
 from btrfs_model.mount.names.namei import HANDED_DOWN, new_items
 from btrfs_model.mount.names.xattr import get_xattr
+from btrfs_model.mount.space.space_info import give_back, keeps_delayed
 from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.native.bulk import new_files
 from btrfs_model.native.hashes import name_hashes
@@ -70,13 +78,18 @@ def create_files(
         return np.array([create(start + name, mode).ino for name in raw], np.uint64)
     item = InodeFields(mode=stat.S_IFREG | mode & 0o7777 & ~fs.umask, uid=fs.uid, gid=fs.gid)
     inos = [np.zeros(0, np.uint64)]
-    done = 0
+    done, pace, changes = 0, _CHUNK, new_items(parent, item.mode)
+    keeps = keeps_delayed(fs, each=0, directories=1)
     while done < len(raw):
-        count = min(_CHUNK, len(raw) - done, calls_until_worker(fs, 1, parent))
-        count = start_transaction(fs, new_items(parent, item.mode), calls=count)
-        inos.append(_create(fs, parent, raw[done : done + count], item))
+        # not many more than found room the last time
+        count = min(_CHUNK, 2 * pace, len(raw) - done, calls_until_worker(fs, 1, parent))
+        granted = start_transaction(fs, changes, calls=count, keeps=keeps)
+        made = _create(fs, parent, raw[done : done + granted.most], item, granted.sure)
+        give_back(fs, changes, granted.most - len(made))
+        inos.append(made)
         balance_delayed_items(fs)
-        done += count
+        pace = len(made)
+        done += pace
     return np.concatenate(inos)
 
 
@@ -139,28 +152,30 @@ def _hands_down(fs: Mount, parent: LiveInode) -> bool:
 
 
 def _create(
-    fs: Mount, parent: LiveInode, names: list[bytes], item: InodeFields
+    fs: Mount, parent: LiveInode, names: list[bytes], item: InodeFields, sure: int
 ) -> npt.NDArray[np.uint64]:
-    count, root = len(names), parent.root
+    root = parent.root
     start = fs.clock
     tick = fs.now() - start or fs.clock - start
-    fs.clock = start + count * _TICKS * tick
-    inos = new_range(fs, root, count)
-    indexes = next_indexes(fs, parent, count)
+    ino, index = live_subvolume(fs, root).next_ino, last_index(fs, parent) + 1
     sizes, text = _sizes(names), b"".join(names)
-    entries = np.empty(DIR_ITEM.size * count + len(text), np.uint8)
+    entries = np.empty(DIR_ITEM.size * len(names) + len(text), np.uint8)
     item.generation = item.transid = fs.transid
     first = {
-        "tree": root, "directory": parent.ino, "ino": int(inos[0]), "index": int(indexes[0]),
-        "time": start + _OWN, "tick": _TICKS * tick,
+        "tree": root, "directory": parent.ino, "ino": ino, "index": index,
+        "time": start + _OWN, "tick": _TICKS * tick, "sure": sure,
     }  # fmt: skip
-    new_files(fs.writer, first, item.pack(), text, sizes, entries)
-    remember_range(fs, root, int(inos[0]), count, int(indexes[0]))
-    fs.delayed.insert_indexes(
-        parent, int(indexes[0]), sizes + np.uint32(DIR_ITEM.size), entries.tobytes()
-    )
+    count = new_files(fs.writer, first, item.pack(), text, sizes, entries)
+    fs.clock = start + count * _TICKS * tick
+    inos = new_range(fs, root, count)
+    next_indexes(fs, parent, count)
+    remember_range(fs, root, ino, count, index)
+    sizes = sizes[:count]
+    length = int(sizes.sum())
+    made = entries[: DIR_ITEM.size * count + length].tobytes()
+    fs.delayed.insert_indexes(parent, index, sizes + np.uint32(DIR_ITEM.size), made)
     last = start + (count - 1) * _TICKS * tick
-    parent.item.size += 2 * len(text)
+    parent.item.size += 2 * length
     parent.item.sequence += count
     parent.item.mtime = parent.item.ctime = last + _DIRECTORY * tick
     end, fs.clock = fs.clock, last + _ROOT * tick

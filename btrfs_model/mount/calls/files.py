@@ -285,7 +285,10 @@ class FileCalls(NamespaceCalls):
 
     def flush_delalloc(self, inode: LiveInode | None = None, *, root: int | None = None) -> None:
         """Write data back: of one inode, of a subvolume, or of all."""
-        flush_delalloc(self, inode, root=root)
+        if inode is not None:
+            writeback(self, inode)
+        else:
+            flush_delalloc(self, root)
 
     # ------------------------------------------------------------------------------- paths ----
 

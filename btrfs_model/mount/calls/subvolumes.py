@@ -64,7 +64,7 @@ class SubvolumeCalls(Mount):
         """
         top, entry = find(self, source), find_entry(self, path)
         _check_is_top(top, source)
-        flush_delalloc(self, root=top.root)
+        flush_delalloc(self, top.root)
         self._check_new_subvolume(entry)
         pending = PendingSnapshot(top.root, entry.directory, entry.name, read_only)
         start_transaction(self)

@@ -115,8 +115,20 @@ def pack_inline(generation: int, ram_bytes: int, data: bytes, compression: int) 
 # ---------------------------------------------------------------------------------- look ------
 
 
+def has_nothing(fs: Mount, inode: LiveInode) -> bool:
+    """Whether a file was made since the mount and surely has no extent on disk.
+
+    Holes that are items count in neither size.
+    """
+    item = inode.item
+    made = item.generation >= fs.first_transid and fs.no_holes
+    return made and not (item.size or item.nbytes)
+
+
 def extents_between(fs: Mount, inode: LiveInode, start: int, end: int) -> list[Extent]:
     """Return the extents that touch [start, end), ascending, as the tree is now."""
+    if has_nothing(fs, inode):
+        return []
     tree = fs.writer.tree(inode.root)
     first = tree.last(extent_key(inode, start))
     low = start

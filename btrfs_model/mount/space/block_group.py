@@ -64,7 +64,7 @@ def ensure_data(fs: Mount, nbytes: int) -> None:
 
     Raises OSError: ENOSPC when that is not enough.
     """
-    flushes = iter((lambda: fs.hooks.flush_delalloc(fs, None), lambda: fs.hooks.commit(fs)))
+    flushes = iter((lambda: fs.hooks.flush_delalloc(fs), lambda: fs.hooks.commit(fs)))
     while fs.writer.space_info(BTRFS_BLOCK_GROUP_DATA).free < nbytes + fs.dirty_bytes.count:
         if not _may_add_data(fs):
             flush = None if fs.committing else next(flushes, None)

@@ -34,6 +34,7 @@ from btrfs_model.mount.delayed_inode import run_delayed_items, run_delayed_items
 from btrfs_model.mount.files.file_item import file_ranges
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
+from btrfs_model.mount.names.dir_item import NAME_LEN
 from btrfs_model.mount.space.block_group import allocate_chunk, chunk_sizes, global_reserve
 from btrfs_model.mount.space.reservations import Delalloc
 from btrfs_model.native.space import SpaceInfo
@@ -41,8 +42,11 @@ from btrfs_model.ondisk.constants import (
     BTRFS_BLOCK_GROUP_DATA,
     BTRFS_BLOCK_GROUP_DUP,
     BTRFS_BLOCK_GROUP_METADATA,
+    BTRFS_HEADER_SIZE,
+    BTRFS_ITEM_SIZE,
 )
 from btrfs_model.ondisk.items import InlineExtent
+from btrfs_model.ondisk.structs import DIR_ITEM
 
 _MIB, _GIB = 1 << 20, 1 << 30
 _DELALLOC_LOOPS: Final = 3
@@ -88,30 +92,61 @@ class _Level(NamedTuple):
 # ---------------------------------------------------------------------------- reserving --
 
 
+class Keeps(NamedTuple):
+    """What calls keep reserved that make no tree block, bytes: all of them once, and each."""
+
+    once: int
+    each: int
+
+
+class Granted(NamedTuple):
+    """For how many calls there is room without another look: at least one.
+
+    The first `sure` of them may do what they like. The others, `most` with those, may be made as
+    long as none before made or copied a tree block.
+    """
+
+    sure: int
+    most: int
+
+
+def keeps_delayed(fs: Mount, *, each: int, directories: int) -> Keeps:
+    """Return what calls keep that put an entry into an index.
+
+    `each`: paths of blocks that a call keeps for other delayed items.
+    `directories`: whose inode items the first of them adds.
+    """
+    path, leaf = fs.reservations.path, fs.nodesize - BTRFS_HEADER_SIZE
+    entry = BTRFS_ITEM_SIZE + DIR_ITEM.size + NAME_LEN
+    return Keeps((2 + directories) * path, each * path + 2 * path * entry // leaf + 1)
+
+
 def reserve_items(
-    fs: Mount, items: int, *, steal: bool = False, calls: int = 1, info: SpaceInfo | None = None
-) -> int:
+    fs: Mount, items: int, *, steal: bool = False, calls: int = 1, keeps: Keeps | None = None,
+    info: SpaceInfo | None = None,
+) -> Granted:  # fmt: skip
     """Reserve for calls that change so many items each (``start_transaction()``).
 
     `items`: how many, at most.
     `steal`: what frees space may count on more (``BTRFS_RESERVE_FLUSH_ALL_STEAL``).
     `calls`: how many calls are to be made at once.
+    `keeps`: what they keep, if that is known.
     `info`: how full it is, if that was just looked up.
-    Returns for how many of the calls, at least one, there was no need to look for room again.
     """
     rsv = fs.reservations
-    return _reserve(fs, items * (rsv.item + rsv.ref), _HALF if steal else _EIGHTH, calls, info)
+    share = _HALF if steal else _EIGHTH
+    return _reserve(fs, items * (rsv.item + rsv.ref), share, calls, keeps, info)
 
 
 def reserve_delalloc(fs: Mount, calls: int = 1) -> int:
     """Reserve for blocks that become dirty (``btrfs_delalloc_reserve_metadata()``).
 
     `calls`: how many calls do so at once, each for one extent.
-    Returns as :func:`reserve_items`.
+    Returns for how many of the calls, at least one, there was no need to look for room again.
     """
     rsv = fs.reservations
     # an extent, a leaf of checksums, the inode
-    return _reserve(fs, 2 * rsv.item + rsv.path, _EIGHTH, calls)
+    return _reserve(fs, 2 * rsv.item + rsv.path, _EIGHTH, calls).sure
 
 
 def reserve_files(fs: Mount, files: int) -> bool:
@@ -127,25 +162,38 @@ def reserve_files(fs: Mount, files: int) -> bool:
     return True
 
 
-def _reserve(fs: Mount, size: int, share: int, calls: int, info: SpaceInfo | None = None) -> int:
+def _reserve(
+    fs: Mount, size: int, share: int, calls: int, keeps: Keeps | None = None,
+    info: SpaceInfo | None = None,
+) -> Granted:  # fmt: skip
     """Reserve `size` bytes, after making room for them (``btrfs_reserve_metadata_bytes()``)."""
     rsv = fs.reservations
     if fs.aborted or rsv.given_up == fs.transid:
-        return calls
+        return Granted(calls, calls)
     # no call keeps more than it reserved: as long as all fits there is no need to look
     known = rsv.chunks == fs.raw_super.dev_item.bytes_used
+    more = 0
     if not (known and rsv.lent + size < rsv.room):
         level = _look(fs, info)
         if size < _left(fs, level, share):
-            _reclaim_early(fs, size, level)
+            level = _reclaim_early(fs, size, level)
         else:
             _make_room(fs, size, share)
+            level = _look(fs)
+        more = _more_calls(fs, size, level, keeps) if keeps and calls > 1 else 0
     # what updates an inode, and nothing else, takes room for that without asking
     lent = max(size, rsv.path)
     rsv.lent += lent
-    more = min(calls - 1, max(0, -(-(rsv.room - rsv.lent - size) // lent)))
-    rsv.lent += more * lent
-    return 1 + more
+    sure = 1 + min(calls - 1, max(0, -(-(rsv.room - rsv.lent - size) // lent)))
+    most = max(sure, min(calls, 1 + more))
+    rsv.lent += (most - 1) * lent
+    return Granted(sure, most)
+
+
+def _more_calls(fs: Mount, size: int, level: _Level, keeps: Keeps) -> int:
+    """Return how many calls more would find room, and find it early enough, after a look."""
+    room = min(fs.reservations.room - 1, _until_early(fs, level))
+    return max(0, room - size - keeps.once) // keeps.each
 
 
 def give_back(fs: Mount, items: int, calls: int) -> None:
@@ -154,8 +202,8 @@ def give_back(fs: Mount, items: int, calls: int) -> None:
     rsv.lent -= calls * max(items * (rsv.item + rsv.ref), rsv.path)
 
 
-def _fits(fs: Mount, size: int, share: int) -> bool:
-    return size < _left(fs, _look(fs), share)
+def _fits(fs: Mount, size: int, share: int, info: SpaceInfo | None = None) -> bool:
+    return size < _left(fs, _look(fs, info), share)
 
 
 def _look(fs: Mount, info: SpaceInfo | None = None) -> _Level:
@@ -322,23 +370,23 @@ def _shrink_delalloc(fs: Mount, size: int, share: int) -> bool:
     """
     granted = False
     for _ in range(_DELALLOC_LOOPS):
-        for _ in _written_back(fs, size):
-            granted = _fits(fs, size, share) or granted
+        for info in _written_back(fs, size):
+            granted = _fits(fs, size, share, info) or granted
         if granted or not fs.dirty_files:
             break
     return granted
 
 
-def _written_back(fs: Mount, size: int) -> Iterator[LiveInode]:
-    """Write files back, the oldest first, until it is enough; iterate over them."""
+def _written_back(fs: Mount, size: int) -> Iterator[SpaceInfo | None]:
+    """Write files back, the oldest first, until it is enough; how full it is after each."""
     wanted = max(size, fs.dirty_bytes.count >> 3)
-    for inode in list(fs.dirty_files.values()):
-        waiting = fs.dirty_bytes.count
-        fs.hooks.flush_delalloc(fs, inode)
-        yield inode
-        wanted -= waiting - fs.dirty_bytes.count
+    files = []
+    for inode in fs.dirty_files.values():
+        files.append(inode)
+        wanted -= inode.pages.dirty_bytes
         if wanted <= 0:
-            return
+            break
+    yield from fs.hooks.write_in_turn(fs, files)
 
 
 # ------------------------------------------------------------------------------ early on --
@@ -365,8 +413,11 @@ def _counts_delalloc(fs: Mount) -> bool:
     return fs.dirty_bytes.count >= _DELALLOC_BATCH * fs.sectorsize
 
 
-def _reclaim_early(fs: Mount, size: int, level: _Level) -> None:
-    """Make room before a call has to wait (``btrfs_preempt_reclaim_metadata_space()``)."""
+def _reclaim_early(fs: Mount, size: int, level: _Level) -> _Level:
+    """Make room before a call has to wait (``btrfs_preempt_reclaim_metadata_space()``).
+
+    Returns how full it is then.
+    """
     rsv = fs.reservations
     loops, before = 0, None
     while size > _until_early(fs, level):
@@ -375,10 +426,9 @@ def _reclaim_early(fs: Mount, size: int, level: _Level) -> None:
             break
         _flush_most(fs, level)
         loops, before, level = loops + 1, state, _level(fs)
-    if loops:
-        _look(fs)
     if loops == 1:
         rsv.clamp = max(1, rsv.clamp - 1)
+    return _look(fs) if loops else level
 
 
 def _flush_most(fs: Mount, level: _Level) -> None:

@@ -52,6 +52,7 @@ struct bm_waiting_refs {
 	struct delayed_ref **ref_table;
 	size_t ref_mask;
 	size_t ref_count;
+	uint64_t noted;	    /* how many were ever, those included that took each other away */
 	size_t losing;	    /* heads of data that have fewer references in the end */
 	uint64_t cursor;    /* delayed_refs->run_delayed_start */
 	struct heap ahead;  /* heads at or above the cursor */
@@ -395,6 +396,7 @@ static int add_ref(struct bm_writer *writer, enum bm_ref_action action,
 		if (first)
 			head->first = *first;
 	}
+	refs->noted++;
 	change_ref_mod(refs, head, action == BM_REF_DROP ? -1 : 1);
 	if (note_ref(refs, head, what, action == BM_REF_DROP) < 0)
 		return fail_nomem(fault);
@@ -598,6 +600,11 @@ void bm_refs_info(const struct bm_writer *writer, struct bm_space_info *info)
 {
 	info->refs = writer->refs->ref_count;
 	info->losing = writer->refs->losing;
+}
+
+uint64_t bm_refs_noted(const struct bm_writer *writer)
+{
+	return writer->refs->noted;
 }
 
 /* --------------------------------------------------------------------------- what others ask -- */
