@@ -11,8 +11,9 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 DATA = [
-    "costs/*.toml",
+    "commits/*.toml",
     "devices/*.toml",
+    "machines/*.toml",
     "workloads/**/*",
     "kernel/counts/W[23]/*/image.zst",
     "kernel/features/*/image.zst",

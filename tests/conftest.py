@@ -8,11 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import corpus
-import live
+import judges
 import pytest
-import uml
 from hypothesis import HealthCheck, settings
-from kernel_session import KernelSession
+
+from btrfs_model.kernels.session import Kernel
 
 # Times vary with the machine: a slow example is no failure. A short run has the same examples every
 # time; `make test-long` looks at others, and further. Among the examples are constants of all
@@ -56,18 +56,14 @@ def small_image() -> Path:
     return corpus.image("send/random/seed-003")
 
 
-def _unless(reason: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(bool(reason), reason=reason)
-
-
 @pytest.fixture(
     scope="session",
     params=[
-        pytest.param(live.Machine, id="machine", marks=_unless(live.why_not_live())),
-        pytest.param(uml.Guest, id="uml", marks=_unless(uml.why_not_uml())),
+        pytest.param(started, id=name, marks=judges.MARKS[name])
+        for name, started in judges.STARTED.items()
     ],
 )
-def kernel(request: pytest.FixtureRequest) -> Iterator[KernelSession]:
+def kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
     """Each kernel that can be asked: the machine's own (as root) and that of a guest."""
     with request.param() as session:
         yield session

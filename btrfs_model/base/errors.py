@@ -57,6 +57,18 @@ class UnknownNameError(BtrfsModelError, KeyError):
         return f"there is no {kind} {name!r}{did_you_mean(name, known)}"
 
 
+class KernelMissingError(_MissingError):
+    """A real kernel that cannot be asked here, with what is missing and who brings it."""
+
+
+class KernelHungError(BtrfsModelError):
+    """A real kernel that did not answer in time, or died; what it said last is a note."""
+
+
+class KernelFailedError(BtrfsModelError):
+    """Something that a real kernel refused; the traceback of who asked it there is a note."""
+
+
 class BehaviourWarning(UserWarning):
     """A behaviour that is asked for with a toggle that makes no difference to it."""
 

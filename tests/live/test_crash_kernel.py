@@ -20,12 +20,13 @@ from corpus import LONG
 from crash_sequences import BLOCK, Call, Crash, formats, sequences
 from fsync_log import items_of
 from hypothesis import assume, example, given, settings
-from kernel_session import KernelSession
-from live import Machine, preset
+from judges import ask
 from progs import btrfs_check
 from scenarios import model_listing
 
 import btrfs_model as bm
+from btrfs_model.kernels.native import Native
+from btrfs_model.kernels.session import Kernel
 from btrfs_model.mount.inode import live_subvolume
 from btrfs_model.mount.live_inode import InodeFields
 from btrfs_model.ondisk.keys import ItemType, ObjectId
@@ -95,19 +96,19 @@ def may_hang(fs: Filesystem) -> bool:
     return any(item.key.type == ItemType.INODE_EXTREF for tree in trees for item in tree.items())
 
 
-def judge(crash: Crash, kernel: KernelSession) -> None:
+def judge(crash: Crash, kernel: Kernel) -> None:
     """Let a kernel replay the logs of a crash, and compare."""
-    image = kernel.new_image()
+    image = kernel.new_file()
     crash.fs.save_crash(image)
-    if isinstance(kernel, Machine):
+    if isinstance(kernel, Native):
         with bm.open(image) as crashed:
             assume(not may_hang(crashed))
     since = time.time_ns() - 60 * 10**9  # the clock of a guest may lag
-    answer = kernel.ask(image, subvolumes=list(crash.fs.subvolumes()["path"]))
+    answer = ask(kernel, image, subvolumes=list(crash.fs.subvolumes()["path"]))
     assert not answer.failed
     assert not answer.alarms
     with clock_of_replays():
-        replayed = bm.replay_log(crash.fs, behaviour=preset(kernel.release))
+        replayed = bm.replay_log(crash.fs, behaviour=kernel.preset)
     with replayed as ours, bm.open(image) as theirs:
         assert model_listing(theirs) == answer.listing
         for tree in ours.subvolume_ids:  # the kernel looked into each, which deletes orphans
@@ -143,7 +144,7 @@ _SUBVOLUMES = [("snapshot", "", "d/e", True), ("create_subvolume", "e"), ("fsync
 @settings(max_examples=100 if LONG else 4)
 @given(options=formats, calls=sequences)
 def test_kernels_replay_to_the_same_state(
-    behaviour: str, kernel: KernelSession, options: dict[str, Any], calls: list[Call]
+    behaviour: str, kernel: Kernel, options: dict[str, Any], calls: list[Call]
 ) -> None:
     crash = Crash(options, behaviour, calls)
     with crash.fs:

@@ -16,15 +16,16 @@ from typing import Any
 
 import calls
 import corpus
+import judges
 import live
 import pytest
 import scenarios
-import uml
-from kernel_session import KernelSession
 from progs import btrfs_check, needs_progs
 
 import btrfs_model as bm
 from btrfs_model.experiments.workloads import NAMES as WORKLOADS
+from btrfs_model.kernels.inside.calls import KernelCalls
+from btrfs_model.kernels.session import Kernel
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.items import decode
 from btrfs_model.ondisk.keys import ItemType, ObjectId
@@ -218,14 +219,10 @@ def cases() -> list[Any]:
     """Kernels and images; the guest is slow."""
     found = []
     few = [name for name in BUILDERS if name not in LONG_RUNS]
-    machine = (live.Machine, live.why_not_live(), few)
-    guest = (uml.Guest, uml.why_not_uml(), IN_A_GUEST)
-    for session, reason, some in (machine, guest):
-        names = BUILDERS if corpus.LONG else some
-        marks = pytest.mark.skipif(bool(reason), reason=reason)
-        for name in names:
-            case = f"{session.__name__}-{name}"
-            found.append(pytest.param(session, name, marks=marks, id=case))
+    for kernel, some in (("machine", few), ("uml", IN_A_GUEST)):
+        started, marks = judges.STARTED[kernel], judges.MARKS[kernel]
+        for name in BUILDERS if corpus.LONG else some:
+            found.append(pytest.param(started, name, marks=marks, id=f"{kernel}-{name}"))
     return found
 
 
@@ -255,8 +252,8 @@ def snapshots_of(fs: Filesystem) -> dict[str, str]:
 )
 @needs_progs
 @pytest.mark.parametrize(("kernel", "name"), cases(), indirect=["kernel"], scope="session")
-def test_a_kernel_uses_it(kernel: KernelSession, name: str, tmp_path: Path) -> None:
-    image, before = kernel.new_image(), tmp_path / "before"
+def test_a_kernel_uses_it(kernel: Kernel, name: str, tmp_path: Path) -> None:
+    image, before = kernel.new_file(), tmp_path / "before"
     BUILDERS[name](before)
     corpus.copy_sparse(before, image)
     # a small device has no room for a balance of all that is on it
@@ -264,7 +261,7 @@ def test_a_kernel_uses_it(kernel: KernelSession, name: str, tmp_path: Path) -> N
     data = name != WITHOUT_DATA
     with bm.open(before) as fs:
         snapshots = snapshots_of(fs)
-    answer = kernel.ask(image, snapshots=snapshots, send_data=data, scrub=True)
+    answer = judges.ask(kernel, image, snapshots=snapshots, send_data=data, scrub=True)
     assert not answer.failed
     assert not answer.alarms
     assert "no errors found" in answer.scrub
@@ -275,7 +272,7 @@ def test_a_kernel_uses_it(kernel: KernelSession, name: str, tmp_path: Path) -> N
 
         def sent(of: Filesystem, path: str, parent: str | None = None) -> bytes:
             clones = [parent] if parent else []
-            return bm.send(of, path, parent, clones, behaviour=live.preset(kernel.release),
+            return bm.send(of, path, parent, clones, behaviour=kernel.preset,
                            no_file_data=not data).data  # fmt: skip
 
         for path in snapshots:
@@ -349,7 +346,7 @@ def both(image: Path, sequence: list[calls.Call], tmp_path: Path) -> None:
     model = WritableFilesystem.load(image, seed=9)
     since = model.transid - 1
     with live.mounted(image, "nossd,noatime,commit=9999") as top:
-        theirs = [calls.run(calls.KernelCalls(top), call) for call in sequence]
+        theirs = [calls.run(KernelCalls(top), call) for call in sequence]
     mine = calls.ModelCalls(model)
     assert [calls.run(mine, call) for call in sequence] == theirs
     model.remount()

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from progs import btrfs_check
 
 import btrfs_model as bm
+from btrfs_model.kernels.inside.calls import KernelCalls
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.items import decode
 from btrfs_model.ondisk.keys import ItemType, ObjectId
@@ -111,7 +112,7 @@ def fresh(image: Path, first: list[calls.Call], *options: str) -> None:
     subprocess.run(["mkfs.btrfs", "-q", "-f", *options, str(image)], check=True,
                    stdout=subprocess.DEVNULL)  # fmt: skip
     with live.mounted(image, "noatime") as top:
-        assert not any(calls.run(calls.KernelCalls(top), call) for call in first)
+        assert not any(calls.run(KernelCalls(top), call) for call in first)
 
 
 def beside(
@@ -128,7 +129,7 @@ def beside(
     since = model.transid - 1
     theirs = []
     with live.mounted(image, "noatime,commit=9999") as top:
-        kernel = calls.KernelCalls(top)
+        kernel = KernelCalls(top)
         try:
             for call in sequence:
                 theirs.append(calls.run(kernel, call))

@@ -55,7 +55,7 @@ def test_streams_of_the_running_kernel(seed: int, tmp_path: Path) -> None:
                     snapshot,
                     parent or None,
                     clones,
-                    behaviour=live.preset(),
+                    behaviour=live.PRESET,
                     proto=proto,
                     no_file_data=bool(flags & 1),
                     compressed=bool(flags & 16),

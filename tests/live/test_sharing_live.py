@@ -69,7 +69,7 @@ def largest_file(fs: bm.Filesystem) -> tuple[int, str] | None:
 
 def compare_cold(image: Path) -> None:
     """Opening a file and FIEMAP, right after a mount: as many tree blocks are read."""
-    behaviour = Behaviour.parse(live.preset())
+    behaviour = Behaviour.parse(live.PRESET)
     with bm.open(image) as fs:
         largest = largest_file(fs)
         if largest is None:
@@ -99,7 +99,7 @@ def compare_files(fs: bm.Filesystem, objectid: int, where: Path) -> None:
         if row["ino"] < sub.root_dir:
             continue  # where a subvolume was when the snapshot was made
         if stat.S_ISREG(row["mode"]):
-            found = Fiemap(fs, objectid, row["ino"], behaviour=live.preset()).run()
+            found = Fiemap(fs, objectid, row["ino"], behaviour=live.PRESET).run()
             rows = list(zip(*(found[name].tolist() for name in found.columns), strict=True))
             assert rows == live_sharing.fiemap(where / row["path"]), row["path"]
             files += 1

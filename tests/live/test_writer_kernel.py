@@ -8,10 +8,11 @@ import live
 import pytest
 import scenarios
 from corpus import LONG
-from kernel_session import KernelSession
+from judges import ask
 from progs import btrfs_check, needs_progs
 
 import btrfs_model as bm
+from btrfs_model.kernels.session import Kernel
 
 beside_the_kernel = live.beside_the_kernel
 
@@ -36,13 +37,13 @@ def test_btrfs_check_finds_nothing(first: int, tmp_path: Path) -> None:
     "random scenarios."
 )
 @pytest.mark.parametrize("seed", range(MOUNTED))
-def test_the_kernel_lists_what_was_written(seed: int, kernel: KernelSession) -> None:
-    image = kernel.new_image()
+def test_the_kernel_lists_what_was_written(seed: int, kernel: Kernel) -> None:
+    image = kernel.new_file()
     with scenarios.model_run(scenarios.random_scenario(f"mounted {seed}")) as (fs, _):
         fs.save(image)
         wanted = scenarios.model_listing(fs)
     written = "by the kernel" * 1000
-    answer = kernel.ask(image, subvolumes=list(wanted), write={"written": written}, scrub=True)
+    answer = ask(kernel, image, subvolumes=list(wanted), write={"written": written}, scrub=True)
     assert not answer.failed
     assert not answer.alarms
     assert answer.listing == wanted

@@ -271,7 +271,7 @@ class Workload:
         fs.behaviour = Behaviour.parse(behaviour)
         self._runner = _Runner(Scenario("crash", [], hex_values=True), SIZE, 0)
         self._runner.made = fs
-        self._runner.synced = lambda step, how: self.ends.append(how)
+        self._runner.synced = lambda step, how, work: self.ends.append(how)
         self.ends: list[str] = []
         self.lines: list[Line] = []
         state = observed(fs)

@@ -114,7 +114,7 @@ def run(
     size = recorded(kernel, name)["image_mib"] << 20
     with run_scenario(
         Scenario(name, steps), size=size, behaviour=KERNELS[kernel], asynchronous=True,
-        crashed=crashed, synced=lambda step, how: ends.append(how),
+        crashed=crashed, synced=lambda step, how, work: ends.append(how),
     ):  # fmt: skip
         return ends, crashes
 

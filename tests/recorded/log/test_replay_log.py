@@ -385,9 +385,11 @@ def test_wrong_items_are_named_or_harmless(data):
 @pytest.mark.skipif(not corpus.LONG, reason="mounts crashed filesystems: only in long runs")
 def test_running_kernel_takes_what_was_replayed(tmp_path: Path):
     """It mounts, and reads, the result; its own replay is in the corpus."""
-    from live import mounted, why_not_live
+    from mounts import mounted
 
-    reason = why_not_live()
+    from btrfs_model.kernels.native import why_not
+
+    reason = why_not()
     if reason:
         pytest.skip(reason)
     for name in few(9)[:20]:

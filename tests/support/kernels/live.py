@@ -7,7 +7,6 @@ times. :func:`kernel_send` is ``BTRFS_IOC_SEND``.
 """
 
 import contextlib
-import ctypes
 import fcntl
 import os
 import platform
@@ -15,35 +14,26 @@ import random
 import stat
 import struct
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from kernel_session import Answer, KernelSession
-from mounts import mounted, one_at_a_time, why_not_live
+from mounts import mounted
 
-from btrfs_model.behaviour import PRESETS
+from btrfs_model.behaviour import preset_of
+from btrfs_model.kernels.inside.send import kernel_send as ioctl_send
+from btrfs_model.kernels.native import why_not
 
-_SEND = struct.Struct("<qQQQQI28x")
-_SEND_NUMBER = 1 << 30 | _SEND.size << 16 | 0x94 << 8 | 38
-_VERSION_FLAG = 8
 _CLONE_RANGE = struct.Struct("<qQQQ")
 _CLONE_RANGE_NUMBER = 1 << 30 | _CLONE_RANGE.size << 16 | 0x94 << 8 | 13
 _BLOCK = 4096
 
 
-def preset(release: str = "") -> str:
-    """The newest preset that is not newer than a kernel, the running one where none is given."""
-    release = release or platform.release()
-    running = tuple(int(part) for part in release.split("-")[0].split(".")[:2])
-    known = [name for name in PRESETS if tuple(map(int, name[1:].split(".")[:2])) <= running]
-    return known[-1]
-
+PRESET = preset_of(platform.release())
+"""Of the running kernel."""
 
 BESIDE_THE_KERNEL = [
-    pytest.mark.skipif(bool(why_not_live()), reason=why_not_live()),
+    pytest.mark.skipif(bool(why_not()), reason=why_not()),
     pytest.mark.flaky(reruns=2),
 ]
 """Marks of a test beside the running kernel, which may try again, twice.
@@ -60,34 +50,15 @@ def beside_the_kernel(test: Callable[..., None]) -> Callable[..., None]:
     return test
 
 
-class Machine(KernelSession):
-    """The machine's own kernel, asked in a process that may hang. Its mounts are its own."""
-
-    again = False
-
-    def command(self) -> list[str]:
-        agent = str(self.folder / "kernel_agent.py")
-        return ["unshare", "--mount", sys.executable, "-S", "-E", "-B", agent, str(self.folder)]
-
-    def ask(self, image: Path, **job: Any) -> Answer:
-        with one_at_a_time():
-            return super().ask(image, **job)
-
-
 def kernel_send(
     snapshot: Path, parent: int = 0, clones: tuple[int, ...] = (), flags: int = 0, proto: int = 1
 ) -> tuple[int, bytes]:
     """Send as the running kernel does: errno (0: none) and the stream so far."""
-    sources = (ctypes.c_uint64 * max(1, len(clones)))(*clones)
     with os.fdopen(os.memfd_create("stream"), "w+b") as file:
-        version = (flags | _VERSION_FLAG, proto) if proto > 1 else (flags, 0)
-        argument = _SEND.pack(
-            file.fileno(), len(clones), ctypes.addressof(sources), parent, *version
-        )
         folder = os.open(snapshot, os.O_RDONLY)
         number = 0
         try:
-            fcntl.ioctl(folder, _SEND_NUMBER, argument)
+            ioctl_send(folder, file.fileno(), parent, clones, flags, proto)
         except OSError as error:
             number = error.errno or 0
         finally:

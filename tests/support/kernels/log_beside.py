@@ -216,7 +216,7 @@ def in_the_model(
             fs.save_crash(crash)
 
     model.crashed = crashed
-    model.synced = lambda step, how: ends.append(how)
+    model.synced = lambda step, how, work: ends.append(how)
     lines: list[Operation] = [["mkfs", beside.mkfs_options], ["mount", beside.mount], ["sync"]]
     with contextlib.closing(model):
         for line in lines:

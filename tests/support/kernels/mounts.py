@@ -12,24 +12,13 @@ from tempfile import TemporaryDirectory
 _held = 0
 
 
-def why_not_live() -> str:
-    """Why the running kernel cannot be asked; empty when it can."""
-    if os.geteuid():
-        return "mounting needs root"
-    if "btrfs" not in Path("/proc/filesystems").read_text():
-        return "the running kernel has no btrfs"
-    if not Path("/dev/loop-control").exists():
-        return "there are no loop devices"
-    return ""
-
-
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
     """Wait until no other process of these tests has anything mounted, and keep it so.
 
     Filesystems of the model have the same uuid, of which kernels before 6.7 mount one at a time. A
-    process that is started in a mount namespace of its own (:class:`live.Machine`) would keep what
-    it finds mounted alive behind the back of who unmounts it.
+    process that is started in a mount namespace of its own, as that of a ``Native`` kernel, would
+    keep what it finds mounted alive behind the back of who unmounts it.
     """
     global _held
     folder = -1 if _held else os.open(Path(__file__).parent, os.O_RDONLY)

@@ -26,6 +26,7 @@ from writing import KernelFiles
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import Step, data_of, parse_step
 from btrfs_model.experiments.scenario.run import _Runner
+from btrfs_model.kernels.inside.calls import KernelCalls
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.listing import EMPTY_SUBVOL_DIR
@@ -177,7 +178,7 @@ class _KernelSteps:
         self.top = top
         self.options = options
         self.hex_values = hex_values
-        self.names = calls.KernelCalls(top)
+        self.names = KernelCalls(top)
         self.files = KernelFiles(top)
 
     def _at(self, path: bytes) -> str:

@@ -1,41 +1,30 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The end of a :class:`kernel_session.KernelSession` that runs on the kernel that is asked.
-
-``python kernel_agent.py FOLDER [MODULES]`` mounts images and says what is in them: for each number
-on its standard input it does the job in ``FOLDER/job-NUMBER.json``, writes
-``FOLDER/answer-NUMBER.json`` and prints the number. As the first process of a guest it loads the
-driver of loop devices before, which is below the folder `MODULES`.
-
-Of Python's library alone, so that it starts at once.
-"""
+"""What a kernel does with an image, and what it says: called in it by :mod:`judges`."""
 
 import contextlib
-import ctypes
-import json
-import lzma
 import os
-import subprocess
-import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from kernel_records import kernel_listing
 
-MARK = "answer "
-_INIT_MODULE = 175
+from btrfs_model.kernels.inside.mounts import mounted, run
+
 _ALARMS = ("WARNING: ", "BUG: ", "Oops", "assertion failed", "Call Trace:")
 
 
-def load_loop_driver(modules: Path) -> None:
-    """Load the driver of loop devices, a module of the guest's kernel."""
-    (module,) = (modules / os.uname().release / "kernel/drivers/block").glob("loop.ko*")
-    code = module.read_bytes()
-    if module.suffix == ".xz":
-        code = lzma.decompress(code)
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syscall(_INIT_MODULE, code, ctypes.c_ulong(len(code)), b""):
-        raise OSError(ctypes.get_errno(), "init_module", str(module))
+class Job(TypedDict):
+    """What :func:`judges.ask` is called with."""
+
+    image: str
+    options: str
+    subvolumes: list[str] | None
+    write: dict[str, str]
+    snapshots: dict[str, str] | None
+    send_data: bool
+    scrub: bool
+    streams: str
 
 
 class Messages:
@@ -60,14 +49,6 @@ class Messages:
                 continue
             head, _, text = record.decode(errors="replace").partition(";")
             lines.append(f"<{int(head.split(',')[0]) & 7}>{text.splitlines()[0]}")
-
-
-def run(*command: str) -> str:
-    """Run a program; what it says."""
-    ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if ran.returncode:
-        raise OSError(f"{' '.join(command)}: status {ran.returncode}: {ran.stdout}")
-    return ran.stdout
 
 
 def send(top: Path, snapshot: str, parent: str | None, data: bool, stream: Path) -> str:
@@ -118,62 +99,37 @@ def use(top: Path, snapshots: dict[str, str], data: bool, streams: Path) -> dict
     return used
 
 
-def do(job: dict[str, Any], top: Path) -> dict[str, Any]:
+def do(job: Job, top: str) -> dict[str, Any]:
     """Mount an image and do with it what the job asks for."""
     answer: dict[str, Any] = {}
     image = job["image"]
-    run("mount", "-t", "btrfs", "-o", f"loop,{job['options']}", image, str(top))
-    try:
-        device = Path(run("findmnt", "-n", "-o", "SOURCE", "--mountpoint", str(top)).strip()).name
+    with mounted(image, top, job["options"]) as folder:
+        device = Path(run("findmnt", "-n", "-o", "SOURCE", "--mountpoint", top).strip()).name
         answer["device"] = device
         if job["subvolumes"] is not None:
-            answer["listing"] = kernel_listing(top, job["subvolumes"])
+            answer["listing"] = kernel_listing(folder, job["subvolumes"])
         for name, content in job["write"].items():
-            (top / name).write_text(content)
+            (folder / name).write_text(content)
         if job["snapshots"] is not None:
-            answer["used"] = use(top, job["snapshots"], job["send_data"], Path(job["streams"]))
+            answer["used"] = use(folder, job["snapshots"], job["send_data"], Path(job["streams"]))
         if job["scrub"]:
-            answer["scrub"] = run("btrfs", "scrub", "start", "-B", str(top))
-    finally:
-        run("umount", str(top))
+            answer["scrub"] = run("btrfs", "scrub", "start", "-B", top)
     with Path(image).open("rb") as file:
         os.fsync(file.fileno())  # a guest's cache of it goes to the machine
     return answer
 
 
-def answer_to(job: dict[str, Any], top: Path, messages: Messages, alone: bool) -> dict[str, Any]:
-    """Do a job; what went wrong is part of the answer."""
-    messages.new()
+def answer_to(job: Job, top: str) -> dict[str, Any]:
+    """Do a job; what went wrong is part of the answer, and what the kernel said."""
+    messages = Messages()
     try:
         answer = do(job, top)
     except Exception:
         answer = {"failed": traceback.format_exc()}
     # a kernel that others use as well says more than what this was about
-    about = f"(device {answer.pop('device', 'loop')}"
+    about, alone = f"(device {answer.pop('device', 'loop')}", os.getpid() == 1
     answer["messages"] = [
         line for line in messages.new()
         if about in line or (alone and any(alarm in line for alarm in _ALARMS))
     ]  # fmt: skip
     return answer
-
-
-def main() -> None:
-    """Answer until there are no more questions."""
-    folder = Path(sys.argv[1])
-    alone = os.getpid() == 1
-    if alone:
-        load_loop_driver(Path(sys.argv[2]))
-    top = Path("/run" if alone else folder, "mnt")
-    top.mkdir()
-    messages = Messages()
-    print(f"{MARK}ready {os.uname().release}", flush=True)
-    for line in sys.stdin:
-        number = line.strip()
-        job = json.loads((folder / f"job-{number}.json").read_text())
-        answer = answer_to(job, top, messages, alone)
-        (folder / f"answer-{number}.json").write_text(json.dumps(answer))
-        print(f"{MARK}{number}", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The calls of ``bm.WritableFilesystem`` on a mounted filesystem, by the same names."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import stat
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_AT_FDCWD = -100
+_VOL_ARGS = struct.Struct("<q4088s")
+_VOL_ARGS_V2 = struct.Struct("<qQQ32x4040s")
+_RECEIVED = struct.Struct("<16sQQQI4xQI4xQ128x")
+
+
+def _ioctl(direction: int, number: int, size: int) -> int:
+    return direction << 30 | size << 16 | 0x94 << 8 | number
+
+
+_SYNC = _ioctl(0, 8, 0)
+_TREE_SEARCH = _ioctl(3, 17, 4096)
+_SUBVOL_CREATE = _ioctl(1, 14, 4096)
+_SNAP_DESTROY = _ioctl(1, 15, 4096)
+_SNAP_CREATE_V2 = _ioctl(1, 23, 4096)
+_GETFLAGS = _ioctl(2, 25, 8)
+_SETFLAGS = _ioctl(1, 26, 8)
+_SET_RECEIVED = _ioctl(3, 37, _RECEIVED.size)
+_FS_GETFLAGS = 2 << 30 | 8 << 16 | ord("f") << 8 | 1
+_FS_SETFLAGS = 1 << 30 | 8 << 16 | ord("f") << 8 | 2
+_RDONLY = 2
+_MAX = 2**64 - 1
+_ORPHAN = 2**64 - 5
+
+
+@contextmanager
+def _opened(path: str, flags: int = os.O_RDONLY | os.O_DIRECTORY) -> Iterator[int]:
+    fd = os.open(path, flags)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _dead_subvolumes(fd: int) -> int:
+    """How many orphan items the root tree has (BTRFS_IOC_TREE_SEARCH)."""
+    argument = bytearray(4096)
+    # tree, objectids, offsets, transids, types, how many
+    struct.pack_into("<7QIII", argument, 0, 1, _ORPHAN, _ORPHAN, 0, _MAX, 0, _MAX, 48, 48, 4096)
+    fcntl.ioctl(fd, _TREE_SEARCH, argument)
+    found: int = struct.unpack_from("<I", argument, 64)[0]
+    return found
+
+
+class KernelCalls:
+    """The calls of a filesystem of the model, on a mounted one.
+
+    Paths go to the kernel as they are (:mod:`pathlib` would straighten them).
+    """
+
+    def __init__(self, top: Path) -> None:
+        self.top = str(top)
+        self._held: dict[str, int] = {}
+
+    def _at(self, path: str) -> str:
+        return f"{self.top}/{path}"
+
+    def _parent(self, path: str) -> tuple[str, bytes]:
+        parent, _, name = path.rpartition("/")
+        return self._at(parent), os.fsencode(name)
+
+    def create(self, path: str, mode: int = 0o666) -> None:
+        os.close(os.open(self._at(path), os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+
+    def mkdir(self, path: str, mode: int = 0o777) -> None:
+        os.mkdir(self._at(path), mode)  # noqa: PTH102
+
+    def mknod(self, path: str, mode: int, device: int = 0) -> None:
+        os.mknod(self._at(path), mode, device)
+
+    def symlink(self, target: str, path: str) -> None:
+        os.symlink(target, self._at(path))  # noqa: PTH211
+
+    def link(self, existing: str, path: str) -> None:
+        os.link(self._at(existing), self._at(path), follow_symlinks=False)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(self._at(path))  # noqa: PTH108
+
+    def rmdir(self, path: str) -> None:
+        os.rmdir(self._at(path))  # noqa: PTH106
+
+    def rename(self, old: str, new: str, flags: int = 0) -> None:
+        names = (os.fsencode(self._at(path)) for path in (old, new))
+        source, target = names
+        if _LIBC.renameat2(_AT_FDCWD, source, _AT_FDCWD, target, flags):
+            raise OSError(ctypes.get_errno(), "renameat2", old)
+
+    def chmod(self, path: str, mode: int) -> None:
+        os.chmod(self._at(path), mode)  # noqa: PTH101
+
+    def chown(self, path: str, uid: int, gid: int) -> None:
+        os.chown(self._at(path), uid, gid)
+
+    def utimes(self, path: str, atime: int, mtime: int) -> None:
+        os.utime(self._at(path), ns=(atime, mtime))
+
+    def chattr(self, path: str, add: int, remove: int) -> None:
+        if stat.S_IFMT(Path(self._at(path)).stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
+            raise OSError(errno.ENOTTY, path)
+        with _opened(self._at(path), os.O_RDONLY) as fd:
+            flags = bytearray(8)
+            fcntl.ioctl(fd, _FS_GETFLAGS, flags)
+            new = struct.unpack("<q", flags)[0] & ~remove | add
+            fcntl.ioctl(fd, _FS_SETFLAGS, struct.pack("<q", new))
+
+    def setxattr(self, path: str, name: str, value: bytes, flags: int = 0) -> None:
+        os.setxattr(self._at(path), name, value, flags)
+
+    def removexattr(self, path: str, name: str) -> None:
+        os.removexattr(self._at(path), name)
+
+    def create_subvolume(self, path: str) -> None:
+        parent, name = self._parent(path)
+        with _opened(parent) as fd:
+            fcntl.ioctl(fd, _SUBVOL_CREATE, bytearray(_VOL_ARGS.pack(0, name)))
+
+    def snapshot(self, source: str, path: str, read_only: bool = True) -> None:
+        parent, name = self._parent(path)
+        flags = _RDONLY if read_only else 0
+        with _opened(self._at(source)) as of, _opened(parent) as fd:
+            fcntl.ioctl(fd, _SNAP_CREATE_V2, bytearray(_VOL_ARGS_V2.pack(of, 0, flags, name)))
+
+    def delete_subvolume(self, path: str) -> None:
+        parent, name = self._parent(path)
+        with _opened(parent) as fd:
+            fcntl.ioctl(fd, _SNAP_DESTROY, bytearray(_VOL_ARGS.pack(0, name)))
+
+    def set_read_only(self, path: str, read_only: bool = True) -> None:
+        with _opened(self._at(path)) as fd:
+            flags = struct.pack("<Q", _RDONLY if read_only else 0)
+            fcntl.ioctl(fd, _SETFLAGS, flags)
+
+    def set_received_subvolume(self, path: str, uuid: bytes, stransid: int, stime: int = 0) -> None:
+        seconds, rest = divmod(stime, 10**9)
+        with _opened(self._at(path)) as fd:
+            argument = _RECEIVED.pack(uuid, stransid, 0, seconds, rest, 0, 0, 0)
+            fcntl.ioctl(fd, _SET_RECEIVED, argument)
+
+    def hold(self, path: str) -> None:
+        self._held[path] = os.open(self._at(path), os.O_RDONLY)
+
+    def release(self, path: str) -> None:
+        os.close(self._held.pop(path))
+
+    def release_all(self) -> None:
+        for path in list(self._held):
+            self.release(path)
+
+    def clean(self) -> None:
+        """Commit; where subvolumes are deleted wait until the cleaner has freed them, and commit.
+
+        When it comes to that without being woken is a matter of chance.
+        """
+        with _opened(self.top) as fd:
+            if not _dead_subvolumes(fd):
+                return
+            fcntl.ioctl(fd, _SYNC)
+            for _ in range(60_000):
+                if not _dead_subvolumes(fd):
+                    break
+                time.sleep(0.001)
+        self.sync()
+
+    def sync(self) -> None:
+        """Commit; unlike BTRFS_IOC_SYNC this does not wake the cleaner of deleted subvolumes."""
+        with _opened(self.top) as fd:
+            if _LIBC.syncfs(fd):
+                raise OSError(ctypes.get_errno(), "syncfs", self.top)
+
+    def create_files(self, directory: str, names: list[str]) -> None:
+        for name in names:
+            self.create(f"{directory}/{name}")
+
+    def unlink_files(self, directory: str, names: list[str]) -> None:
+        for name in names:
+            self.unlink(f"{directory}/{name}")
+
+    def write(self, path: str, offset: int, data: bytes) -> None:
+        with _opened(self._at(path), os.O_WRONLY) as fd:
+            os.pwrite(fd, data, offset)
+
+    def truncate(self, path: str, size: int) -> None:
+        os.truncate(self._at(path), size)

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Operations of a kernel, timed in it with as little around them as there can be.
+
+Each function mounts an image and repeats an operation on what is in it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypedDict
+
+from btrfs_model.kernels.inside.clock import Clock, Run
+from btrfs_model.kernels.inside.mounts import Place, forget, mounted
+from btrfs_model.kernels.inside.send import kernel_send, root_id
+
+_FIEMAP = struct.Struct("<QQIIII")  # start, length, flags, mapped, room, reserved
+_FIEMAP_NUMBER = 3 << 30 | _FIEMAP.size << 16 | ord("f") << 8 | 11
+_EXTENT = struct.Struct("<Q8xQ16xI12x")  # logical, length, flags
+_FIEMAP_EXTENT_LAST = 1
+_WHOLE = (1 << 64) - 1
+_DIRENTS = 32768
+_DT_DIR = 4
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _repeat(
+    once: Callable[[Path], Run[int]], place: Place, runs: int, cold: bool
+) -> list[Run[int]]:
+    """Repeat what is done with a mounted image.
+
+    Warm: in one mount, after a run that does not count. Cold: each in a fresh mount of a kernel
+    that remembers nothing.
+    """
+    taken: list[Run[int]] = []
+    if cold:
+        for _ in range(runs):
+            forget()
+            with mounted(**place) as folder:
+                taken.append(once(folder))
+    else:
+        with mounted(**place) as folder:
+            once(folder)
+            taken += [once(folder) for _ in range(runs)]
+    return taken
+
+
+class Sent(TypedDict):
+    """What is sent."""
+
+    snapshot: str
+    parent: str | None
+    clones: list[str]
+    flags: int
+    protocol: int
+
+
+def _send_into(stream: int, folder: Path, what: Sent) -> Clock:
+    parent, *clones = [_root_id(folder, name) for name in (what["parent"], *what["clones"])]
+    with _opened(folder / what["snapshot"]) as fd, Clock() as clock:
+        clock.start()
+        kernel_send(fd, stream, parent, clones, what["flags"], what["protocol"])
+        clock.stop()
+    return clock
+
+
+def _root_id(folder: Path, subvolume: str | None) -> int:
+    if subvolume is None:
+        return 0
+    with _opened(folder / subvolume) as fd:
+        return root_id(fd)
+
+
+def send(place: Place, what: Sent, runs: int, cold: bool) -> list[Run[int]]:
+    """Time the ioctl SEND into a file in memory; amounts are bytes of the stream."""
+
+    def once(folder: Path) -> Run[int]:
+        stream = os.memfd_create("stream")
+        try:
+            return _send_into(stream, folder, what).run(os.fstat(stream).st_size)
+        finally:
+            os.close(stream)
+
+    return _repeat(once, place, runs, cold)
+
+
+def stream(place: Place, what: Sent, target: str) -> None:
+    """Send into a file."""
+    with mounted(**place) as folder, open(target, "wb") as file:  # noqa: PTH123
+        _send_into(file.fileno(), folder, what)
+
+
+def fiemap(
+    place: Place, path: str, extents_per_call: int, sync: bool, runs: int, cold: bool
+) -> list[Run[int]]:
+    """Time the ioctls FIEMAP that map a whole file; amounts are extents."""
+    buffer = bytearray(_FIEMAP.size + extents_per_call * _EXTENT.size)
+
+    def once(folder: Path) -> Run[int]:
+        start, found, last = 0, 0, 0
+        with _opened(folder / path) as fd, Clock() as clock:
+            while not last & _FIEMAP_EXTENT_LAST:
+                _FIEMAP.pack_into(buffer, 0, start, _WHOLE - start, sync, 0, extents_per_call, 0)
+                clock.start()
+                fcntl.ioctl(fd, _FIEMAP_NUMBER, buffer)
+                clock.stop()
+                count = _FIEMAP.unpack_from(buffer)[3]
+                if not count:
+                    break
+                at = _FIEMAP.size + (count - 1) * _EXTENT.size
+                logical, length, last = _EXTENT.unpack_from(buffer, at)
+                start, found = logical + length, found + count
+        return clock.run(found)
+
+    return _repeat(once, place, runs, cold)
+
+
+def find(place: Place, path: str, runs: int, cold: bool) -> list[Run[int]]:
+    """Time opening and listing all directories below a path; amounts are entries."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    buffer = ctypes.create_string_buffer(_DIRENTS)
+
+    def once(folder: Path) -> Run[int]:
+        found, waiting = 0, [os.fsencode(folder / path)]
+        with Clock() as clock:
+            while waiting:
+                at = waiting.pop()
+                clock.start()
+                fd = os.open(at, os.O_RDONLY | os.O_DIRECTORY)
+                clock.stop()
+                length = _DIRENTS
+                while length > 0:
+                    clock.start()
+                    length = libc.getdents64(fd, buffer, ctypes.c_size_t(_DIRENTS))
+                    clock.stop()
+                    for kind, name in _dirents(buffer.raw[: max(length, 0)]):
+                        found += 1
+                        if kind == _DT_DIR:
+                            waiting.append(at + b"/" + name)
+                os.close(fd)
+                if length < 0:
+                    raise OSError(ctypes.get_errno(), "getdents64", os.fsdecode(at))
+        return clock.run(found)
+
+    return _repeat(once, place, runs, cold)
+
+
+def _dirents(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Kinds and names in what getdents64() returns, without the two that are in all."""
+    at = 0
+    while at < len(data):
+        length, kind = struct.unpack_from("<16xHB", data, at)
+        name = data[at + 19 : at + length].split(b"\0", 1)[0]
+        if name not in (b".", b".."):
+            yield kind, name
+        at += length
+
+
+def receive(place: Place, stream: str) -> Run[int]:
+    """Time the program ``btrfs receive -f``, by the wall and by its processor time."""
+    with mounted(**place) as folder:
+        began = time.perf_counter_ns()
+        ran = subprocess.Popen(["btrfs", "-q", "receive", "-f", stream, str(folder)],
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+        assert ran.stdout is not None
+        said = ran.stdout.read().decode(errors="replace")
+        _, status, used = os.wait4(ran.pid, 0)
+        wall = time.perf_counter_ns() - began
+        if status:
+            raise OSError(f"btrfs receive: status {status >> 8}: {' '.join(said.split())}")
+    return wall / 1e6, (used.ru_utime + used.ru_stime) * 1e3, os.stat(stream).st_size  # noqa: PTH116
+
+
+def list_xattrs(place: Place, path: str, times: int, runs: int) -> list[Run[int]]:
+    """Time asking how long the list of the xattrs of a file is; amounts are bytes of the list."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def once(folder: Path) -> Run[int]:
+        at, length = os.fsencode(folder / path), 0
+        with Clock() as clock:
+            clock.start()
+            for _ in range(times):
+                length = libc.llistxattr(at, None, ctypes.c_size_t(0))
+            clock.stop()
+        return clock.run(length)
+
+    return _repeat(once, place, runs, cold=False)
