@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from btrfs_model.behaviour import table
     from btrfs_model.cost.receiver import receiver_calls as receiver_calls
     from btrfs_model.experiments.replay import build as build
-    from btrfs_model.experiments.replay import replay as replay
+    from btrfs_model.experiments.replays import replay as replay
     from btrfs_model.mount.writable import WritableFilesystem as WritableFilesystem
     from btrfs_model.native.choice import select
     from btrfs_model.questions.check import check as check

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import zstandard
-from measured import several, write
+from measured import taken, write
 
 SIDES = {"Linux 6.1": "6.1", "Linux 6.12": "6.12"}
 VERSIONS = {"6.1.176": "Linux 6.1", "6.12.101": "Linux 6.12"}
@@ -79,8 +79,12 @@ def times(oracle: Path) -> list[Row]:
         if not operation.startswith("complete FIEMAP"):
             continue
         cache = "cold" if "cold" in operation else "cached"
-        seconds = several("s", [ms / 1000 for ms in entry["ms"]])
-        rows.append({"input": "full", "side": side, "cache": cache, "quantity": "time", **seconds})
+        seconds = taken("uml", f"v{entry['kernel']}", "s", [ms / 1000 for ms in entry["ms"]])
+        # the file of the image is in memory
+        device = {"device": "memory"} if cache == "cold" else {}
+        rows.append(
+            {"input": "full", "side": side, "cache": cache, **device, "quantity": "time", **seconds}
+        )
     return rows
 
 

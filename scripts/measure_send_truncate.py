@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from measured import several
+from measured import taken
 
 import btrfs_model as bm
 from btrfs_model.experiments.workloads import load
@@ -149,7 +149,7 @@ def main() -> None:
                         runs.append(receive_time(streams[side], folder))
                 rows += [
                     {"sample": source.sample, "side": side, "quantity": "receive time",
-                     **several("s", runs)}
+                     **taken("native", f"v{release}", "s", runs)}
                     for side, runs in times.items()
                 ]  # fmt: skip
                 text = f"Linux {release}, both streams in turn"

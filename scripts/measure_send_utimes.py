@@ -5,14 +5,15 @@
     scripts/measure_send_utimes.py CORPUS
 
 CORPUS has the layout of data/kernel (see its README): ``send/send-utimes/n*/case.json`` say what
-kernels sent, ``counts/W0/N*/case.json`` how often they called their functions.
+kernels sent, ``counts/W0/N*/case.json`` how often they called their functions,
+``timings/send.json`` how long warm sends took.
 """
 
 import json
 import sys
 from pathlib import Path
 
-from measured import write
+from measured import taken, write
 
 TARGET = Path(__file__).parent.parent / "data/workloads/send-utimes/measured.json"
 KERNELS = {"before": "6.1", "after": "6.12"}
@@ -28,6 +29,11 @@ SOURCES = {
     "calls of kernel functions": {
         side: f"Linux {release}, User-Mode Linux, by probes, on filesystems that the same script "
         "made on Linux 6.1.176"
+        for side, release in RELEASES.items()
+    },
+    "time": {
+        side: f"Linux {release}, User-Mode Linux on a two-core virtual machine, into a file in "
+        "memory. Not the machine of the commit message"
         for side, release in RELEASES.items()
     },
 }
@@ -51,10 +57,25 @@ def rows(corpus: Path) -> list[dict[str, object]]:
             counts = case["kernels"][kernel]["counts"]
             found += [(files, side, f"sender: {name}", counts[name])
                       for name in FUNCTIONS if name in counts]  # fmt: skip
-    return [
+    counted = [
         {"files": files, "side": side, "quantity": name, "value": value}
         for files, side, name, value in sorted(found)
     ]
+    return counted + times(corpus)
+
+
+def times(corpus: Path) -> list[dict[str, object]]:
+    """Return how long the warm sends of each size took; the first of three was cold."""
+    entries = json.loads((corpus / "timings/send.json").read_text())["rows"]
+    return [
+        {
+            "files": entry["n"], "side": side, "quantity": "time",
+            **taken("uml", f"v{release}", "ms", entry["ioctl_ms"][1:]),
+        }
+        for side, release in RELEASES.items()
+        for entry in entries
+        if entry["workload"] == "send-utimes" and entry["kernel"].startswith(f"{release} ")
+    ]  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -7,9 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 
-def several(unit: str, values: Sequence[float]) -> dict[str, object]:
-    """Say in a row what several runs took: the median, the least, the most, how many."""
+def taken(kind: str, kernel: str, unit: str, values: Sequence[float]) -> dict[str, object]:
+    """Say in a row what several runs took: the median, the least, the most, how many.
+
+    `kind` and `kernel` are those of a machine: ``uml`` or ``native``, and a behaviour.
+    """
     return {
+        "kind": kind,
+        "kernel": kernel,
         "unit": unit,
         "value": round(statistics.median(values), 6),
         "min": round(min(values), 6),

@@ -40,6 +40,7 @@ _COMMANDS = {
     "extents": ("usage", "Show how much of a file's extents is used, and by whom."),
     "du": ("usage", "Show what subvolumes use alone and what they share."),
     "inode-resolve": ("usage", "Show all paths of an inode."),
+    "calibrate": ("machines", "Measure what work takes on a kernel, as a machine for times."),
     "patches": ("experiments", "Show the kernel commits that can be switched."),
 }
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +19,7 @@ from btrfs_model.cli.common import (
     behaviour_option,
     image_argument,
     json_option,
+    machine_option,
     one_output,
     parent_option,
     parquet_option,
@@ -151,8 +153,9 @@ parameters_option = click.option(
     type=float,
     callback=_think,
     metavar="US",
-    help="Microseconds that the kernel computes for each leaf.  [default: as measured]",
+    help="Microseconds that the kernel computes for each leaf.  [default: what its work costs]",
 )
+@machine_option
 @click.option("--total", is_flag=True, help="Print the totals of the reads on the device instead.")
 @click.option(
     "--devices",
@@ -176,6 +179,7 @@ def reads(
     device: str | None,
     parameters: dict[str, float | str],
     think: float | None,
+    machine: str | None,
     total: bool,
     as_json: bool,
     parquet: Path | None,
@@ -188,7 +192,9 @@ def reads(
 
     On a device ISSUED, DONE and NEEDED are nanoseconds from the start. The kernel waits for a block
     that it reads on demand, and for one that it needs before it is there (NEEDED before DONE).
-    NEEDED is -1 for a block that it never needs.
+    NEEDED is -1 for a block that it never needs. What the kernel computes between the reads of a
+    send is what its work costs on --machine; the time is told on standard error, where that is
+    a terminal or a machine is named. What a listing computes has no cost, and is left out.
     """
     from btrfs_model.behaviour import Behaviour
     from btrfs_model.questions.reads.cold import blocks_after_mount
@@ -198,8 +204,10 @@ def reads(
     if parent is not None and readdir is not None:
         raise click.UsageError("--parent goes with a send, not with --readdir")
     one_output(as_json, parquet)
-    if device is None and (parameters or think is not None or total):
-        raise click.UsageError("--set, --think and --total go with --device")
+    if device is None and (parameters or think is not None or machine is not None or total):
+        raise click.UsageError("--set, --think, --machine and --total go with --device")
+    if machine is not None and (think is not None or readdir is not None):
+        raise click.UsageError("--machine goes with a send, and not with --think")
     chosen = Behaviour.parse(behaviour)
     start = _addresses(cached)
     # to import it takes as long as half a million reads, and can be done beside them
@@ -212,7 +220,9 @@ def reads(
         table = reads_of(
             fs, subvolume, behaviour=chosen, parent=parent, readdir=readdir, cached=start,
             readahead=readahead, device=device, think=think, parameters=parameters,
+            machine=machine,
         )  # fmt: skip
+    time = table.attrs.pop("time", None)
     if total:
         import pandas as pd
 
@@ -223,6 +233,10 @@ def reads(
         write_parquet(table, parquet)
     else:
         print_table(table, as_json=as_json)
+    if time is not None and (machine is not None or sys.stderr.isatty()):
+        click.echo(f"send: {time['text']}", err=True)
+        for line in time["split"]:
+            click.echo(f"  {line}", err=True)
 
 
 def _addresses(file: TextIO | None) -> set[int]:

@@ -96,6 +96,14 @@ def work_option(text: str) -> Callable[[F], F]:
     return click.option("--work", type=click.Path(path_type=Path), metavar="FILE.json", help=text)
 
 
+machine_option = click.option(
+    "--machine",
+    metavar="NAME|FILE",
+    help="Predict times on this machine: a name of data/machines, or a file NAME.toml.  "
+    "[default: the native one]",
+)
+
+
 def whole_number(text: str, least: int = -(2**63)) -> int:
     """Read a whole number of 64 bits, from `least` on: decimal, or after ``0x``.
 
@@ -151,8 +159,13 @@ def echo(text: str) -> None:
 
 def write_work(path: Path | None, work: Mapping[str, int]) -> None:
     """Write counted work as JSON, where that was asked for."""
+    write_json(path, dict(sorted(work.items())))
+
+
+def write_json(path: Path | None, value: object) -> None:
+    """Write something as JSON, where that was asked for."""
     if path is not None:
-        text = json.dumps(dict(sorted(work.items())), indent=1) + "\n"
+        text = json.dumps(value, indent=1) + "\n"
         with whole_file(path, special=True) as file:
             file.write(text.encode())
 

@@ -17,6 +17,7 @@ from btrfs_model.cli.common import (
     Command,
     echo,
     json_option,
+    machine_option,
     print_table,
     progress,
 )
@@ -75,6 +76,10 @@ def _scale(_: click.Context, __: click.Parameter, value: str) -> str | float:
     metavar="BYTES",
     help="Build the filesystem with tree blocks of that size, 4096 to 65536.",
 )
+@machine_option
+@click.option("--jobs", type=click.IntRange(min=1), metavar="N",
+              help="Workloads replayed at a time; as many as there are processors and free memory "
+              "for (4 GB each) without it.")  # fmt: skip
 @click.option("--out", default="out", show_default=True, type=click.Path(path_type=Path),
               metavar="DIR", help="Folder for the results; made when it is missing.")  # fmt: skip
 def replay(
@@ -86,15 +91,18 @@ def replay(
     parameters: dict[str, float | str],
     readahead: dict[str, int],
     nodesize: int | None,
+    machine: str | None,
+    jobs: int | None,
     out: Path,
 ) -> None:
     """Replay workloads of commit messages on both sides of their commit.
 
-    Shows the main figures and writes all of them: report.html, results.csv, results.parquet, a
-    chart for each workload, and provenance.json. Without WORKLOAD it replays all there are, or all
-    that have the knobs that are turned: --device, --set, --readahead, --nodesize.
+    Shows the main figures and writes all of them: report.html, results.csv, results.parquet,
+    speedups.csv, messages.csv, charts for each workload, and provenance.json. Without WORKLOAD it
+    replays all there are, or all that have the knobs that are turned: --device, --set, --readahead,
+    --nodesize.
     """
-    from btrfs_model.experiments.replay import all_names, check, run
+    from btrfs_model.experiments.replays import all_names, check, default_jobs, run_all
     from btrfs_model.experiments.report import write
     from btrfs_model.experiments.workloads import load
 
@@ -104,14 +112,14 @@ def replay(
     knobs = {name: value for name, value in given.items() if value}
     names = tuple(dict.fromkeys(workloads)) or all_names(knobs)
     sides = [load(name).sides(kernel_before, kernel_after) for name in names]
-    check(names, scale, knobs, out)
+    check(names, scale, knobs, machine, out)
     total = sum(1 + 2 * len(of_one) for of_one in sides) + 1
     with progress(total) as step:
-        replays = [
-            run(name, scale, kernel_before=kernel_before, kernel_after=kernel_after, knobs=knobs,
-                step=lambda text, name=name: step(f"{name}: {text}"))  # type: ignore[misc]
-            for name in names
-        ]  # fmt: skip
+        replays = run_all(
+            names, jobs or default_jobs(), step,
+            scale=scale, kernel_before=kernel_before, kernel_after=kernel_after, knobs=knobs,
+            machine=machine,
+        )  # fmt: skip
         step("writing the report")
         files = write(replays, out)
     with naming(STDOUT):
@@ -125,7 +133,7 @@ def _print_replay(one: Replay) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from btrfs_model.experiments.report import number, percent
+    from btrfs_model.experiments.numbers import number, percent
     from btrfs_model.experiments.results import label
 
     console = Console(highlight=False) if sys.stdout.isatty() else Console(width=110)

@@ -13,12 +13,14 @@ from btrfs_model.cli.common import (
     behaviour_option,
     image_argument,
     json_option,
+    machine_option,
     print_table,
     stdout,
     subvolume_argument,
     work_option,
     write_work,
 )
+from btrfs_model.cli.times import print_time, timed_on
 
 _PIECE = 4 << 20
 
@@ -129,17 +131,27 @@ def cat(image: Path, subvolume: str, path: str) -> None:
 @behaviour_option()
 @json_option("One JSON object a line.")
 @work_option("Write how often each kernel function was called.")
+@machine_option
 def fiemap(
-    image: Path, subvolume: str, path: str, behaviour: str, as_json: bool, work: Path | None
+    image: Path,
+    subvolume: str,
+    path: str,
+    behaviour: str,
+    as_json: bool,
+    work: Path | None,
+    machine: str | None,
 ) -> None:
     """Show the extents of a file as the FIEMAP ioctl reports them.
 
-    Sizes and places are in bytes. The calls are those of `filefrag`: 292 extents each.
+    Sizes and places are in bytes. The calls are those of `filefrag`: 292 extents each. With
+    --machine, and on a terminal with --work, the time is told on standard error, all that is read
+    being in memory.
     """
     from btrfs_model.base.counters import counting
     from btrfs_model.questions.fiemap.api import FLAGS, Fiemap
     from btrfs_model.volume.filesystem import Filesystem
 
+    computes = timed_on(machine, work)
     with Filesystem.open(image) as fs:
         file = Fiemap(fs, subvolume, path, behaviour=behaviour)
         with counting() as counted:
@@ -148,3 +160,5 @@ def fiemap(
     table["flags"] = names if as_json else [",".join(of_one) for of_one in names]
     write_work(work, counted)
     print_table(table, as_json=as_json)
+    if computes is not None:
+        print_time("fiemap", computes, counted)

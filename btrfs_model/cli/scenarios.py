@@ -4,15 +4,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from btrfs_model.base.sizes import size
-from btrfs_model.cli.common import Command, behaviour_option, progress
+from btrfs_model.cli.common import (
+    Command,
+    behaviour_option,
+    machine_option,
+    progress,
+    work_option,
+    write_json,
+)
+from btrfs_model.cli.times import print_time, timed_on
 from btrfs_model.patches import MOUNT_KERNEL
 
 if TYPE_CHECKING:
+    from btrfs_model.base.counters import Work
+    from btrfs_model.experiments.scenario.operations import Step
     from btrfs_model.mount.writable import WritableFilesystem
 
 
@@ -30,6 +40,7 @@ def _bytes(_: click.Context, __: click.Parameter, value: str) -> int:
         """echo '{"ops": [["mkdir", "d"], ["sync"]]}' > s.json""",
         "btrfs-model run s.json -o disk.img --size 1G",
         "btrfs-model run ops.jsonl.zst -o disk.img --behaviour v5.10",
+        "btrfs-model run scenario.json -o disk.img --work fsyncs.json",
     ),
 )
 @click.argument("scenario", type=click.Path(path_type=Path))
@@ -39,19 +50,33 @@ def _bytes(_: click.Context, __: click.Parameter, value: str) -> int:
               help="Size of the device.")  # fmt: skip
 @click.option("--seed", default=0, show_default=True, help="What uuids and times come from.")
 @behaviour_option(MOUNT_KERNEL)
-def run(scenario: Path, image: Path, size: int, seed: int, behaviour: str) -> None:
+@work_option("Write how often each kernel function was called, a list of the fsyncs.")
+@machine_option
+def run(
+    scenario: Path,
+    image: Path,
+    size: int,
+    seed: int,
+    behaviour: str,
+    work: Path | None,
+    machine: str | None,
+) -> None:
     """Carry out the operations of SCENARIO on a new filesystem and write its image.
 
     SCENARIO is a JSON object {"ops": [...]} or a file of JSON lines, each operation a list such as
     ["mkdir", "d"]; btrfs_model/experiments/scenario/operations.py lists them. An operation that
     fails ends the run with its number, and no image is written. Each "crash" writes what a crash at
     that point would leave, the last commit and the logs of fsync, to IMAGE.crash1, IMAGE.crash2,
-    ... What an fsync logs is that of the kernel of --behaviour.
+    ... What an fsync logs is that of the kernel of --behaviour. With --machine, and on a
+    terminal with --work, the time of each fsync that the log is enough for is told on standard
+    error, but for waiting for writes.
     """
     from btrfs_model.experiments.scenario.load import load_scenario
     from btrfs_model.experiments.scenario.run import run_scenario
 
+    computes = timed_on(machine, work)
     loaded = load_scenario(scenario)
+    fsyncs: list[dict[str, Any]] = []
     written: list[Path] = []
 
     def crashed(fs: WritableFilesystem, number: int) -> None:
@@ -59,11 +84,20 @@ def run(scenario: Path, image: Path, size: int, seed: int, behaviour: str) -> No
         fs.save_crash(path)
         written.append(path)
 
+    def synced(step: Step, how: str, counted: Work) -> None:
+        fsyncs.append({"step": str(step), "how": how, "work": dict(sorted(counted.items()))})
+
     try:
         with (
             progress(len(loaded.steps)) as step,
             run_scenario(
-                loaded, size=size, seed=seed, behaviour=behaviour, step=step, crashed=crashed
+                loaded,
+                size=size,
+                seed=seed,
+                behaviour=behaviour,
+                step=step,
+                crashed=crashed,
+                synced=synced,
             ) as fs,
         ):
             fs.save(image)
@@ -71,3 +105,9 @@ def run(scenario: Path, image: Path, size: int, seed: int, behaviour: str) -> No
         for path in written:
             path.unlink(missing_ok=True)
         raise
+    write_json(work, fsyncs)
+    for one in fsyncs:
+        if computes is not None and one["how"] == "log":
+            print_time(one["step"], computes, one["work"])
+        elif computes is not None:
+            click.echo(f"{one['step']}: {one['how']}", err=True)

@@ -20,6 +20,7 @@ from btrfs_model.cli.common import (
     behaviour_option,
     image_argument,
     json_option,
+    machine_option,
     parent_option,
     print_table,
     progress,
@@ -28,6 +29,7 @@ from btrfs_model.cli.common import (
     work_option,
     write_work,
 )
+from btrfs_model.cli.times import print_profile, print_time, timed_on
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
         "btrfs-model send disk.img snap1 --proto 2 --compressed-data -f v2.stream",
         "btrfs-model send disk.img snap1 --work work.json > /dev/null",
         "btrfs-model send disk.img snap2 -p snap1 --explain summary -f /dev/null",
+        "btrfs-model send disk.img snap2 -p snap1 --profile -f /dev/null",
     ),
 )
 @image_argument
@@ -81,6 +84,8 @@ if TYPE_CHECKING:
 @work_option("Write how often each kernel function was called.")
 @click.option("--explain", type=click.Choice(["summary", "commands"]),
               help="Say why each command is sent: added up, or command by command.")  # fmt: skip
+@click.option("--profile", is_flag=True, help="Say where the time goes, by kernel function.")
+@machine_option
 def send(
     image: Path,
     subvolume: str,
@@ -93,6 +98,8 @@ def send(
     behaviour: str,
     work: Path | None,
     explain: str | None,
+    profile: bool,
+    machine: str | None,
 ) -> None:
     """Write the send stream of a read-only subvolume, byte for byte as the kernel does.
 
@@ -100,8 +107,9 @@ def send(
     sources, and with -c alone the parent is picked among them, as `btrfs send` does. Where the
     kernel fails half way, the part of the stream before that is written all the same.
 
-    With --explain, tables go to standard error or, when the stream goes to a file, to standard
-    output; on a terminal there need not be a stream.
+    With --explain and --profile, tables go to standard error or, when the stream goes to a file, to
+    standard output; on a terminal there need not be a stream. With --machine or --profile, and on a
+    terminal with --work, the time is told there too, all that is read being in memory.
     """
     from btrfs_model.base.errors import BtrfsModelError
     from btrfs_model.behaviour import Behaviour
@@ -110,11 +118,12 @@ def send(
 
     if compressed_data and proto == 1:
         raise click.UsageError("--compressed-data needs --proto 2 or higher")
-    if out is None and explain is not None and sys.stdout.isatty():
+    if out is None and (explain is not None or profile) and sys.stdout.isatty():
         out = Path(os.devnull)
     if out is None and sys.stdout.isatty():
         raise BtrfsModelError("not dumping send stream into a terminal, redirect it into a file")
     chosen = Behaviour.parse(behaviour)
+    computes = timed_on(machine, work, wanted=profile)
     with Filesystem.open(image) as fs:
         sent = _read_only(fs, subvolume, "subvolume")
         sources = [_read_only(fs, name, "clone source") for name in clones]
@@ -136,6 +145,10 @@ def send(
         write_work(work, result.work)
     if result.causes is not None:
         _print_causes(result.causes, summary=explain == "summary", err=out is None)
+    if computes is not None:
+        print_time("send", computes, result.amounts, err=out is None)
+        if profile:
+            print_profile(computes, result.amounts, err=out is None)
 
 
 def _print_causes(causes: pd.DataFrame, *, summary: bool, err: bool) -> None:
@@ -239,16 +252,21 @@ class _Counted:
 @click.option("-f", "--file", "stream", type=click.Path(path_type=Path), metavar="FILE",
               help="Read the stream from FILE instead of standard input.")  # fmt: skip
 @work_option("Write which system calls `btrfs receive` makes for the stream.")
-def receive(image: Path, directory: str, stream: Path | None, work: Path | None) -> None:
+@machine_option
+def receive(
+    image: Path, directory: str, stream: Path | None, work: Path | None, machine: str | None
+) -> None:
     """Apply one or more send streams to an image, as `btrfs receive` does.
 
     DIR is where the subvolumes are made, a path from the top of the filesystem. The image is
     changed in memory and then replaced as a whole: when a command of the stream fails, it stays as
-    it was.
+    it was. With --machine, and on a terminal with --work, the time that `btrfs receive` takes is
+    told too.
     """
     from btrfs_model.mount.writable import WritableFilesystem
     from btrfs_model.questions.receive.api import receive as receive_stream
 
+    computes = timed_on(machine, work)
     with WritableFilesystem.load(image) as fs, progress() as step:
         step(f"receiving into {image}")
         result = receive_stream(fs, sys.stdin.buffer if stream is None else stream, directory)
@@ -256,6 +274,8 @@ def receive(image: Path, directory: str, stream: Path | None, work: Path | None)
     for path in result.subvolumes:
         click.echo(f"At subvol {printable(path)}", err=True)
     write_work(work, result.calls)
+    if computes is not None:
+        print_time("receive", computes, result.calls)
 
 
 @click.command(

@@ -8,14 +8,13 @@ submits. So how much of the waiting is hidden behind the work comes out of the r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from btrfs_model.base.errors import BtrfsModelError
-from btrfs_model.base.samples import data_folder
-from btrfs_model.cost.device import Device, load, read_toml
+from btrfs_model.cost.device import Device
 from btrfs_model.cost.simulate import Totals, ios, simulate
 from btrfs_model.native.device import STEP_FIELDS
 from btrfs_model.native.device import TIME_FIELDS as RUN_FIELDS
@@ -29,80 +28,84 @@ TIME_FIELDS = [*RUN_FIELDS, ("needed", "<i8")]
 """What the simulation gives, and when the thread came to the block; -1: never."""
 
 
-def leaf_cost() -> float:
-    """Return what a send computes for each leaf, in microseconds (``data/costs/send.toml``).
-
-    Raises
-    ------
-    BtrfsModelError
-        When the file does not say.
-    """
-    path = data_folder() / "costs" / "send.toml"
-    cost = read_toml(path).get("leaf_us")
-    if not isinstance(cost, int | float) or not 0 <= cost < MOST_US:
-        raise BtrfsModelError(f"{path}: leaf_us is {cost!r}, not a number in [0, {MOST_US:,})")
-    return float(cost)
-
-
-def read_on(
-    device: str | Device,
-    rows: NDArray[Any],
-    physical: NDArray[Any],
-    nodesize: int,
-    *,
-    parameters: Mapping[str, object] | None = None,
-    think: float | None = None,
-) -> tuple[NDArray[Any], Totals]:
-    """Do reads of tree blocks on a device.
+class Reading:
+    """Reads of tree blocks on a device, by a thread that computes between them.
 
     Parameters
     ----------
-    device : str or Device
-        Its name in ``data/devices``, or itself.
+    device : Device
+        From :func:`btrfs_model.cost.device.load`.
     rows : numpy.ndarray
         The reads, rows of :data:`btrfs_model.native.image.READ`, in order.
     physical : numpy.ndarray
         Byte of the device of each; -1: it goes to none.
     nodesize : int
         Bytes of a block.
-    parameters : mapping, optional
-        Of the device, other than its file's.
-    think : float, optional
-        Microseconds that the thread computes for each leaf that it comes to; :func:`leaf_cost`
-        without it.
 
-    Returns
-    -------
-    times : numpy.ndarray
-        Rows of :data:`TIME_FIELDS`, nanoseconds; those of reads that go to no device are 0.
-    totals : Totals
-        What it came to.
-
-    Raises
-    ------
-    BtrfsModelError
-        When the device is unknown or too small.
+    Attributes
+    ----------
+    leaves : int
+        Leaves that the thread comes to: what it computes is spread over them.
     """
-    if isinstance(device, str):
-        device = load(device, parameters)
-    elif parameters:
-        raise BtrfsModelError("parameters go with the name of a device")
-    cost = leaf_cost() if think is None else float(think)
-    if not 0 <= cost < MOST_US:
-        raise BtrfsModelError(f"{cost:g} microseconds for a leaf are not in [0, {MOST_US:,})")
-    host, rest = _steps(rows, physical >= 0, round(cost * 1000))
-    there = np.flatnonzero(physical >= 0)
-    numbers = np.zeros(len(rows), dtype=np.int64)
-    numbers[there] = np.arange(len(there))
-    waits = host["io"] < 0
-    host["io"] = np.where(waits, ~numbers[~host["io"]], numbers[host["io"]])
-    done, totals = simulate(device, ios(physical[there], nodesize), host)
-    times = np.zeros(len(rows), dtype=TIME_FIELDS)
-    for name in done.dtype.names or ():
-        times[name][there] = done[name]
-    times["needed"][there] = _needed(host, done["done"])
-    ended = Totals(totals.end + rest, totals.waited, totals.requests, totals.buffered, totals.seeks)
-    return times, ended
+
+    def __init__(
+        self, device: Device, rows: NDArray[Any], physical: NDArray[Any], nodesize: int
+    ) -> None:
+        self.device = device
+        self.count = len(rows)
+        self.host, self.is_leaf = _steps(rows, physical >= 0)
+        self.there = np.flatnonzero(physical >= 0)
+        numbers = np.zeros(len(rows), dtype=np.int64)
+        numbers[self.there] = np.arange(len(self.there))
+        waits = self.host["io"] < 0
+        self.host["io"] = np.where(waits, ~numbers[~self.host["io"]], numbers[self.host["io"]])
+        self.requests = ios(physical[self.there], nodesize)
+        self.leaves = int(np.count_nonzero(self.is_leaf))
+
+    def run(self, think: float) -> tuple[NDArray[Any], Totals]:
+        """Do the reads.
+
+        Parameters
+        ----------
+        think : float
+            Microseconds that the thread computes for each leaf that it comes to.
+
+        Returns
+        -------
+        times : numpy.ndarray
+            Rows of :data:`TIME_FIELDS`, nanoseconds; those of reads that go to no device are 0.
+        totals : Totals
+            What it came to.
+
+        Raises
+        ------
+        BtrfsModelError
+            When the device is too small.
+        """
+        done, totals = self._simulate(think)
+        times = np.zeros(self.count, dtype=TIME_FIELDS)
+        for name in done.dtype.names or ():
+            times[name][self.there] = done[name]
+        times["needed"][self.there] = _needed(self.host, done["done"])
+        return times, totals
+
+    def waits(self, computed: float) -> float:
+        """Return the nanoseconds of waiting beside so many seconds of computing."""
+        return self._simulate(self.think(computed))[1].waited
+
+    def think(self, computed: float) -> float:
+        """Return the microseconds for each leaf of so many seconds of computing."""
+        return computed * 1e6 / self.leaves if self.leaves else 0.0
+
+    def _simulate(self, think: float) -> tuple[NDArray[Any], Totals]:
+        if not 0 <= think < MOST_US:
+            raise BtrfsModelError(f"{think:g} microseconds for a leaf are not in [0, {MOST_US:,})")
+        work = np.where(self.is_leaf, round(think * 1000), 0)
+        # the work on a leaf comes after it is there, so before the next step
+        self.host["think"][1:] = work[:-1]
+        done, totals = simulate(self.device, self.requests, self.host)
+        rest = int(work[-1]) if len(work) else 0
+        return done, replace(totals, end=totals.end + rest)
 
 
 def _needed(host: NDArray[Any], done: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -118,8 +121,8 @@ def _needed(host: NDArray[Any], done: NDArray[np.uint64]) -> NDArray[np.int64]:
     return needed
 
 
-def _steps(rows: NDArray[Any], mapped: NDArray[Any], think: int) -> tuple[NDArray[Any], int]:
-    """Return what the thread does with the reads, and what it computes at the end."""
+def _steps(rows: NDArray[Any], mapped: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Return what the thread does with the reads, and after which steps it has come to a leaf."""
     count = len(rows)
     demand = rows["ahead"] == 0
     later = np.flatnonzero(~demand & (rows["used"] != 0))
@@ -139,7 +142,5 @@ def _steps(rows: NDArray[Any], mapped: NDArray[Any], think: int) -> tuple[NDArra
     io, waits = io[keep], waits[keep]
     host = np.zeros(len(io), dtype=STEP_FIELDS)
     host["io"] = np.where(waits, ~io, io)
-    # the work on a leaf comes after it is there, so before the next step
-    work = np.where(waits & (rows["level"][io] == 0), think, 0)
-    host["think"][1:] = work[:-1]
-    return host, int(work[-1]) if len(work) else 0
+    is_leaf: NDArray[np.bool_] = waits & (rows["level"][io] == 0)
+    return host, is_leaf

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Final
 
 from btrfs_model.base.arguments import checked
 from btrfs_model.stream.reader import Command
@@ -47,6 +48,11 @@ _BY_OPEN_FILE = {
     "fallocate": ("fallocate",),
     "encoded_write": ("ioctl",),
 }
+
+CALLS: Final = tuple(
+    sorted({"read", *(call for calls in (_BY_PATH | _BY_OPEN_FILE).values() for call in calls)})
+)
+"""Names of the calls that are counted."""
 
 
 class ReceiverCalls:

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from btrfs_model.base.errors import BtrfsModelError
-from btrfs_model.cost.device import Device
+from btrfs_model.cost.device import Device, Disk, Flash, Zone
 from btrfs_model.native.device import IO_FIELDS, STEP_FIELDS, run
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def simulate(
                 f"device {device.name} has {device.capacity:,} bytes; a request ends at {end:,}"
             )
     try:
-        times, totals = run(asdict(device), requests, host)
+        times, totals = run(_members(device), requests, host)
     except OverflowError:
         raise BtrfsModelError(
             f"device {device.name}: the requests take more than 292 years"
@@ -100,3 +100,15 @@ def simulate(
             f"device {device.name}: step {number} of the host: no request {io} is due"
         ) from None
     return times, Totals(**totals)
+
+
+def _members(device: Device) -> dict[str, Any]:
+    """Return what C takes of a device; what it has thousands of is not copied."""
+
+    def shallow(one: Device | Disk | Flash | Zone) -> dict[str, Any]:
+        return {field.name: getattr(one, field.name) for field in fields(one)}
+
+    model = shallow(device.model)
+    if isinstance(device.model, Disk):
+        model["zones"] = [shallow(zone) for zone in device.model.zones]
+    return shallow(device) | {"model": model}

@@ -3,23 +3,37 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-import pandas as pd
-
 from btrfs_model.base.arguments import checked
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.samples import packed_sample
-from btrfs_model.base.whole_file import check_folder
 from btrfs_model.behaviour import Behaviour
+from btrfs_model.cost.machine import Machine, chosen
 from btrfs_model.experiments import provenance
-from btrfs_model.experiments.results import frame
-from btrfs_model.experiments.workloads import NAMES, Input, Outcome, Side, Step, Workload, load
+from btrfs_model.experiments.commits import Message
+from btrfs_model.experiments.commits import load as load_message
+from btrfs_model.experiments.times import (
+    Judged,
+    Speedup,
+    add_reported,
+    add_times,
+    judge,
+    speedups,
+)
+from btrfs_model.experiments.workloads import (
+    Input,
+    Outcome,
+    Side,
+    Step,
+    Workload,
+    counterparts,
+    load,
+)
 from btrfs_model.volume.filesystem import Filesystem
 
 
@@ -43,8 +57,16 @@ class Replay:
         How long it took.
     knobs : dict
         What-if knobs that were turned.
+    machine : Machine
+        Where times are predicted.
+    message : Message
+        What the commit message reports.
+    judged : list of Judged
+        The times of the message that were replayed.
     started : str
         When, ISO 8601.
+    pictures : dict
+        SVG and PNG of its charts by name, once they are drawn.
     """
 
     workload: Workload
@@ -52,10 +74,14 @@ class Replay:
     sides: tuple[Side, ...]
     outcome: Outcome
     nodesize: int
+    machine: Machine
+    message: Message
+    judged: list[Judged]
     seconds: float = 0.0
     started: str = ""
     provenance: dict[str, object] = field(default_factory=dict)
     knobs: dict[str, Any] = field(default_factory=dict)
+    pictures: dict[str, tuple[str, bytes]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"Replay({self.workload.name}, {len(self.outcome.figures)} figures)"
@@ -75,6 +101,11 @@ class Replay:
     def behaviours(self) -> dict[str, str]:
         """The behaviour of each side that figures are of."""
         return {side.name: side.behaviour for side in (*self.sides, *self.outcome.sides)}
+
+    @property
+    def speedups(self) -> list[Speedup]:
+        """The pairs of times of the message, before and after."""
+        return speedups(self.workload.name, self.message, self.judged, self.machine)
 
     @property
     def notes(self) -> list[str]:
@@ -99,6 +130,7 @@ def run(
     kernel_before: str | None = None,
     kernel_after: str | None = None,
     knobs: Mapping[str, Any] | None = None,
+    machine: str | Machine | None = None,
     step: Step = _silent,
 ) -> Replay:
     """Replay one workload; see :func:`replay`.
@@ -109,6 +141,8 @@ def run(
         As for :func:`replay`.
     knobs : mapping, optional
         What-if knobs, see :attr:`btrfs_model.experiments.workloads.Workload.knobs`.
+    machine : str or Machine, optional
+        As for :func:`replay`.
     step : callable
         Called with a few words when a part of the work begins.
     """
@@ -116,18 +150,27 @@ def run(
     workload = load(name).turned(turned)
     source = workload.input(scale)
     sides = workload.sides(kernel_before, kernel_after)
+    where, message = chosen(machine), load_message(name)
     behaviours = {side.name: Behaviour.parse(side.behaviour) for side in sides}
     started = datetime.now(UTC).isoformat(timespec="seconds")
     clock = time.monotonic()
     with workload.open(source, step) as fs:
         nodesize = fs.image.nodesize
-        outcome = workload.run(fs, source, sides, step)
+        outcome = workload.run(fs, source, sides, step, where)
+    pairs = counterparts(workload.compared, sides)
+    add_times(outcome, where, pairs)
+    # the device stands for one that the message does not name; other knobs it knows nothing of
+    judged = [] if set(turned) - {"device"} else judge(message, outcome, source, pairs, where)
+    add_reported(outcome, judged)
     return Replay(
         workload,
         source,
         sides,
         outcome,
         nodesize,
+        where,
+        message,
+        judged,
         time.monotonic() - clock,
         started,
         {
@@ -145,36 +188,11 @@ def run(
                 {"toggle": slug, "commit": slug.commit, "title": slug.subject}
                 for slug in workload.toggles
             ],
+            "machine": where.name,
             "measured_on": dict(outcome.measured_on),
         },
         turned,
     )
-
-
-def check(
-    names: Iterable[str],
-    scale: str | float,
-    knobs: Mapping[str, Any],
-    out: str | os.PathLike[str] | None,
-) -> None:
-    """Find out what is wrong before the first workload takes its time; make the folder.
-
-    Raises
-    ------
-    BtrfsModelError
-        For a workload, scale or knob that there is not.
-    OSError
-        When nothing can be written to the folder.
-    """
-    for name in names:
-        load(name).turned(knobs).input(scale)
-    if out is not None:
-        check_folder(out)
-
-
-def all_names(knobs: Iterable[str] = ()) -> tuple[str, ...]:
-    """Names of the workloads that have these knobs."""
-    return tuple(name for name in NAMES if set(knobs) <= set(load(name).knobs))
 
 
 @checked
@@ -202,80 +220,3 @@ def build(workload: str, scale: float) -> Filesystem:
     if known.scaled is None or known.build is None:
         raise BtrfsModelError(f"{workload}: nothing builds its filesystem")
     return known.build(known.scaled(scale), _silent)
-
-
-@checked
-def replay(
-    workload: str | Sequence[str] | None = None,
-    scale: str | float = "full",
-    *,
-    kernel_before: str | None = None,
-    kernel_after: str | None = None,
-    device: str | None = None,
-    parameters: Mapping[str, object] | None = None,
-    readahead: Mapping[str, int] | None = None,
-    nodesize: int | None = None,
-    out: str | os.PathLike[str] | None = None,
-) -> pd.DataFrame:
-    """Replay workloads of commit messages on both sides of their commit.
-
-    Parameters
-    ----------
-    workload : str or sequence of str, optional
-        Names, e.g. ``"send-truncate"``; without it all there are, or all that have the knobs.
-    scale : str or float
-        ``"full"`` as in the commit message, ``"quick"``, or a fraction of full.
-    kernel_before, kernel_after : str, optional
-        Behaviours to compare instead of the ones just before and after the commit, e.g.
-        ``"v6.12 - send-utimes-cache"``.
-    device : str, optional
-        Model times on this device instead of those that the workload names, see
-        :func:`btrfs_model.cost.device.names`.
-    parameters : mapping, optional
-        Parameters of that device other than its file's, e.g. ``{"queue_depth": 1}``.
-    readahead : mapping of str to int, optional
-        Limits of readahead, as for :func:`btrfs_model.questions.reads.walk`.
-    nodesize : int, optional
-        Build the filesystem with tree blocks of so many bytes.
-    out : path, optional
-        Folder that gets results.csv, results.parquet, report.html, the charts and provenance.json.
-
-    Returns
-    -------
-    pandas.DataFrame
-        A row per figure: workload, a column for each parameter that it depends on, side, behaviour,
-        quantity, unit, reported (by the commit message), modelled, measured (on a real kernel; the
-        median, and measured_min, measured_max, runs), error (of modelled against measured, or
-        reported where nothing was measured; a fraction). What is not known is missing.
-        ``docs/results.md`` says what each column holds.
-
-    Raises
-    ------
-    BtrfsModelError
-        For an unknown workload, behaviour or device, a scale that there is no image of, or a
-        knob (`device` to `nodesize`) that a workload that is named does not have.
-    """
-    knobs = {
-        name: value
-        for name, value in (
-            ("device", device),
-            ("parameters", parameters),
-            ("readahead", readahead),
-            ("nodesize", nodesize),
-        )
-        if value
-    }
-    names = (workload,) if isinstance(workload, str) else workload or all_names(knobs)
-    names = tuple(dict.fromkeys(names))
-    check(names, scale, knobs, out)
-    replays = [
-        run(
-            name, scale, kernel_before=kernel_before, kernel_after=kernel_after, knobs=knobs
-        )
-        for name in names
-    ]  # fmt: skip
-    if out is not None:
-        from btrfs_model.experiments.report import write
-
-        write(replays, out)
-    return frame(replays)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -15,8 +14,12 @@ from pathlib import Path
 from btrfs_model.base.charts import to_png, to_svg
 from btrfs_model.base.whole_file import whole_file
 from btrfs_model.experiments import provenance
+from btrfs_model.experiments.numbers import number, percent
 from btrfs_model.experiments.replay import Replay
+from btrfs_model.experiments.report_times import times_section
 from btrfs_model.experiments.results import frame, label, to_csv, to_parquet
+from btrfs_model.experiments.time_chart import draw_times
+from btrfs_model.experiments.times import message_table, speedup_table
 from btrfs_model.experiments.workloads import Figure
 
 _RECORD = "provenance.json"
@@ -39,23 +42,27 @@ def write(replays: Sequence[Replay], out: str | os.PathLike[str]) -> list[Path]:
     Returns
     -------
     list of pathlib.Path
-        ``results.csv``, ``results.parquet``, ``report.html``, ``provenance.json``, and for each
-        workload its chart as ``NAME.png`` and ``NAME.svg``.
+        ``results.csv``, ``results.parquet``, ``speedups.csv``, ``messages.csv``, ``report.html``,
+        ``provenance.json``, and for each workload its charts, of work as ``NAME.png`` and
+        ``NAME.svg``, of times as ``NAME-time.png`` and ``NAME-time.svg``.
     """
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     table = frame(replays)
-    charts = {one.workload.name: one.workload.draw(one.outcome) for one in replays}
-    svgs = {name: to_svg(chart) for name, chart in charts.items()}
+    pictures = {name: both for one in replays for name, both in drawn(one).items()}
+    svgs = {name: svg for name, (svg, _) in pictures.items()}
     record = _provenance(replays)
+    pairs = [pair for one in replays for pair in one.speedups]
+    figures = [(one.workload.name, one.message, row) for one in replays for row in one.judged]
     files = {
         "results.csv": to_csv(table),
+        "speedups.csv": to_csv(speedup_table(pairs)),
+        "messages.csv": to_csv(message_table(figures)),
         "results.parquet": to_parquet(table),
         "report.html": _report(replays, svgs, record).encode(),
     }
-    for name, chart in charts.items():
-        files[f"{name}.png"] = to_png(chart)
-        files[f"{name}.svg"] = svgs[name].encode()
+    for name, (svg, png) in pictures.items():
+        files[f"{name}.png"], files[f"{name}.svg"] = png, svg.encode()
     record["files"] = {name: _digest(content) for name, content in files.items()}
     files[_RECORD] = (json.dumps(record, indent=1) + "\n").encode()
     stale = [file for file in _written_before(folder) if file.name not in files]
@@ -68,6 +75,17 @@ def write(replays: Sequence[Replay], out: str | os.PathLike[str]) -> list[Path]:
     for leftover in stale:
         leftover.unlink(missing_ok=True)
     return [folder / name for name in files]
+
+
+def drawn(one: Replay) -> dict[str, tuple[str, bytes]]:
+    """Draw the charts of a replay, once: SVG and PNG of each by name."""
+    if not one.pictures:
+        charts = {one.workload.name: one.workload.draw(one.outcome)}
+        times = draw_times(one)
+        if times is not None:
+            charts[f"{one.workload.name}-time"] = times
+        one.pictures |= {name: (to_svg(chart), to_png(chart)) for name, chart in charts.items()}
+    return one.pictures
 
 
 def _digest(content: bytes) -> str:
@@ -102,23 +120,6 @@ def _provenance(replays: Iterable[Replay]) -> dict[str, object]:
     }
 
 
-def number(value: float | None) -> str:
-    """Format a figure for people: thousands apart, four digits; empty for None."""
-    if value is None or math.isnan(value):
-        return ""
-    whole = value == int(value) or abs(value) >= 1000
-    return f"{value:,.0f}" if whole else f"{value:,.4g}"
-
-
-def percent(value: float | None) -> str:
-    """Format an error for people: ``exact``, or per cent with a sign; empty for None."""
-    if value is None or math.isnan(value):
-        return ""
-    if value == 0:
-        return "exact"
-    return f"{value:+.2%}" if abs(value) >= 5e-5 else f"{value * 100:+.1e}%"
-
-
 # ------------------------------------------------------------------------------------- HTML --
 
 _STYLE = """
@@ -143,7 +144,7 @@ _PLAIN_UNITS = ("blocks", "calls", "commands", "requests", "seeks", "waits")
 
 
 def _report(replays: Sequence[Replay], svgs: dict[str, str], record: dict[str, object]) -> str:
-    sections = "\n".join(_section(one, svgs[one.workload.name]) for one in replays)
+    sections = "\n".join(_section(one, svgs) for one in replays)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -156,7 +157,8 @@ def _report(replays: Sequence[Replay], svgs: dict[str, str], record: dict[str, o
     )
 
 
-def _section(one: Replay, svg: str) -> str:
+def _section(one: Replay, svgs: dict[str, str]) -> str:
+    svg, times = svgs[one.workload.name], svgs.get(f"{one.workload.name}-time")
     workload, outcome = one.workload, one.outcome
     commit = workload.toggles[0]
     summary = "".join(f"<p>{escape(text)}</p>\n" for text in workload.summary)
@@ -175,7 +177,8 @@ def _section(one: Replay, svg: str) -> str:
         f"<p>Replayed with {escape(settings)}, in a filesystem {escape(one.origin)}, on these "
         f"sides:</p>\n<ul>{sides}</ul>\n"
         f"<figure>\n{_inline(svg)}\n</figure>\n"
-        f'<div class="scroll">{_table(one)}</div>\n'
+        f"{times_section(one, times and _inline(times))}"
+        f'<h3>All figures</h3>\n<div class="scroll">{_table(one)}</div>\n'
         f"<h3>Notes</h3>\n<ul>{notes}</ul>\n"
         + (f"<h3>Measured on</h3>\n<ul>{sources}</ul>\n" if sources else "")
         + "</section>"

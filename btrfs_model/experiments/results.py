@@ -83,13 +83,16 @@ _AFTER: Final = {
     "unit": Column("string", "", "Unit of the figures."),
     "reported": Column("float64", _SEE, "The figure in the commit message."),
     "modelled": Column("float64", _SEE, "The figure of this replay."),
+    "low": Column("float64", _SEE, "Lower end of the 90 % interval of a time."),
+    "high": Column("float64", _SEE, "Upper end of it."),
     "measured": Column("float64", _SEE, "The figure of a real kernel, the median of its runs."),
     "measured_min": Column("float64", _SEE, "The least of these runs."),
     "measured_max": Column("float64", _SEE, "The most of these runs."),
     "runs": Column("Int64", "runs", "How many runs were measured."),
     "error": Column(
         "float64", "fraction",
-        "(modelled - measured) / measured; against reported where nothing was measured.",
+        "(modelled - measured) / measured; against reported where nothing was measured. Empty for "
+        "times that were measured or reported on another machine.",
     ),
 }  # fmt: skip
 
@@ -130,6 +133,8 @@ def _row(one: Replay, figure: Figure) -> dict[str, Any]:
         "unit": figure.unit,
         "reported": figure.reported,
         "modelled": figure.modelled,
+        "low": figure.low,
+        "high": figure.high,
         "measured": figure.measured,
         "measured_min": figure.measured_min,
         "measured_max": figure.measured_max,

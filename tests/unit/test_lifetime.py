@@ -24,6 +24,7 @@ import pytest
 
 import btrfs_model as bm
 from btrfs_model.base.counters import current
+from btrfs_model.kernels.native import why_not
 from btrfs_model.native.choice import select
 
 BOTH = ("c", "python")
@@ -569,7 +570,7 @@ def test_sigbus_of_others(image: Path) -> None:
 
 def test_device_in_use(image: Path, tmp_path: Path) -> None:
     """A block device that is mounted is refused, unless it is asked for."""
-    if why := mounts.why_not_live():
+    if why := why_not():
         pytest.skip(why)
     with mounts.mounted(image, "ro") as top:
         device = next(

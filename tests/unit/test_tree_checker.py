@@ -15,11 +15,12 @@ from types import FrameType
 import corpus
 import pytest
 from damage import Broken
-from mounts import mounted, why_not_live
+from mounts import mounted
 
 import btrfs_model as bm
 from btrfs_model.base.errors import CorruptImageError, Fault, SubvolumeNotFoundError
 from btrfs_model.cli import run
+from btrfs_model.kernels.native import why_not
 from btrfs_model.native.choice import select
 from btrfs_model.native.door import lib
 from btrfs_model.ondisk.keys import ItemType, ObjectId
@@ -119,7 +120,7 @@ def test_broken_items_are_refused_by_their_place(
 
 
 @pytest.mark.claim("The running kernel refuses the same broken items.", judge="live")
-@pytest.mark.skipif(bool(why_not_live()), reason=why_not_live())
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
 @pytest.mark.parametrize("name", DAMAGES)
 def test_the_running_kernel_refuses_them_too(sound: Path, tmp_path: Path, name: str) -> None:
     path, _, _ = damaged(sound, tmp_path / "x.img", name)

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from btrfs_model.base.counters import Work, counting
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.scenario.load import Scenario
@@ -30,7 +31,7 @@ def run_scenario(
     asynchronous: bool = False,
     step: Callable[[str], None] = lambda text: None,
     crashed: Callable[[WritableFilesystem, int], None] = lambda fs, number: None,
-    synced: Callable[[Step, str], None] = lambda step, how: None,
+    synced: Callable[[Step, str, Work], None] = lambda step, how, work: None,
 ) -> WritableFilesystem:
     """Carry out a scenario.
 
@@ -55,7 +56,8 @@ def run_scenario(
     crashed : callable
         Called for each ``crash`` with the filesystem and the number of the crash, from 1.
     synced : callable
-        Called after each fsync with its step and what it came to: ``log``, ``commit``, ``none``.
+        Called after each fsync with its step, what it came to (``log``, ``commit``, ``none``), and
+        the work that was counted.
 
     Returns
     -------
@@ -94,7 +96,7 @@ class _Runner:
         self.seed = seed
         self.made: WritableFilesystem | None = None
         self.crashed: Callable[[WritableFilesystem, int], None] = lambda fs, number: None
-        self.synced: Callable[[Step, str], None] = lambda step, how: None
+        self.synced: Callable[[Step, str, Work], None] = lambda step, how, work: None
         self.crashes = 0
         self.behaviour: Behaviour | None = None
         self.asynchronous = False
@@ -233,14 +235,16 @@ class _Runner:
         self.fs().dedupe_range(source, target, source_offset, target_offset, length)
 
     def do_fsync(self, path: bytes) -> None:
-        self._synced(self.fs().fsync(path))
+        self._sync(lambda: self.fs().fsync(path))
 
     def do_fdatasync(self, path: bytes) -> None:
-        self._synced(self.fs().fdatasync(path))
+        self._sync(lambda: self.fs().fdatasync(path))
 
-    def _synced(self, how: str) -> None:
+    def _sync(self, sync: Callable[[], str]) -> None:
         assert self.now is not None
-        self.synced(self.now, how)
+        with counting() as work:
+            how = sync()
+        self.synced(self.now, how, work)
 
     def do_open(self, path: bytes, handle: str) -> None:
         if handle in self.open:
@@ -253,7 +257,7 @@ class _Runner:
         return self.open[handle]
 
     def do_fsyncfd(self, handle: str) -> None:
-        self._synced(self.fs().fsync_inode(self._opened(handle)))
+        self._sync(lambda: self.fs().fsync_inode(self._opened(handle)))
 
     def do_close(self, handle: str) -> None:
         self.fs().release(self._opened(handle))

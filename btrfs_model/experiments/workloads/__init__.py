@@ -16,6 +16,7 @@ from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.nearest import did_you_mean
 from btrfs_model.base.samples import data_folder, sample
 from btrfs_model.behaviour import Behaviour
+from btrfs_model.experiments.workloads.timed import Timed
 from btrfs_model.patches import Patch
 from btrfs_model.volume.filesystem import Filesystem
 
@@ -92,12 +93,17 @@ class Figure:
         By the commit message.
     modelled : float or None
         By this replay.
+    low, high : float or None
+        The 90 % interval of a time that is predicted.
     measured : float or None
         On a real kernel, the median; :attr:`Outcome.measured_on` says which.
     measured_min, measured_max : float or None
         The least and the most that was measured.
     runs : int or None
         How many runs were measured.
+    is_ours : bool
+        Whether a time that was measured is of the machine that it is predicted for: another
+        machine's, and a message's, tell no error.
     """
 
     side: str
@@ -106,10 +112,13 @@ class Figure:
     case: Case = field(default_factory=dict)
     reported: float | None = None
     modelled: float | None = None
+    low: float | None = None
+    high: float | None = None
     measured: float | None = None
     measured_min: float | None = None
     measured_max: float | None = None
     runs: int | None = None
+    is_ours: bool | None = None
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -129,7 +138,12 @@ class Figure:
 
     @property
     def error(self) -> float | None:
-        """(modelled - measured) / measured; of what is reported where nothing was measured."""
+        """(modelled - measured) / measured; of what is reported where nothing was measured.
+
+        There is none for a time of another machine.
+        """
+        if self.is_ours is False:
+            return None
         reference = self.reported if self.measured is None else self.measured
         if self.modelled is None or reference is None:
             return None
@@ -152,12 +166,21 @@ class Outcome:
         Where the measured figures come from, by kind of quantity and sides.
     sides : tuple of Side
         Sides that figures are of besides those that are compared.
+    small : list of Figure
+        Counts at sizes that are not shown: what formulas are found from.
+    timed : list of Timed
+        Operations that take time.
+    timings : list of dict
+        What kernels took for some of them: records with ``kind`` and ``kernel``.
     """
 
     figures: list[Figure]
     evidence: dict[str, Any] = field(default_factory=dict)
     measured_on: dict[str, str] = field(default_factory=dict)
     sides: tuple[Side, ...] = ()
+    small: list[Figure] = field(default_factory=list)
+    timed: list[Timed] = field(default_factory=list)
+    timings: list[dict[str, Any]] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return f"Outcome({len(self.figures)} figures)"
@@ -182,21 +205,23 @@ class Outcome:
         pairs : iterable
             From :func:`counterparts`.
         records : iterable of mapping
-            Each with ``side``, ``quantity``, what :meth:`Figure.measure` takes, and its case; with
-            a ``unit`` where the model has no such figure.
+            Each with ``side``, ``quantity``, what :meth:`Figure.measure` takes, and its case; those
+            with the ``kind`` of a machine are times, and are kept for later.
         sources : mapping
             Where they come from: a text for each side, by kind of quantity.
         """
         beside = [(known.name, side.name) for known, side in pairs]
-        used = set()
+        used: set[str] = set()
         for record in records:
+            if "kind" in record:
+                self.timings.append(dict(record))
+                used.update(side for known, side in beside if known == record["side"])
+                continue
             case = {name: record[name] for name in record if name not in _RECORD}
             for known, side in beside:
                 if known != record["side"]:
                     continue
                 found = self.find(side, record["quantity"], **case)
-                if found is None and "unit" in record:
-                    found = self._add(side, record["quantity"], record["unit"], case)
                 if found is not None:
                     found.measure(record)
                     used.add(side)
@@ -208,16 +233,8 @@ class Outcome:
             for text, names in sides.items():
                 self.measured_on[f"{kind}, {', '.join(names)}"] = text
 
-    def _add(self, side: str, quantity: str, unit: str, case: Case) -> Figure | None:
-        """Add a figure without a value beside those of a case, where there are any on a side."""
-        for figure_ in self.figures:
-            if figure_.side == side and figure_.is_of(case):
-                self.figures.append(Figure(side, quantity, unit, figure_.case))
-                return self.figures[-1]
-        return None
 
-
-_RECORD = {"side", "quantity", "unit", "value", "min", "max", "runs"}
+_RECORD = {"side", "quantity", "value", "min", "max", "runs"}
 """What a record says besides the case that it is of."""
 
 
@@ -304,11 +321,13 @@ class Workload:
     compared : tuple of Side
         What is compared where no kernels are chosen; a ``before`` and an ``after`` are among them.
     run : callable
-        ``run(fs, input, sides, step)``: do it.
+        ``run(fs, input, sides, step, machine)``: do it.
     draw : callable
         ``draw(outcome)``: the chart.
     groups : tuple of Group
         For the table of the report.
+    size : str
+        The parameter that formulas of counts are in; empty where there are none.
     scaled : callable, optional
         ``scaled(scale)``: the input of any size, where filesystems are built.
     build : callable, optional
@@ -327,6 +346,7 @@ class Workload:
     run: Callable[..., Outcome]
     draw: Callable[[Outcome], figure.Figure]
     groups: tuple[Group, ...]
+    size: str = ""
     scaled: Callable[[float], Input] | None = None
     build: Callable[[Input, Step], Filesystem] | None = None
     knobs: Mapping[str, Callable[[Workload, Any], Workload]] = field(default_factory=dict)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The chart of `fiemap-shared`: where the walks go, how many there are, how long it takes."""
+"""The chart of `fiemap-shared`: where the walks go, and how many there are."""
 
 from __future__ import annotations
 
@@ -23,14 +23,12 @@ _COUNTED = (
     ("btrfs_search_slot", "cached", "tree searches"),
     ("blocks read", "cold", "blocks read, cold"),
 )
-_TIMES = (("cold", "not cached"), ("cached", "cached"))
 
 
 def draw(outcome: Outcome) -> Figure:
-    """Draw the walks of one call extent by extent, all counts, each call, the reported times."""
+    """Draw the walks of one call extent by extent, all counts, each call."""
     walks: dict[str, Walks] = outcome.evidence["walks"]
     names = list(walks)
-    timed = any(_reported(outcome, name, cache) for name in names for cache, _ in _TIMES)
     with rc_context(RC):
         figure = new_figure(11.0, 6.6)
         rows = figure.add_gridspec(2, 1, height_ratios=[1.0, 1.25])
@@ -43,11 +41,9 @@ def draw(outcome: Outcome) -> Figure:
         strips[0].set_title(
             "Walks back for each extent of one FIEMAP call; lines: where a leaf begins", x=0.0
         )
-        panels = bottom.subplots(1, 2 + timed, width_ratios=[1.1, 1.0, 1.0][: 2 + timed])
+        panels = bottom.subplots(1, 2, width_ratios=[1.1, 1.0])
         _draw_counts(panels[0], outcome, names)
         _draw_along(panels[1], outcome.evidence["along"])
-        if timed:
-            _draw_times(panels[2], outcome, names)
         extents = f"{outcome.evidence['extents']:,}"
         figure.suptitle(
             f"FIEMAP of a file of {extents} extents, all of them shared with a snapshot",
@@ -101,31 +97,3 @@ def _draw_along(axes: Axes, along: dict[str, list[int]]) -> None:
     axes.set_xlabel("call of the ioctl, 292 extents each")
     axes.set_title("Walks in each call", pad=8)
     bare(axes, "left", "bottom")
-
-
-def _reported(outcome: Outcome, side: str, cache: str) -> float | None:
-    found = outcome.find(side, "time", cache=cache)
-    return None if found is None else found.reported
-
-
-def _draw_times(axes: Axes, outcome: Outcome, names: list[str]) -> None:
-    """Draw the reported times, and what each became faster by."""
-    times = {cache: [_reported(outcome, name, cache) for name in names] for cache, _ in _TIMES}
-    top = max(seconds or 0.0 for both in times.values() for seconds in both)
-    for group, both in enumerate(times.values()):
-        for shift, seconds, colour in zip((0.2, -0.2), both, _SIDE_COLOURS, strict=True):
-            if seconds is None:
-                continue
-            place = 2 - group + shift
-            axes.barh(place, seconds, height=0.36, color=colour)
-            axes.text(seconds + top * 0.02, place, f"{seconds * 1000:,.0f} ms",
-                      va="center", fontsize=9.5, color=colour)  # fmt: skip
-        before, after = both
-        if before and after:
-            axes.text(top * 1.34, 2 - group, f"{before / after:.1f}x", va="center",
-                      ha="right", fontsize=12, fontweight="bold")  # fmt: skip
-    axes.set_yticks([2, 1], [label for _, label in _TIMES])
-    axes.set_xlim(0, top * 1.35)
-    axes.set_xticks([])
-    axes.set_title("Time by the message", pad=8)
-    bare(axes, "left")

@@ -18,6 +18,11 @@ import numpy as np
 
 from btrfs_model.base.counters import counting, current
 from btrfs_model.behaviour import Behaviour
+from btrfs_model.cost.device import load as load_device
+from btrfs_model.cost.machine import Machine
+from btrfs_model.cost.writing import log_sync
+from btrfs_model.experiments.commits import Message
+from btrfs_model.experiments.commits import load as load_message
 from btrfs_model.experiments.workloads import (
     Case,
     Figure,
@@ -31,6 +36,7 @@ from btrfs_model.experiments.workloads import (
     counterparts,
     recorded,
 )
+from btrfs_model.experiments.workloads.timed import Timed
 from btrfs_model.mount.log.state import log_tree_id
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.keys import ItemType, ObjectId
@@ -40,6 +46,7 @@ from btrfs_model.volume.filesystem import Filesystem
 
 if TYPE_CHECKING:
     from matplotlib import figure
+    from numpy.typing import NDArray
 
 DIRECTORY: Final = "testdir"
 # without a companion of 5.16, as the kernels that were measured
@@ -57,16 +64,9 @@ TYPES: Final = (
 )  # fmt: skip
 """What is in the log of a directory."""
 
-REPORTED: Final = {
-    1000: (100, (9, 4), (7, 3)),
-    10_000: (1000, (67, 9), (36, 5)),
-    100_000: (1000, (745, 59), (404, 31)),
-    1_000_000: (10_000, (8412, 500), (4252, 269)),
-}
-"""From the message, by the number of files: how many are deleted, and the milliseconds of the two
-fsyncs before and after."""
-
 _FULL: Final = 1_000_000
+SMALL: Final = (200, 300, 500)
+"""Numbers of files that formulas are found from."""
 _NOW_FILES: Final = 10_000
 # A log in which a block group was allocated is a commit: the first one of a device that large has
 # room for all.
@@ -89,8 +89,15 @@ INPUTS = (scaled(0.01), scaled(1.0))
 def sizes(source: Input) -> dict[int, int]:
     """Return the numbers of files that a replay goes through, and how many of them are deleted."""
     files = source.parameters["files"]
-    found = {size: row[0] for size, row in REPORTED.items() if size <= files}
+    cases = sorted(
+        {(int(one.case["files"]), int(one.case["deletes"])) for one in _message().figures}
+    )
+    found = {size: deletes for size, deletes in cases if size <= files}
     return {**found, files: found.get(files, max(1, files // 100))}
+
+
+def _message() -> Message:
+    return load_message("log-dir")
 
 
 def build(files: int) -> WritableFilesystem:
@@ -125,7 +132,9 @@ class _Task(NamedTuple):
         return f"{self.side.name}: {self.files:,} files, {self.deletes:,} deleted"
 
 
-def run(fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step) -> Outcome:
+def run(
+    fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step, machine: Machine
+) -> Outcome:
     """Call fsync twice on each side and at each size; count what is in the logs.
 
     The filesystem that was built is changed and closed: it serves the first side at the largest
@@ -144,18 +153,24 @@ def run(fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step) -> 
     if smaller and _is_worth_a_process(largest[0].files):
         with ProcessPoolExecutor(1, get_context("fork")) as pool:
             beside = pool.submit(_run_beside, smaller)
-            outcome.figures += _run_tasks(largest, step, fs)
+            _run_tasks(outcome, largest, step, fs)
             step("the smaller sizes")
-            figures, work = beside.result()
-        outcome.figures += figures
+            smaller_ones, work = beside.result()
+        outcome.figures += smaller_ones.figures
+        outcome.timed += smaller_ones.timed
         for name, count in work.items():
             current().count(name, count)
     else:
-        outcome.figures += _run_tasks(tasks, step, fs)
+        _run_tasks(outcome, tasks, step, fs)
+    small = Outcome([])
+    _run_tasks(
+        small, [_Task(side, files, files // 100) for files in SMALL for side in chosen],
+        lambda _: None,
+    )  # fmt: skip
+    outcome.small = small.figures
     outcome.evidence["sizes"] = list(sizes(source))
     outcome.evidence["deletes"] = sizes(source)
     pairs = counterparts(COMPARED, chosen)
-    _add_times(outcome, source, pairs)
     measured = recorded("log-dir")
     outcome.add_measured(pairs, measured["rows"], measured["sources"])
     outcome.figures.sort(key=lambda figure_: figure_.case["files"])
@@ -168,38 +183,39 @@ def _is_worth_a_process(files: int) -> bool:
     return files >= _BESIDE and is_free
 
 
-def _run_beside(tasks: list[_Task]) -> tuple[list[Figure], dict[str, int]]:
+def _run_beside(tasks: list[_Task]) -> tuple[Outcome, dict[str, int]]:
+    outcome = Outcome([])
     with counting() as work:
-        figures = _run_tasks(tasks, lambda _: None)
-    return figures, dict(work)
+        _run_tasks(outcome, tasks, lambda _: None)
+    return outcome, dict(work)
 
 
 def _run_tasks(
-    tasks: list[_Task], step: Step, ready: WritableFilesystem | None = None
-) -> list[Figure]:
+    outcome: Outcome, tasks: list[_Task], step: Step, ready: WritableFilesystem | None = None
+) -> None:
     """Go through tasks; the first one takes the filesystem that is ready."""
-    figures: list[Figure] = []
     for task in tasks:
         step(task.text)
         work, ready = ready or build(task.files), None
-        figures += _run_size(work, *task)
+        _run_size(outcome, work, *task)
         work.close()
-    return figures
 
 
-def _run_size(fs: WritableFilesystem, side: Side, files: int, deletes: int) -> list[Figure]:
+def _run_size(
+    outcome: Outcome, fs: WritableFilesystem, side: Side, files: int, deletes: int
+) -> None:
     fs.behaviour = Behaviour.parse(side.behaviour)
     first, second = (_case(files, deletes, which) for which in FSYNCS)
-    figures = _fsync(fs, side, first)
+    _fsync(outcome, fs, side, first)
     delete(fs, files, deletes)
-    return figures + _fsync(fs, side, second)
+    _fsync(outcome, fs, side, second)
 
 
 def _case(files: int, deletes: int, which: int) -> Case:
     return {"files": files, "deletes": deletes, "fsync": which}
 
 
-def _fsync(fs: WritableFilesystem, side: Side, case: Case) -> list[Figure]:
+def _fsync(outcome: Outcome, fs: WritableFilesystem, side: Side, case: Case) -> None:
     with counting() as work:
         how = fs.fsync(DIRECTORY)
     rows: list[tuple[str, str, int]] = [("commits", "commits", int(how == "commit"))]
@@ -208,9 +224,18 @@ def _fsync(fs: WritableFilesystem, side: Side, case: Case) -> list[Figure]:
         if side != NOW:
             searches = work["btrfs_search_slot"] + work["btrfs_search_slot_for_read"]
             rows.append(("tree searches", "calls", searches))
-    return [
+        waits = log_sync(load_device(_message().device), _places_of_log(fs), fs.nodesize)
+        outcome.timed.append(Timed(side.name, "time", "ms", case, dict(work), waits))
+    outcome.figures += [
         Figure(side.name, name, unit, case, modelled=float(count)) for name, unit, count in rows
     ]
+
+
+def _places_of_log(fs: WritableFilesystem) -> NDArray[np.int64]:
+    """Return where the blocks of the log go on the device, all copies."""
+    tree = fs.writer.tree(log_tree_id(int(ObjectId.FS_TREE)))
+    places = [place for block in tree.blocks() for place in fs.image.copies(block.logical)]
+    return np.array(places, np.int64)
 
 
 def _log_rows(fs: WritableFilesystem) -> list[tuple[str, str, int]]:
@@ -234,19 +259,6 @@ def _log_rows(fs: WritableFilesystem) -> list[tuple[str, str, int]]:
     return rows
 
 
-def _add_times(outcome: Outcome, source: Input, pairs: list[tuple[Side, Side]]) -> None:
-    """Add the times of the commit message; there is no model of time beside them."""
-    for files, (deletes, *times) in REPORTED.items():
-        if files not in sizes(source):
-            continue
-        by_side = dict(zip((BEFORE, AFTER), times, strict=True))
-        outcome.figures += [
-            Figure(side.name, "time", "ms", _case(files, deletes, which), reported=float(ms))
-            for known, side in pairs
-            for which, ms in zip(FSYNCS, by_side.get(known, ()), strict=False)
-        ]
-
-
 def draw(outcome: Outcome) -> figure.Figure:
     """Draw the chart of the report."""
     from btrfs_model.experiments.workloads.log_dir_chart import draw as draw_chart
@@ -267,7 +279,6 @@ WORKLOAD = Workload(
         "deleted, and ranges that say what it knows of: what is missing in a range is deleted.",
     ),
     caveats=(
-        Note("Times are reported and measured, not modelled: this workload counts what is logged."),
         Note(
             "Entries go into the modelled log one by one, as 5.10 does it. 5.16 inserts those of "
             "a leaf at once (log-bulk-insert): the same items, but its leaves are filled "
@@ -298,6 +309,7 @@ WORKLOAD = Workload(
         Group("First fsync, after adding the files", case={"fsync": 1}),
         Group("Second fsync, after deleting some", case={"fsync": 2}),
     ),
+    size="files",
     scaled=scaled,
     build=_build,
 )  # fmt: skip

@@ -9,6 +9,7 @@ on "an average, consumer grade, spinning disk".
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -16,9 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from btrfs_model.base.counters import counting
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.cost.device import Disk, load, read_file
+from btrfs_model.cost.machine import Machine
+from btrfs_model.cost.simulate import Totals
 from btrfs_model.experiments.workloads import (
     Figure,
     Group,
@@ -28,9 +32,9 @@ from btrfs_model.experiments.workloads import (
     Side,
     Step,
     Workload,
-    counterparts,
 )
 from btrfs_model.experiments.workloads.side_by_side import side_by_side
+from btrfs_model.experiments.workloads.timed import Timed
 from btrfs_model.experiments.workloads.written_in_turn import (
     files_before_flush,
     run_before_delalloc,
@@ -38,7 +42,8 @@ from btrfs_model.experiments.workloads.written_in_turn import (
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.patches import Patch
 from btrfs_model.questions.reads.cold import blocks_after_mount
-from btrfs_model.questions.reads.walk import reads
+from btrfs_model.questions.reads.walk import read_table, reading, reads_and_work
+from btrfs_model.questions.send.ioctl import amounts_of, prepare
 from btrfs_model.reference.blocks import Readahead
 
 if TYPE_CHECKING:
@@ -55,9 +60,6 @@ DISK = "deskstar-7k500"
 DEVICES = (DISK, "samsung-850-evo", "samsung-970-evo", "memory")
 """What the snapshot is sent from: names of :func:`btrfs_model.cost.device.names`. The first stands
 for the device of the message, and its reads are drawn."""
-
-REPORTED = {BEFORE.name: 217.0, AFTER.name: 205.0}
-"""Seconds of a full send, from the message."""
 
 _FILES, _JOBS, _FILE_BYTES = 500_000, 4, 2000
 _NODESIZES = (4096, 8192, 16384, 32768, 65536)
@@ -160,6 +162,7 @@ def run(
     source: Input,
     chosen: tuple[Side, ...],
     step: Step,
+    machine: Machine,
     *,
     devices: tuple[str, ...] = DEVICES,
     readahead: Mapping[str, int] | None = None,
@@ -168,29 +171,41 @@ def run(
     """Send the snapshot on each side from each device: which blocks are read, and how long."""
     outcome = Outcome([])
     tables: dict[str, pd.DataFrame] = {}
-    first: list[Figure] = []
+    besides: dict[frozenset[Patch], Counter[str]] = {}
     for side in chosen:
         kernel = Behaviour.parse(side.behaviour)
         cached = blocks_after_mount(fs, [fs.subvolume(source.subvolume)], kernel)
-        figures: list[Figure] = []
+        step(f"{side.name}: sending")
+        request = prepare(fs, source.subvolume, behaviour=kernel, write=lambda data: None)
+        limits = Readahead(**(readahead or {}))
+        with counting() as walk:
+            rows, _ = reads_and_work(request, cached, limits, counted=False)
+        # sides that differ in what they read ahead do the same but for the walk over the tree
+        alike = frozenset(kernel) - {Patch.SEND_READA, Patch.SEND_READA_ALWAYS}
+        if alike not in besides:
+            sent = reads_and_work(request, cached, limits, counted=True)[1]
+            besides[alike] = Counter(sent)
+            besides[alike].subtract(walk)
+        done = Counter(walk) + besides[alike]
+        work = {**amounts_of(done, done["stream_bytes"]), "blocks_read": len(rows)}
         for device in devices:
-            step(f"{side.name}: sending from {device}")
-            table = reads(
-                fs, source.subvolume, behaviour=kernel, cached=cached, readahead=readahead,
-                device=device, parameters=parameters,
+            step(f"{side.name}: reading from {device}")
+            on = reading(fs.image, rows, load(device, parameters))
+            timed = Timed(
+                side.name, "send time", "s", {"device": device}, work, on.waits,
+                beside=device == devices[0] and _is_disk(device),
             )  # fmt: skip
+            outcome.timed.append(timed)
+            time = timed.on(machine)
+            think = on.think(time.computed if time else 0.0)
             if device == devices[0]:
-                tables[side.name] = table
-                figures += _reads(side, table)
-            figures += _times(side, device, table)
-        first = first or figures
-        outcome.figures += figures + _savings(side, first, figures)
+                tables[side.name] = table = read_table(fs.image, rows, on, think)
+                table.attrs["seconds"] = time.seconds if time else table.attrs["waited"]
+                outcome.figures += _reads(side, table)
+            outcome.figures += _device(side, device, on.run(think)[1])
     outcome.evidence = {
         "tables": tables, "files": source.parameters["files"], "devices": devices,
     }  # fmt: skip
-    as_reported = not (readahead or parameters or "nodesize" in source.parameters)
-    if source.scale == 1 and as_reported and _is_disk(devices[0]):
-        _add_reported(outcome, devices[0], counterparts(COMPARED, chosen))
     return outcome
 
 
@@ -206,57 +221,23 @@ def _reads(side: Side, table: pd.DataFrame) -> list[Figure]:
     return [Figure(side.name, name, "blocks", modelled=float(count)) for name, count in rows]
 
 
-def _times(side: Side, device: str, table: pd.DataFrame) -> list[Figure]:
-    """Take the times of one side on one device from what its reads came to."""
-    sums = table.attrs
+def _device(side: Side, device: str, totals: Totals) -> list[Figure]:
+    """Say what the reads of one side came to on one device."""
     rows = [
-        ("send time", "s", sums["seconds"]),
-        ("waiting", "s", sums["waited"]),
-        ("requests", "requests", sums["requests"]),
+        ("waiting", "s", totals.waited / 1e9),
+        ("requests", "requests", totals.requests),
     ]
     if _is_disk(device):
-        rows.append(("seeks", "seeks", sums["seeks"]))
+        rows.append(("seeks", "seeks", totals.seeks))
     return [
         Figure(side.name, name, unit, {"device": device}, modelled=float(value))
         for name, unit, value in rows
     ]
 
 
-def _savings(side: Side, first: list[Figure], figures: list[Figure]) -> list[Figure]:
-    """Compute what a side saves against the first."""
-    times = [figure_ for figure_ in figures if figure_.quantity == "send time"]
-    before = {figure_.case["device"]: figure_.modelled or 0.0
-              for figure_ in first if figure_.quantity == "send time"}  # fmt: skip
-    return [
-        Figure(
-            side.name,
-            "saved: send time",
-            figure_.unit,
-            figure_.case,
-            modelled=before[figure_.case["device"]] - (figure_.modelled or 0.0),
-        )
-        for figure_ in times
-        if figures is not first
-    ]
-
-
 def _is_disk(device: str) -> bool:
     """Whether a device is what the message measured on, a spinning disk."""
     return isinstance(load(device).model, Disk)
-
-
-def _add_reported(outcome: Outcome, disk: str, pairs: list[tuple[Side, Side]]) -> None:
-    """Set the times of the commit message beside those of the disk."""
-    for known, side in pairs:
-        found = outcome.find(side.name, "send time", device=disk)
-        if found is not None:
-            found.reported = REPORTED[known.name]
-    first = outcome.find(outcome.figures[0].side, "send time", device=disk)
-    for figure_ in outcome.figures:
-        if figure_.quantity == "saved: send time" and figure_.case["device"] == disk:
-            time = outcome.find(figure_.side, "send time", device=disk)
-            if first and time and first.reported is not None and time.reported is not None:
-                figure_.reported = first.reported - time.reported
 
 
 def draw(outcome: Outcome) -> figure.Figure:
@@ -309,10 +290,6 @@ def _with_nodesize(workload: Workload, nodesize: int) -> Workload:
 
 _CAVEATS = (
     Note(
-        "The time that the kernel computes for a leaf was measured on 6.18.44 on another machine; "
-        "none of the figures was fitted to the times of the message."
-    ),
-    Note(
         "Leaves lie where the four jobs and the commits of their transactions let them: another "
         "run of the script scatters them otherwise. In a filesystem that the model builds, how "
         "long the jobs take for a file, and a job has a CPU, was measured in runs of Linux 6.18."
@@ -341,7 +318,7 @@ WORKLOAD = Workload(
     inputs=INPUTS,
     headline=(
         "reads: on demand", "reads: ahead", "reads: ahead and never used", "send time", "waiting",
-        "requests", "seeks", "saved: send time",
+        "requests", "seeks",
     ),
     compared=COMPARED,
     run=run,
@@ -354,7 +331,6 @@ WORKLOAD = Workload(
         Group("Waiting for the device", ("waiting",)),
         Group("Requests to the device, after merging", ("requests",)),
         Group("Movements of its arm", ("seeks",)),
-        Group("Saved against the first side", ("saved: ",)),
     ),
     knobs={
         "device": _on,

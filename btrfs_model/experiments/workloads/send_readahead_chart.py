@@ -89,20 +89,9 @@ def _draw_times(axes: Axes, outcome: Outcome, sides: list[str]) -> None:
 def _draw_time(
     axes: Axes, at: float, height: float, colour: str, time: Quantity, waited: float
 ) -> float:
-    """Draw the bar of one time, and the mark of a reported one; return where the longer ends."""
+    """Draw the bar of one time; return where it ends."""
     seconds = time.modelled or 0.0
     axes.barh(at, seconds, height=height * 0.86, color=colour)
     axes.barh(at, seconds - waited, height=height * 0.86, color=COLOURS["ink"], alpha=0.25)
-    texts = {seconds: f"  {seconds:,.3g} s"}
-    if time.reported is not None:
-        axes.plot([time.reported] * 2, [at - height * 0.43, at + height * 0.43],
-                  color=COLOURS["ink"], linewidth=1.5)  # fmt: skip
-        reported = f"  reported: {time.reported:,.0f} s"
-        if 0 <= time.reported - seconds < 0.15 * time.reported:
-            # no room between the two
-            texts = {time.reported: texts[seconds] + reported}
-        else:
-            texts[time.reported] = reported
-    for end, text in texts.items():
-        axes.text(end, at, text, va="center", fontsize=8.5, color=colour)
-    return max(texts)
+    axes.text(seconds, at, f"  {seconds:,.3g} s", va="center", fontsize=8.5, color=colour)
+    return seconds

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The chart of `send-truncate`: what is sent, what is done with it, how long it takes."""
+"""The chart of `send-truncate`: what is sent, and what is done with it."""
 
 from __future__ import annotations
 
@@ -20,28 +20,19 @@ Sent = tuple[str, int]
 Strip = list[Sent]
 """Commands in the order of the stream: name and bytes."""
 
-_SIDE_COLOURS = {
-    "before": COLOURS["before"], "before + fix": COLOURS["between"], "after": COLOURS["after"],
-}  # fmt: skip
 _WAITS = "waits for the last page"
 
 
 def draw(outcome: Outcome) -> Figure:
-    """Draw the commands for one file, the receiver's system calls and the receive times."""
+    """Draw the commands for one file, and the receiver's system calls."""
     strips: dict[str, Strip] = outcome.evidence["strips"]
     names = list(strips)
-    timed = any(outcome.find(name, "receive time") for name in names)
     with rc_context(RC):
         figure = new_figure(11.0, 7.0)
         rows = figure.add_gridspec(2, 1, height_ratios=[1.0, 1.6])
         top, bottom = figure.add_subfigure(rows[0]), figure.add_subfigure(rows[1])
         _draw_strips(top.subplots(), strips[names[0]], strips[names[-1]])
-        if timed:
-            left, right = bottom.subplots(1, 2, width_ratios=[1.25, 1.0])
-            _draw_times(right, outcome, names)
-        else:
-            left = bottom.subplots()
-        _draw_calls(left, outcome, names[0], names[-1])
+        _draw_calls(bottom.subplots(), outcome, names[0], names[-1])
         files = f"{outcome.evidence['files']:,}"
         figure.suptitle(
             f"Full send of {files} files of 5000 bytes",
@@ -150,31 +141,4 @@ def _draw_calls(axes: Axes, outcome: Outcome, before: str, after: str) -> None:
     axes.set_xlim(0, widest * 1.12)
     axes.set_xticks([])
     axes.set_title("System calls of btrfs receive for one file", pad=8)
-    bare(axes, "left")
-
-
-def _draw_times(axes: Axes, outcome: Outcome, names: list[str]) -> None:
-    """Draw the reported receive times, and what was measured where a kernel was at hand."""
-    for row, name in enumerate(names):
-        colour = _SIDE_COLOURS[name]
-        place = len(names) - row
-        time = outcome.find(name, "receive time")
-        spread = outcome.find(name, "receive time, standard deviation")
-        if time is None or time.reported is None:
-            continue
-        deviation = (spread.reported or 0.0) if spread else 0.0
-        axes.barh(place, time.reported, height=0.44, color=colour)
-        axes.errorbar(time.reported, place, xerr=deviation, color=COLOURS["ink"], capsize=3,
-                      linewidth=1)  # fmt: skip
-        axes.text(time.reported + deviation + 0.6, place, f"{time.reported:.2f} s", va="center",
-                  fontsize=10, fontweight="bold", color=colour)  # fmt: skip
-        axes.text(0.3, place + 0.38, name, va="center", fontsize=9.5)
-        if time.measured is not None:
-            axes.text(0.3, place - 0.35, f"Linux 6.18, another machine: {time.measured:.2f} s",
-                      va="center", fontsize=8.5, color=COLOURS["muted"])  # fmt: skip
-    axes.set_ylim(0.5, len(names) + 0.7)
-    axes.set_xlim(0, 35)
-    axes.set_yticks([])
-    axes.set_xticks([])
-    axes.set_title("Time to receive, by the commit message", pad=8)
     bare(axes, "left")

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from btrfs_model.cost.machine import Machine
 from btrfs_model.experiments.workloads import (
     Figure,
     Group,
@@ -27,6 +28,7 @@ from btrfs_model.experiments.workloads import (
     counterparts,
     recorded,
 )
+from btrfs_model.experiments.workloads.timed import Timed
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.patches import Patch
 from btrfs_model.questions.send.ioctl import SendResult, send
@@ -46,9 +48,6 @@ BEFORE = Side("before", "v6.2")
 AFTER = Side("after", " + ".join(("v6.2", *SERIES)))
 COMPARED = (BEFORE, AFTER)
 
-REPORTED = {20_000: (5072, 916), 40_000: (18408, 1942), 60_000: (39764, 3076)}
-"""Milliseconds before and after the series by the number of files, from the message."""
-
 ABLATED = {
     "btrfs_search_slot": "calls",
     "btrfs_get_next_valid_item": "calls",
@@ -60,6 +59,8 @@ ABLATED = {
 """What the ablation looks at, with its unit: what patches of the series save on this workload."""
 
 _FULL = 60_000
+SMALL = (60, 120, 240)
+"""Numbers of files that formulas are found from."""
 LAG = 32
 """The most delayed items that are queued before the worker begins; chance decides how many. With 0
 the trees are those of Linux 6.1 on one CPU, block for block. Linux 6.18 on two CPUs has a few
@@ -111,13 +112,22 @@ def _build(source: Input, step: Step) -> Filesystem:
     return build(source.parameters["files"])
 
 
-def run(fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step) -> Outcome:
+def run(
+    fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step, machine: Machine
+) -> Outcome:
     """Send the difference on each side at three sizes; then with each patch alone off and on."""
     outcome = Outcome([])
     for files in sizes(source)[:-1]:
         step(f"building {files:,} files")
         with build(files) as smaller:
             _run_size(outcome, smaller, files, chosen, step)
+    for files in SMALL:
+        with build(files) as smallest:
+            outcome.small += [
+                Figure(side.name, name, unit, {"files": files}, modelled=float(count))
+                for side in chosen
+                for name, unit, count in _rows(_send(smallest, side.behaviour), whole=False)
+            ]
     largest = sizes(source)[-1]
     sent = _run_size(outcome, fs, largest, chosen, step, whole=True)
     outcome.evidence["sizes"] = sizes(source)
@@ -126,7 +136,6 @@ def run(fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step) -> 
         step("each patch alone")
         outcome.evidence["ablation"] = _ablation(outcome, fs, sent, largest)
     pairs = counterparts(COMPARED, chosen)
-    _add_reported(outcome, source, pairs)
     measured = recorded("send-utimes")
     outcome.add_measured(pairs, measured["rows"], measured["sources"])
     return outcome
@@ -145,6 +154,7 @@ def _run_size(
     for side in chosen:
         step(f"{side.name}: sending {files:,} files")
         results[side.name] = sent = _send(fs, side.behaviour)
+        outcome.timed.append(Timed(side.name, "time", "ms", {"files": files}, sent.amounts))
         outcome.figures += [
             Figure(side.name, name, unit, {"files": files}, modelled=float(count))
             for name, unit, count in _rows(sent, whole=whole)
@@ -191,18 +201,6 @@ def _totals(sent: SendResult) -> dict[str, int]:
     return {**dict.fromkeys(ABLATED, 0), **sent.work, "stream size": sent.size}
 
 
-def _add_reported(outcome: Outcome, source: Input, pairs: list[tuple[Side, Side]]) -> None:
-    """Add the times of the commit message; there is no model of time beside them."""
-    for files, times in REPORTED.items():
-        if files not in sizes(source):
-            continue
-        milliseconds = dict(zip(COMPARED, times, strict=True))
-        outcome.figures += [
-            Figure(side.name, "time", "ms", {"files": files}, reported=float(milliseconds[known]))
-            for known, side in pairs
-        ]
-
-
 def draw(outcome: Outcome) -> figure.Figure:
     """Draw the chart of the report."""
     from btrfs_model.experiments.workloads.send_utimes_chart import draw as draw_chart
@@ -236,7 +234,6 @@ WORKLOAD = Workload(
             "beside.",
             measured=("stream", "calls"),
         ),
-        Note("Times are reported, not modelled: this workload counts work."),
     ),
     inputs=INPUTS,
     headline=(
@@ -251,6 +248,7 @@ WORKLOAD = Workload(
         Group("Time of the send", ("time",)),
         Group("Sender: calls of kernel functions", ("sender: ",)),
     ),
+    size="files",
     scaled=scaled,
     build=_build,
 )  # fmt: skip

@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 
 from btrfs_model.base.arguments import checked
-from btrfs_model.base.counters import uncounted
+from btrfs_model.base.counters import counting, uncounted
 from btrfs_model.behaviour import Behaviour
+from btrfs_model.cost.machine import Machine, chosen, predict
 from btrfs_model.native import fiemap as native
 from btrfs_model.native.choice import twin
 from btrfs_model.patches import KERNEL
@@ -151,6 +152,7 @@ def fiemap(
     start: int = 0,
     length: int = _ALL,
     extents_per_call: int = FILEFRAG_EXTENTS,
+    machine: str | Machine | None = None,
 ) -> pd.DataFrame:
     """List the extents of a file as the ioctl FS_IOC_FIEMAP reports them.
 
@@ -171,12 +173,16 @@ def fiemap(
         The range in bytes. Extents are reported whole.
     extents_per_call : int
         As many as one call of the ioctl may give; it decides how much work is done.
+    machine : str or Machine, optional
+        Predict how long it takes on this machine, everything it reads being in memory: a name of
+        :func:`btrfs_model.cost.machine.names` or the path of a file.
 
     Returns
     -------
     pandas.DataFrame
         ``logical``, ``physical``, ``length`` in bytes (uint64) and ``flags`` (uint32, see
-        :data:`FLAGS`), a row for each extent, in the order of the file.
+        :data:`FLAGS`), a row for each extent, in the order of the file. With a machine ``attrs``
+        has the ``time``: what :meth:`btrfs_model.cost.machine.Prediction.as_dict` gives.
 
     Raises
     ------
@@ -192,4 +198,9 @@ def fiemap(
         When no extents are asked for, or the range is none.
     """
     file = Fiemap(fs, subvolume, path, behaviour=behaviour)
-    return file.run(start, length, extents_per_call=extents_per_call)
+    computes = None if machine is None else chosen(machine)
+    with counting() as work:
+        table = file.run(start, length, extents_per_call=extents_per_call)
+    if computes is not None:
+        table.attrs["time"] = predict(computes, work).as_dict()
+    return table

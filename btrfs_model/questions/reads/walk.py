@@ -11,19 +11,21 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from btrfs_model.base.arguments import checked
 from btrfs_model.cost.device import Device, load
-from btrfs_model.cost.reading import read_on
+from btrfs_model.cost.machine import Machine, chosen, predict
+from btrfs_model.cost.reading import Reading
 from btrfs_model.native.image import READ
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.patches import KERNEL
 from btrfs_model.questions.reads.cold import open_root
-from btrfs_model.questions.send.ioctl import prepare
+from btrfs_model.questions.send.ioctl import amounts_of, prepare, run
 from btrfs_model.questions.send.ioctl import reads as reads_of_send
 from btrfs_model.reference.blocks import Readahead, ReadBy, ReadCache
 from btrfs_model.reference.ctree import Reada
@@ -58,6 +60,7 @@ def reads(
     device: str | Device | None = None,
     parameters: Mapping[str, object] | None = None,
     think: float | None = None,
+    machine: str | Machine | None = None,
 ) -> pd.DataFrame:
     """Return the reads of tree blocks by a send, or by the listing of a directory.
 
@@ -93,8 +96,11 @@ def reads(
     parameters : mapping, optional
         Parameters of the device other than those of its file, e.g. ``{"queue_depth": 1}``.
     think : float, optional
-        Microseconds that the kernel computes for each leaf that it comes to; those of
-        ``data/costs/send.toml`` without it.
+        Microseconds that the kernel computes for each leaf that it comes to. Without it they follow
+        from the work of the send on `machine`; a listing has no cost, and computes nothing.
+    machine : str or Machine, optional
+        The machine that computes: a name of :func:`btrfs_model.cost.machine.names` or the path of a
+        file; the native one without it.
 
     Returns
     -------
@@ -106,7 +112,8 @@ def reads(
         (when the kernel came to the block: in flight still, where ``done`` is later; -1: never),
         nanoseconds from the start, and in ``attrs`` the totals: ``seconds``, ``waited`` (seconds of
         it), ``requests`` (that the device got, after merging), ``buffered`` (that began in the
-        drive's buffer), ``seeks`` (that moved its arm).
+        drive's buffer), ``seeks`` (that moved its arm), and where a machine computes ``time``: what
+        :meth:`btrfs_model.cost.machine.Prediction.as_dict` gives.
 
     Raises
     ------
@@ -127,8 +134,10 @@ def reads(
     for address in cached:
         if not 0 <= address <= _MAX:
             raise ValueError(f"{address} is no address of a block")
-    if device is None and (parameters or think is not None):
-        raise ValueError("parameters and think go with a device")
+    if device is None and (parameters or think is not None or machine is not None):
+        raise ValueError("parameters, think and machine go with a device")
+    if machine is not None and (think is not None or readdir is not None):
+        raise ValueError("a machine computes for a send, where no think is named")
     # what is wrong with the device shows before the work
     if isinstance(device, str):
         device = load(device, parameters)
@@ -136,15 +145,27 @@ def reads(
         raise ValueError("parameters go with the name of a device")
     if readdir is None:
         request = prepare(fs, subvolume, parent, behaviour=behaviour, write=lambda data: None)
-        rows = _send(request, cached, limits)
+        is_timed = device is not None and think is None
+        rows, work = reads_and_work(request, cached, limits, counted=is_timed)
     elif parent is None:
-        rows = _readdir(fs.subvolume(subvolume), readdir, cached, limits)
+        rows, is_timed = _readdir(fs.subvolume(subvolume), readdir, cached, limits), False
     else:
         raise ValueError("a parent goes with a send, not with readdir")
-    return _table(fs.image, rows, device, think)
+    if device is None:
+        return read_table(fs.image, rows)
+    on = reading(fs.image, rows, device)
+    if not is_timed:
+        return read_table(fs.image, rows, on, think or 0.0)
+    time = predict(chosen(machine), work, on.waits)
+    table = read_table(fs.image, rows, on, on.think(time.computed))
+    table.attrs["seconds"], table.attrs["time"] = time.seconds, time.as_dict()
+    return table
 
 
-def _send(request: SendRequest, cached: Iterable[int], readahead: Readahead) -> NDArray[Any]:
+def reads_and_work(
+    request: SendRequest, cached: Iterable[int], readahead: Readahead, *, counted: bool
+) -> tuple[NDArray[Any], Mapping[str, int]]:
+    """Return the reads of a send; where it is to be `counted`, what costs are paid for as well."""
     image, cache = request.fs.image, ReadCache(cached, readahead)
     with image.lease:
         image.reads = cache
@@ -154,12 +175,19 @@ def _send(request: SendRequest, cached: Iterable[int], readahead: Readahead) -> 
         finally:
             image.reads = None
     before = np.array(cache.cache_reads(), dtype=READ)
-    rows = reads_of_send(request, cache.held, readahead)
+    work: Mapping[str, int] = {}
+    if counted:
+        sizes: list[int] = []
+        weighed = replace(request, write=lambda data: sizes.append(len(data)))
+        _, counted_work, rows = run(weighed, cache.held, readahead)
+        work = {**amounts_of(counted_work, sum(sizes)), "blocks_read": len(rows)}
+    else:
+        rows = reads_of_send(request, cache.held, readahead)
     if not len(before):
-        return rows
+        return rows, work
     # one count of events for both
     rows["used_at"][rows["used"] != 0] += cache.events
-    return np.concatenate([before, rows])
+    return np.concatenate([before, rows]), work
 
 
 def _readdir(
@@ -181,11 +209,8 @@ def _readdir(
     return rows
 
 
-def _table(
-    image: Image, read: NDArray[Any], device: Device | None, think: float | None
-) -> pd.DataFrame:
-    import pandas as pd
-
+def _physical(image: Image, read: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the byte of the first copy of each block; -1 for what goes to no device."""
     starts = np.array([chunk.logical for chunk in image.chunks], dtype=np.uint64)
     lengths = np.array([chunk.length for chunk in image.chunks], dtype=np.uint64)
     stripes = np.array([chunk.stripes[0] for chunk in image.chunks], dtype=np.uint64)
@@ -194,10 +219,26 @@ def _table(
     # what a damaged node points at is asked for ahead, but goes to no device
     mapped = (chunk >= 0) & (within < lengths[chunk])
     physical = (stripes[chunk] + within).astype(np.int64)
+    physical[~mapped] = -1
+    return physical
+
+
+def reading(image: Image, read: NDArray[Any], device: Device) -> Reading:
+    """Prepare to do reads of an image on a device."""
+    return Reading(device, read, _physical(image, read), image.nodesize)
+
+
+def read_table(
+    image: Image, read: NDArray[Any], on: Reading | None = None, think: float = 0.0
+) -> pd.DataFrame:
+    """Return reads as a table, see :func:`reads`; `think`: microseconds for each leaf."""
+    import pandas as pd
+
+    physical = _physical(image, read)
+    mapped = physical >= 0
     times = None
-    if device is not None:
-        physical[~mapped] = -1
-        times, totals = read_on(device, read, physical, image.nodesize, think=think)
+    if on is not None:
+        times, totals = on.run(think)
     if not mapped.all():
         read, physical = read[mapped], physical[mapped]
         times = None if times is None else times[mapped]
@@ -217,6 +258,5 @@ def _table(
         table["done"] = times["done"].astype(np.int64)
         table["needed"] = times["needed"]
         table.attrs["seconds"], table.attrs["waited"] = totals.end / 1e9, totals.waited / 1e9
-        for name in ("requests", "buffered", "seeks"):
-            table.attrs[name] = getattr(totals, name)
+        table.attrs.update(requests=totals.requests, buffered=totals.buffered, seeks=totals.seeks)
     return table

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
@@ -16,6 +16,7 @@ from btrfs_model.base.counters import Work, counting
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.tables import counts_table, html_table
 from btrfs_model.behaviour import Behaviour
+from btrfs_model.cost.machine import Machine, Prediction, chosen, predict
 from btrfs_model.native.choice import twin
 from btrfs_model.native.lease import exclusive
 from btrfs_model.patches import KERNEL, Patch
@@ -62,6 +63,27 @@ class SendResult:
     commands: dict[str, int]
     work: Work
     causes: pd.DataFrame | None = None
+
+    @property
+    def amounts(self) -> dict[str, int]:
+        """What costs are paid for, see :func:`amounts_of`."""
+        return amounts_of(self.work, self.size)
+
+    def time(self, machine: str | Machine | None = None) -> Prediction:
+        """Predict how long it takes, everything it reads being in memory.
+
+        Parameters
+        ----------
+        machine : str or Machine, optional
+            A name of :func:`btrfs_model.cost.machine.names` or the path of a file; the native
+            machine without it.
+
+        Raises
+        ------
+        BtrfsModelError
+            For a machine that there is not, or one where nothing of the work has a cost.
+        """
+        return predict(chosen(machine), self.amounts)
 
     def __repr__(self) -> str:
         return f"SendResult({self.size:,} bytes, {sum(self.commands.values()):,} commands)"
@@ -239,6 +261,15 @@ def prepare(
         explanation.watch(write, header=not omit_header) if explanation else write,
         explanation,
     )
+
+
+def amounts_of(work: Mapping[str, int], size: int) -> dict[str, int]:
+    """Return what costs are paid for: the work of a send, and two quantities more.
+
+    ``stream_bytes`` is the size of the stream, ``leaves_copied`` how many leaves were copied: each
+    search of a send ends in a copy of its leaf, which it holds no lock of.
+    """
+    return {**work, "stream_bytes": size, "leaves_copied": work["btrfs_search_slot"]}
 
 
 def run(

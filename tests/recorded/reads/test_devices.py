@@ -23,7 +23,6 @@ from twins.device_disk import locate
 import btrfs_model as bm
 from btrfs_model.cli import run as run_cli
 from btrfs_model.cost.device import Device, Disk, Flash, build, load, names, read_file
-from btrfs_model.cost.reading import leaf_cost
 from btrfs_model.cost.seek import seek_times
 from btrfs_model.cost.simulate import ios, simulate, steps
 from btrfs_model.native.device import STEP_FIELDS
@@ -537,9 +536,8 @@ def test_times_that_no_clock_holds(kernels: str) -> None:
 def test_files_that_are_no_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Named, with the place; the command has no more to say than that."""
     (tmp_path / "devices").mkdir()
-    (tmp_path / "costs").mkdir()
     monkeypatch.setenv("BTRFS_MODEL_DATA", str(tmp_path))
-    device, cost = tmp_path / "devices" / "mine.toml", tmp_path / "costs" / "send.toml"
+    device = tmp_path / "devices" / "mine.toml"
     for content, what in (
         (b"title = x", r"mine\.toml: .*line 1"),
         (b"\xff\xfe", r"mine\.toml: .*0xff"),
@@ -551,17 +549,6 @@ def test_files_that_are_no_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         device.write_bytes(content)
         with pytest.raises(bm.BtrfsModelError, match=what):
             load("mine")
-    for content in (
-        b"leaf_us = nan",
-        b"leaf_us = -1",
-        b'leaf_us = "x"',
-        b"",
-        b"=",
-        b"leaf_us = 1e9",
-    ):
-        cost.write_bytes(content)
-        with pytest.raises(bm.BtrfsModelError, match=r"send\.toml: "):
-            leaf_cost()
 
 
 def test_kernels_trust_no_model() -> None:
@@ -624,9 +611,9 @@ def test_reads_wait_for_what_they_want() -> None:
     demand = (timed["kind"] == "demand").to_numpy()[:-1]
     assert (issued.to_numpy()[1:] >= done.to_numpy()[:-1])[demand].all()
     assert timed.attrs["seconds"] * 1e9 >= done[timed["used"]].max()
-    leaves = int((timed["level"] == 0).sum())
-    work = timed.attrs["seconds"] - timed.attrs["waited"]
-    assert work == pytest.approx(leaves * leaf_cost() / 1e6)
+    time = timed.attrs["time"]
+    assert time["parts"]["device"] == timed.attrs["waited"]
+    assert timed.attrs["seconds"] == time["seconds"] == pytest.approx(sum(time["parts"].values()))
 
 
 def test_work_hides_waiting() -> None:

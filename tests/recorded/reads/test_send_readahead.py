@@ -15,10 +15,13 @@ from figures import is_tidy, value
 
 import btrfs_model as bm
 from btrfs_model.cli import run as run_cli
-from btrfs_model.experiments.replay import Replay, all_names, run
+from btrfs_model.experiments import commits
+from btrfs_model.experiments.replay import run
+from btrfs_model.experiments.replays import all_names
 from btrfs_model.experiments.report import write
 from btrfs_model.experiments.results import frame
-from btrfs_model.experiments.workloads import load
+from btrfs_model.experiments.times import add_reported, judge
+from btrfs_model.experiments.workloads import counterparts, load
 from btrfs_model.experiments.workloads.send_readahead import DEVICES, DISK
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.questions.reads.cold import blocks_after_mount
@@ -62,16 +65,15 @@ def test_the_change_helps_where_there_is_something_to_wait_for(quick: pd.DataFra
         before, after = (
             value(quick, side, "send time", device=device) for side in ("before", "after")
         )
-        assert value(quick, "after", "saved: send time", device=device) == before - after
         wait = value(quick, "before", "waiting", device=device)
         if device == "memory":
-            assert 0 <= before - after < 0.001 * before
+            assert 0 <= before - after < 0.003 * before
         else:
             assert 0 < before - after < wait < before
     # the share of the time that the change saves, on the disk; the message has 5.7 % at full scale
     after, before = (value(quick, side, "send time", device=DISK) for side in ("after", "before"))
     gain = 1 - after / before
-    assert 0.02 < gain < 0.15
+    assert 0.02 < gain < 0.2
 
 
 @pytest.mark.parametrize("device", ["hp97560", "samsung-850-evo"])
@@ -100,7 +102,7 @@ def test_a_device_where_it_decides(tmp_path: Path, capsys: pytest.CaptureFixture
     assert all_names(["device"]) == ("send-readahead", "fiemap-shared")
     table = bm.replay("fiemap-shared", "quick", device="samsung-970-evo")
     assert set(table.device.dropna()) == {"samsung-970-evo"}
-    assert set(table[table.device.notna()].quantity) == {"waiting for reads"}
+    assert set(table[table.device.notna()].quantity) == {"time", "waiting for reads"}
     for arguments, words in (
         (["send-utimes", "--device", DISK], "send-utimes: no time on a device is modelled"),
         (["send-readahead", "--device", "drum"], "no device 'drum': there is deskstar-7k500"),
@@ -189,29 +191,25 @@ def test_leaves_lie_as_recorded() -> None:
     assert sum(recorded["distances"].values()) == len(every) - 1
 
 
-@pytest.fixture(scope="module")
-def as_if_full() -> Replay:
-    """The replay of a small filesystem as if it were that of the message."""
-    workload = load("send-readahead")
-    small = replace(workload.input("quick"), scale=1.0)
-    with workload.open(small, lambda _: None) as fs:
-        sides = workload.sides(None, None)
-        done = workload.run(fs, small, sides, lambda _: None)
-        return Replay(workload, small, sides, done, fs.image.nodesize)
-
-
-def test_times_of_the_message_stand_beside_those_of_the_disk(as_if_full: Replay) -> None:
-    table = frame([as_if_full]).dropna(subset=["reported"])
+def test_times_of_the_message_stand_beside_those_of_the_disk() -> None:
+    """Of a small filesystem as if it were that of the message."""
+    one = run("send-readahead", "quick")
+    message, source = commits.load("send-readahead"), replace(one.input, scale=1.0)
+    pairs = counterparts(one.workload.compared, one.sides)
+    judged = judge(message, one.outcome, source, pairs, one.machine)
+    assert [row.timed.case if row.timed else None for row in judged] == [{"device": DISK}] * 2
+    add_reported(one.outcome, judged)
+    table = frame([one]).dropna(subset=["reported"])
     assert table.set_index(["side", "quantity", "device"])["reported"].to_dict() == {
         ("before", "send time", DISK): 217.0,
         ("after", "send time", DISK): 205.0,
-        ("after", "saved: send time", DISK): 12.0,
     }
 
 
-def test_the_chart_has_the_times_of_the_table(as_if_full: Replay) -> None:
+def test_the_chart_has_the_times_of_the_table() -> None:
     """Whole bars are the times of the sends, the dark parts what is not waiting."""
-    chart = as_if_full.workload.draw(as_if_full.outcome)
+    one = run("send-readahead", "quick")
+    chart = one.workload.draw(one.outcome)
     *reads, times = chart.axes
     assert [axes.get_xlabel() for axes in reads] == ["seconds"] * 2
     bars = sorted(round(bar.get_width(), 9) for bar in times.patches)
@@ -219,15 +217,12 @@ def test_the_chart_has_the_times_of_the_table(as_if_full: Replay) -> None:
     for side in ("before", "after"):
         for device in DEVICES:
             time, wait = (
-                as_if_full.outcome.find(side, what, device=device) for what in
-                ("send time", "waiting")
+                one.outcome.find(side, what, device=device) for what in ("send time", "waiting")
             )  # fmt: skip
             assert time is not None and wait is not None
             assert time.modelled is not None and wait.modelled is not None
             wanted += [round(time.modelled, 9), round(time.modelled - wait.modelled, 9)]
     assert bars == sorted(wanted)
-    texts = " ".join(text.get_text() for text in times.texts)
-    assert "reported: 217 s" in texts and "reported: 205 s" in texts
 
 
 def test_other_kernels_and_the_files(tmp_path: Path) -> None:
@@ -237,8 +232,9 @@ def test_other_kernels_and_the_files(tmp_path: Path) -> None:
     assert first is not None and first.modelled == 0
     for folder in (tmp_path / "one", tmp_path / "two"):
         write([one], folder)
-    names = {"results.csv", "results.parquet", "report.html", "provenance.json"}
-    names |= {"send-readahead.png", "send-readahead.svg"}
+    names = {"results.csv", "results.parquet", "speedups.csv", "report.html", "provenance.json"}
+    names |= {f"send-readahead{kind}.{end}" for kind in ("", "-time") for end in ("png", "svg")}
+    names.add("messages.csv")
     assert {file.name for file in (tmp_path / "one").iterdir()} == names
     for name in names:
         left, right = (tmp_path / folder / name for folder in ("one", "two"))

@@ -17,11 +17,11 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mounts import why_not_live
 
 from btrfs_model.backref import api as br
 from btrfs_model.base.counters import counting
 from btrfs_model.base.errors import CorruptImageError
+from btrfs_model.kernels.native import why_not
 from btrfs_model.native.choice import Choice, select
 from btrfs_model.native.door import ffi, lib
 from btrfs_model.native.faults import new_fault, raise_fault
@@ -96,7 +96,7 @@ def test_order_of_a_kernel(kernels: Choice) -> None:
     assert unsorted > 100
 
 
-@pytest.mark.skipif(bool(why_not_live()), reason=why_not_live())
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
 @pytest.mark.parametrize("name", [*RANDOM[:3], RANDOM[-1]])
 def test_order_of_the_running_kernel(name: str) -> None:
     with (

@@ -1,0 +1,438 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Machines: what a kernel takes for the work that is counted, and the times that follow.
+
+A machine is a file of ``data/machines``: at most twelve unit costs, each measured by experiments of
+its own, with an interval. The time of an operation is the sum of what its work costs, and of what
+it waits for devices. Work without a cost has no time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from btrfs_model.base.errors import BtrfsModelError, UnknownBehaviourError
+from btrfs_model.base.nearest import did_you_mean
+from btrfs_model.base.samples import data_folder
+from btrfs_model.behaviour import Behaviour
+from btrfs_model.cost.causes import DEVICE, QUANTITIES, duration, without_cost, words
+from btrfs_model.cost.device import read_toml
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+MOST_COSTS: Final = 12
+"""More would fit anything."""
+UNITS: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3}
+"""Units of costs, in seconds."""
+_KINDS: Final = ("native", "uml")
+_TAIL: Final = 0.05
+"""Beyond each end of an interval of 90 %."""
+_NORMAL: Final = 1.6448536269514722
+"""Standard deviations of a normal distribution that leave :data:`_TAIL` out."""
+
+
+class NoCostError(BtrfsModelError):
+    """No part of the work has a cost on a machine: there is no time for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one of something takes.
+
+    Attributes
+    ----------
+    name, meaning, measured : str
+        What it is called and what it is; how it was measured.
+    seconds, low, high : float
+        Of one; the 90 % interval.
+    counts : dict
+        What it is paid for: quantities of work with their weights.
+    """
+
+    name: str
+    seconds: float
+    low: float
+    high: float
+    counts: dict[str, float]
+    meaning: str
+    measured: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Machine:
+    """Unit costs of a machine.
+
+    Attributes
+    ----------
+    name, title : str
+        Name of its file, and what it is.
+    kernel : str
+        Behaviour that the work of the measurements was counted by.
+    kind : str
+        ``native``, or ``uml`` (User-Mode Linux).
+    measured : str
+        When.
+    costs : tuple of Cost
+        At most :data:`MOST_COSTS`.
+    draws : numpy.ndarray
+        Seconds of each cost in each draw of the bootstrap: a row for each draw.
+    residual : float
+        Standard deviation of what the costs leave unexplained, of the logarithm of a time.
+    """
+
+    name: str
+    title: str
+    kernel: str
+    kind: str
+    measured: str
+    costs: tuple[Cost, ...]
+    draws: NDArray[np.float64] = field(repr=False)
+    residual: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prediction:
+    """The time of an operation on a machine.
+
+    Attributes
+    ----------
+    machine : Machine
+        Which one.
+    seconds, low, high : float
+        The time; its 90 % interval.
+    parts : dict of str to float
+        Seconds by cost, the largest first; waiting for a device under ``device``. They add up.
+    causes : dict of str to str
+        What was done for each part, in words.
+    without : tuple of str
+        Parts of the operation that have no cost on this machine: they are not in the time.
+    draws : numpy.ndarray
+        The time in each draw of the bootstrap.
+    """
+
+    machine: Machine
+    seconds: float
+    low: float
+    high: float
+    parts: dict[str, float]
+    causes: dict[str, str]
+    without: tuple[str, ...]
+    draws: NDArray[np.float64] = field(repr=False)
+
+    @property
+    def computed(self) -> float:
+        """Seconds that are not waiting for a device."""
+        return self.seconds - self.parts.get(DEVICE, 0.0)
+
+    def as_dict(self) -> dict[str, object]:
+        """Return what there is to know, as JSON has it."""
+        return {
+            "machine": self.machine.name,
+            **{name: getattr(self, name) for name in ("seconds", "low", "high", "parts", "causes")},
+            "without": list(self.without),
+            "text": f"{self} on {self.machine.name}",
+            "split": self.split(),
+        }
+
+    def __str__(self) -> str:
+        return f"{duration(self.seconds)} ({duration(self.low)} to {duration(self.high)})"
+
+    def split(self, most: int = 4) -> list[str]:
+        """Return what the time goes into: ``21.6 s of 27.7 s: stepping over 900 million items``.
+
+        Parameters
+        ----------
+        most : int
+            As many lines, and one for the rest.
+        """
+        whole = duration(self.seconds)
+        shown = list(self.parts.items())[:most]
+        lines = [f"{duration(part)} of {whole}: {self.causes[name]}" for name, part in shown]
+        rest = sum(self.parts.values()) - sum(part for _, part in shown)
+        if len(self.parts) > most:
+            lines.append(f"{duration(rest)} of {whole}: the rest")
+        return lines + [f"not in it, for it has no cost: {part}" for part in self.without]
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How many times as long one operation takes as another, with the 90 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def names() -> list[str]:
+    """Names of the machines that there are files of."""
+    return sorted(path.stem for path in (data_folder() / "machines").glob("*.toml"))
+
+
+def default() -> Machine:
+    """Return the machine that times are told for where none is named: the native one.
+
+    Raises
+    ------
+    BtrfsModelError
+        When there is none.
+    """
+    for machine in map(load, names()):
+        if machine.kind == "native":
+            return machine
+    raise BtrfsModelError(f"{data_folder() / 'machines'}: there is no native machine")
+
+
+@cache
+def _read(path: Path) -> Machine:
+    return build(path.stem, read_toml(path), str(path))
+
+
+def load(name: str) -> Machine:
+    """Return a machine.
+
+    Parameters
+    ----------
+    name : str
+        One of :func:`names`, or the path of a file ``*.toml``.
+
+    Raises
+    ------
+    BtrfsModelError
+        When there is none, or its file says what no machine is: with the file and the key.
+    OSError
+        When the file cannot be read.
+    """
+    if name.endswith(".toml") or "/" in name:
+        return build(Path(name).stem, read_toml(Path(name)), name)
+    if name not in names():
+        near = did_you_mean(name, names())
+        raise BtrfsModelError(
+            f"no machine {name!r}: there is {', '.join(names()) or 'none'}, "
+            f"or the path of a file NAME.toml{near}"
+        )
+    return _read(data_folder() / "machines" / f"{name}.toml")
+
+
+def chosen(machine: str | Machine | None) -> Machine:
+    """Return a machine by name or itself; :func:`default` for None."""
+    if isinstance(machine, Machine):
+        return machine
+    return default() if machine is None else load(machine)
+
+
+# --------------------------------------------------------------------------- what a file says --
+
+
+def build(name: str, table: Mapping[str, Any], path: str) -> Machine:
+    """Make a machine of a table as it stands in a file; `path` is what errors name."""
+    try:
+        costs = table.get("cost")
+        if not isinstance(costs, Mapping) or not costs:
+            raise ValueError("cost: there is none")
+        if len(costs) > MOST_COSTS:
+            raise ValueError(f"cost: {len(costs)} of them are more than {MOST_COSTS}")
+        kind = _text(table, "kind")
+        if kind not in _KINDS:
+            raise ValueError(f"kind is {kind!r}, not {' or '.join(_KINDS)}")
+        kernel = _text(table, "kernel")
+        Behaviour.parse(kernel)
+        made = tuple(_cost(one, of_one) for one, of_one in costs.items())
+        units = [UNITS[of_one["unit"]] for of_one in costs.values()]
+        return Machine(
+            name, _text(table, "title"), kernel, kind, str(table.get("measured", "")), made,
+            _draws(table.get("draws"), list(costs), units), _residual(table.get("residual")),
+        )  # fmt: skip
+    except UnknownBehaviourError as error:
+        raise BtrfsModelError(f"{path}: kernel: {error}") from None
+    except ValueError as error:
+        raise BtrfsModelError(f"{path}: {error}") from None
+
+
+def _text(table: Mapping[str, Any], key: str, place: str = "") -> str:
+    value = table.get(key)
+    if not isinstance(value, str) or not value:
+        raise ValueError(
+            f"{place}{key} is missing" if value is None else f"{place}{key} is no text"
+        )
+    return value
+
+
+def _number(value: object, key: str) -> float:
+    """Return a number that is not negative."""
+    if value is None:
+        raise ValueError(f"{key} is missing")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{key} is {value!r}, not a number")
+    if value < 0:
+        raise ValueError(f"{key} is {value}, which is negative")
+    return float(value)
+
+
+def _cost(name: str, table: object) -> Cost:
+    place = f"cost.{name}"
+    if not isinstance(table, Mapping):
+        raise ValueError(f"{place} is no table")
+    unit = _text(table, "unit", f"{place}.")
+    if unit not in UNITS:
+        near = did_you_mean(unit, UNITS)
+        raise ValueError(f"{place}.unit is {unit!r}, not {', '.join(UNITS)}{near}")
+    value, low, high = (
+        _number(table.get(key), f"{place}.{key}") for key in ("value", "low", "high")
+    )
+    if not low <= value <= high:
+        raise ValueError(f"{place}.value is {value:g}, not between low and high")
+    counts = table.get("counts")
+    if not isinstance(counts, Mapping) or not counts:
+        raise ValueError(f"{place}.counts is missing")
+    for quantity in counts:
+        if quantity not in QUANTITIES:
+            near = did_you_mean(quantity, QUANTITIES)
+            raise ValueError(f"{place}.counts: no counter {quantity!r}{near}")
+    weights = {one: _number(weight, f"{place}.counts.{one}") for one, weight in counts.items()}
+    scale = UNITS[unit]
+    return Cost(
+        name, value * scale, low * scale, high * scale, weights,
+        _text(table, "meaning", f"{place}."), _text(table, "measured", f"{place}."),
+    )  # fmt: skip
+
+
+def _draws(table: object, costs: list[str], units: list[float]) -> NDArray[np.float64]:
+    if not isinstance(table, Mapping):
+        raise ValueError("draws is missing")
+    for name in table:
+        if name not in costs:
+            raise ValueError(f"draws.{name}: there is no such cost{did_you_mean(name, costs)}")
+    columns: list[list[float]] = []
+    for name, unit in zip(costs, units, strict=True):
+        values = table.get(name)
+        if not isinstance(values, list) or not values:
+            raise ValueError(f"draws.{name} is missing")
+        if columns and len(values) != len(columns[0]):
+            raise ValueError(
+                f"draws.{name} has {len(values)} draws, draws.{costs[0]} has {len(columns[0])}"
+            )
+        columns.append([_number(value, f"draws.{name}") * unit for value in values])
+    return np.array(columns).T
+
+
+def _residual(table: object) -> float:
+    if not isinstance(table, Mapping):
+        raise ValueError("residual is missing")
+    return _number(table.get("relative"), "residual.relative")
+
+
+# ------------------------------------------------------------------------------------- times --
+
+
+def predict(
+    machine: Machine, work: Mapping[str, float], device: float | Callable[[float], float] = 0
+) -> Prediction:
+    """Predict how long work takes.
+
+    Parameters
+    ----------
+    machine : Machine
+        Where it is done.
+    work : mapping
+        How much of each quantity.
+    device : float or callable
+        Nanoseconds that are waited for a device besides; where the device works while the kernel
+        computes, ``device(seconds)`` says so for that time of computing.
+
+    Raises
+    ------
+    NoCostError
+        When nothing of the work has a cost.
+    """
+    amounts = {
+        cost.name: {one: weight * work[one] for one, weight in cost.counts.items() if work.get(one)}
+        for cost in machine.costs
+    }
+    done = np.array([sum(amounts[cost.name].values()) for cost in machine.costs], np.float64)
+    seconds = np.array([cost.seconds for cost in machine.costs])
+    if not done.any():
+        counted = ", ".join(sorted(name for name, count in work.items() if count)) or "no work"
+        raise NoCostError(f"{machine.name}: no time for work that has no cost: {counted}")
+    computed = float(seconds @ done)
+    draws = machine.draws @ done
+    ends = (*_interval(computed, draws, machine.residual), computed)
+    low, high, waits = (_waits(device, end) for end in ends)
+    draws += np.interp(draws, (ends[0], computed, ends[1]), (low, waits, high))
+    of_cost = zip(machine.costs, (seconds * done).tolist(), strict=True)
+    parts = {cost.name: part for cost, part in of_cost if part}
+    causes = {
+        cost.name: words(amounts[cost.name], work) for cost in machine.costs if cost.name in parts
+    }
+    if waits:
+        parts[DEVICE], causes[DEVICE] = waits, "waiting for the device"
+    paid = {one for cost in machine.costs for one in cost.counts}
+    return Prediction(
+        machine, computed + waits, ends[0] + low, ends[1] + high,
+        dict(sorted(parts.items(), key=lambda part: -part[1])),
+        causes, without_cost(work, paid, waited=waits > 0), draws,
+    )  # fmt: skip
+
+
+def _waits(device: float | Callable[[float], float], computed: float) -> float:
+    """Return the seconds of waiting beside so many of computing."""
+    return (device(computed) if callable(device) else device) / 1e9
+
+
+def _interval(value: float, draws: NDArray[np.float64], deviation: float) -> tuple[float, float]:
+    """Return the 90 % interval of a time or ratio: of its draws, and of what they leave out."""
+    if not value:
+        return 0.0, 0.0
+    ends = np.quantile(draws, [_TAIL, 1 - _TAIL])
+    tiny = np.finfo(float).tiny
+    below, above = (max(0.0, sign * math.log(max(float(end), tiny) / value))
+                    for sign, end in zip((-1, 1), ends, strict=True))  # fmt: skip
+    rest = _NORMAL * deviation
+    return value * math.exp(-math.hypot(below, rest)), value * math.exp(math.hypot(above, rest))
+
+
+def ratio(before: Prediction, after: Prediction) -> Ratio:
+    """Compare two times of one machine.
+
+    Both have the same costs, whatever these are, so the interval is of the ratio in each draw. What
+    the costs leave unexplained cancels as far as both times go into the same parts.
+
+    Raises
+    ------
+    ValueError
+        For times of different machines, or a time of 0.
+    """
+    if before.machine is not after.machine:
+        raise ValueError(f"times of two machines: {before.machine.name}, {after.machine.name}")
+    if not after.seconds or not before.seconds:
+        raise ValueError("a time of 0 has no ratio")
+    unlike = 0.0
+    for name in {**before.parts, **after.parts}:
+        shares = [one.parts.get(name, 0.0) / one.seconds for one in (before, after)]
+        unlike += abs(shares[0] - shares[1]) / 2
+    deviation = before.machine.residual * math.sqrt(2 * unlike)
+    value = before.seconds / after.seconds
+    low, high = _interval(value, before.draws / after.draws, deviation)
+    return Ratio(value, low, high)
+
+
+def by_function(machine: Machine, work: Mapping[str, float]) -> list[tuple[str, float, float]]:
+    """Split the time of work by what is counted.
+
+    Returns
+    -------
+    list of tuple
+        Quantity, how much of it, seconds; the longest first.
+    """
+    seconds: dict[str, float] = {}
+    for cost in machine.costs:
+        for name, weight in cost.counts.items():
+            if work.get(name):
+                seconds[name] = seconds.get(name, 0.0) + cost.seconds * weight * work[name]
+    return sorted(((name, work[name], time) for name, time in seconds.items()), key=lambda r: -r[2])

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Microbenchmarks on a kernel, in turn, beside a reference that tells how fast the machine is.
+
+The processor of a machine that is shared with others is faster at some moments than at others, by
+half and more. So each run stands between two of the reference: its time is divided by how much
+slower these were than the fastest tenth. Passes go through all microbenchmarks, each in another
+order.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from btrfs_model.experiments.calibration.fit import Row
+from btrfs_model.experiments.calibration.micro import REFERENCE, Micro
+from btrfs_model.kernels.session import Kernel
+
+Step = Callable[[str], None]
+_RUNS = 2
+_QUIET = 0.1
+"""Of the reference's runs this share is not slower than the machine is when nothing disturbs it."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a kernel did with microbenchmarks.
+
+    Attributes
+    ----------
+    rows : list of Row
+        Work and times.
+    reference : float
+        Seconds of the reference when nothing disturbs it.
+    spread : float
+        How far apart the middle half of the reference's runs lies, of their median.
+    passes : int
+        How many there were.
+    """
+
+    rows: list[Row]
+    reference: float
+    spread: float
+    passes: int
+
+
+def measure(
+    kernel: Kernel, micros: Sequence[Micro], seconds: float, least: int, step: Step
+) -> Measured:
+    """Count and time microbenchmarks.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Who is timed; the work is counted by the preset of it.
+    micros : sequence of Micro
+        Which ones; the reference is added.
+    seconds : float
+        Passes go on as long.
+    least : int
+        As many passes there are at least.
+    step : callable
+        Is told what is done next.
+    """
+    works: dict[str, Mapping[str, float]] = {}
+    shm = "/dev/shm"  # a device of memory
+    with TemporaryDirectory(dir=shm if os.access(shm, os.W_OK) else None) as top:
+        for number, micro in enumerate((REFERENCE, *micros)):
+            step(f"making: {micro.name}")
+            folder = Path(top) / str(number)
+            folder.mkdir()
+            micro.operation.prepare(folder)
+            works[micro.name] = micro.operation.work(kernel.preset)
+        return _timed(kernel, micros, works, (seconds, least), step)
+
+
+def _timed(
+    kernel: Kernel,
+    micros: Sequence[Micro],
+    works: Mapping[str, Mapping[str, float]],
+    limits: tuple[float, int],
+    step: Step,
+) -> Measured:
+    chance = np.random.default_rng(0)
+    taken: dict[str, list[tuple[float, float]]] = {micro.name: [] for micro in micros}
+    references = [_fastest(REFERENCE, kernel)]
+    end, passes = time.monotonic() + limits[0], 0
+    while passes < limits[1] or time.monotonic() < end:
+        passes += 1
+        for number in chance.permutation(len(micros)):
+            micro = micros[number]
+            step(f"pass {passes}: {micro.name}")
+            took = _fastest(micro, kernel)
+            references.append(_fastest(REFERENCE, kernel))
+            beside = float(np.sqrt(references[-1] * references[-2]))
+            taken[micro.name].append((took, beside))
+    usual = float(np.quantile(references, _QUIET))
+    rows = [
+        Row(name, works[name], tuple(took / beside * usual for took, beside in runs))
+        for name, runs in taken.items()
+    ]
+    # as all others: beside the run before and the run after
+    beside = np.sqrt(np.array(references[:-2]) * np.array(references[2:]))
+    own = np.array(references[1:-1]) / beside * usual
+    rows.append(Row(REFERENCE.name, works[REFERENCE.name], tuple(own.tolist())))
+    low, middle, high = np.quantile(references, [0.25, 0.5, 0.75])
+    return Measured(rows, usual, float((high - low) / middle), passes)
+
+
+def _fastest(micro: Micro, kernel: Kernel) -> float:
+    """Return the seconds of the faster of two runs."""
+    return min(micro.operation.time(kernel, _RUNS).wall_ms) / 1e3

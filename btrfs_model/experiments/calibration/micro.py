@@ -1,0 +1,422 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Microbenchmarks: small filesystems, and one operation on each, made to tell costs apart.
+
+Each is counted by the model and timed on a kernel. None does what a workload of
+:mod:`btrfs_model.experiments.workloads` does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from btrfs_model.base.counters import counting
+from btrfs_model.cost.receiver import receiver_calls
+from btrfs_model.kernels import timings
+from btrfs_model.kernels.session import Kernel
+from btrfs_model.kernels.timings import Timing
+from btrfs_model.mount.writable import WritableFilesystem
+from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.questions.fiemap.api import fiemap
+from btrfs_model.questions.send.ioctl import SendResult, send
+from btrfs_model.stream.reader import read_stream
+from btrfs_model.volume.filesystem import Filesystem
+
+Build = Callable[[], WritableFilesystem]
+Call = tuple[Any, ...]
+_SIZE = 4 << 30
+
+
+class Operation(Protocol):
+    """What is done with a filesystem, by the model and by a kernel."""
+
+    def prepare(self, folder: Path) -> None:
+        """Make what it needs in a folder."""
+
+    def work(self, behaviour: str) -> Mapping[str, float]:
+        """Count the work."""
+
+    def time(self, kernel: Kernel, runs: int) -> Timing:
+        """Time it on a kernel."""
+
+
+@dataclass
+class Micro:
+    """A microbenchmark: a name that says what is done, and the operation."""
+
+    name: str
+    operation: Operation
+
+
+class Send:
+    """A send, full or from a parent, into a file in memory."""
+
+    def __init__(self, build: Build, snapshot: str = "s1", parent: str | None = None) -> None:
+        self.build, self.snapshot, self.parent = build, snapshot, parent
+
+    def prepare(self, folder: Path) -> None:
+        """Make the image."""
+        self.image = folder / "image"
+        with self.build() as fs:
+            fs.commit()
+            fs.save(self.image)
+
+    def work(self, behaviour: str) -> Mapping[str, float]:
+        """Send by the model."""
+        with Filesystem.open(self.image) as fs:
+            return self._send(fs, behaviour).amounts
+
+    def _send(self, fs: Filesystem, behaviour: str) -> SendResult:
+        sources = [self.parent] if self.parent else []
+        return send(fs, self.snapshot, self.parent, sources, behaviour=behaviour)
+
+    def time(self, kernel: Kernel, runs: int) -> Timing:
+        """Send by a kernel, everything in memory."""
+        return timings.send(kernel, self.image, self.snapshot, self.parent, runs=runs)
+
+
+class ColdSend(Send):
+    """The first send after a mount."""
+
+    def work(self, behaviour: str) -> Mapping[str, float]:
+        """Send by the model; every block is read once."""
+        work = super().work(behaviour)
+        return {**work, "blocks_read": work["submit_bio"]}
+
+    def time(self, kernel: Kernel, runs: int) -> Timing:
+        """Send by a kernel that has nothing in memory."""
+        return timings.send(kernel, self.image, self.snapshot, self.parent, runs=runs, cold=True)
+
+
+class Receive(Send):
+    """What ``btrfs receive`` does with a full send."""
+
+    def prepare(self, folder: Path) -> None:
+        """Make the stream."""
+        super().prepare(folder)
+        self.stream = folder / "stream"
+        with Filesystem.open(self.image) as fs:
+            self.stream.write_bytes(self._send(fs, "v6.1").data or b"")
+        self.image.unlink()
+
+    def work(self, behaviour: str) -> Mapping[str, float]:
+        """Count its system calls."""
+        data = self.stream.read_bytes()
+        return {**receiver_calls(read_stream(data)), "stream_bytes": len(data)}
+
+    def time(self, kernel: Kernel, runs: int) -> Timing:
+        """Receive into fresh filesystems."""
+        return timings.receive(kernel, self.stream, runs=runs)
+
+
+class Fiemap(Send):
+    """All extents of a file."""
+
+    def work(self, behaviour: str) -> Mapping[str, float]:
+        """Ask the model."""
+        with Filesystem.open(self.image) as fs, counting() as work:
+            fiemap(fs, "", "f", behaviour=behaviour)
+        return dict(work)
+
+    def time(self, kernel: Kernel, runs: int) -> Timing:
+        """Ask a kernel, everything in memory."""
+        return timings.fiemap(kernel, self.image, "f", runs=runs)
+
+
+class ListXattrs(Send):
+    """The xattrs of a file listed: nothing but stepping over its items."""
+
+    def __init__(self, xattrs: int, times: int) -> None:
+        super().__init__(lambda: _one_with_xattrs(xattrs))
+        self.times = times
+
+    def work(self, behaviour: str) -> Mapping[str, float]:
+        """Count the items of the file, and a search, for each list."""
+        with Filesystem.open(self.image) as fs:
+            items = fs.subvolume("").tree.scan()
+            xattrs = int((items["type"] == ItemType.XATTR_ITEM).sum())
+        return {
+            "btrfs_get_next_valid_item": self.times * (xattrs + 1),
+            "btrfs_search_slot": self.times,
+        }
+
+    def time(self, kernel: Kernel, runs: int) -> Timing:
+        """List by a kernel, everything in memory."""
+        return timings.list_xattrs(kernel, self.image, "f", self.times, runs=runs)
+
+
+class Fsync:
+    """The fsyncs after other calls on a fresh filesystem."""
+
+    def __init__(self, *calls: Call) -> None:
+        self.calls = calls
+
+    def prepare(self, folder: Path) -> None:
+        """Nothing to do: filesystems are fresh."""
+
+    def work(self, behaviour: str) -> Mapping[str, float]:
+        """Carry the calls out in the model; of the fsyncs count the work."""
+        total: Counter[str] = Counter()
+        with WritableFilesystem.mkfs(8 << 30, metadata="dup", ssd=True, behaviour=behaviour) as fs:
+            fs.sync()
+            for name, *arguments in self.calls:
+                with counting() as work:
+                    getattr(fs, name)(*arguments)
+                if name == "fsync":
+                    total.update(work)
+        return total
+
+    def time(self, kernel: Kernel, runs: int) -> Timing:
+        """Let a kernel do the same; the fsyncs of a run together."""
+        taken = timings.steps(kernel, self.calls, runs=runs)
+        fsyncs = [one for (name, *_), one in zip(self.calls, taken, strict=True) if name == "fsync"]
+        wall, cpu = (
+            tuple(map(sum, zip(*(getattr(one, clock) for one in fsyncs), strict=True)))
+            for clock in ("wall_ms", "cpu_ms")
+        )
+        return Timing(wall, cpu)
+
+
+# ------------------------------------------------------------------------------ filesystems --
+
+
+def _fresh() -> WritableFilesystem:
+    return WritableFilesystem.mkfs(_SIZE)
+
+
+def _names(count: int, start: str = "file_") -> list[str]:
+    return [f"{start}{number}" for number in range(count)]
+
+
+def _empty(count: int) -> WritableFilesystem:
+    """Make empty files in one directory."""
+    fs = _fresh()
+    fs.mkdir("d")
+    fs.create_files("d", _names(count))
+    fs.snapshot("", "s1")
+    return fs
+
+
+def _many_directories(count: int, each: int) -> WritableFilesystem:
+    fs = _fresh()
+    for number in range(count // each):
+        fs.mkdir(f"dir{number}")
+        fs.create_files(f"dir{number}", _names(each))
+    fs.snapshot("", "s1")
+    return fs
+
+
+def _changed(count: int, change: Callable[[WritableFilesystem, int], object], step: int = 2
+             ) -> WritableFilesystem:  # fmt: skip
+    """Change one file of every `step`; a second snapshot."""
+    fs = _empty(count)
+    for number in range(0, count, step):
+        change(fs, number)
+    fs.snapshot("", "s2")
+    return fs
+
+
+def _unlinked(count: int, step: int) -> WritableFilesystem:
+    fs = _empty(count)
+    fs.unlink_files("d", _names(count)[::step])
+    fs.snapshot("", "s2")
+    return fs
+
+
+def _directory_removed(count: int) -> WritableFilesystem:
+    fs = _empty(count)
+    fs.unlink_files("d", _names(count))
+    fs.rmdir("d")
+    fs.snapshot("", "s2")
+    return fs
+
+
+def _more_files(count: int) -> WritableFilesystem:
+    fs = _empty(count)
+    fs.mkdir("e")
+    fs.create_files("e", _names(count, "g_"))
+    fs.snapshot("", "s2")
+    return fs
+
+
+def _directories_changed(count: int) -> WritableFilesystem:
+    fs = _fresh()
+    for number in range(count):
+        fs.mkdir(f"dir{number}")
+        fs.create_files(f"dir{number}", ["a", "b"])
+    fs.snapshot("", "s1")
+    for number in range(count):
+        fs.rename(f"dir{number}/a", f"dir{number}/c")
+    fs.snapshot("", "s2")
+    return fs
+
+
+def _with_xattrs(count: int, each: int, size: int) -> WritableFilesystem:
+    fs = _fresh()
+    fs.mkdir("d")
+    fs.create_files("d", _names(count))
+    for name in _names(count):
+        for number in range(each):
+            fs.setxattr(f"d/{name}", f"user.a{number}", b"v" * size)
+    fs.snapshot("", "s1")
+    return fs
+
+
+def _one_with_xattrs(count: int) -> WritableFilesystem:
+    fs = _fresh()
+    fs.create("f")
+    for name in _names(count):
+        fs.setxattr("f", f"user.{name}", b"v" * 20)
+    return fs
+
+
+def _with_data(count: int, size: int) -> WritableFilesystem:
+    fs = _fresh()
+    fs.mkdir("d")
+    for name in _names(count):
+        fs.create(f"d/{name}")
+        fs.write(f"d/{name}", 0, b"x" * size)
+    fs.snapshot("", "s1")
+    return fs
+
+
+def _linked_backwards(count: int) -> WritableFilesystem:
+    """Link files into a new directory, the last one first."""
+    fs = _empty(count)
+    fs.mkdir("e")
+    for name in reversed(_names(count)):
+        fs.link(f"d/{name}", f"e/{name}")
+    fs.snapshot("", "s2")
+    return fs
+
+
+def _linked(count: int) -> WritableFilesystem:
+    fs = _fresh()
+    fs.create_files("", _names(count))
+    fs.mkdir("l")
+    for name in _names(count):
+        fs.link(name, f"l/{name}")
+    fs.snapshot("", "s1")
+    return fs
+
+
+def _extents(count: int, sharers: int = 0) -> WritableFilesystem:
+    """Make a file of extents of 4096 bytes, a hole behind each; other files share them."""
+    fs = _fresh()
+    fs.create("f")
+    for number in range(count):
+        fs.write("f", number * 8192, b"x" * 4096)
+    fs.sync()
+    for number in range(sharers):
+        fs.create(f"g{number}")
+        fs.clone_range("f", f"g{number}", 0, 0, (count - 1) * 8192)
+    return fs
+
+
+def _in_snapshots(count: int) -> WritableFilesystem:
+    fs = _extents(count)
+    for number in range(3):
+        fs.create(f"other{number}")
+        fs.snapshot("", f"s{number}")
+    return fs
+
+
+# ------------------------------------------------------------------------------------- table --
+
+
+def _chmod(fs: WritableFilesystem, number: int) -> None:
+    fs.chmod(f"d/file_{number}", 0o600)
+
+
+def _rename(fs: WritableFilesystem, number: int) -> None:
+    fs.rename(f"d/file_{number}", f"d/new_{number}")
+
+
+def _link(fs: WritableFilesystem, number: int) -> None:
+    fs.link(f"d/file_{number}", f"d/link_{number}")
+
+
+def _difference(build: Build) -> Send:
+    return Send(build, "s2", "s1")
+
+
+def _logged(count: int, length: int) -> Fsync:
+    names = [f"{number:0{length}}" for number in range(count)]
+    return Fsync(("mkdir", "d"), ("create_files", "d", names), ("fsync", "d"))
+
+
+def _logged_links(count: int) -> Fsync:
+    """Call fsync on a directory of other names of old files."""
+    links: list[Call] = [("link", f"a/{name}", f"d/{name}") for name in _names(count)]
+    return Fsync(
+        ("mkdir", "a"), ("create_files", "a", _names(count)), ("sync",), ("mkdir", "d"), *links,
+        ("fsync", "d"),
+    )  # fmt: skip
+
+
+def _logged_xattrs(count: int) -> Fsync:
+    """Call fsync on one file of many items."""
+    xattrs: list[Call] = [("setxattr", "f", f"user.{name}", b"v" * 20) for name in _names(count)]
+    return Fsync(("create", "f"), *xattrs, ("fsync", "f"))
+
+
+def _logged_again(rounds: int) -> Fsync:
+    """Call fsync on a directory after each new file."""
+    calls: list[Call] = [("mkdir", "d"), ("fsync", "d")]
+    for number in range(rounds):
+        calls += [("create", f"d/{number}"), ("fsync", "d")]
+    return Fsync(*calls)
+
+
+REFERENCE = Micro("send 2,000 empty files", Send(lambda: _empty(2000)))
+"""Timed before and after each other one: how fast the machine is just then."""
+
+
+def microbenchmarks() -> list[Micro]:
+    """Return all of them; the reference is the first."""
+    return [
+        REFERENCE,
+        Micro("send 10,000 empty files", Send(lambda: _empty(10_000))),
+        Micro("send 40,000 empty files", Send(lambda: _empty(40_000))),
+        Micro("send 30,000 files in 300 directories", Send(lambda: _many_directories(30_000, 100))),
+        Micro("send 8,000 files in 800 directories", Send(lambda: _many_directories(8000, 10))),
+        Micro("send 3,000 files of 3 xattrs", Send(lambda: _with_xattrs(3000, 3, 20))),
+        Micro("send 2,000 files of 4 long xattrs", Send(lambda: _with_xattrs(2000, 4, 600))),
+        Micro("send 4,000 files of 1,000 bytes inline", Send(lambda: _with_data(4000, 1000))),
+        Micro("send 1,000 files of 48 KiB", Send(lambda: _with_data(1000, 48 << 10))),
+        Micro("send 200 files of 128 KiB", Send(lambda: _with_data(200, 128 << 10))),
+        Micro("send 3,000 files of 8 KiB", Send(lambda: _with_data(3000, 8 << 10))),
+        Micro("send 4 files of 8 MiB", Send(lambda: _with_data(4, 8 << 20))),
+        Micro("send 5,000 modes", _difference(lambda: _changed(10_000, _chmod))),
+        Micro("send 200 modes of 40,000 files", _difference(lambda: _changed(40_000, _chmod, 200))),
+        Micro("send 4,000 renamed", _difference(lambda: _changed(8_000, _rename))),
+        Micro("send 4,000 links", _difference(lambda: _changed(12_000, _link, 3))),
+        Micro("send 6,000 unlinked", _difference(lambda: _unlinked(18_000, 3))),
+        Micro("send 20,000 new files", _difference(lambda: _more_files(20_000))),
+        Micro(
+            "send 5,000 links made backwards", _difference(lambda: _linked_backwards(5000))
+        ),
+        Micro("send a directory of 2,000 removed", _difference(lambda: _directory_removed(2000))),
+        Micro("send 2,000 changed directories", _difference(lambda: _directories_changed(2000))),
+        Micro("send 4,000 files of 1,900 bytes, cold", ColdSend(lambda: _with_data(4000, 1900))),
+        Micro("list 3,000 xattrs 300 times", ListXattrs(3000, 300)),
+        Micro("map 4,000 extents", Fiemap(lambda: _extents(4000))),
+        Micro("map 12,000 extents", Fiemap(lambda: _extents(12_000))),
+        Micro("map 4,000 extents of 2 files", Fiemap(lambda: _extents(4000, 1))),
+        Micro("map 4,000 extents of 5 files", Fiemap(lambda: _extents(4000, 4))),
+        Micro("map 10,000 extents of 3 snapshots", Fiemap(lambda: _in_snapshots(10_000))),
+        Micro("log 300 entries of long names", _logged(300, 120)),
+        Micro("log 3,000 entries of short names", _logged(3000, 5)),
+        Micro("log 3,000 entries of long names", _logged(3000, 120)),
+        Micro("log 12,000 entries", _logged(12_000, 30)),
+        Micro("log 2,000 links", _logged_links(2000)),
+        Micro("log a file of 3,000 xattrs", _logged_xattrs(3000)),
+        Micro("log a directory 20 times", _logged_again(20)),
+        Micro("receive 1,500 empty files", Receive(lambda: _empty(1500))),
+        Micro("receive 700 files of 4 xattrs", Receive(lambda: _with_xattrs(700, 4, 20))),
+        Micro("receive 1,000 files of 2 names", Receive(lambda: _linked(1000))),
+        Micro("receive 700 files of 48 KiB", Receive(lambda: _with_data(700, 48 << 10))),
+    ]  # fmt: skip

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the commit messages report: the figures of ``data/commits``, and what they say of them.
+
+A message names neither the speed of its machine nor, most often, its device. So a ratio of two of
+its times is compared with a ratio; an absolute time, by one factor for the whole message, which its
+first time tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from btrfs_model.base.errors import BtrfsModelError
+from btrfs_model.base.samples import data_folder
+from btrfs_model.cost.device import read_toml
+from btrfs_model.experiments.workloads.timed import SECONDS
+
+PERCENTAGES: Final = {
+    "none": lambda before, after: "",
+    "times": lambda before, after: f"{before / after:.1f}x",
+    "of before": lambda before, after: f"{100 * (after - before) / before:+.1f}%",
+    "of the mean": lambda before, after: f"{200 * (after - before) / (before + after):+.1f}%",
+}
+"""How a message says what two times come to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A time that a commit message reports.
+
+    Attributes
+    ----------
+    side, quantity, unit : str
+        As of :class:`btrfs_model.experiments.workloads.Figure`.
+    case : dict
+        What it was measured with.
+    value : float
+        The time in its unit.
+    deviation : float or None
+        Standard deviation.
+    runs : int or None
+        Of how many runs it is the average.
+    said : str
+        What the message says that the time is beside the one before, e.g. ``"9.5x"``.
+    """
+
+    side: str
+    quantity: str
+    unit: str
+    case: dict[str, int | str]
+    value: float
+    deviation: float | None = None
+    runs: int | None = None
+    said: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """The time in seconds."""
+        return round(self.value * SECONDS[self.unit], 9)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """The figures of a commit message.
+
+    Attributes
+    ----------
+    title, commit, release : str
+        Which commit it is of.
+    percentages : str
+        How it says what two times come to: one of :data:`PERCENTAGES`.
+    machine : str
+        What it tells about its machine.
+    device : str
+        What stands for its device, a name of ``data/devices``; empty where nothing is waited for.
+    size : dict
+        Parameters of the workload that all its figures are of, at full scale; empty where each
+        figure has its own.
+    stand_in : dict
+        Sides that were measured on the kernels at hand in place of those of the message.
+    off : str
+        Why what is predicted differs from what it reports, where that is known.
+    figures : tuple of Reported
+        In the order of the message; the first is of the side before.
+    """
+
+    title: str
+    commit: str
+    release: str
+    percentages: str
+    machine: str
+    device: str
+    size: dict[str, int]
+    stand_in: dict[str, str]
+    off: str
+    figures: tuple[Reported, ...]
+
+    @property
+    def pairs(self) -> list[tuple[Reported, Reported]]:
+        """Each time after a change with the time before it, of the same case."""
+        return [
+            (before, after)
+            for before in self.figures
+            if before.side == "before"
+            for after in self.figures
+            if after.side != "before"
+            and (after.quantity, after.case) == (before.quantity, before.case)
+        ]
+
+
+@cache
+def load(workload: str) -> Message:
+    """Return the figures of the commit message of a workload.
+
+    Raises
+    ------
+    BtrfsModelError
+        When its file is not there or says what no figure is, with the file and the key.
+    """
+    path = data_folder() / "commits" / f"{workload}.toml"
+    table = read_toml(path)
+    percentages = _get(path, table, "percentages", str)
+    if percentages not in PERCENTAGES:
+        known = ", ".join(PERCENTAGES)
+        raise BtrfsModelError(f"{path}: percentages is {percentages!r}, not one of {known}")
+    rows = _get(path, table, "figure", list)
+    figures = tuple(_figure(path, number, row) for number, row in enumerate(rows))
+    if not figures or figures[0].side != "before":
+        raise BtrfsModelError(f"{path}: the first figure is not of the side before")
+    title, commit, release, machine, device = (
+        str(_get(path, table, key, str))
+        for key in ("title", "commit", "release", "machine", "device")
+    )
+    size, stand_in = dict(table.get("size", {})), dict(table.get("stand_in", {}))
+    off = str(table.get("off", ""))
+    return Message(
+        title, commit, release, percentages, machine, device, size, stand_in, off, figures
+    )
+
+
+def _get(path: Path, table: Mapping[str, Any], key: str, kind: Any, place: str = "") -> Any:
+    value = table.get(key)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        wrong = "is missing" if value is None else f"is {value!r}"
+        raise BtrfsModelError(f"{path}: {place}{key} {wrong}")
+    return value
+
+
+def _figure(path: Path, number: int, row: Mapping[str, Any]) -> Reported:
+    place = f"figure {number + 1}: "
+    unit = _get(path, row, "unit", str, place)
+    if unit not in SECONDS:
+        raise BtrfsModelError(f"{path}: {place}unit is {unit!r}, not {' or '.join(SECONDS)}")
+    value = float(_get(path, row, "value", int | float, place))
+    if not value > 0:
+        raise BtrfsModelError(f"{path}: {place}value is {value:g}, not more than 0")
+    return Reported(
+        _get(path, row, "side", str, place), _get(path, row, "quantity", str, place), unit,
+        dict(_get(path, row, "case", dict, place)), value,
+        row.get("deviation"), row.get("runs"), row.get("said", ""),
+    )  # fmt: skip

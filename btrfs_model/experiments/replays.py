@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Replays of several workloads: one after the other, or side by side in processes."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, Final
+
+import pandas as pd
+
+from btrfs_model.base.arguments import checked
+from btrfs_model.base.errors import BtrfsModelError
+from btrfs_model.base.whole_file import check_folder
+from btrfs_model.cost.machine import chosen
+from btrfs_model.experiments.commits import load as load_message
+from btrfs_model.experiments.replay import Replay, run
+from btrfs_model.experiments.results import frame
+from btrfs_model.experiments.workloads import NAMES, load
+
+_MEMORY: Final = 4 << 30
+"""Bytes that a workload takes at its full scale, at most."""
+
+_LONG: Final = ("send-utimes", "send-readahead", "log-dir")
+"""Workloads that take long at their full scale, the longest first."""
+
+_steps: Any = None
+
+
+def _remember(steps: Any) -> None:
+    """Keep the queue for progress, in a process of the pool; Ctrl-C ends it without a word."""
+    global _steps
+    _steps = steps
+    signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
+
+
+def _run(name: str, settings: dict[str, Any]) -> Replay:
+    from btrfs_model.experiments.report import drawn
+
+    one = run(name, step=lambda text: _steps.put(f"{name}: {text}"), **settings)
+    drawn(one)
+    return one
+
+
+def default_jobs() -> int:
+    """Return how many workloads this machine has processors and free memory for, at least 1."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(len(os.sched_getaffinity(0)), free // _MEMORY))
+
+
+def run_all(
+    names: Sequence[str], jobs: int, step: Callable[[str], None], **settings: Any
+) -> list[Replay]:
+    """Replay workloads, so many at a time.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Which ones.
+    jobs : int
+        How many processes; with 1 there is none but this.
+    step : callable
+        Told when a part of the work begins, from a thread where there are processes.
+    **settings
+        As for :func:`btrfs_model.experiments.replay.run`.
+
+    Raises
+    ------
+    BtrfsModelError
+        What a replay raises; or when a process was killed, as happens without memory.
+    """
+    if min(jobs, len(names)) < 2:
+        return [
+            run(name, step=lambda text, name=name: step(f"{name}: {text}"), **settings)  # type: ignore[misc]
+            for name in names
+        ]
+    context = mp.get_context("spawn")
+    steps = context.SimpleQueue()
+
+    def tell() -> None:
+        while (text := steps.get()) is not None:
+            step(text)
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        with ProcessPoolExecutor(min(jobs, len(names)), context, _remember, (steps,)) as pool:
+            order = sorted(names, key=lambda name: (*_LONG, name).index(name))
+            waiting = {name: pool.submit(_run, name, settings) for name in order}
+            try:
+                return [waiting[name].result() for name in names]
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+    except BrokenProcessPool:
+        raise BtrfsModelError(
+            "replay: a process of a workload was killed; with --jobs 1 less memory is needed"
+        ) from None
+    finally:
+        steps.put(None)
+        teller.join()
+
+
+def check(
+    names: Iterable[str],
+    scale: str | float,
+    knobs: Mapping[str, Any],
+    machine: str | None,
+    out: str | os.PathLike[str] | None,
+) -> None:
+    """Find out what is wrong before the first workload takes its time; make the folder.
+
+    Raises
+    ------
+    BtrfsModelError
+        For a workload, scale, knob or machine that there is not.
+    OSError
+        When nothing can be written to the folder.
+    """
+    for name in names:
+        load(name).turned(knobs).input(scale)
+        load_message(name)
+    chosen(machine)
+    if out is not None:
+        check_folder(out)
+
+
+def all_names(knobs: Iterable[str] = ()) -> tuple[str, ...]:
+    """Names of the workloads that have these knobs."""
+    return tuple(name for name in NAMES if set(knobs) <= set(load(name).knobs))
+
+
+@checked
+def replay(
+    workload: str | Sequence[str] | None = None,
+    scale: str | float = "full",
+    *,
+    kernel_before: str | None = None,
+    kernel_after: str | None = None,
+    device: str | None = None,
+    parameters: Mapping[str, object] | None = None,
+    readahead: Mapping[str, int] | None = None,
+    nodesize: int | None = None,
+    machine: str | None = None,
+    out: str | os.PathLike[str] | None = None,
+) -> pd.DataFrame:
+    """Replay workloads of commit messages on both sides of their commit.
+
+    Parameters
+    ----------
+    workload : str or sequence of str, optional
+        Names, e.g. ``"send-truncate"``; without it all there are, or all that have the knobs.
+    scale : str or float
+        ``"full"`` as in the commit message, ``"quick"``, or a fraction of full.
+    kernel_before, kernel_after : str, optional
+        Behaviours to compare instead of the ones just before and after the commit, e.g.
+        ``"v6.12 - send-utimes-cache"``.
+    device : str, optional
+        Model times on this device instead of those that the workload names, see
+        :func:`btrfs_model.cost.device.names`.
+    parameters : mapping, optional
+        Parameters of that device other than its file's, e.g. ``{"queue_depth": 1}``.
+    readahead : mapping of str to int, optional
+        Limits of readahead, as for :func:`btrfs_model.questions.reads.walk`.
+    nodesize : int, optional
+        Build the filesystem with tree blocks of so many bytes.
+    machine : str, optional
+        Predict times on this machine: a name of :func:`btrfs_model.cost.machine.names` or the path
+        of a file; on the native one without it.
+    out : path, optional
+        Folder that gets results.csv, results.parquet, speedups.csv, messages.csv, report.html,
+        the charts and provenance.json.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row per figure: workload, a column for each parameter that it depends on, side, behaviour,
+        quantity, unit, reported (by the commit message), modelled, low and high (the 90 % interval
+        of a time), measured (on a real kernel; the median, and measured_min, measured_max, runs),
+        error (of modelled against measured, or
+        reported where nothing was measured; a fraction). What is not known is missing.
+        ``docs/results.md`` says what each column holds.
+
+    Raises
+    ------
+    BtrfsModelError
+        For an unknown workload, behaviour or device, a scale that there is no image of, or a
+        knob (`device` to `nodesize`) that a workload that is named does not have.
+    """
+    knobs = {
+        name: value
+        for name, value in (
+            ("device", device),
+            ("parameters", parameters),
+            ("readahead", readahead),
+            ("nodesize", nodesize),
+        )
+        if value
+    }
+    names = (workload,) if isinstance(workload, str) else workload or all_names(knobs)
+    names = tuple(dict.fromkeys(names))
+    check(names, scale, knobs, machine, out)
+    replays = run_all(
+        names, 1, lambda _: None,
+        scale=scale, kernel_before=kernel_before, kernel_after=kernel_after, knobs=knobs,
+        machine=machine,
+    )  # fmt: skip
+    if out is not None:
+        from btrfs_model.experiments.report import write
+
+        write(replays, out)
+    return frame(replays)

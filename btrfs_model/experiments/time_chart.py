@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The chart of times: what they go into before and after, and how many times as fast that is."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from matplotlib import rc_context
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter
+
+from btrfs_model.base.charts import COLOURS, RC, bare, new_figure
+from btrfs_model.cost.causes import DEVICE, duration
+from btrfs_model.cost.machine import Machine
+from btrfs_model.experiments.replay import Replay
+from btrfs_model.experiments.results import PARAMETERS
+from btrfs_model.experiments.times import Judged, Speedup
+from btrfs_model.experiments.workloads.timed import Timed
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SHADES: Final = ("#1b6ca8", "#b4540a", "#d9a441", "#5a8f5a", "#8a6ca8", "#9db8d2")
+_REST: Final = "the rest"
+_ROW: Final = 0.34
+"""Inches of a bar."""
+
+
+def draw_times(one: Replay) -> Figure | None:
+    """Draw the times of a replay; None where nothing has a time.
+
+    The times on the chosen machine are bars, cut by what they go into. Where the commit message
+    reports them, they are drawn beside its time before, and its own times are marks. On the right
+    are the ratios.
+    """
+    groups = _groups(one)
+    if not groups:
+        return None
+    bars = sum(len(group) for group in groups)
+    pairs = one.speedups
+    with rc_context(RC):
+        figure = new_figure(11.0, 1.7 + _ROW * bars + 0.18 * len(groups))
+        if pairs:
+            left, right = figure.subplots(1, 2, width_ratios=[1.75, 1.0])
+            _draw_ratios(right, pairs)
+        else:
+            left = figure.subplots()
+        _draw_bars(left, one, groups)
+        figure.legend(
+            handles=_legend(_parts(one, groups), one),
+            loc="outside lower left",
+            ncols=3,
+            frameon=False,
+        )
+        figure.suptitle(
+            f"{one.workload.name}: time by cause, on {one.machine.title}",
+            x=0.011, ha="left", fontsize=15, fontweight="bold",
+        )  # fmt: skip
+    return figure
+
+
+def _groups(one: Replay) -> list[list[tuple[Timed, Judged | None]]]:
+    """Gather the times to draw: those of the message, or all that were replayed, by case."""
+    judged = [(row.timed, row) for row in one.judged if row.timed is not None]
+    sides = {side.name for side in one.sides[:3]}
+    every = [(timed, None) for timed in one.outcome.timed if timed.side in sides and timed.beside]
+    groups: dict[tuple[object, ...], list[tuple[Timed, Judged | None]]] = {}
+    for timed, row in judged or every:
+        if timed.on(one.machine) is not None:
+            groups.setdefault(tuple(sorted(timed.case.items())), []).append((timed, row))
+    return list(groups.values())
+
+
+def _parts(one: Replay, groups: list[list[tuple[Timed, Judged | None]]]) -> list[str]:
+    """Return the causes to tell apart, the largest first; those of little time are the rest."""
+    sums: dict[str, float] = {}
+    for group in groups:
+        for timed, _ in group:
+            time = timed.on(one.machine)
+            assert time is not None
+            for name, part in time.parts.items():
+                sums[name] = max(sums.get(name, 0.0), part / time.seconds)
+    ordered = sorted(sums, key=lambda name: -sums[name])
+    return [name for name in ordered if sums[name] >= 0.02][: len(_SHADES)]
+
+
+def _draw_bars(axes: Axes, one: Replay, groups: list[list[tuple[Timed, Judged | None]]]) -> None:
+    shown = _parts(one, groups)
+    place, ticks, labels, widest = 0.0, [], [], 1.0
+    for group in groups:
+        first_timed, first = group[0]
+        first_time = first_timed.on(one.machine)
+        assert first_time is not None
+        for timed, row in group:
+            time = timed.on(one.machine)
+            assert time is not None
+            # of the message's machine: its time before, by the factor that its first time tells
+            reported = None if first is None or row is None else (
+                row.reported.seconds / first.reported.seconds)  # fmt: skip
+            scale = 1 / first_time.seconds
+            if first is not None and first.predicted is not None:
+                scale *= first.predicted / first.reported.seconds
+            start = 0.0
+            for name in [*shown, _REST]:
+                part = (time.parts.get(name, 0.0) if name != _REST
+                        else sum(p for n, p in time.parts.items() if n not in shown))  # fmt: skip
+                axes.barh(place, part * scale, left=start, height=0.8, color=_colour(name, shown))
+                start += part * scale
+            text = _text(row, time.seconds)
+            if reported is not None:
+                axes.plot([reported] * 2, [place - 0.45, place + 0.45], color=COLOURS["ink"],
+                          linewidth=1.8)  # fmt: skip
+            end = max(start, reported or 0.0)
+            axes.text(end + 0.012, place, f" {text}", va="center", fontsize=8.5,
+                      color=COLOURS.get(timed.side, COLOURS["ink"]))  # fmt: skip
+            widest = max(widest, end)
+            ticks.append(place)
+            labels.append(", ".join([*_words(timed), timed.side]))
+            place -= 1
+        place -= 0.5
+    axes.set_yticks(ticks, labels)
+    axes.set_ylim(place + 0.7, 0.8)
+    axes.set_xlim(0, widest * 1.42)
+    axes.set_xticks([])
+    beside = any(row is not None for group in groups for _, row in group)
+    axes.set_title(
+        "Beside the message's time before; its times are the lines" if beside
+        else f"On {one.machine.name}; each pair has its own scale", pad=8,
+    )  # fmt: skip
+    bare(axes, "left")
+
+
+def _text(row: Judged | None, seconds: float) -> str:
+    if row is None:
+        return duration(seconds)
+    reported = f"reported {duration(row.reported.seconds)}"
+    if row.is_used:
+        return f"{reported}: tells the factor"
+    if row.predicted is None or row.error is None:
+        return reported
+    return f"{duration(row.predicted)}, {reported} ({row.error:+.0%})"
+
+
+def _words(timed: Timed) -> list[str]:
+    return [
+        PARAMETERS[name].words.format(value)
+        for name, value in timed.case.items()
+        if PARAMETERS[name].words and value
+    ]
+
+
+def _legend(shown: list[str], one: Replay) -> list[Artist]:
+    """Return what the colours, lines and marks mean."""
+    found: list[Artist] = [
+        Patch(color=_colour(name, shown), label=_label(name, one.machine))
+        for name in [*shown, _REST]
+    ]
+    if not one.judged:
+        return found
+    return [
+        *found,
+        Line2D([], [], color=COLOURS["ink"], linewidth=1.8, label="reported"),
+        Line2D([], [], color=COLOURS["after"], marker="o", linestyle="", label="predicted"),
+        Line2D([], [], color=COLOURS["after"], linewidth=5, alpha=0.35, label="90 % interval"),
+        Line2D(
+            [],
+            [],
+            color=COLOURS["before"],
+            marker="o",
+            markerfacecolor="none",
+            linestyle="",
+            markersize=7,
+            label="measured on a kernel",
+        ),
+    ]
+
+
+def _label(name: str, machine: Machine) -> str:
+    if name == DEVICE:
+        return "waiting for the device"
+    # what one of them is, without the details
+    meanings = {cost.name: re.split("[:;,]", cost.meaning)[0] for cost in machine.costs}
+    return meanings.get(name, name)
+
+
+def _colour(name: str, shown: list[str]) -> str:
+    if name == DEVICE:
+        return COLOURS["line"]
+    return COLOURS["muted"] if name == _REST else _SHADES[shown.index(name)]
+
+
+def _draw_ratios(axes: Axes, pairs: list[Speedup]) -> None:
+    """Draw how many times as fast: predicted with its interval, reported, measured."""
+    ends = [1.0]
+    for row, pair in enumerate(pairs):
+        place = -float(row)
+        axes.plot([pair.reported] * 2, [place - 0.32, place + 0.32], color=COLOURS["ink"],
+                  linewidth=1.8)  # fmt: skip
+        ends.append(pair.reported)
+        if pair.predicted is not None:
+            value, low, high = pair.predicted.value, pair.predicted.low, pair.predicted.high
+            axes.plot([low, high], [place, place], color=COLOURS["after"], linewidth=5, alpha=0.35,
+                      solid_capstyle="butt")  # fmt: skip
+            axes.plot([value], [place], "o", color=COLOURS["after"], markersize=6)
+            ends += [low, high]
+        if pair.measured is not None:
+            axes.plot([pair.measured], [place], "o", color=COLOURS["before"], markersize=7,
+                      markerfacecolor="none")  # fmt: skip
+            ends.append(pair.measured)
+    axes.set_yticks([-float(row) for row in range(len(pairs))], [_case(pair) for pair in pairs])
+    axes.set_ylim(-len(pairs) + 0.4, 0.6)
+    axes.set_xscale("log")
+    low, high = min(ends) / 1.1, max(ends) * 1.15
+    axes.set_xlim(low, high)
+    steps: tuple[float, ...] = (0.5, 1, 2, 5, 10, 20, 50) if high > 5 else (0.5, 1, 1.5, 2, 3)
+    if high < 1.6:
+        steps = (0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.4)
+    axes.set_xticks([step for step in steps if low <= step <= high])
+    axes.minorticks_off()
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
+    axes.grid(axis="x", color=COLOURS["plain"])
+    axes.set_title("Times as fast after", pad=8)
+    bare(axes, "bottom")
+
+
+def _case(pair: Speedup) -> str:
+    """Name a pair by what differs."""
+    assert pair.before.timed is not None
+    side = pair.after.reported.side
+    words = _words(pair.before.timed)
+    return ", ".join([*words, *([] if words and side == "after" else [side])])

@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Times of a replay: predicted, beside what the commit message reports and what kernels took.
+
+Each operation has a time on the chosen machine. The message's machine is another one, of unknown
+speed: its first time, before the change, tells by what factor. That time is used up so, and is not
+predicted; all the others are. Ratios need no factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pandas as pd
+
+from btrfs_model.cost.machine import Machine, Ratio, ratio
+from btrfs_model.experiments.commits import Message, Reported
+from btrfs_model.experiments.results import PARAMETERS
+from btrfs_model.experiments.workloads import Figure, Input, Outcome, Side
+from btrfs_model.experiments.workloads.timed import SECONDS, Timed
+
+_LABELS: Final = {"uml": "User-Mode Linux", "native": "this machine"}
+
+
+@dataclass(slots=True)
+class Judged:
+    """A time of a commit message, and what is known of it here.
+
+    Attributes
+    ----------
+    reported : Reported
+        What the message says.
+    timed : Timed or None
+        The operation; None where the sides that are compared have none such.
+    predicted, low, high : float or None
+        Seconds on the machine of the message, by its first time; None for that one.
+    is_used : bool
+        Whether it is the one that tells the factor.
+    measured : float or None
+        Seconds on a kernel at hand.
+    measured_on : str
+        Which.
+    """
+
+    reported: Reported
+    timed: Timed | None = None
+    predicted: float | None = None
+    low: float | None = None
+    high: float | None = None
+    is_used: bool = False
+    measured: float | None = None
+    measured_on: str = ""
+
+    @property
+    def error(self) -> float | None:
+        """(predicted - reported) / reported."""
+        if self.predicted is None:
+            return None
+        return (self.predicted - self.reported.seconds) / self.reported.seconds
+
+
+@dataclass(slots=True)
+class Speedup:
+    """A pair of times of a commit message, before and after: how many times as fast."""
+
+    workload: str
+    case: str
+    before: Judged
+    after: Judged
+    predicted: Ratio | None
+
+    @property
+    def reported(self) -> float:
+        """By the message."""
+        return self.before.reported.seconds / self.after.reported.seconds
+
+    @property
+    def measured(self) -> float | None:
+        """On kernels at hand, both in the same world."""
+        before, after = self.before.measured, self.after.measured
+        return before / after if before and after else None
+
+
+def judge(
+    message: Message,
+    outcome: Outcome,
+    source: Input,
+    pairs: list[tuple[Side, Side]],
+    machine: Machine,
+) -> list[Judged]:
+    """Set what is predicted and what was measured beside each time of a message.
+
+    Parameters
+    ----------
+    message : Message
+        Its times.
+    outcome : Outcome
+        With the operations that take time, and what kernels took.
+    source : Input
+        What was replayed; times of other sizes are left out.
+    pairs : list of tuple of Side
+        Sides that the message is about, with those that are compared.
+    machine : Machine
+        Where times are predicted.
+    """
+    found: list[Judged] = []
+    first: Timed | None = None
+    for number, reported in enumerate(message.figures):
+        for timed in _operations(message, outcome, source, reported, pairs):
+            one = Judged(reported, timed, is_used=not number)
+            if not number:
+                first = timed
+            elif first is not None:
+                _scale(one, first, message.figures[0].seconds, machine)
+            _measure(one, outcome, message.stand_in.get(reported.side, timed.side))
+            found.append(one)
+    return found
+
+
+def _operations(
+    message: Message,
+    outcome: Outcome,
+    source: Input,
+    reported: Reported,
+    pairs: list[tuple[Side, Side]],
+) -> list[Timed]:
+    """Return what a message timed, on each side that is compared and has its kernel."""
+    if message.size and source.scale != 1:
+        return []
+    sides = {side.name for known, side in pairs if known.name == reported.side}
+    return [
+        timed
+        for timed in outcome.timed
+        if timed.side in sides and timed.quantity == reported.quantity and timed.beside
+        and all(timed.case.get(name) == value for name, value in reported.case.items())
+    ]  # fmt: skip
+
+
+def _scale(one: Judged, first: Timed, seconds: float, machine: Machine) -> None:
+    """Predict a time of the message from its first one."""
+    assert one.timed is not None
+    before, this = first.on(machine), one.timed.on(machine)
+    if before is not None and this is not None:
+        found = ratio(this, before)
+        one.predicted, one.low, one.high = (
+            seconds * value for value in (found.value, found.low, found.high)
+        )
+
+
+def _measure(one: Judged, outcome: Outcome, side: str) -> None:
+    """Set what a kernel took for the same: the kernel that measured this side."""
+    assert one.timed is not None
+    for timed in outcome.timed:
+        known = dict(timed.case)
+        if (
+            (timed.side, timed.quantity) == (side, one.timed.quantity)
+            and timed.record
+            and all(
+                known.get(name) == value
+                for name, value in one.timed.case.items()
+                if name != "device"
+            )
+        ):
+            record = timed.record
+            one.measured = float(record["value"]) * SECONDS[record["unit"]]
+            one.measured_on = f"{_LABELS[record['kind']]}, {record['kernel']}"
+            return
+
+
+def add_times(outcome: Outcome, machine: Machine, pairs: list[tuple[Side, Side]]) -> None:
+    """Add a figure for each operation: its time on a machine, and what a kernel took.
+
+    Parameters
+    ----------
+    outcome : Outcome
+        Gets the figures; has the operations that take time, and what kernels took for them.
+    machine : Machine
+        Where times are predicted.
+    pairs : list of tuple of Side
+        Sides that something is known of, with those that are compared.
+    """
+    for record in outcome.timings:
+        case = {name: value for name, value in record.items() if name in PARAMETERS}
+        for known, side in pairs:
+            if known.name == record["side"]:
+                for timed in outcome.timed:
+                    if _is_record_of(record, case, side.name, timed):
+                        timed.record = record
+    outcome.figures += [_figure(timed, machine) for timed in outcome.timed]
+
+
+def _is_record_of(
+    record: Mapping[str, Any], case: Mapping[str, Any], side: str, timed: Timed
+) -> bool:
+    return (timed.side, timed.quantity) == (side, record["quantity"]) and all(
+        timed.case.get(name, value) == value for name, value in case.items()
+    )
+
+
+def _figure(timed: Timed, machine: Machine) -> Figure:
+    """Return the figure of a time."""
+    made, unit, record = timed.on(machine), SECONDS[timed.unit], timed.record
+    figure = Figure(timed.side, timed.quantity, timed.unit, timed.case)
+    if made is not None:
+        figure.modelled, figure.low, figure.high = (
+            seconds / unit for seconds in (made.seconds, made.low, made.high)
+        )
+    if record is not None:
+        scale = SECONDS[record["unit"]] / unit
+        figure.measure(
+            {
+                **record,
+                **{key: record[key] * scale for key in ("value", "min", "max") if key in record},
+            }
+        )
+    figure.is_ours = record is not None and (record["kind"], record["kernel"]) == (
+        machine.kind, machine.kernel,
+    )  # fmt: skip
+    return figure
+
+
+def add_reported(outcome: Outcome, judged: list[Judged]) -> None:
+    """Set the times of the message beside those of the chosen machine."""
+    for one in judged:
+        assert one.timed is not None
+        figure = outcome.find(one.timed.side, one.timed.quantity, **one.timed.case)
+        assert figure is not None
+        figure.reported = round(one.reported.seconds / SECONDS[one.timed.unit], 6)
+
+
+# ---------------------------------------------------------------------------------- speedups --
+
+SPEEDUPS: Final = ("workload", "case", "reported", "predicted", "low", "high", "measured")
+"""The columns of ``speedups.csv``."""
+
+
+def speedups(
+    workload: str, message: Message, judged: list[Judged], machine: Machine
+) -> list[Speedup]:
+    """Compare the times of a message that belong together, before and after the change."""
+    by_figure = {id(one.reported): one for one in judged}
+    found = []
+    for before, after in message.pairs:
+        pair = by_figure.get(id(before)), by_figure.get(id(after))
+        if pair[0] is None or pair[1] is None:
+            continue
+        case = " ".join([case_words(message, before), *_other(after)])
+        predicted = _ratio(pair[0].timed, pair[1].timed, machine)
+        found.append(Speedup(workload, case, pair[0], pair[1], predicted))
+    return found
+
+
+def _other(after: Reported) -> list[str]:
+    """Name the second side where it is not simply the one after."""
+    return [] if after.side == "after" else [after.side]
+
+
+def _ratio(before: Timed | None, after: Timed | None, machine: Machine) -> Ratio | None:
+    if before is None or after is None:
+        return None
+    times = before.on(machine), after.on(machine)
+    return None if times[0] is None or times[1] is None else ratio(times[0], times[1])
+
+
+def case_words(message: Message, reported: Reported) -> str:
+    """Say what a time depends on: ``files=1000 deletes=100 fsync=1``."""
+    case = {**message.size, **reported.case}
+    return " ".join(f"{name}={value}" for name, value in case.items())
+
+
+FIGURES: Final = (
+    "workload", "case", "side", "reported", "predicted", "low", "high", "used", "error", "measured",
+    "measured_on",
+)  # fmt: skip
+"""The columns of ``messages.csv``; times are seconds."""
+_NUMBERS: Final = ("predicted", "low", "high", "error", "measured")
+
+
+def message_table(rows: list[tuple[str, Message, Judged]]) -> pd.DataFrame:
+    """Return times of workloads' messages as a table, see :data:`FIGURES`."""
+    return pd.DataFrame(
+        [
+            (
+                workload, case_words(message, one.reported), one.reported.side,
+                one.reported.seconds, one.predicted, one.low, one.high, one.is_used, one.error,
+                one.measured, one.measured_on or None,
+            )
+            for workload, message, one in rows
+        ],
+        columns=list(FIGURES),
+    ).astype(dict.fromkeys(_NUMBERS, "float64"))  # fmt: skip
+
+
+def speedup_table(rows: list[Speedup]) -> pd.DataFrame:
+    """Return speedups as a table, see :data:`SPEEDUPS`."""
+    return pd.DataFrame(
+        [
+            (
+                one.workload, one.case, one.reported,
+                *((one.predicted.value, one.predicted.low, one.predicted.high)
+                  if one.predicted else (None, None, None)),
+                one.measured,
+            )
+            for one in rows
+        ],
+        columns=list(SPEEDUPS),
+    ).astype(dict.fromkeys(SPEEDUPS[2:], "float64"))  # fmt: skip

@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-only
+"""Write ``docs/validation.md`` and its picture from what ``python -m bench time`` kept.
+
+Use: ``BTRFS_MODEL_VALIDATION=rows.json python -m bench time``, then ``scripts/validation.py
+rows.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+Row = dict[str, Any]
+
+RUNGS = {
+    "fresh": "Sends, timed on this kernel in turn with a microbenchmark that tells the speed",
+    "send-micro": "Sends, recorded with ten microbenchmarks that tell the speed",
+    "send": "Sends, recorded; the first row of each kernel tells the speed",
+    "readahead": "Sends of inline files, recorded; the first row tells the speed",
+    "fiemap": "FIEMAP, recorded; the first row tells the speed",
+    "log": "fsync of a directory, recorded; the first row tells the speed",
+    "receive": "Receivers, recorded; the first row tells the speed",
+}
+
+
+def errors(rows: list[Row]) -> list[float]:
+    """Return by how many percent predictions are off."""
+    return [100 * abs(row["predicted"] / row["measured"] - 1)
+            for row in rows if not row.get("is_used")]  # fmt: skip
+
+
+def summary(rows: list[Row]) -> list[str]:
+    """Make a row of the table for each rung."""
+    lines = ["| rung | machine | predicted | median error | worst |", "|---|---|---|---|---|"]
+    for source, what in RUNGS.items():
+        for machine in sorted({row["machine"] for row in rows if row.get("source") == source}):
+            of = [
+                row for row in rows if (row.get("source"), row.get("machine")) == (source, machine)
+            ]
+            off = errors(of)
+            if off:
+                lines.append(f"| {what} | {machine} | {len(off)} | {np.median(off):.1f} % "
+                             f"| {max(off):.1f} % |")  # fmt: skip
+    return lines
+
+
+def details(rows: list[Row]) -> list[str]:
+    """Make a row for each time."""
+    lines = ["| source | machine | operation | measured | predicted | error |",
+             "|---|---|---|---|---|---|"]  # fmt: skip
+    for row in rows:
+        if "source" in row:
+            error = "tells the speed" if row["is_used"] else (
+                f"{100 * (row['predicted'] / row['measured'] - 1):+.1f} %")  # fmt: skip
+            lines.append(f"| {row['source']} | {row['machine']} | {row['what']} "
+                         f"| {row['measured'] * 1e3:,.2f} ms | {row['predicted'] * 1e3:,.2f} ms "
+                         f"| {error} |")  # fmt: skip
+    return lines
+
+
+def ratios(rows: list[Row]) -> list[str]:
+    """Make a row for each pair before and after."""
+    lines = ["| before and after | measured | predicted | error |", "|---|---|---|---|"]
+    for row in rows:
+        if "source" not in row:
+            interval = f" ({row['low']:.2f} to {row['high']:.2f})" if "low" in row else ""
+            error = f"{100 * (row['predicted'] / row['measured'] - 1):+.1f} %"
+            lines.append(
+                f"| {row['what']} | {row['measured']:.2f} | {row['predicted']:.2f}{interval} "
+                f"| {error} |"
+            )
+    return lines
+
+
+def draw(rows: list[Row], path: Path) -> None:
+    """Curves over size: a panel for each workload that was measured at several."""
+    panels = {"send-utimes": "sends", "log-dir": "first fsyncs"}
+    figure, axes = plt.subplots(1, len(panels), figsize=(9, 4))
+    for axis, (workload, what) in zip(axes, panels.items(), strict=True):
+        kinds = sorted({(row["source"], row["machine"]) for row in rows
+                        if row.get("source") and row["what"].startswith(workload)})  # fmt: skip
+        for number, (source, machine) in enumerate(kinds):
+            of = sorted(
+                (int(re.sub(r"\D", "", row["what"].split(",", 1)[1].split(" files")[0])),
+                 row["measured"], row["predicted"])
+                for row in rows
+                if (row.get("source"), row.get("machine")) == (source, machine)
+                and row["what"].startswith(workload) and "fsync 2" not in row["what"]
+            )  # fmt: skip
+            files, measured, predicted = np.array(of).T
+            axis.plot(files, predicted, color=f"C{number}", label=f"{machine}, {source}")
+            axis.plot(files, measured, "o", color=f"C{number}", mfc="none")
+        axis.set(title=f"{workload}: {what}", xlabel="files", ylabel="seconds",
+                 xscale="log", yscale="log")  # fmt: skip
+        axis.legend(fontsize=7, title="line: predicted, circle: measured", title_fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    """Write both files."""
+    rows: list[Row] = json.loads(Path(sys.argv[1]).read_text())
+    draw(rows, DOCS / "validation.png")
+    text = (DOCS / "validation.md").read_text()
+    for name, lines in {"summary": summary(rows), "ratios": ratios(rows),
+                        "details": details(rows)}.items():  # fmt: skip
+        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+        head, rest = text.split(begin, 1)
+        text = head + begin + "\n".join(lines) + "\n" + end + rest.split(end, 1)[1]
+    (DOCS / "validation.md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()

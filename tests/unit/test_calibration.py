@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Calibration: which costs there are, how they are found, what the file of a machine says."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import btrfs_model as bm
+from btrfs_model.base.samples import data_folder
+from btrfs_model.cli import main
+from btrfs_model.cost import machine as machines
+from btrfs_model.cost.causes import QUANTITIES
+from btrfs_model.experiments import workloads
+from btrfs_model.experiments.calibration import fit as fitting
+from btrfs_model.experiments.calibration import machine_file, micro
+from btrfs_model.experiments.calibration.costs import TERMS
+from btrfs_model.experiments.calibration.fit import Row, fit
+from btrfs_model.experiments.calibration.measure import Measured
+
+SHIPPED = sorted((data_folder() / "machines").glob("*.toml"))
+ROWS = len(TERMS) * 2
+
+
+def _rows(costs: np.ndarray, noise: float, seed: int) -> list[Row]:
+    """Make microbenchmarks: two for each cost, in which it takes most of the time."""
+    chance = np.random.default_rng(seed)
+    rows = []
+    for number in range(ROWS):
+        shares = chance.uniform(0.05, 0.3, len(TERMS))
+        shares[number % len(TERMS)] = 3
+        amount = shares / costs
+        work = {next(iter(term.counts)): amount[at] / next(iter(term.counts.values()))
+                for at, term in enumerate(TERMS)}  # fmt: skip
+        seconds = shares.sum() * np.exp(noise * chance.standard_normal(9))
+        rows.append(Row(f"micro {number}", work, tuple(seconds.tolist())))
+    return rows
+
+
+@pytest.mark.claim("A machine has at most twelve unit costs, for all five workloads together.")
+def test_there_are_at_most_twelve_costs():
+    assert len(TERMS) <= machines.MOST_COSTS == 12
+    assert len({term.name for term in TERMS}) == len(TERMS)
+    for path in SHIPPED:
+        assert len(tomllib.loads(path.read_text())["cost"]) <= 12
+
+
+def test_costs_are_paid_for_what_is_counted():
+    for term in TERMS:
+        assert set(term.counts) <= QUANTITIES
+        assert term.unit in machines.UNITS
+
+
+@pytest.mark.claim("No time of a workload takes part in a calibration.")
+def test_no_workload_is_in_a_calibration():
+    folder = Path(str(import_module("btrfs_model.experiments.calibration").__file__)).parent
+    for module in folder.glob("*.py"):
+        for node in ast.walk(ast.parse(module.read_text())):
+            names = [alias.name for alias in getattr(node, "names", [])]
+            assert "btrfs_model.experiments.workloads" not in [getattr(node, "module", ""), *names]
+            assert not str(getattr(node, "module", "")).endswith("experiments.replay")
+    known = {one.name for one in micro.microbenchmarks()}
+    assert not [name for name in known for workload in workloads.NAMES if workload in name]
+    for path in SHIPPED:
+        table = tomllib.loads(path.read_text())
+        assert table["measurement"]["microbenchmarks"] == len(known)
+        said = " ".join(cost["measured"] for cost in table["cost"].values())
+        assert not [workload for workload in workloads.NAMES if workload in said]
+
+
+def test_names_of_microbenchmarks_differ():
+    names = [one.name for one in micro.microbenchmarks()]
+    assert len(set(names)) == len(names)
+    assert micro.microbenchmarks()[0] is micro.REFERENCE
+
+
+costs_of_chance = st.lists(
+    st.floats(1e-9, 1e-3), min_size=len(TERMS), max_size=len(TERMS)
+).map(np.array)  # fmt: skip
+
+
+@settings(max_examples=20, deadline=None)
+@given(costs_of_chance, st.integers(0, 1000))
+def test_costs_are_found_again(costs, seed):
+    found = fit(TERMS, _rows(costs, 0.0, seed), seed)
+    assert found.values == pytest.approx(costs, rel=1e-6)
+    assert found.low == pytest.approx(costs, rel=1e-6)
+    assert found.residual < 1e-6
+
+
+@settings(max_examples=10, deadline=None)
+@given(costs_of_chance, st.integers(0, 1000))
+def test_costs_are_found_in_noise(costs, seed):
+    found = fit(TERMS, _rows(costs, 0.02, seed), seed)
+    assert found.values == pytest.approx(costs, rel=0.1)
+    assert np.all(found.low <= found.values)
+    assert np.all(found.values <= found.high)
+    assert found.draws.shape == (fitting.DRAWS, len(TERMS))
+
+
+def test_noise_widens_the_intervals():
+    costs = np.full(len(TERMS), 1e-6)
+    widths = [
+        float(np.mean((found.high - found.low) / found.values))
+        for found in (fit(TERMS, _rows(costs, noise, 0)) for noise in (0.01, 0.3))
+    ]
+    assert widths[1] > 5 * widths[0]
+
+
+def test_a_cost_that_nothing_tells_is_named():
+    rows = _rows(np.full(len(TERMS), 1e-6), 0.0, 0)
+    without = [Row(row.name, {**row.work, "find_parent_nodes": 0}, row.seconds) for row in rows]
+    with pytest.raises(bm.BtrfsModelError, match="no microbenchmark tells the cost walk"):
+        fit(TERMS, without)
+
+
+def test_without_scipy_one_line_says_so(monkeypatch):
+    def missing(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(fitting, "import_module", missing)
+    with pytest.raises(bm.BtrfsModelError, match=r"needs scipy.*pip install 'btrfs-model\[calib"):
+        fitting.needs_scipy()
+
+
+@pytest.mark.parametrize("spread", [0.02, 0.4])
+def test_the_file_of_a_machine_is_read_again(tmp_path, spread):
+    costs = np.array([10.0 ** -(4 + number % 5) for number in range(len(TERMS))])
+    measured = Measured(_rows(costs, 0.05, 1), 0.025, spread, 9)
+    found = fit(TERMS, measured.rows)
+    text = machine_file.text(TERMS, found, measured, kernel="v6.12.101", kind="uml")
+    path = tmp_path / "some.toml"
+    path.write_text(text)
+    machine = machines.load(str(path))
+    assert (machine.kernel, machine.kind) == ("v6.12.101", "uml")
+    assert [cost.seconds for cost in machine.costs] == pytest.approx(found.values, rel=1e-4)
+    assert machine.draws == pytest.approx(found.draws, rel=1e-3)
+    assert ("busy, or its host was: equal runs spread by 40%" in text) == (spread > 0.1)
+    assert tomllib.loads(text)["measurement"]["busy"] == (spread > 0.1)
+
+
+def test_a_prediction_of_a_microbenchmark_is_what_the_fit_explains(tmp_path):
+    costs = np.full(len(TERMS), 1e-6)
+    measured = Measured(_rows(costs, 0.05, 1), 0.025, 0.01, 9)
+    found = fit(TERMS, measured.rows)
+    path = tmp_path / "some.toml"
+    path.write_text(machine_file.text(TERMS, found, measured, kernel="v6.1", kind="native"))
+    row = measured.rows[3]
+    predicted = machines.predict(machines.load(str(path)), row.work)
+    assert predicted.seconds == pytest.approx(found.explained[row.name], rel=1e-4)
+    assert predicted.low < float(np.median(row.seconds)) < predicted.high
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--kernel", "/nowhere/linux.uml", "-o", "made.toml"], "/nowhere/linux.uml"),
+        (["--kernel", "uml", "-o", "nowhere/made.toml"], "nowhere"),
+    ],
+)
+def test_bad_input_ends_in_one_line(tmp_path, monkeypatch, capfd, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["calibrate", *arguments])
+    assert ended.value.code == 1
+    captured = capfd.readouterr()
+    assert said in captured.err
+    assert captured.err.count("\n") == 1
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Machines: what a file says, and the times that follow from work."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import corpus
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import btrfs_model as bm
+from btrfs_model.base.counters import NAMES
+from btrfs_model.cost import machine as machines
+from btrfs_model.cost.causes import DEVICE, PHRASES, QUANTITIES, amount, duration
+from btrfs_model.cost.device import load as load_device
+from btrfs_model.cost.machine import NoCostError, by_function, predict, ratio
+from btrfs_model.cost.writing import log_sync, page_write
+
+FILE = corpus.TEST_DATA / "machine.toml"
+MACHINE = machines.load(str(FILE))
+COUNTED = sorted({name for cost in MACHINE.costs for name in cost.counts})
+works = st.dictionaries(st.sampled_from(COUNTED), st.integers(1, 10**9), min_size=1)
+
+
+# ------------------------------------------------------------------------------------- times --
+
+
+def test_a_time_by_hand() -> None:
+    work = {"btrfs_search_slot": 1000, "btrfs_get_next_valid_item": 2_000_000, "send_cmd": 10}
+    time = predict(MACHINE, {**work, "stream_bytes": 500})
+    assert time.parts == pytest.approx({"step": 0.05, "search": 0.001, "command": 15e-6})
+    assert list(time.parts) == ["step", "search", "command"]
+    assert time.seconds == pytest.approx(0.051015)
+    assert time.split()[0] == "50 ms of 51 ms: stepping over 2 million items"
+    assert time.without == ()
+    waited = predict(MACHINE, work, 2e9)
+    assert waited.parts[DEVICE] == 2 and waited.computed == pytest.approx(0.05101)
+    assert json.loads(json.dumps(time.as_dict()))["parts"] == time.parts
+
+
+@given(works, st.integers(0, 10**12))
+def test_parts_add_up_and_the_interval_holds_the_time(work: dict[str, int], waits: int) -> None:
+    time = predict(MACHINE, work, waits)
+    assert sum(time.parts.values()) == pytest.approx(time.seconds)
+    assert set(time.parts) == set(time.causes)
+    assert time.low <= time.seconds <= time.high
+    # what the costs leave open is in it, whatever the draws say
+    assert time.high - time.low >= 0.09 * time.computed * 0.99
+    assert sum(seconds for *_, seconds in by_function(MACHINE, work)) == pytest.approx(
+        time.computed
+    )
+
+
+@given(works, st.integers(2, 1000))
+def test_more_of_the_same_takes_as_many_times_as_long(work: dict[str, int], times: int) -> None:
+    once, often = (
+        predict(MACHINE, {name: count * factor for name, count in work.items()})
+        for factor in (1, times)
+    )
+    for name in ("seconds", "low", "high"):
+        assert getattr(often, name) == pytest.approx(times * getattr(once, name))
+    found = ratio(often, once)
+    assert (found.value, found.low, found.high) == pytest.approx((times, times, times))
+
+
+@given(works, works)
+def test_ratios(one: dict[str, int], other: dict[str, int]) -> None:
+    before, after = predict(MACHINE, one), predict(MACHINE, other)
+    same = ratio(before, before)
+    assert (same.value, same.low, same.high) == (1, 1, 1)
+    there, back = ratio(before, after), ratio(after, before)
+    assert there.value == pytest.approx(1 / back.value)
+    assert there.low <= there.value <= there.high
+    # what both do cancels: never wider than the two intervals together
+    assert there.high <= before.high / after.low * 1.001
+    assert there.low >= before.low / after.high * 0.999
+
+
+def test_what_both_sides_do_cancels() -> None:
+    steps = {"btrfs_get_next_valid_item": 10**6}
+    alike = ratio(
+        predict(MACHINE, {"btrfs_get_next_valid_item": 2 * 10**6}), predict(MACHINE, steps)
+    )
+    other = ratio(predict(MACHINE, {"btrfs_search_slot": 50_000}), predict(MACHINE, steps))
+    assert alike.value == pytest.approx(2) == other.value
+    assert alike.high - alike.low < 1e-9 < 0.3 < other.high - other.low
+
+
+def test_a_device_that_works_meanwhile() -> None:
+    """The longer the kernel computes, the less it waits; the time holds what is waited for it."""
+    time = predict(
+        MACHINE, {"btrfs_search_slot": 10**6}, lambda computed: max(0, 3 - computed) * 1e9
+    )
+    assert time.parts == pytest.approx({"search": 1, DEVICE: 2})
+    assert time.seconds == pytest.approx(3)
+    assert time.low == pytest.approx(3) == time.high
+    assert np.allclose(time.draws, 3, rtol=0.01)
+
+
+def test_no_time_for_work_that_has_no_cost() -> None:
+    for work in ({}, {"submit_bio": 3}, {"btrfs_search_slot": 0}):
+        with pytest.raises(NoCostError, match=r"machine: no time for work that has no cost: "):
+            predict(MACHINE, work)
+    with pytest.raises(NoCostError, match=r"no cost: submit_bio$"):
+        predict(MACHINE, {"submit_bio": 3}, 10**9)
+    time = predict(MACHINE, {"btrfs_search_slot": 10, "find_parent_nodes": 5, "utimensat": 1})
+    assert time.without == ("walks of back references",)
+    page = {"wait for last page": 1, "btrfs_search_slot": 1}
+    bare = replace(MACHINE, costs=MACHINE.costs[:1], draws=MACHINE.draws[:, :1])
+    assert predict(bare, page).without == ("pages that are waited for",)
+    assert predict(bare, page, 1000).without == ()
+    assert time.split()[-1] == "not in it, for it has no cost: walks of back references"
+
+
+def test_times_of_two_machines_have_no_ratio() -> None:
+    work = {"btrfs_search_slot": 1}
+    other = machines.load(str(FILE))
+    with pytest.raises(ValueError, match="times of two machines"):
+        ratio(predict(MACHINE, work), predict(other, work))
+
+
+def test_words() -> None:
+    assert set(NAMES) <= QUANTITIES and set(PHRASES) <= QUANTITIES
+    assert all(phrase.count("{}") == 1 for phrase in PHRASES.values())
+    assert [amount(count) for count in (900_090_001, 1_300_000, 12_345, 0.5)] == [
+        "900 million", "1.3 million", "12,345", "0.5",
+    ]  # fmt: skip
+    assert [duration(seconds) for seconds in (27.71, 0.123, 4.5e-6, 0, 2000)] == [
+        "27.7 s", "123 ms", "4.5 us", "0 s", "2,000 s",
+    ]  # fmt: skip
+
+
+# --------------------------------------------------------------------------------- what it is --
+
+
+@pytest.mark.claim(
+    "A machine has at most twelve unit costs for everything, each with a meaning and an interval."
+)
+def test_the_machines_that_are_there() -> None:
+    assert machines.names()
+    assert machines.default().kind == "native"
+    for name in machines.names():
+        machine = machines.load(name)
+        assert len(machine.costs) <= 12 == machines.MOST_COSTS
+        assert machine.draws.shape[0] >= 20 and machine.draws.shape[1] == len(machine.costs)
+        assert all(cost.low <= cost.seconds <= cost.high for cost in machine.costs)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("value = 1.0", "", "cost.search.value is missing"),
+        ("value = 1.0", "value = -1.0", "cost.search.value is -1.0, which is negative"),
+        ("value = 1.0", 'value = "1"', "cost.search.value is '1', not a number"),
+        ("value = 1.0", "value = nan", "cost.search.value is nan, not a number"),
+        ("value = 1.0", "value = 2.0", "cost.search.value is 2, not between low and high"),
+        ("low = 0.9\n", "", "cost.search.low is missing"),
+        ('unit = "us"', 'unit = "hours"', "cost.search.unit is 'hours', not ns, us, ms"),
+        ("btrfs_search_slot =", "btrfs_search_slit =", "no counter 'btrfs_search_slit'; did you"),
+        ("creat = 1.0", "creat = -1.0", "cost.call.counts.creat is -1.0, which is negative"),
+        ('meaning = "one search"', "", "cost.search.meaning is missing"),
+        ("step = [20, 28,", "step = [", "draws.step has 4 draws, draws.search has 6"),
+        ("step = [20,", "step = [-20,", "draws.step is -20, which is negative"),
+        ("step = [20, 28, 25, 26, 24, 30]", "", "draws.step is missing"),
+        ("call = [4", "coll = [4", "draws.coll: there is no such cost; did you mean 'call'?"),
+        ("[residual]\nrelative = 0.03", "", "residual is missing"),
+        ("relative = 0.03", "relative = -0.03", "residual.relative is -0.03, which is negative"),
+        ('kind = "native"', 'kind = "nativ"', "kind is 'nativ', not native or uml"),
+        ('kernel = "v6.18.44"', 'kernel = "v9"', "kernel: "),
+        ('title = "Example"', "", "title is missing"),
+        ("title =", "title", "line 3"),
+    ],
+)
+def test_a_file_that_says_no_machine(tmp_path: Path, old: str, new: str, what: str) -> None:
+    """One line that names the file and the key."""
+    text = FILE.read_text()
+    assert old in text
+    path = tmp_path / "mine.toml"
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(bm.BtrfsModelError) as error:
+        machines.load(str(path))
+    assert str(error.value).startswith(f"{path}: ")
+    assert what in str(error.value) and "\n" not in str(error.value)
+
+
+def test_too_many_costs(tmp_path: Path) -> None:
+    text, draws = FILE.read_text().split("[draws]")
+    search = text[text.index("[cost.search]") : text.index("[cost.step]")]
+    text += "".join(search.replace("search]", f"search{n}]") for n in range(7))
+    path = tmp_path / "mine.toml"
+    path.write_text(f"{text}[draws]{draws}")
+    with pytest.raises(bm.BtrfsModelError, match="cost: 13 of them are more than 12"):
+        machines.load(str(path))
+    path.write_text('title = "x"')
+    with pytest.raises(bm.BtrfsModelError, match="cost: there is none"):
+        machines.load(str(path))
+
+
+def test_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BTRFS_MODEL_DATA", str(tmp_path))
+    with pytest.raises(bm.BtrfsModelError, match="there is no native machine"):
+        machines.default()
+    (tmp_path / "machines").mkdir()
+    shutil.copy(FILE, tmp_path / "machines" / "mine.toml")
+    assert machines.names() == ["mine"]
+    assert machines.default().name == "mine" == machines.load("mine").name
+    with pytest.raises(bm.BtrfsModelError, match=r"no machine 'mina': there is mine, .* 'mine'"):
+        machines.load("mina")
+    with pytest.raises(FileNotFoundError):
+        machines.load("other.toml")
+
+
+# ----------------------------------------------------------------------------------- devices --
+
+
+def test_writes_that_are_waited_for() -> None:
+    fast, slow = load_device("samsung-970-evo"), load_device("deskstar-7k500")
+    assert 1e3 < page_write(fast) < page_write(slow) < 50e6
+    blocks = np.arange(64) * 16384 + (1 << 30)
+    few, many = (log_sync(fast, blocks[:count], 16384) for count in (1, 64))
+    assert 0 < few < many
+    # a million bytes in order take a disk some turns, out of order many
+    scattered = np.random.default_rng(0).integers(0, 10**6, 64) * 16384 + (1 << 30)
+    assert log_sync(slow, scattered, 16384) > 2 * log_sync(slow, blocks, 16384)
+
+
+# --------------------------------------------------------------------------------- questions --
+
+
+def test_times_of_questions() -> None:
+    name = str(FILE)
+    with bm.open(bm.sample("kernel/send/send-utimes/n200")) as fs:
+        sent = bm.send(fs, "snap2", "snap1", behaviour="v6.1")
+        time = sent.time(name)
+        assert time.parts["search"] == pytest.approx(sent.work["btrfs_search_slot"] / 1e6)
+        weight = sent.work["send_cmd"] + sent.size / 100
+        assert time.parts["command"] == pytest.approx(weight / 1e6)
+        reads = bm.reads(fs, "snap1", device="samsung-850-evo", machine=name)
+        known: Any = reads.attrs["time"]
+        assert known["seconds"] == pytest.approx(reads.attrs["seconds"], rel=1e-3)
+        assert known["parts"][DEVICE] == pytest.approx(reads.attrs["waited"])
+        with pytest.raises(ValueError, match="machine go with a device"):
+            bm.reads(fs, "snap1", machine=name)
+        with pytest.raises(ValueError, match="a machine computes for a send"):
+            bm.reads(fs, "snap1", device="memory", machine=name, think=3.0)
+        with bm.create(1 << 28) as copy:
+            full = bm.send(fs, "snap1")
+            calls = bm.receive(copy, full.data)
+            creats = calls.calls["creat"] + 2 * calls.calls["pwrite64"]
+            creats += calls.calls["truncate"] / 2
+            assert calls.time(name).parts["call"] == pytest.approx(creats * 5e-6)
+    with bm.open(bm.sample("kernel/counts/W3/snap200")) as fs, bm.counting() as work:
+        table = bm.fiemap(fs, "", "foobar", machine=name)
+        found: Any = table.attrs["time"]
+        assert found["parts"]["search"] == pytest.approx(work["btrfs_search_slot"] / 1e6)
+        assert found["without"] == ["walks of back references"]
+        assert "time" not in bm.fiemap(fs, "", "foobar").attrs
