@@ -426,7 +426,7 @@ def microbenchmarks() -> list[Micro]:
         Micro("log 12,000 entries", _logged(12_000, 30)),
         Micro("log 2,000 links", _logged_links(2000)),
         Micro("log 3,000 files in no order", _logged_shuffled(3000)),
-        Micro("log 10,000 files in no order", _logged_shuffled(10_000)),
+        Micro("log 6,000 files in no order", _logged_shuffled(6000)),
         Micro("log a file of 3,000 xattrs", _logged_xattrs(3000)),
         Micro("log a directory 20 times", _logged_again(20)),
         Micro("receive 1,500 empty files", Receive(lambda: _empty(1500))),
