@@ -36,21 +36,15 @@ mount -t tmpfs none /run
 mount -t tmpfs none /var/lib
 [ -c /dev/null ] || mount -t devtmpfs none /dev
 mkdir -p {shm} && mount -t hostfs -o {shm} none {shm}
-number=16
-for letter in {letters}; do
-    mknod /run/ubd$letter b 98 $number
-    number=$((number + 16))
-done
+mknod {device} b 98 16
 mknod {terminal} c 4 0
 stty raw -echo
 exec {agent} <{terminal} >{terminal} 2>&1
 """
-# a is there from the start
-_LETTERS = "bcdefghijklmnop"
+_DEVICE = "/run/ubdb"
 # Not /dev/console, from which only who waits at that moment reads that nobody asks any more.
 _TERMINAL = "/run/tty0"
-# Linux 5.10 panics when a block device is removed: such a guest has each once, and is then started
-# again.
+# Linux 5.10 panics when a block device is removed: such a guest is started again instead.
 _REMOVES = (6, 1)
 _LOOKS = 500
 _XSTATE = Path(__file__).parent / "uml_xstate.c"
@@ -103,11 +97,11 @@ def _takes_guests(folder: Path, memory: int) -> bool:
     return has_room(folder, 4 * memory) and not os.statvfs(folder).f_flag & os.ST_NOEXEC
 
 
-def _detached(console: Path, device: str) -> bool:
+def _detached(console: Path) -> bool:
     """Whether a guest let its block device go, which something may still look at for a moment."""
     for _ in range(_LOOKS):
         try:
-            mconsole.ask(console, f"remove {device}")
+            mconsole.ask(console, "remove ubdb")
             return True
         except KernelFailedError:
             time.sleep(0.01)
@@ -141,15 +135,12 @@ class Uml(Kernel):
             raise KernelMissingError(f"kernel {binary}: {why}")
         super().__init__(limit)
         self.top = "/run/mnt"
-        self._device = 0
 
     def command(self) -> list[str]:
         """Run a guest whose first process becomes the agent."""
         init = self.folder / "init"
         agent = shlex.join(self.agent(str(_modules(self.binary))))
-        init.write_text(
-            _INIT.format(shm=SHM, letters=" ".join(_LETTERS), terminal=_TERMINAL, agent=agent)
-        )
+        init.write_text(_INIT.format(shm=SHM, device=_DEVICE, terminal=_TERMINAL, agent=agent))
         return [
             self._program(), f"mem={self.memory >> 20}M",
             "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "rw",
@@ -175,26 +166,14 @@ class Uml(Kernel):
     def attached(self, image: Path, *, read_only: bool) -> Iterator[str]:
         """Attach as a block device of the guest, whose requests the machine's kernel serves."""
         self.start()
-        socket, device = self.folder / "guest/mconsole", f"ubd{_LETTERS[self._device]}"
+        socket = self.folder / "guest/mconsole"
         flags = "rd" if read_only else "d"  # d: a comma in the name is one
-        mconsole.ask(socket, f"config {device}{flags}={image.resolve()}")
+        mconsole.ask(socket, f"config ubdb{flags}={image.resolve()}")
         try:
-            yield f"/run/{device}"
+            yield _DEVICE
         finally:
-            if self.runs and not self._let_go(socket, device):
+            if self.runs and not (version(self.release) >= _REMOVES and _detached(socket)):
                 self.stop()
-
-    def _let_go(self, socket: Path, device: str) -> bool:
-        """Whether the guest can have another image after this one."""
-        if version(self.release) >= _REMOVES:
-            return _detached(socket, device)
-        self._device += 1
-        return self._device < len(_LETTERS)
-
-    def stop(self) -> None:
-        """Kill all processes of the guest; the next call starts it again."""
-        super().stop()
-        self._device = 0
 
     def _program(self) -> str:
         """Return the binary; one with its own libc is told of its loader, by a relative path."""
