@@ -131,8 +131,8 @@ def replay(
     with naming(STDOUT):
         for one in replays:
             _print_replay(one)
+        echo(f"Written to {out}: {', '.join(file.name for file in files)}\n")
         _print_answer(replays)
-    echo(f"Written to {out}: {', '.join(file.name for file in files)}")
 
 
 def _print_replay(one: Replay) -> None:

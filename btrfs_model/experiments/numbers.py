@@ -27,7 +27,7 @@ def percent(value: float | None) -> str:
         return ""
     if value == 0:
         return "exact"
-    return f"{value:+.2%}" if abs(value) >= 5e-5 else f"{value * 100:+.1e}%"
+    return f"{value:+.2%}" if abs(value) >= 5e-5 else f"{value * 100:+.2g}%"
 
 
 def _half(value: float, low: float | None, high: float | None, size: float = 1.0) -> str:

@@ -137,7 +137,12 @@ def _counts(one: Replay) -> Iterable[tuple[str, list[str], list[tuple[Cell, ...]
                 text += f" ({figure.unit})"
             found.append((text, *(_cell(figures.get(side)) for side in sides)))
         if found:
-            yield group.title, ["", *sides], found
+            kept = [0, *(at for at in range(1, len(sides) + 1) if any(row[at] for row in found))]
+            yield (
+                group.title,
+                [["", *sides][at] for at in kept],
+                [tuple(row[at] for at in kept) for row in found],
+            )
 
 
 def _cell(figure: Figure | None) -> Cell:

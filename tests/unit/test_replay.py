@@ -217,7 +217,7 @@ def test_numbers_for_people() -> None:
     assert number(None) == number(math.nan) == percent(None) == ""
     assert percent(0.0) == "exact"
     assert percent(-0.0123) == "-1.23%"
-    assert percent(-3.1e-5) == "-3.1e-03%"
+    assert percent(-3.1e-5) == "-0.0031%"
 
 
 def test_scales() -> None:

@@ -12,6 +12,7 @@ import corpus
 import pytest
 
 from btrfs_model.base.charts import COLOURS, KINDS
+from btrfs_model.cli.experiments import _print_answer as print_answer
 from btrfs_model.experiments import commits
 from btrfs_model.experiments.numbers import amount, times
 from btrfs_model.experiments.replay import Replay, run
@@ -115,6 +116,32 @@ def test_how_figures_read() -> None:
     assert times(1.2064, 1.0956, 1.3041) == "1.21x ± 0.11"
     assert amount("ms", 7837.106) == "7.84 s" and amount("calls", 7837) == "7,837"
     assert amount("s", 1.8, 1.7, 2.0) == "1.8 s ± 0.2"
+
+
+# --------------------------------------------------------------------------------- the terminal --
+
+
+@pytest.mark.claim("The last lines of a replay say whether the speedups come out.")
+@pytest.mark.parametrize("width", [60, 160])
+def test_the_last_lines_on_a_terminal(
+    width: int, replays: list[Replay], capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """A table where it is wide, lines where it is narrow; nothing is left out."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    print_answer(replays)
+    # without what makes it bold, and the links
+    printed = re.sub(r"\x1b\[[\d;]*m|\x1b\].*?\x1b\\", "", capsys.readouterr().out)
+    lines = printed.splitlines()
+    assert lines[0] == "Do the speedups come out?"
+    assert max(map(len, lines)) <= width
+    words = set(re.findall(r"[\w./:±-]+", printed))
+    for one in replays:
+        row = commit_row(one)
+        assert row.message.url in words
+        for cell in row.cells:
+            assert set(re.findall(r"[\w./:±-]+", cell)) <= words
 
 
 # ---------------------------------------------------------------------------------- the README --
