@@ -104,7 +104,7 @@ def to_svg(figure: Figure, name: str) -> str:
     svg = re.sub(r'<g id="[^"]*">', "<g>", buffer.getvalue())
     about = "".join(
         f'<{tag} id="{name}-{tag}">{escape(str(text))}</{tag}>\n'
-        for tag, text in (("title", figure.get_suptitle()), ("desc", figure.get_label()))
+        for tag, text in (("title", figure.get_suptitle() or name), ("desc", figure.get_label()))
     )
     named = f'<svg role="img" aria-labelledby="{name}-title {name}-desc" '
     head, _, rest = svg.partition("<svg ")

@@ -199,9 +199,10 @@ def _print_answer(replays: list[Replay]) -> None:
         table.add_column(name, no_wrap=is_figure, ratio=None if is_figure else 1)
     for row in rows:
         message = row.message
-        about = Text(f"{row.workload}, {row.case}\n", style="bold")
-        about.append(f"{message.title} ({message.release})\n", style="not bold")
-        about.append(message.url, style=f"not bold link {message.url}")
+        about = Text(", ".join(filter(None, (row.workload, row.case))), style="bold")
+        if message.commit:
+            about.append(f"\n{message.title} ({message.release})\n", style="not bold")
+            about.append(message.url, style=f"not bold link {message.url}")
         if console.width >= _WIDE:
             table.add_row(about, *map(Text, row.cells))
             continue

@@ -92,11 +92,11 @@ class Message:
         Reasons where what is known here is not what the message says: ``predicted`` and
         ``measured``, why that differs; ``unmeasured``, why there is nothing measured, and what it
         takes. A figure's own come first.
+    figures : tuple of Reported
+        In the order of the message; the first is of the side before.
     work : dict
         What the work alone says: the ``quantity`` of a figure that is counted, the ``case`` that it
         is of besides that of the headline, its ``words``, and ``why`` that is not the time.
-    figures : tuple of Reported
-        In the order of the message; the first is of the side before.
     """
 
     title: str
@@ -108,13 +108,13 @@ class Message:
     size: dict[str, int]
     stand_in: dict[str, str]
     why: dict[str, str]
-    work: dict[str, Any]
     figures: tuple[Reported, ...]
+    work: dict[str, Any] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
-        """Where the commit can be read."""
-        return f"https://git.kernel.org/torvalds/c/{self.commit}"
+        """Where the commit can be read; empty without one."""
+        return f"https://git.kernel.org/torvalds/c/{self.commit}" if self.commit else ""
 
     @property
     def headline(self) -> tuple[Reported, Reported]:
@@ -164,7 +164,7 @@ def load(workload: str) -> Message:
     size, stand_in = dict(table.get("size", {})), dict(table.get("stand_in", {}))
     return Message(
         title, commit, release, percentages, machine, device, size, stand_in,
-        _get(path, table, "why", dict), _get(path, table, "work", dict), figures,
+        _get(path, table, "why", dict), figures, _get(path, table, "work", dict),
     )  # fmt: skip
 
 

@@ -140,7 +140,10 @@ def case(message: Message, reported: Reported) -> str:
 
 
 def commit_row(one: Replay) -> Row:
-    """Return the row of a commit: its headline; beside it, where a measurement is the contrary."""
+    """Return the row of a commit: its headline; beside it, where a measurement contradicts."""
+    if not one.message.figures:
+        why = "No commit message is about it."
+        return Row(one.workload.name, one.message, "", "", "", "", "", "", why)
     before, after = one.message.headline
     work = _work(one)
     pairs = [pair for pair in one.speedups if pair.after.reported.side == after.side]

@@ -5,6 +5,7 @@ import json
 import re
 import runpy
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,18 @@ def test_rows_of_commits(replays: list[Replay]) -> None:
     assert "±" in found.predicted and "±" in found.measured
     assert found.verdict == "Predicted and measured: direction and size."
     assert "4,004, then 3,003" in found.work
+
+
+def test_a_workload_without_a_message(replays: list[Replay], tmp_path: Path) -> None:
+    """It has a row and a section all the same."""
+    nothing = commits.Message("", "", "", "none", "", "", {}, {}, {}, ())
+    one = replace(replays[0], message=nothing, judged=[], pictures={})
+    row = commit_row(one)
+    assert row.cells == ("-", "-", "-", "-", "No commit message is about it.")
+    write([one], tmp_path)
+    html = (tmp_path / "report.html").read_text()
+    assert "No commit message is about it." in html and 'href=""' not in html
+    print_answer([one])
 
 
 def test_how_figures_read() -> None:

@@ -9,6 +9,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 
 from btrfs_model.base.charts import COLOURS, RC, bare, new_figure
+from btrfs_model.experiments.numbers import times
 from btrfs_model.experiments.workloads import Case, Outcome
 from btrfs_model.experiments.workloads.panels import draw_times, legend, say
 
@@ -87,8 +88,10 @@ def _draw_counts(axes: Axes, outcome: Outcome, names: list[str]) -> None:
         for shift, count, ink in zip((0.2, -0.2), counts, _SIDE_COLOURS, strict=True):
             place, share = len(_COUNTED) - row + shift, count / max(1.0, *counts)
             axes.barh(place, share, height=0.36, color=ink)
-            say(axes, f"{count:,.0f}", share, place, ink)
-    axes.set_xlim(0, 1.25)
+            is_less = 0 < count < counts[0]
+            text = f"{count:,.0f}" + (f": {times(counts[0] / count)} fewer" if is_less else "")
+            say(axes, text, share, place, ink)
+    axes.set_xlim(0, 1.22)
     axes.set_xticks([])
     axes.set_yticks([len(_COUNTED) - row for row in range(len(_COUNTED))],
                     [label for *_, label in _COUNTED])  # fmt: skip
