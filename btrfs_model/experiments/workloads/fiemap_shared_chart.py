@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from btrfs_model.base.charts import COLOURS, RC, bare, new_figure
 from btrfs_model.experiments.numbers import times
 from btrfs_model.experiments.workloads import Case, Outcome
-from btrfs_model.experiments.workloads.panels import draw_times, legend, say
+from btrfs_model.experiments.workloads.panels import draw_times, say
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +49,6 @@ def draw(outcome: Outcome) -> Figure:
         axes = above.subplots()
         draw_times(axes, outcome, "time", cases, names)
         axes.set_title("The whole file: time", pad=8)
-        legend(axes, is_measured=False)
         panels = middle.subplots(1, 2, width_ratios=[1.1, 1.0])
         _draw_counts(panels[0], outcome, names)
         _draw_along(panels[1], outcome.evidence["along"])

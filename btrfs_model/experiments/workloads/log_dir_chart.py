@@ -13,7 +13,7 @@ from btrfs_model.base.charts import COLOURS, KINDS, RC, bare, new_figure
 from btrfs_model.experiments.numbers import short
 from btrfs_model.experiments.workloads import Outcome
 from btrfs_model.experiments.workloads.log_dir import FSYNCS, TYPES
-from btrfs_model.experiments.workloads.panels import SIDES, draw_times, legend, say
+from btrfs_model.experiments.workloads.panels import SIDES, draw_times, say
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,7 +43,6 @@ def draw(outcome: Outcome) -> Figure:
         cases = {name: {"files": largest, "fsync": which} for which, name in _NAMES.items()}
         draw_times(axes, outcome, "time", cases)
         axes.set_title("Time of the fsync", pad=8)
-        legend(axes)
         left, right = middle.subplots(1, 2)
         _draw_types(left, outcome, largest, "items")
         _draw_types(right, outcome, largest, "bytes")

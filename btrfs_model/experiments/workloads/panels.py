@@ -37,7 +37,9 @@ def draw_times(
     cases: Mapping[str, Case],
     sides: Sequence[str] = SIDES,
 ) -> None:
-    """Draw times, in seconds from zero: predicted as bars, reported as lines, measured as circles.
+    """Draw times in seconds from zero: predicted as bars, reported as lines, measured as circles.
+
+    Below it stands what these are, of those that there are.
 
     Parameters
     ----------
@@ -54,6 +56,7 @@ def draw_times(
     """
     ticks: list[float] = []
     labels: list[str] = []
+    drawn: list[Figure] = []
     ends, place = [0.0], 0.0
     for name, case in cases.items():
         found = {side: outcome.find(side, quantity, **case) for side in sides}
@@ -84,6 +87,7 @@ def draw_times(
                 text = "; ".join(filter(None, (text, _ratios(first, one))))
             say(axes, text, end, place, colour(side))
             ends.append(end)
+            drawn.append(one)
             ticks.append(place)
             labels.append(f"{name}, {side}" if name else side)
             place -= 1
@@ -93,6 +97,19 @@ def draw_times(
     axes.set_xlim(0, max(ends) * 1.12 or 1)
     axes.set_xticks([])
     bare(axes, "left")
+    ink = COLOURS["ink"]
+    marks = (
+        Line2D([], [], color=COLOURS["line"], linewidth=7, label="predicted"),
+        Line2D([], [], color=ink, marker="|", markersize=11, markeredgewidth=1.8, linestyle="",
+               label="the message"),
+        Line2D([], [], color=ink, marker="o", markerfacecolor="white", linestyle="",
+               label="measured on kernels"),
+    )  # fmt: skip
+    axes.legend(
+        handles=[mark for mark, (kind, _) in zip(marks, _KINDS, strict=True)
+                 if any(getattr(one, kind) is not None for one in drawn)],
+        loc="upper left", bbox_to_anchor=(0, 0), ncols=3, frameon=False, fontsize=8.5,
+    )  # fmt: skip
 
 
 def _ratios(first: Figure, one: Figure) -> str:
@@ -120,19 +137,3 @@ def draw_counts(
         text = textwrap.fill(f"The same on both sides: {', '.join(alike)}.", wide)
         axes.set_xlabel(text, loc="left", fontsize=8.5)
     bare(axes, "left")
-
-
-def legend(of: Axes, *, is_measured: bool = True) -> None:
-    """Say below a panel of times what bars, lines and circles are."""
-    ink = COLOURS["ink"]
-    marks = [
-        Line2D([], [], color=COLOURS["line"], linewidth=7, label="predicted"),
-        Line2D([], [], color=ink, marker="|", markersize=11, markeredgewidth=1.8, linestyle="",
-               label="the message"),
-        Line2D([], [], color=ink, marker="o", markerfacecolor="white", linestyle="",
-               label="measured on kernels"),
-    ]  # fmt: skip
-    of.legend(
-        handles=marks if is_measured else marks[:2], loc="upper left", bbox_to_anchor=(0, 0),
-        ncols=3, frameon=False, fontsize=8.5,
-    )  # fmt: skip

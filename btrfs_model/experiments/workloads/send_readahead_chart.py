@@ -12,7 +12,7 @@ from btrfs_model.base.charts import COLOURS, RC, bare, new_figure
 from btrfs_model.cost.causes import duration
 from btrfs_model.experiments.numbers import times
 from btrfs_model.experiments.workloads import Outcome
-from btrfs_model.experiments.workloads.panels import colour, draw_times, legend, say
+from btrfs_model.experiments.workloads.panels import colour, draw_times, say
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,8 +41,9 @@ def draw(outcome: Outcome) -> Figure:
         left, right = above.subplots(1, 2, width_ratios=[1.0, 1.0]) if others else (
             above.subplots(), None)  # fmt: skip
         draw_times(left, outcome, "send time", {"": {"device": first}}, list(tables))
-        left.set_title(f"Time of the send, from {first}", pad=8)
-        legend(left, is_measured=False)
+        for row, side in enumerate(tables):
+            _draw_computed(left, outcome, side, first, -row, 1.0)
+        left.set_title(f"Time of the send, from {first}; dark: it computes", pad=8)
         if right is not None:
             _draw_others(right, outcome, others, list(tables))
         strips = below.subplots(len(tables), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
@@ -72,6 +73,16 @@ def _draw_reads(axes: Axes, table: pd.DataFrame, side: str) -> None:
     bare(axes, "left", "bottom")
 
 
+def _draw_computed(
+    axes: Axes, outcome: Outcome, side: str, device: str, place: float, scale: float
+) -> None:
+    """Darken that part of a time in which the kernel does not wait."""
+    time, wait = (outcome.find(side, what, device=device) for what in ("send time", "waiting"))
+    if time is not None and wait is not None and time.modelled is not None:
+        computed = time.modelled - (wait.modelled or 0.0)
+        axes.barh(place, computed / scale, height=0.8, color=COLOURS["ink"], alpha=0.3)
+
+
 def _draw_others(axes: Axes, outcome: Outcome, devices: list[str], sides: list[str]) -> None:
     """Draw how long the send takes from other devices, beside its time on the first side."""
     place, ticks, labels = 0.0, [], []
@@ -82,6 +93,7 @@ def _draw_others(axes: Axes, outcome: Outcome, devices: list[str], sides: list[s
             continue
         for side, time in zip(sides, seconds, strict=True):
             axes.barh(place, time / seconds[0], height=0.8, color=colour(side))
+            _draw_computed(axes, outcome, side, device, place, seconds[0])
             text = duration(time) + (f": {times(seconds[0] / time)}" if side != sides[0] else "")
             say(axes, text, time / seconds[0], place, colour(side))
             ticks.append(place)

@@ -12,7 +12,7 @@ from matplotlib.patches import FancyBboxPatch
 
 from btrfs_model.base.charts import COLOURS, RC, bare, new_figure
 from btrfs_model.experiments.workloads import Outcome
-from btrfs_model.experiments.workloads.panels import draw_counts, draw_times, legend
+from btrfs_model.experiments.workloads.panels import draw_counts, draw_times
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,7 +40,6 @@ def draw(outcome: Outcome) -> Figure:
         axes = above.subplots()
         draw_times(axes, outcome, "receive time", {"": {}}, names)
         axes.set_title("Time of the receiver", pad=8)
-        legend(axes)
         _draw_strips(middle.subplots(), strips[names[0]], strips[names[-1]])
         _draw_calls(below.subplots(), outcome, names[0], names[-1])
     return figure

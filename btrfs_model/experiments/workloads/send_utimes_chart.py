@@ -16,7 +16,7 @@ from btrfs_model.base.charts import COLOURS, RC, bare, new_figure
 from btrfs_model.experiments.formulas import find
 from btrfs_model.experiments.numbers import short
 from btrfs_model.experiments.workloads import Outcome
-from btrfs_model.experiments.workloads.panels import SIDES, draw_counts, draw_times, legend
+from btrfs_model.experiments.workloads.panels import SIDES, draw_counts, draw_times
 from btrfs_model.experiments.workloads.send_utimes import ABLATED
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ def draw(outcome: Outcome) -> Figure:
         sizes = {f"{files:,} files": {"files": files} for files in outcome.evidence["sizes"][::-1]}
         draw_times(above[0], outcome, "time", sizes)
         above[0].set_title("Time of the send", pad=8)
-        legend(above[0])
         _draw_growth(above[1], outcome)
         if ablation:
             below = figure.add_subfigure(rows[1])
@@ -73,9 +72,19 @@ def _draw_growth(axes: Axes, outcome: Outcome) -> None:
     """Draw the items stepped over on both sides: the sizes, and the formula between them."""
     sizes = outcome.evidence["sizes"]
     small = [one for one in outcome.small if one.quantity == _STEPS]
+    is_measured = False
     for side in SIDES:
         points = {files: _value(outcome, side, files, _STEPS) for files in sizes}
-        axes.plot(*zip(*points.items(), strict=True), "o", color=COLOURS[side], markersize=5)
+        axes.plot(*zip(*points.items(), strict=True), "s", color=COLOURS[side], markersize=4)
+        kernels = {
+            files: one.measured
+            for files in sizes
+            if (one := outcome.find(side, _STEPS, files=files)) and one.measured is not None
+        }
+        if kernels:
+            axes.plot(*zip(*kernels.items(), strict=True), "o", color=COLOURS[side], markersize=8,
+                      markerfacecolor="none")  # fmt: skip
+            is_measured = True
         known = {int(one.case["files"]): one.modelled or 0.0 for one in small if one.side == side}
         formula = find({files: int(value) for files, value in (known | points).items()})
         name = side
@@ -91,7 +100,7 @@ def _draw_growth(axes: Axes, outcome: Outcome) -> None:
     axes.set_xlim(0, sizes[-1] * 1.04)
     axes.margins(y=0.16)
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("files; dots: replayed, curves: the formula")
+    axes.set_xlabel(f"files; {'circles: measured, ' if is_measured else ''}curves: the formula")
     axes.set_xticks(sizes)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
