@@ -57,7 +57,11 @@ def draw(outcome: Outcome) -> Figure:
             draw_walks(axes, walks[name], ink)
             axes.set_ylabel(name, color=ink, fontweight="bold", rotation=0, ha="right",
                             va="center")  # fmt: skip
-        strips[0].set_title("One call: walks for each extent; lines: where a leaf begins", x=0.0)
+        was, now = (sum(count for _, count in walks[name]) for name in names[:2])
+        fewer = f" ({times(was / now)} fewer)" if now else ""
+        strips[0].set_title(
+            f"One call: walks for each extent{fewer}; lines: where a leaf begins", x=0.0
+        )
     return figure
 
 
@@ -87,7 +91,7 @@ def _draw_counts(axes: Axes, outcome: Outcome, names: list[str]) -> None:
         for shift, count, ink in zip((0.2, -0.2), counts, _SIDE_COLOURS, strict=True):
             place, share = len(_COUNTED) - row + shift, count / max(1.0, *counts)
             axes.barh(place, share, height=0.36, color=ink)
-            is_less = 0 < count < counts[0]
+            is_less = 0 < 1.1 * count < counts[0]
             text = f"{count:,.0f}" + (f": {times(counts[0] / count)} fewer" if is_less else "")
             say(axes, text, share, place, ink)
     axes.set_xlim(0, 1.22)
