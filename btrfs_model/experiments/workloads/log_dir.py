@@ -221,6 +221,7 @@ def _fsync(outcome: Outcome, fs: WritableFilesystem, side: Side, case: Case) -> 
     rows: list[tuple[str, str, int]] = [("commits", "commits", int(how == "commit"))]
     if how == "log":
         rows += _log_rows(fs)
+        rows.append(("leaves come to", "leaves", work["log_leaves_entered"]))
         if side != NOW:
             searches = work["btrfs_search_slot"] + work["btrfs_search_slot_for_read"]
             rows.append(("tree searches", "calls", searches))
