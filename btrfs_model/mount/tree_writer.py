@@ -20,12 +20,8 @@ if TYPE_CHECKING:
 class TreeWriter(Writer):
     """Trees of an image that are being changed, which can be read meanwhile.
 
-    Parameters
-    ----------
-    image : Image
-        Whose buffer must be writable memory.
-    base, transid, features, ssd
-        See :class:`~btrfs_model.native.writer.Writer`.
+    `image`: whose buffer must be writable memory.
+    `base`, `transid`, `features`, `ssd`: see :class:`~btrfs_model.native.writer.Writer`.
     """
 
     def __init__(
