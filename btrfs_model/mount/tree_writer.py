@@ -22,6 +22,8 @@ class TreeWriter(Writer):
 
     `image`: whose buffer must be writable memory.
     `base`, `transid`, `features`, `ssd`: see :class:`~btrfs_model.native.writer.Writer`.
+    `log_leaf` (int): address of the leaf of a log that the last insertion went to, where Python
+    inserts.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class TreeWriter(Writer):
         )
         self.image = image
         self.balances_lazily = True
+        self.log_leaf = 0
         image.is_unwritten = self.unwritten()
 
     def close(self) -> None:
