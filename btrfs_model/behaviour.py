@@ -20,11 +20,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from btrfs_model.base.arguments import checked
-from btrfs_model.base.errors import (
-    BehaviourWarning,
-    UnknownBehaviourError,
-    UnknownNameError,
-)
+from btrfs_model.base.errors import BehaviourWarning, UnknownBehaviourError, UnknownNameError
 from btrfs_model.base.nearest import did_you_mean
 from btrfs_model.base.tables import html_table
 from btrfs_model.patches import Patch

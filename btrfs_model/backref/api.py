@@ -54,29 +54,14 @@ def iterate_extent_inodes(
 ) -> list[ExtentRef]:
     """List who refers to a data extent (``iterate_extent_inodes()``, Linux 5.10 to 6.18).
 
-    Parameters
-    ----------
-    trees : Filesystem or Forest
-        Where to look; a :class:`Forest` can say which subvolumes are open.
-    bytenr : int
-        Logical address at which the extent starts.
-    extent_item_pos : int
-        Only file extents that show this byte of the extent; compressed ones always.
-    ignore_extent_item_pos : bool
-        All file extents, wherever they begin.
-    restart : bool
-        Whether a search starts again after it had to read a block, as before 5.19; it shows in the
-        counts when a cold cache is modelled.
-
-    Returns
-    -------
-    list of ExtentRef
-        In the kernel's order; empty when nothing refers to it or there is no such extent.
-
-    Raises
-    ------
-    CorruptImageError
-        When the trees contradict each other or a block cannot be read.
+    `trees`: where to look; a :class:`Forest` can say which subvolumes are open.
+    `bytenr`: logical address at which the extent starts.
+    `extent_item_pos`: only file extents that show this byte of the extent; compressed ones always.
+    `ignore_extent_item_pos`: all file extents, wherever they begin.
+    `restart`: whether a search starts again after it had to read a block, as before 5.19; it shows
+    in the counts when a cold cache is modelled.
+    Returns the references in the kernel's order; none where there is no such extent.
+    Raises CorruptImageError: when the trees contradict each other or a block cannot be read.
     """
     ask = BackrefWalk(
         forest=_forest(trees),
@@ -91,10 +76,7 @@ def iterate_extent_inodes(
 def find_all_leafs(trees: Filesystem | Forest, bytenr: int) -> list[int]:
     """Return the leaves with file extent items of a data extent (``btrfs_find_all_leafs()``).
 
-    Returns
-    -------
-    list of int
-        Logical addresses, in the kernel's order.
+    Returns logical addresses, in the kernel's order.
     """
     return _find_all_leafs(BackrefWalk(forest=_forest(trees), bytenr=bytenr))
 
@@ -102,10 +84,7 @@ def find_all_leafs(trees: Filesystem | Forest, bytenr: int) -> list[int]:
 def find_all_roots(trees: Filesystem | Forest, bytenr: int) -> list[int]:
     """Return the trees that reach an extent or tree block (``btrfs_find_all_roots_safe()``).
 
-    Returns
-    -------
-    list of int
-        Ids, in the kernel's order.
+    Returns ids, in the kernel's order.
     """
     return _find_all_roots(BackrefWalk(forest=_forest(trees), bytenr=bytenr))
 
@@ -115,10 +94,7 @@ def extent_from_logical(
 ) -> Extent | None:
     """Return the extent that holds an address, or None (``extent_from_logical()``, 6.12).
 
-    Raises
-    ------
-    CorruptImageError
-        When its item is broken.
+    Raises CorruptImageError: when its item is broken.
     """
     return _extent_from_logical(_forest(trees), logical, restart)
 

@@ -95,10 +95,7 @@ def _annotated(function: Callable[..., object]) -> tuple[inspect.Signature, dict
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Hold the arguments of a public function to its annotations; of a list the first hundred.
 
-    Raises
-    ------
-    TypeError
-        When a call has an argument of another type, too many of them or too few.
+    Raises TypeError: when a call has an argument of another type, too many of them or too few.
     """
 
     @functools.wraps(function)

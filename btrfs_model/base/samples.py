@@ -28,10 +28,7 @@ def data_folder() -> Path:
     It is beside the package in a clone, inside it where it is installed, or where
     ``BTRFS_MODEL_DATA`` says. An installed package has the small samples alone.
 
-    Raises
-    ------
-    BtrfsModelError
-        When there is none.
+    Raises BtrfsModelError: when there is none.
     """
     package = Path(__file__).resolve().parents[1]
     inside = package / "data"
@@ -57,15 +54,8 @@ def samples() -> list[str]:
 def packed_sample(name: str) -> Path:
     """Return the compressed image of a sample.
 
-    Parameters
-    ----------
-    name : str
-        One of :func:`samples`, e.g. ``kernel/send/send-truncate/n500``.
-
-    Raises
-    ------
-    BtrfsModelError
-        When there is no such sample.
+    `name`: one of :func:`samples`, e.g. ``kernel/send/send-truncate/n500``.
+    Raises BtrfsModelError: when there is no such sample.
     """
     folder = data_folder()
     for path in (folder / name / "image.zst", folder / f"{name}.img.zst"):

@@ -12,10 +12,7 @@ _UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
 def size(value: str | int) -> int:
     """Read a number of bytes, perhaps with K, M, G or T behind it.
 
-    Raises
-    ------
-    ValueError
-        When it is none, or does not lie in [0, 2**63).
+    Raises ValueError: when it is none, or does not lie in [0, 2**63).
     """
     number = -1
     if not isinstance(value, str):

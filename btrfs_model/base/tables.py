@@ -17,16 +17,10 @@ def html_table(
 ) -> str:
     """Return a small table for a notebook.
 
-    Parameters
-    ----------
-    title : str
-        What stands above it.
-    headings : sequence of str
-        Of the columns; without any there is no heading.
-    rows : iterable of sequence
-        Its rows, of which the first twenty are shown. Numbers are shown with separators.
-    count : int
-        How many rows there are, where that is more than are shown.
+    `title`: what stands above it.
+    `headings`: of the columns; without any there is no heading.
+    `rows`: its rows, of which the first twenty are shown. Numbers are shown with separators.
+    `count`: how many rows there are, where that is more than are shown.
     """
     shown = list(islice(rows, _ROWS))
     head = "".join(f"<th>{_cell(heading)}</th>" for heading in headings)

@@ -36,23 +36,11 @@ def whole_file(path: str | os.PathLike[str], *, special: bool = False) -> Iterat
     Until then, and when something fails, what was there before is there. A symbolic link stays one:
     what it leads to is replaced. The file keeps the permissions of the one before it.
 
-    Parameters
-    ----------
-    path : str or os.PathLike
-        Where it will be.
-    special : bool
-        Write to a pipe or device that is there; it stays what it is.
-
-    Yields
-    ------
-    file
-        To be written to; it has a descriptor.
-
-    Raises
-    ------
-    OSError
-        When it cannot be written, with its name. ENOTSUP where a pipe or a device is, which a file
-        must not replace.
+    `path`: where it will be.
+    `special`: write to a pipe or device that is there; it stays what it is.
+    Yields the file to write to; it has a descriptor.
+    Raises OSError: when it cannot be written, with its name. ENOTSUP where a pipe or a device is,
+    which a file must not replace.
     """
     with naming(path):
         mode = _mode_of(path, special=special)
@@ -76,10 +64,7 @@ def whole_file(path: str | os.PathLike[str], *, special: bool = False) -> Iterat
 def check_folder(path: str | os.PathLike[str]) -> None:
     """Make sure that files can be made in a folder, which is made where it is missing.
 
-    Raises
-    ------
-    OSError
-        When they cannot.
+    Raises OSError: when they cannot.
     """
     Path(path).mkdir(parents=True, exist_ok=True)
     if not os.access(path, os.W_OK | os.X_OK):

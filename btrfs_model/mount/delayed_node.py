@@ -53,20 +53,12 @@ _ITEM_ALONE: Final = _Waits(1, 0, 0, 1)
 class DelayedNode:
     """What waits for an inode (``struct btrfs_delayed_node``).
 
-    Attributes
-    ----------
-    root, ino : int
-        Subvolume and inode number.
-    inode_item : bytes or None
-        The inode item to write.
-    delete_ref : bool
-        Whether its only INODE_REF goes with the update of the inode item.
-    nbytes : int
-        Bytes that the items to insert take in leaves, headers included.
-    in_runs : int
-        How many of these items came as runs.
-    counted : tuple
-        What the sums of :class:`DelayedItems` have of it.
+    `root`, `ino` (int): subvolume and inode number.
+    `inode_item` (bytes or None): the inode item to write.
+    `delete_ref` (bool): whether its only INODE_REF goes with the update of the inode item.
+    `nbytes` (int): bytes that the items to insert take in leaves, headers included.
+    `in_runs` (int): how many of these items came as runs.
+    `counted` (tuple): what the sums of :class:`DelayedItems` have of it.
     """
 
     # most nodes have an inode item alone, and there may be a million of them
@@ -176,22 +168,12 @@ class DelayedNode:
 class DelayedItems:
     """The delayed nodes of a filesystem, in the order in which they are run.
 
-    Parameters
-    ----------
-    nodesize : int
-        Bytes of a tree block.
-
-    Attributes
-    ----------
-    nodes, prepared : dict
-        All nodes by subvolume and inode number; those that the worker would take, first come first
-        served.
-    begins : int
-        So many waiting items start the worker the next time.
-    nbytes : int
-        Bytes that all items to insert take in leaves, headers included.
-    paths : int
-        For how many paths of blocks there is room kept (``delayed_block_rsv``).
+    `nodesize`: bytes of a tree block.
+    `nodes`, `prepared` (dict): all nodes by subvolume and inode number; those that the worker would
+    take, first come first served.
+    `begins` (int): so many waiting items start the worker the next time.
+    `nbytes` (int): bytes that all items to insert take in leaves, headers included.
+    `paths` (int): for how many paths of blocks there is room kept (``delayed_block_rsv``).
     """
 
     def __init__(self, nodesize: int) -> None:

@@ -112,25 +112,15 @@ class InodeFields:
 class LiveInode:
     """An inode in memory (``struct btrfs_inode``).
 
-    Attributes
-    ----------
-    root, ino : int
-        Subvolume and inode number.
-    item : InodeFields
-        What it is; whoever changes it calls :func:`.mark_inode_dirty`.
-    dir_index : int
-        Index of its only name in the directory, 0 when it has several or that is not known:
-        an inode whose index is known gives up its INODE_REF with the update of its item.
-    index_cnt : int or None
-        Of a directory: the index of the next entry; None before it was looked up.
-    holders : int
-        How many have it open; an inode without names goes when the last of them lets go.
-    prop_compress : bytes
-        The property ``btrfs.compression``, empty for none.
-    log : InodeLog
-        What fsync has to know of it.
-    dirty : DirtyBytes
-        Where its filesystem counts what waits for writeback.
+    `root`, `ino`: subvolume and inode number.
+    `item`: what it is; whoever changes it calls :func:`.mark_inode_dirty`.
+    `dir_index`: index of its only name in the directory, 0 when it has several or that is not
+    known: an inode whose index is known gives up its INODE_REF with the update of its item.
+    `index_cnt`: of a directory: the index of the next entry; None before it was looked up.
+    `holders`: how many have it open; an inode without names goes when the last of them lets go.
+    `prop_compress`: the property ``btrfs.compression``, empty for none.
+    `log`: what fsync has to know of it.
+    `dirty`: where its filesystem counts what waits for writeback.
     """
 
     root: int
@@ -175,14 +165,11 @@ class LiveInode:
 class LiveSubvolume:
     """What is in memory of a subvolume.
 
-    Attributes
-    ----------
-    next_ino : int
-        The next inode's number; numbers are not used again while the filesystem is mounted.
-    inodes : dict of int to LiveInode
-        By number.
-    ranges : list of tuple
-        Inodes made at once: first number, how many, directory index of the first.
+    `next_ino` (int): the next inode's number; numbers are not used again while the filesystem is
+    mounted.
+    `inodes` (dict of int to LiveInode): by number.
+    `ranges` (list of tuple): inodes made at once: first number, how many, directory index of the
+    first.
     """
 
     __slots__ = ("inodes", "next_ino", "ranges")

@@ -19,22 +19,16 @@ import numpy.typing as npt
 class Machine:
     """The machine that a filesystem is mounted on.
 
-    Attributes
-    ----------
-    asynchronous : bool
-        A worker runs delayed items before the commit, once ``BACKGROUND`` of them wait; by default
-        they wait for the commit.
-    lag : int
-        Up to so many further items, by `chance`, wait before the worker has begun: those that calls
-        add while it is woken on another CPU.
-    late_extents : bool
-        The extents that a fast fsync wrote are finished (``btrfs_finish_ordered_io()``) after the
-        log is synced, which two threads race for; the next fsync then logs the file once more.
-    finish_order : callable, optional
-        For a number of extents that are written back together, the order in which workers make
-        their items; without it each extent is finished before the next is begun.
-    chance : random.Random
-        What decides the lag.
+    `asynchronous`: a worker runs delayed items before the commit, once ``BACKGROUND`` of them wait;
+    by default they wait for the commit.
+    `lag`: up to so many further items, by `chance`, wait before the worker has begun: those that
+    calls add while it is woken on another CPU.
+    `late_extents`: the extents that a fast fsync wrote are finished (``btrfs_finish_ordered_io()``)
+    after the log is synced, which two threads race for; the next fsync then logs the file once
+    more.
+    `finish_order`: for a number of extents that are written back together, the order in which
+    workers make their items; without it each extent is finished before the next is begun.
+    `chance`: what decides the lag.
     """
 
     asynchronous: bool = False

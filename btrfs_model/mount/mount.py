@@ -65,70 +65,39 @@ class Hooks:
 class Mount(Filesystem):
     """A filesystem that is mounted, and what the running transaction knows of it.
 
-    Parameters
-    ----------
-    memory : Memory
-        The device.
-    path : str
-        Its name in errors.
-    hooks : Hooks
-        The calls that lead up.
-    seed : int
-        Whatever is random (uuids) follows from it.
-    ssd : bool
-        Mount option ``ssd``.
-    options : MountOptions
-        The others.
-    behaviour : Behaviour
-        The kernel that it is mounted by.
-    has_log : bool
-        Whether a log may be there, which will be replayed.
-
-    Attributes
-    ----------
-    writer : TreeWriter
-        The trees as the running transaction has them.
-    raw_super : RawSuperBlock
-        The superblock of the last commit, with what the next one will change already.
-    committed_roots : dict
-        Address of the root block of each tree, by id, as the last commit wrote it.
-    first_transid : int
-        Number of the first transaction since the mount.
-    clock : int
-        The next time that :meth:`now` returns, nanoseconds since 1970.
-    machine : Machine
-        What threads decide by chance.
-    live_subvolumes : dict
-        The inodes in memory, by subvolume.
-    delayed : DelayedItems
-        What reaches the trees with the next commit.
-    tree_logs : TreeLogs
-        What fsync writes instead of a commit.
-    reservations : Reservations
-        What calls reserve of the room for metadata.
-    dirty_files : dict
-        Files with data that wait for writeback, in the order in which they became dirty, by
-        subvolume and inode number.
-    dirty_bytes : DirtyBytes
-        How much waits for writeback.
-    pending_snapshots : list of callable
-        The snapshots that the next commit takes.
-    in_transaction : bool
-        Whether a call started a transaction since the last commit.
-    started : int
-        How often a call started a transaction or joined it.
-    committing : bool
-        Whether a commit is just running.
-    device_stats_written : bool
-        Whether a commit since the mount wrote the error counts of the device.
-    umask, uid, gid : int
-        Of the calling process.
-    inline_room : int
-        Bytes of a leaf that are left for inline data.
-    no_holes : bool
-        Whether holes have no items.
-    csum_type, csum_size : int
-        ``enum btrfs_csum_type`` of the filesystem; bytes of a checksum.
+    `memory`: the device.
+    `path`: its name in errors.
+    `hooks`: the calls that lead up.
+    `seed`: whatever is random (uuids) follows from it.
+    `ssd`: mount option ``ssd``.
+    `options`: the others.
+    `behaviour`: the kernel that it is mounted by.
+    `has_log`: whether a log may be there, which will be replayed.
+    `writer` (TreeWriter): the trees as the running transaction has them.
+    `raw_super` (RawSuperBlock): the superblock of the last commit, with what the next one will
+    change already.
+    `committed_roots` (dict): address of the root block of each tree, by id, as the last commit
+    wrote it.
+    `first_transid` (int): number of the first transaction since the mount.
+    `clock` (int): the next time that :meth:`now` returns, nanoseconds since 1970.
+    `machine` (Machine): what threads decide by chance.
+    `live_subvolumes` (dict): the inodes in memory, by subvolume.
+    `delayed` (DelayedItems): what reaches the trees with the next commit.
+    `tree_logs` (TreeLogs): what fsync writes instead of a commit.
+    `reservations` (Reservations): what calls reserve of the room for metadata.
+    `dirty_files` (dict): files with data that wait for writeback, in the order in which they became
+    dirty, by subvolume and inode number.
+    `dirty_bytes` (DirtyBytes): how much waits for writeback.
+    `pending_snapshots` (list of callable): the snapshots that the next commit takes.
+    `in_transaction` (bool): whether a call started a transaction since the last commit.
+    `started` (int): how often a call started a transaction or joined it.
+    `committing` (bool): whether a commit is just running.
+    `device_stats_written` (bool): whether a commit since the mount wrote the error counts of the
+    device.
+    `umask`, `uid`, `gid` (int): of the calling process.
+    `inline_room` (int): bytes of a leaf that are left for inline data.
+    `no_holes` (bool): whether holes have no items.
+    `csum_type`, `csum_size` (int): ``enum btrfs_csum_type`` of the filesystem; bytes of a checksum.
     """
 
     def __init__(
@@ -273,10 +242,7 @@ class Mount(Filesystem):
     def live_root(self, objectid: int) -> LiveRoot:
         """Return the root item of a tree, to be read and changed.
 
-        Raises
-        ------
-        FileNotFoundError
-            When there is no such tree.
+        Raises FileNotFoundError: when there is no such tree.
         """
         found = self._live_roots.get(objectid)
         if found is None:

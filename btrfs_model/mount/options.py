@@ -27,16 +27,10 @@ _FEATURES: Final = {
 class MountOptions:
     """Mount options.
 
-    Attributes
-    ----------
-    compress : str or None
-        ``zlib``, ``lzo`` or ``zstd``.
-    compress_force : bool
-        Compress also what looks incompressible.
-    max_inline : int
-        Largest inline extent, bytes.
-    tree_log : bool
-        fsync writes a log (``treelog``, ``notreelog``).
+    `compress`: ``zlib``, ``lzo`` or ``zstd``.
+    `compress_force`: compress also what looks incompressible.
+    `max_inline`: largest inline extent, bytes.
+    `tree_log`: fsync writes a log (``treelog``, ``notreelog``).
     """
 
     compress: str | None = None

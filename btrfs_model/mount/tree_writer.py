@@ -20,17 +20,10 @@ if TYPE_CHECKING:
 class TreeWriter(Writer):
     """Trees of an image that are being changed, which can be read meanwhile.
 
-    Parameters
-    ----------
-    image : Image
-        Whose buffer must be writable memory.
-    base, transid, features, ssd
-        See :class:`~btrfs_model.native.writer.Writer`.
-
-    Attributes
-    ----------
-    log_leaf : int
-        Address of the leaf of a log that the last insertion went to, where Python inserts.
+    `image`: whose buffer must be writable memory.
+    `base`, `transid`, `features`, `ssd`: see :class:`~btrfs_model.native.writer.Writer`.
+    `log_leaf` (int): address of the leaf of a log that the last insertion went to, where Python
+    inserts.
     """
 
     def __init__(

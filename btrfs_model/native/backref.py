@@ -21,14 +21,9 @@ _NO_RESTART = 1 << lib.BM_TOGGLE_SEARCH_NO_RESTART
 class Forest:
     """The trees that a walk may come to (``struct bm_forest``).
 
-    Parameters
-    ----------
-    store : Store
-        Where the blocks are.
-    roots : sequence of Root
-        The trees.
-    opened : iterable of int
-        Subvolumes that have been opened since mount.
+    `store`: where the blocks are.
+    `roots`: the trees.
+    `opened`: subvolumes that have been opened since mount.
     """
 
     def __init__(self, store: Store, roots: Sequence[Root], opened: Iterable[int]) -> None:
@@ -48,11 +43,9 @@ class Forest:
     ) -> list[tuple[int, int, int, int]]:
         """Return inode, offset, length and root of each reference to a data extent."""
         walk = self._walk(bytenr, extent_item_pos, ignore_extent_item_pos, restart)
-        refs, fault = ffi.new("struct bm_inode_refs *"), new_fault()
+        refs = ffi.new("struct bm_inode_refs *")
         try:
-            with self.lease:
-                if lib.bm_collect_inode_refs(walk, refs, fault) < 0:
-                    raise_fault(self.lease.path, fault)
+            self.lease.run(lib.bm_collect_inode_refs, walk, refs)
             rows = refs.rows[0 : refs.count]
             return [(row.ino, row.offset, row.num_bytes, row.root) for row in rows]
         finally:
@@ -96,14 +89,12 @@ class Forest:
         )
 
     def _values(self, find: Callable[..., int], bytenr: int, restart: bool) -> list[int]:
-        walk, fault = self._walk(bytenr, 0, False, restart), new_fault()
+        walk = self._walk(bytenr, 0, False, restart)
         capacity = self._expected
         with self.lease:
             while True:
                 values = ffi.new("uint64_t[]", capacity)
-                count = find(walk, values, capacity, fault)
-                if count < 0:
-                    raise_fault(self.lease.path, fault)
+                count = self.lease.run(find, walk, values, capacity)
                 if count <= capacity:
                     return list(ffi.unpack(values, count))
                 capacity = count

@@ -24,10 +24,7 @@ _choice: str = os.environ.get("BTRFS_MODEL_KERNELS") or "c"
 def use_python() -> bool:
     """Whether the Python of ``reference`` is to be used.
 
-    Raises
-    ------
-    ValueError
-        When ``BTRFS_MODEL_KERNELS`` is neither ``c`` nor ``python``.
+    Raises ValueError: when ``BTRFS_MODEL_KERNELS`` is neither ``c`` nor ``python``.
     """
     if _choice not in ("c", "python"):
         raise ValueError(f"BTRFS_MODEL_KERNELS={_choice}: neither 'c' nor 'python'")
@@ -38,10 +35,7 @@ def use_python() -> bool:
 def select(choice: Choice) -> Iterator[None]:
     """Use C or Python inside the ``with`` block, whatever the environment says.
 
-    Raises
-    ------
-    ValueError
-        When `choice` is neither ``"c"`` nor ``"python"``.
+    Raises ValueError: when `choice` is neither ``"c"`` nor ``"python"``.
     """
     global _choice
     if choice not in ("c", "python"):
@@ -56,10 +50,7 @@ def select(choice: Choice) -> Iterator[None]:
 def twin(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Name what stands in for a function that calls C, with the same arguments and results.
 
-    Parameters
-    ----------
-    name : str
-        ``"module:function"``, the module below ``btrfs_model``.
+    `name`: ``"module:function"``, the module below ``btrfs_model``.
     """
     module, _, function = name.partition(":")
 

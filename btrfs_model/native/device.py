@@ -26,26 +26,13 @@ def run(
 ) -> tuple[NDArray[Any], dict[str, int]]:
     """Let a host do its steps, and the device what it is asked for.
 
-    Parameters
-    ----------
-    device : mapping
-        A :class:`btrfs_model.cost.device.Device` as a dict.
-    requests, host : numpy.ndarray
-        Rows of :data:`IO_FIELDS` and :data:`STEP_FIELDS`.
-
-    Returns
-    -------
-    times : numpy.ndarray
-        Rows of :data:`TIME_FIELDS`.
-    totals : dict of str to int
-        ``struct bm_io_totals``.
-
-    Raises
-    ------
-    LookupError
-        For a step (its number, the request) with a request that is not there, or not in that state.
-    OverflowError
-        For times that 63 bits of nanoseconds do not hold.
+    `device`: a :class:`btrfs_model.cost.device.Device` as a dict.
+    `requests`, `host`: rows of :data:`IO_FIELDS` and :data:`STEP_FIELDS`.
+    Returns `times`: rows of :data:`TIME_FIELDS`.
+    Returns `totals`: ``struct bm_io_totals``.
+    Raises LookupError: for a step (its number, the request) with a request that is not there, or
+    not in that state.
+    Raises OverflowError: for times that 63 bits of nanoseconds do not hold.
     """
     fault, totals = new_fault(), ffi.new("struct bm_io_totals *")
     times = np.zeros(len(requests), dtype=TIME_FIELDS)

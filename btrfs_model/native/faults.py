@@ -25,23 +25,13 @@ def fault_of(raw: ffi.CData) -> Fault:
 def raise_fault(path: str | os.PathLike[str], fault: ffi.CData) -> NoReturn:
     """Raise the exception for a fault that a kernel reported.
 
-    Parameters
-    ----------
-    path : str or os.PathLike
-        The image.
-    fault : struct bm_fault *
-        As filled by the kernel.
-
-    Raises
-    ------
-    CorruptImageError
-        For a broken structure.
-    MemoryError
-        When the kernel could not allocate.
-    OSError
-        With the errno that a real kernel would return.
-    BaseException
-        What the handler of a signal raised while the kernel ran, such as KeyboardInterrupt.
+    `path`: the image.
+    `fault` (struct bm_fault *): as filled by the kernel.
+    Raises CorruptImageError: for a broken structure.
+    Raises MemoryError: when the kernel could not allocate.
+    Raises OSError: with the errno that a real kernel would return.
+    Raises BaseException: what the handler of a signal raised while the kernel ran, such as
+    KeyboardInterrupt.
     """
     if fault.code == Code.CALLBACK:
         raise interruption()

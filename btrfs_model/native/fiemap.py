@@ -9,30 +9,18 @@ import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.native.backref import Forest
-from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.door import dtype_of, ffi, lib
 from btrfs_model.native.faults import new_fault, raise_fault
 
-ROW: Final = np.dtype(
-    [
-        ("logical", "u8"),
-        ("physical", "u8"),
-        ("length", "u8"),
-        ("flags", "u4"),
-        ("call", "u4"),
-    ]
-)
+ROW: Final = dtype_of("struct bm_fiemap_extent")
 """An extent that is reported, and by which call."""
 
 
 class Fiemap:
     """A file whose extents are asked for, as long as a program has it open.
 
-    Parameters
-    ----------
-    forest : Forest
-        The trees.
-    file : dict of str to int
-        ``subvolume``, ``last_snapshot``, ``ino``, ``isize`` and ``behaviour`` (bits).
+    `forest`: the trees.
+    `file`: ``subvolume``, ``last_snapshot``, ``ino``, ``isize`` and ``behaviour`` (bits).
     """
 
     def __init__(self, forest: Forest, file: dict[str, int]) -> None:
@@ -48,11 +36,10 @@ class Fiemap:
         """Return the extents of a range of bytes, rows of :data:`ROW`."""
         asked = {"start": start, "length": length, "extents_per_call": extents_per_call}
         args = ffi.new("struct bm_fiemap_args *", {**self._file, **asked})
-        result, fault = ffi.new("struct bm_fiemap_result *"), new_fault()
+        result = ffi.new("struct bm_fiemap_result *")
         with self._forest.lease:
             try:
-                if lib.bm_fiemap(args, result, fault) < 0:
-                    raise_fault(self._forest.lease.path, fault)
+                self._forest.lease.run(lib.bm_fiemap, args, result)
                 if not result.count:
                     return np.zeros(0, ROW)
                 rows = ffi.buffer(result.rows, result.count * ROW.itemsize)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.door import ffi, lib, raw
 from btrfs_model.ondisk.hashes import CSUM_SIZES
 
 
@@ -18,33 +18,19 @@ def name_hashes(
     """Return the hashes of names that follow each other."""
     hashes = np.empty(len(sizes), np.uint64)
     flat = np.ascontiguousarray(text)
-    lib.bm_name_hashes(
-        ffi.from_buffer("uint8_t[]", flat), ffi.from_buffer("uint32_t[]", sizes), len(sizes),
-        ffi.from_buffer("uint64_t[]", hashes),
-    )  # fmt: skip
+    lib.bm_name_hashes(raw(flat), raw(sizes), len(sizes), raw(hashes))
     return hashes
 
 
 def sector_sums(csum_type: int, data: Any, sectorsize: int) -> npt.NDArray[np.uint8]:
     """Checksums of all whole sectors of `data`.
 
-    Parameters
-    ----------
-    csum_type : int
-        ``enum btrfs_csum_type``.
-    data : bytes-like
-        A multiple of the sector size.
-    sectorsize : int
-        Bytes.
-
-    Returns
-    -------
-    numpy.ndarray
-        uint8, shape (sectors, bytes of a checksum).
+    `csum_type`: ``enum btrfs_csum_type``.
+    `data`: a multiple of the sector size.
+    `sectorsize`: bytes.
+    Returns uint8, shape (sectors, bytes of a checksum).
     """
     count = len(data) // sectorsize
     sums = np.empty((count, CSUM_SIZES[csum_type]), np.uint8)
-    lib.bm_csum_sectors(
-        csum_type, ffi.from_buffer(data), sectorsize, count, ffi.from_buffer("uint8_t[]", sums)
-    )
+    lib.bm_csum_sectors(csum_type, ffi.from_buffer(data), sectorsize, count, raw(sums))
     return sums

@@ -3,40 +3,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from btrfs_model.base.errors import Fault
-from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.door import dtype_of, ffi, lib
 from btrfs_model.native.faults import fault_of, new_fault, raise_fault
 from btrfs_model.native.lease import Lease, own
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-READ: Final = np.dtype(
-    [
-        ("logical", "<u8"),
-        ("generation", "<u8"),
-        ("level", "u1"),
-        ("ahead", "u1"),
-        ("by", "u1"),
-        ("used", "u1"),
-        ("used_at", "<u4"),
-    ]
-)
-"""``struct bm_read`` as a row of a numpy array."""
+READ: Final = dtype_of("struct bm_read")
+"""A block that was read, a row of a numpy array."""
 
 
 def map_file(file: int, size: int, path: str) -> memoryview:
     """Map an open file that others may change, read-only.
 
-    Raises
-    ------
-    OSError
-        When it cannot be mapped.
+    Raises OSError: when it cannot be mapped.
     """
     fault = new_fault()
     base = lib.bm_map_file(file, size, fault)
@@ -48,21 +35,11 @@ def map_file(file: int, size: int, path: str) -> memoryview:
 class Store:
     """What C keeps of an image (``struct bm_image``).
 
-    Parameters
-    ----------
-    view : memoryview
-        All bytes of the device.
-    path : str
-        Of the image, for errors.
-    nodesize, sectorsize, csum_type : int
-        As in the superblock.
-    fsid : bytes
-        What stands in headers.
-
-    Attributes
-    ----------
-    lease : Lease
-        The way to it.
+    `view`: all bytes of the device.
+    `path`: of the image, for errors.
+    `nodesize`, `sectorsize`, `csum_type`: as in the superblock.
+    `fsid`: what stands in headers.
+    `lease` (Lease): the way to it.
     """
 
     def __init__(
@@ -93,12 +70,10 @@ class Store:
 
     def copy_blocks(self, memory: Any, most: int) -> None:
         """Copy up to `most` bytes of tree blocks to `memory` before they are verified."""
-        fault = new_fault()
-        with self.lease as handle:
+        with self.lease:
             self._copies = ffi.from_buffer("uint8_t[]", memory)
             self._memory.append(self._copies)
-            if lib.bm_image_copy_blocks(handle, self._copies, most, fault) < 0:
-                raise_fault(self.lease.path, fault)
+            self._run(lib.bm_image_copy_blocks, self._copies, most)
 
     def set_chunks(self, chunks: Sequence[tuple[int, int, int, Sequence[int]]]) -> None:
         """Replace the chunk map: logical address, length, type and places of each, ascending."""
@@ -108,10 +83,12 @@ class Store:
             row.copies = len(stripes)
             for copy, stripe in enumerate(stripes):
                 row.physical[copy] = stripe
-        fault = new_fault()
+        self._run(lib.bm_image_set_chunks, table, len(chunks))
+
+    def _run(self, kernel: Callable[..., int], *args: Any) -> None:
+        """Call a kernel that takes the image first and a fault last."""
         with self.lease as handle:
-            if lib.bm_image_set_chunks(handle, table, len(chunks), fault) < 0:
-                raise_fault(self.lease.path, fault)
+            self.lease.run(kernel, handle, *args)
 
     # -------------------------------------------------------------------------- tree blocks --
 
@@ -130,10 +107,7 @@ class Store:
 
     def verify_copy(self, logical: int, copy: int, expect: tuple[int, int, int]) -> None:
         """Verify one copy of a tree block, even where it was verified before."""
-        fault, raw = new_fault(), ffi.new("struct bm_expect *", expect)
-        with self.lease as handle:
-            if lib.bm_image_verify_copy(handle, logical, copy, raw, fault) < 0:
-                raise_fault(self.lease.path, fault)
+        self._run(lib.bm_image_verify_copy, logical, copy, ffi.new("struct bm_expect *", expect))
 
     def own_block(self, physical: int) -> None:
         """Copy the tree block at a byte of the image, if blocks are copied."""
@@ -152,11 +126,9 @@ class Store:
 
     def cache_start(self, cached: list[int], readahead: Mapping[str, int]) -> None:
         """Record reads from now on; blocks at the addresses `cached` are in memory."""
-        fault = new_fault()
         with self.lease as handle:
             lib.bm_image_set_readahead(handle, ffi.new("struct bm_readahead *", readahead))
-            if lib.bm_image_cache_start(handle, cached, len(cached), fault) < 0:
-                raise_fault(self.lease.path, fault)
+            self._run(lib.bm_image_cache_start, cached, len(cached))
 
     # the image may be closed by now, but whoever holds the lease still has it
 

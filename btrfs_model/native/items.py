@@ -8,78 +8,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.base.errors import Fault
-from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.door import dtype_of, ffi, lib, raw
 from btrfs_model.native.faults import fault_of, new_fault, raise_fault
 from btrfs_model.native.lease import Leased
 from btrfs_model.ondisk.layout import Layout
 
 Columns = dict[str, npt.NDArray[Any]]
 
-COLUMNS: tuple[tuple[str, type[np.generic]], ...] = (
-    ("objectid", np.uint64),
-    ("type", np.uint8),
-    ("offset", np.uint64),
-    ("block", np.uint64),
-    ("slot", np.uint16),
-    ("position", np.uint64),
-    ("size", np.uint32),
-)
+COLUMNS: Final = {
+    name: dtype_of(field.type.item) for name, field in ffi.typeof("struct bm_columns").fields
+}
 """The columns of a scan and their types."""
 
-ENTRY: Final = np.dtype(
-    [
-        ("parent", "<u8"),
-        ("child", "<u8"),
-        ("index", "<u8"),
-        ("position", "<u8"),
-        ("name_xxh64", "<u8"),
-        ("location_offset", "<u8"),
-        ("name_hash", "<u4"),
-        ("item", "<u4"),
-        ("name_len", "<u2"),
-        ("data_len", "<u2"),
-        ("type", "u1"),
-        ("location_type", "u1"),
-        ("pad", "<u2"),
-    ]
-)
-"""A name, ``struct bm_entry`` of ``native/tree/api.h``."""
+ENTRY: Final = dtype_of("struct bm_entry")
+"""A name, as ``native/tree/api.h`` has it."""
 
-REF: Final = np.dtype(
-    [
-        ("bytenr", "<u8"),
-        ("root", "<u8"),
-        ("objectid", "<u8"),
-        ("offset", "<u8"),
-        ("sequence", "<u8"),
-        ("count", "<u4"),
-        ("item", "<u4"),
-        ("type", "u1"),
-        ("pad", "u1", 7),
-    ]
-)
-"""A reference to an extent, ``struct bm_ref`` of ``native/tree/api.h``."""
+REF: Final = dtype_of("struct bm_ref")
+"""A reference to an extent, as ``native/tree/api.h`` has it."""
 
 
 def raw_columns(columns: Columns) -> ffi.CData:
     """Hand columns, all of them contiguous, to a C kernel as ``struct bm_columns *``."""
-    raw = ffi.new("struct bm_columns *")
-    for name, array in columns.items():
-        setattr(raw, name, ffi.cast(_pointer(array.dtype), array.ctypes.data))
-    return raw
-
-
-@cache
-def _pointer(dtype: np.dtype[Any]) -> Any:
-    """Return the type of a pointer to numbers of that type; numpy takes long to name it."""
-    return ffi.typeof(f"{dtype}_t *")
+    return ffi.new("struct bm_columns *", {name: raw(array) for name, array in columns.items()})
 
 
 def select(columns: Columns, rows: npt.NDArray[Any] | slice) -> Columns:
@@ -87,36 +43,28 @@ def select(columns: Columns, rows: npt.NDArray[Any] | slice) -> Columns:
     return {name: array[rows] for name, array in columns.items()}
 
 
+def find_rows(known: npt.NDArray[np.uint64], wanted: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+    """Return the row of each wanted number in `known`, which ascends; -1 for none."""
+    if not len(known):
+        return np.full(len(wanted), -1)
+    row = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    return np.where(known[row] == wanted, row, -1)
+
+
 def gather(image: Leased, columns: Columns, width: int) -> npt.NDArray[np.uint8]:
     """Copy the first bytes of each payload into one array.
 
-    Parameters
-    ----------
-    image : Image
-        Where the items are.
-    columns : dict of numpy.ndarray
-        The items.
-    width : int
-        Bytes taken of each payload; shorter ones are filled up with zeros.
-
-    Returns
-    -------
-    numpy.ndarray
-        uint8, shape (items, width).
+    `image`: where the items are.
+    `columns`: the items.
+    `width`: bytes taken of each payload; shorter ones are filled up with zeros.
+    Returns uint8, shape (items, width).
     """
     count = len(columns["position"])
     rows = np.zeros((count, width), np.uint8)
     position = np.ascontiguousarray(columns["position"])
     size = np.ascontiguousarray(columns["size"])
     with image.lease as handle:
-        ret = lib.bm_gather(
-            handle,
-            ffi.from_buffer("uint64_t[]", position),
-            ffi.from_buffer("uint32_t[]", size),
-            count,
-            width,
-            ffi.from_buffer("uint8_t[]", rows),
-        )
+        ret = lib.bm_gather(handle, raw(position), raw(size), count, width, raw(rows))
     if ret < 0:
         raise IndexError("items that are not of this image")
     return rows
@@ -130,25 +78,17 @@ def records(image: Leased, columns: Columns, layout: Layout[Any]) -> npt.NDArray
 def scan_leaves(image: Leased, leaves: npt.NDArray[np.uint64] | Sequence[int]) -> Columns:
     """Gather all items of some leaves into columns, leaf after leaf.
 
-    Raises
-    ------
-    CorruptImageError
-        When a leaf cannot be read.
+    Raises CorruptImageError: when a leaf cannot be read.
     """
     addresses = np.ascontiguousarray(leaves, np.uint64)
     fault = new_fault()
     # leaves rarely hold more items than this; where they do, the kernel says how many
     capacity = len(addresses) * (image.nodesize // 64)
     while True:
-        columns = {name: np.empty(capacity, dtype) for name, dtype in COLUMNS}
+        columns = {name: np.empty(capacity, dtype) for name, dtype in COLUMNS.items()}
         with image.lease as handle:
             count = lib.bm_scan_leaves(
-                handle,
-                ffi.from_buffer("uint64_t[]", addresses),
-                len(addresses),
-                raw_columns(columns),
-                capacity,
-                fault,
+                handle, raw(addresses), len(addresses), raw_columns(columns), capacity, fault
             )
         if count < 0:
             raise_fault(image.path, fault)
@@ -162,21 +102,11 @@ def verify_blocks(
 ) -> Iterator[tuple[int, Fault]]:
     """Verify one copy of each of many tree blocks.
 
-    Parameters
-    ----------
-    image : Image
-        Where they are.
-    blocks : sequence of tuple of int
-        (logical address, generation or 0, level or -1, tree) of each.
-    copy : int
-        Which copy.
-
-    Yields
-    ------
-    row : int
-        Index of a bad one.
-    fault : Fault
-        What is wrong with it.
+    `image`: where they are.
+    `blocks`: (logical address, generation or 0, level or -1, tree) of each.
+    `copy`: which copy.
+    Yields `row`: index of a bad one.
+    Yields `fault`: what is wrong with it.
     """
     wanted = ffi.new(
         "struct bm_wanted_block[]",
@@ -201,12 +131,9 @@ def verify_blocks(
 def entries(image: Leased, columns: Columns) -> tuple[npt.NDArray[np.void], npt.NDArray[np.int8]]:
     """Unpack the names in INODE_REF, INODE_EXTREF, DIR_ITEM, DIR_INDEX and XATTR_ITEM items.
 
-    Returns
-    -------
-    rows : numpy.ndarray
-        Of :data:`ENTRY`, in order; ``item`` is the row of the columns.
-    bad : numpy.ndarray
-        int8, shape (items,): 0, or the code of an item that cannot be unpacked and has no rows.
+    Returns `rows`: of :data:`ENTRY`, in order; ``item`` is the row of the columns.
+    Returns `bad`: int8, shape (items,): 0, or the code of an item that cannot be unpacked and has
+    no rows.
     """
     return _unpack(image, columns, ENTRY, lib.bm_entries, "struct bm_entry *")
 
@@ -216,12 +143,8 @@ def extent_refs(
 ) -> tuple[npt.NDArray[np.void], npt.NDArray[np.int8]]:
     """Unpack the references in EXTENT_ITEM, METADATA_ITEM and the five kinds of reference items.
 
-    Returns
-    -------
-    rows : numpy.ndarray
-        Of :data:`REF`, in order; ``root`` of the shared kinds is the parent block.
-    bad : numpy.ndarray
-        As of :func:`entries`.
+    Returns `rows`: of :data:`REF`, in order; ``root`` of the shared kinds is the parent block.
+    Returns `bad`: as of :func:`entries`.
     """
     return _unpack(image, columns, REF, lib.bm_extent_refs, "struct bm_ref *")
 
@@ -240,14 +163,8 @@ def _unpack(
     while True:
         rows = np.empty(capacity, dtype)
         with image.lease as handle:
-            total = kernel(
-                handle,
-                raw_columns(columns),
-                count,
-                ffi.cast(c_type, rows.ctypes.data),
-                capacity,
-                ffi.cast("int8_t *", bad.ctypes.data),
-            )
+            out = ffi.cast(c_type, rows.ctypes.data)
+            total = kernel(handle, raw_columns(columns), count, out, capacity, raw(bad))
         if total < 0:
             raise IndexError("items that are not of this image")
         if total <= capacity:

@@ -61,17 +61,9 @@ def _raw(work: Work) -> ffi.CData:
 class Lease:
     """The right to use what C keeps of an image; held again and again by one thread.
 
-    Parameters
-    ----------
-    path : str
-        Of the image, for errors.
-    handle : struct bm_image *
-        What C keeps.
-
-    Attributes
-    ----------
-    path : str
-        The same.
+    `path`: of the image, for errors.
+    `handle` (struct bm_image *): what C keeps.
+    `path` (str): the same.
     """
 
     __slots__ = ("_acquire", "_depth", "_fault", "_handle", "_is_closed", "_late", "_outer",
@@ -128,13 +120,19 @@ class Lease:
                     self._free()
             self._release()
 
+    def run(self, kernel: Callable[..., int], *args: Any) -> int:
+        """Call a kernel that takes a fault last; raise what it reports."""
+        fault = new_fault()
+        with self:
+            ret = kernel(*args, fault)
+        if ret < 0:
+            raise_fault(self.path, fault)
+        return ret
+
     def check_open(self) -> None:
         """See that the image is open.
 
-        Raises
-        ------
-        ValueError
-            When it was closed.
+        Raises ValueError: when it was closed.
         """
         if self._is_closed:
             raise ValueError(f"{self.path}: the image is closed")

@@ -4,104 +4,85 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from btrfs_model.base.codes import Code
 from btrfs_model.native.backref import Forest
 from btrfs_model.native.door import ffi, lib
-from btrfs_model.native.faults import keep, new_fault, raise_fault
+from btrfs_model.native.faults import keep
 from btrfs_model.ondisk.layout import PayloadError
 
 Root = tuple[int, int, bytes]
 """Id, ctransid and the uuid that the receiver knows of a subvolume."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Send:
-    """One send.
+FLAGS = {
+    "no_file_data": lib.BM_SEND_NO_FILE_DATA,
+    "omit_header": lib.BM_SEND_OMIT_STREAM_HEADER,
+    "omit_end": lib.BM_SEND_OMIT_END_CMD,
+    "compressed": lib.BM_SEND_COMPRESSED,
+}
+"""``enum bm_send_flag``, by the names of :func:`btrfs_model.questions.send.ioctl.send`."""
 
-    Attributes
-    ----------
-    forest : Forest
-        The trees.
-    send_root : int
-        Id of the snapshot.
-    parent : Root or None
-        Send the difference to it.
-    clone_roots : sequence of Root
-        What the receiver has.
-    behaviour : int
-        Bits of ``enum bm_toggle``.
-    proto : int
-        Version of the stream.
-    no_file_data, omit_header, omit_end, compressed : bool
-        See :func:`btrfs_model.questions.send.ioctl.send`.
-    write : callable
-        Gets the stream, piece by piece.
-    decompress : callable
-        Gets type, bytes and the size that comes out; what it raises as ``PayloadError`` is damage.
-    explain : callable or None
-        Gets why each command was sent, rows of ``struct bm_send_why``; also where the send fails.
+
+class Callbacks(NamedTuple):
+    """What C calls while it sends.
+
+    `write`: gets the stream, piece by piece.
+    `decompress`: gets type, bytes and the size that comes out; what it raises as ``PayloadError``
+    is damage.
+    `explain`: gets why each command was sent, rows of ``struct bm_send_why``; also where the send
+    fails.
     """
 
-    forest: Forest
-    send_root: int
-    parent: Root | None
-    clone_roots: Sequence[Root]
-    behaviour: int
-    proto: int
-    no_file_data: bool
-    omit_header: bool
-    omit_end: bool
-    compressed: bool
     write: Callable[[bytes], object]
     decompress: Callable[[int, bytes, int], bytes]
     explain: Callable[[bytes], object] | None
 
-    def run(self) -> list[int]:
-        """Send; return the number of commands by their number."""
-        commands = ffi.new("uint64_t[]", lib.BM_SEND_COMMANDS)
-        self._call(lib.bm_send, commands)
-        return list(commands)
 
-    def walk(self) -> bool:
-        """Read what a full send reads, without the stream; whether that could be told."""
-        return bool(self._call(lib.bm_send_reads, ffi.new("uint64_t[]", lib.BM_SEND_COMMANDS)))
+def send(
+    forest: Forest,
+    parent: Root | None,
+    clone_roots: Sequence[Root],
+    callbacks: Callbacks,
+    *,
+    reads_only: bool = False,
+    **numbers: int,
+) -> tuple[bool, list[int]]:
+    """Send.
 
-    def _call(self, kernel: Any, commands: Any) -> int:
-        fault, handle = new_fault(), ffi.new_handle(self)
-        # fields of a struct do not keep what they point at alive
-        args, clone_roots = ffi.new("struct bm_send_args *"), _roots(self.clone_roots)
-        args.forest = self.forest.raw
-        args.clone_roots, args.clone_root_count = clone_roots, len(clone_roots)
-        args.send_root = self.send_root
-        if self.parent is not None:
-            parent = _roots([self.parent])
-            args.parent = parent
-        args.behaviour = self.behaviour
-        args.flags = (
-            self.no_file_data * lib.BM_SEND_NO_FILE_DATA
-            | self.omit_header * lib.BM_SEND_OMIT_STREAM_HEADER
-            | self.omit_end * lib.BM_SEND_OMIT_END_CMD
-            | self.compressed * lib.BM_SEND_COMPRESSED
-        )
-        args.proto = self.proto
-        args.commands = commands
-        args.context = handle
-        args.write = lib.bm_python_write
-        args.decompress = lib.bm_python_decompress
-        if self.explain is not None:
-            args.explained = explained = ffi.new("struct bm_send_explained *")
-        with self.forest.lease:
-            ret: int = kernel(args, fault)
-        if self.explain is not None:
+    `forest`: the trees.
+    `parent`: send the difference to it.
+    `clone_roots`: what the receiver has.
+    `callbacks`: who gets the stream.
+    `reads_only`: read what a full send reads, without the stream.
+    `**numbers`: more of ``struct bm_send_args``: ``send_root`` (id of the snapshot), ``behaviour``
+    (bits of ``enum bm_toggle``), ``flags``, ``proto`` (version of the stream).
+    Returns `told`: with `reads_only`: whether what is read could be told.
+    Returns `commands`: how many commands of each number.
+    """
+    commands = ffi.new("uint64_t[]", lib.BM_SEND_COMMANDS)
+    handle, explained = ffi.new_handle(callbacks), ffi.NULL
+    if callbacks.explain is not None:
+        explained = ffi.new("struct bm_send_explained *")
+    # fields of a struct do not keep what they point at alive
+    sources, base = _roots(clone_roots), ffi.NULL if parent is None else _roots([parent])
+    args = ffi.new(
+        "struct bm_send_args *",
+        {
+            "forest": forest.raw, "clone_roots": sources, "clone_root_count": len(sources),
+            "parent": base, "commands": commands, "explained": explained, "context": handle,
+            "write": lib.bm_python_write, "decompress": lib.bm_python_decompress, **numbers,
+        },
+    )  # fmt: skip
+    try:
+        told = forest.lease.run(lib.bm_send_reads if reads_only else lib.bm_send, args)
+    finally:
+        if callbacks.explain is not None:
             size = explained.count * ffi.sizeof("struct bm_send_why")
-            self.explain(bytes(ffi.buffer(explained.rows, size)))
+            callbacks.explain(bytes(ffi.buffer(explained.rows, size)))
             lib.bm_send_explained_free(explained)
-        if ret < 0:
-            raise_fault(self.forest.lease.path, fault)
-        return ret
+    return bool(told), list(commands)
 
 
 def _roots(roots: Sequence[Root]) -> Any:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from btrfs_model.native.door import ffi, lib
@@ -60,6 +61,10 @@ class SpaceInfo(NamedTuple):
         return self.total - self.free - self.pinned
 
 
+_group = attrgetter(*GroupState._fields)
+_space_info = attrgetter(*SpaceInfo._fields)
+
+
 class SpaceCalls:
     """Space, references and checksums: the part of the writer that is no editing of trees."""
 
@@ -91,22 +96,13 @@ class SpaceCalls:
             count = lib.bm_writer_groups(self.handle, ffi.NULL, 0)
             rows = ffi.new("struct bm_writer_group[]", count)
             lib.bm_writer_groups(self.handle, rows, count)
-        return [
-            GroupState(
-                row.start, row.length, row.flags, row.used, row.free, row.pinned, row.commit_used
-            )
-            for row in rows
-        ]
+        return [GroupState(*_group(row)) for row in rows]
 
     def space_info(self, kind: int) -> SpaceInfo:
         """Return how full the block groups of a kind are, and what else decides about room."""
         with self.lease:
             lib.bm_writer_space_info(self.handle, kind, self._info)
-            info = self._info[0]
-            return SpaceInfo(
-                info.flags, info.total, info.free, info.pinned, info.stale_groups, info.refs,
-                info.losing, info.dirty, info.trees, info.tree_bytes, info.has_free_space_tree,
-            )  # fmt: skip
+            return SpaceInfo(*_space_info(self._info))
 
     def set_commit_used(self, start: int, used: int) -> None:
         """Say that the item of the group at `start` is up to date now."""
@@ -115,15 +111,8 @@ class SpaceCalls:
     def reserve_data(self, wanted: int, least: int, hint: int = 0) -> tuple[int, int]:
         """Reserve up to `wanted` bytes for data, halved down to `least` (``btrfs_reserve_extent``).
 
-        Returns
-        -------
-        bytenr, size : int
-            What was reserved.
-
-        Raises
-        ------
-        OSError
-            ENOSPC when no block group has that much in one piece.
+        Returns `bytenr`, `size`: what was reserved.
+        Raises OSError: ENOSPC when no block group has that much in one piece.
         """
         bytenr, size = ffi.new("uint64_t *"), ffi.new("uint64_t *")
         self.run(lib.bm_writer_reserve_data, wanted, least, hint, bytenr, size)
@@ -180,10 +169,7 @@ class SpaceCalls:
     def insert_csums(self, bytenr: int, sums: bytes, sectors: int, tree: int = _CSUM_TREE) -> None:
         """Insert checksums of sectors into a tree (``btrfs_csum_file_blocks()``).
 
-        Raises
-        ------
-        ValueError
-            When `sums` is not one checksum for each sector.
+        Raises ValueError: when `sums` is not one checksum for each sector.
         """
         size = self.csum_size
         if len(sums) != sectors * size:

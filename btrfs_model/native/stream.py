@@ -32,16 +32,10 @@ class BrokenStreamError(Exception):
 class Position:
     """How far a stream has been read: ``struct bm_stream_position``.
 
-    Attributes
-    ----------
-    offset : int
-        Byte of the next header or command.
-    wanted : int
-        Bytes from there on that are needed to go on.
-    version : int
-        Of the stream; 0: a stream header has to come next.
-    ended : bool
-        Whether the last command was ``end``.
+    `offset`: byte of the next header or command.
+    `wanted`: bytes from there on that are needed to go on.
+    `version`: of the stream; 0: a stream header has to come next.
+    `ended`: whether the last command was ``end``.
     """
 
     offset: int = 0
@@ -58,15 +52,8 @@ def index_commands(data: memoryview, last: bool, position: Position, columns: Co
     exist, is it there for the first time, does it lie inside the command, has it the size of its
     type; at last: is no mandatory attribute missing.
 
-    Returns
-    -------
-    int
-        How many commands there are.
-
-    Raises
-    ------
-    BrokenStreamError
-        When the first command, or the header before it, is broken.
+    Returns how many commands there are.
+    Raises BrokenStreamError: when the first command, or the header before it, is broken.
     """
     raw, fault = _raw_columns(columns), new_fault()
     place = ffi.new(
@@ -84,10 +71,7 @@ def index_commands(data: memoryview, last: bool, position: Position, columns: Co
 class TextLines:
     """The lines of one stream from its start: paths belong to the subvolume that came last.
 
-    Parameters
-    ----------
-    escape_all : bool
-        Whether to write as btrfs-progs 6.9.1 and later.
+    `escape_all`: whether to write as btrfs-progs 6.9.1 and later.
     """
 
     def __init__(self, escape_all: bool) -> None:
@@ -99,10 +83,7 @@ class TextLines:
     def write(self, data: memoryview, columns: Columns, count: int, out: BinaryIO) -> None:
         """Write the lines of the first commands of some columns.
 
-        Raises
-        ------
-        BrokenStreamError
-            For a path that is too long and a time that has no date.
+        Raises BrokenStreamError: for a path that is too long and a time that has no date.
         """
         raw, source, target = (
             _raw_columns(columns), ffi.from_buffer(data), ffi.from_buffer("uint8_t[]", self._buffer)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.door import dtype_of, ffi, lib
 from btrfs_model.native.faults import new_fault, raise_fault
 from btrfs_model.native.items import COLUMNS, raw_columns
 
@@ -20,15 +20,8 @@ if TYPE_CHECKING:
 
 RawKey = tuple[int, int, int]
 
-KEY: Final = np.dtype(
-    {
-        "names": ["objectid", "offset", "type"],
-        "formats": ["<u8", "<u8", "u1"],
-        "offsets": [0, 8, 16],
-        "itemsize": 24,
-    }
-)
-"""``struct bm_key`` as a row of a numpy array."""
+KEY: Final = dtype_of("struct bm_key")
+"""A key as a row of a numpy array."""
 
 _BATCH = 1024
 
@@ -41,12 +34,8 @@ def raw_key(key: RawKey) -> ffi.CData:
 class Root:
     """A tree as C knows it (``struct bm_root``), given by its root block.
 
-    Parameters
-    ----------
-    store : Store
-        Where the blocks are.
-    objectid, bytenr, generation, level : int
-        As of :class:`btrfs_model.volume.tree.Tree`.
+    `store`: where the blocks are.
+    `objectid`, `bytenr`, `generation`, `level`: as of :class:`btrfs_model.volume.tree.Tree`.
     """
 
     __slots__ = ("_lease", "_store", "raw")
@@ -74,10 +63,7 @@ class Root:
     def find(self, key: RawKey, find_higher: bool) -> tuple[int, int] | None:
         """Find the first item >= key, or the last <= key (``btrfs_search_slot_for_read()``).
 
-        Returns
-        -------
-        place, slot : int
-            Byte of the image at which the leaf lies, and the slot in it.
+        Returns `place`, `slot`: byte of the image at which the leaf lies, and the slot in it.
         """
         path = ffi.new("struct bm_path *")
         return self._found(path) if self._search_for_read(key, find_higher, path) else None
@@ -86,85 +72,57 @@ class Root:
         return self._store.place(path.node[0]), path.slot[0]
 
     def _search_for_read(self, key: RawKey, find_higher: bool, path: ffi.CData) -> bool:
-        fault = new_fault()
-        with self._lease:
-            ret = lib.bm_search_slot_for_read(self.raw, raw_key(key), find_higher, path, fault)
-        if ret < 0:
-            raise_fault(self._lease.path, fault)
-        return bool(ret == 0)
+        find = lib.bm_search_slot_for_read
+        return not self._lease.run(find, self.raw, raw_key(key), find_higher, path)
 
     def search(self, key: RawKey, level: int) -> tuple[int, int] | None:
         """Search for the pointer with exactly this key in a node of a level; as :meth:`find`."""
-        path, fault = ffi.new("struct bm_path *", {"lowest_level": level}), new_fault()
-        with self._lease:
-            ret = lib.bm_search_slot(self.raw, raw_key(key), path, fault)
-        if ret < 0:
-            raise_fault(self._lease.path, fault)
-        return (self._store.place(path.node[level]), path.slot[level]) if ret == 0 else None
+        path = ffi.new("struct bm_path *", {"lowest_level": level})
+        if self._lease.run(lib.bm_search_slot, self.raw, raw_key(key), path):
+            return None
+        return self._store.place(path.node[level]), path.slot[level]
 
     def leaves(self, key: RawKey, reverse: bool) -> Iterator[tuple[int, int]]:
         """Go through the leaves from an item on, as :meth:`find` finds it, or back from it.
 
-        Yields
-        ------
-        place, slot : int
-            As :meth:`find`.
+        Yields `place`, `slot`: as :meth:`find`.
         """
-        path, fault = ffi.new("struct bm_path *"), new_fault()
+        path = ffi.new("struct bm_path *")
         step = lib.bm_prev_leaf if reverse else lib.bm_next_leaf
         more = self._search_for_read(key, not reverse, path)
         while more:
             yield self._found(path)
-            with self._lease:
-                ret = step(self.raw, path, fault)
-            if ret < 0:
-                raise_fault(self._lease.path, fault)
-            more = ret == 0
+            more = not self._lease.run(step, self.raw, path)
 
     def has_keys(self, keys: NDArray[Any]) -> NDArray[np.bool_]:
         """Tell for each of many keys, rows of :data:`KEY`, whether there is an item."""
-        there, fault = np.zeros(len(keys), np.uint8), new_fault()
+        there = np.zeros(len(keys), np.uint8)
         raw, out = ffi.from_buffer("struct bm_key[]", keys), ffi.from_buffer("uint8_t[]", there)
-        with self._lease:
-            if lib.bm_has_keys(self.raw, raw, len(keys), out, fault) < 0:
-                raise_fault(self._lease.path, fault)
+        self._lease.run(lib.bm_has_keys, self.raw, raw, len(keys), out)
         return there.astype(bool)
 
     def visit_leaves(self, first: RawKey, last: RawKey, reada: int) -> None:
         """Go through the leaves that may hold keys of [first, last]."""
-        fault = new_fault()
-        with self._lease:
-            if lib.bm_visit_leaves(self.raw, raw_key(first), raw_key(last), reada, fault) < 0:
-                raise_fault(self._lease.path, fault)
+        self._lease.run(lib.bm_visit_leaves, self.raw, raw_key(first), raw_key(last), reada)
 
     def scan(self, min_key: RawKey, max_key: RawKey) -> Columns:
         """Gather the items with ``min_key <= key <= max_key`` into columns."""
-        low, high, fault = raw_key(min_key), raw_key(max_key), new_fault()
+        low, high = raw_key(min_key), raw_key(max_key)
         with self._lease:
-            bound = lib.bm_scan_bound(self.raw, low, high, fault)
-            if bound < 0:
-                raise_fault(self._lease.path, fault)
-            columns = {name: np.empty(bound, dtype) for name, dtype in COLUMNS}
-            count = lib.bm_scan(self.raw, low, high, raw_columns(columns), bound, fault)
-        if count < 0:
-            raise_fault(self._lease.path, fault)
+            bound = self._lease.run(lib.bm_scan_bound, self.raw, low, high)
+            columns = {name: np.empty(bound, dtype) for name, dtype in COLUMNS.items()}
+            count = self._lease.run(lib.bm_scan, self.raw, low, high, raw_columns(columns), bound)
         return {name: array[:count] for name, array in columns.items()}
 
     def blocks(self, min_level: int) -> Iterator[tuple[Any, ...]]:
         """Walk the tree blocks in order.
 
-        Yields
-        ------
-        tuple
-            The fields of :class:`btrfs_model.volume.tree.Block`.
+        Yields the fields of :class:`btrfs_model.volume.tree.Block`.
         """
-        fault, capacity = new_fault(), 256
+        capacity = 256
         while True:
             rows = ffi.new("struct bm_block[]", capacity)
-            with self._lease:
-                count = lib.bm_walk_blocks(self.raw, min_level, rows, capacity, fault)
-            if count < 0:
-                raise_fault(self._lease.path, fault)
+            count = self._lease.run(lib.bm_walk_blocks, self.raw, min_level, rows, capacity)
             if count <= capacity:
                 break
             capacity = count
@@ -179,14 +137,9 @@ class Root:
 def compare_trees(left: Root, right: Root) -> Iterator[tuple[int, RawKey, Any, Any]]:
     """Iterate over the differences of two trees of one image.
 
-    Yields
-    ------
-    change : int
-        ``enum bm_change``.
-    key : tuple of int
-        objectid, type, offset.
-    left, right : tuple of int
-        Address of the leaf and slot in it, on each side that has the key.
+    Yields `change`: ``enum bm_change``.
+    Yields `key`: objectid, type, offset.
+    Yields `left`, `right`: address of the leaf and slot in it, on each side that has the key.
     """
     fault, lease = new_fault(), left._lease
     with lease:
@@ -196,10 +149,7 @@ def compare_trees(left: Root, right: Root) -> Iterator[tuple[int, RawKey, Any, A
     handle = ffi.gc(handle, lib.bm_compare_destroy)
     rows = ffi.new("struct bm_difference[]", _BATCH)
     while True:
-        with lease:
-            count = lib.bm_compare_next(handle, rows, _BATCH, fault)
-        if count < 0:
-            raise_fault(lease.path, fault)
+        count = lease.run(lib.bm_compare_next, handle, rows, _BATCH)
         if not count:
             return
         for row in rows[0:count]:

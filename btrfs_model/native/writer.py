@@ -36,20 +36,13 @@ class Feature(IntFlag):
 
 
 class TreeState(NamedTuple):
-    """What the writer knows of a tree.
+    """What the writer knows of a tree (``struct bm_writer_tree``).
 
-    Attributes
-    ----------
-    id, owner : int
-        What the tree is called by; whose name stands in its blocks.
-    bytenr, generation, level : int
-        Its root block.
-    last_snapshot, bytes_used : int
-        As in its root item.
-    shareable, force_cow : bool
-        A subvolume; a snapshot of it was taken in this transaction.
-    dirty : bool
-        It changed since the flag was cleared.
+    `id`, `owner`: what the tree is called by; whose name stands in its blocks.
+    `bytenr`, `generation`, `level`: its root block.
+    `last_snapshot`, `bytes_used`: as in its root item.
+    `shareable`, `force_cow`: a subvolume; a snapshot of it was taken in this transaction.
+    `dirty`: it changed since the flag was cleared.
     """
 
     id: int
@@ -67,27 +60,15 @@ class TreeState(NamedTuple):
 class Writer(SpaceCalls):
     """Trees of an image that are being changed (``struct bm_writer``).
 
-    Parameters
-    ----------
-    store : Store
-        The image, whose buffer must be writable memory.
-    base : buffer
-        That memory.
-    transid : int
-        The transaction that runs.
-    features : Feature
-        What the filesystem has.
-    ssd : bool
-        Mount option ``ssd``: metadata is allocated in clusters of 2 MiB instead of 64 KiB.
-    fsid, chunk_tree_uuid : bytes
-        What stands in headers.
-    csum_size : int
-        Bytes of a checksum.
-
-    Attributes
-    ----------
-    aborted : bool
-        Whether a change failed half-way, so that the transaction must not be committed.
+    `store`: the image, whose buffer must be writable memory.
+    `base`: that memory.
+    `transid`: the transaction that runs.
+    `csum_size`: bytes of a checksum.
+    `args`: the rest of ``struct bm_writer_args``: ``features`` (:class:`Feature`), ``ssd`` (the
+    mount option: metadata is allocated in clusters of 2 MiB instead of 64 KiB), ``fsid`` and
+    ``chunk_tree_uuid`` (what stands in headers).
+    `aborted` (bool): whether a change failed half-way, so that the transaction must not be
+    committed.
     """
 
     def __init__(
@@ -96,11 +77,8 @@ class Writer(SpaceCalls):
         base: Any,
         *,
         transid: int,
-        features: Feature,
-        ssd: bool,
-        fsid: bytes,
-        chunk_tree_uuid: bytes,
         csum_size: int,
+        **args: int | bytes,
     ) -> None:
         super().__init__()
         self.csum_size = csum_size
@@ -108,19 +86,8 @@ class Writer(SpaceCalls):
         self._base = ffi.from_buffer("uint8_t[]", base, require_writable=True)
         fault = new_fault()
         with self.lease as image:
-            args = ffi.new(
-                "struct bm_writer_args *",
-                {
-                    "image": image,
-                    "base": self._base,
-                    "transid": transid,
-                    "features": features,
-                    "ssd": ssd,
-                    "fsid": fsid,
-                    "chunk_tree_uuid": chunk_tree_uuid,
-                },
-            )
-            handle = lib.bm_writer_create(args, fault)
+            fields = {"image": image, "base": self._base, "transid": transid, **args}
+            handle = lib.bm_writer_create(ffi.new("struct bm_writer_args *", fields), fault)
         if not handle:
             raise_fault(self.lease.path, fault)
         self._handle: ffi.CData | None = own(handle, lib.bm_writer_destroy, [self._base])
@@ -164,62 +131,24 @@ class Writer(SpaceCalls):
 
     # ------------------------------------------------------------------------------- trees --
 
-    def set_tree(
-        self,
-        tree_id: int,
-        *,
-        bytenr: int,
-        generation: int,
-        level: int,
-        owner: int | None = None,
-        last_snapshot: int = 0,
-        bytes_used: int = 0,
-        shareable: bool = False,
-        force_cow: bool = False,
-        dirty: bool = False,
-    ) -> None:
-        """Make a tree known, or replace all that is known of it."""
-        tree = ffi.new(
-            "struct bm_writer_tree *",
-            {
-                "id": tree_id % 2**64,
-                "owner": (tree_id if owner is None else owner) % 2**64,
-                "bytenr": bytenr,
-                "generation": generation,
-                "level": level,
-                "last_snapshot": last_snapshot,
-                "bytes_used": bytes_used,
-                "shareable": shareable,
-                "force_cow": force_cow,
-                "dirty": dirty,
-            },
-        )
-        self.run(lib.bm_writer_set_tree, tree)
+    def set_tree(self, tree_id: int, **fields: int) -> None:
+        """Make a tree known, or replace all that is known of it.
+
+        `tree_id`: what it is called by; also its owner.
+        `**fields`: of :class:`TreeState`; what is not given is 0.
+        """
+        names = {"id": tree_id % 2**64, "owner": tree_id % 2**64}
+        self.run(lib.bm_writer_set_tree, ffi.new("struct bm_writer_tree *", names | fields))
 
     def change_tree(self, tree_id: int, **fields: int) -> None:
         """Change some fields of what is known of a tree."""
-        state = self.tree_state(tree_id)._asdict()
-        del state["id"]
-        self.set_tree(tree_id, **{**state, **fields})
+        self.set_tree(tree_id, **self.tree_state(tree_id)._asdict() | fields)
 
     def tree_state(self, tree_id: int) -> TreeState:
         """Return what is known of a tree."""
-        raw, fault = ffi.new("struct bm_writer_tree *"), new_fault()
-        with self.lease:
-            if lib.bm_writer_get_tree(self.handle, tree_id % 2**64, raw, fault) < 0:
-                raise_fault(self.lease.path, fault)
-        return TreeState(
-            raw.id,
-            raw.owner,
-            raw.bytenr,
-            raw.generation,
-            raw.level,
-            raw.last_snapshot,
-            raw.bytes_used,
-            bool(raw.shareable),
-            bool(raw.force_cow),
-            bool(raw.dirty),
-        )
+        raw = ffi.new("struct bm_writer_tree *")
+        self._ask(lib.bm_writer_get_tree, tree_id % 2**64, raw)
+        return TreeState(*(getattr(raw, name) for name in TreeState._fields))
 
     def tree_ids(self) -> list[int]:
         """Return the ids of all trees, ascending."""
@@ -263,10 +192,8 @@ class Writer(SpaceCalls):
 
     def root(self, tree_id: int) -> Root:
         """Return the root of a tree as it is now; valid until its next change."""
-        root, fault = ffi.new("struct bm_root *"), new_fault()
-        with self.lease:
-            if lib.bm_writer_root(self.handle, tree_id % 2**64, root, fault) < 0:
-                raise_fault(self.lease.path, fault)
+        root = ffi.new("struct bm_root *")
+        self._ask(lib.bm_writer_root, tree_id % 2**64, root)
         return Root.of(self._store, root)
 
     # ------------------------------------------------------------------------------- items --
@@ -276,6 +203,7 @@ class Writer(SpaceCalls):
         """Return a copy of an item's payload, or None."""
         data, fault = ffi.new("uint8_t *[1]"), new_fault()
         with self.lease:
+            # asked very often
             size = lib.bm_writer_get(self.handle, tree_id % 2**64, raw_key(key), data, fault)
             if size < 0:
                 raise_fault(self.lease.path, fault)
@@ -284,10 +212,7 @@ class Writer(SpaceCalls):
     def insert(self, tree_id: int, key: RawKey, data: bytes) -> None:
         """Insert an item.
 
-        Raises
-        ------
-        OSError
-            EEXIST when the key is there, EOVERFLOW when it cannot fit into a leaf.
+        Raises OSError: EEXIST when the key is there, EOVERFLOW when it cannot fit into a leaf.
         """
         self.insert_many(tree_id, [(key, data)])
 
@@ -297,10 +222,8 @@ class Writer(SpaceCalls):
 
         Their keys ascend with no item between them, and together they fit into a leaf.
 
-        Raises
-        ------
-        OSError
-            EEXIST when the first is there, EINVAL when others are in the way, EOVERFLOW.
+        Raises OSError: EEXIST when the first is there, EINVAL when others are in the way,
+        EOVERFLOW.
         """
         self.run(lib.bm_writer_insert, tree_id % 2**64, *_batch(items))
 
@@ -325,10 +248,7 @@ class Writer(SpaceCalls):
     def update(self, tree_id: int, key: RawKey, offset: int, data: bytes) -> None:
         """Overwrite bytes of a payload.
 
-        Raises
-        ------
-        OSError
-            ENOENT without the item, EINVAL when the bytes go beyond its end.
+        Raises OSError: ENOENT without the item, EINVAL when the bytes go beyond its end.
         """
         self.run(lib.bm_writer_update, tree_id % 2**64, raw_key(key), offset, data, len(data))
 
@@ -355,10 +275,7 @@ class Writer(SpaceCalls):
     def delete(self, tree_id: int, key: RawKey) -> None:
         """Delete an item.
 
-        Raises
-        ------
-        OSError
-            ENOENT without the item.
+        Raises OSError: ENOENT without the item.
         """
         if not self.delete_range(tree_id, key, key):
             fault = new_fault()
@@ -388,10 +305,7 @@ class Writer(SpaceCalls):
 
     def write_log(self) -> None:
         """Write the blocks of all logs and of the tree of them (``btrfs_sync_log()``)."""
-        fault = new_fault()
-        with self.lease:
-            if lib.bm_writer_write_log(self.handle, fault) < 0:
-                raise_fault(self.lease.path, fault)
+        self._ask(lib.bm_writer_write_log)
 
     # ------------------------------------------------------------- blocks for an editor --
 
@@ -426,21 +340,24 @@ class Writer(SpaceCalls):
             self.fail(fault)
         return ret
 
+    def _ask(self, function: Any, *args: Any) -> int:
+        """Call the same where no error leaves a change half done."""
+        fault = new_fault()
+        with self.lease:
+            ret: int = function(self.handle, *args, fault)
+        if ret < 0:
+            raise_fault(self.lease.path, fault)
+        return ret
+
     def fail(self, fault: ffi.CData) -> NoReturn:
         """Raise the error that a kernel which changes trees ended with.
 
         What is refused (EEXIST, ENOENT ...) is refused before anything is changed. Any other error
         leaves the change half done, and the transaction is aborted, as in the kernel.
 
-        Parameters
-        ----------
-        fault : struct bm_fault *
-            As filled by the kernel; ENOSPC has a tree where that needed a block.
-
-        Raises
-        ------
-        OSError
-            Always.
+        `fault` (struct bm_fault *): as filled by the kernel; ENOSPC has a tree where that needed a
+        block.
+        Raises OSError: always.
         """
         is_refusal = fault.code == Code.ERRNO and (fault.found != errno.ENOSPC or not fault.tree)
         self.aborted = self.aborted or not is_refusal

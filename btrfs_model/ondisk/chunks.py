@@ -49,14 +49,9 @@ _STRIPES: Final = {0: 1, 1 << 3: 1, 1 << 4: 2, 1 << 5: 2}
 class Chunk:
     """`length` bytes from `logical` on lie at each of the stripes.
 
-    Attributes
-    ----------
-    logical, length : int
-        In bytes.
-    type : int
-        Block group flags, see :data:`BLOCK_GROUP_FLAGS`.
-    stripes : tuple of int
-        1 or 2 bytes of the device: where each copy starts.
+    `logical`, `length`: in bytes.
+    `type`: block group flags, see :data:`BLOCK_GROUP_FLAGS`.
+    `stripes`: 1 or 2 bytes of the device: where each copy starts.
     """
 
     logical: int
@@ -73,10 +68,7 @@ class Chunk:
 def decode_chunk(payload: Payload, offset: int = 0) -> tuple[ChunkHead, tuple[Stripe, ...]]:
     """Take a chunk item apart, whatever its profile.
 
-    Raises
-    ------
-    PayloadError
-        When the payload is too short or the chunk has no stripes.
+    Raises PayloadError: when the payload is too short or the chunk has no stripes.
     """
     head = CHUNK_HEAD.unpack(payload, offset)
     if not head.num_stripes:
@@ -117,26 +109,15 @@ def parse_chunk_item(
 ) -> Chunk:
     """Make a chunk of the payload of its item.
 
-    Parameters
-    ----------
-    key_offset : int
-        Offset of the item's key: the logical address.
-    payload : bytes-like
-        The item.
-    path : str or os.PathLike
-        The image, for errors.
-    block, slot, offset : int
-        Where the item lies (a leaf of the chunk tree, or a byte of the image), for errors.
-    devid : int, optional
-        The device that the image is; every stripe must lie on it.
-
-    Raises
-    ------
-    CorruptImageError
-        When it breaks the rules that the kernel holds a chunk to (``btrfs_check_chunk_valid()``,
-        Linux 6.12).
-    UnsupportedError
-        For profiles that need several devices, or a stripe on another device.
+    `key_offset`: offset of the item's key: the logical address.
+    `payload`: the item.
+    `path`: the image, for errors.
+    `block`, `slot`, `offset`: where the item lies (a leaf of the chunk tree, or a byte of the
+    image), for errors.
+    `devid`: the device that the image is; every stripe must lie on it.
+    Raises CorruptImageError: when it breaks the rules that the kernel holds a chunk to
+    (``btrfs_check_chunk_valid()``, Linux 6.12).
+    Raises UnsupportedError: for profiles that need several devices, or a stripe on another device.
     """
     try:
         head, stripes = decode_chunk(payload)

@@ -47,22 +47,10 @@ def crc32c(seed: int, data: Payload) -> int:
 def csum(csum_type: int, data: Payload) -> bytes:
     """Checksum of a tree block or data sector as it lies on disk.
 
-    Parameters
-    ----------
-    csum_type : int
-        One of ``enum btrfs_csum_type``.
-    data : bytes-like
-        What is summed; of a tree block or superblock, that is all from byte 32 on.
-
-    Returns
-    -------
-    bytes
-        4, 8 or 32 bytes.
-
-    Raises
-    ------
-    KeyError
-        When there is no such type.
+    `csum_type`: one of ``enum btrfs_csum_type``.
+    `data`: what is summed; of a tree block or superblock, that is all from byte 32 on.
+    Returns 4, 8 or 32 bytes.
+    Raises KeyError: when there is no such type.
     """
     return _SUMS[csum_type](data)
 

@@ -25,38 +25,6 @@ from btrfs_model.ondisk.chunks import decode_chunk
 from btrfs_model.ondisk.constants import ExtentFlag, FileExtentType
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 from btrfs_model.ondisk.layout import Layout, Payload, PayloadError
-from btrfs_model.ondisk.structs import (
-    BALANCE_ITEM,
-    BLOCK_GROUP_ITEM,
-    DEV_EXTENT,
-    DEV_ITEM,
-    DEV_REPLACE_ITEM,
-    DEV_STATS_ITEM,
-    DIR_ITEM,
-    DIR_LOG_ITEM,
-    EXTENT_DATA_REF,
-    EXTENT_INLINE_REF,
-    EXTENT_ITEM,
-    FILE_EXTENT_HEAD,
-    FILE_EXTENT_ITEM,
-    FREE_SPACE_HEADER,
-    FREE_SPACE_INFO,
-    INODE_EXTREF,
-    INODE_ITEM,
-    INODE_REF,
-    QGROUP_INFO_ITEM,
-    QGROUP_LIMIT_ITEM,
-    QGROUP_STATUS_ITEM,
-    RAID_STRIDE,
-    ROOT_ITEM,
-    ROOT_REF,
-    SHARED_DATA_REF,
-    TREE_BLOCK_INFO,
-    VERITY_DESCRIPTOR_ITEM,
-    RawFileExtent,
-    RootItem,
-    Stripe,
-)
 
 OLD_ROOT_ITEM_SIZE: Final = 239
 """Bytes of a root item before Linux 3.6: up to and with ``level``."""
@@ -80,12 +48,8 @@ class InodeExtref(NamedTuple):
 class DirItem(NamedTuple):
     """A directory entry or, with type XATTR, an extended attribute and its value.
 
-    Attributes
-    ----------
-    location : Key
-        What the name leads to: an inode of this tree, or the root item of a subvolume.
-    type : int
-        One of ``enum btrfs_file_type``.
+    `location`: what the name leads to: an inode of this tree, or the root item of a subvolume.
+    `type`: one of ``enum btrfs_file_type``.
     """
 
     location: Key
@@ -118,18 +82,12 @@ class RootRef(NamedTuple):
 class ExtentRef(NamedTuple):
     """Someone who uses an extent; what a kind of reference does not have is None.
 
-    Attributes
-    ----------
-    type : int
-        TREE_BLOCK_REF, SHARED_BLOCK_REF, EXTENT_DATA_REF, SHARED_DATA_REF or EXTENT_OWNER_REF.
-    root : int or None
-        A tree.
-    parent : int or None
-        Logical address of a tree block (the shared kinds).
-    objectid, offset : int or None
-        Inode, and file position less the offset into the extent (EXTENT_DATA_REF).
-    count : int or None
-        References of this kind (the data kinds).
+    `type`: TREE_BLOCK_REF, SHARED_BLOCK_REF, EXTENT_DATA_REF, SHARED_DATA_REF or EXTENT_OWNER_REF.
+    `root`: a tree.
+    `parent`: logical address of a tree block (the shared kinds).
+    `objectid`, `offset`: inode, and file position less the offset into the extent
+    (EXTENT_DATA_REF).
+    `count`: references of this kind (the data kinds).
     """
 
     type: int
@@ -143,17 +101,11 @@ class ExtentRef(NamedTuple):
 class ExtentItem(NamedTuple):
     """An extent and its inline references.
 
-    Attributes
-    ----------
-    refs : int
-        References of all kinds, keyed ones included.
-    flags : int
-        ``enum btrfs_extent_flag``.
-    key, level : Key or None, int or None
-        First key and level of a tree block in an EXTENT_ITEM; of a METADATA_ITEM only the level,
-        which is the key's offset.
-    inline_refs : list of ExtentRef
-        In the order of the item.
+    `refs`: references of all kinds, keyed ones included.
+    `flags`: ``enum btrfs_extent_flag``.
+    `key`, `level`: first key and level of a tree block in an EXTENT_ITEM; of a METADATA_ITEM only
+    the level, which is the key's offset.
+    `inline_refs`: in the order of the item.
     """
 
     refs: int
@@ -176,7 +128,7 @@ class ChunkItem(NamedTuple):
     sector_size: int
     num_stripes: int
     sub_stripes: int
-    stripes: tuple[Stripe, ...]
+    stripes: tuple[structs.Stripe, ...]
 
 
 def _tail(payload: Payload, start: int, size: int) -> bytes:
@@ -193,12 +145,12 @@ def _at_least_one(payload: Payload, layout: Layout[Any]) -> None:
 
 def inode_refs(payload: Payload) -> list[InodeRef]:
     """Names in an INODE_REF, in the order of their creation."""
-    _at_least_one(payload, INODE_REF)
+    _at_least_one(payload, structs.INODE_REF)
     refs = []
     at = 0
     while at < len(payload):
-        index, size = INODE_REF.flat(payload, at)
-        at += INODE_REF.size
+        index, size = structs.INODE_REF.flat(payload, at)
+        at += structs.INODE_REF.size
         refs.append(InodeRef(index, _tail(payload, at, size)))
         at += size
     return refs
@@ -206,27 +158,34 @@ def inode_refs(payload: Payload) -> list[InodeRef]:
 
 def inode_extrefs(payload: Payload) -> list[InodeExtref]:
     """Names in an INODE_EXTREF."""
-    _at_least_one(payload, INODE_EXTREF)
+    _at_least_one(payload, structs.INODE_EXTREF)
     refs = []
     at = 0
     while at < len(payload):
-        parent, index, size = INODE_EXTREF.flat(payload, at)
-        at += INODE_EXTREF.size
+        parent, index, size = structs.INODE_EXTREF.flat(payload, at)
+        at += structs.INODE_EXTREF.size
         refs.append(InodeExtref(parent, index, _tail(payload, at, size)))
         at += size
     return refs
 
 
+def inode_names(key: tuple[int, int, int], payload: Payload) -> list[InodeExtref]:
+    """Names in an INODE_REF or INODE_EXTREF, each with its directory."""
+    if key[1] == ItemType.INODE_EXTREF:
+        return inode_extrefs(payload)
+    return [InodeExtref(key[2], *ref) for ref in inode_refs(payload)]
+
+
 def dir_items(payload: Payload) -> list[DirItem]:
     """Entries in a DIR_ITEM, DIR_INDEX or XATTR_ITEM; several where hashes of names collide."""
-    _at_least_one(payload, DIR_ITEM)
+    _at_least_one(payload, structs.DIR_ITEM)
     entries = []
     at = 0
     while at < len(payload):
-        objectid, key_type, offset, transid, data_len, name_len, file_type = DIR_ITEM.flat(
+        objectid, key_type, offset, transid, data_len, name_len, file_type = structs.DIR_ITEM.flat(
             payload, at
         )
-        at += DIR_ITEM.size
+        at += structs.DIR_ITEM.size
         both = _tail(payload, at, name_len + data_len)
         entries.append(
             DirItem(
@@ -241,31 +200,31 @@ def dir_items(payload: Payload) -> list[DirItem]:
     return entries
 
 
-def file_extent(payload: Payload) -> RawFileExtent | InlineExtent:
+def file_extent(payload: Payload) -> structs.RawFileExtent | InlineExtent:
     """EXTENT_DATA: inline, regular (a hole has ``disk_bytenr`` 0) or preallocated."""
-    head = FILE_EXTENT_HEAD.unpack(payload)
+    head = structs.FILE_EXTENT_HEAD.unpack(payload)
     if head.type == FileExtentType.INLINE:
-        return InlineExtent(*head, bytes(payload[FILE_EXTENT_HEAD.size :]))
-    return FILE_EXTENT_ITEM.unpack(payload)
+        return InlineExtent(*head, bytes(payload[structs.FILE_EXTENT_HEAD.size :]))
+    return structs.FILE_EXTENT_ITEM.unpack(payload)
 
 
-def root_item(payload: Payload) -> RootItem:
+def root_item(payload: Payload) -> structs.RootItem:
     """ROOT_ITEM; a short one of Linux before 3.6 is filled up with zeros."""
     if len(payload) < OLD_ROOT_ITEM_SIZE:
         raise PayloadError.too_short(len(payload), OLD_ROOT_ITEM_SIZE)
-    return ROOT_ITEM.unpack(bytes(payload).ljust(ROOT_ITEM.size, b"\0"))
+    return structs.ROOT_ITEM.unpack(bytes(payload).ljust(structs.ROOT_ITEM.size, b"\0"))
 
 
 def root_ref(payload: Payload) -> RootRef:
     """ROOT_REF or ROOT_BACKREF."""
-    dirid, sequence, size = ROOT_REF.flat(payload)
-    return RootRef(dirid, sequence, _tail(payload, ROOT_REF.size, size))
+    dirid, sequence, size = structs.ROOT_REF.flat(payload)
+    return RootRef(dirid, sequence, _tail(payload, structs.ROOT_REF.size, size))
 
 
 def _inline_ref(payload: Payload, at: int) -> tuple[ExtentRef, int]:
     """Decode the inline reference at `at`; also return where it ends."""
-    ref_type, offset = EXTENT_INLINE_REF.flat(payload, at)
-    end = at + EXTENT_INLINE_REF.size
+    ref_type, offset = structs.EXTENT_INLINE_REF.flat(payload, at)
+    end = at + structs.EXTENT_INLINE_REF.size
     match ref_type:
         case ItemType.TREE_BLOCK_REF | ItemType.EXTENT_OWNER_REF:
             return ExtentRef(ref_type, root=offset), end
@@ -274,28 +233,30 @@ def _inline_ref(payload: Payload, at: int) -> tuple[ExtentRef, int]:
         case ItemType.EXTENT_DATA_REF:
             # the structure takes the place of the offset
             start = at + 1
-            root, objectid, file_offset, count = EXTENT_DATA_REF.flat(payload, start)
+            root, objectid, file_offset, count = structs.EXTENT_DATA_REF.flat(payload, start)
             ref = ExtentRef(ref_type, root, None, objectid, file_offset, count)
-            return ref, start + EXTENT_DATA_REF.size
+            return ref, start + structs.EXTENT_DATA_REF.size
         case ItemType.SHARED_DATA_REF:
-            (count,) = SHARED_DATA_REF.flat(payload, end)
-            return ExtentRef(ref_type, parent=offset, count=count), end + SHARED_DATA_REF.size
+            (count,) = structs.SHARED_DATA_REF.flat(payload, end)
+            return ExtentRef(
+                ref_type, parent=offset, count=count
+            ), end + structs.SHARED_DATA_REF.size
         case _:
             raise PayloadError.bad_value(ref_type)
 
 
 def extent_item(key: Key, payload: Payload) -> ExtentItem:
     """EXTENT_ITEM or METADATA_ITEM with the inline references."""
-    refs, generation, flags = EXTENT_ITEM.flat(payload)
-    at = EXTENT_ITEM.size
+    refs, generation, flags = structs.EXTENT_ITEM.flat(payload)
+    at = structs.EXTENT_ITEM.size
     first: Key | None = None
     level: int | None = None
     if key.type == ItemType.METADATA_ITEM:
         level = key.offset
     elif flags & ExtentFlag.TREE_BLOCK:
-        objectid, key_type, offset, level = TREE_BLOCK_INFO.flat(payload, at)
+        objectid, key_type, offset, level = structs.TREE_BLOCK_INFO.flat(payload, at)
         first = Key(objectid, key_type, offset)
-        at += TREE_BLOCK_INFO.size
+        at += structs.TREE_BLOCK_INFO.size
     inline_refs = []
     while at < len(payload):
         ref, at = _inline_ref(payload, at)
@@ -310,9 +271,11 @@ def _keyed_ref(key: Key, payload: Payload) -> ExtentRef:
         case ItemType.SHARED_BLOCK_REF:
             return ExtentRef(key.type, parent=key.offset)
         case ItemType.SHARED_DATA_REF:
-            return ExtentRef(key.type, parent=key.offset, count=SHARED_DATA_REF.flat(payload)[0])
+            return ExtentRef(
+                key.type, parent=key.offset, count=structs.SHARED_DATA_REF.flat(payload)[0]
+            )
         case _:
-            root, objectid, offset, count = EXTENT_DATA_REF.flat(payload)
+            root, objectid, offset, count = structs.EXTENT_DATA_REF.flat(payload)
             return ExtentRef(key.type, root, None, objectid, offset, count)
 
 
@@ -339,99 +302,78 @@ def subvolume_ids(payload: Payload) -> list[int]:
 
 
 def _raid_strides(payload: Payload) -> list[structs.RaidStride]:
-    return [RAID_STRIDE.unpack(payload, at) for at in range(0, len(payload), RAID_STRIDE.size)]
+    return [
+        structs.RAID_STRIDE.unpack(payload, at)
+        for at in range(0, len(payload), structs.RAID_STRIDE.size)
+    ]
 
 
-def _verity_descriptor(key: Key, payload: Payload) -> Any:
+# Types that have a structure under some keys only.
+_UNDER: Final[dict[int, tuple[Callable[[Key], bool], Layout[Any]]]] = {
+    0: (lambda key: key.objectid == ObjectId.FREE_SPACE, structs.FREE_SPACE_HEADER),
     # offset 0 holds the size, offset 1 the descriptor of fs-verity itself
-    return VERITY_DESCRIPTOR_ITEM.unpack(payload) if key.offset == 0 else bytes(payload)
-
-
-def _temporary_item(key: Key, payload: Payload) -> Any:
-    return BALANCE_ITEM.unpack(payload) if key.objectid == ObjectId.BALANCE else bytes(payload)
-
-
-def _persistent_item(key: Key, payload: Payload) -> Any:
-    if key.objectid == ObjectId.DEV_STATS:
-        return DEV_STATS_ITEM.unpack(payload)
-    return bytes(payload)
-
-
-def _untyped(key: Key, payload: Payload) -> Any:
-    if key.objectid == ObjectId.FREE_SPACE:
-        return FREE_SPACE_HEADER.unpack(payload)
-    return bytes(payload)
-
+    ItemType.VERITY_DESC_ITEM: (lambda key: key.offset == 0, structs.VERITY_DESCRIPTOR_ITEM),
+    ItemType.TEMPORARY_ITEM: (lambda key: key.objectid == ObjectId.BALANCE, structs.BALANCE_ITEM),
+    ItemType.PERSISTENT_ITEM: (
+        lambda key: key.objectid == ObjectId.DEV_STATS, structs.DEV_STATS_ITEM,
+    ),
+}  # fmt: skip
 
 _BY_PAYLOAD: Final[dict[int, Callable[[Payload], Any]]] = {
-    ItemType.INODE_ITEM: INODE_ITEM.unpack,
+    ItemType.INODE_ITEM: structs.INODE_ITEM.unpack,
     ItemType.INODE_REF: inode_refs,
     ItemType.INODE_EXTREF: inode_extrefs,
     ItemType.XATTR_ITEM: dir_items,
-    ItemType.DIR_LOG_ITEM: DIR_LOG_ITEM.unpack,
-    ItemType.DIR_LOG_INDEX: DIR_LOG_ITEM.unpack,
+    ItemType.DIR_LOG_ITEM: structs.DIR_LOG_ITEM.unpack,
+    ItemType.DIR_LOG_INDEX: structs.DIR_LOG_ITEM.unpack,
     ItemType.DIR_ITEM: dir_items,
     ItemType.DIR_INDEX: dir_items,
     ItemType.EXTENT_DATA: file_extent,
     ItemType.ROOT_ITEM: root_item,
     ItemType.ROOT_BACKREF: root_ref,
     ItemType.ROOT_REF: root_ref,
-    ItemType.BLOCK_GROUP_ITEM: BLOCK_GROUP_ITEM.unpack,
-    ItemType.FREE_SPACE_INFO: FREE_SPACE_INFO.unpack,
-    ItemType.DEV_EXTENT: DEV_EXTENT.unpack,
-    ItemType.DEV_ITEM: DEV_ITEM.unpack,
+    ItemType.BLOCK_GROUP_ITEM: structs.BLOCK_GROUP_ITEM.unpack,
+    ItemType.FREE_SPACE_INFO: structs.FREE_SPACE_INFO.unpack,
+    ItemType.DEV_EXTENT: structs.DEV_EXTENT.unpack,
+    ItemType.DEV_ITEM: structs.DEV_ITEM.unpack,
     ItemType.CHUNK_ITEM: _chunk_item,
     ItemType.RAID_STRIPE: _raid_strides,
-    ItemType.QGROUP_STATUS: QGROUP_STATUS_ITEM.unpack,
-    ItemType.QGROUP_INFO: QGROUP_INFO_ITEM.unpack,
-    ItemType.QGROUP_LIMIT: QGROUP_LIMIT_ITEM.unpack,
-    ItemType.DEV_REPLACE: DEV_REPLACE_ITEM.unpack,
+    ItemType.QGROUP_STATUS: structs.QGROUP_STATUS_ITEM.unpack,
+    ItemType.QGROUP_INFO: structs.QGROUP_INFO_ITEM.unpack,
+    ItemType.QGROUP_LIMIT: structs.QGROUP_LIMIT_ITEM.unpack,
+    ItemType.DEV_REPLACE: structs.DEV_REPLACE_ITEM.unpack,
     ItemType.UUID_KEY_SUBVOL: subvolume_ids,
     ItemType.UUID_KEY_RECEIVED_SUBVOL: subvolume_ids,
 }
 
 _BY_KEY: Final[dict[int, Callable[[Key, Payload], Any]]] = {
-    0: _untyped,
-    ItemType.VERITY_DESC_ITEM: _verity_descriptor,
     ItemType.EXTENT_ITEM: extent_item,
     ItemType.METADATA_ITEM: extent_item,
     ItemType.TREE_BLOCK_REF: _keyed_ref,
     ItemType.EXTENT_DATA_REF: _keyed_ref,
     ItemType.SHARED_BLOCK_REF: _keyed_ref,
     ItemType.SHARED_DATA_REF: _keyed_ref,
-    ItemType.TEMPORARY_ITEM: _temporary_item,
-    ItemType.PERSISTENT_ITEM: _persistent_item,
 }
 
 
 def decode(key: Key, payload: Payload, csum_size: int = 4) -> Any:
     """Decode the payload of any item.
 
-    Parameters
-    ----------
-    key : Key
-        The item's key.
-    payload : bytes-like
-        The item's bytes.
-    csum_size : int
-        Bytes of a checksum, for EXTENT_CSUM.
-
-    Returns
-    -------
-    NamedTuple, list or bytes
-        A record for items that hold one, a list for those that hold any number (names, entries,
-        subvolume ids, checksums), and the bytes themselves for types without structure (free space
-        bitmaps, Merkle trees, strings, items without payload) and for unknown types.
-
-    Raises
-    ------
-    PayloadError
-        When the payload is too short for its type or inconsistent in itself.
+    `key`: the item's key.
+    `payload`: the item's bytes.
+    `csum_size`: bytes of a checksum, for EXTENT_CSUM.
+    Returns a record for items that hold one, a list for those that hold any number (names, entries,
+    subvolume ids, checksums), and the bytes themselves for types without structure (free space
+    bitmaps, Merkle trees, strings, items without payload) and for unknown types.
+    Raises PayloadError: when the payload is too short for its type or inconsistent in itself.
     """
     if key.type == ItemType.EXTENT_CSUM:
         return _checksums(payload, csum_size)
     by_payload = _BY_PAYLOAD.get(key.type)
     if by_payload is not None:
         return by_payload(payload)
+    if key.type in _UNDER:
+        has_structure, layout = _UNDER[key.type]
+        return layout.unpack(payload) if has_structure(key) else bytes(payload)
     by_key = _BY_KEY.get(key.type)
     return by_key(key, payload) if by_key is not None else bytes(payload)

@@ -104,10 +104,7 @@ class ObjectId(IntEnum):
 class Key(NamedTuple):
     """A key; compares as the trees do.
 
-    Attributes
-    ----------
-    objectid, type, offset : int
-        64, 8 and 64 bits without sign.
+    `objectid`, `type`, `offset`: 64, 8 and 64 bits without sign.
     """
 
     objectid: int

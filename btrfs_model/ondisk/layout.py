@@ -37,12 +37,8 @@ T = TypeVar("T")
 class PayloadError(ValueError):
     """A payload that does not hold what its type needs; the caller adds where it lies.
 
-    Attributes
-    ----------
-    code : int
-        One of ``enum bm_code``: ``BM_BAD_ITEM_SIZE`` or ``BM_BAD_VALUE``.
-    found, wanted : int
-        As in :class:`btrfs_model.base.errors.Fault`.
+    `code` (int): one of ``enum bm_code``: ``BM_BAD_ITEM_SIZE`` or ``BM_BAD_VALUE``.
+    `found`, `wanted` (int): as in :class:`btrfs_model.base.errors.Fault`.
     """
 
     def __init__(self, code: int, found: int, wanted: int = 0) -> None:
@@ -78,23 +74,13 @@ class PayloadError(ValueError):
 class Layout(Generic[T]):
     """How a structure lies on disk.
 
-    Parameters
-    ----------
-    name : str
-        The kernel's name of the structure, as in ``native/ondisk.h``.
-    record : type
-        The NamedTuple class that declares it.
-
-    Attributes
-    ----------
-    dtype : numpy.dtype
-        Packed and little endian; nested structures are nested dtypes.
-    size : int
-        In bytes.
-    struct : struct.Struct
-        Unpacks the numbers of :meth:`flat` without any check.
-    places : dict of str to slice
-        Where each field stands in the tuple of :meth:`flat`; ``mtime.sec`` is a field of a field.
+    `name`: the kernel's name of the structure, as in ``native/ondisk.h``.
+    `record`: the NamedTuple class that declares it.
+    `dtype` (numpy.dtype): packed and little endian; nested structures are nested dtypes.
+    `size` (int): in bytes.
+    `struct` (struct.Struct): unpacks the numbers of :meth:`flat` without any check.
+    `places` (dict of str to slice): where each field stands in the tuple of :meth:`flat`;
+    ``mtime.sec`` is a field of a field.
     """
 
     def __init__(self, name: str, record: Callable[..., T]) -> None:
@@ -133,10 +119,7 @@ class Layout(Generic[T]):
     def flat(self, payload: Payload, offset: int = 0) -> tuple[Any, ...]:
         """Return the numbers of the structure at `offset`, nested structures flattened.
 
-        Raises
-        ------
-        PayloadError
-            When the payload ends before the structure.
+        Raises PayloadError: when the payload ends before the structure.
         """
         try:
             return self.struct.unpack_from(payload, offset)
@@ -146,10 +129,7 @@ class Layout(Generic[T]):
     def unpack(self, payload: Payload, offset: int = 0) -> T:
         """Return the structure at `offset` of `payload`.
 
-        Raises
-        ------
-        PayloadError
-            When the payload ends before the structure.
+        Raises PayloadError: when the payload ends before the structure.
         """
         return self.gather(self.flat(payload, offset))
 
@@ -167,10 +147,7 @@ class Layout(Generic[T]):
     def pack(self, record: T) -> bytes:
         """Return the bytes of a structure: the reverse of :meth:`unpack`.
 
-        Raises
-        ------
-        OverflowError
-            When a number does not fit into its field.
+        Raises OverflowError: when a number does not fit into its field.
         """
         try:
             return self.struct.pack(*_flatten(record))
@@ -180,10 +157,7 @@ class Layout(Generic[T]):
     def view(self, payload: Payload, count: int = 1, offset: int = 0) -> np.ndarray[Any, Any]:
         """View `count` consecutive structures as a structured array, without copying.
 
-        Raises
-        ------
-        PayloadError
-            When the payload ends before them.
+        Raises PayloadError: when the payload ends before them.
         """
         if len(payload) < offset + count * self.size:
             raise PayloadError.too_short(len(payload), offset + count * self.size)

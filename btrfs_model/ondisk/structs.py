@@ -17,15 +17,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, NamedTuple
 
-from btrfs_model.ondisk.layout import (
-    U8,
-    U16,
-    U32,
-    U64,
-    Csum,
-    Layout,
-    Uuid,
-)
+from btrfs_model.ondisk.layout import U8, U16, U32, U64, Csum, Layout, Uuid
 
 
 class DiskKey(NamedTuple):

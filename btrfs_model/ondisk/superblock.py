@@ -114,24 +114,15 @@ _AT: Final = {name: int(field[1]) for name, field in (SUPER_BLOCK.dtype.fields o
 class SuperBlock:
     """A verified superblock.
 
-    Attributes
-    ----------
-    offset : int
-        Byte of the image at which this copy lies.
-    copies : tuple of int
-        Bytes at which good copies of this filesystem's superblock lie, whatever their generation.
-    fsid : bytes
-        What users know the filesystem by (16 bytes).
-    tree_fsid : bytes
-        The fsid that tree blocks carry: `metadata_uuid` where that feature is on.
-    root, chunk_root, log_root : int
-        Logical addresses; `log_root` is 0 when there is no log.
-    sys_chunks : tuple of Chunk
-        SYSTEM chunks, by which the chunk tree is read.
-    backups : tuple of RootBackup
-        Roots at the last commits, in the order of the four cells.
-    label : str
-        Bytes that are not UTF-8 are escaped (surrogateescape).
+    `offset`: byte of the image at which this copy lies.
+    `copies`: bytes at which good copies of this filesystem's superblock lie, whatever their
+    generation.
+    `fsid`: what users know the filesystem by (16 bytes).
+    `tree_fsid`: the fsid that tree blocks carry: `metadata_uuid` where that feature is on.
+    `root`, `chunk_root`, `log_root`: logical addresses; `log_root` is 0 when there is no log.
+    `sys_chunks`: SYSTEM chunks, by which the chunk tree is read.
+    `backups`: roots at the last commits, in the order of the four cells.
+    `label`: bytes that are not UTF-8 are escaped (surrogateescape).
     """
 
     offset: int
@@ -287,23 +278,12 @@ def parse_superblock(
 ) -> SuperBlock:
     """Parse and verify one copy.
 
-    Parameters
-    ----------
-    block : bytes
-        4096 bytes.
-    offset : int
-        Byte of the image that they are from.
-    path : str or os.PathLike
-        The image, for errors.
-    copies : tuple of int, optional
-        Where good copies lie.
-
-    Raises
-    ------
-    CorruptImageError
-        When magic, checksum or a field is wrong; it names the byte.
-    UnsupportedError
-        For a feature that the model does not handle.
+    `block`: 4096 bytes.
+    `offset`: byte of the image that they are from.
+    `path`: the image, for errors.
+    `copies`: where good copies lie.
+    Raises CorruptImageError: when magic, checksum or a field is wrong; it names the byte.
+    Raises UnsupportedError: for a feature that the model does not handle.
     """
     raw = _verify_copy(block, offset, path)
     _check_supported(raw, path)
@@ -354,26 +334,12 @@ def read_superblocks(buffer: Payload | mmap, path: str | os.PathLike[str]) -> Su
     Copies beyond the end of the image or of the device are not looked at; nor do copies count that
     belong to another filesystem than the first (left over from one that was there before).
 
-    Parameters
-    ----------
-    buffer : bytes-like
-        The image (an mmap will do).
-    path : str or os.PathLike
-        Its name, for errors.
-
-    Returns
-    -------
-    SuperBlock
-        The copy with the highest generation, the first of equals.
-
-    Raises
-    ------
-    NotBtrfsError
-        When there is no copy.
-    CorruptImageError
-        When no copy is good: what is wrong with the first.
-    UnsupportedError
-        When the newest needs a feature that the model does not handle.
+    `buffer`: the image (an mmap will do).
+    `path`: its name, for errors.
+    Returns the copy with the highest generation, the first of equals.
+    Raises NotBtrfsError: when there is no copy.
+    Raises CorruptImageError: when no copy is good: what is wrong with the first.
+    Raises UnsupportedError: when the newest needs a feature that the model does not handle.
     """
     size = len(buffer)
     good: list[tuple[int, bytes, RawSuperBlock]] = []

@@ -34,12 +34,8 @@ def super_offsets(device_size: int) -> list[int]:
 def write_superblocks(buffer: mmap.mmap | bytearray, raw: RawSuperBlock) -> None:
     """Write every copy of a superblock that fits the device.
 
-    Parameters
-    ----------
-    buffer : writable buffer
-        The device.
-    raw : RawSuperBlock
-        What it says; `bytenr` and `csum` are those of each copy.
+    `buffer`: the device.
+    `raw`: what it says; `bytenr` and `csum` are those of each copy.
     """
     for offset in super_offsets(raw.dev_item.total_bytes):
         block = SUPER_BLOCK.pack(raw._replace(bytenr=offset))

@@ -36,9 +36,8 @@ from btrfs_model.ondisk import items
 from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.layout import PayloadError
-from btrfs_model.ondisk.structs import (
-    RawFileExtent,
-)
+from btrfs_model.ondisk.structs import RawFileExtent
+from btrfs_model.reference import ctree
 from btrfs_model.reference.backref_prelim import InodeElem, PrefTree, PrelimRef, Ulist
 from btrfs_model.reference.backref_refs import (
     BackrefWalk,
@@ -49,15 +48,6 @@ from btrfs_model.reference.backref_refs import (
     collect_refs,
     fail_at,
     stopped,
-)
-from btrfs_model.reference.ctree import (
-    Path,
-    block_key,
-    bytenr_of,
-    item_data,
-    next_leaf,
-    nritems,
-    search_slot,
 )
 from btrfs_model.volume.forest import read_tree_block
 
@@ -74,7 +64,7 @@ _LLONG_MAX = 2**63 - 1
 def file_extent(walk: Walk, leaf: memoryview, slot: int, bytenr: int) -> RawFileExtent | None:
     """Return a file extent item if it refers to the extent at `bytenr`."""
     try:
-        item = items.file_extent(item_data(leaf, slot))
+        item = items.file_extent(ctree.item_data(leaf, slot))
     except PayloadError as error:
         raise fail_at(walk, error.code, leaf, slot, error.found, error.wanted) from None
     return None if isinstance(item, items.InlineExtent) or item.disk_bytenr != bytenr else item
@@ -101,15 +91,15 @@ def check_extent_in_eb(
             return None
         offset = (offset + ask.extent_item_pos - item.offset) % 2**64
     elem = InodeElem(objectid, offset, item.num_bytes)
-    iterate_cached_roots(walk, bytenr_of(leaf), elem)
+    iterate_cached_roots(walk, ctree.bytenr_of(leaf), elem)
     return elem
 
 
 def find_extent_in_eb(walk: Walk, leaf: memoryview) -> list[InodeElem]:
     """All file extent items of a leaf that refer to the extent, the last one first."""
     elems: list[InodeElem] = []
-    for slot in range(nritems(leaf)):
-        objectid, kind, offset = block_key(leaf, slot)
+    for slot in range(ctree.nritems(leaf)):
+        objectid, kind, offset = ctree.block_key(leaf, slot)
         if kind != ItemType.EXTENT_DATA:
             continue
         item = file_extent(walk, leaf, slot, walk.bytenr)
@@ -129,23 +119,23 @@ def add_missing_keys(walk: Walk) -> None:
     for ref in walk.missing_keys:
         block = read_tree_block(image, ref.wanted, level=ref.level - 1, tree=ref.root_id)
         # only an empty tree has no first key, and its root is found without one
-        if nritems(block):
-            ref.key = block_key(block, 0)
+        if ctree.nritems(block):
+            ref.key = ctree.block_key(block, 0)
         walk.indirect.prelim_ref_insert(ref)
 
 
-def search_old_slot(walk: Walk, tree: Tree, key: tuple[int, int, int], path: Path) -> None:
+def search_old_slot(walk: Walk, tree: Tree, key: tuple[int, int, int], path: ctree.Path) -> None:
     """Search in a commit root; through a transaction this is no ``btrfs_search_slot()``."""
     current().count("btrfs_search_old_slot")
-    search_slot(tree, key, path)
+    ctree.search_slot(tree, key, path)
     if walk.ask.transaction:
         current().count("btrfs_search_slot", -1)
 
 
-def next_old_leaf(walk: Walk, tree: Tree, path: Path) -> bool:
+def next_old_leaf(walk: Walk, tree: Tree, path: ctree.Path) -> bool:
     """Go to the next leaf; through a transaction, the searches in it are of old slots."""
     before = current()["btrfs_search_slot"]
-    more = next_leaf(tree, path)
+    more = ctree.next_leaf(tree, path)
     if walk.ask.transaction:
         searches = current()["btrfs_search_slot"] - before
         current().count("btrfs_search_slot", -searches)
@@ -153,21 +143,21 @@ def next_old_leaf(walk: Walk, tree: Tree, path: Path) -> bool:
     return more
 
 
-def next_old_item(walk: Walk, tree: Tree, path: Path) -> bool:
+def next_old_item(walk: Walk, tree: Tree, path: ctree.Path) -> bool:
     """Go to the next item; False when there is none."""
     current().count("btrfs_next_old_item")
     path.slots[0] += 1
-    return path.slots[0] < nritems(path.leaf) or next_old_leaf(walk, tree, path)
+    return path.slots[0] < ctree.nritems(path.leaf) or next_old_leaf(walk, tree, path)
 
 
 def skip_leaf(walk: Walk, leaf: memoryview, ref: PrelimRef) -> bool:
     """Whether a leaf has a direct reference of its own, or belongs to another tree."""
-    return walk.direct.is_shared_data_backref(bytenr_of(leaf)) or ref.root_id != _owner(leaf)
+    return walk.direct.is_shared_data_backref(ctree.bytenr_of(leaf)) or ref.root_id != _owner(leaf)
 
 
 def add_parent(walk: Walk, leaf: memoryview, slot: int, ref: PrelimRef, parents: Ulist) -> bool:
     """Add the leaf if an item of it is one of the reference; False when it is not."""
-    objectid, _, offset = block_key(leaf, slot)
+    objectid, _, offset = ctree.block_key(leaf, slot)
     item = file_extent(walk, leaf, slot, ref.wanted)
     if item is None or (offset - item.offset) % 2**64 != ref.key[2]:
         return False
@@ -177,24 +167,24 @@ def add_parent(walk: Walk, leaf: memoryview, slot: int, ref: PrelimRef, parents:
         if elem is None:
             return True
         elems.append(elem)
-    node, _ = parents.add_merge(bytenr_of(leaf))
+    node, _ = parents.add_merge(ctree.bytenr_of(leaf))
     node.elems += elems
     return True
 
 
-def add_all_leafs(walk: Walk, tree: Tree, path: Path, ref: PrelimRef, parents: Ulist) -> None:
+def add_all_leafs(walk: Walk, tree: Tree, path: ctree.Path, ref: PrelimRef, parents: Ulist) -> None:
     """Go through the inode's file extents until all that the reference counts are found.
 
     ``add_all_parents()`` for a data extent. A leaf that belongs to another tree has references of
     its own and is passed over.
     """
     more = True
-    if path.slots[0] >= nritems(path.leaf) or skip_leaf(walk, path.leaf, ref):
+    if path.slots[0] >= ctree.nritems(path.leaf) or skip_leaf(walk, path.leaf, ref):
         more = next_old_leaf(walk, tree, path)
     count = 0
     while more and count < ref.count:
         leaf, slot = path.leaf, path.slots[0]
-        objectid, kind, _ = block_key(leaf, slot)
+        objectid, kind, _ = ctree.block_key(leaf, slot)
         if objectid != ref.key[0] or kind != ItemType.EXTENT_DATA:
             return
         if slot == 0 and skip_leaf(walk, leaf, ref):
@@ -219,13 +209,13 @@ def resolve_indirect_ref(walk: Walk, ref: PrelimRef, parents: Ulist) -> None:
     # an offset below 0, which cloning parts of extents leaves behind: search from the start
     if kind == ItemType.EXTENT_DATA and offset >= _LLONG_MAX:
         offset = 0
-    path = Path(lowest_level=ref.level, restart=restart)
+    path = ctree.Path(lowest_level=ref.level, restart=restart)
     search_old_slot(walk, tree, (objectid, kind, offset), path)
     level = max(at for at, node in enumerate(path.nodes[: ref.level + 1]) if node is not None)
     if level:
         node = path.nodes[level]
         assert node is not None
-        parents.add(bytenr_of(node), level)
+        parents.add(ctree.bytenr_of(node), level)
     else:
         add_all_leafs(walk, tree, path, ref, parents)
 
@@ -315,14 +305,9 @@ def find_all_leafs(walk: Walk) -> list[int]:
 def find_all_roots(ask: BackrefWalk, bytenr: int, level: int = -1) -> list[int]:
     """Return the trees that reach a block or extent (``btrfs_find_all_roots_safe()``).
 
-    Parameters
-    ----------
-    ask : BackrefWalk
-        The trees.
-    bytenr : int
-        Its address.
-    level : int
-        Level of a tree block; -1 when it is not known, or for a data extent.
+    `ask`: the trees.
+    `bytenr`: its address.
+    `level`: level of a tree block; -1 when it is not known, or for a data extent.
     """
     current().count("btrfs_find_all_roots_safe")
     walk = Walk(ask=ask, bytenr=bytenr, level=level, want_roots=True)
@@ -358,12 +343,8 @@ def find_roots_of_leaf(walk: Walk, leaf: int) -> Sequence[int]:
 def iterate_extent_inodes(ask: BackrefWalk) -> None:
     """Report each file extent item that refers to the data extent (``ask.iterate``).
 
-    Raises
-    ------
-    CorruptImageError
-        When the trees contradict each other.
-    OSError
-        With the errno that a callback returned.
+    Raises CorruptImageError: when the trees contradict each other.
+    Raises OSError: with the errno that a callback returned.
     """
     current().count("iterate_extent_inodes")
     walk = Walk(ask=ask, bytenr=ask.bytenr, want_inodes=True)

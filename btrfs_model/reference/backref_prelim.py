@@ -19,14 +19,9 @@ from btrfs_model.base.counters import current
 class InodeElem(NamedTuple):
     """A file extent item that refers to a data extent (``struct extent_inode_elem``, 6.12).
 
-    Attributes
-    ----------
-    inum : int
-        Inode number.
-    offset : int
-        Byte of the file at which the byte of the extent is shown that was asked for.
-    num_bytes : int
-        Of the file extent item.
+    `inum`: inode number.
+    `offset`: byte of the file at which the byte of the extent is shown that was asked for.
+    `num_bytes`: of the file extent item.
     """
 
     inum: int
@@ -38,14 +33,9 @@ class InodeElem(NamedTuple):
 class UlistNode:
     """A value of a :class:`Ulist` and what it carries.
 
-    Attributes
-    ----------
-    val : int
-        Address of a tree block, or id of a tree.
-    level : int
-        Level of the tree block, as far as the reference says.
-    elems : list of InodeElem
-        Of a leaf: its file extent items that refer to the extent.
+    `val`: address of a tree block, or id of a tree.
+    `level`: level of the tree block, as far as the reference says.
+    `elems`: of a leaf: its file extent items that refer to the extent.
     """
 
     val: int
@@ -93,22 +83,13 @@ class Ulist:
 class PrelimRef:
     """A reference as the extent tree has it (``struct prelim_ref``).
 
-    Attributes
-    ----------
-    level : int
-        Of the tree block that refers; 0 for references to data.
-    root_id : int
-        Tree to search, 0 for a direct reference.
-    key : tuple of int
-        (objectid, type, offset) to search there.
-    parent : int
-        Address of the tree block that refers; 0 as long as it is not known.
-    wanted : int
-        Address that is referred to.
-    count : int
-        How many file extent items of this key refer.
-    elems : list of InodeElem
-        Those file extent items, once found.
+    `level`: of the tree block that refers; 0 for references to data.
+    `root_id`: tree to search, 0 for a direct reference.
+    `key`: (objectid, type, offset) to search there.
+    `parent`: address of the tree block that refers; 0 as long as it is not known.
+    `wanted`: address that is referred to.
+    `count`: how many file extent items of this key refer.
+    `elems`: those file extent items, once found.
     """
 
     level: int
@@ -144,10 +125,7 @@ class PrefTree:
     def prelim_ref_insert(self, ref: PrelimRef) -> PrelimRef:
         """Add a reference, or its count and inodes to an equal one.
 
-        Returns
-        -------
-        PrelimRef
-            The one that is in the tree then.
+        Returns the one that is in the tree then.
         """
         current().count("prelim_ref_insert")
         order = ref.order()

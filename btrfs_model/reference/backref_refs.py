@@ -14,28 +14,13 @@ from typing import TYPE_CHECKING
 from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault
+from btrfs_model.ondisk import structs
 from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL, ExtentFlag
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.layout import PayloadError
-from btrfs_model.ondisk.structs import (
-    EXTENT_DATA_REF,
-    EXTENT_INLINE_REF,
-    EXTENT_ITEM,
-    SHARED_DATA_REF,
-    TREE_BLOCK_INFO,
-    RawExtentItem,
-)
+from btrfs_model.reference import ctree
 from btrfs_model.reference.backref_prelim import PrefTree, PrelimRef, Ulist
 from btrfs_model.reference.blocks import HEADER
-from btrfs_model.reference.ctree import (
-    Path,
-    block_key,
-    bytenr_of,
-    item_data,
-    next_leaf,
-    nritems,
-    search_slot,
-)
 from btrfs_model.volume.forest import Forest
 
 if TYPE_CHECKING:
@@ -57,10 +42,7 @@ class StopWalkError(Exception):
 class SharedAnswerError(Exception):
     """A walk that asks whether an extent is shared knows it (``BACKREF_FOUND_SHARED``).
 
-    Attributes
-    ----------
-    shared : bool
-        The answer.
+    `shared` (bool): the answer.
     """
 
     def __init__(self, shared: bool) -> None:
@@ -72,36 +54,23 @@ class SharedAnswerError(Exception):
 class BackrefWalk:
     """What is asked of a walk: ``struct btrfs_backref_walk_ctx`` and its callbacks (6.12).
 
-    Attributes
-    ----------
-    forest : Forest
-        The trees.
-    bytenr : int
-        Logical address of the extent.
-    extent_item_pos : int
-        Only file extents that show this byte of the extent are reported; compressed ones always.
-    ignore_extent_item_pos : bool
-        Report all of them.
-    restart : bool
-        Whether a search starts again after it had to read a block: always before 5.19.
-    transaction : bool
-        Whether the walk goes through a running transaction; then ``btrfs_search_old_slot()``
-        searches by itself, without ``btrfs_search_slot()``.
-    iterate_cached : bool
-        Report a reference as soon as it is found in a leaf whose roots ``cache_lookup`` knows
-        (``send-backref-skip``).
-    check_extent_item : callable, optional
-        (bytenr, extent item) of each extent item on the way -> 0, or a negative errno; after
-        -ENOENT the walk goes on as if nothing referred to this extent.
-    skip_data_ref : callable, optional
-        (root, inode, offset) of a reference -> whether it is left out.
-    cache_lookup : callable, optional
-        Leaf -> the ids of the trees that reach it, or None when they are not known.
-    cache_store : callable, optional
-        (leaf, ids) once they have been found.
-    iterate : callable, optional
-        (inode, offset, num_bytes, root) -> 0, or anything greater to end the walk, or a negative
-        errno.
+    `forest`: the trees.
+    `bytenr`: logical address of the extent.
+    `extent_item_pos`: only file extents that show this byte of the extent are reported; compressed
+    ones always.
+    `ignore_extent_item_pos`: report all of them.
+    `restart`: whether a search starts again after it had to read a block: always before 5.19.
+    `transaction`: whether the walk goes through a running transaction; then
+    ``btrfs_search_old_slot()`` searches by itself, without ``btrfs_search_slot()``.
+    `iterate_cached`: report a reference as soon as it is found in a leaf whose roots
+    ``cache_lookup`` knows (``send-backref-skip``).
+    `check_extent_item`: (bytenr, extent item) of each extent item on the way -> 0, or a negative
+    errno; after -ENOENT the walk goes on as if nothing referred to this extent.
+    `skip_data_ref`: (root, inode, offset) of a reference -> whether it is left out.
+    `cache_lookup`: leaf -> the ids of the trees that reach it, or None when they are not known.
+    `cache_store`: (leaf, ids) once they have been found.
+    `iterate`: (inode, offset, num_bytes, root) -> 0, or anything greater to end the walk, or a
+    negative errno.
     """
 
     forest: Forest
@@ -111,7 +80,7 @@ class BackrefWalk:
     restart: bool = False
     transaction: bool = False
     iterate_cached: bool = False
-    check_extent_item: Callable[[int, RawExtentItem], int] | None = None
+    check_extent_item: Callable[[int, structs.RawExtentItem], int] | None = None
     skip_data_ref: Callable[[int, int, int], bool] | None = None
     cache_lookup: Callable[[int], Sequence[int] | None] | None = None
     cache_store: Callable[[int, list[int]], None] | None = None
@@ -122,24 +91,14 @@ class BackrefWalk:
 class Walk:
     """One walk (``struct walk`` of ``native/backref/backref.h``).
 
-    Attributes
-    ----------
-    ask : BackrefWalk
-        What is asked.
-    bytenr : int
-        Address of the extent whose references are sought.
-    level : int
-        Of the tree block there; -1 for a data extent.
-    share : ShareCheck, optional
-        Who only wants to know whether a data extent is shared.
-    want_roots, want_inodes : bool
-        Whether roots, and the file extent items in leaves, are gathered.
-    refs : Ulist
-        Parents found, leaves with the file extent items in them.
-    roots : Ulist
-        Ids of the trees of which a root node was found.
-    direct, indirect, missing_keys : PrefTree
-        The references of the present extent.
+    `ask`: what is asked.
+    `bytenr`: address of the extent whose references are sought.
+    `level`: of the tree block there; -1 for a data extent.
+    `share`: who only wants to know whether a data extent is shared.
+    `want_roots`, `want_inodes`: whether roots, and the file extent items in leaves, are gathered.
+    `refs`: parents found, leaves with the file extent items in them.
+    `roots`: ids of the trees of which a root node was found.
+    `direct`, `indirect`, `missing_keys`: the references of the present extent.
     """
 
     ask: BackrefWalk
@@ -159,7 +118,7 @@ def fail_at(
     walk: Walk, code: int, leaf: memoryview, slot: int, found: int, wanted: int = 0
 ) -> CorruptImageError:
     """Return the error for an item of a leaf of the extent tree, or of a file's tree."""
-    fault = Fault(code, _owner(leaf), bytenr_of(leaf), slot, 0, found, wanted)
+    fault = Fault(code, _owner(leaf), ctree.bytenr_of(leaf), slot, 0, found, wanted)
     return CorruptImageError(walk.ask.forest.image.path, fault)
 
 
@@ -175,11 +134,11 @@ def stopped(walk: Walk, ret: int) -> None:
         raise OSError(-ret, "a callback of the walk failed", walk.ask.forest.image.path)
 
 
-def next_item(tree: Tree, path: Path) -> bool:
+def next_item(tree: Tree, path: ctree.Path) -> bool:
     """Go to the next item (``btrfs_next_old_item()``); False when there is none."""
     current().count("btrfs_next_old_item")
     path.slots[0] += 1
-    return path.slots[0] < nritems(path.leaf) or next_leaf(tree, path)
+    return path.slots[0] < ctree.nritems(path.leaf) or ctree.next_leaf(tree, path)
 
 
 def add_prelim_ref(walk: Walk, tree: PrefTree, ref: PrelimRef) -> None:
@@ -225,11 +184,11 @@ def add_ref(walk: Walk, kind: int, value: int, payload: memoryview, at: int) -> 
     elif kind == ItemType.SHARED_BLOCK_REF:
         add_direct_ref(walk, value, 1)
     elif kind == ItemType.SHARED_DATA_REF:
-        add_direct_ref(walk, value, *SHARED_DATA_REF.flat(payload, at))
-        return SHARED_DATA_REF.size
+        add_direct_ref(walk, value, *structs.SHARED_DATA_REF.flat(payload, at))
+        return structs.SHARED_DATA_REF.size
     else:
-        add_extent_data_ref(walk, *EXTENT_DATA_REF.flat(payload, at))
-        return EXTENT_DATA_REF.size
+        add_extent_data_ref(walk, *structs.EXTENT_DATA_REF.flat(payload, at))
+        return structs.EXTENT_DATA_REF.size
     return 0
 
 
@@ -245,58 +204,65 @@ def check_level(walk: Walk, leaf: memoryview, slot: int, level: int) -> None:
 
 def extent_head(walk: Walk, leaf: memoryview, slot: int, payload: memoryview) -> int:
     """See what kind of extent an item is for; return where its inline references begin."""
-    item = EXTENT_ITEM.unpack(payload)
+    item = structs.EXTENT_ITEM.unpack(payload)
     if walk.ask.check_extent_item is not None:
         stopped(walk, walk.ask.check_extent_item(walk.bytenr, item))
-    _, kind, offset = block_key(leaf, slot)
+    _, kind, offset = ctree.block_key(leaf, slot)
     match kind, item.flags & _KINDS:
         case ItemType.METADATA_ITEM, ExtentFlag.TREE_BLOCK:
             check_level(walk, leaf, slot, offset)
         case ItemType.EXTENT_ITEM, ExtentFlag.TREE_BLOCK:
-            check_level(walk, leaf, slot, TREE_BLOCK_INFO.flat(payload, EXTENT_ITEM.size)[-1])
-            return EXTENT_ITEM.size + TREE_BLOCK_INFO.size
+            check_level(
+                walk,
+                leaf,
+                slot,
+                structs.TREE_BLOCK_INFO.flat(payload, structs.EXTENT_ITEM.size)[-1],
+            )
+            return structs.EXTENT_ITEM.size + structs.TREE_BLOCK_INFO.size
         # a walk that came here from a tree block does not come to data
         case ItemType.EXTENT_ITEM, ExtentFlag.DATA if walk.level < 0:
             pass
         case _:
             raise PayloadError.bad_value(item.flags)
-    return EXTENT_ITEM.size
+    return structs.EXTENT_ITEM.size
 
 
 def add_inline_refs(walk: Walk, leaf: memoryview, slot: int) -> None:
     """Add the references inside of an extent item."""
-    payload = item_data(leaf, slot)
+    payload = ctree.item_data(leaf, slot)
     at = extent_head(walk, leaf, slot, payload)
     while at < len(payload):
-        kind, value = EXTENT_INLINE_REF.flat(payload, at)
+        kind, value = structs.EXTENT_INLINE_REF.flat(payload, at)
         if kind == ItemType.EXTENT_OWNER_REF and walk.level < 0:
-            at += EXTENT_INLINE_REF.size
+            at += structs.EXTENT_INLINE_REF.size
             continue
         # the other fields of a data reference take the place of the offset
-        at += 1 if kind == ItemType.EXTENT_DATA_REF else EXTENT_INLINE_REF.size
+        at += 1 if kind == ItemType.EXTENT_DATA_REF else structs.EXTENT_INLINE_REF.size
         at += add_ref(walk, kind, value, payload, at)
 
 
-def add_keyed_refs(walk: Walk, path: Path) -> None:
+def add_keyed_refs(walk: Walk, path: ctree.Path) -> None:
     """Add the references that follow as items of their own."""
     while next_item(walk.ask.forest.extent_tree, path):
-        objectid, kind, value = block_key(path.leaf, path.slots[0])
+        objectid, kind, value = ctree.block_key(path.leaf, path.slots[0])
         if objectid != walk.bytenr or kind > ItemType.SHARED_DATA_REF:
             return
         if kind >= ItemType.TREE_BLOCK_REF:
-            add_ref(walk, kind, value, item_data(path.leaf, path.slots[0]), 0)
+            add_ref(walk, kind, value, ctree.item_data(path.leaf, path.slots[0]), 0)
 
 
 def collect_refs(walk: Walk) -> None:
     """Add all references that the extent tree has for the present extent."""
     forest = walk.ask.forest
-    path = Path(restart=walk.ask.restart)
-    if search_slot(forest.extent_tree, (walk.bytenr, int(ItemType.METADATA_ITEM), _MAX), path):
+    path = ctree.Path(restart=walk.ask.restart)
+    if ctree.search_slot(
+        forest.extent_tree, (walk.bytenr, int(ItemType.METADATA_ITEM), _MAX), path
+    ):
         raise fail_at(walk, Code.BAD_VALUE, path.leaf, path.slots[0], _MAX)
     found = None
     if path.slots[0]:
         path.slots[0] -= 1
-        found = block_key(path.leaf, path.slots[0])
+        found = ctree.block_key(path.leaf, path.slots[0])
     if found is None or found[0] != walk.bytenr or found[1] not in _EXTENT_KEYS:
         if walk.level < 0:
             return

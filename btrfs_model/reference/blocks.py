@@ -260,16 +260,11 @@ class ReadBy(IntEnum):
 class ReadCache:
     """The extent buffers of a cold kernel: which blocks were read so far, and in which order.
 
-    Attributes
-    ----------
-    readahead : Readahead
-        How far is read ahead.
-    held : set of int
-        Addresses of the blocks that are cached or under way.
-    reads : dict of int to list
-        By address, in the order of submission: [generation, level, ahead, by, used, used_at].
-    events : int
-        Reads, and first uses of blocks that were read ahead.
+    `readahead` (Readahead): how far is read ahead.
+    `held` (set of int): addresses of the blocks that are cached or under way.
+    `reads` (dict of int to list): by address, in the order of submission: [generation, level,
+    ahead, by, used, used_at].
+    `events` (int): reads, and first uses of blocks that were read ahead.
     """
 
     def __init__(self, cached: Iterable[int], readahead: Readahead | None = None) -> None:

@@ -40,14 +40,9 @@ class Change(IntEnum):
 class Difference(NamedTuple):
     """A key that one tree or both have outside of shared subtrees.
 
-    Attributes
-    ----------
-    change : Change
-        NEW: only the left tree has it; DELETED: only the right.
-    key : Key
-        objectid, type, offset.
-    left, right : tuple of int or None
-        Address of the leaf and slot in it, on each side.
+    `change`: NEW: only the left tree has it; DELETED: only the right.
+    `key`: objectid, type, offset.
+    `left`, `right`: address of the leaf and slot in it, on each side.
     """
 
     change: Change
@@ -77,12 +72,8 @@ def compare_trees(left: Tree, right: Tree) -> Iterator[Difference]:
 class Side:
     """The position of the walk in one tree: a level, and a slot at each level from there up.
 
-    Parameters
-    ----------
-    tree : Tree
-        The tree.
-    newer_than : int, optional
-        Read children of a later generation ahead when descending.
+    `tree`: the tree.
+    `newer_than`: read children of a later generation ahead when descending.
     """
 
     def __init__(self, tree: Tree, newer_than: int | None = None) -> None:

@@ -88,16 +88,11 @@ def item_data(leaf: memoryview, slot: int) -> memoryview:
 class Path:
     """The way from a root to a leaf: a block and a slot for each level.
 
-    Attributes
-    ----------
-    nodes : list of memoryview or None
-        By level, ``nodes[0]`` the leaf.
-    slots : list of int
-        By level.
-    restart : bool
-        Search again after a block had to be read (kernels before 5.19).
-    reada_missing : bool
-        FORWARD_ALWAYS acts only where the block itself is not cached (before 5.15).
+    `nodes` (list of memoryview or None): by level, ``nodes[0]`` the leaf.
+    `slots` (list of int): by level.
+    `restart` (bool): search again after a block had to be read (kernels before 5.19).
+    `reada_missing` (bool): FORWARD_ALWAYS acts only where the block itself is not cached (before
+    5.15).
     """
 
     def __init__(
@@ -249,11 +244,8 @@ def read_node_slot(tree: Tree, node: memoryview, slot: int, newer_than: int | No
 def search_slot(tree: Tree, key: RawKey, path: Path) -> bool:
     """Search a key without changing the tree (``btrfs_search_slot()``).
 
-    Returns
-    -------
-    bool
-        Whether the key is at ``path.slots[0]``; otherwise that is where it would be inserted, which
-        may be one past the last item of the leaf.
+    Returns whether the key is at ``path.slots[0]``; otherwise that is where it would be inserted,
+    which may be one past the last item of the leaf.
     """
     current().count("btrfs_search_slot")
     while True:
@@ -349,10 +341,7 @@ def _level_to_step(path: Path, step: int) -> int | None:
 def search_slot_for_read(tree: Tree, key: RawKey, path: Path, *, find_higher: bool) -> bool:
     """Go to the first item >= key, or the last <= key (``btrfs_search_slot_for_read()``).
 
-    Returns
-    -------
-    bool
-        Whether there is such an item.
+    Returns whether there is such an item.
     """
     current().count("btrfs_search_slot_for_read")
     if search_slot(tree, key, path):

@@ -136,12 +136,8 @@ class Path:
 class Ground:
     """A tree of a writer, block by block.
 
-    Attributes
-    ----------
-    leaf_size : int
-        Bytes for items and payloads in a leaf (``BTRFS_LEAF_DATA_SIZE``).
-    node_ptrs : int
-        Pointers that fit into a node (``BTRFS_NODEPTRS_PER_BLOCK``).
+    `leaf_size` (int): bytes for items and payloads in a leaf (``BTRFS_LEAF_DATA_SIZE``).
+    `node_ptrs` (int): pointers that fit into a node (``BTRFS_NODEPTRS_PER_BLOCK``).
     """
 
     def __init__(self, writer: TreeWriter, tree_id: int) -> None:

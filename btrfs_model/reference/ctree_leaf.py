@@ -69,14 +69,9 @@ def push_leaf_right(
 ) -> bool:
     """Move items from the end of the leaf, down to `min_slot`, to the next leaf.
 
-    Parameters
-    ----------
-    minimum : int
-        Bytes that the item to be inserted needs beside those that move.
-    wanted : int
-        Bytes that the next leaf must have free, else nothing is tried.
-    empty : bool
-        The leaf may become empty: move as much as fits.
+    `minimum`: bytes that the item to be inserted needs beside those that move.
+    `wanted`: bytes that the next leaf must have free, else nothing is tried.
+    `empty`: the leaf may become empty: move as much as fits.
     """
     left, parent, slot = path.leaf, path.parent(0), path.slots[1]
     if parent is None or slot + 1 >= len(parent):
@@ -247,19 +242,10 @@ def copy_for_split(ground: Ground, path: Path, mid: int) -> None:
 def split_leaf(ground: Ground, path: Path, key: RawKey, size: int, *, extend: bool) -> None:
     """Make room for `size` bytes where the path stands.
 
-    Parameters
-    ----------
-    key : RawKey
-        Of the item to be inserted.
-    size : int
-        Bytes, the header of a new item included.
-    extend : bool
-        The item at the path grows, no item is inserted.
-
-    Raises
-    ------
-    OSError
-        EOVERFLOW when no leaf can hold it.
+    `key`: of the item to be inserted.
+    `size`: bytes, the header of a new item included.
+    `extend`: the item at the path grows, no item is inserted.
+    Raises OSError: EOVERFLOW when no leaf can hold it.
     """
     total = size + (path.leaf.size(path.slots[0]) if extend else 0)
     if total > ground.leaf_size:

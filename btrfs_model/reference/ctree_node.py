@@ -123,16 +123,10 @@ def balance_node_right(ground: Ground, left: Node, right: Node) -> bool:
 def follow_ptr(path: Path, level: int, left: Node, place: int) -> None:
     """Let the path go with its pointer, which may have moved to or from the node before.
 
-    Parameters
-    ----------
-    path : Path
-        That stands in a node of `level`.
-    level : int
-        The level.
-    left : Node
-        The node before.
-    place : int
-        Where the pointer is, counted from the start of `left`.
+    `path`: that stands in a node of `level`.
+    `level`: the level.
+    `left`: the node before.
+    `place`: where the pointer is, counted from the start of `left`.
     """
     if place < len(left):
         path.nodes[level] = left

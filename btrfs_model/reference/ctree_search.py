@@ -69,23 +69,12 @@ def search_slot(
 ) -> tuple[Path, bool]:
     """Search a tree that is about to change (``btrfs_search_slot()``).
 
-    Parameters
-    ----------
-    key : RawKey
-        Sought.
-    ins_len : int
-        Bytes to make room for, an item's header included; -1 before a deletion.
-    for_extension : bool
-        The item is to grow by `ins_len`.
-    for_split : bool
-        Split nodes as for an insertion, but leave the leaf alone.
-
-    Returns
-    -------
-    path : Path
-        To the item, or to where it would be inserted; all its blocks may be written to.
-    found : bool
-        Whether the key is there.
+    `key`: sought.
+    `ins_len`: bytes to make room for, an item's header included; -1 before a deletion.
+    `for_extension`: the item is to grow by `ins_len`.
+    `for_split`: split nodes as for an insertion, but leave the leaf alone.
+    Returns `path`: to the item, or to where it would be inserted; all its blocks may be written to.
+    Returns `found`: whether the key is there.
     """
     current().count("btrfs_search_slot")
     restarted = False

@@ -28,14 +28,9 @@ _MAX = 2**64 - 1
 class Extent(NamedTuple):
     """The extent that holds an address.
 
-    Attributes
-    ----------
-    key : Key
-        Of its item: (address, EXTENT_ITEM, length) or (address, METADATA_ITEM, level).
-    flags : int
-        ``BTRFS_EXTENT_FLAG_DATA`` or ``BTRFS_EXTENT_FLAG_TREE_BLOCK``.
-    refs : int
-        Its reference count.
+    `key`: of its item: (address, EXTENT_ITEM, length) or (address, METADATA_ITEM, level).
+    `flags`: ``BTRFS_EXTENT_FLAG_DATA`` or ``BTRFS_EXTENT_FLAG_TREE_BLOCK``.
+    `refs`: its reference count.
     """
 
     key: Key

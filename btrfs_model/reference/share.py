@@ -41,21 +41,12 @@ class ShareContext:
     A result in the path cache holds until a snapshot is made or a subvolume is dropped, which does
     not happen to an image.
 
-    Parameters
-    ----------
-    forest : Forest
-        The trees.
-    root_id, inum : int
-        The file.
-    last_snapshot : int
-        Generation of the last snapshot of the subvolume.
-    behaviour : Behaviour
-        The kernel.
-
-    Attributes
-    ----------
-    curr_leaf_bytenr : int
-        The leaf of the file extent item that is looked at; 0 where that is not known.
+    `forest`: the trees.
+    `root_id`, `inum`: the file.
+    `last_snapshot`: generation of the last snapshot of the subvolume.
+    `behaviour`: the kernel.
+    `curr_leaf_bytenr` (int): the leaf of the file extent item that is looked at; 0 where that is
+    not known.
     """
 
     def __init__(
@@ -76,17 +67,9 @@ class ShareContext:
     def is_data_extent_shared(self, bytenr: int, extent_gen: int) -> bool:
         """Tell whether the extent at `bytenr` is shared.
 
-        Parameters
-        ----------
-        bytenr : int
-            Its logical address.
-        extent_gen : int
-            Generation of the file extent item.
-
-        Raises
-        ------
-        CorruptImageError
-            When the trees contradict each other.
+        `bytenr`: its logical address.
+        `extent_gen`: generation of the file extent item.
+        Raises CorruptImageError: when the trees contradict each other.
         """
         current().count("btrfs_is_data_extent_shared")
         if Patch.FIEMAP_PREV_EXTENTS in self.behaviour:
@@ -156,19 +139,10 @@ class ShareContext:
 class ShareCheck:
     """The check of one extent (``struct share_check``, 6.12): what its walk asks on the way.
 
-    Parameters
-    ----------
-    context : ShareContext
-        What the call remembers.
-    data_bytenr, data_extent_gen : int
-        Address of the extent, generation of the file extent item.
-
-    Attributes
-    ----------
-    self_ref_count : int
-        File extent items of the inode that are known to refer to the extent.
-    level : int
-        Of the path to which the walk has come; -1: the extent itself.
+    `context`: what the call remembers.
+    `data_bytenr`, `data_extent_gen`: address of the extent, generation of the file extent item.
+    `self_ref_count` (int): file extent items of the inode that are known to refer to the extent.
+    `level` (int): of the path to which the walk has come; -1: the extent itself.
     """
 
     def __init__(self, context: ShareContext, data_bytenr: int, data_extent_gen: int) -> None:
@@ -225,10 +199,7 @@ class ShareCheck:
     def update_share_count(self, old_count: int, ref: PrelimRef) -> None:
         """Count a reference to data, of which there were `old_count`.
 
-        Raises
-        ------
-        SharedAnswerError
-            Once there are two.
+        Raises SharedAnswerError: once there are two.
         """
         new_count = old_count + ref.count
         if old_count == 0 and new_count < 1:
@@ -247,10 +218,7 @@ class ShareCheck:
     def before_resolving(self, bytenr: int) -> None:
         """Give the answer that is known already when all references were read.
 
-        Raises
-        ------
-        SharedAnswerError
-            When it is.
+        Raises SharedAnswerError: when it is.
         """
         context, on = self.context, self.context.behaviour
         if bytenr != self.data_bytenr:

@@ -36,26 +36,16 @@ def dump_text(
     ``end`` is written to its last command and then is an error, unless it was asked for as a
     fragment by ``header=False``. Times are in the time zone of ``TZ``.
 
-    Parameters
-    ----------
-    source : path, bytes-like or file object
-        The stream.
-    out : binary file object
-        Gets the text; btrfs-progs before 6.9.1 writes xattrs as they are, so it is not always text
-        in any encoding.
-    header, version
-        As for :func:`btrfs_model.stream.read_stream`.
-    all_streams : bool
-        Go on after ``end``, where ``btrfs receive --dump`` stops although more may follow.
-    escape_all : bool
-        Write as btrfs-progs 6.9.1 and later do, otherwise as the versions before.
-
-    Raises
-    ------
-    StreamError
-        When the stream is broken, has no ``end``, or has a path or time that btrfs-progs refuses.
-    OSError
-        When it cannot be read or the text not be written.
+    `source`: the stream.
+    `out`: gets the text; btrfs-progs before 6.9.1 writes xattrs as they are, so it is not always
+    text in any encoding.
+    `header`, `version`: as for :func:`btrfs_model.stream.read_stream`.
+    `all_streams`: go on after ``end``, where ``btrfs receive --dump`` stops although more may
+    follow.
+    `escape_all`: write as btrfs-progs 6.9.1 and later do, otherwise as the versions before.
+    Raises StreamError: when the stream is broken, has no ``end``, or has a path or time that
+    btrfs-progs refuses.
+    Raises OSError: when it cannot be read or the text not be written.
     """
     time.tzset()
     lines = TextLines(escape_all)
@@ -105,23 +95,13 @@ def dump_json(
     value of bytes is ``{"length": .., "base64": ..}``. Of ``data`` there is
     ``{"length": .., "crc32c": "8 hex digits"}``, the usual CRC-32C, unless it is asked for.
 
-    Parameters
-    ----------
-    source : path, bytes-like or file object
-        The stream.
-    out : binary file object
-        Gets the lines, plain ASCII.
-    header, version
-        As for :func:`btrfs_model.stream.read_stream`.
-    data : bool
-        Write the content of ``data`` as base64, too.
-
-    Raises
-    ------
-    StreamError
-        When the stream is broken or has no ``end``, after all commands before that place.
-    OSError
-        When it cannot be read or the lines not be written.
+    `source`: the stream.
+    `out`: gets the lines, plain ASCII.
+    `header`, `version`: as for :func:`btrfs_model.stream.read_stream`.
+    `data`: write the content of ``data`` as base64, too.
+    Raises StreamError: when the stream is broken or has no ``end``, after all commands before that
+    place.
+    Raises OSError: when it cannot be read or the lines not be written.
     """
     encode = json.JSONEncoder().encode
     for batch in _whole_stream(source, header, version):

@@ -33,16 +33,11 @@ Source = str | os.PathLike[str] | bytes | bytearray | memoryview | mmap.mmap | B
 class Window:
     """The bytes of a stream that are in memory.
 
-    Attributes
-    ----------
-    name : str
-        Of the stream, for errors.
-    data : memoryview
-        The bytes at hand. It stays valid for those who hold it when the window moves on.
-    base : int
-        Byte of the stream at which `data` starts.
-    last : bool
-        Whether the stream ends where `data` ends.
+    `name` (str): of the stream, for errors.
+    `data` (memoryview): the bytes at hand. It stays valid for those who hold it when the window
+    moves on.
+    `base` (int): byte of the stream at which `data` starts.
+    `last` (bool): whether the stream ends where `data` ends.
     """
 
     def __init__(self, name: str, data: memoryview, reader: BinaryReader | None = None) -> None:
@@ -78,20 +73,9 @@ def name_of(source: Source) -> str:
 def open_window(source: Source) -> Iterator[Window]:
     """Open a stream for reading.
 
-    Parameters
-    ----------
-    source : path, bytes-like or file object
-        The stream. A file object is read from where it stands and is not closed.
-
-    Yields
-    ------
-    Window
-        All of the stream, or its beginning, still empty.
-
-    Raises
-    ------
-    OSError
-        When a path cannot be opened.
+    `source`: the stream. A file object is read from where it stands and is not closed.
+    Yields all of the stream, or its beginning, still empty.
+    Raises OSError: when a path cannot be opened.
     """
     if isinstance(source, (str, os.PathLike)):
         with Path(source).open("rb", buffering=0) as file:

@@ -29,17 +29,10 @@ Bytes = npt.NDArray[np.uint8]
 class DataChecksums:
     """The checksums of an image's data.
 
-    Parameters
-    ----------
-    image : Image
-        Where the data are.
-    tree : Tree or None
-        The checksum tree; without one nothing has checksums.
-
-    Attributes
-    ----------
-    starts, ends : numpy.ndarray
-        uint64, the logical ranges that the items of the tree cover, ascending.
+    `image`: where the data are.
+    `tree`: the checksum tree; without one nothing has checksums.
+    `starts`, `ends` (numpy.ndarray): uint64, the logical ranges that the items of the tree cover,
+    ascending.
     """
 
     def __init__(self, image: Image, tree: Tree | None) -> None:
@@ -59,17 +52,9 @@ class DataChecksums:
     def stored(self, logical: int, length: int) -> tuple[Bytes, npt.NDArray[np.bool_]]:
         """Look up the checksums of a range.
 
-        Parameters
-        ----------
-        logical, length : int
-            A range of sectors.
-
-        Returns
-        -------
-        sums : numpy.ndarray
-            uint8, shape (sectors, bytes of a checksum).
-        present : numpy.ndarray
-            bool, shape (sectors,): whether there is a checksum.
+        `logical`, `length`: a range of sectors.
+        Returns `sums`: uint8, shape (sectors, bytes of a checksum).
+        Returns `present`: bool, shape (sectors,): whether there is a checksum.
         """
         sectorsize = self.image.sectorsize
         count = length // sectorsize
@@ -91,19 +76,11 @@ class DataChecksums:
     def read(self, logical: int, length: int, *, fault: Fault, verify: bool = True) -> memoryview:
         """Read data and verify them, from the second copy where the first is bad.
 
-        Parameters
-        ----------
-        logical, length : int
-            A range of sectors inside one extent.
-        fault : Fault
-            Names the place (tree, block, slot, offset of the file) in errors.
-        verify : bool
-            Without it (NODATASUM) the first copy is taken as it is.
-
-        Raises
-        ------
-        CorruptImageError
-            When no copy is good, or the range lies outside of its chunk or the image.
+        `logical`, `length`: a range of sectors inside one extent.
+        `fault`: names the place (tree, block, slot, offset of the file) in errors.
+        `verify`: without it (NODATASUM) the first copy is taken as it is.
+        Raises CorruptImageError: when no copy is good, or the range lies outside of its chunk or
+        the image.
         """
         try:
             data = self.image.data(logical, length)

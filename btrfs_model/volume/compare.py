@@ -18,20 +18,9 @@ if TYPE_CHECKING:
 def compare_trees(left: Tree, right: Tree) -> Iterator[Difference]:
     """Iterate over the differences of two trees of one image, in key order.
 
-    Parameters
-    ----------
-    left, right : Tree
-        For send: the snapshot sent and its parent.
-
-    Yields
-    ------
-    Difference
-        SAME ones included, as the kernel reports them to its callback.
-
-    Raises
-    ------
-    CorruptImageError
-        When a block of either tree cannot be read.
+    `left`, `right`: for send: the snapshot sent and its parent.
+    Yields differences, SAME ones included, as the kernel reports them to its callback.
+    Raises CorruptImageError: when a block of either tree cannot be read.
     """
     for change, key, *places in native.compare_trees(left.root, right.root):
         yield Difference.of(Change(change), key, *places)

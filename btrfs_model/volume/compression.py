@@ -37,27 +37,13 @@ _ZSTD_WINDOW: Final = 1 << 17
 def decompress(kind: int, data: Payload, length: int, sectorsize: int) -> bytes:
     """Decompress an extent.
 
-    Parameters
-    ----------
-    kind : int
-        One of ``enum btrfs_compression``.
-    data : bytes-like
-        The extent as it lies on disk, padding included.
-    length : int
-        Uncompressed bytes wanted (``ram_bytes``). What a stream gives beyond is left out, what it
-        lacks is zeros, as ``btrfs_decompress_bio()`` has it (Linux 6.12).
-    sectorsize : int
-        Of the filesystem, bytes; lzo depends on it.
-
-    Returns
-    -------
-    bytes
-        `length` bytes.
-
-    Raises
-    ------
-    PayloadError
-        When the bytes do not decompress (``BM_BAD_DATA``).
+    `kind`: one of ``enum btrfs_compression``.
+    `data`: the extent as it lies on disk, padding included.
+    `length`: uncompressed bytes wanted (``ram_bytes``). What a stream gives beyond is left out,
+    what it lacks is zeros, as ``btrfs_decompress_bio()`` has it (Linux 6.12).
+    `sectorsize`: of the filesystem, bytes; lzo depends on it.
+    Returns `length` bytes.
+    Raises PayloadError: when the bytes do not decompress (``BM_BAD_DATA``).
     """
     decompressor = _DECOMPRESSORS.get(kind)
     if decompressor is None:

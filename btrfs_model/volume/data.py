@@ -21,7 +21,7 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from btrfs_model.base.errors import CorruptImageError, Fault
+from btrfs_model.base.errors import Fault
 from btrfs_model.ondisk.constants import Compression, FileExtentType
 from btrfs_model.ondisk.items import InlineExtent
 from btrfs_model.ondisk.layout import PayloadError
@@ -95,10 +95,7 @@ class FileExtent(NamedTuple):
     ) -> FileExtent:
         """Make one of its item, checked as far as reading relies on it.
 
-        Raises
-        ------
-        CorruptImageError
-            For unknown types, encodings and sizes that do not fit each other.
+        Raises CorruptImageError: for unknown types, encodings and sizes that do not fit each other.
         """
         start = item.key.offset
         if isinstance(extent, InlineExtent):
@@ -154,14 +151,9 @@ _MAX_COMPRESSED = 128 << 10
 class FileReader:
     """Reads ranges of a file.
 
-    Parameters
-    ----------
-    image : Image
-        Where the data are.
-    checksums : DataChecksums
-        Of that image.
-    tree, ino : int
-        The subvolume and the inode, for errors.
+    `image`: where the data are.
+    `checksums`: of that image.
+    `tree`, `ino`: the subvolume and the inode, for errors.
     """
 
     def __init__(self, image: Image, checksums: DataChecksums, tree: int, ino: int) -> None:
@@ -173,21 +165,11 @@ class FileReader:
     def read(self, extents: Iterable[FileExtent], start: int, end: int, flags: int = 0) -> bytes:
         """Return the bytes [start, end) of the file that has these extents.
 
-        Parameters
-        ----------
-        extents : iterable of FileExtent
-            At least those that touch the range.
-        start, end : int
-            Byte range; `end` is not more than the file's size.
-        flags : int
-            The inode's; with NODATASUM checksums are not looked for.
-
-        Raises
-        ------
-        CorruptImageError
-            When data are damaged.
-        OSError
-            ENOMEM, when the range does not fit into memory.
+        `extents`: at least those that touch the range.
+        `start`, `end`: byte range; `end` is not more than the file's size.
+        `flags`: the inode's; with NODATASUM checksums are not looked for.
+        Raises CorruptImageError: when data are damaged.
+        Raises OSError: ENOMEM, when the range does not fit into memory.
         """
         if end <= start:
             return b""
@@ -208,10 +190,7 @@ class FileReader:
     ) -> bytes | memoryview:
         """Return the bytes [low, high) of the file, which lie in `extent`; see :meth:`read`.
 
-        Raises
-        ------
-        CorruptImageError
-            When they are damaged.
+        Raises CorruptImageError: when they are damaged.
         """
         verify = not flags & _INODE_NODATASUM
         within = low - extent.start + extent.offset
@@ -240,8 +219,7 @@ class FileReader:
         try:
             return decompress(extent.compression, stored, extent.ram_bytes, self.image.sectorsize)
         except PayloadError as error:
-            raise CorruptImageError(
-                self.image.path,
-                Fault(error.code, place.tree, place.block, place.slot, place.offset, error.found,
-                      error.wanted),
+            raise error.at(
+                self.image.path, tree=place.tree, block=place.block, slot=place.slot,
+                offset=place.offset,
             ) from None  # fmt: skip

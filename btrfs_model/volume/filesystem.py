@@ -39,7 +39,6 @@ from btrfs_model.base.tables import html_table, plural
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.items import root_ref
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
-from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.volume.checksums import DataChecksums
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.roots import Root, is_subvolume_id, timespec_ns
@@ -167,20 +166,12 @@ class Filesystem:
     @cached_property
     def root_tree(self) -> Tree:
         """The tree of root items."""
-        sb = self.image.superblock
-        return Tree(self.image, ObjectId.ROOT_TREE, sb.root, sb.generation, sb.root_level)
+        return Tree.pointed_at(self.image, ObjectId.ROOT_TREE)
 
     @cached_property
     def chunk_tree(self) -> Tree:
         """The tree of chunks and devices."""
-        sb = self.image.superblock
-        return Tree(
-            self.image,
-            ObjectId.CHUNK_TREE,
-            sb.chunk_root,
-            sb.chunk_root_generation,
-            sb.chunk_root_level,
-        )
+        return Tree.pointed_at(self.image, ObjectId.CHUNK_TREE)
 
     @cached_property
     def root_items(self) -> list[Root]:
@@ -230,12 +221,8 @@ class Filesystem:
     @cached_property
     def log_root_tree(self) -> Tree | None:
         """The tree of log roots, or None where nothing was fsynced since the last commit."""
-        sb = self.image.superblock
-        if not sb.log_root:
-            return None
-        # the log is of the transaction after the last commit
-        generation = sb.generation + 1
-        return Tree(self.image, ObjectId.TREE_LOG, sb.log_root, generation, sb.log_root_level)
+        has_log = self.image.superblock.log_root
+        return Tree.pointed_at(self.image, ObjectId.TREE_LOG) if has_log else None
 
     @cached_property
     def log_trees(self) -> dict[int, Tree]:
@@ -265,12 +252,7 @@ class Filesystem:
         for item in self.root_tree.items():
             if item.key.type != ItemType.ROOT_BACKREF:
                 continue
-            try:
-                ref = root_ref(item.data)
-            except PayloadError as error:
-                raise error.at(
-                    self.path, tree=ObjectId.ROOT_TREE, block=item.block, slot=item.slot
-                ) from None
+            ref = item.decode(root_ref, self.path, ObjectId.ROOT_TREE)
             names[item.key.objectid] = SubvolumeName(item.key.offset, ref.dirid, ref.name)
         return names
 

@@ -45,20 +45,11 @@ def read_tree_block(
 class Forest:
     """The trees that a backref walk may come to.
 
-    Parameters
-    ----------
-    image : Image
-        Where the blocks are.
-    trees : mapping of int to Tree
-        By id: the extent tree, the tree of roots, every subvolume; also deleted subvolumes that
-        still have a root item, which a walk through commit roots reports.
-    opened : iterable of int
-        Subvolumes that have been opened since mount. Tree 5 always is.
-
-    Raises
-    ------
-    CorruptImageError
-        When there is no extent tree.
+    `image`: where the blocks are.
+    `trees`: by id: the extent tree, the tree of roots, every subvolume; also deleted subvolumes
+    that still have a root item, which a walk through commit roots reports.
+    `opened`: subvolumes that have been opened since mount. Tree 5 always is.
+    Raises CorruptImageError: when there is no extent tree.
     """
 
     def __init__(self, image: Image, trees: Mapping[int, Tree], opened: Iterable[int] = ()) -> None:
@@ -92,12 +83,8 @@ class Forest:
     def get_fs_root_commit_root(self, objectid: int, *, restart: bool) -> Tree | None:
         """Return a tree, or None when there is no such root (``btrfs_get_fs_root_commit_root()``).
 
-        Parameters
-        ----------
-        objectid : int
-            Id of the tree.
-        restart : bool
-            Whether a search starts again after it had to read a block.
+        `objectid`: id of the tree.
+        `restart`: whether a search starts again after it had to read a block.
         """
         tree = self.trees.get(objectid)
         is_open = tree is not None and (objectid < _FIRST_FREE or objectid in self.opened)

@@ -231,21 +231,10 @@ class Image:
     def _read_chunk_tree(self) -> list[Chunk]:
         from btrfs_model.volume.tree import Tree
 
-        tree = Tree(
-            self,
-            ObjectId.CHUNK_TREE,
-            self.superblock.chunk_root,
-            self.superblock.chunk_root_generation,
-            self.superblock.chunk_root_level,
-        )
+        tree, devid = Tree.pointed_at(self, ObjectId.CHUNK_TREE), self.superblock.dev_item.devid
         return [
             parse_chunk_item(
-                item.key.offset,
-                item.data,
-                self.path,
-                block=item.block,
-                slot=item.slot,
-                devid=self.superblock.dev_item.devid,
+                item.key.offset, item.data, self.path, block=item.block, slot=item.slot, devid=devid
             )
             for item in tree.items((256, _CHUNK_ITEM, 0), (256, _CHUNK_ITEM, _MAX))
         ]
@@ -253,10 +242,7 @@ class Image:
     def add_chunk(self, chunk: Chunk) -> None:
         """Map a chunk that a writer has just made.
 
-        Raises
-        ------
-        CorruptImageError
-            When another chunk has some of its addresses.
+        Raises CorruptImageError: when another chunk has some of its addresses.
         """
         self._set_chunks([*self.chunks, chunk])
 
@@ -271,10 +257,7 @@ class Image:
     def copies(self, logical: int) -> list[int]:
         """Return where each copy of a logical address is, bytes of the image.
 
-        Raises
-        ------
-        CorruptImageError
-            As :meth:`map`.
+        Raises CorruptImageError: as :meth:`map`.
         """
         chunk = self.chunk_at(logical)
         return [self.map(logical, copy)[0] for copy in range(len(chunk.stripes) if chunk else 1)]
@@ -282,24 +265,12 @@ class Image:
     def map(self, logical: int, copy: int = 0) -> tuple[int, int]:
         """Translate a logical address.
 
-        Parameters
-        ----------
-        logical : int
-            Address in the filesystem's address space.
-        copy : int
-            Which copy of a chunk with several (DUP, RAID1).
-
-        Returns
-        -------
-        physical : int
-            Byte of the image.
-        contiguous : int
-            Bytes that follow from there in the same chunk and inside the image.
-
-        Raises
-        ------
-        CorruptImageError
-            When no chunk holds the address or the chunk lies beyond the end of the image.
+        `logical`: address in the filesystem's address space.
+        `copy`: which copy of a chunk with several (DUP, RAID1).
+        Returns `physical`: byte of the image.
+        Returns `contiguous`: bytes that follow from there in the same chunk and inside the image.
+        Raises CorruptImageError: when no chunk holds the address or the chunk lies beyond the end
+        of the image.
         """
         chunk = self.chunk_at(logical)
         if chunk is None or copy >= len(chunk.stripes):
@@ -315,10 +286,7 @@ class Image:
     def data(self, logical: int, length: int, copy: int = 0) -> memoryview:
         """Bytes of a data extent, unverified, without copying them.
 
-        Raises
-        ------
-        CorruptImageError
-            When the range leaves its chunk or the image.
+        Raises CorruptImageError: when the range leaves its chunk or the image.
         """
         physical, contiguous = self.map(logical, copy)
         if contiguous < length:
@@ -336,24 +304,11 @@ class Image:
     ) -> memoryview:
         """Return a verified tree block, from its second copy where the first is bad.
 
-        Parameters
-        ----------
-        logical : int
-            Address of the block.
-        level, generation : int
-            What the parent says; -1 and 0 for any.
-        tree : int
-            Objectid of the tree, for errors.
-
-        Returns
-        -------
-        memoryview
-            `nodesize` bytes.
-
-        Raises
-        ------
-        CorruptImageError
-            When every copy is bad; the fault is that of the first.
+        `logical`: address of the block.
+        `level`, `generation`: what the parent says; -1 and 0 for any.
+        `tree`: objectid of the tree, for errors.
+        Returns `nodesize` bytes.
+        Raises CorruptImageError: when every copy is bad; the fault is that of the first.
         """
         return self.block_view(self.store.block(logical, (tree, generation, level)))
 
@@ -367,10 +322,7 @@ class Image:
     ) -> None:
         """Verify one copy of a tree block, even where it was verified before.
 
-        Raises
-        ------
-        CorruptImageError
-            When that copy is bad.
+        Raises CorruptImageError: when that copy is bad.
         """
         self.store.verify_copy(logical, copy, (tree, generation, level))
 
@@ -397,12 +349,8 @@ class Image:
 
         This thread has the lease until :meth:`stop_cold`.
 
-        Parameters
-        ----------
-        cached : iterable of int
-            Logical addresses of the tree blocks that are in memory already.
-        readahead : Readahead, optional
-            How far is read ahead; as kernels do without it.
+        `cached`: logical addresses of the tree blocks that are in memory already.
+        `readahead`: how far is read ahead; as kernels do without it.
         """
         addresses = list(cached)
         reads = blocks.ReadCache(addresses, readahead)
@@ -417,12 +365,9 @@ class Image:
     def stop_cold(self) -> NDArray[Any]:
         """End the model of a cold cache and return the reads of tree blocks, in order.
 
-        Returns
-        -------
-        numpy.ndarray
-            A row for each read: logical, generation, level, ahead, by (``enum bm_read_by``), used
-            (whether anything came to the block), used_at (when: reads and first uses of blocks that
-            were read ahead are counted from 1).
+        Returns a row for each read: logical, generation, level, ahead, by (``enum bm_read_by``),
+        used (whether anything came to the block), used_at (when: reads and first uses of blocks
+        that were read ahead are counted from 1).
         """
         import numpy as np
 

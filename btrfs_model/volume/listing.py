@@ -23,7 +23,6 @@ from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.native.items import entries, gather, select
 from btrfs_model.ondisk.items import file_extent
 from btrfs_model.ondisk.keys import ItemType, Key
-from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.ondisk.structs import INODE_ITEM, InodeItem
 from btrfs_model.volume.data import FileExtent, FileReader
 from btrfs_model.volume.roots import timespec_ns
@@ -194,12 +193,7 @@ class _Listing:
         ):  # fmt: skip
             data = self.image.block_bytes[position : position + size]
             item = Item(Key(ino, ItemType.EXTENT_DATA, offset), data, block, slot)
-            try:
-                decoded = file_extent(data)
-            except PayloadError as error:
-                raise error.at(
-                    self.image.path, tree=self.subvolume.id, block=block, slot=slot
-                ) from None
+            decoded = item.decode(file_extent, self.image.path, self.subvolume.id)
             extents.append(FileExtent.of(item, decoded, self.image, self.subvolume.id))
         return extents
 
@@ -271,26 +265,10 @@ class _Listing:
     def _subvolume_row(self, path: bytes, directory: int, objectid: int) -> dict[str, Any]:
         """Make up what ``new_simple_dir()`` does, from the directory above."""
         above = self._inode(directory)
-        return {
-            "path": path.decode("utf-8", "surrogateescape"),
-            "ino": EMPTY_SUBVOL_DIR,
-            "mode": stat.S_IFDIR | 0o755,
-            "nlink": 1,
-            "uid": above.uid,
-            "gid": above.gid,
-            "rdev": 0,
-            "size": 0,
-            "atime": timespec_ns(above.atime),
-            "mtime": 0,
-            "ctime": 0,
-            "otime": 0,
-            "generation": 0,
-            "flags": 0,
-            "xattrs": {},
-            "target": None,
-            "sha256": None,
-            "subvolume": objectid,
-        }
+        inode = INODE_ITEM.unpack(bytes(INODE_ITEM.size))._replace(
+            mode=stat.S_IFDIR | 0o755, nlink=1, uid=above.uid, gid=above.gid, atime=above.atime
+        )
+        return self._row(path, EMPTY_SUBVOL_DIR, inode) | {"subvolume": objectid}
 
     def _once(self, ino: int, read: Any) -> Any:
         """Read a file once, however many names it has."""

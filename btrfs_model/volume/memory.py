@@ -24,15 +24,8 @@ _ZEROS = bytes(_PAGE)
 class Memory:
     """Anonymous memory of which only what was touched takes room.
 
-    Parameters
-    ----------
-    size : int
-        Bytes.
-
-    Attributes
-    ----------
-    buffer : mmap.mmap
-        All of it, writable.
+    `size`: bytes.
+    `buffer` (mmap.mmap): all of it, writable.
     """
 
     def __init__(self, size: int) -> None:
@@ -45,17 +38,9 @@ class Memory:
     def copy_of(cls, path: str | os.PathLike[str], size: int) -> Memory:
         """Read a file into memory; its holes stay holes.
 
-        Parameters
-        ----------
-        path : str or os.PathLike
-            File or block device.
-        size : int
-            How much of it.
-
-        Raises
-        ------
-        OSError
-            When the file cannot be read.
+        `path`: file or block device.
+        `size`: how much of it.
+        Raises OSError: when the file cannot be read.
         """
         memory = cls(size)
         with Path(path).open("rb", buffering=0) as file:
@@ -86,10 +71,8 @@ class Memory:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all of it to a file, pages of zeros as holes; the file is there whole or not.
 
-        Raises
-        ------
-        OSError
-            When the file cannot be written, or something else is there, such as a device.
+        Raises OSError: when the file cannot be written, or something else is there, such as a
+        device.
         """
         with whole_file(path) as file:
             for at, page in self._pages():

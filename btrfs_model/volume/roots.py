@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import OLD_ROOT_ITEM_SIZE, root_item
 from btrfs_model.ondisk.keys import Key, ObjectId
-from btrfs_model.ondisk.layout import Payload, PayloadError
+from btrfs_model.ondisk.layout import Payload
 from btrfs_model.ondisk.structs import RootItem, Timespec
 from btrfs_model.volume.tree import Item, Tree
 
@@ -43,10 +43,7 @@ def read_root_item(payload: Payload) -> RootItem:
     An older kernel (before 3.6) that wrote over a newer item left `generation_v2` behind: the
     fields that it did not know are then stale and read as zero.
 
-    Raises
-    ------
-    PayloadError
-        When it is too short.
+    Raises PayloadError: when it is too short.
     """
     item = root_item(payload)
     if item.generation == item.generation_v2:
@@ -70,14 +67,9 @@ def _init_root_item(item: RootItem) -> RootItem:
 class Root:
     """A root item and where it lies.
 
-    Attributes
-    ----------
-    key : Key
-        (tree id, ROOT_ITEM, 0 or the transaction that made the snapshot).
-    item : RootItem
-        As a mounted kernel has it.
-    block, slot : int
-        The leaf of the root tree that holds it.
+    `key`: (tree id, ROOT_ITEM, 0 or the transaction that made the snapshot).
+    `item`: as a mounted kernel has it.
+    `block`, `slot`: the leaf of the root tree that holds it.
     """
 
     key: Key
@@ -88,10 +80,7 @@ class Root:
     @classmethod
     def of(cls, item: Item, path: str, tree: int) -> Root:
         """Read the root item `item` of the tree `tree` of an image."""
-        try:
-            root = read_root_item(item.data)
-        except PayloadError as error:
-            raise error.at(path, tree=tree, block=item.block, slot=item.slot) from None
+        root = item.decode(read_root_item, path, tree)
         if is_subvolume_id(item.key.objectid):
             root = _init_root_item(root)
         return cls(item.key, root, item.block, item.slot)
@@ -105,6 +94,12 @@ class Root:
     def is_dead(self) -> bool:
         """Whether the subvolume was deleted and only waits for its blocks to be freed."""
         return self.item.refs == 0
+
+    @property
+    def progress(self) -> Key | None:
+        """Of a subvolume that is being freed: everything before that key has gone."""
+        key = Key(*self.item.drop_progress)
+        return key if self.is_dead and key.objectid else None
 
     @property
     def is_read_only(self) -> bool:

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault, NoSuchFileError
 from btrfs_model.base.tables import html_table
 from btrfs_model.ondisk.hashes import name_hash
-from btrfs_model.ondisk.items import DirItem, dir_items, file_extent, inode_extrefs, inode_refs
+from btrfs_model.ondisk.items import DirItem, dir_items, file_extent, inode_names
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, Key
-from btrfs_model.ondisk.layout import Payload, PayloadError
+from btrfs_model.ondisk.layout import Payload
 from btrfs_model.ondisk.structs import INODE_ITEM, RootItem
 from btrfs_model.volume.data import FileExtent, FileReader
 from btrfs_model.volume.roots import Root, timespec_ns
@@ -200,10 +201,7 @@ class Subvolume:
 
     def _decode(self, item: Item, decode: Callable[[Payload], T]) -> T:
         """Decode an item; its place goes into the error."""
-        try:
-            return decode(item.data)
-        except PayloadError as error:
-            raise error.at(self.fs.path, tree=self.id, block=item.block, slot=item.slot) from None
+        return item.decode(decode, self.fs.path, self.id)
 
     def _items(self, ino: int, kind: int, low: int = 0, high: int = _MAX) -> Iterator[Item]:
         return self.tree.items((ino, kind, low), (ino, kind, high))
@@ -234,15 +232,11 @@ class Subvolume:
 
     def names(self, ino: int) -> list[InodeName]:
         """Names of an inode, those in INODE_REF items first, in the order of the tree."""
-        names = [
-            InodeName(item.key.offset, *ref)
-            for item in self._items(ino, ItemType.INODE_REF)
-            for ref in self._decode(item, inode_refs)
-        ]
-        return names + [
+        first, last = (ino, ItemType.INODE_REF, 0), (ino, ItemType.INODE_EXTREF, _MAX)
+        return [
             InodeName(*ref)
-            for item in self._items(ino, ItemType.INODE_EXTREF)
-            for ref in self._decode(item, inode_extrefs)
+            for item in self.tree.items(first, last)
+            for ref in self._decode(item, partial(inode_names, item.key))
         ]
 
     def path_of(self, ino: int) -> bytes:

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,8 @@ import numpy.typing as npt
 from btrfs_model.base.tables import html_table
 from btrfs_model.native.choice import twin
 from btrfs_model.native.tree import Root
-from btrfs_model.ondisk.keys import Key
+from btrfs_model.ondisk.keys import Key, ObjectId
+from btrfs_model.ondisk.layout import Payload, PayloadError
 from btrfs_model.reference import ctree
 from btrfs_model.reference.blocks import HEADER, ITEM
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 MIN_KEY = (0, 0, 0)
 MAX_KEY = (2**64 - 1, 255, 2**64 - 1)
 RawKey = tuple[int, int, int]
+T = TypeVar("T")
 
 
 class Item(NamedTuple):
@@ -45,6 +47,13 @@ class Item(NamedTuple):
     data: memoryview
     block: int
     slot: int
+
+    def decode(self, decode: Callable[[Payload], T], path: str, tree: int) -> T:
+        """Take the payload apart; what is wrong with it is named with its place in an image."""
+        try:
+            return decode(self.data)
+        except PayloadError as error:
+            raise error.at(path, tree=tree, block=self.block, slot=self.slot) from None
 
     def __reduce__(self) -> tuple[object, ...]:
         # a view of the image stays with the image
@@ -114,6 +123,18 @@ class Tree:
         tree = cls(image, *root.place)
         tree._root = root
         return tree
+
+    @classmethod
+    def pointed_at(cls, image: Image, objectid: int) -> Tree:
+        """Return a tree that the superblock points at: that of roots, of chunks, of log roots."""
+        sb = image.superblock
+        place = {
+            ObjectId.ROOT_TREE: (sb.root, sb.generation, sb.root_level),
+            ObjectId.CHUNK_TREE: (sb.chunk_root, sb.chunk_root_generation, sb.chunk_root_level),
+            # logs are of the transaction after the last commit
+            ObjectId.TREE_LOG: (sb.log_root, sb.generation + 1, sb.log_root_level),
+        }
+        return cls(image, objectid, *place[ObjectId(objectid)])
 
     def __repr__(self) -> str:
         return f"Tree({self.objectid}, bytenr={self.bytenr}, level={self.level})"

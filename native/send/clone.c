@@ -24,16 +24,16 @@ struct backref_ctx {
 	bool found_itself;
 };
 
-static struct clone_root *find_clone_root(struct send_ctx *ctx, uint64_t root)
+static struct clone_root *find_clone_root(struct send_ctx *sctx, uint64_t root)
 {
-	size_t low = 0, high = ctx->clone_root_count;
+	size_t low = 0, high = sctx->clone_root_count;
 
 	while (low < high) {
 		size_t mid = (low + high) / 2;
 
-		if (ctx->clone_roots[mid].root.objectid == root)
-			return &ctx->clone_roots[mid];
-		if (ctx->clone_roots[mid].root.objectid < root)
+		if (sctx->clone_roots[mid].root.objectid == root)
+			return &sctx->clone_roots[mid];
+		if (sctx->clone_roots[mid].root.objectid < root)
 			low = mid + 1;
 		else
 			high = mid;
@@ -58,47 +58,47 @@ static int iterate_backrefs(uint64_t ino, uint64_t offset, uint64_t num_bytes, u
 			    void *context)
 {
 	struct backref_ctx *backref = context;
-	struct send_ctx *ctx = backref->send;
-	struct clone_root *clone = find_clone_root(ctx, root);
+	struct send_ctx *sctx = backref->send;
+	struct clone_root *clone = find_clone_root(sctx, root);
 
 	if (!clone)
 		return 0;
-	if (root == ctx->root.objectid) {
-		if (ino == ctx->cur_ino && offset == backref->cur_offset) {
+	if (root == sctx->root.objectid) {
+		if (ino == sctx->cur_ino && offset == backref->cur_offset) {
 			backref->found_itself = true;
-			if (TOGGLE(ctx, SEND_CLONE_LARGEST))
+			if (TOGGLE(sctx, SEND_CLONE_LARGEST))
 				return 0;
 		}
 		/* the receiver must have the source already */
-		if (ino > ctx->cur_ino)
+		if (ino > sctx->cur_ino)
 			return 0;
-		if (ino == ctx->cur_ino &&
-		    offset + backref->extent_len > ctx->cur_inode_next_write_offset)
+		if (ino == sctx->cur_ino &&
+		    offset + backref->extent_len > sctx->cur_inode_next_write_offset)
 			return 0;
 	}
 	backref->found++;
 	clone->found_ref = true;
-	if (!TOGGLE(ctx, SEND_CLONE_LARGEST)) {
+	if (!TOGGLE(sctx, SEND_CLONE_LARGEST)) {
 		choose_lowest_inode(clone, backref, ino, offset);
 	} else if (num_bytes > clone->num_bytes) {
 		clone->ino = ino;
 		clone->offset = offset;
 		clone->num_bytes = num_bytes;
-		if (TOGGLE(ctx, SEND_BACKREF_SKIP) && num_bytes >= backref->extent_len)
+		if (TOGGLE(sctx, SEND_BACKREF_SKIP) && num_bytes >= backref->extent_len)
 			return 1;
 	}
 	return 0;
 }
 
-static uint64_t max_refs(const struct send_ctx *ctx)
+static uint64_t max_refs(const struct send_ctx *sctx)
 {
-	return TOGGLE(ctx, SEND_CLONE_REFS_1024) ? MAX_REFS : MAX_REFS_BEFORE;
+	return TOGGLE(sctx, SEND_CLONE_REFS_1024) ? MAX_REFS : MAX_REFS_BEFORE;
 }
 
 /* Whether the extent being sent is referred to by nobody else (with one clone root: itself). */
-static bool is_unshared(const struct send_ctx *ctx, uint64_t refs)
+static bool is_unshared(const struct send_ctx *sctx, uint64_t refs)
 {
-	return TOGGLE(ctx, SEND_CLONE_NO_BACKREFS) && refs == 1 && ctx->clone_root_count == 1;
+	return TOGGLE(sctx, SEND_CLONE_NO_BACKREFS) && refs == 1 && sctx->clone_root_count == 1;
 }
 
 static int check_extent_item(uint64_t bytenr, const struct btrfs_extent_item *item, void *context)
@@ -130,13 +130,13 @@ struct backref_entry {
 
 static int lookup_backref_cache(uint64_t leaf, void *context, const uint64_t **roots, size_t *count)
 {
-	struct send_ctx *ctx = ((struct backref_ctx *)context)->send;
+	struct send_ctx *sctx = ((struct backref_ctx *)context)->send;
 	struct backref_entry *entry;
 
-	if (!ctx->backref_cache.size)
+	if (!sctx->backref_cache.size)
 		return 0;
-	COUNT(ctx->image, btrfs_lru_cache_lookup);
-	entry = (struct backref_entry *)lru_lookup(&ctx->backref_cache, leaf, 0);
+	COUNT(sctx->image, btrfs_lru_cache_lookup);
+	entry = (struct backref_entry *)lru_lookup(&sctx->backref_cache, leaf, 0);
 	if (!entry)
 		return 0;
 	*roots = entry->roots;
@@ -147,9 +147,9 @@ static int lookup_backref_cache(uint64_t leaf, void *context, const uint64_t **r
 /* Of the roots that reach a leaf, those that may be cloned from are remembered. */
 static void store_backref_cache(uint64_t leaf, const uint64_t *roots, size_t count, void *context)
 {
-	struct send_ctx *ctx = ((struct backref_ctx *)context)->send;
+	struct send_ctx *sctx = ((struct backref_ctx *)context)->send;
 	size_t limit =
-	    TOGGLE(ctx, SEND_BACKREF_CACHE_17) ? BACKREF_CACHE_ROOTS : BACKREF_CACHE_ROOTS_BEFORE;
+	    TOGGLE(sctx, SEND_BACKREF_CACHE_17) ? BACKREF_CACHE_ROOTS : BACKREF_CACHE_ROOTS_BEFORE;
 	struct backref_entry *entry = malloc(sizeof(*entry));
 
 	if (!entry)
@@ -158,7 +158,7 @@ static void store_backref_cache(uint64_t leaf, const uint64_t *roots, size_t cou
 	entry->lru.generation = 0;
 	entry->count = 0;
 	for (size_t i = 0; i < count; i++) {
-		if (!find_clone_root(ctx, roots[i]))
+		if (!find_clone_root(sctx, roots[i]))
 			continue;
 		if (entry->count == limit) {
 			free(entry);
@@ -166,22 +166,22 @@ static void store_backref_cache(uint64_t leaf, const uint64_t *roots, size_t cou
 		}
 		entry->roots[entry->count++] = roots[i];
 	}
-	COUNT(ctx->image, btrfs_lru_cache_store);
-	lru_store(&ctx->backref_cache, &entry->lru);
+	COUNT(sctx->image, btrfs_lru_cache_store);
+	lru_store(&sctx->backref_cache, &entry->lru);
 }
 
 /* The root to clone from: the best of those in which a reference was found. */
-static struct clone_root *choose_root(struct send_ctx *ctx, const struct backref_ctx *backref)
+static struct clone_root *choose_root(struct send_ctx *sctx, const struct backref_ctx *backref)
 {
 	struct clone_root *best = NULL;
 
-	for (size_t i = 0; i < ctx->clone_root_count; i++) {
-		struct clone_root *clone = &ctx->clone_roots[i];
+	for (size_t i = 0; i < sctx->clone_root_count; i++) {
+		struct clone_root *clone = &sctx->clone_roots[i];
 
 		if (!clone->found_ref)
 			continue;
-		if (!TOGGLE(ctx, SEND_CLONE_LARGEST)) {
-			if (!best || clone->root.objectid == ctx->root.objectid)
+		if (!TOGGLE(sctx, SEND_CLONE_LARGEST)) {
+			if (!best || clone->root.objectid == sctx->root.objectid)
 				best = clone;
 		} else if (!best || clone->num_bytes > best->num_bytes) {
 			best = clone;
@@ -193,89 +193,89 @@ static struct clone_root *choose_root(struct send_ctx *ctx, const struct backref
 }
 
 /* Whether a search failed with ENOENT, which only means that there is nothing to clone. */
-static bool is_enoent(struct send_ctx *ctx, int ret)
+static bool is_enoent(struct send_ctx *sctx, int ret)
 {
-	if (ret != BM_ERRNO || ctx->fault->found != ENOENT)
+	if (ret != BM_ERRNO || sctx->fault->found != ENOENT)
 		return false;
-	ctx->fault->code = BM_OK;
+	sctx->fault->code = BM_OK;
 	return true;
 }
 
 /*
  * Before v6.2 the extent item is searched by itself first. 1: the extent is not to be cloned.
  */
-static int extent_search_says_no(struct send_ctx *ctx, uint64_t disk_bytenr)
+static int extent_search_says_no(struct send_ctx *sctx, uint64_t disk_bytenr)
 {
 	uint64_t flags, refs;
 	struct bm_key key;
 	int ret;
 
-	ret = bm_extent_from_logical(ctx->args->forest, disk_bytenr, ctx->args->behaviour, &key,
-				     &flags, &refs, ctx->fault);
-	if (is_enoent(ctx, ret))
+	ret = bm_extent_from_logical(sctx->args->forest, disk_bytenr, sctx->args->behaviour, &key,
+				     &flags, &refs, sctx->fault);
+	if (is_enoent(sctx, ret))
 		return 1;
 	if (ret < 0)
 		return ret;
 	if (flags & BTRFS_EXTENT_FLAG_TREE_BLOCK)
-		return send_errno(ctx, EIO);
-	return refs > max_refs(ctx) || is_unshared(ctx, refs);
+		return send_errno(sctx, EIO);
+	return refs > max_refs(sctx) || is_unshared(sctx, refs);
 }
 
 /* find_extent_clone(): *found is where to clone the extent from, or NULL. */
-int find_extent_clone(struct send_ctx *ctx, const struct file_extent *extent,
+int find_extent_clone(struct send_ctx *sctx, const struct file_extent *extent,
 		      struct clone_root **found)
 {
-	uint64_t to_end = ctx->cur_inode_size - extent->start;
+	uint64_t to_end = sctx->cur_inode_size - extent->start;
 	struct backref_ctx backref = {
-	    .send = ctx,
+	    .send = sctx,
 	    .bytenr = extent->disk_bytenr,
 	    .cur_offset = extent->start,
 	    .extent_len = extent->num_bytes < to_end ? extent->num_bytes : to_end,
-	    .backref_owner = block_header(ctx->leaf)->owner,
+	    .backref_owner = block_header(sctx->leaf)->owner,
 	    .backref_offset = extent->start - extent->offset,
 	};
 	struct bm_backref_walk walk = {
-	    .forest = ctx->args->forest,
+	    .forest = sctx->args->forest,
 	    .bytenr = extent->disk_bytenr,
 	    .extent_item_pos = extent->compression ? 0 : extent->offset,
-	    .behaviour = ctx->args->behaviour,
+	    .behaviour = sctx->args->behaviour,
 	    .context = &backref,
 	    .iterate = iterate_backrefs,
 	};
 	int ret;
 
-	COUNT(ctx->image, find_extent_clone);
+	COUNT(sctx->image, find_extent_clone);
 	*found = NULL;
-	if (extent->start >= ctx->cur_inode_size || extent->inline_data || !extent->disk_bytenr)
+	if (extent->start >= sctx->cur_inode_size || extent->inline_data || !extent->disk_bytenr)
 		return BM_OK;
-	for (size_t i = 0; i < ctx->clone_root_count; i++) {
-		ctx->clone_roots[i].ino = UINT64_MAX;
-		ctx->clone_roots[i].offset = 0;
-		ctx->clone_roots[i].num_bytes = 0;
-		ctx->clone_roots[i].found_ref = false;
+	for (size_t i = 0; i < sctx->clone_root_count; i++) {
+		sctx->clone_roots[i].ino = UINT64_MAX;
+		sctx->clone_roots[i].offset = 0;
+		sctx->clone_roots[i].num_bytes = 0;
+		sctx->clone_roots[i].found_ref = false;
 	}
-	if (TOGGLE(ctx, SEND_SINGLE_EXTENT_SEARCH)) {
+	if (TOGGLE(sctx, SEND_SINGLE_EXTENT_SEARCH)) {
 		walk.check_extent_item = check_extent_item;
 	} else {
-		ret = extent_search_says_no(ctx, extent->disk_bytenr);
+		ret = extent_search_says_no(sctx, extent->disk_bytenr);
 		if (ret)
 			return ret < 0 ? ret : BM_OK;
 	}
-	if (TOGGLE(ctx, SEND_SKIP_OWN_REF) && ctx->clone_root_count == 1)
+	if (TOGGLE(sctx, SEND_SKIP_OWN_REF) && sctx->clone_root_count == 1)
 		walk.skip_data_ref = skip_self_data_ref;
-	if (TOGGLE(ctx, SEND_BACKREF_CACHE)) {
+	if (TOGGLE(sctx, SEND_BACKREF_CACHE)) {
 		walk.cache_lookup = lookup_backref_cache;
 		walk.cache_store = store_backref_cache;
 	}
-	ret = bm_iterate_extent_inodes(&walk, ctx->fault);
-	if (is_enoent(ctx, ret))
+	ret = bm_iterate_extent_inodes(&walk, sctx->fault);
+	if (is_enoent(sctx, ret))
 		return BM_OK;
 	if (ret < 0)
 		return ret;
 	/* before v6.2 the walk had to come by; it cannot where our own reference is skipped */
-	if (!TOGGLE(ctx, SEND_CLONE_LARGEST) && !walk.skip_data_ref && !backref.found_itself)
-		return send_errno(ctx, EIO);
+	if (!TOGGLE(sctx, SEND_CLONE_LARGEST) && !walk.skip_data_ref && !backref.found_itself)
+		return send_errno(sctx, EIO);
 	if (backref.found)
-		*found = choose_root(ctx, &backref);
+		*found = choose_root(sctx, &backref);
 	return BM_OK;
 }

@@ -20,49 +20,49 @@
 enum { TLV_HEADER = 4, TLV_TYPE = 2 };
 
 /* Room for `size` more bytes of the stream. */
-static uint8_t *reserve(struct send_ctx *ctx, size_t size)
+static uint8_t *reserve(struct send_ctx *sctx, size_t size)
 {
-	if (ctx->capacity - ctx->size < size) {
-		size_t capacity = 2 * ctx->capacity + size;
-		uint8_t *buf = realloc(ctx->buf, capacity);
+	if (sctx->capacity - sctx->size < size) {
+		size_t capacity = 2 * sctx->capacity + size;
+		uint8_t *buf = realloc(sctx->buf, capacity);
 
 		if (!buf) {
-			bm_fail(ctx->fault, (struct bm_fault){.code = BM_NOMEM});
+			bm_fail(sctx->fault, (struct bm_fault){.code = BM_NOMEM});
 			return NULL;
 		}
-		ctx->buf = buf;
-		ctx->capacity = capacity;
+		sctx->buf = buf;
+		sctx->capacity = capacity;
 	}
-	return ctx->buf + ctx->size;
+	return sctx->buf + sctx->size;
 }
 
-int begin_cmd(struct send_ctx *ctx, int cmd)
+int begin_cmd(struct send_ctx *sctx, int cmd)
 {
 	uint8_t *at;
 
-	ctx->cmd = ctx->size;
-	at = reserve(ctx, COMMAND_HEADER_SIZE);
+	sctx->cmd = sctx->size;
+	at = reserve(sctx, COMMAND_HEADER_SIZE);
 	if (!at)
 		return BM_NOMEM;
 	memset(at, 0, COMMAND_HEADER_SIZE);
 	at[4] = (uint8_t)cmd;
-	ctx->size += COMMAND_HEADER_SIZE;
-	ctx->put_data = false;
+	sctx->size += COMMAND_HEADER_SIZE;
+	sctx->put_data = false;
 	return BM_OK;
 }
 
-static size_t room_in_command(const struct send_ctx *ctx)
+static size_t room_in_command(const struct send_ctx *sctx)
 {
-	return ctx->max_size - (ctx->size - ctx->cmd);
+	return sctx->max_size - (sctx->size - sctx->cmd);
 }
 
-int tlv_put(struct send_ctx *ctx, int attribute, const void *data, size_t size)
+int tlv_put(struct send_ctx *sctx, int attribute, const void *data, size_t size)
 {
 	uint8_t *at;
 
-	if (room_in_command(ctx) < TLV_HEADER + size)
-		return send_errno(ctx, EOVERFLOW);
-	at = reserve(ctx, TLV_HEADER + size);
+	if (room_in_command(sctx) < TLV_HEADER + size)
+		return send_errno(sctx, EOVERFLOW);
+	at = reserve(sctx, TLV_HEADER + size);
 	if (!at)
 		return BM_NOMEM;
 	at[0] = (uint8_t)attribute;
@@ -71,35 +71,35 @@ int tlv_put(struct send_ctx *ctx, int attribute, const void *data, size_t size)
 	at[3] = (uint8_t)(size >> 8);
 	if (size)
 		memcpy(at + TLV_HEADER, data, size);
-	ctx->size += TLV_HEADER + size;
+	sctx->size += TLV_HEADER + size;
 	return BM_OK;
 }
 
-int tlv_put_u64(struct send_ctx *ctx, int attribute, uint64_t value)
+int tlv_put_u64(struct send_ctx *sctx, int attribute, uint64_t value)
 {
-	return tlv_put(ctx, attribute, &value, sizeof(value));
+	return tlv_put(sctx, attribute, &value, sizeof(value));
 }
 
-int tlv_put_u32(struct send_ctx *ctx, int attribute, uint32_t value)
+int tlv_put_u32(struct send_ctx *sctx, int attribute, uint32_t value)
 {
-	return tlv_put(ctx, attribute, &value, sizeof(value));
+	return tlv_put(sctx, attribute, &value, sizeof(value));
 }
 
-int tlv_put_path(struct send_ctx *ctx, int attribute, const struct fs_path *path)
+int tlv_put_path(struct send_ctx *sctx, int attribute, const struct fs_path *path)
 {
-	return tlv_put(ctx, attribute, path->text, path->size);
+	return tlv_put(sctx, attribute, path->text, path->size);
 }
 
-uint8_t *put_data(struct send_ctx *ctx, size_t size)
+uint8_t *put_data(struct send_ctx *sctx, size_t size)
 {
-	size_t header = ctx->args->proto >= 2 ? TLV_TYPE : TLV_HEADER;
+	size_t header = sctx->args->proto >= 2 ? TLV_TYPE : TLV_HEADER;
 	uint8_t *at;
 
-	if (room_in_command(ctx) < header + size) {
-		send_errno(ctx, EOVERFLOW);
+	if (room_in_command(sctx) < header + size) {
+		send_errno(sctx, EOVERFLOW);
 		return NULL;
 	}
-	at = reserve(ctx, header + size);
+	at = reserve(sctx, header + size);
 	if (!at)
 		return NULL;
 	at[0] = BTRFS_SEND_A_DATA;
@@ -108,7 +108,7 @@ uint8_t *put_data(struct send_ctx *ctx, size_t size)
 		at[2] = (uint8_t)size;
 		at[3] = (uint8_t)(size >> 8);
 	}
-	ctx->size += header + size;
+	sctx->size += header + size;
 	return at + header;
 }
 
@@ -131,125 +131,126 @@ void bm_send_explained_free(struct bm_send_explained *explained)
 	*explained = (struct bm_send_explained){0};
 }
 
-int send_cmd(struct send_ctx *ctx)
+int send_cmd(struct send_ctx *sctx)
 {
-	uint8_t *command = ctx->buf + ctx->cmd;
-	uint32_t size = (uint32_t)(ctx->size - ctx->cmd - COMMAND_HEADER_SIZE), crc;
+	uint8_t *command = sctx->buf + sctx->cmd;
+	uint32_t size = (uint32_t)(sctx->size - sctx->cmd - COMMAND_HEADER_SIZE), crc;
 
-	if (ctx->args->explained && explain(ctx->args->explained, &ctx->why) < 0)
-		return bm_fail(ctx->fault, (struct bm_fault){.code = BM_NOMEM});
-	COUNT(ctx->image, send_cmd);
-	ctx->args->commands[command[4]]++;
+	if (sctx->args->explained && explain(sctx->args->explained, &sctx->why) < 0)
+		return bm_fail(sctx->fault, (struct bm_fault){.code = BM_NOMEM});
+	COUNT(sctx->image, send_cmd);
+	sctx->args->commands[command[4]]++;
 	memcpy(command, &size, 4);
-	crc = bm_crc32c(0, command, ctx->size - ctx->cmd);
+	crc = bm_crc32c(0, command, sctx->size - sctx->cmd);
 	memcpy(command + 6, &crc, 4);
-	ctx->cmd = ctx->size;
-	return ctx->size >= FLUSH_AT ? send_flush(ctx) : BM_OK;
+	sctx->cmd = sctx->size;
+	return sctx->size >= FLUSH_AT ? send_flush(sctx) : BM_OK;
 }
 
-int send_flush(struct send_ctx *ctx)
+int send_flush(struct send_ctx *sctx)
 {
-	int ret = ctx->cmd ? ctx->args->write(ctx->args->context, ctx->buf, ctx->cmd) : 0;
+	int ret = sctx->cmd ? sctx->args->write(sctx->args->context, sctx->buf, sctx->cmd) : 0;
 
-	ctx->size = ctx->cmd = 0;
-	return ret ? bm_fail(ctx->fault, (struct bm_fault){.code = BM_CALLBACK}) : BM_OK;
+	sctx->size = sctx->cmd = 0;
+	return ret ? bm_fail(sctx->fault, (struct bm_fault){.code = BM_CALLBACK}) : BM_OK;
 }
 
 /* ------------------------------------------------------------------------- commands on paths -- */
 
-static int send_two_paths(struct send_ctx *ctx, int cmd, const struct fs_path *path, int attribute,
+static int send_two_paths(struct send_ctx *sctx, int cmd, const struct fs_path *path, int attribute,
 			  const struct fs_path *other)
 {
-	if (begin_cmd(ctx, cmd) < 0 || tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
-	    tlv_put_path(ctx, attribute, other) < 0)
-		return ctx->fault->code;
-	return send_cmd(ctx);
+	if (begin_cmd(sctx, cmd) < 0 || tlv_put_path(sctx, BTRFS_SEND_A_PATH, path) < 0 ||
+	    tlv_put_path(sctx, attribute, other) < 0)
+		return sctx->fault->code;
+	return send_cmd(sctx);
 }
 
-static int send_path_only(struct send_ctx *ctx, int cmd, const struct fs_path *path)
+static int send_path_only(struct send_ctx *sctx, int cmd, const struct fs_path *path)
 {
-	if (begin_cmd(ctx, cmd) < 0 || tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0)
-		return ctx->fault->code;
-	return send_cmd(ctx);
+	if (begin_cmd(sctx, cmd) < 0 || tlv_put_path(sctx, BTRFS_SEND_A_PATH, path) < 0)
+		return sctx->fault->code;
+	return send_cmd(sctx);
 }
 
-int send_rename(struct send_ctx *ctx, const struct fs_path *path, const struct fs_path *to)
+int send_rename(struct send_ctx *sctx, const struct fs_path *path, const struct fs_path *to)
 {
-	return send_two_paths(ctx, BTRFS_SEND_C_RENAME, path, BTRFS_SEND_A_PATH_TO, to);
+	return send_two_paths(sctx, BTRFS_SEND_C_RENAME, path, BTRFS_SEND_A_PATH_TO, to);
 }
 
-int send_link(struct send_ctx *ctx, const struct fs_path *path, const struct fs_path *existing)
+int send_link(struct send_ctx *sctx, const struct fs_path *path, const struct fs_path *existing)
 {
-	return send_two_paths(ctx, BTRFS_SEND_C_LINK, path, BTRFS_SEND_A_PATH_LINK, existing);
+	return send_two_paths(sctx, BTRFS_SEND_C_LINK, path, BTRFS_SEND_A_PATH_LINK, existing);
 }
 
-int send_unlink(struct send_ctx *ctx, const struct fs_path *path)
+int send_unlink(struct send_ctx *sctx, const struct fs_path *path)
 {
-	return send_path_only(ctx, BTRFS_SEND_C_UNLINK, path);
+	return send_path_only(sctx, BTRFS_SEND_C_UNLINK, path);
 }
 
-int send_rmdir(struct send_ctx *ctx, const struct fs_path *path)
+int send_rmdir(struct send_ctx *sctx, const struct fs_path *path)
 {
-	return send_path_only(ctx, BTRFS_SEND_C_RMDIR, path);
+	return send_path_only(sctx, BTRFS_SEND_C_RMDIR, path);
 }
 
 /* ------------------------------------------------------------------------- the current inode -- */
 
-int send_truncate(struct send_ctx *ctx, uint64_t size)
+int send_truncate(struct send_ctx *sctx, uint64_t size)
 {
 	const struct fs_path *path;
 
-	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_TRUNCATE) < 0 ||
-	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
-	    tlv_put_u64(ctx, BTRFS_SEND_A_SIZE, size) < 0)
-		return ctx->fault->code;
-	return send_cmd(ctx);
+	if (get_cur_inode_path(sctx, &path) < 0 || begin_cmd(sctx, BTRFS_SEND_C_TRUNCATE) < 0 ||
+	    tlv_put_path(sctx, BTRFS_SEND_A_PATH, path) < 0 ||
+	    tlv_put_u64(sctx, BTRFS_SEND_A_SIZE, size) < 0)
+		return sctx->fault->code;
+	return send_cmd(sctx);
 }
 
-int send_chmod(struct send_ctx *ctx, uint32_t mode)
+int send_chmod(struct send_ctx *sctx, uint32_t mode)
 {
 	const struct fs_path *path;
 
-	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_CHMOD) < 0 ||
-	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
-	    tlv_put_u64(ctx, BTRFS_SEND_A_MODE, mode & 07777) < 0)
-		return ctx->fault->code;
-	return send_cmd(ctx);
+	if (get_cur_inode_path(sctx, &path) < 0 || begin_cmd(sctx, BTRFS_SEND_C_CHMOD) < 0 ||
+	    tlv_put_path(sctx, BTRFS_SEND_A_PATH, path) < 0 ||
+	    tlv_put_u64(sctx, BTRFS_SEND_A_MODE, mode & 07777) < 0)
+		return sctx->fault->code;
+	return send_cmd(sctx);
 }
 
-int send_fileattr(struct send_ctx *ctx, uint64_t flags)
+int send_fileattr(struct send_ctx *sctx, uint64_t flags)
 {
 	const struct fs_path *path;
 
-	if (ctx->args->proto < 2)
+	if (sctx->args->proto < 2)
 		return BM_OK;
-	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_FILEATTR) < 0 ||
-	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
-	    tlv_put_u64(ctx, BTRFS_SEND_A_FILEATTR, flags) < 0)
-		return ctx->fault->code;
-	return send_cmd(ctx);
+	if (get_cur_inode_path(sctx, &path) < 0 || begin_cmd(sctx, BTRFS_SEND_C_FILEATTR) < 0 ||
+	    tlv_put_path(sctx, BTRFS_SEND_A_PATH, path) < 0 ||
+	    tlv_put_u64(sctx, BTRFS_SEND_A_FILEATTR, flags) < 0)
+		return sctx->fault->code;
+	return send_cmd(sctx);
 }
 
-int send_chown(struct send_ctx *ctx, uint64_t uid, uint64_t gid)
+int send_chown(struct send_ctx *sctx, uint64_t uid, uint64_t gid)
 {
 	const struct fs_path *path;
 
-	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_CHOWN) < 0 ||
-	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
-	    tlv_put_u64(ctx, BTRFS_SEND_A_UID, uid) < 0 ||
-	    tlv_put_u64(ctx, BTRFS_SEND_A_GID, gid) < 0)
-		return ctx->fault->code;
-	return send_cmd(ctx);
+	if (get_cur_inode_path(sctx, &path) < 0 || begin_cmd(sctx, BTRFS_SEND_C_CHOWN) < 0 ||
+	    tlv_put_path(sctx, BTRFS_SEND_A_PATH, path) < 0 ||
+	    tlv_put_u64(sctx, BTRFS_SEND_A_UID, uid) < 0 ||
+	    tlv_put_u64(sctx, BTRFS_SEND_A_GID, gid) < 0)
+		return sctx->fault->code;
+	return send_cmd(sctx);
 }
 
-int send_update_extent(struct send_ctx *ctx, uint64_t offset, uint64_t size)
+int send_update_extent(struct send_ctx *sctx, uint64_t offset, uint64_t size)
 {
 	const struct fs_path *path;
 
-	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_UPDATE_EXTENT) < 0 ||
-	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
-	    tlv_put_u64(ctx, BTRFS_SEND_A_FILE_OFFSET, offset) < 0 ||
-	    tlv_put_u64(ctx, BTRFS_SEND_A_SIZE, size) < 0)
-		return ctx->fault->code;
-	return send_cmd(ctx);
+	if (get_cur_inode_path(sctx, &path) < 0 ||
+	    begin_cmd(sctx, BTRFS_SEND_C_UPDATE_EXTENT) < 0 ||
+	    tlv_put_path(sctx, BTRFS_SEND_A_PATH, path) < 0 ||
+	    tlv_put_u64(sctx, BTRFS_SEND_A_FILE_OFFSET, offset) < 0 ||
+	    tlv_put_u64(sctx, BTRFS_SEND_A_SIZE, size) < 0)
+		return sctx->fault->code;
+	return send_cmd(sctx);
 }

@@ -22,23 +22,23 @@ enum {
 
 #define CSUM_OBJECTID (0 - (uint64_t)CSUM_OBJECTID_LOW)
 
-int parse_file_extent(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot,
+int parse_file_extent(struct send_ctx *sctx, const uint8_t *leaf, uint32_t slot,
 		      struct file_extent *extent)
 {
 	const struct btrfs_item *item = leaf_item(leaf, slot);
 	const uint8_t *data = item_data(leaf, slot);
 	const struct btrfs_file_extent_item *fi = (const void *)data;
-	uint64_t sectorsize = ctx->image->sectorsize;
+	uint64_t sectorsize = sctx->image->sectorsize;
 	uint32_t wanted = BTRFS_FILE_EXTENT_INLINE_DATA_START;
 
 	if (item->size >= wanted && fi->type != BTRFS_FILE_EXTENT_INLINE)
 		wanted = sizeof(*fi);
 	if (item->size < wanted)
-		return send_bad_item(ctx, BM_BAD_ITEM_SIZE, leaf, slot, item->size, wanted);
+		return send_bad_item(sctx, BM_BAD_ITEM_SIZE, leaf, slot, item->size, wanted);
 	if (fi->type > BTRFS_FILE_EXTENT_PREALLOC)
-		return send_bad_item(ctx, BM_BAD_VALUE, leaf, slot, fi->type, 0);
+		return send_bad_item(sctx, BM_BAD_VALUE, leaf, slot, fi->type, 0);
 	if (fi->compression > BTRFS_COMPRESS_ZSTD)
-		return send_bad_item(ctx, BM_BAD_VALUE, leaf, slot, fi->compression, 0);
+		return send_bad_item(sctx, BM_BAD_VALUE, leaf, slot, fi->compression, 0);
 	*extent = (struct file_extent){.start = item->key.offset,
 				       .ram_bytes = fi->ram_bytes,
 				       .generation = fi->generation,
@@ -58,21 +58,21 @@ int parse_file_extent(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot,
 	extent->end = item->key.offset + fi->num_bytes;
 	/* what a sum could overflow to, no kernel writes */
 	if (extent->end < extent->start || fi->offset + fi->num_bytes < fi->offset)
-		return send_bad_item(ctx, BM_BAD_VALUE, leaf, slot, fi->num_bytes, 0);
+		return send_bad_item(sctx, BM_BAD_VALUE, leaf, slot, fi->num_bytes, 0);
 	return BM_OK;
 }
 
-/* The csum item that covers `logical`, if any, into ctx->csum_start, csum_end, csums. */
-static int find_csums(struct send_ctx *ctx, uint64_t logical, uint32_t csum_size)
+/* The csum item that covers `logical`, if any, into sctx->csum_start, csum_end, csums. */
+static int find_csums(struct send_ctx *sctx, uint64_t logical, uint32_t csum_size)
 {
 	struct bm_key key = {
 	    .objectid = CSUM_OBJECTID, .type = BTRFS_EXTENT_CSUM_KEY, .offset = logical};
-	struct bm_path path = alloc_path_for_send(ctx);
+	struct bm_path path = alloc_path_for_send(sctx);
 	const struct btrfs_item *item;
 	int ret;
 
-	ctx->csum_start = ctx->csum_end = 0;
-	ret = bm_search_slot(&ctx->csum_root, &key, &path, ctx->fault);
+	sctx->csum_start = sctx->csum_end = 0;
+	ret = bm_search_slot(&sctx->csum_root, &key, &path, sctx->fault);
 	if (ret < 0)
 		return ret;
 	if (ret && path.slot[0]-- == 0)
@@ -80,44 +80,44 @@ static int find_csums(struct send_ctx *ctx, uint64_t logical, uint32_t csum_size
 	item = leaf_item(path.node[0], path.slot[0]);
 	if (item->key.objectid != CSUM_OBJECTID || item->key.type != BTRFS_EXTENT_CSUM_KEY)
 		return BM_OK;
-	ctx->csum_start = item->key.offset;
-	ctx->csum_end =
-	    item->key.offset + (uint64_t)(item->size / csum_size) * ctx->image->sectorsize;
-	ctx->csums = item_data(path.node[0], path.slot[0]);
+	sctx->csum_start = item->key.offset;
+	sctx->csum_end =
+	    item->key.offset + (uint64_t)(item->size / csum_size) * sctx->image->sectorsize;
+	sctx->csums = item_data(path.node[0], path.slot[0]);
 	return BM_OK;
 }
 
 /* 1: the checksum of a sector is that of the csum tree; otherwise `bad` says how it differs. */
-static int sector_is_good(struct send_ctx *ctx, uint64_t logical, const uint8_t *sector,
+static int sector_is_good(struct send_ctx *sctx, uint64_t logical, const uint8_t *sector,
 			  struct bm_fault *bad)
 {
 	uint8_t digest[BTRFS_CSUM_SIZE];
 	uint32_t size =
-	    (uint32_t)bm_csum(ctx->image->csum_type, sector, ctx->image->sectorsize, digest);
+	    (uint32_t)bm_csum(sctx->image->csum_type, sector, sctx->image->sectorsize, digest);
 	const uint8_t *stored;
 
-	if ((logical < ctx->csum_start || logical >= ctx->csum_end) &&
-	    find_csums(ctx, logical, size) < 0)
-		return ctx->fault->code;
+	if ((logical < sctx->csum_start || logical >= sctx->csum_end) &&
+	    find_csums(sctx, logical, size) < 0)
+		return sctx->fault->code;
 	bad->code = BM_BAD_DATA_CSUM;
 	bad->found = bad->wanted = 0;
 	memcpy(&bad->wanted, digest, size < 8 ? size : 8);
 	/* a sector without a checksum reads as an error too */
-	if (logical < ctx->csum_start || logical >= ctx->csum_end)
+	if (logical < sctx->csum_start || logical >= sctx->csum_end)
 		return 0;
-	stored = ctx->csums + (logical - ctx->csum_start) / ctx->image->sectorsize * size;
+	stored = sctx->csums + (logical - sctx->csum_start) / sctx->image->sectorsize * size;
 	memcpy(&bad->found, stored, size < 8 ? size : 8);
 	return memcmp(stored, digest, size) == 0;
 }
 
 /* One sector of a data extent, of the first copy whose checksum is right. */
-static const uint8_t *verified_sector(struct send_ctx *ctx, uint64_t logical)
+static const uint8_t *verified_sector(struct send_ctx *sctx, uint64_t logical)
 {
-	struct bm_image *image = ctx->image;
-	struct bm_fault bad = {.code = BM_PAST_END, .tree = ctx->root.objectid}, none;
+	struct bm_image *image = sctx->image;
+	struct bm_fault bad = {.code = BM_PAST_END, .tree = sctx->root.objectid}, none;
 	uint64_t physical, contiguous;
 
-	if (bm_image_map(image, logical, 0, &physical, &contiguous, ctx->fault) < 0)
+	if (bm_image_map(image, logical, 0, &physical, &contiguous, sctx->fault) < 0)
 		return NULL;
 	for (int copy = 0; !bm_image_map(image, logical, copy, &physical, &contiguous, &none);
 	     copy++) {
@@ -127,28 +127,28 @@ static const uint8_t *verified_sector(struct send_ctx *ctx, uint64_t logical)
 		bad.offset = physical;
 		if (contiguous < image->sectorsize)
 			continue;
-		if (ctx->cur_inode_flags & INODE_NODATASUM)
+		if (sctx->cur_inode_flags & INODE_NODATASUM)
 			return sector;
-		ret = sector_is_good(ctx, logical, sector, &bad);
+		ret = sector_is_good(sctx, logical, sector, &bad);
 		if (ret)
 			return ret < 0 ? NULL : sector;
 	}
-	bm_fail(ctx->fault, bad);
+	bm_fail(sctx->fault, bad);
 	return NULL;
 }
 
 /* `size` bytes from `logical` on, which need not be aligned. */
-static int read_disk(struct send_ctx *ctx, uint64_t logical, uint8_t *out, uint64_t size)
+static int read_disk(struct send_ctx *sctx, uint64_t logical, uint8_t *out, uint64_t size)
 {
-	uint32_t sectorsize = ctx->image->sectorsize;
+	uint32_t sectorsize = sctx->image->sectorsize;
 
 	while (size) {
 		uint64_t within = logical % sectorsize;
 		uint64_t piece = sectorsize - within < size ? sectorsize - within : size;
-		const uint8_t *sector = verified_sector(ctx, logical - within);
+		const uint8_t *sector = verified_sector(sctx, logical - within);
 
 		if (!sector)
-			return ctx->fault->code;
+			return sctx->fault->code;
 		memcpy(out, sector + within, piece);
 		out += piece;
 		logical += piece;
@@ -157,66 +157,66 @@ static int read_disk(struct send_ctx *ctx, uint64_t logical, uint8_t *out, uint6
 	return BM_OK;
 }
 
-int read_raw_extent(struct send_ctx *ctx, const struct file_extent *extent, uint8_t *out)
+int read_raw_extent(struct send_ctx *sctx, const struct file_extent *extent, uint8_t *out)
 {
-	return read_disk(ctx, extent->disk_bytenr, out, extent->disk_num_bytes);
+	return read_disk(sctx, extent->disk_bytenr, out, extent->disk_num_bytes);
 }
 
-static int reserve_plain(struct send_ctx *ctx, size_t size)
+static int reserve_plain(struct send_ctx *sctx, size_t size)
 {
 	uint8_t *data;
 
-	ctx->plain.disk_bytenr = 0;
-	if (ctx->plain.capacity >= size)
+	sctx->plain.disk_bytenr = 0;
+	if (sctx->plain.capacity >= size)
 		return BM_OK;
-	data = realloc(ctx->plain.data, size);
+	data = realloc(sctx->plain.data, size);
 	if (!data)
-		return bm_fail(ctx->fault, (struct bm_fault){.code = BM_NOMEM});
-	ctx->plain.data = data;
-	ctx->plain.capacity = size;
+		return bm_fail(sctx->fault, (struct bm_fault){.code = BM_NOMEM});
+	sctx->plain.data = data;
+	sctx->plain.capacity = size;
 	return BM_OK;
 }
 
-/* Decompress the whole of an extent into ctx->plain. */
-static int decompress(struct send_ctx *ctx, const struct file_extent *extent)
+/* Decompress the whole of an extent into sctx->plain. */
+static int decompress(struct send_ctx *sctx, const struct file_extent *extent)
 {
 	uint64_t packed_size = extent->inline_data ? extent->inline_size : extent->disk_num_bytes;
 	const uint8_t *packed = extent->inline_data;
 	struct bm_fault bad = {.code = BM_BAD_DATA,
-			       .tree = ctx->root.objectid,
-			       .block = block_header(ctx->leaf)->bytenr,
-			       .slot = ctx->slot,
+			       .tree = sctx->root.objectid,
+			       .block = block_header(sctx->leaf)->bytenr,
+			       .slot = sctx->slot,
 			       .found = packed_size,
 			       .wanted = extent->ram_bytes};
 	int ret;
 
-	if (!extent->inline_data && ctx->plain.disk_bytenr == extent->disk_bytenr &&
-	    ctx->plain.size == extent->ram_bytes)
+	if (!extent->inline_data && sctx->plain.disk_bytenr == extent->disk_bytenr &&
+	    sctx->plain.size == extent->ram_bytes)
 		return BM_OK;
 	/* a compressed extent never holds more than 128 KiB */
 	if (extent->ram_bytes > MAX_PLAIN || packed_size > MAX_PLAIN)
-		return bm_fail(ctx->fault, bad);
-	ret = reserve_plain(ctx, extent->ram_bytes + (packed ? 0 : packed_size));
+		return bm_fail(sctx->fault, bad);
+	ret = reserve_plain(sctx, extent->ram_bytes + (packed ? 0 : packed_size));
 	if (ret < 0)
 		return ret;
 	if (!packed) {
-		uint8_t *disk = ctx->plain.data + extent->ram_bytes;
+		uint8_t *disk = sctx->plain.data + extent->ram_bytes;
 
-		ret = read_disk(ctx, extent->disk_bytenr, disk, packed_size);
+		ret = read_disk(sctx, extent->disk_bytenr, disk, packed_size);
 		if (ret < 0)
 			return ret;
 		packed = disk;
 	}
-	bad.code = ctx->args->decompress(ctx->args->context, extent->compression, packed,
-					 packed_size, ctx->plain.data, extent->ram_bytes);
+	bad.code = sctx->args->decompress(sctx->args->context, extent->compression, packed,
+					  packed_size, sctx->plain.data, extent->ram_bytes);
 	if (bad.code)
-		return bm_fail(ctx->fault, bad);
-	ctx->plain.disk_bytenr = extent->disk_bytenr;
-	ctx->plain.size = extent->ram_bytes;
+		return bm_fail(sctx->fault, bad);
+	sctx->plain.disk_bytenr = extent->disk_bytenr;
+	sctx->plain.size = extent->ram_bytes;
 	return BM_OK;
 }
 
-int read_extent_data(struct send_ctx *ctx, const struct file_extent *extent, uint64_t offset,
+int read_extent_data(struct send_ctx *sctx, const struct file_extent *extent, uint64_t offset,
 		     uint8_t *out, size_t size)
 {
 	uint64_t at = offset - extent->start + extent->offset, have;
@@ -230,13 +230,13 @@ int read_extent_data(struct send_ctx *ctx, const struct file_extent *extent, uin
 		return BM_OK;
 	}
 	if (!extent->inline_data && !extent->compression)
-		return read_disk(ctx, extent->disk_bytenr + at, out, size);
+		return read_disk(sctx, extent->disk_bytenr + at, out, size);
 	if (extent->compression) {
-		ret = decompress(ctx, extent);
+		ret = decompress(sctx, extent);
 		if (ret < 0)
 			return ret;
-		from = ctx->plain.data;
-		have = ctx->plain.size;
+		from = sctx->plain.data;
+		have = sctx->plain.size;
 	} else {
 		from = extent->inline_data;
 		have = extent->inline_size;
@@ -256,53 +256,53 @@ int read_extent_data(struct send_ctx *ctx, const struct file_extent *extent, uin
  * ends before an item tells, the next leaf is looked at (acls_after_inode_item(),
  * btrfs_load_inode_props()).
  */
-static int open_inode(struct send_ctx *ctx)
+static int open_inode(struct send_ctx *sctx)
 {
-	struct bm_key key = {.objectid = ctx->cur_ino, .type = BTRFS_INODE_ITEM_KEY};
-	struct bm_path path = alloc_path_for_send(ctx);
+	struct bm_key key = {.objectid = sctx->cur_ino, .type = BTRFS_INODE_ITEM_KEY};
+	struct bm_path path = alloc_path_for_send(sctx);
 	uint32_t slot, scanned = 0;
 
-	if (bm_search_slot(&ctx->root, &key, &path, ctx->fault) < 0)
-		return ctx->fault->code;
+	if (bm_search_slot(&sctx->root, &key, &path, sctx->fault) < 0)
+		return sctx->fault->code;
 	/* the item behind the inode is taken for its name */
 	for (slot = path.slot[0] + 2; slot < block_header(path.node[0])->nritems; slot++) {
 		const struct btrfs_disk_key *at = &leaf_item(path.node[0], slot)->key;
 
-		if (at->objectid != ctx->cur_ino || at->type >= BTRFS_XATTR_ITEM_KEY ||
+		if (at->objectid != sctx->cur_ino || at->type >= BTRFS_XATTR_ITEM_KEY ||
 		    ++scanned == MAX_SCANNED)
 			return BM_OK;
 	}
-	return bm_next_leaf(&ctx->root, &path, ctx->fault) < 0 ? ctx->fault->code : BM_OK;
+	return bm_next_leaf(&sctx->root, &path, sctx->fault) < 0 ? sctx->fault->code : BM_OK;
 }
 
 /*
  * What the kernel searches before the data of an extent can be read through the page cache: the
  * inode once, and the item of each extent (btrfs_get_extent()).
  */
-int open_for_data(struct send_ctx *ctx, const struct file_extent *extent)
+int open_for_data(struct send_ctx *sctx, const struct file_extent *extent)
 {
 	struct bm_key key = {
-	    .objectid = ctx->cur_ino, .type = BTRFS_EXTENT_DATA_KEY, .offset = extent->start};
-	struct bm_path path = alloc_path_for_send(ctx);
+	    .objectid = sctx->cur_ino, .type = BTRFS_EXTENT_DATA_KEY, .offset = extent->start};
+	struct bm_path path = alloc_path_for_send(sctx);
 
-	if (!ctx->cur_inode_open) {
-		if (open_inode(ctx) < 0)
-			return ctx->fault->code;
-		ctx->cur_inode_open = true;
-		ctx->mapped_start = ctx->mapped_end = 0;
+	if (!sctx->cur_inode_open) {
+		if (open_inode(sctx) < 0)
+			return sctx->fault->code;
+		sctx->cur_inode_open = true;
+		sctx->mapped_start = sctx->mapped_end = 0;
 	}
-	if (extent->start >= ctx->mapped_start && extent->end <= ctx->mapped_end)
+	if (extent->start >= sctx->mapped_start && extent->end <= sctx->mapped_end)
 		return BM_OK;
-	ctx->mapped_start = extent->start;
-	ctx->mapped_end = extent->end;
+	sctx->mapped_start = extent->start;
+	sctx->mapped_end = extent->end;
 	/* the read of an extent is one bio, for which the checksums are looked up once */
 	if (extent->type == BTRFS_FILE_EXTENT_REG && extent->disk_bytenr) {
-		COUNT(ctx->image, submit_bio);
-		ctx->csum_start = ctx->csum_end = 0;
+		COUNT(sctx->image, submit_bio);
+		sctx->csum_start = sctx->csum_end = 0;
 	}
 	path.reada = BM_READA_FORWARD;
-	COUNT(ctx->image, btrfs_lookup_file_extent);
-	if (bm_search_slot(&ctx->root, &key, &path, ctx->fault) < 0)
-		return ctx->fault->code;
+	COUNT(sctx->image, btrfs_lookup_file_extent);
+	if (bm_search_slot(&sctx->root, &key, &path, sctx->fault) < 0)
+		return sctx->fault->code;
 	return BM_OK;
 }

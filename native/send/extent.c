@@ -23,24 +23,24 @@ enum {
 
 /* ------------------------------------------------------------------------------- commands -- */
 
-static int send_write(struct send_ctx *ctx, const struct file_extent *extent, uint64_t offset,
+static int send_write(struct send_ctx *sctx, const struct file_extent *extent, uint64_t offset,
 		      size_t size)
 {
 	const struct fs_path *path;
 	uint8_t *data;
 
-	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_WRITE) < 0 ||
-	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
-	    tlv_put_u64(ctx, BTRFS_SEND_A_FILE_OFFSET, offset) < 0)
-		return ctx->fault->code;
-	data = put_data(ctx, size);
-	if (!data || open_for_data(ctx, extent) < 0 ||
-	    read_extent_data(ctx, extent, offset, data, size) < 0)
-		return ctx->fault->code;
-	return send_cmd(ctx);
+	if (get_cur_inode_path(sctx, &path) < 0 || begin_cmd(sctx, BTRFS_SEND_C_WRITE) < 0 ||
+	    tlv_put_path(sctx, BTRFS_SEND_A_PATH, path) < 0 ||
+	    tlv_put_u64(sctx, BTRFS_SEND_A_FILE_OFFSET, offset) < 0)
+		return sctx->fault->code;
+	data = put_data(sctx, size);
+	if (!data || open_for_data(sctx, extent) < 0 ||
+	    read_extent_data(sctx, extent, offset, data, size) < 0)
+		return sctx->fault->code;
+	return send_cmd(sctx);
 }
 
-static int encoded_compression(const struct send_ctx *ctx, const struct file_extent *extent)
+static int encoded_compression(const struct send_ctx *sctx, const struct file_extent *extent)
 {
 	int sector_bits = 0;
 
@@ -48,13 +48,13 @@ static int encoded_compression(const struct send_ctx *ctx, const struct file_ext
 		return ENCODED_ZLIB;
 	if (extent->compression == BTRFS_COMPRESS_ZSTD)
 		return ENCODED_ZSTD;
-	while (ctx->image->sectorsize >> sector_bits > PAGE)
+	while (sctx->image->sectorsize >> sector_bits > PAGE)
 		sector_bits++;
 	return ENCODED_LZO_4K + sector_bits;
 }
 
 /* The bytes of a compressed extent as they are: send_encoded_extent(), send_encoded_inline_extent(). */
-static int send_encoded_extent(struct send_ctx *ctx, const struct file_extent *extent,
+static int send_encoded_extent(struct send_ctx *sctx, const struct file_extent *extent,
 			       uint64_t offset, uint64_t size)
 {
 	bool is_inline = extent->inline_data != NULL;
@@ -64,81 +64,82 @@ static int send_encoded_extent(struct send_ctx *ctx, const struct file_extent *e
 	const struct fs_path *path;
 	uint8_t *data;
 
-	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_ENCODED_WRITE) < 0 ||
-	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
-	    tlv_put_u64(ctx, BTRFS_SEND_A_FILE_OFFSET, offset) < 0 ||
-	    tlv_put_u64(ctx, BTRFS_SEND_A_UNENCODED_FILE_LEN, file_len) < 0 ||
-	    tlv_put_u64(ctx, BTRFS_SEND_A_UNENCODED_LEN, extent->ram_bytes) < 0 ||
-	    tlv_put_u64(ctx, BTRFS_SEND_A_UNENCODED_OFFSET,
+	if (get_cur_inode_path(sctx, &path) < 0 ||
+	    begin_cmd(sctx, BTRFS_SEND_C_ENCODED_WRITE) < 0 ||
+	    tlv_put_path(sctx, BTRFS_SEND_A_PATH, path) < 0 ||
+	    tlv_put_u64(sctx, BTRFS_SEND_A_FILE_OFFSET, offset) < 0 ||
+	    tlv_put_u64(sctx, BTRFS_SEND_A_UNENCODED_FILE_LEN, file_len) < 0 ||
+	    tlv_put_u64(sctx, BTRFS_SEND_A_UNENCODED_LEN, extent->ram_bytes) < 0 ||
+	    tlv_put_u64(sctx, BTRFS_SEND_A_UNENCODED_OFFSET,
 			offset - extent->start + extent->offset) < 0 ||
-	    tlv_put_u32(ctx, BTRFS_SEND_A_COMPRESSION, (uint32_t)encoded_compression(ctx, extent)) <
-		0 ||
-	    (!is_inline && tlv_put_u32(ctx, BTRFS_SEND_A_ENCRYPTION, 0) < 0))
-		return ctx->fault->code;
+	    tlv_put_u32(sctx, BTRFS_SEND_A_COMPRESSION,
+			(uint32_t)encoded_compression(sctx, extent)) < 0 ||
+	    (!is_inline && tlv_put_u32(sctx, BTRFS_SEND_A_ENCRYPTION, 0) < 0))
+		return sctx->fault->code;
 	/* the kernel reads into whole pages of its buffer, behind the attributes */
 	if (!is_inline &&
-	    (ctx->size - ctx->cmd + 2 + PAGE - 1) / PAGE * PAGE + packed > ctx->max_size)
-		return send_errno(ctx, EOVERFLOW);
-	data = put_data(ctx, packed);
+	    (sctx->size - sctx->cmd + 2 + PAGE - 1) / PAGE * PAGE + packed > sctx->max_size)
+		return send_errno(sctx, EOVERFLOW);
+	data = put_data(sctx, packed);
 	if (!data)
-		return ctx->fault->code;
+		return sctx->fault->code;
 	if (is_inline) {
 		for (uint64_t i = 0; i < packed; i++)
 			data[i] = extent->inline_data[i];
-	} else if (read_raw_extent(ctx, extent, data) < 0) {
-		return ctx->fault->code;
+	} else if (read_raw_extent(sctx, extent, data) < 0) {
+		return sctx->fault->code;
 	}
-	return send_cmd(ctx);
+	return send_cmd(sctx);
 }
 
 /* send_extent_data(): the data of a range of the extent that the walk stands on. */
-static int send_extent_data(struct send_ctx *ctx, const struct file_extent *extent, uint64_t offset,
-			    uint64_t size)
+static int send_extent_data(struct send_ctx *sctx, const struct file_extent *extent,
+			    uint64_t offset, uint64_t size)
 {
 	uint64_t packed = extent->inline_data ? extent->inline_size : extent->disk_num_bytes;
-	uint64_t piece = ctx->max_size - NOT_DATA;
+	uint64_t piece = sctx->max_size - NOT_DATA;
 
-	COUNT(ctx->image, send_extent_data);
-	if (ctx->args->flags & BM_SEND_NO_FILE_DATA)
-		return send_update_extent(ctx, offset, size);
+	COUNT(sctx->image, send_extent_data);
+	if (sctx->args->flags & BM_SEND_NO_FILE_DATA)
+		return send_update_extent(sctx, offset, size);
 	/* a part of an extent may be smaller plain than the whole is compressed */
-	if (ctx->args->flags & BM_SEND_COMPRESSED && extent->compression && packed <= size)
-		return send_encoded_extent(ctx, extent, offset, size);
+	if (sctx->args->flags & BM_SEND_COMPRESSED && extent->compression && packed <= size)
+		return send_encoded_extent(sctx, extent, offset, size);
 	for (uint64_t sent = 0; sent < size; sent += piece) {
 		if (size - sent < piece)
 			piece = size - sent;
-		if (send_write(ctx, extent, offset + sent, piece) < 0)
-			return ctx->fault->code;
+		if (send_write(sctx, extent, offset + sent, piece) < 0)
+			return sctx->fault->code;
 	}
 	return BM_OK;
 }
 
-static int send_clone(struct send_ctx *ctx, uint64_t offset, uint64_t size,
+static int send_clone(struct send_ctx *sctx, uint64_t offset, uint64_t size,
 		      const struct clone_root *from)
 {
 	const struct fs_path *path;
 	struct fs_path source;
 	uint64_t gen;
 
-	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_CLONE) < 0 ||
-	    tlv_put_u64(ctx, BTRFS_SEND_A_FILE_OFFSET, offset) < 0 ||
-	    tlv_put_u64(ctx, BTRFS_SEND_A_CLONE_LEN, size) < 0 ||
-	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0)
-		return ctx->fault->code;
-	if (from->root.objectid == ctx->root.objectid) {
-		if (get_inode_gen(ctx, &ctx->root, from->ino, &gen) < 0 ||
-		    get_cur_path(ctx, from->ino, gen, &source) < 0)
-			return ctx->fault->code;
-	} else if (get_inode_path(ctx, &from->root, from->ino, &source) < 0) {
-		return ctx->fault->code;
+	if (get_cur_inode_path(sctx, &path) < 0 || begin_cmd(sctx, BTRFS_SEND_C_CLONE) < 0 ||
+	    tlv_put_u64(sctx, BTRFS_SEND_A_FILE_OFFSET, offset) < 0 ||
+	    tlv_put_u64(sctx, BTRFS_SEND_A_CLONE_LEN, size) < 0 ||
+	    tlv_put_path(sctx, BTRFS_SEND_A_PATH, path) < 0)
+		return sctx->fault->code;
+	if (from->root.objectid == sctx->root.objectid) {
+		if (get_inode_gen(sctx, &sctx->root, from->ino, &gen) < 0 ||
+		    get_cur_path(sctx, from->ino, gen, &source) < 0)
+			return sctx->fault->code;
+	} else if (get_inode_path(sctx, &from->root, from->ino, &source) < 0) {
+		return sctx->fault->code;
 	}
-	if (tlv_put(ctx, BTRFS_SEND_A_CLONE_UUID, from->source->uuid, sizeof(from->source->uuid)) <
+	if (tlv_put(sctx, BTRFS_SEND_A_CLONE_UUID, from->source->uuid, sizeof(from->source->uuid)) <
 		0 ||
-	    tlv_put_u64(ctx, BTRFS_SEND_A_CLONE_CTRANSID, from->source->ctransid) < 0 ||
-	    tlv_put_path(ctx, BTRFS_SEND_A_CLONE_PATH, &source) < 0 ||
-	    tlv_put_u64(ctx, BTRFS_SEND_A_CLONE_OFFSET, from->offset) < 0)
-		return ctx->fault->code;
-	return send_cmd(ctx);
+	    tlv_put_u64(sctx, BTRFS_SEND_A_CLONE_CTRANSID, from->source->ctransid) < 0 ||
+	    tlv_put_path(sctx, BTRFS_SEND_A_CLONE_PATH, &source) < 0 ||
+	    tlv_put_u64(sctx, BTRFS_SEND_A_CLONE_OFFSET, from->offset) < 0)
+		return sctx->fault->code;
+	return send_cmd(sctx);
 }
 
 /* ------------------------------------------------------------------------- clone or write -- */
@@ -152,7 +153,7 @@ struct clone_target {
 };
 
 /* Clone or write `size` bytes that one item of the source covers. */
-static int clone_piece(struct send_ctx *ctx, const struct clone_target *target,
+static int clone_piece(struct send_ctx *sctx, const struct clone_target *target,
 		       const struct clone_root *from, uint64_t source_size, uint64_t size)
 {
 	uint64_t source_end = from->offset + size, aligned = size;
@@ -163,16 +164,16 @@ static int clone_piece(struct send_ctx *ctx, const struct clone_target *target,
 	 * aligned for every receiver and write the rest.
 	 */
 	if (source_end == source_size && source_end % CLONE_ALIGN &&
-	    target->offset + size < ctx->cur_inode_size)
+	    target->offset + size < sctx->cur_inode_size)
 		aligned = size / CLONE_ALIGN * CLONE_ALIGN;
 	if (aligned) {
-		because_of_rule(ctx, BM_SEND_CLONE_SOURCE);
-		ret = send_clone(ctx, target->offset, aligned, from);
+		because_of_rule(sctx, BM_SEND_CLONE_SOURCE);
+		ret = send_clone(sctx, target->offset, aligned, from);
 		if (ret < 0 || aligned == size)
 			return ret;
 	}
-	because_of_rule(ctx, BM_SEND_WRITE_SOURCE_TAIL);
-	return send_extent_data(ctx, target->extent, target->offset + aligned, size - aligned);
+	because_of_rule(sctx, BM_SEND_WRITE_SOURCE_TAIL);
+	return send_extent_data(sctx, target->extent, target->offset + aligned, size - aligned);
 }
 
 static void advance(struct clone_target *target, struct clone_root *from, uint64_t size)
@@ -185,7 +186,7 @@ static void advance(struct clone_target *target, struct clone_root *from, uint64
 /*
  * One item of the clone source. 0: go on with the next item, 1: the rest is to be written.
  */
-static int clone_from_item(struct send_ctx *ctx, struct clone_target *target,
+static int clone_from_item(struct send_ctx *sctx, struct clone_target *target,
 			   struct clone_root *from, const struct file_extent *source,
 			   uint64_t source_size)
 {
@@ -206,8 +207,8 @@ static int clone_from_item(struct send_ctx *ctx, struct clone_target *target,
 
 		if (hole > target->size)
 			hole = target->size;
-		because_of_rule(ctx, BM_SEND_WRITE_SOURCE_HOLE);
-		ret = send_extent_data(ctx, target->extent, target->offset, hole);
+		because_of_rule(sctx, BM_SEND_WRITE_SOURCE_HOLE);
+		ret = send_extent_data(sctx, target->extent, target->offset, hole);
 		if (ret < 0)
 			return ret;
 		advance(target, from, hole);
@@ -219,7 +220,7 @@ static int clone_from_item(struct send_ctx *ctx, struct clone_target *target,
 		return 1;
 	if (source->start + size > source_size) {
 		size = source_size - source->start;
-		crossed = TOGGLE(ctx, SEND_CLONE_SRC_EOF);
+		crossed = TOGGLE(sctx, SEND_CLONE_SRC_EOF);
 	}
 	if (disk_bytenr == target->extent->disk_bytenr) {
 		from->offset = source->start;
@@ -233,12 +234,12 @@ static int clone_from_item(struct send_ctx *ctx, struct clone_target *target,
 	}
 	piece = size < target->size ? size : target->size;
 	if (disk_bytenr == target->extent->disk_bytenr && data_offset == target->data_offset) {
-		ret = clone_piece(ctx, target, from, source_size, piece);
+		ret = clone_piece(sctx, target, from, source_size, piece);
 	} else {
 		if (crossed && piece < target->size)
 			return 1;
-		because_of_rule(ctx, BM_SEND_WRITE_SOURCE_DIFFERS);
-		ret = send_extent_data(ctx, target->extent, target->offset, piece);
+		because_of_rule(sctx, BM_SEND_WRITE_SOURCE_DIFFERS);
+		ret = send_extent_data(sctx, target->extent, target->offset, piece);
 	}
 	if (ret < 0)
 		return ret;
@@ -246,32 +247,32 @@ static int clone_from_item(struct send_ctx *ctx, struct clone_target *target,
 	if (!target->size)
 		return 1;
 	/* a file that is cloned from itself: no further than it reaches by now */
-	if (from->root.objectid == ctx->root.objectid && from->ino == ctx->cur_ino &&
-	    from->offset >= ctx->cur_inode_next_write_offset)
+	if (from->root.objectid == sctx->root.objectid && from->ino == sctx->cur_ino &&
+	    from->offset >= sctx->cur_inode_next_write_offset)
 		return 1;
 	target->data_offset += piece;
 	return 0;
 }
 
 /* clone_range(): walk the items of the source, cloning where they refer to the same data. */
-static int clone_range(struct send_ctx *ctx, const struct file_extent *extent,
+static int clone_range(struct send_ctx *sctx, const struct file_extent *extent,
 		       struct clone_root *from, uint64_t size)
 {
 	struct clone_target target = {
 	    .extent = extent, .data_offset = extent->offset, .offset = extent->start, .size = size};
 	struct bm_key key = {
 	    .objectid = from->ino, .type = BTRFS_EXTENT_DATA_KEY, .offset = from->offset};
-	struct bm_path path = alloc_path_for_send(ctx);
+	struct bm_path path = alloc_path_for_send(sctx);
 	struct inode_info info;
 	int ret;
 
-	because_of_rule(ctx, BM_SEND_WRITE_FIRST_SECTOR);
+	because_of_rule(sctx, BM_SEND_WRITE_FIRST_SECTOR);
 	/* the receiver might have inlined a first block that is not inline here */
-	if (!from->offset && size == ctx->image->sectorsize)
-		return send_extent_data(ctx, extent, target.offset, size);
-	if (get_inode_info(ctx, &from->root, from->ino, &info) < 0)
-		return ctx->fault->code;
-	ret = bm_search_slot(&from->root, &key, &path, ctx->fault);
+	if (!from->offset && size == sctx->image->sectorsize)
+		return send_extent_data(sctx, extent, target.offset, size);
+	if (get_inode_info(sctx, &from->root, from->ino, &info) < 0)
+		return sctx->fault->code;
+	ret = bm_search_slot(&from->root, &key, &path, sctx->fault);
 	if (ret < 0)
 		return ret;
 	if (ret && path.slot[0] > 0) {
@@ -286,56 +287,56 @@ static int clone_range(struct send_ctx *ctx, const struct file_extent *extent,
 		struct file_extent source;
 
 		if (path.slot[0] >= block_header(path.node[0])->nritems) {
-			ret = bm_next_leaf(&from->root, &path, ctx->fault);
+			ret = bm_next_leaf(&from->root, &path, sctx->fault);
 			if (ret)
 				break;
 		}
 		at = &leaf_item(path.node[0], path.slot[0])->key;
 		if (at->objectid != from->ino || at->type != BTRFS_EXTENT_DATA_KEY)
 			break;
-		ret = parse_file_extent(ctx, path.node[0], path.slot[0], &source);
+		ret = parse_file_extent(sctx, path.node[0], path.slot[0], &source);
 		if (!ret)
-			ret = clone_from_item(ctx, &target, from, &source, info.size);
+			ret = clone_from_item(sctx, &target, from, &source, info.size);
 	}
 	if (ret < 0 || !target.size)
 		return ret < 0 ? ret : BM_OK;
-	because_of_rule(ctx, BM_SEND_WRITE_SOURCE_ENDS);
-	return send_extent_data(ctx, extent, target.offset, target.size);
+	because_of_rule(sctx, BM_SEND_WRITE_SOURCE_ENDS);
+	return send_extent_data(sctx, extent, target.offset, target.size);
 }
 
 /* 1: the range up to `end` can be cloned, 0: it has to be written. */
-static int can_clone(struct send_ctx *ctx, const struct file_extent *extent, uint64_t end,
+static int can_clone(struct send_ctx *sctx, const struct file_extent *extent, uint64_t end,
 		     const struct clone_root *from)
 {
 	struct inode_info info;
 
-	if (end % ctx->image->sectorsize == 0)
+	if (end % sctx->image->sectorsize == 0)
 		return 1;
-	if (!TOGGLE(ctx, SEND_CLONE_UNALIGNED_TAIL) || end != ctx->cur_inode_size)
+	if (!TOGGLE(sctx, SEND_CLONE_UNALIGNED_TAIL) || end != sctx->cur_inode_size)
 		return 0;
 	/* an unaligned end can only be cloned where it is the end of both files */
-	if (get_inode_info(ctx, &from->root, from->ino, &info) < 0)
-		return ctx->fault->code;
+	if (get_inode_info(sctx, &from->root, from->ino, &info) < 0)
+		return sctx->fault->code;
 	if (from->offset + (end - extent->start) != info.size)
 		return 0;
-	because_of_rule(ctx, BM_SEND_CLONE_TRUNCATE);
+	because_of_rule(sctx, BM_SEND_CLONE_TRUNCATE);
 	/* the file of the parent snapshot may reach further, so that this end is not its end yet */
-	if (has_parent(ctx) && TOGGLE(ctx, SEND_TRUNCATE_BEFORE_CLONE) &&
-	    send_truncate(ctx, extent->start) < 0)
-		return ctx->fault->code;
+	if (has_parent(sctx) && TOGGLE(sctx, SEND_TRUNCATE_BEFORE_CLONE) &&
+	    send_truncate(sctx, extent->start) < 0)
+		return sctx->fault->code;
 	return 1;
 }
 
 /* The extent item that is being sent: of an inode that took a number, the walk is elsewhere. */
-static struct bm_send_item extent_item(const struct send_ctx *ctx)
+static struct bm_send_item extent_item(const struct send_ctx *sctx)
 {
-	const struct btrfs_disk_key *key = &leaf_item(ctx->leaf, ctx->slot)->key;
+	const struct btrfs_disk_key *key = &leaf_item(sctx->leaf, sctx->slot)->key;
 
 	return (struct bm_send_item){
 	    .objectid = key->objectid,
 	    .type = key->type,
 	    .offset = key->offset,
-	    .change = (uint8_t)(ctx->cur_inode_new_gen ? BM_CHANGE_NEW : ctx->result)};
+	    .change = (uint8_t)(sctx->cur_inode_new_gen ? BM_CHANGE_NEW : sctx->result)};
 }
 
 /* Why an extent is written that was found nowhere else. */
@@ -348,79 +349,79 @@ static enum bm_send_cause write_cause(const struct file_extent *extent)
 	return BM_SEND_WRITE_NO_SOURCE;
 }
 
-static int send_write_or_clone(struct send_ctx *ctx, const struct file_extent *extent,
+static int send_write_or_clone(struct send_ctx *sctx, const struct file_extent *extent,
 			       struct clone_root *from)
 {
-	uint64_t end = extent->end < ctx->cur_inode_size ? extent->end : ctx->cur_inode_size;
+	uint64_t end = extent->end < sctx->cur_inode_size ? extent->end : sctx->cur_inode_size;
 	int ret = 0;
 
 	if (extent->start >= end)
 		return BM_OK;
-	because(ctx, write_cause(extent), ctx->cur_ino, extent_item(ctx));
+	because(sctx, write_cause(extent), sctx->cur_ino, extent_item(sctx));
 	if (from)
-		ret = can_clone(ctx, extent, end, from);
+		ret = can_clone(sctx, extent, end, from);
 	if (ret < 0)
 		return ret;
 	if (from && !ret)
-		because_of_rule(ctx, BM_SEND_WRITE_UNALIGNED);
+		because_of_rule(sctx, BM_SEND_WRITE_UNALIGNED);
 	if (ret)
-		ret = clone_range(ctx, extent, from, end - extent->start);
+		ret = clone_range(sctx, extent, from, end - extent->start);
 	else
-		ret = send_extent_data(ctx, extent, extent->start, end - extent->start);
-	ctx->cur_inode_next_write_offset = end;
+		ret = send_extent_data(sctx, extent, extent->start, end - extent->start);
+	sctx->cur_inode_next_write_offset = end;
 	return ret;
 }
 
-int process_extent(struct send_ctx *ctx)
+int process_extent(struct send_ctx *sctx)
 {
 	struct file_extent extent;
 	struct clone_root *from;
 	int ret;
 
-	COUNT(ctx->image, process_extent);
-	if (is_type(ctx->cur_inode_mode, MODE_LNK))
+	COUNT(sctx->image, process_extent);
+	if (is_type(sctx->cur_inode_mode, MODE_LNK))
 		return BM_OK;
-	ret = parse_file_extent(ctx, ctx->leaf, ctx->slot, &extent);
+	ret = parse_file_extent(sctx, sctx->leaf, sctx->slot, &extent);
 	if (ret < 0)
 		return ret;
-	if (has_parent(ctx) && !ctx->cur_inode_new) {
-		ret = is_extent_unchanged(ctx, &extent);
+	if (has_parent(sctx) && !sctx->cur_inode_new) {
+		ret = is_extent_unchanged(sctx, &extent);
 		if (ret)
-			return ret < 0 ? ret : maybe_send_hole(ctx);
+			return ret < 0 ? ret : maybe_send_hole(sctx);
 	} else if (extent.type == BTRFS_FILE_EXTENT_PREALLOC ||
 		   (extent.type == BTRFS_FILE_EXTENT_REG && !extent.disk_bytenr)) {
 		/* new files simply have holes where nothing was written */
 		return BM_OK;
 	}
-	if (find_extent_clone(ctx, &extent, &from) < 0 ||
-	    send_write_or_clone(ctx, &extent, from) < 0)
-		return ctx->fault->code;
-	return maybe_send_hole(ctx);
+	if (find_extent_clone(sctx, &extent, &from) < 0 ||
+	    send_write_or_clone(sctx, &extent, from) < 0)
+		return sctx->fault->code;
+	return maybe_send_hole(sctx);
 }
 
-int process_all_extents(struct send_ctx *ctx)
+int process_all_extents(struct send_ctx *sctx)
 {
-	struct bm_key key = {.objectid = ctx->key.objectid, .type = BTRFS_EXTENT_DATA_KEY};
-	const uint8_t *leaf = ctx->leaf;
-	struct bm_path path = alloc_path_for_send(ctx);
-	uint32_t slot = ctx->slot;
+	struct bm_key key = {.objectid = sctx->key.objectid, .type = BTRFS_EXTENT_DATA_KEY};
+	const uint8_t *leaf = sctx->leaf;
+	struct bm_path path = alloc_path_for_send(sctx);
+	uint32_t slot = sctx->slot;
 	int ret;
 
-	if (bm_search_slot(&ctx->root, &key, &path, ctx->fault) < 0)
-		return ctx->fault->code;
-	while (!(ret = btrfs_get_next_valid_item(ctx, &ctx->root, &path))) {
+	if (bm_search_slot(&sctx->root, &key, &path, sctx->fault) < 0)
+		return sctx->fault->code;
+	while (!(ret = btrfs_get_next_valid_item(sctx, &sctx->root, &path))) {
 		const struct btrfs_disk_key *at = &leaf_item(path.node[0], path.slot[0])->key;
 
 		if (at->objectid != key.objectid || at->type != key.type)
 			break;
-		ctx->leaf = path.node[0];
-		ctx->slot = path.slot[0];
-		ret = process_extent(ctx);
+		sctx->leaf = path.node[0];
+		sctx->slot = path.slot[0];
+		ret = process_extent(sctx);
 		if (ret < 0)
 			return ret;
 		path.slot[0]++;
 	}
-	ctx->leaf = leaf;
-	ctx->slot = slot;
+	sctx->leaf = leaf;
+	sctx->slot = slot;
 	return ret < 0 ? ret : BM_OK;
 }

@@ -34,24 +34,24 @@ struct pending_list {
  * Look at the last entry of a directory of the parent snapshot: 1: there is none, 0: there is, its
  * inode is *ino.
  */
-static int last_entry(struct send_ctx *ctx, uint64_t dir, uint64_t *ino)
+static int last_entry(struct send_ctx *sctx, uint64_t dir, uint64_t *ino)
 {
 	struct bm_key key = {.objectid = dir, .type = BTRFS_DIR_INDEX_KEY, .offset = UINT64_MAX};
-	struct bm_path path = alloc_path_for_send(ctx);
+	struct bm_path path = alloc_path_for_send(sctx);
 	const struct btrfs_dir_item *entry;
 	const struct btrfs_disk_key *at;
 	uint32_t start = 0;
-	int ret = bm_search_slot(&ctx->parent, &key, &path, ctx->fault);
+	int ret = bm_search_slot(&sctx->parent, &key, &path, sctx->fault);
 
 	if (ret < 0)
 		return ret;
 	/* the inode item of the directory comes before its entries */
 	if (ret && path.slot[0]-- == 0)
-		return send_errno(ctx, EUCLEAN);
+		return send_errno(sctx, EUCLEAN);
 	at = &leaf_item(path.node[0], path.slot[0])->key;
 	if (at->objectid != dir || at->type != BTRFS_DIR_INDEX_KEY)
 		return 1;
-	ret = iterate_dir_item(ctx, path.node[0], path.slot[0], &start, &entry);
+	ret = iterate_dir_item(sctx, path.node[0], path.slot[0], &start, &entry);
 	if (ret <= 0)
 		return ret < 0 ? ret : 1;
 	*ino = entry->location.objectid;
@@ -64,16 +64,16 @@ struct dir_scan {
 };
 
 /* Go over the entries from an index on: 1: all have been processed. */
-static int scan_entries(struct send_ctx *ctx, uint64_t dir, uint64_t dir_gen, uint64_t index,
+static int scan_entries(struct send_ctx *sctx, uint64_t dir, uint64_t dir_gen, uint64_t index,
 			struct dir_scan *scan)
 {
 	struct bm_key key = {.objectid = dir, .type = BTRFS_DIR_INDEX_KEY, .offset = index};
-	struct bm_path path = alloc_path_for_send(ctx);
+	struct bm_path path = alloc_path_for_send(sctx);
 	int ret;
 
-	if (bm_search_slot(&ctx->parent, &key, &path, ctx->fault) < 0)
-		return ctx->fault->code;
-	while (!(ret = btrfs_get_next_valid_item(ctx, &ctx->parent, &path))) {
+	if (bm_search_slot(&sctx->parent, &key, &path, sctx->fault) < 0)
+		return sctx->fault->code;
+	while (!(ret = btrfs_get_next_valid_item(sctx, &sctx->parent, &path))) {
 		const struct btrfs_disk_key *at = &leaf_item(path.node[0], path.slot[0])->key;
 		const struct btrfs_dir_item *entry;
 		struct waiting_dir_move *waiting;
@@ -81,78 +81,78 @@ static int scan_entries(struct send_ctx *ctx, uint64_t dir, uint64_t dir_gen, ui
 
 		if (at->objectid != dir || at->type != BTRFS_DIR_INDEX_KEY)
 			return 1;
-		ret = iterate_dir_item(ctx, path.node[0], path.slot[0], &start, &entry);
+		ret = iterate_dir_item(sctx, path.node[0], path.slot[0], &start, &entry);
 		if (ret <= 0)
 			return ret < 0 ? ret : 1;
 		if (entry->location.objectid > scan->high_ino)
 			scan->high_ino = entry->location.objectid;
 		scan->last_index = at->offset;
-		waiting = get_waiting_dir_move(ctx, entry->location.objectid);
+		waiting = get_waiting_dir_move(sctx, entry->location.objectid);
 		if (waiting) {
 			waiting->rmdir_ino = dir;
 			waiting->rmdir_gen = dir_gen;
 			return 0;
 		}
-		if (entry->location.objectid > ctx->cur_ino)
+		if (entry->location.objectid > sctx->cur_ino)
 			return 0;
 		path.slot[0]++;
 	}
 	return ret < 0 ? ret : 1;
 }
 
-int can_rmdir(struct send_ctx *ctx, uint64_t dir, uint64_t dir_gen)
+int can_rmdir(struct send_ctx *sctx, uint64_t dir, uint64_t dir_gen)
 {
-	bool look_at_last = TOGGLE(ctx, SEND_RMDIR_LAST_ENTRY);
+	bool look_at_last = TOGGLE(sctx, SEND_RMDIR_LAST_ENTRY);
 	struct orphan_dir_info *info;
 	struct dir_scan scan = {0};
 	int ret = -1;
 
-	COUNT(ctx->image, can_rmdir);
+	COUNT(sctx->image, can_rmdir);
 	if (dir == BTRFS_FIRST_FREE_OBJECTID)
 		return 0;
-	info = get_orphan_dir_info(ctx, dir, dir_gen);
+	info = get_orphan_dir_info(sctx, dir, dir_gen);
 	/* entries that are still to come are known without a look */
-	if (look_at_last && info && ctx->cur_ino < info->dir_high_seq_ino)
+	if (look_at_last && info && sctx->cur_ino < info->dir_high_seq_ino)
 		return 0;
 	if (look_at_last && !info) {
-		ret = last_entry(ctx, dir, &scan.high_ino);
+		ret = last_entry(sctx, dir, &scan.high_ino);
 		if (ret)
 			return ret;
-		if (ctx->cur_ino < scan.high_ino)
+		if (sctx->cur_ino < scan.high_ino)
 			goto remember;
 	}
-	ret = scan_entries(ctx, dir, dir_gen, info ? info->last_dir_index_offset : 0, &scan);
+	ret = scan_entries(sctx, dir, dir_gen, info ? info->last_dir_index_offset : 0, &scan);
 	if (ret < 0)
 		return ret;
 	if (ret) {
 		if (info)
-			free_orphan_dir_info(ctx, info);
+			free_orphan_dir_info(sctx, info);
 		return 1;
 	}
 remember:
 	/* no second descent for one that was found */
-	if (!info || !TOGGLE(ctx, SEND_RMDIR_ONE_DESCENT))
-		info = add_orphan_dir_info(ctx, dir, dir_gen);
+	if (!info || !TOGGLE(sctx, SEND_RMDIR_ONE_DESCENT))
+		info = add_orphan_dir_info(sctx, dir, dir_gen);
 	if (!info)
-		return ctx->fault->code;
+		return sctx->fault->code;
 	info->last_dir_index_offset = scan.last_index;
 	if (scan.high_ino > info->dir_high_seq_ino)
 		info->dir_high_seq_ino = scan.high_ino;
 	return 0;
 }
 
-int rmdir_if_possible(struct send_ctx *ctx, uint64_t ino, uint64_t gen, enum bm_send_cause cause,
+int rmdir_if_possible(struct send_ctx *sctx, uint64_t ino, uint64_t gen, enum bm_send_cause cause,
 		      struct bm_send_item item)
 {
 	struct fs_path path;
-	int ret = can_rmdir(ctx, ino, gen);
+	int ret = can_rmdir(sctx, ino, gen);
 
 	if (ret <= 0)
 		return ret;
-	if (get_cur_path(ctx, ino, gen, &path) < 0)
-		return ctx->fault->code;
-	because(ctx, cause, ino, item);
-	return send_rmdir(ctx, &path) < 0 ? ctx->fault->code : 1;
+	if (get_cur_path(sctx, ino, gen, &path) < 0)
+		return sctx->fault->code;
+	because(sctx, cause, ino, item);
+	return send_rmdir(sctx, &path) < 0 ? sctx->fault->code : 1;
 }
 
 /* --------------------------------------------------------------------------- pending moves -- */
@@ -163,88 +163,88 @@ static void free_pending_move(struct pending_dir_move *move)
 	free(move);
 }
 
-static int add_waiting_dir_move(struct send_ctx *ctx, uint64_t ino, bool orphanized)
+static int add_waiting_dir_move(struct send_ctx *sctx, uint64_t ino, bool orphanized)
 {
 	struct waiting_dir_move *waiting;
 
-	if (lru_lookup(&ctx->waiting_dir_moves, ino, 0))
-		return send_errno(ctx, EEXIST);
+	if (lru_lookup(&sctx->waiting_dir_moves, ino, 0))
+		return send_errno(sctx, EEXIST);
 	waiting = calloc(1, sizeof(*waiting));
 	if (!waiting)
-		return bm_fail(ctx->fault, (struct bm_fault){.code = BM_NOMEM});
+		return bm_fail(sctx->fault, (struct bm_fault){.code = BM_NOMEM});
 	waiting->lru.key = ino;
 	waiting->orphanized = orphanized;
-	lru_store(&ctx->waiting_dir_moves, &waiting->lru);
+	lru_store(&sctx->waiting_dir_moves, &waiting->lru);
 	return BM_OK;
 }
 
 /* Have `move` wait for `parent_ino`; it is freed on failure. */
-static int add_pending_dir_move(struct send_ctx *ctx, struct pending_dir_move *move,
+static int add_pending_dir_move(struct send_ctx *sctx, struct pending_dir_move *move,
 				uint64_t parent_ino, bool is_orphan)
 {
 	struct pending_list *list;
 
-	if (add_waiting_dir_move(ctx, move->ino, is_orphan) < 0)
+	if (add_waiting_dir_move(sctx, move->ino, is_orphan) < 0)
 		goto fail;
-	list = (struct pending_list *)lru_lookup(&ctx->pending_dir_moves, parent_ino, 0);
+	list = (struct pending_list *)lru_lookup(&sctx->pending_dir_moves, parent_ino, 0);
 	if (!list) {
 		list = calloc(1, sizeof(*list));
 		if (!list) {
-			bm_fail(ctx->fault, (struct bm_fault){.code = BM_NOMEM});
+			bm_fail(sctx->fault, (struct bm_fault){.code = BM_NOMEM});
 			goto fail;
 		}
 		list->lru.key = parent_ino;
-		lru_store(&ctx->pending_dir_moves, &list->lru);
+		lru_store(&sctx->pending_dir_moves, &list->lru);
 	}
 	*(list->last ? &list->last->next : &list->first) = move;
 	list->last = move;
 	return BM_OK;
 fail:
 	free_pending_move(move);
-	return ctx->fault->code;
+	return sctx->fault->code;
 }
 
 /* The move of the current inode, with the directories of its deleted and its new names. */
-static int wait_for(struct send_ctx *ctx, const struct recorded_ref *ref, uint64_t parent_ino,
+static int wait_for(struct send_ctx *sctx, const struct recorded_ref *ref, uint64_t parent_ino,
 		    bool is_orphan)
 {
 	struct pending_dir_move *move = calloc(1, sizeof(*move));
-	const struct recorded_refs *lists[] = {&ctx->deleted_refs, &ctx->new_refs};
+	const struct recorded_refs *lists[] = {&sctx->deleted_refs, &sctx->new_refs};
 
 	if (!move)
-		return bm_fail(ctx->fault, (struct bm_fault){.code = BM_NOMEM});
-	move->ino = ctx->cur_ino;
-	move->gen = ctx->cur_inode_gen;
+		return bm_fail(sctx->fault, (struct bm_fault){.code = BM_NOMEM});
+	move->ino = sctx->cur_ino;
+	move->gen = sctx->cur_inode_gen;
 	move->item = ref->in.item;
 	for (int i = 0; i < 2; i++)
 		for (size_t j = 0; j < lists[i]->count; j++)
-			if (add_dir_ref(ctx, &move->update_refs, &lists[i]->rows[j].in) < 0) {
+			if (add_dir_ref(sctx, &move->update_refs, &lists[i]->rows[j].in) < 0) {
 				free_pending_move(move);
 				return BM_NOMEM;
 			}
-	return add_pending_dir_move(ctx, move, parent_ino, is_orphan) < 0 ? ctx->fault->code : 1;
+	return add_pending_dir_move(sctx, move, parent_ino, is_orphan) < 0 ? sctx->fault->code : 1;
 }
 
 /* Take the moves that wait for an inode out of the table and put them behind `*last`. */
-static void take_pending_dir_moves(struct send_ctx *ctx, uint64_t ino,
+static void take_pending_dir_moves(struct send_ctx *sctx, uint64_t ino,
 				   struct pending_dir_move **first, struct pending_dir_move **last)
 {
 	struct pending_list *list =
-	    (struct pending_list *)lru_lookup(&ctx->pending_dir_moves, ino, 0);
+	    (struct pending_list *)lru_lookup(&sctx->pending_dir_moves, ino, 0);
 
 	if (!list)
 		return;
 	*(*last ? &(*last)->next : first) = list->first;
 	*last = list->last;
-	lru_remove(&ctx->pending_dir_moves, &list->lru);
+	lru_remove(&sctx->pending_dir_moves, &list->lru);
 }
 
-void free_pending_dir_moves(struct send_ctx *ctx)
+void free_pending_dir_moves(struct send_ctx *sctx)
 {
-	while (ctx->pending_dir_moves.oldest) {
+	while (sctx->pending_dir_moves.oldest) {
 		struct pending_dir_move *first = NULL, *last = NULL;
 
-		take_pending_dir_moves(ctx, ctx->pending_dir_moves.oldest->key, &first, &last);
+		take_pending_dir_moves(sctx, sctx->pending_dir_moves.oldest->key, &first, &last);
 		while (first) {
 			struct pending_dir_move *next = first->next;
 
@@ -256,7 +256,7 @@ void free_pending_dir_moves(struct send_ctx *ctx)
 
 /* --------------------------------------------------------------------------------- waiting -- */
 
-int wait_for_dest_dir_move(struct send_ctx *ctx, const struct recorded_ref *ref, bool is_orphan)
+int wait_for_dest_dir_move(struct send_ctx *sctx, const struct recorded_ref *ref, bool is_orphan)
 {
 	const char *name = ref->path + ref->path_size - ref->name_size;
 	struct bm_key key = {.objectid = ref->in.dir,
@@ -267,27 +267,27 @@ int wait_for_dest_dir_move(struct send_ctx *ctx, const struct recorded_ref *ref,
 	uint64_t ino, gen, old_gen;
 	int ret;
 
-	if (!ctx->waiting_dir_moves.size)
+	if (!sctx->waiting_dir_moves.size)
 		return 0;
-	ret = lookup_name(ctx, &ctx->parent, &key, name, ref->name_size, &entry);
+	ret = lookup_name(sctx, &sctx->parent, &key, name, ref->name_size, &entry);
 	if (ret < 0 || !entry || entry->location.type != BTRFS_INODE_ITEM_KEY)
 		return ret < 0 ? ret : 0;
 	ino = entry->location.objectid;
-	if (get_inode_gen(ctx, &ctx->parent, ino, &old_gen) < 0)
-		return ctx->fault->code;
-	ret = find_inode_gen(ctx, &ctx->root, ino, &gen);
+	if (get_inode_gen(sctx, &sctx->parent, ino, &old_gen) < 0)
+		return sctx->fault->code;
+	ret = find_inode_gen(sctx, &sctx->root, ino, &gen);
 	if (ret < 0)
 		return ret;
 	if (ret || gen != old_gen)
 		return 0;
-	waiting = get_waiting_dir_move(ctx, ino);
+	waiting = get_waiting_dir_move(sctx, ino);
 	if (!waiting || waiting->orphanized)
 		return 0;
-	return wait_for(ctx, ref, ino, is_orphan);
+	return wait_for(sctx, ref, ino, is_orphan);
 }
 
 /* Whether (ino1, gen1) is (ino2, gen2) or above it by first names. */
-static int check_ino_in_path(struct send_ctx *ctx, uint64_t ino1, uint64_t gen1, uint64_t ino2,
+static int check_ino_in_path(struct send_ctx *sctx, uint64_t ino1, uint64_t gen1, uint64_t ino2,
 			     uint64_t gen2)
 {
 	uint64_t parent, parent_gen;
@@ -297,24 +297,24 @@ static int check_ino_in_path(struct send_ctx *ctx, uint64_t ino1, uint64_t gen1,
 		return gen1 == gen2;
 	for (int depth = 0; ino2 > BTRFS_FIRST_FREE_OBJECTID; depth++, ino2 = parent) {
 		name.size = 0;
-		if (check_depth(ctx, depth, &ctx->parent, ino2) < 0 ||
-		    get_first_ref(ctx, &ctx->parent, ino2, &parent, &parent_gen, &name) < 0)
-			return ctx->fault->code;
+		if (check_depth(sctx, depth, &sctx->parent, ino2) < 0 ||
+		    get_first_ref(sctx, &sctx->parent, ino2, &parent, &parent_gen, &name) < 0)
+			return sctx->fault->code;
 		if (parent == ino1)
 			return parent_gen == gen1;
 	}
 	return 0;
 }
 
-int is_ancestor(struct send_ctx *ctx, uint64_t ino1, uint64_t gen1, uint64_t ino2)
+int is_ancestor(struct send_ctx *sctx, uint64_t ino1, uint64_t gen1, uint64_t ino2)
 {
 	struct bm_key key = {.objectid = ino2, .type = BTRFS_INODE_REF_KEY};
-	struct bm_path path = alloc_path_for_send(ctx);
+	struct bm_path path = alloc_path_for_send(sctx);
 	int ret;
 
-	if (bm_search_slot(&ctx->parent, &key, &path, ctx->fault) < 0)
-		return ctx->fault->code;
-	while (!(ret = btrfs_get_next_valid_item(ctx, &ctx->parent, &path))) {
+	if (bm_search_slot(&sctx->parent, &key, &path, sctx->fault) < 0)
+		return sctx->fault->code;
+	while (!(ret = btrfs_get_next_valid_item(sctx, &sctx->parent, &path))) {
 		const struct btrfs_disk_key *at = &leaf_item(path.node[0], path.slot[0])->key;
 		struct ref_name ref;
 		uint32_t start = 0;
@@ -322,13 +322,13 @@ int is_ancestor(struct send_ctx *ctx, uint64_t ino1, uint64_t gen1, uint64_t ino
 		if (at->objectid != ino2 ||
 		    (at->type != BTRFS_INODE_REF_KEY && at->type != BTRFS_INODE_EXTREF_KEY))
 			return 0;
-		while ((ret = iterate_inode_ref(ctx, path.node[0], path.slot[0], &start, &ref)) >
+		while ((ret = iterate_inode_ref(sctx, path.node[0], path.slot[0], &start, &ref)) >
 		       0) {
 			uint64_t gen;
 
-			if (get_inode_gen(ctx, &ctx->parent, ref.dir, &gen) < 0)
-				return ctx->fault->code;
-			ret = check_ino_in_path(ctx, ino1, gen1, ref.dir, gen);
+			if (get_inode_gen(sctx, &sctx->parent, ref.dir, &gen) < 0)
+				return sctx->fault->code;
+			ret = check_ino_in_path(sctx, ino1, gen1, ref.dir, gen);
 			if (ret)
 				return ret;
 			/* all names of an INODE_REF are in one directory */
@@ -346,54 +346,55 @@ int is_ancestor(struct send_ctx *ctx, uint64_t ino1, uint64_t gen1, uint64_t ino
  * Whether the directory `ino`, an ancestor to be, will itself move or be renamed later: 1: it will,
  * 0: it will not, 2: it is not in the parent snapshot. *after: its parent in the snapshot.
  */
-static int moves_later(struct send_ctx *ctx, const struct dir_ref *at, struct dir_ref *after)
+static int moves_later(struct send_ctx *sctx, const struct dir_ref *at, struct dir_ref *after)
 {
 	struct fs_path name_before, name_after;
 	uint64_t before, gen;
 	int ret;
 
 	name_before.size = name_after.size = 0;
-	if (get_first_ref(ctx, &ctx->root, at->dir, &after->dir, &after->dir_gen, &name_after) < 0)
-		return ctx->fault->code;
-	COUNT(ctx->image, get_first_ref);
-	ret = find_first_ref(ctx, &ctx->parent, at->dir, &before, &name_before);
+	if (get_first_ref(sctx, &sctx->root, at->dir, &after->dir, &after->dir_gen, &name_after) <
+	    0)
+		return sctx->fault->code;
+	COUNT(sctx->image, get_first_ref);
+	ret = find_first_ref(sctx, &sctx->parent, at->dir, &before, &name_before);
 	if (ret)
 		return ret < 0 ? ret : 2;
-	if (at->dir <= ctx->cur_ino ||
+	if (at->dir <= sctx->cur_ino ||
 	    (before == after->dir && name_before.size == name_after.size &&
 	     !memcmp(name_before.text, name_after.text, name_after.size)))
 		return 0;
-	if (get_inode_gen(ctx, &ctx->parent, at->dir, &gen) < 0)
-		return ctx->fault->code;
+	if (get_inode_gen(sctx, &sctx->parent, at->dir, &gen) < 0)
+		return sctx->fault->code;
 	return gen == at->dir_gen;
 }
 
-int wait_for_parent_move(struct send_ctx *ctx, const struct recorded_ref *ref, bool is_orphan)
+int wait_for_parent_move(struct send_ctx *sctx, const struct recorded_ref *ref, bool is_orphan)
 {
 	struct dir_ref at = ref->in, after;
 	int ret = 0;
 
 	for (int depth = 0; at.dir > BTRFS_FIRST_FREE_OBJECTID; depth++, at = after) {
-		if (check_depth(ctx, depth, &ctx->root, at.dir) < 0)
-			return ctx->fault->code;
-		if (is_waiting_for_move(ctx, at.dir)) {
-			ret = is_ancestor(ctx, ctx->cur_ino, ctx->cur_inode_gen, at.dir);
+		if (check_depth(sctx, depth, &sctx->root, at.dir) < 0)
+			return sctx->fault->code;
+		if (is_waiting_for_move(sctx, at.dir)) {
+			ret = is_ancestor(sctx, sctx->cur_ino, sctx->cur_inode_gen, at.dir);
 			if (ret)
 				break;
 		}
-		ret = moves_later(ctx, &at, &after);
+		ret = moves_later(sctx, &at, &after);
 		if (ret)
 			break;
 	}
 	if (ret != 1)
 		return ret < 0 ? ret : 0;
-	return wait_for(ctx, ref, at.dir, is_orphan);
+	return wait_for(sctx, ref, at.dir, is_orphan);
 }
 
 /* -------------------------------------------------------------------------------- applying -- */
 
 /* 1: with the present names the directory would be inside itself; *ancestor is what to wait for. */
-static int path_loop(struct send_ctx *ctx, uint64_t ino, uint64_t gen, uint64_t *ancestor)
+static int path_loop(struct send_ctx *sctx, uint64_t ino, uint64_t gen, uint64_t *ancestor)
 {
 	uint64_t start = ino, parent = 0, parent_gen = 0;
 	struct fs_path name;
@@ -403,16 +404,16 @@ static int path_loop(struct send_ctx *ctx, uint64_t ino, uint64_t gen, uint64_t 
 		int ret;
 
 		name.size = 0;
-		if (check_depth(ctx, depth, &ctx->root, ino) < 0)
-			return ctx->fault->code;
-		if (is_waiting_for_rm(ctx, ino, gen))
+		if (check_depth(sctx, depth, &sctx->root, ino) < 0)
+			return sctx->fault->code;
+		if (is_waiting_for_rm(sctx, ino, gen))
 			return 0;
-		if (is_waiting_for_move(ctx, ino)) {
+		if (is_waiting_for_move(sctx, ino)) {
 			if (!*ancestor)
 				*ancestor = ino;
-			ret = get_first_ref(ctx, &ctx->parent, ino, &parent, &parent_gen, &name);
+			ret = get_first_ref(sctx, &sctx->parent, ino, &parent, &parent_gen, &name);
 		} else {
-			ret = get_cur_name_and_parent(ctx, ino, gen, &parent, &parent_gen, &name);
+			ret = get_cur_name_and_parent(sctx, ino, gen, &parent, &parent_gen, &name);
 			if (ret > 0)
 				return 0;
 		}
@@ -430,7 +431,7 @@ static int path_loop(struct send_ctx *ctx, uint64_t ino, uint64_t gen, uint64_t 
 }
 
 /* The path that a directory has had so far. */
-static int path_before_move(struct send_ctx *ctx, const struct pending_dir_move *move,
+static int path_before_move(struct send_ctx *sctx, const struct pending_dir_move *move,
 			    bool is_orphan, struct fs_path *path)
 {
 	uint64_t parent, parent_gen;
@@ -438,15 +439,15 @@ static int path_before_move(struct send_ctx *ctx, const struct pending_dir_move 
 
 	path->size = name.size = 0;
 	if (is_orphan)
-		return gen_unique_name(ctx, move->ino, move->gen, path);
-	if (get_first_ref(ctx, &ctx->parent, move->ino, &parent, &parent_gen, &name) < 0 ||
-	    get_cur_path(ctx, parent, parent_gen, path) < 0)
-		return ctx->fault->code;
-	return fs_path_add(ctx, path, name.text, name.size);
+		return gen_unique_name(sctx, move->ino, move->gen, path);
+	if (get_first_ref(sctx, &sctx->parent, move->ino, &parent, &parent_gen, &name) < 0 ||
+	    get_cur_path(sctx, parent, parent_gen, path) < 0)
+		return sctx->fault->code;
+	return fs_path_add(sctx, path, name.text, name.size);
 }
 
 /* Let the move wait for another inode; it belongs to the table again. */
-static int wait_longer(struct send_ctx *ctx, struct pending_dir_move **move, uint64_t ancestor,
+static int wait_longer(struct send_ctx *sctx, struct pending_dir_move **move, uint64_t ancestor,
 		       const struct waiting_dir_move *before)
 {
 	struct pending_dir_move *again = *move;
@@ -455,10 +456,10 @@ static int wait_longer(struct send_ctx *ctx, struct pending_dir_move **move, uin
 
 	*move = NULL;
 	again->next = NULL;
-	if (add_pending_dir_move(ctx, again, ancestor, before->orphanized) < 0)
-		return ctx->fault->code;
+	if (add_pending_dir_move(sctx, again, ancestor, before->orphanized) < 0)
+		return sctx->fault->code;
 	if (before->rmdir_ino) {
-		waiting = get_waiting_dir_move(ctx, ino);
+		waiting = get_waiting_dir_move(sctx, ino);
 		waiting->rmdir_ino = before->rmdir_ino;
 		waiting->rmdir_gen = before->rmdir_gen;
 	}
@@ -466,70 +467,70 @@ static int wait_longer(struct send_ctx *ctx, struct pending_dir_move **move, uin
 }
 
 /* apply_dir_move(); *move becomes NULL where it has to wait again. */
-static int apply_dir_move(struct send_ctx *ctx, struct pending_dir_move **pending)
+static int apply_dir_move(struct send_ctx *sctx, struct pending_dir_move **pending)
 {
 	struct pending_dir_move *move = *pending;
-	struct waiting_dir_move *found = get_waiting_dir_move(ctx, move->ino), waiting;
+	struct waiting_dir_move *found = get_waiting_dir_move(sctx, move->ino), waiting;
 	const struct orphan_dir_info *info = NULL;
 	struct fs_path from, to;
 	uint64_t ancestor;
 	int ret;
 
 	if (!found)
-		return send_errno(ctx, ENOENT);
+		return send_errno(sctx, ENOENT);
 	waiting = *found;
-	lru_remove(&ctx->waiting_dir_moves, &found->lru);
-	if (path_before_move(ctx, move, waiting.orphanized, &from) < 0)
-		return ctx->fault->code;
-	ctx->send_progress = ctx->cur_ino + 1;
-	ret = path_loop(ctx, move->ino, move->gen, &ancestor);
+	lru_remove(&sctx->waiting_dir_moves, &found->lru);
+	if (path_before_move(sctx, move, waiting.orphanized, &from) < 0)
+		return sctx->fault->code;
+	sctx->send_progress = sctx->cur_ino + 1;
+	ret = path_loop(sctx, move->ino, move->gen, &ancestor);
 	if (ret)
-		return ret < 0 ? ret : wait_longer(ctx, pending, ancestor, &waiting);
-	because(ctx, BM_SEND_DIR_MOVED_LATER, move->ino, move->item);
-	if (get_cur_path(ctx, move->ino, move->gen, &to) < 0 || send_rename(ctx, &from, &to) < 0)
-		return ctx->fault->code;
+		return ret < 0 ? ret : wait_longer(sctx, pending, ancestor, &waiting);
+	because(sctx, BM_SEND_DIR_MOVED_LATER, move->ino, move->item);
+	if (get_cur_path(sctx, move->ino, move->gen, &to) < 0 || send_rename(sctx, &from, &to) < 0)
+		return sctx->fault->code;
 	/* the directory that only waited for this one to leave it */
 	if (waiting.rmdir_ino)
-		info = get_orphan_dir_info(ctx, waiting.rmdir_ino, waiting.rmdir_gen);
+		info = get_orphan_dir_info(sctx, waiting.rmdir_ino, waiting.rmdir_gen);
 	if (info &&
-	    rmdir_if_possible(ctx, waiting.rmdir_ino, info->gen, BM_SEND_DIR_LEFT, move->item) < 0)
-		return ctx->fault->code;
-	because(ctx, BM_SEND_TIMES_MOVE, move->ino, move->item);
-	if (cache_dir_utimes(ctx, move->ino, move->gen) < 0)
-		return ctx->fault->code;
+	    rmdir_if_possible(sctx, waiting.rmdir_ino, info->gen, BM_SEND_DIR_LEFT, move->item) < 0)
+		return sctx->fault->code;
+	because(sctx, BM_SEND_TIMES_MOVE, move->ino, move->item);
+	if (cache_dir_utimes(sctx, move->ino, move->gen) < 0)
+		return sctx->fault->code;
 	for (size_t i = 0; i < move->update_refs.count; i++) {
 		const struct dir_ref *in = &move->update_refs.rows[i];
 		struct inode_info info;
 
-		because(ctx, BM_SEND_TIMES_MOVE, in->dir, in->item);
+		because(sctx, BM_SEND_TIMES_MOVE, in->dir, in->item);
 		/* the parent may have been removed meanwhile */
-		ret = find_inode_info(ctx, &ctx->root, in->dir, &info);
+		ret = find_inode_info(sctx, &sctx->root, in->dir, &info);
 		if (!ret)
-			ret = cache_dir_utimes(ctx, in->dir, in->dir_gen);
+			ret = cache_dir_utimes(sctx, in->dir, in->dir_gen);
 		if (ret < 0)
 			return ret;
 	}
 	return BM_OK;
 }
 
-int apply_children_dir_moves(struct send_ctx *ctx)
+int apply_children_dir_moves(struct send_ctx *sctx)
 {
 	struct pending_dir_move *first = NULL, *last = NULL;
 	int ret = BM_OK;
 
-	take_pending_dir_moves(ctx, ctx->cur_ino, &first, &last);
+	take_pending_dir_moves(sctx, sctx->cur_ino, &first, &last);
 	while (first) {
 		struct pending_dir_move *move = first;
-		uint64_t progress = ctx->send_progress, ino = move->ino;
+		uint64_t progress = sctx->send_progress, ino = move->ino;
 
 		first = move->next;
 		if (!first)
 			last = NULL;
 		if (!ret) {
-			ret = apply_dir_move(ctx, &move);
-			ctx->send_progress = progress;
+			ret = apply_dir_move(sctx, &move);
+			sctx->send_progress = progress;
 			if (!ret)
-				take_pending_dir_moves(ctx, ino, &first, &last);
+				take_pending_dir_moves(sctx, ino, &first, &last);
 		}
 		if (move)
 			free_pending_move(move);

@@ -17,12 +17,12 @@
 
 enum { XATTR_NAME_LIMIT = 255 };
 
-int fs_path_add(struct send_ctx *ctx, struct fs_path *path, const char *name, size_t size)
+int fs_path_add(struct send_ctx *sctx, struct fs_path *path, const char *name, size_t size)
 {
 	size_t slash = path->size ? 1 : 0;
 
 	if (path->size + slash + size >= PATH_LIMIT)
-		return send_errno(ctx, ENAMETOOLONG);
+		return send_errno(sctx, ENAMETOOLONG);
 	if (slash)
 		path->text[path->size++] = '/';
 	memcpy(path->text + path->size, name, size);
@@ -36,12 +36,12 @@ void fs_path_copy(struct fs_path *dest, const struct fs_path *from)
 	dest->size = from->size;
 }
 
-int fs_path_prepend(struct send_ctx *ctx, struct fs_path *path, const struct fs_path *name)
+int fs_path_prepend(struct send_ctx *sctx, struct fs_path *path, const struct fs_path *name)
 {
 	size_t slash = path->size ? 1 : 0;
 
 	if (path->size + slash + name->size >= PATH_LIMIT)
-		return send_errno(ctx, ENAMETOOLONG);
+		return send_errno(sctx, ENAMETOOLONG);
 	memmove(path->text + name->size + slash, path->text, path->size);
 	memcpy(path->text, name->text, name->size);
 	if (slash)
@@ -50,29 +50,29 @@ int fs_path_prepend(struct send_ctx *ctx, struct fs_path *path, const struct fs_
 	return BM_OK;
 }
 
-int check_depth(struct send_ctx *ctx, int depth, const struct bm_root *root, uint64_t ino)
+int check_depth(struct send_ctx *sctx, int depth, const struct bm_root *root, uint64_t ino)
 {
 	if (depth <= PATH_LIMIT / 2)
 		return BM_OK;
-	return bm_fail(ctx->fault,
+	return bm_fail(sctx->fault,
 		       (struct bm_fault){.code = BM_LOOP, .tree = root->objectid, .found = ino});
 }
 
-int find_inode_info(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino,
+int find_inode_info(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino,
 		    struct inode_info *info)
 {
 	struct bm_key key = {.objectid = ino, .type = BTRFS_INODE_ITEM_KEY};
-	struct bm_path path = alloc_path_for_send(ctx);
+	struct bm_path path = alloc_path_for_send(sctx);
 	const struct btrfs_inode_item *item;
 	int ret;
 
-	COUNT(ctx->image, get_inode_info);
-	ret = bm_search_slot(root, &key, &path, ctx->fault);
+	COUNT(sctx->image, get_inode_info);
+	ret = bm_search_slot(root, &key, &path, sctx->fault);
 	if (ret)
 		return ret;
 	item = (const void *)item_data(path.node[0], path.slot[0]);
 	if (leaf_item(path.node[0], path.slot[0])->size < sizeof(*item))
-		return send_bad_item(ctx, BM_BAD_ITEM_SIZE, path.node[0], path.slot[0],
+		return send_bad_item(sctx, BM_BAD_ITEM_SIZE, path.node[0], path.slot[0],
 				     leaf_item(path.node[0], path.slot[0])->size, sizeof(*item));
 	*info = (struct inode_info){.size = item->size,
 				    .generation = item->generation,
@@ -85,33 +85,33 @@ int find_inode_info(struct send_ctx *ctx, const struct bm_root *root, uint64_t i
 	return BM_OK;
 }
 
-int get_inode_info(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino,
+int get_inode_info(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino,
 		   struct inode_info *info)
 {
-	int ret = find_inode_info(ctx, root, ino, info);
+	int ret = find_inode_info(sctx, root, ino, info);
 
-	return ret > 0 ? send_errno(ctx, ENOENT) : ret;
+	return ret > 0 ? send_errno(sctx, ENOENT) : ret;
 }
 
-int find_inode_gen(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino, uint64_t *gen)
+int find_inode_gen(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino, uint64_t *gen)
 {
 	struct inode_info info;
-	int ret = find_inode_info(ctx, root, ino, &info);
+	int ret = find_inode_info(sctx, root, ino, &info);
 
-	COUNT(ctx->image, get_inode_gen);
+	COUNT(sctx->image, get_inode_gen);
 	if (!ret)
 		*gen = info.generation;
 	return ret;
 }
 
-int get_inode_gen(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino, uint64_t *gen)
+int get_inode_gen(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino, uint64_t *gen)
 {
-	int ret = find_inode_gen(ctx, root, ino, gen);
+	int ret = find_inode_gen(sctx, root, ino, gen);
 
-	return ret > 0 ? send_errno(ctx, ENOENT) : ret;
+	return ret > 0 ? send_errno(sctx, ENOENT) : ret;
 }
 
-int iterate_dir_item(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, uint32_t *at,
+int iterate_dir_item(struct send_ctx *sctx, const uint8_t *leaf, uint32_t slot, uint32_t *at,
 		     const struct btrfs_dir_item **entry)
 {
 	uint32_t size = leaf_item(leaf, slot)->size, limit;
@@ -120,37 +120,37 @@ int iterate_dir_item(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, u
 	if (*at >= size)
 		return 0;
 	if (size - *at < sizeof(*item))
-		return send_bad_item(ctx, BM_BAD_ITEM_SIZE, leaf, slot, size, *at + sizeof(*item));
+		return send_bad_item(sctx, BM_BAD_ITEM_SIZE, leaf, slot, size, *at + sizeof(*item));
 	if (size - *at - sizeof(*item) < (uint32_t)item->name_len + item->data_len)
-		return send_bad_item(ctx, BM_BAD_ITEM_SIZE, leaf, slot, size,
+		return send_bad_item(sctx, BM_BAD_ITEM_SIZE, leaf, slot, size,
 				     *at + sizeof(*item) + item->name_len + item->data_len);
 	limit = item->type == BTRFS_FT_XATTR ? XATTR_NAME_LIMIT : PATH_LIMIT;
 	if (item->name_len > limit)
-		return send_errno(ctx, ENAMETOOLONG);
+		return send_errno(sctx, ENAMETOOLONG);
 	*at += sizeof(*item) + item->name_len + item->data_len;
 	*entry = item;
 	return 1;
 }
 
-int lookup_name(struct send_ctx *ctx, const struct bm_root *root, const struct bm_key *key,
+int lookup_name(struct send_ctx *sctx, const struct bm_root *root, const struct bm_key *key,
 		const char *name, size_t size, const struct btrfs_dir_item **entry)
 {
-	struct bm_path path = alloc_path_for_send(ctx);
+	struct bm_path path = alloc_path_for_send(sctx);
 	uint32_t at = 0;
 	int ret;
 
 	*entry = NULL;
-	ret = bm_search_slot(root, key, &path, ctx->fault);
+	ret = bm_search_slot(root, key, &path, sctx->fault);
 	if (ret)
 		return ret < 0 ? ret : BM_OK;
-	while ((ret = iterate_dir_item(ctx, path.node[0], path.slot[0], &at, entry)) > 0)
+	while ((ret = iterate_dir_item(sctx, path.node[0], path.slot[0], &at, entry)) > 0)
 		if ((*entry)->name_len == size && !memcmp(*entry + 1, name, size))
 			return BM_OK;
 	*entry = NULL;
 	return ret;
 }
 
-int iterate_inode_ref(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, uint32_t *at,
+int iterate_inode_ref(struct send_ctx *sctx, const uint8_t *leaf, uint32_t slot, uint32_t *at,
 		      struct ref_name *ref)
 {
 	const struct btrfs_item *item = leaf_item(leaf, slot);
@@ -162,7 +162,7 @@ int iterate_inode_ref(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, 
 	head = item->key.type == BTRFS_INODE_REF_KEY ? sizeof(struct btrfs_inode_ref)
 						     : sizeof(struct btrfs_inode_extref);
 	if (left < head)
-		return send_bad_item(ctx, BM_BAD_ITEM_SIZE, leaf, slot, item->size, *at + head);
+		return send_bad_item(sctx, BM_BAD_ITEM_SIZE, leaf, slot, item->size, *at + head);
 	if (item->key.type == BTRFS_INODE_REF_KEY) {
 		ref->dir = item->key.offset;
 		ref->size = ((const struct btrfs_inode_ref *)data)->name_len;
@@ -171,26 +171,26 @@ int iterate_inode_ref(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, 
 		ref->size = ((const struct btrfs_inode_extref *)data)->name_len;
 	}
 	if (left - head < ref->size)
-		return send_bad_item(ctx, BM_BAD_ITEM_SIZE, leaf, slot, item->size,
+		return send_bad_item(sctx, BM_BAD_ITEM_SIZE, leaf, slot, item->size,
 				     *at + head + ref->size);
 	ref->name = (const char *)data + head;
 	*at += head + (uint32_t)ref->size;
 	return 1;
 }
 
-int btrfs_get_next_valid_item(struct send_ctx *ctx, const struct bm_root *root,
+int btrfs_get_next_valid_item(struct send_ctx *sctx, const struct bm_root *root,
 			      struct bm_path *path)
 {
-	COUNT(ctx->image, btrfs_get_next_valid_item);
+	COUNT(sctx->image, btrfs_get_next_valid_item);
 	if (path->slot[0] < block_header(path->node[0])->nritems)
 		return 0;
-	return bm_next_leaf(root, path, ctx->fault);
+	return bm_next_leaf(root, path, sctx->fault);
 }
 
 /* 1: an entry of the top directory has the name, in the snapshot or in its parent. */
-static int is_name_taken(struct send_ctx *ctx, const char *name, size_t size)
+static int is_name_taken(struct send_ctx *sctx, const char *name, size_t size)
 {
-	const struct bm_root *roots[] = {&ctx->root, has_parent(ctx) ? &ctx->parent : NULL};
+	const struct bm_root *roots[] = {&sctx->root, has_parent(sctx) ? &sctx->parent : NULL};
 	struct bm_key key = {.objectid = BTRFS_FIRST_FREE_OBJECTID,
 			     .type = BTRFS_DIR_ITEM_KEY,
 			     .offset = bm_crc32c(0xfffffffe, name, size)};
@@ -198,16 +198,16 @@ static int is_name_taken(struct send_ctx *ctx, const char *name, size_t size)
 	for (int i = 0; i < 2 && roots[i]; i++) {
 		const struct btrfs_dir_item *entry;
 
-		COUNT(ctx->image, btrfs_lookup_dir_item);
-		if (lookup_name(ctx, roots[i], &key, name, size, &entry) < 0)
-			return ctx->fault->code;
+		COUNT(sctx->image, btrfs_lookup_dir_item);
+		if (lookup_name(sctx, roots[i], &key, name, size, &entry) < 0)
+			return sctx->fault->code;
 		if (entry)
 			return 1;
 	}
 	return 0;
 }
 
-int gen_unique_name(struct send_ctx *ctx, uint64_t ino, uint64_t gen, struct fs_path *dest)
+int gen_unique_name(struct send_ctx *sctx, uint64_t ino, uint64_t gen, struct fs_path *dest)
 {
 	for (uint64_t i = 0;; i++) {
 		char name[72];
@@ -217,61 +217,61 @@ int gen_unique_name(struct send_ctx *ctx, uint64_t ino, uint64_t gen, struct fs_
 		size =
 		    (size_t)snprintf(name, sizeof(name), "o%llu-%llu-%llu", (unsigned long long)ino,
 				     (unsigned long long)gen, (unsigned long long)i);
-		ret = is_name_taken(ctx, name, size);
+		ret = is_name_taken(sctx, name, size);
 		if (ret <= 0)
-			return ret < 0 ? ret : fs_path_add(ctx, dest, name, size);
+			return ret < 0 ? ret : fs_path_add(sctx, dest, name, size);
 	}
 }
 
-int find_first_ref(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino, uint64_t *dir,
+int find_first_ref(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino, uint64_t *dir,
 		   struct fs_path *name)
 {
 	struct bm_key key = {.objectid = ino, .type = BTRFS_INODE_REF_KEY};
-	struct bm_path path = alloc_path_for_send(ctx);
+	struct bm_path path = alloc_path_for_send(sctx);
 	const struct btrfs_item *item;
 	struct ref_name ref;
 	uint32_t at = 0;
 	int ret;
 
-	ret = bm_search_slot_for_read(root, &key, 1, &path, ctx->fault);
+	ret = bm_search_slot_for_read(root, &key, 1, &path, sctx->fault);
 	if (ret)
 		return ret;
 	item = leaf_item(path.node[0], path.slot[0]);
 	if (item->key.objectid != ino ||
 	    (item->key.type != BTRFS_INODE_REF_KEY && item->key.type != BTRFS_INODE_EXTREF_KEY))
 		return 1;
-	ret = iterate_inode_ref(ctx, path.node[0], path.slot[0], &at, &ref);
+	ret = iterate_inode_ref(sctx, path.node[0], path.slot[0], &at, &ref);
 	if (ret <= 0)
 		return ret < 0 ? ret
-			       : send_bad_item(ctx, BM_BAD_ITEM_SIZE, path.node[0], path.slot[0], 0,
-					       sizeof(struct btrfs_inode_ref));
+			       : send_bad_item(sctx, BM_BAD_ITEM_SIZE, path.node[0], path.slot[0],
+					       0, sizeof(struct btrfs_inode_ref));
 	*dir = ref.dir;
-	return fs_path_add(ctx, name, ref.name, ref.size);
+	return fs_path_add(sctx, name, ref.name, ref.size);
 }
 
-int get_first_ref(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino, uint64_t *dir,
+int get_first_ref(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino, uint64_t *dir,
 		  uint64_t *dir_gen, struct fs_path *name)
 {
-	int ret = find_first_ref(ctx, root, ino, dir, name);
+	int ret = find_first_ref(sctx, root, ino, dir, name);
 
-	COUNT(ctx->image, get_first_ref);
+	COUNT(sctx->image, get_first_ref);
 	if (ret > 0)
-		return send_errno(ctx, ENOENT);
-	return ret || !dir_gen ? ret : get_inode_gen(ctx, root, *dir, dir_gen);
+		return send_errno(sctx, ENOENT);
+	return ret || !dir_gen ? ret : get_inode_gen(sctx, root, *dir, dir_gen);
 }
 
-int is_first_ref(struct send_ctx *ctx, uint64_t ino, uint64_t dir, const char *name, size_t size)
+int is_first_ref(struct send_ctx *sctx, uint64_t ino, uint64_t dir, const char *name, size_t size)
 {
 	struct fs_path first;
 	uint64_t first_dir;
 
 	first.size = 0;
-	if (get_first_ref(ctx, &ctx->parent, ino, &first_dir, NULL, &first) < 0)
-		return ctx->fault->code;
+	if (get_first_ref(sctx, &sctx->parent, ino, &first_dir, NULL, &first) < 0)
+		return sctx->fault->code;
 	return first_dir == dir && first.size == size && !memcmp(first.text, name, size);
 }
 
-int get_inode_path(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino,
+int get_inode_path(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino,
 		   struct fs_path *dest)
 {
 	struct fs_path name;
@@ -280,13 +280,13 @@ int get_inode_path(struct send_ctx *ctx, const struct bm_root *root, uint64_t in
 	dest->size = 0;
 	for (int depth = 0; ino != BTRFS_FIRST_FREE_OBJECTID; depth++) {
 		name.size = 0;
-		if (check_depth(ctx, depth, root, ino) < 0)
-			return ctx->fault->code;
-		ret = find_first_ref(ctx, root, ino, &ino, &name);
+		if (check_depth(sctx, depth, root, ino) < 0)
+			return sctx->fault->code;
+		ret = find_first_ref(sctx, root, ino, &ino, &name);
 		if (ret)
-			return ret < 0 ? ret : send_errno(ctx, ENOENT);
-		if (fs_path_prepend(ctx, dest, &name) < 0)
-			return ctx->fault->code;
+			return ret < 0 ? ret : send_errno(sctx, ENOENT);
+		if (fs_path_prepend(sctx, dest, &name) < 0)
+			return sctx->fault->code;
 	}
 	return BM_OK;
 }
@@ -294,56 +294,56 @@ int get_inode_path(struct send_ctx *ctx, const struct bm_root *root, uint64_t in
 /* ------------------------------------------------------------------------------------ states -- */
 
 /* The generation of an inode in one root; with links only, where such inodes count as absent. */
-static int find_generation(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino,
+static int find_generation(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino,
 			   bool *exists, uint64_t *gen)
 {
 	struct inode_info info;
-	int ret = find_inode_info(ctx, root, ino, &info);
+	int ret = find_inode_info(sctx, root, ino, &info);
 
 	if (ret < 0)
 		return ret;
-	*exists = !ret && (info.nlink || !TOGGLE(ctx, SEND_NLINK_ZERO));
+	*exists = !ret && (info.nlink || !TOGGLE(sctx, SEND_NLINK_ZERO));
 	*gen = *exists ? info.generation : 0;
 	return BM_OK;
 }
 
-static int inode_state(struct send_ctx *ctx, uint64_t ino, uint64_t gen,
+static int inode_state(struct send_ctx *sctx, uint64_t ino, uint64_t gen,
 		       struct inode_generations *found)
 {
-	bool processed = ino < ctx->send_progress;
+	bool processed = ino < sctx->send_progress;
 
 	*found = (struct inode_generations){0};
-	COUNT(ctx->image, get_cur_inode_state);
-	if (find_generation(ctx, &ctx->root, ino, &found->in_send, &found->send) < 0)
-		return ctx->fault->code;
-	if (has_parent(ctx) &&
-	    find_generation(ctx, &ctx->parent, ino, &found->in_parent, &found->parent) < 0)
-		return ctx->fault->code;
+	COUNT(sctx->image, get_cur_inode_state);
+	if (find_generation(sctx, &sctx->root, ino, &found->in_send, &found->send) < 0)
+		return sctx->fault->code;
+	if (has_parent(sctx) &&
+	    find_generation(sctx, &sctx->parent, ino, &found->in_parent, &found->parent) < 0)
+		return sctx->fault->code;
 	if (found->in_send && found->in_parent && found->send == gen && found->parent == gen)
 		return INODE_NO_CHANGE;
 	if (found->in_send && found->send == gen)
 		return processed ? INODE_DID_CREATE : INODE_WILL_CREATE;
 	if (found->in_parent && found->parent == gen)
 		return processed ? INODE_DID_DELETE : INODE_WILL_DELETE;
-	return send_errno(ctx, ENOENT);
+	return send_errno(sctx, ENOENT);
 }
 
-int get_cur_inode_state(struct send_ctx *ctx, uint64_t ino, uint64_t gen)
+int get_cur_inode_state(struct send_ctx *sctx, uint64_t ino, uint64_t gen)
 {
 	struct inode_generations found;
 
-	return inode_state(ctx, ino, gen, &found);
+	return inode_state(sctx, ino, gen, &found);
 }
 
-int is_inode_existent(struct send_ctx *ctx, uint64_t ino, uint64_t gen,
+int is_inode_existent(struct send_ctx *sctx, uint64_t ino, uint64_t gen,
 		      struct inode_generations *found)
 {
 	int ret;
 
-	COUNT(ctx->image, is_inode_existent);
+	COUNT(sctx->image, is_inode_existent);
 	if (ino == BTRFS_FIRST_FREE_OBJECTID)
 		return 1;
-	ret = inode_state(ctx, ino, gen, found);
+	ret = inode_state(sctx, ino, gen, found);
 	if (ret < 0)
 		return ret;
 	return ret == INODE_NO_CHANGE || ret == INODE_DID_CREATE || ret == INODE_WILL_DELETE;
@@ -353,15 +353,15 @@ int is_inode_existent(struct send_ctx *ctx, uint64_t ino, uint64_t gen,
  * Whether a directory is, in one root, the one that is meant. Without SEND_OVERWRITE_GEN_ONCE its
  * generation is searched once more.
  */
-static int is_same_dir(struct send_ctx *ctx, const struct bm_root *root, const struct dir_ref *in,
+static int is_same_dir(struct send_ctx *sctx, const struct bm_root *root, const struct dir_ref *in,
 		       uint64_t gen)
 {
 	int ret;
 
 	if (in->dir == BTRFS_FIRST_FREE_OBJECTID)
 		return 1;
-	if (!TOGGLE(ctx, SEND_OVERWRITE_GEN_ONCE)) {
-		ret = find_inode_gen(ctx, root, in->dir, &gen);
+	if (!TOGGLE(sctx, SEND_OVERWRITE_GEN_ONCE)) {
+		ret = find_inode_gen(sctx, root, in->dir, &gen);
 		if (ret)
 			return ret < 0 ? ret : 0;
 	}
@@ -369,7 +369,7 @@ static int is_same_dir(struct send_ctx *ctx, const struct bm_root *root, const s
 }
 
 /* The inode that an entry of a directory leads to; 1: there is no such entry, or a subvolume. */
-static int lookup_dir_item_inode(struct send_ctx *ctx, const struct bm_root *root, uint64_t dir,
+static int lookup_dir_item_inode(struct send_ctx *sctx, const struct bm_root *root, uint64_t dir,
 				 const char *name, size_t size, uint64_t *ino)
 {
 	struct bm_key key = {.objectid = dir,
@@ -378,8 +378,8 @@ static int lookup_dir_item_inode(struct send_ctx *ctx, const struct bm_root *roo
 	const struct btrfs_dir_item *entry;
 	int ret;
 
-	COUNT(ctx->image, btrfs_lookup_dir_item);
-	ret = lookup_name(ctx, root, &key, name, size, &entry);
+	COUNT(sctx->image, btrfs_lookup_dir_item);
+	ret = lookup_name(sctx, root, &key, name, size, &entry);
 	if (ret < 0)
 		return ret;
 	if (!entry || entry->location.type == BTRFS_ROOT_ITEM_KEY)
@@ -388,7 +388,7 @@ static int lookup_dir_item_inode(struct send_ctx *ctx, const struct bm_root *roo
 	return BM_OK;
 }
 
-int will_overwrite_ref(struct send_ctx *ctx, const struct dir_ref *in, const char *name,
+int will_overwrite_ref(struct send_ctx *sctx, const struct dir_ref *in, const char *name,
 		       size_t size, struct overwritten *who)
 {
 	struct inode_generations found = {0};
@@ -396,73 +396,73 @@ int will_overwrite_ref(struct send_ctx *ctx, const struct dir_ref *in, const cha
 	uint64_t other;
 	int ret;
 
-	COUNT(ctx->image, will_overwrite_ref);
-	if (!has_parent(ctx))
+	COUNT(sctx->image, will_overwrite_ref);
+	if (!has_parent(sctx))
 		return 0;
-	ret = is_inode_existent(ctx, in->dir, in->dir_gen, &found);
+	ret = is_inode_existent(sctx, in->dir, in->dir_gen, &found);
 	if (ret <= 0)
 		return ret;
-	ret = is_same_dir(ctx, &ctx->parent, in, found.parent);
+	ret = is_same_dir(sctx, &sctx->parent, in, found.parent);
 	if (ret <= 0)
 		return ret;
-	ret = lookup_dir_item_inode(ctx, &ctx->parent, in->dir, name, size, &other);
+	ret = lookup_dir_item_inode(sctx, &sctx->parent, in->dir, name, size, &other);
 	if (ret)
 		return ret < 0 ? ret : 0;
 	/* what was processed before has left the name already */
-	if (other <= ctx->send_progress && !is_waiting_for_move(ctx, other))
+	if (other <= sctx->send_progress && !is_waiting_for_move(sctx, other))
 		return 0;
-	if (get_inode_info(ctx, &ctx->parent, other, &info) < 0)
-		return ctx->fault->code;
+	if (get_inode_info(sctx, &sctx->parent, other, &info) < 0)
+		return sctx->fault->code;
 	*who = (struct overwritten){.ino = other, .gen = info.generation, .mode = info.mode};
 	return 1;
 }
 
-int did_overwrite_ref(struct send_ctx *ctx, const struct dir_ref *in, uint64_t ino, uint64_t gen,
+int did_overwrite_ref(struct send_ctx *sctx, const struct dir_ref *in, uint64_t ino, uint64_t gen,
 		      const char *name, size_t size)
 {
-	bool late = TOGGLE(ctx, SEND_OVERWRITE_GEN_LATE);
+	bool late = TOGGLE(sctx, SEND_OVERWRITE_GEN_LATE);
 	struct inode_generations found = {0};
 	uint64_t other, other_gen = 0;
 	int ret;
 
-	COUNT(ctx->image, did_overwrite_ref);
-	if (!has_parent(ctx))
+	COUNT(sctx->image, did_overwrite_ref);
+	if (!has_parent(sctx))
 		return 0;
-	ret = is_inode_existent(ctx, in->dir, in->dir_gen, &found);
+	ret = is_inode_existent(sctx, in->dir, in->dir_gen, &found);
 	if (ret <= 0)
 		return ret;
-	ret = is_same_dir(ctx, &ctx->root, in, found.send);
+	ret = is_same_dir(sctx, &sctx->root, in, found.send);
 	if (ret <= 0)
 		return ret;
-	ret = lookup_dir_item_inode(ctx, &ctx->root, in->dir, name, size, &other);
+	ret = lookup_dir_item_inode(sctx, &sctx->root, in->dir, name, size, &other);
 	if (ret)
 		return ret < 0 ? ret : 0;
 	/* the generation only where it decides */
 	if (!late || other == ino) {
-		if (get_inode_gen(ctx, &ctx->root, other, &other_gen) < 0)
-			return ctx->fault->code;
+		if (get_inode_gen(sctx, &sctx->root, other, &other_gen) < 0)
+			return sctx->fault->code;
 		if (other == ino && other_gen == gen)
 			return 0;
 	}
-	if (other < ctx->send_progress)
+	if (other < sctx->send_progress)
 		return 1;
 	/* the current inode may be the one that took the name */
-	if (ino == ctx->cur_ino || other != ctx->cur_ino)
+	if (ino == sctx->cur_ino || other != sctx->cur_ino)
 		return 0;
-	if (!other_gen && get_inode_gen(ctx, &ctx->root, other, &other_gen) < 0)
-		return ctx->fault->code;
-	return other_gen == ctx->cur_inode_gen;
+	if (!other_gen && get_inode_gen(sctx, &sctx->root, other, &other_gen) < 0)
+		return sctx->fault->code;
+	return other_gen == sctx->cur_inode_gen;
 }
 
-int did_overwrite_first_ref(struct send_ctx *ctx, uint64_t ino, uint64_t gen)
+int did_overwrite_first_ref(struct send_ctx *sctx, uint64_t ino, uint64_t gen)
 {
 	struct fs_path name;
 	struct dir_ref in;
 
-	if (!has_parent(ctx))
+	if (!has_parent(sctx))
 		return 0;
 	name.size = 0;
-	if (get_first_ref(ctx, &ctx->parent, ino, &in.dir, &in.dir_gen, &name) < 0)
-		return ctx->fault->code;
-	return did_overwrite_ref(ctx, &in, ino, gen, name.text, name.size);
+	if (get_first_ref(sctx, &sctx->parent, ino, &in.dir, &in.dir_gen, &name) < 0)
+		return sctx->fault->code;
+	return did_overwrite_ref(sctx, &in, ino, gen, name.text, name.size);
 }

@@ -21,52 +21,52 @@ struct name_entry {
 	char name[];
 };
 
-static struct name_entry *name_cache_search(struct send_ctx *ctx, uint64_t ino, uint64_t gen)
+static struct name_entry *name_cache_search(struct send_ctx *sctx, uint64_t ino, uint64_t gen)
 {
-	COUNT(ctx->image, name_cache_search);
-	if (TOGGLE(ctx, SEND_NAME_CACHE_LRU))
-		COUNT(ctx->image, btrfs_lru_cache_lookup);
-	return (struct name_entry *)lru_lookup(&ctx->name_cache, ino, gen);
+	COUNT(sctx->image, name_cache_search);
+	if (TOGGLE(sctx, SEND_NAME_CACHE_LRU))
+		COUNT(sctx->image, btrfs_lru_cache_lookup);
+	return (struct name_entry *)lru_lookup(&sctx->name_cache, ino, gen);
 }
 
-static int name_cache_insert(struct send_ctx *ctx, uint64_t ino, uint64_t gen, uint64_t parent_ino,
+static int name_cache_insert(struct send_ctx *sctx, uint64_t ino, uint64_t gen, uint64_t parent_ino,
 			     uint64_t parent_gen, bool is_orphan, const struct fs_path *name)
 {
-	struct lru_cache *cache = &ctx->name_cache;
+	struct lru_cache *cache = &sctx->name_cache;
 	struct name_entry *entry = malloc(sizeof(*entry) + name->size);
 
 	if (!entry)
-		return bm_fail(ctx->fault, (struct bm_fault){.code = BM_NOMEM});
+		return bm_fail(sctx->fault, (struct bm_fault){.code = BM_NOMEM});
 	*entry = (struct name_entry){.lru = {.key = ino, .generation = gen},
 				     .parent_ino = parent_ino,
 				     .parent_gen = parent_gen,
-				     .need_later_update = ino >= ctx->send_progress,
+				     .need_later_update = ino >= sctx->send_progress,
 				     .is_orphan = is_orphan,
 				     .size = name->size};
 	memcpy(entry->name, name->text, name->size);
-	if (TOGGLE(ctx, SEND_NAME_CACHE_LRU))
-		COUNT(ctx->image, btrfs_lru_cache_store);
+	if (TOGGLE(sctx, SEND_NAME_CACHE_LRU))
+		COUNT(sctx->image, btrfs_lru_cache_store);
 	lru_store(cache, &entry->lru);
 	/* name_cache_clean_unused(): the cache without the kernel's LRU is emptied by half */
-	if (!TOGGLE(ctx, SEND_NAME_CACHE_LRU) && cache->size >= NAME_CACHE_SIZE)
+	if (!TOGGLE(sctx, SEND_NAME_CACHE_LRU) && cache->size >= NAME_CACHE_SIZE)
 		while (cache->size > NAME_CACHE_KEPT)
 			lru_remove(cache, cache->oldest);
 	return BM_OK;
 }
 
-void name_cache_delete(struct send_ctx *ctx, uint64_t ino, uint64_t gen)
+void name_cache_delete(struct send_ctx *sctx, uint64_t ino, uint64_t gen)
 {
-	struct name_entry *entry = name_cache_search(ctx, ino, gen);
+	struct name_entry *entry = name_cache_search(sctx, ino, gen);
 
 	if (entry)
-		lru_remove(&ctx->name_cache, &entry->lru);
+		lru_remove(&sctx->name_cache, &entry->lru);
 }
 
 /*
  * __get_cur_name_and_parent(): the name that the receiver has for an inode now. 1: it is an orphan
  * name, which stands at the top; 0: a name in the directory *parent_ino.
  */
-int get_cur_name_and_parent(struct send_ctx *ctx, uint64_t ino, uint64_t gen, uint64_t *parent_ino,
+int get_cur_name_and_parent(struct send_ctx *sctx, uint64_t ino, uint64_t gen, uint64_t *parent_ino,
 			    uint64_t *parent_gen, struct fs_path *name)
 {
 	struct inode_generations found;
@@ -74,57 +74,58 @@ int get_cur_name_and_parent(struct send_ctx *ctx, uint64_t ino, uint64_t gen, ui
 	bool is_orphan;
 	int ret;
 
-	COUNT(ctx->image, __get_cur_name_and_parent);
-	entry = name_cache_search(ctx, ino, gen);
-	if (entry && ino < ctx->send_progress && entry->need_later_update) {
-		lru_remove(&ctx->name_cache, &entry->lru);
+	COUNT(sctx->image, __get_cur_name_and_parent);
+	entry = name_cache_search(sctx, ino, gen);
+	if (entry && ino < sctx->send_progress && entry->need_later_update) {
+		lru_remove(&sctx->name_cache, &entry->lru);
 		entry = NULL;
 	}
 	if (entry) {
 		*parent_ino = entry->parent_ino;
 		*parent_gen = entry->parent_gen;
-		ret = fs_path_add(ctx, name, entry->name, entry->size);
+		ret = fs_path_add(sctx, name, entry->name, entry->size);
 		return ret < 0 ? ret : entry->is_orphan;
 	}
-	ret = is_inode_existent(ctx, ino, gen, &found);
+	ret = is_inode_existent(sctx, ino, gen, &found);
 	if (ret < 0)
 		return ret;
 	is_orphan = !ret;
 	if (ret) {
 		/* what is still to come has the name that the parent snapshot gave it */
-		const struct bm_root *root = ino < ctx->send_progress ? &ctx->root : &ctx->parent;
+		const struct bm_root *root =
+		    ino < sctx->send_progress ? &sctx->root : &sctx->parent;
 		struct dir_ref in;
 
 		if (!root->image)
-			return send_errno(ctx, ENOENT);
-		if (get_first_ref(ctx, root, ino, parent_ino, parent_gen, name) < 0)
-			return ctx->fault->code;
+			return send_errno(sctx, ENOENT);
+		if (get_first_ref(sctx, root, ino, parent_ino, parent_gen, name) < 0)
+			return sctx->fault->code;
 		in = (struct dir_ref){.dir = *parent_ino, .dir_gen = *parent_gen};
-		ret = did_overwrite_ref(ctx, &in, ino, gen, name->text, name->size);
+		ret = did_overwrite_ref(sctx, &in, ino, gen, name->text, name->size);
 		if (ret < 0)
 			return ret;
 		is_orphan = ret;
 	}
 	if (is_orphan) {
 		name->size = 0;
-		ret = gen_unique_name(ctx, ino, gen, name);
+		ret = gen_unique_name(sctx, ino, gen, name);
 		if (ret < 0)
 			return ret;
 	}
-	ret = name_cache_insert(ctx, ino, gen, *parent_ino, *parent_gen, is_orphan, name);
+	ret = name_cache_insert(sctx, ino, gen, *parent_ino, *parent_gen, is_orphan, name);
 	return ret < 0 ? ret : is_orphan;
 }
 
-static bool is_cur_inode(const struct send_ctx *ctx, uint64_t ino, uint64_t gen)
+static bool is_cur_inode(const struct send_ctx *sctx, uint64_t ino, uint64_t gen)
 {
-	return ino == ctx->cur_ino && gen == ctx->cur_inode_gen;
+	return ino == sctx->cur_ino && gen == sctx->cur_inode_gen;
 }
 
 /*
  * The name of an inode now, and in (*ino, *gen) its directory. 1: the name is an orphan name, so
  * the path starts with it.
  */
-static int get_cur_component(struct send_ctx *ctx, uint64_t *ino, uint64_t *gen,
+static int get_cur_component(struct send_ctx *sctx, uint64_t *ino, uint64_t *gen,
 			     struct fs_path *name)
 {
 	uint64_t parent_ino = 0, parent_gen = 0;
@@ -132,54 +133,54 @@ static int get_cur_component(struct send_ctx *ctx, uint64_t *ino, uint64_t *gen,
 	int ret;
 
 	name->size = 0;
-	if (is_waiting_for_rm(ctx, *ino, *gen)) {
-		ret = gen_unique_name(ctx, *ino, *gen, name);
+	if (is_waiting_for_rm(sctx, *ino, *gen)) {
+		ret = gen_unique_name(sctx, *ino, *gen, name);
 		return ret < 0 ? ret : 1;
 	}
-	waiting = get_waiting_dir_move(ctx, *ino);
+	waiting = get_waiting_dir_move(sctx, *ino);
 	if (waiting && waiting->orphanized) {
-		ret = gen_unique_name(ctx, *ino, *gen, name);
+		ret = gen_unique_name(sctx, *ino, *gen, name);
 		return ret < 0 ? ret : 1;
 	}
 	if (waiting)
-		ret = get_first_ref(ctx, &ctx->parent, *ino, &parent_ino, &parent_gen, name);
+		ret = get_first_ref(sctx, &sctx->parent, *ino, &parent_ino, &parent_gen, name);
 	else
-		ret = get_cur_name_and_parent(ctx, *ino, *gen, &parent_ino, &parent_gen, name);
+		ret = get_cur_name_and_parent(sctx, *ino, *gen, &parent_ino, &parent_gen, name);
 	*ino = parent_ino;
 	*gen = parent_gen;
 	return ret;
 }
 
-int get_cur_path(struct send_ctx *ctx, uint64_t ino, uint64_t gen, struct fs_path *dest)
+int get_cur_path(struct send_ctx *sctx, uint64_t ino, uint64_t gen, struct fs_path *dest)
 {
-	bool remember = TOGGLE(ctx, SEND_CUR_INODE_PATH) && is_cur_inode(ctx, ino, gen);
+	bool remember = TOGGLE(sctx, SEND_CUR_INODE_PATH) && is_cur_inode(sctx, ino, gen);
 	struct fs_path name;
 	int ret = 0;
 
-	COUNT(ctx->image, get_cur_path);
-	if (remember && ctx->cur_inode_path.size) {
-		if (dest != &ctx->cur_inode_path)
-			fs_path_copy(dest, &ctx->cur_inode_path);
+	COUNT(sctx->image, get_cur_path);
+	if (remember && sctx->cur_inode_path.size) {
+		if (dest != &sctx->cur_inode_path)
+			fs_path_copy(dest, &sctx->cur_inode_path);
 		return BM_OK;
 	}
 	dest->size = 0;
 	for (int depth = 0; ret != 1 && ino != BTRFS_FIRST_FREE_OBJECTID; depth++) {
-		if (check_depth(ctx, depth, &ctx->root, ino) < 0)
-			return ctx->fault->code;
-		ret = get_cur_component(ctx, &ino, &gen, &name);
-		if (ret < 0 || fs_path_prepend(ctx, dest, &name) < 0)
-			return ctx->fault->code;
+		if (check_depth(sctx, depth, &sctx->root, ino) < 0)
+			return sctx->fault->code;
+		ret = get_cur_component(sctx, &ino, &gen, &name);
+		if (ret < 0 || fs_path_prepend(sctx, dest, &name) < 0)
+			return sctx->fault->code;
 	}
-	if (remember && dest != &ctx->cur_inode_path)
-		fs_path_copy(&ctx->cur_inode_path, dest);
+	if (remember && dest != &sctx->cur_inode_path)
+		fs_path_copy(&sctx->cur_inode_path, dest);
 	return BM_OK;
 }
 
-int get_cur_inode_path(struct send_ctx *ctx, const struct fs_path **path)
+int get_cur_inode_path(struct send_ctx *sctx, const struct fs_path **path)
 {
-	*path = &ctx->cur_inode_path;
-	COUNT(ctx->image, get_cur_inode_path);
-	if (TOGGLE(ctx, SEND_CUR_INODE_PATH) && ctx->cur_inode_path.size)
+	*path = &sctx->cur_inode_path;
+	COUNT(sctx->image, get_cur_inode_path);
+	if (TOGGLE(sctx, SEND_CUR_INODE_PATH) && sctx->cur_inode_path.size)
 		return BM_OK;
-	return get_cur_path(ctx, ctx->cur_ino, ctx->cur_inode_gen, &ctx->cur_inode_path);
+	return get_cur_path(sctx, sctx->cur_ino, sctx->cur_inode_gen, &sctx->cur_inode_path);
 }

@@ -65,17 +65,17 @@ static bool end_inode(const struct plain_walk *walk)
 }
 
 /* send_create_inode_if_needed(): what is looked up to create an inode. */
-static bool plain_create(struct send_ctx *ctx, const struct plain_walk *walk)
+static bool plain_create(struct send_ctx *sctx, const struct plain_walk *walk)
 {
 	struct bm_key key = {.objectid = walk->ino, .type = BTRFS_EXTENT_DATA_KEY};
-	struct bm_path path = alloc_path_for_send(ctx);
+	struct bm_path path = alloc_path_for_send(sctx);
 
 	switch (walk->mode & MODE_FMT) {
 	case MODE_DIR:
-		ctx->send_progress = walk->ino;
-		return did_create_dir(ctx, walk->ino) == 0;
+		sctx->send_progress = walk->ino;
+		return did_create_dir(sctx, walk->ino) == 0;
 	case MODE_LNK:
-		return bm_search_slot(&ctx->root, &key, &path, ctx->fault) == 0;
+		return bm_search_slot(&sctx->root, &key, &path, sctx->fault) == 0;
 	case MODE_REG:
 	case MODE_CHR:
 	case MODE_BLK:
@@ -86,7 +86,7 @@ static bool plain_create(struct send_ctx *ctx, const struct plain_walk *walk)
 	return false;
 }
 
-static bool plain_inode(struct send_ctx *ctx, struct plain_walk *walk,
+static bool plain_inode(struct send_ctx *sctx, struct plain_walk *walk,
 			const struct btrfs_item *item, const struct btrfs_inode_item *inode)
 {
 	if (!end_inode(walk) || item->key.offset || item->size != sizeof(*inode) || !inode->nlink)
@@ -98,7 +98,7 @@ static bool plain_inode(struct send_ctx *ctx, struct plain_walk *walk,
 				    .dir_capacity = walk->dir_capacity};
 	if (walk->ino == BTRFS_FIRST_FREE_OBJECTID)
 		return is_type(walk->mode, MODE_DIR) && keep_dir(walk);
-	return plain_create(ctx, walk);
+	return plain_create(sctx, walk);
 }
 
 static bool plain_ref(struct plain_walk *walk, const struct btrfs_item *item,
@@ -142,14 +142,14 @@ static bool plain_extent(struct plain_walk *walk, const struct btrfs_item *item,
 	return walk->has_name && is_type(walk->mode, MODE_REG);
 }
 
-static bool plain_item(struct send_ctx *ctx, struct plain_walk *walk, const uint8_t *leaf,
+static bool plain_item(struct send_ctx *sctx, struct plain_walk *walk, const uint8_t *leaf,
 		       uint32_t slot)
 {
 	const struct btrfs_item *item = leaf_item(leaf, slot);
 	const void *data = item_data(leaf, slot);
 
 	if (item->key.type == BTRFS_INODE_ITEM_KEY)
-		return plain_inode(ctx, walk, item, data);
+		return plain_inode(sctx, walk, item, data);
 	if (item->key.objectid != walk->ino)
 		return false;
 	switch (item->key.type) {
@@ -166,27 +166,27 @@ static bool plain_item(struct send_ctx *ctx, struct plain_walk *walk, const uint
 	return false;
 }
 
-static int walk_leaves(struct send_ctx *ctx, struct plain_walk *walk)
+static int walk_leaves(struct send_ctx *sctx, struct plain_walk *walk)
 {
-	struct bm_path path = full_send_path(ctx);
+	struct bm_path path = full_send_path(sctx);
 	struct bm_key first = {.objectid = BTRFS_FIRST_FREE_OBJECTID, .type = BTRFS_INODE_ITEM_KEY};
-	int ret = bm_search_slot_for_read(&ctx->root, &first, 1, &path, ctx->fault);
+	int ret = bm_search_slot_for_read(&sctx->root, &first, 1, &path, sctx->fault);
 
 	while (!ret) {
 		uint32_t nritems = block_header(path.node[0])->nritems;
 
 		for (uint32_t slot = path.slot[0]; slot < nritems; slot++)
-			if (!plain_item(ctx, walk, path.node[0], slot))
+			if (!plain_item(sctx, walk, path.node[0], slot))
 				return 0;
-		ret = bm_next_leaf(&ctx->root, &path, ctx->fault);
+		ret = bm_next_leaf(&sctx->root, &path, sctx->fault);
 	}
 	return ret > 0 && end_inode(walk);
 }
 
-int send_plain_reads(struct send_ctx *ctx)
+int send_plain_reads(struct send_ctx *sctx)
 {
 	struct plain_walk walk = {0};
-	int ret = walk_leaves(ctx, &walk);
+	int ret = walk_leaves(sctx, &walk);
 
 	free(walk.dirs);
 	return ret;

@@ -11,7 +11,7 @@
 #include "image/internal.h"
 #include "stream/stream.h"
 
-#define TOGGLE(ctx, name) ((ctx)->args->behaviour >> BM_TOGGLE_##name & 1)
+#define TOGGLE(sctx, name) ((sctx)->args->behaviour >> BM_TOGGLE_##name & 1)
 
 enum {
 	/* stat.h's, which are not needed otherwise */
@@ -189,59 +189,59 @@ static inline bool is_type(uint32_t mode, uint32_t type)
 	return (mode & MODE_FMT) == type;
 }
 
-static inline bool has_parent(const struct send_ctx *ctx)
+static inline bool has_parent(const struct send_ctx *sctx)
 {
-	return ctx->parent.image != NULL;
+	return sctx->parent.image != NULL;
 }
 
 /* send/context.c: the state, and what waits in it */
-int send_ctx_init(struct send_ctx *ctx, const struct bm_send_args *args, struct bm_fault *fault);
-void send_ctx_deinit(struct send_ctx *ctx);
+int send_ctx_init(struct send_ctx *sctx, const struct bm_send_args *args, struct bm_fault *fault);
+void send_ctx_deinit(struct send_ctx *sctx);
 /* A path for a search. */
-struct bm_path alloc_path_for_send(const struct send_ctx *ctx);
+struct bm_path alloc_path_for_send(const struct send_ctx *sctx);
 /* Fail as the kernel would, with an errno. */
-int send_errno(struct send_ctx *ctx, int error);
+int send_errno(struct send_ctx *sctx, int error);
 /* Fail because the item that the search of `path` ended at is not as it must be. */
-int send_bad_item(struct send_ctx *ctx, int code, const uint8_t *leaf, uint32_t slot,
+int send_bad_item(struct send_ctx *sctx, int code, const uint8_t *leaf, uint32_t slot,
 		  uint64_t found, uint64_t wanted);
 /* The item that the walk stands on. */
-struct bm_send_item walk_item(const struct send_ctx *ctx);
+struct bm_send_item walk_item(const struct send_ctx *sctx);
 /* Commands from here on are sent by this rule, about that inode, because of that item. */
-void because(struct send_ctx *ctx, enum bm_send_cause cause, uint64_t ino,
+void because(struct send_ctx *sctx, enum bm_send_cause cause, uint64_t ino,
 	     struct bm_send_item item);
 /* .. about the current inode, because of its inode item. */
-void because_inode(struct send_ctx *ctx, enum bm_send_cause cause);
+void because_inode(struct send_ctx *sctx, enum bm_send_cause cause);
 /* .. by another rule, for the same reason otherwise. */
-void because_of_rule(struct send_ctx *ctx, enum bm_send_cause cause);
+void because_of_rule(struct send_ctx *sctx, enum bm_send_cause cause);
 /* Add an entry of malloc'ed memory, or fail where there is none. */
-int lru_add(struct send_ctx *ctx, struct lru_cache *cache, struct lru_entry *entry, uint64_t key,
+int lru_add(struct send_ctx *sctx, struct lru_cache *cache, struct lru_entry *entry, uint64_t key,
 	    uint64_t generation);
-struct waiting_dir_move *get_waiting_dir_move(struct send_ctx *ctx, uint64_t ino);
-bool is_waiting_for_move(struct send_ctx *ctx, uint64_t ino);
-struct orphan_dir_info *get_orphan_dir_info(struct send_ctx *ctx, uint64_t ino, uint64_t gen);
-bool is_waiting_for_rm(struct send_ctx *ctx, uint64_t ino, uint64_t gen);
+struct waiting_dir_move *get_waiting_dir_move(struct send_ctx *sctx, uint64_t ino);
+bool is_waiting_for_move(struct send_ctx *sctx, uint64_t ino);
+struct orphan_dir_info *get_orphan_dir_info(struct send_ctx *sctx, uint64_t ino, uint64_t gen);
+bool is_waiting_for_rm(struct send_ctx *sctx, uint64_t ino, uint64_t gen);
 /* The entry of a directory that was there before, or a new one. */
-struct orphan_dir_info *add_orphan_dir_info(struct send_ctx *ctx, uint64_t ino, uint64_t gen);
-void free_orphan_dir_info(struct send_ctx *ctx, struct orphan_dir_info *info);
+struct orphan_dir_info *add_orphan_dir_info(struct send_ctx *sctx, uint64_t ino, uint64_t gen);
+void free_orphan_dir_info(struct send_ctx *sctx, struct orphan_dir_info *info);
 
 /* send/names.c: inodes and names as the trees have them; find_...(): 1 where there is nothing */
 void fs_path_copy(struct fs_path *dest, const struct fs_path *from);
-int fs_path_add(struct send_ctx *ctx, struct fs_path *path, const char *name, size_t size);
+int fs_path_add(struct send_ctx *sctx, struct fs_path *path, const char *name, size_t size);
 /* Put a name in front of a path. */
-int fs_path_prepend(struct send_ctx *ctx, struct fs_path *path, const struct fs_path *name);
+int fs_path_prepend(struct send_ctx *sctx, struct fs_path *path, const struct fs_path *name);
 /* Fail where a walk upwards takes so many steps that it cannot end. */
-int check_depth(struct send_ctx *ctx, int depth, const struct bm_root *root, uint64_t ino);
-int find_inode_info(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino,
+int check_depth(struct send_ctx *sctx, int depth, const struct bm_root *root, uint64_t ino);
+int find_inode_info(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino,
 		    struct inode_info *info);
-int get_inode_info(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino,
+int get_inode_info(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino,
 		   struct inode_info *info);
-int find_inode_gen(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino, uint64_t *gen);
-int get_inode_gen(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino, uint64_t *gen);
+int find_inode_gen(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino, uint64_t *gen);
+int get_inode_gen(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino, uint64_t *gen);
 /* To the item that `path` stands on or, past the end of a leaf, the next: 0, or 1 at the end. */
-int btrfs_get_next_valid_item(struct send_ctx *ctx, const struct bm_root *root,
+int btrfs_get_next_valid_item(struct send_ctx *sctx, const struct bm_root *root,
 			      struct bm_path *path);
 /* The next (or first, with *at = 0) entry of a dir item or xattr item; 0 at the end. */
-int iterate_dir_item(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, uint32_t *at,
+int iterate_dir_item(struct send_ctx *sctx, const uint8_t *leaf, uint32_t slot, uint32_t *at,
 		     const struct btrfs_dir_item **entry);
 /* A name of an INODE_REF or INODE_EXTREF item. */
 struct ref_name {
@@ -250,20 +250,20 @@ struct ref_name {
 	size_t size;
 };
 /* The next (or first, with *at = 0) name of such an item; 0 at the end. */
-int iterate_inode_ref(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot, uint32_t *at,
+int iterate_inode_ref(struct send_ctx *sctx, const uint8_t *leaf, uint32_t slot, uint32_t *at,
 		      struct ref_name *ref);
 /* The directory entry or xattr of that name in the item of `path`; NULL: none. */
-int lookup_name(struct send_ctx *ctx, const struct bm_root *root, const struct bm_key *key,
+int lookup_name(struct send_ctx *sctx, const struct bm_root *root, const struct bm_key *key,
 		const char *name, size_t size, const struct btrfs_dir_item **entry);
-int gen_unique_name(struct send_ctx *ctx, uint64_t ino, uint64_t gen, struct fs_path *dest);
+int gen_unique_name(struct send_ctx *sctx, uint64_t ino, uint64_t gen, struct fs_path *dest);
 /* The first name of an inode and its directory. *dir_gen unless it is NULL. */
-int find_first_ref(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino, uint64_t *dir,
+int find_first_ref(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino, uint64_t *dir,
 		   struct fs_path *name);
-int get_first_ref(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino, uint64_t *dir,
+int get_first_ref(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino, uint64_t *dir,
 		  uint64_t *dir_gen, struct fs_path *name);
-int is_first_ref(struct send_ctx *ctx, uint64_t ino, uint64_t dir, const char *name, size_t size);
+int is_first_ref(struct send_ctx *sctx, uint64_t ino, uint64_t dir, const char *name, size_t size);
 /* The path of an inode in a root that is not being sent, by first names. */
-int get_inode_path(struct send_ctx *ctx, const struct bm_root *root, uint64_t ino,
+int get_inode_path(struct send_ctx *sctx, const struct bm_root *root, uint64_t ino,
 		   struct fs_path *dest);
 enum inode_state {
 	INODE_NO_CHANGE,
@@ -272,14 +272,14 @@ enum inode_state {
 	INODE_WILL_DELETE,
 	INODE_DID_DELETE,
 };
-int get_cur_inode_state(struct send_ctx *ctx, uint64_t ino, uint64_t gen);
+int get_cur_inode_state(struct send_ctx *sctx, uint64_t ino, uint64_t gen);
 /* In which roots an inode exists, and with which generation (0: it does not). */
 struct inode_generations {
 	bool in_send, in_parent;
 	uint64_t send, parent;
 };
 /* 1: the receiver has the inode at this moment. *found stays as it is for the top directory. */
-int is_inode_existent(struct send_ctx *ctx, uint64_t ino, uint64_t gen,
+int is_inode_existent(struct send_ctx *sctx, uint64_t ino, uint64_t gen,
 		      struct inode_generations *found);
 /* An inode that would be, or was, overwritten. */
 struct overwritten {
@@ -287,90 +287,90 @@ struct overwritten {
 	uint32_t mode;
 };
 /* 1: in the parent snapshot an inode that is still to be processed has the name. */
-int will_overwrite_ref(struct send_ctx *ctx, const struct dir_ref *in, const char *name,
+int will_overwrite_ref(struct send_ctx *sctx, const struct dir_ref *in, const char *name,
 		       size_t size, struct overwritten *who);
 /* 1: an inode that was processed before has taken the name. */
-int did_overwrite_ref(struct send_ctx *ctx, const struct dir_ref *in, uint64_t ino, uint64_t gen,
+int did_overwrite_ref(struct send_ctx *sctx, const struct dir_ref *in, uint64_t ino, uint64_t gen,
 		      const char *name, size_t size);
-int did_overwrite_first_ref(struct send_ctx *ctx, uint64_t ino, uint64_t gen);
+int did_overwrite_first_ref(struct send_ctx *sctx, uint64_t ino, uint64_t gen);
 
 /* send/paths.c: paths as the receiver has them at this moment */
 /* A name in the name cache that is not to be used any more. */
-void name_cache_delete(struct send_ctx *ctx, uint64_t ino, uint64_t gen);
-int get_cur_name_and_parent(struct send_ctx *ctx, uint64_t ino, uint64_t gen, uint64_t *parent_ino,
+void name_cache_delete(struct send_ctx *sctx, uint64_t ino, uint64_t gen);
+int get_cur_name_and_parent(struct send_ctx *sctx, uint64_t ino, uint64_t gen, uint64_t *parent_ino,
 			    uint64_t *parent_gen, struct fs_path *name);
-int get_cur_path(struct send_ctx *ctx, uint64_t ino, uint64_t gen, struct fs_path *dest);
+int get_cur_path(struct send_ctx *sctx, uint64_t ino, uint64_t gen, struct fs_path *dest);
 /* get_cur_path() of the current inode, from memory where it is kept there */
-int get_cur_inode_path(struct send_ctx *ctx, const struct fs_path **path);
+int get_cur_inode_path(struct send_ctx *sctx, const struct fs_path **path);
 
 /* send/command.c: the stream */
-int begin_cmd(struct send_ctx *ctx, int cmd);
-int tlv_put(struct send_ctx *ctx, int attribute, const void *data, size_t size);
-int tlv_put_u64(struct send_ctx *ctx, int attribute, uint64_t value);
-int tlv_put_u32(struct send_ctx *ctx, int attribute, uint32_t value);
-int tlv_put_path(struct send_ctx *ctx, int attribute, const struct fs_path *path);
+int begin_cmd(struct send_ctx *sctx, int cmd);
+int tlv_put(struct send_ctx *sctx, int attribute, const void *data, size_t size);
+int tlv_put_u64(struct send_ctx *sctx, int attribute, uint64_t value);
+int tlv_put_u32(struct send_ctx *sctx, int attribute, uint32_t value);
+int tlv_put_path(struct send_ctx *sctx, int attribute, const struct fs_path *path);
 /* The header of the DATA attribute and room for `size` bytes, which the caller fills. */
-uint8_t *put_data(struct send_ctx *ctx, size_t size);
-int send_cmd(struct send_ctx *ctx);
-int send_flush(struct send_ctx *ctx);
-int send_rename(struct send_ctx *ctx, const struct fs_path *path, const struct fs_path *to);
-int send_link(struct send_ctx *ctx, const struct fs_path *path, const struct fs_path *existing);
-int send_unlink(struct send_ctx *ctx, const struct fs_path *path);
-int send_rmdir(struct send_ctx *ctx, const struct fs_path *path);
-int send_truncate(struct send_ctx *ctx, uint64_t size);
-int send_chmod(struct send_ctx *ctx, uint32_t mode);
-int send_fileattr(struct send_ctx *ctx, uint64_t flags);
-int send_chown(struct send_ctx *ctx, uint64_t uid, uint64_t gid);
-int send_update_extent(struct send_ctx *ctx, uint64_t offset, uint64_t size);
+uint8_t *put_data(struct send_ctx *sctx, size_t size);
+int send_cmd(struct send_ctx *sctx);
+int send_flush(struct send_ctx *sctx);
+int send_rename(struct send_ctx *sctx, const struct fs_path *path, const struct fs_path *to);
+int send_link(struct send_ctx *sctx, const struct fs_path *path, const struct fs_path *existing);
+int send_unlink(struct send_ctx *sctx, const struct fs_path *path);
+int send_rmdir(struct send_ctx *sctx, const struct fs_path *path);
+int send_truncate(struct send_ctx *sctx, uint64_t size);
+int send_chmod(struct send_ctx *sctx, uint32_t mode);
+int send_fileattr(struct send_ctx *sctx, uint64_t flags);
+int send_chown(struct send_ctx *sctx, uint64_t uid, uint64_t gid);
+int send_update_extent(struct send_ctx *sctx, uint64_t offset, uint64_t size);
 
 /* send/created.c */
-int cache_dir_created(struct send_ctx *ctx, uint64_t dir);
+int cache_dir_created(struct send_ctx *sctx, uint64_t dir);
 /* 1: the directory was created already, out of its turn, as the parent of a lower inode. */
-int did_create_dir(struct send_ctx *ctx, uint64_t dir);
+int did_create_dir(struct send_ctx *sctx, uint64_t dir);
 void created_scan_deinit(struct created_scan *scan);
 
 /* send/inode.c: inodes and their times */
-int send_create_inode(struct send_ctx *ctx, uint64_t ino);
-int send_create_inode_if_needed(struct send_ctx *ctx);
-int send_utimes(struct send_ctx *ctx, uint64_t ino, uint64_t gen);
+int send_create_inode(struct send_ctx *sctx, uint64_t ino);
+int send_create_inode_if_needed(struct send_ctx *sctx);
+int send_utimes(struct send_ctx *sctx, uint64_t ino, uint64_t gen);
 /* UTIMES of a directory: put off until it is not likely to change any more, or at once. */
-int cache_dir_utimes(struct send_ctx *ctx, uint64_t dir, uint64_t gen);
-int trim_dir_utimes_cache(struct send_ctx *ctx);
+int cache_dir_utimes(struct send_ctx *sctx, uint64_t dir, uint64_t gen);
+int trim_dir_utimes_cache(struct send_ctx *sctx);
 /* Those that are still to be sent, of the most recently used directory first. */
-int flush_dir_utimes(struct send_ctx *ctx);
+int flush_dir_utimes(struct send_ctx *sctx);
 
 /* send/record.c: names are recorded */
-int changed_ref(struct send_ctx *ctx);
+int changed_ref(struct send_ctx *sctx);
 /* 1: a directory in which the names of an unchanged item are is another one than in the parent. */
-int compare_refs(struct send_ctx *ctx);
+int compare_refs(struct send_ctx *sctx);
 /* All names of the current inode in the snapshot or, BM_CHANGE_DELETED, in its parent. */
-int record_all_refs(struct send_ctx *ctx, enum bm_change change);
-int btrfs_unlink_all_paths(struct send_ctx *ctx);
+int record_all_refs(struct send_ctx *sctx, enum bm_change change);
+int btrfs_unlink_all_paths(struct send_ctx *sctx);
 void free_recorded_refs(struct recorded_refs *refs);
-int add_dir_ref(struct send_ctx *ctx, struct dir_refs *refs, const struct dir_ref *ref);
+int add_dir_ref(struct send_ctx *sctx, struct dir_refs *refs, const struct dir_ref *ref);
 const char *ref_name(const struct recorded_ref *ref);
 void ref_path(const struct recorded_ref *ref, struct fs_path *path);
 /* An ancestor may have got its orphan name since the name was recorded. */
-int update_ref_path(struct send_ctx *ctx, struct recorded_ref *ref);
+int update_ref_path(struct send_ctx *sctx, struct recorded_ref *ref);
 
 /* send/moves.c: directories that move or go, but not yet */
 /* 1: every entry of a directory of the parent snapshot has been processed. */
-int can_rmdir(struct send_ctx *ctx, uint64_t dir, uint64_t dir_gen);
+int can_rmdir(struct send_ctx *sctx, uint64_t dir, uint64_t dir_gen);
 /* 1: it was removed. */
-int rmdir_if_possible(struct send_ctx *ctx, uint64_t ino, uint64_t gen, enum bm_send_cause cause,
+int rmdir_if_possible(struct send_ctx *sctx, uint64_t ino, uint64_t gen, enum bm_send_cause cause,
 		      struct bm_send_item item);
 /* 1: the current directory cannot be renamed into `ref` yet; it waits. */
-int wait_for_dest_dir_move(struct send_ctx *ctx, const struct recorded_ref *ref, bool is_orphan);
-int wait_for_parent_move(struct send_ctx *ctx, const struct recorded_ref *ref, bool is_orphan);
+int wait_for_dest_dir_move(struct send_ctx *sctx, const struct recorded_ref *ref, bool is_orphan);
+int wait_for_parent_move(struct send_ctx *sctx, const struct recorded_ref *ref, bool is_orphan);
 /* 1: in the parent snapshot (ino1, gen1) is above ino2 by one of its names. */
-int is_ancestor(struct send_ctx *ctx, uint64_t ino1, uint64_t gen1, uint64_t ino2);
-int apply_children_dir_moves(struct send_ctx *ctx);
-void free_pending_dir_moves(struct send_ctx *ctx);
+int is_ancestor(struct send_ctx *sctx, uint64_t ino1, uint64_t gen1, uint64_t ino2);
+int apply_children_dir_moves(struct send_ctx *sctx);
+void free_pending_dir_moves(struct send_ctx *sctx);
 
 /* send/refs.c: names are made and unmade */
 /* *pending_move is set where the rename has to wait. */
-int process_recorded_refs(struct send_ctx *ctx, bool *pending_move);
-int process_all_refs(struct send_ctx *ctx, enum bm_change change);
+int process_recorded_refs(struct send_ctx *sctx, bool *pending_move);
+int process_all_refs(struct send_ctx *sctx, enum bm_change change);
 
 /* send/data.c: reading file data */
 struct file_extent {
@@ -381,40 +381,40 @@ struct file_extent {
 	const uint8_t *inline_data;
 	uint32_t inline_size;
 };
-int parse_file_extent(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot,
+int parse_file_extent(struct send_ctx *sctx, const uint8_t *leaf, uint32_t slot,
 		      struct file_extent *extent);
 /* `size` bytes of the file from `offset` on, all inside `extent`. */
-int read_extent_data(struct send_ctx *ctx, const struct file_extent *extent, uint64_t offset,
+int read_extent_data(struct send_ctx *sctx, const struct file_extent *extent, uint64_t offset,
 		     uint8_t *out, size_t size);
 /* The bytes of an extent as they are on disk. */
-int read_raw_extent(struct send_ctx *ctx, const struct file_extent *extent, uint8_t *out);
+int read_raw_extent(struct send_ctx *sctx, const struct file_extent *extent, uint8_t *out);
 /* What a kernel searches before it can read the data: inode, extent map. */
-int open_for_data(struct send_ctx *ctx, const struct file_extent *extent);
+int open_for_data(struct send_ctx *sctx, const struct file_extent *extent);
 
 /* send/clone.c: *found is where the extent can be cloned from, or NULL */
-int find_extent_clone(struct send_ctx *ctx, const struct file_extent *extent,
+int find_extent_clone(struct send_ctx *sctx, const struct file_extent *extent,
 		      struct clone_root **found);
 
 /* send/hole.c: what need not be sent, and holes where data was */
-int is_extent_unchanged(struct send_ctx *ctx, const struct file_extent *extent);
-int maybe_send_hole(struct send_ctx *ctx);
+int is_extent_unchanged(struct send_ctx *sctx, const struct file_extent *extent);
+int maybe_send_hole(struct send_ctx *sctx);
 /* The hole at the end of a file. */
-int send_trailing_hole(struct send_ctx *ctx);
+int send_trailing_hole(struct send_ctx *sctx);
 
 /* send/extent.c: what becomes of an extent */
-int process_all_extents(struct send_ctx *ctx);
-int process_extent(struct send_ctx *ctx);
+int process_all_extents(struct send_ctx *sctx);
+int process_extent(struct send_ctx *sctx);
 
 /* send/xattr.c: extended attributes, fs-verity */
-int changed_xattr(struct send_ctx *ctx);
-int send_capabilities(struct send_ctx *ctx);
-int process_verity(struct send_ctx *ctx);
-int process_all_new_xattrs(struct send_ctx *ctx);
+int changed_xattr(struct send_ctx *sctx);
+int send_capabilities(struct send_ctx *sctx);
+int process_verity(struct send_ctx *sctx);
+int process_all_new_xattrs(struct send_ctx *sctx);
 
 /* send/send.c: the path of the walk over the tree of a full send */
-struct bm_path full_send_path(const struct send_ctx *ctx);
+struct bm_path full_send_path(const struct send_ctx *sctx);
 
 /* send/plain.c: 1 when the walk was that of a full send, 0 when that cannot be told. */
-int send_plain_reads(struct send_ctx *ctx);
+int send_plain_reads(struct send_ctx *sctx);
 
 #endif

@@ -24,17 +24,17 @@ static const char caps_name[] = "security.capability";
 static const char acl_access_name[] = "system.posix_acl_access";
 static const char acl_default_name[] = "system.posix_acl_default";
 
-static int send_set_xattr(struct send_ctx *ctx, const void *name, size_t name_size,
+static int send_set_xattr(struct send_ctx *sctx, const void *name, size_t name_size,
 			  const void *data, size_t data_size)
 {
 	const struct fs_path *path;
 
-	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_SET_XATTR) < 0 ||
-	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
-	    tlv_put(ctx, BTRFS_SEND_A_XATTR_NAME, name, name_size) < 0 ||
-	    tlv_put(ctx, BTRFS_SEND_A_XATTR_DATA, data, data_size) < 0)
-		return ctx->fault->code;
-	return send_cmd(ctx);
+	if (get_cur_inode_path(sctx, &path) < 0 || begin_cmd(sctx, BTRFS_SEND_C_SET_XATTR) < 0 ||
+	    tlv_put_path(sctx, BTRFS_SEND_A_PATH, path) < 0 ||
+	    tlv_put(sctx, BTRFS_SEND_A_XATTR_NAME, name, name_size) < 0 ||
+	    tlv_put(sctx, BTRFS_SEND_A_XATTR_DATA, data, data_size) < 0)
+		return sctx->fault->code;
+	return send_cmd(sctx);
 }
 
 static bool is_prefix_of(const void *name, size_t size, const char *whole)
@@ -43,7 +43,7 @@ static bool is_prefix_of(const void *name, size_t size, const char *whole)
 }
 
 /* __process_new_xattr() */
-static int process_new_xattr(struct send_ctx *ctx, const struct btrfs_dir_item *entry)
+static int process_new_xattr(struct send_ctx *sctx, const struct btrfs_dir_item *entry)
 {
 	static const uint8_t empty_acl[4] = {EMPTY_ACL};
 	const uint8_t *name = (const uint8_t *)(entry + 1);
@@ -59,28 +59,28 @@ static int process_new_xattr(struct send_ctx *ctx, const struct btrfs_dir_item *
 		data = empty_acl;
 		size = sizeof(empty_acl);
 	}
-	return send_set_xattr(ctx, name, entry->name_len, data, size);
+	return send_set_xattr(sctx, name, entry->name_len, data, size);
 }
 
-static int send_remove_xattr(struct send_ctx *ctx, const void *name, size_t size)
+static int send_remove_xattr(struct send_ctx *sctx, const void *name, size_t size)
 {
 	const struct fs_path *path;
 
-	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_REMOVE_XATTR) < 0 ||
-	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
-	    tlv_put(ctx, BTRFS_SEND_A_XATTR_NAME, name, size) < 0)
-		return ctx->fault->code;
-	return send_cmd(ctx);
+	if (get_cur_inode_path(sctx, &path) < 0 || begin_cmd(sctx, BTRFS_SEND_C_REMOVE_XATTR) < 0 ||
+	    tlv_put_path(sctx, BTRFS_SEND_A_PATH, path) < 0 ||
+	    tlv_put(sctx, BTRFS_SEND_A_XATTR_NAME, name, size) < 0)
+		return sctx->fault->code;
+	return send_cmd(sctx);
 }
 
 /* The xattr of the same name in the item on the other side; NULL: none. */
-static int find_xattr(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot,
+static int find_xattr(struct send_ctx *sctx, const uint8_t *leaf, uint32_t slot,
 		      const struct btrfs_dir_item *like, const struct btrfs_dir_item **found)
 {
 	uint32_t at = 0;
 	int ret;
 
-	while ((ret = iterate_dir_item(ctx, leaf, slot, &at, found)) > 0)
+	while ((ret = iterate_dir_item(sctx, leaf, slot, &at, found)) > 0)
 		if ((*found)->name_len == like->name_len &&
 		    !memcmp(*found + 1, like + 1, like->name_len))
 			return BM_OK;
@@ -96,7 +96,7 @@ static bool same_value(const struct btrfs_dir_item *a, const struct btrfs_dir_it
 }
 
 /* The xattrs of the snapshot's item, less those that the parent's has with the same value. */
-static int set_xattrs(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot,
+static int set_xattrs(struct send_ctx *sctx, const uint8_t *leaf, uint32_t slot,
 		      enum bm_change change)
 {
 	const struct btrfs_disk_key *key = &leaf_item(leaf, slot)->key;
@@ -105,17 +105,18 @@ static int set_xattrs(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot,
 	uint32_t at = 0;
 	int ret;
 
-	because(ctx, BM_SEND_XATTR_SET, ctx->cur_ino,
+	because(sctx, BM_SEND_XATTR_SET, sctx->cur_ino,
 		(struct bm_send_item){.objectid = key->objectid,
 				      .type = key->type,
 				      .offset = key->offset,
 				      .change = (uint8_t)change});
-	while ((ret = iterate_dir_item(ctx, leaf, slot, &at, &entry)) > 0) {
-		if (compare && find_xattr(ctx, ctx->right_leaf, ctx->right_slot, entry, &old) < 0)
-			return ctx->fault->code;
+	while ((ret = iterate_dir_item(sctx, leaf, slot, &at, &entry)) > 0) {
+		if (compare &&
+		    find_xattr(sctx, sctx->right_leaf, sctx->right_slot, entry, &old) < 0)
+			return sctx->fault->code;
 		if (old && same_value(entry, old))
 			continue;
-		ret = process_new_xattr(ctx, entry);
+		ret = process_new_xattr(sctx, entry);
 		if (ret < 0)
 			return ret;
 	}
@@ -123,57 +124,58 @@ static int set_xattrs(struct send_ctx *ctx, const uint8_t *leaf, uint32_t slot,
 }
 
 /* The xattrs of the parent's item, less those that the snapshot's has too. */
-static int remove_xattrs(struct send_ctx *ctx, bool compare)
+static int remove_xattrs(struct send_ctx *sctx, bool compare)
 {
 	const struct btrfs_dir_item *entry, *now = NULL;
 	uint32_t at = 0;
 	int ret;
 
-	because(ctx, BM_SEND_XATTR_REMOVED, ctx->cur_ino, walk_item(ctx));
-	while ((ret = iterate_dir_item(ctx, ctx->right_leaf, ctx->right_slot, &at, &entry)) > 0) {
-		if (compare && find_xattr(ctx, ctx->leaf, ctx->slot, entry, &now) < 0)
-			return ctx->fault->code;
+	because(sctx, BM_SEND_XATTR_REMOVED, sctx->cur_ino, walk_item(sctx));
+	while ((ret = iterate_dir_item(sctx, sctx->right_leaf, sctx->right_slot, &at, &entry)) >
+	       0) {
+		if (compare && find_xattr(sctx, sctx->leaf, sctx->slot, entry, &now) < 0)
+			return sctx->fault->code;
 		if (now)
 			continue;
-		ret = send_remove_xattr(ctx, entry + 1, entry->name_len);
+		ret = send_remove_xattr(sctx, entry + 1, entry->name_len);
 		if (ret < 0)
 			return ret;
 	}
 	return ret;
 }
 
-int changed_xattr(struct send_ctx *ctx)
+int changed_xattr(struct send_ctx *sctx)
 {
-	bool changed = ctx->result == BM_CHANGE_CHANGED;
+	bool changed = sctx->result == BM_CHANGE_CHANGED;
 
 	/* "inconsistent snapshot": an item without its inode */
-	if (ctx->cur_ino != ctx->key.objectid)
-		return send_errno(ctx, EIO);
-	if (ctx->cur_inode_new_gen || ctx->cur_inode_deleted)
+	if (sctx->cur_ino != sctx->key.objectid)
+		return send_errno(sctx, EIO);
+	if (sctx->cur_inode_new_gen || sctx->cur_inode_deleted)
 		return BM_OK;
-	if (ctx->result != BM_CHANGE_DELETED &&
-	    set_xattrs(ctx, ctx->leaf, ctx->slot, ctx->result) < 0)
-		return ctx->fault->code;
-	if (ctx->result != BM_CHANGE_NEW && remove_xattrs(ctx, changed) < 0)
-		return ctx->fault->code;
+	if (sctx->result != BM_CHANGE_DELETED &&
+	    set_xattrs(sctx, sctx->leaf, sctx->slot, sctx->result) < 0)
+		return sctx->fault->code;
+	if (sctx->result != BM_CHANGE_NEW && remove_xattrs(sctx, changed) < 0)
+		return sctx->fault->code;
 	return BM_OK;
 }
 
 /* process_all_new_xattrs(): of an inode that was created again. */
-int process_all_new_xattrs(struct send_ctx *ctx)
+int process_all_new_xattrs(struct send_ctx *sctx)
 {
-	struct bm_key key = {.objectid = ctx->key.objectid, .type = BTRFS_XATTR_ITEM_KEY};
-	struct bm_path path = alloc_path_for_send(ctx);
+	struct bm_key key = {.objectid = sctx->key.objectid, .type = BTRFS_XATTR_ITEM_KEY};
+	struct bm_path path = alloc_path_for_send(sctx);
 	int ret;
 
-	if (bm_search_slot(&ctx->root, &key, &path, ctx->fault) < 0)
-		return ctx->fault->code;
-	while (!(ret = btrfs_get_next_valid_item(ctx, &ctx->root, &path))) {
+	if (bm_search_slot(&sctx->root, &key, &path, sctx->fault) < 0)
+		return sctx->fault->code;
+	while (!(ret = btrfs_get_next_valid_item(sctx, &sctx->root, &path))) {
 		const struct btrfs_disk_key *at = &leaf_item(path.node[0], path.slot[0])->key;
 
 		if (at->objectid != key.objectid || at->type != key.type)
 			return BM_OK;
-		ret = set_xattrs(ctx, path.node[0], path.slot[0], BM_CHANGE_NEW);
+		ret = set_xattrs(sctx, path.node[0], path.slot[0], BM_CHANGE_NEW);
 		if (ret < 0)
 			return ret;
 		path.slot[0]++;
@@ -181,40 +183,40 @@ int process_all_new_xattrs(struct send_ctx *ctx)
 	return ret < 0 ? ret : BM_OK;
 }
 
-int send_capabilities(struct send_ctx *ctx)
+int send_capabilities(struct send_ctx *sctx)
 {
 	size_t size = strlen(caps_name);
-	struct bm_key key = {.objectid = ctx->cur_ino,
+	struct bm_key key = {.objectid = sctx->cur_ino,
 			     .type = BTRFS_XATTR_ITEM_KEY,
 			     .offset = bm_crc32c(0xfffffffe, caps_name, size)};
 	const struct btrfs_dir_item *entry;
 	int ret;
 
-	COUNT(ctx->image, btrfs_lookup_xattr);
-	ret = lookup_name(ctx, &ctx->root, &key, caps_name, size, &entry);
+	COUNT(sctx->image, btrfs_lookup_xattr);
+	ret = lookup_name(sctx, &sctx->root, &key, caps_name, size, &entry);
 	if (ret < 0 || !entry)
 		return ret;
-	because_inode(ctx, BM_SEND_CAPABILITIES);
-	return send_set_xattr(ctx, caps_name, size, (const uint8_t *)(entry + 1) + entry->name_len,
+	because_inode(sctx, BM_SEND_CAPABILITIES);
+	return send_set_xattr(sctx, caps_name, size, (const uint8_t *)(entry + 1) + entry->name_len,
 			      entry->data_len);
 }
 
 /* --------------------------------------------------------------------------------- verity -- */
 
 /* The descriptor, gathered from the items behind the one that holds its size. */
-static int read_verity_descriptor(struct send_ctx *ctx, uint8_t *descriptor, size_t *size)
+static int read_verity_descriptor(struct send_ctx *sctx, uint8_t *descriptor, size_t *size)
 {
 	struct bm_key key = {
-	    .objectid = ctx->cur_ino, .type = BTRFS_VERITY_DESC_ITEM_KEY, .offset = 1};
-	struct bm_path path = alloc_path_for_send(ctx);
-	int ret = bm_search_slot(&ctx->root, &key, &path, ctx->fault);
+	    .objectid = sctx->cur_ino, .type = BTRFS_VERITY_DESC_ITEM_KEY, .offset = 1};
+	struct bm_path path = alloc_path_for_send(sctx);
+	int ret = bm_search_slot(&sctx->root, &key, &path, sctx->fault);
 
 	*size = 0;
 	for (; ret >= 0; path.slot[0]++) {
 		const struct btrfs_item *item;
 
 		if (path.slot[0] >= block_header(path.node[0])->nritems) {
-			ret = bm_next_leaf(&ctx->root, &path, ctx->fault);
+			ret = bm_next_leaf(&sctx->root, &path, sctx->fault);
 			if (ret)
 				break;
 		}
@@ -222,40 +224,41 @@ static int read_verity_descriptor(struct send_ctx *ctx, uint8_t *descriptor, siz
 		if (item->key.objectid != key.objectid || item->key.type != key.type)
 			break;
 		if (item->size > VERITY_MAX - *size)
-			return send_errno(ctx, EMSGSIZE);
+			return send_errno(sctx, EMSGSIZE);
 		memcpy(descriptor + *size, item_data(path.node[0], path.slot[0]), item->size);
 		*size += item->size;
 	}
 	return ret < 0 ? ret : BM_OK;
 }
 
-int process_verity(struct send_ctx *ctx)
+int process_verity(struct send_ctx *sctx)
 {
 	uint8_t descriptor[VERITY_MAX] = {0};
 	const struct fs_path *path;
 	uint32_t signature_size;
 	size_t size;
 
-	because(ctx, BM_SEND_VERITY, ctx->cur_ino,
-		(struct bm_send_item){.objectid = ctx->cur_ino,
+	because(sctx, BM_SEND_VERITY, sctx->cur_ino,
+		(struct bm_send_item){.objectid = sctx->cur_ino,
 				      .type = BTRFS_VERITY_DESC_ITEM_KEY,
 				      .change = BM_CHANGE_NEW});
-	if (read_verity_descriptor(ctx, descriptor, &size) < 0)
-		return ctx->fault->code;
+	if (read_verity_descriptor(sctx, descriptor, &size) < 0)
+		return sctx->fault->code;
 	memcpy(&signature_size, descriptor + VERITY_SIG_SIZE, 4);
 	if (size < VERITY_SIGNATURE || signature_size > size - VERITY_SIGNATURE ||
 	    descriptor[VERITY_SALT_SIZE] > 32 || descriptor[VERITY_LOG_BLOCKSIZE] > 31)
-		return send_errno(ctx, EUCLEAN);
-	if (get_cur_inode_path(ctx, &path) < 0 || begin_cmd(ctx, BTRFS_SEND_C_ENABLE_VERITY) < 0 ||
-	    tlv_put_path(ctx, BTRFS_SEND_A_PATH, path) < 0 ||
-	    tlv_put(ctx, BTRFS_SEND_A_VERITY_ALGORITHM, descriptor + VERITY_HASH_ALGORITHM, 1) <
+		return send_errno(sctx, EUCLEAN);
+	if (get_cur_inode_path(sctx, &path) < 0 ||
+	    begin_cmd(sctx, BTRFS_SEND_C_ENABLE_VERITY) < 0 ||
+	    tlv_put_path(sctx, BTRFS_SEND_A_PATH, path) < 0 ||
+	    tlv_put(sctx, BTRFS_SEND_A_VERITY_ALGORITHM, descriptor + VERITY_HASH_ALGORITHM, 1) <
 		0 ||
-	    tlv_put_u32(ctx, BTRFS_SEND_A_VERITY_BLOCK_SIZE,
+	    tlv_put_u32(sctx, BTRFS_SEND_A_VERITY_BLOCK_SIZE,
 			1u << descriptor[VERITY_LOG_BLOCKSIZE]) < 0 ||
-	    tlv_put(ctx, BTRFS_SEND_A_VERITY_SALT_DATA, descriptor + VERITY_SALT,
+	    tlv_put(sctx, BTRFS_SEND_A_VERITY_SALT_DATA, descriptor + VERITY_SALT,
 		    descriptor[VERITY_SALT_SIZE]) < 0 ||
-	    tlv_put(ctx, BTRFS_SEND_A_VERITY_SIG_DATA, descriptor + VERITY_SIGNATURE,
+	    tlv_put(sctx, BTRFS_SEND_A_VERITY_SIG_DATA, descriptor + VERITY_SIGNATURE,
 		    signature_size) < 0)
-		return ctx->fault->code;
-	return send_cmd(ctx);
+		return sctx->fault->code;
+	return send_cmd(sctx);
 }

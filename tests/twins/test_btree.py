@@ -249,15 +249,6 @@ def test_items_that_do_not_unpack_are_marked(unpack: Any) -> None:
         assert np.array_equal(rows, whole[whole["item"] != 5])
 
 
-def test_sizes_of_rows_are_those_of_the_c_structures() -> None:
-    from btrfs_model.native.items import ENTRY, REF
-
-    for dtype, name in ((ENTRY, "struct bm_entry"), (REF, "struct bm_ref")):
-        assert dtype.itemsize == ffi.sizeof(name)
-        for field, (_, offset, *_) in (dtype.fields or {}).items():
-            assert offset == ffi.offsetof(name, field)
-
-
 @pytest.mark.parametrize("choice", ["c", "python"])
 def test_blocks_that_are_not_as_wanted_are_listed(choice: Any) -> None:
     tree = deep_tree()

@@ -55,12 +55,8 @@ class DelayedEntries:
 
     They count as logged from now on.
 
-    Attributes
-    ----------
-    insertions : list of tuple
-        Index and payload, ascending.
-    deletions : list of int
-        Indexes, ascending.
+    `insertions` (list of tuple): index and payload, ascending.
+    `deletions` (list of int): indexes, ascending.
     """
 
     def __init__(self, node: DelayedNode | None) -> None:

@@ -13,6 +13,7 @@ import stat
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -35,7 +36,7 @@ from btrfs_model.mount.log.state import log_tree_id
 from btrfs_model.mount.log.v5_10.log_dir import log_directory_changes
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.dir_item import dir_item_key
-from btrfs_model.ondisk.items import dir_items, inode_extrefs, inode_refs
+from btrfs_model.ondisk.items import dir_items, inode_names
 from btrfs_model.ondisk.keys import U64_MAX, ItemType
 from btrfs_model.ondisk.layout import Payload
 from btrfs_model.ondisk.structs import INODE_ITEM
@@ -276,16 +277,12 @@ class InodeLogger:
         state = self.inode.log
         if state.no_xattrs:
             return
-        batch: list[Copied] = []
         tree, ino = self.fs.writer.tree(self.inode.root), self.inode.ino
         state.no_xattrs = True
-        for item in tree.items((ino, _XATTR, 0), (ino, _XATTR, U64_MAX)):
+        items = tree.items((ino, _XATTR, 0), (ino, _XATTR, U64_MAX))
+        for block, batch in groupby(items, lambda item: item.block):
             state.no_xattrs = False
-            if batch and batch[-1].block != item.block:
-                self.copy(batch)
-                batch = []
-            batch.append(Copied(item.key, bytes(item.data), item.block))
-        self.copy(batch)
+            self.copy([Copied(item.key, bytes(item.data), block) for item in batch])
 
     def conflict(self, item: Copied) -> tuple[int, int] | None:
         """Who had one of the names at the last commit, and where."""
@@ -307,13 +304,8 @@ def overridden(fs: Mount, inode: LiveInode, item: Copied) -> tuple[int, int] | N
     Returns inode number and directory, where it was another inode.
     Raises OSError: EAGAIN when it was a subvolume.
     """
-    names = (
-        [(item.key[2], ref.name) for ref in inode_refs(item.data)]
-        if item.key[1] == _REFS[0]
-        else [(ref.parent_objectid, ref.name) for ref in inode_extrefs(item.data)]
-    )
     committed = fs.tree(inode.root)
-    for parent, name in names:
+    for parent, _, name in inode_names(item.key, item.data):
         found = committed.get(dir_item_key(parent, name))
         entries = dir_items(found.data) if found is not None else []
         entry = next((entry for entry in entries if entry.name == name), None)

@@ -23,11 +23,11 @@ from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.log.state import LOG_ROOT_TREE, RootLog, log_tree_id
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.dir_item import delete_inode_ref, delete_one_dir_name, dir_item_key
-from btrfs_model.ondisk.items import dir_items
-from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.ondisk.items import dir_items, inode_names
+from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.structs import INODE_ITEM
 from btrfs_model.patches import Patch
-from btrfs_model.volume.tree import RawKey
+from btrfs_model.volume.tree import Item, RawKey
 
 TREE_LOG: Final = int(ObjectId.TREE_LOG) % 2**64
 """``BTRFS_TREE_LOG_OBJECTID``, without sign."""
@@ -40,12 +40,8 @@ class ForceCommit(Exception):  # noqa: N818 - not an error: a way to go on
 class LogContext:
     """One fsync, or one new name (``struct btrfs_log_ctx``).
 
-    Parameters
-    ----------
-    inode : LiveInode
-        What it is about.
-    new_name : bool
-        Whether a link or rename is what brings it on.
+    `inode`: what it is about.
+    `new_name`: whether a link or rename is what brings it on.
     """
 
     def __init__(self, inode: LiveInode, *, new_name: bool = False) -> None:
@@ -152,6 +148,21 @@ def note_change(fs: Mount, inode: LiveInode) -> None:
     state.last_log_commit = state.last_sub_trans - 1
     if Patch.LOG_SUB_TRANS not in fs.behaviour:
         state.last_log_commit = fs.tree_logs.root(inode.root).last_log_commit
+
+
+def parents(item: Item) -> list[int]:
+    """Return the directories of the names in an INODE_REF or INODE_EXTREF item."""
+    if item.key.type == ItemType.INODE_REF:
+        # all its names are in one directory
+        return [item.key.offset]
+    return [ref.parent_objectid for ref in inode_names(item.key, item.data)]
+
+
+def refs(fs: Mount, inode: LiveInode, *, committed: bool) -> list[Item]:
+    """Return the items with the names of an inode, now or at the last commit."""
+    tree = fs.tree(inode.root) if committed else fs.writer.tree(inode.root)
+    low, high = (inode.ino, ItemType.INODE_REF, 0), (inode.ino, ItemType.INODE_EXTREF, U64_MAX)
+    return list(tree.items(low, high))
 
 
 def get_logged(fs: Mount, root: int, key: RawKey) -> bytes | None:

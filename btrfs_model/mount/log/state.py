@@ -22,34 +22,21 @@ def log_tree_id(root: int) -> int:
 class InodeLog:
     """What is remembered of an inode.
 
-    Attributes
-    ----------
-    logged_trans : int
-        Transaction in which it was logged last; 0: not known.
-    last_trans : int
-        Transaction in which its item changed last.
-    last_sub_trans, last_log_commit : int
-        The subvolume's log transaction at that change, and the one known to hold it.
-    last_unlink_trans : int
-        Transaction in which names were taken from it, or from it as a directory.
-    last_reflink_trans : int
-        Transaction in which extents were cloned from or to it.
-    last_dir_index_offset : int
-        Highest index of a directory that is in the log; 0: not known.
-    first_dir_index_to_log : int
-        Where the names begin whose inodes are to be logged; 0: at the first.
-    full_sync : bool
-        ``BTRFS_INODE_NEEDS_FULL_SYNC``.
-    copy_everything : bool
-        ``BTRFS_INODE_COPY_EVERYTHING``.
-    no_xattrs : bool
-        ``BTRFS_INODE_NO_XATTRS``.
-    parent : tuple of int
-        Subvolume and inode number of the directory of the name by which it was found last, as the
-        parent of its dentry; zeros: it is not known.
-    modified : list of tuple
-        Ranges of the file that changed since it was logged (``modified_extents``): transaction,
-        start, end.
+    `logged_trans`: transaction in which it was logged last; 0: not known.
+    `last_trans`: transaction in which its item changed last.
+    `last_sub_trans`, `last_log_commit`: the subvolume's log transaction at that change, and the one
+    known to hold it.
+    `last_unlink_trans`: transaction in which names were taken from it, or from it as a directory.
+    `last_reflink_trans`: transaction in which extents were cloned from or to it.
+    `last_dir_index_offset`: highest index of a directory that is in the log; 0: not known.
+    `first_dir_index_to_log`: where the names begin whose inodes are to be logged; 0: at the first.
+    `full_sync`: ``BTRFS_INODE_NEEDS_FULL_SYNC``.
+    `copy_everything`: ``BTRFS_INODE_COPY_EVERYTHING``.
+    `no_xattrs`: ``BTRFS_INODE_NO_XATTRS``.
+    `parent`: subvolume and inode number of the directory of the name by which it was found last, as
+    the parent of its dentry; zeros: it is not known.
+    `modified`: ranges of the file that changed since it was logged (``modified_extents``):
+    transaction, start, end.
     """
 
     logged_trans: int = 0
@@ -78,14 +65,9 @@ class RootLog:
 class TreeLogs:
     """The logs of a filesystem.
 
-    Attributes
-    ----------
-    roots : dict
-        What is remembered of each subvolume's log.
-    logs : set of int
-        The subvolumes that have a log in the running transaction.
-    full_commit : int
-        In this transaction no log can be synced (``last_trans_log_full_commit``).
+    `roots` (dict): what is remembered of each subvolume's log.
+    `logs` (set of int): the subvolumes that have a log in the running transaction.
+    `full_commit` (int): in this transaction no log can be synced (``last_trans_log_full_commit``).
     """
 
     def __init__(self) -> None:

@@ -31,6 +31,8 @@ from btrfs_model.mount.log.log_tree import (
     is_logged,
     needs_full_commit,
     note_change,
+    parents,
+    refs,
     set_full_commit,
     start_log,
 )
@@ -39,15 +41,12 @@ from btrfs_model.mount.log.state import LOG_ROOT_TREE, log_tree_id
 from btrfs_model.mount.log.v5_10.log_parents import log_inode_parent_old, log_new_name_old
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.transaction import commit, start_transaction
-from btrfs_model.ondisk.items import inode_extrefs
-from btrfs_model.ondisk.keys import U64_MAX, ItemType
-from btrfs_model.ondisk.layout import Payload
+from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import ROOT_ITEM
 from btrfs_model.ondisk.superblock_write import write_superblocks
 from btrfs_model.patches import Patch
 
 _INODE_REF: Final = int(ItemType.INODE_REF)
-_INODE_EXTREF: Final = int(ItemType.INODE_EXTREF)
 
 
 def sync_file(fs: Mount, inode: LiveInode, *, wrote: bool = False) -> str:
@@ -144,13 +143,6 @@ def _log_with_parents(fs: Mount, inode: LiveInode, ctx: LogContext, exists: bool
 # --------------------------------------------------------------------------------- who is above --
 
 
-def _parents(key: tuple[int, int, int], payload: Payload) -> list[int]:
-    """Directories of the names in an INODE_REF or INODE_EXTREF item."""
-    if key[1] == _INODE_REF:
-        return [key[2]]
-    return [ref.parent_objectid for ref in inode_extrefs(payload)]
-
-
 def _first_parent(fs: Mount, inode: LiveInode) -> int | None:
     """Directory of the only name of an inode; None at the top of a subvolume."""
     if inode.ino == ROOT_DIR:
@@ -163,9 +155,8 @@ def _first_parent(fs: Mount, inode: LiveInode) -> int | None:
 
 def _log_all_parents(fs: Mount, inode: LiveInode, ctx: LogContext) -> None:
     """Log the directories that had the inode at the last commit (``btrfs_log_all_parents()``)."""
-    low, high = (inode.ino, _INODE_REF, 0), (inode.ino, _INODE_EXTREF, U64_MAX)
-    for item in list(fs.tree(inode.root).items(low, high)):
-        for parent in _parents(item.key, item.data):
+    for item in refs(fs, inode, committed=True):
+        for parent in parents(item):
             directory = iget(fs, inode.root, parent)
             if not need_log_inode(fs, directory):
                 continue
@@ -182,11 +173,10 @@ def _log_all_new_ancestors(
     if inode.item.nlink < 2:
         _log_new_ancestors(fs, inode.root, parent, ctx)
         return
-    low, high = (inode.ino, _INODE_REF, 0), (inode.ino, _INODE_EXTREF, U64_MAX)
-    for key in [item.key for item in fs.writer.tree(inode.root).items(low, high)]:
-        if key.type == _INODE_EXTREF:
+    for item in refs(fs, inode, committed=False):
+        if item.key.type == ItemType.INODE_EXTREF:
             raise ForceCommit
-        _log_new_ancestors(fs, inode.root, key.offset, ctx)
+        _log_new_ancestors(fs, inode.root, item.key.offset, ctx)
 
 
 def _log_new_ancestors(fs: Mount, root: int, parent: int | None, ctx: LogContext) -> None:

@@ -45,12 +45,8 @@ _FIRST_KEYS: dict[int, tuple[int, int, int]] = {
 class Identity(NamedTuple):
     """What tells one fresh filesystem from another.
 
-    Attributes
-    ----------
-    fsid, chunk_tree_uuid, device_uuid, subvolume_uuid : bytes
-        16 bytes each.
-    seconds : int
-        When it was made, since 1970.
+    `fsid`, `chunk_tree_uuid`, `device_uuid`, `subvolume_uuid`: 16 bytes each.
+    `seconds`: when it was made, since 1970.
     """
 
     fsid: bytes

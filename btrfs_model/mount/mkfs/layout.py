@@ -57,21 +57,14 @@ _SECTORSIZE: Final = 4096
 class Format:
     """What to format a device as: the options of mkfs.btrfs.
 
-    Attributes
-    ----------
-    size : int
-        Of the device, in bytes; rounded down to sectors.
-    nodesize : int
-        4096 to 65536, a power of two.
-    csum : str
-        ``crc32c``, ``xxhash``, ``sha256`` or ``blake2``.
-    label : str
-        At most 255 bytes of UTF-8.
-    metadata : str
-        How SYSTEM and METADATA chunks are kept: ``dup``, or ``single``, which is ``-m single
-        -d single``.
-    extref, skinny_metadata, no_holes, free_space_tree, block_group_tree : bool
-        Features; the last needs the two before it and a nodesize of at least 8192.
+    `size`: of the device, in bytes; rounded down to sectors.
+    `nodesize`: 4096 to 65536, a power of two.
+    `csum`: ``crc32c``, ``xxhash``, ``sha256`` or ``blake2``.
+    `label`: at most 255 bytes of UTF-8.
+    `metadata`: how SYSTEM and METADATA chunks are kept: ``dup``, or ``single``, which is ``-m
+    single -d single``.
+    `extref`, `skinny_metadata`, `no_holes`, `free_space_tree`, `block_group_tree`: features; the
+    last needs the two before it and a nodesize of at least 8192.
     """
 
     size: int

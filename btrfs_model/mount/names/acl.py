@@ -17,11 +17,10 @@ import stat
 import struct
 from typing import Final, NamedTuple
 
-from btrfs_model.mount.inode import mark_inode_dirty
 from btrfs_model.mount.live_inode import InodeFields, LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.dir_item import fail
-from btrfs_model.mount.names.xattr import get_xattr, put_xattr
+from btrfs_model.mount.names.xattr import get_xattr, note_changed, put_xattr
 
 ACCESS: Final = b"system.posix_acl_access"
 DEFAULT: Final = b"system.posix_acl_default"
@@ -41,14 +40,9 @@ NO_ID: Final = 2**32 - 1
 class AclEntry(NamedTuple):
     """An entry of an ACL.
 
-    Attributes
-    ----------
-    tag : int
-        Whom it is for.
-    perm : int
-        Bits 4 (read), 2 (write), 1 (execute).
-    id : int
-        Of the user or group, where the tag is one of those.
+    `tag`: whom it is for.
+    `perm`: bits 4 (read), 2 (write), 1 (execute).
+    `id`: of the user or group, where the tag is one of those.
     """
 
     tag: int
@@ -117,9 +111,7 @@ def set_acl(fs: Mount, inode: LiveInode, name: bytes, entries: list[AclEntry]) -
     if name == DEFAULT and not inode.is_dir:
         return
     put_xattr(fs, inode, name, _pack(entries) if entries else None)
-    item.sequence += 1
-    item.ctime = fs.now()
-    mark_inode_dirty(fs, inode)
+    note_changed(fs, inode)
 
 
 def change_mode(fs: Mount, inode: LiveInode) -> None:

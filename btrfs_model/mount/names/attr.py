@@ -7,13 +7,12 @@ import errno
 import stat
 from typing import Final
 
-from btrfs_model.mount.inode import mark_inode_dirty
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names import acl
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import Path, is_read_only, may_write
-from btrfs_model.mount.names.xattr import get_xattr, set_xattr
+from btrfs_model.mount.names.xattr import get_xattr, note_changed, set_xattr
 from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.ondisk.constants import InodeFlag
 
@@ -42,11 +41,9 @@ def _set(fs: Mount, inode: LiveInode, mode: int | None = None) -> None:
     """Count the change; where the mode changes, an ACL follows it."""
     if inode.ino == EMPTY_SUBVOL_DIR:
         return
-    inode.item.sequence += 1
-    inode.item.ctime = fs.now()
     if mode is not None:
         inode.item.mode = mode
-    mark_inode_dirty(fs, inode)
+    note_changed(fs, inode)
     if mode is not None:
         acl.change_mode(fs, inode)
 

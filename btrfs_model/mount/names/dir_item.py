@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
 from typing import Final
 
 from btrfs_model.mount.live_inode import LiveInode
@@ -20,10 +21,8 @@ from btrfs_model.ondisk.hashes import extref_hash, name_hash
 from btrfs_model.ondisk.items import (
     DirItem,
     InodeExtref,
-    InodeRef,
     dir_items,
-    inode_extrefs,
-    inode_refs,
+    inode_names,
 )
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import DIR_ITEM, HEADER, INODE_EXTREF, INODE_REF, ITEM
@@ -56,10 +55,6 @@ def pack_dir_item(
     """Return the bytes of an entry or extended attribute."""
     head = DIR_ITEM.struct.pack(*location, transid, len(data), len(name), file_type)
     return head + name + data
-
-
-def _pack_again(entry: DirItem) -> bytes:
-    return pack_dir_item(entry.location, entry.transid, entry.type, entry.name, entry.data)
 
 
 def lookup_dir_item(fs: Mount, root: int, key: RawKey, name: bytes) -> DirItem | None:
@@ -121,7 +116,7 @@ def delete_one_dir_name(fs: Mount, root: int, key: RawKey, name: bytes) -> None:
     rest = [entry for entry in entries if entry.name != name]
     assert len(rest) == len(entries) - 1
     if rest:
-        fs.writer.replace(root, key, b"".join(map(_pack_again, rest)))
+        fs.writer.replace(root, key, b"".join(pack_dir_item(*entry) for entry in rest))
     else:
         fs.writer.delete(root, key)
 
@@ -142,77 +137,57 @@ def pack_inode_ref(index: int, name: bytes) -> bytes:
     return INODE_REF.struct.pack(index, len(name)) + name
 
 
-def _pack_extref(ref: InodeExtref) -> bytes:
-    return INODE_EXTREF.struct.pack(ref.parent_objectid, ref.index, len(ref.name)) + ref.name
+def _pack_names(key: RawKey, names: list[InodeExtref]) -> bytes:
+    """Return the bytes of an INODE_REF or INODE_EXTREF."""
+    if key[1] == ItemType.INODE_REF:
+        return b"".join(pack_inode_ref(ref.index, ref.name) for ref in names)
+    head = INODE_EXTREF.struct.pack
+    return b"".join(head(ref.parent_objectid, ref.index, len(ref.name)) + ref.name for ref in names)
 
 
-def _ref_key(ino: int, parent: int) -> RawKey:
-    return (ino, ItemType.INODE_REF, parent)
+def _ref_keys(ino: int, parent: int, name: bytes) -> Iterator[RawKey]:
+    """Yield the keys of the two items that may have a name of an inode."""
+    yield ino, ItemType.INODE_REF, parent
+    yield ino, ItemType.INODE_EXTREF, extref_hash(parent, name)
 
 
-def _extref_key(ino: int, parent: int, name: bytes) -> RawKey:
-    return (ino, ItemType.INODE_EXTREF, extref_hash(parent, name))
-
-
-def _refs(fs: Mount, root: int, key: RawKey) -> list[InodeRef]:
+def inode_names_there(fs: Mount, root: int, key: RawKey) -> list[InodeExtref]:
+    """Return the names in an INODE_REF or INODE_EXTREF, none where there is no such item."""
     payload = fs.writer.get(root, key)
-    return [] if payload is None else inode_refs(payload)
-
-
-def _extrefs(fs: Mount, root: int, key: RawKey) -> list[InodeExtref]:
-    payload = fs.writer.get(root, key)
-    return [] if payload is None else inode_extrefs(payload)
+    return [] if payload is None else inode_names(key, payload)
 
 
 def lookup_inode_ref(fs: Mount, root: int, ino: int, parent: int, name: bytes) -> int | None:
     """Return the directory index of a name of an inode, None when it has no such name."""
-    for ref in _refs(fs, root, _ref_key(ino, parent)):
-        if ref.name == name:
-            return ref.index
-    for extref in _extrefs(fs, root, _extref_key(ino, parent, name)):
-        if (extref.parent_objectid, extref.name) == (parent, name):
-            return extref.index
+    for key in _ref_keys(ino, parent, name):
+        for ref in inode_names_there(fs, root, key):
+            if (ref.parent_objectid, ref.name) == (parent, name):
+                return ref.index
     return None
 
 
 def insert_inode_ref(fs: Mount, root: int, name: bytes, ino: int, parent: int, index: int) -> None:
-    """Give an inode a name (``btrfs_insert_inode_ref()``).
+    """Give an inode a name (``btrfs_insert_inode_ref()``, ``btrfs_insert_inode_extref()``).
 
     Raises OSError: EEXIST when it has that name; EMLINK when no item has room for it.
     """
-    key = _ref_key(ino, parent)
-    payload = pack_inode_ref(index, name)
-    refs = _refs(fs, root, key)
-    if any(ref.name == name for ref in refs):
-        raise fail(errno.EEXIST, name)
-    if not refs:
-        fs.writer.insert(root, key, payload)
-        return
-    try:
-        fs.writer.extend(root, key, payload)
-    except OSError as error:
-        if error.errno != errno.EOVERFLOW:
-            raise
+    for key in _ref_keys(ino, parent, name):
+        payload = _pack_names(key, [InodeExtref(parent, index, name)])
+        refs = inode_names_there(fs, root, key)
+        if any((ref.parent_objectid, ref.name) == (parent, name) for ref in refs):
+            raise fail(errno.EEXIST, name)
+        if not refs:
+            fs.writer.insert(root, key, payload)
+            return
+        try:
+            fs.writer.extend(root, key, payload)
+            return
+        except OSError as error:
+            if error.errno != errno.EOVERFLOW:
+                raise
         if not fs.image.superblock.has_incompat("EXTENDED_IREF"):
-            raise fail(errno.EMLINK, name) from None
-        _insert_inode_extref(fs, root, name, ino, parent, index)
-
-
-def _insert_inode_extref(
-    fs: Mount, root: int, name: bytes, ino: int, parent: int, index: int
-) -> None:
-    key = _extref_key(ino, parent, name)
-    payload = _pack_extref(InodeExtref(parent, index, name))
-    extrefs = _extrefs(fs, root, key)
-    if any((ref.parent_objectid, ref.name) == (parent, name) for ref in extrefs):
-        raise fail(errno.EEXIST, name)
-    if not extrefs:
-        fs.writer.insert(root, key, payload)
-        return
-    try:
-        fs.writer.extend(root, key, payload)
-    except OSError as error:
-        raise fail(errno.EMLINK, name) if error.errno == errno.EOVERFLOW else error from None
+            break
+    raise fail(errno.EMLINK, name)
 
 
 def delete_inode_ref(fs: Mount, root: int, name: bytes, ino: int, parent: int) -> int:
@@ -220,25 +195,14 @@ def delete_inode_ref(fs: Mount, root: int, name: bytes, ino: int, parent: int) -
 
     Raises OSError: ENOENT when it has no such name.
     """
-    key = _ref_key(ino, parent)
-    refs = _refs(fs, root, key)
-    for at, ref in enumerate(refs):
-        if ref.name == name:
-            rest = refs[:at] + refs[at + 1 :]
-            _keep(fs, root, key, b"".join(pack_inode_ref(*other) for other in rest))
-            return ref.index
-    key = _extref_key(ino, parent, name)
-    extrefs = _extrefs(fs, root, key)
-    for at, extref in enumerate(extrefs):
-        if (extref.parent_objectid, extref.name) == (parent, name):
-            _keep(fs, root, key, b"".join(map(_pack_extref, extrefs[:at] + extrefs[at + 1 :])))
-            return extref.index
+    for key in _ref_keys(ino, parent, name):
+        refs = inode_names_there(fs, root, key)
+        for at, ref in enumerate(refs):
+            if (ref.parent_objectid, ref.name) == (parent, name):
+                rest = _pack_names(key, refs[:at] + refs[at + 1 :])
+                if rest:
+                    fs.writer.replace(root, key, rest)
+                else:
+                    fs.writer.delete(root, key)
+                return ref.index
     raise fail(errno.ENOENT, name)
-
-
-def _keep(fs: Mount, root: int, key: RawKey, rest: bytes) -> None:
-    """Replace an item by what is left of it, or delete it."""
-    if rest:
-        fs.writer.replace(root, key, rest)
-    else:
-        fs.writer.delete(root, key)

@@ -8,13 +8,12 @@ import stat
 from enum import IntFlag
 from typing import Final
 
-from btrfs_model.mount.inode import mark_inode_dirty
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import Path, is_read_only
 from btrfs_model.mount.names.properties import COMPRESSION_PROPERTY, apply_compression
-from btrfs_model.mount.names.xattr import put_xattr
+from btrfs_model.mount.names.xattr import note_changed, put_xattr
 from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.ondisk.constants import InodeFlag
 
@@ -90,9 +89,7 @@ def chattr(fs: Mount, inode: LiveInode, add: int, remove: int, path: Path) -> No
     put_xattr(fs, inode, COMPRESSION_PROPERTY, kind or None)
     apply_compression(fs, inode, kind)
     inode.item.flags = flags
-    inode.item.sequence += 1
-    inode.item.ctime = fs.now()
-    mark_inode_dirty(fs, inode)
+    note_changed(fs, inode)
 
 
 def _check(old: int, new: int, path: Path) -> None:

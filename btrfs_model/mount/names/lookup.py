@@ -34,18 +34,11 @@ RDONLY: Final = 1 << 0
 class Entry(NamedTuple):
     """The last name of a path and what it leads to.
 
-    Attributes
-    ----------
-    directory : LiveInode
-        Where the name is or would be.
-    name : bytes
-        The name; "", "." and ".." are no names of entries.
-    inode : LiveInode or None
-        What has the name.
-    path : str or bytes
-        The path, for errors.
-    slash : bool
-        Whether slashes follow the name.
+    `directory`: where the name is or would be.
+    `name`: the name; "", "." and ".." are no names of entries.
+    `inode`: what has the name.
+    `path`: the path, for errors.
+    `slash`: whether slashes follow the name.
     """
 
     directory: LiveInode
@@ -122,10 +115,7 @@ def _checked(path: Path) -> bytes:
 class _Walk:
     """A walk through directories; remembers the way back for "..".
 
-    Attributes
-    ----------
-    at : LiveInode
-        Where it is.
+    `at` (LiveInode): where it is.
     """
 
     def __init__(self, fs: Mount, path: Path) -> None:

@@ -27,16 +27,10 @@ from btrfs_model.ondisk.structs import RootItem, Timespec
 class PendingSnapshot(NamedTuple):
     """A snapshot that the next commit takes (``struct btrfs_pending_snapshot``).
 
-    Attributes
-    ----------
-    source : int
-        Subvolume.
-    directory : LiveInode
-        Where it gets its name.
-    name : bytes
-        The name.
-    read_only : bool
-        Whether it is.
+    `source`: subvolume.
+    `directory`: where it gets its name.
+    `name`: the name.
+    `read_only`: whether it is.
     """
 
     source: int

@@ -131,10 +131,11 @@ def set_xattr(
     """Set or remove an attribute; version and ctime follow (``btrfs_setxattr_trans()``)."""
     start_transaction(fs, _XATTR_ITEMS)
     put_xattr(fs, inode, name, value, flags)
-    _changed(fs, inode)
+    note_changed(fs, inode)
 
 
-def _changed(fs: Mount, inode: LiveInode) -> None:
+def note_changed(fs: Mount, inode: LiveInode) -> None:
+    """Count on the version of an inode whose attributes changed, set its ctime, mark it dirty."""
     inode.item.sequence += 1
     inode.item.ctime = fs.now()
     mark_inode_dirty(fs, inode)
@@ -160,7 +161,7 @@ def set_property(
     start_transaction(fs)
     put_xattr(fs, inode, name, value or None, flags)
     apply_compression(fs, inode, value or b"")
-    _changed(fs, inode)
+    note_changed(fs, inode)
 
 
 def inherit_properties(fs: Mount, inode: LiveInode, directory: LiveInode) -> None:

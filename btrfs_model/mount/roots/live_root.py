@@ -15,16 +15,11 @@ class LiveRoot:
     Address, level, generation and bytes used are set by the commit. Other fields are those of
     :class:`~btrfs_model.ondisk.structs.RootItem`.
 
-    Attributes
-    ----------
-    id, offset : int
-        The key: (id, ROOT_ITEM, offset).
-    stored : bytes
-        The payload as it was read or last written. A mount changes some of what it reads, which is
-        no reason to write it.
-    dirty : bool
-        To be written even where nothing changed, as the kernel writes the root item of every
-        subvolume that a transaction touched.
+    `id`, `offset`: the key: (id, ROOT_ITEM, offset).
+    `stored`: the payload as it was read or last written. A mount changes some of what it reads,
+    which is no reason to write it.
+    `dirty`: to be written even where nothing changed, as the kernel writes the root item of every
+    subvolume that a transaction touched.
     """
 
     id: int

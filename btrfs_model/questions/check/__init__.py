@@ -18,15 +18,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from btrfs_model.base.arguments import checked
 from btrfs_model.base.errors import CorruptImageError
-from btrfs_model.ondisk.keys import Key, ObjectId
+from btrfs_model.ondisk.keys import ObjectId
 from btrfs_model.questions.check.extents import DataRefs, check_extents, read_extents
 from btrfs_model.questions.check.inodes import Rows, check_inodes
-from btrfs_model.questions.check.items import ItemChecker
+from btrfs_model.questions.check.items import check_items
 from btrfs_model.questions.check.report import Finding, Report
 from btrfs_model.questions.check.space import (
     check_checksums,
@@ -129,19 +130,11 @@ class _Check:
         fs = self.fs
         roots = [_tree_root(fs.root_tree), _tree_root(fs.chunk_tree)]
         for root in fs.root_items:
-            progress = Key(*root.item.drop_progress)
-            roots.append(
-                _tree_root(root.tree(fs.image))._replace(
-                    progress=progress if root.is_dead and progress.objectid else None
-                )
-            )
+            roots.append(_tree_root(root.tree(fs.image))._replace(progress=root.progress))
         if fs.log_root_tree is not None:
-            roots.append(_tree_root(fs.log_root_tree)._replace(is_log=True))
-            self._guard(
-                lambda: roots.extend(
-                    _tree_root(tree)._replace(is_log=True) for tree in fs.log_trees.values()
-                )
-            )
+            roots.append(_tree_root(fs.log_root_tree, is_log=True))
+            to_root = partial(_tree_root, is_log=True)
+            self._guard(lambda: roots.extend(map(to_root, fs.log_trees.values())))
         return roots
 
     def _guard(self, step: Callable[[], None]) -> None:
@@ -154,17 +147,17 @@ class _Check:
     def _check_items(self, forest: Forest) -> DataRefs:
         """Check the items of all leaves, and gather the file extents among them."""
         fs = self.fs
-        checker = ItemChecker(fs.image, self.report)
         data = DataRefs()
         for log in (False, True):
             for columns in leaf_batches(fs.image, forest.leaves(log=log)):
                 blocks, inverse = np.unique(columns["block"], return_inverse=True)
                 trees = [forest.blocks[logical].tree for logical in blocks.tolist()]
-                checker.check(columns, np.array(trees, np.uint64)[inverse])
+                of = np.array(trees, np.uint64)[inverse]
+                check_items(fs.image, self.report, columns, of)
                 if not log:
                     data.add(fs.image, columns)
         return data
 
 
-def _tree_root(tree: Tree) -> TreeRoot:
-    return TreeRoot(tree.objectid, tree.bytenr, tree.generation, tree.level)
+def _tree_root(tree: Tree, *, is_log: bool = False) -> TreeRoot:
+    return TreeRoot(tree.objectid, tree.bytenr, tree.generation, tree.level, is_log)

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.base.errors import CorruptImageError
-from btrfs_model.native.items import Columns, extent_refs, records, select
+from btrfs_model.native.items import Columns, extent_refs, find_rows, records, select
 from btrfs_model.ondisk.constants import ExtentFlag, FileExtentType
 from btrfs_model.ondisk.keys import ItemType, ObjectId, item_type_name
 from btrfs_model.ondisk.structs import EXTENT_ITEM, FILE_EXTENT_ITEM, TREE_BLOCK_INFO
@@ -47,11 +47,8 @@ _REF_FIELDS: Final = ("bytenr", "type", "root", "objectid", "offset")
 class DataRefs:
     """The file extents of the forest that lie on disk, gathered batch by batch.
 
-    Attributes
-    ----------
-    rows : numpy.ndarray
-        uint64, shape (file extents, 5): block, inode, file position less offset into the extent,
-        disk_bytenr, disk_num_bytes.
+    `rows` (numpy.ndarray): uint64, shape (file extents, 5): block, inode, file position less offset
+    into the extent, disk_bytenr, disk_num_bytes.
     """
 
     def __init__(self) -> None:
@@ -89,16 +86,12 @@ class DataRefs:
 class Extents:
     """The extent tree in arrays, ascending by address.
 
-    Attributes
-    ----------
-    columns : dict of numpy.ndarray
-        The EXTENT_ITEM and METADATA_ITEM items.
-    start, length, refs, generation, flags, level : numpy.ndarray
-        Of each; `length` in bytes, `level` of tree blocks only.
-    references : numpy.ndarray
-        All references, inline and keyed, as of :func:`btrfs_model.native.items.extent_refs`.
-    reference_columns : dict of numpy.ndarray
-        The items that the references are in.
+    `columns`: the EXTENT_ITEM and METADATA_ITEM items.
+    `start`, `length`, `refs`, `generation`, `flags`, `level`: of each; `length` in bytes, `level`
+    of tree blocks only.
+    `references`: all references, inline and keyed, as of
+    :func:`btrfs_model.native.items.extent_refs`.
+    `reference_columns`: the items that the references are in.
     """
 
     columns: Columns
@@ -124,10 +117,7 @@ class Extents:
 
     def find(self, bytenr: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
         """Return the row of the extent that starts at each address, -1 for none."""
-        if not len(self.start):
-            return np.full(len(bytenr), -1)
-        row = np.minimum(np.searchsorted(self.start, bytenr), len(self.start) - 1)
-        return np.where(self.start[row] == bytenr, row, -1)
+        return find_rows(self.start, bytenr)
 
 
 def read_extents(image: Image, tree: Tree) -> Extents:

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from btrfs_model.native.items import Columns, entries, gather, records, select
+from btrfs_model.native.items import Columns, entries, find_rows, gather, records, select
 from btrfs_model.ondisk.constants import FileExtentType, FileType
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 from btrfs_model.ondisk.structs import FILE_EXTENT_ITEM, INODE_ITEM
@@ -106,12 +106,9 @@ _WINDOW: Final = 48 << 20
 class _Leaves:
     """The leaves of a tree, and which inodes are where.
 
-    Attributes
-    ----------
-    logical, first : numpy.ndarray
-        uint64, address and objectid of the first item of each leaf.
-    has_entries : numpy.ndarray
-        bool, whether a leaf has entries of directories; all True until the first scan.
+    `logical`, `first` (numpy.ndarray): uint64, address and objectid of the first item of each leaf.
+    `has_entries` (numpy.ndarray): bool, whether a leaf has entries of directories; all True until
+    the first scan.
     """
 
     def __init__(self, fs: Filesystem, tree: Tree) -> None:
@@ -148,18 +145,14 @@ class _Leaves:
 class _Names:
     """The items of a range of inodes and the entries that lead to them, as far as compared.
 
-    Attributes
-    ----------
-    inodes, extents, refs : numpy.ndarray
-        INODE_ITEM, EXTENT_DATA, INODE_REF with INODE_EXTREF of these inodes.
-    items, indexes : numpy.ndarray
-        DIR_ITEM and DIR_INDEX that lead to them.
-    totals : numpy.ndarray
-        Bytes of names in the DIR_ITEM and DIR_INDEX items of these inodes; some rows for each.
-    orphans : numpy.ndarray
-        uint64, the inodes that have an ORPHAN_ITEM.
-    objectids : numpy.ndarray
-        uint64, every objectid of an item that belongs to one of the inodes.
+    `inodes`, `extents`, `refs` (numpy.ndarray): INODE_ITEM, EXTENT_DATA, INODE_REF with
+    INODE_EXTREF of these inodes.
+    `items`, `indexes` (numpy.ndarray): DIR_ITEM and DIR_INDEX that lead to them.
+    `totals` (numpy.ndarray): bytes of names in the DIR_ITEM and DIR_INDEX items of these inodes;
+    some rows for each.
+    `orphans` (numpy.ndarray): uint64, the inodes that have an ORPHAN_ITEM.
+    `objectids` (numpy.ndarray): uint64, every objectid of an item that belongs to one of the
+    inodes.
     """
 
     def __init__(self, leaves: _Leaves, orphans: npt.NDArray[np.uint64], low: int, high: int):
@@ -276,10 +269,7 @@ def _reduce_extents(fs: Filesystem, columns: Columns) -> Rows:
 def check_inodes(fs: Filesystem, tree: Tree, root_dir: int, report: Report) -> Rows:
     """Check the inodes of a subvolume.
 
-    Returns
-    -------
-    numpy.ndarray
-        Its entries that are subvolumes: ``parent`` (the directory), ``child``, ``index``.
+    Returns its entries that are subvolumes: ``parent`` (the directory), ``child``, ``index``.
     """
     first, last = ((ObjectId.ORPHAN, _T.ORPHAN_ITEM, offset) for offset in (0, _END))
     orphans = np.array([item.key.offset for item in tree.items(first, last)], _U64)
@@ -345,10 +335,7 @@ class _InodeChecker:
 
     def _find(self, ino: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
         """Return the row of each inode, -1 where there is none."""
-        if not len(self.ino):
-            return np.full(len(ino), -1)
-        row = np.minimum(np.searchsorted(self.ino, ino), len(self.ino) - 1)
-        return np.where(self.ino[row] == ino, row, -1)
+        return find_rows(self.ino, ino)
 
     def _sum(self, ino: npt.NDArray[np.uint64], values: Any) -> npt.NDArray[np.uint64]:
         """Add up values by inode."""

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,10 +51,7 @@ class Finding:
 class Report:
     """Gathers findings; of each kind in each tree only the first are kept, the others counted.
 
-    Parameters
-    ----------
-    limit : int
-        How many are kept.
+    `limit`: how many are kept.
     """
 
     def __init__(self, limit: int = 20) -> None:
@@ -99,20 +95,13 @@ class Report:
     ) -> None:
         """Add a finding for each of some items.
 
-        Parameters
-        ----------
-        kind : str
-            Text, with the names of `values` in braces.
-        columns : dict of numpy.ndarray
-            All items looked at, as of :meth:`Tree.scan`.
-        rows : numpy.ndarray
-            Indexes of the bad ones, or a mask.
-        tree : int or numpy.ndarray
-            The tree that they are in, or that of each item.
-        **values : numpy.ndarray
-            Numbers for the text, one for each item looked at.
+        `kind`: text, with the names of `values` in braces.
+        `columns`: all items looked at, as of :meth:`Tree.scan`.
+        `rows`: indexes of the bad ones, or a mask.
+        `tree`: the tree that they are in, or that of each item.
+        `**values`: numbers for the text, one for each item looked at.
         """
-        for row in _indexes(rows):
+        for row in (np.flatnonzero(rows) if rows.dtype == np.bool_ else rows).tolist():
             self.add(
                 kind,
                 tree=tree if isinstance(tree, int) else int(tree[row]),
@@ -130,10 +119,6 @@ class Report:
             if count > self.limit
         ]
         return self.findings + more
-
-
-def _indexes(rows: npt.NDArray[Any]) -> Iterable[int]:
-    return (np.flatnonzero(rows) if rows.dtype == np.bool_ else rows).tolist()
 
 
 def _plain(kind: str) -> str:

@@ -54,10 +54,7 @@ class _BlockGroup(NamedTuple):
 class Coverage:
     """How much of any range a set of ranges covers.
 
-    Parameters
-    ----------
-    start, end : numpy.ndarray
-        uint64, ascending ranges that do not overlap.
+    `start`, `end`: uint64, ascending ranges that do not overlap.
     """
 
     def __init__(self, start: npt.NDArray[np.uint64], end: npt.NDArray[np.uint64]) -> None:

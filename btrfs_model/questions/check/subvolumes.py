@@ -13,7 +13,7 @@ from btrfs_model.ondisk.keys import ItemType, Key, ObjectId, item_type_name
 from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.questions.check.inodes import Rows
 from btrfs_model.questions.check.report import Report
-from btrfs_model.volume.roots import Root, is_subvolume_id
+from btrfs_model.volume.roots import is_subvolume_id
 
 if TYPE_CHECKING:
     from btrfs_model.volume.filesystem import Filesystem
@@ -111,7 +111,11 @@ def _check_uuids(fs: Filesystem, report: Report) -> None:
     wanted = set()
     for objectid in fs.subvolume_ids:
         root = fs.roots[objectid]
-        wanted |= {entry for entry in _uuid_entries(root) if entry[1] != _NO_UUID}
+        uuids = {
+            ItemType.UUID_KEY_SUBVOL: root.item.uuid,
+            ItemType.UUID_KEY_RECEIVED_SUBVOL: root.item.received_uuid,
+        }
+        wanted |= {(int(kind), uuid, root.id) for kind, uuid in uuids.items() if uuid != _NO_UUID}
     for kind, uuid, objectid in sorted(found ^ wanted):
         which = (
             "only in the UUID tree" if (kind, uuid, objectid) in found else "not in the UUID tree"
@@ -124,10 +128,3 @@ def _check_uuids(fs: Filesystem, report: Report) -> None:
             id=objectid,
             which=which,
         )
-
-
-def _uuid_entries(root: Root) -> list[tuple[int, bytes, int]]:
-    return [
-        (int(ItemType.UUID_KEY_SUBVOL), root.item.uuid, root.id),
-        (int(ItemType.UUID_KEY_RECEIVED_SUBVOL), root.item.received_uuid, root.id),
-    ]

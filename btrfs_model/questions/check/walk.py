@@ -34,16 +34,10 @@ _HEADER_RELOC = 1 << 1
 class TreeRoot(NamedTuple):
     """A tree to walk.
 
-    Attributes
-    ----------
-    tree : int
-        Its objectid.
-    bytenr, generation, level : int
-        Of the root block.
-    is_log : bool
-        Whether it is a log: its blocks have no extent items and are of the next transaction.
-    progress : Key or None
-        Of a subvolume that is being deleted: everything before has been freed.
+    `tree`: its objectid.
+    `bytenr`, `generation`, `level`: of the root block.
+    `is_log`: whether it is a log: its blocks have no extent items and are of the next transaction.
+    `progress`: of a subvolume that is being deleted: everything before has been freed.
     """
 
     tree: int
@@ -57,14 +51,9 @@ class TreeRoot(NamedTuple):
 class BlockInfo(NamedTuple):
     """A block of the forest.
 
-    Attributes
-    ----------
-    logical, generation, owner, level : int
-        As in its header.
-    tree : int
-        The tree it was met in first.
-    is_log : bool
-        Whether it is part of a log.
+    `logical`, `generation`, `owner`, `level`: as in its header.
+    `tree`: the tree it was met in first.
+    `is_log`: whether it is part of a log.
     """
 
     logical: int
@@ -79,16 +68,10 @@ class BlockInfo(NamedTuple):
 class Forest:
     """The blocks of an image.
 
-    Attributes
-    ----------
-    roots : list of TreeRoot
-        Where the walk began.
-    blocks : dict of int, BlockInfo
-        All readable blocks by logical address.
-    pointers : list of tuple of int
-        (child, parent) for each pointer in a node; logical addresses.
-    broken : bool
-        Whether some tree cannot be read as a whole, so that what follows from all is unknown.
+    `roots`: where the walk began.
+    `blocks`: all readable blocks by logical address.
+    `pointers`: (child, parent) for each pointer in a node; logical addresses.
+    `broken`: whether some tree cannot be read as a whole, so that what follows from all is unknown.
     """
 
     roots: list[TreeRoot] = field(default_factory=list)
@@ -112,7 +95,6 @@ class _Pointer(NamedTuple):
     is_log: bool
     parent: int
     slot: int
-    key: Key | None
     progress: Key | None
 
 
@@ -135,7 +117,7 @@ class _Walk:
     def run(self, roots: list[TreeRoot]) -> Forest:
         self.forest.roots = roots
         batch = [
-            _Pointer(root.bytenr, root.generation, root.level, root.tree, root.is_log, 0, 0, None,
+            _Pointer(root.bytenr, root.generation, root.level, root.tree, root.is_log, 0, 0,
                      root.progress)
             for root in sorted(roots, key=lambda root: root.progress is not None)
         ]  # fmt: skip
@@ -250,7 +232,7 @@ class _Walk:
             self.children[pointer.logical] = self.children[pointer.logical][start:]
         return [
             _Pointer(child, generation, level - 1, pointer.tree, pointer.is_log, pointer.logical,
-                     slot, keys[slot], pointer.progress if slot == start else None)
+                     slot, pointer.progress if slot == start else None)
             for slot, (child, generation) in enumerate(
                 zip(children, rows["generation"].tolist(), strict=True)
             )

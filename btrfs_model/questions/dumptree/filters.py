@@ -25,12 +25,8 @@ def key_range(
 ) -> KeyRange:
     """Return the keys that pass all the filters that are given.
 
-    Parameters
-    ----------
-    min_key, max_key : Key, optional
-        First and last key.
-    objectid : int, optional
-        The only objectid.
+    `min_key`, `max_key`: first and last key.
+    `objectid`: the only objectid.
     """
     low, high = min_key or MIN_KEY, max_key or MAX_KEY
     if objectid is not None:

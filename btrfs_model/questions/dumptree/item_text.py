@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from btrfs_model.base.printable import printable
 from btrfs_model.ondisk import structs
@@ -25,33 +25,13 @@ from btrfs_model.ondisk.items import (
     subvolume_ids,
 )
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
-from btrfs_model.ondisk.layout import Layout, Payload
+from btrfs_model.ondisk.layout import Payload
 from btrfs_model.questions.dumptree import templates as words
 from btrfs_model.questions.dumptree.templates import Template
 
 _NAME_LEN: Final = 255
-_WORDS: Final[dict[str, Callable[..., str]]] = {
-    "block_group_flags": words.block_group_flags,
-    "compression": words.compression,
-    "extent_flags": words.extent_flags,
-    "file_extent_type": words.file_extent_type,
-    "inode_flags": words.inode_flags,
-    "key": words.key,
-    "objectid": words.objectid,
-    "qgroup_flags": words.qgroup_flags,
-    "root_flags": words.root_flags,
-    "signed": words.signed,
-    "timestamp": words.timestamp,
-    "uuid": words.uuid,
-}
-
-
-def _template(layout: Layout[Any], text: str) -> Template:
-    return Template(layout, text, _WORDS)
-
-
 _FIXED: Final[dict[int, Template]] = {
-    ItemType.INODE_ITEM: _template(
+    ItemType.INODE_ITEM: Template(
         structs.INODE_ITEM,
         """
 generation {generation} transid {transid} size {size} nbytes {nbytes}
@@ -63,24 +43,24 @@ mtime {mtime.sec}.{mtime.nsec} ({mtime.sec|timestamp})
 otime {otime.sec}.{otime.nsec} ({otime.sec|timestamp})
 """,
     ),
-    ItemType.DIR_LOG_ITEM: _template(structs.DIR_LOG_ITEM, "dir log end {end}"),
-    ItemType.DIR_LOG_INDEX: _template(structs.DIR_LOG_ITEM, "dir log end {end}"),
-    ItemType.EXTENT_DATA_REF: _template(
+    ItemType.DIR_LOG_ITEM: Template(structs.DIR_LOG_ITEM, "dir log end {end}"),
+    ItemType.DIR_LOG_INDEX: Template(structs.DIR_LOG_ITEM, "dir log end {end}"),
+    ItemType.EXTENT_DATA_REF: Template(
         structs.EXTENT_DATA_REF,
         "extent data backref root {root|objectid} objectid {objectid} offset {offset} "
         "count {count}",
     ),
-    ItemType.SHARED_DATA_REF: _template(
+    ItemType.SHARED_DATA_REF: Template(
         structs.SHARED_DATA_REF, "shared data backref count {count}"
     ),
-    ItemType.BLOCK_GROUP_ITEM: _template(
+    ItemType.BLOCK_GROUP_ITEM: Template(
         structs.BLOCK_GROUP_ITEM,
         "block group used {used} chunk_objectid {chunk_objectid} flags {flags|block_group_flags}",
     ),
-    ItemType.FREE_SPACE_INFO: _template(
+    ItemType.FREE_SPACE_INFO: Template(
         structs.FREE_SPACE_INFO, "free space info extent count {extent_count} flags {flags}"
     ),
-    ItemType.DEV_ITEM: _template(
+    ItemType.DEV_ITEM: Template(
         structs.DEV_ITEM,
         """
 devid {devid} total_bytes {total_bytes} bytes_used {bytes_used}
@@ -91,7 +71,7 @@ uuid {uuid|uuid}
 fsid {fsid|uuid}
 """,
     ),
-    ItemType.DEV_EXTENT: _template(
+    ItemType.DEV_EXTENT: Template(
         structs.DEV_EXTENT,
         """
 dev extent chunk_tree {chunk_tree}
@@ -99,11 +79,11 @@ chunk_objectid {chunk_objectid} chunk_offset {chunk_offset} length {length}
 chunk_tree_uuid {chunk_tree_uuid|uuid}
 """,
     ),
-    ItemType.QGROUP_STATUS: _template(
+    ItemType.QGROUP_STATUS: Template(
         structs.QGROUP_STATUS_ITEM,
         "version {version} generation {generation} flags {flags|qgroup_flags} scan {rescan}",
     ),
-    ItemType.QGROUP_INFO: _template(
+    ItemType.QGROUP_INFO: Template(
         structs.QGROUP_INFO_ITEM,
         """
 generation {generation}
@@ -111,7 +91,7 @@ referenced {rfer} referenced_compressed {rfer_cmpr}
 exclusive {excl} exclusive_compressed {excl_cmpr}
 """,
     ),
-    ItemType.QGROUP_LIMIT: _template(
+    ItemType.QGROUP_LIMIT: Template(
         structs.QGROUP_LIMIT_ITEM,
         """
 flags {flags:x}
@@ -146,18 +126,18 @@ _FILE_TYPES: Final[dict[int, str]] = {
     FileType.XATTR: "XATTR",
 }
 
-_FILE_EXTENT: Final = _template(
+_FILE_EXTENT: Final = Template(
     structs.FILE_EXTENT_HEAD, "generation {generation} type {type} ({type|file_extent_type})"
 )
 _INLINE: Final = ("\t\tinline extent data size {} ram_bytes {} compression {} ({})\n").format
-_PREALLOC: Final = _template(
+_PREALLOC: Final = Template(
     structs.FILE_EXTENT_ITEM,
     """
 prealloc data disk byte {disk_bytenr} nr {disk_num_bytes}
 prealloc data offset {offset} nr {num_bytes}
 """,
 )
-_REGULAR: Final = _template(
+_REGULAR: Final = Template(
     structs.FILE_EXTENT_ITEM,
     """
 extent data disk byte {disk_bytenr} nr {disk_num_bytes}
@@ -166,7 +146,7 @@ extent compression {compression} ({compression|compression})
 """,
 )
 
-_ROOT_ITEM: Final = _template(
+_ROOT_ITEM: Final = Template(
     structs.ROOT_ITEM,
     """
 generation {generation} root_dirid {root_dirid} bytenr {bytenr} byte_limit {byte_limit} \
@@ -176,7 +156,7 @@ drop_progress {drop_progress|key} drop_level {drop_level}
 level {level} generation_v2 {generation_v2}
 """,
 )
-_ROOT_ITEM_V2: Final = _template(
+_ROOT_ITEM_V2: Final = Template(
     structs.ROOT_ITEM,
     """
 uuid {uuid|uuid}
@@ -207,7 +187,7 @@ _REFS: Final[dict[int, Callable[[ExtentRef], str]]] = {
     ),
 }
 
-_CHUNK: Final = _template(
+_CHUNK: Final = Template(
     structs.CHUNK_HEAD,
     """
 length {length} owner {owner} stripe_len {stripe_len} type {type|block_group_flags}
@@ -216,7 +196,7 @@ num_stripes {num_stripes} sub_stripes {sub_stripes}
 """,
 )
 
-_BALANCE_ARGS: Final = _template(
+_BALANCE_ARGS: Final = Template(
     structs.DISK_BALANCE_ARGS,
     """
 profiles {profiles} devid {devid} target {target} flags {flags}
@@ -226,7 +206,7 @@ stripes_min {stripes_min} stripes_max {stripes_max}
 """,
 )
 
-_FREE_SPACE_HEADER: Final = _template(
+_FREE_SPACE_HEADER: Final = Template(
     structs.FREE_SPACE_HEADER,
     """
 location {location|key}
@@ -244,16 +224,10 @@ _DEV_STATS: Final = (
 class ItemText:
     """Makes the text of items.
 
-    Attributes
-    ----------
-    sectorsize, csum_size : int
-        Of the filesystem, in bytes.
-    hide_names : bool
-        Show HIDDEN instead of names and values of xattrs.
-    escape_names : bool
-        Escape what is not printable in names, values and strings.
-    csum_items : bool
-        Show every checksum of EXTENT_CSUM items.
+    `sectorsize`, `csum_size`: of the filesystem, in bytes.
+    `hide_names`: show HIDDEN instead of names and values of xattrs.
+    `escape_names`: escape what is not printable in names, values and strings.
+    `csum_items`: show every checksum of EXTENT_CSUM items.
     """
 
     sectorsize: int
@@ -265,10 +239,7 @@ class ItemText:
     def __call__(self, key: Key, payload: Payload) -> str:
         """Return the lines that follow the header of an item; none for unknown types.
 
-        Raises
-        ------
-        PayloadError
-            When the payload is too short for its type.
+        Raises PayloadError: when the payload is too short for its type.
         """
         fixed = _FIXED.get(key.type)
         if fixed is not None:

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, BinaryIO
 
 from btrfs_model.ondisk.items import decode
 from btrfs_model.ondisk.keys import Key, item_type_name
-from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.ondisk.structs import HEADER, DiskKey
 from btrfs_model.questions.dumptree.filters import key_range
 from btrfs_model.questions.dumptree.templates import uuid
@@ -32,12 +32,8 @@ _UNUSED = {"reserved", "unused"}
 def plain(value: Any, field: str = "") -> Any:
     """Turn what :func:`~btrfs_model.ondisk.items.decode` gives into what JSON has.
 
-    Parameters
-    ----------
-    value : NamedTuple, list, bytes or int
-        A record or part of one.
-    field : str
-        Name of the field that it stands in.
+    `value`: a record or part of one.
+    `field`: name of the field that it stands in.
     """
     if isinstance(value, int):
         return value
@@ -76,25 +72,13 @@ def dump_tree_json(
 ) -> None:
     """Write the items of trees as lines of JSON.
 
-    Parameters
-    ----------
-    image : Image
-        The image.
-    out : binary file
-        Gets ASCII.
-    tree : int, optional
-        Id of the only tree to write.
-    min_key, max_key : Key, optional
-        First and last key of the items to write.
-    objectid : int, optional
-        Write only items of this objectid.
-
-    Raises
-    ------
-    CorruptImageError
-        For a broken block or item, after what comes before it was written.
-    SubvolumeNotFoundError
-        When there is no tree of that id.
+    `image`: the image.
+    `out`: gets ASCII.
+    `tree`: id of the only tree to write.
+    `min_key`, `max_key`: first and last key of the items to write.
+    `objectid`: write only items of this objectid.
+    Raises CorruptImageError: for a broken block or item, after what comes before it was written.
+    Raises SubvolumeNotFoundError: when there is no tree of that id.
     """
     keys = key_range(min_key, max_key, objectid)
     encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -111,10 +95,8 @@ def _items(image: Image, root: TreeRoot, low: Key, high: Key) -> Iterator[dict[s
             leaf = item.block
             header = HEADER.unpack(image.block(leaf))
             generation, owner = header.generation, header.owner
-        try:
-            decoded = decode(item.key, item.data, csum_size)
-        except PayloadError as error:
-            raise error.at(image.path, tree=root.key.objectid, block=leaf, slot=item.slot) from None
+        unpack = partial(decode, item.key, csum_size=csum_size)
+        decoded = item.decode(unpack, image.path, root.key.objectid)
         yield {
             "tree": root.key.objectid,
             "tree_offset": root.key.offset,

@@ -174,32 +174,15 @@ def dump_tree_parquet(
 ) -> int:
     """Write the items of trees as a table.
 
-    Parameters
-    ----------
-    image : Image
-        The image.
-    path : str or os.PathLike
-        File to write; when something fails, what was there before is still there.
-    tree : int, optional
-        Id of the only tree to write.
-    min_key, max_key : Key, optional
-        First and last key of the items to write.
-    objectid : int, optional
-        Write only items of this objectid.
-    payload : bool
-        Add the bytes of each item.
-
-    Returns
-    -------
-    int
-        Number of rows.
-
-    Raises
-    ------
-    CorruptImageError
-        For a broken block or item.
-    SubvolumeNotFoundError
-        When there is no tree of that id.
+    `image`: the image.
+    `path`: file to write; when something fails, what was there before is still there.
+    `tree`: id of the only tree to write.
+    `min_key`, `max_key`: first and last key of the items to write.
+    `objectid`: write only items of this objectid.
+    `payload`: add the bytes of each item.
+    Returns number of rows.
+    Raises CorruptImageError: for a broken block or item.
+    Raises SubvolumeNotFoundError: when there is no tree of that id.
     """
     keys = key_range(min_key, max_key, objectid)
     schema = _schema(payload=payload)

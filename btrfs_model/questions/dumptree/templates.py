@@ -27,20 +27,11 @@ _FIELD: Final = re.compile(r"\{([a-z_0-9.]+)(?:\|([a-z_]+))?(:[^}]*)?\}")
 class Template:
     """Text with fields of a structure in it.
 
-    Parameters
-    ----------
-    layout : Layout
-        The structure.
-    text : str
-        Text with fields in braces; each line is indented by two tabs and ended.
-    words : mapping of str to callable
-        Functions that fields are piped through, by their name in the text; a nested structure is
-        handed over as one argument a field.
+    `layout`: the structure.
+    `text`: text with fields in braces; each line is indented by two tabs and ended.
     """
 
-    def __init__(
-        self, layout: Layout[Any], text: str, words: Mapping[str, Callable[..., str]]
-    ) -> None:
+    def __init__(self, layout: Layout[Any], text: str) -> None:
         self.layout = layout
         self._converted: list[tuple[Callable[..., str], slice]] = []
         size = max(place.stop for place in layout.places.values())
@@ -50,7 +41,7 @@ class Template:
             place = layout.places[name]
             if word is None:
                 return f"{{{place.start}{form or ''}}}"
-            self._converted.append((words[word], place))
+            self._converted.append((_WORDS[word], place))
             return f"{{{size + len(self._converted) - 1}}}"
 
         lines = "".join(f"\t\t{line}\n" for line in text.strip("\n").split("\n"))
@@ -237,3 +228,19 @@ def timestamp(seconds: int) -> str:
         cycles, rest = divmod(number, _400_YEARS)
         local = time.localtime(rest)
         return f"{local.tm_year + 400 * cycles}-{time.strftime('%m-%d %H:%M:%S', local)}"
+
+
+_WORDS: Final[dict[str, Callable[..., str]]] = {
+    "block_group_flags": block_group_flags,
+    "compression": compression,
+    "extent_flags": extent_flags,
+    "file_extent_type": file_extent_type,
+    "inode_flags": inode_flags,
+    "key": key,
+    "objectid": objectid,
+    "qgroup_flags": qgroup_flags,
+    "root_flags": root_flags,
+    "signed": signed,
+    "timestamp": timestamp,
+    "uuid": uuid,
+}

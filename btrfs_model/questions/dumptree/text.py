@@ -21,9 +21,7 @@ from btrfs_model.questions.dumptree.filters import KeyRange, key_range
 from btrfs_model.questions.dumptree.item_text import ItemText
 from btrfs_model.questions.dumptree.trees import (
     TreeRoot,
-    chunk_tree,
-    log_root_tree,
-    root_tree,
+    pointed_at,
     rooted_trees,
     select_trees,
 )
@@ -66,33 +64,16 @@ _NAMED: Final[dict[int, str]] = {
 class BlockText:
     """Makes the text of tree blocks.
 
-    Parameters
-    ----------
-    image : Image
-        Where they are.
-    hide_names : bool
-        Show HIDDEN instead of names and values of xattrs.
-    escape_names : bool
-        Escape what is not printable in them, for a terminal; btrfs-progs 6.2 does not.
-    csum_headers, csum_items : bool
-        Show the checksums of blocks, those in EXTENT_CSUM items.
+    `image`: where they are.
+    `csum_headers`: show the checksums of blocks.
+    `items`: see :class:`.ItemText`.
     """
 
-    def __init__(
-        self,
-        image: Image,
-        *,
-        hide_names: bool = False,
-        escape_names: bool = False,
-        csum_headers: bool = False,
-        csum_items: bool = False,
-    ) -> None:
+    def __init__(self, image: Image, *, csum_headers: bool = False, **items: bool) -> None:
         self.image = image
         self._csum_size = image.superblock.csum_size
         self._csum_headers = csum_headers
-        self._item = ItemText(
-            image.sectorsize, self._csum_size, hide_names, escape_names, csum_items
-        )
+        self._item = ItemText(image.sectorsize, self._csum_size, **items)
 
     def block(self, tree: Tree, address: int) -> str:
         """Return the text of the block at the logical `address`."""
@@ -221,47 +202,27 @@ def dump_tree_text(
     roots: bool = False,
     backups: bool = False,
     depth_first: bool = False,
-    hide_names: bool = False,
-    escape_names: bool = False,
-    csum_headers: bool = False,
-    csum_items: bool = False,
+    **shown: bool,
 ) -> None:
     """Write trees as text.
 
-    Parameters
-    ----------
-    image : Image
-        The image.
-    out : binary file
-        Names come out as the bytes that they are.
-    tree : int, optional
-        Id of the only tree to show.
-    min_key, max_key : Key, optional
-        First and last key of the items to show.
-    objectid : int, optional
-        Show only items of this objectid.
-    extents, devices, uuids : bool
-        Show only the extent and device trees (leaves alone), the root, chunk and device trees, the
-        uuid tree (``-e``, ``-d``, ``-u``).
-    roots, backups : bool
-        Show where trees begin and nothing in them; `backups` adds the roots of the last commits
-        (``-r``, ``-R``).
-    depth_first : bool
-        Show each node before its children, not level by level.
-    hide_names, escape_names, csum_headers, csum_items : bool
-        As for :class:`BlockText`.
-
-    Raises
-    ------
-    CorruptImageError
-        For a broken block or item, after what comes before it was written.
-    SubvolumeNotFoundError
-        When there is no tree of that id.
+    `image`: the image.
+    `out`: names come out as the bytes that they are.
+    `tree`: id of the only tree to show.
+    `min_key`, `max_key`: first and last key of the items to show.
+    `objectid`: show only items of this objectid.
+    `extents`, `devices`, `uuids`: show only the extent and device trees (leaves alone), the root,
+    chunk and device trees, the uuid tree (``-e``, ``-d``, ``-u``).
+    `roots`, `backups`: show where trees begin and nothing in them; `backups` adds the roots of the
+    last commits (``-r``, ``-R``).
+    `depth_first`: show each node before its children, not level by level.
+    `**shown`: ``hide_names`` (HIDDEN instead of names and values of xattrs), ``escape_names`` (what
+    is not printable in them is escaped, for a terminal; btrfs-progs 6.2 does not), ``csum_headers``
+    and ``csum_items`` (the checksums of blocks, those in EXTENT_CSUM items).
+    Raises CorruptImageError: for a broken block or item, after what comes before it was written.
+    Raises SubvolumeNotFoundError: when there is no tree of that id.
     """
-    blocks = BlockText(
-        image, hide_names=hide_names, escape_names=escape_names, csum_headers=csum_headers,
-        csum_items=csum_items,
-    )  # fmt: skip
+    blocks = BlockText(image, **shown)
     dump = _Dump(out, blocks, key_range(min_key, max_key, objectid), depth_first=depth_first)
     if tree in _NAMED:
         root = next(select_trees(image, tree))
@@ -270,9 +231,9 @@ def dump_tree_text(
     if tree is None and not (extents or uuids):
         _named_trees(image, dump, roots=roots)
     some = extents or devices or uuids
-    shown = _shown_trees(extents=extents, devices=devices, uuids=uuids) if some else None
-    for root in _rooted_trees(image, tree):
-        if shown is not None and root.key.objectid not in shown:
+    kept = _shown_trees(extents=extents, devices=devices, uuids=uuids) if some else None
+    for root in rooted_trees(image) if tree is None else select_trees(image, tree):
+        if kept is not None and root.key.objectid not in kept:
             continue
         if extents:
             dump.leaves(f"{_title(root)}\n", root.tree)
@@ -289,9 +250,7 @@ def dump_tree_text(
 
 def _named_trees(image: Image, dump: _Dump, *, roots: bool) -> None:
     """Show the trees that the superblock points at."""
-    for root in (root_tree(image), chunk_tree(image), log_root_tree(image)):
-        if root is None:
-            continue
+    for root in pointed_at(image):
         name = _NAMED[root.key.objectid]
         if roots:
             dump.write(f"{name}: {root.tree.bytenr} level {root.tree.level}\n")
@@ -309,16 +268,6 @@ def _shown_trees(*, extents: bool, devices: bool, uuids: bool) -> set[int]:
     if not extents and not devices:
         shown.add(ObjectId.UUID_TREE)
     return shown
-
-
-def _rooted_trees(image: Image, tree: int | None) -> Iterator[TreeRoot]:
-    """Yield the trees with a root item, or those of one id."""
-    if tree is not None:
-        yield from select_trees(image, tree)
-        return
-    for holder in (root_tree(image), log_root_tree(image)):
-        if holder is not None:
-            yield from rooted_trees(image, holder)
 
 
 def _title(root: TreeRoot) -> str:
@@ -354,35 +303,18 @@ def dump_blocks_text(
     *,
     follow: bool = False,
     depth_first: bool = False,
-    hide_names: bool = False,
-    escape_names: bool = False,
-    csum_headers: bool = False,
-    csum_items: bool = False,
+    **shown: bool,
 ) -> None:
     """Write single tree blocks as text, by ascending address (``-b``).
 
-    Parameters
-    ----------
-    image : Image
-        The image.
-    out : binary file
-        Names come out as the bytes that they are.
-    addresses : sequence of int
-        Logical addresses of the blocks; each is shown once.
-    follow : bool
-        Show everything below them as well.
-    depth_first, hide_names, escape_names, csum_headers, csum_items : bool
-        As for :func:`dump_tree_text`.
-
-    Raises
-    ------
-    CorruptImageError
-        For a broken block or item.
+    `image`: the image.
+    `out`: names come out as the bytes that they are.
+    `addresses`: logical addresses of the blocks; each is shown once.
+    `follow`: show everything below them as well.
+    `depth_first`, `**shown`: as for :func:`dump_tree_text`.
+    Raises CorruptImageError: for a broken block or item.
     """
-    blocks = BlockText(
-        image, hide_names=hide_names, escape_names=escape_names, csum_headers=csum_headers,
-        csum_items=csum_items,
-    )  # fmt: skip
+    blocks = BlockText(image, **shown)
     dump = _Dump(out, blocks, key_range(), depth_first=depth_first)
     for address in sorted(set(addresses)):
         header = HEADER.unpack(image.block(address))

@@ -17,7 +17,7 @@ from btrfs_model.cost.machine import Machine, chosen, predict
 from btrfs_model.native import fiemap as native
 from btrfs_model.native.choice import twin
 from btrfs_model.patches import KERNEL
-from btrfs_model.reference.fiemap.call import File
+from btrfs_model.reference.fiemap.call import File, Flag
 from btrfs_model.volume.forest import Forest
 
 if TYPE_CHECKING:
@@ -28,16 +28,7 @@ if TYPE_CHECKING:
 FILEFRAG_EXTENTS = 292
 """As many extents as ``filefrag`` asks for with one ioctl: those that fit into 16 KiB."""
 
-FLAGS = {
-    0x1: "last",
-    0x2: "unknown",
-    0x4: "delalloc",
-    0x8: "encoded",
-    0x100: "not_aligned",
-    0x200: "inline",
-    0x800: "unwritten",
-    0x2000: "shared",
-}
+FLAGS = {int(flag): name.lower().removeprefix("data_") for name, flag in Flag.__members__.items()}
 """Names of the flags of an extent (``FIEMAP_EXTENT_*``), as ``filefrag -v`` prints them."""
 
 _ALL = 2**64 - 1
@@ -48,25 +39,7 @@ class Fiemap:
 
     Kernels before 6.1 remember what they have found: a second :meth:`run` does fewer searches.
 
-    Parameters
-    ----------
-    fs : Filesystem
-        Where the file is.
-    subvolume : str, int or Subvolume
-        Path or id of the subvolume.
-    path : str, bytes or int
-        Path of the file in the subvolume, or its inode number.
-    behaviour : str or Behaviour
-        The kernel.
-
-    Raises
-    ------
-    SubvolumeNotFoundError, NoSuchFileError
-        When there is no such subvolume or file.
-    NotCommittedError
-        When there is one, but not in the last commit.
-    OSError
-        EOPNOTSUPP when it is not a regular file.
+    Arguments, and what they raise, are those of :func:`fiemap`.
     """
 
     def __init__(
@@ -99,26 +72,8 @@ class Fiemap:
     ) -> pd.DataFrame:
         """Ask for the extents of a range, call after call, until the last one is there.
 
-        Parameters
-        ----------
-        start, length : int
-            The range in bytes. Extents are reported whole.
-        extents_per_call : int
-            As many as one call of the ioctl may give (``fm_extent_count``). The caches live for one
-            call, so it decides how much work is done.
-
-        Returns
-        -------
-        pandas.DataFrame
-            ``logical``, ``physical``, ``length`` in bytes (uint64) and ``flags`` (uint32), in the
-            order of the file.
-
-        Raises
-        ------
-        CorruptImageError
-            When the trees contradict each other or a block cannot be read.
-        ValueError
-            When no extents are asked for, or the range is none.
+        Arguments, results and errors are those of :func:`fiemap`. The caches live for one call of
+        the ioctl, so `extents_per_call` decides how much work is done.
         """
         if not 0 < extents_per_call < 2**32:
             raise ValueError(f"extents_per_call={extents_per_call}: not between 1 and 2**32 - 1")
@@ -172,7 +127,8 @@ def fiemap(
     start, length : int
         The range in bytes. Extents are reported whole.
     extents_per_call : int
-        As many as one call of the ioctl may give; it decides how much work is done.
+        As many as one call of the ioctl may give (``fm_extent_count``); it decides how much work is
+        done.
     machine : str or Machine, optional
         Predict how long it takes on this machine, everything it reads being in memory: a name of
         :func:`btrfs_model.cost.machine.names` or the path of a file.

@@ -23,16 +23,8 @@ from btrfs_model.base.errors import BtrfsModelError, CorruptImageError, Subvolum
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.patches import Patch
+from btrfs_model.reference import ctree
 from btrfs_model.reference.blocks import ReadCache
-from btrfs_model.reference.ctree import (
-    Path,
-    Reada,
-    block_key,
-    next_leaf,
-    nritems,
-    search_slot,
-    search_slot_for_read,
-)
 from btrfs_model.volume.roots import is_subvolume_id
 from btrfs_model.volume.subvolume import split_path
 
@@ -61,21 +53,11 @@ def blocks_after_mount(
 ) -> set[int]:
     """Return the addresses of the tree blocks that are cached after a mount.
 
-    Parameters
-    ----------
-    fs : Filesystem
-        Where the subvolumes are.
-    subvolumes : iterable of Subvolume
-        What has been opened, e.g. the snapshot to be sent and its parent.
-    behaviour : Behaviour
-        The kernel.
-    writable : bool
-        Whether the mount was.
-
-    Returns
-    -------
-    set of int
-        Logical addresses.
+    `fs`: where the subvolumes are.
+    `subvolumes`: what has been opened, e.g. the snapshot to be sent and its parent.
+    `behaviour`: the kernel.
+    `writable`: whether the mount was.
+    Returns logical addresses.
     """
     # what happened before the send is not its work
     with fs.image.lease, uncounted():
@@ -109,14 +91,16 @@ def _mount(fs: Filesystem, *, writable: bool) -> None:
     # a search for each block group, and one that finds no more
     ends = [chunk.logical + chunk.length for chunk in fs.image.chunks]
     for start in [0, *ends]:
-        path = Path()
+        path = ctree.Path()
         with suppress(CorruptImageError):
-            found = search_slot_for_read(
+            found = ctree.search_slot_for_read(
                 groups, (start, ItemType.BLOCK_GROUP_ITEM, 0), path, find_higher=True
             )
-            while found and block_key(path.leaf, path.slots[0])[1] != ItemType.BLOCK_GROUP_ITEM:
+            while (
+                found and ctree.block_key(path.leaf, path.slots[0])[1] != ItemType.BLOCK_GROUP_ITEM
+            ):
                 path.slots[0] += 1
-                found = path.slots[0] < nritems(path.leaf) or next_leaf(groups, path)
+                found = path.slots[0] < ctree.nritems(path.leaf) or ctree.next_leaf(groups, path)
     with suppress(SubvolumeNotFoundError):
         _open_top(fs, fs.subvolume(_FS_TREE), writable=writable)
 
@@ -145,7 +129,7 @@ def _open_top(fs: Filesystem, subvolume: Subvolume, *, writable: bool) -> None:
     open_root(fs, subvolume)
     _read(subvolume.tree, (_TOP, ItemType.INODE_ITEM, 0))
     if writable:
-        _read(subvolume.tree, (_ORPHAN_OBJECTID, ItemType.ORPHAN_ITEM, _MAX), Reada.BACK)
+        _read(subvolume.tree, (_ORPHAN_OBJECTID, ItemType.ORPHAN_ITEM, _MAX), ctree.Reada.BACK)
 
 
 def _read_root(tree: Tree) -> None:
@@ -163,7 +147,9 @@ def open_root(fs: Filesystem, subvolume: Subvolume) -> None:
     _read(fs.root_tree, (_ORPHAN_OBJECTID, ItemType.ORPHAN_ITEM, subvolume.id))
 
 
-def _read(tree: Tree, key: RawKey, reada: Reada = Reada.NONE, lowest_level: int = 0) -> None:
+def _read(
+    tree: Tree, key: RawKey, reada: ctree.Reada = ctree.Reada.NONE, lowest_level: int = 0
+) -> None:
     # a block that cannot be read is not cached; the send fails when it comes to it
     with suppress(CorruptImageError):
-        search_slot(tree, key, Path(reada=reada, lowest_level=lowest_level))
+        ctree.search_slot(tree, key, ctree.Path(reada=reada, lowest_level=lowest_level))

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import errno
-import os
 from typing import TYPE_CHECKING, Final
 
 from btrfs_model.mount.files.encoded import Encoded
+from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.ondisk.constants import Compression
 from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.volume.compression import decompress
@@ -28,10 +28,8 @@ def encoded_write(fs: WritableFilesystem, path: bytes, command: Command) -> None
 
     ``process_encoded_write()``, ``decompress_and_write()``
 
-    Raises
-    ------
-    OSError
-        EOPNOTSUPP for a compression that there is not, EIO for data that do not decompress.
+    Raises OSError: EOPNOTSUPP for a compression that there is not, EIO for data that do not
+    decompress.
     """
     names = ("file_offset", "unencoded_file_len", "unencoded_len", "unencoded_offset")
     offset, file_len, length, start = (int(command[name]) for name in names)  # type: ignore[arg-type]
@@ -39,9 +37,9 @@ def encoded_write(fs: WritableFilesystem, path: bytes, command: Command) -> None
     assert isinstance(encoding, int)
     kind, sectorsize = _compression(encoding)
     if kind is None:
-        raise _fail(errno.EOPNOTSUPP, path)
+        raise fail(errno.EOPNOTSUPP, path)
     if length > _MAX_UNENCODED or start + file_len > length:
-        raise _fail(errno.EINVAL, path)
+        raise fail(errno.EINVAL, path)
     data = command["data"]
     assert isinstance(data, memoryview)
     encoded = Encoded(kind, sectorsize or fs.sectorsize, length, start, file_len, bytes(data))
@@ -55,7 +53,7 @@ def encoded_write(fs: WritableFilesystem, path: bytes, command: Command) -> None
     try:
         plain = decompress(kind, data, length, sectorsize or _PAGE)
     except PayloadError:
-        raise _fail(errno.EIO, path) from None
+        raise fail(errno.EIO, path) from None
     fs.write(path, offset, plain[start : start + file_len])
 
 
@@ -65,7 +63,3 @@ def _compression(encoding: int) -> tuple[int | None, int]:
         return Compression.LZO, _PAGE << encoding - _LZO_4K
     known = {_ZLIB: Compression.ZLIB, _ZSTD: Compression.ZSTD}
     return known.get(encoding), 0
-
-
-def _fail(number: int, path: bytes) -> OSError:
-    return OSError(number, os.strerror(number), os.fsdecode(path))

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """One command after the other: ``cmds/receive.c`` of btrfs-progs 6.2 on a model filesystem.
 
-Methods have the names of its functions. A subvolume is made by its first command and stays writable
-until the next one, or the end of the stream, finishes it: then it gets the UUID from which it was
-received, by which later streams find it as their parent, and becomes read-only.
+Methods have the names of its functions; what is one system call stands in a table. A subvolume is
+made by its first command and stays writable until the next one, or the end of the stream, finishes
+it: then it gets the UUID from which it was received, by which later streams find it as their
+parent, and becomes read-only.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.questions.receive.encoded import encoded_write
 from btrfs_model.questions.receive.search import find_subvolume
 
@@ -38,17 +40,9 @@ class _Subvolume(NamedTuple):
 class Receiver:
     """Carries out commands.
 
-    Parameters
-    ----------
-    fs : WritableFilesystem
-        On which filesystem.
-    directory : str or bytes
-        Where subvolumes are made.
-
-    Attributes
-    ----------
-    received : list of bytes
-        Paths of the subvolumes that were begun.
+    `fs`: on which filesystem.
+    `directory`: where subvolumes are made.
+    `received` (list of bytes): paths of the subvolumes that were begun.
     """
 
     def __init__(self, fs: WritableFilesystem, directory: str | bytes) -> None:
@@ -65,11 +59,12 @@ class Receiver:
     def process(self, command: Command) -> None:
         """Carry out a command.
 
-        Raises
-        ------
-        OSError
-            When that cannot be done; then nothing was.
+        Raises OSError: when that cannot be done; then nothing was.
         """
+        call = _CALLS.get(command.name)
+        if call is not None:
+            call(self.fs, self._full(command), command)
+            return
         process: Callable[[Command], None] = getattr(self, f"process_{command.name}")
         process(command)
 
@@ -79,7 +74,7 @@ class Receiver:
         """Finish the subvolume before; return the path of the new one."""
         name = _path(command)
         if not name or b"/" in name or name in (b".", b".."):
-            raise _fail(errno.EINVAL, name)
+            raise fail(errno.EINVAL, name)
         self.finish_subvol()
         return _join(self.directory, name)
 
@@ -123,7 +118,7 @@ class Receiver:
         path = _path(command, attribute)
         # a kernel sends no such paths; they would lead out of the subvolume
         if path.startswith(b"/") or b".." in path.split(b"/"):
-            raise _fail(errno.EINVAL, path)
+            raise fail(errno.EINVAL, path)
         return _join(self._subvolume.path, path)
 
     # ------------------------------------------------------------------------------ names ---
@@ -136,27 +131,6 @@ class Receiver:
         except FileExistsError:
             self.fs.truncate(path, 0)
 
-    def process_mkdir(self, command: Command) -> None:
-        """mkdir(2)."""
-        self.fs.mkdir(self._full(command), 0o700)
-
-    def process_mknod(self, command: Command) -> None:
-        """mknod(2): the permissions come later."""
-        mode = stat.S_IFMT(_int(command, "mode") & _U32)
-        self.fs.mknod(self._full(command), mode, _int(command, "rdev"))
-
-    def process_mkfifo(self, command: Command) -> None:
-        """mkfifo(3)."""
-        self.fs.mknod(self._full(command), stat.S_IFIFO | 0o600)
-
-    def process_mksock(self, command: Command) -> None:
-        """mknod(2)."""
-        self.fs.mknod(self._full(command), stat.S_IFSOCK | 0o600)
-
-    def process_symlink(self, command: Command) -> None:
-        """symlink(2)."""
-        self.fs.symlink(_path(command, "path_link"), self._full(command))
-
     def process_rename(self, command: Command) -> None:
         """rename(2)."""
         self.fs.rename(self._full(command), self._full(command, "path_to"))
@@ -164,14 +138,6 @@ class Receiver:
     def process_link(self, command: Command) -> None:
         """link(2)."""
         self.fs.link(self._full(command, "path_link"), self._full(command))
-
-    def process_unlink(self, command: Command) -> None:
-        """unlink(2)."""
-        self.fs.unlink(self._full(command))
-
-    def process_rmdir(self, command: Command) -> None:
-        """rmdir(2)."""
-        self.fs.rmdir(self._full(command))
 
     # ------------------------------------------------------------------------------- data ---
 
@@ -215,7 +181,7 @@ class Receiver:
         """BTRFS_IOC_ENCODED_WRITE, or decompression and pwrite(2) where the kernel refuses."""
         path = self._full(command)
         if command.attributes.get("encryption", 0):
-            raise _fail(errno.EOPNOTSUPP, path)
+            raise fail(errno.EOPNOTSUPP, path)
         self.open_inode_for_write(path)
         encoded_write(self.fs, path, command)
 
@@ -226,28 +192,7 @@ class Receiver:
         offset, length = _off_t(command, "file_offset"), _off_t(command, "size")
         self.fs.vfs_fallocate(path, mode, offset, length)
 
-    def process_truncate(self, command: Command) -> None:
-        """truncate(2)."""
-        self.fs.truncate(self._full(command), _off_t(command, "size"))
-
-    def process_update_extent(self, command: Command) -> None:
-        """Nothing: the stream was sent without data."""
-        self._full(command)
-
     # ------------------------------------------------------------------------- attributes ---
-
-    def process_set_xattr(self, command: Command) -> None:
-        """lsetxattr(2)."""
-        name, value = _path(command, "xattr_name"), _bytes(command, "xattr_data")
-        self.fs.setxattr(self._full(command), name, value, follow=False)
-
-    def process_remove_xattr(self, command: Command) -> None:
-        """lremovexattr(2)."""
-        self.fs.removexattr(self._full(command), _path(command, "xattr_name"), follow=False)
-
-    def process_chmod(self, command: Command) -> None:
-        """chmod(2)."""
-        self.fs.chmod(self._full(command), _int(command, "mode") & _U32)
 
     def process_chown(self, command: Command) -> None:
         """lchown(2)."""
@@ -261,19 +206,12 @@ class Receiver:
         times = _time(command, "atime"), _time(command, "mtime")
         self.fs.utimes(self._full(command), *times, follow=False)
 
-    def process_fileattr(self, command: Command) -> None:
-        """Nothing: btrfs-progs has no way to set the flags of an inode as the stream has them."""
-        self._full(command)
-
     def process_enable_verity(self, command: Command) -> None:
         """FS_IOC_ENABLE_VERITY, which fails as on a kernel without fs-verity.
 
-        Raises
-        ------
-        OSError
-            EOPNOTSUPP.
+        Raises OSError: EOPNOTSUPP.
         """
-        raise _fail(errno.EOPNOTSUPP, self._full(command))
+        raise fail(errno.EOPNOTSUPP, self._full(command))
 
 
 def _join(directory: bytes, path: bytes) -> bytes:
@@ -311,9 +249,31 @@ def _time(command: Command, attribute: str) -> int:
     seconds, nanoseconds = value
     if nanoseconds >= _SECOND:
         # UTIME_NOW and UTIME_OMIT too, which no kernel sends
-        raise _fail(errno.EINVAL, _path(command))
+        raise fail(errno.EINVAL, _path(command))
     return int(seconds * _SECOND + nanoseconds)
 
 
-def _fail(number: int, path: bytes) -> OSError:
-    return OSError(number, os.strerror(number), os.fsdecode(path))
+# Commands that are one system call on a path. Permissions come later, as commands of their own.
+_CALLS: Final[dict[str, Callable[[WritableFilesystem, bytes, Command], object]]] = {
+    "mkdir": lambda fs, path, _: fs.mkdir(path, 0o700),
+    "mknod": lambda fs, path, command: fs.mknod(
+        path, stat.S_IFMT(_int(command, "mode") & _U32), _int(command, "rdev")
+    ),
+    "mkfifo": lambda fs, path, _: fs.mknod(path, stat.S_IFIFO | 0o600),
+    "mksock": lambda fs, path, _: fs.mknod(path, stat.S_IFSOCK | 0o600),
+    "symlink": lambda fs, path, command: fs.symlink(_path(command, "path_link"), path),
+    "unlink": lambda fs, path, _: fs.unlink(path),
+    "rmdir": lambda fs, path, _: fs.rmdir(path),
+    "truncate": lambda fs, path, command: fs.truncate(path, _off_t(command, "size")),
+    # the stream was sent without data
+    "update_extent": lambda fs, path, command: None,
+    "set_xattr": lambda fs, path, command: fs.setxattr(
+        path, _path(command, "xattr_name"), _bytes(command, "xattr_data"), follow=False
+    ),
+    "remove_xattr": lambda fs, path, command: fs.removexattr(
+        path, _path(command, "xattr_name"), follow=False
+    ),
+    "chmod": lambda fs, path, command: fs.chmod(path, _int(command, "mode") & _U32),
+    # btrfs-progs has no way to set the flags of an inode as the stream has them
+    "fileattr": lambda fs, path, command: None,
+}

@@ -23,19 +23,10 @@ def find_subvolume(fs: WritableFilesystem, uuid: bytes, *, received_only: bool) 
     btrfs-progs 6.2 asks the UUID tree and takes the first subvolume that it names; the transaction
     that the stream gives beside the UUID is not looked at.
 
-    Parameters
-    ----------
-    fs : WritableFilesystem
-        Where to look.
-    uuid : bytes
-        Of the subvolume that was sent.
-    received_only : bool
-        Whether it does not count that a subvolume has the UUID as its own.
-
-    Returns
-    -------
-    bytes or None
-        The path from the top of the filesystem.
+    `fs`: where to look.
+    `uuid`: of the subvolume that was sent.
+    `received_only`: whether it does not count that a subvolume has the UUID as its own.
+    Returns the path from the top of the filesystem.
     """
     kinds = [ItemType.UUID_KEY_RECEIVED_SUBVOL]
     if not received_only:

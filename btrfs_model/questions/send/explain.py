@@ -31,10 +31,7 @@ _TYPES = {int(kind): kind.name for kind in ItemType}
 class Explanation:
     """Gathers what one send was caused by.
 
-    Parameters
-    ----------
-    version : int
-        Of the stream.
+    `version`: of the stream.
     """
 
     def __init__(self, version: int) -> None:

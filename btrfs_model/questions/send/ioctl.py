@@ -277,23 +277,12 @@ def run(
 ) -> tuple[dict[str, int], Work, NDArray[Any]]:
     """Send.
 
-    Parameters
-    ----------
-    request : SendRequest
-        What to send.
-    cached : iterable of int
-        Addresses of the tree blocks that are in memory.
-    readahead : Readahead, optional
-        How far is read ahead; as kernels do without it.
-
-    Returns
-    -------
-    commands : dict of str to int
-        How many of each kind.
-    work : Work
-        The work counted.
-    reads : numpy.ndarray
-        The tree blocks read, see :meth:`btrfs_model.volume.image.Image.stop_cold`.
+    `request`: what to send.
+    `cached`: addresses of the tree blocks that are in memory.
+    `readahead`: how far is read ahead; as kernels do without it.
+    Returns `commands`: how many of each kind.
+    Returns `work`: the work counted.
+    Returns `reads`: the tree blocks read, see :meth:`btrfs_model.volume.image.Image.stop_cold`.
     """
     image = request.fs.image
     image.start_cold(cached, readahead)
@@ -308,7 +297,7 @@ def run(
 @twin("reference.send.send:send")
 def _send(request: SendRequest) -> dict[str, int]:
     """Carry out a send; return the number of commands by name."""
-    return native.Sender(request).run()
+    return native.send(request)
 
 
 def reads_of_send(
@@ -324,10 +313,7 @@ def reads(
 ) -> NDArray[Any]:
     """Return the tree blocks that :func:`run` reads, where possible without a send.
 
-    Raises
-    ------
-    OSError, CorruptImageError
-        As :func:`send`.
+    Raises OSError, CorruptImageError: as :func:`send`.
     """
     addresses = list(cached)
     if request.parent is None:
@@ -336,7 +322,7 @@ def reads(
         try:
             # what is wrong shows in the same place again
             with counting(), suppress(BtrfsModelError, OSError):
-                plain = native.Sender(request).walk()
+                plain = native.walk(request)
         finally:
             rows = image.stop_cold()
         if plain:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from btrfs_model.native.send import Root, Send
+from btrfs_model.native import send as native
 from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.reference.send.causes import ROW
 from btrfs_model.volume.compression import decompress
@@ -18,78 +18,57 @@ if TYPE_CHECKING:
     from btrfs_model.volume.subvolume import Subvolume
 
 
-class Sender:
-    """One send.
+def send(request: SendRequest) -> dict[str, int]:
+    """Send; return the number of commands by name.
 
-    Parameters
-    ----------
-    request : SendRequest
-        What to send, checked.
+    Raises
+    ------
+    OSError, CorruptImageError
+        See :func:`btrfs_model.questions.send.send`.
     """
-
-    def __init__(self, request: SendRequest) -> None:
-        self.request = request
-
-    def run(self) -> dict[str, int]:
-        """Send; return the number of commands by name.
-
-        Raises
-        ------
-        OSError, CorruptImageError
-            See :func:`btrfs_model.questions.send.send`.
-        """
-        counts = self._send().run()
-        return {
-            command.name: count
-            for command in COMMANDS.values()
-            if (count := counts[command.number])
-        }
-
-    def walk(self) -> bool:
-        """Read the tree blocks that a full send reads, without the stream.
-
-        Returns
-        -------
-        bool
-            Whether that could be told; False where it takes :meth:`run`.
-
-        Raises
-        ------
-        OSError, CorruptImageError
-            As :meth:`run`.
-        """
-        return self._send().walk()
-
-    def _send(self) -> Send:
-        request = self.request
-        opened = [subvolume.id for subvolume in request.clone_roots]
-        if request.parent is not None:
-            opened.append(request.parent.id)
-        return Send(
-            forest=Forest.of(request.fs, opened).native,
-            send_root=request.snapshot.id,
-            parent=None if request.parent is None else _root(request.parent),
-            clone_roots=[_root(subvolume) for subvolume in request.clone_roots],
-            behaviour=request.behaviour.bits,
-            proto=request.proto,
-            no_file_data=request.no_file_data,
-            omit_header=request.omit_header,
-            omit_end=request.omit_end,
-            compressed=request.compressed,
-            write=request.write,
-            decompress=self._decompress,
-            explain=None if request.explanation is None else self._explain,
-        )
-
-    def _decompress(self, kind: int, data: bytes, size: int) -> bytes:
-        return decompress(kind, data, size, self.request.fs.image.sectorsize)
-
-    def _explain(self, rows: bytes) -> None:
-        assert self.request.explanation is not None
-        self.request.explanation.rows = np.frombuffer(rows, ROW)
+    _, counts = _call(request)
+    return {
+        command.name: count for command in COMMANDS.values() if (count := counts[command.number])
+    }
 
 
-def _root(subvolume: Subvolume) -> Root:
+def walk(request: SendRequest) -> bool:
+    """Read the tree blocks that a full send reads, without the stream.
+
+    Returns whether that could be told; False where it takes :func:`send`.
+    Raises OSError, CorruptImageError: as :func:`send`.
+    """
+    return _call(request, reads_only=True)[0]
+
+
+def _call(request: SendRequest, *, reads_only: bool = False) -> tuple[bool, list[int]]:
+    opened = [subvolume.id for subvolume in request.clone_roots]
+    if request.parent is not None:
+        opened.append(request.parent.id)
+    explanation, sectorsize = request.explanation, request.fs.image.sectorsize
+
+    def explain(rows: bytes) -> None:
+        assert explanation is not None
+        explanation.rows = np.frombuffer(rows, ROW)
+
+    return native.send(
+        Forest.of(request.fs, opened).native,
+        None if request.parent is None else _root(request.parent),
+        [_root(subvolume) for subvolume in request.clone_roots],
+        native.Callbacks(
+            request.write,
+            lambda kind, data, size: decompress(kind, data, size, sectorsize),
+            None if explanation is None else explain,
+        ),
+        reads_only=reads_only,
+        send_root=request.snapshot.id,
+        behaviour=request.behaviour.bits,
+        flags=sum(bit for name, bit in native.FLAGS.items() if getattr(request, name)),
+        proto=request.proto,
+    )
+
+
+def _root(subvolume: Subvolume) -> native.Root:
     item = subvolume.item
     return (
         subvolume.id, item.ctransid,

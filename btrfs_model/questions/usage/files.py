@@ -27,25 +27,15 @@ _COMPRESSION: Final = np.array(["none", "zlib", "lzo", "zstd"])
 class FileUsage:
     """The extents of a file and everything that refers to them.
 
-    Parameters
-    ----------
-    fs : Filesystem
-        Where the file is.
-    subvolume : str, int or Subvolume
-        Path or id of the subvolume.
-    path : str, bytes or int
-        Path of the file in it, or its inode number.
-
-    Attributes
-    ----------
-    own : numpy.ndarray
-        The file extents of the file, of :data:`~btrfs_model.questions.usage.items.FILE_EXTENT`.
-    rows : numpy.ndarray
-        All file extents, of all leaves, that refer to a data extent of the file.
-    extents : DataExtents
-        These data extents.
-    forest : FileForest
-        Who has which leaf.
+    `fs`: where the file is.
+    `subvolume`: path or id of the subvolume.
+    `path`: path of the file in it, or its inode number.
+    `own` (numpy.ndarray): the file extents of the file, of
+    :data:`~btrfs_model.questions.usage.items.FILE_EXTENT`.
+    `rows` (numpy.ndarray): all file extents, of all leaves, that refer to a data extent of the
+    file.
+    `extents` (DataExtents): these data extents.
+    `forest` (FileForest): who has which leaf.
     """
 
     def __init__(

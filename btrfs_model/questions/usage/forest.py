@@ -47,14 +47,9 @@ Labels = npt.NDArray[np.int64]
 class TreeRoot(NamedTuple):
     """The root of a tree that refers to file data.
 
-    Attributes
-    ----------
-    id : int
-        The tree's objectid.
-    bytenr, generation, level : int
-        Of the root block.
-    progress : Key or None
-        Of a subvolume that is being freed: everything before is gone.
+    `id`: the tree's objectid.
+    `bytenr`, `generation`, `level`: of the root block.
+    `progress`: of a subvolume that is being freed: everything before is gone.
     """
 
     id: int
@@ -75,22 +70,10 @@ class _Level(NamedTuple):
 class FileForest:
     """The blocks of all trees that refer to file data.
 
-    Parameters
-    ----------
-    fs : Filesystem
-        Where they are.
-
-    Attributes
-    ----------
-    roots : list of TreeRoot
-        Those of subvolumes, living and half freed, and of a relocation.
-    leaves : numpy.ndarray
-        Addresses of all leaves, ascending (uint64).
-
-    Raises
-    ------
-    CorruptImageError
-        When a block cannot be read or is not what its parent says.
+    `fs`: where they are.
+    `roots` (list of TreeRoot): those of subvolumes, living and half freed, and of a relocation.
+    `leaves` (numpy.ndarray): addresses of all leaves, ascending (uint64).
+    Raises CorruptImageError: when a block cannot be read or is not what its parent says.
     """
 
     def __init__(self, fs: Filesystem) -> None:
@@ -170,15 +153,8 @@ class FileForest:
     def single(self, labels: Labels) -> list[Labels]:
         """Find the blocks all of whose roots have one label.
 
-        Parameters
-        ----------
-        labels : numpy.ndarray
-            Of each root (int64), not negative.
-
-        Returns
-        -------
-        list of numpy.ndarray
-            For each level from the leaves up the label of each of its blocks, or :data:`MANY`.
+        `labels`: of each root (int64), not negative.
+        Returns for each level from the leaves up the label of each of its blocks, or :data:`MANY`.
         """
         found: list[Labels] = [np.empty(0, np.int64)] * len(self._levels)
         for level in range(len(self._levels) - 1, -1, -1):
@@ -212,10 +188,8 @@ class FileForest:
     def owners(self, leaves: Addresses) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
         """Find the roots that have each of some leaves.
 
-        Returns
-        -------
-        leaf, root : numpy.ndarray
-            Rows of `leaves` and of :attr:`roots`, a pair for each leaf of each root.
+        Returns `leaf`, `root`: rows of `leaves` and of :attr:`roots`, a pair for each leaf of each
+        root.
         """
         who, at = np.arange(len(leaves)), np.asarray(leaves, np.uint64)
         found: list[tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]] = []
@@ -267,14 +241,7 @@ def _tree_roots(fs: Filesystem) -> list[TreeRoot]:
     for root in fs.root_items:
         if not (is_subvolume_id(root.id) or root.id in _RELOCATION):
             continue
-        progress = Key(*root.item.drop_progress)
-        found.append(
-            TreeRoot(
-                root.id,
-                root.item.bytenr,
-                root.item.generation,
-                root.item.level,
-                progress if root.is_dead and progress.objectid else None,
-            )
-        )
+        item = root.item
+        place = item.bytenr, item.generation, item.level
+        found.append(TreeRoot(root.id, *place, root.progress))
     return found

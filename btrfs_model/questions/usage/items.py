@@ -23,15 +23,10 @@ import numpy.typing as npt
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
-from btrfs_model.native.items import Columns, extent_refs, records, scan_leaves, select
+from btrfs_model.native.items import Columns, extent_refs, find_rows, records, scan_leaves, select
 from btrfs_model.ondisk.constants import Compression, FileExtentType
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType
-from btrfs_model.ondisk.structs import (
-    EXTENT_ITEM,
-    FILE_EXTENT_HEAD,
-    FILE_EXTENT_ITEM,
-    INODE_ITEM,
-)
+from btrfs_model.ondisk.structs import EXTENT_ITEM, FILE_EXTENT_HEAD, FILE_EXTENT_ITEM, INODE_ITEM
 from btrfs_model.questions.usage.forest import MANY, FileForest, single_label
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.tree import Tree
@@ -69,12 +64,8 @@ FILE_EXTENT: Final = np.dtype(
 class FileItems:
     """Items of the leaves of the forest, each leaf once, leaf by leaf.
 
-    Attributes
-    ----------
-    extents : numpy.ndarray
-        Of :data:`FILE_EXTENT`: those that have an extent on disk.
-    inode_leaf, inode : numpy.ndarray
-        The leaf and number of each inode that is a regular file with a name.
+    `extents`: of :data:`FILE_EXTENT`: those that have an extent on disk.
+    `inode_leaf`, `inode`: the leaf and number of each inode that is a regular file with a name.
     """
 
     extents: npt.NDArray[np.void]
@@ -85,10 +76,8 @@ class FileItems:
 def read_items(image: Image, leaves: U64) -> FileItems:
     """Read the file extents and inodes of leaves.
 
-    Raises
-    ------
-    CorruptImageError
-        For a file extent that no kernel writes, and blocks that cannot be read.
+    Raises CorruptImageError: for a file extent that no kernel writes, and blocks that cannot be
+    read.
     """
     parts: list[tuple[npt.NDArray[np.void], U64, U64]] = []
     for at in range(0, len(leaves), _LEAVES_AT_ONCE):
@@ -110,10 +99,8 @@ def read_items(image: Image, leaves: U64) -> FileItems:
 def file_extents(image: Image, columns: Columns, tree: int = 0) -> npt.NDArray[np.void]:
     """Unpack EXTENT_DATA items into rows of :data:`FILE_EXTENT`.
 
-    Raises
-    ------
-    CorruptImageError
-        For one that no kernel writes (``check_extent_data_item()``, Linux 6.12), with its place.
+    Raises CorruptImageError: for one that no kernel writes (``check_extent_data_item()``, Linux
+    6.12), with its place.
     """
     raw = records(image, columns, FILE_EXTENT_ITEM)
     inline = raw["type"] == FileExtentType.INLINE
@@ -168,26 +155,13 @@ def _refuse(
 class DataExtents:
     """The data extents that file extents refer to, ascending by address.
 
-    Parameters
-    ----------
-    image : Image
-        Where they are.
-    tree : Tree
-        The extent tree.
-    rows : numpy.ndarray
-        File extents, of :data:`FILE_EXTENT`.
-
-    Attributes
-    ----------
-    start, length, refs : numpy.ndarray
-        Of each (uint64): address, bytes on disk, the count of references in its item.
-    row : numpy.ndarray
-        The extent of each file extent.
-
-    Raises
-    ------
-    CorruptImageError
-        For a file extent that refers to what is no extent, with its place.
+    `image`: where they are.
+    `tree`: the extent tree.
+    `rows`: file extents, of :data:`FILE_EXTENT`.
+    `start`, `length`, `refs` (numpy.ndarray): of each (uint64): address, bytes on disk, the count
+    of references in its item.
+    `row` (numpy.ndarray): the extent of each file extent.
+    Raises CorruptImageError: for a file extent that refers to what is no extent, with its place.
     """
 
     def __init__(self, image: Image, tree: Tree, rows: npt.NDArray[np.void]) -> None:
@@ -195,7 +169,7 @@ class DataExtents:
         low, high = (self.start[0], self.start[-1]) if len(self.start) else (1, 0)
         columns = tree.scan((int(low), 0, 0), (int(high), 255, MAX_KEY.offset))
         items = select(columns, columns["type"] == ItemType.EXTENT_ITEM)
-        at = _find(items["objectid"], self.start)
+        at = find_rows(items["objectid"], self.start)
         there = at >= 0
         self.length = np.zeros(len(at), np.uint64)
         self.length[there] = items["offset"][at[there]]
@@ -209,7 +183,7 @@ class DataExtents:
             )  # fmt: skip
         self.refs: U64 = records(image, select(items, at), EXTENT_ITEM)["refs"]
         references, _ = extent_refs(image, select(columns, np.isin(columns["type"], _WITH_REFS)))
-        of = _find(self.start, references["bytenr"][np.isin(references["type"], _WITH_REFS)])
+        of = find_rows(self.start, references["bytenr"][np.isin(references["type"], _WITH_REFS)])
         self._backrefs = np.bincount(of[of >= 0], minlength=len(self.start))
 
     def shared(self, forest: FileForest, rows: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
@@ -221,26 +195,14 @@ class DataExtents:
         its owner (FULL_BACKREF) are one reference, so FIEMAP does not report as shared what two
         files of such a leaf share.
 
-        Parameters
-        ----------
-        forest : FileForest
-            Which leaves are in which trees.
-        rows : numpy.ndarray
-            The file extents that the extents were made of.
+        `forest`: which leaves are in which trees.
+        `rows`: the file extents that the extents were made of.
         """
         owners = forest.single(np.arange(len(forest.roots), dtype=np.int64))[0]
         leaf = np.searchsorted(forest.leaves, rows["leaf"])
         in_many = single_label(self.row, owners[leaf], len(self.start)) == MANY
         shared: npt.NDArray[np.bool_] = in_many | (self._backrefs > 1)
         return shared
-
-
-def _find(places: U64, wanted: U64) -> npt.NDArray[np.intp]:
-    """Row of each wanted value in ascending `places`, -1 for none."""
-    if not len(places):
-        return np.full(len(wanted), -1)
-    at = np.minimum(np.searchsorted(places, wanted), len(places) - 1)
-    return np.where(places[at] == wanted, at, -1)
 
 
 def covered(

@@ -7,10 +7,10 @@ Beside ``native/fiemap/fiemap.c`` and ``native/fiemap/fiemap.h``.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import IntFlag
 from typing import TYPE_CHECKING
 
 from btrfs_model.base.counters import current
-from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.layout import PayloadError
@@ -24,32 +24,31 @@ if TYPE_CHECKING:
     from btrfs_model.volume.forest import Forest
     from btrfs_model.volume.tree import Tree
 
-LAST = 0x1
-ENCODED = 0x8
-NOT_ALIGNED = 0x100
-DATA_INLINE = 0x200
-UNWRITTEN = 0x800
-SHARED = 0x2000
-
 U64 = 2**64
+
+
+class Flag(IntFlag):
+    """``FIEMAP_EXTENT_*``."""
+
+    LAST = 0x1
+    UNKNOWN = 0x2
+    DELALLOC = 0x4
+    ENCODED = 0x8
+    NOT_ALIGNED = 0x100
+    DATA_INLINE = 0x200
+    UNWRITTEN = 0x800
+    SHARED = 0x2000
 
 
 @dataclass(frozen=True, slots=True)
 class File:
     """The file that is asked about.
 
-    Attributes
-    ----------
-    forest : Forest
-        The trees.
-    tree : Tree
-        The file's subvolume.
-    last_snapshot : int
-        Generation of the last snapshot of it.
-    ino, isize : int
-        The inode and its size in bytes.
-    behaviour : Behaviour
-        The kernel.
+    `forest`: the trees.
+    `tree`: the file's subvolume.
+    `last_snapshot`: generation of the last snapshot of it.
+    `ino`, `isize`: the inode and its size in bytes.
+    `behaviour`: the kernel.
     """
 
     forest: Forest
@@ -85,18 +84,11 @@ class Extent:
 class Call:
     """One call of the ioctl.
 
-    Attributes
-    ----------
-    file : File
-        What is asked about.
-    start, end : int
-        The range in bytes, not aligned.
-    extents_max : int
-        As many extents as there is room for.
-    found : list of Extent
-        Given out by this call.
-    cache : Extent or None
-        What was not given out yet, because the next one may continue it.
+    `file`: what is asked about.
+    `start`, `end`: the range in bytes, not aligned.
+    `extents_max`: as many extents as there is room for.
+    `found`: given out by this call.
+    `cache`: what was not given out yet, because the next one may continue it.
     """
 
     file: File
@@ -125,7 +117,7 @@ class Call:
         if len(self.found) >= self.extents_max:
             return False
         self.found.append(extent)
-        return len(self.found) < self.extents_max and not extent.flags & LAST
+        return len(self.found) < self.extents_max and not extent.flags & Flag.LAST
 
     def emit_last_fiemap_cache(self) -> None:
         """Give out what is left."""
@@ -136,10 +128,7 @@ class Call:
     def item(self, path: Path) -> RawFileExtent | InlineExtent | None:
         """Return the file extent item at the path; None when it is another item.
 
-        Raises
-        ------
-        CorruptImageError
-            When it is broken.
+        Raises CorruptImageError: when it is broken.
         """
         leaf, slot = path.leaf, path.slots[0]
         objectid, kind, _ = block_key(leaf, slot)
@@ -148,11 +137,8 @@ class Call:
         try:
             return file_extent(item_data(leaf, slot))
         except PayloadError as error:
-            fault = Fault(
-                error.code, self.file.tree.objectid, bytenr_of(leaf), slot, 0,
-                error.found, error.wanted,
-            )  # fmt: skip
-            raise CorruptImageError(self.file.forest.image.path, fault) from None
+            image, tree = self.file.forest.image, self.file.tree.objectid
+            raise error.at(image.path, tree=tree, block=bytenr_of(leaf), slot=slot) from None
 
     def file_extent_end(self, path: Path, item: RawFileExtent | InlineExtent) -> int:
         """Return the byte of the file after a file extent item."""

@@ -7,7 +7,7 @@ from itertools import count
 
 from btrfs_model.base.counters import current
 from btrfs_model.patches import Patch
-from btrfs_model.reference.fiemap.call import LAST, Call, File
+from btrfs_model.reference.fiemap.call import Call, File, Flag
 from btrfs_model.reference.fiemap.items import fiemap_by_items
 from btrfs_model.reference.fiemap.maps import ExtentMaps, fiemap_by_maps
 
@@ -38,7 +38,7 @@ class OpenFile:
             rows += [
                 (one.logical, one.physical, one.length, one.flags, number) for one in call.found
             ]
-            if not call.found or call.found[-1].flags & LAST or call.found[-1].end <= start:
+            if not call.found or call.found[-1].flags & Flag.LAST or call.found[-1].end <= start:
                 break
             start = call.found[-1].end
         return rows

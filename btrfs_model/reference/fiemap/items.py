@@ -19,27 +19,8 @@ from btrfs_model.ondisk.items import InlineExtent
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import RawFileExtent
 from btrfs_model.patches import Patch
-from btrfs_model.reference.ctree import (
-    Path,
-    Reada,
-    block_key,
-    bytenr_of,
-    next_leaf,
-    nritems,
-    prev_leaf,
-    search_slot,
-)
-from btrfs_model.reference.fiemap.call import (
-    DATA_INLINE,
-    ENCODED,
-    LAST,
-    NOT_ALIGNED,
-    SHARED,
-    U64,
-    UNWRITTEN,
-    Call,
-    Extent,
-)
+from btrfs_model.reference import ctree
+from btrfs_model.reference.fiemap.call import U64, Call, Extent, Flag
 
 _ENTRIES = 4096 // 32  # a page of struct btrfs_fiemap_entry
 _EXTENT_DATA = int(ItemType.EXTENT_DATA)
@@ -69,7 +50,7 @@ class Gathered:
 
 def fiemap_by_items(call: Call) -> None:
     """Report the extents of a call's range (``extent_fiemap()``, 6.1 and 6.12)."""
-    path = Path(restart=call.restart)
+    path = ctree.Path(restart=call.restart)
     gathered = Gathered()
     while True:
         try:
@@ -87,19 +68,19 @@ def fiemap_by_items(call: Call) -> None:
     call.emit_last_fiemap_cache()
 
 
-def walk_range(call: Call, gathered: Gathered, path: Path) -> None:
+def walk_range(call: Call, gathered: Gathered, path: ctree.Path) -> None:
     """From the start of the range on: one search and the items after it."""
     last_extent_end = find_last_extent_offset(call, path)
-    path.reada = Reada.FORWARD
+    path.reada = ctree.Reada.FORWARD
     if fiemap_search_slot(call, path):
         walk_items(call, gathered, path)
     if call.cache is not None and call.cache.end >= last_extent_end:
-        call.cache.flags |= LAST
+        call.cache.flags |= Flag.LAST
 
 
-def find_last_extent_offset(call: Call, path: Path) -> int:
+def find_last_extent_offset(call: Call, path: ctree.Path) -> int:
     """Return where the last extent that is no hole ends."""
-    search_slot(call.file.tree, (call.file.ino, _EXTENT_DATA, U64 - 1), path)
+    ctree.search_slot(call.file.tree, (call.file.ino, _EXTENT_DATA, U64 - 1), path)
     if path.slots[0] == 0:
         return 0
     path.slots[0] -= 1
@@ -111,33 +92,33 @@ def find_last_extent_offset(call: Call, path: Path) -> int:
     return 0 if item is None else call.file_extent_end(path, item)
 
 
-def previous_item(call: Call, path: Path) -> bool:
+def previous_item(call: Call, path: ctree.Path) -> bool:
     """Go to the file extent item before the path."""
     while True:
         if path.slots[0] > 0:
             path.slots[0] -= 1
-        elif not prev_leaf(call.file.tree, path):
+        elif not ctree.prev_leaf(call.file.tree, path):
             return False
-        objectid, kind, _ = block_key(path.leaf, path.slots[0])
+        objectid, kind, _ = ctree.block_key(path.leaf, path.slots[0])
         if objectid != call.file.ino or kind < _EXTENT_DATA:
             return False
         if kind == _EXTENT_DATA:
             return True
 
 
-def fiemap_search_slot(call: Call, path: Path) -> bool:
+def fiemap_search_slot(call: Call, path: ctree.Path) -> bool:
     """Go to the file extent item at the start, or the one before."""
     key = (call.file.ino, _EXTENT_DATA, call.first_sector)
     if (
-        not search_slot(call.file.tree, key, path)
+        not ctree.search_slot(call.file.tree, key, path)
         and path.slots[0] > 0
-        and block_key(path.leaf, path.slots[0] - 1)[:2] == key[:2]
+        and ctree.block_key(path.leaf, path.slots[0] - 1)[:2] == key[:2]
     ):
         path.slots[0] -= 1
-    return path.slots[0] < nritems(path.leaf) or next_leaf(call.file.tree, path)
+    return path.slots[0] < ctree.nritems(path.leaf) or ctree.next_leaf(call.file.tree, path)
 
 
-def walk_items(call: Call, gathered: Gathered, path: Path) -> None:
+def walk_items(call: Call, gathered: Gathered, path: ctree.Path) -> None:
     """Report the items from the path on."""
     range_start, range_end = call.first_sector, call.round_to_sector(call.end)
     prev_extent_end = range_start
@@ -145,10 +126,10 @@ def walk_items(call: Call, gathered: Gathered, path: Path) -> None:
         item = call.item(path)
         if item is None:
             return
-        start = block_key(path.leaf, path.slots[0])[2]
+        start = ctree.block_key(path.leaf, path.slots[0])[2]
         end = call.file_extent_end(path, item)
         if end > range_start:
-            call.share.curr_leaf_bytenr = bytenr_of(path.leaf)
+            call.share.curr_leaf_bytenr = ctree.bytenr_of(path.leaf)
             if prev_extent_end < start >= range_end:
                 return
             try:
@@ -157,7 +138,7 @@ def walk_items(call: Call, gathered: Gathered, path: Path) -> None:
                 return
             prev_extent_end = end
         path.slots[0] += 1
-        if path.slots[0] >= nritems(path.leaf) and not next_leaf(call.file.tree, path):
+        if path.slots[0] >= ctree.nritems(path.leaf) and not ctree.next_leaf(call.file.tree, path):
             return
 
 
@@ -165,17 +146,17 @@ def process_item(
     call: Call, gathered: Gathered, start: int, length: int, item: RawFileExtent | InlineExtent
 ) -> None:
     """Report one item; there is nothing of a hole to report."""
-    encoded = ENCODED if item.compression else 0
+    encoded = Flag.ENCODED if item.compression else Flag(0)
     if isinstance(item, InlineExtent):
-        flags = DATA_INLINE | NOT_ALIGNED | encoded
+        flags = Flag.DATA_INLINE | Flag.NOT_ALIGNED | encoded
         emit_fiemap_extent(call, gathered, Extent(start, 0, length, flags))
         return
     if not item.disk_bytenr:
         return
     physical = (item.disk_bytenr + (0 if encoded else item.offset)) % U64
-    flags = UNWRITTEN if item.type == FileExtentType.PREALLOC else encoded
+    flags = Flag.UNWRITTEN if item.type == FileExtentType.PREALLOC else encoded
     if call.share.is_data_extent_shared(item.disk_bytenr, item.generation):
-        flags |= SHARED
+        flags |= Flag.SHARED
     emit_fiemap_extent(call, gathered, Extent(start, physical, length, flags))
 
 
@@ -199,7 +180,7 @@ def emit_fiemap_extent(call: Call, gathered: Gathered, extent: Extent) -> None:
         else:
             if extent.end <= cache.end:
                 return
-            if not extent.flags & ENCODED:
+            if not extent.flags & Flag.ENCODED:
                 extent.physical = (extent.physical + cache.end - extent.logical) % U64
             extent.length = extent.end - cache.end
             extent.logical = cache.end

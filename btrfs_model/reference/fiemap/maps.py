@@ -19,17 +19,7 @@ from btrfs_model.ondisk.items import InlineExtent
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import RawFileExtent
 from btrfs_model.reference.ctree import Path, Reada, block_key, next_leaf, nritems, search_slot
-from btrfs_model.reference.fiemap.call import (
-    DATA_INLINE,
-    ENCODED,
-    LAST,
-    NOT_ALIGNED,
-    SHARED,
-    U64,
-    UNWRITTEN,
-    Call,
-    Extent,
-)
+from btrfs_model.reference.fiemap.call import U64, Call, Extent, Flag
 
 _EXTENT_DATA = int(ItemType.EXTENT_DATA)
 _NEVER = U64 - 1
@@ -199,11 +189,11 @@ def fiemap_by_maps(call: Call, maps: ExtentMaps) -> None:
         is_end = offset >= call.end
         extent = map_to_extent(call, one, start)
         if start >= last or (last == _NEVER and call.file.isize <= offset):
-            extent.flags |= LAST
+            extent.flags |= Flag.LAST
             is_end = True
         one = get_extent_skip_holes(call, maps, offset, until)
         if one is None:
-            extent.flags |= LAST
+            extent.flags |= Flag.LAST
         if not emit_fiemap_extent(call, extent):
             break
     call.emit_last_fiemap_cache()
@@ -227,17 +217,17 @@ def map_to_extent(call: Call, one: ExtentMap, start: int) -> Extent:
     """Say of a map what is to be reported from `start` on."""
     extent = Extent(start, 0, one.end - start, 0)
     if one.block_start is None:
-        extent.flags = DATA_INLINE | NOT_ALIGNED
+        extent.flags = Flag.DATA_INLINE | Flag.NOT_ALIGNED
         return extent
     extent.physical = one.block_start + (0 if one.compressed else start - one.start)
     # of a compressed extent that is the wrong address, unless the item shows its beginning
     bytenr = (one.block_start - (one.start - one.orig_start)) % U64
     if call.share.is_data_extent_shared(bytenr, 0):
-        extent.flags |= SHARED
+        extent.flags |= Flag.SHARED
     if one.compressed:
-        extent.flags |= ENCODED
+        extent.flags |= Flag.ENCODED
     if one.prealloc:
-        extent.flags |= UNWRITTEN
+        extent.flags |= Flag.UNWRITTEN
     return extent
 
 
@@ -245,7 +235,11 @@ def emit_fiemap_extent(call: Call, extent: Extent) -> bool:
     """Merge or keep an extent; False when no more are wanted."""
     current().count("emit_fiemap_extent")
     cache = call.cache
-    if cache is not None and extent.continues(cache) and not (cache.flags ^ extent.flags) & ~LAST:
+    if (
+        cache is not None
+        and extent.continues(cache)
+        and not (cache.flags ^ extent.flags) & ~Flag.LAST
+    ):
         cache.length += extent.length
         cache.flags |= extent.flags
     else:
@@ -253,7 +247,7 @@ def emit_fiemap_extent(call: Call, extent: Extent) -> bool:
         if cache is not None and not call.fill_next_extent(cache):
             return False
         call.cache = cache = extent
-    if cache.flags & LAST:
+    if cache.flags & Flag.LAST:
         call.cache = None
         return call.fill_next_extent(cache)
     return True

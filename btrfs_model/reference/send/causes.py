@@ -47,16 +47,10 @@ class Why(NamedTuple):
 class Cause(NamedTuple):
     """A rule.
 
-    Attributes
-    ----------
-    name : str
-        As in the tables.
-    function : str
-        The kernel's function in ``fs/btrfs/send.c`` that decides it.
-    commands : tuple of str
-        What may be sent by it.
-    text : str
-        Why, in a line.
+    `name`: as in the tables.
+    `function`: the kernel's function in ``fs/btrfs/send.c`` that decides it.
+    `commands`: what may be sent by it.
+    `text`: why, in a line.
     """
 
     name: str

@@ -39,20 +39,13 @@ _BACKREF_CACHE_ROOTS, _BACKREF_CACHE_ROOTS_BEFORE = 17, 12
 class BackrefCtx:
     """The search of a clone source for one extent (``struct backref_ctx``).
 
-    Attributes
-    ----------
-    sctx : SendContext
-        The send.
-    bytenr, cur_offset : int
-        Where the extent is on disk and in the file.
-    extent_len : int
-        Its length; the last extent of a file may reach beyond its end.
-    backref_owner, backref_offset : int
-        What its own reference says. The leaf may still belong to another subvolume.
-    found : int
-        Places found.
-    found_itself : bool
-        The walk came by the extent that is being sent.
+    `sctx`: the send.
+    `bytenr`, `cur_offset`: where the extent is on disk and in the file.
+    `extent_len`: its length; the last extent of a file may reach beyond its end.
+    `backref_owner`, `backref_offset`: what its own reference says. The leaf may still belong to
+    another subvolume.
+    `found`: places found.
+    `found_itself`: the walk came by the extent that is being sent.
     """
 
     sctx: SendContext

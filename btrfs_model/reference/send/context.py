@@ -73,16 +73,10 @@ class DirRef(NamedTuple):
 class RecordedRef:
     """A new or deleted name of the current inode.
 
-    Attributes
-    ----------
-    dir, dir_gen : int
-        The directory.
-    name : bytes
-        The name in it.
-    full_path : bytes
-        The path when it was recorded.
-    item : Item
-        The item that has the name.
+    `dir`, `dir_gen`: the directory.
+    `name`: the name in it.
+    `full_path`: the path when it was recorded.
+    `item`: the item that has the name.
     """
 
     dir: int
@@ -101,12 +95,8 @@ class RecordedRef:
 class WaitingDirMove:
     """A directory whose rename has to wait for that of another one.
 
-    Attributes
-    ----------
-    orphanized : bool
-        It has its orphan name meanwhile.
-    rmdir : (int, int) or None
-        Inode and generation of a directory that may be removable once this one has left it.
+    `orphanized`: it has its orphan name meanwhile.
+    `rmdir`: inode and generation of a directory that may be removable once this one has left it.
     """
 
     orphanized: bool
@@ -127,14 +117,9 @@ class PendingDirMove:
 class OrphanDirInfo:
     """A deleted directory that still has entries, and how far they were looked at.
 
-    Attributes
-    ----------
-    gen : int
-        Its generation.
-    last_dir_index_offset : int
-        The entry that was not gone yet.
-    dir_high_seq_ino : int
-        The highest inode seen in it (since v6.3).
+    `gen`: its generation.
+    `last_dir_index_offset`: the entry that was not gone yet.
+    `dir_high_seq_ino`: the highest inode seen in it (since v6.3).
     """
 
     gen: int
@@ -161,10 +146,7 @@ class CloneRoot:
 class SendContext:
     """The state of one send.
 
-    Parameters
-    ----------
-    request : SendRequest
-        What to send, checked.
+    `request`: what to send, checked.
     """
 
     def __init__(self, request: SendRequest) -> None:

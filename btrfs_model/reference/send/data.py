@@ -18,16 +18,7 @@ from btrfs_model.ondisk.hashes import csum
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.layout import Payload, PayloadError
-from btrfs_model.reference.ctree import (
-    Path,
-    Reada,
-    block_key,
-    bytenr_of,
-    item_data,
-    next_leaf,
-    nritems,
-    search_slot,
-)
+from btrfs_model.reference import ctree
 from btrfs_model.reference.send.context import SendContext, alloc_path_for_send, decode_item
 from btrfs_model.volume.compression import decompress
 
@@ -44,18 +35,12 @@ _MAX_SCANNED = 8
 class Extent(NamedTuple):
     """A file extent item, as far as send looks at it.
 
-    Attributes
-    ----------
-    start, end : int
-        The range of the file; that of inline data ends with its sector.
-    type, compression : int
-        ``enum btrfs_file_extent_type``, ``enum btrfs_compression``.
-    disk_bytenr, disk_num_bytes, offset, num_bytes, ram_bytes : int
-        As in the item; only `ram_bytes` of inline data.
-    generation : int
-        The transaction that wrote it.
-    inline : bytes
-        Inline data as stored.
+    `start`, `end`: the range of the file; that of inline data ends with its sector.
+    `type`, `compression`: ``enum btrfs_file_extent_type``, ``enum btrfs_compression``.
+    `disk_bytenr`, `disk_num_bytes`, `offset`, `num_bytes`, `ram_bytes`: as in the item; only
+    `ram_bytes` of inline data.
+    `generation`: the transaction that wrote it.
+    `inline`: inline data as stored.
     """
 
     start: int
@@ -81,15 +66,12 @@ class Extent(NamedTuple):
         return bool(self.type == FileExtentType.REG and self.disk_bytenr)
 
 
-def parse_file_extent(sctx: SendContext, path: Path, tree: Tree) -> Extent:
+def parse_file_extent(sctx: SendContext, path: ctree.Path, tree: Tree) -> Extent:
     """Take the file extent item apart that a path ends at.
 
-    Raises
-    ------
-    CorruptImageError
-        When it is too short or holds what no kernel writes.
+    Raises CorruptImageError: when it is too short or holds what no kernel writes.
     """
-    _, _, start = block_key(path.leaf, path.slots[0])
+    _, _, start = ctree.block_key(path.leaf, path.slots[0])
 
     def decode(payload: Payload) -> Extent:
         item = file_extent(payload)
@@ -136,7 +118,7 @@ def open_for_data(sctx: SendContext, extent: Extent) -> None:
         sctx.csums = (0, 0, b"")
     current().count("btrfs_lookup_file_extent")
     key = (sctx.cur_ino, ItemType.EXTENT_DATA, extent.start)
-    search_slot(sctx.send_root, key, alloc_path_for_send(sctx, Reada.FORWARD))
+    ctree.search_slot(sctx.send_root, key, alloc_path_for_send(sctx, ctree.Reada.FORWARD))
 
 
 def _open_inode(sctx: SendContext) -> None:
@@ -146,14 +128,14 @@ def _open_inode(sctx: SendContext) -> None:
     (``acls_after_inode_item()``, ``btrfs_load_inode_props()``).
     """
     path = alloc_path_for_send(sctx)
-    search_slot(sctx.send_root, (sctx.cur_ino, ItemType.INODE_ITEM, 0), path)
+    ctree.search_slot(sctx.send_root, (sctx.cur_ino, ItemType.INODE_ITEM, 0), path)
     # the item behind the inode is taken for its name
     first = path.slots[0] + 2
-    for scanned, slot in enumerate(range(first, nritems(path.leaf)), 1):
-        ino, kind, _ = block_key(path.leaf, slot)
+    for scanned, slot in enumerate(range(first, ctree.nritems(path.leaf)), 1):
+        ino, kind, _ = ctree.block_key(path.leaf, slot)
         if ino != sctx.cur_ino or kind >= ItemType.XATTR_ITEM or scanned == _MAX_SCANNED:
             return
-    next_leaf(sctx.send_root, path)
+    ctree.next_leaf(sctx.send_root, path)
 
 
 # ------------------------------------------------------------------------------- reading ----
@@ -185,7 +167,7 @@ def _decompress(sctx: SendContext, extent: Extent) -> bytes:
     size = len(extent.inline) if extent.is_inline else extent.disk_num_bytes
     bad = CorruptImageError(
         sctx.image.path,
-        Fault(Code.BAD_DATA, sctx.send_root.objectid, bytenr_of(sctx.left_path.leaf),
+        Fault(Code.BAD_DATA, sctx.send_root.objectid, ctree.bytenr_of(sctx.left_path.leaf),
               sctx.left_path.slots[0], 0, size, extent.ram_bytes),
     )  # fmt: skip
     if max(extent.ram_bytes, size) > _MAX_PLAIN:
@@ -252,12 +234,12 @@ def _find_csums(sctx: SendContext, logical: int, size: int) -> None:
     sctx.csums = (0, 0, b"")
     path = alloc_path_for_send(sctx)
     kind = (ObjectId.EXTENT_CSUM, ItemType.EXTENT_CSUM)
-    if not search_slot(sctx.csum_tree, (*kind, logical), path):
+    if not ctree.search_slot(sctx.csum_tree, (*kind, logical), path):
         if not path.slots[0]:
             return
         path.slots[0] -= 1
-    *found, start = block_key(path.leaf, path.slots[0])
+    *found, start = ctree.block_key(path.leaf, path.slots[0])
     if tuple(found) != kind:
         return
-    sums = item_data(path.leaf, path.slots[0])
+    sums = ctree.item_data(path.leaf, path.slots[0])
     sctx.csums = (start, start + len(sums) // size * sctx.image.sectorsize, sums)

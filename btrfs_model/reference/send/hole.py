@@ -15,15 +15,8 @@ from btrfs_model.base.counters import current
 from btrfs_model.ondisk.constants import FileExtentType
 from btrfs_model.ondisk.keys import U64_MAX, ItemType, Key
 from btrfs_model.patches import Patch
+from btrfs_model.reference import ctree
 from btrfs_model.reference.blocks import HEADER, ITEM
-from btrfs_model.reference.ctree import (
-    Path,
-    block_key,
-    next_leaf,
-    nritems,
-    search_slot,
-    search_slot_for_read,
-)
 from btrfs_model.reference.send.causes import Item
 from btrfs_model.reference.send.command import send_cmd, send_update_extent
 from btrfs_model.reference.send.context import (
@@ -54,9 +47,9 @@ def is_extent_unchanged(sctx: SendContext, left: Extent) -> bool:
         return False
     tree, path = sctx.parent_tree, alloc_path_for_send(sctx)
     wanted = (sctx.cur_ino, _DATA)
-    if not search_slot_for_read(tree, (*wanted, left.start), path, find_higher=False):
+    if not ctree.search_slot_for_read(tree, (*wanted, left.start), path, find_higher=False):
         return False
-    *found, start = block_key(path.leaf, path.slots[0])
+    *found, start = ctree.block_key(path.leaf, path.slots[0])
     if tuple(found) != wanted:
         # nothing there is the same as a hole
         return not left.disk_bytenr
@@ -73,8 +66,8 @@ def is_extent_unchanged(sctx: SendContext, left: Extent) -> bool:
             return False
         current().count("btrfs_next_old_item")
         path.slots[0] += 1
-        more = path.slots[0] < nritems(path.leaf) or next_leaf(tree, path)
-        *found, start = block_key(path.leaf, path.slots[0]) if more else (0, 0, 0)
+        more = path.slots[0] < ctree.nritems(path.leaf) or ctree.next_leaf(tree, path)
+        *found, start = ctree.block_key(path.leaf, path.slots[0]) if more else (0, 0, 0)
         if tuple(found) != wanted:
             return end >= left_end
         if start != end:
@@ -112,8 +105,8 @@ def get_last_extent(sctx: SendContext, offset: int) -> int:
     sctx.cur_inode_last_extent = 0
     key = (sctx.cur_ino, _DATA, offset & U64_MAX)
     if (
-        search_slot_for_read(sctx.send_root, key, path, find_higher=False)
-        and block_key(path.leaf, path.slots[0])[:2] == key[:2]
+        ctree.search_slot_for_read(sctx.send_root, key, path, find_higher=False)
+        and ctree.block_key(path.leaf, path.slots[0])[:2] == key[:2]
     ):
         sctx.cur_inode_last_extent = parse_file_extent(sctx, path, sctx.send_root).end
     return sctx.cur_inode_last_extent
@@ -123,15 +116,15 @@ def range_is_hole_in_parent(sctx: SendContext, start: int, end: int) -> bool:
     """Whether the parent snapshot has no data in a range of the current file."""
     current().count("range_is_hole_in_parent")
     tree, path = sctx.parent_tree, alloc_path_for_send(sctx)
-    if not search_slot(tree, (sctx.cur_ino, _DATA, start), path) and path.slots[0] > 0:
+    if not ctree.search_slot(tree, (sctx.cur_ino, _DATA, start), path) and path.slots[0] > 0:
         path.slots[0] -= 1
     reached = start
     while reached < end:
-        if path.slots[0] >= nritems(path.leaf):
-            if not next_leaf(tree, path):
+        if path.slots[0] >= ctree.nritems(path.leaf):
+            if not ctree.next_leaf(tree, path):
                 break
             continue
-        ino, kind, offset = block_key(path.leaf, path.slots[0])
+        ino, kind, offset = ctree.block_key(path.leaf, path.slots[0])
         if ino >= sctx.cur_ino and kind >= _DATA:
             if ino > sctx.cur_ino or kind > _DATA or offset >= end:
                 break
@@ -144,7 +137,7 @@ def range_is_hole_in_parent(sctx: SendContext, start: int, end: int) -> bool:
     return True
 
 
-def _is_hole(sctx: SendContext, right: Extent, path: Path) -> bool:
+def _is_hole(sctx: SendContext, right: Extent, path: ctree.Path) -> bool:
     if not right.is_inline:
         return not right.disk_bytenr
     # without it the data themselves are taken for the address of an extent
@@ -153,7 +146,7 @@ def _is_hole(sctx: SendContext, right: Extent, path: Path) -> bool:
     return not any(_bytes_at(path, _DISK_BYTENR, 8))
 
 
-def _bytes_at(path: Path, offset: int, size: int) -> bytes:
+def _bytes_at(path: ctree.Path, offset: int, size: int) -> bytes:
     """Return bytes of a leaf from `offset` in an item on, even those behind the item."""
     *_, start, _ = ITEM.unpack_from(path.leaf, HEADER.size + path.slots[0] * ITEM.size)
     at = HEADER.size + start + offset
@@ -163,7 +156,7 @@ def _bytes_at(path: Path, offset: int, size: int) -> bytes:
 def maybe_send_hole(sctx: SendContext) -> None:
     """Send the hole before the file extent item of ``left_path``, if there is a new one."""
     path = sctx.left_path
-    key = Key(*block_key(path.leaf, path.slots[0]))
+    key = Key(*ctree.block_key(path.leaf, path.slots[0]))
     if key.objectid != sctx.cur_ino or not need_send_hole(sctx):
         return
     last = sctx.cur_inode_last_extent

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from btrfs_model.base.codes import Code
@@ -19,18 +20,11 @@ from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.ondisk.constants import FileType
 from btrfs_model.ondisk.hashes import name_hash
-from btrfs_model.ondisk.items import DirItem, dir_items, inode_extrefs, inode_refs
+from btrfs_model.ondisk.items import DirItem, dir_items, inode_names
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.structs import INODE_ITEM, InodeItem
 from btrfs_model.patches import Patch
-from btrfs_model.reference.ctree import (
-    Path,
-    block_key,
-    next_leaf,
-    nritems,
-    search_slot,
-    search_slot_for_read,
-)
+from btrfs_model.reference import ctree
 from btrfs_model.reference.send.context import (
     PATH_LIMIT,
     REFS,
@@ -103,7 +97,7 @@ def find_inode_info(sctx: SendContext, tree: Tree, ino: int) -> InodeItem | None
     """Return an inode item, or None."""
     current().count("get_inode_info")
     path = alloc_path_for_send(sctx)
-    if not search_slot(tree, (ino, ItemType.INODE_ITEM, 0), path):
+    if not ctree.search_slot(tree, (ino, ItemType.INODE_ITEM, 0), path):
         return None
     item: InodeItem = decode_item(sctx, path, tree, INODE_ITEM.unpack)
     return item
@@ -133,18 +127,18 @@ def get_inode_gen(sctx: SendContext, tree: Tree, ino: int) -> int:
 # --------------------------------------------------------------------------------- items ----
 
 
-def btrfs_for_each_slot(tree: Tree, first: Key, path: Path) -> Iterator[Key]:
+def btrfs_for_each_slot(tree: Tree, first: Key, path: ctree.Path) -> Iterator[Key]:
     """Iterate over the items from a key on; `path` follows."""
-    search_slot(tree, first, path)
+    ctree.search_slot(tree, first, path)
     while True:
         current().count("btrfs_get_next_valid_item")
-        if path.slots[0] >= nritems(path.leaf) and not next_leaf(tree, path):
+        if path.slots[0] >= ctree.nritems(path.leaf) and not ctree.next_leaf(tree, path):
             return
-        yield Key(*block_key(path.leaf, path.slots[0]))
+        yield Key(*ctree.block_key(path.leaf, path.slots[0]))
         path.slots[0] += 1
 
 
-def iterate_dir_item(sctx: SendContext, path: Path, tree: Tree) -> list[DirItem]:
+def iterate_dir_item(sctx: SendContext, path: ctree.Path, tree: Tree) -> list[DirItem]:
     """Return the entries of a directory item or xattr item.
 
     ENAMETOOLONG for a name that no kernel would have stored.
@@ -157,19 +151,17 @@ def iterate_dir_item(sctx: SendContext, path: Path, tree: Tree) -> list[DirItem]
     return entries
 
 
-def iterate_inode_ref(sctx: SendContext, path: Path, tree: Tree) -> list[Name]:
+def iterate_inode_ref(sctx: SendContext, path: ctree.Path, tree: Tree) -> list[Name]:
     """Return the names in an INODE_REF or INODE_EXTREF item, each with its directory."""
-    _, kind, offset = block_key(path.leaf, path.slots[0])
-    if kind == ItemType.INODE_REF:
-        return [(offset, ref.name) for ref in decode_item(sctx, path, tree, inode_refs)]
-    refs = decode_item(sctx, path, tree, inode_extrefs)
+    key = ctree.block_key(path.leaf, path.slots[0])
+    refs = decode_item(sctx, path, tree, partial(inode_names, key))
     return [(ref.parent_objectid, ref.name) for ref in refs]
 
 
 def lookup_name(sctx: SendContext, tree: Tree, key: Key, name: bytes) -> DirItem | None:
     """Return the directory entry or xattr of that name in the item `key`, or None."""
     path = alloc_path_for_send(sctx)
-    if not search_slot(tree, key, path):
+    if not ctree.search_slot(tree, key, path):
         return None
     return next((e for e in iterate_dir_item(sctx, path, tree) if e.name == name), None)
 
@@ -206,9 +198,9 @@ def lookup_dir_item_inode(sctx: SendContext, tree: Tree, directory: int, name: b
 def find_first_ref(sctx: SendContext, tree: Tree, ino: int) -> Name | None:
     """Return parent directory and name of an inode: the first in its first item; or None."""
     path = alloc_path_for_send(sctx)
-    if not search_slot_for_read(tree, (ino, ItemType.INODE_REF, 0), path, find_higher=True):
+    if not ctree.search_slot_for_read(tree, (ino, ItemType.INODE_REF, 0), path, find_higher=True):
         return None
-    objectid, kind, _ = block_key(path.leaf, path.slots[0])
+    objectid, kind, _ = ctree.block_key(path.leaf, path.slots[0])
     if objectid != ino or kind not in REFS:
         return None
     return iterate_inode_ref(sctx, path, tree)[0]

@@ -56,18 +56,12 @@ from btrfs_model.reference.send.record import record_all_refs, update_ref_path
 class _Progress:
     """What ``process_recorded_refs()`` finds out on its way.
 
-    Attributes
-    ----------
-    valid_path : bytes
-        The path under which the receiver has the inode.
-    is_orphan : bool
-        That is its orphan name.
-    can_rename : bool
-        It need not wait for another directory.
-    orphanized_dir, orphanized_ancestor : bool
-        A directory, or one above the inode, has got its orphan name.
-    check_dirs : list of DirRef
-        Directories in which names came or went.
+    `valid_path`: the path under which the receiver has the inode.
+    `is_orphan`: that is its orphan name.
+    `can_rename`: it need not wait for another directory.
+    `orphanized_dir`, `orphanized_ancestor`: a directory, or one above the inode, has got its orphan
+    name.
+    `check_dirs`: directories in which names came or went.
     """
 
     valid_path: bytes

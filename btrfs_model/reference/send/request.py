@@ -26,26 +26,15 @@ class Explanation(Protocol):
 class SendRequest:
     """What a send was asked for, after all checks.
 
-    Attributes
-    ----------
-    fs : Filesystem
-        Where the snapshot is.
-    snapshot : Subvolume
-        What is sent.
-    parent : Subvolume or None
-        What the receiver has already.
-    clone_roots : list of Subvolume
-        The clone sources and the snapshot itself, ascending by id.
-    behaviour : Behaviour
-        The kernel.
-    proto : int
-        Version of the stream.
-    no_file_data, compressed, omit_header, omit_end : bool
-        The flags of the ioctl.
-    write : callable
-        Takes the stream piece by piece.
-    explanation : Explanation or None
-        Notes why each command is sent, where that is asked for.
+    `fs`: where the snapshot is.
+    `snapshot`: what is sent.
+    `parent`: what the receiver has already.
+    `clone_roots`: the clone sources and the snapshot itself, ascending by id.
+    `behaviour`: the kernel.
+    `proto`: version of the stream.
+    `no_file_data`, `compressed`, `omit_header`, `omit_end`: the flags of the ioctl.
+    `write`: takes the stream piece by piece.
+    `explanation`: notes why each command is sent, where that is asked for.
     """
 
     fs: Filesystem

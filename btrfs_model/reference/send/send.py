@@ -27,13 +27,7 @@ from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.ondisk.structs import INODE_ITEM
 from btrfs_model.patches import Patch
 from btrfs_model.reference.compare import Change, Side, compare_sides
-from btrfs_model.reference.ctree import (
-    Reada,
-    block_key,
-    next_leaf,
-    nritems,
-    search_slot_for_read,
-)
+from btrfs_model.reference.ctree import Reada, block_key, next_leaf, nritems, search_slot_for_read
 from btrfs_model.reference.send.causes import CAUSES_BY_NAME, NO_ITEM, ROW
 from btrfs_model.reference.send.command import (
     send_chmod,
@@ -85,10 +79,7 @@ _NOT_INODES = (ObjectId.FREE_SPACE, ObjectId.FREE_INO)
 def send(request: SendRequest) -> dict[str, int]:
     """Send; return the number of commands by name.
 
-    Raises
-    ------
-    OSError, CorruptImageError
-        See :func:`btrfs_model.questions.send.send`.
+    Raises OSError, CorruptImageError: see :func:`btrfs_model.questions.send.send`.
     """
     sctx = SendContext(request)
     if not request.omit_header:

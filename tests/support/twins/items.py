@@ -63,9 +63,8 @@ def scan(tree: Tree, min_key: RawKey = MIN_KEY, max_key: RawKey = MAX_KEY) -> Co
         more = more and ctree.next_leaf(tree, path)
     work.count("items_visited", len(rows))
     table = list(zip(*rows, strict=True)) if rows else [()] * len(COLUMNS)
-    return {
-        name: np.array(column, dtype) for (name, dtype), column in zip(COLUMNS, table, strict=True)
-    }
+    columns = zip(COLUMNS.items(), table, strict=True)
+    return {name: np.array(column, dtype) for (name, dtype), column in columns}
 
 
 def blocks(tree: Tree, min_level: int = 0) -> Iterator[Block]:
@@ -144,9 +143,8 @@ def scan_leaves(image: Image, leaves: Sequence[int]) -> Columns:
             *key, at, size = ITEM.unpack_from(leaf, HEADER.size + slot * ITEM.size)
             rows.append((*key, logical, slot, physical + HEADER.size + at, size))
     table = list(zip(*rows, strict=True)) if rows else [()] * len(COLUMNS)
-    return {
-        name: np.array(column, dtype) for (name, dtype), column in zip(COLUMNS, table, strict=True)
-    }
+    columns = zip(COLUMNS.items(), table, strict=True)
+    return {name: np.array(column, dtype) for (name, dtype), column in columns}
 
 
 def verify_blocks(

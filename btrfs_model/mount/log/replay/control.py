@@ -31,22 +31,13 @@ class WalkStage(Enum):
 class WalkControl:
     """State of a walk over the log of one subvolume (``struct walk_control``).
 
-    Attributes
-    ----------
-    fs : Mount
-        What is replayed into.
-    log : LogTree
-        What is replayed.
-    behaviour : Behaviour
-        The kernel that does it.
-    stage : WalkStage
-        Which walk this is.
-    excluded : set of (int, int)
-        Data extents that only the log knows so far: address, length.
-    inodes : dict of int to LiveInode
-        Those that the item at hand has to do with.
-    ignored : set of int
-        Inodes that had no names when they were logged: nobody could reach them.
+    `fs`: what is replayed into.
+    `log`: what is replayed.
+    `behaviour`: the kernel that does it.
+    `stage`: which walk this is.
+    `excluded`: data extents that only the log knows so far: address, length.
+    `inodes`: those that the item at hand has to do with.
+    `ignored`: inodes that had no names when they were logged: nobody could reach them.
     """
 
     fs: Mount

@@ -19,7 +19,7 @@ from btrfs_model.mount.log.replay.inodes import (
 from btrfs_model.mount.log.replay.links import unlink_inode
 from btrfs_model.mount.log.replay.logged import LogItem
 from btrfs_model.mount.names.dir_item import delete_one_dir_name
-from btrfs_model.ondisk.items import DirItem, dir_items, inode_extrefs, inode_refs
+from btrfs_model.ondisk.items import DirItem, dir_items, inode_names
 from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.structs import DIR_LOG_ITEM
 from btrfs_model.patches import Patch
@@ -171,8 +171,4 @@ def _count_inode_refs(control: WalkControl, ino: int) -> int:
     """``count_inode_refs()`` and ``count_inode_extrefs()``."""
     tree = control.fs.writer.tree(control.root)
     first, last = (ino, ItemType.INODE_REF, 0), (ino, ItemType.INODE_EXTREF, U64_MAX)
-    return sum(
-        len(inode_refs(item.data) if item.key.type == ItemType.INODE_REF
-            else inode_extrefs(item.data))
-        for item in tree.items(first, last)
-    )  # fmt: skip
+    return sum(len(inode_names(item.key, item.data)) for item in tree.items(first, last))

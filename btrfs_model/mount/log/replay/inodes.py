@@ -21,10 +21,6 @@ from btrfs_model.volume.tree import RawKey
 _OTIME = 148
 
 
-def _inode_key(ino: int) -> RawKey:
-    return (ino, int(ItemType.INODE_ITEM), 0)
-
-
 def fixup_key(ino: int) -> RawKey:
     """Key of the note that the names of an inode are to be counted again."""
     return (int(ObjectId.TREE_LOG_FIXUP), int(ItemType.ORPHAN_ITEM), ino)
@@ -34,7 +30,7 @@ def read_one_inode(control: WalkControl, ino: int) -> LiveInode | None:
     """Return an inode of the subvolume, None where there is none (``read_one_inode()``)."""
     inode = control.inodes.get(ino)
     if inode is None:
-        payload = control.fs.writer.get(control.root, _inode_key(ino))
+        payload = control.fs.writer.get(control.root, (ino, int(ItemType.INODE_ITEM), 0))
         if payload is None:
             return None
         inode = control.inodes[ino] = LiveInode(control.root, ino, InodeFields.unpack(payload))

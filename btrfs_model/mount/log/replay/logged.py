@@ -13,7 +13,7 @@ from typing import NamedTuple
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.ondisk.hashes import extref_hash, name_hash
-from btrfs_model.ondisk.items import DirItem, dir_items, inode_extrefs, inode_refs
+from btrfs_model.ondisk.items import DirItem, dir_items, inode_names
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.roots import is_subvolume_id
@@ -32,24 +32,11 @@ class LogItem(NamedTuple):
 class LogTree:
     """The log tree of a subvolume.
 
-    Parameters
-    ----------
-    tree : Tree
-        On disk.
-    subvolume : int
-        Whose log it is; 0 for the tree of log roots.
-
-    Attributes
-    ----------
-    items : list of LogItem
-        All of it, in key order.
-    blocks : list of int
-        Addresses of its blocks.
-
-    Raises
-    ------
-    CorruptImageError
-        For a block that is not what its parent says, or not of a log.
+    `tree`: on disk.
+    `subvolume`: whose log it is; 0 for the tree of log roots.
+    `items` (list of LogItem): all of it, in key order.
+    `blocks` (list of int): addresses of its blocks.
+    Raises CorruptImageError: for a block that is not what its parent says, or not of a log.
     """
 
     def __init__(self, tree: Tree, subvolume: int = 0) -> None:
@@ -97,14 +84,11 @@ class LogTree:
 
     def has_backref(self, ino: int, parent: int, name: bytes, kind: int) -> bool:
         """Whether a name of an inode was logged, in an item of that type (``backref_in_log()``)."""
-        if kind == ItemType.INODE_EXTREF:
-            data = self.get((ino, ItemType.INODE_EXTREF, extref_hash(parent, name)))
-            wanted = (parent, name)
-            return data is not None and any(
-                (ref.parent_objectid, ref.name) == wanted for ref in inode_extrefs(data)
-            )
-        data = self.get((ino, ItemType.INODE_REF, parent))
-        return data is not None and any(ref.name == name for ref in inode_refs(data))
+        by_hash = kind == ItemType.INODE_EXTREF
+        key = (ino, kind, extref_hash(parent, name) if by_hash else parent)
+        data = self.get(key)
+        names = [] if data is None else inode_names(key, data)
+        return any((ref.parent_objectid, ref.name) == (parent, name) for ref in names)
 
 
 def read_logs(fs: Filesystem) -> list[LogTree]:

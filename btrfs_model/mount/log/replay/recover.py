@@ -14,8 +14,6 @@ is committed, which has no log.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.behaviour import Behaviour
@@ -30,9 +28,6 @@ from btrfs_model.mount.transaction import commit, start_transaction
 from btrfs_model.ondisk.items import InlineExtent, file_extent
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.layout import PayloadError
-
-if TYPE_CHECKING:
-    pass
 
 _STAGES = (WalkStage.REPLAY_INODES, WalkStage.REPLAY_DIR_INDEX, WalkStage.REPLAY_ALL)
 
@@ -85,9 +80,7 @@ def _pin(fs: Mount, logs: list[LogTree]) -> set[tuple[int, int]]:
             try:
                 extent = file_extent(item.data)
             except PayloadError as error:
-                raise error.at(
-                    fs.path, tree=place.tree, block=place.block, slot=place.slot
-                ) from None
+                raise error.at(fs.path, tree=place.tree, block=item.block, slot=item.slot) from None
             if isinstance(extent, InlineExtent) or not extent.disk_bytenr:
                 continue
             found = (extent.disk_bytenr, extent.disk_num_bytes)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -25,6 +25,8 @@ from btrfs_model.mount.log.log_tree import (
     is_in_log,
     is_logged,
     needs_full_commit,
+    parents,
+    refs,
     set_full_commit,
     start_log,
     was_logged,
@@ -33,12 +35,9 @@ from btrfs_model.mount.log.v5_10.log_dir import entries_to_log
 from btrfs_model.mount.log.v5_10.log_inode import log_inode_old
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.lookup import ancestors
-from btrfs_model.ondisk.items import inode_extrefs
-from btrfs_model.ondisk.keys import U64_MAX, ItemType
+from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.patches import Patch
 
-_INODE_REF: Final = int(ItemType.INODE_REF)
-_INODE_EXTREF: Final = int(ItemType.INODE_EXTREF)
 _DIRECTORY: Final = file_type(stat.S_IFDIR)
 _SYMLINK: Final = file_type(stat.S_IFLNK)
 
@@ -157,20 +156,10 @@ def _dentry_parent(fs: Mount, inode: LiveInode) -> LiveInode | None:
 # -------------------------------------------------------------------------------- who is above --
 
 
-def _refs(fs: Mount, inode: LiveInode, *, committed: bool) -> Iterator[Any]:
-    """Yield the items with the names of an inode."""
-    tree = fs.tree(inode.root) if committed else fs.writer.tree(inode.root)
-    yield from list(tree.items((inode.ino, _INODE_REF, 0), (inode.ino, _INODE_EXTREF, U64_MAX)))
-
-
 def _log_all_parents(fs: Mount, inode: LiveInode, ctx: LogContext) -> None:
     """Log the directories that had the inode at the last commit (``btrfs_log_all_parents()``)."""
-    for item in _refs(fs, inode, committed=True):
-        if item.key.type == _INODE_REF:
-            parents = [item.key.offset]
-        else:
-            parents = [ref.parent_objectid for ref in inode_extrefs(item.data)]
-        for parent in parents:
+    for item in refs(fs, inode, committed=True):
+        for parent in parents(item):
             directory = iget(fs, inode.root, parent)
             if not _need_log(fs, directory):
                 continue
@@ -188,8 +177,8 @@ def _log_all_new_ancestors(fs: Mount, inode: LiveInode, ctx: LogContext) -> None
         if parent is not None and parent is not inode:
             _log_new_ancestors(fs, parent, ctx)
         return
-    for item in _refs(fs, inode, committed=False):
-        if item.key.type == _INODE_EXTREF:
+    for item in refs(fs, inode, committed=False):
+        if item.key.type == ItemType.INODE_EXTREF:
             set_full_commit(fs)
             raise ForceCommit
         _log_new_ancestors(fs, iget(fs, inode.root, item.key.offset), ctx)
