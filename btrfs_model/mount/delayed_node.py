@@ -10,7 +10,7 @@ is inserted and deleted before that never reaches the tree.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -267,7 +267,7 @@ class DelayedItems:
         node.inode_item = inode.item.pack()
         self.queue(node)
 
-    def update_items(self, root: int, inos: list[int], items: list[bytes]) -> None:
+    def update_items(self, root: int, inos: Iterable[int], items: Iterable[bytes]) -> None:
         """Write inode items as they are given."""
         for ino, item in zip(inos, items, strict=True):
             node = self._get_or_create(root, ino)

@@ -125,10 +125,9 @@ struct bm_file_extents {
 	const uint64_t *known_offsets; /* extents that the file has, ascending, */
 	const uint64_t *known_bytenr;  /* and where; 0: a hole, or inline */
 	size_t known;
-	const uint32_t *order; /* all of them by offset: i < known, or known + index of offsets;
+	const uint32_t *order;	/* all of them by offset: i < known, or known + index of offsets;
 				* not looked at where there are `inos` */
-	const uint8_t *sums;   /* checksums of the sectors of one extent; NULL: none */
-	size_t sums_step;      /* bytes to those of the next extent; 0: they are the same for all */
+	const uint8_t *sums;	/* checksums of the sectors of one extent; NULL: none */
 	const uint32_t *finish; /* all are allocated first and then finished in this order; NULL:
 				 * each is finished before the next is allocated */
 	uint64_t kind;		/* of block groups, */

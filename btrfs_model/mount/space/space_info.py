@@ -203,7 +203,8 @@ def give_back(fs: Mount, items: int, calls: int) -> None:
 
 
 def _fits(fs: Mount, size: int, share: int, info: SpaceInfo | None = None) -> bool:
-    return size < _left(fs, _look(fs, info), share)
+    level = _look(fs, info)
+    return size < (fs.reservations.room if share == _EIGHTH else _left(fs, level, share))
 
 
 def _look(fs: Mount, info: SpaceInfo | None = None) -> _Level:
@@ -256,20 +257,21 @@ def _look_at_delalloc(fs: Mount) -> int:
     reserved, touched = rsv.delalloc, fs.dirty_bytes.touched
     for key in touched:
         inode, known = fs.dirty_files.get(key), rsv.extents.pop(key, None)
-        reserved -= _reserved_for(fs, known)
+        reserved -= _of_file(fs, known.total if known else 0)
         if inode is not None:
-            rsv.extents[key] = waits = _extents_of(fs, inode, known)
-            reserved += _reserved_for(fs, waits)
+            rsv.extents[key] = now = _extents_of(fs, inode, known)
+            reserved += _of_file(fs, now.total)
     touched.clear()
+    waits = rsv.alike.count if rsv.alike else 0
+    reserved += (waits - rsv.counted) * _of_file(fs, 1)
+    rsv.counted = waits
     return reserved
 
 
-def _reserved_for(fs: Mount, waits: Delalloc | None) -> int:
+def _of_file(fs: Mount, extents: int) -> int:
     """Return what is reserved for the data of a file (``inode->block_rsv``)."""
     rsv = fs.reservations
-    if waits is None or not waits.total:
-        return 0
-    return waits.total * rsv.item + rsv.item + rsv.path
+    return extents * rsv.item + rsv.item + rsv.path if extents else 0
 
 
 def _wanted_by_refs(fs: Mount, info: SpaceInfo) -> int:
@@ -372,21 +374,30 @@ def _shrink_delalloc(fs: Mount, size: int, share: int) -> bool:
     for _ in range(_DELALLOC_LOOPS):
         for info in _written_back(fs, size):
             granted = _fits(fs, size, share, info) or granted
-        if granted or not fs.dirty_files:
+        if granted:
             break
     return granted
 
 
 def _written_back(fs: Mount, size: int) -> Iterator[SpaceInfo | None]:
-    """Write files back, the oldest first, until it is enough; how full it is after each."""
+    """Write files back, the oldest first, until it is enough.
+
+    Yields after each how full it is, None where that has to be looked up.
+    """
     wanted = max(size, fs.dirty_bytes.count >> 3)
+    alike = fs.reservations.alike
+    if alike and alike.count:
+        yield from alike.write(-(-wanted // alike.length))
+        return
     files = []
     for inode in fs.dirty_files.values():
         files.append(inode)
         wanted -= inode.pages.dirty_bytes
         if wanted <= 0:
             break
-    yield from fs.hooks.write_in_turn(fs, files)
+    for inode in files:
+        fs.hooks.writeback(fs, inode)
+        yield None
 
 
 # ------------------------------------------------------------------------------ early on --
