@@ -10,7 +10,7 @@ item()`` since Linux 5.15, ``batch-delayed-items``), which decides how leaves ar
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
@@ -37,12 +37,16 @@ def run_delayed_items(fs: Mount, root: int | None = None) -> None:
     """Run all nodes, or those of a subvolume (``btrfs_run_delayed_items()``)."""
     nodes = [n for n in fs.delayed.nodes.values() if root is None or n.root == root]
     for part in _parts(fs, nodes):
-        for (of, alone), group in itertools.groupby(part, lambda n: (n.root, n.has_item_alone)):
-            if alone:
-                _update_items(fs, of, list(group))
-                continue
-            for node in group:
-                run_node(fs, node)
+        _run_nodes(fs, part)
+
+
+def _run_nodes(fs: Mount, nodes: Iterable[DelayedNode]) -> None:
+    for (root, alone), group in itertools.groupby(nodes, lambda n: (n.root, n.has_item_alone)):
+        if alone:
+            _update_items(fs, root, list(group))
+            continue
+        for node in group:
+            run_node(fs, node)
 
 
 def _parts(fs: Mount, nodes: list[DelayedNode]) -> Iterator[list[DelayedNode]]:
@@ -56,8 +60,7 @@ def _parts(fs: Mount, nodes: list[DelayedNode]) -> Iterator[list[DelayedNode]]:
 
 def run_delayed_items_nr(fs: Mount, most: int) -> None:
     """Run the first nodes (``btrfs_run_delayed_items_nr()``)."""
-    for node in list(itertools.islice(fs.delayed.nodes.values(), most)):
-        run_node(fs, node)
+    _run_nodes(fs, list(itertools.islice(fs.delayed.nodes.values(), most)))
 
 
 def _update_items(fs: Mount, root: int, nodes: list[DelayedNode]) -> None:
@@ -67,9 +70,7 @@ def _update_items(fs: Mount, root: int, nodes: list[DelayedNode]) -> None:
     rows["type"], rows["size"] = int(ItemType.INODE_ITEM), INODE_ITEM.size
     rows["kind"] = Kind.UPDATE
     apply(fs.writer, root, rows, b"".join(node.inode_item or b"" for node in nodes))
-    for node in nodes:
-        node.inode_item = None
-        fs.delayed.queue(node)
+    fs.delayed.release_alone(nodes)
 
 
 def run_node(fs: Mount, node: DelayedNode) -> None:
@@ -131,6 +132,9 @@ def _runs(fs: Mount, node: DelayedNode) -> Iterator[tuple[int, int]]:
     # a walk over the items starts with this one
     current().count("btrfs_search_slot_for_read")
     there = fs.writer.tree(node.root).scan(lowest, highest)["offset"]
+    if len(there) == len(node.deletions):
+        yield int(there[0]), int(there[-1])
+        return
     deletions = np.fromiter(node.deletions, np.uint64, len(node.deletions))
     goes = np.isin(there, deletions, assume_unique=True)
     # where a run begins, and where what stays begins behind it

@@ -72,7 +72,12 @@ def apply(writer: Writer, tree_id: int, changes: npt.NDArray[Any], data: bytes) 
 
 
 def apply_calls(
-    writer: Writer, tree_id: int, changes: npt.NDArray[Any], data: bytes, calls: int, sure: int
+    writer: Writer,
+    tree_id: int,
+    changes: npt.NDArray[Any],
+    data: bytes | memoryview,
+    calls: int,
+    sure: int,
 ) -> int:
     """Carry out what calls change in a tree, of each as much; return how many calls were made.
 

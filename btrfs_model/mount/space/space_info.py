@@ -178,8 +178,7 @@ def _reserve(
         if size < _left(fs, level, share):
             level = _reclaim_early(fs, size, level)
         else:
-            _make_room(fs, size, share)
-            level = _look(fs)
+            level = _make_room(fs, size, share, level)
         more = _more_calls(fs, size, level, keeps) if keeps and calls > 1 else 0
     # what updates an inode, and nothing else, takes room for that without asking
     lent = max(size, rsv.path)
@@ -317,17 +316,20 @@ def _outstanding(fs: Mount, inode: LiveInode, low: int, high: int) -> int:
 # -------------------------------------------------------------------------- making room --
 
 
-def _make_room(fs: Mount, size: int, share: int) -> None:
-    """Do one thing after another until there is room (``flush_space()``)."""
+def _make_room(fs: Mount, size: int, share: int, level: _Level) -> _Level:
+    """Do one thing after another until there is room; how full it is then (``flush_space()``)."""
     rsv = fs.reservations
     if fs.dirty_bytes.count:
         # maybe_clamp_preempt(): the other worker could not keep up
         rsv.clamp = min(rsv.clamp + 1, _MOST_CLAMPED)
     for step in _steps(fs, size, share):
-        if step() is True or _fits(fs, size, share):
-            return
+        granted = step() is True
+        level = _look(fs)
+        if granted or size < _left(fs, level, share):
+            return level
     # nothing helps in this transaction: whether there are blocks is up to ensure_metadata()
     rsv.given_up = fs.transid
+    return level
 
 
 def _steps(fs: Mount, size: int, share: int) -> list[Callable[[], object]]:
