@@ -15,13 +15,12 @@ from typing import Final
 
 import numpy as np
 
-from btrfs_model.base.counters import current
 from btrfs_model.mount.bulk.no_gc import no_gc
 from btrfs_model.mount.delayed_node import BACKGROUND, DelayedNode
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.space.block_group import calls_that_fit
-from btrfs_model.native.bulk import CHANGE, Kind, apply, insert_batches
+from btrfs_model.native.bulk import CHANGE, Kind, apply, delete_batches, insert_batches
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM
 
@@ -115,31 +114,15 @@ def _insert(fs: Mount, node: DelayedNode) -> None:
 def _delete(fs: Mount, node: DelayedNode) -> None:
     if not node.deletions:
         return
-    fit = 0
-    for first, last in _runs(fs, node):
-        fit = fit - 1 if fit else calls_that_fit(fs)
-        fs.writer.delete_range(
-            node.root, (node.ino, ItemType.DIR_INDEX, first), (node.ino, ItemType.DIR_INDEX, last)
+    offsets = np.array(sorted(node.deletions), np.uint64)
+    while len(offsets):
+        most = calls_that_fit(fs)
+        done = delete_batches(
+            fs.writer, node.root, node.ino, int(ItemType.DIR_INDEX), offsets, most
         )
+        offsets = offsets[done:]
     node.deletions.clear()
     fs.delayed.account(node)
-
-
-def _runs(fs: Mount, node: DelayedNode) -> Iterator[tuple[int, int]]:
-    """Group the deletions so that nothing that stays lies within a run."""
-    lowest = (node.ino, ItemType.DIR_INDEX, min(node.deletions))
-    highest = (node.ino, ItemType.DIR_INDEX, max(node.deletions))
-    # a walk over the items starts with this one
-    current().count("btrfs_search_slot_for_read")
-    there = fs.writer.tree(node.root).scan(lowest, highest)["offset"]
-    if len(there) == len(node.deletions):
-        yield int(there[0]), int(there[-1])
-        return
-    deletions = np.fromiter(node.deletions, np.uint64, len(node.deletions))
-    goes = np.isin(there, deletions, assume_unique=True)
-    # where a run begins, and where what stays begins behind it
-    edges = np.flatnonzero(np.diff(goes, prepend=False, append=False))
-    yield from zip(there[edges[::2]].tolist(), there[edges[1::2] - 1].tolist(), strict=True)
 
 
 def calls_until_worker(fs: Mount, each: int, *directories: LiveInode) -> int:

@@ -188,13 +188,6 @@ def next_index(fs: Mount, directory: LiveInode) -> int:
     return index
 
 
-def next_indexes(fs: Mount, directory: LiveInode, count: int) -> npt.NDArray[np.uint64]:
-    """Take so many indexes at once."""
-    first = next_index(fs, directory)
-    directory.index_cnt = first + count
-    return np.arange(first, first + count, dtype=np.uint64)
-
-
 def _index_count(fs: Mount, directory: LiveInode) -> int:
     """One above the highest index in use (``btrfs_set_inode_index_count()``)."""
     node = fs.delayed.node(directory.root, directory.ino)

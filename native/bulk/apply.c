@@ -193,6 +193,43 @@ int bm_writer_insert_batches(struct bm_writer *writer, uint64_t tree, const stru
 	return BM_OK;
 }
 
+/* How many items from the path on have these keys, one after the other. */
+static uint32_t following(const struct bm_path *path, const struct bm_key *keys, size_t count)
+{
+	const struct btrfs_item *items = leaf_item(path->node[0], path->slot[0]);
+	size_t left = block_header(path->node[0])->nritems - path->slot[0];
+	uint32_t same = 0;
+
+	while (same < left && same < count && !compare_disk_key(&items[same].key, &keys[same]))
+		same++;
+	return same;
+}
+
+int64_t bm_writer_delete_batches(struct bm_writer *writer, uint64_t id, const struct bm_key *keys,
+				 size_t count, size_t most, struct bm_fault *fault)
+{
+	struct bm_writer_tree *tree = bm_writer_tree_of(writer, id, fault);
+	size_t done = 0;
+
+	if (!tree)
+		return fault->code;
+	for (; done < count && most; most--) {
+		struct bm_path path = {0};
+		uint32_t same = 1;
+		int ret = bm_writer_search_slot(writer, tree, &keys[done], -1, BM_SEARCH_INSERT,
+						&path, fault);
+
+		if (!ret) {
+			same = following(&path, keys + done, count - done);
+			ret = bm_del_items(writer, tree, &path, path.slot[0], same, fault);
+		}
+		if (ret < 0)
+			return fault->code;
+		done += same;
+	}
+	return (int64_t)done;
+}
+
 enum { BATCH = 16 };
 
 /* An insertion with those that lie beside it; returns how many. */

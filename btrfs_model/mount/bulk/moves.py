@@ -27,7 +27,7 @@ from btrfs_model.mount.names.lookup import Path, as_bytes, find, may_write
 from btrfs_model.mount.names.rename import RENAME_ITEMS
 from btrfs_model.mount.space.space_info import give_back, keeps_delayed
 from btrfs_model.mount.transaction import start_transaction
-from btrfs_model.native.bulk import CHANGE, Kind, apply_calls
+from btrfs_model.native.bulk import CHANGE, Kind, apply
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import dir_items, inode_refs
 from btrfs_model.ondisk.keys import U64_MAX, ItemType
@@ -36,9 +36,6 @@ _CHUNK: Final = 4096
 
 _ITEMS: Final = 3
 """Delayed items of a rename: an entry that goes, one that comes, the inode item."""
-
-_CHANGES: Final = 4
-"""Changes of a rename: see :func:`_changes`."""
 
 _TICKS: Final = 9
 """Times that rename() takes, of which these last:"""
@@ -155,9 +152,9 @@ def _move_all(fs: Mount, old: LiveInode, new: LiveInode, files: list[_Moved]) ->
             files, done = files[done:], 0
             changes = _changes(fs, old, new, files)
         end = done + granted.most
-        rows = changes.rows[_CHANGES * done : _CHANGES * end]
         data = changes.data[changes.at[done] : changes.at[end]]
-        moved = apply_calls(fs.writer, old.root, rows, data, granted.most, granted.sure)
+        rows = changes.rows[done:end]
+        moved = apply(fs.writer, old.root, rows, data, granted.most, granted.sure)
         give_back(fs, RENAME_ITEMS + 1, granted.most - moved)
         part = slice(done, done + moved)
         _finish(fs, old, new, files[part], changes.entries[part])
@@ -166,14 +163,14 @@ def _move_all(fs: Mount, old: LiveInode, new: LiveInode, files: list[_Moved]) ->
 
 
 class _Changes(NamedTuple):
-    """What renames of files change in the trees, :data:`_CHANGES` of each.
+    """What renames of files change in the trees.
 
     Attributes
     ----------
     transid : int
         The transaction in which they are.
     rows : numpy.ndarray
-        The changes.
+        The changes, a row for each file.
     data, at : bytes, list
         Their payloads, and where those of each file begin; one more where they end.
     entries : list of bytes
@@ -209,7 +206,7 @@ def _changes(fs: Mount, old: LiveInode, new: LiveInode, files: list[_Moved]) -> 
         entries.append(entry)
     at = list(itertools.accumulate(map(len, data), initial=0))
     joined = memoryview(b"".join(data))
-    return _Changes(fs.transid, np.array(rows, CHANGE), joined, at, entries)
+    return _Changes(fs.transid, np.array(rows, CHANGE).reshape(len(files), -1), joined, at, entries)
 
 
 def _finish(

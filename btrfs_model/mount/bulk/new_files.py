@@ -45,7 +45,7 @@ from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import Path, find, may_write
 from btrfs_model.mount.space.block_group import calls_that_fit, ensure_data, ensure_metadata
 from btrfs_model.mount.space.space_info import reserve_delalloc, reserve_files
-from btrfs_model.native.bulk import CHANGE, Kind, apply_calls, file_extents
+from btrfs_model.native.bulk import CHANGE, Kind, apply, file_extents
 from btrfs_model.native.hashes import sector_sums
 from btrfs_model.native.items import gather, select
 from btrfs_model.native.space import SpaceInfo
@@ -171,13 +171,7 @@ def _fill(fs: Mount, root: int, inos: Inos, items: npt.NDArray[Any], data: bytes
 
 
 class _Alike:
-    """Files that hold the same and wait for writeback (:class:`~.reservations.Alike`).
-
-    Attributes
-    ----------
-    count, length : int
-        How many wait; bytes of the blocks of each.
-    """
+    """Files that hold the same and wait for writeback: an :class:`~.reservations.Alike`."""
 
     def __init__(
         self, fs: Mount, root: int, inos: Inos, items: npt.NDArray[Any], data: bytes
@@ -269,7 +263,7 @@ class _Alike:
         rows["objectid"], rows["type"] = inos, int(ItemType.EXTENT_DATA)
         rows["size"], rows["kind"] = len(payload), Kind.INSERT_EXTENT
         data, sure = payload * len(inos), len(inos) if together else 1
-        written = apply_calls(self._fs.writer, self._root, rows, data, len(inos), sure)
+        written = apply(self._fs.writer, self._root, rows, data, len(inos), sure)
         return [info] * (written - 1) + [None]
 
     def _write_regular(self, inos: Inos, _info: SpaceInfo, _together: bool) -> Infos:

@@ -27,15 +27,12 @@ class Alike(Protocol):
     """Files that wait for writeback with one extent each, and are no inodes in memory.
 
     There are such while :func:`.fill_files` runs; no other file waits then.
-
-    Attributes
-    ----------
-    count, length : int
-        How many wait; bytes of the blocks of each.
     """
 
     count: int
+    """How many wait."""
     length: int
+    """Bytes of the blocks of each."""
 
     def write(self, most: int, *, together: bool = False) -> Iterator[SpaceInfo | None]:
         """Write files back, the oldest first.
