@@ -114,12 +114,10 @@ def _insert(fs: Mount, node: DelayedNode) -> None:
 def _delete(fs: Mount, node: DelayedNode) -> None:
     if not node.deletions:
         return
-    offsets = np.array(sorted(node.deletions), np.uint64)
+    kind, offsets = int(ItemType.DIR_INDEX), np.array(sorted(node.deletions), np.uint64)
     while len(offsets):
         most = calls_that_fit(fs)
-        done = delete_batches(
-            fs.writer, node.root, node.ino, int(ItemType.DIR_INDEX), offsets, most
-        )
+        done = delete_batches(fs.writer, node.root, node.ino, kind, offsets, most)
         offsets = offsets[done:]
     node.deletions.clear()
     fs.delayed.account(node)

@@ -163,25 +163,15 @@ def _move_all(fs: Mount, old: LiveInode, new: LiveInode, files: list[_Moved]) ->
 
 
 class _Changes(NamedTuple):
-    """What renames of files change in the trees.
-
-    Attributes
-    ----------
-    transid : int
-        The transaction in which they are.
-    rows : numpy.ndarray
-        The changes, a row for each file.
-    data, at : bytes, list
-        Their payloads, and where those of each file begin; one more where they end.
-    entries : list of bytes
-        The entries in the new directory.
-    """
+    """What renames of files in a transaction change in the trees; a row of changes for each."""
 
     transid: int
     rows: npt.NDArray[Any]
     data: memoryview
+    """Their payloads, those of file n from ``at[n]`` to ``at[n + 1]``."""
     at: list[int]
     entries: list[bytes]
+    """The entries in the new directory."""
 
 
 def _changes(fs: Mount, old: LiveInode, new: LiveInode, files: list[_Moved]) -> _Changes:

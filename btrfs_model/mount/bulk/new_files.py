@@ -181,7 +181,7 @@ class _Alike:
         self._done, self._times = 0, np.zeros(len(inos), np.int64)
         self._is_inline = len(data) <= inline_limit(fs)
         blocks = self._blocks = data.ljust(self.length, b"\0")
-        self._sums = sector_sums(fs.csum_type, blocks, fs.sectorsize).tobytes()
+        self._sums = sector_sums(fs.csum_type, blocks, fs.sectorsize)
         # these alone are to an fsync later what they would have been in memory
         self._are_made = were_made_at_once(fs, root, inos)
 
@@ -232,26 +232,27 @@ class _Alike:
     def _write_some(self, most: int, *, together: bool) -> Iterator[SpaceInfo | None]:
         """Write files back by one call of C; fewer where they do not find room at once."""
         fs = self._fs
-        if self._is_inline and together:
-            many = min(most, _INLINE_BYTES // (_OF_AN_ITEM + len(self._data)))
-        else:
-            many = min(most, calls_that_fit(fs))
+        batch = _INLINE_BYTES // (_OF_AN_ITEM + len(self._data))
+        many = min(most, batch if self._is_inline and together else calls_that_fit(fs))
         if many < 2:
             return
         info = ensure_metadata(fs, from_reserve=True)
         inos = self._inos[self._done : self._done + many]
         write = self._write_inline if self._is_inline else self._write_regular
         infos = write(inos, info, together)
-        if infos:
-            # each asks for the time, for the subvolume
-            pass_time(fs, len(infos) - 1)
-            update_root_times(fs, self._root)
-            fs.in_transaction = True
-        for ino, item, now in zip(inos.tolist(), self._written(len(infos)), infos, strict=False):
-            fs.delayed.update_items(self._root, (ino,), (item,))
-            self._done += 1
-            self._account(-1)
-            yield now
+        if not infos:
+            return
+        # each asks for the time, for the subvolume
+        pass_time(fs, len(infos) - 1)
+        update_root_times(fs, self._root)
+        fs.in_transaction = True
+        items, count = self._written(len(infos)), len(infos) if together else 1
+        for at in range(0, len(infos), count):
+            part = slice(at, at + count)
+            fs.delayed.update_items(self._root, inos[part].tolist(), items[part])
+            self._done += count
+            self._account(-count)
+            yield from infos[part]
 
     def _write_inline(self, inos: Inos, info: SpaceInfo, together: bool) -> Infos:
         """Write inline extents; returns how full metadata was after each, at first as in `info`.
@@ -283,8 +284,8 @@ class _Alike:
         _store(fs, addresses[:written], self._blocks)
         return [SpaceInfo(*row) for row in levels[:written].tolist()]
 
-    def _written(self, count: int) -> Iterator[bytes]:
-        """Iterate over the inode items of the next files, as they are with the data."""
+    def _written(self, count: int) -> list[bytes]:
+        """Return the inode items of the next files, as they are with the data."""
         part = slice(self._done, self._done + count)
         items = self._items[part].copy()
         for field in ("ctime", "mtime"):
@@ -293,7 +294,7 @@ class _Alike:
         items["transid"] = self._fs.transid
         items["size"] = len(self._data)
         items["nbytes"] = len(self._data) if self._is_inline else self.length
-        return (item.tobytes() for item in items)
+        return [item.tobytes() for item in items]
 
 
 def _store(fs: Mount, addresses: Inos, blocks: bytes) -> None:

@@ -178,7 +178,7 @@ def _reserve(
         if size < _left(fs, level, share):
             level = _reclaim_early(fs, size, level)
         else:
-            level = _make_room(fs, size, share, level)
+            level = _make_room(fs, size, share)
         more = _more_calls(fs, size, level, keeps) if keeps and calls > 1 else 0
     # what updates an inode, and nothing else, takes room for that without asking
     lent = max(size, rsv.path)
@@ -316,7 +316,7 @@ def _outstanding(fs: Mount, inode: LiveInode, low: int, high: int) -> int:
 # -------------------------------------------------------------------------- making room --
 
 
-def _make_room(fs: Mount, size: int, share: int, level: _Level) -> _Level:
+def _make_room(fs: Mount, size: int, share: int) -> _Level:
     """Do one thing after another until there is room; how full it is then (``flush_space()``)."""
     rsv = fs.reservations
     if fs.dirty_bytes.count:
