@@ -10,18 +10,17 @@ item()`` since Linux 5.15, ``batch-delayed-items``), which decides how leaves ar
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
 
-from btrfs_model.base.counters import current
 from btrfs_model.mount.bulk.no_gc import no_gc
 from btrfs_model.mount.delayed_node import BACKGROUND, DelayedNode
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.space.block_group import calls_that_fit
-from btrfs_model.native.bulk import CHANGE, Kind, apply, insert_batches
+from btrfs_model.native.bulk import CHANGE, Kind, apply, delete_batches, insert_batches
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM
 
@@ -37,12 +36,16 @@ def run_delayed_items(fs: Mount, root: int | None = None) -> None:
     """Run all nodes, or those of a subvolume (``btrfs_run_delayed_items()``)."""
     nodes = [n for n in fs.delayed.nodes.values() if root is None or n.root == root]
     for part in _parts(fs, nodes):
-        for (of, alone), group in itertools.groupby(part, lambda n: (n.root, n.has_item_alone)):
-            if alone:
-                _update_items(fs, of, list(group))
-                continue
-            for node in group:
-                run_node(fs, node)
+        _run_nodes(fs, part)
+
+
+def _run_nodes(fs: Mount, nodes: Iterable[DelayedNode]) -> None:
+    for (root, alone), group in itertools.groupby(nodes, lambda n: (n.root, n.has_item_alone)):
+        if alone:
+            _update_items(fs, root, list(group))
+            continue
+        for node in group:
+            run_node(fs, node)
 
 
 def _parts(fs: Mount, nodes: list[DelayedNode]) -> Iterator[list[DelayedNode]]:
@@ -56,8 +59,7 @@ def _parts(fs: Mount, nodes: list[DelayedNode]) -> Iterator[list[DelayedNode]]:
 
 def run_delayed_items_nr(fs: Mount, most: int) -> None:
     """Run the first nodes (``btrfs_run_delayed_items_nr()``)."""
-    for node in list(itertools.islice(fs.delayed.nodes.values(), most)):
-        run_node(fs, node)
+    _run_nodes(fs, list(itertools.islice(fs.delayed.nodes.values(), most)))
 
 
 def _update_items(fs: Mount, root: int, nodes: list[DelayedNode]) -> None:
@@ -67,9 +69,7 @@ def _update_items(fs: Mount, root: int, nodes: list[DelayedNode]) -> None:
     rows["type"], rows["size"] = int(ItemType.INODE_ITEM), INODE_ITEM.size
     rows["kind"] = Kind.UPDATE
     apply(fs.writer, root, rows, b"".join(node.inode_item or b"" for node in nodes))
-    for node in nodes:
-        node.inode_item = None
-        fs.delayed.queue(node)
+    fs.delayed.release_alone(nodes)
 
 
 def run_node(fs: Mount, node: DelayedNode) -> None:
@@ -114,28 +114,13 @@ def _insert(fs: Mount, node: DelayedNode) -> None:
 def _delete(fs: Mount, node: DelayedNode) -> None:
     if not node.deletions:
         return
-    fit = 0
-    for first, last in _runs(fs, node):
-        fit = fit - 1 if fit else calls_that_fit(fs)
-        fs.writer.delete_range(
-            node.root, (node.ino, ItemType.DIR_INDEX, first), (node.ino, ItemType.DIR_INDEX, last)
-        )
+    kind, offsets = int(ItemType.DIR_INDEX), np.array(sorted(node.deletions), np.uint64)
+    while len(offsets):
+        most = calls_that_fit(fs)
+        done = delete_batches(fs.writer, node.root, node.ino, kind, offsets, most)
+        offsets = offsets[done:]
     node.deletions.clear()
     fs.delayed.account(node)
-
-
-def _runs(fs: Mount, node: DelayedNode) -> Iterator[tuple[int, int]]:
-    """Group the deletions so that nothing that stays lies within a run."""
-    lowest = (node.ino, ItemType.DIR_INDEX, min(node.deletions))
-    highest = (node.ino, ItemType.DIR_INDEX, max(node.deletions))
-    # a walk over the items starts with this one
-    current().count("btrfs_search_slot_for_read")
-    there = fs.writer.tree(node.root).scan(lowest, highest)["offset"]
-    deletions = np.fromiter(node.deletions, np.uint64, len(node.deletions))
-    goes = np.isin(there, deletions, assume_unique=True)
-    # where a run begins, and where what stays begins behind it
-    edges = np.flatnonzero(np.diff(goes, prepend=False, append=False))
-    yield from zip(there[edges[::2]].tolist(), there[edges[1::2] - 1].tolist(), strict=True)
 
 
 def calls_until_worker(fs: Mount, each: int, *directories: LiveInode) -> int:

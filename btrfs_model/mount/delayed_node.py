@@ -10,7 +10,7 @@ is inserted and deleted before that never reaches the tree.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -232,15 +232,16 @@ class DelayedItems:
         node.add_run(first, sizes, payloads)
         self.queue(node)
 
-    def delete_index(self, directory: LiveInode, index: int) -> None:
-        """Remove a DIR_INDEX item (``btrfs_delete_delayed_dir_index()``)."""
+    def delete_index(self, directory: LiveInode, *indexes: int) -> None:
+        """Remove DIR_INDEX items (``btrfs_delete_delayed_dir_index()``)."""
         node = self._get_or_create(directory.root, directory.ino)
-        gone = node.insertions.pop(index, None)
-        if gone is None:
-            node.deletions.add(index)
-        else:
-            node.nbytes -= ITEM.size + len(gone)
-        node.logged.discard(index)
+        for index in indexes:
+            gone = node.insertions.pop(index, None)
+            if gone is None:
+                node.deletions.add(index)
+            else:
+                node.nbytes -= ITEM.size + len(gone)
+            node.logged.discard(index)
         self.queue(node)
 
     def update_inode(self, inode: LiveInode) -> None:
@@ -249,12 +250,22 @@ class DelayedItems:
         node.inode_item = inode.item.pack()
         self.queue(node)
 
-    def update_items(self, root: int, inos: list[int], items: list[bytes]) -> None:
-        """Write inode items as they are given."""
+    def update_items(self, root: int, inos: Iterable[int], items: Iterable[bytes]) -> None:
+        """Write inode items as they are given, of inodes of which nothing waits."""
         for ino, item in zip(inos, items, strict=True):
-            node = self._get_or_create(root, ino)
-            node.inode_item = item
-            self.queue(node)
+            node = self.nodes[root, ino] = self.prepared[root, ino] = DelayedNode(root, ino)
+            node.inode_item, node.counted = item, _ITEM_ALONE
+            self._items += 1
+            self.paths += 1
+
+    def release_alone(self, nodes: list[DelayedNode]) -> None:
+        """Forget nodes whose inode items, and nothing else, were written."""
+        for node in nodes:
+            node.inode_item, node.counted = None, _NOTHING
+            del self.nodes[node.root, node.ino]
+            self.prepared.pop((node.root, node.ino), None)
+        self._items -= len(nodes)
+        self.paths -= len(nodes)
 
     @property
     def waiting_changes(self) -> int:

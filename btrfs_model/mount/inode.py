@@ -60,20 +60,6 @@ def iget(fs: Mount, root: int, ino: int) -> LiveInode:
     return inode
 
 
-def iget_plain(fs: Mount, root: int, ino: int, payload: bytes) -> LiveInode:
-    """Return an inode that is not in memory and has one name and no attribute; its item is known.
-
-    Raises OSError: ENOENT when there is none.
-    """
-    index = _index_in_range(fs, root, ino)
-    if not index:
-        return iget(fs, root, ino)
-    inode = LiveInode(root, ino, InodeFields.unpack(payload), index, dirty=fs.dirty_bytes)
-    _recall_log(fs, inode)
-    live_subvolume(fs, root).inodes[ino] = inode
-    return inode
-
-
 def new_inode(fs: Mount, root: int, item: InodeFields) -> LiveInode:
     """Make an inode with the next free number; it has no items yet."""
     subvolume = live_subvolume(fs, root)
@@ -141,6 +127,13 @@ def _is_in_log(fs: Mount, inode: LiveInode) -> bool:
         return get_logged(fs, inode.root, inode.key) is not None
 
 
+def were_made_at_once(fs: Mount, root: int, inos: npt.NDArray[np.uint64]) -> bool:
+    """Whether all inodes were made since the mount and have their first names yet."""
+    ranges = np.array([found[:2] for found in live_subvolume(fs, root).ranges], np.uint64)
+    at = np.searchsorted(ranges[:, 0], inos, "right") - 1 if len(ranges) else np.array([-1])
+    return bool((at >= 0).all() and (inos - ranges[at, 0] < ranges[at, 1]).all())
+
+
 def _index_in_range(fs: Mount, root: int, ino: int) -> int:
     """Directory index of an inode made since the mount, which has its first name yet."""
     ranges = live_subvolume(fs, root).ranges
@@ -193,13 +186,6 @@ def next_index(fs: Mount, directory: LiveInode) -> int:
     index = directory.index_cnt = last_index(fs, directory) + 1
     directory.index_cnt += 1
     return index
-
-
-def next_indexes(fs: Mount, directory: LiveInode, count: int) -> npt.NDArray[np.uint64]:
-    """Take so many indexes at once."""
-    first = next_index(fs, directory)
-    directory.index_cnt = first + count
-    return np.arange(first, first + count, dtype=np.uint64)
 
 
 def _index_count(fs: Mount, directory: LiveInode) -> int:

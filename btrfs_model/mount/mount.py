@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,7 +25,6 @@ from btrfs_model.mount.roots import load
 from btrfs_model.mount.roots.live_root import LiveRoot
 from btrfs_model.mount.space.reservations import Reservations
 from btrfs_model.mount.tree_writer import TreeWriter
-from btrfs_model.native.space import SpaceInfo
 from btrfs_model.ondisk.constants import (
     BTRFS_FILE_EXTENT_INLINE_DATA_START,
     BTRFS_HEADER_SIZE,
@@ -52,14 +51,11 @@ _LAST_FREE: Final = 2**64 - 256
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What makes room: a commit, writeback of all files, and of some in turn.
-
-    The last says after each how full metadata is, or None where that has to be looked up.
-    """
+    """What makes room: a commit, writeback of all files, and of one."""
 
     commit: Callable[[Mount], bool]
     flush_delalloc: Callable[[Mount], None]
-    write_in_turn: Callable[[Mount, Sequence[LiveInode]], Iterator[SpaceInfo | None]]
+    writeback: Callable[[Mount, LiveInode], None]
 
 
 class Mount(Filesystem):

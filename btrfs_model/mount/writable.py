@@ -28,7 +28,7 @@ from btrfs_model.behaviour import Behaviour
 from btrfs_model.mount import transaction
 from btrfs_model.mount.calls.files import FileCalls
 from btrfs_model.mount.calls.subvolumes import SubvolumeCalls
-from btrfs_model.mount.files.writeback import flush_delalloc, write_in_turn
+from btrfs_model.mount.files.writeback import flush_delalloc, writeback
 from btrfs_model.mount.log.replay.recover import recover_log_trees
 from btrfs_model.mount.mkfs.format import Identity, format_device
 from btrfs_model.mount.mkfs.layout import Format
@@ -46,7 +46,7 @@ from btrfs_model.volume.memory import Memory
 
 _COMPRESSIONS: Final = (None, "zlib", "lzo", "zstd")
 _UNNAMED: Final = "<memory>"
-_HOOKS: Final = Hooks(transaction.commit, flush_delalloc, write_in_turn)
+_HOOKS: Final = Hooks(transaction.commit, flush_delalloc, writeback)
 
 
 class WritableFilesystem(FileCalls, SubvolumeCalls):

@@ -41,8 +41,11 @@ class Kind(IntEnum):
     UPDATE = lib.BM_WRITER_UPDATE
 
 
-def apply(writer: Writer, tree_id: int, changes: npt.NDArray[Any], data: bytes) -> None:
-    """Carry out changes of a tree, one after the other.
+def apply(
+    writer: Writer, tree_id: int, changes: npt.NDArray[Any], data: bytes | memoryview,
+    calls: int = 1, sure: int = 1,
+) -> int:  # fmt: skip
+    """Carry out what calls change in a tree, of each as much; return how many calls were made.
 
     Parameters
     ----------
@@ -54,32 +57,6 @@ def apply(writer: Writer, tree_id: int, changes: npt.NDArray[Any], data: bytes) 
         Rows of :data:`CHANGE`.
     data : bytes
         Their payloads, one behind the other.
-
-    Raises
-    ------
-    OSError
-        EEXIST, ENOENT ... of the first that cannot be done; those before it are.
-    """
-    fault = new_fault()
-    rows = np.ascontiguousarray(changes)
-    with writer.lease:
-        done = lib.bm_writer_apply(
-            writer.handle, tree_id % 2**64, ffi.from_buffer("struct bm_writer_change[]", rows),
-            len(rows), ffi.from_buffer("uint8_t[]", data), len(data), fault,
-        )  # fmt: skip
-    if done < len(rows):
-        writer.fail(fault)
-
-
-def apply_calls(
-    writer: Writer, tree_id: int, changes: npt.NDArray[Any], data: bytes, calls: int, sure: int
-) -> int:
-    """Carry out what calls change in a tree, of each as much; return how many calls were made.
-
-    Parameters
-    ----------
-    writer, tree_id, changes, data
-        As for :func:`apply`.
     calls, sure : int
         How many calls, and for how many of them there is room in any case: behind those it goes on
         only while no tree block is made or copied.
@@ -92,7 +69,7 @@ def apply_calls(
     rows = np.ascontiguousarray(changes)
     return writer.run(
         lib.bm_writer_apply_calls, tree_id % 2**64,
-        ffi.from_buffer("struct bm_writer_change[]", rows), len(rows) // calls, calls, sure,
+        ffi.from_buffer("struct bm_writer_change[]", rows), rows.size // calls, calls, sure,
         ffi.from_buffer("uint8_t[]", data), len(data),
     )  # fmt: skip
 
@@ -172,9 +149,30 @@ def insert_batches(
     OSError
         EEXIST, EINVAL (an item lies between those of a batch) or EOVERFLOW.
     """
+    keys = _keys(objectid, kind, offsets)
+    _insert(lib.bm_writer_insert_batches, writer, tree_id, keys, sizes, payloads)
+
+
+def delete_batches(
+    writer: Writer,
+    tree_id: int,
+    objectid: int,
+    kind: int,
+    offsets: npt.NDArray[np.uint64],
+    most: int,
+) -> int:
+    """Delete items of an objectid and type, at a time those that follow each other in a leaf.
+
+    Returns how many of the `offsets`, which ascend, were gone through in `most` times.
+    """
+    keys = ffi.from_buffer("struct bm_key[]", _keys(objectid, kind, offsets))
+    return writer.run(lib.bm_writer_delete_batches, tree_id % 2**64, keys, len(offsets), most)
+
+
+def _keys(objectid: int, kind: int, offsets: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
     keys = np.zeros(len(offsets), KEY)
     keys["objectid"], keys["type"], keys["offset"] = objectid, kind, offsets
-    _insert(lib.bm_writer_insert_batches, writer, tree_id, keys, sizes, payloads)
+    return keys
 
 
 # ------------------------------------------------------------------------------ files and names --
@@ -196,7 +194,7 @@ def new_files(
         Whose trees.
     first : dict of str to int
         ``tree``, ``directory``, ``ino``, ``index``, ``time`` and ``tick`` of the first, and
-        ``sure`` as for :func:`apply_calls`.
+        ``sure`` as for :func:`apply`.
     item : bytes
         Their inode item, but for the times.
     names, sizes : bytes, numpy.ndarray

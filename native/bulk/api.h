@@ -26,6 +26,14 @@ int bm_writer_insert_batches(struct bm_writer *writer, uint64_t tree, const stru
 			     const uint32_t *sizes, size_t count, const uint8_t *data,
 			     struct bm_fault *fault);
 
+/*
+ * Delete items with ascending keys, in batches of those that follow each other in a leaf
+ * (btrfs_batch_delete_items()), `most` at most; returns how many keys were gone through. One that
+ * is not there is a batch by itself.
+ */
+int64_t bm_writer_delete_batches(struct bm_writer *writer, uint64_t tree, const struct bm_key *keys,
+				 size_t count, size_t most, struct bm_fault *fault);
+
 /* One of many changes. What is named in a DIR_ITEM or INODE_REF is an entry of the item. */
 enum bm_writer_change_kind {
 	BM_WRITER_INSERT, /* bm_writer_insert(): with all that follow up to one without `more` */
@@ -125,10 +133,9 @@ struct bm_file_extents {
 	const uint64_t *known_offsets; /* extents that the file has, ascending, */
 	const uint64_t *known_bytenr;  /* and where; 0: a hole, or inline */
 	size_t known;
-	const uint32_t *order; /* all of them by offset: i < known, or known + index of offsets;
+	const uint32_t *order;	/* all of them by offset: i < known, or known + index of offsets;
 				* not looked at where there are `inos` */
-	const uint8_t *sums;   /* checksums of the sectors of one extent; NULL: none */
-	size_t sums_step;      /* bytes to those of the next extent; 0: they are the same for all */
+	const uint8_t *sums;	/* checksums of the sectors of one extent; NULL: none */
 	const uint32_t *finish; /* all are allocated first and then finished in this order; NULL:
 				 * each is finished before the next is allocated */
 	uint64_t kind;		/* of block groups, */

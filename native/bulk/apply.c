@@ -193,6 +193,43 @@ int bm_writer_insert_batches(struct bm_writer *writer, uint64_t tree, const stru
 	return BM_OK;
 }
 
+/* How many items from the path on have these keys, one after the other. */
+static uint32_t following(const struct bm_path *path, const struct bm_key *keys, size_t count)
+{
+	const struct btrfs_item *items = leaf_item(path->node[0], path->slot[0]);
+	size_t left = block_header(path->node[0])->nritems - path->slot[0];
+	uint32_t same = 0;
+
+	while (same < left && same < count && !compare_disk_key(&items[same].key, &keys[same]))
+		same++;
+	return same;
+}
+
+int64_t bm_writer_delete_batches(struct bm_writer *writer, uint64_t id, const struct bm_key *keys,
+				 size_t count, size_t most, struct bm_fault *fault)
+{
+	struct bm_writer_tree *tree = bm_writer_tree_of(writer, id, fault);
+	size_t done = 0;
+
+	if (!tree)
+		return fault->code;
+	for (; done < count && most; most--) {
+		struct bm_path path = {0};
+		uint32_t same = 1;
+		int ret = bm_writer_search_slot(writer, tree, &keys[done], -1, BM_SEARCH_INSERT,
+						&path, fault);
+
+		if (!ret) {
+			same = following(&path, keys + done, count - done);
+			ret = bm_del_items(writer, tree, &path, path.slot[0], same, fault);
+		}
+		if (ret < 0)
+			return fault->code;
+		done += same;
+	}
+	return (int64_t)done;
+}
+
 enum { BATCH = 16 };
 
 /* An insertion with those that lie beside it; returns how many. */
@@ -259,48 +296,56 @@ static int64_t apply_next(struct bm_writer *writer, struct bm_writer_tree *tree,
 	return ret < 0 ? ret : 1;
 }
 
+/* Changes one after the other; *data and *size go on behind the payloads of those that were done. */
+static size_t apply_changes(struct bm_writer *writer, struct bm_writer_tree *tree,
+			    struct bm_fingers *fingers, const struct bm_writer_change *changes,
+			    size_t count, const uint8_t **data, uint64_t *size,
+			    struct bm_fault *fault)
+{
+	size_t done = 0;
+
+	while (done < count) {
+		int64_t ret = apply_next(writer, tree, fingers, &changes[done], count - done, *data,
+					 *size, fault);
+
+		if (ret < 0)
+			break;
+		for (size_t end = done + (size_t)ret; done < end; done++) {
+			*data += changes[done].size;
+			*size -= changes[done].size;
+		}
+	}
+	return done;
+}
+
 int64_t bm_writer_apply(struct bm_writer *writer, uint64_t id,
 			const struct bm_writer_change *changes, size_t count, const uint8_t *data,
 			uint64_t size, struct bm_fault *fault)
 {
 	struct bm_writer_tree *tree = bm_writer_tree_of(writer, id, fault);
 	struct bm_fingers fingers = {0};
-	size_t done = 0;
 
 	if (!tree)
 		return fault->code;
-	while (done < count) {
-		int64_t ret = apply_next(writer, tree, &fingers, &changes[done], count - done, data,
-					 size, fault);
-
-		if (ret < 0)
-			break;
-		for (int64_t i = 0; i < ret; i++) {
-			data += changes[done + (size_t)i].size;
-			size -= changes[done + (size_t)i].size;
-		}
-		done += (size_t)ret;
-	}
-	return (int64_t)done;
+	return (int64_t)apply_changes(writer, tree, &fingers, changes, count, &data, &size, fault);
 }
 
-int64_t bm_writer_apply_calls(struct bm_writer *writer, uint64_t tree,
+int64_t bm_writer_apply_calls(struct bm_writer *writer, uint64_t id,
 			      const struct bm_writer_change *changes, size_t each, size_t calls,
 			      size_t sure, const uint8_t *data, uint64_t size,
 			      struct bm_fault *fault)
 {
+	struct bm_writer_tree *tree = bm_writer_tree_of(writer, id, fault);
 	const uint64_t noted = bm_refs_noted(writer);
+	struct bm_fingers fingers = {0};
 	size_t done = 0;
 
+	if (!tree)
+		return fault->code;
 	for (; done < calls && (done < sure || bm_refs_noted(writer) == noted); done++) {
-		int64_t ret = bm_writer_apply(writer, tree, changes, each, data, size, fault);
-
-		if (ret < 0 || (size_t)ret < each)
+		if (apply_changes(writer, tree, &fingers, &changes[done * each], each, &data, &size,
+				  fault) < each)
 			return fault->code;
-		for (size_t i = 0; i < each; i++, changes++) {
-			data += changes->size;
-			size -= changes->size;
-		}
 	}
 	return (int64_t)done;
 }

@@ -135,8 +135,7 @@ static int finish_one(struct bm_writer *writer, const struct file_run *run, size
 	ret = bm_writer_alloc_data_ref(writer, &ref, 1, fault);
 	if (ret < 0 || !args->sums)
 		return ret < 0 ? ret : BM_OK;
-	ret = bm_writer_insert_csums(writer, BTRFS_CSUM_TREE_OBJECTID, bytenr,
-				     args->sums + i * args->sums_step,
+	ret = bm_writer_insert_csums(writer, BTRFS_CSUM_TREE_OBJECTID, bytenr, args->sums,
 				     args->disk_num_bytes / writer->sectorsize, fault);
 	return ret < 0 ? ret : BM_OK;
 }

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Many calls at once leave the same bytes as the calls one by one."""
 
-import dataclasses
 import errno
 import os
 import random
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import btrfs_model as bm
-from btrfs_model.mount.files.writeback import writeback
-from btrfs_model.mount.live_inode import LiveInode
-from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.writable import WritableFilesystem
 
 SIZE = 256 << 20
@@ -173,13 +169,6 @@ def test_written_at_once(
     assert built(folder, nodesize, at_once, options) == built(folder, nodesize, one_by_one, options)
 
 
-def _flush_one_by_one(fs: Mount, files: Iterable[LiveInode]) -> Iterator[None]:
-    """What the writer does with many files at once, file by file."""
-    for inode in files:
-        writeback(fs, inode)
-        yield None
-
-
 @pytest.mark.parametrize(("seed", "behaviour"), [(0, "v6.18.44"), (1, "v6.1"), (2, "v6.18.44")])
 @pytest.mark.claim("Files written back at once, for want of room, are as after one by one.")
 def test_written_back_at_once(tmp_path: Path, seed: int, behaviour: str) -> None:
@@ -205,13 +194,11 @@ def test_written_back_at_once(tmp_path: Path, seed: int, behaviour: str) -> None
         commits.append(fs.transid - begin)
 
     def one_by_one(fs: WritableFilesystem) -> None:
-        fs.hooks = dataclasses.replace(fs.hooks, write_in_turn=_flush_one_by_one)
         write(fs)
         fs.create_files("d", same)
         for name in same:
             fs.write(f"d/{name}", 0, b"x" * 5000)
-        for _ in _flush_one_by_one(fs, list(fs.dirty_files.values())):
-            pass
+        fs.flush_delalloc()
 
     options = {"behaviour": behaviour}
     left, right = (built(tmp_path, 16384, steps, options) for steps in (at_once, one_by_one))

@@ -12,13 +12,14 @@ import errno
 import itertools
 import stat
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from btrfs_model.mount.bulk.no_gc import no_gc
 from btrfs_model.mount.delayed_inode import balance_delayed_items, calls_until_worker
-from btrfs_model.mount.inode import last_index, live_subvolume, mark_inode_dirty, next_indexes
+from btrfs_model.mount.inode import last_index, live_subvolume, mark_inode_dirty
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, InodeFields, LiveInode, file_type
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.dir_item import fail, pack_dir_item, pack_inode_ref
@@ -26,7 +27,7 @@ from btrfs_model.mount.names.lookup import Path, as_bytes, find, may_write
 from btrfs_model.mount.names.rename import RENAME_ITEMS
 from btrfs_model.mount.space.space_info import give_back, keeps_delayed
 from btrfs_model.mount.transaction import start_transaction
-from btrfs_model.native.bulk import CHANGE, Kind, apply_calls
+from btrfs_model.native.bulk import CHANGE, Kind, apply
 from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import dir_items, inode_refs
 from btrfs_model.ondisk.keys import U64_MAX, ItemType
@@ -74,8 +75,6 @@ def move_files(
         may_write(fs, directory, path)
     raw = [as_bytes(name) for name in names]
     known = {} if _waits(fs, old, new) else _plain_files(fs, old, new)
-    # an entry that goes keeps two paths, the inode item one
-    keeps = keeps_delayed(fs, each=3, directories=2)
     prefixes = as_bytes(source) + b"/", as_bytes(target) + b"/"
     # a name that comes twice is not there any more the second time
     left = dict(known)
@@ -84,15 +83,9 @@ def move_files(
             for name in group:
                 rename(prefixes[0] + name, prefixes[1] + name)
             continue
-        run, done, pace = [known[name] for name in group], 0, _CHUNK
-        while done < len(run):
-            # not many more than found room the last time
-            count = min(2 * pace, len(run) - done, calls_until_worker(fs, _ITEMS, old, new), _CHUNK)
-            granted = start_transaction(fs, RENAME_ITEMS + 1, calls=count, keeps=keeps)
-            pace = _move(fs, old, new, run[done : done + granted.most], granted.sure)
-            give_back(fs, RENAME_ITEMS + 1, granted.most - pace)
-            balance_delayed_items(fs)
-            done += pace
+        run = [known[name] for name in group]
+        for at in range(0, len(run), _CHUNK):
+            _move_all(fs, old, new, run[at : at + _CHUNK])
 
 
 def _waits(fs: Mount, old: LiveInode, new: LiveInode) -> bool:
@@ -147,34 +140,88 @@ def _names(fs: Mount, directory: LiveInode) -> set[bytes]:
     return {entry.name for data in payloads for entry in dir_items(data)}
 
 
-def _move(fs: Mount, old: LiveInode, new: LiveInode, files: list[_Moved], sure: int) -> int:
-    """Move files while there is room, `sure` of them in any case; returns how many."""
-    root = old.root
+def _move_all(fs: Mount, old: LiveInode, new: LiveInode, files: list[_Moved]) -> None:
+    """Move files, as many at once as find room."""
+    # an entry that goes keeps two paths, the inode item one
+    keeps = keeps_delayed(fs, each=3, directories=2)
+    done, changes = 0, None
+    while done < len(files):
+        count = min(len(files) - done, calls_until_worker(fs, _ITEMS, old, new))
+        granted = start_transaction(fs, RENAME_ITEMS + 1, calls=count, keeps=keeps)
+        if changes is None or changes.transid != fs.transid:
+            files, done = files[done:], 0
+            changes = _changes(fs, old, new, files)
+        end = done + granted.most
+        data = changes.data[changes.at[done] : changes.at[end]]
+        rows = changes.rows[done:end]
+        moved = apply(fs.writer, old.root, rows, data, granted.most, granted.sure)
+        give_back(fs, RENAME_ITEMS + 1, granted.most - moved)
+        part = slice(done, done + moved)
+        _finish(fs, old, new, files[part], changes.entries[part])
+        balance_delayed_items(fs)
+        done += moved
+
+
+class _Changes(NamedTuple):
+    """What renames of files in a transaction change in the trees; a row of changes for each."""
+
+    transid: int
+    rows: npt.NDArray[Any]
+    data: memoryview
+    """Their payloads, those of file n from ``at[n]`` to ``at[n + 1]``."""
+    at: list[int]
+    entries: list[bytes]
+    """The entries in the new directory."""
+
+
+def _changes(fs: Mount, old: LiveInode, new: LiveInode, files: list[_Moved]) -> _Changes:
+    """Take the new name, leave the entry and the name, make the entry: file by file."""
+    ref, item = int(ItemType.INODE_REF), int(ItemType.DIR_ITEM)
+    insert, delete = Kind.INSERT_ENTRY, Kind.DELETE_ENTRY
+    rows: list[tuple[int, ...]] = []
+    data: list[bytes] = []
+    entries: list[bytes] = []
+    for index, file in enumerate(files, last_index(fs, new) + 1):
+        name, new_ref = file.name, pack_inode_ref(index, file.name)
+        location = file.ino, int(ItemType.INODE_ITEM), 0
+        entry = pack_dir_item(location, fs.transid, file_type(file.item.mode), name)
+        offset, size = name_hash(name), len(name)
+        rows += (
+            (file.ino, new.ino, ref, len(new_ref), insert, 0),
+            (old.ino, offset, item, size, delete, 0),
+            (file.ino, old.ino, ref, size, delete, 0),
+            (new.ino, offset, item, len(entry), insert, 0),
+        )
+        data.append(new_ref + name + name + entry)
+        entries.append(entry)
+    at = list(itertools.accumulate(map(len, data), initial=0))
+    joined = memoryview(b"".join(data))
+    return _Changes(fs.transid, np.array(rows, CHANGE).reshape(len(files), -1), joined, at, entries)
+
+
+def _finish(
+    fs: Mount, old: LiveInode, new: LiveInode, files: list[_Moved], entries: list[bytes]
+) -> None:
+    """Do with inodes, delayed items and the clock what renames of these files do."""
+    root, count = old.root, len(files)
     start = fs.clock
     tick = fs.now() - start or fs.clock - start
     index = last_index(fs, new) + 1
-    entries = [
-        pack_dir_item((file.ino, int(ItemType.INODE_ITEM), 0), fs.transid,
-                      file_type(file.item.mode), file.name)
-        for file in files
-    ]  # fmt: skip
-    count = _change_trees(fs, old, new, files, index, entries, sure)
-    next_indexes(fs, new, count)
-    moved = list(zip(files[:count], entries, strict=False))
-    length = 2 * sum(len(file.name) for file, _ in moved)
+    new.index_cnt = index + count
+    length = 2 * sum(len(file.name) for file in files)
     last = start + (count - 1) * _TICKS * tick
     inodes = live_subvolume(fs, root).inodes
-    for at, (file, entry) in enumerate(moved):
-        fs.delayed.delete_index(old, file.place)
-        if not at:
-            fs.delayed.update_inode(old)
+    fs.delayed.delete_index(old, *(file.place for file in files))
+    fs.delayed.update_inode(old)
+    for at, file in enumerate(files):
         file.item.sequence += 2
         file.item.transid = fs.transid
         file.item.ctime = start + (at * _TICKS + _OF_INODE) * tick
-        inode = LiveInode(root, file.ino, file.item, index + at, dirty=fs.dirty_bytes)
-        fs.delayed.update_inode(inode)
-        inodes[file.ino] = inode
-        fs.delayed.insert_index(new, index + at, entry)
+        inodes[file.ino] = LiveInode(root, file.ino, file.item, index + at, dirty=fs.dirty_bytes)
+        fs.delayed.update_items(root, (file.ino,), (file.item.pack(),))
+        if not at:
+            sizes = np.fromiter(map(len, entries), np.uint32, count)
+            fs.delayed.insert_indexes(new, index, sizes, b"".join(entries))
     old.item.size -= length
     new.item.size += length
     for directory, offset in ((old, _OF_SOURCE), (new, _OF_TARGET)):
@@ -182,35 +229,3 @@ def _move(fs: Mount, old: LiveInode, new: LiveInode, files: list[_Moved], sure: 
         directory.item.mtime = directory.item.ctime = last + offset * tick
         fs.clock = last + _OF_ROOT * tick
         mark_inode_dirty(fs, directory)
-    return count
-
-
-def _change_trees(
-    fs: Mount,
-    old: LiveInode,
-    new: LiveInode,
-    files: list[_Moved],
-    first: int,
-    entries: list[bytes],
-    sure: int,
-) -> int:
-    """Take the new name, leave the entry and the name, make the entry: file by file.
-
-    `first`: the index of the first of them. Returns how many were moved, as :func:`_move`.
-    """
-    ref, item = int(ItemType.INODE_REF), int(ItemType.DIR_ITEM)
-    insert, delete = Kind.INSERT_ENTRY, Kind.DELETE_ENTRY
-    rows: list[tuple[int, ...]] = []
-    data: list[bytes] = []
-    for index, (file, entry) in enumerate(zip(files, entries, strict=True), first):
-        name, new_ref = file.name, pack_inode_ref(index, file.name)
-        at, size = name_hash(name), len(name)
-        rows += (
-            (file.ino, new.ino, ref, len(new_ref), insert, 0),
-            (old.ino, at, item, size, delete, 0),
-            (file.ino, old.ino, ref, size, delete, 0),
-            (new.ino, at, item, len(entry), insert, 0),
-        )
-        data += (new_ref, name, name, entry)
-    changes = np.array(rows, CHANGE)
-    return apply_calls(fs.writer, old.root, changes, b"".join(data), len(files), sure)

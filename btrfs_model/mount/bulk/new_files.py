@@ -8,9 +8,9 @@ behind it::
         fs.write(directory + "/" + name, 0, data)
     flush_delalloc(fs)
 
-with the same items in the same leaves, the same addresses, references and times. Room for metadata
-is looked for once for a few thousand files. Inline extents go into the tree by one kernel
-(``bm_writer_apply()``), regular ones with references and checksums by another
+with the same items in the same leaves, the same addresses, references and times. The files become
+no inodes in memory: they wait as :class:`_Alike`. Inline extents go into the tree by one kernel
+(``bm_writer_apply_calls()``), regular ones with references and checksums by another
 (``bm_writer_file_extents()``). Files that need more (compression, flags, attributes, something that
 waits) are written to one by one after all.
 """
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import errno
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -31,28 +31,36 @@ from btrfs_model.mount.files.file_item import align, pack_inline
 from btrfs_model.mount.files.pages import MAX_EXTENT_SIZE
 from btrfs_model.mount.files.run import pass_time
 from btrfs_model.mount.files.write import buffered_write
-from btrfs_model.mount.files.writeback import flush_delalloc, inline_limit
-from btrfs_model.mount.inode import iget, iget_plain, live_subvolume, update_root_times
+from btrfs_model.mount.files.writeback import flush_delalloc, inline_limit, writeback
+from btrfs_model.mount.inode import (
+    iget,
+    live_subvolume,
+    update_root_times,
+    were_made_at_once,
+)
 from btrfs_model.mount.live_inode import NS, LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.attr import may_change_data
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import Path, find, may_write
-from btrfs_model.mount.space.block_group import ensure_data, ensure_metadata
+from btrfs_model.mount.space.block_group import calls_that_fit, ensure_data, ensure_metadata
 from btrfs_model.mount.space.space_info import reserve_delalloc, reserve_files
 from btrfs_model.native.bulk import CHANGE, Kind, apply, file_extents
 from btrfs_model.native.hashes import sector_sums
 from btrfs_model.native.items import gather, select
-from btrfs_model.ondisk.constants import BTRFS_BLOCK_GROUP_DATA
+from btrfs_model.native.space import SpaceInfo
+from btrfs_model.ondisk.constants import BTRFS_BLOCK_GROUP_DATA, BTRFS_BLOCK_GROUP_METADATA
 from btrfs_model.ondisk.keys import U64_MAX, ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM
+from btrfs_model.patches import Patch
 
-# After this many bytes of items, look for room again (grow_metadata()). Whenever room was found,
-# more than that is free, even where leaves are half full.
-_BATCH_BYTES: Final = 1 << 19
-_REGULAR_BYTES: Final = 128
+# After this many bytes of inline extents, look for room again (grow_metadata()). Whenever room was
+# found, more than that is free, even where leaves are half full.
+_INLINE_BYTES: Final = 1 << 19
+_OF_AN_ITEM: Final = 128
 
 Inos = npt.NDArray[np.uint64]
+Infos = Sequence[SpaceInfo | None]
 
 
 def write_files(
@@ -101,10 +109,8 @@ def fill_files(fs: Mount, directory: Path, inos: Inos, data: bytes) -> None:
         for inode in inodes:
             buffered_write(fs, inode, 0, data)
         flush_delalloc(fs)
-    elif reserve_files(fs, len(inos)):
-        _fill(fs, parent.root, inos, items, data)
     else:
-        _fill_in_turn(fs, parent.root, inos, items, data)
+        _fill(fs, parent.root, inos, items, data)
 
 
 def _check_writable(fs: Mount, inode: LiveInode, path: Path) -> None:
@@ -144,94 +150,151 @@ def _plain_items(fs: Mount, root: int, inos: Inos) -> npt.NDArray[Any] | None:
 
 
 def _fill(fs: Mount, root: int, inos: Inos, items: npt.NDArray[Any], data: bytes) -> None:
-    count, blocks = len(inos), align(len(data), fs.sectorsize)
-    ensure_data(fs, count * blocks)
-    start = fs.clock
-    tick = fs.now() - start or fs.clock - start
-    times = start + np.arange(count) * tick
-    was = items.copy()
-    for field in ("ctime", "mtime"):
-        items[field]["sec"], items[field]["nsec"] = np.divmod(times, NS)
-    items["sequence"] += 1
-    items["transid"] = fs.transid
-    items["size"] = len(data)
-    is_inline = len(data) <= inline_limit(fs)
-    items["nbytes"] = len(data) if is_inline else blocks
-    fs.clock = start + count * tick
-    write = _write_inline if is_inline else _write_regular
-    batch = _BATCH_BYTES // (_REGULAR_BYTES + (len(data) if is_inline else 0))
-    for first in range(0, count, batch):
-        ensure_metadata(fs)
-        part = slice(first, first + batch)
-        written = write(fs, root, inos[part], data)
-        done = slice(first, first + written)
-        if written:
-            # each file that is written back asks for the time, for the subvolume
-            pass_time(fs, written - 1)
-            update_root_times(fs, root)
-            raw = [item.tobytes() for item in items[done]]
-            fs.delayed.update_items(root, inos[done].tolist(), raw)
-        if written < len(inos[part]):
-            # there is room, but not in one piece
-            rest = slice(done.stop, None)
-            _make_dirty(fs, root, inos[rest], was[rest], times[rest].tolist(), data)
-            flush_delalloc(fs)
-            return
+    """Write to files, of which some may be written back before others are written to."""
+    alike = fs.reservations.alike = _Alike(fs, root, inos, items, data)
+    together = reserve_files(fs, len(inos))
+    try:
+        while left := alike.left:
+            # the first of those that find room together may have to wait for it
+            first = fs.now()
+            ensure_data(fs, alike.length)
+            free = fs.writer.space_info(BTRFS_BLOCK_GROUP_DATA).free - fs.dirty_bytes.count
+            count = min(left, free // alike.length)
+            if not together:
+                count = reserve_delalloc(fs, count)
+            alike.wait([first, *(fs.now() for _ in range(count - 1))])
+        flush_delalloc(fs)
+    finally:
+        while alike.count:
+            alike.wake()
+        fs.reservations.alike = None
 
 
-def _fill_in_turn(fs: Mount, root: int, inos: Inos, items: npt.NDArray[Any], data: bytes) -> None:
-    """Write to files of which some are written back before others are written to."""
-    blocks, at = align(len(data), fs.sectorsize), 0
-    while at < len(inos):
-        # the first of those that find room together may have to wait for it
-        first = fs.now()
-        ensure_data(fs, blocks)
-        free = fs.writer.space_info(BTRFS_BLOCK_GROUP_DATA).free - fs.dirty_bytes.count
-        count = reserve_delalloc(fs, min(len(inos) - at, free // blocks))
-        times = [first, *(fs.now() for _ in range(count - 1))]
-        part = slice(at, at + count)
-        _make_dirty(fs, root, inos[part], items[part], times, data)
-        at += count
-    flush_delalloc(fs)
+class _Alike:
+    """Files that hold the same and wait for writeback: an :class:`~.reservations.Alike`."""
 
+    def __init__(
+        self, fs: Mount, root: int, inos: Inos, items: npt.NDArray[Any], data: bytes
+    ) -> None:
+        self.count, self.length = 0, align(len(data), fs.sectorsize)
+        self._fs, self._root, self._inos, self._items, self._data = fs, root, inos, items, data
+        self._done, self._times = 0, np.zeros(len(inos), np.int64)
+        self._is_inline = len(data) <= inline_limit(fs)
+        blocks = self._blocks = data.ljust(self.length, b"\0")
+        self._sums = sector_sums(fs.csum_type, blocks, fs.sectorsize)
+        # these alone are to an fsync later what they would have been in memory
+        self._are_made = were_made_at_once(fs, root, inos)
 
-def _make_dirty(
-    fs: Mount, root: int, inos: Inos, items: npt.NDArray[Any], times: Sequence[int], data: bytes
-) -> None:
-    """Let data of files wait for writeback, as writes at these times do."""
-    for ino, item, time in zip(inos.tolist(), items, times, strict=True):
-        inode = iget_plain(fs, root, ino, item.tobytes())
-        inode.item.mtime = inode.item.ctime = time
+    @property
+    def left(self) -> int:
+        """How many were not written to yet."""
+        return len(self._inos) - self._done - self.count
+
+    def wait(self, times: Sequence[int]) -> None:
+        """Let the next files wait, written to at these times."""
+        at = self._done + self.count
+        self._times[at : at + len(times)] = times
+        self._account(len(times))
+        while self.count and not self._are_made:
+            self.wake()
+
+    def _account(self, count: int) -> None:
+        self.count += count
+        self._fs.dirty_bytes.count += count * self.length
+
+    def wake(self) -> LiveInode:
+        """Return the first that waits, as an inode in memory with dirty pages."""
+        fs, at = self._fs, self._done
+        inode = iget(fs, self._root, int(self._inos[at]))
+        inode.item.mtime = inode.item.ctime = int(self._times[at])
         inode.item.sequence += 1
-        pages = inode.pages
-        pages.write(0, memoryview(data), lambda _: bytes(fs.sectorsize))
-        pages.i_size = len(data)
-        fs.dirty_files[root, ino] = inode
+        inode.pages.write(0, memoryview(self._blocks), bytes)
+        inode.pages.i_size = len(self._data)
+        fs.dirty_files[self._root, inode.ino] = inode
+        self._done += 1
+        self._account(-1)
+        return inode
 
+    def write(self, most: int, *, together: bool = False) -> Iterator[SpaceInfo | None]:
+        """Write files back; see :class:`~.reservations.Alike`."""
+        left = min(most, self.count)
+        while left:
+            written = 0
+            for info in self._write_some(left, together=together):
+                written += 1
+                yield info
+            if not written:
+                writeback(self._fs, self.wake())
+                written = 1
+                yield None
+            left -= written
 
-def _write_inline(fs: Mount, root: int, inos: Inos, data: bytes) -> int:
-    payload = pack_inline(fs.transid, len(data), data, 0)
-    rows = np.zeros(len(inos), CHANGE)
-    rows["objectid"], rows["type"] = inos, int(ItemType.EXTENT_DATA)
-    rows["size"], rows["kind"] = len(payload), Kind.INSERT_EXTENT
-    apply(fs.writer, root, rows, payload * len(inos))
-    return len(inos)
+    def _write_some(self, most: int, *, together: bool) -> Iterator[SpaceInfo | None]:
+        """Write files back by one call of C; fewer where they do not find room at once."""
+        fs = self._fs
+        batch = _INLINE_BYTES // (_OF_AN_ITEM + len(self._data))
+        many = min(most, batch if self._is_inline and together else calls_that_fit(fs))
+        if many < 2:
+            return
+        info = ensure_metadata(fs, from_reserve=True)
+        inos = self._inos[self._done : self._done + many]
+        write = self._write_inline if self._is_inline else self._write_regular
+        infos = write(inos, info, together)
+        if not infos:
+            return
+        # each asks for the time, for the subvolume
+        pass_time(fs, len(infos) - 1)
+        update_root_times(fs, self._root)
+        fs.in_transaction = True
+        items, count = self._written(len(infos)), len(infos) if together else 1
+        for at in range(0, len(infos), count):
+            part = slice(at, at + count)
+            fs.delayed.update_items(self._root, inos[part].tolist(), items[part])
+            self._done += count
+            self._account(-count)
+            yield from infos[part]
 
+    def _write_inline(self, inos: Inos, info: SpaceInfo, together: bool) -> Infos:
+        """Write inline extents; returns how full metadata was after each, at first as in `info`.
 
-def _write_regular(fs: Mount, root: int, inos: Inos, data: bytes) -> int:
-    """Write regular extents; returns of how many files, less than all where room is in pieces."""
-    blocks = data.ljust(align(len(data), fs.sectorsize), b"\0")
-    sums = sector_sums(fs.csum_type, blocks, fs.sectorsize).tobytes()
-    addresses = np.zeros(len(inos), np.uint64)
-    offsets = np.zeros(len(inos), np.uint64)
-    numbers = np.ascontiguousarray(inos, np.uint64)
-    written = file_extents(
-        fs.writer, addresses, tree=root, root=root, inos=numbers,
-        length=len(blocks), disk_num_bytes=len(blocks), count=len(inos),
-        offsets=offsets, sums=sums,
-    )  # fmt: skip
-    _store(fs, addresses[:written], blocks)
-    return written
+        Unless they go `together`, of fewer where one of them makes a tree block.
+        """
+        payload = pack_inline(self._fs.transid, len(self._data), self._data, 0)
+        rows = np.zeros(len(inos), CHANGE)
+        rows["objectid"], rows["type"] = inos, int(ItemType.EXTENT_DATA)
+        rows["size"], rows["kind"] = len(payload), Kind.INSERT_EXTENT
+        data, sure = payload * len(inos), len(inos) if together else 1
+        written = apply(self._fs.writer, self._root, rows, data, len(inos), sure)
+        return [info] * (written - 1) + [None]
+
+    def _write_regular(self, inos: Inos, _info: SpaceInfo, _together: bool) -> Infos:
+        """Write regular extents; returns how full metadata was after each.
+
+        Of fewer where no more room is found where there are extents of that size already.
+        """
+        fs, count = self._fs, len(inos)
+        addresses, offsets = np.zeros(count, np.uint64), np.zeros(count, np.uint64)
+        levels = np.zeros((count, len(SpaceInfo._fields)), np.uint64)
+        written = file_extents(
+            fs.writer, addresses, tree=self._root, root=self._root, inos=inos, length=self.length,
+            disk_num_bytes=self.length, offsets=offsets, count=count, sums=self._sums,
+            in_class=Patch.ALLOC_SIZE_CLASS in fs.behaviour, kind=BTRFS_BLOCK_GROUP_METADATA,
+            levels=levels,
+        )  # fmt: skip
+        _store(fs, addresses[:written], self._blocks)
+        return [SpaceInfo(*row) for row in levels[:written].tolist()]
+
+    def _written(self, count: int) -> list[bytes]:
+        """Return the inode items of the next files, as they are with the data."""
+        part = slice(self._done, self._done + count)
+        items = self._items[part].copy()
+        for field in ("ctime", "mtime"):
+            items[field]["sec"], items[field]["nsec"] = np.divmod(self._times[part], NS)
+        items["sequence"] += 1
+        items["transid"] = self._fs.transid
+        items["size"] = len(self._data)
+        items["nbytes"] = len(self._data) if self._is_inline else self.length
+        return [item.tobytes() for item in items]
 
 
 def _store(fs: Mount, addresses: Inos, blocks: bytes) -> None:

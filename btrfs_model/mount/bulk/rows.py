@@ -23,7 +23,6 @@ from btrfs_model.mount.inode import (
     live_subvolume,
     mark_inode_dirty,
     new_range,
-    next_indexes,
     remember_range,
 )
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, InodeFields, LiveInode
@@ -168,7 +167,7 @@ def _create(
     count = new_files(fs.writer, first, item.pack(), text, sizes, entries)
     fs.clock = start + count * _TICKS * tick
     inos = new_range(fs, root, count)
-    next_indexes(fs, parent, count)
+    parent.index_cnt = index + count
     remember_range(fs, root, ino, count, index)
     sizes = sizes[:count]
     length = int(sizes.sum())

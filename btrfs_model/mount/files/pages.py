@@ -100,10 +100,6 @@ class FilePages:
         """How much waits for writeback, whole blocks."""
         return sum(r.end - r.start for r in self._ranges)
 
-    def is_stored(self, end: int) -> bool:
-        """Whether all blocks up to `end` are dirty, and no other, with their data."""
-        return self._ranges == [(0, end, None)]
-
     # ------------------------------------------------------------------------------- change --
 
     def write(

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,15 +15,12 @@ from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.native.bulk import file_extents
 from btrfs_model.native.hashes import sector_sums
-from btrfs_model.native.space import SpaceInfo
 from btrfs_model.ondisk.constants import (
     BTRFS_BLOCK_GROUP_DATA,
-    BTRFS_BLOCK_GROUP_METADATA,
     FileExtentType,
     InodeFlag,
 )
 from btrfs_model.ondisk.structs import FILE_EXTENT_ITEM
-from btrfs_model.patches import Patch
 
 U64 = npt.NDArray[np.uint64]
 
@@ -86,30 +82,6 @@ def write_run(
     trans, length = fs.transid, block.length
     inode.log.modified += [(trans, place, place + length) for place in places[:written].tolist()]
     return written
-
-
-def write_new_files(
-    fs: Mount, root: int, inos: Sequence[int], length: int, sums: bytes
-) -> tuple[list[int], list[SpaceInfo]]:
-    """Write an extent of each of some files that have none, file by file.
-
-    `length`: bytes of each extent, whole sectors.
-    `sums`: checksums of the sectors, file by file.
-    Returns where they are, of the files that found room where there are extents of their size
-    already, and how full metadata was after each.
-    """
-    count = len(inos)
-    addresses = np.zeros(count, np.uint64)
-    levels = np.zeros((count, len(SpaceInfo._fields)), np.uint64)
-    written = file_extents(
-        fs.writer, addresses,
-        tree=root, root=root, inos=np.array(inos, np.uint64), length=length,
-        disk_num_bytes=length, offsets=np.zeros(count, np.uint64), count=count, sums=sums,
-        sums_step=len(sums) // count, in_class=Patch.ALLOC_SIZE_CLASS in fs.behaviour,
-        kind=BTRFS_BLOCK_GROUP_METADATA, levels=levels,
-    )  # fmt: skip
-    infos = [SpaceInfo(*row) for row in levels[:written].tolist()]
-    return addresses[:written].tolist(), infos
 
 
 def pass_time(fs: Mount, calls: int) -> None:

@@ -12,8 +12,7 @@ ways, and each extent is finished (its item, its checksums, the inode) before th
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -36,19 +35,16 @@ from btrfs_model.mount.files.file_item import (
     has_nothing,
     insert_inline,
     insert_regular,
-    note_modified,
     pack_inline,
     pack_regular,
 )
-from btrfs_model.mount.files.pages import MAX_EXTENT_SIZE
 from btrfs_model.mount.files.prealloc import can_nocow, mark_extent_written
-from btrfs_model.mount.files.run import Block, fills_holes, pass_time, write_new_files, write_run
+from btrfs_model.mount.files.run import Block, fills_holes, pass_time, write_run
 from btrfs_model.mount.inode import mark_inode_dirty
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
-from btrfs_model.mount.space.block_group import calls_that_fit, ensure_metadata, reserve_data
+from btrfs_model.mount.space.block_group import ensure_metadata, reserve_data
 from btrfs_model.native.hashes import sector_sums
-from btrfs_model.native.space import SpaceInfo
 from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import file_extent
 from btrfs_model.ondisk.keys import U64_MAX
@@ -75,71 +71,12 @@ def writeback(fs: Mount, inode: LiveInode, start: int = 0, end: int = U64_MAX) -
 
 def flush_delalloc(fs: Mount, root: int | None = None) -> None:
     """Write data back: of a subvolume, or of all."""
+    if alike := fs.reservations.alike:
+        for _ in alike.write(alike.count, together=True):
+            pass
     files = [inode for inode in fs.dirty_files.values() if root is None or inode.root == root]
-    for _ in write_in_turn(fs, files):
-        pass
-
-
-def write_in_turn(fs: Mount, files: Sequence[LiveInode]) -> Iterator[SpaceInfo | None]:
-    """Write files back, one after the other.
-
-    Yields after each how full metadata is, None where that has to be looked up. New files of one
-    size that come together go by one call of C.
-    """
-    at = 0
-    while at < len(files):
-        written = 0
-        many = _alike(fs, files, at)
-        if len(many) > 1:
-            for info in _write_alike(fs, many):
-                written += 1
-                yield info
-        if not written:
-            writeback(fs, files[at])
-            written = 1
-            yield None
-        at += written
-
-
-def _alike(fs: Mount, files: Sequence[LiveInode], at: int) -> list[LiveInode]:
-    """Return the files from `at` on that are new and of one size, as many as go at once."""
-    if fs.options.compress:
-        return []
-    root, size = files[at].root, _size_of_new(fs, files[at])
-    last = min(len(files), at + calls_that_fit(fs)) if size else at
-    many = itertools.islice(files, at, last)
-    return list(itertools.takewhile(lambda f: f.root == root and _size_of_new(fs, f) == size, many))
-
-
-def _size_of_new(fs: Mount, inode: LiveInode) -> int:
-    """Return how large the only extent of a file will be of which nothing is on disk; 0: no such.
-
-    All of its blocks are dirty; it is not compressed, and too large to be inline.
-    """
-    pages = inode.pages
-    if inode.item.flags or inode.prop_compress or not has_nothing(fs, inode):
-        return 0
-    end = align(pages.i_size, fs.sectorsize)
-    if not inline_limit(fs) < pages.i_size <= MAX_EXTENT_SIZE or not pages.is_stored(end):
-        return 0
-    return end
-
-
-def _write_alike(fs: Mount, files: list[LiveInode]) -> Iterator[SpaceInfo]:
-    """Write new files of one size back; fewer where they do not find room at once."""
-    ensure_metadata(fs, from_reserve=True)
-    length = align(files[0].pages.i_size, fs.sectorsize)
-    data = [inode.pages.read(0, length) for inode in files]
-    sums = sector_sums(fs.csum_type, b"".join(data), fs.sectorsize).tobytes()
-    inos = [inode.ino for inode in files]
-    addresses, infos = write_new_files(fs, files[0].root, inos, length, sums)
-    for inode, bytenr, stored, info in zip(files, addresses, data, infos, strict=False):
-        store_bytes(fs, bytenr, stored)
-        note_modified(fs, inode, 0, length)
-        inode.item.nbytes = length
-        _finish(fs, inode, 0, length)
-        fs.dirty_files.pop((inode.root, inode.ino), None)
-        yield info
+    for inode in files:
+        writeback(fs, inode)
 
 
 def update_disk_size(fs: Mount, inode: LiveInode) -> None:

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
 
 from btrfs_model.mount.files.pages import FilePages
 from btrfs_model.mount.tree_writer import TreeWriter
+from btrfs_model.native.space import SpaceInfo
 from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
 from btrfs_model.ondisk.keys import ObjectId
 
@@ -19,6 +21,26 @@ class Delalloc(NamedTuple):
     extents: dict[tuple[int, int], int]
     """How many writeback may make of each dirty range."""
     total: int
+
+
+class Alike(Protocol):
+    """Files that wait for writeback with one extent each, and are no inodes in memory.
+
+    There are such while :func:`.fill_files` runs; no other file waits then.
+    """
+
+    count: int
+    """How many wait."""
+    length: int
+    """Bytes of the blocks of each."""
+
+    def write(self, most: int, *, together: bool = False) -> Iterator[SpaceInfo | None]:
+        """Write files back, the oldest first.
+
+        Yields after each how full metadata is, None where that has to be looked up.
+
+        `together`: nobody looks how full it is after each.
+        """
 
 
 class Reservations:
@@ -44,10 +66,14 @@ class Reservations:
         What is reserved for delayed items, data that wait, and references.
     extents : dict
         What waits of each file, by subvolume and inode number.
+    alike : Alike or None
+        What waits without inodes in memory.
+    counted : int
+        How many of those `delalloc` has.
     """
 
-    __slots__ = ("chunks", "clamp", "delalloc", "delayed", "extents", "given_up", "item", "lent",
-                 "path", "ref", "refs", "room")  # fmt: skip
+    __slots__ = ("alike", "chunks", "clamp", "counted", "delalloc", "delayed", "extents",
+                 "given_up", "item", "lent", "path", "ref", "refs", "room")  # fmt: skip
 
     def __init__(self, writer: TreeWriter) -> None:
         self.path = BTRFS_MAX_LEVEL * writer.image.nodesize
@@ -57,3 +83,5 @@ class Reservations:
         self.given_up = self.refs = self.lent = self.room = 0
         self.chunks = self.delayed = self.delalloc = 0
         self.extents: dict[tuple[int, int], Delalloc] = {}
+        self.alike: Alike | None = None
+        self.counted = 0

@@ -178,8 +178,7 @@ def _reserve(
         if size < _left(fs, level, share):
             level = _reclaim_early(fs, size, level)
         else:
-            _make_room(fs, size, share)
-            level = _look(fs)
+            level = _make_room(fs, size, share)
         more = _more_calls(fs, size, level, keeps) if keeps and calls > 1 else 0
     # what updates an inode, and nothing else, takes room for that without asking
     lent = max(size, rsv.path)
@@ -203,7 +202,8 @@ def give_back(fs: Mount, items: int, calls: int) -> None:
 
 
 def _fits(fs: Mount, size: int, share: int, info: SpaceInfo | None = None) -> bool:
-    return size < _left(fs, _look(fs, info), share)
+    level = _look(fs, info)
+    return size < (fs.reservations.room if share == _EIGHTH else _left(fs, level, share))
 
 
 def _look(fs: Mount, info: SpaceInfo | None = None) -> _Level:
@@ -256,20 +256,21 @@ def _look_at_delalloc(fs: Mount) -> int:
     reserved, touched = rsv.delalloc, fs.dirty_bytes.touched
     for key in touched:
         inode, known = fs.dirty_files.get(key), rsv.extents.pop(key, None)
-        reserved -= _reserved_for(fs, known)
+        reserved -= _of_file(fs, known.total if known else 0)
         if inode is not None:
-            rsv.extents[key] = waits = _extents_of(fs, inode, known)
-            reserved += _reserved_for(fs, waits)
+            rsv.extents[key] = now = _extents_of(fs, inode, known)
+            reserved += _of_file(fs, now.total)
     touched.clear()
+    waits = rsv.alike.count if rsv.alike else 0
+    reserved += (waits - rsv.counted) * _of_file(fs, 1)
+    rsv.counted = waits
     return reserved
 
 
-def _reserved_for(fs: Mount, waits: Delalloc | None) -> int:
+def _of_file(fs: Mount, extents: int) -> int:
     """Return what is reserved for the data of a file (``inode->block_rsv``)."""
     rsv = fs.reservations
-    if waits is None or not waits.total:
-        return 0
-    return waits.total * rsv.item + rsv.item + rsv.path
+    return extents * rsv.item + rsv.item + rsv.path if extents else 0
 
 
 def _wanted_by_refs(fs: Mount, info: SpaceInfo) -> int:
@@ -315,17 +316,20 @@ def _outstanding(fs: Mount, inode: LiveInode, low: int, high: int) -> int:
 # -------------------------------------------------------------------------- making room --
 
 
-def _make_room(fs: Mount, size: int, share: int) -> None:
-    """Do one thing after another until there is room (``flush_space()``)."""
+def _make_room(fs: Mount, size: int, share: int) -> _Level:
+    """Do one thing after another until there is room; how full it is then (``flush_space()``)."""
     rsv = fs.reservations
     if fs.dirty_bytes.count:
         # maybe_clamp_preempt(): the other worker could not keep up
         rsv.clamp = min(rsv.clamp + 1, _MOST_CLAMPED)
     for step in _steps(fs, size, share):
-        if step() is True or _fits(fs, size, share):
-            return
+        granted = step() is True
+        level = _look(fs)
+        if granted or size < _left(fs, level, share):
+            return level
     # nothing helps in this transaction: whether there are blocks is up to ensure_metadata()
     rsv.given_up = fs.transid
+    return level
 
 
 def _steps(fs: Mount, size: int, share: int) -> list[Callable[[], object]]:
@@ -372,21 +376,30 @@ def _shrink_delalloc(fs: Mount, size: int, share: int) -> bool:
     for _ in range(_DELALLOC_LOOPS):
         for info in _written_back(fs, size):
             granted = _fits(fs, size, share, info) or granted
-        if granted or not fs.dirty_files:
+        if granted:
             break
     return granted
 
 
 def _written_back(fs: Mount, size: int) -> Iterator[SpaceInfo | None]:
-    """Write files back, the oldest first, until it is enough; how full it is after each."""
+    """Write files back, the oldest first, until it is enough.
+
+    Yields after each how full it is, None where that has to be looked up.
+    """
     wanted = max(size, fs.dirty_bytes.count >> 3)
+    alike = fs.reservations.alike
+    if alike and alike.count:
+        yield from alike.write(-(-wanted // alike.length))
+        return
     files = []
     for inode in fs.dirty_files.values():
         files.append(inode)
         wanted -= inode.pages.dirty_bytes
         if wanted <= 0:
             break
-    yield from fs.hooks.write_in_turn(fs, files)
+    for inode in files:
+        fs.hooks.writeback(fs, inode)
+        yield None
 
 
 # ------------------------------------------------------------------------------ early on --
