@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from btrfs_model.base.whole_file import naming
-from btrfs_model.cli.blocks import parameters_option, readahead_option
+from btrfs_model.cli.blocks import limits_option, parameters_option
 from btrfs_model.cli.common import (
     STDOUT,
     Command,
@@ -43,7 +43,7 @@ def _scale(_: click.Context, __: click.Parameter, value: str) -> str | float:
         "btrfs-model replay send-truncate --scale quick --out /tmp/quick",
         "btrfs-model replay send-truncate --kernel-after v6.12",
         "btrfs-model replay send-readahead --device deskstar-7k500 --set queue_depth=1",
-        "btrfs-model replay send-readahead --readahead always_leaves=1M --nodesize 4096",
+        "btrfs-model replay send-readahead --limits always_leaves=1M --nodesize 4096",
     ),
 )
 @click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...")
@@ -69,7 +69,7 @@ def _scale(_: click.Context, __: click.Parameter, value: str) -> str | float:
     help="Model times on this device; see `btrfs-model reads --devices`.",
 )
 @parameters_option
-@readahead_option
+@limits_option
 @click.option(
     "--nodesize",
     type=click.IntRange(min=1),
@@ -89,7 +89,7 @@ def replay(
     kernel_after: str | None,
     device: str | None,
     parameters: dict[str, float | str],
-    readahead: dict[str, int],
+    limits: dict[str, int],
     nodesize: int | None,
     machine: str | None,
     jobs: int | None,
@@ -99,15 +99,15 @@ def replay(
 
     Shows the main figures and writes all of them: report.html, results.csv, results.parquet,
     speedups.csv, messages.csv, charts for each workload, and provenance.json. Without WORKLOAD it
-    replays all there are, or all that have the knobs that are turned: --device, --set, --readahead,
-    --nodesize.
+    replays all there are, or all that have the knobs that are turned: --device, --set, --limits,
+    --nodesize. One of your own is named by its entry point.
     """
     from btrfs_model.experiments.replays import all_names, check, default_jobs, run_all
     from btrfs_model.experiments.report import write
     from btrfs_model.experiments.workloads import load
 
     given = {
-        "device": device, "parameters": parameters, "readahead": readahead, "nodesize": nodesize,
+        "device": device, "parameters": parameters, "limits": limits, "nodesize": nodesize,
     }  # fmt: skip
     knobs = {name: value for name, value in given.items() if value}
     names = tuple(dict.fromkeys(workloads)) or all_names(knobs)

@@ -157,6 +157,8 @@ def run(
     with workload.open(source, step) as fs:
         nodesize = fs.image.nodesize
         outcome = workload.run(fs, source, sides, step, where)
+    if set(turned) - {"device"}:
+        outcome.forget_measured()
     pairs = counterparts(workload.compared, sides)
     add_times(outcome, where, pairs)
     # the device stands for one that the message does not name; other knobs it knows nothing of

@@ -144,7 +144,7 @@ def replay(
     kernel_after: str | None = None,
     device: str | None = None,
     parameters: Mapping[str, object] | None = None,
-    readahead: Mapping[str, int] | None = None,
+    limits: Mapping[str, int] | None = None,
     nodesize: int | None = None,
     machine: str | None = None,
     out: str | os.PathLike[str] | None = None,
@@ -165,8 +165,9 @@ def replay(
         :func:`btrfs_model.cost.device.names`.
     parameters : mapping, optional
         Parameters of that device other than its file's, e.g. ``{"queue_depth": 1}``.
-    readahead : mapping of str to int, optional
-        Limits of readahead, as for :func:`btrfs_model.questions.reads.walk`.
+    limits : mapping of str to int, optional
+        Limits of the kernel, arguments of :class:`btrfs_model.limits.Limits`, e.g.
+        ``{"dir_utimes_cache": 4}``.
     nodesize : int, optional
         Build the filesystem with tree blocks of so many bytes.
     machine : str, optional
@@ -197,7 +198,7 @@ def replay(
         for name, value in (
             ("device", device),
             ("parameters", parameters),
-            ("readahead", readahead),
+            ("limits", limits),
             ("nodesize", nodesize),
         )
         if value

@@ -32,7 +32,8 @@ class Fiemap:
     forest : Forest
         The trees.
     file : dict of str to int
-        ``subvolume``, ``last_snapshot``, ``ino``, ``isize`` and ``behaviour`` (bits).
+        ``subvolume``, ``last_snapshot``, ``ino``, ``isize``, ``behaviour`` (bits),
+        ``entries`` and ``prev_extents`` (limits).
     """
 
     def __init__(self, forest: Forest, file: dict[str, int]) -> None:

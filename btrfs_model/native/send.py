@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,10 @@ from btrfs_model.ondisk.layout import PayloadError
 
 Root = tuple[int, int, bytes]
 """Id, ctransid and the uuid that the receiver knows of a subvolume."""
+
+
+SEND_LIMITS = tuple(name for name, _ in ffi.typeof("struct bm_send_limits").fields)
+"""Names of the limits of a send."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,8 @@ class Send:
         What the receiver has.
     behaviour : int
         Bits of ``enum bm_toggle``.
+    limits : mapping
+        Of :data:`SEND_LIMITS`, each 1 at least.
     proto : int
         Version of the stream.
     no_file_data, omit_header, omit_end, compressed : bool
@@ -50,6 +56,7 @@ class Send:
     parent: Root | None
     clone_roots: Sequence[Root]
     behaviour: int
+    limits: Mapping[str, int | None]
     proto: int
     no_file_data: bool
     omit_header: bool
@@ -79,7 +86,7 @@ class Send:
         if self.parent is not None:
             parent = _roots([self.parent])
             args.parent = parent
-        args.behaviour = self.behaviour
+        args.behaviour, args.limits = self.behaviour, self.limits
         args.flags = (
             self.no_file_data * lib.BM_SEND_NO_FILE_DATA
             | self.omit_header * lib.BM_SEND_OMIT_STREAM_HEADER

@@ -36,11 +36,11 @@ int send_ctx_init(struct send_ctx *ctx, const struct bm_send_args *args, struct 
 	ctx->max_size = args->proto >= 2 ? BUFFER_V2 : BUFFER_V1;
 	ctx->clone_roots = calloc(args->clone_root_count, sizeof(*ctx->clone_roots));
 	if (!ctx->clone_roots ||
-	    lru_init(&ctx->name_cache, TOGGLE(ctx, SEND_NAME_CACHE_LRU) ? NAME_CACHE_SIZE : 0) <
-		0 ||
-	    lru_init(&ctx->dir_created_cache, DIR_CREATED_CACHE_SIZE) < 0 ||
+	    lru_init(&ctx->name_cache,
+		     TOGGLE(ctx, SEND_NAME_CACHE_LRU) ? args->limits.name_cache : 0) < 0 ||
+	    lru_init(&ctx->dir_created_cache, args->limits.dir_created_cache) < 0 ||
 	    lru_init(&ctx->dir_utimes_cache, 0) < 0 ||
-	    lru_init(&ctx->backref_cache, BACKREF_CACHE_SIZE) < 0 ||
+	    lru_init(&ctx->backref_cache, args->limits.backref_cache) < 0 ||
 	    lru_init(&ctx->orphan_dirs, 0) < 0 || lru_init(&ctx->waiting_dir_moves, 0) < 0 ||
 	    lru_init(&ctx->pending_dir_moves, 0) < 0)
 		return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});

@@ -85,7 +85,7 @@ static int send_put_off_utimes(struct send_ctx *ctx, const struct lru_entry *ent
 
 int trim_dir_utimes_cache(struct send_ctx *ctx)
 {
-	while (ctx->dir_utimes_cache.size > DIR_UTIMES_CACHE_SIZE) {
+	while (ctx->dir_utimes_cache.size > ctx->args->limits.dir_utimes_cache) {
 		struct lru_entry *oldest = ctx->dir_utimes_cache.oldest;
 
 		if (send_put_off_utimes(ctx, oldest) < 0)

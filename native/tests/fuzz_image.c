@@ -257,6 +257,7 @@ static void exercise_send(struct bm_image *image, const struct bm_root *roots, s
 	uint64_t commands[BM_SEND_COMMANDS];
 	struct bm_fault fault;
 	struct bm_send_args args = {.forest = bm_forest_create(image, roots, count, &fault),
+				    .limits = {256, 128, 64, 64, 128, 17, 1024},
 				    .clone_roots = volumes,
 				    .commands = commands,
 				    .write = take,

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.nearest import did_you_mean
-from btrfs_model.base.samples import data_folder, sample
+from btrfs_model.base.samples import data_folder, has_sample, sample
 from btrfs_model.behaviour import Behaviour
+from btrfs_model.experiments.workloads.knobs import KNOBS
 from btrfs_model.experiments.workloads.timed import Timed
 from btrfs_model.patches import Patch
 from btrfs_model.volume.filesystem import Filesystem
@@ -192,6 +193,12 @@ class Outcome:
                 return figure_
         return None
 
+    def forget_measured(self) -> None:
+        """Forget what kernels did: not what was replayed here, where a knob is turned."""
+        for figure_ in self.figures:
+            figure_.measured = figure_.measured_min = figure_.measured_max = figure_.runs = None
+        self.measured_on, self.timings = {}, []
+
     def add_measured(
         self,
         pairs: Iterable[tuple[Side, Side]],
@@ -266,11 +273,14 @@ class Note:
         Sides that it names: it is left out where one of them is not compared.
     measured : tuple of str
         Kinds of measured quantities that it is about: left out where none of them was measured.
+    device : bool
+        It is about the device that the workload names: left out where another is chosen.
     """
 
     text: str
     sides: tuple[Side, ...] = ()
     measured: tuple[str, ...] = ()
+    device: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,8 +342,8 @@ class Workload:
         ``scaled(scale)``: the input of any size, where filesystems are built.
     build : callable, optional
         ``build(input, step)``: the filesystem of an input that has no image.
-    knobs : mapping
-        What-if knobs by name: ``knobs[name](workload, value)`` is the workload with that value.
+    knobs : tuple of str
+        What-if knobs that it has, of :data:`btrfs_model.experiments.workloads.knobs.KNOBS`.
     """
 
     name: str
@@ -349,7 +359,7 @@ class Workload:
     size: str = ""
     scaled: Callable[[float], Input] | None = None
     build: Callable[[Input, Step], Filesystem] | None = None
-    knobs: Mapping[str, Callable[[Workload, Any], Workload]] = field(default_factory=dict)
+    knobs: tuple[str, ...] = ()
 
     def sides(self, before: str | None, after: str | None) -> tuple[Side, ...]:
         """Return the sides to compare: the workload's own, or the kernels that were chosen."""
@@ -386,7 +396,7 @@ class Workload:
                 there = ", ".join(self.knobs) or "none"
                 why = "no time on a device is modelled" if name == "device" else f"no knob {name}"
                 raise BtrfsModelError(f"{self.name}: {why}; its knobs: {there}")
-            turned = self.knobs[name](turned, value)
+            turned = KNOBS[name](turned, value)
         return turned
 
     def input(self, scale: str | float) -> Input:
@@ -411,7 +421,9 @@ class Workload:
                 f"{self.name}: a scale is greater than 0 and at most {_LARGEST:,}, not {scale}"
             )
         for source in self.inputs:
-            if source.scale == wanted:
+            # an installed package has no large images
+            is_there = source.sample is None or has_sample(source.sample)
+            if source.scale == wanted and is_there:
                 return source
         if self.scaled is not None:
             return self.scaled(wanted)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from btrfs_model.native.send import Root, Send
+from btrfs_model.native.send import SEND_LIMITS, Root, Send
 from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.reference.send.causes import ROW
 from btrfs_model.volume.compression import decompress
@@ -71,6 +71,7 @@ class Sender:
             parent=None if request.parent is None else _root(request.parent),
             clone_roots=[_root(subvolume) for subvolume in request.clone_roots],
             behaviour=request.behaviour.bits,
+            limits={name: request.limits.turned(name) for name in SEND_LIMITS},
             proto=request.proto,
             no_file_data=request.no_file_data,
             omit_header=request.omit_header,

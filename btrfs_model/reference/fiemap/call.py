@@ -21,6 +21,7 @@ from btrfs_model.reference.share import ShareContext
 
 if TYPE_CHECKING:
     from btrfs_model.behaviour import Behaviour
+    from btrfs_model.limits import Limits
     from btrfs_model.volume.forest import Forest
     from btrfs_model.volume.tree import Tree
 
@@ -50,6 +51,8 @@ class File:
         The inode and its size in bytes.
     behaviour : Behaviour
         The kernel.
+    limits : Limits
+        How much it remembers.
     """
 
     forest: Forest
@@ -58,6 +61,7 @@ class File:
     ino: int
     isize: int
     behaviour: Behaviour
+    limits: Limits
 
 
 @dataclass(slots=True)
@@ -111,7 +115,12 @@ class Call:
         """Every call has a memory of its own."""
         file = self.file
         self.share = ShareContext(
-            file.forest, file.tree.objectid, file.ino, file.last_snapshot, file.behaviour
+            file.forest,
+            file.tree.objectid,
+            file.ino,
+            file.last_snapshot,
+            file.behaviour,
+            file.limits,
         )
 
     @property

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from btrfs_model.behaviour import Behaviour
+    from btrfs_model.limits import Limits
     from btrfs_model.volume.filesystem import Filesystem
     from btrfs_model.volume.subvolume import Subvolume
 
@@ -38,6 +39,8 @@ class SendRequest:
         The clone sources and the snapshot itself, ascending by id.
     behaviour : Behaviour
         The kernel.
+    limits : Limits
+        How much it remembers and reads ahead, with what its toggles decide about filled in.
     proto : int
         Version of the stream.
     no_file_data, compressed, omit_header, omit_end : bool
@@ -53,6 +56,7 @@ class SendRequest:
     parent: Subvolume | None
     clone_roots: list[Subvolume]
     behaviour: Behaviour
+    limits: Limits
     proto: int
     no_file_data: bool
     compressed: bool
