@@ -152,7 +152,10 @@ parameters_option = click.option(
     help="Start with these blocks in memory: a logical address in each line.",
 )
 @limits_option
-@click.option("--device", metavar="NAME", help="Do the reads on this device, see --devices.")
+@click.option(
+    "--device", metavar="NAME|FILE",
+    help="Do the reads on this device: a name of --devices, or a file NAME.toml.",
+)  # fmt: skip
 @parameters_option
 @click.option(
     "--think",

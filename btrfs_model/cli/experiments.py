@@ -65,8 +65,9 @@ def _scale(_: click.Context, __: click.Parameter, value: str) -> str | float:
 )
 @click.option(
     "--device",
-    metavar="NAME",
-    help="Model times on this device; see `btrfs-model reads --devices`.",
+    metavar="NAME|FILE",
+    help="Model times on this device: a name of `btrfs-model reads --devices`, or a file "
+    "NAME.toml.",
 )
 @parameters_option
 @limits_option
@@ -170,7 +171,8 @@ def _print_replay(one: Replay) -> None:
 def _shown(one: Replay) -> list[list[Figure]]:
     """Return the main figures: the sides beside each other, each case that was replayed in turn."""
     names = {side.name for side in one.sides}
-    headline = one.workload.headline
+    quantities = [figure.quantity for figure in one.outcome.figures]
+    headline = one.workload.headline or tuple(dict.fromkeys(quantities))
     rows: dict[tuple[object, ...], list[Figure]] = {}
     for figure in one.outcome.figures:
         if figure.side in names and figure.quantity in headline:

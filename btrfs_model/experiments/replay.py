@@ -15,7 +15,7 @@ from btrfs_model.base.samples import packed_sample
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.cost.machine import Machine, chosen
 from btrfs_model.experiments import provenance
-from btrfs_model.experiments.commits import Message
+from btrfs_model.experiments.commits import NO_MESSAGE, Message
 from btrfs_model.experiments.commits import load as load_message
 from btrfs_model.experiments.times import (
     Judged,
@@ -26,6 +26,7 @@ from btrfs_model.experiments.times import (
     speedups,
 )
 from btrfs_model.experiments.workloads import (
+    NAMES,
     Input,
     Outcome,
     Side,
@@ -119,12 +120,17 @@ class Replay:
         return "built by the model" if sample is None else f"written by a kernel ({sample})"
 
 
+def message_of(workload: Workload) -> Message:
+    """Return what the commit message of a workload reports, if one is about it."""
+    return load_message(workload.name) if workload.name in NAMES else NO_MESSAGE
+
+
 def _silent(_: str) -> None:
     """Report no progress."""
 
 
 def run(
-    name: str,
+    name: str | Workload,
     scale: str | float = "full",
     *,
     kernel_before: str | None = None,
@@ -150,7 +156,7 @@ def run(
     workload = load(name).turned(turned)
     source = workload.input(scale)
     sides = workload.sides(kernel_before, kernel_after)
-    where, message = chosen(machine), load_message(name)
+    where, message = chosen(machine), message_of(workload)
     behaviours = {side.name: Behaviour.parse(side.behaviour) for side in sides}
     started = datetime.now(UTC).isoformat(timespec="seconds")
     clock = time.monotonic()

@@ -18,10 +18,9 @@ from btrfs_model.base.arguments import checked
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.whole_file import check_folder
 from btrfs_model.cost.machine import chosen
-from btrfs_model.experiments.commits import load as load_message
-from btrfs_model.experiments.replay import Replay, run
+from btrfs_model.experiments.replay import Replay, message_of, run
 from btrfs_model.experiments.results import frame
-from btrfs_model.experiments.workloads import NAMES, load
+from btrfs_model.experiments.workloads import NAMES, Workload, load
 
 _MEMORY: Final = 4 << 30
 """Bytes that a workload takes at its full scale, at most."""
@@ -107,7 +106,7 @@ def run_all(
 
 
 def check(
-    names: Iterable[str],
+    names: Iterable[str | Workload],
     scale: str | float,
     knobs: Mapping[str, Any],
     machine: str | None,
@@ -123,8 +122,9 @@ def check(
         When nothing can be written to the folder.
     """
     for name in names:
-        load(name).turned(knobs).input(scale)
-        load_message(name)
+        workload = load(name)
+        workload.turned(knobs).input(scale)
+        message_of(workload)
     chosen(machine)
     if out is not None:
         check_folder(out)
@@ -137,7 +137,7 @@ def all_names(knobs: Iterable[str] = ()) -> tuple[str, ...]:
 
 @checked
 def replay(
-    workload: str | Sequence[str] | None = None,
+    workload: str | Workload | Sequence[str | Workload] | None = None,
     scale: str | float = "full",
     *,
     kernel_before: str | None = None,
@@ -153,16 +153,17 @@ def replay(
 
     Parameters
     ----------
-    workload : str or sequence of str, optional
-        Names, e.g. ``"send-truncate"``; without it all there are, or all that have the knobs.
+    workload : str, Workload or sequence of those, optional
+        Names, e.g. ``"send-truncate"``, or workloads of your own (``bm.workload()``); without it
+        all that the package has, or all that have the knobs.
     scale : str or float
         ``"full"`` as in the commit message, ``"quick"``, or a fraction of full.
     kernel_before, kernel_after : str, optional
         Behaviours to compare instead of the ones just before and after the commit, e.g.
         ``"v6.12 - send-utimes-cache"``.
     device : str, optional
-        Model times on this device instead of those that the workload names, see
-        :func:`btrfs_model.cost.device.names`.
+        Model times on this device instead of those that the workload names: a name of
+        :func:`btrfs_model.cost.device.names` or the path of a file.
     parameters : mapping, optional
         Parameters of that device other than its file's, e.g. ``{"queue_depth": 1}``.
     limits : mapping of str to int, optional
@@ -203,14 +204,16 @@ def replay(
         )
         if value
     }
-    names = (workload,) if isinstance(workload, str) else workload or all_names(knobs)
+    names = (workload,) if isinstance(workload, str | Workload) else workload or all_names(knobs)
     names = tuple(dict.fromkeys(names))
     check(names, scale, knobs, machine, out)
-    replays = run_all(
-        names, 1, lambda _: None,
-        scale=scale, kernel_before=kernel_before, kernel_after=kernel_after, knobs=knobs,
-        machine=machine,
-    )  # fmt: skip
+    replays = [
+        run(
+            one, scale, kernel_before=kernel_before, kernel_after=kernel_after, knobs=knobs,
+            machine=machine,
+        )
+        for one in names
+    ]  # fmt: skip
     if out is not None:
         from btrfs_model.experiments.report import write
 

@@ -38,10 +38,11 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "sample": ("name",),
     "send": ("fs", "snap"),
     "tree_stats": ("disk.img",),
+    "workload": ("mine", print, print, ["send-utimes-cache"]),
 }
 # What takes nothing, what only the model makes, and what is no call.
 OTHERS = {
-    "BtrfsModelError", "SendResult", "Work", "counting", "errors", "samples", "toggles",
+    "BtrfsModelError", "Limits", "SendResult", "Work", "counting", "errors", "samples", "toggles",
     "use_kernels",
 }  # fmt: skip
 

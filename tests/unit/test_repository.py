@@ -124,7 +124,14 @@ def test_streams_of_the_corpus_have_the_recorded_hash() -> None:
 
 # The papers for users and for those who work on the project.
 DOCS = sorted(str(name.relative_to(ROOT)) for name in (ROOT / "docs").glob("*.md"))
-PAPERS = ["README.md", "CHANGELOG.md", "tests/README.md", "CONTRIBUTING.md", "notebooks/README.md", *DOCS]
+PAPERS = [
+    "README.md",
+    "CHANGELOG.md",
+    "tests/README.md",
+    "CONTRIBUTING.md",
+    "notebooks/README.md",
+    *DOCS,
+]
 
 
 @pytest.mark.claim("The papers name files, folders and `make` targets that exist.")

@@ -10,7 +10,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Final
 
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.nearest import did_you_mean
@@ -36,7 +37,10 @@ _LARGEST = 1_000_000
 """Scale beyond which no device could hold the files."""
 
 NAMES: tuple[str, ...] = tuple(_MODULES)
-"""Names of the workloads that can be replayed."""
+"""Names of the workloads of the package."""
+
+GROUP: Final = "btrfs_model.workloads"
+"""Entry points of other packages that lead to workloads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +314,7 @@ Step = Callable[[str], None]
 """Called with a few words when a part of the work begins."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Workload:
     """A commit message's experiment.
 
@@ -327,7 +331,8 @@ class Workload:
     inputs : tuple of Input
         What it is replayed on, smallest first: quick is the first, full has the scale 1.
     headline : tuple of str
-        Quantities that the table on a terminal shows, in each case that was replayed.
+        Quantities that the table on a terminal shows, in each case that was replayed; all of them
+        where none is named.
     compared : tuple of Side
         What is compared where no kernels are chosen; a ``before`` and an ``after`` are among them.
     run : callable
@@ -441,16 +446,30 @@ class Workload:
         return self.build(source, step)
 
 
-def load(name: str) -> Workload:
-    """Return the workload of that name.
+def load(name: str | Workload) -> Workload:
+    """Return the workload of that name: of the package, or of an entry point of :data:`GROUP`.
 
     Raises
     ------
     BtrfsModelError
-        When there is none.
+        When there is none, or the entry point leads to none.
     """
-    if name not in _MODULES:
-        near = did_you_mean(name, NAMES)
-        raise BtrfsModelError(f"no workload {name!r}: there is {', '.join(NAMES)}{near}")
-    workload: Workload = import_module(_MODULES[name]).WORKLOAD
+    if isinstance(name, Workload):
+        return name
+    workload: object
+    if name in _MODULES:
+        workload = import_module(_MODULES[name]).WORKLOAD
+        assert isinstance(workload, Workload)
+        return workload
+    own = {one.name: one for one in entry_points(group=GROUP)}
+    if name not in own:
+        there = (*NAMES, *own)
+        near = did_you_mean(name, there)
+        raise BtrfsModelError(f"no workload {name!r}: there is {', '.join(there)}{near}")
+    try:
+        workload = own[name].load()
+    except (AttributeError, ImportError) as error:
+        raise BtrfsModelError(f"workload {name!r}: {own[name].value}: {error}") from None
+    if not isinstance(workload, Workload):
+        raise BtrfsModelError(f"workload {name!r}: {own[name].value} is no bm.workload()")
     return workload

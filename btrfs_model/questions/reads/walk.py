@@ -93,7 +93,7 @@ def reads(
         ``{"always_leaves": 1 << 20}``.
     device : str or Device, optional
         Do the reads on this device: a name of :func:`btrfs_model.cost.device.names`, e.g.
-        ``"deskstar-7k500"``.
+        ``"deskstar-7k500"``, or the path of a file.
     parameters : mapping, optional
         Parameters of the device other than those of its file, e.g. ``{"queue_depth": 1}``.
     think : float, optional
