@@ -215,11 +215,11 @@ def test_headings_of_notebooks_stand_above_their_code(name: Path) -> None:
 
 def commands_of(paper: str) -> list[str]:
     """The lines of code blocks that call the command, without what the shell does with them."""
-    blocks = re.findall(r"^```\w*\n(.*?)^```", paper, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```[^\n]*\n(.*?)^```", paper, re.MULTILINE | re.DOTALL)
     lines = [
         line.strip().removeprefix(".venv/bin/") for text in blocks for line in text.split("\n")
     ]
-    return [re.split(r" [|>] ", line)[0] for line in lines if line.startswith("btrfs-model ")]
+    return [re.split(r" [|>#] | && ", line)[0] for line in lines if line.startswith("btrfs-model ")]
 
 
 @pytest.mark.claim("The commands in the papers parse.")
