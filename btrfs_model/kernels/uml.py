@@ -37,10 +37,13 @@ mount -t tmpfs none /var/lib
 [ -c /dev/null ] || mount -t devtmpfs none /dev
 mkdir -p {shm} && mount -t hostfs -o {shm} none {shm}
 mknod {device} b 98 16
+mknod {terminal} c 4 0
 stty raw -echo
-exec {agent}
+exec {agent} <{terminal} >{terminal} 2>&1
 """
 _DEVICE = "/run/ubdb"
+# Not /dev/console, from which only who waits at that moment reads that nobody asks any more.
+_TERMINAL = "/run/tty0"
 # Linux 5.10 panics when a block device is removed: such a guest is started again instead.
 _REMOVES = (6, 1)
 _LOOKS = 500
@@ -137,7 +140,7 @@ class Uml(Kernel):
         """Run a guest whose first process becomes the agent."""
         init = self.folder / "init"
         agent = shlex.join(self.agent(str(_modules(self.binary))))
-        init.write_text(_INIT.format(shm=SHM, device=_DEVICE, agent=agent))
+        init.write_text(_INIT.format(shm=SHM, device=_DEVICE, terminal=_TERMINAL, agent=agent))
         return [
             self._program(), f"mem={self.memory >> 20}M",
             "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "rw",

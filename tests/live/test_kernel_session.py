@@ -77,12 +77,14 @@ def test_guest_that_does_not_answer_is_killed_and_started_again() -> None:
     assert not guest.folder.exists()
 
 
+@pytest.mark.parametrize("busy", [False, True])
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=mark) for name, mark in judges.MARKS.items()]
 )
-def test_nothing_is_left_of_who_was_killed(name: str) -> None:
+def test_nothing_is_left_of_who_was_killed(name: str, busy: bool) -> None:
     where = Path(str(judges.__file__)).parents[1]
-    assert not left_behind("from judges import STARTED", f"STARTED[{name!r}]()", where)
+    left = left_behind("from judges import STARTED", f"STARTED[{name!r}]()", where, busy=busy)
+    assert not left
 
 
 @judges.MARKS["machine"]

@@ -3,6 +3,7 @@
 
 import os
 import time
+from pathlib import Path
 
 
 def doubled(data: bytes, *, times: int = 2) -> list[bytes]:
@@ -18,6 +19,12 @@ def dying() -> None:
 
 
 def sleeping(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def busy(place: str, seconds: float) -> None:
+    """Sleep; a file says that it began."""
+    Path(place).touch()
     time.sleep(seconds)
 
 
