@@ -163,12 +163,13 @@ def run(
     with workload.open(source, step) as fs:
         nodesize = fs.image.nodesize
         outcome = workload.run(fs, source, sides, step, where)
-    if set(turned) - {"device"}:
+    # a device stands for one that the message does not name; other knobs it knows nothing of
+    unlike = set(turned) - ({"device"} if message.device else set())
+    if unlike:
         outcome.forget_measured()
     pairs = counterparts(workload.compared, sides)
     add_times(outcome, where, pairs)
-    # the device stands for one that the message does not name; other knobs it knows nothing of
-    judged = [] if set(turned) - {"device"} else judge(message, outcome, source, pairs, where)
+    judged = [] if unlike else judge(message, outcome, source, pairs, where)
     add_reported(outcome, judged)
     return Replay(
         workload,

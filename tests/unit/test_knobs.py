@@ -22,6 +22,8 @@ TURNED: dict[str, list[tuple[dict[str, Any], str]]] = {
     "send-utimes": [
         ({"nodesize": 4096}, "sender: btrfs_search_slot"),
         ({"limits": {"dir_utimes_cache": 1}}, "command utimes"),
+        ({"device": "deskstar-7k500"}, "time"),
+        ({"device": "deskstar-7k500", "parameters": {"rpm": 3600}}, "time"),
     ],
     "send-readahead": [
         ({"device": "samsung-850-evo"}, "waiting"),

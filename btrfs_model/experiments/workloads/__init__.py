@@ -399,8 +399,7 @@ class Workload:
         for name, value in knobs.items():
             if name not in self.knobs:
                 there = ", ".join(self.knobs) or "none"
-                why = "no time on a device is modelled" if name == "device" else f"no knob {name}"
-                raise BtrfsModelError(f"{self.name}: {why}; its knobs: {there}")
+                raise BtrfsModelError(f"{self.name}: no knob {name}; its knobs: {there}")
             turned = KNOBS[name](turned, value)
         return turned
 

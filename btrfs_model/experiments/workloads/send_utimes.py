@@ -13,8 +13,12 @@ series, and with it alone added to the kernel before.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from btrfs_model.behaviour import Behaviour
+from btrfs_model.cost.device import Device
+from btrfs_model.cost.device import load as load_device
 from btrfs_model.cost.machine import Machine
 from btrfs_model.experiments.workloads import (
     Figure,
@@ -28,12 +32,14 @@ from btrfs_model.experiments.workloads import (
     counterparts,
     recorded,
 )
-from btrfs_model.experiments.workloads.knobs import NODESIZE
+from btrfs_model.experiments.workloads.knobs import KNOBS, NODESIZE
 from btrfs_model.experiments.workloads.timed import Timed
 from btrfs_model.limits import Limits
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.patches import Patch
-from btrfs_model.questions.send.ioctl import SendResult, send
+from btrfs_model.questions.reads.cold import blocks_after_mount
+from btrfs_model.questions.reads.walk import reading, reads_and_work
+from btrfs_model.questions.send.ioctl import SendResult, prepare, send
 from btrfs_model.volume.filesystem import Filesystem
 
 if TYPE_CHECKING:
@@ -127,15 +133,21 @@ def run(
     step: Step,
     machine: Machine,
     *,
+    devices: tuple[str, ...] = (),
+    parameters: Mapping[str, object] | None = None,
     limits: Limits | None = None,
 ) -> Outcome:
-    """Send the difference on each side at three sizes; then with each patch alone off and on."""
+    """Send the difference on each side at three sizes; then with each patch alone off and on.
+
+    Everything is in memory; on a device, nothing but what a mount leaves there.
+    """
     outcome = Outcome([])
+    device = load_device(devices[0], parameters) if devices else None
     nodesize = _nodesize(source)
     for files in sizes(source)[:-1]:
         step(f"building {files:,} files")
         with build(files, nodesize=nodesize) as smaller:
-            _run_size(outcome, smaller, files, chosen, step, limits)
+            _run_size(outcome, smaller, files, chosen, step, limits, device)
     for files in SMALL:
         with build(files, nodesize=nodesize) as smallest:
             outcome.small += [
@@ -144,7 +156,7 @@ def run(
                 for name, unit, count in _rows(_send(smallest, side.behaviour, limits), whole=False)
             ]
     largest = sizes(source)[-1]
-    sent = _run_size(outcome, fs, largest, chosen, step, limits, whole=True)
+    sent = _run_size(outcome, fs, largest, chosen, step, limits, device, whole=True)
     outcome.evidence["sizes"] = sizes(source)
     outcome.evidence["files"] = largest
     if chosen == COMPARED:
@@ -162,19 +174,38 @@ def _send(fs: Filesystem, behaviour: str, limits: Limits | None) -> SendResult:
 
 def _run_size(
     outcome: Outcome, fs: Filesystem, files: int, chosen: tuple[Side, ...], step: Step,
-    limits: Limits | None, *, whole: bool = False,
+    limits: Limits | None, device: Device | None, *, whole: bool = False,
 ) -> dict[str, SendResult]:  # fmt: skip
     """Send on each side; with `whole` every function that was called has its figure."""
     results = {}
     for side in chosen:
         step(f"{side.name}: sending {files:,} files")
         results[side.name] = sent = _send(fs, side.behaviour, limits)
-        outcome.timed.append(Timed(side.name, "time", "ms", {"files": files}, sent.amounts))
+        outcome.timed.append(_timed(fs, side, files, sent, limits, device))
         outcome.figures += [
             Figure(side.name, name, unit, {"files": files}, modelled=float(count))
             for name, unit, count in _rows(sent, whole=whole)
         ]
     return results
+
+
+def _timed(
+    fs: Filesystem, side: Side, files: int, sent: SendResult, limits: Limits | None,
+    device: Device | None,
+) -> Timed:  # fmt: skip
+    """Return what takes time: the work, and from a device the reads of tree blocks."""
+    if device is None:
+        return Timed(side.name, "time", "ms", {"files": files}, sent.amounts)
+    behaviour = Behaviour.parse(side.behaviour)
+    opened = [fs.subvolume(name) for name in ("snap1", "snap2")]
+    request = prepare(
+        fs, "snap2", "snap1", ["snap1"], behaviour=behaviour, limits=limits,
+        write=lambda data: None,
+    )  # fmt: skip
+    rows, _ = reads_and_work(request, blocks_after_mount(fs, opened, behaviour), counted=False)
+    waits = reading(fs.image, rows, device).waits
+    work = {**sent.amounts, "blocks_read": len(rows)}
+    return Timed(side.name, "time", "ms", {"files": files}, work, waits)
 
 
 def _rows(sent: SendResult, *, whole: bool) -> list[tuple[str, str, int]]:
@@ -264,7 +295,7 @@ WORKLOAD = Workload(
         Group("Sender: calls of kernel functions", ("sender: ",)),
     ),
     size="files",
-    knobs=("limits", "nodesize"),
+    knobs=tuple(KNOBS),
     scaled=scaled,
     build=_build,
 )  # fmt: skip

@@ -99,13 +99,12 @@ def test_one_device(device: str, quick: pd.DataFrame, tmp_path: Path) -> None:
 
 
 def test_a_device_where_it_decides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert set(NAMES) - set(all_names(["device"])) == {"send-utimes"}
-    assert all_names(["nodesize"]) == NAMES
+    assert all_names(["device"]) == all_names(["parameters"]) == all_names(["nodesize"]) == NAMES
+    assert set(NAMES) - set(all_names(["limits"])) == {"log-dir"}
     table = bm.replay("fiemap-shared", "quick", device="samsung-970-evo")
     assert set(table.device.dropna()) == {"samsung-970-evo"}
     assert set(table[table.device.notna()].quantity) == {"time", "waiting for reads"}
     for arguments, words in (
-        (["send-utimes", "--device", DISK], "send-utimes: no time on a device is modelled"),
         (["send-readahead", "--device", "drum"], "no device 'drum': there is deskstar-7k500"),
         (["log-dir", "--limits", "name_cache=1"], "log-dir: no knob limits; its knobs: device"),
         (["send-readahead", "--nodesize", "5000"], "nodesize is 5000, not one of (4096, 8192"),
