@@ -87,10 +87,13 @@ enum bm_counter {
 	BM_WORK_btrfs_sync_log,
 	/*
 	 * Logs and the tree of the logs: items that are inserted or written over as a whole, and by
-	 * how many bytes items grow, headers included; blocks that btrfs_sync_log() writes.
+	 * how many bytes items grow, headers included; leaves of a directory that is logged, and
+	 * insertions into another leaf of a log than the last one; blocks that btrfs_sync_log()
+	 * writes.
 	 */
 	BM_WORK_log_items_copied,
 	BM_WORK_log_bytes_copied,
+	BM_WORK_log_leaves_entered,
 	BM_WORK_log_leaves_written,
 	BM_WORK_log_nodes_written,
 	/* walks of the model itself */

@@ -31,6 +31,7 @@ PHRASES: Final = {
     "emit_fiemap_extent": "reporting {} extents",
     "log_items_copied": "copying {} items into the log",
     "log_bytes_copied": "copying {} bytes into the log",
+    "log_leaves_entered": "coming to other leaves {} times while logging",
     "log_leaves_written": "writing {} leaves of the log",
     "log_nodes_written": "writing {} nodes of the log",
     "btrfs_sync_log": "syncing the log {} times",

@@ -26,6 +26,11 @@ class TreeWriter(Writer):
         Whose buffer must be writable memory.
     base, transid, features, ssd
         See :class:`~btrfs_model.native.writer.Writer`.
+
+    Attributes
+    ----------
+    log_leaf : int
+        Address of the leaf of a log that the last insertion went to, where Python inserts.
     """
 
     def __init__(
@@ -45,6 +50,7 @@ class TreeWriter(Writer):
         )
         self.image = image
         self.balances_lazily = True
+        self.log_leaf = 0
         image.is_unwritten = self.unwritten()
 
     def close(self) -> None:

@@ -47,8 +47,11 @@ def setup_items_for_insert(
     ground: Ground, path: Path, items: Sequence[tuple[RawKey, bytes]]
 ) -> None:
     """Insert items where a search made room."""
-    count_copied(ground, len(items), sum(ITEM.size + len(data) for _, data in items))
     leaf, slot = path.leaf, path.slots[0]
+    count_copied(ground, len(items), sum(ITEM.size + len(data) for _, data in items))
+    if ground.owner == _TREE_LOG:
+        current().count("log_leaves_entered", leaf.bytenr != ground.writer.log_leaf)
+        ground.writer.log_leaf = leaf.bytenr
     if slot == 0:
         fixup_low_keys(path, items[0][0], 1)
     leaf.items[slot:slot] = items

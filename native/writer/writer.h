@@ -69,6 +69,7 @@ struct bm_writer {
 	uint8_t **loose;     /* these leaves, and some that were; none between two calls */
 	size_t loose_count;
 	size_t loose_capacity;
+	uint64_t log_leaf; /* address of the leaf of a log that the last insertion went to */
 	struct bm_space *space;
 	struct bm_waiting_refs *refs;
 };

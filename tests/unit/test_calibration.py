@@ -116,8 +116,8 @@ def test_noise_widens_the_intervals():
 
 def test_a_cost_that_nothing_tells_is_named():
     rows = _rows(np.full(len(TERMS), 1e-6), 0.0, 0)
-    without = [Row(row.name, {**row.work, "find_parent_nodes": 0}, row.seconds) for row in rows]
-    with pytest.raises(bm.BtrfsModelError, match="no microbenchmark tells the cost walk"):
+    without = [Row(row.name, {**row.work, "log_leaves_entered": 0}, row.seconds) for row in rows]
+    with pytest.raises(bm.BtrfsModelError, match="no microbenchmark tells the cost log_leaf"):
         fit(TERMS, without)
 
 

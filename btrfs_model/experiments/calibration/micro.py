@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from btrfs_model.base.counters import counting
 from btrfs_model.cost.receiver import receiver_calls
 from btrfs_model.kernels import timings
@@ -348,6 +350,16 @@ def _logged(count: int, length: int) -> Fsync:
     return Fsync(("mkdir", "d"), ("create_files", "d", names), ("fsync", "d"))
 
 
+def _logged_shuffled(count: int) -> Fsync:
+    """Call fsync on a directory of new files, entered by chance: each goes to another leaf."""
+    names = _names(count)
+    shuffled = np.random.default_rng(0).permutation(names)
+    links: list[Call] = [("link", f"a/{name}", f"d/{name}") for name in shuffled]
+    return Fsync(
+        ("mkdir", "a"), ("create_files", "a", names), ("mkdir", "d"), *links, ("fsync", "d")
+    )
+
+
 def _logged_links(count: int) -> Fsync:
     """Call fsync on a directory of other names of old files."""
     links: list[Call] = [("link", f"a/{name}", f"d/{name}") for name in _names(count)]
@@ -413,6 +425,8 @@ def microbenchmarks() -> list[Micro]:
         Micro("log 3,000 entries of long names", _logged(3000, 120)),
         Micro("log 12,000 entries", _logged(12_000, 30)),
         Micro("log 2,000 links", _logged_links(2000)),
+        Micro("log 3,000 files in no order", _logged_shuffled(3000)),
+        Micro("log 6,000 files in no order", _logged_shuffled(6000)),
         Micro("log a file of 3,000 xattrs", _logged_xattrs(3000)),
         Micro("log a directory 20 times", _logged_again(20)),
         Micro("receive 1,500 empty files", Receive(lambda: _empty(1500))),

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from btrfs_model.base.counters import current
 from btrfs_model.mount.delayed_node import DelayedNode
 from btrfs_model.mount.live_inode import DIR_START_INDEX, LiveInode
 from btrfs_model.mount.log.log_tree import ForceCommit, LogContext
@@ -144,6 +145,7 @@ def log_dir_items(fs: Mount, inode: LiveInode, ctx: LogContext, lowest: int) -> 
     found = False
     before: list[Entry] = []
     for block, entries in _leaves(fs, inode, lowest):
+        current().count("log_leaves_entered")
         if not is_of_this_transaction(fs, block):
             if found:
                 last = entries[0][0] - 1

@@ -71,9 +71,9 @@ static void put_items(uint8_t *leaf, uint32_t slot, const struct bm_key *keys,
 }
 
 /* Whether items fit in at a slot; the parents' keys are fixed. */
-static int prepare_insert(const struct bm_writer *writer, struct bm_path *path,
-			  const struct bm_key *keys, const uint32_t *sizes, size_t count,
-			  uint32_t *total, struct bm_fault *fault)
+static int prepare_insert(struct bm_writer *writer, struct bm_path *path, const struct bm_key *keys,
+			  const uint32_t *sizes, size_t count, uint32_t *total,
+			  struct bm_fault *fault)
 {
 	const uint8_t *leaf = path->node[0];
 	uint64_t sum = 0;
@@ -85,8 +85,12 @@ static int prepare_insert(const struct bm_writer *writer, struct bm_path *path,
 		return bm_writer_errno(fault, NULL, EOVERFLOW);
 	if (!path->slot[0])
 		bm_fixup_low_keys(path, keys, 1);
-	if (bm_is_log(leaf))
+	if (bm_is_log(leaf)) {
 		bm_count_copied(writer, count, sum + count * BTRFS_ITEM_SIZE);
+		COUNT_N(writer->image, log_leaves_entered,
+			block_header(leaf)->bytenr != writer->log_leaf);
+		writer->log_leaf = block_header(leaf)->bytenr;
+	}
 	*total = (uint32_t)sum;
 	return BM_OK;
 }

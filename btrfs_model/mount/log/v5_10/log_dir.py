@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from btrfs_model.base.counters import current
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.log.log_dir import (
     TRANSID,
@@ -50,6 +51,7 @@ def _entries_of(fs: Mount, inode: LiveInode, kind: int) -> tuple[Columns, Mask]:
     blocks = columns["block"]
     first = np.flatnonzero(np.diff(blocks, prepend=np.uint64(0)))
     changed = [is_of_this_transaction(fs, block) for block in blocks[first].tolist()]
+    current().count("log_leaves_entered", sum(changed))
     counts = np.diff(first, append=len(blocks))
     return columns, np.repeat(np.array(changed, bool), counts)
 
