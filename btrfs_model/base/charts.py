@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""How charts look, and how they become files: the same figure always becomes the same bytes."""
+"""How charts look, and how they become files: the same figure always becomes the same bytes.
+
+A figure has a title (``suptitle``) and, as its label, a description: what there is to be seen, for
+who cannot see it.
+"""
 
 from __future__ import annotations
 
 import io
-from typing import Any
+import re
+from html import escape
+from typing import Any, Final
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -12,20 +18,24 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-COLOURS = {
+COLOURS: Final = {
     "ink": "#1f2430",
-    "muted": "#6b7280",
+    "muted": "#4b5563",
     "line": "#d5d9e0",
-    "before": "#b4540a",
-    "between": "#d9a441",
-    "after": "#1b6ca8",
     "plain": "#e8ebf0",
-    "data": "#cfdcea",
+    "before": "#b4540a",
+    "between": "#6d4aa0",
+    "after": "#1b6ca8",
 }
-"""Colours by what they mean; told apart by readers with any colour vision."""
+"""Colours by what they mean, in charts, the report and notebooks; told apart by readers with any
+colour vision. As text each has a contrast of 4.5 to 1 on white, but for lines and grounds."""
 
-RC: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",
+KINDS: Final = ("#0f766e", "#a3346f", "#66700f", "#6d4aa0", "#4b5563", "#9aa3b2")
+"""Colours of things that are neither before nor after, such as types and causes."""
+
+RC: Final[dict[Any, Any]] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
     "font.size": 9.5,
     "text.color": COLOURS["ink"],
     "axes.edgecolor": COLOURS["line"],
@@ -37,16 +47,27 @@ RC: dict[Any, Any] = {
     "ytick.color": COLOURS["ink"],
     "figure.facecolor": "white",
     "svg.hashsalt": "btrfs-model",
-    "svg.fonttype": "path",
+    "svg.fonttype": "none",
 }
-"""Settings under which a figure has to be made and saved."""
+"""Settings under which a figure has to be made and saved. No text is smaller than 8.5 points."""
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure of that size in inches; it belongs to no window."""
+def new_figure(width: float, height: float, title: str, description: str) -> Figure:
+    """Return an empty figure of that size in inches; it belongs to no window.
+
+    Parameters
+    ----------
+    width, height : float
+        Inches.
+    title : str
+        What stands above it.
+    description : str
+        What there is to be seen, in a sentence or two.
+    """
     layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1)
-    figure = Figure(figsize=(width, height), layout=layout)
+    figure = Figure(figsize=(width, height), layout=layout, label=description)
     FigureCanvasAgg(figure)
+    figure.suptitle(title, x=0.011, ha="left", fontsize=15, fontweight="bold")
     return figure
 
 
@@ -58,16 +79,34 @@ def bare(axes: Axes, *keep: str) -> None:
 
 
 def to_png(figure: Figure) -> bytes:
-    """Return the figure as PNG, 200 dots per inch."""
+    """Return the figure as PNG, 200 dots per inch, with its title and its description."""
+    about = {"Title": figure.get_suptitle(), "Description": str(figure.get_label())}
     with rc_context(RC):
         buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=200, metadata={"Software": None})
+        figure.savefig(buffer, format="png", dpi=200, metadata={"Software": None, **about})
     return buffer.getvalue()
 
 
-def to_svg(figure: Figure) -> str:
-    """Return the figure as SVG; its text is paths, so it looks the same everywhere."""
+def to_svg(figure: Figure, name: str) -> str:
+    """Return the figure as SVG whose text is text, with its title and its description.
+
+    Parameters
+    ----------
+    figure : Figure
+        What to save.
+    name : str
+        Begins the ids of the picture, which can stand in a page with others.
+    """
     with rc_context(RC):
         buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    return buffer.getvalue()
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(buffer, format="svg", metadata=nothing)
+    svg = re.sub(r'<g id="[^"]*">', "<g>", buffer.getvalue())
+    about = "".join(
+        f'<{tag} id="{name}-{tag}">{escape(str(text))}</{tag}>\n'
+        for tag, text in (("title", figure.get_suptitle() or name), ("desc", figure.get_label()))
+    )
+    named = f'<svg role="img" aria-labelledby="{name}-title {name}-desc" '
+    head, _, rest = svg.partition("<svg ")
+    attributes, _, body = rest.partition(">")
+    return f"{head}{named}{attributes}>\n{about}{body.lstrip()}"

@@ -23,8 +23,13 @@ from btrfs_model.cli.common import (
 )
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from btrfs_model.experiments.replay import Replay
     from btrfs_model.experiments.workloads import Figure
+
+_WIDE = 160
+"""Characters from which a terminal has room for the table of the commits; elsewhere it has them."""
 
 
 def _scale(_: click.Context, __: click.Parameter, value: str) -> str | float:
@@ -98,10 +103,10 @@ def replay(
 ) -> None:
     """Replay workloads of commit messages on both sides of their commit.
 
-    Shows the main figures and writes all of them: report.html, results.csv, results.parquet,
-    speedups.csv, messages.csv, charts for each workload, and provenance.json. Without WORKLOAD it
-    replays all there are, or all that have the knobs that are turned: --device, --set, --limits,
-    --nodesize. One of your own is named by its entry point.
+    Shows the main figures, and in the end whether the speedups come out. Writes all of them:
+    report.html, results.csv, results.parquet, speedups.csv, messages.csv, charts for each workload,
+    and provenance.json. Without WORKLOAD it replays all there are, or all that have the knobs that
+    are turned: --device, --set, --limits, --nodesize. One of your own is named by its entry point.
     """
     from btrfs_model.experiments.replays import all_names, check, default_jobs, run_all
     from btrfs_model.experiments.report import write
@@ -126,18 +131,18 @@ def replay(
     with naming(STDOUT):
         for one in replays:
             _print_replay(one)
-    echo(f"Written to {out}: {', '.join(file.name for file in files)}")
+        echo(f"Written to {out}: {', '.join(file.name for file in files)}\n")
+        _print_answer(replays)
 
 
 def _print_replay(one: Replay) -> None:
     """Print the main figures of a replay."""
-    from rich.console import Console
     from rich.table import Table
 
     from btrfs_model.experiments.numbers import number, percent
     from btrfs_model.experiments.results import label
 
-    console = Console(highlight=False) if sys.stdout.isatty() else Console(width=110)
+    console = _console()
     commit = one.workload.toggles[0]
     settings = ", ".join(f"{key} {value}" for key, value in one.settings.items())
     console.print(f"\n[bold]{one.workload.name}[/]: {commit.subject} (v{commit.release})")
@@ -166,6 +171,48 @@ def _print_replay(one: Replay) -> None:
     for text in one.notes:
         console.print(text, style="dim")
     console.print()
+
+
+def _console(width: int = 110) -> Console:
+    """Return the terminal; where there is none, one that wide."""
+    from rich.console import Console
+
+    return Console(highlight=False) if sys.stdout.isatty() else Console(width=width)
+
+
+def _print_answer(replays: list[Replay]) -> None:
+    """Print whether the speedups come out: a row for each commit, or lines where it is narrow."""
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    from btrfs_model.experiments.verdicts import HEADINGS, commit_row
+
+    console = _console(_WIDE)
+    console.print("[bold]Do the speedups come out?[/]")
+    rows = [commit_row(one) for one in replays]
+    table = Table(header_style="bold", pad_edge=False, box=None, padding=(0, 2, 1, 0))
+    widest = max(len(row.message.url) for row in rows)
+    table.add_column(HEADINGS[0], width=widest)
+    for name in HEADINGS[1:]:
+        is_figure = name in HEADINGS[1:4]
+        table.add_column(name, no_wrap=is_figure, ratio=None if is_figure else 1)
+    for row in rows:
+        message = row.message
+        about = Text(", ".join(filter(None, (row.workload, row.case))), style="bold")
+        if message.commit:
+            about.append(f"\n{message.title} ({message.release})\n", style="not bold")
+            about.append(message.url, style=f"not bold link {message.url}")
+        if console.width >= _WIDE:
+            table.add_row(about, *map(Text, row.cells))
+            continue
+        *figures, work, verdict = row.cells
+        said = zip(HEADINGS[1:4], figures, strict=True)
+        line = ", ".join(f"{name} {figure}" for name, figure in said)
+        console.print(about)
+        console.print(Padding(Text(f"{line}\n{work}\n{verdict}"), (0, 0, 1, 2)))
+    if table.row_count:
+        console.print(table)
 
 
 def _shown(one: Replay) -> list[list[Figure]]:

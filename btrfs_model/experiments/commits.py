@@ -9,7 +9,7 @@ first time tells.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -46,6 +46,10 @@ class Reported:
         Of how many runs it is the average.
     said : str
         What the message says that the time is beside the one before, e.g. ``"9.5x"``.
+    is_headline : bool
+        Whether it and the time before it stand for the whole commit.
+    why : dict
+        Reasons where what is known here is not what the message says, see :class:`Message`.
     """
 
     side: str
@@ -56,6 +60,8 @@ class Reported:
     deviation: float | None = None
     runs: int | None = None
     said: str = ""
+    is_headline: bool = False
+    why: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -82,10 +88,15 @@ class Message:
         figure has its own.
     stand_in : dict
         Sides that were measured on the kernels at hand in place of those of the message.
-    off : str
-        Why what is predicted differs from what it reports, where that is known.
+    why : dict
+        Reasons where what is known here is not what the message says: ``predicted`` and
+        ``measured``, why that differs; ``unmeasured``, why there is nothing measured, and what it
+        takes. A figure's own come first.
     figures : tuple of Reported
         In the order of the message; the first is of the side before.
+    work : dict
+        What the work alone says: the ``quantity`` of a figure that is counted, the ``case`` that it
+        is of besides that of the headline, its ``words``, and ``why`` that is not the time.
     """
 
     title: str
@@ -96,8 +107,23 @@ class Message:
     device: str
     size: dict[str, int]
     stand_in: dict[str, str]
-    off: str
+    why: dict[str, str]
     figures: tuple[Reported, ...]
+    work: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        """Where the commit can be read; empty without one."""
+        return f"https://git.kernel.org/torvalds/c/{self.commit}" if self.commit else ""
+
+    @property
+    def headline(self) -> tuple[Reported, Reported]:
+        """The pair of times that stands for the whole commit."""
+        return next(pair for pair in self.pairs if pair[1].is_headline)
+
+    def reason(self, after: Reported, kind: str) -> str:
+        """Return why something differs from a time, or is not known; empty without a reason."""
+        return after.why.get(kind) or self.why.get(kind, "")
 
     @property
     def pairs(self) -> list[tuple[Reported, Reported]]:
@@ -112,7 +138,7 @@ class Message:
         ]
 
 
-NO_MESSAGE: Final = Message("", "", "", "none", "", "", {}, {}, "", ())
+NO_MESSAGE: Final = Message("", "", "", "none", "", "", {}, {}, {}, ())
 """Of a workload that no commit message is about."""
 
 
@@ -140,10 +166,10 @@ def load(workload: str) -> Message:
         for key in ("title", "commit", "release", "machine", "device")
     )
     size, stand_in = dict(table.get("size", {})), dict(table.get("stand_in", {}))
-    off = str(table.get("off", ""))
     return Message(
-        title, commit, release, percentages, machine, device, size, stand_in, off, figures
-    )
+        title, commit, release, percentages, machine, device, size, stand_in,
+        _get(path, table, "why", dict), figures, _get(path, table, "work", dict),
+    )  # fmt: skip
 
 
 def _get(path: Path, table: Mapping[str, Any], key: str, kind: Any, place: str = "") -> Any:
@@ -165,5 +191,6 @@ def _figure(path: Path, number: int, row: Mapping[str, Any]) -> Reported:
     return Reported(
         _get(path, row, "side", str, place), _get(path, row, "quantity", str, place), unit,
         dict(_get(path, row, "case", dict, place)), value,
-        row.get("deviation"), row.get("runs"), row.get("said", ""),
+        row.get("deviation"), row.get("runs"), row.get("said", ""), row.get("headline", False),
+        row.get("why", {}),
     )  # fmt: skip

@@ -13,18 +13,19 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from btrfs_model.base.charts import COLOURS, RC, bare, new_figure
+from btrfs_model.base.charts import COLOURS, KINDS, RC, bare, new_figure
 from btrfs_model.cost.causes import DEVICE, duration
 from btrfs_model.cost.machine import Machine
 from btrfs_model.experiments.replay import Replay
 from btrfs_model.experiments.results import PARAMETERS
 from btrfs_model.experiments.times import Judged, Speedup
+from btrfs_model.experiments.workloads.panels import colour, say
 from btrfs_model.experiments.workloads.timed import Timed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_SHADES: Final = ("#1b6ca8", "#b4540a", "#d9a441", "#5a8f5a", "#8a6ca8", "#9db8d2")
+_SHADES: Final = KINDS[:-1]
 _REST: Final = "the rest"
 _ROW: Final = 0.34
 """Inches of a bar."""
@@ -43,7 +44,15 @@ def draw_times(one: Replay) -> Figure | None:
     bars = sum(len(group) for group in groups)
     pairs = one.speedups
     with rc_context(RC):
-        figure = new_figure(11.0, 1.7 + _ROW * bars + 0.18 * len(groups))
+        figure = new_figure(
+            11.0, 1.7 + _ROW * bars + 0.18 * len(groups),
+            f"{one.workload.name}: time by cause, on {one.machine.title}",
+            "Bars of the times on each side, cut by what they go into: the causes and the times "
+            "stand in the text below the picture."
+            + (" On the right, how many times as fast it is: predicted with its interval, by the "
+               "message and as measured; the figures are in the table of the message's times."
+               if pairs else ""),
+        )  # fmt: skip
         if pairs:
             left, right = figure.subplots(1, 2, width_ratios=[1.75, 1.0])
             _draw_ratios(right, pairs)
@@ -56,10 +65,6 @@ def draw_times(one: Replay) -> Figure | None:
             ncols=3,
             frameon=False,
         )
-        figure.suptitle(
-            f"{one.workload.name}: time by cause, on {one.machine.title}",
-            x=0.011, ha="left", fontsize=15, fontweight="bold",
-        )  # fmt: skip
     return figure
 
 
@@ -115,8 +120,7 @@ def _draw_bars(axes: Axes, one: Replay, groups: list[list[tuple[Timed, Judged | 
                 axes.plot([reported] * 2, [place - 0.45, place + 0.45], color=COLOURS["ink"],
                           linewidth=1.8)  # fmt: skip
             end = max(start, reported or 0.0)
-            axes.text(end + 0.012, place, f" {text}", va="center", fontsize=8.5,
-                      color=COLOURS.get(timed.side, COLOURS["ink"]))  # fmt: skip
+            say(axes, text, end, place, colour(timed.side))
             widest = max(widest, end)
             ticks.append(place)
             labels.append(", ".join([*_words(timed), timed.side]))
@@ -161,22 +165,16 @@ def _legend(shown: list[str], one: Replay) -> list[Artist]:
     ]
     if not one.judged:
         return found
-    return [
-        *found,
-        Line2D([], [], color=COLOURS["ink"], linewidth=1.8, label="reported"),
-        Line2D([], [], color=COLOURS["after"], marker="o", linestyle="", label="predicted"),
-        Line2D([], [], color=COLOURS["after"], linewidth=5, alpha=0.35, label="90 % interval"),
-        Line2D(
-            [],
-            [],
-            color=COLOURS["before"],
-            marker="o",
-            markerfacecolor="none",
-            linestyle="",
-            markersize=7,
-            label="measured on a kernel",
-        ),
-    ]
+    ink, ours = COLOURS["ink"], KINDS[0]
+    marks = [
+        Line2D([], [], color=ink, linewidth=1.8, label="reported"),
+        Line2D([], [], color=ours, marker="o", linestyle="", label="predicted"),
+        Line2D([], [], color=ours, linewidth=5, alpha=0.35, label="90 % interval"),
+        Line2D([], [], color=ink, marker="o", markerfacecolor="white", linestyle="", markersize=7,
+               label="measured on a kernel"),
+    ]  # fmt: skip
+    is_measured = any(pair.measured for pair in one.speedups)
+    return [*found, *(marks if is_measured else marks[:-1])]
 
 
 def _label(name: str, machine: Machine) -> str:
@@ -189,38 +187,28 @@ def _label(name: str, machine: Machine) -> str:
 
 def _colour(name: str, shown: list[str]) -> str:
     if name == DEVICE:
-        return COLOURS["line"]
-    return COLOURS["muted"] if name == _REST else _SHADES[shown.index(name)]
+        return KINDS[-1]
+    return COLOURS["line"] if name == _REST else _SHADES[shown.index(name)]
 
 
 def _draw_ratios(axes: Axes, pairs: list[Speedup]) -> None:
     """Draw how many times as fast: predicted with its interval, reported, measured."""
-    ends = [1.0]
     for row, pair in enumerate(pairs):
         place = -float(row)
         axes.plot([pair.reported] * 2, [place - 0.32, place + 0.32], color=COLOURS["ink"],
                   linewidth=1.8)  # fmt: skip
-        ends.append(pair.reported)
         if pair.predicted is not None:
             value, low, high = pair.predicted.value, pair.predicted.low, pair.predicted.high
-            axes.plot([low, high], [place, place], color=COLOURS["after"], linewidth=5, alpha=0.35,
+            axes.plot([low, high], [place, place], color=KINDS[0], linewidth=5, alpha=0.35,
                       solid_capstyle="butt")  # fmt: skip
-            axes.plot([value], [place], "o", color=COLOURS["after"], markersize=6)
-            ends += [low, high]
+            axes.plot([value], [place], "o", color=KINDS[0], markersize=6)
         if pair.measured is not None:
-            axes.plot([pair.measured], [place], "o", color=COLOURS["before"], markersize=7,
-                      markerfacecolor="none")  # fmt: skip
-            ends.append(pair.measured)
+            axes.plot([pair.measured], [place], "o", color=COLOURS["ink"], markersize=7,
+                      markerfacecolor="white")  # fmt: skip
     axes.set_yticks([-float(row) for row in range(len(pairs))], [_case(pair) for pair in pairs])
     axes.set_ylim(-len(pairs) + 0.4, 0.6)
-    axes.set_xscale("log")
-    low, high = min(ends) / 1.1, max(ends) * 1.15
-    axes.set_xlim(low, high)
-    steps: tuple[float, ...] = (0.5, 1, 2, 5, 10, 20, 50) if high > 5 else (0.5, 1, 1.5, 2, 3)
-    if high < 1.6:
-        steps = (0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.4)
-    axes.set_xticks([step for step in steps if low <= step <= high])
-    axes.minorticks_off()
+    axes.set_xlim(left=0)
+    axes.axvline(1, color=COLOURS["muted"], linewidth=0.8)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
     axes.grid(axis="x", color=COLOURS["plain"])
     axes.set_title("Times as fast after", pad=8)

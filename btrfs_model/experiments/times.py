@@ -41,6 +41,8 @@ class Judged:
         Seconds on a kernel at hand.
     measured_on : str
         Which.
+    record : mapping or None
+        What was measured, with its runs and their spread.
     """
 
     reported: Reported
@@ -51,6 +53,7 @@ class Judged:
     is_used: bool = False
     measured: float | None = None
     measured_on: str = ""
+    record: Mapping[str, Any] | None = None
 
     @property
     def error(self) -> float | None:
@@ -80,6 +83,13 @@ class Speedup:
         """On kernels at hand, both in the same world."""
         before, after = self.before.measured, self.after.measured
         return before / after if before and after else None
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """The least and the largest ratio that the runs measured come to."""
+        before, after = self.before.record or {}, self.after.record or {}
+        scale = SECONDS[before["unit"]] / SECONDS[after["unit"]]
+        return scale * before["min"] / after["max"], scale * before["max"] / after["min"]
 
 
 def judge(
@@ -164,6 +174,7 @@ def _measure(one: Judged, outcome: Outcome, side: str) -> None:
         ):
             record = timed.record
             one.measured = float(record["value"]) * SECONDS[record["unit"]]
+            one.record = record
             one.measured_on = f"{_LABELS[record['kind']]}, {record['kernel']}"
             return
 

@@ -37,10 +37,10 @@ def processes_of(kernel: Kernel) -> list[int]:
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            line = (process / "cmdline").read_text()
+            line = (process / "cmdline").read_bytes()
         except OSError:  # it ended
             continue
-        if str(kernel.folder) in line and process.name != str(os.getpid()):
+        if os.fsencode(kernel.folder) in line and process.name != str(os.getpid()):
             found.append(int(process.name))
     return found
 

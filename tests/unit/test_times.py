@@ -200,7 +200,7 @@ def test_what_is_written(log_dir: Replay, tmp_path: Path) -> None:
     html = (tmp_path / "report.html").read_text()
     assert "Work in closed form" in html and "tells" not in html.split("<svg")[0]
     for row in log_dir.judged:
-        assert f"<td>{row.measured_on}</td>" in html
+        assert f"{row.measured_on}</small>" in html
     assert "of " in html and "copying" in html
     assert json.loads((tmp_path / "provenance.json").read_text())["workloads"]["log-dir"][
         "machine"

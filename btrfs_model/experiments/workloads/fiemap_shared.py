@@ -319,10 +319,10 @@ WORKLOAD = Workload(
         Note("filefrag asks for 292 extents a call."),
         Note(
             "At full scale the tree has two levels of nodes. Making the snapshot copied the node "
-            "above the first leaves of the file, so those have two parents, and since 6.2 "
-            "(fiemap-multiple-paths) nothing is remembered of a block with several: there, both "
-            "sides walk back from each extent and from three blocks above it.",
-            sides=(BEFORE, AFTER),
+            "above the first leaves of the file, so those have two parents. Since 6.3 nothing is "
+            "remembered of a block with several (fiemap-multiple-paths): there, Linux 6.12 walks "
+            "back from each extent and from three blocks above it. Both sides are without that.",
+            sides=(BEFORE, AFTER, KERNELS[1]),
         ),
         Note(
             "Both sides are Linux 6.2, which has the earlier commits of the same author that "

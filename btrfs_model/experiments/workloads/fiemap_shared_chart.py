@@ -9,7 +9,9 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 
 from btrfs_model.base.charts import COLOURS, RC, bare, new_figure
-from btrfs_model.experiments.workloads import Outcome
+from btrfs_model.experiments.numbers import times
+from btrfs_model.experiments.workloads import Case, Outcome
+from btrfs_model.experiments.workloads.panels import draw_times, say
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,29 +28,40 @@ _COUNTED = (
 
 
 def draw(outcome: Outcome) -> Figure:
-    """Draw the walks of one call extent by extent, all counts, each call."""
+    """Draw times and counts of the whole file, then each call, then one extent by extent."""
     walks: dict[str, Walks] = outcome.evidence["walks"]
     names = list(walks)
+    extents = f"{outcome.evidence['extents']:,}"
+    cold = next((one.case for one in outcome.figures
+                 if one.quantity == "time" and one.case.get("cache") == "cold"), {})  # fmt: skip
+    cases: dict[str, Case] = {"cold": cold, "cached": {"rewritten": 0, "cache": "cached"}}
     with rc_context(RC):
-        figure = new_figure(11.0, 6.6)
-        rows = figure.add_gridspec(2, 1, height_ratios=[1.0, 1.25])
-        top, bottom = figure.add_subfigure(rows[0]), figure.add_subfigure(rows[1])
-        strips = top.subplots(2, 1, sharex=True, sharey=True)
-        for axes, name, colour in zip(strips, names, _SIDE_COLOURS, strict=True):
-            draw_walks(axes, walks[name], colour)
-            axes.set_ylabel(name, color=colour, fontweight="bold", rotation=0, ha="right",
-                            va="center")  # fmt: skip
-        strips[0].set_title(
-            "Walks back for each extent of one FIEMAP call; lines: where a leaf begins", x=0.0
-        )
-        panels = bottom.subplots(1, 2, width_ratios=[1.1, 1.0])
+        figure = new_figure(
+            11.0, 8.2, f"FIEMAP of a file of {extents} extents, all of them shared with a snapshot",
+            "Bars of the time of a FIEMAP of the whole file, cold and cached, before and after, "
+            "beside the times of the message. Bars of walks, tree searches and blocks read for the "
+            "whole file, on scales of their own. The walks of each call from the start of the file "
+            "to its end. The walks of one call: before, one for each extent; after, those for the "
+            "first extent of each leaf.",
+        )  # fmt: skip
+        rows = figure.add_gridspec(3, 1, height_ratios=[1.15, 1.1, 0.9])
+        above, middle, below = (figure.add_subfigure(rows[row]) for row in range(3))
+        axes = above.subplots()
+        draw_times(axes, outcome, "time", cases, names)
+        axes.set_title("The whole file: time", pad=8)
+        panels = middle.subplots(1, 2, width_ratios=[1.1, 1.0])
         _draw_counts(panels[0], outcome, names)
         _draw_along(panels[1], outcome.evidence["along"])
-        extents = f"{outcome.evidence['extents']:,}"
-        figure.suptitle(
-            f"FIEMAP of a file of {extents} extents, all of them shared with a snapshot",
-            x=0.011, ha="left", fontsize=15, fontweight="bold",
-        )  # fmt: skip
+        strips = below.subplots(2, 1, sharex=True, sharey=True)
+        for axes, name, ink in zip(strips, names, _SIDE_COLOURS, strict=True):
+            draw_walks(axes, walks[name], ink)
+            axes.set_ylabel(name, color=ink, fontweight="bold", rotation=0, ha="right",
+                            va="center")  # fmt: skip
+        was, now = (sum(count for _, count in walks[name]) for name in names[:2])
+        fewer = f" ({times(was / now)} fewer)" if now else ""
+        strips[0].set_title(
+            f"One call: walks for each extent{fewer}; lines: where a leaf begins", x=0.0
+        )
     return figure
 
 
@@ -69,21 +82,23 @@ def draw_walks(axes: Axes, walks: Walks, colour: str) -> None:
 
 
 def _draw_counts(axes: Axes, outcome: Outcome, names: list[str]) -> None:
-    """Draw what both sides do in one complete FIEMAP, on a logarithmic scale."""
+    """Draw what both sides do in one complete FIEMAP: each count beside the larger of the two."""
     for row, (quantity, cache, _) in enumerate(_COUNTED):
-        for shift, name, colour in zip((0.2, -0.2), names, _SIDE_COLOURS, strict=True):
-            found = outcome.find(name, quantity, cache=cache)
-            count = (found.modelled or 0.0) if found else 0.0
-            place = len(_COUNTED) - row + shift
-            axes.barh(place, max(count, 0.8), left=0.8, height=0.36, color=colour)
-            axes.text(max(count, 0.8) * 1.25, place, f"{count:,.0f}", va="center", fontsize=9,
-                      color=colour)  # fmt: skip
-    axes.set_xscale("log")
-    axes.set_xlim(0.8, axes.get_xlim()[1] * 4)
+        counts = [
+            (found.modelled or 0.0) if found else 0.0
+            for found in (outcome.find(name, quantity, cache=cache) for name in names)
+        ]
+        for shift, count, ink in zip((0.2, -0.2), counts, _SIDE_COLOURS, strict=True):
+            place, share = len(_COUNTED) - row + shift, count / max(1.0, *counts)
+            axes.barh(place, share, height=0.36, color=ink)
+            is_less = 0 < 1.1 * count < counts[0]
+            text = f"{count:,.0f}" + (f": {times(counts[0] / count)} fewer" if is_less else "")
+            say(axes, text, share, place, ink)
+    axes.set_xlim(0, 1.22)
+    axes.set_xticks([])
     axes.set_yticks([len(_COUNTED) - row for row in range(len(_COUNTED))],
                     [label for *_, label in _COUNTED])  # fmt: skip
-    axes.set_title("The whole file (logarithmic)", pad=8)
-    axes.minorticks_off()
+    axes.set_title("The whole file: work", pad=8)
     bare(axes, "left")
 
 

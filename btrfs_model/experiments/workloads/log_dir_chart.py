@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The chart of `log-dir`: what the two logs hold, and how they grow with the directory."""
+"""The chart of `log-dir`: its times, what the two logs hold, and how they grow."""
 
 from __future__ import annotations
 
@@ -9,41 +9,47 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-from btrfs_model.base.charts import COLOURS, RC, bare, new_figure
+from btrfs_model.base.charts import COLOURS, KINDS, RC, bare, new_figure
+from btrfs_model.experiments.numbers import short
 from btrfs_model.experiments.workloads import Outcome
 from btrfs_model.experiments.workloads.log_dir import FSYNCS, TYPES
+from btrfs_model.experiments.workloads.panels import SIDES, draw_times, say
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_SIDES: Final = ("before", "after")
 _NAMES: Final = dict(zip(FSYNCS, ("first fsync", "second fsync"), strict=True))
-_SHADES: Final = {
-    "INODE_ITEM": "#cfdcea", "INODE_REF": "#9db8d2", "DIR_ITEM": "#b4540a", "DIR_INDEX": "#1b6ca8",
-    "DIR_LOG_ITEM": "#d9a441", "DIR_LOG_INDEX": "#6b7280",
-}  # fmt: skip
 _GROWTH: Final = (("items", "Items in the log"), ("bytes", "Bytes of items"), ("leaves", "Leaves"))
+_SEEN: Final = 0.002
+"""Part of a bar from which it is seen."""
 
 
 def draw(outcome: Outcome) -> Figure:
-    """Draw both logs by type of item, and items, bytes and leaves against the number of files."""
+    """Draw the times, both logs by type of item, and their growth with the number of files."""
     largest = outcome.evidence["sizes"][-1]
+    deletes = outcome.evidence["deletes"][largest]
     with rc_context(RC):
-        figure = new_figure(11.0, 7.4)
-        rows = figure.add_gridspec(2, 1, height_ratios=[1.0, 1.25])
-        above, below = figure.add_subfigure(rows[0]), figure.add_subfigure(rows[1])
-        left, right = above.subplots(1, 2)
+        figure = new_figure(
+            11.0, 9.0,
+            f"The log of a directory: {largest:,} files added, then {deletes:,} deleted",
+            "Bars of the time of the first and of the second fsync, before and after, beside the "
+            "times of the message and of kernels. Bars of the items and of the bytes of both logs, "
+            "by type: after, the DIR_ITEM items are gone. Lines of items, bytes and leaves against "
+            "the number of files, both scales logarithmic: before lies above after at each size.",
+        )  # fmt: skip
+        rows = figure.add_gridspec(3, 1, height_ratios=[0.9, 0.9, 1.25])
+        above, middle, below = (figure.add_subfigure(rows[row]) for row in range(3))
+        axes = above.subplots()
+        cases = {name: {"files": largest, "fsync": which} for which, name in _NAMES.items()}
+        draw_times(axes, outcome, "time", cases)
+        axes.set_title("Time of the fsync", pad=8)
+        left, right = middle.subplots(1, 2)
         _draw_types(left, outcome, largest, "items")
         _draw_types(right, outcome, largest, "bytes")
         handles, labels = left.get_legend_handles_labels()
-        above.legend(handles, labels, loc="outside lower center", ncols=6, frameon=False)
+        middle.legend(handles, labels, loc="outside lower center", ncols=6, frameon=False)
         for axes, (name, title) in zip(below.subplots(1, 3), _GROWTH, strict=True):
             _draw_growth(axes, outcome, name, title)
-        deletes = outcome.evidence["deletes"][largest]
-        figure.suptitle(
-            f"The log of a directory: {largest:,} files added, then {deletes:,} deleted",
-            x=0.011, ha="left", fontsize=15, fontweight="bold",
-        )  # fmt: skip
     return figure
 
 
@@ -52,26 +58,21 @@ def _value(outcome: Outcome, side: str, name: str, files: int, which: int) -> fl
     return 0.0 if found is None else found.modelled or 0.0
 
 
-def _short(value: float) -> str:
-    """Format a count in at most six characters or so."""
-    for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if abs(value) >= size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.0f}"
-
-
 def _draw_types(axes: Axes, outcome: Outcome, files: int, measure: str) -> None:
     """Draw a bar for each side of each fsync, cut by the type of the items."""
-    bars = [(which, side) for which in FSYNCS for side in _SIDES]
+    bars = [(which, side) for which in FSYNCS for side in SIDES]
     places = [4.2, 3.2, 1.2, 0.2]
     starts = [0.0] * len(bars)
-    for kind in (kind.name for kind in TYPES):
+    whole = max(_value(outcome, side, measure, files, which) for which, side in bars)
+    for kind, shade in zip((kind.name for kind in TYPES), KINDS, strict=True):
         widths = [_value(outcome, side, f"{measure} {kind}", files, which)
                   for which, side in bars]  # fmt: skip
-        axes.barh(places, widths, left=starts, height=0.8, color=_SHADES[kind], label=kind)
+        is_seen = max(widths) > _SEEN * whole
+        axes.barh(places, widths, left=starts, height=0.8, color=shade,
+                  label=kind if is_seen else "_")  # fmt: skip
         starts = [start + width for start, width in zip(starts, widths, strict=True)]
     for place, total in zip(places, starts, strict=True):
-        axes.text(total, place, f" {_short(total)}", va="center", fontsize=9)
+        say(axes, short(total), total, place, COLOURS["ink"])
     axes.set_yticks(places, [f"{_NAMES[which]}, {side}" for which, side in bars])
     axes.set_xticks([])
     axes.margins(x=0.14)
@@ -83,7 +84,7 @@ def _draw_growth(axes: Axes, outcome: Outcome, name: str, title: str) -> None:
     """Draw a quantity against the number of files, dashed for the second; dots are measured."""
     sizes = outcome.evidence["sizes"]
     for which, style in zip(FSYNCS, ("-", "--"), strict=True):
-        for side in _SIDES:
+        for side in SIDES:
             values = [_value(outcome, side, name, files, which) for files in sizes]
             axes.plot(sizes, values, style, color=COLOURS[side], linewidth=1.8,
                       label=f"{side}, {_NAMES[which]}")  # fmt: skip
@@ -101,7 +102,7 @@ def _draw_growth(axes: Axes, outcome: Outcome, name: str, title: str) -> None:
     axes.set_xticks(sizes)
     axes.minorticks_off()
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
     axes.grid(axis="y", color=COLOURS["plain"])
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8.5)
     bare(axes, "bottom")

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The chart of `send-readahead`: where the disk reads when, and how long the send takes."""
+"""The chart of `send-readahead`: how long the send takes, and where the disk reads when."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 
 from btrfs_model.base.charts import COLOURS, RC, bare, new_figure
-from btrfs_model.experiments.workloads import Figure as Quantity
+from btrfs_model.cost.causes import duration
+from btrfs_model.experiments.numbers import times
 from btrfs_model.experiments.workloads import Outcome
+from btrfs_model.experiments.workloads.panels import colour, draw_times, say
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,76 +23,85 @@ _DOTS = 4000
 
 
 def draw(outcome: Outcome) -> Figure:
-    """Draw the reads on the disk on both sides, and the times on all devices."""
+    """Draw the times on all devices, and the reads on the first one on both sides."""
     tables: dict[str, pd.DataFrame] = outcome.evidence["tables"]
-    end = max(table.attrs["seconds"] for table in tables.values())
+    first, *others = outcome.evidence["devices"]
+    files = f"{outcome.evidence['files']:,}"
     with rc_context(RC):
-        figure = new_figure(11.0, 7.6)
-        rows = figure.add_gridspec(2, len(tables), height_ratios=[1.5, 1.0])
-        first = None
-        for column, (side, table) in enumerate(tables.items()):
-            first = figure.add_subplot(rows[0, column], sharey=first)
-            title = f"{side}: {table.attrs['seconds']:,.3g} s on {outcome.evidence['devices'][0]}"
-            _draw_reads(first, table, COLOURS[side], title, end)
-        _draw_times(figure.add_subplot(rows[1, :]), outcome, list(tables))
-        files = f"{outcome.evidence['files']:,}"
-        figure.suptitle(
+        figure = new_figure(
+            11.0, 4.2 + 0.5 * (len(tables) + len(others)),
             f"Full send of {files} files in the leaves of the tree",
-            x=0.011, ha="left", fontsize=15, fontweight="bold",
+            f"Bars of the time of the send from {first}, before and after, beside the times of the "
+            "message; bars for each other device, each on its own scale. Two strips of dots that "
+            "show which place of the disk is read when: a start that is scattered, then two passes "
+            "from one end to the other; after, the second pass is over sooner.",
         )  # fmt: skip
+        rows = figure.add_gridspec(2, 1, height_ratios=[1.0, 1.6])
+        above, below = (figure.add_subfigure(rows[row]) for row in range(2))
+        left, right = above.subplots(1, 2, width_ratios=[1.0, 1.0]) if others else (
+            above.subplots(), None)  # fmt: skip
+        draw_times(left, outcome, "send time", {"": {"device": first}}, list(tables))
+        for row, side in enumerate(tables):
+            _draw_computed(left, outcome, side, first, -row, 1.0)
+        left.set_title(f"Time of the send, from {first}; dark: it computes", pad=8)
+        if right is not None:
+            _draw_others(right, outcome, others, list(tables))
+        strips = below.subplots(len(tables), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+        for axes, (side, table) in zip(strips, tables.items(), strict=True):
+            _draw_reads(axes, table, side)
+        strips[0].set_title("Which place of the disk is read when; dark: read on demand", pad=8)
+        strips[-1].set_xlabel("seconds")
     return figure
 
 
-def _draw_reads(axes: Axes, table: pd.DataFrame, colour: str, title: str, end: float) -> None:
+def _draw_reads(axes: Axes, table: pd.DataFrame, side: str) -> None:
     """Draw a dot where each read lies on the disk at the moment at which it is done."""
     some = table.iloc[:: max(1, len(table) // _DOTS)]
     ahead = (some["kind"] == "ahead").to_numpy()
-    for chosen, ink, label in (
-        (~ahead, COLOURS["ink"], "on demand"),
-        (ahead, colour, "read ahead"),
-    ):
+    for chosen, ink in ((~ahead, COLOURS["ink"]), (ahead, colour(side))):
         axes.scatter(
             some["done"].to_numpy()[chosen] / 1e9,
             some["physical"].to_numpy()[chosen] / 1e6,
-            s=3, linewidths=0, color=ink, label=label, rasterized=True,
+            s=3, linewidths=0, color=ink, rasterized=True,
         )  # fmt: skip
-    axes.axvline(table.attrs["seconds"], color=colour, linewidth=1)
-    axes.set_xlim(0, end * 1.03)
-    axes.set_title(title, color=colour, pad=6)
-    axes.set_xlabel("seconds")
-    axes.set_ylabel("place on the device, MB")
-    axes.legend(loc="upper center", markerscale=4, frameon=False, fontsize=8.5)
+    seconds = table.attrs["seconds"]
+    axes.axvline(seconds, color=colour(side), linewidth=1)
+    axes.annotate(duration(seconds), (seconds, 0), xytext=(-5, 0), textcoords="offset points",
+                  ha="right", va="bottom", color=colour(side), fontweight="bold")  # fmt: skip
+    axes.set_xlim(left=0)
+    axes.set_ylabel(f"{side}, MB", color=colour(side))
     bare(axes, "left", "bottom")
 
 
-def _draw_times(axes: Axes, outcome: Outcome, sides: list[str]) -> None:
-    """Draw how long the send takes from each device, and how much of it is waiting."""
-    devices = outcome.evidence["devices"]
-    height = 0.8 / len(sides)
-    widest = 0.0
-    for row, device in enumerate(devices):
-        for place, side in enumerate(sides):
-            time = outcome.find(side, "send time", device=device)
-            wait = outcome.find(side, "waiting", device=device)
-            if time is None or wait is None:
-                continue
-            at = len(devices) - row - place * height
-            end = _draw_time(axes, at, height, COLOURS[side], time, wait.modelled or 0.0)
-            widest = max(widest, end)
-    ticks = [len(devices) - row - (len(sides) - 1) * height / 2 for row in range(len(devices))]
-    axes.set_yticks(ticks, devices)
-    axes.set_xlim(0, widest * 1.25 + np.finfo(float).tiny)
+def _draw_computed(
+    axes: Axes, outcome: Outcome, side: str, device: str, place: float, scale: float
+) -> None:
+    """Darken that part of a time in which the kernel does not wait."""
+    time, wait = (outcome.find(side, what, device=device) for what in ("send time", "waiting"))
+    if time is not None and wait is not None and time.modelled is not None:
+        computed = time.modelled - (wait.modelled or 0.0)
+        axes.barh(place, computed / scale, height=0.8, color=COLOURS["ink"], alpha=0.3)
+
+
+def _draw_others(axes: Axes, outcome: Outcome, devices: list[str], sides: list[str]) -> None:
+    """Draw how long the send takes from other devices, beside its time on the first side."""
+    place, ticks, labels = 0.0, [], []
+    for device in devices:
+        found = [outcome.find(side, "send time", device=device) for side in sides]
+        seconds = [(one.modelled or 0.0) if one else 0.0 for one in found]
+        if not seconds[0]:
+            continue
+        for side, time in zip(sides, seconds, strict=True):
+            axes.barh(place, time / seconds[0], height=0.8, color=colour(side))
+            _draw_computed(axes, outcome, side, device, place, seconds[0])
+            text = duration(time) + (f": {times(seconds[0] / time)}" if side != sides[0] else "")
+            say(axes, text, time / seconds[0], place, colour(side))
+            ticks.append(place)
+            labels.append(f"{device}, {side}")
+            place -= 1
+        place -= 0.5
+    axes.set_yticks(ticks, labels)
+    axes.set_xlim(0, 1.1)
     axes.set_xticks([])
-    axes.set_title("Time to send; dark: the kernel computes, the rest it waits", pad=8)
+    axes.set_title("Other devices, own scales", pad=8)
     bare(axes, "left")
-
-
-def _draw_time(
-    axes: Axes, at: float, height: float, colour: str, time: Quantity, waited: float
-) -> float:
-    """Draw the bar of one time; return where it ends."""
-    seconds = time.modelled or 0.0
-    axes.barh(at, seconds, height=height * 0.86, color=colour)
-    axes.barh(at, seconds - waited, height=height * 0.86, color=COLOURS["ink"], alpha=0.25)
-    axes.text(seconds, at, f"  {seconds:,.3g} s", va="center", fontsize=8.5, color=colour)
-    return seconds

@@ -12,6 +12,7 @@ from matplotlib.patches import FancyBboxPatch
 
 from btrfs_model.base.charts import COLOURS, RC, bare, new_figure
 from btrfs_model.experiments.workloads import Outcome
+from btrfs_model.experiments.workloads.panels import draw_counts, draw_times
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,24 +21,27 @@ Sent = tuple[str, int]
 Strip = list[Sent]
 """Commands in the order of the stream: name and bytes."""
 
-_WAITS = "waits for the last page"
-
 
 def draw(outcome: Outcome) -> Figure:
-    """Draw the commands for one file, and the receiver's system calls."""
+    """Draw the times of the receiver, the commands for one file, and its system calls."""
     strips: dict[str, Strip] = outcome.evidence["strips"]
     names = list(strips)
+    files = f"{outcome.evidence['files']:,}"
     with rc_context(RC):
-        figure = new_figure(11.0, 7.0)
-        rows = figure.add_gridspec(2, 1, height_ratios=[1.0, 1.6])
-        top, bottom = figure.add_subfigure(rows[0]), figure.add_subfigure(rows[1])
-        _draw_strips(top.subplots(), strips[names[0]], strips[names[-1]])
-        _draw_calls(bottom.subplots(), outcome, names[0], names[-1])
-        files = f"{outcome.evidence['files']:,}"
-        figure.suptitle(
-            f"Full send of {files} files of 5000 bytes",
-            x=0.011, ha="left", fontsize=15, fontweight="bold",
+        figure = new_figure(
+            11.0, 6.2, f"Full send of {files} files of 5,000 bytes",
+            "Bars of the time that a receiver takes, on each side, beside the times of the message "
+            "and of kernels. The commands of the stream for one file, before and after: the "
+            "truncate is not sent any more. Bars of the receiver's calls for one file: after, two "
+            "reads, the truncate and the wait for the last page are gone.",
         )  # fmt: skip
+        rows = figure.add_gridspec(3, 1, height_ratios=[1.0, 1.0, 0.9])
+        above, middle, below = (figure.add_subfigure(rows[row]) for row in range(3))
+        axes = above.subplots()
+        draw_times(axes, outcome, "receive time", {"": {}}, names)
+        axes.set_title("Time of the receiver", pad=8)
+        _draw_strips(middle.subplots(), strips[names[0]], strips[names[-1]])
+        _draw_calls(below.subplots(), outcome, names[0], names[-1])
     return figure
 
 
@@ -86,7 +90,7 @@ def _draw_command(
     elif alone:
         edge, face, ink, small = colour, colour, "white", "white"
     elif command[0] == "write":
-        face = COLOURS["data"]
+        face = COLOURS["line"]
     axes.add_patch(
         FancyBboxPatch(
             (column + 0.07, row + 0.03), 0.86, 0.56, boxstyle="round,pad=0,rounding_size=0.06",
@@ -107,7 +111,7 @@ def _draw_command(
 
 
 def _draw_calls(axes: Axes, outcome: Outcome, before: str, after: str) -> None:
-    """Draw the receiver's calls per file, the most frequent on top, what is saved below."""
+    """Draw the receiver's calls per file, of which some are saved."""
     files = outcome.evidence["files"]
 
     def per_file(side: str, name: str) -> float:
@@ -118,27 +122,9 @@ def _draw_calls(axes: Axes, outcome: Outcome, before: str, after: str) -> None:
         figure.quantity.removeprefix("receiver: ")
         for figure in outcome.figures
         if figure.side == before and figure.quantity.startswith("receiver: ")
-    ]
-    kinds = [kind for kind in kinds if kind not in ("system calls", "truncate", _WAITS)]
-    kinds.sort(key=lambda kind: (-per_file(before, kind), kind))
-    kinds += ["truncate", _WAITS]
-    for row, kind in enumerate(kinds):
-        place = len(kinds) - row
-        for shift, side, colour in (
-            (0.19, before, COLOURS["before"]),
-            (-0.19, after, COLOURS["after"]),
-        ):
-            count = per_file(side, kind)
-            axes.barh(place + shift, count, height=0.34, color=colour)
-            axes.text(count + 0.15, place + shift, f"{count:.3g}", va="center", fontsize=8,
-                      color=colour if count else COLOURS["muted"])  # fmt: skip
-    axes.set_yticks([len(kinds) - row for row in range(len(kinds))], kinds)
-    for label in axes.get_yticklabels()[-2:]:
-        label.set_fontweight("bold")
-    axes.axhspan(0.5, 2.5, color=COLOURS["plain"], zorder=0)
-    axes.set_ylim(0.45, len(kinds) + 0.6)
-    widest = max(per_file(side, kind) for side in (before, after) for kind in kinds)
-    axes.set_xlim(0, widest * 1.12)
-    axes.set_xticks([])
+        and not figure.quantity.endswith("system calls")
+    ]  # fmt: skip
+    draw_counts(
+        axes, {kind: (per_file(before, kind), per_file(after, kind)) for kind in kinds}, ".3g", 120
+    )
     axes.set_title("System calls of btrfs receive for one file", pad=8)
-    bare(axes, "left")

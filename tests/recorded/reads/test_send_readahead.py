@@ -207,21 +207,28 @@ def test_times_of_the_message_stand_beside_those_of_the_disk() -> None:
 
 
 def test_the_chart_has_the_times_of_the_table() -> None:
-    """Whole bars are the times of the sends, the dark parts what is not waiting."""
+    """Whole bars are the times of the sends, the dark parts what is not waiting.
+
+    Those of other devices are drawn beside their time before.
+    """
     one = run("send-readahead", "quick")
     chart = one.workload.draw(one.outcome)
-    *reads, times = chart.axes
-    assert [axes.get_xlabel() for axes in reads] == ["seconds"] * 2
-    bars = sorted(round(bar.get_width(), 9) for bar in times.patches)
+    first, others, *reads = chart.axes
+    assert reads[-1].get_xlabel() == "seconds" and len(reads) == 2
+    bars = sorted(round(bar.get_width(), 9) for axes in (first, others) for bar in axes.patches)
     wanted = []
     for side in ("before", "after"):
         for device in DEVICES:
+            before = one.outcome.find("before", "send time", device=device)
+            assert before is not None and before.modelled is not None
+            scale = 1.0 if device == DISK else before.modelled
             time, wait = (
                 one.outcome.find(side, what, device=device) for what in ("send time", "waiting")
             )  # fmt: skip
             assert time is not None and wait is not None
             assert time.modelled is not None and wait.modelled is not None
-            wanted += [round(time.modelled, 9), round(time.modelled - wait.modelled, 9)]
+            computed = time.modelled - wait.modelled
+            wanted += [round(part / scale, 9) for part in (time.modelled, computed)]
     assert bars == sorted(wanted)
 
 
