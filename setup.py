@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What pyproject.toml cannot declare: the C kernels, and which Pythons a wheel of them serves.
 
-A wheel also has ``btrfs_model/data``: devices, workloads and their samples, and small samples.
+A wheel also has ``btrfs_model/data``: devices, machines, what was measured of the workloads, and
+samples of 2 MB at most.
 """
 
 import sysconfig
@@ -11,13 +12,14 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 DATA = [
+    "samples.toml",
     "commits/*.toml",
     "devices/*.toml",
     "machines/*.toml",
-    "workloads/**/*",
+    "workloads/**/*.json",
     "kernel/counts/W[23]/*/image.zst",
     "kernel/features/*/image.zst",
-    "kernel/fiemap/f100/image.zst",
+    "kernel/log/scenarios/dir_new_subdirs/6.18/crash1.img.zst",
     "kernel/reada/r5k/image.zst",
     "kernel/send/send-*/*/image.zst",
 ]

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from btrfs_model.cost.receiver import receiver_calls as receiver_calls
     from btrfs_model.experiments.replay import build as build
     from btrfs_model.experiments.replays import replay as replay
+    from btrfs_model.experiments.workloads.own import workload as workload
+    from btrfs_model.limits import Limits as Limits
     from btrfs_model.mount.writable import WritableFilesystem as WritableFilesystem
     from btrfs_model.native.choice import select
     from btrfs_model.questions.check import check as check
@@ -92,4 +94,4 @@ else:
         return value
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *_homes()})
+        return sorted(_homes())

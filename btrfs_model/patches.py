@@ -551,6 +551,8 @@ _NEEDS: Final[dict[Patch, tuple[Patch, ...]]] = {
 _IN_PYTHON_ALONE: Final = frozenset(
     {
         Patch.TRUNCATE_SAME_SIZE,
+        Patch.SEND_CLONE_REFS_1024,
+        Patch.SEND_BACKREF_CACHE_17,
         Patch.SEND_STREAM_V2,
         Patch.SEND_VERITY,
         Patch.LOG_BULK_INSERT,

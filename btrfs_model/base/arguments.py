@@ -19,7 +19,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _CONTAINERS: Final = {"Iterable": Iterable, "Sequence": Collection, "Mapping": Mapping}
-_WORDS: Final = {"os.PathLike[str]": "path", "BinaryIO": "file", "Source": "path, bytes or file"}
+_WORDS: Final = {
+    "Callable": "function",
+    "os.PathLike": "path",
+    "BinaryIO": "file",
+    "Source": "path, bytes or file",
+}
 
 
 def _is_buffer(value: Any) -> bool:
@@ -32,6 +37,8 @@ def _is_buffer(value: Any) -> bool:
 def _is(value: Any, word: str) -> bool:
     """Whether a value is what one word of an annotation says; numbers of numpy are numbers."""
     container, _, items = word.rstrip("]").partition("[")
+    if container == "Callable":
+        return callable(value)
     if container in _CONTAINERS:
         if not isinstance(value, _CONTAINERS[container]) or isinstance(value, str | bytes):
             return False
@@ -73,7 +80,7 @@ def _is_any(value: object, words: Iterable[str]) -> bool:
 def _wanted(words: list[str]) -> str:
     *most, last = [
         re.sub(r"(\w+)\[(.*)\]", lambda m: f"{m[1].lower()} of {m[2].replace(' | ', ' or ')}",
-               _WORDS.get(word, word))
+               _WORDS.get(word.partition("[")[0], word))
         for word in words
     ]  # fmt: skip
     text = f"{', '.join(most)} or {last}" if most else last

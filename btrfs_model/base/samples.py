@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import os
 import struct
 import tempfile
+import tomllib
 from pathlib import Path
 
 import zstandard
@@ -14,6 +16,7 @@ import zstandard
 from btrfs_model.base.arguments import checked
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.nearest import did_you_mean
+from btrfs_model.base.whole_file import whole_file
 
 _BLOCK = 1 << 16
 _FRAME_HEADER = 18  # bytes, at most (RFC 8878)
@@ -26,7 +29,7 @@ def data_folder() -> Path:
     """Return the folder ``data`` of the project.
 
     It is beside the package in a clone, inside it where it is installed, or where
-    ``BTRFS_MODEL_DATA`` says. An installed package has the small samples alone.
+    ``BTRFS_MODEL_DATA`` says. An installed package has small samples, of 2 MB together.
 
     Raises BtrfsModelError: when there is none.
     """
@@ -51,17 +54,63 @@ def samples() -> list[str]:
     return sorted(found)
 
 
+def described() -> list[tuple[str, str]]:
+    """Return the samples with what each shows, as ``samples.toml`` says it."""
+    told = tomllib.loads((data_folder() / "samples.toml").read_text(encoding="utf-8"))
+    return [
+        (name, next((text for one, text in told.items() if fnmatch.fnmatchcase(name, one)), ""))
+        for name in samples()
+    ]
+
+
+def has_sample(name: str) -> bool:
+    """Whether there is a sample of exactly this name."""
+    return _packed(name) is not None
+
+
+def _packed(name: str) -> Path | None:
+    folder = data_folder()
+    paths = (folder / name / "image.zst", folder / f"{name}.img.zst")
+    return next((path for path in paths if path.is_file()), None)
+
+
 def packed_sample(name: str) -> Path:
     """Return the compressed image of a sample.
 
-    `name`: one of :func:`samples`, e.g. ``kernel/send/send-truncate/n500``.
-    Raises BtrfsModelError: when there is no such sample.
+    `name`: one of :func:`samples`, e.g. ``kernel/send/send-truncate/n500``, or the end of one where
+    there is only one such: ``zstd``.
+    Raises BtrfsModelError: when there is no such sample, or there are several.
     """
-    folder = data_folder()
-    for path in (folder / name / "image.zst", folder / f"{name}.img.zst"):
-        if path.is_file():
-            return path
-    raise BtrfsModelError(f"{folder}: no sample named {name}{did_you_mean(name, samples())}")
+    known = samples()
+    ends = [one for one in known if one.endswith(f"/{name}")]
+    path = _packed(ends[0] if len(ends) == 1 else name)
+    if path is not None:
+        return path
+    why = f"; it may be {', '.join(ends[:4])}" if ends else did_you_mean(name, known)
+    raise BtrfsModelError(f"{data_folder()}: no sample named {name}{why}")
+
+
+@checked
+def write_sample(name: str, to: str | os.PathLike[str]) -> None:
+    """Write the image of a sample to a file of one's own, which may be written to.
+
+    Parameters
+    ----------
+    name : str
+        As for :func:`packed_sample`.
+    to : str or os.PathLike
+        Where; what was there before is replaced.
+
+    Raises
+    ------
+    BtrfsModelError
+        As :func:`sample`.
+    OSError
+        When it cannot be written.
+    """
+    packed = packed_sample(name)
+    with whole_file(to) as file:
+        _restore(packed, file.fileno())
 
 
 @checked
@@ -74,7 +123,7 @@ def sample(name: str) -> Path:
     Parameters
     ----------
     name : str
-        One of :func:`samples`.
+        As for :func:`packed_sample`.
 
     Returns
     -------

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
@@ -50,11 +49,11 @@ def _pairs(option: str, values: tuple[str, ...]) -> list[tuple[str, str]]:
 
 
 def _size(name: str, text: str) -> int:
-    """Return a limit of readahead."""
+    """Return a limit, of bytes or of entries."""
     try:
         return size(text)
     except ValueError as error:
-        raise click.BadParameter(f"{name}: {error}", param_hint="--readahead") from None
+        raise click.BadParameter(f"{name}: {error}", param_hint="--limits") from None
 
 
 def _value(text: str) -> float | str:
@@ -76,17 +75,20 @@ def _think(_: click.Context, __: click.Parameter, value: float | None) -> float 
 
 
 def _limits(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
-    """Return the limits of readahead that are named."""
-    from btrfs_model.reference.blocks import Readahead
+    """Return the limits of a kernel that are named."""
+    from btrfs_model.limits import NAMES, Limits
 
-    limits = {name: _size(name, value) for name, value in _pairs("--readahead", values)}
-    known = [field.name for field in fields(Readahead)]
+    limits = {name: _size(name, value) for name, value in _pairs("--limits", values)}
     for name in limits:
-        if name not in known:
+        if name not in NAMES:
             raise click.BadParameter(
-                f"no limit {name!r}: there is {', '.join(known)}{did_you_mean(name, known)}",
-                param_hint="--readahead",
+                f"no limit {name!r}: there is {', '.join(NAMES)}{did_you_mean(name, NAMES)}",
+                param_hint="--limits",
             )
+    try:
+        Limits(**limits)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--limits") from None
     return limits
 
 
@@ -97,15 +99,19 @@ def _parameters(
     return {name: _value(value) for name, value in _pairs("--set", values)}
 
 
-readahead_option = click.option(
+limits_option = click.option(
+    "--limits",
     "--readahead",
+    "limits",
     multiple=True,
     callback=_limits,
     metavar="LIMIT=N",
-    help="Change a limit of the kernel's readahead, in bytes (K, M, G, T). Full send: "
+    help="Change a limit of the kernel (K, M, G, T). Readahead, in bytes. Full send: "
     "always_leaves (its window), always_nodes (the same above leaves). Listing, and full send "
     "without the commit send-reada-always: distance, near. Send with a parent: compare_leaves, "
-    "compare_nodes. siblings is a number: a search looks at one more of them.",
+    "compare_nodes. Numbers: siblings (a search looks at one more of them); of a send name_cache, "
+    "name_cache_kept, dir_created_cache, dir_utimes_cache, backref_cache, backref_cache_roots, "
+    "clone_refs; of FIEMAP fiemap_entries, fiemap_prev_extents.",
 )
 parameters_option = click.option(
     "--set",
@@ -125,7 +131,7 @@ parameters_option = click.option(
         "btrfs-model reads disk.img snap1 --behaviour v5.12 --parquet 5.12.parquet",
         "btrfs-model reads disk.img snap1 --readdir some/dir",
         "btrfs-model reads disk.img snap1 --device deskstar-7k500 --total",
-        "btrfs-model reads disk.img snap1 --readahead always_leaves=1M --json",
+        "btrfs-model reads disk.img snap1 --limits always_leaves=1M --json",
         "btrfs-model reads disk.img snap1 --device hp97560 --set queue_depth=8",
     ),
 )
@@ -145,8 +151,11 @@ parameters_option = click.option(
     metavar="FILE",
     help="Start with these blocks in memory: a logical address in each line.",
 )
-@readahead_option
-@click.option("--device", metavar="NAME", help="Do the reads on this device, see --devices.")
+@limits_option
+@click.option(
+    "--device", metavar="NAME|FILE",
+    help="Do the reads on this device: a name of --devices, or a file NAME.toml.",
+)  # fmt: skip
 @parameters_option
 @click.option(
     "--think",
@@ -175,7 +184,7 @@ def reads(
     readdir: str | None,
     mounted: str | None,
     cached: TextIO | None,
-    readahead: dict[str, int],
+    limits: dict[str, int],
     device: str | None,
     parameters: dict[str, float | str],
     think: float | None,
@@ -219,7 +228,7 @@ def reads(
             start |= blocks_after_mount(fs, opened, chosen, writable=mounted == "rw")
         table = reads_of(
             fs, subvolume, behaviour=chosen, parent=parent, readdir=readdir, cached=start,
-            readahead=readahead, device=device, think=think, parameters=parameters,
+            limits=limits, device=device, think=think, parameters=parameters,
             machine=machine,
         )  # fmt: skip
     time = table.attrs.pop("time", None)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,6 +37,8 @@ STDOUT = "standard output"
 """How errors call it."""
 
 _MANY_ROWS = 1000
+_QUIET = 1.0
+"""Seconds before progress is shown."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 image_argument = click.argument("image", type=click.Path(path_type=Path))
@@ -270,9 +273,23 @@ def _cell(value: object) -> str:
     return "" if value is None else str(value)
 
 
+class _Lines:
+    """Progress off a terminal: a line for each step that begins after the first second."""
+
+    def __init__(self, total: int | None) -> None:
+        self._begun = time.monotonic()
+        self._steps, self._of = 0, "" if total is None else f"/{total}"
+
+    def step(self, text: str) -> None:
+        self._steps += 1
+        passed = time.monotonic() - self._begun
+        if passed >= _QUIET:
+            click.echo(f"{passed:5.0f} s  {self._steps}{self._of}  {text}", err=True)
+
+
 @contextmanager
 def progress(total: int | None = None) -> Iterator[Callable[[str], None]]:
-    """Show progress on a terminal, from the first second on; silent anywhere else.
+    """Show progress from the first second on: a bar on a terminal, else a line for each step.
 
     Parameters
     ----------
@@ -285,7 +302,8 @@ def progress(total: int | None = None) -> Iterator[Callable[[str], None]]:
         To be called with a few words when a step begins.
     """
     if not sys.stderr.isatty():
-        yield lambda text: None
+        lines = _Lines(total)
+        yield lines.step
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -302,7 +320,7 @@ def progress(total: int | None = None) -> Iterator[Callable[[str], None]]:
         begun += 1
         bar.update(task, description=text, completed=begun)
 
-    timer = threading.Timer(1.0, bar.start)
+    timer = threading.Timer(_QUIET, bar.start)
     timer.daemon = True
     timer.start()
     try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from btrfs_model.base.whole_file import naming
-from btrfs_model.cli.blocks import parameters_option, readahead_option
+from btrfs_model.cli.blocks import limits_option, parameters_option
 from btrfs_model.cli.common import (
     STDOUT,
     Command,
@@ -48,7 +48,7 @@ def _scale(_: click.Context, __: click.Parameter, value: str) -> str | float:
         "btrfs-model replay send-truncate --scale quick --out /tmp/quick",
         "btrfs-model replay send-truncate --kernel-after v6.12",
         "btrfs-model replay send-readahead --device deskstar-7k500 --set queue_depth=1",
-        "btrfs-model replay send-readahead --readahead always_leaves=1M --nodesize 4096",
+        "btrfs-model replay send-readahead --limits always_leaves=1M --nodesize 4096",
     ),
 )
 @click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...")
@@ -70,11 +70,12 @@ def _scale(_: click.Context, __: click.Parameter, value: str) -> str | float:
 )
 @click.option(
     "--device",
-    metavar="NAME",
-    help="Model times on this device; see `btrfs-model reads --devices`.",
+    metavar="NAME|FILE",
+    help="Model times on this device: a name of `btrfs-model reads --devices`, or a file "
+    "NAME.toml.",
 )
 @parameters_option
-@readahead_option
+@limits_option
 @click.option(
     "--nodesize",
     type=click.IntRange(min=1),
@@ -94,7 +95,7 @@ def replay(
     kernel_after: str | None,
     device: str | None,
     parameters: dict[str, float | str],
-    readahead: dict[str, int],
+    limits: dict[str, int],
     nodesize: int | None,
     machine: str | None,
     jobs: int | None,
@@ -104,16 +105,15 @@ def replay(
 
     Shows the main figures, and in the end whether the speedups come out. Writes all of them:
     report.html, results.csv, results.parquet, speedups.csv, messages.csv, charts for each workload,
-    and provenance.json. Without WORKLOAD it
-    replays all there are, or all that have the knobs that are turned: --device, --set, --readahead,
-    --nodesize.
+    and provenance.json. Without WORKLOAD it replays all there are, or all that have the knobs that
+    are turned: --device, --set, --limits, --nodesize. One of your own is named by its entry point.
     """
     from btrfs_model.experiments.replays import all_names, check, default_jobs, run_all
     from btrfs_model.experiments.report import write
     from btrfs_model.experiments.workloads import load
 
     given = {
-        "device": device, "parameters": parameters, "readahead": readahead, "nodesize": nodesize,
+        "device": device, "parameters": parameters, "limits": limits, "nodesize": nodesize,
     }  # fmt: skip
     knobs = {name: value for name, value in given.items() if value}
     names = tuple(dict.fromkeys(workloads)) or all_names(knobs)
@@ -218,7 +218,8 @@ def _print_answer(replays: list[Replay]) -> None:
 def _shown(one: Replay) -> list[list[Figure]]:
     """Return the main figures: the sides beside each other, each case that was replayed in turn."""
     names = {side.name for side in one.sides}
-    headline = one.workload.headline
+    quantities = [figure.quantity for figure in one.outcome.figures]
+    headline = one.workload.headline or tuple(dict.fromkeys(quantities))
     rows: dict[tuple[object, ...], list[Figure]] = {}
     for figure in one.outcome.figures:
         if figure.side in names and figure.quantity in headline:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from btrfs_model.cli.blocks import limits_option
 from btrfs_model.cli.common import (
     Command,
     behaviour_option,
@@ -129,6 +130,7 @@ def cat(image: Path, subvolume: str, path: str) -> None:
 @subvolume_argument
 @click.argument("path")
 @behaviour_option()
+@limits_option
 @json_option("One JSON object a line.")
 @work_option("Write how often each kernel function was called.")
 @machine_option
@@ -137,6 +139,7 @@ def fiemap(
     subvolume: str,
     path: str,
     behaviour: str,
+    limits: dict[str, int],
     as_json: bool,
     work: Path | None,
     machine: str | None,
@@ -153,7 +156,7 @@ def fiemap(
 
     computes = timed_on(machine, work)
     with Filesystem.open(image) as fs:
-        file = Fiemap(fs, subvolume, path, behaviour=behaviour)
+        file = Fiemap(fs, subvolume, path, behaviour=behaviour, limits=limits)
         with counting() as counted:
             table = file.run()
     names = [[name for flag, name in FLAGS.items() if flags & flag] for flags in table["flags"]]

@@ -14,6 +14,7 @@ import click
 
 from btrfs_model.base.printable import printable
 from btrfs_model.base.whole_file import naming
+from btrfs_model.cli.blocks import limits_option
 from btrfs_model.cli.common import (
     STDOUT,
     Command,
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     help="Send compressed extents as they are; means --proto 2 unless that is given.",
 )
 @behaviour_option()
+@limits_option
 @work_option("Write how often each kernel function was called.")
 @click.option("--explain", type=click.Choice(["summary", "commands"]),
               help="Say why each command is sent: added up, or command by command.")  # fmt: skip
@@ -96,6 +98,7 @@ def send(
     no_data: bool,
     compressed_data: bool,
     behaviour: str,
+    limits: dict[str, int],
     work: Path | None,
     explain: str | None,
     profile: bool,
@@ -137,7 +140,7 @@ def send(
             step(f"sending {subvolume}")
             result = send_subvolume(
                 fs, sent.id, None if base is None else base.id,
-                [source.id for source in sources], behaviour=chosen,
+                [source.id for source in sources], behaviour=chosen, limits=limits,
                 proto=(2 if compressed_data else 1) if proto is None else proto,
                 no_file_data=no_data, compressed=compressed_data, explain=explain is not None,
                 to=sink,

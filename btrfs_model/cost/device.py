@@ -142,17 +142,25 @@ def names() -> list[str]:
 
 
 def read_file(name: str) -> dict[str, Any]:
-    """Return the file of a device as it stands.
+    """Return the file of a device as it stands: one of :func:`names`, or the path ``*.toml``.
 
     Raises
     ------
     BtrfsModelError
         When there is none, or it is no TOML with a title.
+    OSError
+        When the file of a path cannot be read.
     """
-    path = data_folder() / "devices" / f"{name}.toml"
-    if name not in names():
+    if name.endswith(".toml") or "/" in name:
+        path = Path(name)
+    elif name in names():
+        path = data_folder() / "devices" / f"{name}.toml"
+    else:
         near = did_you_mean(name, names())
-        raise BtrfsModelError(f"no device {name!r}: there is {', '.join(names())}{near}")
+        raise BtrfsModelError(
+            f"no device {name!r}: there is {', '.join(names())}, "
+            f"or the path of a file NAME.toml{near}"
+        )
     table = read_toml(path)
     if not isinstance(table.get("title"), str):
         raise BtrfsModelError(f"{path}: there is no title")
@@ -174,12 +182,12 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def load(name: str, parameters: Mapping[str, object] | None = None) -> Device:
-    """Return a device of ``data/devices``.
+    """Return a device.
 
     Parameters
     ----------
     name : str
-        Name of its file, e.g. ``"deskstar-7k500"``.
+        One of :func:`names`, e.g. ``"deskstar-7k500"``, or the path of a file ``*.toml``.
     parameters : mapping, optional
         Parameters other than the file's, e.g. ``{"queue_depth": 1, "rpm": 5400}``.
 

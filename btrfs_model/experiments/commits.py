@@ -138,6 +138,10 @@ class Message:
         ]
 
 
+NO_MESSAGE: Final = Message("", "", "", "none", "", "", {}, {}, {}, ())
+"""Of a workload that no commit message is about."""
+
+
 @cache
 def load(workload: str) -> Message:
     """Return the figures of the commit message of a workload.

@@ -15,7 +15,7 @@ from btrfs_model.base.samples import packed_sample
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.cost.machine import Machine, chosen
 from btrfs_model.experiments import provenance
-from btrfs_model.experiments.commits import Message
+from btrfs_model.experiments.commits import NO_MESSAGE, Message
 from btrfs_model.experiments.commits import load as load_message
 from btrfs_model.experiments.times import (
     Judged,
@@ -26,6 +26,7 @@ from btrfs_model.experiments.times import (
     speedups,
 )
 from btrfs_model.experiments.workloads import (
+    NAMES,
     Input,
     Outcome,
     Side,
@@ -119,12 +120,17 @@ class Replay:
         return "built by the model" if sample is None else f"written by a kernel ({sample})"
 
 
+def message_of(workload: Workload) -> Message:
+    """Return what the commit message of a workload reports, if one is about it."""
+    return load_message(workload.name) if workload.name in NAMES else NO_MESSAGE
+
+
 def _silent(_: str) -> None:
     """Report no progress."""
 
 
 def run(
-    name: str,
+    name: str | Workload,
     scale: str | float = "full",
     *,
     kernel_before: str | None = None,
@@ -150,17 +156,20 @@ def run(
     workload = load(name).turned(turned)
     source = workload.input(scale)
     sides = workload.sides(kernel_before, kernel_after)
-    where, message = chosen(machine), load_message(name)
+    where, message = chosen(machine), message_of(workload)
     behaviours = {side.name: Behaviour.parse(side.behaviour) for side in sides}
     started = datetime.now(UTC).isoformat(timespec="seconds")
     clock = time.monotonic()
     with workload.open(source, step) as fs:
         nodesize = fs.image.nodesize
         outcome = workload.run(fs, source, sides, step, where)
+    # a device stands for one that the message does not name; other knobs it knows nothing of
+    unlike = set(turned) - ({"device"} if message.device else set())
+    if unlike:
+        outcome.forget_measured()
     pairs = counterparts(workload.compared, sides)
     add_times(outcome, where, pairs)
-    # the device stands for one that the message does not name; other knobs it knows nothing of
-    judged = [] if set(turned) - {"device"} else judge(message, outcome, source, pairs, where)
+    judged = [] if unlike else judge(message, outcome, source, pairs, where)
     add_reported(outcome, judged)
     return Replay(
         workload,

@@ -18,10 +18,9 @@ from btrfs_model.base.arguments import checked
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.whole_file import check_folder
 from btrfs_model.cost.machine import chosen
-from btrfs_model.experiments.commits import load as load_message
-from btrfs_model.experiments.replay import Replay, run
+from btrfs_model.experiments.replay import Replay, message_of, run
 from btrfs_model.experiments.results import frame
-from btrfs_model.experiments.workloads import NAMES, load
+from btrfs_model.experiments.workloads import NAMES, Workload, load
 
 _MEMORY: Final = 4 << 30
 """Bytes that a workload takes at its full scale, at most."""
@@ -107,7 +106,7 @@ def run_all(
 
 
 def check(
-    names: Iterable[str],
+    names: Iterable[str | Workload],
     scale: str | float,
     knobs: Mapping[str, Any],
     machine: str | None,
@@ -123,8 +122,9 @@ def check(
         When nothing can be written to the folder.
     """
     for name in names:
-        load(name).turned(knobs).input(scale)
-        load_message(name)
+        workload = load(name)
+        workload.turned(knobs).input(scale)
+        message_of(workload)
     chosen(machine)
     if out is not None:
         check_folder(out)
@@ -137,14 +137,14 @@ def all_names(knobs: Iterable[str] = ()) -> tuple[str, ...]:
 
 @checked
 def replay(
-    workload: str | Sequence[str] | None = None,
+    workload: str | Workload | Sequence[str | Workload] | None = None,
     scale: str | float = "full",
     *,
     kernel_before: str | None = None,
     kernel_after: str | None = None,
     device: str | None = None,
     parameters: Mapping[str, object] | None = None,
-    readahead: Mapping[str, int] | None = None,
+    limits: Mapping[str, int] | None = None,
     nodesize: int | None = None,
     machine: str | None = None,
     out: str | os.PathLike[str] | None = None,
@@ -153,20 +153,22 @@ def replay(
 
     Parameters
     ----------
-    workload : str or sequence of str, optional
-        Names, e.g. ``"send-truncate"``; without it all there are, or all that have the knobs.
+    workload : str, Workload or sequence of those, optional
+        Names, e.g. ``"send-truncate"``, or workloads of your own (``bm.workload()``); without it
+        all that the package has, or all that have the knobs.
     scale : str or float
         ``"full"`` as in the commit message, ``"quick"``, or a fraction of full.
     kernel_before, kernel_after : str, optional
         Behaviours to compare instead of the ones just before and after the commit, e.g.
         ``"v6.12 - send-utimes-cache"``.
     device : str, optional
-        Model times on this device instead of those that the workload names, see
-        :func:`btrfs_model.cost.device.names`.
+        Model times on this device instead of those that the workload names: a name of
+        :func:`btrfs_model.cost.device.names` or the path of a file.
     parameters : mapping, optional
         Parameters of that device other than its file's, e.g. ``{"queue_depth": 1}``.
-    readahead : mapping of str to int, optional
-        Limits of readahead, as for :func:`btrfs_model.questions.reads.walk`.
+    limits : mapping of str to int, optional
+        Limits of the kernel, arguments of :class:`btrfs_model.limits.Limits`, e.g.
+        ``{"dir_utimes_cache": 4}``.
     nodesize : int, optional
         Build the filesystem with tree blocks of so many bytes.
     machine : str, optional
@@ -197,19 +199,21 @@ def replay(
         for name, value in (
             ("device", device),
             ("parameters", parameters),
-            ("readahead", readahead),
+            ("limits", limits),
             ("nodesize", nodesize),
         )
         if value
     }
-    names = (workload,) if isinstance(workload, str) else workload or all_names(knobs)
+    names = (workload,) if isinstance(workload, str | Workload) else workload or all_names(knobs)
     names = tuple(dict.fromkeys(names))
     check(names, scale, knobs, machine, out)
-    replays = run_all(
-        names, 1, lambda _: None,
-        scale=scale, kernel_before=kernel_before, kernel_after=kernel_after, knobs=knobs,
-        machine=machine,
-    )  # fmt: skip
+    replays = [
+        run(
+            one, scale, kernel_before=kernel_before, kernel_after=kernel_after, knobs=knobs,
+            machine=machine,
+        )
+        for one in names
+    ]  # fmt: skip
     if out is not None:
         from btrfs_model.experiments.report import write
 

@@ -67,7 +67,7 @@ PARAMETERS: Final = {
 
 _KNOBS: Final = {
     "device_": Column("", "", "Parameter of the device that was set, as its file names it."),
-    "readahead_": Column("", "", "Limit of readahead that was set, as `reads` names it."),
+    "limit_": Column("", "", "Limit of the kernel that was set, by its name."),
 }
 """Columns of knobs that were turned, by how their names begin."""
 
@@ -145,7 +145,7 @@ def _row(one: Replay, figure: Figure) -> dict[str, Any]:
 
 def _turned(knobs: Mapping[str, Any], figure: Figure) -> dict[str, Any]:
     """Name the settings of knobs that one figure depends on."""
-    values = {f"readahead_{name}": value for name, value in knobs.get("readahead", {}).items()}
+    values = {f"limit_{name}": value for name, value in knobs.get("limits", {}).items()}
     if "device" in figure.case:
         settings = knobs.get("parameters", {})
         values |= {f"device_{name}": value for name, value in settings.items()}

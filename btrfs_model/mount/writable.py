@@ -19,7 +19,7 @@ import errno
 import os
 import random
 from contextlib import suppress
-from typing import Any, Final, NoReturn, Self
+from typing import Any, ClassVar, Final, NoReturn, Self
 
 from btrfs_model.base.arguments import checked
 from btrfs_model.base.counters import uncounted
@@ -27,6 +27,7 @@ from btrfs_model.base.sizes import size as parse_size
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.mount import transaction
 from btrfs_model.mount.calls.files import FileCalls
+from btrfs_model.mount.calls.names import NamespaceCalls
 from btrfs_model.mount.calls.subvolumes import SubvolumeCalls
 from btrfs_model.mount.files.writeback import flush_delalloc, writeback
 from btrfs_model.mount.log.replay.recover import recover_log_trees
@@ -74,6 +75,14 @@ class WritableFilesystem(FileCalls, SubvolumeCalls):
     replay : str or Behaviour, optional
         The kernel whose way of replaying a log is followed; without it a log is refused.
     """
+
+    _offered: ClassVar = (
+        Filesystem._offered
+        | {"behaviour", "commit", "crash", "load", "mkfs", "nodesize", "remount", "save",
+           "save_crash", "sync", "umask"}
+        | {name for calls in (FileCalls, NamespaceCalls, SubvolumeCalls) for name in vars(calls)
+           if not name.startswith("_")}
+    ) - {"flush_delalloc", "fsync_inode", "hold", "release", "vfs_fallocate"}  # fmt: skip
 
     @checked
     def __init__(

@@ -20,7 +20,8 @@ class Fiemap:
     """A file whose extents are asked for, as long as a program has it open.
 
     `forest`: the trees.
-    `file`: ``subvolume``, ``last_snapshot``, ``ino``, ``isize`` and ``behaviour`` (bits).
+    `file`: ``subvolume``, ``last_snapshot``, ``ino``, ``isize``, ``behaviour`` (bits),
+    ``entries`` and ``prev_extents`` (limits).
     """
 
     def __init__(self, forest: Forest, file: dict[str, int]) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from btrfs_model.base.codes import Code
@@ -15,6 +15,9 @@ from btrfs_model.ondisk.layout import PayloadError
 Root = tuple[int, int, bytes]
 """Id, ctransid and the uuid that the receiver knows of a subvolume."""
 
+
+SEND_LIMITS = tuple(name for name, _ in ffi.typeof("struct bm_send_limits").fields)
+"""Names of the limits of a send."""
 
 FLAGS = {
     "no_file_data": lib.BM_SEND_NO_FILE_DATA,
@@ -46,6 +49,7 @@ def send(
     clone_roots: Sequence[Root],
     callbacks: Callbacks,
     *,
+    limits: Mapping[str, int | None],
     reads_only: bool = False,
     **numbers: int,
 ) -> tuple[bool, list[int]]:
@@ -55,6 +59,7 @@ def send(
     `parent`: send the difference to it.
     `clone_roots`: what the receiver has.
     `callbacks`: who gets the stream.
+    `limits`: of :data:`SEND_LIMITS`, each 1 at least.
     `reads_only`: read what a full send reads, without the stream.
     `**numbers`: more of ``struct bm_send_args``: ``send_root`` (id of the snapshot), ``behaviour``
     (bits of ``enum bm_toggle``), ``flags``, ``proto`` (version of the stream).
@@ -71,8 +76,8 @@ def send(
         "struct bm_send_args *",
         {
             "forest": forest.raw, "clone_roots": sources, "clone_root_count": len(sources),
-            "parent": base, "commands": commands, "explained": explained, "context": handle,
-            "write": lib.bm_python_write, "decompress": lib.bm_python_decompress, **numbers,
+            "parent": base, "limits": limits, "commands": commands, "explained": explained,
+            "context": handle, "write": lib.bm_python_write, "decompress": lib.bm_python_decompress, **numbers,
         },
     )  # fmt: skip
     try:

@@ -9,13 +9,13 @@ compared at each read. A child is always one level below its parent, so no walk 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault
+from btrfs_model.limits import Limits
 from btrfs_model.ondisk import structs
 from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
 from btrfs_model.ondisk.hashes import csum
@@ -205,47 +205,6 @@ def verify_structure(image: Device, block: memoryview, logical: int, fail: _Fail
             raise fail(bad.code, bad.slot, bad.found, bad.wanted)
 
 
-@dataclass(frozen=True)
-class Readahead:
-    """How far kernels read tree blocks ahead; the defaults are theirs (5.10 to 6.18).
-
-    Bytes count blocks asked for, whether they were cached or not. A search stops once it asked for
-    more than its limit, the comparison of two trees once it asked for as much as its limit.
-
-    Attributes
-    ----------
-    distance : int
-        Bytes. READA_FORWARD and READA_BACK take siblings of a leaf up to so far from it.
-    near : int
-        Bytes. How much they ask for.
-    always_leaves, always_nodes : int
-        Bytes. How much READA_FORWARD_ALWAYS asks for, of leaves and at higher levels.
-    compare_leaves, compare_nodes : int
-        Bytes. The same for the comparison of two trees (``tree_move_down()``).
-    siblings : int
-        A search looks at one more sibling than these.
-
-    `always_nodes` and `compare_nodes` are the size of a node when None.
-    """
-
-    distance: int = 65536
-    near: int = 65536
-    always_leaves: int = 131072
-    always_nodes: int | None = None
-    compare_leaves: int = 131072
-    compare_nodes: int | None = None
-    siblings: int = 32
-
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if value is not None and not 0 <= value < 2**63:
-                raise ValueError(f"readahead: {name} is {value}, which is not in [0, 2**63)")
-
-    def limits(self, nodesize: int) -> dict[str, int]:
-        """Return the attributes, with those that are None filled in."""
-        return {name: nodesize if value is None else value for name, value in asdict(self).items()}
-
-
 class ReadBy(IntEnum):
     """Functions of the kernel that issue reads, those above ``read_block_for_search()``."""
 
@@ -260,16 +219,16 @@ class ReadBy(IntEnum):
 class ReadCache:
     """The extent buffers of a cold kernel: which blocks were read so far, and in which order.
 
-    `readahead` (Readahead): how far is read ahead.
+    `limits` (Limits): how far is read ahead.
     `held` (set of int): addresses of the blocks that are cached or under way.
     `reads` (dict of int to list): by address, in the order of submission: [generation, level,
     ahead, by, used, used_at].
     `events` (int): reads, and first uses of blocks that were read ahead.
     """
 
-    def __init__(self, cached: Iterable[int], readahead: Readahead | None = None) -> None:
+    def __init__(self, cached: Iterable[int], limits: Limits | None = None) -> None:
         self.held = set(cached)
-        self.readahead = readahead or Readahead()
+        self.limits = limits or Limits()
         self.reads: dict[int, list[int]] = {}
         self.events = 0
 

@@ -173,7 +173,7 @@ def reada_for_search(tree: Tree, path: Path, level: int, slot: int, objectid: in
     if (level != 1 and not always) or node is None or cache is None:
         return
     target = node_ptr(node, slot)[0]
-    ahead = cache.readahead.limits(tree.image.nodesize)
+    ahead = cache.limits.readahead(tree.image.nodesize)
     limit = ahead["near"]
     if always:
         limit = ahead["always_nodes" if level > 1 else "always_leaves"]
@@ -228,7 +228,7 @@ def read_node_slot(tree: Tree, node: memoryview, slot: int, newer_than: int | No
     child = block_of_child(tree, node, slot)
     if newer_than is None or cache is None:
         return child
-    limits = cache.readahead.limits(tree.image.nodesize)
+    limits = cache.limits.readahead(tree.image.nodesize)
     left = limits["compare_leaves" if level == 1 else "compare_nodes"]
     for after in range(slot + 1, nritems(node)):
         if left <= 0:

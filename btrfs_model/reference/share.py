@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from btrfs_model.base.counters import current
 from btrfs_model.behaviour import Behaviour
+from btrfs_model.limits import Limits
 from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
 from btrfs_model.patches import Patch
 from btrfs_model.reference.backref import find_parent_nodes
@@ -27,7 +28,6 @@ from btrfs_model.reference.backref_refs import BackrefWalk, SharedAnswerError, W
 from btrfs_model.volume.forest import Forest
 
 _MAX_LEVEL = int(BTRFS_MAX_LEVEL)
-_PREV_EXTENTS = 8  # BTRFS_BACKREF_CTX_PREV_EXTENTS_SIZE
 
 
 class _Entry(NamedTuple):
@@ -45,12 +45,19 @@ class ShareContext:
     `root_id`, `inum`: the file.
     `last_snapshot`: generation of the last snapshot of the subvolume.
     `behaviour`: the kernel.
+    `limits`: how much it remembers.
     `curr_leaf_bytenr` (int): the leaf of the file extent item that is looked at; 0 where that is
     not known.
     """
 
     def __init__(
-        self, forest: Forest, root_id: int, inum: int, last_snapshot: int, behaviour: Behaviour
+        self,
+        forest: Forest,
+        root_id: int,
+        inum: int,
+        last_snapshot: int,
+        behaviour: Behaviour,
+        limits: Limits,
     ) -> None:
         self.forest = forest
         self.root_id = root_id
@@ -61,7 +68,7 @@ class ShareContext:
         self.prev_leaf_bytenr = 0
         self.use_path_cache = True
         self._path = [_Entry()] * _MAX_LEVEL
-        self._prev_extents = [_Entry()] * _PREV_EXTENTS
+        self._prev_extents = [_Entry()] * limits.fiemap_prev_extents
         self._prev_extents_slot = 0
 
     def is_data_extent_shared(self, bytenr: int, extent_gen: int) -> bool:
@@ -93,7 +100,7 @@ class ShareContext:
             self.repair_path_cache(check.level - 1, shared)
         if check.self_ref_count > 1 and Patch.FIEMAP_PREV_EXTENTS in self.behaviour:
             self._prev_extents[self._prev_extents_slot] = _Entry(bytenr, shared)
-            self._prev_extents_slot = (self._prev_extents_slot + 1) % _PREV_EXTENTS
+            self._prev_extents_slot = (self._prev_extents_slot + 1) % len(self._prev_extents)
         return shared
 
     # ------------------------------------------------------------------------ path cache -----

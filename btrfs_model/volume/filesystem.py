@@ -19,7 +19,7 @@ import os
 from contextlib import suppress
 from functools import cached_property
 from html import escape
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
@@ -80,9 +80,18 @@ class Filesystem:
         The store of blocks.
     """
 
+    # what users call; the rest is for the package
+    _offered: ClassVar = frozenset(
+        {"checksums", "close", "image", "listing", "open", "path", "read_file", "subvolume",
+         "subvolume_ids", "subvolumes", "tree"}
+    )  # fmt: skip
+
     @checked
     def __init__(self, image: Image) -> None:
         self.image = image
+
+    def __dir__(self) -> list[str]:
+        return sorted(self._offered)
 
     @classmethod
     @checked

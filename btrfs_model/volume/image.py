@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault, NotBtrfsError
+from btrfs_model.limits import Limits
 from btrfs_model.native.choice import twin
 from btrfs_model.native.image import READ, Store, map_file
 from btrfs_model.ondisk.chunks import Chunk, parse_chunk_item
@@ -342,21 +343,19 @@ class Image:
     def reads(self, reads: blocks.ReadCache | None) -> None:
         self._reads, self._reader = reads, threading.get_ident()
 
-    def start_cold(
-        self, cached: Iterable[int] = (), readahead: blocks.Readahead | None = None
-    ) -> None:
+    def start_cold(self, cached: Iterable[int] = (), limits: Limits | None = None) -> None:
         """Model the cache of a kernel that just mounted: from now on reads are recorded.
 
         This thread has the lease until :meth:`stop_cold`.
 
         `cached`: logical addresses of the tree blocks that are in memory already.
-        `readahead`: how far is read ahead; as kernels do without it.
+        `limits`: how far is read ahead; as kernels do without it.
         """
         addresses = list(cached)
-        reads = blocks.ReadCache(addresses, readahead)
+        reads = blocks.ReadCache(addresses, limits)
         self.lease.__enter__()
         try:
-            self.store.cache_start(addresses, reads.readahead.limits(self.nodesize))
+            self.store.cache_start(addresses, reads.limits.readahead(self.nodesize))
         except BaseException:
             self.lease.__exit__()
             raise

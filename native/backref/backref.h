@@ -187,8 +187,6 @@ struct shared_entry {
 	int is_shared;
 };
 
-enum { PREV_EXTENTS = 8 }; /* BTRFS_BACKREF_CTX_PREV_EXTENTS_SIZE */
-
 /*
  * struct btrfs_backref_share_check_ctx: what one FIEMAP call remembers. A result in the path cache
  * holds until a snapshot is made or a subvolume is dropped, which does not happen to an image.
@@ -203,8 +201,9 @@ struct share_context {
 	uint64_t prev_leaf_bytenr;
 	int use_path_cache;
 	struct shared_entry path[BTRFS_MAX_LEVEL]; /* by level */
-	struct shared_entry prev_extents[PREV_EXTENTS];
-	int prev_extents_slot;
+	struct shared_entry *prev_extents;
+	uint32_t prev_extents_size;
+	uint32_t prev_extents_slot;
 };
 
 /* A prelim ref of a data extent was added: BACKREF_FOUND_SHARED once there are two. */

@@ -198,18 +198,20 @@ static int check_extent(struct share_context *context, uint64_t bytenr, uint64_t
 	if (ret >= 0 && share.self_ref_count > 1 && has(context, BM_TOGGLE_FIEMAP_PREV_EXTENTS)) {
 		context->prev_extents[context->prev_extents_slot] =
 		    (struct shared_entry){.bytenr = bytenr, .is_shared = ret};
-		context->prev_extents_slot = (context->prev_extents_slot + 1) % PREV_EXTENTS;
+		context->prev_extents_slot =
+		    (context->prev_extents_slot + 1) % context->prev_extents_size;
 	}
 	return ret;
 }
 
 int is_data_extent_shared(struct share_context *context, uint64_t bytenr, uint64_t extent_gen)
 {
-	int i, ret;
+	uint32_t i;
+	int ret;
 
 	COUNT(context->walk->image, btrfs_is_data_extent_shared);
 	if (has(context, BM_TOGGLE_FIEMAP_PREV_EXTENTS)) {
-		for (i = 0; i < PREV_EXTENTS; i++)
+		for (i = 0; i < context->prev_extents_size; i++)
 			if (context->prev_extents[i].bytenr == bytenr)
 				return context->prev_extents[i].is_shared;
 	}

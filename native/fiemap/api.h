@@ -50,6 +50,8 @@ struct bm_fiemap_args {
 	uint64_t length;
 	uint64_t behaviour;	   /* bits 1 << enum bm_toggle */
 	uint32_t extents_per_call; /* fm_extent_count, > 0 */
+	uint32_t entries;	   /* gathered between two searches, > 0 */
+	uint32_t prev_extents;	   /* whose sharing a call remembers, > 0 */
 };
 
 /*

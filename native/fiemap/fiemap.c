@@ -19,8 +19,7 @@
 #include <stdlib.h>
 
 enum {
-	FIEMAP_ENTRIES = 4096 / 32, /* a page of struct btrfs_fiemap_entry */
-	FLUSH_CACHE = 2,	    /* BTRFS_FIEMAP_FLUSH_CACHE: the entries are full */
+	FLUSH_CACHE = 2, /* BTRFS_FIEMAP_FLUSH_CACHE: the entries are full */
 };
 
 /* --------------------------------------------------------------------------------- shared -- */
@@ -95,7 +94,8 @@ int fiemap_continues(const struct fiemap_call *call, const struct bm_fiemap_exte
 
 /* Entries of one round, between a search and the next. */
 struct gathered {
-	struct bm_fiemap_extent entries[FIEMAP_ENTRIES];
+	struct bm_fiemap_extent *entries;
+	size_t capacity;
 	uint32_t count;
 	uint32_t mapped; /* of this call, gathered or given out */
 	uint64_t next_search_offset;
@@ -120,6 +120,7 @@ static int flush_fiemap_cache(struct fiemap_call *call, struct gathered *gathere
 static int emit_cached(struct fiemap_call *call, struct gathered *gathered)
 {
 	const struct bm_fiemap_extent *last;
+	struct bm_fiemap_extent *rows;
 	int ret;
 
 	if (!fiemap_has(call, BM_TOGGLE_FIEMAP_NO_DEADLOCK)) {
@@ -127,12 +128,16 @@ static int emit_cached(struct fiemap_call *call, struct gathered *gathered)
 		call->cached = 0;
 		return ret;
 	}
-	if (gathered->count == FIEMAP_ENTRIES) {
-		last = &gathered->entries[FIEMAP_ENTRIES - 1];
+	if (gathered->count == call->args->entries) {
+		last = &gathered->entries[gathered->count - 1];
 		gathered->next_search_offset = last->logical + last->length;
 		call->cached = 0;
 		return FLUSH_CACHE;
 	}
+	rows = grown(gathered->entries, gathered->count, &gathered->capacity, 128, sizeof(*rows));
+	if (!rows)
+		return bm_fail(call->fault, (struct bm_fault){.code = BM_NOMEM});
+	gathered->entries = rows;
 	gathered->entries[gathered->count++] = call->cache;
 	if (++gathered->mapped == call->args->extents_per_call) {
 		call->cached = 0;
@@ -359,31 +364,39 @@ static int walk_range(struct fiemap_call *call, struct gathered *gathered, struc
 	return BM_OK;
 }
 
-int fiemap_by_items(struct fiemap_call *call)
+static int gather_all(struct fiemap_call *call, struct gathered *gathered)
 {
 	struct bm_path path = {.restart = search_restarts(call->args->behaviour)};
-	struct gathered gathered = {.count = 0};
 	int ret;
 
 	for (;;) {
-		ret = walk_range(call, &gathered, &path);
+		ret = walk_range(call, gathered, &path);
 		if (ret < 0)
 			return ret;
 		if (ret != FLUSH_CACHE)
 			break;
-		ret = flush_fiemap_cache(call, &gathered);
+		ret = flush_fiemap_cache(call, gathered);
 		if (ret)
 			return ret;
 		/* an extent that wraps around: the kernel would not come to an end */
-		if (gathered.next_search_offset <= call->start)
+		if (gathered->next_search_offset <= call->start)
 			return bm_fail(call->fault,
 				       (struct bm_fault){.code = BM_LOOP,
 							 .tree = call->root->objectid,
-							 .found = gathered.next_search_offset});
-		call->start = gathered.next_search_offset;
+							 .found = gathered->next_search_offset});
+		call->start = gathered->next_search_offset;
 	}
-	ret = flush_fiemap_cache(call, &gathered);
+	ret = flush_fiemap_cache(call, gathered);
 	return ret ? ret : emit_last_fiemap_cache(call);
+}
+
+int fiemap_by_items(struct fiemap_call *call)
+{
+	struct gathered gathered = {.count = 0};
+	int ret = gather_all(call, &gathered);
+
+	free(gathered.entries);
+	return ret;
 }
 
 /* ---------------------------------------------------------------------------------- calls -- */
@@ -397,13 +410,21 @@ static int one_call(struct fiemap_call *call, struct walk *walk)
 	    .inum = args->ino,
 	    .last_snapshot = args->last_snapshot,
 	    .behaviour = args->behaviour,
+	    .prev_extents = calloc(args->prev_extents, sizeof(*share.prev_extents)),
+	    .prev_extents_size = args->prev_extents,
 	};
+	int ret;
 
+	if (!share.prev_extents)
+		return bm_fail(call->fault, (struct bm_fault){.code = BM_NOMEM});
 	COUNT(call->image, btrfs_fiemap);
 	call->share = &share;
 	if (fiemap_has(call, BM_TOGGLE_FIEMAP_FILE_EXTENTS))
-		return fiemap_by_items(call);
-	return fiemap_by_maps(call);
+		ret = fiemap_by_items(call);
+	else
+		ret = fiemap_by_maps(call);
+	free(share.prev_extents);
+	return ret;
 }
 
 /* The calls that a program makes: the next one starts where the last extent ended. */

@@ -103,8 +103,18 @@ struct bm_send_explained {
 	size_t count, capacity;
 };
 
+/* How many entries a send remembers of a kind, and goes through; btrfs_model/limits.py tells more. */
+struct bm_send_limits {
+	uint64_t name_cache, name_cache_kept;
+	uint64_t dir_created_cache;
+	uint64_t dir_utimes_cache;
+	uint64_t backref_cache, backref_cache_roots;
+	uint64_t clone_refs;
+};
+
 struct bm_send_args {
 	const struct bm_forest *forest;
+	struct bm_send_limits limits;		/* none is 0 */
 	const struct bm_send_root *clone_roots; /* ascending by objectid */
 	size_t clone_root_count;
 	uint64_t send_root;

@@ -11,8 +11,6 @@
 #include <errno.h>
 #include <stdlib.h>
 
-enum { MAX_REFS = 1024, MAX_REFS_BEFORE = 64 };
-
 struct backref_ctx {
 	struct send_ctx *send;
 	uint64_t bytenr;
@@ -90,11 +88,6 @@ static int iterate_backrefs(uint64_t ino, uint64_t offset, uint64_t num_bytes, u
 	return 0;
 }
 
-static uint64_t max_refs(const struct send_ctx *sctx)
-{
-	return TOGGLE(sctx, SEND_CLONE_REFS_1024) ? MAX_REFS : MAX_REFS_BEFORE;
-}
-
 /* Whether the extent being sent is referred to by nobody else (with one clone root: itself). */
 static bool is_unshared(const struct send_ctx *sctx, uint64_t refs)
 {
@@ -111,7 +104,7 @@ static int check_extent_item(uint64_t bytenr, const struct btrfs_extent_item *it
 		if (is_unshared(backref->send, item->refs))
 			return -ENOENT;
 	}
-	return item->refs > max_refs(backref->send) ? -ENOENT : 0;
+	return item->refs > backref->send->args->limits.clone_refs ? -ENOENT : 0;
 }
 
 static int skip_self_data_ref(uint64_t root, uint64_t ino, uint64_t offset, void *context)
@@ -125,7 +118,7 @@ static int skip_self_data_ref(uint64_t root, uint64_t ino, uint64_t offset, void
 struct backref_entry {
 	struct lru_entry lru;
 	size_t count;
-	uint64_t roots[BACKREF_CACHE_ROOTS];
+	uint64_t roots[];
 };
 
 static int lookup_backref_cache(uint64_t leaf, void *context, const uint64_t **roots, size_t *count)
@@ -148,9 +141,9 @@ static int lookup_backref_cache(uint64_t leaf, void *context, const uint64_t **r
 static void store_backref_cache(uint64_t leaf, const uint64_t *roots, size_t count, void *context)
 {
 	struct send_ctx *sctx = ((struct backref_ctx *)context)->send;
-	size_t limit =
-	    TOGGLE(sctx, SEND_BACKREF_CACHE_17) ? BACKREF_CACHE_ROOTS : BACKREF_CACHE_ROOTS_BEFORE;
-	struct backref_entry *entry = malloc(sizeof(*entry));
+	size_t limit = sctx->args->limits.backref_cache_roots;
+	struct backref_entry *entry =
+	    malloc(sizeof(*entry) + (count < limit ? count : limit) * sizeof(*entry->roots));
 
 	if (!entry)
 		return;
@@ -218,7 +211,7 @@ static int extent_search_says_no(struct send_ctx *sctx, uint64_t disk_bytenr)
 		return ret;
 	if (flags & BTRFS_EXTENT_FLAG_TREE_BLOCK)
 		return send_errno(sctx, EIO);
-	return refs > max_refs(sctx) || is_unshared(sctx, refs);
+	return refs > sctx->args->limits.clone_refs || is_unshared(sctx, refs);
 }
 
 /* find_extent_clone(): *found is where to clone the extent from, or NULL. */

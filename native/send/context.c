@@ -36,11 +36,11 @@ int send_ctx_init(struct send_ctx *sctx, const struct bm_send_args *args, struct
 	sctx->max_size = args->proto >= 2 ? BUFFER_V2 : BUFFER_V1;
 	sctx->clone_roots = calloc(args->clone_root_count, sizeof(*sctx->clone_roots));
 	if (!sctx->clone_roots ||
-	    lru_init(&sctx->name_cache, TOGGLE(sctx, SEND_NAME_CACHE_LRU) ? NAME_CACHE_SIZE : 0) <
-		0 ||
-	    lru_init(&sctx->dir_created_cache, DIR_CREATED_CACHE_SIZE) < 0 ||
+	    lru_init(&sctx->name_cache,
+		     TOGGLE(sctx, SEND_NAME_CACHE_LRU) ? args->limits.name_cache : 0) < 0 ||
+	    lru_init(&sctx->dir_created_cache, args->limits.dir_created_cache) < 0 ||
 	    lru_init(&sctx->dir_utimes_cache, 0) < 0 ||
-	    lru_init(&sctx->backref_cache, BACKREF_CACHE_SIZE) < 0 ||
+	    lru_init(&sctx->backref_cache, args->limits.backref_cache) < 0 ||
 	    lru_init(&sctx->orphan_dirs, 0) < 0 || lru_init(&sctx->waiting_dir_moves, 0) < 0 ||
 	    lru_init(&sctx->pending_dir_moves, 0) < 0)
 		return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});

@@ -86,7 +86,7 @@ static int send_put_off_utimes(struct send_ctx *sctx, const struct lru_entry *en
 
 int trim_dir_utimes_cache(struct send_ctx *sctx)
 {
-	while (sctx->dir_utimes_cache.size > DIR_UTIMES_CACHE_SIZE) {
+	while (sctx->dir_utimes_cache.size > sctx->args->limits.dir_utimes_cache) {
 		struct lru_entry *oldest = sctx->dir_utimes_cache.oldest;
 
 		if (send_put_off_utimes(sctx, oldest) < 0)

@@ -48,8 +48,8 @@ static int name_cache_insert(struct send_ctx *sctx, uint64_t ino, uint64_t gen, 
 		COUNT(sctx->image, btrfs_lru_cache_store);
 	lru_store(cache, &entry->lru);
 	/* name_cache_clean_unused(): the cache without the kernel's LRU is emptied by half */
-	if (!TOGGLE(sctx, SEND_NAME_CACHE_LRU) && cache->size >= NAME_CACHE_SIZE)
-		while (cache->size > NAME_CACHE_KEPT)
+	if (!TOGGLE(sctx, SEND_NAME_CACHE_LRU) && cache->size >= sctx->args->limits.name_cache)
+		while (cache->size > sctx->args->limits.name_cache_kept)
 			lru_remove(cache, cache->oldest);
 	return BM_OK;
 }

@@ -24,13 +24,6 @@ enum {
 	MODE_CHR = 0020000,
 	MODE_FIFO = 0010000,
 	PATH_LIMIT = 4096, /* PATH_MAX: with the terminating zero */
-	NAME_CACHE_SIZE = 256,
-	NAME_CACHE_KEPT = 128, /* of 256, before the cache became an LRU list */
-	DIR_CREATED_CACHE_SIZE = 64,
-	DIR_UTIMES_CACHE_SIZE = 64,
-	BACKREF_CACHE_SIZE = 128,
-	BACKREF_CACHE_ROOTS = 17,
-	BACKREF_CACHE_ROOTS_BEFORE = 12,
 };
 
 /* A path or a name; not terminated. */

@@ -253,6 +253,8 @@ static int inflate(void *context, int compression, const uint8_t *data, size_t s
 static void exercise_send(struct bm_image *image, const struct bm_root *roots, size_t count)
 {
 	static const uint32_t flags[] = {0, BM_SEND_NO_FILE_DATA, BM_SEND_COMPRESSED};
+	static const struct bm_send_limits limits[] = {{256, 128, 64, 64, 128, 17, 1024},
+						       {1, 1, 1, 1, 1, 1, 1}};
 	struct bm_send_root volumes[256] = {0};
 	uint64_t commands[BM_SEND_COMMANDS];
 	struct bm_fault fault;
@@ -277,6 +279,7 @@ static void exercise_send(struct bm_image *image, const struct bm_root *roots, s
 		args.send_root = volumes[which].objectid;
 		args.parent = i % 3 ? &volumes[other] : NULL;
 		args.behaviour = which & 1 ? 0 : ~0ull;
+		args.limits = limits[which / 2 & 1];
 		args.flags = flags[i / 2 % 3];
 		args.proto = 1 + (i / 2 % 3 == 2);
 		args.context = &left;

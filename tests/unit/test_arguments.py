@@ -38,10 +38,11 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "sample": ("name",),
     "send": ("fs", "snap"),
     "tree_stats": ("disk.img",),
+    "workload": ("mine", print, print, ["send-utimes-cache"]),
 }
 # What takes nothing, what only the model makes, and what is no call.
 OTHERS = {
-    "BtrfsModelError", "SendResult", "Work", "counting", "errors", "samples", "toggles",
+    "BtrfsModelError", "Limits", "SendResult", "Work", "counting", "errors", "samples", "toggles",
     "use_kernels",
 }  # fmt: skip
 
@@ -97,10 +98,10 @@ def test_a_wrong_type_is_named(name: str, parameter: str, wrong: Any, fs: bm.Fil
         ("bm.logical_ino(fs, 'f')", "logical_ino(): logical is an int, not str"),
         ("bm.send(fs, 'snap', clone_sources=[5.5])",
          "send(): clone_sources is an iterable of str or bytes or int or Subvolume, not [5.5]"),
-        ("bm.reads(fs, 'snap', readahead={'near': 'far'})",
-         "reads(): readahead is a mapping of str, int or None, not {'near': 'far'}"),
-        ("bm.reads(fs, 'snap', readahead={'nearr': 5})",
-         "Readahead(): got an unexpected keyword argument 'nearr'; did you mean 'near'?"),
+        ("bm.reads(fs, 'snap', limits={'near': 'far'})",
+         "reads(): limits is a Limits, mapping of str, int or None, not {'near': 'far'}"),
+        ("bm.reads(fs, 'snap', limits={'nearr': 5})",
+         "Limits(): got an unexpected keyword argument 'nearr'; did you mean 'near'?"),
         ("bm.create('1G', labl='x')",
          "Format(): got an unexpected keyword argument 'labl'; did you mean 'label'?"),
         ("bm.send(fs, 'snap', behavior='v6.1')",

@@ -722,4 +722,4 @@ def test_sizes_that_are_none(btrfs_model, tmp_path: Path, size: str) -> None:
     assert "a number of bytes, perhaps with K, M, G or T behind it" in ran.err
     assert not image.exists()
     limit = f"near={size}"
-    assert btrfs_model("reads", scenario, "snap", "--readahead", limit).status == 2
+    assert btrfs_model("reads", scenario, "snap", "--limits", limit).status == 2

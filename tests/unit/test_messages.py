@@ -308,7 +308,7 @@ def test_no_workload_asks_for_what_changes_nothing() -> None:
         (lambda: bm.Work()["btrfs_serach_slot"], KeyError, "btrfs_search_slot"),
         (lambda: bm.Work().count("btrfs_serach_slot"), KeyError, "btrfs_search_slot"),
         (lambda: load("send-utime"), bm.BtrfsModelError, "send-utimes"),
-        (lambda: bm.sample("send/send-truncate/n500"), bm.BtrfsModelError,
+        (lambda: bm.sample("kernel/send/send-truncat/n500"), bm.BtrfsModelError,
          "kernel/send/send-truncate/n500"),
         (lambda: device.load("deskstar"), bm.BtrfsModelError, "deskstar-7k500"),
         (lambda: device.load("deskstar-7k500", {"quedepth": 1}), bm.BtrfsModelError, "queue_depth"),
@@ -340,7 +340,7 @@ def test_what_is_like_nothing_suggests_nothing() -> None:
         (["logical-resolv"], 2, "logical-resolve"),
         (["replay", "fiemap-share"], 1, "fiemap-shared"),
         (["reads", "IMAGE", "snap", "--device", "memry"], 1, "memory"),
-        (["reads", "IMAGE", "snap", "--readahead", "alwas_leaves=1"], 2, "always_leaves"),
+        (["reads", "IMAGE", "snap", "--limits", "alwas_leaves=1"], 2, "always_leaves"),
         (["send", "IMAGE", "snap", "--behaviour", "6.12", "-f", os.devnull], 1, "v6.12"),
     ],
 )

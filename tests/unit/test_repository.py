@@ -124,7 +124,14 @@ def test_streams_of_the_corpus_have_the_recorded_hash() -> None:
 
 # The papers for users and for those who work on the project.
 DOCS = sorted(str(name.relative_to(ROOT)) for name in (ROOT / "docs").glob("*.md"))
-PAPERS = ["README.md", "tests/README.md", "CONTRIBUTING.md", "notebooks/README.md", *DOCS]
+PAPERS = [
+    "README.md",
+    "CHANGELOG.md",
+    "tests/README.md",
+    "CONTRIBUTING.md",
+    "notebooks/README.md",
+    *DOCS,
+]
 
 
 @pytest.mark.claim("The papers name files, folders and `make` targets that exist.")
@@ -208,11 +215,11 @@ def test_headings_of_notebooks_stand_above_their_code(name: Path) -> None:
 
 def commands_of(paper: str) -> list[str]:
     """The lines of code blocks that call the command, without what the shell does with them."""
-    blocks = re.findall(r"^```\w*\n(.*?)^```", paper, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```[^\n]*\n(.*?)^```", paper, re.MULTILINE | re.DOTALL)
     lines = [
         line.strip().removeprefix(".venv/bin/") for text in blocks for line in text.split("\n")
     ]
-    return [re.split(r" [|>] ", line)[0] for line in lines if line.startswith("btrfs-model ")]
+    return [re.split(r" [|>#] | && ", line)[0] for line in lines if line.startswith("btrfs-model ")]
 
 
 @pytest.mark.claim("The commands in the papers parse.")
@@ -253,6 +260,7 @@ def test_citation() -> None:
     text = (ROOT / "CITATION.cff").read_text()
     for field in ("cff-version: 1.2.0", "title:", "authors:", "version:", "license: GPL-2.0-only"):
         assert field in text
-    version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    version = re.search(r"^## (\d\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert version is not None
-    assert f"version: {version.group(1)}\n" in text
+    assert f"version: {version[1]}\n" in text
+    assert f'fallback_version = "{version[1]}"\n' in (ROOT / "pyproject.toml").read_text()

@@ -10,12 +10,14 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Final
 
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.nearest import did_you_mean
-from btrfs_model.base.samples import data_folder, sample
+from btrfs_model.base.samples import data_folder, has_sample, sample
 from btrfs_model.behaviour import Behaviour
+from btrfs_model.experiments.workloads.knobs import KNOBS
 from btrfs_model.experiments.workloads.timed import Timed
 from btrfs_model.patches import Patch
 from btrfs_model.volume.filesystem import Filesystem
@@ -35,7 +37,10 @@ _LARGEST = 1_000_000
 """Scale beyond which no device could hold the files."""
 
 NAMES: tuple[str, ...] = tuple(_MODULES)
-"""Names of the workloads that can be replayed."""
+"""Names of the workloads of the package."""
+
+GROUP: Final = "btrfs_model.workloads"
+"""Entry points of other packages that lead to workloads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +197,12 @@ class Outcome:
                 return figure_
         return None
 
+    def forget_measured(self) -> None:
+        """Forget what kernels did: not what was replayed here, where a knob is turned."""
+        for figure_ in self.figures:
+            figure_.measured = figure_.measured_min = figure_.measured_max = figure_.runs = None
+        self.measured_on, self.timings = {}, []
+
     def add_measured(
         self,
         pairs: Iterable[tuple[Side, Side]],
@@ -266,11 +277,14 @@ class Note:
         Sides that it names: it is left out where one of them is not compared.
     measured : tuple of str
         Kinds of measured quantities that it is about: left out where none of them was measured.
+    device : bool
+        It is about the device that the workload names: left out where another is chosen.
     """
 
     text: str
     sides: tuple[Side, ...] = ()
     measured: tuple[str, ...] = ()
+    device: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +314,7 @@ Step = Callable[[str], None]
 """Called with a few words when a part of the work begins."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Workload:
     """A commit message's experiment.
 
@@ -317,7 +331,8 @@ class Workload:
     inputs : tuple of Input
         What it is replayed on, smallest first: quick is the first, full has the scale 1.
     headline : tuple of str
-        Quantities that the table on a terminal shows, in each case that was replayed.
+        Quantities that the table on a terminal shows, in each case that was replayed; all of them
+        where none is named.
     compared : tuple of Side
         What is compared where no kernels are chosen; a ``before`` and an ``after`` are among them.
     run : callable
@@ -332,8 +347,8 @@ class Workload:
         ``scaled(scale)``: the input of any size, where filesystems are built.
     build : callable, optional
         ``build(input, step)``: the filesystem of an input that has no image.
-    knobs : mapping
-        What-if knobs by name: ``knobs[name](workload, value)`` is the workload with that value.
+    knobs : tuple of str
+        What-if knobs that it has, of :data:`btrfs_model.experiments.workloads.knobs.KNOBS`.
     """
 
     name: str
@@ -349,7 +364,7 @@ class Workload:
     size: str = ""
     scaled: Callable[[float], Input] | None = None
     build: Callable[[Input, Step], Filesystem] | None = None
-    knobs: Mapping[str, Callable[[Workload, Any], Workload]] = field(default_factory=dict)
+    knobs: tuple[str, ...] = ()
 
     def sides(self, before: str | None, after: str | None) -> tuple[Side, ...]:
         """Return the sides to compare: the workload's own, or the kernels that were chosen."""
@@ -384,9 +399,8 @@ class Workload:
         for name, value in knobs.items():
             if name not in self.knobs:
                 there = ", ".join(self.knobs) or "none"
-                why = "no time on a device is modelled" if name == "device" else f"no knob {name}"
-                raise BtrfsModelError(f"{self.name}: {why}; its knobs: {there}")
-            turned = self.knobs[name](turned, value)
+                raise BtrfsModelError(f"{self.name}: no knob {name}; its knobs: {there}")
+            turned = KNOBS[name](turned, value)
         return turned
 
     def input(self, scale: str | float) -> Input:
@@ -411,7 +425,9 @@ class Workload:
                 f"{self.name}: a scale is greater than 0 and at most {_LARGEST:,}, not {scale}"
             )
         for source in self.inputs:
-            if source.scale == wanted:
+            # an installed package has no large images
+            is_there = source.sample is None or has_sample(source.sample)
+            if source.scale == wanted and is_there:
                 return source
         if self.scaled is not None:
             return self.scaled(wanted)
@@ -429,16 +445,30 @@ class Workload:
         return self.build(source, step)
 
 
-def load(name: str) -> Workload:
-    """Return the workload of that name.
+def load(name: str | Workload) -> Workload:
+    """Return the workload of that name: of the package, or of an entry point of :data:`GROUP`.
 
     Raises
     ------
     BtrfsModelError
-        When there is none.
+        When there is none, or the entry point leads to none.
     """
-    if name not in _MODULES:
-        near = did_you_mean(name, NAMES)
-        raise BtrfsModelError(f"no workload {name!r}: there is {', '.join(NAMES)}{near}")
-    workload: Workload = import_module(_MODULES[name]).WORKLOAD
+    if isinstance(name, Workload):
+        return name
+    workload: object
+    if name in _MODULES:
+        workload = import_module(_MODULES[name]).WORKLOAD
+        assert isinstance(workload, Workload)
+        return workload
+    own = {one.name: one for one in entry_points(group=GROUP)}
+    if name not in own:
+        there = (*NAMES, *own)
+        near = did_you_mean(name, there)
+        raise BtrfsModelError(f"no workload {name!r}: there is {', '.join(there)}{near}")
+    try:
+        workload = own[name].load()
+    except (AttributeError, ImportError) as error:
+        raise BtrfsModelError(f"workload {name!r}: {own[name].value}: {error}") from None
+    if not isinstance(workload, Workload):
+        raise BtrfsModelError(f"workload {name!r}: {own[name].value} is no bm.workload()")
     return workload

@@ -11,8 +11,7 @@ leaves of the file are not shared any more, but nearly all extents are.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +19,7 @@ import numpy as np
 
 from btrfs_model.base.counters import Work, counting
 from btrfs_model.behaviour import Behaviour
-from btrfs_model.cost.device import load
+from btrfs_model.cost.device import Device, load
 from btrfs_model.cost.machine import Machine
 from btrfs_model.cost.reading import Reading
 from btrfs_model.experiments.workloads import (
@@ -37,7 +36,9 @@ from btrfs_model.experiments.workloads import (
     recorded,
 )
 from btrfs_model.experiments.workloads.fiemap_shared_build import EXTENT_BYTES, FILE, build, rewrite
+from btrfs_model.experiments.workloads.knobs import KNOBS
 from btrfs_model.experiments.workloads.timed import Timed
+from btrfs_model.limits import Limits
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.items import file_extent
 from btrfs_model.ondisk.keys import ItemType, ObjectId
@@ -93,15 +94,20 @@ def run(
     chosen: tuple[Side, ...],
     step: Step,
     machine: Machine,
+    *,
     devices: tuple[str, ...] = DEVICES,
+    parameters: Mapping[str, object] | None = None,
+    limits: Limits | None = None,
 ) -> Outcome:
     """Map the file on each side, cold and cached; count walks, searches and block reads."""
     outcome = Outcome([])
+    on = {name: load(name, parameters) for name in devices}
     for side in chosen:
         step(f"{side.name}: FIEMAP")
-        _map_twice(outcome, fs, side, devices)
+        _map_twice(outcome, fs, side, on, limits)
         if side in chosen[:2]:
-            walks, along = walks_of_a_call(fs, side.behaviour), walks_along(fs, side.behaviour)
+            walks = walks_of_a_call(fs, side.behaviour, limits)
+            along = walks_along(fs, side.behaviour, limits)
             outcome.evidence.setdefault("walks", {})[side.name] = walks
             outcome.evidence.setdefault("along", {})[side.name] = along
     _add_savings(outcome, chosen)
@@ -110,7 +116,7 @@ def run(
         rewritten = rewrite(fs, source.parameters["extents"])
         for side in chosen:
             step(f"{side.name}: FIEMAP after that")
-            outcome.figures += _figures_rewritten(fs, side, rewritten)
+            outcome.figures += _figures_rewritten(fs, side, rewritten, limits)
     outcome.evidence["extents"] = source.parameters["extents"]
     pairs = counterparts(COMPARED, chosen)
     if source.scale == 1:
@@ -119,11 +125,13 @@ def run(
     return outcome
 
 
-def _map_twice(outcome: Outcome, fs: Filesystem, side: Side, devices: tuple[str, ...]) -> None:
+def _map_twice(
+    outcome: Outcome, fs: Filesystem, side: Side, devices: dict[str, Device], limits: Limits | None
+) -> None:
     """Add figures of one side: extents, and for each of the two calls what is read and called."""
     behaviour = Behaviour.parse(side.behaviour)
-    file = Fiemap(fs, "", FILE, behaviour=behaviour)
-    fs.image.start_cold(blocks_after_mount(fs, [fs.subvolume("")], behaviour))
+    file = Fiemap(fs, "", FILE, behaviour=behaviour, limits=limits)
+    fs.image.start_cold(blocks_after_mount(fs, [fs.subvolume("")], behaviour), limits)
     with counting() as cold:
         extents = len(file.run())
     reads = fs.image.stop_cold()
@@ -150,7 +158,7 @@ def _map_twice(outcome: Outcome, fs: Filesystem, side: Side, devices: tuple[str,
     ]
     outcome.timed += [
         Timed(side.name, "time", "s", {**_AS_BUILT, **_COLD, "device": device},
-              {**cold, "blocks_read": len(reads)}, wait, beside=device == devices[0])
+              {**cold, "blocks_read": len(reads)}, wait, beside=device == next(iter(devices)))
         for device, wait in waits.items()
     ]  # fmt: skip
     outcome.timed.append(
@@ -158,19 +166,21 @@ def _map_twice(outcome: Outcome, fs: Filesystem, side: Side, devices: tuple[str,
     )
 
 
-def _waits(fs: Filesystem, reads: NDArray[Any], devices: tuple[str, ...]) -> dict[str, float]:
+def _waits(fs: Filesystem, reads: NDArray[Any], devices: dict[str, Device]) -> dict[str, float]:
     """How long a thread that does nothing but read waits for these blocks, nanoseconds."""
     physical = np.array([fs.image.map(logical)[0] for logical in reads["logical"].tolist()], int)
     return {
-        device: Reading(load(device), reads, physical, fs.image.nodesize).waits(0.0)
-        for device in devices
+        name: Reading(device, reads, physical, fs.image.nodesize).waits(0.0)
+        for name, device in devices.items()
     }
 
 
-def _figures_rewritten(fs: Filesystem, side: Side, extents: int) -> list[Figure]:
+def _figures_rewritten(
+    fs: Filesystem, side: Side, extents: int, limits: Limits | None
+) -> list[Figure]:
     """Figures of a call after some extents were written again."""
     with counting() as work:
-        table = Fiemap(fs, "", FILE, behaviour=side.behaviour).run()
+        table = Fiemap(fs, "", FILE, behaviour=side.behaviour, limits=limits).run()
     shared = int(np.count_nonzero(table["flags"] & _SHARED))
     rows = [
         ("extents found", "extents", len(table)),
@@ -210,7 +220,9 @@ def _add_savings(outcome: Outcome, chosen: tuple[Side, ...]) -> None:
             )
 
 
-def walks_of_a_call(fs: Filesystem, behaviour: str) -> list[tuple[int, int]]:
+def walks_of_a_call(
+    fs: Filesystem, behaviour: str, limits: Limits | None = None
+) -> list[tuple[int, int]]:
     """Follow one call of ``filefrag`` in the middle of the file, extent by extent.
 
     Parameters
@@ -219,6 +231,8 @@ def walks_of_a_call(fs: Filesystem, behaviour: str) -> list[tuple[int, int]]:
         A filesystem with the file.
     behaviour : str
         The kernel.
+    limits : Limits, optional
+        Of its caches.
 
     Returns
     -------
@@ -232,7 +246,7 @@ def walks_of_a_call(fs: Filesystem, behaviour: str) -> list[tuple[int, int]]:
     start = calls // 2 * FILEFRAG_EXTENTS * EXTENT_BYTES
     context = ShareContext(
         Forest.of(fs, [sub.id]), sub.id, inode.ino, sub.item.last_snapshot,
-        Behaviour.parse(behaviour),
+        Behaviour.parse(behaviour), limits or Limits(),
     )  # fmt: skip
     kind = int(ItemType.EXTENT_DATA)
     found = []
@@ -247,9 +261,9 @@ def walks_of_a_call(fs: Filesystem, behaviour: str) -> list[tuple[int, int]]:
     return found
 
 
-def walks_along(fs: Filesystem, behaviour: str) -> list[int]:
+def walks_along(fs: Filesystem, behaviour: str, limits: Limits | None = None) -> list[int]:
     """Count the walks of each call of ``filefrag``, from the start of the file to its end."""
-    file = Fiemap(fs, "", FILE, behaviour=behaviour)
+    file = Fiemap(fs, "", FILE, behaviour=behaviour, limits=limits)
     size = fs.subvolume("").inode(FILE).size
     step = FILEFRAG_EXTENTS * EXTENT_BYTES
     found = []
@@ -288,12 +302,6 @@ def draw(outcome: Outcome) -> figure.Figure:
     return draw_chart(outcome)
 
 
-def _on(workload: Workload, device: str) -> Workload:
-    """Turn the knob ``device``: one instead of :data:`DEVICES`."""
-    load(device)
-    return replace(workload, run=partial(workload.run, devices=(device,)))
-
-
 WORKLOAD = Workload(
     name="fiemap-shared",
     toggles=(Patch.FIEMAP_SHARED_LEAF,),
@@ -329,7 +337,8 @@ WORKLOAD = Workload(
         ),
         Note(
             "The message does not name its device. Both sides read nearly the same, in another "
-            "order: here and there a disk waits for a rotation more or less."
+            "order: here and there a disk waits for a rotation more or less.",
+            device=True,
         ),
         Note(
             "Reported and measured times are of different machines; measured ones are of User-Mode "
@@ -355,5 +364,5 @@ WORKLOAD = Workload(
     ),
     scaled=scaled,
     build=build,
-    knobs={"device": _on},
+    knobs=tuple(KNOBS),
 )  # fmt: skip

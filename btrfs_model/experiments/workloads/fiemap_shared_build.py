@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from btrfs_model.experiments.workloads.knobs import NODESIZE
 from btrfs_model.mount.files.elided import Elided
 from btrfs_model.mount.writable import WritableFilesystem
 
@@ -45,7 +46,9 @@ _REWRITTEN: Final = 100
 
 def build(source: Input, step: Step) -> WritableFilesystem:
     """Do what the script does up to the snapshot; the data are not stored."""
-    fs = WritableFilesystem.mkfs(_DEVICE_BYTES, compress="lzo")
+    fs = WritableFilesystem.mkfs(
+        _DEVICE_BYTES, source.parameters.get("nodesize", NODESIZE), compress="lzo"
+    )
     chance = np.random.default_rng(0)
     fs.machine.finish_order = lambda count: _finish_order(count, chance)
     extents = source.parameters["extents"]

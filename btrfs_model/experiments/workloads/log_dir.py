@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import current_process, get_context
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -18,6 +19,7 @@ import numpy as np
 
 from btrfs_model.base.counters import counting, current
 from btrfs_model.behaviour import Behaviour
+from btrfs_model.cost.device import Device
 from btrfs_model.cost.device import load as load_device
 from btrfs_model.cost.machine import Machine
 from btrfs_model.cost.writing import log_sync
@@ -36,6 +38,7 @@ from btrfs_model.experiments.workloads import (
     counterparts,
     recorded,
 )
+from btrfs_model.experiments.workloads.knobs import NODESIZE
 from btrfs_model.experiments.workloads.timed import Timed
 from btrfs_model.mount.log.state import log_tree_id
 from btrfs_model.mount.writable import WritableFilesystem
@@ -100,10 +103,10 @@ def _message() -> Message:
     return load_message("log-dir")
 
 
-def build(files: int) -> WritableFilesystem:
+def build(files: int, nodesize: int = NODESIZE) -> WritableFilesystem:
     """Do what the script does up to the first fsync."""
     size = _SMALL_DEVICE if files <= _SMALL_FILES else _LARGE_DEVICE
-    fs = WritableFilesystem.mkfs(size, metadata="dup", ssd=True)
+    fs = WritableFilesystem.mkfs(size, nodesize, metadata="dup", ssd=True)
     fs.sync()
     fs.mkdir(DIRECTORY)
     fs.create_files(DIRECTORY, [f"file_{i}" for i in range(1, files + 1)])
@@ -111,7 +114,11 @@ def build(files: int) -> WritableFilesystem:
 
 
 def _build(source: Input, step: Step) -> Filesystem:
-    return build(source.parameters["files"])
+    return build(source.parameters["files"], _nodesize(source))
+
+
+def _nodesize(source: Input) -> int:
+    return source.parameters.get("nodesize", NODESIZE)
 
 
 def delete(fs: WritableFilesystem, files: int, deletes: int) -> None:
@@ -120,12 +127,20 @@ def delete(fs: WritableFilesystem, files: int, deletes: int) -> None:
     fs.unlink_files(DIRECTORY, [f"file_{i}" for i in range(1, files + 1, files // deletes)])
 
 
+class _Where(NamedTuple):
+    """What the filesystems are on, and the size of their tree blocks."""
+
+    device: Device
+    nodesize: int
+
+
 class _Task(NamedTuple):
     """Two fsyncs on a side."""
 
     side: Side
     files: int
     deletes: int
+    where: _Where
 
     @property
     def text(self) -> str:
@@ -133,7 +148,14 @@ class _Task(NamedTuple):
 
 
 def run(
-    fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step, machine: Machine
+    fs: Filesystem,
+    source: Input,
+    chosen: tuple[Side, ...],
+    step: Step,
+    machine: Machine,
+    *,
+    devices: tuple[str, ...] = (),
+    parameters: Mapping[str, object] | None = None,
 ) -> Outcome:
     """Call fsync twice on each side and at each size; count what is in the logs.
 
@@ -142,8 +164,10 @@ def run(
     """
     assert isinstance(fs, WritableFilesystem)
     outcome = Outcome([])
+    device = load_device((*devices, _message().device)[0], parameters)
+    where = _Where(device, _nodesize(source))
     tasks = [
-        _Task(side, files, deletes)
+        _Task(side, files, deletes, where)
         for files, deletes in reversed(sizes(source).items())
         for side in chosen
         if side != NOW or files <= _NOW_FILES
@@ -164,7 +188,7 @@ def run(
         _run_tasks(outcome, tasks, step, fs)
     small = Outcome([])
     _run_tasks(
-        small, [_Task(side, files, files // 100) for files in SMALL for side in chosen],
+        small, [_Task(side, files, files // 100, where) for files in SMALL for side in chosen],
         lambda _: None,
     )  # fmt: skip
     outcome.small = small.figures
@@ -196,26 +220,26 @@ def _run_tasks(
     """Go through tasks; the first one takes the filesystem that is ready."""
     for task in tasks:
         step(task.text)
-        work, ready = ready or build(task.files), None
+        work, ready = ready or build(task.files, task.where.nodesize), None
         _run_size(outcome, work, *task)
         work.close()
 
 
 def _run_size(
-    outcome: Outcome, fs: WritableFilesystem, side: Side, files: int, deletes: int
+    outcome: Outcome, fs: WritableFilesystem, side: Side, files: int, deletes: int, where: _Where
 ) -> None:
     fs.behaviour = Behaviour.parse(side.behaviour)
     first, second = (_case(files, deletes, which) for which in FSYNCS)
-    _fsync(outcome, fs, side, first)
+    _fsync(outcome, fs, side, first, where)
     delete(fs, files, deletes)
-    _fsync(outcome, fs, side, second)
+    _fsync(outcome, fs, side, second, where)
 
 
 def _case(files: int, deletes: int, which: int) -> Case:
     return {"files": files, "deletes": deletes, "fsync": which}
 
 
-def _fsync(outcome: Outcome, fs: WritableFilesystem, side: Side, case: Case) -> None:
+def _fsync(outcome: Outcome, fs: WritableFilesystem, side: Side, case: Case, where: _Where) -> None:
     with counting() as work:
         how = fs.fsync(DIRECTORY)
     rows: list[tuple[str, str, int]] = [("commits", "commits", int(how == "commit"))]
@@ -225,7 +249,7 @@ def _fsync(outcome: Outcome, fs: WritableFilesystem, side: Side, case: Case) -> 
         if side != NOW:
             searches = work["btrfs_search_slot"] + work["btrfs_search_slot_for_read"]
             rows.append(("tree searches", "calls", searches))
-        waits = log_sync(load_device(_message().device), _places_of_log(fs), fs.nodesize)
+        waits = log_sync(where.device, _places_of_log(fs), fs.nodesize)
         outcome.timed.append(Timed(side.name, "time", "ms", case, dict(work), waits))
     outcome.figures += [
         Figure(side.name, name, unit, case, modelled=float(count)) for name, unit, count in rows
@@ -311,6 +335,7 @@ WORKLOAD = Workload(
         Group("Second fsync, after deleting some", case={"fsync": 2}),
     ),
     size="files",
+    knobs=("device", "parameters", "nodesize"),
     scaled=scaled,
     build=_build,
 )  # fmt: skip

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +18,7 @@ import numpy as np
 from btrfs_model.base.counters import counting
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.behaviour import Behaviour
-from btrfs_model.cost.device import Disk, load, read_file
+from btrfs_model.cost.device import Disk, load
 from btrfs_model.cost.machine import Machine
 from btrfs_model.cost.simulate import Totals
 from btrfs_model.experiments.workloads import (
@@ -33,18 +31,19 @@ from btrfs_model.experiments.workloads import (
     Step,
     Workload,
 )
+from btrfs_model.experiments.workloads.knobs import KNOBS, NODESIZE
 from btrfs_model.experiments.workloads.side_by_side import side_by_side
 from btrfs_model.experiments.workloads.timed import Timed
 from btrfs_model.experiments.workloads.written_in_turn import (
     files_before_flush,
     run_before_delalloc,
 )
+from btrfs_model.limits import Limits
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.patches import Patch
 from btrfs_model.questions.reads.cold import blocks_after_mount
 from btrfs_model.questions.reads.walk import read_table, reading, reads_and_work
 from btrfs_model.questions.send.ioctl import amounts_of, prepare
-from btrfs_model.reference.blocks import Readahead
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,7 +61,6 @@ DEVICES = (DISK, "samsung-850-evo", "samsung-970-evo", "memory")
 for the device of the message, and its reads are drawn."""
 
 _FILES, _JOBS, _FILE_BYTES = 500_000, 4, 2000
-_NODESIZES = (4096, 8192, 16384, 32768, 65536)
 _DEVICE_BYTES = 6 << 30
 _COMMIT_INTERVAL, _FILE_TIME = 30_000_000, 113
 """Microseconds of simulated time: between two commits that the script does not ask for, as kernels
@@ -95,7 +93,7 @@ def build(source: Input, step: Step) -> WritableFilesystem:
     fs = WritableFilesystem.mkfs(
         max(_DEVICE_BYTES, files * 20_000),
         metadata="single",
-        nodesize=source.parameters.get("nodesize", 16384),
+        nodesize=source.parameters.get("nodesize", NODESIZE),
     )
     step(f"making {files:,} files")
     jobs = source.parameters["jobs"]
@@ -165,7 +163,7 @@ def run(
     machine: Machine,
     *,
     devices: tuple[str, ...] = DEVICES,
-    readahead: Mapping[str, int] | None = None,
+    limits: Limits | None = None,
     parameters: Mapping[str, object] | None = None,
 ) -> Outcome:
     """Send the snapshot on each side from each device: which blocks are read, and how long."""
@@ -176,14 +174,15 @@ def run(
         kernel = Behaviour.parse(side.behaviour)
         cached = blocks_after_mount(fs, [fs.subvolume(source.subvolume)], kernel)
         step(f"{side.name}: sending")
-        request = prepare(fs, source.subvolume, behaviour=kernel, write=lambda data: None)
-        limits = Readahead(**(readahead or {}))
+        request = prepare(
+            fs, source.subvolume, behaviour=kernel, limits=limits, write=lambda data: None
+        )
         with counting() as walk:
-            rows, _ = reads_and_work(request, cached, limits, counted=False)
+            rows, _ = reads_and_work(request, cached, counted=False)
         # sides that differ in what they read ahead do the same but for the walk over the tree
         alike = frozenset(kernel) - {Patch.SEND_READA, Patch.SEND_READA_ALWAYS}
         if alike not in besides:
-            sent = reads_and_work(request, cached, limits, counted=True)[1]
+            sent = reads_and_work(request, cached, counted=True)[1]
             besides[alike] = Counter(sent)
             besides[alike].subtract(walk)
         done = Counter(walk) + besides[alike]
@@ -247,54 +246,6 @@ def draw(outcome: Outcome) -> figure.Figure:
     return draw_chart(outcome)
 
 
-def _on(workload: Workload, device: str) -> Workload:
-    """Turn the knob ``device``: one instead of :data:`DEVICES`."""
-    title = read_file(device)["title"]
-    return replace(
-        workload,
-        run=partial(workload.run, devices=(device,)),
-        caveats=(Note(f"The message does not name its disk. The model's is: {title}."), *_CAVEATS),
-    )
-
-
-def _with_parameters(workload: Workload, parameters: Mapping[str, object]) -> Workload:
-    """Turn the knob ``parameters``: of the device, which has to be named."""
-    devices = getattr(workload.run, "keywords", {}).get("devices", ())
-    if len(devices) != 1:
-        raise BtrfsModelError("send-readahead: parameters go with the name of a device")
-    load(devices[0], parameters)
-    return replace(workload, run=partial(workload.run, parameters=parameters))
-
-
-def _with_readahead(workload: Workload, limits: Mapping[str, int]) -> Workload:
-    """Turn the knob ``readahead``: limits of :class:`btrfs_model.reference.blocks.Readahead`."""
-    try:
-        Readahead(**limits)
-    except (TypeError, ValueError) as error:
-        raise BtrfsModelError(f"send-readahead: {error}") from None
-    return replace(workload, run=partial(workload.run, readahead=limits))
-
-
-def _with_nodesize(workload: Workload, nodesize: int) -> Workload:
-    """Turn the knob ``nodesize``: the filesystem is built with tree blocks of that size."""
-
-    def sized(scale: float) -> Input:
-        found = scaled(scale)
-        return replace(found, parameters={**found.parameters, "nodesize": nodesize})
-
-    if nodesize not in _NODESIZES:
-        raise BtrfsModelError(f"send-readahead: nodesize is {nodesize}, not one of {_NODESIZES}")
-    inputs = tuple(sized(source.scale) for source in INPUTS)
-    return replace(workload, inputs=inputs, scaled=sized)
-
-
-_CAVEATS = (
-    Note(
-        "Leaves lie where the four jobs and the commits of their transactions let them: another "
-        "run of the script scatters them otherwise. In a filesystem that the model builds, how "
-        "long the jobs take for a file, and a job has a CPU, was measured in runs of Linux 6.18."
-    ),
-)
 WORKLOAD = Workload(
     name="send-readahead",
     toggles=(Patch.SEND_READA_ALWAYS, Patch.SEND_READA),
@@ -311,9 +262,15 @@ WORKLOAD = Workload(
         Note(
             "The message does not name its disk. The model's is a 7200 rpm SATA disk whose data "
             "sheet it keeps to; its reading ahead on its own (64 KiB, as in the literature) "
-            "decides more about both times than anything else, and no data sheet tells it."
+            "decides more about both times than anything else, and no data sheet tells it.",
+            device=True,
         ),
-        *_CAVEATS,
+        Note(
+            "Leaves lie where the four jobs and the commits of their transactions let them: "
+            "another run of the script scatters them otherwise. In a filesystem that the model "
+            "builds, how long the jobs take for a file, and a job has a CPU, was measured in runs "
+            "of Linux 6.18."
+        ),
     ),
     inputs=INPUTS,
     headline=(
@@ -332,10 +289,5 @@ WORKLOAD = Workload(
         Group("Requests to the device, after merging", ("requests",)),
         Group("Movements of its arm", ("seeks",)),
     ),
-    knobs={
-        "device": _on,
-        "parameters": _with_parameters,
-        "readahead": _with_readahead,
-        "nodesize": _with_nodesize,
-    },
+    knobs=tuple(KNOBS),
 )  # fmt: skip

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from btrfs_model.behaviour import Behaviour
+from btrfs_model.cost.device import Device
 from btrfs_model.cost.device import load as load_device
 from btrfs_model.cost.machine import Machine
 from btrfs_model.cost.receiver import LAST_PAGE_WAIT, receiver_calls
@@ -36,8 +37,10 @@ from btrfs_model.experiments.workloads import (
     counterparts,
     recorded,
 )
+from btrfs_model.experiments.workloads.knobs import KNOBS, NODESIZE
 from btrfs_model.experiments.workloads.timed import Timed
 from btrfs_model.experiments.workloads.written_in_turn import write_files_in_turn
+from btrfs_model.limits import Limits
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.patches import Patch
 from btrfs_model.questions.send.ioctl import SendResult, send
@@ -74,7 +77,10 @@ def build(source: Input, step: Step) -> Filesystem:
     """Do what the message's script does: all of its workers write the same files."""
     files = source.parameters["files"]
     # twice what data and metadata take, and what a small device needs at least
-    fs = WritableFilesystem.mkfs(max(256 << 20, files * 40_000), metadata="single")
+    fs = WritableFilesystem.mkfs(
+        max(256 << 20, files * 40_000), source.parameters.get("nodesize", NODESIZE),
+        metadata="single",
+    )  # fmt: skip
     names = [f"file_{i}" for i in range(1, files + 1)]
     write_files_in_turn(fs, "", names, b"\xff" * source.parameters["file_bytes"])
     fs.snapshot("", "snap1")
@@ -83,27 +89,38 @@ def build(source: Input, step: Step) -> Filesystem:
 
 
 def run(
-    fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step, machine: Machine
+    fs: Filesystem,
+    source: Input,
+    chosen: tuple[Side, ...],
+    step: Step,
+    machine: Machine,
+    *,
+    devices: tuple[str, ...] = (),
+    parameters: Mapping[str, object] | None = None,
+    limits: Limits | None = None,
 ) -> Outcome:
     """Send the snapshot on each side; count what the sender and the receiver do."""
     outcome = Outcome([])
+    named = (*devices, load_message("send-truncate").device)
+    device = load_device(named[0], parameters)
     strips: dict[str, list[tuple[str, int]]] = {}
     first: list[Figure] = []
     with tempfile.TemporaryDirectory() as folder:
         stream = Path(folder) / "stream"
         for side in chosen:
             step(f"{side.name}: sending and receiving")
-            sent, calls = _send_and_receive(fs, source.subvolume, side, stream)
-            outcome.timed.append(_timed(side, calls))
+            sent, calls = _send_and_receive(fs, source.subvolume, side, stream, limits)
+            outcome.timed.append(_timed(side, calls, device))
             figures = _figures(side, sent, calls)
             first = first or figures
             outcome.figures += figures + _savings(side, first, figures)
             strips[side.name] = one_file(read_stream(stream))
         for files in SMALL:
-            with build(scaled(files / _FILES), step) as smallest:
+            small = replace(source, parameters={**source.parameters, "files": files})
+            with build(small, step) as smallest:
                 for side in chosen:
                     found = _figures(
-                        side, *_send_and_receive(smallest, source.subvolume, side, stream)
+                        side, *_send_and_receive(smallest, source.subvolume, side, stream, limits)
                     )
                     outcome.small += [replace(one, case={"files": files}) for one in found]
     outcome.evidence = {"strips": strips, "files": source.parameters["files"]}
@@ -114,11 +131,11 @@ def run(
 
 
 def _send_and_receive(
-    fs: Filesystem, subvolume: str, side: Side, stream: Path
+    fs: Filesystem, subvolume: str, side: Side, stream: Path, limits: Limits | None
 ) -> tuple[SendResult, Counter[str]]:
     """Send into a file; count what the receiver of that stream calls."""
     with stream.open("wb") as file:
-        sent = send(fs, subvolume, behaviour=side.behaviour, to=file)
+        sent = send(fs, subvolume, behaviour=side.behaviour, limits=limits, to=file)
     fixed = Patch.TRUNCATE_SAME_SIZE in Behaviour.parse(side.behaviour)
     return sent, receiver_calls(read_stream(stream), truncate_same_size=fixed)
 
@@ -134,9 +151,8 @@ def one_file(commands: Iterable[Command]) -> list[tuple[str, int]]:
     return strip
 
 
-def _timed(side: Side, calls: Counter[str]) -> Timed:
+def _timed(side: Side, calls: Counter[str], device: Device) -> Timed:
     """Return the receiver's work: its calls, and the pages that it waits for."""
-    device = load_device(load_message("send-truncate").device)
     waits = calls[LAST_PAGE_WAIT] * page_write(device)
     return Timed(side.name, "receive time", "s", {}, dict(calls), waits)
 
@@ -223,7 +239,8 @@ WORKLOAD = Workload(
         Note(
             "The message names no device. A page that a truncate waits for is a write of 4 KiB to "
             "the SSD that stands for it; what the kernel's workers do for it, and what is written "
-            "back meanwhile, is not in the time."
+            "back meanwhile, is not in the time.",
+            device=True,
         ),
         Note(
             "Reported and measured times are of different machines and devices; the ratios "
@@ -241,6 +258,7 @@ WORKLOAD = Workload(
     run=run,
     draw=draw,
     size="files",
+    knobs=tuple(KNOBS),
     scaled=scaled,
     build=build,
     groups=(

@@ -13,8 +13,12 @@ series, and with it alone added to the kernel before.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from btrfs_model.behaviour import Behaviour
+from btrfs_model.cost.device import Device
+from btrfs_model.cost.device import load as load_device
 from btrfs_model.cost.machine import Machine
 from btrfs_model.experiments.workloads import (
     Figure,
@@ -28,10 +32,14 @@ from btrfs_model.experiments.workloads import (
     counterparts,
     recorded,
 )
+from btrfs_model.experiments.workloads.knobs import KNOBS, NODESIZE
 from btrfs_model.experiments.workloads.timed import Timed
+from btrfs_model.limits import Limits
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.patches import Patch
-from btrfs_model.questions.send.ioctl import SendResult, send
+from btrfs_model.questions.reads.cold import blocks_after_mount
+from btrfs_model.questions.reads.walk import reading, reads_and_work
+from btrfs_model.questions.send.ioctl import SendResult, prepare, send
 from btrfs_model.volume.filesystem import Filesystem
 
 if TYPE_CHECKING:
@@ -82,7 +90,7 @@ def sizes(source: Input) -> tuple[int, ...]:
     return tuple(round(files * part / 3) for part in (1, 2, 3))
 
 
-def build(files: int, lag: int = LAG) -> Filesystem:
+def build(files: int, lag: int = LAG, nodesize: int = NODESIZE) -> Filesystem:
     """Do what the script does, with that many files.
 
     Parameters
@@ -92,9 +100,11 @@ def build(files: int, lag: int = LAG) -> Filesystem:
         of the first.
     lag : int
         How late the worker begins that runs delayed items; see :data:`LAG`.
+    nodesize : int
+        Bytes of a tree block.
     """
     half = files // 2
-    fs = WritableFilesystem.mkfs(1 << 30)
+    fs = WritableFilesystem.mkfs(1 << 30, nodesize)
     # the kernel's worker runs delayed items while the script goes on
     fs.machine.asynchronous, fs.machine.lag = True, lag
     fs.mkdir("A")
@@ -109,57 +119,93 @@ def build(files: int, lag: int = LAG) -> Filesystem:
 
 
 def _build(source: Input, step: Step) -> Filesystem:
-    return build(source.parameters["files"])
+    return build(source.parameters["files"], nodesize=_nodesize(source))
+
+
+def _nodesize(source: Input) -> int:
+    return source.parameters.get("nodesize", NODESIZE)
 
 
 def run(
-    fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step, machine: Machine
+    fs: Filesystem,
+    source: Input,
+    chosen: tuple[Side, ...],
+    step: Step,
+    machine: Machine,
+    *,
+    devices: tuple[str, ...] = (),
+    parameters: Mapping[str, object] | None = None,
+    limits: Limits | None = None,
 ) -> Outcome:
-    """Send the difference on each side at three sizes; then with each patch alone off and on."""
+    """Send the difference on each side at three sizes; then with each patch alone off and on.
+
+    Everything is in memory; on a device, nothing but what a mount leaves there.
+    """
     outcome = Outcome([])
+    device = load_device(devices[0], parameters) if devices else None
+    nodesize = _nodesize(source)
     for files in sizes(source)[:-1]:
         step(f"building {files:,} files")
-        with build(files) as smaller:
-            _run_size(outcome, smaller, files, chosen, step)
+        with build(files, nodesize=nodesize) as smaller:
+            _run_size(outcome, smaller, files, chosen, step, limits, device)
     for files in SMALL:
-        with build(files) as smallest:
+        with build(files, nodesize=nodesize) as smallest:
             outcome.small += [
                 Figure(side.name, name, unit, {"files": files}, modelled=float(count))
                 for side in chosen
-                for name, unit, count in _rows(_send(smallest, side.behaviour), whole=False)
+                for name, unit, count in _rows(_send(smallest, side.behaviour, limits), whole=False)
             ]
     largest = sizes(source)[-1]
-    sent = _run_size(outcome, fs, largest, chosen, step, whole=True)
+    sent = _run_size(outcome, fs, largest, chosen, step, limits, device, whole=True)
     outcome.evidence["sizes"] = sizes(source)
     outcome.evidence["files"] = largest
     if chosen == COMPARED:
         step("each patch alone")
-        outcome.evidence["ablation"] = _ablation(outcome, fs, sent, largest)
+        outcome.evidence["ablation"] = _ablation(outcome, fs, sent, largest, limits)
     pairs = counterparts(COMPARED, chosen)
     measured = recorded("send-utimes")
     outcome.add_measured(pairs, measured["rows"], measured["sources"])
     return outcome
 
 
-def _send(fs: Filesystem, behaviour: str) -> SendResult:
-    return send(fs, "snap2", "snap1", ["snap1"], behaviour=behaviour)
+def _send(fs: Filesystem, behaviour: str, limits: Limits | None) -> SendResult:
+    return send(fs, "snap2", "snap1", ["snap1"], behaviour=behaviour, limits=limits)
 
 
 def _run_size(
-    outcome: Outcome, fs: Filesystem, files: int, chosen: tuple[Side, ...], step: Step, *,
-    whole: bool = False,
+    outcome: Outcome, fs: Filesystem, files: int, chosen: tuple[Side, ...], step: Step,
+    limits: Limits | None, device: Device | None, *, whole: bool = False,
 ) -> dict[str, SendResult]:  # fmt: skip
     """Send on each side; with `whole` every function that was called has its figure."""
     results = {}
     for side in chosen:
         step(f"{side.name}: sending {files:,} files")
-        results[side.name] = sent = _send(fs, side.behaviour)
-        outcome.timed.append(Timed(side.name, "time", "ms", {"files": files}, sent.amounts))
+        results[side.name] = sent = _send(fs, side.behaviour, limits)
+        outcome.timed.append(_timed(fs, side, files, sent, limits, device))
         outcome.figures += [
             Figure(side.name, name, unit, {"files": files}, modelled=float(count))
             for name, unit, count in _rows(sent, whole=whole)
         ]
     return results
+
+
+def _timed(
+    fs: Filesystem, side: Side, files: int, sent: SendResult, limits: Limits | None,
+    device: Device | None,
+) -> Timed:  # fmt: skip
+    """Return what takes time: the work, and from a device the reads of tree blocks."""
+    if device is None:
+        return Timed(side.name, "time", "ms", {"files": files}, sent.amounts)
+    behaviour = Behaviour.parse(side.behaviour)
+    opened = [fs.subvolume(name) for name in ("snap1", "snap2")]
+    request = prepare(
+        fs, "snap2", "snap1", ["snap1"], behaviour=behaviour, limits=limits,
+        write=lambda data: None,
+    )  # fmt: skip
+    rows, _ = reads_and_work(request, blocks_after_mount(fs, opened, behaviour), counted=False)
+    waits = reading(fs.image, rows, device).waits
+    work = {**sent.amounts, "blocks_read": len(rows)}
+    return Timed(side.name, "time", "ms", {"files": files}, work, waits)
 
 
 def _rows(sent: SendResult, *, whole: bool) -> list[tuple[str, str, int]]:
@@ -174,7 +220,7 @@ def _rows(sent: SendResult, *, whole: bool) -> list[tuple[str, str, int]]:
 
 
 def _ablation(
-    outcome: Outcome, fs: Filesystem, sent: dict[str, SendResult], files: int
+    outcome: Outcome, fs: Filesystem, sent: dict[str, SendResult], files: int, limits: Limits | None
 ) -> list[dict[str, Any]]:
     """Send with each patch of the series alone off and alone on; add what it saves."""
     rows = []
@@ -182,7 +228,7 @@ def _ablation(
     for slug in SERIES:
         off = Side(f"{slug} alone off", f"{AFTER.behaviour} - {slug}")
         on = Side(f"{slug} alone on", f"{BEFORE.behaviour} + {slug}")
-        without, alone = (_totals(_send(fs, side.behaviour)) for side in (off, on))
+        without, alone = (_totals(_send(fs, side.behaviour, limits)) for side in (off, on))
         saved = {
             off.name: {name: without[name] - after[name] for name in ABLATED},
             on.name: {name: before[name] - alone[name] for name in ABLATED},
@@ -249,6 +295,7 @@ WORKLOAD = Workload(
         Group("Sender: calls of kernel functions", ("sender: ",)),
     ),
     size="files",
+    knobs=tuple(KNOBS),
     scaled=scaled,
     build=_build,
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import stat
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,7 @@ from btrfs_model.base.arguments import checked
 from btrfs_model.base.counters import counting, uncounted
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.cost.machine import Machine, chosen, predict
+from btrfs_model.limits import Limits
 from btrfs_model.native import fiemap as native
 from btrfs_model.native.choice import twin
 from btrfs_model.patches import KERNEL
@@ -49,6 +51,7 @@ class Fiemap:
         path: str | bytes | int,
         *,
         behaviour: str | Behaviour = KERNEL,
+        limits: Limits | Mapping[str, int] | None = None,
     ) -> None:
         # what it takes to find the file is no work of FIEMAP
         with uncounted():
@@ -64,6 +67,7 @@ class Fiemap:
                 inode.ino,
                 inode.size,
                 Behaviour.parse(behaviour),
+                Limits.of(limits),
             )
         self._open = _opened(file)
 
@@ -93,6 +97,8 @@ def _opened(file: File) -> native.Fiemap | OpenFile:
         "ino": file.ino,
         "isize": file.isize,
         "behaviour": file.behaviour.bits,
+        "entries": file.limits.fiemap_entries,
+        "prev_extents": file.limits.fiemap_prev_extents,
     }
     return native.Fiemap(file.forest.native, asked)
 
@@ -104,6 +110,7 @@ def fiemap(
     path: str | bytes | int,
     *,
     behaviour: str | Behaviour = KERNEL,
+    limits: Limits | Mapping[str, int] | None = None,
     start: int = 0,
     length: int = _ALL,
     extents_per_call: int = FILEFRAG_EXTENTS,
@@ -124,6 +131,9 @@ def fiemap(
         Path of the file in the subvolume, or its inode number.
     behaviour : str or Behaviour
         The kernel, e.g. ``"v6.12 - fiemap-shared-leaf"``.
+    limits : Limits or mapping, optional
+        Sizes of its caches other than kernels have them: arguments of
+        :class:`btrfs_model.limits.Limits`, e.g. ``{"fiemap_prev_extents": 64}``.
     start, length : int
         The range in bytes. Extents are reported whole.
     extents_per_call : int
@@ -153,7 +163,7 @@ def fiemap(
     ValueError
         When no extents are asked for, or the range is none.
     """
-    file = Fiemap(fs, subvolume, path, behaviour=behaviour)
+    file = Fiemap(fs, subvolume, path, behaviour=behaviour, limits=limits)
     computes = None if machine is None else chosen(machine)
     with counting() as work:
         table = file.run(start, length, extents_per_call=extents_per_call)

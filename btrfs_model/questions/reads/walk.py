@@ -20,6 +20,7 @@ from btrfs_model.base.arguments import checked
 from btrfs_model.cost.device import Device, load
 from btrfs_model.cost.machine import Machine, chosen, predict
 from btrfs_model.cost.reading import Reading
+from btrfs_model.limits import Limits
 from btrfs_model.native.image import READ
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.keys import ItemType
@@ -27,7 +28,7 @@ from btrfs_model.patches import KERNEL
 from btrfs_model.questions.reads.cold import open_root
 from btrfs_model.questions.send.ioctl import amounts_of, prepare, run
 from btrfs_model.questions.send.ioctl import reads as reads_of_send
-from btrfs_model.reference.blocks import Readahead, ReadBy, ReadCache
+from btrfs_model.reference.blocks import ReadBy, ReadCache
 from btrfs_model.reference.ctree import Reada
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def reads(
     parent: str | bytes | int | Subvolume | None = None,
     readdir: str | bytes | None = None,
     cached: Iterable[int] = (),
-    readahead: Mapping[str, int] | None = None,
+    limits: Limits | Mapping[str, int] | None = None,
     device: str | Device | None = None,
     parameters: Mapping[str, object] | None = None,
     think: float | None = None,
@@ -87,12 +88,12 @@ def reads(
     cached : iterable of int
         Logical addresses of the tree blocks that are in memory at the start.
         :func:`btrfs_model.questions.reads.cold.blocks_after_mount` tells what a mount leaves there.
-    readahead : mapping of str to int, optional
-        Limits of readahead other than those of kernels: arguments of
-        :class:`btrfs_model.reference.blocks.Readahead`, e.g. ``{"always_leaves": 1 << 20}``.
+    limits : Limits or mapping, optional
+        Limits other than those of kernels: arguments of :class:`btrfs_model.limits.Limits`, e.g.
+        ``{"always_leaves": 1 << 20}``.
     device : str or Device, optional
         Do the reads on this device: a name of :func:`btrfs_model.cost.device.names`, e.g.
-        ``"deskstar-7k500"``.
+        ``"deskstar-7k500"``, or the path of a file.
     parameters : mapping, optional
         Parameters of the device other than those of its file, e.g. ``{"queue_depth": 1}``.
     think : float, optional
@@ -130,7 +131,7 @@ def reads(
         When a directory is to be listed and a parent is named, a limit is negative, or `cached`
         holds what is no address.
     """
-    limits, cached = checked(Readahead)(**(readahead or {})), list(cached)
+    limits, cached = Limits.of(limits), list(cached)
     for address in cached:
         if not 0 <= address <= _MAX:
             raise ValueError(f"{address} is no address of a block")
@@ -144,9 +145,11 @@ def reads(
     elif parameters:
         raise ValueError("parameters go with the name of a device")
     if readdir is None:
-        request = prepare(fs, subvolume, parent, behaviour=behaviour, write=lambda data: None)
+        request = prepare(
+            fs, subvolume, parent, behaviour=behaviour, limits=limits, write=lambda data: None
+        )
         is_timed = device is not None and think is None
-        rows, work = reads_and_work(request, cached, limits, counted=is_timed)
+        rows, work = reads_and_work(request, cached, counted=is_timed)
     elif parent is None:
         rows, is_timed = _readdir(fs.subvolume(subvolume), readdir, cached, limits), False
     else:
@@ -163,10 +166,10 @@ def reads(
 
 
 def reads_and_work(
-    request: SendRequest, cached: Iterable[int], readahead: Readahead, *, counted: bool
+    request: SendRequest, cached: Iterable[int], *, counted: bool
 ) -> tuple[NDArray[Any], Mapping[str, int]]:
     """Return the reads of a send; where it is to be `counted`, what costs are paid for as well."""
-    image, cache = request.fs.image, ReadCache(cached, readahead)
+    image, cache = request.fs.image, ReadCache(cached, request.limits)
     with image.lease:
         image.reads = cache
         try:
@@ -179,10 +182,10 @@ def reads_and_work(
     if counted:
         sizes: list[int] = []
         weighed = replace(request, write=lambda data: sizes.append(len(data)))
-        _, counted_work, rows = run(weighed, cache.held, readahead)
+        _, counted_work, rows = run(weighed, cache.held)
         work = {**amounts_of(counted_work, sum(sizes)), "blocks_read": len(rows)}
     else:
-        rows = reads_of_send(request, cache.held, readahead)
+        rows = reads_of_send(request, cache.held)
     if not len(before):
         return rows, work
     # one count of events for both
@@ -191,13 +194,13 @@ def reads_and_work(
 
 
 def _readdir(
-    subvolume: Subvolume, directory: str | bytes, cached: Iterable[int], readahead: Readahead
+    subvolume: Subvolume, directory: str | bytes, cached: Iterable[int], limits: Limits
 ) -> NDArray[Any]:
     inode, image = subvolume.resolve(directory), subvolume.fs.image
     if not stat.S_ISDIR(subvolume.inode(inode).mode):
         why = f"{os.strerror(errno.ENOTDIR)}: inode {inode} of subvolume {subvolume.id}"
         raise OSError(errno.ENOTDIR, why, image.path)
-    image.start_cold(cached, readahead)
+    image.start_cold(cached, limits)
     try:
         subvolume.tree.visit_leaves(
             (inode, ItemType.DIR_INDEX, _FIRST_INDEX),

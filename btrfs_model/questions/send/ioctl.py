@@ -17,6 +17,7 @@ from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.tables import counts_table, html_table
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.cost.machine import Machine, Prediction, chosen, predict
+from btrfs_model.limits import Limits
 from btrfs_model.native.choice import twin
 from btrfs_model.native.lease import exclusive
 from btrfs_model.patches import KERNEL, Patch
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from btrfs_model.reference.blocks import Readahead
     from btrfs_model.volume.filesystem import Filesystem
     from btrfs_model.volume.subvolume import Subvolume
 
@@ -143,6 +143,7 @@ def send(
     clone_sources: Iterable[str | bytes | int | Subvolume] = (),
     *,
     behaviour: str | Behaviour = KERNEL,
+    limits: Limits | Mapping[str, int] | None = None,
     proto: int = 1,
     no_file_data: bool = False,
     compressed: bool = False,
@@ -165,6 +166,9 @@ def send(
         Snapshots that the receiver has: exactly the list that the kernel gets.
     behaviour : str or Behaviour
         The kernel, e.g. ``"v6.12 - send-utimes-cache"``.
+    limits : Limits or mapping, optional
+        Sizes of its caches and windows other than kernels have them: arguments of
+        :class:`btrfs_model.limits.Limits`, e.g. ``{"dir_utimes_cache": 4}``.
     proto : int
         Version of the stream; 0 for the highest that the kernel has.
     no_file_data : bool
@@ -196,8 +200,8 @@ def send(
     """
     sink = _Sink(to)
     request = prepare(
-        fs, snapshot, parent, clone_sources, behaviour=behaviour, proto=proto,
-        no_file_data=no_file_data, compressed=compressed, omit_header=omit_header,
+        fs, snapshot, parent, clone_sources, behaviour=behaviour, limits=limits,
+        proto=proto, no_file_data=no_file_data, compressed=compressed, omit_header=omit_header,
         omit_end=omit_end, explain=explain, write=sink.write,
     )  # fmt: skip
     opened = [root for root in (request.snapshot, request.parent) if root is not None]
@@ -218,6 +222,7 @@ def prepare(
     clone_sources: Iterable[str | bytes | int | Subvolume] = (),
     *,
     behaviour: str | Behaviour = KERNEL,
+    limits: Limits | Mapping[str, int] | None = None,
     proto: int = 1,
     no_file_data: bool = False,
     compressed: bool = False,
@@ -253,6 +258,7 @@ def prepare(
         parent_root,
         sorted(sources, key=lambda source: source.id),
         kernel,
+        Limits.of(limits).of_kernel(kernel),
         version,
         no_file_data,
         compressed,
@@ -272,20 +278,17 @@ def amounts_of(work: Mapping[str, int], size: int) -> dict[str, int]:
     return {**work, "stream_bytes": size, "leaves_copied": work["btrfs_search_slot"]}
 
 
-def run(
-    request: SendRequest, cached: Iterable[int], readahead: Readahead | None = None
-) -> tuple[dict[str, int], Work, NDArray[Any]]:
+def run(request: SendRequest, cached: Iterable[int]) -> tuple[dict[str, int], Work, NDArray[Any]]:
     """Send.
 
     `request`: what to send.
     `cached`: addresses of the tree blocks that are in memory.
-    `readahead`: how far is read ahead; as kernels do without it.
     Returns `commands`: how many of each kind.
     Returns `work`: the work counted.
     Returns `reads`: the tree blocks read, see :meth:`btrfs_model.volume.image.Image.stop_cold`.
     """
     image = request.fs.image
-    image.start_cold(cached, readahead)
+    image.start_cold(cached, request.limits)
     try:
         with counting() as work:
             commands = _send(request)
@@ -300,17 +303,13 @@ def _send(request: SendRequest) -> dict[str, int]:
     return native.send(request)
 
 
-def reads_of_send(
-    request: SendRequest, cached: Iterable[int], readahead: Readahead | None = None
-) -> NDArray[Any]:
+def reads_of_send(request: SendRequest, cached: Iterable[int]) -> NDArray[Any]:
     """Return the tree blocks that :func:`run` reads."""
-    return run(request, cached, readahead)[2]
+    return run(request, cached)[2]
 
 
 @twin("questions.send.ioctl:reads_of_send")
-def reads(
-    request: SendRequest, cached: Iterable[int], readahead: Readahead | None = None
-) -> NDArray[Any]:
+def reads(request: SendRequest, cached: Iterable[int]) -> NDArray[Any]:
     """Return the tree blocks that :func:`run` reads, where possible without a send.
 
     Raises OSError, CorruptImageError: as :func:`send`.
@@ -318,7 +317,7 @@ def reads(
     addresses = list(cached)
     if request.parent is None:
         image, plain = request.fs.image, False
-        image.start_cold(addresses, readahead)
+        image.start_cold(addresses, request.limits)
         try:
             # what is wrong shows in the same place again
             with counting(), suppress(BtrfsModelError, OSError):
@@ -327,4 +326,4 @@ def reads(
             rows = image.stop_cold()
         if plain:
             return rows
-    return reads_of_send(request, addresses, readahead)
+    return reads_of_send(request, addresses)

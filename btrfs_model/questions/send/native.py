@@ -65,6 +65,7 @@ def _call(request: SendRequest, *, reads_only: bool = False) -> tuple[bool, list
         behaviour=request.behaviour.bits,
         flags=sum(bit for name, bit in native.FLAGS.items() if getattr(request, name)),
         proto=request.proto,
+        limits={name: request.limits.turned(name) for name in native.SEND_LIMITS},
     )
 
 

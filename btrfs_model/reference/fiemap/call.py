@@ -21,6 +21,7 @@ from btrfs_model.reference.share import ShareContext
 
 if TYPE_CHECKING:
     from btrfs_model.behaviour import Behaviour
+    from btrfs_model.limits import Limits
     from btrfs_model.volume.forest import Forest
     from btrfs_model.volume.tree import Tree
 
@@ -49,6 +50,7 @@ class File:
     `last_snapshot`: generation of the last snapshot of it.
     `ino`, `isize`: the inode and its size in bytes.
     `behaviour`: the kernel.
+    `limits`: how much it remembers.
     """
 
     forest: Forest
@@ -57,6 +59,7 @@ class File:
     ino: int
     isize: int
     behaviour: Behaviour
+    limits: Limits
 
 
 @dataclass(slots=True)
@@ -103,7 +106,12 @@ class Call:
         """Every call has a memory of its own."""
         file = self.file
         self.share = ShareContext(
-            file.forest, file.tree.objectid, file.ino, file.last_snapshot, file.behaviour
+            file.forest,
+            file.tree.objectid,
+            file.ino,
+            file.last_snapshot,
+            file.behaviour,
+            file.limits,
         )
 
     @property

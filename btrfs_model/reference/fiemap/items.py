@@ -22,7 +22,6 @@ from btrfs_model.patches import Patch
 from btrfs_model.reference import ctree
 from btrfs_model.reference.fiemap.call import U64, Call, Extent, Flag
 
-_ENTRIES = 4096 // 32  # a page of struct btrfs_fiemap_entry
 _EXTENT_DATA = int(ItemType.EXTENT_DATA)
 
 
@@ -198,7 +197,7 @@ def emit_cached(call: Call, gathered: Gathered, cache: Extent) -> None:
         if not call.fill_next_extent(cache):
             raise _FullError
         return
-    if len(gathered.entries) == _ENTRIES:
+    if len(gathered.entries) == call.file.limits.fiemap_entries:
         raise _FlushError
     gathered.entries.append(cache)
     gathered.mapped += 1

@@ -30,10 +30,6 @@ if TYPE_CHECKING:
     from btrfs_model.ondisk.structs import RawExtentItem
     from btrfs_model.reference.send.data import Extent
 
-_MAX_REFS, _MAX_REFS_BEFORE = 1024, 64
-_BACKREF_CACHE_SIZE = 128
-_BACKREF_CACHE_ROOTS, _BACKREF_CACHE_ROOTS_BEFORE = 17, 12
-
 
 @dataclass
 class BackrefCtx:
@@ -91,11 +87,6 @@ def iterate_backrefs(bctx: BackrefCtx, ino: int, offset: int, num_bytes: int, ro
     return 0
 
 
-def _max_refs(sctx: SendContext) -> int:
-    """Extents with more references are not cloned."""
-    return _MAX_REFS if Patch.SEND_CLONE_REFS_1024 in sctx else _MAX_REFS_BEFORE
-
-
 def _is_unshared(sctx: SendContext, refs: int) -> bool:
     """Whether only the extent being sent can refer to it."""
     return Patch.SEND_CLONE_NO_BACKREFS in sctx and refs == 1 and sctx.clone_roots_cnt == 1
@@ -108,7 +99,7 @@ def check_extent_item(bctx: BackrefCtx, bytenr: int, item: RawExtentItem) -> int
             return -EUCLEAN
         if _is_unshared(bctx.sctx, item.refs):
             return -errno.ENOENT
-    return -errno.ENOENT if item.refs > _max_refs(bctx.sctx) else 0
+    return -errno.ENOENT if item.refs > bctx.sctx.clone_refs else 0
 
 
 def skip_self_data_ref(bctx: BackrefCtx, root: int, ino: int, offset: int) -> bool:
@@ -128,13 +119,10 @@ def lookup_backref_cache(sctx: SendContext, leaf: int) -> Sequence[int] | None:
 
 def store_backref_cache(sctx: SendContext, leaf: int, roots: list[int]) -> None:
     """Remember which of the roots that reach a leaf may be cloned from."""
-    limit = _BACKREF_CACHE_ROOTS
-    if Patch.SEND_BACKREF_CACHE_17 not in sctx:
-        limit = _BACKREF_CACHE_ROOTS_BEFORE
     known = [root for root in roots if root in sctx.clone_roots]
-    if len(known) <= limit:
+    if len(known) <= sctx.backref_cache_roots:
         current().count("btrfs_lru_cache_store")
-        sctx.backref_cache.store(leaf, 0, known, _BACKREF_CACHE_SIZE)
+        sctx.backref_cache.store(leaf, 0, known, sctx.limits.backref_cache)
 
 
 # ---------------------------------------------------------------------------- the search ----
@@ -188,7 +176,7 @@ def _extent_search_says_no(sctx: SendContext, extent: Extent) -> bool:
         return True
     if found.flags & ExtentFlag.TREE_BLOCK:
         raise send_errno(sctx, errno.EIO)
-    return found.refs > _max_refs(sctx) or _is_unshared(sctx, found.refs)
+    return found.refs > sctx.clone_refs or _is_unshared(sctx, found.refs)
 
 
 def _choose_root(bctx: BackrefCtx) -> CloneRoot | None:

@@ -153,6 +153,9 @@ class SendContext:
         self.request = request
         self.image = request.fs.image
         self.behaviour = request.behaviour
+        self.limits = limits = request.limits
+        assert limits.clone_refs is not None and limits.backref_cache_roots is not None
+        self.clone_refs, self.backref_cache_roots = limits.clone_refs, limits.backref_cache_roots
         self.send_root = request.snapshot.tree
         self.parent_root = request.parent.tree if request.parent else None
         opened = [*request.clone_roots, *([request.parent] if request.parent else [])]

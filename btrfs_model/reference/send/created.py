@@ -9,14 +9,12 @@ from btrfs_model.patches import Patch
 from btrfs_model.reference.send.context import SendContext, alloc_path_for_send
 from btrfs_model.reference.send.names import btrfs_for_each_slot, iterate_dir_item
 
-_DIR_CREATED_CACHE_SIZE = 64
-
 
 def cache_dir_created(sctx: SendContext, ino: int) -> None:
     """Remember that a directory was created."""
     if Patch.SEND_DIR_CREATED_CACHE in sctx and (ino, 0) not in sctx.dir_created_cache:
         current().count("btrfs_lru_cache_store")
-        sctx.dir_created_cache.store(ino, 0, True, _DIR_CREATED_CACHE_SIZE)
+        sctx.dir_created_cache.store(ino, 0, True, sctx.limits.dir_created_cache)
 
 
 def did_create_dir(sctx: SendContext, ino: int) -> bool:

@@ -31,8 +31,6 @@ from btrfs_model.reference.send.data import parse_file_extent
 from btrfs_model.reference.send.names import gen_unique_name, get_inode_info
 from btrfs_model.reference.send.paths import get_cur_inode_path, get_cur_path
 
-_DIR_UTIMES_CACHE_SIZE = 64
-
 _CREATE_COMMANDS = {
     stat.S_IFREG: "mkfile",
     stat.S_IFDIR: "mkdir",
@@ -81,7 +79,7 @@ def cache_dir_utimes(sctx: SendContext, ino: int, gen: int) -> None:
 def trim_dir_utimes_cache(sctx: SendContext) -> None:
     """Send the times of the directories for which there is no room."""
     cache = sctx.dir_utimes_cache
-    while len(cache) > _DIR_UTIMES_CACHE_SIZE:
+    while len(cache) > sctx.limits.dir_utimes_cache:
         (ino, gen), sctx.why = next(iter(cache.items()))
         send_utimes(sctx, ino, gen)
         del cache[ino, gen]

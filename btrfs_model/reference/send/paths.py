@@ -27,9 +27,6 @@ from btrfs_model.reference.send.names import (
     is_inode_existent,
 )
 
-_NAME_CACHE_SIZE = 256
-_NAME_CACHE_KEPT = 128
-
 
 class CachedName(NamedTuple):
     """An entry of the name cache; `need_later_update`: made before the inode was processed."""
@@ -64,12 +61,12 @@ def name_cache_insert(sctx: SendContext, ino: int, gen: int, entry: CachedName) 
     cache = sctx.name_cache
     if Patch.SEND_NAME_CACHE_LRU in sctx:
         current().count("btrfs_lru_cache_store")
-        cache.store(ino, gen, entry, _NAME_CACHE_SIZE)
+        cache.store(ino, gen, entry, sctx.limits.name_cache)
         return
     # name_cache_clean_unused(): a full cache is emptied by half
     cache.store(ino, gen, entry)
-    if len(cache) >= _NAME_CACHE_SIZE:
-        while len(cache) > _NAME_CACHE_KEPT:
+    if len(cache) >= sctx.limits.name_cache:
+        while len(cache) > sctx.limits.name_cache_kept:
             cache.popitem(last=False)
 
 

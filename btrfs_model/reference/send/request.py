@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from btrfs_model.behaviour import Behaviour
+    from btrfs_model.limits import Limits
     from btrfs_model.volume.filesystem import Filesystem
     from btrfs_model.volume.subvolume import Subvolume
 
@@ -31,6 +32,7 @@ class SendRequest:
     `parent`: what the receiver has already.
     `clone_roots`: the clone sources and the snapshot itself, ascending by id.
     `behaviour`: the kernel.
+    `limits`: how much it remembers and reads ahead, with what its toggles decide about filled in.
     `proto`: version of the stream.
     `no_file_data`, `compressed`, `omit_header`, `omit_end`: the flags of the ioctl.
     `write`: takes the stream piece by piece.
@@ -42,6 +44,7 @@ class SendRequest:
     parent: Subvolume | None
     clone_roots: list[Subvolume]
     behaviour: Behaviour
+    limits: Limits
     proto: int
     no_file_data: bool
     compressed: bool

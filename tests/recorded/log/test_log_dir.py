@@ -116,8 +116,8 @@ def test_smaller_sizes_in_another_process(monkeypatch: pytest.MonkeyPatch) -> No
     largest = log_dir._run_size
     monkeypatch.setattr(
         log_dir, "_run_size",
-        lambda outcome, fs, side, files, deletes: (largest if files == 2000 else fail)(
-            outcome, fs, side, files, deletes
+        lambda outcome, fs, side, files, *rest: (largest if files == 2000 else fail)(
+            outcome, fs, side, files, *rest
         ),
     )  # fmt: skip
     with pytest.raises(OSError, match="no room"):

@@ -639,7 +639,7 @@ def test_readahead_is_overlapped() -> None:
     with Filesystem.open(corpus.image(R5K)) as fs:
         before = on(fs, behaviour="v5.12")
         after = on(fs, behaviour="v6.18")
-        window = on(fs, behaviour="v6.18", readahead={"always_leaves": 1 << 20})
+        window = on(fs, behaviour="v6.18", limits={"always_leaves": 1 << 20})
         deep = on(fs, behaviour="v6.18", parameters={"queue_depth": 16, "order": "shortest"})
     assert set(before["logical"]) == set(after["logical"]) == set(window["logical"])
     # the elevator makes one request of neighbours that are read ahead
@@ -656,7 +656,7 @@ def test_the_kernel_waits_for_what_is_in_flight(device: str, behaviour: str) -> 
     with Filesystem.open(corpus.image(R5K)) as fs:
         far = {"near": 1 << 20, "distance": 1 << 20}
         for subvolume, options in (
-            ("snap1", {}), ("snap1", {"readdir": "", "readahead": far}),
+            ("snap1", {}), ("snap1", {"readdir": "", "limits": far}),
             ("snap2", {"parent": "snap1"}),
         ):  # fmt: skip
             table = bm.reads(fs, subvolume, behaviour=behaviour, device=device, think=30, **options)
@@ -727,13 +727,13 @@ def test_options_that_go_with_a_device() -> None:
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image = str(corpus.image(R5K))
     with Filesystem.open(image) as fs:
-        table = on(fs, parameters={"queue_depth": 4}, readahead={"always_leaves": 65536}, think=9)
+        table = on(fs, parameters={"queue_depth": 4}, limits={"always_leaves": 65536}, think=9)
 
     def run(*arguments: str) -> str:
         assert run_cli(["reads", image, "snap1", *arguments]) == 0
         return capsys.readouterr().out
 
-    chosen = ["--device", "hp97560", "--set", "queue_depth=4", "--readahead", "always_leaves=64K"]
+    chosen = ["--device", "hp97560", "--set", "queue_depth=4", "--limits", "always_leaves=64K"]
     chosen += ["--think", "9"]
     rows = [json.loads(line) for line in run(*chosen, "--json").splitlines()]
     assert rows == table.reset_index().to_dict("records")
@@ -756,8 +756,8 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (2, ["--device", "hp97560", "--think", "-1"]),
         (2, ["--device", "hp97560", "--think", "1e9"]),
         (2, ["--device", "hp97560", "--think", "nan"]),
-        (2, ["--readahead", "nearly=1"]),
-        (2, ["--readahead", "near=many"]),
+        (2, ["--limits", "nearly=1"]),
+        (2, ["--limits", "near=many"]),
         (1, ["--device", "hp97561"]),
         (1, ["--device", "hp97560", "--set", "rmp=3"]),
     ):

@@ -5,7 +5,6 @@ import csv
 import functools
 import io
 import json
-from dataclasses import asdict
 from typing import Any
 
 import corpus
@@ -20,6 +19,7 @@ import btrfs_model as bm
 from btrfs_model.cli import run as run_cli
 from btrfs_model.cli.common import print_table
 from btrfs_model.cli.rows import is_plain
+from btrfs_model.limits import Limits
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.native.choice import select
 from btrfs_model.ondisk.hashes import csum
@@ -28,7 +28,6 @@ from btrfs_model.questions.send import native
 from btrfs_model.questions.send.ioctl import prepare
 from btrfs_model.questions.send.ioctl import reads as send_reads
 from btrfs_model.questions.send.ioctl import run as run_send
-from btrfs_model.reference.blocks import Readahead
 from btrfs_model.volume.filesystem import Filesystem
 
 KERNELS = {"5.10": "v5.10.46", "6.1": "v6.1.176", "6.12": "v6.12.101", "6.18": "v6.18.44"}
@@ -179,17 +178,17 @@ def test_nothing_is_read_twice_or_though_cached() -> None:
 def test_python_twin_is_equal(
     name: str, behaviour: str, distance: int, near: int, always: int, siblings: int
 ) -> None:
-    readahead = asdict(Readahead(distance, near, always, always // 2, near, near // 8, siblings))
+    readahead = Limits(distance, near, always, always // 2, near, near // 8, siblings)
     tables = []
     for kernels in ("c", "python"):
         with Filesystem.open(corpus.image(name)) as fs, select(kernels):
             snapshots = [which for which in fs.subvolume_ids if fs.subvolume(which).is_read_only]
-            both = {"behaviour": behaviour, "readahead": readahead}
+            both = {"behaviour": behaviour, "limits": readahead}
             tables.append(
                 [
                     bm.reads(fs, snapshots[0], **both),
                     bm.reads(fs, snapshots[-1], parent=snapshots[0], **both),
-                    bm.reads(fs, snapshots[0], readdir="", readahead=readahead),
+                    bm.reads(fs, snapshots[0], readdir="", limits=readahead),
                 ]
             )
     for one, other in zip(*tables, strict=True):
@@ -273,7 +272,7 @@ def test_readahead_knobs() -> None:
     with Filesystem.open(corpus.image(R5K)) as fs:
 
         def ahead(operation: str, behaviour: str, **limits: int) -> pd.DataFrame:
-            table = operate(fs, operation, behaviour=behaviour, readahead=limits)
+            table = operate(fs, operation, behaviour=behaviour, limits=limits)
             return table[table["kind"] == "ahead"]
 
         assert ahead("send", "v5.12 + send-reada", distance=0).empty
@@ -292,8 +291,8 @@ def test_readahead_knobs() -> None:
         # the next operation has the kernels' limits again
         assert len(ahead("incremental", "v6.18")) > 100
     for wrong in ({"near": -1}, {"siblings": 1 << 63}, {"always_nodes": -5}):
-        with pytest.raises(ValueError, match="readahead"):
-            Readahead(**wrong)
+        with pytest.raises(ValueError, match="limits"):
+            Limits(**wrong)
 
 
 @pytest.mark.parametrize("nowhere", ["far away", "behind the last chunk"])
@@ -304,17 +303,17 @@ def test_what_is_asked_for_ahead_may_not_exist(nowhere: str) -> None:
     with broken.fs() as fs:
         last = fs.image.chunks[-1]
         place = 1 << 60 if nowhere == "far away" else last.logical + last.length
-        table = bm.reads(fs, "snap1", readdir="", readahead=wide)
+        table = bm.reads(fs, "snap1", readdir="", limits=wide)
         victim = table[~table["used"]].iloc[-1]["logical"]
         blocks = fs.subvolume("snap1").tree.blocks()
         block = next(block for block in blocks if block.logical == victim)
     broken.write(block.parent, node_ptr(block.parent_slot) + 17, place.to_bytes(8, "little"))
     with broken.fs() as fs:
-        rest = bm.reads(fs, "snap1", readdir="", readahead=wide)["logical"].tolist()
+        rest = bm.reads(fs, "snap1", readdir="", limits=wide)["logical"].tolist()
         assert rest == [address for address in table["logical"] if address != victim]
         with pytest.raises(bm.errors.CorruptImageError):
             bm.reads(fs, "snap1")
-        assert bm.reads(fs, "snap1", readdir="", readahead=wide)["logical"].tolist() == rest
+        assert bm.reads(fs, "snap1", readdir="", limits=wide)["logical"].tolist() == rest
 
 
 @settings(max_examples=30)

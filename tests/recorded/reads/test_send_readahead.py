@@ -21,7 +21,7 @@ from btrfs_model.experiments.replays import all_names
 from btrfs_model.experiments.report import write
 from btrfs_model.experiments.results import frame
 from btrfs_model.experiments.times import add_reported, judge
-from btrfs_model.experiments.workloads import counterparts, load
+from btrfs_model.experiments.workloads import NAMES, counterparts, load
 from btrfs_model.experiments.workloads.send_readahead import DEVICES, DISK
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.questions.reads.cold import blocks_after_mount
@@ -99,14 +99,14 @@ def test_one_device(device: str, quick: pd.DataFrame, tmp_path: Path) -> None:
 
 
 def test_a_device_where_it_decides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert all_names(["device"]) == ("send-readahead", "fiemap-shared")
+    assert all_names(["device"]) == all_names(["parameters"]) == all_names(["nodesize"]) == NAMES
+    assert set(NAMES) - set(all_names(["limits"])) == {"log-dir"}
     table = bm.replay("fiemap-shared", "quick", device="samsung-970-evo")
     assert set(table.device.dropna()) == {"samsung-970-evo"}
     assert set(table[table.device.notna()].quantity) == {"time", "waiting for reads"}
     for arguments, words in (
-        (["send-utimes", "--device", DISK], "send-utimes: no time on a device is modelled"),
         (["send-readahead", "--device", "drum"], "no device 'drum': there is deskstar-7k500"),
-        (["fiemap-shared", "--nodesize", "4096"], "fiemap-shared: no knob nodesize"),
+        (["log-dir", "--limits", "name_cache=1"], "log-dir: no knob limits; its knobs: device"),
         (["send-readahead", "--nodesize", "5000"], "nodesize is 5000, not one of (4096, 8192"),
         (["send-readahead", "--set", "rpm=5400"], "parameters go with the name of a device"),
         (["send-readahead", "--device", DISK, "--set", "rpm=0"], f"{DISK}: rpm is 0"),
@@ -121,9 +121,9 @@ def test_knobs(quick: pd.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixtur
     """Window, node budget, queue and device of the workload are those of the reads of its image."""
     limits = {"always_leaves": 1 << 20, "always_nodes": 0, "siblings": 100}
     table = bm.replay(
-        "send-readahead", "quick", device=DISK, parameters={"queue_depth": 1}, readahead=limits
+        "send-readahead", "quick", device=DISK, parameters={"queue_depth": 1}, limits=limits
     )
-    assert {name: set(table[f"readahead_{name}"]) for name in limits} == {
+    assert {name: set(table[f"limit_{name}"]) for name in limits} == {
         name: {limit} for name, limit in limits.items()
     }
     assert set(table[table.device.notna()].device_queue_depth) == {1}
@@ -133,7 +133,7 @@ def test_knobs(quick: pd.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixtur
             kernel = bm.Behaviour.parse(behaviour)
             cached = blocks_after_mount(fs, [fs.subvolume("snap1")], kernel)
             reads = bm.reads(
-                fs, "snap1", behaviour=kernel, cached=cached, readahead=limits, device=DISK,
+                fs, "snap1", behaviour=kernel, cached=cached, limits=limits, device=DISK,
                 parameters={"queue_depth": 1},
             )  # fmt: skip
             assert value(table, side, "send time", device=DISK) == reads.attrs["seconds"]
@@ -141,7 +141,7 @@ def test_knobs(quick: pd.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixtur
             assert requests[0] != requests[1]
     arguments = ["--device", DISK, "--set", "queue_depth=1"]
     for limit in ("always_leaves=1M", "always_nodes=0", "siblings=100"):
-        arguments += ["--readahead", limit]
+        arguments += ["--limits", limit]
     command = ["replay", "send-readahead", "--scale", "quick", "--out", str(tmp_path), *arguments]
     assert run_cli(command) == 0
     # who reads the report sees what was turned
@@ -156,9 +156,9 @@ def test_knobs(quick: pd.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixtur
     written = pd.read_parquet(tmp_path / "results.parquet")
     assert written["modelled"].tolist() == table["modelled"].tolist()
     with pytest.raises(bm.BtrfsModelError, match="near is -1"):
-        bm.replay("send-readahead", "quick", readahead={"near": -1})
+        bm.replay("send-readahead", "quick", limits={"near": -1})
     with pytest.raises(bm.BtrfsModelError, match="window"):
-        bm.replay("send-readahead", "quick", readahead={"window": 1})
+        bm.replay("send-readahead", "quick", limits={"window": 1})
 
 
 def test_nodesize() -> None:

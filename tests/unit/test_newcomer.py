@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What papers tell newcomers to type, pasted: from a wheel in an empty folder, and from a clone.
+
+Blocks of README and of ``docs/extending.md`` that are marked as a language are run as they stand,
+in their order, in one folder; one that is marked as a file is written there. Blocks of README
+without a mark are for a clone, take minutes or need another kernel, and say so.
+"""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import corpus
+import pytest
+from test_repository import tracked
+
+ROOT = corpus.PROJECT
+BLOCK = re.compile(r"^```(\w+)(?: ([\w.]+))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PROGRAMS = "/usr/local/bin:/usr/bin:/bin"
+
+
+def blocks(paper: str) -> list[tuple[str, str, str]]:
+    """Blocks of a paper that are marked: the language, what else the mark says, the text."""
+    return BLOCK.findall((ROOT / paper).read_text())
+
+
+def values(code: str) -> Iterator[tuple[str, object]]:
+    """Expressions of a block with what a comment says that they are."""
+    lines = code.splitlines()
+    for node in ast.parse(code).body:
+        said = re.search(r"  # (.+)$", lines[(node.end_lineno or 1) - 1])
+        if isinstance(node, ast.Expr) and said:
+            try:
+                yield ast.unparse(node), ast.literal_eval(said[1])
+            except (SyntaxError, ValueError):
+                continue
+
+
+def run(command: list[str], **how: Any) -> str:
+    """Run a program; what it printed, also where it fails."""
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600, **how
+    )
+    assert done.returncode == 0, f"{' '.join(command)[:200]}\n{done.stdout[-4000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment with a wheel, built without git and installed offline."""
+    if not shutil.which("gcc"):
+        pytest.skip("a wheel is compiled by gcc, which is not there")
+    folder = tmp_path_factory.mktemp("newcomer")
+    source = folder / "source"
+    for file in tracked():
+        place = source / file.relative_to(ROOT)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, place)
+    shutil.rmtree(source / "tests")
+    offline = {**os.environ, "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "CC": "gcc"}
+    pip = [sys.executable, "-m", "pip", "-q"]
+    run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(folder), str(source)],
+        env=offline)  # fmt: skip
+    (wheel,) = folder.glob("*.whl")
+    shutil.rmtree(source)
+    assert wheel.stat().st_size < 5 << 20
+    environment = folder / "environment"
+    run([sys.executable, "-m", "venv", "--without-pip", str(environment)])
+    (site,) = environment.glob("lib/python*/site-packages")
+    # libraries are those of this environment; the package itself is not found through this
+    libraries = [one for one in sys.path if Path(one).name in ("site-packages", "dist-packages")]
+    (site / "libraries.pth").write_text("\n".join(libraries) + "\n")
+    python = str(environment / "bin/python")
+    run([*pip, "--python", python, "install", "--no-deps", str(wheel)], env=offline)
+    (data,) = environment.glob("lib/python*/site-packages/btrfs_model/data")
+    samples = [file.stat().st_size for file in data.rglob("*.zst")]
+    assert len(samples) > 20 and sum(samples) < 2_000_000
+    return environment / "bin"
+
+
+@pytest.fixture(params=["installed", "clone"])
+def programs(request: pytest.FixtureRequest) -> Path:
+    """Where the command is."""
+    if request.param == "installed":
+        return Path(request.getfixturevalue("installed"))
+    if not (Path(sys.executable).parent / "btrfs-model").exists():
+        pytest.skip("the clone is not installed in this environment")
+    return Path(sys.executable).parent
+
+
+@pytest.fixture
+def newcomer(programs: Path, tmp_path: Path) -> dict[str, Any]:
+    """How programs are run: an empty folder, no network, and the programs of a user."""
+    home, empty = tmp_path / "home", tmp_path / "empty"
+    home.mkdir()
+    empty.mkdir()
+    environment = {
+        "HOME": str(home), "PATH": f"{programs}:{PROGRAMS}", "LC_ALL": "C.UTF-8",
+        "TMPDIR": str(tmp_path), "http_proxy": "http://127.0.0.1:9", "MPLCONFIGDIR": str(home),
+    }  # fmt: skip
+    how = {"cwd": empty, "env": environment, "stdin": subprocess.DEVNULL}
+    where = run(["python", "-P", "-c", "import btrfs_model; print(btrfs_model.__file__)"], **how)
+    there = programs.parent if programs.parent.name == "environment" else ROOT
+    assert Path(where.strip()).is_relative_to(there)
+    return how
+
+
+def paste(kind: str, code: str, how: dict[str, Any]) -> str:
+    """Run a block; what it printed."""
+    if kind == "sh":
+        return run(["bash", "-euo", "pipefail", "-c", code], **how)
+    checks = "".join(f"assert ({text}) == {value!r}\n" for text, value in values(code))
+    return run(["python", "-c", code + "\n" + checks], **how)
+
+
+@pytest.mark.claim(
+    "README's commands and Python run as pasted, from an installed wheel in an empty folder and "
+    "from a clone, without network and without /usr/sbin."
+)
+def test_readme_runs_as_pasted(newcomer: dict[str, Any]) -> None:
+    found = blocks("README.md")
+    assert {kind for kind, *_ in found} == {"sh", "python"}
+    for kind, _, code in found:
+        paste(kind, code, newcomer)
+    empty, home = newcomer["cwd"], Path(newcomer["env"]["HOME"])
+    assert "<svg" in (empty / "out/report.html").read_text()
+    assert (empty / "copy.img").exists() and (empty / "recovered.img").exists()
+    kept = home / ".cache/btrfs-model"
+    assert 0 < sum(file.stat().st_blocks * 512 for file in kept.iterdir()) < 128 << 20
+    # as README says of the shell's completion
+    newcomer["env"] |= {"COMP_WORDS": "btrfs-model logical-", "COMP_CWORD": "1",
+                        "_BTRFS_MODEL_COMPLETE": "bash_complete"}  # fmt: skip
+    assert run(["btrfs-model"], **newcomer) == "plain,logical-resolve\n"
+
+
+@pytest.mark.claim(
+    "Each example of `docs/extending.md` runs as it stands: a limit, a workload, a device, a cost "
+    "and a toggle of one's own."
+)
+@pytest.mark.parametrize("programs", ["clone"], indirect=True)
+def test_extending_runs_as_it_stands(newcomer: dict[str, Any], tmp_path: Path) -> None:
+    empty, printed = newcomer["cwd"], {}
+    for number, (kind, mark, code) in enumerate(blocks("docs/extending.md")):
+        if kind == "diff":
+            copy_with(code, tmp_path / "changed")
+        elif mark == "toggle":
+            changed = {"PYTHONPATH": str(tmp_path / "changed"), "BTRFS_MODEL_KERNELS": "python"}
+            newcomer["env"] |= changed
+            printed["toggle"] = paste(kind, code, newcomer)
+        elif mark:
+            (empty / mark).write_text(code)
+        else:
+            if "many-files" in code:
+                install(empty, newcomer)
+            printed[f"{kind} {number}"] = paste(kind, code, newcomer)
+    one, other = re.findall(r"^(\d+) commands", printed["python 1"], re.MULTILINE)
+    assert int(one) < int(other)
+    assert re.search(r"paths put together: \d+ before, \d+ after", printed["python 3"])
+    assert any(" on guess\n" in text for text in printed.values())
+    for line in printed["toggle"].strip().splitlines():
+        assert f"`{line}`" in (ROOT / "docs/extending.md").read_text()
+    assert {"mine/results.csv", "guessed/results.csv"} <= {
+        str(file.relative_to(empty)) for file in empty.rglob("results.csv")
+    }
+
+
+def copy_with(diff: str, folder: Path) -> None:
+    """Copy the package as it is here, and change it."""
+    if not shutil.which("git"):
+        pytest.skip("a change of the package is applied by git, which is not there")
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "btrfs_model", folder / "btrfs_model", ignore=ignored)
+    for name in ("data", "native"):
+        (folder / name).symlink_to(ROOT / name)
+    run(["git", "apply", "-p0", "-"], cwd=folder, input=diff)
+
+
+def install(source: Path, how: dict[str, Any]) -> None:
+    """Do what ``pip install .`` does, offline and beside this environment."""
+    target = source.parent / "installed"
+    shutil.copytree(source, source.parent / "package")
+    run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "-q",
+            "install",
+            "--no-deps",
+            "--no-index",
+            "--no-build-isolation",
+            "--target",
+            str(target),
+            str(source.parent / "package"),
+        ]
+    )
+    how["env"]["PYTHONPATH"] = str(target)
+
+
+def test_values_in_comments_are_found() -> None:
+    code = "a = 1  # one\na, a + 1  # 1, 2\na  # what it is\n"
+    assert list(values(code)) == [("(a, a + 1)", (1, 2))]
