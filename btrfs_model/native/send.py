@@ -77,7 +77,8 @@ def send(
         {
             "forest": forest.raw, "clone_roots": sources, "clone_root_count": len(sources),
             "parent": base, "limits": limits, "commands": commands, "explained": explained,
-            "context": handle, "write": lib.bm_python_write, "decompress": lib.bm_python_decompress, **numbers,
+            "context": handle, "write": lib.bm_python_write,
+            "decompress": lib.bm_python_decompress, **numbers,
         },
     )  # fmt: skip
     try:
