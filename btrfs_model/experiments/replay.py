@@ -156,7 +156,8 @@ def run(
     workload = load(name).turned(turned)
     source = workload.input(scale)
     sides = workload.sides(kernel_before, kernel_after)
-    where, message = chosen(machine), message_of(workload)
+    message = message_of(workload)
+    where = chosen(machine or message.predicted_on or None)
     behaviours = {side.name: Behaviour.parse(side.behaviour) for side in sides}
     started = datetime.now(UTC).isoformat(timespec="seconds")
     clock = time.monotonic()

@@ -173,7 +173,7 @@ def replay(
         Build the filesystem with tree blocks of so many bytes.
     machine : str, optional
         Predict times on this machine: a name of :func:`btrfs_model.cost.machine.names` or the path
-        of a file; on the native one without it.
+        of a file; without it on that whose kernel is nearest to the message's.
     out : path, optional
         Folder that gets results.csv, results.parquet, speedups.csv, messages.csv, report.html,
         the charts and provenance.json.

@@ -350,11 +350,12 @@ def _logged(count: int, length: int) -> Fsync:
     return Fsync(("mkdir", "d"), ("create_files", "d", names), ("fsync", "d"))
 
 
-def _logged_shuffled(count: int) -> Fsync:
-    """Call fsync on a directory of new files, entered by chance: each goes to another leaf."""
-    names = _names(count)
-    shuffled = np.random.default_rng(0).permutation(names)
-    links: list[Call] = [("link", f"a/{name}", f"d/{name}") for name in shuffled]
+def _logged_new_links(count: int, *, in_order: bool) -> Fsync:
+    """Call fsync on a directory of other names of new files; in no order each has its own leaf."""
+    names = entered = _names(count)
+    if not in_order:
+        entered = np.random.default_rng(0).permutation(names).tolist()
+    links: list[Call] = [("link", f"a/{name}", f"d/{name}") for name in entered]
     return Fsync(
         ("mkdir", "a"), ("create_files", "a", names), ("mkdir", "d"), *links, ("fsync", "d")
     )
@@ -425,8 +426,9 @@ def microbenchmarks() -> list[Micro]:
         Micro("log 3,000 entries of long names", _logged(3000, 120)),
         Micro("log 12,000 entries", _logged(12_000, 30)),
         Micro("log 2,000 links", _logged_links(2000)),
-        Micro("log 3,000 files in no order", _logged_shuffled(3000)),
-        Micro("log 6,000 files in no order", _logged_shuffled(6000)),
+        Micro("log 6,000 files in order", _logged_new_links(6000, in_order=True)),
+        Micro("log 6,000 files in no order", _logged_new_links(6000, in_order=False)),
+        Micro("log 20,000 files in no order", _logged_new_links(20_000, in_order=False)),
         Micro("log a file of 3,000 xattrs", _logged_xattrs(3000)),
         Micro("log a directory 20 times", _logged_again(20)),
         Micro("receive 1,500 empty files", Receive(lambda: _empty(1500))),

@@ -23,6 +23,7 @@ from btrfs_model.native.items import gather, select
 from btrfs_model.ondisk.constants import FileType
 from btrfs_model.ondisk.keys import U64_MAX, ItemType
 from btrfs_model.ondisk.structs import INODE_ITEM, INODE_REF
+from btrfs_model.patches import Patch
 
 _HEAD: Final = np.dtype(
     {"names": ["generation", "nlink"], "formats": ["<u8", "<u4"], "offsets": [0, 40],
@@ -142,7 +143,21 @@ class PlainFiles:
         rows = self._rows[start:end]
         log_files(fs.writer, log_tree_id(self._root), self._columns, rows)
         current().count("btrfs_log_inode", len(rows))
+        self._count_searches(len(rows))
         for ino in self._columns["objectid"][rows].tolist() if self._loaded else ():
             if ino in self._live:
                 state = self._live[ino].log
                 state.logged_trans, state.no_xattrs = fs.transid, True
+
+    def _count_searches(self, files: int) -> None:
+        """Count the kernel's searches for each file, beside that of the insertion."""
+        fs, log = self._fs, log_tree_id(self._root)
+        # btrfs_check_ref_name_override() at the last commit, btrfs_log_all_xattrs()
+        levels = [fs.tree(self._root).level, fs.writer.tree(self._root).level]
+        # inode_logged(); before, logged_inode_size() and drop_objectid_items()
+        in_log = 1 if Patch.LOG_CONFLICT_LIST in fs.behaviour else 2
+        # log_new_dir_dentries() goes on to the next name
+        in_log += Patch.LOG_NEW_DENTRIES in fs.behaviour
+        levels += [fs.writer.tree(log).level] * in_log
+        current().count("btrfs_search_slot", files * len(levels))
+        current().count("read_block_for_search", files * sum(levels))

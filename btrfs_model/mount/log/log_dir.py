@@ -78,10 +78,11 @@ def is_of_this_transaction(fs: Mount, block: int) -> bool:
 def insert_range(fs: Mount, root: int, ino: int, first: int, last: int) -> None:
     """Say that the log knows of all indexes in a range (``insert_dir_log_key()``)."""
     tree, key = log_tree_id(root), (ino, _DIR_LOG_INDEX, first)
-    there = fs.writer.get(tree, key)
-    if there is None:
+    try:
         fs.writer.insert(tree, key, last.to_bytes(8, "little"))
         return
+    except FileExistsError:
+        there = fs.writer.get(tree, key) or b""
     end = max(last, int.from_bytes(there, "little"))
     fs.writer.update(tree, key, 0, end.to_bytes(8, "little"))
 

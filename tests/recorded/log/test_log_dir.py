@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import corpus
 import figures
 import numpy as np
 import pandas as pd
@@ -34,6 +35,34 @@ def quick() -> pd.DataFrame:
 
 def value(table: pd.DataFrame, side: str, which: int, name: str, files: int = 10_000) -> int:
     return int(figures.value(table, side, name, files=files, fsync=which))
+
+
+FORMULAS = corpus.PROJECT / "data" / "kernel" / "counts" / "FORMULAS.md"
+
+
+@pytest.mark.claim(
+    "fsyncs of a directory search trees as often as 5.10, 6.1 and 6.12 do, within 2 % or seven "
+    "searches, for 200, 1,000 and 10,000 files; 5.10 itself varies by 2 %."
+)
+@pytest.mark.parametrize("files", [200, 1000, 10_000])
+@pytest.mark.parametrize("kernel", ["v5.10.46", "v6.1.176", "v6.12.101"])
+def test_searches_of_fsyncs_are_those_of_kernels(kernel: str, files: int) -> None:
+    column = ["v5.10.46", "v6.1.176", "v6.12.101"].index(kernel)
+    sections = FORMULAS.read_text().split("\n## ")
+    with log_dir.build(files) as fs:
+        fs.behaviour = Behaviour.parse(kernel)
+        for which in FSYNCS:
+            if which > 1:
+                delete(fs, files, files // 10)
+            with bm.counting() as work:
+                fs.fsync(log_dir.DIRECTORY)
+            (section,) = (one for one in sections if one.startswith(f"W1 fsync{which}_"))
+            (row,) = (
+                line for line in section.split("\n") if line.startswith("|btrfs_search_slot|")
+            )
+            counts = map(int, row.split("|")[2 + column].split())
+            recorded = dict(zip([200, 1000, 10_000], counts, strict=True))[files]
+            assert work["btrfs_search_slot"] == pytest.approx(recorded, rel=0.02, abs=7)
 
 
 # --------------------------------------------------------------------------------- the figures --

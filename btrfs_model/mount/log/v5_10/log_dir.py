@@ -133,7 +133,11 @@ def _overwrite(fs: Mount, log: int, columns: Columns) -> None:
         (int(columns["objectid"][row]), int(columns["type"][row]), int(columns["offset"][row]))
         for row in (0, -1)
     )
-    there = np.isin(columns["offset"], fs.writer.tree(log).scan(low, high)["offset"])
+    tree = fs.writer.tree(log)
+    there = np.isin(columns["offset"], tree.scan(low, high)["offset"])
+    if Patch.LOG_BULK_INSERT not in fs.behaviour:
+        current().count("btrfs_search_slot", len(there))
+        current().count("read_block_for_search", len(there) * tree.level)
     for row in np.flatnonzero(there).tolist():
         key = (*low[:2], int(columns["offset"][row]))
         at, size = int(columns["position"][row]), int(columns["size"][row])
