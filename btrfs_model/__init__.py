@@ -26,14 +26,12 @@ if TYPE_CHECKING:
     from btrfs_model.base.counters import counting as counting
     from btrfs_model.base.errors import BtrfsModelError as BtrfsModelError
     from btrfs_model.base.samples import sample as sample
-    from btrfs_model.base.samples import samples as samples
     from btrfs_model.behaviour import Behaviour as Behaviour
     from btrfs_model.behaviour import table
     from btrfs_model.cost.receiver import receiver_calls as receiver_calls
     from btrfs_model.experiments.replay import build as build
     from btrfs_model.experiments.replays import replay as replay
     from btrfs_model.experiments.workloads.own import workload as workload
-    from btrfs_model.limits import Limits as Limits
     from btrfs_model.mount.writable import WritableFilesystem as WritableFilesystem
     from btrfs_model.native.choice import select
     from btrfs_model.questions.check import check as check

@@ -42,7 +42,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
 }
 # What takes nothing, what only the model makes, and what is no call.
 OTHERS = {
-    "BtrfsModelError", "Limits", "SendResult", "Work", "counting", "errors", "samples", "toggles",
+    "BtrfsModelError", "SendResult", "Work", "counting", "errors", "toggles",
     "use_kernels",
 }  # fmt: skip
 

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 import btrfs_model as bm
+from btrfs_model.base.samples import samples
 from btrfs_model.cli import common
 from btrfs_model.cli import run as run_cli
 from btrfs_model.cost import device
@@ -114,7 +115,7 @@ def test_a_device_of_ones_own(tmp_path: Path, capfd: pytest.CaptureFixture[str])
 def test_samples(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run_cli(["sample", "--json"]) == 0
     listed = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    assert [one["name"] for one in listed] == bm.samples()
+    assert [one["name"] for one in listed] == samples()
     assert all(one["shows"] for one in listed)
     image = tmp_path / "disk.img"
     assert run_cli(["sample", "zstd", "-o", str(image)]) == 0
