@@ -705,7 +705,7 @@ def test_a_plain_snapshot_is_read_without_its_stream(behaviour: str) -> None:
                 sent = ioctl.run(request, [])[2]
                 assert ioctl.reads(request, []).tolist() == sent.tolist(), (name, which)
                 fs.image.start_cold([])
-                plain += native.Sender(request).walk()
+                plain += native.walk(request)
                 fs.image.stop_cold()
     assert plain >= 2
 
