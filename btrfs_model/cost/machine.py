@@ -380,6 +380,31 @@ def predict(
     )  # fmt: skip
 
 
+class Predictable:
+    """A result that says how long it takes; :attr:`amounts` has what costs are paid for."""
+
+    @property
+    def amounts(self) -> Mapping[str, int]:
+        """How much of each quantity that a cost may count."""
+        raise NotImplementedError
+
+    def time(self, machine: str | Machine | None = None) -> Prediction:
+        """Predict how long it takes, everything it reads being in memory.
+
+        Parameters
+        ----------
+        machine : str or Machine, optional
+            A name of :func:`btrfs_model.cost.machine.names` or the path of a file; the native
+            machine without it.
+
+        Raises
+        ------
+        BtrfsModelError
+            For a machine that there is not, or one where nothing of the work has a cost.
+        """
+        return predict(chosen(machine), self.amounts)
+
+
 def _waits(device: float | Callable[[float], float], computed: float) -> float:
     """Return the seconds of waiting beside so many of computing."""
     return (device(computed) if callable(device) else device) / 1e9

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from btrfs_model.base.arguments import checked
 from btrfs_model.base.errors import BtrfsModelError, ReceiveError
 from btrfs_model.base.tables import counts_table, html_table, plural
-from btrfs_model.cost.machine import Machine, Prediction, chosen, predict
+from btrfs_model.cost.machine import Predictable
 from btrfs_model.cost.receiver import ReceiverCalls
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.stream import COMMANDS
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class ReceiveResult:
+class ReceiveResult(Predictable):
     """What a receiver did.
 
     Attributes
@@ -45,21 +45,10 @@ class ReceiveResult:
     commands: dict[str, int]
     calls: Counter[str]
 
-    def time(self, machine: str | Machine | None = None) -> Prediction:
-        """Predict how long ``btrfs receive`` takes.
-
-        Parameters
-        ----------
-        machine : str or Machine, optional
-            A name of :func:`btrfs_model.cost.machine.names` or the path of a file; the native
-            machine without it.
-
-        Raises
-        ------
-        BtrfsModelError
-            For a machine that there is not, or one where none of the calls has a cost.
-        """
-        return predict(chosen(machine), self.calls)
+    @property
+    def amounts(self) -> Counter[str]:
+        """The system calls."""
+        return self.calls
 
     def __repr__(self) -> str:
         subvolumes = plural(len(self.subvolumes), "subvolume")

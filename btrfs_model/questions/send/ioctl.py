@@ -16,7 +16,7 @@ from btrfs_model.base.counters import Work, counting
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.tables import counts_table, html_table
 from btrfs_model.behaviour import Behaviour
-from btrfs_model.cost.machine import Machine, Prediction, chosen, predict
+from btrfs_model.cost.machine import Predictable
 from btrfs_model.limits import Limits
 from btrfs_model.native.choice import twin
 from btrfs_model.native.lease import exclusive
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class SendResult:
+class SendResult(Predictable):
     """What a send did.
 
     Attributes
@@ -68,22 +68,6 @@ class SendResult:
     def amounts(self) -> dict[str, int]:
         """What costs are paid for, see :func:`amounts_of`."""
         return amounts_of(self.work, self.size)
-
-    def time(self, machine: str | Machine | None = None) -> Prediction:
-        """Predict how long it takes, everything it reads being in memory.
-
-        Parameters
-        ----------
-        machine : str or Machine, optional
-            A name of :func:`btrfs_model.cost.machine.names` or the path of a file; the native
-            machine without it.
-
-        Raises
-        ------
-        BtrfsModelError
-            For a machine that there is not, or one where nothing of the work has a cost.
-        """
-        return predict(chosen(machine), self.amounts)
 
     def __repr__(self) -> str:
         return f"SendResult({self.size:,} bytes, {sum(self.commands.values()):,} commands)"
