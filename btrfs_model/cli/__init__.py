@@ -30,6 +30,7 @@ _COMMANDS = {
     "dump-stream": ("streams", "Show the commands of a send stream."),
     "dump-tree": ("trees", "Show the items of trees."),
     "reads": ("blocks", "Show the tree blocks that a cold kernel reads for a send."),
+    "draw": ("drawings", "Draw trees, the blocks that they share, or a leaf, as SVG."),
     "tree-stats": ("trees", "Show levels, leaves and fill of trees."),
     "check": ("trees", "Look for damage in an image."),
     "logical-resolve": ("trees", "Show which files use a logical address."),

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A picture of boxes with rows of text, and of links between them, as SVG.
+
+Text is monospaced, so that its width is known without a font. The same picture is always the same
+bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from btrfs_model.base.charts import COLOURS
+from btrfs_model.base.printable import printable
+from btrfs_model.base.whole_file import whole_file
+
+if TYPE_CHECKING:
+    import os
+
+FONT: Final = 12
+CHAR: Final = 7.3  # pixels: no monospaced font in use is wider at that size
+ROW: Final = 17
+PAD: Final = 8
+GAP: Final = 14
+"""Pixels between boxes, at least."""
+_HEAD: Final = 96  # above the boxes: title and description
+_LINE: Final = 18
+
+
+@dataclass
+class Box:
+    """A box: a title, rows of text below it.
+
+    `title`: its first line; `rows`: the others.
+    `colour`: of its edge and title bar.
+    `x`, `y`: of the upper left corner, in pixels.
+    `is_fold`: it stands for what is not shown.
+    `least`: its width at least.
+    """
+
+    title: str
+    rows: Sequence[str] = ()
+    colour: str = COLOURS["muted"]
+    x: float = 0
+    y: float = 0
+    is_fold: bool = False
+    least: float = 0
+
+    @property
+    def width(self) -> float:
+        """Pixels."""
+        longest = max(len(printable(text)) for text in (self.title, *self.rows))
+        return max(self.least, longest * CHAR + 2 * PAD)
+
+    @property
+    def height(self) -> float:
+        """Pixels."""
+        return ROW * (1 + len(self.rows)) + PAD
+
+    def port(self, row: int | None) -> float:
+        """Return how far below the top a link to a row starts; None: to the title."""
+        return ROW * (0.5 + (0 if row is None else row + 1)) + PAD / 4
+
+
+@dataclass
+class Link:
+    """A line with an arrow from a box, or one of its rows, to another."""
+
+    source: Box
+    target: Box
+    colour: str = COLOURS["muted"]
+    row: int | None = None
+    target_row: int | None = None
+
+
+@dataclass
+class Bar:
+    """A rectangle to scale, with what it is as a tooltip."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    colour: str
+    title: str
+
+
+@dataclass
+class Line:
+    """A thin line between two points."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    colour: str
+
+
+@dataclass
+class Drawing:
+    """A picture; notebooks show it, :meth:`save` writes it.
+
+    Attributes
+    ----------
+    title, description : str
+        What it shows, also for who cannot see it.
+    boxes : list of Box
+        With their places, in pixels from the upper left corner of the first.
+    links : list of Link
+        Between boxes.
+    bars, lines : list
+        What is drawn to scale.
+    """
+
+    title: str
+    description: str
+    boxes: list[Box] = field(default_factory=list)
+    links: list[Link] = field(default_factory=list)
+    bars: list[Bar] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+
+    @property
+    def svg(self) -> str:
+        """The picture as SVG."""
+        return _svg(self)
+
+    def _repr_html_(self) -> str:
+        # a wide picture can be scrolled, in place of text too small to read
+        return f'<div style="overflow-x:auto">{self.svg}</div>'
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the picture to a file, as SVG."""
+        with whole_file(Path(path)) as file:
+            file.write(self.svg.encode())
+
+    def __repr__(self) -> str:
+        return f"Drawing({self.title!r}, {len(self.boxes)} boxes)"
+
+
+def stack(boxes: Sequence[Box], x: float, y: float) -> float:
+    """Put boxes below each other; return where the next one may start."""
+    for box in boxes:
+        box.x, box.y = x, y
+        y += box.height + GAP
+    return y
+
+
+def spread(boxes: Sequence[Box], top: float) -> None:
+    """Move boxes that overlap down, in their order; the first stays below `top`."""
+    for box in boxes:
+        box.y = max(box.y, top)
+        top = box.y + box.height + GAP
+
+
+# ----------------------------------------------------------------------------------------- SVG --
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def _text(x: float, y: float, text: str, **more: str) -> str:
+    attributes = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in more.items())
+    return f'<text x="{_number(x)}" y="{_number(y)}"{attributes}>{escape(printable(text))}</text>\n'
+
+
+def _box(box: Box) -> str:
+    rect = (
+        f'<rect x="{_number(box.x)}" y="{_number(box.y)}" width="{_number(box.width)}" '
+        f'height="{_number(box.height)}" rx="4"'
+    )
+    dashes = ' stroke-dasharray="4 3"' if box.is_fold else ""
+    parts = [f'{rect} fill="white" stroke="{box.colour}" stroke-width="1.5"{dashes}/>\n']
+    at = box.y + ROW - PAD / 4
+    parts.append(_text(box.x + PAD, at, box.title, font_weight="bold", fill=box.colour))
+    for number, row in enumerate(box.rows, 1):
+        parts.append(_text(box.x + PAD, at + number * ROW, row))
+    return f"<g>\n{''.join(parts)}</g>\n"
+
+
+def _link(link: Link) -> str:
+    x1, y1 = link.source.x + link.source.width, link.source.y + link.source.port(link.row)
+    x2, y2 = link.target.x, link.target.y + link.target.port(link.target_row)
+    bend = max(20, (x2 - x1) / 2)
+    points = (x1, y1, x1 + bend, y1, x2 - bend, y2, x2 - 5, y2)
+    path = "M{} {} C{} {} {} {} {} {}".format(*map(_number, points))
+    head = f"M{_number(x2)} {_number(y2)} l-6 -3.5 v7 z"
+    return (
+        f'<path d="{path}" fill="none" stroke="{link.colour}" stroke-width="1.3"/>\n'
+        f'<path d="{head}" fill="{link.colour}"/>\n'
+    )
+
+
+def _bar(bar: Bar) -> str:
+    place = "".join(
+        f' {name}="{_number(getattr(bar, name))}"' for name in ("x", "y", "width", "height")
+    )
+    return (
+        f'<rect{place} fill="{bar.colour}" stroke="white" stroke-width="0.5">'
+        f"<title>{escape(printable(bar.title))}</title></rect>\n"
+    )
+
+
+def _line(line: Line) -> str:
+    ends = "".join(f' {name}="{_number(getattr(line, name))}"' for name in ("x1", "y1", "x2", "y2"))
+    return f'<line{ends} stroke="{line.colour}" stroke-width="0.7"/>\n'
+
+
+def _wrapped(text: str, width: float) -> list[str]:
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and (len(lines[-1]) + len(word) + 1) * CHAR > width:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".lstrip()
+    return lines
+
+
+def _svg(drawing: Drawing) -> str:
+    ends = [(box.x + box.width, box.y + box.height) for box in drawing.boxes]
+    ends += [(bar.x + bar.width, bar.y + bar.height) for bar in drawing.bars]
+    width = max([480.0, len(drawing.title) * CHAR * 1.4] + [right for right, _ in ends])
+    about = _wrapped(drawing.description, width)
+    head = _HEAD - 3 * _LINE + len(about) * _LINE
+    height = head + max([0.0] + [bottom for _, bottom in ends])
+    view = f"-{PAD} -{PAD} {_number(width + 2 * PAD)} {_number(height + 2 * PAD)}"
+    title, description = escape(printable(drawing.title)), escape(printable(drawing.description))
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" xml:space="preserve" viewBox="{view}" '
+        f'width="{_number(width + 2 * PAD)}" height="{_number(height + 2 * PAD)}" '
+        f'font-family="DejaVu Sans Mono, Menlo, Consolas, monospace" font-size="{FONT}" '
+        f'fill="{COLOURS["ink"]}">\n<title>{title}</title>\n<desc>{description}</desc>\n',
+        f'<rect x="-{PAD}" y="-{PAD}" width="100%" height="100%" fill="white"/>\n',
+        _text(0, 20, drawing.title, font_size="16", font_weight="bold"),
+    ]
+    for number, line in enumerate(about):
+        parts.append(_text(0, 42 + number * _LINE, line, fill=COLOURS["muted"]))
+    parts.append(f'<g transform="translate(0 {_number(head)})">\n')
+    parts += map(_line, drawing.lines)
+    parts += map(_bar, drawing.bars)
+    parts += map(_link, drawing.links)
+    parts += map(_box, drawing.boxes)
+    return "".join([*parts, "</g>\n</svg>\n"])
