@@ -2,21 +2,27 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Run notebooks and save them with their outputs, so that they can be read where none runs.
 
-``scripts/run_notebooks.py notebooks/*.ipynb`` saves nothing that changes from run to run: no times,
-no version of Python. The metadata of a cell that draws say as ``alt`` what its picture shows, which
-is saved with the picture.
+``scripts/run_notebooks.py notebooks/*.ipynb notebooks/course/*.py`` saves nothing that changes
+from run to run: no times, no version of Python. The metadata of a cell that draws say as ``alt``
+what its picture shows, which is saved with the picture. A notebook of the course is made from its
+text.
 """
 
 import sys
 from pathlib import Path
 
+import jupytext
 import nbformat
 from nbclient import NotebookClient
 
 
 def run(path: Path) -> None:
-    """Run one notebook in its folder and replace it by the result."""
-    notebook = nbformat.read(path, as_version=4)
+    """Run one notebook in its folder and replace it by the result; of a text, make it first."""
+    notebook = jupytext.read(path)
+    if path.suffix == ".py":
+        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+        for number, cell in enumerate(notebook.cells):
+            cell.id = f"cell-{number}"
     NotebookClient(
         notebook, record_timing=False, resources={"metadata": {"path": path.parent}}
     ).execute()
@@ -27,7 +33,7 @@ def run(path: Path) -> None:
             if "image/png" in output.get("data", {}):
                 output.metadata["image/png"] = {"alt": cell.metadata["alt"]}
     notebook.metadata["language_info"] = {"name": "python"}
-    nbformat.write(notebook, path)
+    nbformat.write(notebook, path.with_suffix(".ipynb"))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,181 @@
+# %% [markdown]
+# # 05 · Directories, links, names and their hashes
+#
+# To open `docs/plan` the kernel must find one name among perhaps a million. To list `docs` it must
+# give each name once, even while others make and delete files. One order of the names cannot serve
+# both. So btrfs keeps two.
+
+# %%
+import btrfs_model as bm
+
+fs = bm.create("256M", seed=1)
+fs.mkdir("docs")
+for name in ("plan", "notes", "draft", "zebra", "apple"):
+    fs.create(f"docs/{name}")
+fs.sync()
+docs = fs.subvolume("").resolve("docs")
+for item in fs.tree(5).items((docs, 84, 0), (docs, 96, 2**64 - 1)):
+    kind = {84: "DIR_ITEM", 96: "DIR_INDEX"}[item.key.type]
+    print(f"{kind:9} {item.key.offset:>10}  {bytes(item.data[30:]).decode()}")
+
+# %% [markdown]
+# ## By hash, and by number
+#
+# Each name stands twice. In a `DIR_ITEM` the last number of the key is a **hash** of the name: a
+# number of 32 bits computed from it, which looks random. To find a name, compute its hash and
+# search that key: one search, however large the directory. In a `DIR_INDEX` it is a number that was
+# counted up when the name was made. Listing goes by that: the order of creation never changes under
+# a reader.
+#
+# **Guess:** in which order does `ls -U` (unsorted) show the five names?
+
+# %%
+print([entry.name.decode() for entry in fs.subvolume("").readdir("docs")])
+
+# %% [markdown]
+# ## When two names have the same hash
+#
+# There are only some four thousand million hashes. Of a hundred thousand names one pair or another
+# collides. Then both stand in the same item, one behind the other, and the search compares the
+# names.
+
+# %%
+names = [f"{number * 2654435761 % 2**40:010x}" for number in range(160_000)]
+with bm.create("1G", seed=1) as many:
+    many.mkdir("d")
+    many.create_files("d", names)
+    many.sync()
+    items = many.tree(5).scan((257, 84, 0), (257, 84, 2**64 - 1))
+print(len(names), "names in", len(items["offset"]), "DIR_ITEMs")
+
+# %% [markdown]
+# ## Links
+#
+# A name is only an entry that leads to an inode. Nothing forbids a second one: a **hard link**.
+# The inode counts them, and each name is written down with the inode as well, in an `INODE_REF`, so
+# that a name can be found from the inode.
+
+# %%
+fs.link("docs/plan", "plan-again")
+fs.sync()
+top = fs.subvolume("")
+ino = top.resolve("docs/plan")
+print("names:", [path.decode() for path in top.paths_of(ino)], "; links:", top.inode(ino).nlink)
+for item in fs.tree(5).items((ino, 12, 0), (ino, 12, 2**64 - 1)):
+    print(item.key, bytes(item.data[10:]))
+
+# %% [markdown]
+# A file is gone when its last name is. A **symbolic link** is something else: a small file whose
+# bytes are a path.
+
+# %%
+fs.unlink("docs/plan")
+fs.symlink("plan-again", "points")
+fs.sync()
+top = fs.subvolume("")
+print("links left:", top.inode("plan-again").nlink, "; the link says:", top.read_link("points"))
+
+# %% [markdown]
+# ## What a rename is
+#
+# To rename a file moves no data, whatever its size. How many items change?
+
+
+# %%
+def items():
+    """All items of the files, as key and bytes."""
+    return {item.key: bytes(item.data) for item in fs.tree(5).items()}
+
+
+before = items()
+fs.rename("docs/zebra", "docs/aardvark")
+fs.sync()
+after = items()
+print("gone:", [str(key) for key in before.keys() - after.keys()])
+print("new:", [str(key) for key in after.keys() - before.keys()])
+print("changed:", [str(key) for key in after if key in before and before[key] != after[key]])
+
+# %% [markdown]
+# ## Is this what a kernel does?
+#
+# For an image that a kernel made we compare the two orders of each directory: they must hold the
+# same names, and the inode behind each name must know it.
+
+# %%
+kernel = bm.open(bm.sample("kernel/features/zstd"))
+tree = kernel.subvolume("volume").tree
+found = {84: {}, 96: {}}
+for item in tree.items():
+    if item.key.type in found:
+        at = 0
+        while at < len(item.data):
+            length = int.from_bytes(item.data[at + 27 : at + 29], "little")
+            name = bytes(item.data[at + 30 : at + 30 + length])
+            child = int.from_bytes(item.data[at : at + 8], "little")
+            found[item.key.type][item.key.objectid, name] = child
+            at += 30 + length
+assert found[84] == found[96]
+for (directory, name), child in found[84].items():
+    assert name in bytes(tree.get((child, 12, directory)).data)
+print(len(found[84]), "names, each in both orders and with its inode")
+
+# %% [markdown]
+# ## Exercises
+#
+# **Exercise 1.** Let `in_order_of_creation(path)` return the names of a directory, oldest first,
+# without `readdir`: from the `DIR_INDEX` items (type 96) of its inode. The name begins at byte 30
+# of the item.
+#
+# <details><summary>A solution</summary>
+#
+# ```python
+# def in_order_of_creation(path):
+#     ino = fs.subvolume("").resolve(path)
+#     found = fs.tree(5).items((ino, 96, 0), (ino, 96, 2**64 - 1))
+#     return [bytes(item.data[30:]).decode() for item in found]
+# ```
+# </details>
+
+
+# %% tags=["exercise"]
+def in_order_of_creation(path): ...  # yours
+
+
+# %% tags=["check"]
+right = ["notes", "draft", "apple", "aardvark"]
+print("right" if in_order_of_creation("docs") == right else "not yet")
+
+# %% [markdown]
+# **Exercise 2.** Let `same_hash()` return a list of two names of the 160,000 above that share a
+# `DIR_ITEM`. The item of two names is longer than the others; entries follow each other, and bytes
+# 27 and 28 of an entry are the length of its name.
+#
+# <details><summary>A solution</summary>
+#
+# ```python
+# def same_hash():
+#     with bm.create("1G", seed=1) as many:
+#         many.mkdir("d")
+#         many.create_files("d", names)
+#         many.sync()
+#         for item in many.tree(5).items((257, 84, 0), (257, 84, 2**64 - 1)):
+#             length = int.from_bytes(item.data[27:29], "little")
+#             if len(item.data) > 30 + length:
+#                 second = bytes(item.data[30 + length + 30 :])
+#                 return [bytes(item.data[30 : 30 + length]).decode(), second.decode()]
+# ```
+# </details>
+
+
+# %% tags=["exercise"]
+def same_hash(): ...  # yours
+
+
+# %% tags=["check"]
+two = same_hash()
+if two:
+    with bm.create("256M", seed=1) as small:
+        small.create_files("", two)
+        small.sync()
+        two = len(list(small.tree(5).items((256, 84, 0), (256, 84, 2**64 - 1))))
+print("right" if two == 1 else "not yet")
