@@ -15,7 +15,6 @@ Everything hangs on the root tree::
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from functools import cached_property
 from html import escape
@@ -40,6 +39,7 @@ from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.items import root_ref
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
 from btrfs_model.volume.checksums import DataChecksums
+from btrfs_model.volume.devices import Paths
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.roots import Root, is_subvolume_id, timespec_ns
 from btrfs_model.volume.subvolume import Subvolume, SubvolumeName, join, split_path
@@ -95,19 +95,32 @@ class Filesystem:
 
     @classmethod
     @checked
-    def open(cls, path: str | os.PathLike[str], *, mounted: bool = False) -> Self:
-        """Open an image file read-only.
+    def open(
+        cls,
+        path: Paths,
+        *,
+        mounted: bool = False,
+        degraded: bool = False,
+    ) -> Self:
+        """Open an image file, or those of several devices, read-only.
 
         Parameters
         ----------
-        path : str or os.PathLike
-            File or block device.
+        path : str, os.PathLike or sequence of them
+            File or block device; of a filesystem of several devices all of them, or the folder
+            that they are in.
         mounted : bool
             Read a block device also while it is in use; see
             :meth:`Image.open <btrfs_model.volume.image.Image.open>`, for files that change as well.
+        degraded : bool
+            Do without devices that are missing where all profiles allow, as ``mount -o degraded``.
 
         Raises
         ------
+        MissingDeviceError
+            When a device is missing, by devid, uuid and the chunks on it.
+        BtrfsModelError
+            For devices of different filesystems, or one that is named twice.
         CorruptImageError
             When the superblock, the chunk tree or the root tree cannot be read.
         UnsupportedError
@@ -115,7 +128,7 @@ class Filesystem:
         OSError
             When the file cannot be read; EBUSY for a block device that is in use.
         """
-        return cls(Image.open(path, mounted=mounted))
+        return cls(Image.open(path, mounted=mounted, degraded=degraded))
 
     def close(self) -> None:
         """Give the image back; neither it nor anything read from it can be used any more.
