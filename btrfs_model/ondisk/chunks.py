@@ -105,6 +105,7 @@ class Chunk:
     `stripes`: the byte of its device at which each starts.
     `devids`: the device of each; empty when there is but one.
     `sub_stripes`: copies of each piece of RAID10.
+    `uuids`: those of the devices.
     `width`: pieces of a row, without parity; 0 when each stripe has all of the chunk.
     `placed`: copies of each byte that lie somewhere.
     `copies`: the same with those that parity makes.
@@ -116,6 +117,7 @@ class Chunk:
     stripes: tuple[int, ...]
     devids: tuple[int, ...] = ()
     sub_stripes: int = 1
+    uuids: tuple[bytes, ...] = ()
     width: int = field(init=False, default=0)
     placed: int = field(init=False, default=1)
     copies: int = field(init=False, default=1)
@@ -232,4 +234,5 @@ def parse_chunk_item(
         tuple(stripe.offset for stripe in stripes),
         tuple(stripe.devid for stripe in stripes),
         head.sub_stripes,
+        tuple(stripe.dev_uuid for stripe in stripes),
     )

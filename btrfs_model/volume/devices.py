@@ -140,8 +140,7 @@ def check_missing(
         return
     on = {devid: [c for c in chunks if devid in c.devids] for devid in missing}
     names = "; ".join(
-        f"device {devid} (uuid {UUID(bytes=member.uuid) if member.uuid else 'unknown'}) with "
-        f"{_chunk_names(on[devid])}"
+        f"device {devid} (uuid {UUID(bytes=member.uuid)}) with {_chunk_names(on[devid])}"
         for devid, member in missing.items()
     )
     lost = [
@@ -181,13 +180,13 @@ def _names(paths: Paths) -> list[str]:
         return [os.fspath(path) for path in paths]
     if not Path(paths).is_dir():
         return [os.fspath(paths)]
-    names = [os.fspath(path) for path in sorted(Path(paths).iterdir()) if _is_device(path)]
+    names = [os.fspath(path) for path in sorted(Path(paths).iterdir()) if is_device(path)]
     if not names:
         raise NotBtrfsError(paths, "no file of the folder has a superblock")
     return names
 
 
-def _is_device(path: Path) -> bool:
+def is_device(path: Path) -> bool:
     """Whether something in a folder is to be opened."""
     if path.is_block_device():
         return True
@@ -233,7 +232,10 @@ def _open_file(name: str, *, mounted: bool) -> BinaryIO:
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise
-            why = "the device is in use, perhaps mounted; bm.open(..., mounted=True) reads it"
+            why = (
+                "the device is in use, perhaps mounted; bm.open(..., mounted=True) "
+                "(--mounted-read-only) reads it"
+            )
             raise OSError(error.errno, why, path) from None
 
     return open(name, "rb", opener=opener)

@@ -82,8 +82,8 @@ class Filesystem:
 
     # what users call; the rest is for the package
     _offered: ClassVar = frozenset(
-        {"checksums", "close", "image", "listing", "open", "path", "read_file", "subvolume",
-         "subvolume_ids", "subvolumes", "tree"}
+        {"checksums", "close", "devices", "image", "listing", "open", "path", "read_file",
+         "stripes", "subvolume", "subvolume_ids", "subvolumes", "tree"}
     )  # fmt: skip
 
     @checked
@@ -413,6 +413,37 @@ class Filesystem:
         for field in _TIMES:
             frame[field] = _to_datetime(frame[field].tolist())
         return frame
+
+    @exclusive
+    def devices(self) -> pd.DataFrame:
+        """Return the devices.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each, by devid, those that are missing too: ``devid``, ``uuid``, ``path``
+            (empty when it is missing), ``size``, ``allocated`` (by chunks), ``unallocated``
+            (bytes), ``missing``; then for each kind of chunk, such as ``DATA|RAID1``, the bytes of
+            the device that are allocated to it.
+        """
+        from btrfs_model.volume.device_tables import devices
+
+        return devices(self)
+
+    @exclusive
+    def stripes(self) -> pd.DataFrame:
+        """Return where chunks lie.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each stripe of each chunk, by address: ``chunk`` (its logical address),
+            ``length``, ``type`` (such as ``METADATA|RAID5``), ``stripe`` (its number), ``devid``,
+            ``offset`` (byte of the device), ``stripe_length`` (bytes there), ``missing``.
+        """
+        from btrfs_model.volume.device_tables import stripes
+
+        return stripes(self)
 
     def missing(
         self,

@@ -294,6 +294,8 @@ class Image:
             check_missing(self.path, self.devices, self.chunks, degraded=degraded)
             raise
         self._find_missing(items, chunks)
+        # where there is but one by the superblock, there is no doing without the others
+        degraded = degraded and self._places is not None
         check_missing(self.path, self.devices, chunks, degraded=degraded)
         self._set_chunks(chunks)
         if self.superblock.has_incompat("RAID_STRIPE_TREE"):
@@ -312,7 +314,8 @@ class Image:
 
     def _find_missing(self, items: list[DevItem], chunks: list[Chunk]) -> None:
         """Add the devices that are missing to those that are there (``read_one_dev()``)."""
-        known = {item.devid: item.uuid for item in items}
+        named = {pair for chunk in chunks for pair in zip(chunk.devids, chunk.uuids, strict=True)}
+        known = dict(named) | {item.devid: item.uuid for item in items}
         for item in items:
             if item.fsid != self.superblock.tree_fsid:
                 raise UnsupportedError(
@@ -325,8 +328,8 @@ class Image:
                     f"{UUID(bytes=one.uuid)} any more"
                 )
         there = {one.devid for one in self.devices}
-        wanted = set(known).union(*(chunk.devids for chunk in chunks)) - there
-        missing = [Member(devid, known.get(devid, b""), "", 0, 0, None) for devid in wanted]
+        wanted = set(known) - there
+        missing = [Member(devid, known[devid], "", 0, 0, None) for devid in wanted]
         self.devices = sorted([*self.devices, *missing], key=lambda one: one.devid)
 
     def add_chunk(self, chunk: Chunk) -> None:

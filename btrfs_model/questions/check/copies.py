@@ -41,8 +41,8 @@ def check_superblocks(fs: Filesystem, report: Report) -> None:
     for device in fs.image.devices:
         sb = device.superblock
         if sb is None:
-            uuid = UUID(bytes=device.uuid) if device.uuid else "unknown"
-            report.add("device {devid} (uuid {uuid}) is missing", devid=device.devid, uuid=uuid)
+            report.add("device {devid} (uuid {uuid}) is missing", devid=device.devid,
+                       uuid=UUID(bytes=device.uuid))  # fmt: skip
             continue
         of = f" of device {device.devid}" if fs.image.has_several else ""
         for offset in SUPER_OFFSETS:

@@ -178,7 +178,7 @@ def random_filesystem(image: Path, seed: int) -> None:
 
 
 def change_at_random(top: Path, choice: random.Random) -> None:
-    """Change what is in a filesystem at random, and take snapshots ``s0``, ``s1``, ... on the way."""
+    """Change a filesystem at random, and take snapshots ``s0``, ``s1``, ... on the way."""
     work = top / "work"
     subprocess.run(["btrfs", "-q", "subvolume", "create", str(work)], check=True)
     changes = Changes(work, choice)

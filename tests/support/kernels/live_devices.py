@@ -16,7 +16,7 @@ _DEVICE = 256 << 20
 
 
 class Made(NamedTuple):
-    """A filesystem: its files, by devid, how many may be lost, and whether damage prevents a mount."""
+    """A filesystem: its files, how many may be lost, and whether damage prevents a mount."""
 
     files: list[Path]
     spare: int
