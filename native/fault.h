@@ -32,6 +32,7 @@ enum bm_code {
 	BM_BAD_OWNER = -15,	 /* header.owner is not this tree */
 	BM_BAD_MAGIC = -16,	 /* no superblock where one must be */
 	BM_BAD_LAST_KEY = -17,	 /* found = block below the slot, with keys of the next slot */
+	BM_NO_DEVICE = -18,	 /* the device is missing: found = devid */
 	/* reading an item */
 	BM_BAD_ITEM_SIZE = -20, /* payload too short for its type: found = size, wanted = minimum */
 	BM_BAD_VALUE = -21,	/* a field holds what no kernel writes: found = value */
@@ -65,7 +66,8 @@ struct bm_fault {
 	uint32_t slot;
 	uint64_t tree;	 /* objectid of the tree */
 	uint64_t block;	 /* logical address of the tree block */
-	uint64_t offset; /* byte in the image, the stream or the file */
+	uint64_t offset; /* byte in the image, or device of it, the stream or the file */
+	uint64_t device; /* devid, of an image of several devices */
 	uint64_t found;
 	uint64_t wanted;
 };

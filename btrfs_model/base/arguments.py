@@ -24,6 +24,7 @@ _WORDS: Final = {
     "os.PathLike": "path",
     "BinaryIO": "file",
     "Source": "path, bytes or file",
+    "Paths": "path or sequence of paths",
 }
 
 
@@ -63,6 +64,9 @@ def _is(value: Any, word: str) -> bool:
             return isinstance(value, PathLike)
         case "BinaryIO":
             return hasattr(value, "write")
+        case "Paths":
+            several = value if isinstance(value, list | tuple) else [value]
+            return all(isinstance(one, str | PathLike) for one in several)
         case "Source":
             return isinstance(value, str | PathLike) or hasattr(value, "read") or _is_buffer(value)
     return any(word == kind.__name__ for kind in type(value).__mro__)

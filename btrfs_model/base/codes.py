@@ -35,6 +35,7 @@ class Code(IntEnum):
     BAD_OWNER = -15
     BAD_MAGIC = -16
     BAD_LAST_KEY = -17
+    NO_DEVICE = -18
     BAD_ITEM_SIZE = -20
     BAD_VALUE = -21
     NOT_FOUND = -22

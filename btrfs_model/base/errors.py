@@ -84,9 +84,11 @@ class Fault:
     tree, block, slot : int
         Objectid of the tree, logical address of the tree block, slot in it.
     offset : int
-        Byte of the image or of the stream.
+        Byte of the image, or of its device, or of the stream.
     found, wanted : int
         What is there and what should be.
+    device : int
+        The devid, in an image of several devices.
     """
 
     code: int
@@ -96,6 +98,7 @@ class Fault:
     offset: int = 0
     found: int = 0
     wanted: int = 0
+    device: int = 0
 
 
 class CorruptImageError(BtrfsModelError, OSError):
@@ -119,6 +122,13 @@ class NotBtrfsError(CorruptImageError):
 
     def __init__(self, path: str | os.PathLike[str], why: str) -> None:
         super().__init__(path, Fault(Code.BAD_MAGIC), f"no btrfs filesystem: {why}")
+
+
+class MissingDeviceError(CorruptImageError):
+    """Devices of a filesystem that are not there, by devid and uuid, with the chunks on them."""
+
+    def __init__(self, path: str | os.PathLike[str], devid: int, what: str) -> None:
+        super().__init__(path, Fault(Code.NO_DEVICE, found=devid), what)
 
 
 class StreamError(BtrfsModelError):
@@ -186,6 +196,7 @@ _MESSAGES: dict[int, str] = {
     Code.BAD_FIRST_KEY: "first key differs from the key in the parent",
     Code.BAD_OWNER: "block is owned by tree {found}, wanted {wanted}",
     Code.BAD_LAST_KEY: "keys below, in block {found}, are not less than the next pointer's",
+    Code.NO_DEVICE: "device {found} is missing",
     Code.BAD_MAGIC: "no btrfs superblock: magic {found:#x} instead of {wanted:#x}",
     Code.BAD_ITEM_SIZE: "item of {found} bytes, at least {wanted} wanted",
     Code.BAD_VALUE: "impossible value {found}",
@@ -199,7 +210,7 @@ _MESSAGES: dict[int, str] = {
 
 _READ_ERRORS = {Code.UNMAPPED, Code.PAST_END, Code.BAD_CSUM, Code.BAD_DATA,
                 Code.BAD_DATA_CSUM, Code.BAD_GENERATION, Code.BAD_BYTENR,
-                Code.FILE_CHANGED}  # fmt: skip
+                Code.NO_DEVICE, Code.FILE_CHANGED}  # fmt: skip
 
 
 def _errno_of(code: int) -> int:
@@ -216,6 +227,8 @@ def describe(fault: Fault) -> str:
     if fault.block:
         place.append(f"block {fault.block}")
         place.append(f"slot {fault.slot}")
+    if fault.device:
+        place.append(f"device {fault.device}")
     if fault.offset:
         place.append(f"offset {fault.offset}")
     text = _MESSAGES.get(fault.code, f"fault {fault.code}")

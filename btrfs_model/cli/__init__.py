@@ -38,6 +38,7 @@ _COMMANDS = {
     "ls": ("files", "List the files of a subvolume."),
     "cat": ("files", "Write the content of a file."),
     "fiemap": ("files", "Show where a file's extents lie and which are shared."),
+    "devices": ("usage", "Show the devices of a filesystem and what is allocated on them."),
     "extents": ("usage", "Show how much of a file's extents is used, and by whom."),
     "du": ("usage", "Show what subvolumes use alone and what they share."),
     "inode-resolve": ("usage", "Show all paths of an inode."),
@@ -87,8 +88,9 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 def cli() -> None:
     """Model btrfs: real images in, the kernel's own send streams out.
 
-    IMAGE is a file (or block device) with a btrfs filesystem. Commands need neither root nor a
-    mount. All but `receive` open it read-only. The --help of every command has examples.
+    IMAGE is a file (or block device) with a btrfs filesystem; of one with several devices it is
+    each of them, or the folder that they are in. Commands need neither root nor a mount. All but
+    `receive` open it read-only. The --help of every command has examples.
     """
 
 

@@ -15,6 +15,7 @@ from btrfs_model.base.nearest import did_you_mean
 from btrfs_model.base.sizes import size
 from btrfs_model.cli.common import (
     Command,
+    Images,
     behaviour_option,
     image_argument,
     json_option,
@@ -177,7 +178,7 @@ parameters_option = click.option(
 @json_option("One JSON object a line.")
 @parquet_option("Write the table there instead of printing it.")
 def reads(
-    image: Path,
+    image: Images,
     subvolume: str,
     behaviour: str,
     parent: str | None,
@@ -208,7 +209,6 @@ def reads(
     from btrfs_model.behaviour import Behaviour
     from btrfs_model.questions.reads.cold import blocks_after_mount
     from btrfs_model.questions.reads.walk import reads as reads_of
-    from btrfs_model.volume.filesystem import Filesystem
 
     if parent is not None and readdir is not None:
         raise click.UsageError("--parent goes with a send, not with --readdir")
@@ -221,7 +221,7 @@ def reads(
     start = _addresses(cached)
     # to import it takes as long as half a million reads, and can be done beside them
     Thread(target=import_module, args=("pandas",)).start()
-    with Filesystem.open(image) as fs, progress() as step:
+    with image.open() as fs, progress() as step:
         step(f"reading {subvolume}")
         if mounted is not None:
             opened = [fs.subvolume(name) for name in (subvolume, parent) if name is not None]

@@ -20,6 +20,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
@@ -33,6 +35,8 @@ from btrfs_model.patches import KERNEL
 if TYPE_CHECKING:
     import pandas as pd
 
+    from btrfs_model.volume.filesystem import Filesystem
+
 STDOUT = "standard output"
 """How errors call it."""
 
@@ -41,7 +45,88 @@ _QUIET = 1.0
 """Seconds before progress is shown."""
 F = TypeVar("F", bound=Callable[..., Any])
 
-image_argument = click.argument("image", type=click.Path(path_type=Path))
+
+@dataclass(frozen=True)
+class Images:
+    """The devices of a filesystem, as they are named on the command line."""
+
+    paths: tuple[str, ...]
+    mounted: bool
+    degraded: bool
+
+    def open(self) -> Filesystem:
+        """Open the filesystem."""
+        from btrfs_model.volume.filesystem import Filesystem
+
+        paths = self.paths[0] if len(self.paths) == 1 else self.paths
+        return Filesystem.open(paths, mounted=self.mounted, degraded=self.degraded)
+
+    def __str__(self) -> str:
+        more = len(self.paths) - 1
+        return f"{self.paths[0]} and {more} more" if more else self.paths[0]
+
+
+_IMAGE_OPTIONS = (
+    click.option("--degraded", is_flag=True,
+                 help="Do without missing devices, where all profiles allow."),
+    click.option("--mounted-read-only", is_flag=True,
+                 help="Read a block device also while it is in use."),
+)  # fmt: skip
+
+
+def image_argument(command: F) -> F:
+    """IMAGE, once or for each device, and how it is opened: an :class:`Images`.
+
+    The one rule of all commands: what follows IMAGE are as many arguments as the command has, and
+    all before them are devices. See :func:`images_before` for a command that has any number.
+    """
+    return _with_images(command, "IMAGE...")
+
+
+def images_before(name: str, metavar: str) -> Callable[[F], F]:
+    """IMAGE, and after it any number of arguments that the command gets as `name`.
+
+    The first argument is a device, and each that follows as long as it is a file or block device
+    with a superblock.
+    """
+
+    def decorate(command: F) -> F:
+        @wraps(command)
+        def split(*args: Any, image: Images, **kwargs: Any) -> Any:
+            from btrfs_model.volume.devices import is_device
+
+            paths = image.paths
+            end = 1
+            while end < len(paths) and is_device(Path(paths[end])):
+                end += 1
+            named = replace(image, paths=paths[:end])
+            return command(*args, image=named, **kwargs, **{name: paths[end:]})
+
+        return _with_images(cast(F, split), f"IMAGE... {metavar}")
+
+    return decorate
+
+
+def _with_images(command: F, metavar: str) -> F:
+    @wraps(command)
+    def call(
+        *args: Any, image: tuple[str, ...], degraded: bool, mounted_read_only: bool, **kwargs: Any
+    ) -> Any:
+        if not image:
+            # one argument alone is the last one, so the name of the first would mislead
+            context = click.get_current_context()
+            wanted = " ".join(context.command.collect_usage_pieces(context)[1:])
+            raise click.UsageError(f"Missing argument: {wanted} is wanted", context)
+        return command(*args, image=Images(image, mounted_read_only, degraded), **kwargs)
+
+    wrapped = cast(F, call)
+    for option in reversed(_IMAGE_OPTIONS):
+        wrapped = option(wrapped)
+    return click.argument("image", metavar=metavar, nargs=-1, type=click.Path())(wrapped)
+
+
+written_image_argument = click.argument("image", type=click.Path(path_type=Path))
+"""IMAGE that is changed, or made anew: one device."""
 subvolume_argument = click.argument("subvolume", metavar="SUBVOL")
 parent_option = click.option(
     "-p", "--parent", metavar="SUBVOL", help="Send the difference to this subvolume."

@@ -11,6 +11,7 @@ import click
 from btrfs_model.cli.blocks import limits_option
 from btrfs_model.cli.common import (
     Command,
+    Images,
     behaviour_option,
     image_argument,
     json_option,
@@ -35,11 +36,9 @@ _PIECE = 4 << 20
 )
 @image_argument
 @json_option("One JSON object a line, with all there is to know.")
-def subvolumes(image: Path, as_json: bool) -> None:
+def subvolumes(image: Images, as_json: bool) -> None:
     """List the subvolumes of an image."""
-    from btrfs_model.volume.filesystem import Filesystem
-
-    with Filesystem.open(image) as fs:
+    with image.open() as fs:
         table = fs.subvolumes()
     if not as_json:
         table = table[["id", "parent", "generation", "read_only", "uuid", "path"]]
@@ -56,15 +55,14 @@ def subvolumes(image: Path, as_json: bool) -> None:
 @image_argument
 @subvolume_argument
 @json_option("One JSON object a line.")
-def ls(image: Path, subvolume: str, as_json: bool) -> None:
+def ls(image: Images, subvolume: str, as_json: bool) -> None:
     """List the files of a subvolume; times are UTC."""
     import numpy as np
     import pandas as pd
 
     from btrfs_model.stream.dump import json_bytes, json_name
-    from btrfs_model.volume.filesystem import Filesystem
 
-    with Filesystem.open(image) as fs:
+    with image.open() as fs:
         table = fs.listing(subvolume, content=False)
     if as_json:
         table["target"] = pd.Series(
@@ -102,13 +100,12 @@ def ls(image: Path, subvolume: str, as_json: bool) -> None:
 @image_argument
 @subvolume_argument
 @click.argument("path")
-def cat(image: Path, subvolume: str, path: str) -> None:
+def cat(image: Images, subvolume: str, path: str) -> None:
     """Write the content of a file to standard output; data checksums are verified."""
     from btrfs_model.base.errors import BtrfsModelError
-    from btrfs_model.volume.filesystem import Filesystem
 
     out = stdout()
-    with Filesystem.open(image) as fs:
+    with image.open() as fs:
         where = fs.subvolume(subvolume)
         inode = where.inode(path)
         if not (stat.S_ISREG(inode.mode) or stat.S_ISLNK(inode.mode)):
@@ -135,7 +132,7 @@ def cat(image: Path, subvolume: str, path: str) -> None:
 @work_option("Write how often each kernel function was called.")
 @machine_option
 def fiemap(
-    image: Path,
+    image: Images,
     subvolume: str,
     path: str,
     behaviour: str,
@@ -152,10 +149,9 @@ def fiemap(
     """
     from btrfs_model.base.counters import counting
     from btrfs_model.questions.fiemap.api import FLAGS, Fiemap
-    from btrfs_model.volume.filesystem import Filesystem
 
     computes = timed_on(machine, work)
-    with Filesystem.open(image) as fs:
+    with image.open() as fs:
         file = Fiemap(fs, subvolume, path, behaviour=behaviour, limits=limits)
         with counting() as counted:
             table = file.run()

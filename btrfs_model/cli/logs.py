@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from btrfs_model.cli.common import Command, behaviour_option, echo, image_argument
+from btrfs_model.cli.common import Command, behaviour_option, echo, written_image_argument
 
 
 @click.command(
@@ -17,7 +17,7 @@ from btrfs_model.cli.common import Command, behaviour_option, echo, image_argume
         "btrfs-model replay-log crashed.img -o recovered.img --behaviour v5.10",
     ),
 )
-@image_argument
+@written_image_argument
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path),
               metavar="NEW_IMAGE", help="Image file to write.")  # fmt: skip
 @behaviour_option()

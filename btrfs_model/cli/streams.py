@@ -18,6 +18,7 @@ from btrfs_model.cli.blocks import limits_option
 from btrfs_model.cli.common import (
     STDOUT,
     Command,
+    Images,
     behaviour_option,
     image_argument,
     json_option,
@@ -29,6 +30,7 @@ from btrfs_model.cli.common import (
     subvolume_argument,
     work_option,
     write_work,
+    written_image_argument,
 )
 from btrfs_model.cli.times import print_profile, print_time, timed_on
 
@@ -89,7 +91,7 @@ if TYPE_CHECKING:
 @click.option("--profile", is_flag=True, help="Say where the time goes, by kernel function.")
 @machine_option
 def send(
-    image: Path,
+    image: Images,
     subvolume: str,
     parent: str | None,
     clones: tuple[str, ...],
@@ -117,7 +119,6 @@ def send(
     from btrfs_model.base.errors import BtrfsModelError
     from btrfs_model.behaviour import Behaviour
     from btrfs_model.questions.send.ioctl import send as send_subvolume
-    from btrfs_model.volume.filesystem import Filesystem
 
     if compressed_data and proto == 1:
         raise click.UsageError("--compressed-data needs --proto 2 or higher")
@@ -127,7 +128,7 @@ def send(
         raise BtrfsModelError("not dumping send stream into a terminal, redirect it into a file")
     chosen = Behaviour.parse(behaviour)
     computes = timed_on(machine, work, wanted=profile)
-    with Filesystem.open(image) as fs:
+    with image.open() as fs:
         sent = _read_only(fs, subvolume, "subvolume")
         sources = [_read_only(fs, name, "clone source") for name in clones]
         base: Subvolume | None = None
@@ -250,7 +251,7 @@ class _Counted:
         "btrfs-model receive copy.img backups -f full.stream --work calls.json",
     ),
 )
-@image_argument
+@written_image_argument
 @click.argument("directory", metavar="[DIR]", default="")
 @click.option("-f", "--file", "stream", type=click.Path(path_type=Path), metavar="FILE",
               help="Read the stream from FILE instead of standard input.")  # fmt: skip

@@ -12,6 +12,7 @@ import click
 from btrfs_model.base.printable import printable
 from btrfs_model.cli.common import (
     Command,
+    Images,
     Whole,
     echo,
     image_argument,
@@ -107,7 +108,7 @@ def _key(_: click.Context, __: click.Parameter, value: str | None) -> Key | None
 @json_option("One JSON object a line for each item.")
 @parquet_option("Write the items as a table in Parquet.")
 def dump_tree(
-    image: Path,
+    image: Images,
     tree: int | None,
     blocks: tuple[int, ...],
     follow: bool,
@@ -128,7 +129,6 @@ def dump_tree(
     from btrfs_model.questions.dumptree.json_lines import dump_tree_json
     from btrfs_model.questions.dumptree.table import dump_tree_parquet
     from btrfs_model.questions.dumptree.text import dump_blocks_text, dump_tree_text
-    from btrfs_model.volume.filesystem import Filesystem
 
     as_table = as_json or parquet is not None
     one_output(as_json, parquet)
@@ -146,7 +146,7 @@ def dump_tree(
     if blocks and any(value is not None for value in chosen.values()):
         raise click.UsageError("-b shows whole blocks: no --objectid, --min-key, --max-key")
     out, escape_names = stdout(), sys.stdout.isatty()
-    with Filesystem.open(image) as fs, progress() as step:
+    with image.open() as fs, progress() as step:
         step(f"reading {image}")
         try:
             if parquet is not None:
@@ -176,7 +176,7 @@ def dump_tree(
 )
 @image_argument
 @json_option("One JSON object a line for each tree.")
-def tree_stats(image: Path, as_json: bool) -> None:
+def tree_stats(image: Images, as_json: bool) -> None:
     """Show levels, nodes, leaves, items and fill of trees.
 
     Fill is the used part of the leaves, 0 to 1; shared counts the blocks that are part of other
@@ -184,9 +184,9 @@ def tree_stats(image: Path, as_json: bool) -> None:
     """
     from btrfs_model.questions.dumptree.statistics import tree_stats as measure
 
-    with progress() as step:
+    with image.open() as fs, progress() as step:
         step(f"reading {image}")
-        table = measure(image)
+        table = measure(fs)
     narrow = [name for name in table.columns if name not in ("bytes", "node_fill_mean")]
     print_table(table if as_json else table.round(3), as_json=as_json, narrow=narrow)
 
@@ -201,16 +201,16 @@ def tree_stats(image: Path, as_json: bool) -> None:
 @image_argument
 @click.option("--data", is_flag=True, help="Read all data, too, and verify their checksums.")
 @json_option("One JSON object a line for each finding.")
-def check(image: Path, data: bool, as_json: bool) -> int:
+def check(image: Images, data: bool, as_json: bool) -> int:
     """Look for damage in an image: structure, references, space, directories, checksums.
 
     Prints a line for each finding; the exit status is 1 when there is any.
     """
     from btrfs_model.questions.check import check as check_image
 
-    with progress() as step:
+    with image.open() as fs, progress() as step:
         step(f"checking {image}")
-        findings = check_image(image, verify_data=data)
+        findings = check_image(fs, verify_data=data)
     if as_json:
         print_json_lines(
             [
@@ -251,15 +251,14 @@ def check(image: Path, data: bool, as_json: bool) -> int:
     help="All files that refer to the extent, whichever part of it they show.",
 )
 @json_option("One JSON object a line.")  # fmt: skip
-def logical_resolve(image: Path, logical: int, ignore_offset: bool, as_json: bool) -> None:
+def logical_resolve(image: Images, logical: int, ignore_offset: bool, as_json: bool) -> None:
     """Show which files use a logical address, in the kernel's order (ioctl LOGICAL_INO_V2)."""
     import pandas as pd
 
     from btrfs_model.backref.api import logical_ino
     from btrfs_model.questions.usage.files import full_path
-    from btrfs_model.volume.filesystem import Filesystem
 
-    with Filesystem.open(image) as fs:
+    with image.open() as fs:
         found = logical_ino(fs, logical, ignore_offset=ignore_offset)
         paths = []
         for inum, root in zip(found["inum"].tolist(), found["root"].tolist(), strict=True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Commands about who uses the space: ``extents``, ``du``, ``inode-resolve``."""
+"""Commands about the space and who uses it: ``devices``, ``extents``, ``du``, ``inode-resolve``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import click
 from btrfs_model.base.printable import printable
 from btrfs_model.cli.common import (
     Command,
+    Images,
     Whole,
     image_argument,
+    images_before,
     json_option,
     one_output,
     parquet_option,
@@ -33,6 +35,32 @@ _PARQUET = parquet_option("Write all columns as a table in Parquet.")
 @click.command(
     cls=Command,
     examples=(
+        "btrfs-model devices a.img b.img c.img",
+        "btrfs-model devices folder --degraded --json | jq 'select(.missing)'",
+        "btrfs-model devices folder --stripes --parquet stripes.parquet",
+    ),
+)
+@image_argument
+@click.option("--stripes", is_flag=True, help="A row for each stripe of each chunk instead.")
+@json_option("One JSON object a line.")
+@_PARQUET
+def devices(image: Images, stripes: bool, as_json: bool, parquet: Path | None) -> None:
+    """Show the devices of a filesystem, and what of each is allocated to which kind of chunk.
+
+    With --stripes it is where chunks lie: the device of each stripe, and the byte of the device.
+    """
+    one_output(as_json, parquet)
+    with image.open() as fs:
+        table = fs.stripes() if stripes else fs.devices()
+    if parquet is not None:
+        write_parquet(table, parquet)
+    else:
+        print_table(table, as_json=as_json)
+
+
+@click.command(
+    cls=Command,
+    examples=(
         "btrfs-model extents disk.img snap1 dir/file",
         "btrfs-model extents disk.img snap1 dir/file --json | jq 'select(.bookend > 0)'",
         "btrfs-model extents disk.img snap1 file --references --parquet refs.parquet",
@@ -46,7 +74,7 @@ _PARQUET = parquet_option("Write all columns as a table in Parquet.")
 @json_option("One JSON object a line; an extent has its references inside.")
 @_PARQUET
 def extents(
-    image: Path, subvolume: str, path: str, references: bool, as_json: bool, parquet: Path | None
+    image: Images, subvolume: str, path: str, references: bool, as_json: bool, parquet: Path | None
 ) -> None:
     """Show the extents of a file: how much of each is used, and by whom.
 
@@ -54,10 +82,9 @@ def extents(
     that any file shows; `bookend` those that no file shows, and that are kept all the same.
     """
     from btrfs_model.questions.usage.files import FileUsage
-    from btrfs_model.volume.filesystem import Filesystem
 
     one_output(as_json, parquet)
-    with Filesystem.open(image) as fs:
+    with image.open() as fs:
         file = FileUsage(fs, subvolume, path)
         table = file.references() if references else file.table()
         inside = file.references() if as_json and not references else None
@@ -93,14 +120,13 @@ def _print_with_references(table: pd.DataFrame, references: pd.DataFrame) -> Non
         "btrfs-model du disk.img --parquet du.parquet",
     ),
 )
-@image_argument
-@click.argument("subvolumes", metavar="[SUBVOL]...", nargs=-1)
+@images_before("subvolumes", "[SUBVOL]...")
 @click.option("--nested", is_flag=True,
               help="Subvolumes inside are part of one, as in btrfs filesystem du.")  # fmt: skip
 @json_option("One JSON object a line.")
 @_PARQUET
 def du(
-    image: Path, subvolumes: tuple[str, ...], nested: bool, as_json: bool, parquet: Path | None
+    image: Images, subvolumes: tuple[str, ...], nested: bool, as_json: bool, parquet: Path | None
 ) -> None:
     """Show what subvolumes use alone and what they share, in bytes; all of them without SUBVOL.
 
@@ -109,10 +135,9 @@ def du(
     of data extents and of tree blocks, and how many of them nothing outside refers to.
     """
     from btrfs_model.questions.usage.space import du as space
-    from btrfs_model.volume.filesystem import Filesystem
 
     one_output(as_json, parquet)
-    with Filesystem.open(image) as fs:
+    with image.open() as fs:
         table = space(fs, *subvolumes, nested=nested)
     if parquet is not None:
         write_parquet(table, parquet)
@@ -127,12 +152,10 @@ def du(
 @image_argument
 @subvolume_argument
 @click.argument("inode", metavar="INO", type=Whole())
-def inode_resolve(image: Path, subvolume: str, inode: int) -> None:
+def inode_resolve(image: Images, subvolume: str, inode: int) -> None:
     """Show all paths of an inode in a subvolume, in the kernel's order (ioctl INO_PATHS)."""
-    from btrfs_model.volume.filesystem import Filesystem
-
     out = stdout()
-    with Filesystem.open(image) as fs:
+    with image.open() as fs:
         for path in fs.subvolume(subvolume).paths_of(inode):
             shown = printable(path, keep_bytes=not sys.stdout.isatty())
             out.write(shown.encode("utf-8", "surrogateescape") + b"\n")

@@ -19,7 +19,8 @@ def new_fault() -> ffi.CData:
 
 def fault_of(raw: ffi.CData) -> Fault:
     """Take over a ``struct bm_fault``."""
-    return Fault(raw.code, raw.tree, raw.block, raw.slot, raw.offset, raw.found, raw.wanted)
+    return Fault(raw.code, raw.tree, raw.block, raw.slot, raw.offset, raw.found, raw.wanted,
+                 raw.device)  # fmt: skip
 
 
 def raise_fault(path: str | os.PathLike[str], fault: ffi.CData) -> NoReturn:

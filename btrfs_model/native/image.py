@@ -16,20 +16,27 @@ from btrfs_model.native.lease import Lease, own
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from btrfs_model.ondisk.chunks import Chunk
+
 READ: Final = dtype_of("struct bm_read")
 """A block that was read, a row of a numpy array."""
 
 
-def map_file(file: int, size: int, path: str) -> memoryview:
-    """Map an open file that others may change, read-only.
+DEVICE_ALIGN: Final = lib.BM_DEVICE_ALIGN
+"""A device starts at a multiple of it."""
 
-    Raises OSError: when it cannot be mapped.
+
+def map_files(files: Sequence[tuple[int, int, int]], size: int, path: str) -> memoryview:
+    """Map open files that others may change, read-only, into `size` bytes.
+
+    `files`: number, place and size of each, ascending; zeros lie between and after them.
+    Raises OSError: when they cannot be mapped.
     """
     fault = new_fault()
-    base = lib.bm_map_file(file, size, fault)
+    base = lib.bm_map_files(ffi.new("struct bm_file[]", list(files)), len(files), size, fault)
     if not base:
         raise_fault(path, fault)
-    return memoryview(ffi.buffer(ffi.gc(base, lib.bm_unmap_file), size)).toreadonly()
+    return memoryview(ffi.buffer(ffi.gc(base, lib.bm_unmap_files), size)).toreadonly()
 
 
 class Store:
@@ -75,15 +82,28 @@ class Store:
             self._memory.append(self._copies)
             self._run(lib.bm_image_copy_blocks, self._copies, most)
 
-    def set_chunks(self, chunks: Sequence[tuple[int, int, int, Sequence[int]]]) -> None:
-        """Replace the chunk map: logical address, length, type and places of each, ascending."""
+    def set_devices(self, devices: Sequence[tuple[int, int, int]]) -> None:
+        """Say where the devices are, if they are several: devid, place and size of each."""
+        self._run(lib.bm_image_set_devices, ffi.new("struct bm_member[]", devices), len(devices))
+
+    def set_chunks(self, chunks: Sequence[Chunk]) -> None:
+        """Replace the chunk map, which ascends."""
         table = ffi.new("struct bm_chunk[]", len(chunks))
-        for row, (logical, length, kind, stripes) in zip(table, chunks, strict=True):
-            row.logical, row.length, row.type = logical, length, kind
-            row.copies = len(stripes)
-            for copy, stripe in enumerate(stripes):
-                row.physical[copy] = stripe
+        kept = []
+        for row, chunk in zip(table, chunks, strict=True):
+            row.logical, row.length, row.type = chunk.logical, chunk.length, chunk.type
+            row.num_stripes, row.sub_stripes = len(chunk.stripes), chunk.sub_stripes
+            devids = chunk.devids or [0] * len(chunk.stripes)
+            stripes = list(zip(devids, chunk.stripes, strict=True))
+            kept.append(ffi.new("struct bm_stripe[]", stripes))
+            row.stripes = kept[-1]
         self._run(lib.bm_image_set_chunks, table, len(chunks))
+
+    def read(self, logical: int, length: int, copy: int) -> bytearray:
+        """Read a range of a chunk from a copy, wherever it lies, or as parity makes it."""
+        out = bytearray(length)
+        self._run(lib.bm_image_read, logical, copy, length, ffi.from_buffer("uint8_t[]", out))
+        return out
 
     def _run(self, kernel: Callable[..., int], *args: Any) -> None:
         """Call a kernel that takes the image first and a fault last."""

@@ -2,13 +2,18 @@
 """Chunk items: where logical addresses lie on the device.
 
 All addresses in trees are *logical*. A chunk says where a run of them is *physically*: its stripes
-name a device and an offset. With one device that is simple:
+name a device and an offset. Some profiles have a stripe for each copy of the whole chunk (SINGLE
+one, DUP and RAID1 two, RAID1C3 three, RAID1C4 four). Others deal out pieces of 64 KiB, row by row::
 
-    profile   stripes   logical address L of a chunk at C
-    SINGLE    1         stripe[0].offset + (L - C)
-    DUP       2         both stripe[0].offset + (L - C) and stripe[1].offset + (L - C)
-    RAID1     2         the same, when both stripes are on the one device
-    RAID0     1         as SINGLE (Linux 5.15 and newer make such chunks on one device)
+             stripes      row 0      row 1      row 2
+    RAID0    a b c        0 1 2      3 4 5      6 7 8
+    RAID10   aa bb        00 11      22 33      44 55      (sub_stripes copies of each piece)
+    RAID5    a b c        0 1 P      P 2 3      5 P 4      (a row begins one stripe further on)
+    RAID6    a b c d      0 1 P Q    Q 2 3 P    P Q 4 5
+
+P is the XOR of the row's data, Q a sum by which a second one can be made again (``native/image/
+chunks.c``): so RAID5 has a second copy of each piece, and RAID6 as many as it has stripes, one for
+each stripe that may be bad besides.
 
 The chunk items are themselves in a tree, whose blocks have logical addresses: the superblock brings
 copies of the chunk items of SYSTEM chunks, in which the chunk tree lies.
@@ -17,10 +22,9 @@ copies of the chunk items of SYSTEM chunks, in which the chunk tree lies.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
-from btrfs_model.base.errors import UnsupportedError
 from btrfs_model.ondisk.constants import BTRFS_STRIPE_LEN
 from btrfs_model.ondisk.layout import Payload, PayloadError
 from btrfs_model.ondisk.structs import CHUNK_HEAD, STRIPE, ChunkHead, Stripe
@@ -40,24 +44,121 @@ BLOCK_GROUP_FLAGS: Final = {
 }
 """Names of the bits of block group flags (the type of a chunk)."""
 
+
+def flag_names(flags: int) -> str:
+    """Return the names of the bits of block group flags, such as ``DATA|RAID1``."""
+    return "|".join(name for bit, name in BLOCK_GROUP_FLAGS.items() if flags & bit)
+
+
 _TYPES: Final = 0x7
-# stripes of each profile that can lie on one device
-_STRIPES: Final = {0: 1, 1 << 3: 1, 1 << 4: 2, 1 << 5: 2}
+_RAID0, _RAID1, _DUP, _RAID10, _RAID5, _RAID6, _RAID1C3, _RAID1C4 = (
+    1 << bit for bit in range(3, 11)
+)
+
+
+class Profile(NamedTuple):
+    """How stripes hold a chunk (``btrfs_raid_array``).
+
+    `name`: of the profile.
+    `least`, `most`: number of stripes.
+    `copies`: that lie somewhere, in each column of stripes.
+    `parity`: stripes of each row that hold parity.
+    `tolerated`: devices that may be missing.
+    """
+
+    name: str
+    least: int
+    most: int
+    copies: int
+    parity: int
+    tolerated: int
+
+    @property
+    def is_striped(self) -> bool:
+        """Whether pieces lie side by side."""
+        return self.most == _MANY
+
+
+# a number of 16 bits
+_MANY: Final = 0xFFFF
+# more would have the same factor in Q
+_MOST_RAID6: Final = 257
+_PROFILES: Final = {
+    0: Profile("SINGLE", 1, 1, 1, 0, 0),
+    _DUP: Profile("DUP", 2, 2, 2, 0, 0),
+    _RAID0: Profile("RAID0", 1, _MANY, 1, 0, 0),
+    _RAID1: Profile("RAID1", 2, 2, 2, 0, 1),
+    _RAID1C3: Profile("RAID1C3", 3, 3, 3, 0, 2),
+    _RAID1C4: Profile("RAID1C4", 4, 4, 4, 0, 3),
+    _RAID10: Profile("RAID10", 2, _MANY, 2, 0, 1),
+    _RAID5: Profile("RAID5", 2, _MANY, 1, 1, 1),
+    _RAID6: Profile("RAID6", 3, _MANY, 1, 2, 2),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """`length` bytes from `logical` on lie at each of the stripes.
+    """`length` bytes from `logical` on, and the stripes that they lie on.
 
     `logical`, `length`: in bytes.
     `type`: block group flags, see :data:`BLOCK_GROUP_FLAGS`.
-    `stripes`: 1 or 2 bytes of the device: where each copy starts.
+    `stripes`: the byte of its device at which each starts.
+    `devids`: the device of each; empty when there is but one.
+    `sub_stripes`: copies of each piece of RAID10.
+    `uuids`: those of the devices.
+    `width`: pieces of a row, without parity; 0 when each stripe has all of the chunk.
+    `placed`: copies of each byte that lie somewhere.
+    `copies`: the same with those that parity makes.
     """
 
     logical: int
     length: int
     type: int
     stripes: tuple[int, ...]
+    devids: tuple[int, ...] = ()
+    sub_stripes: int = 1
+    uuids: tuple[bytes, ...] = ()
+    width: int = field(init=False, default=0)
+    placed: int = field(init=False, default=1)
+    copies: int = field(init=False, default=1)
+
+    def __post_init__(self) -> None:
+        profile, count = self.profile, len(self.stripes)
+        width = (count - profile.parity) // profile.copies if profile.is_striped else 0
+        copies = (1, 2, count)[profile.parity] if profile.parity else profile.copies
+        # one stripe, or one pair, needs no dealing out
+        object.__setattr__(self, "width", width if width > 1 or profile.parity else 0)
+        object.__setattr__(self, "placed", profile.copies)
+        object.__setattr__(self, "copies", copies)
+
+    @property
+    def profile(self) -> Profile:
+        """How the stripes hold the chunk."""
+        return _PROFILES[self.type & ~_TYPES]
+
+    @property
+    def stripe_length(self) -> int:
+        """Bytes of the chunk on each stripe (``btrfs_calc_stripe_length()``)."""
+        return self.length // (self.width or 1)
+
+    def locate(self, within: int, copy: int) -> tuple[int, int, int]:
+        """Find where a copy of a byte lies (``btrfs_map_block()``, Linux 6.12).
+
+        `within`: byte of the chunk.
+        `copy`: less than `placed`.
+        Returns `stripe`: its number.
+        Returns `offset`: byte of the stripe.
+        Returns `contiguous`: bytes that follow there.
+        """
+        if not self.width:
+            return copy, within, self.length - within
+        number, offset = divmod(within, BTRFS_STRIPE_LEN)
+        row, column = divmod(number, self.width)
+        stripe = column * self.placed + copy
+        if self.profile.parity:
+            stripe = (row + column) % len(self.stripes)
+        left = min(BTRFS_STRIPE_LEN - offset, self.length - within)
+        return stripe, row * BTRFS_STRIPE_LEN + offset, left
 
     @property
     def end(self) -> int:
@@ -80,21 +181,16 @@ def decode_chunk(payload: Payload, offset: int = 0) -> tuple[ChunkHead, tuple[St
     return head, tuple(STRIPE.unpack(payload, place) for place in range(at, wanted, STRIPE.size))
 
 
-def _check_profile(head: ChunkHead, path: str | os.PathLike[str]) -> None:
-    profile = head.type & ~_TYPES
-    unknown = profile & ~sum(BLOCK_GROUP_FLAGS)
-    # at most one profile, and at least one kind of content
-    if unknown or profile & (profile - 1) or not head.type & _TYPES:
+def _check_profile(head: ChunkHead) -> None:
+    profile = _PROFILES.get(head.type & ~_TYPES)
+    # one known profile at most, and at least one kind of content
+    if profile is None or not head.type & _TYPES:
         raise PayloadError.bad_value(head.type)
-    wanted = _STRIPES.get(profile)
-    if wanted is None or (profile == 1 << 3 and head.num_stripes > 1):
-        name = BLOCK_GROUP_FLAGS[profile]
-        raise UnsupportedError(
-            f"{os.fspath(path)}: chunks of profile {name} on {head.num_stripes} devices are not "
-            "supported"
-        )
-    if head.num_stripes != wanted:
+    most = _MOST_RAID6 if profile.parity == 2 else profile.most
+    if not profile.least <= head.num_stripes <= most or head.num_stripes % profile.copies:
         raise PayloadError.bad_value(head.num_stripes)
+    if profile.name == "RAID10" and head.sub_stripes != profile.copies:
+        raise PayloadError.bad_value(head.sub_stripes)
 
 
 def parse_chunk_item(
@@ -105,7 +201,6 @@ def parse_chunk_item(
     block: int = 0,
     slot: int = 0,
     offset: int = 0,
-    devid: int | None = None,
 ) -> Chunk:
     """Make a chunk of the payload of its item.
 
@@ -114,14 +209,12 @@ def parse_chunk_item(
     `path`: the image, for errors.
     `block`, `slot`, `offset`: where the item lies (a leaf of the chunk tree, or a byte of the
     image), for errors.
-    `devid`: the device that the image is; every stripe must lie on it.
     Raises CorruptImageError: when it breaks the rules that the kernel holds a chunk to
     (``btrfs_check_chunk_valid()``, Linux 6.12).
-    Raises UnsupportedError: for profiles that need several devices, or a stripe on another device.
     """
     try:
         head, stripes = decode_chunk(payload)
-        _check_profile(head, path)
+        _check_profile(head)
         for value in (key_offset, head.length):
             if value % 4096:
                 raise PayloadError.bad_value(value)
@@ -134,10 +227,12 @@ def parse_chunk_item(
                 raise PayloadError.bad_value(stripe.offset)
     except PayloadError as error:
         raise error.at(path, tree=3, block=block, slot=slot, offset=offset) from None
-    other = [s.devid for s in stripes if devid is not None and s.devid != devid]
-    if other:
-        raise UnsupportedError(
-            f"{os.fspath(path)}: chunk {key_offset} lies on device {other[0]}, but the image is "
-            f"device {devid}; several devices are not supported"
-        )
-    return Chunk(key_offset, head.length, head.type, tuple(s.offset for s in stripes))
+    return Chunk(
+        key_offset,
+        head.length,
+        head.type,
+        tuple(stripe.offset for stripe in stripes),
+        tuple(stripe.devid for stripe in stripes),
+        head.sub_stripes,
+        tuple(stripe.dev_uuid for stripe in stripes),
+    )

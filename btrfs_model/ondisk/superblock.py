@@ -71,11 +71,10 @@ INCOMPAT_FLAGS: Final = {
 }
 """Names of the features that a reader must know."""
 
-# RAID56 and RAID1C34 stay set when the last such chunk is gone; chunks.py refuses the chunks.
 _SUPPORTED: Final = sum(
     bit
     for bit, name in INCOMPAT_FLAGS.items()
-    if name not in {"ZONED", "EXTENT_TREE_V2", "RAID_STRIPE_TREE", "REMAP_TREE"}
+    if name not in {"ZONED", "EXTENT_TREE_V2", "REMAP_TREE"}
 )
 
 COMPAT_RO_FLAGS: Final = {
@@ -205,10 +204,6 @@ def _check_supported(raw: RawSuperBlock, path: str | os.PathLike[str]) -> None:
         raise UnsupportedError(
             f"{name}: superblock flags not supported: {_names(unsupported, SUPER_FLAGS)}"
         )
-    if raw.num_devices > 1:
-        raise UnsupportedError(
-            f"{name}: filesystem of {raw.num_devices} devices; several devices are not supported"
-        )
 
 
 def _is_power_of_2(value: int) -> bool:
@@ -225,7 +220,7 @@ def _check_values(raw: RawSuperBlock, offset: int, path: str | os.PathLike[str])
         "root_level": raw.root_level < _MAX_LEVEL,
         "chunk_root_level": raw.chunk_root_level < _MAX_LEVEL,
         "log_root_level": raw.log_root_level < _MAX_LEVEL,
-        "num_devices": raw.num_devices == 1,
+        "num_devices": raw.num_devices > 0,
         "sys_chunk_array_size": DISK_KEY.size + CHUNK_HEAD.size + STRIPE.size
         <= raw.sys_chunk_array_size
         <= len(raw.sys_chunk_array),
@@ -263,9 +258,7 @@ def _system_chunks(
             raise error.at(path, tree=3, offset=start + at) from None
         size = CHUNK_HEAD.size + head.num_stripes * STRIPE.size
         item = array[at + DISK_KEY.size : at + DISK_KEY.size + size]
-        chunk = parse_chunk_item(
-            key.offset, item, path, offset=start + at, devid=raw.dev_item.devid
-        )
+        chunk = parse_chunk_item(key.offset, item, path, offset=start + at)
         if not chunk.type & 2:
             raise _fault(path, Code.BAD_VALUE, start + at, chunk.type)
         chunks.append(chunk)

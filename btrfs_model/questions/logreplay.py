@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from btrfs_model.base.arguments import checked
 from btrfs_model.behaviour import Behaviour
+from btrfs_model.mount.roots.load import check_one_device
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.native.lease import exclusive
 from btrfs_model.patches import KERNEL
@@ -57,5 +58,6 @@ def replay_log(fs: Filesystem, *, behaviour: str | Behaviour = KERNEL) -> Writab
     if isinstance(fs, WritableFilesystem):
         memory = fs.memory.copy()
     else:
+        check_one_device(fs)
         memory = Memory.copy_of_buffer(fs.image.view)
     return WritableFilesystem(memory, fs.path, replay=chosen)

@@ -82,6 +82,12 @@ class Device(Protocol):
     def map(self, logical: int, copy: int = 0) -> tuple[int, int]:
         """Return where a copy of an address is on the device, and how many bytes follow it."""
 
+    def data(self, logical: int, length: int, copy: int = 0) -> memoryview:
+        """Return bytes of a copy, wherever they lie."""
+
+    def byte_of_device(self, place: int) -> tuple[int, int]:
+        """Return the devid, 0 where there is but one, and the byte of the device of a place."""
+
     def own_block(self, physical: int) -> memoryview:
         """Return a block where it can be verified and will stay."""
 
@@ -100,7 +106,7 @@ def image_block(image: Device, logical: int, expect: Expect) -> memoryview:
         return read_copy(image, logical, 0, expect)
     except CorruptImageError as first:
         chunk = image.chunk_at(logical)
-        for copy in range(1, len(chunk.stripes) if chunk else 0):
+        for copy in range(1, chunk.copies if chunk else 0):
             try:
                 return read_copy(image, logical, copy, expect)
             except CorruptImageError:
@@ -128,17 +134,26 @@ def read_copy(
     """Return one copy of a tree block, verified now if it was not before (or `again`)."""
 
     def fail(code: int, slot: int = 0, found: int = 0, wanted: int = 0) -> CorruptImageError:
+        device, at = image.byte_of_device(physical)
         return CorruptImageError(
-            image.path, Fault(code, expect.tree, logical, slot, physical, found, wanted)
+            image.path, Fault(code, expect.tree, logical, slot, at, found, wanted, device)
         )
 
-    physical = 0
+    physical = contiguous = 0
     if logical % image.sectorsize:
         raise fail(Code.UNALIGNED, found=logical)
+    chunk = image.chunk_at(logical)
     try:
-        physical, contiguous = image.map(logical, copy)
+        if chunk is None or not chunk.width or copy < chunk.placed:
+            physical, contiguous = image.map(logical, copy)
+        if contiguous < image.nodesize and chunk is not None and chunk.width:
+            # it lies in no single place, and is verified each time
+            block = image.data(logical, image.nodesize, copy)
+            verify_structure(image, block, logical, fail)
+            return _expected(block, expect, fail)
     except CorruptImageError as error:
-        raise fail(error.fault.code, 0, error.fault.found, error.fault.wanted) from None
+        raise fail(error.fault.code, error.fault.slot, error.fault.found, error.fault.wanted
+                   ) from None  # fmt: skip
     if contiguous < image.nodesize:
         raise fail(Code.PAST_END, 0, physical + image.nodesize, physical + contiguous)
     # a block is known as verified by what starts at its sector
@@ -153,6 +168,11 @@ def read_copy(
     if again or not is_verified:
         verify_structure(image, block, logical, fail)
         image.verified_by_twin.add(physical)
+    return _expected(block, expect, fail)
+
+
+def _expected(block: memoryview, expect: Expect, fail: _Fail) -> memoryview:
+    """Compare a block with what its parent says."""
     _, _, _, _, _, generation, _, _, level = HEADER.unpack_from(block)
     if expect.level >= 0 and level != expect.level:
         raise fail(Code.BAD_LEVEL, found=level, wanted=expect.level)

@@ -74,25 +74,52 @@ class DataChecksums:
         return sums, present
 
     def read(self, logical: int, length: int, *, fault: Fault, verify: bool = True) -> memoryview:
-        """Read data and verify them, from the second copy where the first is bad.
+        """Read data and verify them, each sector from the first good copy.
 
         `logical`, `length`: a range of sectors inside one extent.
         `fault`: names the place (tree, block, slot, offset of the file) in errors.
-        `verify`: without it (NODATASUM) the first copy is taken as it is.
+        `verify`: without it (NODATASUM) the first copy that is there is taken as it is.
         Raises CorruptImageError: when no copy is good, or the range lies outside of its chunk or
         the image.
         """
-        try:
-            data = self.image.data(logical, length)
-        except CorruptImageError as error:
-            raise _at(self.image.path, fault, error.fault.code, error.fault) from None
-        if not verify:
-            return data
-        wanted, present = self.stored(logical, length)
-        bad = self._bad_sectors(data, wanted, present)
-        if not len(bad):
-            return data
-        return self._from_copies(logical, data, wanted, bad, fault)
+        wanted, present = self.stored(logical, length) if verify else _NO_SUMS
+        chunk = self.image.chunk_at(logical)
+        good, bad, error = bytearray(), np.empty(0, np.intp), None
+        for copy in range(chunk.copies if chunk else 1):
+            try:
+                data = self.image.data(logical, length, copy)
+            except CorruptImageError as missing:
+                error = error or missing
+                continue
+            wrong = self._bad_sectors(data, wanted, present)
+            if not len(wrong):
+                return data
+            if not good:
+                good, bad = bytearray(data), wrong
+            for sector in np.setdiff1d(bad, wrong).tolist():
+                at = slice(sector * self.image.sectorsize, (sector + 1) * self.image.sectorsize)
+                good[at] = data[at]
+            bad = np.intersect1d(bad, wrong)
+            if not len(bad):
+                return memoryview(good)
+        if chunk is not None and chunk.width and length > self.image.sectorsize:
+            # pieces lie on different devices, and what is lost of them is made up for one by one
+            return self._read_halves(logical, length, fault, verify)
+        if not good:
+            assert error is not None
+            raise _at(self.image.path, fault, error.fault.code, error.fault)
+        start = int(bad[0]) * self.image.sectorsize
+        computed = csum(self.type, good[start : start + self.image.sectorsize])
+        found, sum_ = (
+            int.from_bytes(c[:8], "little") for c in (computed, wanted[bad[0]].tobytes())
+        )
+        raise _at(self.image.path, fault, Code.BAD_DATA_CSUM, Fault(0, found=found, wanted=sum_))
+
+    def _read_halves(self, logical: int, length: int, fault: Fault, verify: bool) -> memoryview:
+        half = length // 2 // self.image.sectorsize * self.image.sectorsize
+        parts = [(logical, half), (logical + half, length - half)]
+        read = [self.read(*part, fault=fault, verify=verify) for part in parts]
+        return memoryview(b"".join(read))
 
     def _bad_sectors(
         self, data: memoryview, wanted: Bytes, present: npt.NDArray[np.bool_]
@@ -102,40 +129,8 @@ class DataChecksums:
         found = sector_sums(self.type, data, self.image.sectorsize)
         return np.flatnonzero((found != wanted).any(axis=1) & present)
 
-    def _from_copies(
-        self,
-        logical: int,
-        first: memoryview,
-        wanted: Bytes,
-        bad: npt.NDArray[np.intp],
-        fault: Fault,
-    ) -> memoryview:
-        """Replace the bad sectors of the first copy by good ones of the others."""
-        sectorsize = self.image.sectorsize
-        data = bytearray(first)
-        chunk = self.image.chunk_at(logical)
-        for sector in bad.tolist():
-            start = sector * sectorsize
-            for copy in range(1, len(chunk.stripes) if chunk else 0):
-                other = self.image.data(logical + start, sectorsize, copy)
-                if csum(self.type, other) == wanted[sector].tobytes():
-                    data[start : start + sectorsize] = other
-                    break
-            else:
-                computed = csum(self.type, first[start : start + sectorsize])
-                stored = wanted[sector].tobytes()
-                raise _at(
-                    self.image.path,
-                    fault,
-                    Code.BAD_DATA_CSUM,
-                    Fault(
-                        0,
-                        offset=start,
-                        found=int.from_bytes(computed[:8], "little"),
-                        wanted=int.from_bytes(stored[:8], "little"),
-                    ),
-                )
-        return memoryview(data)
+
+_NO_SUMS = np.empty((0, 0), np.uint8), np.empty(0, np.bool_)
 
 
 def _at(path: str, place: Fault, code: int, what: Fault) -> CorruptImageError:

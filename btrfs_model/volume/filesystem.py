@@ -15,7 +15,6 @@ Everything hangs on the root tree::
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from functools import cached_property
 from html import escape
@@ -40,6 +39,7 @@ from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.items import root_ref
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
 from btrfs_model.volume.checksums import DataChecksums
+from btrfs_model.volume.devices import Paths
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.roots import Root, is_subvolume_id, timespec_ns
 from btrfs_model.volume.subvolume import Subvolume, SubvolumeName, join, split_path
@@ -82,8 +82,8 @@ class Filesystem:
 
     # what users call; the rest is for the package
     _offered: ClassVar = frozenset(
-        {"checksums", "close", "image", "listing", "open", "path", "read_file", "subvolume",
-         "subvolume_ids", "subvolumes", "tree"}
+        {"checksums", "close", "devices", "image", "listing", "open", "path", "read_file",
+         "stripes", "subvolume", "subvolume_ids", "subvolumes", "tree"}
     )  # fmt: skip
 
     @checked
@@ -95,19 +95,32 @@ class Filesystem:
 
     @classmethod
     @checked
-    def open(cls, path: str | os.PathLike[str], *, mounted: bool = False) -> Self:
-        """Open an image file read-only.
+    def open(
+        cls,
+        path: Paths,
+        *,
+        mounted: bool = False,
+        degraded: bool = False,
+    ) -> Self:
+        """Open an image file, or those of several devices, read-only.
 
         Parameters
         ----------
-        path : str or os.PathLike
-            File or block device.
+        path : str, os.PathLike or sequence of them
+            File or block device; of a filesystem of several devices all of them, or the folder
+            that they are in.
         mounted : bool
             Read a block device also while it is in use; see
             :meth:`Image.open <btrfs_model.volume.image.Image.open>`, for files that change as well.
+        degraded : bool
+            Do without devices that are missing where all profiles allow, as ``mount -o degraded``.
 
         Raises
         ------
+        MissingDeviceError
+            When a device is missing, by devid, uuid and the chunks on it.
+        BtrfsModelError
+            For devices of different filesystems, or one that is named twice.
         CorruptImageError
             When the superblock, the chunk tree or the root tree cannot be read.
         UnsupportedError
@@ -115,7 +128,7 @@ class Filesystem:
         OSError
             When the file cannot be read; EBUSY for a block device that is in use.
         """
-        return cls(Image.open(path, mounted=mounted))
+        return cls(Image.open(path, mounted=mounted, degraded=degraded))
 
     def close(self) -> None:
         """Give the image back; neither it nor anything read from it can be used any more.
@@ -400,6 +413,37 @@ class Filesystem:
         for field in _TIMES:
             frame[field] = _to_datetime(frame[field].tolist())
         return frame
+
+    @exclusive
+    def devices(self) -> pd.DataFrame:
+        """Return the devices.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each, by devid, those that are missing too: ``devid``, ``uuid``, ``path``
+            (empty when it is missing), ``size``, ``allocated`` (by chunks), ``unallocated``
+            (bytes), ``missing``; then for each kind of chunk, such as ``DATA|RAID1``, the bytes of
+            the device that are allocated to it.
+        """
+        from btrfs_model.volume.device_tables import devices
+
+        return devices(self)
+
+    @exclusive
+    def stripes(self) -> pd.DataFrame:
+        """Return where chunks lie.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each stripe of each chunk, by address: ``chunk`` (its logical address),
+            ``length``, ``type`` (such as ``METADATA|RAID5``), ``stripe`` (its number), ``devid``,
+            ``offset`` (byte of the device), ``stripe_length`` (bytes there), ``missing``.
+        """
+        from btrfs_model.volume.device_tables import stripes
+
+        return stripes(self)
 
     def missing(
         self,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The one store of blocks: an image of a btrfs device, mapped into memory.
+"""The one store of blocks: an image of a btrfs device, or of several, mapped into memory.
 
 An :class:`Image` knows the superblock and the chunk map, and hands out verified tree blocks and the
 bytes of data extents. It is opened read-only by mmap, so it takes as much memory as is looked at,
@@ -8,29 +8,40 @@ and the kernel may drop those pages again.
 
 from __future__ import annotations
 
-import errno
 import mmap
-import os
-import stat
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
+from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, Self
+from uuid import UUID
 
 from btrfs_model.base.codes import Code
-from btrfs_model.base.errors import CorruptImageError, Fault, NotBtrfsError
+from btrfs_model.base.errors import BtrfsModelError, CorruptImageError, Fault, UnsupportedError
 from btrfs_model.limits import Limits
 from btrfs_model.native.choice import twin
-from btrfs_model.native.image import READ, Store, map_file
+from btrfs_model.native.image import READ, Store
 from btrfs_model.ondisk.chunks import Chunk, parse_chunk_item
+from btrfs_model.ondisk.constants import BTRFS_STRIPE_LEN
 from btrfs_model.ondisk.keys import ItemType, ObjectId
-from btrfs_model.ondisk.superblock import SuperBlock, read_superblocks
+from btrfs_model.ondisk.structs import DEV_ITEM, DevItem
+from btrfs_model.ondisk.superblock import read_superblocks
 from btrfs_model.reference import blocks
+from btrfs_model.volume.devices import (
+    Member,
+    Opened,
+    Paths,
+    check_missing,
+    check_size,
+    open_devices,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_logical = attrgetter("logical")
 _CHUNK_ITEM = ItemType.CHUNK_ITEM
 _MAX = 2**64 - 1
 _COPIED = 64 << 20  # bytes of tree blocks; more cost more than checking them
@@ -38,20 +49,22 @@ _MAP_NORESERVE = 0x4000  # takes room as it is touched; Python names it since 3.
 
 
 class Image:
-    """A btrfs device in memory: superblock, chunk map, verified tree blocks.
+    """The devices of a filesystem in memory: superblock, chunk map, verified tree blocks.
 
     Use :meth:`open`; as a context manager it closes the mapping. What was closed raises ValueError
     wherever it is used. Threads may share an image, see :mod:`btrfs_model.native.lease`.
 
     Parameters
     ----------
-    buffer : buffer
-        All bytes of the device.
+    buffer : buffer or Opened
+        All bytes of the device; or files that were opened, which have a name themselves.
     path : str
         Name used in errors.
     copied : int, optional
         They are a mapped file, which others may change: so many bytes of tree blocks are copied
         before they are used.
+    checks_items, degraded : bool
+        See :meth:`open`.
 
     Attributes
     ----------
@@ -61,9 +74,13 @@ class Image:
         Whether the items of a leaf are verified with it (``btrfs_check_leaf()``), as for a
         filesystem that is to be changed.
     superblock : SuperBlock
-        The newest valid copy.
+        The newest valid copy of all devices.
+    devices : list of Member
+        Ascending by devid, those that are missing too.
     chunks : list of Chunk
-        The chunk map, ascending by logical address.
+        Ascending by logical address.
+    mapped : list of Chunk
+        What addresses are mapped by: the chunks, or items of the raid-stripe-tree in their place.
     nodesize, sectorsize : int
         Bytes.
     lease : Lease
@@ -72,30 +89,31 @@ class Image:
 
     def __init__(
         self,
-        buffer: mmap.mmap | memoryview | bytes | bytearray,
+        buffer: mmap.mmap | memoryview | bytes | bytearray | Opened,
         path: str = "<memory>",
         *,
         copied: int | None = None,
         checks_items: bool = False,
+        degraded: bool = False,
     ) -> None:
-        self.path = path
         self.checks_items = checks_items
-        self._buffer: Any = buffer
-        self._view: memoryview | None = memoryview(buffer)
+        if isinstance(buffer, Opened):
+            self.path, self.superblock = buffer.name, buffer.superblock
+            self.devices = buffer.members
+            self._buffer: Any = buffer.view
+        else:
+            self.path, self._buffer = path, buffer
+            self.superblock = read_superblocks(memoryview(buffer), path)
+            item = self.superblock.dev_item
+            check_size(path, len(buffer), self.superblock)
+            self.devices = [Member(item.devid, item.uuid, path, 0, len(buffer), self.superblock)]
+        self._view: memoryview | None = memoryview(self._buffer)
         self._block_bytes: memoryview | None = self._view
-        self.superblock: SuperBlock = read_superblocks(self.view, path)
         self.nodesize = self.superblock.nodesize
         self.sectorsize = self.superblock.sectorsize
-        if len(self.view) < self.superblock.dev_item.total_bytes:
-            size, whole = len(self.view), self.superblock.dev_item.total_bytes
-            raise CorruptImageError(
-                path,
-                Fault(Code.PAST_END, found=whole, wanted=size),
-                f"the image is cut off: it has {size} of {whole} bytes",
-            )
         self.store = Store(
             self.view,
-            path,
+            self.path,
             nodesize=self.nodesize,
             sectorsize=self.sectorsize,
             csum_type=self.superblock.csum_type,
@@ -105,7 +123,7 @@ class Image:
         if checks_items:
             self.store.check_items()
         # where and how it was opened; None: not from a file
-        self.opened: tuple[str, bool] | None = None
+        self.opened: tuple[list[str], dict[str, bool]] | None = None
         self._reads: blocks.ReadCache | None = None
         self._reader = 0
         self.verified_by_twin: set[int] = set()
@@ -113,16 +131,28 @@ class Image:
         self.is_unwritten: Callable[[int], bool] = lambda physical: False
         if copied is not None:
             self._copy_blocks(copied)
+        # place and size by devid; None: there is but one device
+        self._places: dict[int, tuple[int, int]] | None = None
+        if self.has_several:
+            self._places = {one.devid: (one.start, one.size) for one in self.devices}
+            self.store.set_devices([(one.devid, one.start, one.size) for one in self.devices])
         self._set_chunks(self.superblock.sys_chunks)
-        self._set_chunks(self._read_chunk_tree())
+        self._read_chunk_tree(degraded=degraded)
 
     @classmethod
     def open(
-        cls, path: str | os.PathLike[str], *, mounted: bool = False, checks_items: bool = False
+        cls,
+        path: Paths,
+        *,
+        mounted: bool = False,
+        degraded: bool = False,
+        checks_items: bool = False,
     ) -> Self:
-        """Map an image file read-only.
+        """Map the image files of all devices read-only.
 
-        The file may change meanwhile. The first 64 MiB of tree blocks that are used are copied
+        The newest superblock of all devices counts.
+
+        A file may change meanwhile. The first 64 MiB of tree blocks that are used are copied
         when they are verified, and stay as they were; a block that changed before is refused, or
         read, as it is then. Of an image with more of them the rest is used where it is: nothing
         else may write to such a file while a call runs, and an error says so after it. An error
@@ -130,11 +160,14 @@ class Image:
 
         Parameters
         ----------
-        path : str or os.PathLike
-            File or block device.
+        path : str, os.PathLike or sequence of them
+            File or block device; each of them, or the folder that they are in, for several devices.
         mounted : bool
             Read a block device also while it is in use, as it is when it is mounted. Its filesystem
             may change while it is read.
+        degraded : bool
+            Do without devices that are missing, as ``mount -o degraded``, where the profiles of
+            all chunks allow.
         checks_items : bool
             See the class.
 
@@ -142,24 +175,23 @@ class Image:
         ------
         NotBtrfsError
             When there is no superblock in it, or it is no file and no block device.
+        MissingDeviceError
+            When a device is missing, without `degraded` or where that does not help.
         CorruptImageError
             When it is truncated, has no valid superblock or a broken chunk tree.
+        BtrfsModelError
+            For devices of different filesystems, or one that is named twice.
         UnsupportedError
             For a filesystem that the model does not handle (named), and for what is neither a file
             nor a block device.
         OSError
             When the file cannot be read; EBUSY for a block device that is in use.
         """
-        name = os.fspath(path)
-        _refuse_special(name)
-        with _open_file(name, mounted=mounted) as file:
-            size = file.seek(0, os.SEEK_END)
-            if not size:
-                raise NotBtrfsError(name, "the file is empty")
-            view = map_file(file.fileno(), size, name)
+        opened = open_devices(path, mounted=mounted)
         copied = _MAX if mounted else _COPIED
-        image = cls(view, name, copied=copied, checks_items=checks_items)
-        image.opened = str(Path(name).absolute()), mounted
+        image = cls(opened, copied=copied, checks_items=checks_items, degraded=degraded)
+        paths = [str(Path(one.path).absolute()) for one in opened.members]
+        image.opened = paths, {"mounted": mounted, "degraded": degraded}
         return image
 
     def __repr__(self) -> str:
@@ -182,7 +214,7 @@ class Image:
 
     @property
     def view(self) -> memoryview:
-        """All bytes of the device, for data: they may change under who reads them."""
+        """All bytes of all devices, for data: they may change under who reads them."""
         if self._view is None:
             self.lease.check_open()
         assert self._view is not None
@@ -217,28 +249,88 @@ class Image:
 
     # ------------------------------------------------------------------------------ chunks --
 
-    def _set_chunks(self, chunks: Iterable[Chunk]) -> None:
-        self.chunks = sorted(chunks, key=lambda chunk: chunk.logical)
-        for before, chunk in zip(self.chunks, self.chunks[1:], strict=False):
-            if before.logical + before.length > chunk.logical:
-                raise CorruptImageError(
-                    self.path, Fault(Code.BAD_VALUE, tree=3, found=chunk.logical)
-                )
-        self._chunk_starts = [chunk.logical for chunk in self.chunks]
-        self.store.set_chunks(
-            [(chunk.logical, chunk.length, chunk.type, chunk.stripes) for chunk in self.chunks]
-        )
+    @property
+    def has_several(self) -> bool:
+        """Whether the filesystem has several devices."""
+        return self.superblock.num_devices > 1 or len(self.devices) > 1
 
-    def _read_chunk_tree(self) -> list[Chunk]:
+    def _set_chunks(self, chunks: Iterable[Chunk], strides: Iterable[Chunk] = ()) -> None:
+        """Set the chunk map; `strides` stand for the chunks that they lie in."""
+        self.chunks = sorted(chunks, key=_logical)
+        self.mapped = self.chunks
+        if self.superblock.has_incompat("RAID_STRIPE_TREE"):
+            from btrfs_model.volume.stripe_tree import in_stripe_tree
+
+            mapped = [chunk for chunk in self.chunks if not in_stripe_tree(chunk.type)]
+            self.mapped = sorted([*mapped, *strides], key=_logical)
+        for some in (self.chunks, self.mapped):
+            for before, chunk in pairwise(some):
+                if before.end > chunk.logical:
+                    raise CorruptImageError(
+                        self.path, Fault(Code.BAD_VALUE, tree=3, found=chunk.logical)
+                    )
+        self._chunk_starts = [chunk.logical for chunk in self.mapped]
+        self.store.set_chunks(self.mapped)
+
+    def _read_chunk_tree(self, *, degraded: bool) -> None:
+        """Read chunks and devices (``btrfs_read_chunk_tree()``)."""
         from btrfs_model.volume.tree import Tree
 
-        tree, devid = Tree.pointed_at(self, ObjectId.CHUNK_TREE), self.superblock.dev_item.devid
-        return [
-            parse_chunk_item(
-                item.key.offset, item.data, self.path, block=item.block, slot=item.slot, devid=devid
-            )
-            for item in tree.items((256, _CHUNK_ITEM, 0), (256, _CHUNK_ITEM, _MAX))
-        ]
+        tree = Tree.pointed_at(self, ObjectId.CHUNK_TREE)
+        try:
+            chunks = [
+                parse_chunk_item(item.key.offset, item.data, self.path, block=item.block,
+                                 slot=item.slot)
+                for item in tree.items((256, _CHUNK_ITEM, 0), (256, _CHUNK_ITEM, _MAX))
+            ]  # fmt: skip
+            items = [
+                item.decode(DEV_ITEM.unpack, self.path, ObjectId.CHUNK_TREE)
+                for item in tree.items((1, ItemType.DEV_ITEM, 0), (1, ItemType.DEV_ITEM, _MAX))
+                if self.has_several
+            ]
+        except CorruptImageError:
+            # it is the devices that are missing, if there are any
+            self._find_missing([], self.chunks)
+            check_missing(self.path, self.devices, self.chunks, degraded=degraded)
+            raise
+        self._find_missing(items, chunks)
+        # where there is but one by the superblock, there is no doing without the others
+        degraded = degraded and self._places is not None
+        check_missing(self.path, self.devices, chunks, degraded=degraded)
+        self._set_chunks(chunks)
+        if self.superblock.has_incompat("RAID_STRIPE_TREE"):
+            self._read_stripe_tree()
+
+    def _read_stripe_tree(self) -> None:
+        from btrfs_model.volume.roots import Root
+        from btrfs_model.volume.stripe_tree import read_strides
+        from btrfs_model.volume.tree import Tree
+
+        key = (ObjectId.RAID_STRIPE_TREE, ItemType.ROOT_ITEM, 0)
+        item = Tree.pointed_at(self, ObjectId.ROOT_TREE).get(key)
+        if item is not None:
+            tree = Root.of(item, self.path, ObjectId.ROOT_TREE).tree(self)
+            self._set_chunks(self.chunks, read_strides(tree, self.path))
+
+    def _find_missing(self, items: list[DevItem], chunks: list[Chunk]) -> None:
+        """Add the devices that are missing to those that are there (``read_one_dev()``)."""
+        named = {pair for chunk in chunks for pair in zip(chunk.devids, chunk.uuids, strict=True)}
+        known = dict(named) | {item.devid: item.uuid for item in items}
+        for item in items:
+            if item.fsid != self.superblock.tree_fsid:
+                raise UnsupportedError(
+                    f"{self.path}: device {item.devid} is of a seed filesystem; not supported"
+                )
+        for one in self.devices:
+            if items and known.get(one.devid) != one.uuid:
+                raise BtrfsModelError(
+                    f"{one.path}: the filesystem does not have device {one.devid} with uuid "
+                    f"{UUID(bytes=one.uuid)} any more"
+                )
+        there = {one.devid for one in self.devices}
+        wanted = set(known) - there
+        missing = [Member(devid, known[devid], "", 0, 0, None) for devid in wanted]
+        self.devices = sorted([*self.devices, *missing], key=lambda one: one.devid)
 
     def add_chunk(self, chunk: Chunk) -> None:
         """Map a chunk that a writer has just made.
@@ -252,7 +344,7 @@ class Image:
         index = bisect_right(self._chunk_starts, logical) - 1
         if index < 0:
             return None
-        chunk = self.chunks[index]
+        chunk = self.mapped[index]
         return chunk if logical < chunk.logical + chunk.length else None
 
     def copies(self, logical: int) -> list[int]:
@@ -261,41 +353,74 @@ class Image:
         Raises CorruptImageError: as :meth:`map`.
         """
         chunk = self.chunk_at(logical)
-        return [self.map(logical, copy)[0] for copy in range(len(chunk.stripes) if chunk else 1)]
+        return [self.map(logical, copy)[0] for copy in range(chunk.placed if chunk else 1)]
 
     def map(self, logical: int, copy: int = 0) -> tuple[int, int]:
         """Translate a logical address.
 
         `logical`: address in the filesystem's address space.
-        `copy`: which copy of a chunk with several (DUP, RAID1).
+        `copy`: which copy of a chunk with several (DUP, RAID1), one that lies somewhere.
         Returns `physical`: byte of the image.
-        Returns `contiguous`: bytes that follow from there in the same chunk and inside the image.
-        Raises CorruptImageError: when no chunk holds the address or the chunk lies beyond the end
-        of the image.
+        Returns `contiguous`: bytes that follow from there in the same stripe and inside the device.
+        Raises CorruptImageError: when no chunk holds the address, or the device is missing or ends
+        before.
         """
         chunk = self.chunk_at(logical)
-        if chunk is None or copy >= len(chunk.stripes):
+        if chunk is None or copy >= chunk.placed:
             raise CorruptImageError(self.path, Fault(Code.UNMAPPED, found=logical))
-        within = logical - chunk.logical
-        physical = chunk.stripes[copy] + within
-        if physical >= len(self.view):
-            raise CorruptImageError(
-                self.path, Fault(Code.PAST_END, found=physical, wanted=len(self.view))
-            )
-        return physical, min(chunk.length - within, len(self.view) - physical)
+        stripe, offset, contiguous = chunk.locate(logical - chunk.logical, copy)
+        start, size, devid = 0, len(self.view), 0
+        if self._places is not None:
+            devid = chunk.devids[stripe]
+            start, size = self._places.get(devid, (0, 0))
+            if not size:
+                raise CorruptImageError(self.path, Fault(Code.NO_DEVICE, found=devid))
+        at = chunk.stripes[stripe] + offset
+        if at >= size:
+            fault = Fault(Code.PAST_END, found=at, wanted=size, device=devid)
+            raise CorruptImageError(self.path, fault)
+        return start + at, min(contiguous, size - at)
 
     def data(self, logical: int, length: int, copy: int = 0) -> memoryview:
-        """Bytes of a data extent, unverified, without copying them.
+        """Bytes of a data extent, unverified; copied only where they lie in no single place.
 
-        Raises CorruptImageError: when the range leaves its chunk or the image.
+        `copy`: which copy, those that parity makes too.
+        Raises CorruptImageError: when the range leaves its chunk or a device, or one is missing.
         """
-        physical, contiguous = self.map(logical, copy)
-        if contiguous < length:
-            raise CorruptImageError(
-                self.path,
-                Fault(Code.PAST_END, found=physical + length, wanted=physical + contiguous),
-            )
-        return self.view[physical : physical + length]
+        chunk = self.chunk_at(logical)
+        physical = contiguous = 0
+        if chunk is None or not chunk.width or copy < chunk.placed:
+            physical, contiguous = self.map(logical, copy)
+        if contiguous >= length:
+            return self.view[physical : physical + length]
+        if chunk is not None and chunk.width and logical + length <= chunk.end:
+            return memoryview(self.store.read(logical, length, copy))
+        raise CorruptImageError(
+            self.path, Fault(Code.PAST_END, found=physical + length, wanted=physical + contiguous)
+        )
+
+    def parity(self, chunk: Chunk, row: int, number: int) -> memoryview:
+        """Return P (0) or Q (1) of a row of a chunk whose devices are all there, as it lies there.
+
+        Raises CorruptImageError: when its device ends before.
+        """
+        assert self._places is not None
+        stripe = (row + chunk.width + number) % len(chunk.stripes)
+        start, size = self._places[chunk.devids[stripe]]
+        at = chunk.stripes[stripe] + row * BTRFS_STRIPE_LEN
+        if at + BTRFS_STRIPE_LEN > size:
+            fault = Fault(Code.PAST_END, found=at, wanted=size, device=chunk.devids[stripe])
+            raise CorruptImageError(self.path, fault)
+        return self.view[start + at : start + at + BTRFS_STRIPE_LEN]
+
+    def byte_of_device(self, place: int) -> tuple[int, int]:
+        """Return the devid, 0 where there is but one, and the byte of the device of a place."""
+        if self._places is None:
+            return 0, place
+        for devid, (start, size) in self._places.items():
+            if place and start <= place < start + size:
+                return devid, place - start
+        return 0, 0
 
     # -------------------------------------------------------------------------- tree blocks --
 
@@ -381,36 +506,5 @@ class Image:
         return reads
 
 
-def _refuse_special(name: str) -> None:
-    """Refuse what is neither a file nor a block device: to open a FIFO would wait for a writer."""
-    mode = Path(name).stat().st_mode
-    for is_kind, what in _SPECIAL.items():
-        if is_kind(mode):
-            raise NotBtrfsError(name, f"it is {what}")
-
-
-_SPECIAL = {
-    stat.S_ISCHR: "a character device",
-    stat.S_ISFIFO: "a FIFO",
-    stat.S_ISSOCK: "a socket",
-}
-
-
-def _open_file(name: str, *, mounted: bool) -> BinaryIO:
-    """Open an image for reading; a block device for us alone, as long as it is mapped."""
-    is_device = stat.S_ISBLK(Path(name).stat().st_mode)
-
-    def opener(path: str, flags: int) -> int:
-        try:
-            return os.open(path, flags | (os.O_EXCL if is_device and not mounted else 0))
-        except OSError as error:
-            if error.errno != errno.EBUSY:
-                raise
-            why = "the device is in use, perhaps mounted; bm.open(..., mounted=True) reads it"
-            raise OSError(error.errno, why, path) from None
-
-    return open(name, "rb", opener=opener)
-
-
-def _reopen(kind: type[Image], path: str, mounted: bool) -> Image:
-    return kind.open(path, mounted=mounted)
+def _reopen(kind: type[Image], paths: list[str], how: dict[str, bool]) -> Image:
+    return kind.open(paths, **how)

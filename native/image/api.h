@@ -21,26 +21,47 @@ void bm_name_hashes(const uint8_t *names, const uint32_t *sizes, size_t count, u
 
 /* ----------------------------------------------------------------------------------- image -- */
 
-/* A chunk: `length` bytes at `logical` lie at each of physical[0..copies-1]. */
+/* A device: `size` bytes of the image from `start` on; none when it is missing. */
+struct bm_member {
+	uint64_t devid;
+	uint64_t start;
+	uint64_t size;
+};
+
+/* A chunk as its item has it: `length` bytes at `logical` lie on stripes, by the profile in `type`. */
+struct bm_stripe {
+	uint64_t devid;
+	uint64_t offset; /* byte of the device */
+};
 struct bm_chunk {
 	uint64_t logical;
 	uint64_t length;
 	uint64_t type; /* block group flags */
-	uint64_t physical[2];
-	uint32_t copies;
-	uint32_t pad;
+	const struct bm_stripe *stripes;
+	uint32_t num_stripes;
+	uint32_t sub_stripes; /* copies of RAID10 */
 };
 
 /*
- * Map `size` bytes of a file that others may change. Where it is cut off, or fails to be read, the
- * rest reads as zeros from then on in place of SIGBUS; bm_image_take_work() says so. NULL: fault.
+ * Map files that others may change into `size` bytes, each at its start, a multiple of
+ * BM_DEVICE_ALIGN; zeros lie between and after them. Where a file is cut off, or fails to be read,
+ * its rest reads as zeros from then on in place of SIGBUS; bm_image_take_work() says so. NULL: fault.
  */
-const uint8_t *bm_map_file(int file, uint64_t size, struct bm_fault *fault);
-void bm_unmap_file(const uint8_t *base);
+enum { BM_DEVICE_ALIGN = 2 << 20 };
+struct bm_file {
+	int file;
+	uint64_t start;
+	uint64_t size;
+};
+const uint8_t *bm_map_files(const struct bm_file *files, size_t count, uint64_t size,
+			    struct bm_fault *fault);
+void bm_unmap_files(const uint8_t *base);
 
 /*
- * The store of blocks: `size` bytes at `base`, laid out as a device of btrfs. `verified` holds a
- * bit for each sector at which a verified tree block starts, so that each is verified once.
+ * The store of blocks: `size` bytes at `base`, laid out as a device of btrfs, or with several. The
+ * bytes after the last device are for tree blocks that lie in no single place: see chunks.c.
+ * `verified` holds a bit for each sector at which a verified tree block starts, so that each is
+ * verified once.
  *
  * What was verified must stay as it was. So nobody else may change those bytes, or
  * bm_image_copy_blocks() gives the image memory of its own for its tree blocks.
@@ -60,11 +81,17 @@ void bm_image_check_items(struct bm_image *image);
  * code of a fault, of which slot, found and wanted are filled.
  */
 int bm_check_leaf(const struct bm_image *image, const uint8_t *leaf, struct bm_fault *place);
-/* `chunks` must ascend by logical address without overlap; they are copied. */
+/* The devices, if they are more than one of all bytes, before the chunks; they are copied. */
+int bm_image_set_devices(struct bm_image *image, const struct bm_member *devices, size_t count,
+			 struct bm_fault *fault);
+/*
+ * `chunks` must ascend by logical address without overlap; they are copied. A stripe on a device
+ * that there is not is missing. BM_BAD_VALUE for what fits no profile: found = logical address.
+ */
 int bm_image_set_chunks(struct bm_image *image, const struct bm_chunk *chunks, size_t count,
 			struct bm_fault *fault);
 /*
- * Copy tree blocks of a file mapped by bm_map_file() to `blocks` before they are verified, and use
+ * Copy tree blocks of files mapped by bm_map_files() to `blocks` before they are verified, and use
  * them there: `size` bytes of zeros at the start of a page, which stay the caller's and outlive the
  * image. A sector is copied once. After `most` bytes the file itself is mapped there for blocks
  * elsewhere: who writes to it meanwhile may change what was verified, and bm_image_take_work() fails.
@@ -75,9 +102,17 @@ int bm_image_copy_blocks(struct bm_image *image, uint8_t *blocks, uint64_t most,
 const uint8_t *bm_image_own_block(struct bm_image *image, uint64_t physical);
 /* Add to `work` what was counted since the last time; fails where the mapped file lost bytes. */
 int bm_image_take_work(struct bm_image *image, struct bm_work *work, struct bm_fault *fault);
-/* Physical address of a logical one in the given copy; how many bytes follow in the chunk. */
+/*
+ * btrfs_map_block(): the byte of the image at which a copy of a logical address lies; how many bytes
+ * follow there. Copies that are made of parity lie nowhere.
+ */
 int bm_image_map(const struct bm_image *image, uint64_t logical, int copy, uint64_t *physical,
 		 uint64_t *contiguous, struct bm_fault *fault);
+/* btrfs_num_copies(): copies of a logical address, those that are made of parity too; 0: no chunk. */
+int bm_image_copies(const struct bm_image *image, uint64_t logical);
+/* Read `size` bytes of a chunk from a copy, wherever they lie, or by parity. */
+int bm_image_read(const struct bm_image *image, uint64_t logical, int copy, uint64_t size,
+		  uint8_t *out, struct bm_fault *fault);
 /* What the parent says of a block. */
 struct bm_expect {
 	uint64_t tree;	     /* named in faults */

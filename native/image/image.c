@@ -8,7 +8,9 @@
  * overlaps. What depends on the parent (level, generation) is compared at every read. Since a
  * child must be exactly one level below its parent, no walk can go in circles.
  *
- * As in the kernel, a block with two copies of which the first is bad is read from the second.
+ * As in the kernel, a block with several copies of which the first is bad is read from another. A
+ * block that lies in no single place (it goes over the end of a stripe, or is made of parity) is
+ * put together in memory, where it is used like any other.
  */
 #include "image/internal.h"
 #include "image/mapping.h"
@@ -23,6 +25,19 @@ int bm_fail(struct bm_fault *fault, struct bm_fault what)
 	if (fault)
 		*fault = what;
 	return what.code;
+}
+
+int bm_fail_at(const struct bm_image *image, uint64_t physical, struct bm_fault *fault,
+	       struct bm_fault what)
+{
+	what.offset = image->devices ? 0 : physical;
+	what.device = 0;
+	for (size_t i = 0; physical && i < image->device_count; i++)
+		if (physical - image->devices[i].start < image->devices[i].size) {
+			what.device = image->devices[i].devid;
+			what.offset = physical - image->devices[i].start;
+		}
+	return bm_fail(fault, what);
 }
 
 struct bm_image *bm_image_create(const uint8_t *base, uint64_t size, uint32_t nodesize,
@@ -67,27 +82,14 @@ void bm_image_destroy(struct bm_image *image)
 	if (!image)
 		return;
 	bm_image_cache_stop(image);
+	free(image->devices);
 	free(image->chunks);
+	free(image->places);
 	free(image->verified);
 	free(image->copied);
 	free(image->windows);
 	free(image->another);
 	free(image);
-}
-
-int bm_image_set_chunks(struct bm_image *image, const struct bm_chunk *chunks, size_t count,
-			struct bm_fault *fault)
-{
-	struct bm_chunk *copy = malloc((count ? count : 1) * sizeof(*copy));
-
-	if (!copy)
-		return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
-	memcpy(copy, chunks, count * sizeof(*copy));
-	free(image->chunks);
-	image->chunks = copy;
-	image->chunk_count = count;
-	image->last_chunk = 0;
-	return BM_OK;
 }
 
 int bm_image_copy_blocks(struct bm_image *image, uint8_t *blocks, uint64_t most,
@@ -164,45 +166,9 @@ int bm_image_take_work(struct bm_image *image, struct bm_work *work, struct bm_f
 		if (image->counted[i])
 			add_work(work, i, (int64_t)image->counted[i]);
 	memset(image->counted, 0, sizeof(image->counted));
-	return bm_mapping_is_whole(image->mapping, fault);
-}
-
-static const struct bm_chunk *find_chunk(const struct bm_image *image, uint64_t logical)
-{
-	size_t low = 0, high = image->chunk_count;
-
-	while (low < high) {
-		size_t mid = low + (high - low) / 2;
-		const struct bm_chunk *chunk = &image->chunks[mid];
-
-		if (logical < chunk->logical)
-			high = mid;
-		else if (logical - chunk->logical >= chunk->length)
-			low = mid + 1;
-		else
-			return chunk;
-	}
-	return NULL;
-}
-
-int bm_image_map(const struct bm_image *image, uint64_t logical, int copy, uint64_t *physical,
-		 uint64_t *contiguous, struct bm_fault *fault)
-{
-	const struct bm_chunk *chunk = find_chunk(image, logical);
-	uint64_t within;
-
-	if (!chunk || copy < 0 || copy >= (int)chunk->copies)
-		return bm_fail(fault, (struct bm_fault){.code = BM_UNMAPPED, .found = logical});
-	within = logical - chunk->logical;
-	if (chunk->physical[copy] > image->size || within >= image->size - chunk->physical[copy])
-		return bm_fail(fault, (struct bm_fault){.code = BM_PAST_END,
-							.found = chunk->physical[copy] + within,
-							.wanted = image->size});
-	*physical = chunk->physical[copy] + within;
-	*contiguous = chunk->length - within;
-	if (*contiguous > image->size - *physical)
-		*contiguous = image->size - *physical;
-	return BM_OK;
+	if (bm_mapping_is_whole(image->mapping, fault) == BM_OK)
+		return BM_OK;
+	return bm_fail_at(image, fault->offset, fault, *fault);
 }
 
 /* Everything about a block that does not depend on who points at it; 0 or a fault's code. */
@@ -297,10 +263,53 @@ static int verify_expected(const uint8_t *block, const struct bm_expect *expect,
 	return BM_OK;
 }
 
-static const uint8_t *read_another(struct bm_image *image, uint64_t physical)
+/*
+ * A copy where it is read: *place and what is there, for what was not verified yet, or `again`. A
+ * second look must not change what is in use. NULL with `fault` filled.
+ */
+static const uint8_t *look_at(struct bm_image *image, uint64_t logical, int copy, int again,
+			      uint64_t *place, struct bm_fault *fault)
 {
-	bm_mapping_read(image->mapping, physical, image->another, image->nodesize);
-	return image->another;
+	const struct bm_mapped *chunk = bm_find_chunk(image, logical);
+	uint64_t contiguous = 0;
+	uint8_t *out;
+	int is_placed = !chunk || !chunk->parity || copy < (int)chunk->placed, is_verified;
+
+	if (is_placed && bm_image_map(image, logical, copy, place, &contiguous, fault) < 0)
+		return NULL;
+	/* what lies in no single place is put together, unless it does not fit into its chunk */
+	if (contiguous < image->nodesize) {
+		uint64_t within = logical - chunk->logical;
+
+		if (!image->copies || !chunk->assembled || chunk->length < image->nodesize ||
+		    within > chunk->length - image->nodesize) {
+			bm_fail_at(image, *place, fault,
+				   (struct bm_fault){.code = BM_PAST_END,
+						     .found = *place + image->nodesize,
+						     .wanted = *place + contiguous});
+			return NULL;
+		}
+		*place = chunk->assembled + within;
+		is_placed = 0;
+	}
+	/* a bit stands for what starts at its sector */
+	if (*place % image->sectorsize) {
+		bm_fail_at(image, *place, fault,
+			   (struct bm_fault){.code = BM_UNALIGNED, .found = *place});
+		return NULL;
+	}
+	is_verified =
+	    image->verified[*place / image->sectorsize / 8] & 1 << *place / image->sectorsize % 8;
+	if (is_verified && !again)
+		return image->blocks + *place;
+	if (is_placed && is_verified && image->copies) {
+		bm_mapping_read(image->mapping, *place, image->another, image->nodesize);
+		return image->another;
+	}
+	if (is_placed)
+		return bm_image_own_block(image, *place);
+	out = is_verified ? image->another : image->copies + *place;
+	return bm_image_read(image, logical, copy, image->nodesize, out, fault) < 0 ? NULL : out;
 }
 
 /* One copy, verified unless its bit says that it was before; NULL with `fault` filled. */
@@ -308,55 +317,30 @@ static const uint8_t *read_copy(struct bm_image *image, uint64_t logical, int co
 				const struct bm_expect *expect, int again, struct bm_fault *fault)
 {
 	struct bm_fault place = {.tree = expect->tree, .block = logical};
-	uint64_t physical, contiguous, sector;
+	uint64_t physical = 0, sector;
 	const uint8_t *block;
-	int is_verified;
 
 	if (logical % image->sectorsize) {
-		bm_fail(fault, (struct bm_fault){.code = BM_UNALIGNED,
-						 .tree = expect->tree,
-						 .block = logical,
-						 .found = logical});
+		place.code = BM_UNALIGNED;
+		place.found = logical;
+		bm_fail(fault, place);
 		return NULL;
 	}
-	if (bm_image_map(image, logical, copy, &physical, &contiguous, fault) < 0) {
+	block = look_at(image, logical, copy, again, &physical, fault);
+	if (!block) {
 		if (fault) {
 			fault->tree = expect->tree;
 			fault->block = logical;
 		}
 		return NULL;
 	}
-	place.offset = physical;
-	if (contiguous < image->nodesize) {
-		place.code = BM_PAST_END;
-		place.found = physical + image->nodesize;
-		place.wanted = physical + contiguous;
-		bm_fail(fault, place);
-		return NULL;
-	}
-	/* a bit stands for what starts at its sector */
-	if (physical % image->sectorsize) {
-		place.code = BM_UNALIGNED;
-		place.found = physical;
-		bm_fail(fault, place);
-		return NULL;
-	}
 	sector = physical / image->sectorsize;
-	is_verified = image->verified[sector / 8] & 1 << sector % 8;
-	if (!is_verified)
-		block = bm_image_own_block(image, physical);
-	else if (again && image->copies)
-		/* what is in the file now, without a change of what is in use */
-		block = read_another(image, physical);
-	else
-		block = image->blocks + physical;
-	if (again || !is_verified) {
+	if (again || !(image->verified[sector / 8] & 1 << sector % 8)) {
 		place.code = verify_structure(image, block, logical, &place);
 		if (place.code < 0) {
-			bm_fail(fault, place);
+			bm_fail_at(image, physical, fault, place);
 			return NULL;
 		}
-		image->verified[sector / 8] |= (uint8_t)(1 << sector % 8);
 	}
 	/* chunks that overlap on the device would show a verified block at another address */
 	if (block_header(block)->bytenr != logical) {
@@ -367,9 +351,11 @@ static const uint8_t *read_copy(struct bm_image *image, uint64_t logical, int co
 		place.code = verify_expected(block, expect, &place);
 	}
 	if (place.code < 0) {
-		bm_fail(fault, place);
+		bm_fail_at(image, physical, fault, place);
 		return NULL;
 	}
+	/* not before: a copy that is put together takes the place of the one before */
+	image->verified[sector / 8] |= (uint8_t)(1 << sector % 8);
 	return block;
 }
 
@@ -387,13 +373,13 @@ const uint8_t *bm_image_block(struct bm_image *image, uint64_t logical,
 			      const struct bm_expect *expect, struct bm_fault *fault)
 {
 	const uint8_t *block = read_copy(image, logical, 0, expect, 0, fault);
-	const struct bm_chunk *chunk;
+	int copies;
 
 	if (block)
 		return block;
-	chunk = find_chunk(image, logical);
-	for (int copy = 1; chunk && copy < (int)chunk->copies; copy++) {
-		/* a second copy that is bad too leaves the fault of the first */
+	copies = bm_image_copies(image, logical);
+	for (int copy = 1; copy < copies; copy++) {
+		/* another copy that is bad too leaves the fault of the first */
 		block = read_copy(image, logical, copy, expect, 0, NULL);
 		if (block)
 			return block;

@@ -39,6 +39,28 @@ struct bm_cache {
 	struct bm_asked asked[BTRFS_MAX_LEVEL];
 };
 
+/* Where a stripe starts: byte of the image, and how many of its device are there from it on. */
+struct bm_place {
+	uint64_t at; /* UINT64_MAX: the device is missing */
+	uint64_t room;
+	uint64_t devid;
+	uint64_t offset; /* byte of the device */
+	uint64_t size;	 /* of the device */
+};
+
+/* A chunk as it is read. */
+struct bm_mapped {
+	uint64_t logical;
+	uint64_t length;
+	uint64_t assembled; /* where its tree blocks are put together; 0: nowhere */
+	struct bm_place *places;
+	uint32_t num_stripes;
+	uint32_t width;	 /* stripes side by side; 0: each has the whole chunk */
+	uint32_t placed; /* copies that lie somewhere */
+	uint32_t parity; /* stripes of each row that hold parity */
+	uint32_t copies; /* with those that are made of parity */
+};
+
 struct bm_image {
 	const uint8_t *base;   /* data are read here */
 	const uint8_t *blocks; /* tree blocks are used here, at the same bytes; often the same */
@@ -47,11 +69,14 @@ struct bm_image {
 	uint32_t sectorsize;
 	int csum_type;
 	uint8_t fsid[16];
-	struct bm_chunk *chunks;
+	struct bm_member *devices; /* NULL: one of all bytes */
+	size_t device_count;
+	struct bm_mapped *chunks;
+	struct bm_place *places; /* of all chunks */
 	size_t chunk_count;
-	size_t last_chunk; /* where the last look-up ended */
-	uint8_t *verified; /* one bit a sector of the image */
-	int checks_items;  /* whether bm_check_leaf() is a part of that */
+	uint64_t assembled; /* where the next tree blocks are put together */
+	uint8_t *verified;  /* one bit a sector of the image */
+	int checks_items;   /* whether bm_check_leaf() is a part of that */
 	/* of an image whose blocks are copied; else NULL */
 	uint8_t *copies;  /* as blocks */
 	uint8_t *copied;  /* one bit a sector */
@@ -125,6 +150,12 @@ uint32_t bm_bin_search(const uint8_t *block, const struct bm_key *key, int *foun
 
 /* Fill `fault` (which may be NULL) and return its code. */
 int bm_fail(struct bm_fault *fault, struct bm_fault what);
+/* The same at a byte of the image, which becomes one of a device where there are several. */
+int bm_fail_at(const struct bm_image *image, uint64_t physical, struct bm_fault *fault,
+	       struct bm_fault what);
+
+/* The chunk of a logical address, or NULL. */
+const struct bm_mapped *bm_find_chunk(const struct bm_image *image, uint64_t logical);
 
 /*
  * read_block_for_search(): the tree block below path->slot[level], for a search of `objectid`;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * A file mapped into memory that somebody else may cut off, or a device that fails to read.
+ * Files mapped into memory that somebody else may cut off, or devices that fail to read.
  *
  * The kernel answers an access to a page that is not there any more with SIGBUS. A handler puts
- * zeros in place of the rest of the mapping, notes where that happened, and the access goes on;
+ * zeros in place of the rest of the file, notes where that happened, and the access goes on;
  * who holds the mapping asks afterwards whether what it read can be believed. SIGBUS at any other
  * address goes to whoever handled it before.
  */
@@ -19,16 +19,23 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Never freed, as the handler may be looking at it: the next file takes its place. */
+struct part {
+	int file;
+	uint64_t start;
+	uint64_t size;
+	struct stat opened;
+};
+
+/* Never freed, as the handler may be looking at it: the next files take its place. */
 struct bm_mapping {
 	int taken;
-	uintptr_t start; /* 0: no file */
+	uintptr_t start; /* 0: no files */
 	uint64_t size;
+	struct part *parts; /* ascending */
+	size_t count;
 	uint64_t lost;	  /* first byte that could not be read, and 1; 0: none */
-	uintptr_t copies; /* of as many bytes, and parts of the file among them; 0: none */
-	int file;
-	int is_shown; /* parts of the file are */
-	struct stat opened;
+	uintptr_t copies; /* of as many bytes, and parts of the files among them; 0: none */
+	int is_shown;	  /* parts of the files are */
 	struct bm_mapping *next;
 };
 
@@ -55,6 +62,16 @@ static struct bm_mapping *find(uintptr_t at)
 	       !holds(&one->copies, size_of(one), at))
 		one = one->next;
 	return one;
+}
+
+/* The file at a byte, or the last one before it. */
+static const struct part *part_at(const struct bm_mapping *mapping, uint64_t offset)
+{
+	size_t at = mapping->count;
+
+	while (at > 1 && mapping->parts[at - 1].start > offset)
+		at--;
+	return &mapping->parts[at - 1];
 }
 
 static void note_lost(struct bm_mapping *mapping, uint64_t offset)
@@ -92,8 +109,11 @@ static void on_sigbus(int number, siginfo_t *info, void *context)
 		page = at & ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1);
 		if (holds(&hit->start, hit->size, at)) {
 			/* whatever follows is most likely gone, too, and is not believed anyway */
+			const struct part *part;
+
 			offset = page - hit->start;
-			size = hit->size - offset;
+			part = part_at(hit, offset);
+			size = part->start + part->size - offset;
 		} else {
 			/* what follows may be copies */
 			offset = page - hit->copies;
@@ -152,34 +172,64 @@ static struct bm_mapping *take_place(void)
 	return one;
 }
 
-const uint8_t *bm_map_file(int file, uint64_t size, struct bm_fault *fault)
+static void close_parts(struct bm_mapping *one)
+{
+	for (size_t i = 0; i < one->count; i++)
+		if (one->parts[i].file >= 0)
+			close(one->parts[i].file);
+	free(one->parts);
+	one->parts = NULL;
+	one->count = 0;
+}
+
+static int map_part(struct part *part, const struct bm_file *from, uint8_t *base)
+{
+	*part = (struct part){.file = fcntl(from->file, F_DUPFD_CLOEXEC, 0),
+			      .start = from->start,
+			      .size = from->size};
+	if (part->file < 0 || mmap(base + part->start, part->size, PROT_READ,
+				   MAP_SHARED | MAP_FIXED, part->file, 0) == MAP_FAILED)
+		return -1;
+	return fstat(part->file, &part->opened);
+}
+
+const uint8_t *bm_map_files(const struct bm_file *files, size_t count, uint64_t size,
+			    struct bm_fault *fault)
 {
 	struct bm_mapping *one = take_place();
 	void *base;
 
-	if (!one) {
+	if (one)
+		one->parts = malloc((count ? count : 1) * sizeof(*one->parts));
+	if (!one || !one->parts) {
+		if (one)
+			__atomic_store_n(&one->taken, 0, __ATOMIC_RELEASE);
 		bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
 		return NULL;
 	}
 	handle_sigbus();
-	one->file = fcntl(file, F_DUPFD_CLOEXEC, 0);
-	base = one->file < 0 ? MAP_FAILED : mmap(NULL, size, PROT_READ, MAP_SHARED, file, 0);
+	base = mmap(NULL, size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	for (size_t i = 0; i < count && base != MAP_FAILED; i++) {
+		one->count = i + 1;
+		if (map_part(&one->parts[i], &files[i], base)) {
+			munmap(base, size);
+			base = MAP_FAILED;
+		}
+	}
 	if (base == MAP_FAILED) {
 		bm_fail(fault, (struct bm_fault){.code = BM_ERRNO, .found = (uint64_t)errno});
-		if (one->file >= 0)
-			close(one->file);
+		close_parts(one);
 		__atomic_store_n(&one->taken, 0, __ATOMIC_RELEASE);
 		return NULL;
 	}
 	__atomic_store_n(&one->lost, 0, __ATOMIC_RELEASE);
 	one->is_shown = 0;
-	fstat(one->file, &one->opened);
 	__atomic_store_n(&one->size, size, __ATOMIC_RELEASE);
 	__atomic_store_n(&one->start, (uintptr_t)base, __ATOMIC_RELEASE);
 	return base;
 }
 
-void bm_unmap_file(const uint8_t *base)
+void bm_unmap_files(const uint8_t *base)
 {
 	struct bm_mapping *one = find((uintptr_t)base);
 	uintptr_t start;
@@ -190,7 +240,7 @@ void bm_unmap_file(const uint8_t *base)
 	__atomic_store_n(&one->copies, 0, __ATOMIC_RELEASE);
 	__atomic_store_n(&one->start, 0, __ATOMIC_RELEASE);
 	munmap((void *)start, one->size);
-	close(one->file);
+	close_parts(one);
 	__atomic_store_n(&one->taken, 0, __ATOMIC_RELEASE);
 }
 
@@ -201,11 +251,13 @@ struct bm_mapping *bm_mapping_of(const uint8_t *address)
 
 void bm_mapping_read(struct bm_mapping *mapping, uint64_t offset, uint8_t *out, size_t size)
 {
+	const struct part *part = part_at(mapping, offset);
+	off_t from = (off_t)(offset - part->start);
 	size_t done = 0;
 	ssize_t got = 1;
 
 	while (done < size && got > 0) {
-		got = pread(mapping->file, out + done, size - done, (off_t)(offset + done));
+		got = pread(part->file, out + done, size - done, from + (off_t)done);
 		if (got > 0)
 			done += (size_t)got;
 		else if (got < 0 && errno == EINTR)
@@ -224,24 +276,30 @@ void bm_mapping_set_copies(struct bm_mapping *mapping, const uint8_t *copies)
 
 int bm_mapping_show(struct bm_mapping *mapping, uint64_t offset)
 {
-	uint64_t size = mapping->size - offset < BM_WINDOW ? mapping->size - offset : BM_WINDOW;
+	const struct part *part = part_at(mapping, offset);
+	uint64_t from = offset - part->start;
+	uint64_t size = part->size - from < BM_WINDOW ? part->size - from : BM_WINDOW;
 
 	mapping->is_shown = 1;
 	return mmap((void *)(mapping->copies + offset), size, PROT_READ, MAP_SHARED | MAP_FIXED,
-		    mapping->file, (off_t)offset) == MAP_FAILED
+		    part->file, (off_t)from) == MAP_FAILED
 		   ? BM_NOMEM
 		   : BM_OK;
 }
 
-/* Whether somebody wrote to the file, as far as its times say. */
+/* Whether somebody wrote to a file, as far as its times say. */
 static int was_written(const struct bm_mapping *mapping)
 {
-	const struct stat *was = &mapping->opened;
-	struct stat now;
+	for (size_t i = 0; i < mapping->count; i++) {
+		const struct stat *was = &mapping->parts[i].opened;
+		struct stat now;
 
-	return fstat(mapping->file, &now) < 0 || now.st_size != was->st_size ||
-	       now.st_mtim.tv_sec != was->st_mtim.tv_sec ||
-	       now.st_mtim.tv_nsec != was->st_mtim.tv_nsec;
+		if (fstat(mapping->parts[i].file, &now) < 0 || now.st_size != was->st_size ||
+		    now.st_mtim.tv_sec != was->st_mtim.tv_sec ||
+		    now.st_mtim.tv_nsec != was->st_mtim.tv_nsec)
+			return 1;
+	}
+	return 0;
 }
 
 int bm_mapping_is_whole(struct bm_mapping *mapping, struct bm_fault *fault)

@@ -7,19 +7,19 @@
 
 #include "image/internal.h"
 
-/* The mapping by bm_map_file() in which an address lies; NULL: none. Valid as long as it is mapped. */
+/* The mapping by bm_map_files() in which an address lies; NULL: none. Valid as long as it is mapped. */
 struct bm_mapping *bm_mapping_of(const uint8_t *address);
 /*
- * Copy bytes of the file, all of which are mapped, without a fault for each page of the mapping;
+ * Copy bytes of a file, all of which are mapped, without a fault for each page of the mapping;
  * zeros for those that cannot be read.
  */
 void bm_mapping_read(struct bm_mapping *mapping, uint64_t offset, uint8_t *out, size_t size);
 
 /*
- * Memory of the same size in which copies of the file's bytes lie, each at its place. In windows of
- * it the file itself may be shown in place of copies.
+ * Memory of the same size in which copies of the files' bytes lie, each at its place. In windows
+ * of it a file itself may be shown in place of copies.
  */
-enum { BM_WINDOW = 2 << 20 };
+enum { BM_WINDOW = BM_DEVICE_ALIGN };
 void bm_mapping_set_copies(struct bm_mapping *mapping, const uint8_t *copies);
 int bm_mapping_show(struct bm_mapping *mapping, uint64_t offset);
 

@@ -71,6 +71,7 @@ void send_ctx_deinit(struct send_ctx *sctx)
 	free_recorded_refs(&sctx->new_refs);
 	free_recorded_refs(&sctx->deleted_refs);
 	free(sctx->plain.data);
+	free(sctx->sector);
 	free(sctx->buf);
 }
 

@@ -3,7 +3,7 @@
  * Reading file data: from a file extent item to the bytes that WRITE carries.
  *
  * Every sector is verified against the csum tree before it is handed on; where it is wrong and the
- * chunk has a second copy, that one is used. Compressed extents are decompressed as a whole by the
+ * chunk has another copy, or parity that makes one, that is used. Compressed extents are decompressed as a whole by the
  * caller's libraries, and the last one is kept, because it is usually wanted in several pieces.
  */
 #include "send/send.h"
@@ -110,28 +110,52 @@ static int sector_is_good(struct send_ctx *sctx, uint64_t logical, const uint8_t
 	return memcmp(stored, digest, size) == 0;
 }
 
+/* A sector where it lies, or put into sctx->sector; *physical is where a fault is. */
+static const uint8_t *find_sector(struct send_ctx *sctx, uint64_t logical, int copy,
+				  uint64_t *physical, struct bm_fault *bad)
+{
+	const struct bm_image *image = sctx->image;
+	struct bm_fault why = {0}, none;
+	uint64_t contiguous;
+	int ret = bm_image_map(image, logical, copy, physical, &contiguous, &why);
+
+	if (ret == BM_OK && contiguous >= image->sectorsize)
+		return image->base + *physical;
+	if (!sctx->sector)
+		sctx->sector = malloc(image->sectorsize);
+	if (!sctx->sector)
+		*bad = (struct bm_fault){.code = BM_NOMEM};
+	else if (bm_image_read(image, logical, copy, image->sectorsize, sctx->sector, &none) == 0)
+		return sctx->sector;
+	else if (ret < 0 && (copy == 0 || why.code != BM_UNMAPPED))
+		*bad = why;
+	else if (ret == BM_OK)
+		bm_fail_at(image, *physical, bad, *bad);
+	return NULL;
+}
+
 /* One sector of a data extent, of the first copy whose checksum is right. */
 static const uint8_t *verified_sector(struct send_ctx *sctx, uint64_t logical)
 {
 	struct bm_image *image = sctx->image;
-	struct bm_fault bad = {.code = BM_PAST_END, .tree = sctx->root.objectid}, none;
-	uint64_t physical, contiguous;
+	struct bm_fault bad = {.code = BM_PAST_END, .tree = sctx->root.objectid};
+	int copies = bm_image_copies(image, logical);
 
-	if (bm_image_map(image, logical, 0, &physical, &contiguous, sctx->fault) < 0)
-		return NULL;
-	for (int copy = 0; !bm_image_map(image, logical, copy, &physical, &contiguous, &none);
-	     copy++) {
-		const uint8_t *sector = image->base + physical;
+	/* without a chunk the first copy says so */
+	for (int copy = 0; copy < copies || copy == 0; copy++) {
+		uint64_t physical = 0;
+		const uint8_t *sector = find_sector(sctx, logical, copy, &physical, &bad);
 		int ret;
 
-		bad.offset = physical;
-		if (contiguous < image->sectorsize)
+		if (!sector)
 			continue;
 		if (sctx->cur_inode_flags & INODE_NODATASUM)
 			return sector;
 		ret = sector_is_good(sctx, logical, sector, &bad);
 		if (ret)
 			return ret < 0 ? NULL : sector;
+		bad.tree = sctx->root.objectid;
+		bm_fail_at(image, physical, &bad, bad);
 	}
 	bm_fail(sctx->fault, bad);
 	return NULL;

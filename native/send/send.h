@@ -170,6 +170,7 @@ struct send_ctx {
 	/* by inode number; the order of use does not matter in these */
 	struct lru_cache orphan_dirs, waiting_dir_moves, pending_dir_moves;
 	struct plain_extent plain;
+	uint8_t *sector; /* one that lies nowhere on disk; NULL: none was needed */
 	struct created_scan created;
 	/* the csum item in which the last look-up ended: [csum_start, csum_end) are covered */
 	uint64_t csum_start, csum_end;

@@ -44,6 +44,7 @@ struct bootstrap {
 	const struct btrfs_super_block *super;
 	struct bm_image *image;
 	struct bm_chunk chunks[MAX_CHUNKS];
+	struct bm_stripe stripes[MAX_CHUNKS][2];
 	size_t chunk_count;
 };
 
@@ -79,9 +80,10 @@ static void add_chunk(struct bootstrap *boot, uint64_t logical, const uint8_t *d
 	if (boot->chunk_count == MAX_CHUNKS)
 		return;
 	*out = (struct bm_chunk){.logical = logical, .length = chunk->length, .type = chunk->type};
-	out->copies = chunk->num_stripes < 2 ? 1 : 2;
-	for (uint32_t i = 0; i < out->copies; i++)
-		out->physical[i] = stripes[i].offset;
+	out->stripes = boot->stripes[boot->chunk_count];
+	out->num_stripes = chunk->num_stripes < 2 ? 1 : 2;
+	for (uint32_t i = 0; i < out->num_stripes; i++)
+		boot->stripes[boot->chunk_count][i].offset = stripes[i].offset;
 	boot->chunk_count++;
 }
 
@@ -187,6 +189,7 @@ static void find_blocks(struct packed_image *packed, const char *path)
 		room += (size_t)blocks;
 	}
 	packed->chunks = calloc(room + MAX_CHUNKS, sizeof(*packed->chunks));
+	packed->stripes = calloc(room + MAX_CHUNKS, sizeof(*packed->stripes));
 	for (size_t i = 0; i < packed->root_count; i++) {
 		int64_t blocks = bm_walk_blocks(&packed->roots[i], 0, NULL, 0, &fault);
 		struct bm_block *walked = calloc((size_t)blocks, sizeof(*walked));
@@ -216,10 +219,10 @@ static void find_data(struct bootstrap *boot, struct packed_image *packed)
 		struct bm_chunk chunk = boot->chunks[i];
 
 		if (!(chunk.type & DATA_GROUP) || chunk.type & METADATA_GROUP ||
-		    chunk.length > MAX_DATA || chunk.physical[0] > boot->size ||
-		    chunk.length > boot->size - chunk.physical[0])
+		    chunk.length > MAX_DATA || chunk.stripes->offset > boot->size ||
+		    chunk.length > boot->size - chunk.stripes->offset)
 			continue;
-		chunk.copies = 1;
+		chunk.num_stripes = 1;
 		packed->chunks[packed->chunk_count++] = chunk;
 		end += chunk.length;
 	}
@@ -233,8 +236,9 @@ static void pack_data(struct bootstrap *boot, struct packed_image *packed)
 	for (size_t i = packed->count; i < packed->chunk_count; i++) {
 		struct bm_chunk *chunk = &packed->chunks[i];
 
-		memcpy(packed->memory + end, boot->base + chunk->physical[0], chunk->length);
-		chunk->physical[0] = end;
+		memcpy(packed->memory + end, boot->base + chunk->stripes->offset, chunk->length);
+		packed->stripes[i].offset = end;
+		chunk->stripes = &packed->stripes[i];
 		end += chunk->length;
 	}
 }
@@ -253,8 +257,9 @@ static void pack_blocks(struct bootstrap *boot, struct packed_image *packed)
 		memcpy(block, boot->base + physical, packed->nodesize);
 		memset(block + packed->nodesize, 0, packed->sectorsize);
 		chunk->length = packed->nodesize;
-		chunk->physical[0] = i * packed->stride;
-		chunk->copies = 1;
+		packed->stripes[i].offset = i * packed->stride;
+		chunk->stripes = &packed->stripes[i];
+		chunk->num_stripes = 1;
 	}
 	memcpy(packed->memory, packed->pristine, packed->count * packed->stride);
 	for (size_t i = 0; i < packed->count; i++)
@@ -301,6 +306,7 @@ void packed_image_free(struct packed_image *packed)
 	free(packed->memory);
 	free(packed->pristine);
 	free(packed->chunks);
+	free(packed->stripes);
 	free(packed->roots);
 }
 

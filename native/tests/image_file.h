@@ -19,7 +19,8 @@ struct packed_image {
 	uint32_t sectorsize;
 	int csum_type;
 	uint8_t fsid[16];
-	struct bm_chunk *chunks; /* one for each block, then one for each chunk of data */
+	struct bm_chunk *chunks;   /* one for each block, then one for each chunk of data */
+	struct bm_stripe *stripes; /* of each chunk */
 	size_t chunk_count;
 	size_t count; /* of blocks */
 	struct bm_root *roots;

@@ -144,7 +144,9 @@ static void start(void)
 
 static void open_forest(void)
 {
-	struct bm_chunk chunk = {.logical = BASE, .length = sizeof(memory), .copies = 1};
+	struct bm_stripe stripe = {.offset = 0};
+	struct bm_chunk chunk = {
+	    .logical = BASE, .length = sizeof(memory), .stripes = &stripe, .num_stripes = 1};
 	struct bm_root roots[] = {{.objectid = 256, .bytenr = address(SNAPSHOT)},
 				  {.objectid = 5, .bytenr = address(ROOTS)},
 				  {.objectid = 2, .bytenr = address(EXTENTS)},

@@ -38,13 +38,18 @@ struct device {
 
 static struct device create(void)
 {
+	const struct bm_stripe stripes[] = {{.offset = 0}, {.offset = METADATA_LENGTH}};
 	const struct bm_chunk chunks[] = {
-	    {.logical = METADATA, .length = METADATA_LENGTH, .type = 4, .copies = 1},
+	    {.logical = METADATA,
+	     .length = METADATA_LENGTH,
+	     .type = 4,
+	     .stripes = stripes,
+	     .num_stripes = 1},
 	    {.logical = DATA,
 	     .length = DATA_LENGTH,
-	     .physical = {METADATA_LENGTH},
+	     .stripes = stripes + 1,
 	     .type = 1,
-	     .copies = 1},
+	     .num_stripes = 1},
 	};
 	struct device device = {.memory = calloc(1, METADATA_LENGTH + DATA_LENGTH)};
 	struct bm_writer_args args = {

@@ -39,13 +39,18 @@ static uint32_t random_below(uint32_t limit)
 
 static void start(void)
 {
+	static const struct bm_stripe stripes[] = {{.offset = 0}, {.offset = METADATA_LENGTH}};
 	struct bm_chunk chunks[2] = {
-	    {.logical = METADATA, .length = METADATA_LENGTH, .type = 4, .copies = 1},
+	    {.logical = METADATA,
+	     .length = METADATA_LENGTH,
+	     .type = 4,
+	     .stripes = stripes,
+	     .num_stripes = 1},
 	    {.logical = DATA,
 	     .length = DATA_LENGTH,
 	     .type = 1,
-	     .physical = {METADATA_LENGTH},
-	     .copies = 1},
+	     .stripes = stripes + 1,
+	     .num_stripes = 1},
 	};
 	struct bm_writer_args args = {
 	    .transid = 9, .features = BM_WRITER_SKINNY_METADATA | BM_WRITER_FREE_SPACE_TREE};

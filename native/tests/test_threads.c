@@ -54,12 +54,14 @@ struct opened {
 
 static int open_image(struct opened *one, uint64_t most)
 {
+	struct bm_stripe stripe = {.offset = LOGICAL};
 	struct bm_chunk chunk = {
-	    .logical = LOGICAL, .length = SIZE - LOGICAL, .physical = {LOGICAL}, .copies = 1};
+	    .logical = LOGICAL, .length = SIZE - LOGICAL, .stripes = &stripe, .num_stripes = 1};
+	struct bm_file file = {.size = SIZE};
 	struct bm_fault fault;
 
-	one->file = make_file();
-	one->base = bm_map_file(one->file, SIZE, &fault);
+	one->file = file.file = make_file();
+	one->base = bm_map_files(&file, 1, SIZE, &fault);
 	one->copies = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	one->image = bm_image_create(one->base, SIZE, NODESIZE, NODESIZE, 0, fsid);
 	pthread_mutex_init(&one->lock, NULL);
@@ -70,7 +72,7 @@ static int open_image(struct opened *one, uint64_t most)
 static void close_image(struct opened *one)
 {
 	bm_image_destroy(one->image);
-	bm_unmap_file(one->base);
+	bm_unmap_files(one->base);
 	munmap(one->copies, SIZE);
 	close(one->file);
 	pthread_mutex_destroy(&one->lock);

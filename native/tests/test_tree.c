@@ -148,7 +148,9 @@ static struct bm_root build(const struct sorted *from)
 
 static void start_image(void)
 {
-	struct bm_chunk chunk = {.logical = LOGICAL, .length = sizeof(memory), .copies = 1};
+	struct bm_stripe stripe = {.offset = 0};
+	struct bm_chunk chunk = {
+	    .logical = LOGICAL, .length = sizeof(memory), .stripes = &stripe, .num_stripes = 1};
 	struct bm_fault fault;
 
 	bm_image_destroy(image);
@@ -564,10 +566,12 @@ static void test_damage(void)
 /* With two copies the good one is read. */
 static void test_second_copy(void)
 {
+	struct bm_stripe stripes[] = {{.offset = 0}, {.offset = sizeof(memory) / 2}};
 	struct bm_chunk chunk = {.logical = LOGICAL,
 				 .length = sizeof(memory) / 2,
-				 .physical = {0, sizeof(memory) / 2},
-				 .copies = 2};
+				 .type = 4 | 32 /* metadata, DUP */,
+				 .stripes = stripes,
+				 .num_stripes = 2};
 	struct bm_expect expect = {.tree = 5, .level = -1};
 	struct bm_fault fault;
 	uint8_t *leaf;
@@ -586,7 +590,7 @@ static void test_second_copy(void)
 	leaf = NULL;
 	bm_image_destroy(image);
 	image = bm_image_create(memory, NODESIZE + 100, NODESIZE, NODESIZE, 0, fsid);
-	chunk.copies = 1;
+	chunk.num_stripes = 1;
 	CHECK(bm_image_set_chunks(image, &chunk, 1, &fault) == 0);
 	root.image = image;
 	root.bytenr = LOGICAL + NODESIZE;

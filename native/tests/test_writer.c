@@ -63,11 +63,12 @@ static int compare(const struct bm_key *a, const struct bm_key *b)
 
 static void start(struct device *device)
 {
+	struct bm_stripe stripes[] = {{.offset = 0}, {.offset = LENGTH}};
 	struct bm_chunk chunk = {.logical = LOGICAL,
 				 .length = LENGTH,
 				 .type = METADATA_DUP,
-				 .physical = {0, LENGTH},
-				 .copies = 2};
+				 .stripes = stripes,
+				 .num_stripes = 2};
 	struct bm_writer_args args = {.base = device->memory,
 				      .transid = device->transid,
 				      .features = BM_WRITER_SKINNY_METADATA};

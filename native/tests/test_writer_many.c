@@ -41,8 +41,12 @@ struct device {
 
 static void start(struct device *device)
 {
-	struct bm_chunk chunk = {
-	    .logical = LOGICAL, .length = LENGTH, .type = METADATA_SINGLE, .copies = 1};
+	struct bm_stripe stripe = {.offset = 0};
+	struct bm_chunk chunk = {.logical = LOGICAL,
+				 .length = LENGTH,
+				 .type = METADATA_SINGLE,
+				 .stripes = &stripe,
+				 .num_stripes = 1};
 	struct bm_writer_args args = {
 	    .base = device->memory, .transid = 9, .features = BM_WRITER_SKINNY_METADATA};
 	struct bm_fault fault = {0};

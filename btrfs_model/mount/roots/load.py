@@ -43,9 +43,12 @@ def check_writable(fs: Filesystem, *, replay: bool = False) -> None:
     Raises CorruptImageError: when two chunks share a place on the device: what is written to one
     destroys the other.
     """
+    check_one_device(fs)
     _check_stripes(fs)
     sb = fs.image.superblock
     reasons = {
+        "chunks are striped": any(chunk.width or chunk.copies > 2 for chunk in fs.image.chunks),
+        "the raid-stripe-tree is not supported": sb.has_incompat("RAID_STRIPE_TREE"),
         "it has a log of fsyncs, which must be replayed first": bool(sb.log_root) and not replay,
         "it is a seed device": bool(sb.flags & _SEEDING),
         "its superblock says that it has errors": bool(sb.flags & _ERROR),
@@ -61,6 +64,12 @@ def check_writable(fs: Filesystem, *, replay: bool = False) -> None:
     for reason, applies in reasons.items():
         if applies:
             raise UnsupportedError(f"{fs.path}: cannot be changed: {reason}")
+
+
+def check_one_device(fs: Filesystem) -> None:
+    """Refuse to change a filesystem of several devices."""
+    if fs.image.has_several:
+        raise UnsupportedError(f"{fs.path}: cannot be changed: it has several devices")
 
 
 def _check_stripes(fs: Filesystem) -> None:

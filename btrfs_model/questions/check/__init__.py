@@ -7,6 +7,7 @@ The passes, each in a module of its own:
     items        every item by itself
     extents      the extent tree against what all blocks refer to
     space        chunks, device extents, block groups, free space, checksums
+    copies       superblocks, data and parity on each device
     inodes       names, links, directories and file extents of each subvolume
     subvolumes   names of subvolumes, UUIDs
 
@@ -16,7 +17,6 @@ one does not judge.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 
@@ -25,18 +25,15 @@ import numpy as np
 from btrfs_model.base.arguments import checked
 from btrfs_model.base.errors import CorruptImageError
 from btrfs_model.ondisk.keys import ObjectId
+from btrfs_model.questions.check.copies import check_data, check_superblocks
 from btrfs_model.questions.check.extents import DataRefs, check_extents, read_extents
 from btrfs_model.questions.check.inodes import Rows, check_inodes
 from btrfs_model.questions.check.items import check_items
 from btrfs_model.questions.check.report import Finding, Report
-from btrfs_model.questions.check.space import (
-    check_checksums,
-    check_data,
-    check_space,
-    check_superblocks,
-)
+from btrfs_model.questions.check.space import check_checksums, check_space
 from btrfs_model.questions.check.subvolumes import check_subvolumes
 from btrfs_model.questions.check.walk import Forest, TreeRoot, leaf_batches, walk_forest
+from btrfs_model.volume.devices import Paths
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.tree import Tree
@@ -46,7 +43,7 @@ _NEEDED = (ObjectId.EXTENT_TREE, ObjectId.DEV_TREE, ObjectId.FS_TREE)
 
 @checked
 def check(
-    image: Image | Filesystem | str | os.PathLike[str],
+    image: Image | Filesystem | Paths,
     *,
     verify_data: bool = False,
     limit: int = 20,
@@ -55,8 +52,8 @@ def check(
 
     Parameters
     ----------
-    image : Image, Filesystem, str or os.PathLike
-        What to check, or the file it is in.
+    image : Image, Filesystem, str, os.PathLike or sequence of them
+        What to check, or the files it is in.
     verify_data : bool
         Whether to read all data and compare them with their checksums.
     limit : int
@@ -109,7 +106,7 @@ class _Check:
         self._guard(lambda: check_checksums(fs, extents, report))
         self._guard(self._check_subvolumes)
         if verify_data:
-            self._guard(lambda: check_data(fs, report))
+            self._guard(lambda: check_data(fs, extents, report))
         return report.result()
 
     def _check_subvolumes(self) -> None:

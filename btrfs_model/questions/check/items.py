@@ -366,28 +366,44 @@ def _chunks(items: Batch) -> None:
     rows, superblock = items.rows, items.image.superblock
     items.bad("chunk is owned by tree {owner}", rows["owner"] != ObjectId.EXTENT_TREE)
     items.bad("chunk of sector size {sector_size}", rows["sector_size"] != superblock.sectorsize)
-    uuid = np.frombuffer(superblock.dev_item.uuid, np.uint8)
-    for stripe in range(2):
-        # the second stripe follows the structure with the first
+    uuids = {device.devid: device.uuid for device in items.image.devices}
+    for stripe in range(int(rows["num_stripes"].max(initial=0))):
+        there = np.flatnonzero(rows["num_stripes"] > stripe)
+        # further stripes follow the structure with the first
         at = structs.CHUNK.size - structs.STRIPE.size + stripe * structs.STRIPE.size
-        part = dict(items.columns, position=items.columns["position"] + np.uint64(at))
-        other = (records(items.image, part, structs.STRIPE)["dev_uuid"] != uuid).any(axis=1)
-        items.bad("stripe lies on an unknown device", (rows["num_stripes"] > stripe) & other)
+        columns = select(items.columns, there)
+        part = dict(columns, position=columns["position"] + np.uint64(at))
+        found = records(items.image, part, structs.STRIPE)
+        other = np.zeros(len(rows), np.bool_)
+        other[there] = [
+            uuids.get(devid) != uuid.tobytes()
+            for devid, uuid in zip(found["devid"].tolist(), found["dev_uuid"], strict=True)
+        ]
+        items.bad("stripe lies on an unknown device", other)
 
 
 def _devices(items: Batch) -> None:
-    rows, item = items.rows, items.image.superblock.dev_item
-    for field in ("devid", "total_bytes", "sector_size"):
-        wanted = getattr(item, field)
-        text = f"device item has {field} {{{field}}}, the superblock {wanted}"
-        items.bad(text, rows[field] != wanted)
-    for field in ("uuid", "fsid"):
-        wrong = (rows[field] != np.frombuffer(getattr(item, field), np.uint8)).any(axis=1)
-        items.bad(f"device item has another {field} than the superblock", wrong)
+    rows = items.rows
+    known = np.zeros(len(rows), np.bool_)
+    for device in items.image.devices:
+        mine = rows["devid"] == device.devid
+        known |= mine
+        if device.superblock is None:
+            continue
+        item = device.superblock.dev_item
+        for field in ("total_bytes", "sector_size"):
+            wanted = getattr(item, field)
+            text = f"device item has {field} {{{field}}}, the superblock {wanted}"
+            items.bad(text, mine & (rows[field] != wanted))
+        for field in ("uuid", "fsid"):
+            wrong = (rows[field] != np.frombuffer(getattr(item, field), np.uint8)).any(axis=1)
+            items.bad(f"device item has another {field} than the superblock", mine & wrong)
+    items.bad("device item of unknown device {devid}", ~known)
 
 
 def _dev_extents(items: Batch) -> None:
-    foreign = items.columns["objectid"] != items.image.superblock.dev_item.devid
+    known = np.array([device.devid for device in items.image.devices], np.uint64)
+    foreign = ~np.isin(items.columns["objectid"], known)
     items.bad("device extent of an unknown device", foreign)
     wrong = items.rows["chunk_tree"] != ObjectId.CHUNK_TREE
     items.bad("device extent of another chunk tree", wrong)

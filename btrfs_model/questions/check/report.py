@@ -76,7 +76,8 @@ class Report:
 
     def add_fault(self, prefix: str, fault: Fault) -> None:
         """Add what made reading a block fail; `prefix` says what for."""
-        place = Fault(fault.code, offset=fault.offset, found=fault.found, wanted=fault.wanted)
+        place = Fault(fault.code, offset=fault.offset, found=fault.found, wanted=fault.wanted,
+                      device=fault.device)  # fmt: skip
         self.add(
             f"{prefix}{{what}}",
             tree=fault.tree,

@@ -18,27 +18,27 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.base.errors import CorruptImageError
-from btrfs_model.native.hashes import sector_sums
 from btrfs_model.native.items import gather, records, select
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
-from btrfs_model.ondisk.structs import BLOCK_GROUP_ITEM, DEV_EXTENT, DEV_ITEM, FREE_SPACE_INFO
-from btrfs_model.ondisk.superblock import SUPER_OFFSETS, SUPER_SIZE
+from btrfs_model.ondisk.structs import (
+    BLOCK_GROUP_ITEM,
+    DEV_EXTENT,
+    DEV_ITEM,
+    FREE_SPACE_INFO,
+    DevItem,
+)
 from btrfs_model.questions.check.extents import Extents
 from btrfs_model.questions.check.report import Report
 from btrfs_model.volume.checksums import DataChecksums
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from btrfs_model.volume.devices import Member
     from btrfs_model.volume.filesystem import Filesystem
-    from btrfs_model.volume.image import Image
 
 _U64 = np.uint64
 _DATA: Final = 1 << 0
 _METADATA: Final = 1 << 1 | 1 << 2
 _USING_BITMAPS: Final = 1 << 0
-_SUMS_AT_ONCE: Final = 4096
 
 
 class _BlockGroup(NamedTuple):
@@ -134,56 +134,64 @@ def _check_groups(fs: Filesystem, groups: list[_BlockGroup], report: Report) -> 
 
 
 def _check_devices(fs: Filesystem, report: Report) -> None:
-    """Check that stripes are device extents, and that the device item counts them."""
+    """Check that stripes are device extents, and that the device items count them."""
     columns = fs.tree(ObjectId.DEV_TREE).scan()
     columns = select(
         columns, (columns["type"] == ItemType.DEV_EXTENT) & (columns["size"] == DEV_EXTENT.size)
     )
     rows = records(fs.image, columns, DEV_EXTENT)
-    physical, length = columns["offset"], rows["length"]
+    devid, physical, length = columns["objectid"], columns["offset"], rows["length"]
     tree = int(ObjectId.DEV_TREE)
-    over = np.flatnonzero(physical[1:] < (physical + length)[:-1]) + 1
+    inside = (physical[1:] < (physical + length)[:-1]) & (devid[1:] == devid[:-1])
+    over = np.flatnonzero(inside) + 1
     report.rows("device extent begins inside the one before", columns, over, tree)
-    total = fs.image.superblock.dev_item.total_bytes
-    beyond = physical + length > total
+    beyond = np.zeros(len(devid), np.bool_)
+    for device in fs.image.devices:
+        mine = devid == _U64(device.devid)
+        item = _check_device_item(fs, device, int(length[mine].sum()), report)
+        if item is not None:
+            beyond |= mine & (physical + length > item.total_bytes)
     report.rows("device extent ends beyond the device", columns, beyond, tree)
-    extents = list(
-        zip(rows["chunk_offset"].tolist(), physical.tolist(), length.tolist(), strict=True)
-    )
+    fields = (rows["chunk_offset"], devid, physical, length)
+    extents = list(zip(*(field.tolist() for field in fields), strict=True))
+    sole = fs.image.devices[0].devid
     stripes = {
-        (chunk.logical, stripe, chunk.length)
+        (chunk.logical, chunk.devids[number] if chunk.devids else sole, at, chunk.stripe_length)
         for chunk in fs.image.chunks
-        for stripe in chunk.stripes
+        for number, at in enumerate(chunk.stripes)
     }
     unknown = np.array([extent not in stripes for extent in extents], np.bool_)
     report.rows("device extent is no stripe of a chunk", columns, unknown, tree)
-    for logical, stripe, size in sorted(stripes - set(extents)):
+    for logical, device_of, at, size in sorted(stripes - set(extents)):
         report.add(
-            "stripe of {size} bytes at {stripe} of chunk {logical} is no device extent",
+            "stripe of {size} bytes at {stripe} of device {devid}, of chunk {logical}, is no "
+            "device extent",
             tree=int(ObjectId.CHUNK_TREE),
             size=size,
-            stripe=stripe,
+            stripe=at,
+            devid=device_of,
             logical=logical,
         )
-    _check_device_item(fs, int(length.sum()), report)
 
 
-def _check_device_item(fs: Filesystem, used: int, report: Report) -> None:
-    sb = fs.image.superblock
+def _check_device_item(fs: Filesystem, device: Member, used: int, report: Report) -> DevItem | None:
     tree = int(ObjectId.CHUNK_TREE)
-    item = fs.chunk_tree.get((1, ItemType.DEV_ITEM, sb.dev_item.devid))
-    if item is None or len(item.data) != DEV_ITEM.size:
-        report.add("device {devid} has no item", tree=tree, devid=sb.dev_item.devid)
-        return
-    device = DEV_ITEM.unpack(item.data)
-    for name, bytes_used in (("device item", device.bytes_used),
-                             ("superblock", sb.dev_item.bytes_used)):  # fmt: skip
+    found = fs.chunk_tree.get((1, ItemType.DEV_ITEM, device.devid))
+    if found is None or len(found.data) != DEV_ITEM.size:
+        report.add("device {devid} has no item", tree=tree, devid=device.devid)
+        return None
+    item: DevItem = DEV_ITEM.unpack(found.data)
+    says = {"device item": item.bytes_used}
+    if device.superblock is not None:
+        says["superblock"] = device.superblock.dev_item.bytes_used
+    for name, bytes_used in says.items():
         if bytes_used != used:
             report.add(
                 f"{name} says {{says}} bytes are used, device extents have {{used}}",
-                tree=tree, block=item.block, slot=item.slot, key=item.key, says=bytes_used,
+                tree=tree, block=found.block, slot=found.slot, key=found.key, says=bytes_used,
                 used=used,
             )  # fmt: skip
+    return item
 
 
 def _check_usage(
@@ -334,57 +342,3 @@ def _sum_columns(fs: Filesystem, sums: DataChecksums) -> dict[str, npt.NDArray[A
         return {}
     kind = (ObjectId.EXTENT_CSUM, ItemType.EXTENT_CSUM)
     return tree.scan((*kind, 0), (*kind, 2**64 - 1))
-
-
-def check_data(fs: Filesystem, report: Report) -> None:
-    """Read every sector of data that has a checksum, each copy of it, and compare."""
-    sums = fs.checksums
-    at_once = _SUMS_AT_ONCE * fs.image.sectorsize
-    for first, last in zip(sums.starts.tolist(), sums.ends.tolist(), strict=True):
-        for start, end, copies in _parts_in_chunks(fs.image, first, last):
-            for copy in range(copies):
-                for at in range(start, end, at_once):
-                    _check_sectors(fs, sums, at, min(end, at + at_once), copy, report)
-
-
-def _parts_in_chunks(image: Image, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Split a range of addresses where a chunk ends; yield (start, end, copies) of each part.
-
-    A run of checksums goes on from one chunk into the next. What no chunk has is a part of its own.
-    """
-    while start < end:
-        chunk = image.chunk_at(start)
-        if chunk is not None:
-            stop = chunk.logical + chunk.length
-        else:
-            stop = min((c.logical for c in image.chunks if c.logical > start), default=end)
-        yield start, min(stop, end), len(chunk.stripes) if chunk else 1
-        start = stop
-
-
-def _check_sectors(
-    fs: Filesystem, sums: DataChecksums, start: int, end: int, copy: int, report: Report
-) -> None:
-    tree, sector = int(ObjectId.CSUM_TREE), fs.image.sectorsize
-    try:
-        data = fs.image.data(start, end - start, copy)
-    except CorruptImageError as error:
-        report.add("data at {start}: {what}", tree=tree, start=start, what=error.strerror)
-        return
-    wanted, _ = sums.stored(start, end - start)
-    bad = (sector_sums(sums.type, data, sector) != wanted).any(axis=1)
-    for row in np.flatnonzero(bad).tolist():
-        report.add(
-            "copy {copy} of the data at {logical} has another checksum",
-            tree=tree,
-            copy=copy,
-            logical=start + row * sector,
-        )
-
-
-def check_superblocks(fs: Filesystem, report: Report) -> None:
-    """Check that every copy of the superblock is good."""
-    sb = fs.image.superblock
-    for offset in SUPER_OFFSETS:
-        if offset + SUPER_SIZE <= sb.dev_item.total_bytes and offset not in sb.copies:
-            report.add("superblock at {offset} is not good", offset=offset)

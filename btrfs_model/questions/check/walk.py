@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from btrfs_model.base.codes import Code
 from btrfs_model.native.items import Columns, scan_leaves, verify_blocks
 from btrfs_model.ondisk.keys import Key, ObjectId
 from btrfs_model.ondisk.structs import HEADER, KEY_PTR
@@ -177,11 +178,14 @@ class _Walk:
         chunks = [self.image.chunk_at(p.logical) for p in batch]
         good = [False] * len(batch)
         faults: list[tuple[int, int, Any]] = []
-        for copy in range(2):
+        placed = [chunk.placed if chunk else 1 for chunk in chunks]
+        copies = [chunk.copies if chunk else 1 for chunk in chunks]
+        for copy in range(max(copies, default=0)):
+            # what parity makes is looked at where nothing else is good
             there = [
                 row
-                for row, chunk in enumerate(chunks)
-                if copy < (len(chunk.stripes) if chunk else 1)
+                for row in range(len(batch))
+                if copy < placed[row] or (copy < copies[row] and not good[row])
             ]
             bad = {
                 there[number]: fault
@@ -189,9 +193,10 @@ class _Walk:
             }
             for row in there:
                 good[row] |= row not in bad
-            faults += [(row, copy, fault) for row, fault in bad.items()]
+            faults += [(row, copy, fault) for row, fault in bad.items() if copy < placed[row]]
         for row, copy, fault in sorted(faults, key=lambda fault: fault[:2]):
-            self.report.add_fault(f"copy {copy} of the block: ", fault)
+            if fault.code != Code.NO_DEVICE or not good[row]:
+                self.report.add_fault(f"copy {copy} of the block: ", fault)
             if not good[row]:
                 self.forest.broken = True
                 self.first[batch[row].logical] = None

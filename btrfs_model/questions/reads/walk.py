@@ -11,12 +11,14 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from btrfs_model.base.arguments import checked
+from btrfs_model.base.errors import CorruptImageError, UnsupportedError
 from btrfs_model.cost.device import Device, load
 from btrfs_model.cost.machine import Machine, chosen, predict
 from btrfs_model.cost.reading import Reading
@@ -107,13 +109,15 @@ def reads(
     -------
     pandas.DataFrame
         A row for each block, in the order of submission: ``logical``, ``physical`` (of the first
-        copy; bytes), ``level``, ``kind`` (``"demand"`` or ``"ahead"``), ``issued_by`` (function of
-        the kernel), ``used`` (whether anything came to the block, when it was read or later). The
-        index is the sequence of submission. With a device also ``issued``, ``done`` and ``needed``
-        (when the kernel came to the block: in flight still, where ``done`` is later; -1: never),
-        nanoseconds from the start, and in ``attrs`` the totals: ``seconds``, ``waited`` (seconds of
-        it), ``requests`` (that the device got, after merging), ``buffered`` (that began in the
-        drive's buffer), ``seeks`` (that moved its arm), and where a machine computes ``time``: what
+        copy; bytes; where there are several devices after its ``devid``, and of the first copy that
+        is there: which one a kernel reads hangs on the number of its process), ``level``, ``kind``
+        (``"demand"`` or ``"ahead"``), ``issued_by`` (function of the kernel), ``used`` (whether
+        anything came to the block, when it was read or later). The index is the sequence of
+        submission. With a device also ``issued``, ``done`` and ``needed`` (when the kernel came to
+        the block: in flight still, where ``done`` is later; -1: never), nanoseconds from the start,
+        and in ``attrs`` the totals: ``seconds``, ``waited`` (seconds of it), ``requests`` (that the
+        device got, after merging), ``buffered`` (that began in the drive's buffer), ``seeks`` (that
+        moved its arm), and where a machine computes ``time``: what
         :meth:`btrfs_model.cost.machine.Prediction.as_dict` gives.
 
     Raises
@@ -212,6 +216,26 @@ def _readdir(
     return rows
 
 
+def _places(image: Image, read: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the devid, and the byte of the device, of the first copy of each block that is there.
+
+    The devid is -1 for what goes to no device, and 0 for what parity makes, the byte then is -1.
+    """
+    if not image.has_several:
+        physical = _physical(image, read)
+        return np.where(physical < 0, -1, image.devices[0].devid), physical
+    found = np.full((2, len(read)), -1, np.int64)
+    for row, logical in enumerate(read["logical"].tolist()):
+        # what a damaged node points at is asked for ahead, but goes to no device
+        chunk = image.chunk_at(logical)
+        found[0, row] = 0 if chunk else -1
+        for copy in range(chunk.placed if chunk else 0):
+            with suppress(CorruptImageError):
+                found[:, row] = image.byte_of_device(image.map(logical, copy)[0])
+                break
+    return found[0], found[1]
+
+
 def _physical(image: Image, read: NDArray[Any]) -> NDArray[np.int64]:
     """Return the byte of the first copy of each block; -1 for what goes to no device."""
     starts = np.array([chunk.logical for chunk in image.chunks], dtype=np.uint64)
@@ -228,6 +252,10 @@ def _physical(image: Image, read: NDArray[Any]) -> NDArray[np.int64]:
 
 def reading(image: Image, read: NDArray[Any], device: Device) -> Reading:
     """Prepare to do reads of an image on a device."""
+    if image.has_several:
+        raise UnsupportedError(
+            f"{image.path}: it has several devices; reads can be timed on one alone"
+        )
     return Reading(device, read, _physical(image, read), image.nodesize)
 
 
@@ -237,17 +265,18 @@ def read_table(
     """Return reads as a table, see :func:`reads`; `think`: microseconds for each leaf."""
     import pandas as pd
 
-    physical = _physical(image, read)
-    mapped = physical >= 0
+    devid, physical = _places(image, read)
+    mapped = devid >= 0
     times = None
     if on is not None:
         times, totals = on.run(think)
     if not mapped.all():
-        read, physical = read[mapped], physical[mapped]
+        read, devid, physical = read[mapped], devid[mapped], physical[mapped]
         times = None if times is None else times[mapped]
     table = pd.DataFrame(
         {
             "logical": read["logical"].astype(np.int64),
+            **({"devid": devid} if image.has_several else {}),
             "physical": physical,
             "level": read["level"].astype(np.int64),
             "kind": pd.Series(["demand", "ahead"]).array.take(read["ahead"].astype(np.int64)),

@@ -192,16 +192,22 @@ def _read_disk(sctx: SendContext, logical: int, size: int) -> bytes:
 def _verified_sector(sctx: SendContext, logical: int) -> bytes:
     """Return a sector, of the first copy whose checksum is right."""
     image, tree = sctx.image, sctx.send_root.objectid
-    image.map(logical)
     chunk = image.chunk_at(logical)
-    assert chunk is not None
     fault = Fault(Code.PAST_END, tree)
-    for copy in range(len(chunk.stripes)):
-        physical, contiguous = image.map(logical, copy)
-        if contiguous < image.sectorsize:
-            fault = Fault(fault.code, tree, 0, 0, physical, fault.found, fault.wanted)
+    # without a chunk the first copy says so
+    for copy in range(chunk.copies if chunk else 1):
+        physical = contiguous = 0
+        try:
+            if chunk is None or copy < chunk.placed:
+                physical, contiguous = image.map(logical, copy)
+            sector = image.data(logical, image.sectorsize, copy)
+        except CorruptImageError as error:
+            device, at = image.byte_of_device(physical)
+            if contiguous:
+                fault = Fault(fault.code, tree, 0, 0, at, fault.found, fault.wanted, device)
+            elif error.fault.code != Code.UNMAPPED or not copy:
+                fault = error.fault
             continue
-        sector = image.view[physical : physical + image.sectorsize]
         if sctx.cur_inode.flags & _NODATASUM:
             return bytes(sector)
         computed = csum(image.superblock.csum_type, sector)
@@ -209,12 +215,14 @@ def _verified_sector(sctx: SendContext, logical: int) -> bytes:
         if stored == computed:
             return bytes(sector)
         # a sector without a checksum reads as an error too
+        device, at = image.byte_of_device(physical)
         fault = Fault(
             Code.BAD_DATA_CSUM,
             tree,
-            offset=physical,
+            offset=at,
             found=int.from_bytes(stored[:8], "little"),
             wanted=int.from_bytes(computed[:8], "little"),
+            device=device,
         )
     raise CorruptImageError(image.path, fault)
 

@@ -174,21 +174,26 @@ def random_filesystem(image: Path, seed: int) -> None:
     subprocess.run(["mkfs.btrfs", "-q", "-f", "-n", nodesize, *holes, str(image)], check=True)
     compression = choice.choice(["no", "zlib", "lzo", "zstd"])
     with mounted(image, f"compress={compression}") as top:
-        work = top / "work"
-        subprocess.run(["btrfs", "-q", "subvolume", "create", str(work)], check=True)
-        changes = Changes(work, choice)
-        kinds: list[Callable[[], object]] = [
-            changes.create, changes.create, changes.mkdir, changes.write, changes.truncate,
-            changes.fallocate, changes.clone, changes.link, changes.unlink, changes.rmdir,
-            changes.rename, changes.rename, changes.move_folder, changes.symlink, changes.special,
-            changes.attributes, changes.xattr, changes.sync,
-        ]  # fmt: skip
-        for number in range(choice.randint(3, 5)):
-            for _ in range(choice.choice([20, 80, 200])):
-                # what does not exist, or exists already, or cannot be moved into itself
-                with contextlib.suppress(OSError, IndexError):
-                    choice.choice(kinds)()
-            target = str(top / f"s{number}")
-            subprocess.run(
-                ["btrfs", "-q", "subvolume", "snapshot", "-r", str(work), target], check=True
-            )
+        change_at_random(top, choice)
+
+
+def change_at_random(top: Path, choice: random.Random) -> None:
+    """Change a filesystem at random, and take snapshots ``s0``, ``s1``, ... on the way."""
+    work = top / "work"
+    subprocess.run(["btrfs", "-q", "subvolume", "create", str(work)], check=True)
+    changes = Changes(work, choice)
+    kinds: list[Callable[[], object]] = [
+        changes.create, changes.create, changes.mkdir, changes.write, changes.truncate,
+        changes.fallocate, changes.clone, changes.link, changes.unlink, changes.rmdir,
+        changes.rename, changes.rename, changes.move_folder, changes.symlink, changes.special,
+        changes.attributes, changes.xattr, changes.sync,
+    ]  # fmt: skip
+    for number in range(choice.randint(3, 5)):
+        for _ in range(choice.choice([20, 80, 200])):
+            # what does not exist, or exists already, or cannot be moved into itself
+            with contextlib.suppress(OSError, IndexError):
+                choice.choice(kinds)()
+        target = str(top / f"s{number}")
+        subprocess.run(
+            ["btrfs", "-q", "subvolume", "snapshot", "-r", str(work), target], check=True
+        )

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Copies: superblocks, data and parity, each on each device, as ``btrfs scrub`` reads them.
+
+Of RAID5 and RAID6 the data are read once, where they lie. The parity of a row of stripes is
+compared sector by sector, where a sector of the data is known to have been written: one that has a
+checksum, or is of a tree block. What was only preallocated has no parity yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+
+from btrfs_model.base.codes import Code
+from btrfs_model.base.errors import CorruptImageError
+from btrfs_model.native.hashes import sector_sums
+from btrfs_model.ondisk.constants import BTRFS_STRIPE_LEN
+from btrfs_model.ondisk.keys import ObjectId
+from btrfs_model.ondisk.superblock import SUPER_OFFSETS, SUPER_SIZE
+from btrfs_model.questions.check.extents import Extents
+from btrfs_model.questions.check.report import Report
+from btrfs_model.volume.checksums import DataChecksums
+
+if TYPE_CHECKING:
+    from btrfs_model.ondisk.chunks import Chunk
+    from btrfs_model.volume.filesystem import Filesystem
+    from btrfs_model.volume.image import Image
+
+_SUMS_AT_ONCE: Final = 4096
+_ROWS_AT_ONCE: Final = 64
+Bytes = npt.NDArray[np.uint8]
+
+
+def check_superblocks(fs: Filesystem, report: Report) -> None:
+    """Check that every device is there, and every copy of its superblock good and new."""
+    newest = fs.image.superblock.generation
+    for device in fs.image.devices:
+        sb = device.superblock
+        if sb is None:
+            report.add("device {devid} (uuid {uuid}) is missing", devid=device.devid,
+                       uuid=UUID(bytes=device.uuid))  # fmt: skip
+            continue
+        of = f" of device {device.devid}" if fs.image.has_several else ""
+        for offset in SUPER_OFFSETS:
+            if offset + SUPER_SIZE <= sb.dev_item.total_bytes and offset not in sb.copies:
+                report.add(f"superblock{of} at {{offset}} is not good", offset=offset)
+        if sb.generation != newest:
+            report.add(f"superblock{of} is of generation {{generation}}, the newest of {{newest}}",
+                       generation=sb.generation, newest=newest)  # fmt: skip
+
+
+def check_data(fs: Filesystem, extents: Extents, report: Report) -> None:
+    """Read every sector of data that has a checksum, each copy of it, and compare; then parity."""
+    sums = fs.checksums
+    at_once = _SUMS_AT_ONCE * fs.image.sectorsize
+    for first, last in zip(sums.starts.tolist(), sums.ends.tolist(), strict=True):
+        for start, end, copies in _parts_in_chunks(fs.image, first, last):
+            for copy in range(copies):
+                for at in range(start, end, at_once):
+                    _check_sectors(fs, sums, at, min(end, at + at_once), copy, report)
+    there = {device.devid for device in fs.image.devices if device.path}
+    for chunk in fs.image.chunks:
+        if chunk.profile.parity and there.issuperset(chunk.devids):
+            written = _written(chunk, fs.image.sectorsize, sums, extents)
+            _check_parity(fs.image, chunk, written, report)
+
+
+def _parts_in_chunks(image: Image, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Split a range of addresses where a chunk ends; yield (start, end, copies) of each part.
+
+    A run of checksums goes on from one chunk into the next. What no chunk has is a part of its own.
+    """
+    while start < end:
+        chunk = image.chunk_at(start)
+        if chunk is not None:
+            stop = chunk.logical + chunk.length
+        else:
+            stop = min((c.logical for c in image.mapped if c.logical > start), default=end)
+        yield start, min(stop, end), chunk.placed if chunk else 1
+        start = stop
+
+
+def _check_sectors(
+    fs: Filesystem, sums: DataChecksums, start: int, end: int, copy: int, report: Report
+) -> None:
+    tree, sector = int(ObjectId.CSUM_TREE), fs.image.sectorsize
+    try:
+        data = fs.image.data(start, end - start, copy)
+    except CorruptImageError as error:
+        if error.fault.code == Code.NO_DEVICE:
+            # said once; the other devices have the rest
+            if end - start > sector:
+                middle = start + (end - start) // 2 // sector * sector
+                _check_sectors(fs, sums, start, middle, copy, report)
+                _check_sectors(fs, sums, middle, end, copy, report)
+            return
+        report.add("data at {start}: {what}", tree=tree, start=start, what=error.strerror)
+        return
+    wanted, _ = sums.stored(start, end - start)
+    bad = (sector_sums(sums.type, data, sector) != wanted).any(axis=1)
+    for row in np.flatnonzero(bad).tolist():
+        report.add(
+            "copy {copy} of the data at {logical} has another checksum",
+            tree=tree,
+            copy=copy,
+            logical=start + row * sector,
+        )
+
+
+# ------------------------------------------------------------------------------------ parity --
+
+
+def _written(
+    chunk: Chunk, sectorsize: int, sums: DataChecksums, extents: Extents
+) -> npt.NDArray[np.bool_]:
+    """Return for which sectors of each row of a chunk there must be parity, (rows, sectors)."""
+    blocks = ~extents.is_data
+    starts = np.concatenate([sums.starts, extents.start[blocks]])
+    ends = np.concatenate([sums.ends, extents.end[blocks]])
+    inside = (starts < np.uint64(chunk.end)) & (ends > np.uint64(chunk.logical))
+    sectors = np.zeros(chunk.length // sectorsize, np.bool_)
+    for start, end in zip(starts[inside].tolist(), ends[inside].tolist(), strict=True):
+        low, high = max(start - chunk.logical, 0), end - chunk.logical
+        sectors[low // sectorsize : high // sectorsize] = True
+    across = BTRFS_STRIPE_LEN // sectorsize
+    rows = len(sectors) // (chunk.width * across)
+    whole = sectors[: rows * chunk.width * across]
+    return np.asarray(whole.reshape(rows, chunk.width, across).any(axis=1))
+
+
+def _check_parity(
+    image: Image, chunk: Chunk, written: npt.NDArray[np.bool_], report: Report
+) -> None:
+    """Compare the parity of the rows in which something was written."""
+    row_size = chunk.width * BTRFS_STRIPE_LEN
+    wanted = np.flatnonzero(written.any(axis=1))
+    for rows in np.split(wanted, range(_ROWS_AT_ONCE, len(wanted), _ROWS_AT_ONCE)):
+        data = np.stack([
+            np.frombuffer(image.data(chunk.logical + row * row_size, row_size), np.uint8)
+            for row in rows.tolist()
+        ]).reshape(len(rows), chunk.width, BTRFS_STRIPE_LEN)  # fmt: skip
+        for number, computed in enumerate(_parity(data, chunk.profile.parity)):
+            stored = np.stack([
+                np.frombuffer(image.parity(chunk, row, number), np.uint8) for row in rows.tolist()
+            ])  # fmt: skip
+            shape = (len(rows), written.shape[1], -1)
+            bad = (stored != computed).reshape(shape).any(axis=2) & written[rows]
+            for row, sector in np.argwhere(bad).tolist():
+                at = int(rows[row]) * row_size + sector * image.sectorsize
+                report.add("{name} of the row with {logical} does not fit the data",
+                           name="PQ"[number], logical=chunk.logical + at)  # fmt: skip
+
+
+def _parity(data: Bytes, count: int) -> Iterator[Bytes]:
+    """Yield P, and Q where there is one, of the rows of data, shape (rows, stripes, bytes)."""
+    yield np.bitwise_xor.reduce(data, axis=1)
+    if count > 1:
+        q = np.zeros_like(data[:, 0])
+        for column in reversed(range(data.shape[1])):
+            # times x, modulo the polynomial
+            carry = np.where(q & 0x80, np.uint8(0x1D), np.uint8(0))
+            q = np.left_shift(q, 1, dtype=np.uint8) ^ carry ^ data[:, column]
+        yield q
