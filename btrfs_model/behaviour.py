@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Final
 
 from btrfs_model.base.arguments import checked
@@ -114,6 +114,8 @@ class Behaviour:
         """
         if isinstance(text, Behaviour):
             return text
+        if text in PRESETS:
+            return _behaviour(text)
         # a slug has dashes in it, so an operator is a sign with white space around it
         name, *rest = re.split(r"\s+([+-])\s*", text.strip())
         if name not in PRESETS:
@@ -167,10 +169,15 @@ class Behaviour:
     def __str__(self) -> str:
         return self.text
 
-    @property
+    @cached_property
     def bits(self) -> int:
         """The toggles as bits for the C kernels: ``1 << enum bm_toggle``."""
         return sum(_BITS.get(patch, 0) for patch in self.patches)
+
+
+@cache
+def _behaviour(name: str) -> Behaviour:
+    return Behaviour(_preset(name), name)
 
 
 def table() -> pd.DataFrame:

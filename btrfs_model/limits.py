@@ -107,7 +107,9 @@ class Limits:
         ValueError
             For one that is out of its range.
         """
-        return given if isinstance(given, Limits) else checked(cls)(**(given or {}))
+        if given is None:
+            return _KERNELS
+        return given if isinstance(given, Limits) else checked(cls)(**given)
 
     def of_kernel(self, behaviour: Behaviour) -> Limits:
         """Return the limits with those filled in that the kernel's toggles decide about."""
@@ -128,5 +130,6 @@ class Limits:
         return {name: nodesize if value is None else value for name, value in values.items()}
 
 
+_KERNELS: Final = Limits()
 NAMES: Final = tuple(field.name for field in fields(Limits))
 """Names of all limits."""

@@ -6,9 +6,10 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING, NamedTuple
 
-import pandas as pd
+import numpy as np
 
 from btrfs_model.base.arguments import checked
+from btrfs_model.base.tables import frame
 from btrfs_model.native.choice import twin
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.constants import ExtentFlag
@@ -18,6 +19,8 @@ from btrfs_model.reference.logical import Extent
 from btrfs_model.volume.forest import Forest
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from btrfs_model.volume.filesystem import Filesystem
 
 
@@ -141,8 +144,8 @@ def logical_ino(
         extent_item_pos=logical - extent.key.objectid,
         ignore_extent_item_pos=ignore_offset,
     )
-    rows = [(ref.inum, ref.offset, ref.root) for ref in refs]
-    return pd.DataFrame(rows, columns=["inum", "offset", "root"], dtype="uint64")
+    inum, offset, _, root = np.array(refs, np.uint64).reshape(-1, 4).T
+    return frame({"inum": inum, "offset": offset, "root": root})
 
 
 # Each as it is in C; `reference` has the same in Python.

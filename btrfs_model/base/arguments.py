@@ -103,14 +103,25 @@ def _annotated(function: Callable[..., object]) -> tuple[inspect.Signature, dict
     return signature, words
 
 
+def _tells(kind: type) -> bool:
+    """Whether an argument is right whatever its value is, where one of its type was."""
+    return issubclass(kind, str | bytes) or not (
+        issubclass(kind, Collection) or hasattr(kind, "dtype")
+    )
+
+
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Hold the arguments of a public function to its annotations; of a list the first hundred.
 
     Raises TypeError: when a call has an argument of another type, too many of them or too few.
     """
+    right = set()
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        kinds = (*map(type, args), *kwargs, *map(type, kwargs.values()))
+        if kinds in right:
+            return function(*args, **kwargs)
         signature, annotated = _annotated(function)
         name = function.__qualname__
         try:
@@ -131,6 +142,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
                 bound.arguments[parameter] = tuple(map(_plain, value))
             else:
                 bound.arguments[parameter] = _plain(value)
+        if all(map(_tells, map(type, (*args, *kwargs.values())))):
+            right.add(kinds)
         return function(*bound.args, **bound.kwargs)
 
     return call

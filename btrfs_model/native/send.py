@@ -10,7 +10,7 @@ from btrfs_model.base.codes import Code
 from btrfs_model.native.backref import Forest
 from btrfs_model.native.door import ffi, lib
 from btrfs_model.native.faults import keep
-from btrfs_model.ondisk.layout import PayloadError
+from btrfs_model.ondisk.layout import Payload, PayloadError
 
 Root = tuple[int, int, bytes]
 """Id, ctransid and the uuid that the receiver knows of a subvolume."""
@@ -31,14 +31,14 @@ FLAGS = {
 class Callbacks(NamedTuple):
     """What C calls while it sends.
 
-    `write`: gets the stream, piece by piece.
+    `write`: gets the stream, piece by piece; a piece (a buffer) is there during the call only.
     `decompress`: gets type, bytes and the size that comes out; what it raises as ``PayloadError``
     is damage.
     `explain`: gets why each command was sent, rows of ``struct bm_send_why``; also where the send
     fails.
     """
 
-    write: Callable[[bytes], object]
+    write: Callable[[Payload], object]
     decompress: Callable[[int, bytes, int], bytes]
     explain: Callable[[bytes], object] | None
 
@@ -99,7 +99,7 @@ def _roots(roots: Sequence[Root]) -> Any:
 @ffi.def_extern(error=1, onerror=keep)  # type: ignore[untyped-decorator]
 def bm_python_write(context: Any, data: Any, size: int) -> int:
     """Hand a piece of the stream on."""
-    ffi.from_handle(context).write(ffi.buffer(data, size)[:])
+    ffi.from_handle(context).write(memoryview(ffi.buffer(data, size)))
     return 0
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What :class:`btrfs_model.volume.tree.Tree` is asked, answered by :mod:`.ctree`.
 
-Beside ``native/tree/tree.c`` and ``native/tree/items.c``.
+Beside ``native/tree/tree.c``, ``native/tree/items.c`` and ``native/tree/lookup.c``.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.reference import ctree
 from btrfs_model.reference.ctree import Path, RawKey
 
@@ -21,6 +22,18 @@ def find(tree: Tree, key: RawKey, find_higher: bool) -> Item | None:
     path = Path()
     found = ctree.search_slot_for_read(tree, key, path, find_higher=find_higher)
     return tree.item(path.leaf, path.slots[0]) if found else None
+
+
+def lookup_path(tree: Tree, directory: int, path: bytes) -> int | None:
+    """Return the inode that a path leads to from a directory, or None."""
+    for name in path.split(b"/"):
+        if name in (b"", b"."):
+            continue
+        entry = tree.lookup(directory, name)
+        if entry is None or entry.location.type != ItemType.INODE_ITEM:
+            return None
+        directory = entry.location.objectid
+    return directory
 
 
 def child_at(tree: Tree, key: RawKey, level: int) -> int | None:

@@ -40,6 +40,7 @@ from btrfs_model.ondisk.items import root_ref
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
 from btrfs_model.volume.checksums import DataChecksums
 from btrfs_model.volume.devices import Paths
+from btrfs_model.volume.forest import Forest
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.roots import Root, is_subvolume_id, timespec_ns
 from btrfs_model.volume.subvolume import Subvolume, SubvolumeName, join, split_path
@@ -224,6 +225,11 @@ class Filesystem:
         if self.log_root_tree is not None:
             trees[ObjectId.TREE_LOG] = self.log_root_tree
         return {int(objectid): tree for objectid, tree in sorted(trees.items())}
+
+    @cached_property
+    def forests(self) -> dict[frozenset[int], Forest]:
+        """The forests that were asked for last, by the subvolumes that are open in them."""
+        return {}
 
     @exclusive
     def tree(self, objectid: int) -> Tree:

@@ -9,7 +9,7 @@ anew (``btrfs_get_fs_root_commit_root()``, 6.12). So a forest knows which subvol
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
@@ -28,6 +28,7 @@ _ROOT_TREE = int(ObjectId.ROOT_TREE)
 _EXTENT_TREE = int(ObjectId.EXTENT_TREE)
 _FIRST_FREE = int(ObjectId.FIRST_FREE)
 _ROOT_ITEM = int(ItemType.ROOT_ITEM)
+_KEPT = 16
 
 
 def read_tree_block(
@@ -62,10 +63,15 @@ class Forest:
         self._native: native.Forest | None = None
 
     @classmethod
-    def of(cls, fs: Filesystem, opened: Iterable[int] = ()) -> Self:
-        """Return the forest of a filesystem."""
-        trees = {root.id: root.tree(fs.image) for root in fs.root_items}
-        return cls(fs.image, trees | {_ROOT_TREE: fs.root_tree}, opened)
+    def of(cls, fs: Filesystem, opened: Iterable[int] = ()) -> Forest:
+        """Return the forest of a filesystem, which keeps those that were asked for last."""
+        open_now, kept = frozenset(opened), fs.forests
+        if open_now not in kept:
+            if len(kept) >= _KEPT:
+                kept.clear()
+            trees = {root.id: root.tree(fs.image) for root in fs.root_items}
+            kept[open_now] = cls(fs.image, trees | {_ROOT_TREE: fs.root_tree}, open_now)
+        return kept[open_now]
 
     @property
     def extent_tree(self) -> Tree:

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault, NoSuchFileError
 from btrfs_model.base.tables import html_table
-from btrfs_model.ondisk.hashes import name_hash
 from btrfs_model.ondisk.items import DirItem, dir_items, file_extent, inode_names
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, Key
 from btrfs_model.ondisk.layout import Payload
-from btrfs_model.ondisk.structs import INODE_ITEM, RootItem
+from btrfs_model.ondisk.structs import INODE_ITEM, RootItem, Timespec
 from btrfs_model.volume.data import FileExtent, FileReader
 from btrfs_model.volume.roots import Root, timespec_ns
 from btrfs_model.volume.tree import Item
@@ -33,6 +32,10 @@ T = TypeVar("T")
 
 _MAX = MAX_KEY.offset
 _NO_UUID = bytes(16)
+# what an Inode has of the numbers of an inode item
+_TO_NBYTES = slice(INODE_ITEM.places["nbytes"].stop)
+_FROM_NLINK = slice(INODE_ITEM.places["nlink"].start, INODE_ITEM.places["sequence"].stop)
+_TIMES = [INODE_ITEM.places[name] for name in ("atime", "ctime", "mtime", "otime")]
 
 
 class SubvolumeName(NamedTuple):
@@ -223,12 +226,9 @@ class Subvolume:
         item = self.tree.get((ino, ItemType.INODE_ITEM, 0))
         if item is None:
             raise self._missing(f"there is no inode {ino}", ino)
-        raw = self._decode(item, INODE_ITEM.unpack)
-        times = (timespec_ns(time) for time in (raw.atime, raw.ctime, raw.mtime, raw.otime))
-        return Inode(
-            ino, raw.generation, raw.transid, raw.size, raw.nbytes, raw.nlink, raw.uid, raw.gid,
-            raw.mode, raw.rdev, raw.flags, raw.sequence, *times,
-        )  # fmt: skip
+        flat = self._decode(item, INODE_ITEM.flat)
+        times = (timespec_ns(Timespec(*flat[place])) for place in _TIMES)
+        return Inode(ino, *flat[_TO_NBYTES], *flat[_FROM_NLINK], *times)
 
     def names(self, ino: int) -> list[InodeName]:
         """Names of an inode, those in INODE_REF items first, in the order of the tree."""
@@ -282,12 +282,8 @@ class Subvolume:
     # -------------------------------------------------------------------------- directories --
 
     def lookup(self, directory: int, name: bytes) -> DirItem | None:
-        """Return the entry of a directory by its name (``btrfs_lookup_dir_item()``), or None."""
-        item = self.tree.get((directory, ItemType.DIR_ITEM, name_hash(name)))
-        if item is None:
-            return None
-        entries = self._decode(item, dir_items)
-        return next((entry for entry in entries if entry.name == name), None)
+        """Return the entry of a directory by its name, or None."""
+        return self.tree.lookup(directory, name)
 
     def resolve(self, path: str | bytes) -> int:
         """Return the inode number of a path inside the subvolume.
@@ -300,13 +296,10 @@ class Subvolume:
             When there is one, but not in the last commit.
         """
         raw = path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
-        ino = self.root_dir
-        for name in split_path(raw):
-            entry = self.lookup(ino, name)
-            if entry is None or entry.location.type != ItemType.INODE_ITEM:
-                shown = raw.decode("utf-8", "backslashreplace")
-                raise self._missing(f"there is no file {shown!r}", raw)
-            ino = entry.location.objectid
+        ino = self.tree.lookup_path(self.root_dir, raw)
+        if ino is None:
+            shown = raw.decode("utf-8", "backslashreplace")
+            raise self._missing(f"there is no file {shown!r}", raw)
         return ino
 
     def readdir(self, directory: str | bytes | int) -> Iterator[DirEntry]:

@@ -12,7 +12,9 @@ import numpy.typing as npt
 from btrfs_model.base.tables import html_table
 from btrfs_model.native.choice import twin
 from btrfs_model.native.tree import Root
-from btrfs_model.ondisk.keys import Key, ObjectId
+from btrfs_model.ondisk.hashes import name_hash
+from btrfs_model.ondisk.items import DirItem, dir_items
+from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 from btrfs_model.ondisk.layout import Payload, PayloadError
 from btrfs_model.reference import ctree
 from btrfs_model.reference.blocks import HEADER, ITEM
@@ -170,6 +172,25 @@ class Tree:
     def _find(self, key: RawKey, find_higher: bool) -> Item | None:
         found = self.root.find(key, find_higher)
         return None if found is None else self.item(self.image.block_view(found[0]), found[1])
+
+    def lookup(self, directory: int, name: bytes) -> DirItem | None:
+        """Return the entry of a directory by its name (``btrfs_lookup_dir_item()``), or None."""
+        item = self.get((directory, ItemType.DIR_ITEM, name_hash(name)))
+        if item is None:
+            return None
+        entries = item.decode(dir_items, self.image.path, self.objectid)
+        return next((entry for entry in entries if entry.name == name), None)
+
+    @twin("reference.tree:lookup_path")
+    def lookup_path(self, directory: int, path: bytes) -> int | None:
+        """Return the inode that a path leads to from a directory; None where there is none.
+
+        Raises
+        ------
+        CorruptImageError
+            When the tree is broken there.
+        """
+        return self.root.lookup_path(directory, path)
 
     def has_keys(self, keys: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         """Tell for each of many keys whether there is an item, as :meth:`get` does one by one.

@@ -29,8 +29,7 @@
 static uint32_t crc_table[8][256];
 
 #if HAVE_SSE42
-static uint32_t long_shift[4][256];
-static uint32_t short_shift[4][256];
+static struct bm_crc_shift long_shift, short_shift;
 static int crc_hardware;
 #endif
 
@@ -40,31 +39,25 @@ static uint32_t crc_zero_bit(uint32_t crc)
 	return (crc >> 1) ^ (crc & 1 ? CRC32C_POLY : 0);
 }
 
-#if HAVE_SSE42
-/* The image of each bit of a CRC after `bytes` zero bytes, spread over four byte tables. */
-static void make_shift_table(uint32_t table[4][256], size_t bytes)
+/* A CRC is the sum of its bits, and so is what becomes of it: each bit by itself, in byte tables. */
+void bm_crc_shift_init(struct bm_crc_shift *shift, size_t bytes)
 {
 	for (int byte = 0; byte < 4; byte++) {
-		uint32_t image[8];
+		uint32_t *table = shift->table[byte];
 
 		for (int bit = 0; bit < 8; bit++) {
 			uint32_t crc = 1u << (8 * byte + bit);
 
-			for (size_t i = 0; i < 8 * bytes; i++)
-				crc = crc_zero_bit(crc);
-			image[bit] = crc;
+			for (size_t i = 0; i < bytes; i += 4)
+				crc = crc_table[3][crc & 0xff] ^ crc_table[2][crc >> 8 & 0xff] ^
+				      crc_table[1][crc >> 16 & 0xff] ^ crc_table[0][crc >> 24];
+			table[1 << bit] = crc;
 		}
-		for (int value = 0; value < 256; value++) {
-			uint32_t crc = 0;
-
-			for (int bit = 0; bit < 8; bit++)
-				if (value >> bit & 1)
-					crc ^= image[bit];
-			table[byte][value] = crc;
-		}
+		table[0] = 0;
+		for (int value = 1; value < 256; value++)
+			table[value] = table[value & -value] ^ table[value & (value - 1)];
 	}
 }
-#endif
 
 __attribute__((constructor)) static void crc32c_init(void)
 {
@@ -82,8 +75,8 @@ __attribute__((constructor)) static void crc32c_init(void)
 #if HAVE_SSE42
 	crc_hardware = __builtin_cpu_supports("sse4.2") != 0;
 	if (crc_hardware) {
-		make_shift_table(long_shift, LONG_RUN);
-		make_shift_table(short_shift, SHORT_RUN);
+		bm_crc_shift_init(&long_shift, LONG_RUN);
+		bm_crc_shift_init(&short_shift, SHORT_RUN);
 	}
 #endif
 }
@@ -124,15 +117,9 @@ static inline uint32_t crc_byte(uint32_t crc, uint8_t byte)
 	return crc;
 }
 
-static inline uint32_t shift_crc(uint32_t table[4][256], uint32_t crc)
-{
-	return table[0][crc & 0xff] ^ table[1][crc >> 8 & 0xff] ^ table[2][crc >> 16 & 0xff] ^
-	       table[3][crc >> 24];
-}
-
 /* As many groups of three runs of `run` bytes as fit. */
 static inline uint64_t crc_three(uint64_t crc, const uint8_t **data, size_t *size, size_t run,
-				 uint32_t table[4][256])
+				 const struct bm_crc_shift *shift)
 {
 	const uint8_t *p = *data;
 
@@ -144,8 +131,8 @@ static inline uint64_t crc_three(uint64_t crc, const uint8_t **data, size_t *siz
 			b = crc_word(b, p + run);
 			c = crc_word(c, p + 2 * run);
 		}
-		crc = shift_crc(table, (uint32_t)a) ^ b;
-		crc = shift_crc(table, (uint32_t)crc) ^ c;
+		crc = bm_crc_shifted(shift, (uint32_t)a) ^ b;
+		crc = bm_crc_shifted(shift, (uint32_t)crc) ^ c;
 		p += 2 * run;
 		*size -= 3 * run;
 	}
@@ -157,8 +144,8 @@ static uint32_t crc32c_sse42(uint32_t seed, const uint8_t *p, size_t size)
 {
 	uint64_t crc = seed;
 
-	crc = crc_three(crc, &p, &size, LONG_RUN, long_shift);
-	crc = crc_three(crc, &p, &size, SHORT_RUN, short_shift);
+	crc = crc_three(crc, &p, &size, LONG_RUN, &long_shift);
+	crc = crc_three(crc, &p, &size, SHORT_RUN, &short_shift);
 	for (; size >= 8; p += 8, size -= 8)
 		crc = crc_word(crc, p);
 	for (; size; p++, size--)

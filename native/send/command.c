@@ -15,7 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FLUSH_AT ((size_t)1 << 20)
+/* stays in the cache of a processor until it is written */
+#define FLUSH_AT ((size_t)1 << 18)
 
 enum { TLV_HEADER = 4, TLV_TYPE = 2 };
 
@@ -47,7 +48,8 @@ int begin_cmd(struct send_ctx *sctx, int cmd)
 	memset(at, 0, COMMAND_HEADER_SIZE);
 	at[4] = (uint8_t)cmd;
 	sctx->size += COMMAND_HEADER_SIZE;
-	sctx->put_data = false;
+	sctx->summed = 0;
+	sctx->crc = 0;
 	return BM_OK;
 }
 
@@ -90,6 +92,19 @@ int tlv_put_path(struct send_ctx *sctx, int attribute, const struct fs_path *pat
 	return tlv_put(sctx, attribute, path->text, path->size);
 }
 
+static void set_length(struct send_ctx *sctx)
+{
+	uint32_t size = (uint32_t)(sctx->size - sctx->cmd - COMMAND_HEADER_SIZE);
+
+	memcpy(sctx->buf + sctx->cmd, &size, sizeof(size));
+}
+
+void sum_command(struct send_ctx *sctx, const uint8_t *next, size_t size)
+{
+	sctx->crc = bm_crc32c(sctx->crc, next, size);
+	sctx->summed += size;
+}
+
 uint8_t *put_data(struct send_ctx *sctx, size_t size)
 {
 	size_t header = sctx->args->proto >= 2 ? TLV_TYPE : TLV_HEADER;
@@ -109,6 +124,9 @@ uint8_t *put_data(struct send_ctx *sctx, size_t size)
 		at[3] = (uint8_t)(size >> 8);
 	}
 	sctx->size += header + size;
+	/* data come last, so that whatever stands before them is as it will be */
+	set_length(sctx);
+	sum_command(sctx, sctx->buf + sctx->cmd, (size_t)(at + header - sctx->buf) - sctx->cmd);
 	return at + header;
 }
 
@@ -134,15 +152,14 @@ void bm_send_explained_free(struct bm_send_explained *explained)
 int send_cmd(struct send_ctx *sctx)
 {
 	uint8_t *command = sctx->buf + sctx->cmd;
-	uint32_t size = (uint32_t)(sctx->size - sctx->cmd - COMMAND_HEADER_SIZE), crc;
 
 	if (sctx->args->explained && explain(sctx->args->explained, &sctx->why) < 0)
 		return bm_fail(sctx->fault, (struct bm_fault){.code = BM_NOMEM});
 	COUNT(sctx->image, send_cmd);
 	sctx->args->commands[command[4]]++;
-	memcpy(command, &size, 4);
-	crc = bm_crc32c(0, command, sctx->size - sctx->cmd);
-	memcpy(command + 6, &crc, 4);
+	set_length(sctx);
+	sum_command(sctx, command + sctx->summed, sctx->size - sctx->cmd - sctx->summed);
+	memcpy(command + 6, &sctx->crc, 4);
 	sctx->cmd = sctx->size;
 	return sctx->size >= FLUSH_AT ? send_flush(sctx) : BM_OK;
 }

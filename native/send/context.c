@@ -33,6 +33,7 @@ int send_ctx_init(struct send_ctx *sctx, const struct bm_send_args *args, struct
 	sctx->image = root->image;
 	sctx->root = *root;
 	sctx->csum_root = *csum_root;
+	bm_crc_shift_init(&sctx->after_sector, sctx->image->sectorsize);
 	sctx->max_size = args->proto >= 2 ? BUFFER_V2 : BUFFER_V1;
 	sctx->clone_roots = calloc(args->clone_root_count, sizeof(*sctx->clone_roots));
 	if (!sctx->clone_roots ||

@@ -18,6 +18,8 @@ enum {
 	MAX_PLAIN = 1 << 20,
 	/* items that are looked at for an acl */
 	MAX_SCANNED = 8,
+	CACHE_LINE = 64,
+	PREFETCHED = 4096,
 };
 
 #define CSUM_OBJECTID (0 - (uint64_t)CSUM_OBJECTID_LOW)
@@ -87,11 +89,13 @@ static int find_csums(struct send_ctx *sctx, uint64_t logical, uint32_t csum_siz
 	return BM_OK;
 }
 
-/* 1: the checksum of a sector is that of the csum tree; otherwise `bad` says how it differs. */
+/*
+ * 1: the checksum of a sector, which comes into `digest`, is that of the csum tree; otherwise `bad`
+ * says how it differs.
+ */
 static int sector_is_good(struct send_ctx *sctx, uint64_t logical, const uint8_t *sector,
-			  struct bm_fault *bad)
+			  uint8_t *digest, struct bm_fault *bad)
 {
-	uint8_t digest[BTRFS_CSUM_SIZE];
 	uint32_t size =
 	    (uint32_t)bm_csum(sctx->image->csum_type, sector, sctx->image->sectorsize, digest);
 	const uint8_t *stored;
@@ -134,8 +138,19 @@ static const uint8_t *find_sector(struct send_ctx *sctx, uint64_t logical, int c
 	return NULL;
 }
 
-/* One sector of a data extent, of the first copy whose checksum is right. */
-static const uint8_t *verified_sector(struct send_ctx *sctx, uint64_t logical)
+/* What is most likely read next comes from memory while this sector is summed. */
+static void prefetch(const uint8_t *next)
+{
+	for (size_t at = 0; at < PREFETCHED; at += CACHE_LINE)
+		__builtin_prefetch(next + at, 0, 1);
+}
+
+/*
+ * One sector of a data extent, of the first copy whose checksum is right: where it lies or, with
+ * `out`, copied before it is verified, as the file may change meanwhile.
+ */
+static const uint8_t *verified_sector(struct send_ctx *sctx, uint64_t logical, uint8_t *out,
+				      uint8_t *digest)
 {
 	struct bm_image *image = sctx->image;
 	struct bm_fault bad = {.code = BM_PAST_END, .tree = sctx->root.objectid};
@@ -149,9 +164,14 @@ static const uint8_t *verified_sector(struct send_ctx *sctx, uint64_t logical)
 
 		if (!sector)
 			continue;
+		if (out) {
+			memcpy(out, sector, image->sectorsize);
+			prefetch(sector + image->sectorsize);
+			sector = out;
+		}
 		if (sctx->cur_inode_flags & INODE_NODATASUM)
 			return sector;
-		ret = sector_is_good(sctx, logical, sector, &bad);
+		ret = sector_is_good(sctx, logical, sector, digest, &bad);
 		if (ret)
 			return ret < 0 ? NULL : sector;
 		bad.tree = sctx->root.objectid;
@@ -161,19 +181,44 @@ static const uint8_t *verified_sector(struct send_ctx *sctx, uint64_t logical)
 	return NULL;
 }
 
-/* `size` bytes from `logical` on, which need not be aligned. */
-static int read_disk(struct send_ctx *sctx, uint64_t logical, uint8_t *out, uint64_t size)
+/* The checksum of the command goes on over a sector in it: made of that of the sector, if it can be. */
+static void sum_sector(struct send_ctx *sctx, const uint8_t *sector, const uint8_t *digest)
+{
+	uint32_t size = sctx->image->sectorsize, csum;
+
+	if (sctx->image->csum_type != BTRFS_CSUM_TYPE_CRC32 ||
+	    sctx->cur_inode_flags & INODE_NODATASUM) {
+		sum_command(sctx, sector, size);
+		return;
+	}
+	/* csum = ~crc(~0, sector); seeds and data add up */
+	memcpy(&csum, digest, sizeof(csum));
+	sctx->crc = bm_crc_shifted(&sctx->after_sector, ~sctx->crc) ^ ~csum;
+	sctx->summed += size;
+}
+
+/* `size` bytes from `logical` on, which need not be aligned; as data of a command or elsewhere. */
+static int read_disk(struct send_ctx *sctx, uint64_t logical, uint8_t *out, uint64_t size,
+		     bool in_command)
 {
 	uint32_t sectorsize = sctx->image->sectorsize;
+	uint8_t digest[BTRFS_CSUM_SIZE];
 
 	while (size) {
 		uint64_t within = logical % sectorsize;
 		uint64_t piece = sectorsize - within < size ? sectorsize - within : size;
-		const uint8_t *sector = verified_sector(sctx, logical - within);
+		bool whole = piece == sectorsize;
+		const uint8_t *sector =
+		    verified_sector(sctx, logical - within, whole ? out : NULL, digest);
 
 		if (!sector)
 			return sctx->fault->code;
-		memcpy(out, sector + within, piece);
+		if (!whole)
+			memcpy(out, sector + within, piece);
+		if (in_command && whole)
+			sum_sector(sctx, out, digest);
+		else if (in_command)
+			sum_command(sctx, out, piece);
 		out += piece;
 		logical += piece;
 		size -= piece;
@@ -183,7 +228,7 @@ static int read_disk(struct send_ctx *sctx, uint64_t logical, uint8_t *out, uint
 
 int read_raw_extent(struct send_ctx *sctx, const struct file_extent *extent, uint8_t *out)
 {
-	return read_disk(sctx, extent->disk_bytenr, out, extent->disk_num_bytes);
+	return read_disk(sctx, extent->disk_bytenr, out, extent->disk_num_bytes, true);
 }
 
 static int reserve_plain(struct send_ctx *sctx, size_t size)
@@ -226,7 +271,7 @@ static int decompress(struct send_ctx *sctx, const struct file_extent *extent)
 	if (!packed) {
 		uint8_t *disk = sctx->plain.data + extent->ram_bytes;
 
-		ret = read_disk(sctx, extent->disk_bytenr, disk, packed_size);
+		ret = read_disk(sctx, extent->disk_bytenr, disk, packed_size, false);
 		if (ret < 0)
 			return ret;
 		packed = disk;
@@ -254,7 +299,7 @@ int read_extent_data(struct send_ctx *sctx, const struct file_extent *extent, ui
 		return BM_OK;
 	}
 	if (!extent->inline_data && !extent->compression)
-		return read_disk(sctx, extent->disk_bytenr + at, out, size);
+		return read_disk(sctx, extent->disk_bytenr + at, out, size, true);
 	if (extent->compression) {
 		ret = decompress(sctx, extent);
 		if (ret < 0)

@@ -142,7 +142,9 @@ struct send_ctx {
 	uint8_t *buf;
 	size_t size, capacity, cmd;
 	size_t max_size; /* of a command */
-	bool put_data;
+	size_t summed;	 /* bytes of the present command that its checksum has by now */
+	uint32_t crc;
+	struct bm_crc_shift after_sector;
 
 	/* the item that the walk stands on, in the snapshot and in its parent */
 	const uint8_t *leaf, *right_leaf;
@@ -305,6 +307,8 @@ int tlv_put_u32(struct send_ctx *sctx, int attribute, uint32_t value);
 int tlv_put_path(struct send_ctx *sctx, int attribute, const struct fs_path *path);
 /* The header of the DATA attribute and room for `size` bytes, which the caller fills. */
 uint8_t *put_data(struct send_ctx *sctx, size_t size);
+/* The checksum goes on over the next bytes of the command. */
+void sum_command(struct send_ctx *sctx, const uint8_t *next, size_t size);
 int send_cmd(struct send_ctx *sctx);
 int send_flush(struct send_ctx *sctx);
 int send_rename(struct send_ctx *sctx, const struct fs_path *path, const struct fs_path *to);

@@ -64,6 +64,13 @@ int bm_prev_leaf(const struct bm_root *root, struct bm_path *path, struct bm_fau
  */
 int bm_search_slot_for_read(const struct bm_root *root, const struct bm_key *key, int find_higher,
 			    struct bm_path *path, struct bm_fault *fault);
+/*
+ * As the VFS walks a path: to the inode that a path of `size` bytes leads to from the directory *ino, by a
+ * search for each of its names (btrfs_lookup_dir_item()); those between slashes that are empty or
+ * "." are none. 1: there is no such name, or it is a subvolume's.
+ */
+int bm_lookup_path(const struct bm_root *root, const uint8_t *path, size_t size, uint64_t *ino,
+		   struct bm_fault *fault);
 /* Whether there are items with these keys (there[i] is 1 or 0), a search for each. */
 int bm_has_keys(const struct bm_root *root, const struct bm_key *keys, size_t count, uint8_t *there,
 		struct bm_fault *fault);

@@ -13,6 +13,7 @@ import pandas as pd
 
 from btrfs_model.base.arguments import checked
 from btrfs_model.base.counters import counting, uncounted
+from btrfs_model.base.tables import frame
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.cost.machine import Machine, chosen, predict
 from btrfs_model.limits import Limits
@@ -54,7 +55,7 @@ class Fiemap:
         limits: Limits | Mapping[str, int] | None = None,
     ) -> None:
         # what it takes to find the file is no work of FIEMAP
-        with uncounted():
+        with uncounted(), fs.image.lease:
             sub = fs.subvolume(subvolume)
             inode = sub.inode(path)
             if not stat.S_ISREG(inode.mode):
@@ -84,9 +85,7 @@ class Fiemap:
         if not (0 <= start <= _ALL and 0 <= length <= _ALL):
             raise ValueError(f"start={start}, length={length}: not between 0 and 2**64 - 1")
         rows = np.asarray(self._open.run(start, length, extents_per_call), native.ROW)
-        return pd.DataFrame(
-            {name: rows[name] for name in ("logical", "physical", "length", "flags")}
-        )
+        return frame({name: rows[name] for name in ("logical", "physical", "length", "flags")})
 
 
 @twin("reference.fiemap.file:OpenFile")

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from btrfs_model.ondisk.layout import Payload
+
 _PIECE = 1 << 20
 _PATH = ATTRIBUTES_BY_NAME["path"].number
 _TYPES = {int(kind): kind.name for kind in ItemType}
@@ -43,16 +45,18 @@ class Explanation:
         self._columns: list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]] = []
         self._paths: list[str] = []
 
-    def watch(self, write: Callable[[bytes], object], header: bool) -> Callable[[bytes], object]:
+    def watch(
+        self, write: Callable[[Payload], object], header: bool
+    ) -> Callable[[Payload], object]:
         """Return a `write` that reads along; the first piece is the header, where there is one."""
         skip = header
 
-        def both(data: bytes) -> object:
+        def both(data: Payload) -> object:
             nonlocal skip
             if skip:
                 self._offset, skip = len(data), False
             else:
-                self._take(data)
+                self._take(bytes(data))
             return write(data)
 
         return both

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
+    from btrfs_model.ondisk.layout import Payload
     from btrfs_model.volume.filesystem import Filesystem
     from btrfs_model.volume.subvolume import Subvolume
 
@@ -90,12 +92,20 @@ class _Sink:
         self.parts: list[bytes] = []
         self.size = 0
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: Payload) -> None:
+        """Take a piece; all of it, as ``write_buf()`` does."""
         self.size += len(data)
         if self.to is None:
-            self.parts.append(data)
+            self.parts.append(bytes(data))
+        elif type(self.to) is io.FileIO:
+            while data:
+                written = self.to.write(data)
+                if written is None:
+                    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+                data = data[written:]
         else:
-            self.to.write(data)
+            # others may keep what they are given
+            self.to.write(data if type(self.to) is io.BufferedWriter else bytes(data))
 
     def data(self) -> bytes | None:
         return b"".join(self.parts) if self.to is None else None
@@ -213,7 +223,7 @@ def prepare(
     omit_header: bool = False,
     omit_end: bool = False,
     explain: bool = False,
-    write: Callable[[bytes], object],
+    write: Callable[[Payload], object],
 ) -> SendRequest:
     """Check what is asked for as the ioctl does before it starts; see :func:`send`."""
     kernel = Behaviour.parse(behaviour)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from btrfs_model.behaviour import Behaviour
     from btrfs_model.limits import Limits
+    from btrfs_model.ondisk.layout import Payload
     from btrfs_model.volume.filesystem import Filesystem
     from btrfs_model.volume.subvolume import Subvolume
 
@@ -35,7 +36,7 @@ class SendRequest:
     `limits`: how much it remembers and reads ahead, with what its toggles decide about filled in.
     `proto`: version of the stream.
     `no_file_data`, `compressed`, `omit_header`, `omit_end`: the flags of the ioctl.
-    `write`: takes the stream piece by piece.
+    `write`: takes the stream piece by piece; a piece is there during the call only.
     `explanation`: notes why each command is sent, where that is asked for.
     """
 
@@ -50,5 +51,5 @@ class SendRequest:
     compressed: bool
     omit_header: bool
     omit_end: bool
-    write: Callable[[bytes], object]
+    write: Callable[[Payload], object]
     explanation: Explanation | None
