@@ -65,16 +65,16 @@ class FormWriter:
     """Writes tree blocks, or files, as text.
 
     `parts`: steps by type of item, and for ``leaf``, ``node``, ``item``, ``pointer``; or ``row``.
-    `plain`: types of items whose keys are numbers, but for objects near 0 and -1.
     `answers`: of ``enum bm_text_word``, what says the words.
+    `plain`: types of items whose keys are numbers, but for objects near 0 and -1.
     `options`: more of ``struct bm_text_form``.
     """
 
     def __init__(
         self,
         parts: Mapping[int | str, Sequence[Step]],
-        plain: Sequence[bool],
         answers: Mapping[str, Answer],
+        plain: Sequence[bool] = (),
         **options: int,
     ) -> None:
         self._answers = {_WORDS[name]: answer for name, answer in answers.items()}
@@ -126,8 +126,7 @@ class FormWriter:
         data, whole = ffi.from_buffer("uint8_t[]", block), isinstance(slots, range)
         chosen = ffi.NULL if whole else ffi.new("uint16_t[]", slots)
         arguments = data, len(block), chosen, len(slots)
-        self._fault.tree = tree
-        self._parts(lib.bm_text_block, arguments, len(slots) + 1, out, path)
+        self._parts(lib.bm_text_block, arguments, len(slots) + 1, out, path, tree)
 
     def rows(
         self,
@@ -165,6 +164,7 @@ class FormWriter:
         count: int,
         out: BinaryIO,
         path: str | os.PathLike[str],
+        tree: int = 0,
     ) -> None:
         """Call a kernel until so many parts are written."""
         fault, question, part = self._fault, self._question, 0
@@ -176,6 +176,7 @@ class FormWriter:
             self._filled += self._used[0]
             if part < 0:
                 self.flush(out)
+                fault.tree = tree
                 raise_fault(path, fault)
             if question.word:
                 answer = self._answers[question.word](*question.of)

@@ -14,10 +14,13 @@ usual keys, uuids and usual times are written; for any other word it asks the fu
 from __future__ import annotations
 
 import re
+import stat
 import time
 import uuid as uuids
 from collections.abc import Callable, Mapping
 from typing import Any, Final
+
+import numpy as np
 
 from btrfs_model.native.text import ITEM, Answer, Step
 from btrfs_model.ondisk import structs
@@ -54,6 +57,8 @@ def _field(layout: Layout[Any] | None, name: str, word: str | None, form: str | 
     """Return how a field of a template is written."""
     if word in ("rest", "sums"):
         return Step(word)
+    if name == "PATH":
+        return Step("path")
     if name.isupper() or name.startswith("KEY"):
         place, width = _in_item(name)
         step = Step("", place=place, width=width, in_item=True)
@@ -97,14 +102,17 @@ def _place(layout: Layout[Any], name: str) -> tuple[int, int]:
     return at, dtype.itemsize
 
 
-def structure(layout: Layout[Any], text: str = "", *, least: int | None = None) -> Steps:
+def structure(
+    layout: Layout[Any], text: str = "", *, least: int | None = None, indent: int = 2
+) -> Steps:
     """Take a structure from the payload, and write lines with its fields.
 
+    `indent`: as for :func:`lines`.
     `least`: bytes that must be there, when it is less than the whole structure; others are 0.
     """
     size = layout.size
     take = Step("structure", value=size, least=size if least is None else least)
-    return [take, *(lines(layout, text) if text else ())]
+    return [take, *(lines(layout, text, indent=indent) if text else ())]
 
 
 def repeat(once: Steps, *, at_least_once: bool = True) -> Steps:
@@ -344,12 +352,18 @@ def timestamp(seconds: int) -> str:
         return f"{local.tm_year + 400 * cycles}-{time.strftime('%m-%d %H:%M:%S', local)}"
 
 
+def utc(second: int, *_: int) -> str:
+    """Return seconds since 1970 as UTC, in any year."""
+    return str(np.datetime64(second - 2**64 if second >> 63 else second, "s")).replace("T", " ")
+
+
 _WORDS: Final[dict[str, Callable[[int], str]]] = {
     "block_group_flags": block_group_flags,
     "compression": compression,
     "extent_flags": extent_flags,
     "file_extent_type": file_extent_type,
     "file_type": file_type,
+    "filemode": stat.filemode,
     "header_flags": _flags({1: "WRITTEN", 2: "RELOC"}),
     "inode_flags": inode_flags,
     "qgroup_flags": qgroup_flags,

@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 from btrfs_model.base.printable import printable
 from btrfs_model.native.text import Answer, FormWriter
 from btrfs_model.ondisk.keys import Key, ObjectId
-from btrfs_model.ondisk.layout import Layout
 from btrfs_model.ondisk.structs import HEADER, ITEM, KEY_PTR
 from btrfs_model.questions.dumptree import templates as words
 from btrfs_model.questions.dumptree.filters import KeyRange, key_range
 from btrfs_model.questions.dumptree.item_text import item_texts
-from btrfs_model.questions.dumptree.templates import Parts, Steps, lines, structure
+from btrfs_model.questions.dumptree.templates import Parts, structure
 from btrfs_model.questions.dumptree.trees import (
     TreeRoot,
     pointed_at,
@@ -76,10 +75,6 @@ _ITEM: Final = "item {SLOT} {key|key} itemoff {offset} itemsize {size}"
 _POINTER: Final = "{key|key} block {blockptr} gen {generation}"
 
 
-def _line(layout: Layout[Any], text: str) -> Steps:
-    return [*structure(layout), *lines(layout, text, indent=1)]
-
-
 class BlockText:
     """Writes the text of tree blocks.
 
@@ -106,15 +101,15 @@ class BlockText:
         node = _HEAD.format(kind="node", level=" level {level}", csum=csum)
         parts: Parts = {
             **item_texts(csum_items=csum_items),
-            "leaf": [*structure(HEADER), *lines(HEADER, leaf, indent=0)],
-            "node": [*structure(HEADER), *lines(HEADER, node, indent=0)],
-            "item": _line(ITEM, _ITEM),
-            "pointer": _line(KEY_PTR, _POINTER),
+            "leaf": structure(HEADER, leaf, indent=0),
+            "node": structure(HEADER, node, indent=0),
+            "item": structure(ITEM, _ITEM, indent=1),
+            "pointer": structure(KEY_PTR, _POINTER, indent=1),
         }
         answers: dict[str, Answer] = {**words.ANSWERS, "name_word": self._name}
         time.tzset()
         self._writer = FormWriter(
-            parts, words.PLAIN, answers, sectorsize=image.sectorsize, csum_size=csum_size,
+            parts, answers, words.PLAIN, sectorsize=image.sectorsize, csum_size=csum_size,
             hide_names=hide_names, escape_names=escape_names,
         )  # fmt: skip
 
