@@ -32,6 +32,7 @@
 #include "fiemap/api.h"
 
 #include "stream/api.h"
+#include "text/api.h"
 #include "send/api.h"
 
 #include "writer/api.h"

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import stat
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from btrfs_model.base.printable import printable
 from btrfs_model.cli.blocks import limits_option
 from btrfs_model.cli.common import (
     Command,
@@ -24,7 +27,20 @@ from btrfs_model.cli.common import (
 )
 from btrfs_model.cli.times import print_time, timed_on
 
+if TYPE_CHECKING:
+    from btrfs_model.volume.subvolume import Subvolume
+
 _PIECE = 4 << 20
+# what ls shows, and which fields of an inode that is
+_COLUMNS = {
+    "mode": "{mode|filemode}",
+    "links": "{nlink}",
+    "uid": "{uid}",
+    "gid": "{gid}",
+    "size": "{size}",
+    "modified": "{mtime|utc}",
+    "path": "{PATH}",
+}
 
 
 @click.command(
@@ -57,6 +73,12 @@ def subvolumes(image: Images, as_json: bool) -> None:
 @json_option("One JSON object a line.")
 def ls(image: Images, subvolume: str, as_json: bool) -> None:
     """List the files of a subvolume; times are UTC."""
+    from btrfs_model.volume.filesystem import Filesystem
+
+    if not as_json and not sys.stdout.isatty():
+        with Filesystem.open(image) as fs:
+            _write_rows(fs.subvolume(subvolume))
+        return
     import numpy as np
     import pandas as pd
 
@@ -91,6 +113,28 @@ def ls(image: Images, subvolume: str, as_json: bool) -> None:
             }
         )
     print_table(table, as_json=as_json)
+
+
+def _write_rows(subvolume: Subvolume) -> None:
+    """Write what `ls` shows to a file or pipe, fast."""
+    from btrfs_model.native.text import Answer, FormWriter
+    from btrfs_model.ondisk.structs import INODE_ITEM
+    from btrfs_model.questions.dumptree.templates import structure, utc
+    from btrfs_model.volume.listing import Listing
+
+    listed = Listing(subvolume)
+
+    def name(row: int, *_: int) -> bytes:
+        shown = printable(listed.path(row), keep_bytes=True)
+        return shown.encode("utf-8", "surrogateescape")
+
+    form = "\t".join(_COLUMNS.values())
+    row = structure(INODE_ITEM, form, indent=0)
+    answers: dict[str, Answer] = {"name_word": name, "utc_word": utc}
+    out = stdout()
+    out.write("\t".join(_COLUMNS).encode() + b"\n")
+    listed.write(FormWriter({"row": row}, answers), out)
+    out.flush()
 
 
 @click.command(

@@ -126,10 +126,6 @@ def dump_tree(
     A KEY is OBJECTID,TYPE,OFFSET; type and offset are 0 when they are left out. On a terminal,
     names are escaped where btrfs-progs 6.2 writes the bytes that they are.
     """
-    from btrfs_model.questions.dumptree.json_lines import dump_tree_json
-    from btrfs_model.questions.dumptree.table import dump_tree_parquet
-    from btrfs_model.questions.dumptree.text import dump_blocks_text, dump_tree_text
-
     as_table = as_json or parquet is not None
     one_output(as_json, parquet)
     if as_table and (blocks or roots or dfs or hide_names):
@@ -150,15 +146,23 @@ def dump_tree(
         step(f"reading {image}")
         try:
             if parquet is not None:
+                from btrfs_model.questions.dumptree.table import dump_tree_parquet
+
                 dump_tree_parquet(fs.image, parquet, tree, **chosen)
             elif as_json:
+                from btrfs_model.questions.dumptree.json_lines import dump_tree_json
+
                 dump_tree_json(fs.image, out, tree, **chosen)
             elif blocks:
+                from btrfs_model.questions.dumptree.text import dump_blocks_text
+
                 dump_blocks_text(
                     fs.image, out, blocks, follow=follow, depth_first=dfs, hide_names=hide_names,
                     escape_names=escape_names,
                 )  # fmt: skip
             else:
+                from btrfs_model.questions.dumptree.text import dump_tree_text
+
                 dump_tree_text(
                     fs.image, out, tree, **chosen, roots=roots, depth_first=dfs,
                     hide_names=hide_names, escape_names=escape_names,

@@ -18,10 +18,9 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import cached_property
 from html import escape
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-import pandas as pd
 
 from btrfs_model.base.arguments import checked
 from btrfs_model.base.codes import Code
@@ -45,6 +44,9 @@ from btrfs_model.volume.image import Image
 from btrfs_model.volume.roots import Root, is_subvolume_id, timespec_ns
 from btrfs_model.volume.subvolume import Subvolume, SubvolumeName, join, split_path
 from btrfs_model.volume.tree import Tree
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _MAX = MAX_KEY.offset
 _TOP = int(ObjectId.FS_TREE)
@@ -394,6 +396,8 @@ class Filesystem:
             (UTC, to the nanosecond, or to a coarser unit in a column with a time before 1677 or
             after 2262; NaT for none), ``read_only``, ``refs``.
         """
+        import pandas as pd
+
         rows = []
         for objectid in self.subvolume_ids:
             subvolume = self._subvolume_by_id(objectid)
@@ -510,6 +514,8 @@ class Filesystem:
 
 def _to_datetime(times: list[int]) -> pd.DatetimeIndex:
     """Nanoseconds as UTC times of the finest unit that has room for all of them; 0 is NaT."""
+    import pandas as pd
+
     unit, each = next(
         (unit, each) for unit, each in _TIME_UNITS
         if all(_INT64.min < time // each <= _INT64.max for time in times)

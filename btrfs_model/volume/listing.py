@@ -3,7 +3,8 @@
 
 Each path comes with what ``stat``, ``listxattr`` and reading the file would give. The tree is
 scanned once: its names (DIR_INDEX) are unpacked by a C kernel in one call, inodes are gathered into
-one array; only the contents of files go through Python file by file.
+one array. Python goes from directory to directory; files are rows of columns until a table of them
+is asked for.
 """
 
 from __future__ import annotations
@@ -12,23 +13,25 @@ import hashlib
 import stat
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
-from btrfs_model.native.items import entries, gather, select
+from btrfs_model.native.items import entries, find_rows, gather, select
 from btrfs_model.ondisk.items import file_extent
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.structs import INODE_ITEM, InodeItem
 from btrfs_model.volume.data import FileExtent, FileReader
-from btrfs_model.volume.roots import timespec_ns
 from btrfs_model.volume.tree import Item
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from btrfs_model.native.text import FormWriter
     from btrfs_model.volume.subvolume import Subvolume
 
 Columns = dict[str, npt.NDArray[Any]]
@@ -56,7 +59,9 @@ _HOLE: Final = bytes(1 << 20)
 _READ_STEP: Final = 64 << 20
 _MANY_ZEROS: Final = 16 << 30
 _BLOCK: Final = 4096
-
+_FORMAT: Final = stat.S_IFMT(0xFFFF)
+_NONE: Final = np.zeros(1, np.uint64)
+_BOTH: Final = ("left", "right")
 
 _DTYPES: Final = {"path": "object", "target": "object", "sha256": "object", "xattrs": "object"}
 
@@ -104,36 +109,36 @@ def listing(subvolume: Subvolume, *, content: bool = True) -> pd.DataFrame:
     CorruptImageError
         When the tree or data are damaged.
     """
-    return _Listing(subvolume, content).frame()
+    return Listing(subvolume).frame(content=content)
 
 
-class _Listing:
-    """The parts of a listing, by inode number."""
+class Listing:
+    """Every path of a subvolume, in columns.
 
-    def __init__(self, subvolume: Subvolume, content: bool) -> None:
+    `subvolume`: what is listed.
+    `inodes`: of each inode its INODE_ITEM; behind these, what entries of subvolumes show as.
+    `prefixes`: paths of the directories in which there is something, each with a slash at its end
+    unless it is the top.
+    `structure`, `directory`, `name`, `name_size`: of each path the row of `inodes`, the directory
+    that it is in, and its name there, by its place in the image.
+    Raises CorruptImageError: as :func:`listing`.
+    """
+
+    def __init__(self, subvolume: Subvolume) -> None:
         self.subvolume = subvolume
         self.image = subvolume.fs.image
-        self.content = content
-        self.columns = subvolume.tree.scan()
-        self.inodes = self._inodes()
-        self.children = self._children()
-        self.xattrs = self._xattrs()
-        self.extents = self._extent_rows()
+        self._columns = subvolume.tree.scan()
         self._read: dict[int, bytes | str | None] = {}
-
-    def _of_type(self, *types: int) -> Columns:
-        return select(self.columns, np.isin(self.columns["type"], types))
-
-    def _inodes(self) -> dict[int, InodeItem]:
         columns = self._of_type(ItemType.INODE_ITEM)
         short = np.flatnonzero(columns["size"] < INODE_ITEM.size)
         if len(short):
             self._fail(columns, int(short[0]), Code.BAD_ITEM_SIZE, INODE_ITEM.size)
-        rows = gather(self.image, columns, INODE_ITEM.size)
-        return {
-            ino: INODE_ITEM.unpack(row)
-            for ino, row in zip(columns["objectid"].tolist(), rows, strict=True)
-        }
+        self._inos = columns["objectid"]
+        self.inodes = gather(self.image, columns, INODE_ITEM.size)
+        self._walk(self._entries(ItemType.DIR_INDEX))
+
+    def _of_type(self, *types: int) -> Columns:
+        return select(self._columns, np.isin(self._columns["type"], types))
 
     def _fail(self, columns: Columns, row: int, code: int, wanted: int = 0) -> None:
         size = int(columns["size"][row])
@@ -151,18 +156,140 @@ class _Listing:
             self._fail(columns, first, int(bad[first]))
         return rows
 
-    def _children(self) -> dict[int, list[tuple[bytes, int, int]]]:
-        """By directory: name, inode and the kind of key of each entry."""
-        rows = self._entries(ItemType.DIR_INDEX)
+    def _modes(self) -> npt.NDArray[np.uint32]:
+        modes: npt.NDArray[np.uint32] = self.inodes.view(INODE_ITEM.dtype)["mode"][:, 0]
+        return modes
+
+    # -------------------------------------------------------------------------------- the walk --
+
+    def _walk(self, names: npt.NDArray[np.void]) -> None:
+        """Go through the directories from the top; `names`: all entries, by directory."""
+        child, is_inode = names["child"], names["location_type"] == ItemType.INODE_ITEM
+        inode = find_rows(self._inos, child)
+        is_dir = is_inode & (inode >= 0)
+        is_dir[is_dir] = self._modes()[inode[is_dir]] & _FORMAT == stat.S_IFDIR
+        inner = np.flatnonzero(is_dir)
+        # of each directory, the top being the last, the entries in it, and those that are `inner`
+        tops = np.append(child[inner], np.uint64(self.subvolume.root_dir))
+        first, last = (np.searchsorted(names["parent"], tops, side) for side in _BOTH)
+        below = [np.searchsorted(inner, at).tolist() for at in (first, last)]
+        inos, paths = tops.tolist(), self._names(names[inner])
+        order: list[int] = []
+        self.prefixes: list[bytes] = []
+        stack, seen = [(len(inner), b"")], {self.subvolume.root_dir}
+        while stack:
+            number, prefix = stack.pop()
+            order.append(number)
+            self.prefixes.append(prefix)
+            for inside in range(below[0][number], below[1][number]):
+                # a directory has one name
+                if inos[inside] in seen:
+                    fault = Fault(Code.LOOP, self.subvolume.id, found=inos[inside])
+                    raise CorruptImageError(self.image.path, fault)
+                seen.add(inos[inside])
+                stack.append((inside, prefix + paths[inside] + b"/"))
+        counts = (last - first)[order]
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        rows = np.repeat(first[order], counts) + within
+        structure = inode[rows]
+        structure[~is_inode[rows]] = self._subvolumes(names[rows[~is_inode[rows]]])
+        top = find_rows(self._inos, tops[-1:])
+        self._refuse_missing(np.append(top, structure), np.append(tops[-1:], child[rows]))
+        self._ino = np.append(tops[-1:], np.where(is_inode[rows], child[rows], EMPTY_SUBVOL_DIR))
+        self._objectid = np.append(_NONE, np.where(is_inode[rows], 0, child[rows]))
+        self.structure = np.append(top, structure).astype(np.uint32)
+        self.directory = np.append([0], np.repeat(np.arange(len(order)), counts)).astype(np.uint32)
+        self.name = np.append(_NONE, names["position"][rows])
+        self.name_size = np.append([0], names["name_len"][rows]).astype(np.uint16)
+
+    def _names(self, names: npt.NDArray[np.void]) -> list[bytes]:
         view = self.image.block_bytes
-        children = defaultdict(list)
-        for parent, child, kind, at, size in zip(
-            *(rows[name].tolist() for name in ("parent", "child", "location_type", "position",
-                                               "name_len")),
-            strict=True,
-        ):  # fmt: skip
-            children[parent].append((bytes(view[at : at + size]), child, kind))
-        return children
+        places = zip(names["position"].tolist(), names["name_len"].tolist(), strict=True)
+        return [bytes(view[at : at + size]) for at, size in places]
+
+    def _refuse_missing(self, found: npt.NDArray[np.intp], ino: npt.NDArray[np.uint64]) -> None:
+        missing = np.flatnonzero(found < 0)
+        if len(missing):
+            number = int(ino[missing[0]])
+            fault = Fault(
+                Code.NOT_FOUND, self.subvolume.id, found=number, wanted=ItemType.INODE_ITEM
+            )
+            raise CorruptImageError(self.image.path, fault)
+
+    def _subvolumes(self, names: npt.NDArray[np.void]) -> npt.NDArray[np.intp]:
+        """Make up what ``new_simple_dir()`` does, from the directory above; rows of `inodes`."""
+        above = find_rows(self._inos, names["parent"])
+        self._refuse_missing(above, names["parent"])
+        raw = self.inodes.view(INODE_ITEM.dtype)[:, 0][above]
+        made = np.zeros(len(raw), INODE_ITEM.dtype)
+        made["mode"], made["nlink"] = stat.S_IFDIR | 0o755, 1
+        for field in ("uid", "gid", "atime"):
+            made[field] = raw[field]
+        start = len(self.inodes)
+        self.inodes = np.concatenate(
+            [self.inodes, made.view(np.uint8).reshape(-1, INODE_ITEM.size)]
+        )
+        return start + np.arange(len(made))
+
+    def path(self, row: int) -> bytes:
+        """Return the path of a row; that of the top is empty."""
+        at, size = int(self.name[row]), int(self.name_size[row])
+        prefix: bytes = self.prefixes[self.directory[row]]
+        return prefix + bytes(self.image.block_bytes[at : at + size])
+
+    def write(self, writer: FormWriter, out: BinaryIO) -> None:
+        """Write each row as text, by the part ``row`` of a form."""
+        columns: Columns = {
+            "structure": self.structure, "directory": self.directory,
+            "name": self.name, "name_size": self.name_size,
+        }  # fmt: skip
+        with self.image.lease:
+            writer.rows(
+                self.inodes, self.prefixes, self.image.block_bytes, columns, out, self.image.path
+            )
+
+    # -------------------------------------------------------------------------------- the table --
+
+    def frame(self, *, content: bool) -> pd.DataFrame:
+        """Return the table of :func:`listing`."""
+        import pandas as pd
+
+        raw = self.inodes.view(INODE_ITEM.dtype)[:, 0][self.structure]
+        mode, flags = raw["mode"].tolist(), raw["flags"].tolist()
+        fs_flags = {of_one: to_fs_flags(of_one) for of_one in set(flags)}
+        device = np.isin(raw["mode"] & _FORMAT, (stat.S_IFCHR, stat.S_IFBLK))
+        inos, xattrs = self._ino.tolist(), self._xattrs()
+        columns: dict[str, list[Any]] = {
+            "path": [self.path(row).decode("utf-8", "surrogateescape") for row in range(len(raw))],
+            "ino": inos,
+            "mode": mode,
+            **{name: raw[name].tolist() for name in ("nlink", "uid", "gid")},
+            "rdev": np.where(device, raw["rdev"], 0).tolist(),
+            "size": raw["size"].tolist(),
+            **{name: self._times(raw[name]) for name in ("atime", "mtime", "ctime", "otime")},
+            "generation": raw["generation"].tolist(),
+            "flags": [fs_flags[of_one] for of_one in flags],
+            "xattrs": [xattrs.get(ino, {}) for ino in inos],
+            "target": [
+                self._once(ino, self._target) if stat.S_ISLNK(of_one) else None
+                for ino, of_one in zip(inos, mode, strict=True)
+            ],
+            "sha256": [
+                self._once(ino, self._sha256) if content and stat.S_ISREG(of_one) else None
+                for ino, of_one in zip(inos, mode, strict=True)
+            ],
+            "subvolume": self._objectid.tolist(),
+        }
+        # paths may be no UTF-8, so they stay Python's strings
+        return pd.DataFrame(
+            {name: pd.Series(column, dtype=_DTYPES.get(name)) for name, column in columns.items()}
+        )
+
+    @staticmethod
+    def _times(times: npt.NDArray[np.void]) -> list[int]:
+        seconds = times["sec"].astype(np.int64).tolist()
+        rests = times["nsec"].tolist()
+        return [second * 10**9 + rest for second, rest in zip(seconds, rests, strict=True)]
 
     def _xattrs(self) -> dict[int, dict[bytes, bytes]]:
         view = self.image.block_bytes
@@ -174,8 +301,15 @@ class _Listing:
             xattrs[int(row["parent"])][name] = bytes(view[value : value + int(row["data_len"])])
         return xattrs
 
-    def _extent_rows(self) -> tuple[Columns, dict[int, slice]]:
-        """Return the EXTENT_DATA items and, by inode, where theirs are."""
+    # ------------------------------------------------------------------------------- contents --
+
+    def _inode(self, ino: int) -> InodeItem:
+        (row,) = find_rows(self._inos, np.array([ino], np.uint64))
+        return INODE_ITEM.unpack(self.inodes[row].tobytes())
+
+    @cached_property
+    def _extents(self) -> tuple[Columns, dict[int, slice]]:
+        """The EXTENT_DATA items and, by inode, where theirs are."""
         columns = self._of_type(ItemType.EXTENT_DATA)
         inos, starts = np.unique(columns["objectid"], return_index=True)
         ends = np.append(starts, len(columns["objectid"]))[1:]
@@ -183,7 +317,7 @@ class _Listing:
         return columns, {ino: slice(start, end) for ino, start, end in places}
 
     def _file_extents(self, ino: int) -> list[FileExtent]:
-        columns, places = self.extents
+        columns, places = self._extents
         part = places.get(ino, slice(0, 0))
         extents = []
         for position, size, offset, block, slot in zip(
@@ -196,79 +330,6 @@ class _Listing:
             decoded = item.decode(file_extent, self.image.path, self.subvolume.id)
             extents.append(FileExtent.of(item, decoded, self.image, self.subvolume.id))
         return extents
-
-    # -------------------------------------------------------------------------------- rows --
-
-    def frame(self) -> pd.DataFrame:
-        """Walk the directories from the top."""
-        top = self.subvolume.root_dir
-        rows = [self._row(b"", top, self._inode(top))]
-        stack = [(b"", top)]
-        seen = {top}
-        while stack:
-            path, directory = stack.pop()
-            prefix = path + b"/" if path else b""
-            for name, child, kind in self.children.get(directory, ()):
-                if kind != ItemType.INODE_ITEM:
-                    rows.append(self._subvolume_row(prefix + name, directory, child))
-                    continue
-                inode = self._inode(child)
-                rows.append(self._row(prefix + name, child, inode))
-                if stat.S_ISDIR(inode.mode):
-                    # a directory has one name
-                    if child in seen:
-                        raise CorruptImageError(
-                            self.image.path, Fault(Code.LOOP, self.subvolume.id, found=child)
-                        )
-                    seen.add(child)
-                    stack.append((prefix + name, child))
-        columns = {name: [row[name] for row in rows] for name in rows[0]}
-        # paths may be no UTF-8, so they stay Python's strings
-        return pd.DataFrame(
-            {name: pd.Series(column, dtype=_DTYPES.get(name)) for name, column in columns.items()}
-        )
-
-    def _inode(self, ino: int) -> InodeItem:
-        inode = self.inodes.get(ino)
-        if inode is None:
-            raise CorruptImageError(
-                self.image.path,
-                Fault(Code.NOT_FOUND, self.subvolume.id, found=ino, wanted=ItemType.INODE_ITEM),
-            )
-        return inode
-
-    def _row(self, path: bytes, ino: int, inode: InodeItem) -> dict[str, Any]:
-        mode = inode.mode
-        row = {
-            "path": path.decode("utf-8", "surrogateescape"),
-            "ino": ino,
-            "mode": mode,
-            "nlink": inode.nlink,
-            "uid": inode.uid,
-            "gid": inode.gid,
-            "rdev": inode.rdev if stat.S_ISCHR(mode) or stat.S_ISBLK(mode) else 0,
-            "size": inode.size,
-        }
-        for field in ("atime", "mtime", "ctime", "otime"):
-            row[field] = timespec_ns(getattr(inode, field))
-        return row | {
-            "generation": inode.generation,
-            "flags": to_fs_flags(inode.flags),
-            "xattrs": self.xattrs.get(ino, {}),
-            "target": self._once(ino, self._target) if stat.S_ISLNK(mode) else None,
-            "sha256": (
-                self._once(ino, self._sha256) if stat.S_ISREG(mode) and self.content else None
-            ),
-            "subvolume": 0,
-        }
-
-    def _subvolume_row(self, path: bytes, directory: int, objectid: int) -> dict[str, Any]:
-        """Make up what ``new_simple_dir()`` does, from the directory above."""
-        above = self._inode(directory)
-        inode = INODE_ITEM.unpack(bytes(INODE_ITEM.size))._replace(
-            mode=stat.S_IFDIR | 0o755, nlink=1, uid=above.uid, gid=above.gid, atime=above.atime
-        )
-        return self._row(path, EMPTY_SUBVOL_DIR, inode) | {"subvolume": objectid}
 
     def _once(self, ino: int, read: Any) -> Any:
         """Read a file once, however many names it has."""

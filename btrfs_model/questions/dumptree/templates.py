@@ -1,62 +1,174 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Text of structures from templates, and the words for keys, flags and times in it.
+"""The form of a dump: templates of structures, and the words for keys, flags and times in them.
 
 A dump is text of fixed form around the numbers of structures. So it is declared as templates:
-``{size}`` is the field `size`, ``{mode:o}`` the field in octal, ``{flags|inode_flags}`` what the
-function `inode_flags` makes of it, ``{location|key}`` what `key` makes of a nested structure.
+``{size}`` is the field `size`, ``{mode:o}`` the field in octal, ``{csum:4}`` 4 of its bytes,
+``{flags|inode_flags}`` what the function `inode_flags` makes of it. ``{name}`` are the bytes that
+follow the structure, as many as its field `name_len` says. In capitals is what is known of an item
+beside its payload (``struct bm_text_item``): ``{SLOT}``, ``{KEY|key}``.
 
-All text is str of which each character is one byte (latin-1): names are bytes of any encoding and
-must come out as they are.
+The functions here turn templates into steps, which C follows for each item. C knows how numbers,
+usual keys, uuids and usual times are written; for any other word it asks the functions below, once.
 """
 
 from __future__ import annotations
 
 import re
+import stat
 import time
 import uuid as uuids
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Any, Final
 
+import numpy as np
+
+from btrfs_model.native.text import ITEM, Answer, Step
+from btrfs_model.ondisk import structs
+from btrfs_model.ondisk.constants import FileType
 from btrfs_model.ondisk.keys import ItemType, ObjectId
-from btrfs_model.ondisk.layout import Layout, Payload
+from btrfs_model.ondisk.layout import Layout
 
-_FIELD: Final = re.compile(r"\{([a-z_0-9.]+)(?:\|([a-z_]+))?(:[^}]*)?\}")
+Steps = list[Step]
+Parts = dict[int | str, Steps]
+"""The steps for the items of each type, and for other things by name."""
+
+_FIELD: Final = re.compile(r"\{([A-Za-z_0-9.]+)(?:\|([a-z_]+))?(?::([^}]*))?\}")
+_FORMS: Final = {None: "decimal", "o": "octal", "x": "hex"}
 
 
-class Template:
-    """Text with fields of a structure in it.
+def lines(layout: Layout[Any] | None, text: str, *, indent: int = 2, end: str = "\n") -> Steps:
+    """Write lines with fields of the structure that was taken last.
 
     `layout`: the structure.
-    `text`: text with fields in braces; each line is indented by two tabs and ended.
+    `text`: a template; each line of it is indented by so many tabs.
+    `end`: what ends the last line.
     """
+    tabs = "\t" * indent
+    text = "\n".join(tabs + line for line in text.strip("\n").split("\n")) + end
+    steps, at = [], 0
+    for match in _FIELD.finditer(text):
+        before = text[at : match.start()].encode()
+        steps.append(_field(layout, *match.groups())._replace(text=before))
+        at = match.end()
+    return [*steps, Step("literal", text[at:].encode())]
 
-    def __init__(self, layout: Layout[Any], text: str) -> None:
-        self.layout = layout
-        self._converted: list[tuple[Callable[..., str], slice]] = []
-        size = max(place.stop for place in layout.places.values())
 
-        def field(match: re.Match[str]) -> str:
-            name, word, form = match.groups()
-            place = layout.places[name]
-            if word is None:
-                return f"{{{place.start}{form or ''}}}"
-            self._converted.append((_WORDS[word], place))
-            return f"{{{size + len(self._converted) - 1}}}"
+def _field(layout: Layout[Any] | None, name: str, word: str | None, form: str | None) -> Step:
+    """Return how a field of a template is written."""
+    if word in ("rest", "sums"):
+        return Step(word)
+    if name == "PATH":
+        return Step("path")
+    if name.isupper() or name.startswith("KEY"):
+        place, width = _in_item(name)
+        step = Step("", place=place, width=width, in_item=True)
+    else:
+        assert layout is not None
+        fields = layout.dtype.names or ()
+        follows = name not in fields and f"{name}_len" in fields
+        place, width = _place(layout, f"{name}_len" if follows else name)
+        step = Step("", place=place, width=width)
+        if follows:
+            return step._replace(how=word or "name")
+    if form is not None and form.isdecimal():
+        return step._replace(how="bytes", width=int(form))
+    if word is None:
+        return step._replace(how=_FORMS[form])
+    if word in _WORDS:
+        return step._replace(how="word", word=_WORDS[word])
+    return step._replace(how=word)
 
-        lines = "".join(f"\t\t{line}\n" for line in text.strip("\n").split("\n"))
-        self._format = _FIELD.sub(field, lines).format
 
-    def __call__(self, payload: Payload) -> str:
-        """Return the text of the structure at the start of `payload`."""
-        return self.of(self.layout.flat(payload))
+def _in_item(name: str) -> tuple[int, int]:
+    """Return byte and width of what is known of an item; KEY has parts."""
+    name, _, part = name.partition(".")
+    place, width = ITEM[name.lower()]
+    at, size = _place(structs.DISK_KEY, part) if part else (0, width)
+    return place + at, size
 
-    def of(self, flat: tuple[Any, ...]) -> str:
-        """Return the text of a structure given by its flat numbers."""
-        if self._converted:
-            words = [convert(*flat[place]) for convert, place in self._converted]
-            return self._format(*flat, *words)
-        return self._format(*flat)
+
+def _place(layout: Layout[Any], name: str) -> tuple[int, int]:
+    """Return byte and width of a field, or of a field of a field."""
+    dtype, at = layout.dtype, 0
+    for part in name.split("."):
+        if part.isdecimal():
+            # of an array
+            dtype = dtype.base
+            at += int(part) * dtype.itemsize
+            continue
+        assert dtype.fields is not None
+        dtype, offset = dtype.fields[part][:2]
+        at += offset
+    return at, dtype.itemsize
+
+
+def structure(
+    layout: Layout[Any], text: str = "", *, least: int | None = None, indent: int = 2
+) -> Steps:
+    """Take a structure from the payload, and write lines with its fields.
+
+    `indent`: as for :func:`lines`.
+    `least`: bytes that must be there, when it is less than the whole structure; others are 0.
+    """
+    size = layout.size
+    take = Step("structure", value=size, least=size if least is None else least)
+    return [take, *(lines(layout, text, indent=indent) if text else ())]
+
+
+def repeat(once: Steps, *, at_least_once: bool = True) -> Steps:
+    """Go through some steps until nothing of the payload is left."""
+    back = Step("if_more", jump=-len(once) - 1)
+    return [*([] if at_least_once else [_goto(len(once))]), *once, back]
+
+
+def times(layout: Layout[Any], field: str, once: Steps) -> Steps:
+    """Go through some steps as often as a field of the last structure says, at least once."""
+    place, width = _place(layout, field)
+    count = Step("count", place=place, width=width)
+    return [count, *once, Step("if_turns", jump=-len(once) - 1)]
+
+
+def when(
+    layout: Layout[Any] | None,
+    field: str,
+    value: int,
+    then: Steps,
+    otherwise: Steps | None = None,
+    *,
+    mask: int = 2**64 - 1,
+) -> Steps:
+    """Go through some steps if a field, less what is not in `mask`, has a value, else others."""
+    in_item = layout is None
+    place, width = _in_item(field) if layout is None else _place(layout, field)
+    test = Step(
+        "unless", place=place, width=width, in_item=in_item, value=value, mask=mask,
+        jump=len(then) + (otherwise is not None),
+    )  # fmt: skip
+    if otherwise is None:
+        return [test, *then]
+    return [test, *then, _goto(len(otherwise)), *otherwise]
+
+
+def when_same(layout: Layout[Any], field: str, other: str, then: Steps) -> Steps:
+    """Go through some steps if two fields are the same."""
+    place, width = _place(layout, field)
+    value = _place(layout, other)[0]
+    return [Step("unless_same", place=place, width=width, value=value, jump=len(then)), *then]
+
+
+def back(size: int) -> Steps:
+    """Take so many bytes of the payload again."""
+    return [Step("back", value=size)]
+
+
+def bad(layout: Layout[Any], field: str) -> Steps:
+    """End with an error that says what a field holds."""
+    place, width = _place(layout, field)
+    return [Step("bad", place=place, width=width)]
+
+
+def _goto(jump: int) -> Step:
+    return Step("unless", jump=jump, value=1, mask=0)
 
 
 # --------------------------------------------------------------------------- objects and keys --
@@ -108,20 +220,31 @@ def objectid(number: int, item_type: int = 0) -> str:
     return _OBJECTS.get(number) or str(number)
 
 
-def key(number: int, item_type: int, offset: int) -> str:
-    """Return a key as in ``key (256 INODE_ITEM 0)``."""
+def _type_name(item_type: int, number: int) -> str:
+    """Return the name of a type; `number` is the objectid."""
     if item_type == 0 and number == ObjectId.FREE_SPACE:
-        type_name = "UNTYPED"
-    else:
-        type_name = _TYPES.get(item_type) or f"UNKNOWN.{item_type}"
+        return "UNTYPED"
+    return _TYPES.get(item_type) or f"UNKNOWN.{item_type}"
+
+
+def _offset(offset: int, item_type: int, number: int) -> str:
+    """Return the offset of a key; `number` is the objectid."""
     if item_type == ItemType.ROOT_ITEM and number == ObjectId.TREE_RELOC:
         # the tree that is being relocated
-        offset_text = objectid(offset)
-    elif item_type in _OFFSET_IN:
-        offset_text = _OFFSET_IN[item_type](offset)
-    else:
-        offset_text = "-1" if offset == 2**64 - 1 else str(offset)
-    return f"key ({objectid(number, item_type)} {type_name} {offset_text})"
+        return objectid(offset)
+    if item_type in _OFFSET_IN:
+        return _OFFSET_IN[item_type](offset)
+    return "-1" if offset == 2**64 - 1 else str(offset)
+
+
+def key(number: int, item_type: int, offset: int) -> str:
+    """Return a key as in ``key (256 INODE_ITEM 0)``."""
+    type_name, shown = _type_name(item_type, number), _offset(offset, item_type, number)
+    return f"key ({objectid(number, item_type)} {type_name} {shown})"
+
+
+PLAIN: Final = [kind not in _OBJECTID_IN and kind not in _OFFSET_IN for kind in range(256)]
+"""Whether the keys of a type are numbers, but for objects near 0 and the offset -1."""
 
 
 # ------------------------------------------------------------------------------ other words ----
@@ -130,7 +253,6 @@ def key(number: int, item_type: int, offset: int) -> str:
 def _flags(names: Mapping[int, str], none: str = "") -> Callable[[int], str]:
     """Make a function that lists the names of bits, in the order given, between bars."""
 
-    @lru_cache(maxsize=1024)
     def text(flags: int) -> str:
         return "|".join(name for bit, name in names.items() if flags & bit) or none
 
@@ -154,8 +276,6 @@ inode_flags = _flags(
     },
     "none",
 )
-header_flags = _flags({1: "WRITTEN", 2: "RELOC"})
-root_flags = _flags({1: "RDONLY"}, "none")
 _extent_kind = _flags({1: "DATA", 2: "TREE_BLOCK"})
 _block_group_content = _flags({1: "DATA", 4: "METADATA", 2: "SYSTEM"})
 
@@ -200,20 +320,22 @@ def file_extent_type(number: int) -> str:
     return {0: "inline", 1: "regular", 2: "prealloc"}.get(number, "unknown")
 
 
+_FILE_TYPES: Final = {int(kind): kind.name.removeprefix("REG_") for kind in FileType if kind}
+
+
+def file_type(number: int) -> str:
+    """Return the name of a type of file, as directory entries have it."""
+    return _FILE_TYPES.get(number) or f"DIR_ITEM.{number}"
+
+
 def uuid(data: bytes) -> str:
     """Return a uuid in its usual form."""
     return str(uuids.UUID(bytes=data))
 
 
-def signed(number: int) -> str:
-    """Return a number of 64 bits that is signed in fact."""
-    return str(number - 2**64 if number >> 63 else number)
-
-
 _400_YEARS: Final = 146097 * 86400
 
 
-@lru_cache(maxsize=1 << 16)
 def timestamp(seconds: int) -> str:
     """Return seconds since 1970 as local time.
 
@@ -230,17 +352,28 @@ def timestamp(seconds: int) -> str:
         return f"{local.tm_year + 400 * cycles}-{time.strftime('%m-%d %H:%M:%S', local)}"
 
 
-_WORDS: Final[dict[str, Callable[..., str]]] = {
+def utc(second: int, *_: int) -> str:
+    """Return seconds since 1970 as UTC, in any year."""
+    return str(np.datetime64(second - 2**64 if second >> 63 else second, "s")).replace("T", " ")
+
+
+_WORDS: Final[dict[str, Callable[[int], str]]] = {
     "block_group_flags": block_group_flags,
     "compression": compression,
     "extent_flags": extent_flags,
     "file_extent_type": file_extent_type,
+    "file_type": file_type,
+    "filemode": stat.filemode,
+    "header_flags": _flags({1: "WRITTEN", 2: "RELOC"}),
     "inode_flags": inode_flags,
-    "key": key,
-    "objectid": objectid,
     "qgroup_flags": qgroup_flags,
-    "root_flags": root_flags,
-    "signed": signed,
-    "timestamp": timestamp,
-    "uuid": uuid,
+    "root_flags": _flags({1: "RDONLY"}, "none"),
 }
+
+ANSWERS: Final[dict[str, Answer]] = {
+    "objectid_word": lambda number, item_type, _: objectid(number, item_type),
+    "type_word": lambda item_type, number, _: _type_name(item_type, number),
+    "offset_word": _offset,
+    "time_word": lambda second, *_: timestamp(second),
+}
+"""What says the words that C does not know, by ``enum bm_text_word``."""

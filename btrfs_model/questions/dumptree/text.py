@@ -10,25 +10,27 @@ Where btrfs-progs goes on after a block that it cannot read, this stops with an 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Sequence
 from typing import BinaryIO, Final
 
+from btrfs_model.base.printable import printable
+from btrfs_model.native.text import Answer, FormWriter
 from btrfs_model.ondisk.keys import Key, ObjectId
-from btrfs_model.ondisk.layout import PayloadError
-from btrfs_model.ondisk.structs import HEADER, ITEM, KEY_PTR, Header
+from btrfs_model.ondisk.structs import HEADER, ITEM, KEY_PTR
 from btrfs_model.questions.dumptree import templates as words
 from btrfs_model.questions.dumptree.filters import KeyRange, key_range
-from btrfs_model.questions.dumptree.item_text import ItemText
+from btrfs_model.questions.dumptree.item_text import item_texts
+from btrfs_model.questions.dumptree.templates import Parts, structure
 from btrfs_model.questions.dumptree.trees import (
     TreeRoot,
     pointed_at,
     rooted_trees,
     select_trees,
 )
+from btrfs_model.reference.ctree import nritems
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.tree import Tree
-
-_BACKREF_REV_SHIFT: Final = 56
 
 # What a tree is called above its dump; "file" when it is not here.
 _TITLES: Final[dict[int, str]] = {
@@ -61,98 +63,84 @@ _NAMED: Final[dict[int, str]] = {
 }
 
 
+# a block's first lines; those of nodes have the level, and the checksum is as long as its kind
+_HEAD: Final = """
+{kind} {{bytenr}}{level} items {{nritems}} free space {{FREE_SPACE}} generation {{generation}} \
+owner {{owner|objectid}}
+{kind} {{bytenr}} flags 0x{{FLAGS:x}}({{FLAGS|header_flags}}) backref revision {{REVISION}}{csum}
+fs uuid {{fsid|uuid}}
+chunk uuid {{chunk_tree_uuid|uuid}}
+"""
+_ITEM: Final = "item {SLOT} {key|key} itemoff {offset} itemsize {size}"
+_POINTER: Final = "{key|key} block {blockptr} gen {generation}"
+
+
 class BlockText:
-    """Makes the text of tree blocks.
+    """Writes the text of tree blocks.
 
     `image`: where they are.
+    `out`: where it goes.
     `csum_headers`: show the checksums of blocks.
-    `items`: see :class:`.ItemText`.
+    `hide_names`, `escape_names`, `csum_items`: as for :func:`dump_tree_text`.
     """
 
-    def __init__(self, image: Image, *, csum_headers: bool = False, **items: bool) -> None:
-        self.image = image
-        self._csum_size = image.superblock.csum_size
-        self._csum_headers = csum_headers
-        self._item = ItemText(image.sectorsize, self._csum_size, **items)
+    def __init__(
+        self,
+        image: Image,
+        out: BinaryIO,
+        *,
+        csum_headers: bool = False,
+        hide_names: bool = False,
+        escape_names: bool = False,
+        csum_items: bool = False,
+    ) -> None:
+        self.image, self._out = image, out
+        csum_size = image.superblock.csum_size
+        csum = f" csum 0x{{csum:{csum_size}}}" if csum_headers else ""
+        leaf = _HEAD.format(kind="leaf", level="", csum=csum)
+        node = _HEAD.format(kind="node", level=" level {level}", csum=csum)
+        parts: Parts = {
+            **item_texts(csum_items=csum_items),
+            "leaf": structure(HEADER, leaf, indent=0),
+            "node": structure(HEADER, node, indent=0),
+            "item": structure(ITEM, _ITEM, indent=1),
+            "pointer": structure(KEY_PTR, _POINTER, indent=1),
+        }
+        answers: dict[str, Answer] = {**words.ANSWERS, "name_word": self._name}
+        time.tzset()
+        self._writer = FormWriter(
+            parts, answers, words.PLAIN, sectorsize=image.sectorsize, csum_size=csum_size,
+            hide_names=hide_names, escape_names=escape_names,
+        )  # fmt: skip
 
-    def block(self, tree: Tree, address: int) -> str:
-        """Return the text of the block at the logical `address`."""
-        data = bytes(self.image.block(address, tree=tree.objectid))
-        header = HEADER.unpack(data)
-        lines = [self._head(header, data)]
-        if header.level:
-            lines += _pointers(header, data)
-        else:
-            lines += self._items(tree, header, data, range(header.nritems))
-        return "".join(lines)
+    def _name(self, address: int, start: int, size: int) -> bytes:
+        return printable(bytes(self.image.block(address)[start : start + size])).encode()
 
-    def leaf(self, tree: Tree, address: int, slots: Iterable[int]) -> str:
-        """Return the text of a leaf with only some of its items."""
-        data = bytes(self.image.block(address, tree=tree.objectid))
-        header = HEADER.unpack(data)
-        return self._head(header, data) + "".join(self._items(tree, header, data, slots))
+    def write(self, text: str) -> None:
+        """Write text between blocks."""
+        self.flush()
+        self._out.write(text.encode("ascii"))
 
-    def _head(self, header: Header, data: bytes) -> str:
-        flags = header.flags & (1 << _BACKREF_REV_SHIFT) - 1
-        kind = "node" if header.level else "leaf"
-        level = f" level {header.level}" if header.level else ""
-        csum = f" csum 0x{header.csum[: self._csum_size].hex()}" if self._csum_headers else ""
-        return (
-            f"{kind} {header.bytenr}{level} items {header.nritems} "
-            f"free space {_free_space(header, data)} generation {header.generation} "
-            f"owner {words.objectid(header.owner)}\n"
-            f"{kind} {header.bytenr} flags 0x{flags:x}({words.header_flags(flags)}) "
-            f"backref revision {header.flags >> _BACKREF_REV_SHIFT}{csum}\n"
-            f"fs uuid {words.uuid(header.fsid)}\n"
-            f"chunk uuid {words.uuid(header.chunk_tree_uuid)}\n"
-        )
+    def flush(self) -> None:
+        """Write what is not written yet."""
+        self._writer.flush(self._out)
 
-    def _items(
-        self, tree: Tree, header: Header, data: bytes, slots: Iterable[int]
-    ) -> Iterator[str]:
-        for slot in slots:
-            objectid, item_type, offset, at, size = ITEM.flat(data, HEADER.size + slot * ITEM.size)
-            key = words.key(objectid, item_type, offset)
-            yield f"\titem {slot} {key} itemoff {at} itemsize {size}\n"
-            start = HEADER.size + at
-            try:
-                yield self._item(Key(objectid, item_type, offset), data[start : start + size])
-            except PayloadError as error:
-                raise error.at(
-                    self.image.path, tree=tree.objectid, block=header.bytenr, slot=slot
-                ) from None
-
-
-def _free_space(header: Header, data: bytes) -> int:
-    """Free bytes of a leaf, free pointers of a node."""
-    room = len(data) - HEADER.size
-    if header.level:
-        return room // KEY_PTR.size - header.nritems
-    if not header.nritems:
-        return room
-    *_, last, _ = ITEM.flat(data, HEADER.size + (header.nritems - 1) * ITEM.size)
-    return int(last) - header.nritems * ITEM.size
-
-
-def _pointers(header: Header, data: bytes) -> Iterator[str]:
-    for slot in range(header.nritems):
-        *key, address, generation = KEY_PTR.flat(data, HEADER.size + slot * KEY_PTR.size)
-        yield f"\t{words.key(*key)} block {address} gen {generation}\n"
+    def block(self, tree: Tree, address: int, slots: Sequence[int] | None = None) -> None:
+        """Write the block at the logical `address`; of a leaf all items or those in `slots`."""
+        data = self.image.block(address, tree=tree.objectid)
+        if slots is None:
+            slots = range(nritems(data))
+        self._writer.block(data, slots, self._out, self.image.path, tree.objectid)
 
 
 class _Dump:
-    """One run of a dump: where it goes and how blocks are shown."""
+    """One run of a dump: which blocks are shown."""
 
-    def __init__(
-        self, out: BinaryIO, blocks: BlockText, keys: KeyRange, *, depth_first: bool = False
-    ) -> None:
-        self._out = out
+    def __init__(self, blocks: BlockText, keys: KeyRange, *, depth_first: bool = False) -> None:
         self._blocks = blocks
         self._keys = keys
         self._depth_first = depth_first
-
-    def write(self, text: str) -> None:
-        self._out.write(text.encode("latin-1"))
+        self.write = blocks.write
 
     def tree(self, title: str, tree: Tree) -> None:
         """Show a tree below its title; with a filter only if something passes."""
@@ -168,14 +156,14 @@ class _Dump:
         if not self._depth_first:
             blocks.sort(key=lambda block: -block.level)
         for block in blocks:
-            self.write(self._blocks.block(tree, block.logical))
+            self._blocks.block(tree, block.logical)
 
     def leaves(self, title: str, tree: Tree) -> None:
         """Show only the leaves of a tree."""
         self.write(title)
         for block in tree.blocks():
             if not block.level:
-                self.write(self._blocks.block(tree, block.logical))
+                self._blocks.block(tree, block.logical)
 
     def _filtered(self, title: str, tree: Tree) -> None:
         slots_of: dict[int, list[int]] = {}
@@ -185,7 +173,7 @@ class _Dump:
         if slots_of:
             self.write(title)
         for address, slots in slots_of.items():
-            self.write(self._blocks.leaf(tree, address, slots))
+            self._blocks.block(tree, address, slots)
 
 
 def dump_tree_text(
@@ -222,8 +210,25 @@ def dump_tree_text(
     Raises CorruptImageError: for a broken block or item, after what comes before it was written.
     Raises SubvolumeNotFoundError: when there is no tree of that id.
     """
-    blocks = BlockText(image, **shown)
-    dump = _Dump(out, blocks, key_range(min_key, max_key, objectid), depth_first=depth_first)
+    blocks = BlockText(image, out, **shown)
+    dump = _Dump(blocks, key_range(min_key, max_key, objectid), depth_first=depth_first)
+    try:
+        _dump(image, dump, tree, extents, devices, uuids, roots, backups)
+    finally:
+        blocks.flush()
+
+
+def _dump(
+    image: Image,
+    dump: _Dump,
+    tree: int | None,
+    extents: bool,
+    devices: bool,
+    uuids: bool,
+    roots: bool,
+    backups: bool,
+) -> None:
+    """Show the trees that the options leave."""
     if tree in _NAMED:
         root = next(select_trees(image, tree))
         dump.tree(f"{_NAMED[root.key.objectid]}\n", root.tree)
@@ -314,12 +319,15 @@ def dump_blocks_text(
     `depth_first`, `**shown`: as for :func:`dump_tree_text`.
     Raises CorruptImageError: for a broken block or item.
     """
-    blocks = BlockText(image, **shown)
-    dump = _Dump(out, blocks, key_range(), depth_first=depth_first)
-    for address in sorted(set(addresses)):
-        header = HEADER.unpack(image.block(address))
-        tree = Tree(image, header.owner, address, header.generation, header.level)
-        if follow:
-            dump.all_blocks(tree)
-        else:
-            dump.write(blocks.block(tree, address))
+    blocks = BlockText(image, out, **shown)
+    dump = _Dump(blocks, key_range(), depth_first=depth_first)
+    try:
+        for address in sorted(set(addresses)):
+            header = HEADER.unpack(image.block(address))
+            tree = Tree(image, header.owner, address, header.generation, header.level)
+            if follow:
+                dump.all_blocks(tree)
+            else:
+                blocks.block(tree, address)
+    finally:
+        blocks.flush()

@@ -9,9 +9,10 @@ groups count whole data extents, bytes on disk, and tree blocks; what nothing ou
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from btrfs_model.base.arguments import checked
 from btrfs_model.native.lease import exclusive
@@ -20,6 +21,9 @@ from btrfs_model.questions.usage.forest import FileForest
 from btrfs_model.questions.usage.items import DataExtents, covered, read_items
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.subvolume import Subvolume
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Mask = npt.NDArray[np.bool_]
 
@@ -57,6 +61,8 @@ def du(
     CorruptImageError
         When a block cannot be read, or a file extent is impossible or refers to no extent.
     """
+    import pandas as pd
+
     asked = [fs.subvolume(which) for which in subvolumes or fs.subvolume_ids]
     usage = _Usage(fs)
     rows = [usage.row(sub, _inside(fs, sub.id) if nested else {sub.id}) for sub in asked]

@@ -53,13 +53,11 @@ def utc() -> Iterator[None]:
     before = os.environ.get("TZ")
     os.environ["TZ"] = "UTC"
     time.tzset()
-    templates.timestamp.cache_clear()
     yield
     os.environ.pop("TZ")
     if before is not None:
         os.environ["TZ"] = before
     time.tzset()
-    templates.timestamp.cache_clear()
 
 
 def without_senseless_times(text: bytes) -> bytes:

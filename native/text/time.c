@@ -7,8 +7,9 @@
  * clocks that count leap seconds are left to the C library altogether.
  */
 #define _DEFAULT_SOURCE /* localtime_r, tm_gmtoff */
-#include "stream/stream.h"
+#include "text/time.h"
 
+#include <string.h>
 #include <time.h>
 
 #define SECONDS_A_DAY 86400
@@ -20,9 +21,6 @@ static int local_time(int64_t second, struct tm *tm)
 	return localtime_r(&time, tm) ? 0 : -1;
 }
 
-/* A date and time of the clock on the wall, "YYYY-MM-DDTHH:MM:SS" for the years 1000 to 9999. */
-#define CLOCK_SIZE 19
-
 static void put_digits(char *p, int64_t number, int digits)
 {
 	for (int i = digits - 1; i >= 0; i--, number /= 10)
@@ -30,10 +28,10 @@ static void put_digits(char *p, int64_t number, int digits)
 }
 
 /*
- * Seconds since 1970 on the clock, as text. Years are taken to start in March, so that the day that
+ * Years are taken to start in March, so that the day that
  * leap years have more is their last; 146097 days make four centuries, from 1 March of year 0 on.
  */
-static void clock_text(int64_t seconds, char *text)
+void bm_clock_text(int64_t seconds, char *text)
 {
 	int64_t day = seconds / SECONDS_A_DAY - (seconds % SECONDS_A_DAY < 0);
 	int64_t second = seconds - day * SECONDS_A_DAY;
@@ -61,7 +59,7 @@ static int matches(const struct tm *tm, int64_t second, char zone[8])
 
 	if (tm->tm_year < 1000 - 1900 || tm->tm_year > 9999 - 1900)
 		return 0;
-	clock_text(second + tm->tm_gmtoff, expected);
+	bm_clock_text(second + tm->tm_gmtoff, expected);
 	return strftime(text, sizeof(text), "%FT%T", tm) == CLOCK_SIZE &&
 	       !memcmp(text, expected, CLOCK_SIZE) && strftime(zone, 8, "%z", tm) == 5;
 }
@@ -101,7 +99,7 @@ int bm_local_time_text(struct local_times *times, int64_t second, char *text)
 	if (day->number != number || !day->filled)
 		fill_day(day, number);
 	if (day->regular) {
-		clock_text(second + day->offset, text);
+		bm_clock_text(second + day->offset, text);
 		memcpy(text + CLOCK_SIZE, day->zone, sizeof(day->zone));
 		return CLOCK_SIZE + (int)sizeof(day->zone);
 	}
