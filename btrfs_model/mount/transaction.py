@@ -11,6 +11,7 @@ moves any more, since a block that was copied once in a transaction is not copie
     snapshots                   each takes the state of now
     delayed items, delayed refs
     root items of subvolumes
+    quota groups
     again:
         root items of the other trees
         delayed refs
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 
 from btrfs_model.mount.delayed_inode import run_delayed_items
 from btrfs_model.mount.log.log_tree import free_logs
@@ -30,6 +32,7 @@ from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.roots.backups import BACKED_UP, make_backup, next_cell, store_backup
 from btrfs_model.mount.roots.load import group_tree
 from btrfs_model.mount.space.block_group import calls_that_fit, ensure_metadata, grow_metadata
+from btrfs_model.mount.space.qgroup import account_extents, run_qgroups
 from btrfs_model.mount.space.space_info import Granted, Keeps, reserve_items
 from btrfs_model.ondisk.chunk_write import CHUNK_OBJECTID
 from btrfs_model.ondisk.keys import ItemType, ObjectId
@@ -42,9 +45,9 @@ _WRITTEN = 1
 _NO_ROOT_ITEM = {int(ObjectId.ROOT_TREE), int(ObjectId.CHUNK_TREE)}
 
 
-def _root_of(fs: Mount, tree: int) -> int | None:
-    """Address of the root block of a tree, None for one that is gone."""
-    return fs.writer.tree_state(tree).bytenr if fs.writer.has_tree(tree) else None
+def _root_of(fs: Mount, tree: int) -> tuple[int, int, int] | None:
+    """Where the root block of a tree is, None for one that is gone."""
+    return fs.root_place(tree) if fs.writer.has_tree(tree) else None
 
 
 def _remember_committed(fs: Mount) -> None:
@@ -54,11 +57,11 @@ def _remember_committed(fs: Mount) -> None:
     """
     roots = fs.committed_roots
     for tree in fs.writer.changed_trees():
-        bytenr = _root_of(fs, tree)
-        if bytenr is None:
+        place = _root_of(fs, tree)
+        if place is None:
             roots.pop(tree, None)
         else:
-            roots[tree] = bytenr
+            roots[tree] = place
     fs.writer.clear_changed()
     fs.forget_asked_roots()
 
@@ -83,8 +86,7 @@ def start_transaction(
     if calls > 1:
         calls = min(calls, calls_that_fit(fs, info))
     granted = reserve_items(fs, items, steal=from_reserve, calls=calls, keeps=keeps, info=info)
-    fs.in_transaction = True
-    fs.started += 1
+    fs.join_transaction()
     return granted
 
 
@@ -119,6 +121,7 @@ def _commit(fs: Mount) -> bool:
     fs.writer.run_refs()
     free_logs(fs)
     _commit_fs_roots(fs)
+    account_extents(fs)
     _commit_cowonly_roots(fs)
     fs.writer.write_blocks()
     _write_supers(fs)
@@ -128,6 +131,22 @@ def _commit(fs: Mount) -> bool:
     _remember_committed(fs)
     fs.reread()
     return True
+
+
+def account_snapshot(fs: Mount, snapshot: int, count: Callable[[], None]) -> None:
+    """Count what there is up to a snapshot, and the snapshot (``qgroup_account_snapshot()``).
+
+    What the snapshot's source had is counted, then the snapshot by `count`. All that is written, so
+    that what changes after it is counted by itself; no superblock is.
+    """
+    fs.writer.run_refs()
+    free_logs(fs)
+    _commit_fs_roots(fs)
+    account_extents(fs, skip=snapshot)
+    count()
+    _commit_cowonly_roots(fs)
+    _remember_committed(fs)
+    fs.writer.write_blocks()
 
 
 def _anything_changed(fs: Mount) -> bool:
@@ -166,7 +185,7 @@ def _commit_fs_roots(fs: Mount) -> None:
         state = fs.writer.tree_state(tree)
         if state.force_cow:
             fs.writer.change_tree(tree, force_cow=False)
-        if tree in changed or state.bytenr != fs.committed_roots.get(tree):
+        if tree in changed or _root_of(fs, tree) != fs.committed_roots.get(tree):
             _update_root(fs, tree)
 
 
@@ -174,6 +193,7 @@ def _commit_cowonly_roots(fs: Mount) -> None:
     """Write the root items of all other trees (``commit_cowonly_roots()``)."""
     _cow_root_tree(fs)
     _run_dev_stats(fs)
+    run_qgroups(fs)
     while True:
         trees = [tree for tree in _cowonly_trees(fs) if _update_root(fs, tree)]
         # references that are run change the extent tree, also where no block group changes

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import stat
+from contextlib import suppress
 from typing import Final
 
 from btrfs_model.mount.inode import (
@@ -28,6 +29,8 @@ from btrfs_model.mount.names.lookup import RDONLY, Entry
 from btrfs_model.mount.names.namei import add_link, insert_new_inode, unlink_subvolume_name
 from btrfs_model.mount.names.xattr import inherit_properties
 from btrfs_model.mount.roots.root_tree import NO_UUID, uuid_tree_add, uuid_tree_remove
+from btrfs_model.mount.space.qgroup import inherit_qgroups, remove_qgroup
+from btrfs_model.mount.space.quotas import Inherit
 from btrfs_model.mount.transaction import commit, start_transaction
 from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import dir_items
@@ -46,15 +49,17 @@ def timespec(time: int) -> Timespec:
     return Timespec(*split_ns(time))
 
 
-def create_subvolume(fs: Mount, entry: Entry) -> LiveInode:
+def create_subvolume(fs: Mount, entry: Entry, inherit: Inherit | None = None) -> LiveInode:
     """Make an empty subvolume (``create_subvol()``); return its top directory.
 
+    `inherit`: what is said of quota groups.
     Raises OSError: EOVERFLOW.
     """
     directory = entry.directory
     check_dir_item_collision(fs, directory.root, directory.ino, entry.name)
     start_transaction(fs)
     root = fs.next_root_id()
+    inherit_qgroups(fs, 0, root, directory.root, inherit)
     fs.writer.new_tree(root, shareable=True)
     item = _new_root_item(fs, root)
     fs.add_root(root, item)
@@ -149,6 +154,24 @@ def clean_deleted_subvolume(fs: Mount, root: int) -> None:
     fs.writer.drop_tree(root)
     fs.forget_root(root)
     fs.writer.delete(_ROOT_TREE, orphan_key(root))
+    _remove_qgroup(fs, root)
+
+
+def _remove_qgroup(fs: Mount, root: int) -> None:
+    """Commit and delete the quota group (``btrfs_qgroup_cleanup_dropped_subvolume()``)."""
+    if fs.writer.quota_inconsistent():
+        fs.quotas.mark_inconsistent()
+    if not fs.quotas.enabled:
+        return
+    commit(fs)
+    start_transaction(fs)
+    with suppress(FileNotFoundError):
+        try:
+            remove_qgroup(fs, root)
+        except OSError as error:
+            # what it allocated is still somewhere
+            if error.errno != errno.EBUSY:
+                raise
 
 
 # ------------------------------------------------------------------------------------- changing --

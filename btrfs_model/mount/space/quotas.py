@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a mount knows of quota groups, in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntFlag
+from typing import Final
+
+from btrfs_model.native.space import QuotaMode
+
+LEVEL_SHIFT: Final = 48
+"""Above it an id has the level of a quota group."""
+
+
+class StatusFlag(IntFlag):
+    """``BTRFS_QGROUP_STATUS_FLAG_*``."""
+
+    ON = 1
+    RESCAN = 2
+    INCONSISTENT = 4
+    SIMPLE_MODE = 8
+
+
+class LimitFlag(IntFlag):
+    """Which limits of a quota group there are (``BTRFS_QGROUP_LIMIT_*``)."""
+
+    MAX_RFER = 1
+    MAX_EXCL = 2
+    RSV_RFER = 4
+    RSV_EXCL = 8
+
+
+@dataclass(slots=True)
+class Limits:
+    """What a quota group may use, bytes (``struct btrfs_qgroup_limit``)."""
+
+    flags: int = 0
+    max_rfer: int = 0
+    max_excl: int = 0
+    rsv_rfer: int = 0
+    rsv_excl: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Qgroup:
+    """A quota group (``struct btrfs_qgroup``).
+
+    `id`: the level in the upper 16 bits; on level 0 a subvolume.
+    `rfer`, `excl`: bytes that its subvolumes reach, and that nobody else does.
+    `rfer_cmpr`, `excl_cmpr`: the same; kernels do not tell compressed data apart.
+    `groups`, `members`: those that it is in, those that are in it.
+    """
+
+    id: int
+    rfer: int = 0
+    rfer_cmpr: int = 0
+    excl: int = 0
+    excl_cmpr: int = 0
+    limits: Limits = field(default_factory=Limits)
+    groups: list[Qgroup] = field(default_factory=list)
+    members: list[Qgroup] = field(default_factory=list)
+
+    @property
+    def level(self) -> int:
+        """0: of a subvolume."""
+        return self.id >> LEVEL_SHIFT
+
+    def add(self, rfer: int, excl: int) -> None:
+        """Count bytes; all numbers are of 64 bits."""
+        self.rfer, self.rfer_cmpr = (self.rfer + rfer) % 2**64, (self.rfer_cmpr + rfer) % 2**64
+        self.excl, self.excl_cmpr = (self.excl + excl) % 2**64, (self.excl_cmpr + excl) % 2**64
+
+    def upwards(self) -> Iterator[Qgroup]:
+        """Yield it and all groups that it is in, each once."""
+        found = {self.id: self}
+        queue = [self]
+        for group in queue:
+            yield group
+            for parent in group.groups:
+                if parent.id not in found:
+                    found[parent.id] = parent
+                    queue.append(parent)
+
+
+@dataclass(frozen=True, slots=True)
+class Inherit:
+    """What a new subvolume is told of quota groups (``struct btrfs_qgroup_inherit``).
+
+    `groups`: those that it is put into.
+    `limits`: its own.
+    """
+
+    groups: Sequence[int] = ()
+    limits: Limits | None = None
+
+
+@dataclass(slots=True)
+class Quotas:
+    """Quotas of a filesystem (the ``qgroup_*`` of ``struct btrfs_fs_info``).
+
+    `has_tree`: whether there is a quota tree that is in use.
+    `enabled`: whether they are kept.
+    `flags`: what the status item says (:class:`StatusFlag`).
+    `rescan`: the extent that a rescan has come to.
+    `enable_gen`: of simple quotas, the transaction from which on extents count.
+    `no_accounting`: they are inconsistent, and nothing is counted until a rescan.
+    `drop_subtree_threshold`: how high a shared subtree must be for its deletion to make them so.
+    `by_id`: the groups.
+    `dirty`: those whose items are out of date, by id, the one that changed last at the end.
+    """
+
+    has_tree: bool = False
+    enabled: bool = False
+    flags: StatusFlag = StatusFlag(0)
+    rescan: int = 0
+    enable_gen: int = 0
+    no_accounting: bool = False
+    drop_subtree_threshold: int = 0
+    by_id: dict[int, Qgroup] = field(default_factory=dict)
+    dirty: dict[int, Qgroup] = field(default_factory=dict)
+
+    @property
+    def mode(self) -> QuotaMode:
+        """``btrfs_qgroup_mode()``."""
+        if not self.enabled:
+            return QuotaMode.OFF
+        return QuotaMode.SIMPLE if self.flags & StatusFlag.SIMPLE_MODE else QuotaMode.FULL
+
+    def touch(self, group: Qgroup) -> None:
+        """Say that the items of a group are out of date (``qgroup_dirty()``)."""
+        self.dirty.setdefault(group.id, group)
+
+    def mark_inconsistent(self) -> None:
+        """Give up until a rescan (``qgroup_mark_inconsistent()``)."""
+        if self.mode is not QuotaMode.SIMPLE:
+            self.flags |= StatusFlag.INCONSISTENT
+            self.no_accounting = True
+
+    def relate(self, member: Qgroup, group: Qgroup) -> None:
+        """Put a group into another (``add_relation_rb()``)."""
+        member.groups.append(group)
+        group.members.append(member)
+
+    def count(self, before: Sequence[int], now: Sequence[int], num_bytes: int) -> None:
+        """Count extents that some subvolumes reached and some reach (``qgroup_update_counters()``).
+
+        `before`, `now`: ids of subvolumes.
+        `num_bytes`: of all these extents together.
+        """
+        was, counts = self._reach(before), self._reach(now)
+        for group_id in {**was, **counts}:
+            group = self.by_id[group_id]
+            old, new = was.get(group_id, 0), counts.get(group_id, 0)
+            rfer = (new > 0) - (old > 0)
+            # who has all of the subvolumes has it alone
+            excl = (0 < new == len(now)) - (0 < old == len(before))
+            if rfer or excl:
+                group.add(rfer * num_bytes, excl * num_bytes)
+                self.touch(group)
+
+    def _reach(self, subvolumes: Sequence[int]) -> dict[int, int]:
+        """How many of the subvolumes are in each group (``qgroup_update_refcnt()``)."""
+        counts: dict[int, int] = {}
+        for subvolume in subvolumes:
+            own = self.by_id.get(subvolume)
+            for group in own.upwards() if own else ():
+                counts[group.id] = counts.get(group.id, 0) + 1
+        return counts
