@@ -42,6 +42,8 @@ _QUOTA_RESCAN_WAIT = _ioctl(0, 46, 0)
 _SET_RECEIVED = _ioctl(3, 37, _RECEIVED.size)
 _FS_GETFLAGS = 2 << 30 | 8 << 16 | ord("f") << 8 | 1
 _FS_SETFLAGS = 1 << 30 | 8 << 16 | ord("f") << 8 | 2
+_QUOTA_TREE, _QGROUP_INFO = 8, 242
+_FOR_GROUPS = 300
 _RDONLY = 2
 _QGROUP_INHERIT = 4
 _MAX = 2**64 - 1
@@ -57,14 +59,31 @@ def _opened(path: str, flags: int = os.O_RDONLY | os.O_DIRECTORY) -> Iterator[in
         os.close(fd)
 
 
-def _dead_subvolumes(fd: int) -> int:
-    """How many orphan items the root tree has (BTRFS_IOC_TREE_SEARCH)."""
+def _search(fd: int, tree: int, objectid: int, kind: int) -> set[int]:
+    """Offsets of the first items of a kind in a tree (BTRFS_IOC_TREE_SEARCH)."""
     argument = bytearray(4096)
     # tree, objectids, offsets, transids, types, how many
-    struct.pack_into("<7QIII", argument, 0, 1, _ORPHAN, _ORPHAN, 0, _MAX, 0, _MAX, 48, 48, 4096)
+    struct.pack_into(
+        "<7QIII", argument, 0, tree, objectid, objectid, 0, _MAX, 0, _MAX, kind, kind, 4096
+    )
     fcntl.ioctl(fd, _TREE_SEARCH, argument)
-    found: int = struct.unpack_from("<I", argument, 64)[0]
+    found, at = set(), 104
+    for _ in range(struct.unpack_from("<I", argument, 64)[0]):
+        _, _, offset, _, size = struct.unpack_from("<QQQII", argument, at)
+        found.add(offset)
+        at += 32 + size
     return found
+
+
+def _dead_subvolumes(fd: int) -> set[int]:
+    return _search(fd, 1, _ORPHAN, 48)
+
+
+def _groups(fd: int) -> set[int]:
+    try:
+        return _search(fd, _QUOTA_TREE, 0, _QGROUP_INFO)
+    except FileNotFoundError:
+        return set()
 
 
 class KernelCalls:
@@ -234,11 +253,17 @@ class KernelCalls:
         When it comes to that without being woken is a matter of chance.
         """
         with _opened(self.top) as fd:
-            if not _dead_subvolumes(fd):
+            dead = _dead_subvolumes(fd)
+            if not dead:
                 return
             fcntl.ioctl(fd, _SYNC)
             for _ in range(60_000):
                 if not _dead_subvolumes(fd):
+                    break
+                time.sleep(0.001)
+            # then it deletes their quota groups, unless simple quotas still need them
+            for _ in range(_FOR_GROUPS):
+                if not dead & _groups(fd):
                     break
                 time.sleep(0.001)
         self.sync()
