@@ -252,8 +252,7 @@ def _record_deltas(fs: Mount) -> None:
     for root, size in fs.writer.take_deltas():
         own = fs.quotas.by_id.get(root)
         for group in own.upwards() if own else ():
-            group.rfer = (group.rfer + size) % 2**64
-            group.excl = (group.excl + size) % 2**64
+            group.add(size, size, 0, 0)
             fs.quotas.touch(group)
 
 
@@ -332,9 +331,9 @@ def _update_quickly(fs: Mount, member: int, group: int, sign: int) -> bool:
     if own is None or own.excl != own.rfer:
         quotas.flags |= StatusFlag.INCONSISTENT
         return False
-    parent = quotas.by_id.get(group)
-    for each in parent.upwards() if parent else ():
-        each.add(sign * own.excl, sign * own.excl)
+    size, cmpr = sign * own.excl, sign * own.excl_cmpr
+    for each in quotas.by_id[group].upwards():
+        each.add(size, size, cmpr, cmpr)
         quotas.touch(each)
     return True
 
@@ -471,6 +470,6 @@ def _inherit_quickly(fs: Mount, source: int, group: int) -> bool:
     if quotas.by_id[source].groups != [parent] or parent.excl != parent.rfer:
         return False
     for each in parent.upwards():
-        each.add(fs.nodesize, fs.nodesize)
+        each.add(*[fs.nodesize] * 4)
         quotas.touch(each)
     return True

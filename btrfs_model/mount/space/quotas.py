@@ -49,7 +49,8 @@ class Qgroup:
 
     `id`: the level in the upper 16 bits; on level 0 a subvolume.
     `rfer`, `excl`: bytes that its subvolumes reach, and that nobody else does.
-    `rfer_cmpr`, `excl_cmpr`: the same; kernels do not tell compressed data apart.
+    `rfer_cmpr`, `excl_cmpr`: the same; kernels do not tell compressed data apart. Simple quotas
+    leave them out.
     `groups`, `members`: those that it is in, those that are in it.
     """
 
@@ -67,10 +68,10 @@ class Qgroup:
         """0: of a subvolume."""
         return self.id >> LEVEL_SHIFT
 
-    def add(self, rfer: int, excl: int) -> None:
+    def add(self, rfer: int, excl: int, rfer_cmpr: int, excl_cmpr: int) -> None:
         """Count bytes; all numbers are of 64 bits."""
-        self.rfer, self.rfer_cmpr = (self.rfer + rfer) % 2**64, (self.rfer_cmpr + rfer) % 2**64
-        self.excl, self.excl_cmpr = (self.excl + excl) % 2**64, (self.excl_cmpr + excl) % 2**64
+        self.rfer, self.rfer_cmpr = (self.rfer + rfer) % 2**64, (self.rfer_cmpr + rfer_cmpr) % 2**64
+        self.excl, self.excl_cmpr = (self.excl + excl) % 2**64, (self.excl_cmpr + excl_cmpr) % 2**64
 
     def upwards(self) -> Iterator[Qgroup]:
         """Yield it and all groups that it is in, each once."""
@@ -153,11 +154,11 @@ class Quotas:
         for group_id in {**was, **counts}:
             group = self.by_id[group_id]
             old, new = was.get(group_id, 0), counts.get(group_id, 0)
-            rfer = (new > 0) - (old > 0)
+            rfer = ((new > 0) - (old > 0)) * num_bytes
             # who has all of the subvolumes has it alone
-            excl = (0 < new == len(now)) - (0 < old == len(before))
+            excl = ((0 < new == len(now)) - (0 < old == len(before))) * num_bytes
             if rfer or excl:
-                group.add(rfer * num_bytes, excl * num_bytes)
+                group.add(rfer, excl, rfer, excl)
                 self.touch(group)
 
     def _reach(self, subvolumes: Sequence[int]) -> dict[int, int]:
