@@ -33,6 +33,8 @@ from btrfs_model.mount.roots.backups import BACKED_UP, make_backup, next_cell, s
 from btrfs_model.mount.roots.load import group_tree
 from btrfs_model.mount.space.block_group import calls_that_fit, ensure_metadata, grow_metadata
 from btrfs_model.mount.space.qgroup import account_extents, run_qgroups
+from btrfs_model.mount.space.quota_reserve import is_limited
+from btrfs_model.mount.space.quota_reserve import reserve_items as reserve_qgroups
 from btrfs_model.mount.space.space_info import Granted, Keeps, reserve_items
 from btrfs_model.ondisk.chunk_write import CHUNK_OBJECTID
 from btrfs_model.ondisk.keys import ItemType, ObjectId
@@ -67,7 +69,7 @@ def _remember_committed(fs: Mount) -> None:
 
 
 def start_transaction(
-    fs: Mount, items: int = 0, *, from_reserve: bool = False, calls: int = 1,
+    fs: Mount, items: int = 0, *, root: int = 0, from_reserve: bool = False, calls: int = 1,
     keeps: Keeps | None = None,
 ) -> Granted:  # fmt: skip
     """Begin to change something (``btrfs_start_transaction()``).
@@ -75,13 +77,17 @@ def start_transaction(
     There is then something to commit, also where nothing comes of it.
 
     `items`: so many items at most are changed; 0 where it is not asked for room.
+    `root`: the subvolume that is changed; where it has a limit, calls are made one at a time.
     `from_reserve`: what frees space may take from what is kept for commits
     (``btrfs_start_transaction_fallback_global_rsv()``).
     `calls`: how many calls are to be made at once, each of which changes so many items.
     `keeps`: what they keep reserved, if that is known.
     Returns how many of the calls may be made before this is asked again.
-    Raises OSError: ENOSPC when there is no room for metadata.
+    Raises OSError: ENOSPC when there is no room for metadata, EDQUOT.
     """
+    if items and root and fs.quotas.enabled:
+        calls = 1 if is_limited(fs, root) else calls
+        reserve_qgroups(fs, root, items, enforce=not from_reserve)
     info = ensure_metadata(fs, from_reserve=from_reserve)
     if calls > 1:
         calls = min(calls, calls_that_fit(fs, info))

@@ -24,6 +24,7 @@ from btrfs_model.mount.names.lookup import (
     may_write,
 )
 from btrfs_model.mount.names.snapshot import PendingSnapshot, create_pending_snapshot
+from btrfs_model.mount.space.quota_reserve import reserve_items
 from btrfs_model.mount.transaction import commit, start_transaction
 from btrfs_model.native.lease import exclusive
 from btrfs_model.patches import Patch
@@ -81,6 +82,7 @@ class SubvolumeCalls(Mount):
         flush_delalloc(self, top.root)
         self._check_new_subvolume(entry)
         pending = PendingSnapshot(top.root, entry.directory, entry.name, read_only, inherit)
+        reserve_items(self, entry.directory.root, subvolume.NAME_ITEMS)
         start_transaction(self)
         self.pending_snapshots.append(partial(create_pending_snapshot, self, pending))
         commit(self)

@@ -13,6 +13,7 @@ from btrfs_model.mount.names import acl
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import Path, is_read_only, may_write
 from btrfs_model.mount.names.xattr import get_xattr, note_changed, set_xattr
+from btrfs_model.mount.space.quota_reserve import reserve_inode
 from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.ondisk.constants import InodeFlag
 
@@ -34,6 +35,7 @@ def _check(fs: Mount, inode: LiveInode, path: Path, *, protected: bool = True) -
         raise fail(errno.EPERM, path)
     if is_read_only(fs, inode.root):
         raise fail(errno.EROFS, path)
+    reserve_inode(fs, inode)
     start_transaction(fs)
 
 

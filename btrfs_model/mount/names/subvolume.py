@@ -30,6 +30,7 @@ from btrfs_model.mount.names.namei import add_link, insert_new_inode, unlink_sub
 from btrfs_model.mount.names.xattr import inherit_properties
 from btrfs_model.mount.roots.root_tree import NO_UUID, uuid_tree_add, uuid_tree_remove
 from btrfs_model.mount.space.qgroup import inherit_qgroups, remove_qgroup
+from btrfs_model.mount.space.quota_reserve import reserve_items as reserve_qgroups
 from btrfs_model.mount.space.quotas import Inherit
 from btrfs_model.mount.transaction import commit, start_transaction
 from btrfs_model.ondisk.constants import InodeFlag
@@ -38,6 +39,8 @@ from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.structs import DiskKey, InodeItem, RootItem, Timespec
 
 _ROOT_TREE: Final = int(ObjectId.ROOT_TREE)
+# btrfs_subvolume_reserve_metadata(): the inode of the directory, two entries
+NAME_ITEMS: Final = 3
 _NO_TIME: Final = Timespec(0, 0)
 _DEFAULT: Final = b"default"
 # btrfs_name_hash("default"), where the root tree names the default subvolume
@@ -57,8 +60,9 @@ def create_subvolume(fs: Mount, entry: Entry, inherit: Inherit | None = None) ->
     """
     directory = entry.directory
     check_dir_item_collision(fs, directory.root, directory.ino, entry.name)
-    start_transaction(fs)
     root = fs.next_root_id()
+    reserve_qgroups(fs, directory.root, NAME_ITEMS)
+    start_transaction(fs)
     inherit_qgroups(fs, 0, root, directory.root, inherit)
     fs.writer.new_tree(root, shareable=True)
     item = _new_root_item(fs, root)
@@ -113,6 +117,7 @@ def delete_subvolume(fs: Mount, entry: Entry, inode: LiveInode) -> None:
     """
     root = inode.root
     _may_destroy(fs, root, entry)
+    reserve_qgroups(fs, entry.directory.root, NAME_ITEMS)
     start_transaction(fs, from_reserve=True)
     unlink_subvolume_name(fs, entry.directory, inode, entry.name)
     live = fs.live_root(root)

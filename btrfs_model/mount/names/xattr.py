@@ -129,7 +129,7 @@ def set_xattr(
     fs: Mount, inode: LiveInode, name: bytes, value: bytes | None, flags: int = 0
 ) -> None:
     """Set or remove an attribute; version and ctime follow (``btrfs_setxattr_trans()``)."""
-    start_transaction(fs, _XATTR_ITEMS)
+    start_transaction(fs, _XATTR_ITEMS, root=inode.root)
     put_xattr(fs, inode, name, value, flags)
     note_changed(fs, inode)
 

@@ -215,6 +215,7 @@ def account_extents(fs: Mount, skip: int = 0) -> None:
     """
     bytenr, num_bytes = fs.writer.take_traced()
     quotas = fs.quotas
+    quotas.reserved.clear()
     if quotas.mode is not QuotaMode.FULL or quotas.no_accounting:
         return
     if quotas.flags & StatusFlag.RESCAN:
@@ -231,7 +232,7 @@ def account_extents(fs: Mount, skip: int = 0) -> None:
 
 
 def run_rescan(fs: Mount) -> None:
-    """Count all extents of the last commit that a rescan has not seen (``qgroup_rescan_leaf()``)."""
+    """Count what a rescan has not seen of the last commit (``qgroup_rescan_leaf()``)."""
     quotas = fs.quotas
     columns = fs.tree(ObjectId.EXTENT_TREE).scan()
     kinds, starts = columns["type"], columns["objectid"]
@@ -314,9 +315,9 @@ def remove_qgroup(fs: Mount, group_id: int) -> None:
         _delete(fs, _limit_key(group_id))
     for parent in list(group.groups):
         _unrelate(fs, group_id, parent.id)
-    if quotas.mode is QuotaMode.FULL and not quotas.flags & StatusFlag.INCONSISTENT:
-        if group.rfer or group.excl:
-            quotas.mark_inconsistent()
+    is_exact = quotas.mode is QuotaMode.FULL and not quotas.flags & StatusFlag.INCONSISTENT
+    if is_exact and (group.rfer or group.excl):
+        quotas.mark_inconsistent()
     del quotas.by_id[group_id]
     quotas.dirty.pop(group_id, None)
 
@@ -387,7 +388,7 @@ def delete_relation(fs: Mount, member: int, group: int) -> bool:
 
 
 def limit_qgroup(fs: Mount, group: int, limits: Limits) -> None:
-    """Set the limits that `limits` has flags for; all bits set take one away (``btrfs_limit_qgroup``).
+    """Set the limits that there are flags for; -1 takes one away (``btrfs_limit_qgroup()``).
 
     Raises OSError: ENOENT, ENOTCONN.
     """

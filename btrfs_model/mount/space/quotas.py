@@ -109,17 +109,19 @@ class Quotas:
     `no_accounting`: they are inconsistent, and nothing is counted until a rescan.
     `drop_subtree_threshold`: how high a shared subtree must be for its deletion to make them so.
     `by_id`: the groups.
+    `reserved`: what calls reserved of limits since the last commit, by subvolume, bytes.
     `dirty`: those whose items are out of date, by id, the one that changed last at the end.
     """
 
     has_tree: bool = False
     enabled: bool = False
-    flags: StatusFlag = StatusFlag(0)
+    flags: StatusFlag = field(default_factory=lambda: StatusFlag(0))
     rescan: int = 0
     enable_gen: int = 0
     no_accounting: bool = False
     drop_subtree_threshold: int = 0
     by_id: dict[int, Qgroup] = field(default_factory=dict)
+    reserved: dict[int, int] = field(default_factory=dict)
     dirty: dict[int, Qgroup] = field(default_factory=dict)
 
     @property
