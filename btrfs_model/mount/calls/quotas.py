@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from typing import Final
 
 from btrfs_model.mount.calls.call_errors import about
 from btrfs_model.mount.mount import Mount
@@ -15,8 +16,11 @@ from btrfs_model.mount.space import qgroup, quota_ctl
 from btrfs_model.mount.space.quotas import LEVEL_SHIFT, Inherit, LimitFlag, Limits
 from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.native.lease import exclusive
-from btrfs_model.ondisk.keys import U64_MAX
+from btrfs_model.ondisk.keys import U64_MAX, ObjectId
 from btrfs_model.volume.roots import is_subvolume_id
+
+# who calls does so by the top directory
+_TOP: Final = int(ObjectId.FS_TREE)
 
 Group = int | str
 """Number of a quota group, or ``level/id``."""
@@ -93,7 +97,7 @@ class QuotaCalls(Mount):
         qgroup.need_quotas(self)
         if not number or is_subvolume_id(number):
             raise qgroup.fail(errno.EINVAL, number)
-        start_transaction(self, 2)
+        start_transaction(self, 2, root=_TOP)
         qgroup.create_qgroup(self, number)
 
     @about("group")
@@ -103,7 +107,7 @@ class QuotaCalls(Mount):
         qgroup.need_quotas(self)
         if not number:
             raise qgroup.fail(errno.EINVAL, number)
-        start_transaction(self, 2)
+        start_transaction(self, 2, root=_TOP)
         qgroup.remove_qgroup(self, number)
 
     @about("member")
@@ -116,7 +120,7 @@ class QuotaCalls(Mount):
             Whether the numbers are inconsistent now, until a rescan.
         """
         qgroup.need_quotas(self)
-        start_transaction(self, 2)
+        start_transaction(self, 2, root=_TOP)
         try:
             return qgroup.add_relation(self, group_id(member), group_id(group))
         finally:
@@ -126,7 +130,7 @@ class QuotaCalls(Mount):
     def qgroup_remove(self, member: Group, group: Group) -> bool:
         """Take a quota group out of another; returns as :meth:`qgroup_assign`."""
         qgroup.need_quotas(self)
-        start_transaction(self, 2)
+        start_transaction(self, 2, root=_TOP)
         try:
             return qgroup.delete_relation(self, group_id(member), group_id(group))
         finally:
@@ -153,5 +157,5 @@ class QuotaCalls(Mount):
         if max_excl is not None:
             limits.flags |= LimitFlag.MAX_EXCL
             limits.max_excl = max_excl % 2**64
-        start_transaction(self, 1)
+        start_transaction(self, 1, root=_TOP)
         qgroup.limit_qgroup(self, group_id(group), limits)

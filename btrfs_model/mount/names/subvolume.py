@@ -187,6 +187,7 @@ def set_read_only(fs: Mount, root: int, read_only: bool) -> None:
     live = fs.live_root(root)
     if bool(live.flags & RDONLY) == read_only:
         return
+    reserve_qgroups(fs, root, 1)
     start_transaction(fs)
     live.flags = live.flags | RDONLY if read_only else live.flags & ~RDONLY
     live.dirty = True
@@ -195,6 +196,7 @@ def set_read_only(fs: Mount, root: int, read_only: bool) -> None:
 
 def set_received(fs: Mount, root: int, uuid: bytes, stransid: int, stime: int) -> None:
     """Say what a subvolume was received from (``_btrfs_ioctl_set_received_subvol()``); commits."""
+    reserve_qgroups(fs, root, 3)
     start_transaction(fs)
     live = fs.live_root(root)
     kind = ItemType.UUID_KEY_RECEIVED_SUBVOL

@@ -104,6 +104,7 @@ def reserve_inode(fs: Mount, inode: LiveInode) -> None:
     node = fs.delayed.node(inode.root, inode.ino)
     if (node is not None and node.inode_item is not None) or not is_limited(fs, inode.root):
         return
+    fs.join_transaction()
     path = BTRFS_MAX_LEVEL * fs.nodesize
     if _fits(fs, inode.root, path):
         book(fs, inode.root, path)
