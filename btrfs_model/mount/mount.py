@@ -23,7 +23,6 @@ from btrfs_model.mount.machine import Machine
 from btrfs_model.mount.options import MountOptions
 from btrfs_model.mount.roots import load
 from btrfs_model.mount.roots.live_root import LiveRoot
-from btrfs_model.mount.space.quotas import Quotas
 from btrfs_model.mount.space.reservations import Reservations
 from btrfs_model.mount.tree_writer import TreeWriter
 from btrfs_model.ondisk.constants import (
@@ -38,6 +37,7 @@ from btrfs_model.ondisk.superblock import SUPER_SIZE, read_superblocks
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.memory import Memory
+from btrfs_model.volume.quotas import Quotas
 from btrfs_model.volume.roots import Root
 
 START: Final = 1_700_000_000 * 10**9

@@ -41,13 +41,13 @@ from btrfs_model.mount.options import MountOptions
 from btrfs_model.mount.roots import load
 from btrfs_model.mount.space.qgroup import read_qgroup_config
 from btrfs_model.mount.space.quota_ctl import rescan_worker
-from btrfs_model.mount.space.quotas import StatusFlag
 from btrfs_model.mount.space.reservations import Reservations
 from btrfs_model.native.lease import exclusive
 from btrfs_model.patches import MOUNT_KERNEL, Patch
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.memory import Memory
+from btrfs_model.volume.quotas import StatusFlag
 
 _COMPRESSIONS: Final = (None, "zlib", "lzo", "zstd")
 _UNNAMED: Final = "<memory>"

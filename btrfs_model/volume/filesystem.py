@@ -41,6 +41,7 @@ from btrfs_model.ondisk.items import root_ref
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
 from btrfs_model.volume.checksums import DataChecksums
 from btrfs_model.volume.image import Image
+from btrfs_model.volume.quotas import qgroup_table
 from btrfs_model.volume.roots import Root, is_subvolume_id, timespec_ns
 from btrfs_model.volume.subvolume import Subvolume, SubvolumeName, join, split_path
 from btrfs_model.volume.tree import Tree
@@ -82,8 +83,8 @@ class Filesystem:
 
     # what users call; the rest is for the package
     _offered: ClassVar = frozenset(
-        {"checksums", "close", "image", "listing", "open", "path", "read_file", "subvolume",
-         "subvolume_ids", "subvolumes", "tree"}
+        {"checksums", "close", "image", "listing", "open", "path", "qgroups", "read_file",
+         "subvolume", "subvolume_ids", "subvolumes", "tree"}
     )  # fmt: skip
 
     @checked
@@ -400,6 +401,20 @@ class Filesystem:
         for field in _TIMES:
             frame[field] = _to_datetime(frame[field].tolist())
         return frame
+
+    @exclusive
+    def qgroups(self) -> pd.DataFrame:
+        """Return the quota groups, and beside what a kernel counted what there is.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row per group, by level and id: ``qgroup`` (level/id), ``path`` (of its subvolume,
+            empty for none); bytes ``rfer`` and ``excl`` as the quota tree has them, ``reached``
+            and ``alone`` as a rescan would count them; ``max_rfer``, ``max_excl`` (NA for no
+            limit), ``groups`` (those that it is in).
+        """
+        return qgroup_table(self)
 
     def missing(
         self,

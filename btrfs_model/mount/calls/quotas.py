@@ -13,10 +13,10 @@ from typing import Final
 from btrfs_model.mount.calls.call_errors import about
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.space import qgroup, quota_ctl
-from btrfs_model.mount.space.quotas import LEVEL_SHIFT, Inherit, LimitFlag, Limits
 from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.keys import U64_MAX, ObjectId
+from btrfs_model.volume.quotas import LEVEL_SHIFT, Inherit, LimitFlag, Limits
 from btrfs_model.volume.roots import is_subvolume_id
 
 # who calls does so by the top directory

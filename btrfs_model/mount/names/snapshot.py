@@ -21,12 +21,12 @@ from btrfs_model.mount.names.lookup import RDONLY
 from btrfs_model.mount.names.subvolume import timespec
 from btrfs_model.mount.roots.root_tree import NO_UUID, add_root_ref, uuid_tree_add
 from btrfs_model.mount.space.qgroup import create_qgroup, inherit_qgroups
-from btrfs_model.mount.space.quotas import Inherit
 from btrfs_model.mount.transaction import account_snapshot
 from btrfs_model.native.space import QuotaMode
 from btrfs_model.ondisk.constants import FileType
 from btrfs_model.ondisk.keys import U64_MAX, ItemType
 from btrfs_model.ondisk.structs import RootItem, Timespec
+from btrfs_model.volume.quotas import Inherit
 
 
 class PendingSnapshot(NamedTuple):

@@ -31,12 +31,12 @@ from btrfs_model.mount.names.xattr import inherit_properties
 from btrfs_model.mount.roots.root_tree import NO_UUID, uuid_tree_add, uuid_tree_remove
 from btrfs_model.mount.space.qgroup import inherit_qgroups, remove_qgroup
 from btrfs_model.mount.space.quota_reserve import reserve_items as reserve_qgroups
-from btrfs_model.mount.space.quotas import Inherit
 from btrfs_model.mount.transaction import commit, start_transaction
 from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import dir_items
 from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.structs import DiskKey, InodeItem, RootItem, Timespec
+from btrfs_model.volume.quotas import Inherit
 
 _ROOT_TREE: Final = int(ObjectId.ROOT_TREE)
 # btrfs_subvolume_reserve_metadata(): the inode of the directory, two entries

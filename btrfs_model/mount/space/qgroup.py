@@ -18,19 +18,8 @@ import os
 from collections.abc import Iterable
 from typing import Final
 
-import numpy as np
-
 from btrfs_model.base.counters import uncounted
 from btrfs_model.mount.mount import Mount
-from btrfs_model.mount.space.quotas import (
-    LEVEL_SHIFT,
-    Inherit,
-    LimitFlag,
-    Limits,
-    Qgroup,
-    Quotas,
-    StatusFlag,
-)
 from btrfs_model.native import backref
 from btrfs_model.native.backref import Forest
 from btrfs_model.native.space import QuotaMode
@@ -43,6 +32,18 @@ from btrfs_model.ondisk.structs import (
     QgroupInfoItem,
     QgroupLimitItem,
     QgroupStatusItem,
+)
+from btrfs_model.volume.quotas import (
+    LEVEL_SHIFT,
+    Inherit,
+    LimitFlag,
+    Limits,
+    Qgroup,
+    Quotas,
+    StatusFlag,
+    count_extents,
+    group_name,
+    read_quotas,
 )
 from btrfs_model.volume.roots import is_subvolume_id
 from btrfs_model.volume.tree import RawKey
@@ -58,8 +59,7 @@ _DROP_SUBTREE: Final = 3
 
 def fail(number: int, group: int) -> OSError:
     """Return an error that names a group."""
-    name = f"{group >> LEVEL_SHIFT}/{group & (1 << LEVEL_SHIFT) - 1}"
-    return OSError(number, os.strerror(number), name)
+    return OSError(number, os.strerror(number), group_name(group))
 
 
 def need_quotas(fs: Mount) -> None:
@@ -154,40 +154,15 @@ def insert_status(fs: Mount, flags: StatusFlag, enable_gen: int | None) -> None:
 
 def read_qgroup_config(fs: Mount) -> None:
     """Read the quota tree (``btrfs_read_qgroup_config()``)."""
-    quotas = fs.quotas = Quotas(drop_subtree_threshold=_DROP_SUBTREE)
+    quotas = Quotas()
     if fs.writer.has_tree(_QUOTA_TREE):
-        quotas.has_tree = True
-        relations = []
-        for item in fs.writer.tree(_QUOTA_TREE).items():
-            kind = item.key.type
-            if kind == ItemType.QGROUP_STATUS:
-                status = QGROUP_STATUS_ITEM.unpack(item.data[: QGROUP_STATUS_ITEM.size])
-                if status.version != _VERSION:
-                    break
-                quotas.flags = StatusFlag(status.flags)
-                quotas.rescan = status.rescan if quotas.flags & StatusFlag.RESCAN else 0
-                if quotas.flags & StatusFlag.SIMPLE_MODE:
-                    tail = item.data[QGROUP_STATUS_ITEM.size :]
-                    quotas.enable_gen = int.from_bytes(tail, "little")
-                elif status.generation != fs.raw_super.generation:
-                    quotas.mark_inconsistent()
-            elif kind == ItemType.QGROUP_INFO:
-                info = QGROUP_INFO_ITEM.unpack(item.data)
-                quotas.by_id[item.key.offset] = Qgroup(item.key.offset, *info[1:])
-                if is_subvolume_id(item.key.offset):
-                    fs.skip_root_id(item.key.offset)
-            elif kind == ItemType.QGROUP_LIMIT:
-                if item.key.offset not in quotas.by_id:
-                    quotas.mark_inconsistent()
-                    quotas.by_id[item.key.offset] = Qgroup(item.key.offset)
-                limit = QGROUP_LIMIT_ITEM.unpack(item.data)
-                quotas.by_id[item.key.offset].limits = Limits(*limit)
-            elif kind == _RELATION and item.key.objectid <= item.key.offset:
-                relations.append((item.key.objectid, item.key.offset))
-        for member, group in relations:
-            if member in quotas.by_id and group in quotas.by_id:
-                quotas.relate(quotas.by_id[member], quotas.by_id[group])
-        quotas.enabled = bool(quotas.flags & StatusFlag.ON)
+        items = fs.writer.tree(_QUOTA_TREE).items()
+        quotas = read_quotas(items, fs.raw_super.generation)
+        # ids of subvolumes that are gone are not used again
+        for group in filter(is_subvolume_id, quotas.by_id):
+            fs.skip_root_id(group)
+    quotas.drop_subtree_threshold = _DROP_SUBTREE
+    fs.quotas = quotas
     set_mode(fs)
 
 
@@ -232,20 +207,10 @@ def account_extents(fs: Mount, skip: int = 0) -> None:
 
 
 def run_rescan(fs: Mount) -> None:
-    """Count what a rescan has not seen of the last commit (``qgroup_rescan_leaf()``)."""
-    quotas = fs.quotas
-    columns = fs.tree(ObjectId.EXTENT_TREE).scan()
-    kinds, starts = columns["type"], columns["objectid"]
-    rows = np.isin(kinds, [ItemType.EXTENT_ITEM, ItemType.METADATA_ITEM])
-    rows &= starts >= quotas.rescan
-    sized = kinds[rows] == ItemType.EXTENT_ITEM
-    sizes = np.where(sized, columns["offset"][rows], fs.nodesize).astype(np.uint64)
+    """Count what a rescan has not seen of the last commit."""
+    tree = fs.tree(ObjectId.EXTENT_TREE)
     with uncounted():
-        counted = backref.account_extents(
-            None, _committed(fs), np.ascontiguousarray(starts[rows]), sizes
-        )
-    for before, now, size in counted:
-        quotas.count(before, now, size)
+        count_extents(fs.quotas, tree, _committed(fs), fs.nodesize, fs.quotas.rescan)
 
 
 def _record_deltas(fs: Mount) -> None:

@@ -21,11 +21,11 @@ from btrfs_model.mount.space.qgroup import (
     set_mode,
     update_status,
 )
-from btrfs_model.mount.space.quotas import Qgroup, Quotas, StatusFlag
 from btrfs_model.native.space import QuotaMode
 from btrfs_model.ondisk.items import root_item
 from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.structs import ROOT_ITEM
+from btrfs_model.volume.quotas import Qgroup, Quotas, StatusFlag
 
 _FS_TREE: Final = int(ObjectId.FS_TREE)
 _QUOTA_TREE: Final = int(ObjectId.QUOTA_TREE)

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
-from btrfs_model.mount.space.quotas import LimitFlag, Qgroup
 from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
+from btrfs_model.volume.quotas import LimitFlag, Qgroup
 
 _LIMITS = LimitFlag.MAX_RFER | LimitFlag.MAX_EXCL
 

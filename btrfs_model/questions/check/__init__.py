@@ -9,6 +9,7 @@ The passes, each in a module of its own:
     space        chunks, device extents, block groups, free space, checksums
     inodes       names, links, directories and file extents of each subvolume
     subvolumes   names of subvolumes, UUIDs
+    quotas       what quota groups have, against what there is
 
 A finding is a line; an image without fault has none. What an earlier pass could not read, a later
 one does not judge.
@@ -28,6 +29,7 @@ from btrfs_model.ondisk.keys import ObjectId
 from btrfs_model.questions.check.extents import DataRefs, check_extents, read_extents
 from btrfs_model.questions.check.inodes import Rows, check_inodes
 from btrfs_model.questions.check.items import check_items
+from btrfs_model.questions.check.quotas import check_quotas
 from btrfs_model.questions.check.report import Finding, Report
 from btrfs_model.questions.check.space import (
     check_checksums,
@@ -108,6 +110,7 @@ class _Check:
         self._guard(lambda: check_space(fs, extents, report))
         self._guard(lambda: check_checksums(fs, extents, report))
         self._guard(self._check_subvolumes)
+        self._guard(lambda: check_quotas(fs, report))
         if verify_data:
             self._guard(lambda: check_data(fs, report))
         return report.result()

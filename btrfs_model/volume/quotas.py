@@ -1,17 +1,42 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a mount knows of quota groups, in memory."""
+"""Quota groups: what subvolumes, and groups of them, use and may use.
+
+The quota tree has what a kernel counted; :func:`count_extents` counts it from scratch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntFlag
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+import numpy as np
+import pandas as pd
+
+from btrfs_model.native import backref
 from btrfs_model.native.space import QuotaMode
+from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.ondisk.structs import QGROUP_INFO_ITEM, QGROUP_LIMIT_ITEM, QGROUP_STATUS_ITEM
+from btrfs_model.volume.forest import Forest
+from btrfs_model.volume.tree import Item, Tree
+
+if TYPE_CHECKING:
+    from btrfs_model.volume.filesystem import Filesystem
 
 LEVEL_SHIFT: Final = 48
 """Above it an id has the level of a quota group."""
+
+_VERSION: Final = 1
+_COLUMNS: Final = {
+    "qgroup": "object", "path": "object", "rfer": "uint64", "excl": "uint64", "reached": "uint64",
+    "alone": "uint64", "max_rfer": "UInt64", "max_excl": "UInt64", "groups": "object",
+}  # fmt: skip
+
+
+def group_name(group: int) -> str:
+    """Return level/id of a quota group."""
+    return f"{group >> LEVEL_SHIFT}/{group & (1 << LEVEL_SHIFT) - 1}"
 
 
 class StatusFlag(IntFlag):
@@ -171,3 +196,89 @@ class Quotas:
             for group in own.upwards() if own else ():
                 counts[group.id] = counts.get(group.id, 0) + 1
         return counts
+
+
+def read_quotas(items: Iterable[Item], generation: int) -> Quotas:
+    """Read the items of a quota tree (``btrfs_read_qgroup_config()``).
+
+    `generation`: of the filesystem; groups of another one are inconsistent.
+    """
+    quotas = Quotas(has_tree=True)
+    relations = []
+    for item in items:
+        kind, group = item.key.type, item.key.offset
+        if kind == ItemType.QGROUP_STATUS:
+            status = QGROUP_STATUS_ITEM.unpack(item.data[: QGROUP_STATUS_ITEM.size])
+            if status.version != _VERSION:
+                return quotas
+            quotas.flags = StatusFlag(status.flags)
+            quotas.rescan = status.rescan if quotas.flags & StatusFlag.RESCAN else 0
+            if quotas.flags & StatusFlag.SIMPLE_MODE:
+                tail = item.data[QGROUP_STATUS_ITEM.size :]
+                quotas.enable_gen = int.from_bytes(tail, "little")
+            elif status.generation != generation:
+                quotas.mark_inconsistent()
+        elif kind == ItemType.QGROUP_INFO:
+            quotas.by_id[group] = Qgroup(group, *QGROUP_INFO_ITEM.unpack(item.data)[1:])
+        elif kind == ItemType.QGROUP_LIMIT:
+            if group not in quotas.by_id:
+                quotas.mark_inconsistent()
+            own = quotas.by_id.setdefault(group, Qgroup(group))
+            own.limits = Limits(*QGROUP_LIMIT_ITEM.unpack(item.data))
+        elif kind == ItemType.QGROUP_RELATION and item.key.objectid <= group:
+            relations.append((item.key.objectid, group))
+    for member, group in relations:
+        if member in quotas.by_id and group in quotas.by_id:
+            quotas.relate(quotas.by_id[member], quotas.by_id[group])
+    quotas.enabled = bool(quotas.flags & StatusFlag.ON)
+    return quotas
+
+
+def count_extents(
+    quotas: Quotas, extent_tree: Tree, forest: backref.Forest, nodesize: int, start: int = 0
+) -> None:
+    """Count all extents from an address on, by who reaches them (``qgroup_rescan_leaf()``)."""
+    columns = extent_tree.scan()
+    kinds, starts = columns["type"], columns["objectid"]
+    rows = np.isin(kinds, [ItemType.EXTENT_ITEM, ItemType.METADATA_ITEM]) & (starts >= start)
+    sized = kinds[rows] == ItemType.EXTENT_ITEM
+    sizes = np.where(sized, columns["offset"][rows], nodesize).astype(np.uint64)
+    counted = backref.account_extents(None, forest, np.ascontiguousarray(starts[rows]), sizes)
+    for before, now, size in counted:
+        quotas.count(before, now, size)
+
+
+def quotas_of(fs: Filesystem) -> Quotas:
+    """Return the quota groups of a filesystem as its last commit has them."""
+    tree = fs.trees.get(ObjectId.QUOTA_TREE)
+    generation = fs.image.superblock.generation
+    return Quotas() if tree is None else read_quotas(tree.items(), generation)
+
+
+def counted_quotas(fs: Filesystem) -> Quotas:
+    """Return the same groups, counted from scratch by who reaches what."""
+    quotas = quotas_of(fs)
+    for group in quotas.by_id.values():
+        group.rfer = group.rfer_cmpr = group.excl = group.excl_cmpr = 0
+    if quotas.by_id:
+        extents = fs.tree(ObjectId.EXTENT_TREE)
+        count_extents(quotas, extents, Forest.of(fs).native, fs.image.nodesize)
+    return quotas
+
+
+def qgroup_table(fs: Filesystem) -> pd.DataFrame:
+    """Return the groups beside what there is, see :meth:`.Filesystem.qgroups`."""
+    counted, rows = counted_quotas(fs).by_id, []
+    for number, group in sorted(quotas_of(fs).by_id.items()):
+        limits, there = group.limits, counted[number]
+        rows.append((
+            group_name(number), fs.subvolume_path(number) if number in fs.subvolume_ids else "",
+            group.rfer, group.excl, there.rfer, there.excl,
+            limits.max_rfer if limits.flags & LimitFlag.MAX_RFER else None,
+            limits.max_excl if limits.flags & LimitFlag.MAX_EXCL else None,
+            " ".join(group_name(parent.id) for parent in group.groups),
+        ))  # fmt: skip
+    columns = zip(*rows, strict=True) if rows else [()] * len(_COLUMNS)
+    pairs = zip(_COLUMNS.items(), columns, strict=True)
+    return pd.DataFrame({name: pd.Series(list(values), dtype=kind)
+                         for (name, kind), values in pairs})  # fmt: skip
