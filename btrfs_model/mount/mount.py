@@ -37,6 +37,7 @@ from btrfs_model.ondisk.superblock import SUPER_SIZE, read_superblocks
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.memory import Memory
+from btrfs_model.volume.quotas import Quotas
 from btrfs_model.volume.roots import Root
 
 START: Final = 1_700_000_000 * 10**9
@@ -51,10 +52,10 @@ _LAST_FREE: Final = 2**64 - 256
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What makes room: a commit, writeback of all files, and of one."""
+    """What makes room: a commit, writeback of all files (or a subvolume's), and of one."""
 
     commit: Callable[[Mount], bool]
-    flush_delalloc: Callable[[Mount], None]
+    flush_delalloc: Callable[..., None]
     writeback: Callable[[Mount, LiveInode], None]
 
 
@@ -72,8 +73,8 @@ class Mount(Filesystem):
     `writer` (TreeWriter): the trees as the running transaction has them.
     `raw_super` (RawSuperBlock): the superblock of the last commit, with what the next one will
     change already.
-    `committed_roots` (dict): address of the root block of each tree, by id, as the last commit
-    wrote it.
+    `committed_roots` (dict): address, generation and level of the root block of each tree, by id,
+    as the last commit wrote it.
     `first_transid` (int): number of the first transaction since the mount.
     `clock` (int): the next time that :meth:`now` returns, nanoseconds since 1970.
     `machine` (Machine): what threads decide by chance.
@@ -81,6 +82,7 @@ class Mount(Filesystem):
     `delayed` (DelayedItems): what reaches the trees with the next commit.
     `tree_logs` (TreeLogs): what fsync writes instead of a commit.
     `reservations` (Reservations): what calls reserve of the room for metadata.
+    `quotas` (Quotas): the quota groups.
     `dirty_files` (dict): files with data that wait for writeback, in the order in which they became
     dirty, by subvolume and inode number.
     `dirty_bytes` (DirtyBytes): how much waits for writeback.
@@ -141,9 +143,7 @@ class Mount(Filesystem):
         self.first_transid = sb.generation + 1
         self.clock = int(os.environ.get("SOURCE_DATE_EPOCH", 0)) * 10**9 or START
         self._random = random.Random(f"{seed} {sb.fsid.hex()} {sb.generation}")
-        self.committed_roots = {
-            tree: self.writer.tree_state(tree).bytenr for tree in self.writer.tree_ids()
-        }
+        self.committed_roots = {tree: self.root_place(tree) for tree in self.writer.tree_ids()}
         self.committing = self.device_stats_written = False
         self._next_root_id = self.highest_objectid(ObjectId.ROOT_TREE) + 1
         self.behaviour = behaviour
@@ -152,6 +152,7 @@ class Mount(Filesystem):
         self.delayed = DelayedItems(self.nodesize)
         self.tree_logs = TreeLogs()
         self.reservations = Reservations(self.writer)
+        self.quotas = Quotas()
         self.dirty_files: dict[tuple[int, int], LiveInode] = {}
         self.dirty_bytes = DirtyBytes()
         self.pending_snapshots: list[Callable[[], None]] = []
@@ -196,6 +197,11 @@ class Mount(Filesystem):
     def generation(self) -> int:
         """Number of the transaction that was started last (``btrfs_get_fs_generation()``)."""
         return self.transid - (not self.in_transaction)
+
+    def join_transaction(self) -> None:
+        """Begin to change something without asking for room (``btrfs_join_transaction()``)."""
+        self.in_transaction = True
+        self.started += 1
 
     @property
     def behaviour(self) -> Behaviour:
@@ -279,6 +285,16 @@ class Mount(Filesystem):
     def forget_asked_roots(self) -> None:
         """Say that all root items are written."""
         self._asked_roots.clear()
+
+    def root_place(self, tree: int) -> tuple[int, int, int]:
+        """Return address, generation and level of the root block of a tree as it is now."""
+        state = self.writer.tree_state(tree)
+        return state.bytenr, state.generation, state.level
+
+    def skip_root_id(self, number: int) -> None:
+        """Leave out the id of a subvolume that is gone, and of which there is a quota group."""
+        if number > self._next_root_id:
+            self._next_root_id = number + 1
 
     def next_root_id(self) -> int:
         """Return an id for a new subvolume (``btrfs_get_free_objectid()`` of the root tree)."""

@@ -11,6 +11,7 @@ moves any more, since a block that was copied once in a transaction is not copie
     snapshots                   each takes the state of now
     delayed items, delayed refs
     root items of subvolumes
+    quota groups
     again:
         root items of the other trees
         delayed refs
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 
 from btrfs_model.mount.delayed_inode import run_delayed_items
 from btrfs_model.mount.log.log_tree import free_logs
@@ -30,6 +32,9 @@ from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.roots.backups import BACKED_UP, make_backup, next_cell, store_backup
 from btrfs_model.mount.roots.load import group_tree
 from btrfs_model.mount.space.block_group import calls_that_fit, ensure_metadata, grow_metadata
+from btrfs_model.mount.space.qgroup import account_extents, run_qgroups
+from btrfs_model.mount.space.quota_reserve import is_limited
+from btrfs_model.mount.space.quota_reserve import reserve_items as reserve_qgroups
 from btrfs_model.mount.space.space_info import Granted, Keeps, reserve_items
 from btrfs_model.ondisk.chunk_write import CHUNK_OBJECTID
 from btrfs_model.ondisk.keys import ItemType, ObjectId
@@ -42,9 +47,9 @@ _WRITTEN = 1
 _NO_ROOT_ITEM = {int(ObjectId.ROOT_TREE), int(ObjectId.CHUNK_TREE)}
 
 
-def _root_of(fs: Mount, tree: int) -> int | None:
-    """Address of the root block of a tree, None for one that is gone."""
-    return fs.writer.tree_state(tree).bytenr if fs.writer.has_tree(tree) else None
+def _root_of(fs: Mount, tree: int) -> tuple[int, int, int] | None:
+    """Where the root block of a tree is, None for one that is gone."""
+    return fs.root_place(tree) if fs.writer.has_tree(tree) else None
 
 
 def _remember_committed(fs: Mount) -> None:
@@ -54,17 +59,17 @@ def _remember_committed(fs: Mount) -> None:
     """
     roots = fs.committed_roots
     for tree in fs.writer.changed_trees():
-        bytenr = _root_of(fs, tree)
-        if bytenr is None:
+        place = _root_of(fs, tree)
+        if place is None:
             roots.pop(tree, None)
         else:
-            roots[tree] = bytenr
+            roots[tree] = place
     fs.writer.clear_changed()
     fs.forget_asked_roots()
 
 
 def start_transaction(
-    fs: Mount, items: int = 0, *, from_reserve: bool = False, calls: int = 1,
+    fs: Mount, items: int = 0, *, root: int = 0, from_reserve: bool = False, calls: int = 1,
     keeps: Keeps | None = None,
 ) -> Granted:  # fmt: skip
     """Begin to change something (``btrfs_start_transaction()``).
@@ -72,19 +77,22 @@ def start_transaction(
     There is then something to commit, also where nothing comes of it.
 
     `items`: so many items at most are changed; 0 where it is not asked for room.
+    `root`: the subvolume that is changed; where it has a limit, calls are made one at a time.
     `from_reserve`: what frees space may take from what is kept for commits
     (``btrfs_start_transaction_fallback_global_rsv()``).
     `calls`: how many calls are to be made at once, each of which changes so many items.
     `keeps`: what they keep reserved, if that is known.
     Returns how many of the calls may be made before this is asked again.
-    Raises OSError: ENOSPC when there is no room for metadata.
+    Raises OSError: ENOSPC when there is no room for metadata, EDQUOT.
     """
+    if items and root and fs.quotas.enabled:
+        calls = 1 if is_limited(fs, root) else calls
+        reserve_qgroups(fs, root, items, enforce=not from_reserve)
     info = ensure_metadata(fs, from_reserve=from_reserve)
     if calls > 1:
         calls = min(calls, calls_that_fit(fs, info))
     granted = reserve_items(fs, items, steal=from_reserve, calls=calls, keeps=keeps, info=info)
-    fs.in_transaction = True
-    fs.started += 1
+    fs.join_transaction()
     return granted
 
 
@@ -119,6 +127,7 @@ def _commit(fs: Mount) -> bool:
     fs.writer.run_refs()
     free_logs(fs)
     _commit_fs_roots(fs)
+    account_extents(fs)
     _commit_cowonly_roots(fs)
     fs.writer.write_blocks()
     _write_supers(fs)
@@ -128,6 +137,22 @@ def _commit(fs: Mount) -> bool:
     _remember_committed(fs)
     fs.reread()
     return True
+
+
+def account_snapshot(fs: Mount, snapshot: int, count: Callable[[], None]) -> None:
+    """Count what there is up to a snapshot, and the snapshot (``qgroup_account_snapshot()``).
+
+    What the snapshot's source had is counted, then the snapshot by `count`. All that is written, so
+    that what changes after it is counted by itself; no superblock is.
+    """
+    fs.writer.run_refs()
+    free_logs(fs)
+    _commit_fs_roots(fs)
+    account_extents(fs, skip=snapshot)
+    count()
+    _commit_cowonly_roots(fs)
+    _remember_committed(fs)
+    fs.writer.write_blocks()
 
 
 def _anything_changed(fs: Mount) -> bool:
@@ -166,7 +191,7 @@ def _commit_fs_roots(fs: Mount) -> None:
         state = fs.writer.tree_state(tree)
         if state.force_cow:
             fs.writer.change_tree(tree, force_cow=False)
-        if tree in changed or state.bytenr != fs.committed_roots.get(tree):
+        if tree in changed or _root_of(fs, tree) != fs.committed_roots.get(tree):
             _update_root(fs, tree)
 
 
@@ -174,6 +199,7 @@ def _commit_cowonly_roots(fs: Mount) -> None:
     """Write the root items of all other trees (``commit_cowonly_roots()``)."""
     _cow_root_tree(fs)
     _run_dev_stats(fs)
+    run_qgroups(fs)
     while True:
         trees = [tree for tree in _cowonly_trees(fs) if _update_root(fs, tree)]
         # references that are run change the extent tree, also where no block group changes

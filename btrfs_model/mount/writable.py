@@ -28,6 +28,7 @@ from btrfs_model.behaviour import Behaviour
 from btrfs_model.mount import transaction
 from btrfs_model.mount.calls.files import FileCalls
 from btrfs_model.mount.calls.names import NamespaceCalls
+from btrfs_model.mount.calls.quotas import QuotaCalls
 from btrfs_model.mount.calls.subvolumes import SubvolumeCalls
 from btrfs_model.mount.files.writeback import flush_delalloc, writeback
 from btrfs_model.mount.log.replay.recover import recover_log_trees
@@ -38,19 +39,22 @@ from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import is_there
 from btrfs_model.mount.options import MountOptions
 from btrfs_model.mount.roots import load
+from btrfs_model.mount.space.qgroup import read_qgroup_config
+from btrfs_model.mount.space.quota_ctl import rescan_worker
 from btrfs_model.mount.space.reservations import Reservations
 from btrfs_model.native.lease import exclusive
 from btrfs_model.patches import MOUNT_KERNEL, Patch
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.memory import Memory
+from btrfs_model.volume.quotas import StatusFlag
 
 _COMPRESSIONS: Final = (None, "zlib", "lzo", "zstd")
 _UNNAMED: Final = "<memory>"
 _HOOKS: Final = Hooks(transaction.commit, flush_delalloc, writeback)
 
 
-class WritableFilesystem(FileCalls, SubvolumeCalls):
+class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
     """A filesystem in memory, mounted for writing.
 
     Make one with :meth:`mkfs` (``bm.create()``) or :meth:`load`. Threads may share it, as any
@@ -80,7 +84,8 @@ class WritableFilesystem(FileCalls, SubvolumeCalls):
         Filesystem._offered
         | {"behaviour", "commit", "crash", "load", "mkfs", "nodesize", "remount", "save",
            "save_crash", "sync", "umask"}
-        | {name for calls in (FileCalls, NamespaceCalls, SubvolumeCalls) for name in vars(calls)
+        | {name for calls in (FileCalls, NamespaceCalls, SubvolumeCalls, QuotaCalls)
+           for name in vars(calls)
            if not name.startswith("_")}
     ) - {"flush_delalloc", "fsync_inode", "hold", "release", "vfs_fallocate"}  # fmt: skip
 
@@ -104,8 +109,11 @@ class WritableFilesystem(FileCalls, SubvolumeCalls):
             memory, path, _HOOKS, seed=seed, ssd=ssd, options=options,
             behaviour=Behaviour.parse(behaviour), has_log=replay is not None,
         )  # fmt: skip
+        read_qgroup_config(self)
         if replay is not None:
             recover_log_trees(self, Behaviour.parse(replay))
+        if self.quotas.enabled and self.quotas.flags & StatusFlag.RESCAN:
+            rescan_worker(self)
 
     # ------------------------------------------------------------------- from and to files --
 
@@ -283,6 +291,7 @@ class WritableFilesystem(FileCalls, SubvolumeCalls):
         self.live_subvolumes.clear()
         self.tree_logs.roots.clear()
         self.reservations = Reservations(self.writer)
+        read_qgroup_config(self)
         if mount is not None:
             self.set_options(mount)
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from btrfs_model.base.codes import Code
 from btrfs_model.native.door import ffi, lib
@@ -98,3 +101,28 @@ class Forest:
                 if count <= capacity:
                     return list(ffi.unpack(values, count))
                 capacity = count
+
+
+def account_extents(
+    before: Forest | None, now: Forest, bytenr: np.ndarray, num_bytes: np.ndarray
+) -> list[tuple[tuple[int, ...], tuple[int, ...], int]]:
+    """Return what extents count for, by the subvolumes that reach them.
+
+    `before`, `now`: two states of a filesystem; None: nothing was there.
+    `bytenr`, `num_bytes`: the extents, each uint64.
+    Returns subvolumes before, subvolumes now, bytes of all extents of which both are true. Extents
+    of which they did not change are left out.
+    """
+    account = ffi.new("struct bm_account *")
+    try:
+        now.lease.run(
+            lib.bm_account_extents, before.raw if before else ffi.NULL, now.raw,
+            ffi.from_buffer("uint64_t[]", bytenr), ffi.from_buffer("uint64_t[]", num_bytes),
+            len(bytenr), account,
+        )  # fmt: skip
+        first = account.first[0 : account.set_count + 1]
+        sets = [tuple(account.ids[a:b]) for a, b in pairwise(first)]
+        rows = account.rows[0 : account.row_count]
+        return [(sets[row.before], sets[row.now], row.bytes) for row in rows]
+    finally:
+        lib.bm_account_free(account)

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import IntEnum
 from operator import attrgetter
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from btrfs_model.native.door import ffi, lib
 from btrfs_model.native.lease import Lease
@@ -17,6 +20,14 @@ _CSUM_TREE = int(ObjectId.CSUM_TREE)
 DataRef = tuple[int, int, int, int, int, int]
 """A reference of a file extent item to a data extent: address, size, parent (0: by root, inode and
 offset), root, inode number, offset."""
+
+
+class QuotaMode(IntEnum):
+    """What is remembered of references for quota groups (``enum bm_quota_mode``)."""
+
+    OFF = lib.BM_QUOTA_OFF
+    FULL = lib.BM_QUOTA_FULL
+    SIMPLE = lib.BM_QUOTA_SIMPLE
 
 
 class GroupState(NamedTuple):
@@ -165,6 +176,39 @@ class SpaceCalls:
         """Return how many extents have references waiting."""
         with self.lease:
             return int(lib.bm_writer_waiting_refs(self.handle))
+
+    def set_quota(self, mode: QuotaMode, enable_gen: int, drop_subtree_threshold: int) -> None:
+        """Say what is to be remembered of references.
+
+        `enable_gen`: with simple quotas, the transaction from which on extents count.
+        `drop_subtree_threshold`: how high a shared subtree must be not to be looked at.
+        """
+        with self.lease:
+            lib.bm_writer_set_quota(self.handle, mode, enable_gen, drop_subtree_threshold)
+
+    def take_traced(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return addresses and sizes of the extents whose references changed, and forget them."""
+        with self.lease:
+            count = lib.bm_writer_traced(self.handle)
+            bytenr, num_bytes = np.empty(count, np.uint64), np.empty(count, np.uint64)
+            lib.bm_writer_take_traced(
+                self.handle, ffi.from_buffer("uint64_t[]", bytenr),
+                ffi.from_buffer("uint64_t[]", num_bytes),
+            )  # fmt: skip
+        return bytenr, num_bytes
+
+    def quota_inconsistent(self) -> bool:
+        """Whether a subtree was too high to be looked at, since this was asked last."""
+        with self.lease:
+            return bool(lib.bm_writer_quota_inconsistent(self.handle))
+
+    def take_deltas(self) -> list[tuple[int, int]]:
+        """Return what subvolumes allocated less what they freed, bytes, and forget it."""
+        with self.lease:
+            count = lib.bm_writer_take_deltas(self.handle, ffi.NULL, 0)
+            rows = ffi.new("struct bm_quota_delta[]", count)
+            lib.bm_writer_take_deltas(self.handle, rows, count)
+        return [(row.root, row.bytes) for row in rows]
 
     def insert_csums(self, bytenr: int, sums: bytes, sectors: int, tree: int = _CSUM_TREE) -> None:
         """Insert checksums of sectors into a tree (``btrfs_csum_file_blocks()``).

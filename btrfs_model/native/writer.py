@@ -41,6 +41,7 @@ class TreeState(NamedTuple):
     `id`, `owner`: what the tree is called by; whose name stands in its blocks.
     `bytenr`, `generation`, `level`: its root block.
     `last_snapshot`, `bytes_used`: as in its root item.
+    `origin`: of a snapshot, the transaction that made it.
     `shareable`, `force_cow`: a subvolume; a snapshot of it was taken in this transaction.
     `dirty`: it changed since the flag was cleared.
     """
@@ -51,6 +52,7 @@ class TreeState(NamedTuple):
     generation: int
     level: int
     last_snapshot: int
+    origin: int
     bytes_used: int
     shareable: bool
     force_cow: bool

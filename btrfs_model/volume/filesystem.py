@@ -85,8 +85,8 @@ class Filesystem:
 
     # what users call; the rest is for the package
     _offered: ClassVar = frozenset(
-        {"checksums", "close", "devices", "image", "listing", "open", "path", "read_file",
-         "stripes", "subvolume", "subvolume_ids", "subvolumes", "tree"}
+        {"checksums", "close", "devices", "image", "listing", "open", "path", "qgroups",
+         "read_file", "stripes", "subvolume", "subvolume_ids", "subvolumes", "tree"}
     )  # fmt: skip
 
     @checked
@@ -454,6 +454,22 @@ class Filesystem:
         from btrfs_model.volume.device_tables import stripes
 
         return stripes(self)
+
+    @exclusive
+    def qgroups(self) -> pd.DataFrame:
+        """Return the quota groups, and beside what a kernel counted what there is.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row per group, by level and id: ``qgroup`` (level/id), ``path`` (of its subvolume,
+            empty for none); bytes ``rfer`` and ``excl`` as the quota tree has them, ``reached``
+            and ``alone`` as a rescan would count them; ``max_rfer``, ``max_excl`` (NA for no
+            limit), ``groups`` (those that it is in).
+        """
+        from btrfs_model.volume.quotas import qgroup_table
+
+        return qgroup_table(self)
 
     def missing(
         self,

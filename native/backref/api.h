@@ -106,4 +106,29 @@ int bm_extent_from_logical(const struct bm_forest *forest, uint64_t logical, uin
 			   struct bm_key *found, uint64_t *flags, uint64_t *refs,
 			   struct bm_fault *fault);
 
+/*
+ * What extents count for, by the subvolumes that reach them (btrfs_qgroup_account_extents()): the
+ * bytes of all extents together whose set of subvolumes was number `before` and is number `now`.
+ * Those of which it did not change are left out. Set i is ids[first[i]] .. ids[first[i + 1] - 1],
+ * ascending; number 0 is the empty one.
+ */
+struct bm_account_row {
+	uint32_t before;
+	uint32_t now;
+	uint64_t bytes;
+};
+struct bm_account {
+	struct bm_account_row *rows;
+	size_t row_count;
+	size_t row_capacity;
+	uint64_t *ids;
+	size_t *first;
+	size_t set_count;
+};
+/* `before` NULL: nothing was there. The account belongs to the caller: bm_account_free(). */
+int bm_account_extents(const struct bm_forest *before, const struct bm_forest *now,
+		       const uint64_t *bytenr, const uint64_t *num_bytes, size_t count,
+		       struct bm_account *account, struct bm_fault *fault);
+void bm_account_free(struct bm_account *account);
+
 #endif

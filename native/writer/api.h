@@ -54,6 +54,7 @@ struct bm_writer_tree {
 	uint64_t bytenr;
 	uint64_t generation;
 	uint64_t last_snapshot;
+	uint64_t origin;     /* of a snapshot: the transaction that made it */
 	uint64_t bytes_used; /* root_item.bytes_used: nodesize a block */
 	int32_t level;
 	uint32_t shareable; /* a subvolume: its blocks may belong to several trees */

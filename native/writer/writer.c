@@ -39,7 +39,8 @@ struct bm_writer *bm_writer_create(const struct bm_writer_args *args, struct bm_
 	writer->loose_bits = calloc(image->size / image->sectorsize / 8 + 1, 1);
 	if (!writer->dirty_bits || !writer->loose_bits)
 		goto nomem;
-	if (bm_space_create(writer, fault) < 0 || bm_refs_create(writer, fault) < 0) {
+	if (bm_space_create(writer, fault) < 0 || bm_refs_create(writer, fault) < 0 ||
+	    bm_quota_create(writer, fault) < 0) {
 		bm_writer_destroy(writer);
 		return NULL;
 	}
@@ -60,6 +61,7 @@ void bm_writer_destroy(struct bm_writer *writer)
 	if (!writer)
 		return;
 	bm_refs_destroy(writer);
+	bm_quota_destroy(writer);
 	bm_space_destroy(writer);
 	for (size_t i = 0; i < writer->tree_count; i++)
 		free(writer->trees[i]);

@@ -20,6 +20,7 @@
  *   writer/space/alloc.c      find_free_extent(), pinned ranges, tree blocks
  *   writer/space/refs.c       delayed references, and how they are run
  *   writer/space/extent.c     extent items, their inline and keyed references
+ *   writer/space/quota.c      what quota groups learn of references
  *   writer/space/csum.c       the csum tree
  *   writer/space/free_space.c the free space tree
  */
@@ -39,6 +40,7 @@ enum {
 
 struct bm_space;	/* writer/space/alloc.c: block groups, free and pinned ranges, clusters */
 struct bm_waiting_refs; /* writer/space/refs.c: heads by address */
+struct bm_quota;	/* writer/space/quota.c: extents that quota groups have to look at */
 
 struct bm_writer {
 	struct bm_image *image;
@@ -72,6 +74,7 @@ struct bm_writer {
 	uint64_t log_leaf; /* address of the leaf of a log that the last insertion went to */
 	struct bm_space *space;
 	struct bm_waiting_refs *refs;
+	struct bm_quota *quota;
 };
 
 /* ---- writer.c */
@@ -170,10 +173,13 @@ int bm_space_used(struct bm_writer *writer, uint64_t bytenr, int64_t change,
 int bm_refs_create(struct bm_writer *writer, struct bm_fault *fault);
 void bm_refs_destroy(struct bm_writer *writer);
 enum bm_ref_action { BM_REF_ALLOC, BM_REF_ADD, BM_REF_DROP };
-/* btrfs_add_delayed_tree_ref(): by owner, or by parent block where that is not 0. */
+/*
+ * btrfs_add_delayed_tree_ref(): by owner, or by parent block where that is not 0. `owning_root`: who
+ * allocated the block, 0 where that is not known.
+ */
 int bm_refs_tree(struct bm_writer *writer, enum bm_ref_action action, uint64_t bytenr,
-		 uint64_t parent, uint64_t owner, int level, const struct bm_key *first,
-		 struct bm_fault *fault);
+		 uint64_t parent, uint64_t owner, uint64_t owning_root, int level,
+		 const struct bm_key *first, struct bm_fault *fault);
 /* btrfs_add_delayed_data_ref() */
 int bm_refs_data(struct bm_writer *writer, enum bm_ref_action action, const struct bm_data_ref *ref,
 		 struct bm_fault *fault);
@@ -193,6 +199,21 @@ void bm_refs_info(const struct bm_writer *writer, struct bm_space_info *info);
 void bm_writer_tree_info(const struct bm_writer *writer, struct bm_space_info *info);
 /* How many references were ever noted: a block that is made or copied changes it. */
 uint64_t bm_refs_noted(const struct bm_writer *writer);
+
+/* ---- writer/space/quota.c: nothing is done without quotas */
+
+int bm_quota_create(struct bm_writer *writer, struct bm_fault *fault);
+void bm_quota_destroy(struct bm_writer *writer);
+int bm_quota_is_simple(const struct bm_writer *writer);
+/* btrfs_qgroup_trace_extent(): references of a subvolume to this extent change. */
+int bm_quota_trace(struct bm_writer *writer, uint64_t root, uint64_t bytenr, uint64_t num_bytes,
+		   struct bm_fault *fault);
+/* btrfs_qgroup_trace_subtree(): a tree that is dropped loses all below the child at `slot`. */
+int bm_quota_trace_subtree(struct bm_writer *writer, const struct bm_writer_tree *tree,
+			   const uint8_t *node, uint32_t slot, struct bm_fault *fault);
+/* btrfs_record_squota_delta(): bytes of an extent of this generation came, or went (negative). */
+int bm_quota_delta(struct bm_writer *writer, uint64_t root, int64_t bytes, uint64_t generation,
+		   struct bm_fault *fault);
 
 /* ---- writer/space/free_space.c: nothing is done without the feature */
 
@@ -233,6 +254,10 @@ int bm_writer_update_refs_for_cow(struct bm_writer *writer, struct bm_writer_tre
 int bm_writer_mod_refs(struct bm_writer *writer, const struct bm_writer_tree *tree,
 		       const uint8_t *block, int full_backref, enum bm_ref_action action,
 		       struct bm_fault *fault);
+
+/* A file extent item that refers to data, and what it refers to, by inode. 0: it does not. */
+int bm_writer_data_ref_of(const uint8_t *leaf, uint32_t slot, struct bm_data_ref *ref,
+			  struct bm_fault *fault);
 
 /* ---- writer/btree/search.c */
 

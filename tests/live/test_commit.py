@@ -34,7 +34,7 @@ INITIALIZED = 1 << 31
 """``BTRFS_INODE_ROOT_ITEM_INIT``."""
 judged_live = beside_the_kernel
 FEATURES = ["csum-blake2", "csum-sha256", "csum-xxhash", "dup", "extended-refs", "metadata-uuid",
-            "mixed", "mixed-dup", "no-holes-off", "nodesize-4096", "nodesize-65536",
+            "mixed", "mixed-dup", "no-holes-off", "nodesize-4096", "nodesize-65536", "quota",
             "skinny-metadata-off", "space-cache-v1", "zstd"]  # fmt: skip
 
 
@@ -767,7 +767,6 @@ def test_truncated_image(tmp_path: Path) -> None:
         ({"compat_ro_flags": 1}, "free space tree"),
         ({"flags": 1 << 32}, "seed"),
         ({"flags": 1 << 2}, "errors"),
-        ({"incompat_flags": 0x341 | 1 << 16}, "quotas"),
         ({"incompat_flags": 0x341 | 1 << 12}, "ZONED"),
     ],
 )
@@ -778,11 +777,6 @@ def test_refused(change: dict[str, int], named: str, tmp_path: Path) -> None:
         fs.memory.save(path)
     with pytest.raises(bm.errors.UnsupportedError, match=rf"image: .*{named}"):
         bm.WritableFilesystem.load(path)
-
-
-def test_quotas_are_refused() -> None:
-    with pytest.raises(bm.errors.UnsupportedError, match="quotas"):
-        bm.WritableFilesystem.load(corpus.image("features/quota"))
 
 
 def test_wrong_block_group(tmp_path: Path) -> None:

@@ -10,14 +10,14 @@ import os
 import stat
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _AT_FDCWD = -100
 _VOL_ARGS = struct.Struct("<q4088s")
-_VOL_ARGS_V2 = struct.Struct("<qQQ32x4040s")
+_VOL_ARGS_V2 = struct.Struct("<qQQQQ16x4040s")
 _RECEIVED = struct.Struct("<16sQQQI4xQI4xQ128x")
 
 
@@ -30,12 +30,22 @@ _TREE_SEARCH = _ioctl(3, 17, 4096)
 _SUBVOL_CREATE = _ioctl(1, 14, 4096)
 _SNAP_DESTROY = _ioctl(1, 15, 4096)
 _SNAP_CREATE_V2 = _ioctl(1, 23, 4096)
+_SUBVOL_CREATE_V2 = _ioctl(1, 24, 4096)
 _GETFLAGS = _ioctl(2, 25, 8)
 _SETFLAGS = _ioctl(1, 26, 8)
+_QUOTA_CTL = _ioctl(3, 40, 16)
+_QGROUP_ASSIGN = _ioctl(1, 41, 24)
+_QGROUP_CREATE = _ioctl(1, 42, 16)
+_QGROUP_LIMIT = _ioctl(2, 43, 48)
+_QUOTA_RESCAN = _ioctl(1, 44, 64)
+_QUOTA_RESCAN_WAIT = _ioctl(0, 46, 0)
 _SET_RECEIVED = _ioctl(3, 37, _RECEIVED.size)
 _FS_GETFLAGS = 2 << 30 | 8 << 16 | ord("f") << 8 | 1
 _FS_SETFLAGS = 1 << 30 | 8 << 16 | ord("f") << 8 | 2
+_QUOTA_TREE, _QGROUP_INFO = 8, 242
+_FOR_GROUPS = 300
 _RDONLY = 2
+_QGROUP_INHERIT = 4
 _MAX = 2**64 - 1
 _ORPHAN = 2**64 - 5
 
@@ -49,14 +59,31 @@ def _opened(path: str, flags: int = os.O_RDONLY | os.O_DIRECTORY) -> Iterator[in
         os.close(fd)
 
 
-def _dead_subvolumes(fd: int) -> int:
-    """How many orphan items the root tree has (BTRFS_IOC_TREE_SEARCH)."""
+def _search(fd: int, tree: int, objectid: int, kind: int) -> set[int]:
+    """Offsets of the first items of a kind in a tree (BTRFS_IOC_TREE_SEARCH)."""
     argument = bytearray(4096)
     # tree, objectids, offsets, transids, types, how many
-    struct.pack_into("<7QIII", argument, 0, 1, _ORPHAN, _ORPHAN, 0, _MAX, 0, _MAX, 48, 48, 4096)
+    struct.pack_into(
+        "<7QIII", argument, 0, tree, objectid, objectid, 0, _MAX, 0, _MAX, kind, kind, 4096
+    )
     fcntl.ioctl(fd, _TREE_SEARCH, argument)
-    found: int = struct.unpack_from("<I", argument, 64)[0]
+    found, at = set(), 104
+    for _ in range(struct.unpack_from("<I", argument, 64)[0]):
+        _, _, offset, _, size = struct.unpack_from("<QQQII", argument, at)
+        found.add(offset)
+        at += 32 + size
     return found
+
+
+def _dead_subvolumes(fd: int) -> set[int]:
+    return _search(fd, 1, _ORPHAN, 48)
+
+
+def _groups(fd: int) -> set[int]:
+    try:
+        return _search(fd, _QUOTA_TREE, 0, _QGROUP_INFO)
+    except FileNotFoundError:
+        return set()
 
 
 class KernelCalls:
@@ -127,16 +154,72 @@ class KernelCalls:
     def removexattr(self, path: str, name: str) -> None:
         os.removexattr(self._at(path), name)
 
-    def create_subvolume(self, path: str) -> None:
+    def create_subvolume(self, path: str, qgroups: Sequence[int] | None = None) -> None:
         parent, name = self._parent(path)
         with _opened(parent) as fd:
-            fcntl.ioctl(fd, _SUBVOL_CREATE, bytearray(_VOL_ARGS.pack(0, name)))
+            if qgroups is None:
+                fcntl.ioctl(fd, _SUBVOL_CREATE, bytearray(_VOL_ARGS.pack(0, name)))
+            else:
+                self._inherit(fd, _SUBVOL_CREATE_V2, 0, 0, name, qgroups)
 
-    def snapshot(self, source: str, path: str, read_only: bool = True) -> None:
+    def snapshot(
+        self, source: str, path: str, read_only: bool = True, qgroups: Sequence[int] | None = None
+    ) -> None:
         parent, name = self._parent(path)
         flags = _RDONLY if read_only else 0
         with _opened(self._at(source)) as of, _opened(parent) as fd:
-            fcntl.ioctl(fd, _SNAP_CREATE_V2, bytearray(_VOL_ARGS_V2.pack(of, 0, flags, name)))
+            self._inherit(fd, _SNAP_CREATE_V2, of, flags, name, qgroups)
+
+    def _inherit(
+        self, fd: int, request: int, of: int, flags: int, name: bytes, groups: Sequence[int] | None
+    ) -> None:
+        """Make a subvolume or snapshot that goes into quota groups."""
+        size, at = 0, 0
+        if groups is not None:
+            inherit = struct.pack(f"<9Q{len(groups)}Q", 0, len(groups), *[0] * 7, *groups)
+            memory = ctypes.create_string_buffer(inherit, len(inherit))
+            flags, size, at = flags | _QGROUP_INHERIT, len(inherit), ctypes.addressof(memory)
+        fcntl.ioctl(fd, request, bytearray(_VOL_ARGS_V2.pack(of, 0, flags, size, at, name)))
+
+    def quota_enable(self, simple: bool = False) -> None:
+        self._quota_ctl(4 if simple else 1)
+        self._wait_for_rescan()
+
+    def quota_disable(self) -> None:
+        self._quota_ctl(2)
+
+    def quota_rescan(self) -> None:
+        self._ioctl(_QUOTA_RESCAN, bytes(64))
+        self._wait_for_rescan()
+
+    def qgroup_create(self, group: int) -> None:
+        self._ioctl(_QGROUP_CREATE, struct.pack("<QQ", 1, group))
+
+    def qgroup_destroy(self, group: int) -> None:
+        self._ioctl(_QGROUP_CREATE, struct.pack("<QQ", 0, group))
+
+    def qgroup_assign(self, member: int, group: int) -> None:
+        self._ioctl(_QGROUP_ASSIGN, struct.pack("<QQQ", 1, member, group))
+
+    def qgroup_remove(self, member: int, group: int) -> None:
+        self._ioctl(_QGROUP_ASSIGN, struct.pack("<QQQ", 0, member, group))
+
+    def qgroup_limit(
+        self, group: int, max_rfer: int | None = None, max_excl: int | None = None
+    ) -> None:
+        flags = (max_rfer is not None) | (max_excl is not None) << 1
+        numbers = ((value or 0) % 2**64 for value in (max_rfer, max_excl))
+        self._ioctl(_QGROUP_LIMIT, struct.pack("<6Q", group, flags, *numbers, 0, 0))
+
+    def _quota_ctl(self, command: int) -> None:
+        self._ioctl(_QUOTA_CTL, struct.pack("<QQ", command, 0))
+
+    def _wait_for_rescan(self) -> None:
+        self._ioctl(_QUOTA_RESCAN_WAIT, b"")
+
+    def _ioctl(self, request: int, argument: bytes) -> None:
+        with _opened(self.top) as fd:
+            fcntl.ioctl(fd, request, argument or 0)
 
     def delete_subvolume(self, path: str) -> None:
         parent, name = self._parent(path)
@@ -170,11 +253,17 @@ class KernelCalls:
         When it comes to that without being woken is a matter of chance.
         """
         with _opened(self.top) as fd:
-            if not _dead_subvolumes(fd):
+            dead = _dead_subvolumes(fd)
+            if not dead:
                 return
             fcntl.ioctl(fd, _SYNC)
             for _ in range(60_000):
                 if not _dead_subvolumes(fd):
+                    break
+                time.sleep(0.001)
+            # then it deletes their quota groups, unless simple quotas still need them
+            for _ in range(_FOR_GROUPS):
+                if not dead & _groups(fd):
                     break
                 time.sleep(0.001)
         self.sync()

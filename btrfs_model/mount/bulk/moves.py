@@ -147,7 +147,7 @@ def _move_all(fs: Mount, old: LiveInode, new: LiveInode, files: list[_Moved]) ->
     done, changes = 0, None
     while done < len(files):
         count = min(len(files) - done, calls_until_worker(fs, _ITEMS, old, new))
-        granted = start_transaction(fs, RENAME_ITEMS + 1, calls=count, keeps=keeps)
+        granted = start_transaction(fs, RENAME_ITEMS + 1, root=old.root, calls=count, keeps=keeps)
         if changes is None or changes.transid != fs.transid:
             files, done = files[done:], 0
             changes = _changes(fs, old, new, files)

@@ -82,7 +82,7 @@ def create_files(
     while done < len(raw):
         # not many more than found room the last time
         count = min(_CHUNK, 2 * pace, len(raw) - done, calls_until_worker(fs, 1, parent))
-        granted = start_transaction(fs, changes, calls=count, keeps=keeps)
+        granted = start_transaction(fs, changes, root=parent.root, calls=count, keeps=keeps)
         made = _create(fs, parent, raw[done : done + granted.most], item, granted.sure)
         give_back(fs, changes, granted.most - len(made))
         inos.append(made)

@@ -55,7 +55,9 @@ def unlink_files(
     while at < len(raw):
         if _is_plain(fs, parent):
             count = min(_CHUNK, len(raw) - at)
-            count = start_transaction(fs, UNLINK_ITEMS, from_reserve=True, calls=count).sure
+            count = start_transaction(
+                fs, UNLINK_ITEMS, root=parent.root, from_reserve=True, calls=count
+            ).sure
             done = _unlink(fs, parent, raw[at : at + count], known)
             give_back(fs, UNLINK_ITEMS, count - done)
             at += done

@@ -48,7 +48,7 @@ def about(parameter: str) -> Callable[[F], F]:
                     fs.aborted = True
                     raise
                 path = named[parameter] if parameter in named else args[place]
-                error.filename = os.fsdecode(path)
+                error.filename = str(path) if isinstance(path, int) else os.fsdecode(path)
                 raise
 
         return cast(F, exclusive(call))

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from functools import partial
 
 from btrfs_model.mount.calls.call_errors import about
+from btrfs_model.mount.calls.quotas import Group, new_inherit
 from btrfs_model.mount.files.writeback import flush_delalloc
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, ROOT_DIR, LiveInode
 from btrfs_model.mount.mount import Mount
@@ -22,6 +24,7 @@ from btrfs_model.mount.names.lookup import (
     may_write,
 )
 from btrfs_model.mount.names.snapshot import PendingSnapshot, create_pending_snapshot
+from btrfs_model.mount.space.quota_reserve import reserve_items
 from btrfs_model.mount.transaction import commit, start_transaction
 from btrfs_model.native.lease import exclusive
 from btrfs_model.patches import Patch
@@ -47,26 +50,39 @@ class SubvolumeCalls(Mount):
         check_dir_item_collision(self, directory.root, directory.ino, entry.name)
 
     @about("path")
-    def create_subvolume(self, path: Path) -> int:
-        """Make an empty subvolume; return its id. Before subvol-create-no-commit this commits."""
+    def create_subvolume(self, path: Path, qgroups: Sequence[Group] | None = None) -> int:
+        """Make an empty subvolume; return its id. Before subvol-create-no-commit this commits.
+
+        With `qgroups` it is put into these quota groups.
+        """
+        inherit = new_inherit(self, qgroups)
         entry = find_entry(self, path)
         self._check_new_subvolume(entry)
-        root = subvolume.create_subvolume(self, entry).root
+        root = subvolume.create_subvolume(self, entry, inherit).root
         if Patch.SUBVOL_CREATE_NO_COMMIT not in self.behaviour:
             commit(self)
         return root
 
     @about("path")
-    def snapshot(self, source: Path, path: Path, read_only: bool = True) -> int:
+    def snapshot(
+        self,
+        source: Path,
+        path: Path,
+        read_only: bool = True,
+        qgroups: Sequence[Group] | None = None,
+    ) -> int:
         """Take a snapshot of a subvolume and commit; return its id.
 
+        With `qgroups` it is put into these quota groups.
         Delayed allocations of the source are written first, also where the name is taken.
         """
+        inherit = new_inherit(self, qgroups)
         top, entry = find(self, source), find_entry(self, path)
         _check_is_top(top, source)
         flush_delalloc(self, top.root)
         self._check_new_subvolume(entry)
-        pending = PendingSnapshot(top.root, entry.directory, entry.name, read_only)
+        pending = PendingSnapshot(top.root, entry.directory, entry.name, read_only, inherit)
+        reserve_items(self, entry.directory.root, subvolume.NAME_ITEMS)
         start_transaction(self)
         self.pending_snapshots.append(partial(create_pending_snapshot, self, pending))
         commit(self)

@@ -30,6 +30,7 @@ from btrfs_model.mount.inode import mark_inode_dirty
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.space.block_group import ensure_data, reserve_data
+from btrfs_model.mount.space.quota_reserve import book, reserve
 from btrfs_model.mount.space.space_info import reserve_items
 from btrfs_model.ondisk.constants import InodeFlag
 
@@ -125,6 +126,8 @@ def _prealloc_file_range(
 ) -> int:
     """``__btrfs_prealloc_file_range()``; returns the hint for what comes next."""
     largest = _MAX_PREALLOC
+    reserve(fs, inode.root, end - start)
+    book(fs, inode.root, end - start)
     ensure_data(fs, end - start)
     while start < end:
         wanted = min(end - start, largest)

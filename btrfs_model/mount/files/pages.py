@@ -47,16 +47,25 @@ class DirtyBytes:
     ----------
     count : int
         Bytes, whole blocks.
+    of_root : dict
+        The same by subvolume, with the number of dirty ranges.
     touched : set
         Files of which other pages became dirty or clean since somebody emptied it: subvolume and
         inode number.
     """
 
-    __slots__ = ("count", "touched")
+    __slots__ = ("count", "of_root", "touched")
 
     def __init__(self) -> None:
         self.count = 0
+        self.of_root: dict[int, tuple[int, int]] = {}
         self.touched: set[tuple[int, int]] = set()
+
+    def change(self, root: int, size: int, ranges: int) -> None:
+        """Count bytes and ranges of a subvolume that became dirty, or clean (negative)."""
+        self.count += size
+        bytes_before, ranges_before = self.of_root.get(root, (0, 0))
+        self.of_root[root] = (bytes_before + size, ranges_before + ranges)
 
 
 class FilePages:
@@ -147,7 +156,7 @@ class FilePages:
             if before.pattern is None and end <= before.end:
                 return
         self._cut(start, end)
-        self._total.count += end - start
+        size, ranges = end - start, len(self._ranges)
         at = bisect_left(self._ranges, (start,))
         if at and self._ranges[at - 1].end == start and self._ranges[at - 1].pattern == pattern:
             at -= 1
@@ -156,18 +165,20 @@ class FilePages:
         if after is not None and after.start == end and after.pattern == pattern:
             end = self._ranges.pop(at).end
         self._ranges.insert(at, DirtyRange(start, end, pattern))
+        self._total.change(self._key[0], size, len(self._ranges) - ranges)
 
     def _cut(self, start: int, end: int) -> None:
         self._total.touched.add(self._key)
         first, last = self._between(start, end)
-        pieces = []
+        pieces, size = [], 0
         for r in self._ranges[first:last]:
-            self._total.count -= min(r.end, end) - max(r.start, start)
+            size += min(r.end, end) - max(r.start, start)
             if r.start < start:
                 pieces.append(r._replace(end=start))
             if r.end > end:
                 pieces.append(r._replace(start=end))
         self._ranges[first:last] = pieces
+        self._total.change(self._key[0], -size, len(pieces) - (last - first))
 
     def _between(self, start: int, end: int) -> tuple[int, int]:
         """Return the first range that ends behind `start`, and the first from `end` on."""

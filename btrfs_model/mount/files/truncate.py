@@ -11,6 +11,7 @@ from btrfs_model.mount.files.writeback import update_disk_size, writeback
 from btrfs_model.mount.inode import mark_inode_dirty
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
+from btrfs_model.mount.space.quota_reserve import reserve_items as reserve_qgroups
 from btrfs_model.mount.space.space_info import reserve_items
 from btrfs_model.patches import Patch
 
@@ -34,9 +35,14 @@ def set_size(fs: Mount, inode: LiveInode, size: int) -> None:
     if size > old_size:
         # no transaction was started for this yet
         cont_expand(fs, inode, old_size, size, generation)
+        reserve_qgroups(fs, inode.root, 1)
         set_i_size(fs, inode, size)
     else:
-        _shrink(fs, inode, size, old_size)
+        try:
+            _shrink(fs, inode, size, old_size)
+        except OSError:
+            pages.i_size = inode.item.size
+            raise
     inode.item.sequence += 1  # btrfs_setattr() counts once more
     mark_inode_dirty(fs, inode)
 
@@ -56,8 +62,10 @@ def _shrink(fs: Mount, inode: LiveInode, size: int, old_size: int) -> None:
     if Patch.LOG_CONFLICT_LIST not in fs.behaviour:
         # whatever is truncated
         inode.log.full_sync = True
+    reserve_qgroups(fs, inode.root, _ITEMS)
     reserve_items(fs, _ITEMS)
     need_block = truncate_inode_items(fs, inode, size)
     if need_block:
         truncate_block(fs, inode, size)
+        reserve_qgroups(fs, inode.root, 1)
     update_disk_size(fs, inode)

@@ -7,6 +7,8 @@ Nothing here goes to disk but what must before it can go on: writeback does the 
 
 from __future__ import annotations
 
+import errno
+
 from btrfs_model.mount.files.elided import Elided
 from btrfs_model.mount.files.file_item import (
     Extent,
@@ -23,6 +25,7 @@ from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.attr import remove_capability
 from btrfs_model.mount.space.block_group import ensure_data
+from btrfs_model.mount.space.quota_reserve import is_limited, reserve_write
 from btrfs_model.mount.space.space_info import reserve_delalloc
 from btrfs_model.ondisk.items import InlineExtent
 from btrfs_model.volume.checksums import DataChecksums
@@ -62,12 +65,14 @@ def buffered_write(fs: Mount, inode: LiveInode, offset: int, data: bytes | Elide
 
     `offset`: where in the file, bytes.
     `data`: what.
-    Returns bytes written.
-    Raises OSError: ENOSPC, when there is no room for the data.
+    Returns bytes written, which may be less where quotas stop it.
+    Raises OSError: ENOSPC, when there is no room for the data, EDQUOT.
     """
     length = data.length if isinstance(data, Elided) else len(data)
     if not length:
         return 0
+    if offset % fs.sectorsize + length > fs.sectorsize and is_limited(fs, inode.root):
+        return _write_by_blocks(fs, inode, offset, data, length)
     pages = inode.pages
     end = offset + length
     _set_times(fs, inode)
@@ -82,9 +87,31 @@ def buffered_write(fs: Mount, inode: LiveInode, offset: int, data: bytes | Elide
     return length
 
 
+def _write_by_blocks(
+    fs: Mount, inode: LiveInode, offset: int, data: bytes | Elided, length: int
+) -> int:
+    """Write as a kernel does where each block may exceed a limit; what fits stays written."""
+    blocksize, done = fs.sectorsize, 0
+    while done < length:
+        count = min(length - done, blocksize - (offset + done) % blocksize)
+        if isinstance(data, Elided):
+            part: bytes | Elided = Elided(count, data.pattern)
+        else:
+            part = data[done : done + count]
+        try:
+            buffered_write(fs, inode, offset + done, part)
+        except OSError as error:
+            if error.errno != errno.EDQUOT or not done:
+                raise
+            break
+        done += count
+    return done
+
+
 def _dirty(fs: Mount, inode: LiveInode, start: int, end: int) -> None:
     """Reserve room for what becomes dirty; the file joins those that wait, behind the others."""
     blocksize = fs.sectorsize
+    reserve_write(fs, inode, start // blocksize * blocksize, align(end, blocksize))
     ensure_data(fs, align(end, blocksize) - start // blocksize * blocksize)
     reserve_delalloc(fs)
     fs.dirty_files.setdefault((inode.root, inode.ino), inode)

@@ -44,6 +44,7 @@ from btrfs_model.mount.inode import mark_inode_dirty
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.space.block_group import ensure_metadata, reserve_data
+from btrfs_model.mount.space.quota_reserve import book
 from btrfs_model.native.hashes import sector_sums
 from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import file_extent
@@ -125,6 +126,7 @@ def _cow_file_range(
         payload = pack_regular(fs.transid, REGULAR, bytenr, length, length)
         insert_regular(fs, inode, start, payload, new=True)
         add_csums(fs, inode, bytenr, start, start + length)
+        book(fs, inode.root, length + fs.nodesize)
         _finish(fs, inode, start, start + length)
         start += length
 
@@ -321,6 +323,7 @@ def _write_compressed(
     else:
         sums = sector_sums(fs.csum_type, data.ljust(on_disk, b"\0"), fs.sectorsize)
         insert_csums(fs, inode, bytenr, sums.tobytes())
+    book(fs, inode.root, end - start + fs.nodesize)
     _finish(fs, inode, start, end)
 
 

@@ -7,12 +7,14 @@ import errno
 import stat
 from typing import Final
 
+from btrfs_model.mount.inode import mark_inode_dirty
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names import acl
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import Path, is_read_only, may_write
-from btrfs_model.mount.names.xattr import get_xattr, note_changed, set_xattr
+from btrfs_model.mount.names.xattr import get_xattr, set_xattr
+from btrfs_model.mount.space.quota_reserve import reserve_inode
 from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.ondisk.constants import InodeFlag
 
@@ -43,7 +45,10 @@ def _set(fs: Mount, inode: LiveInode, mode: int | None = None) -> None:
         return
     if mode is not None:
         inode.item.mode = mode
-    note_changed(fs, inode)
+    inode.item.sequence += 1
+    inode.item.ctime = fs.now()
+    reserve_inode(fs, inode)
+    mark_inode_dirty(fs, inode)
     if mode is not None:
         acl.change_mode(fs, inode)
 

@@ -82,7 +82,7 @@ def chattr(fs: Mount, inode: LiveInode, add: int, remove: int, path: Path) -> No
         new &= ~ChattrFlag.DIRSYNC
     _check(old, new, path)
     flags = _inode_flags(inode, new)
-    start_transaction(fs, _ITEMS)
+    start_transaction(fs, _ITEMS, root=inode.root)
     kind = b""
     if new & ChattrFlag.COMPR and not new & ChattrFlag.NOCOMP:
         kind = (fs.options.compress or "zlib").encode()

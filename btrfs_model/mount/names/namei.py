@@ -81,7 +81,7 @@ def create_inode(fs: Mount, entry: Entry, mode: int, *, rdev: int = 0, size: int
     """
     directory = entry.directory
     check_dir_item_collision(fs, directory.root, directory.ino, entry.name)
-    start_transaction(fs, new_items(entry.directory, mode))
+    start_transaction(fs, new_items(entry.directory, mode), root=directory.root)
     item = _new_item(fs, directory, mode, rdev, size)
     access, default = acl.inherit(fs, directory, item)
     inode = new_inode(fs, directory.root, item)
@@ -184,7 +184,7 @@ def link_inode(fs: Mount, entry: Entry, inode: LiveInode) -> None:
     if inode.item.nlink >= LINK_MAX:
         raise fail(errno.EMLINK, entry.path)
     check_dir_item_collision(fs, directory.root, directory.ino, entry.name)
-    start_transaction(fs, _LINK_ITEMS + (not inode.item.nlink))
+    start_transaction(fs, _LINK_ITEMS + (not inode.item.nlink), root=inode.root)
     index = next_index(fs, directory)
     inode.dir_index = 0
     # these change in memory also where there is no room for the name
@@ -234,7 +234,7 @@ def unlink_inode(fs: Mount, directory: LiveInode, inode: LiveInode, name: bytes)
 
 def unlink(fs: Mount, entry: Entry, inode: LiveInode) -> None:
     """``btrfs_unlink()``: the inode goes with its last name, unless it is open."""
-    start_transaction(fs, UNLINK_ITEMS, from_reserve=True)
+    start_transaction(fs, UNLINK_ITEMS, root=inode.root, from_reserve=True)
     record_unlink(fs, entry.directory, inode, for_rename=False)
     unlink_inode(fs, entry.directory, inode, entry.name)
     if inode.item.nlink == 0:
@@ -250,7 +250,7 @@ def rmdir(fs: Mount, entry: Entry, inode: LiveInode) -> None:
     """
     if inode.item.size:
         raise fail(errno.ENOTEMPTY, entry.path)
-    start_transaction(fs, UNLINK_ITEMS, from_reserve=True)
+    start_transaction(fs, UNLINK_ITEMS, root=entry.directory.root, from_reserve=True)
     if inode.ino == EMPTY_SUBVOL_DIR:
         unlink_subvolume_name(fs, entry.directory, inode, entry.name)
         return

@@ -50,7 +50,8 @@ def rename(fs: Mount, old: Entry, new: Entry, inode: LiveInode, *, whiteout: boo
     replaced = new.inode
     _check_rename(fs, old, new, inode, replaced)
     two = old.directory is not new.directory
-    start_transaction(fs, RENAME_ITEMS + two + _REPLACED_ITEMS * (replaced is not None))
+    items = RENAME_ITEMS + two + _REPLACED_ITEMS * (replaced is not None)
+    start_transaction(fs, items, root=old.directory.root)
     index = next_index(fs, new.directory)
     inode.dir_index = 0
     _take_name(fs, new, inode, index)
@@ -145,7 +146,8 @@ def exchange(fs: Mount, old: Entry, new: Entry, inode: LiveInode, other: LiveIno
     both_subvolumes = inode.ino == other.ino == ROOT_DIR
     if old.directory.root != new.directory.root and not both_subvolumes:
         raise fail(errno.EXDEV, old.path)
-    start_transaction(fs, 2 * RENAME_ITEMS - 1 + (old.directory is not new.directory))
+    items = 2 * RENAME_ITEMS - 1 + (old.directory is not new.directory)
+    start_transaction(fs, items, root=old.directory.root)
     index = next_index(fs, new.directory)
     other_index = next_index(fs, old.directory)
     inode.dir_index = other.dir_index = 0

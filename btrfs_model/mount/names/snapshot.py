@@ -9,6 +9,7 @@ itself.
 from __future__ import annotations
 
 import errno
+from functools import partial
 from typing import NamedTuple
 
 from btrfs_model.mount.delayed_inode import run_delayed_items
@@ -19,9 +20,13 @@ from btrfs_model.mount.names.dir_item import dir_item_key, fail, insert_dir_item
 from btrfs_model.mount.names.lookup import RDONLY
 from btrfs_model.mount.names.subvolume import timespec
 from btrfs_model.mount.roots.root_tree import NO_UUID, add_root_ref, uuid_tree_add
+from btrfs_model.mount.space.qgroup import create_qgroup, inherit_qgroups
+from btrfs_model.mount.transaction import account_snapshot
+from btrfs_model.native.space import QuotaMode
 from btrfs_model.ondisk.constants import FileType
 from btrfs_model.ondisk.keys import U64_MAX, ItemType
 from btrfs_model.ondisk.structs import RootItem, Timespec
+from btrfs_model.volume.quotas import Inherit
 
 
 class PendingSnapshot(NamedTuple):
@@ -31,12 +36,14 @@ class PendingSnapshot(NamedTuple):
     `directory`: where it gets its name.
     `name`: the name.
     `read_only`: whether it is.
+    `inherit`: what the call says of quota groups.
     """
 
     source: int
     directory: LiveInode
     name: bytes
     read_only: bool
+    inherit: Inherit | None = None
 
 
 def create_pending_snapshot(fs: Mount, pending: PendingSnapshot) -> None:
@@ -51,6 +58,8 @@ def create_pending_snapshot(fs: Mount, pending: PendingSnapshot) -> None:
     key = dir_item_key(directory.ino, name)
     if lookup_dir_item(fs, directory.root, key, name) is not None:
         raise fail(errno.EEXIST, name)
+    if fs.quotas.has_tree and root not in fs.quotas.by_id:
+        create_qgroup(fs, root)
     run_delayed_items(fs)
     item = _snapshot_item(fs, pending, now)
     fs.writer.copy_root(pending.source, root)
@@ -59,6 +68,7 @@ def create_pending_snapshot(fs: Mount, pending: PendingSnapshot) -> None:
                          generation_v2=fs.transid)  # fmt: skip
     fs.add_root(root, item, offset=fs.transid)
     add_root_ref(fs, root, directory.root, directory.ino, index, name)
+    _count(fs, pending, root)
     location = (root, ItemType.ROOT_ITEM, U64_MAX)
     insert_dir_item(fs, directory, name, location, int(FileType.DIR), index)
     # unlike other new entries it does not count on the version of the directory
@@ -68,6 +78,17 @@ def create_pending_snapshot(fs: Mount, pending: PendingSnapshot) -> None:
     uuid_tree_add(fs, item.uuid, ItemType.UUID_KEY_SUBVOL, root)
     if item.received_uuid != NO_UUID:
         uuid_tree_add(fs, item.received_uuid, ItemType.UUID_KEY_RECEIVED_SUBVOL, root)
+
+
+def _count(fs: Mount, pending: PendingSnapshot, root: int) -> None:
+    """Make the quota group of a snapshot."""
+    inherit = partial(
+        inherit_qgroups, fs, pending.source, root, pending.directory.root, pending.inherit
+    )
+    if fs.quotas.mode is QuotaMode.FULL:
+        account_snapshot(fs, root, inherit)
+    elif fs.quotas.mode is QuotaMode.SIMPLE:
+        inherit()
 
 
 def _snapshot_item(fs: Mount, pending: PendingSnapshot, now: int) -> RootItem:

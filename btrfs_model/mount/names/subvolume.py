@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import stat
+from contextlib import suppress
 from typing import Final
 
 from btrfs_model.mount.inode import (
@@ -28,13 +29,18 @@ from btrfs_model.mount.names.lookup import RDONLY, Entry
 from btrfs_model.mount.names.namei import add_link, insert_new_inode, unlink_subvolume_name
 from btrfs_model.mount.names.xattr import inherit_properties
 from btrfs_model.mount.roots.root_tree import NO_UUID, uuid_tree_add, uuid_tree_remove
+from btrfs_model.mount.space.qgroup import inherit_qgroups, remove_qgroup
+from btrfs_model.mount.space.quota_reserve import reserve_items as reserve_qgroups
 from btrfs_model.mount.transaction import commit, start_transaction
 from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import dir_items
 from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.structs import DiskKey, InodeItem, RootItem, Timespec
+from btrfs_model.volume.quotas import Inherit
 
 _ROOT_TREE: Final = int(ObjectId.ROOT_TREE)
+# btrfs_subvolume_reserve_metadata(): the inode of the directory, two entries
+NAME_ITEMS: Final = 3
 _NO_TIME: Final = Timespec(0, 0)
 _DEFAULT: Final = b"default"
 # btrfs_name_hash("default"), where the root tree names the default subvolume
@@ -46,15 +52,18 @@ def timespec(time: int) -> Timespec:
     return Timespec(*split_ns(time))
 
 
-def create_subvolume(fs: Mount, entry: Entry) -> LiveInode:
+def create_subvolume(fs: Mount, entry: Entry, inherit: Inherit | None = None) -> LiveInode:
     """Make an empty subvolume (``create_subvol()``); return its top directory.
 
+    `inherit`: what is said of quota groups.
     Raises OSError: EOVERFLOW.
     """
     directory = entry.directory
     check_dir_item_collision(fs, directory.root, directory.ino, entry.name)
-    start_transaction(fs)
     root = fs.next_root_id()
+    reserve_qgroups(fs, directory.root, NAME_ITEMS)
+    start_transaction(fs)
+    inherit_qgroups(fs, 0, root, directory.root, inherit)
     fs.writer.new_tree(root, shareable=True)
     item = _new_root_item(fs, root)
     fs.add_root(root, item)
@@ -108,6 +117,7 @@ def delete_subvolume(fs: Mount, entry: Entry, inode: LiveInode) -> None:
     """
     root = inode.root
     _may_destroy(fs, root, entry)
+    reserve_qgroups(fs, entry.directory.root, NAME_ITEMS)
     start_transaction(fs, from_reserve=True)
     unlink_subvolume_name(fs, entry.directory, inode, entry.name)
     live = fs.live_root(root)
@@ -149,6 +159,24 @@ def clean_deleted_subvolume(fs: Mount, root: int) -> None:
     fs.writer.drop_tree(root)
     fs.forget_root(root)
     fs.writer.delete(_ROOT_TREE, orphan_key(root))
+    _remove_qgroup(fs, root)
+
+
+def _remove_qgroup(fs: Mount, root: int) -> None:
+    """Commit and delete the quota group (``btrfs_qgroup_cleanup_dropped_subvolume()``)."""
+    if fs.writer.quota_inconsistent():
+        fs.quotas.mark_inconsistent()
+    if not fs.quotas.enabled:
+        return
+    commit(fs)
+    start_transaction(fs)
+    with suppress(FileNotFoundError):
+        try:
+            remove_qgroup(fs, root)
+        except OSError as error:
+            # what it allocated is still somewhere
+            if error.errno != errno.EBUSY:
+                raise
 
 
 # ------------------------------------------------------------------------------------- changing --
@@ -159,6 +187,7 @@ def set_read_only(fs: Mount, root: int, read_only: bool) -> None:
     live = fs.live_root(root)
     if bool(live.flags & RDONLY) == read_only:
         return
+    reserve_qgroups(fs, root, 1)
     start_transaction(fs)
     live.flags = live.flags | RDONLY if read_only else live.flags & ~RDONLY
     live.dirty = True
@@ -167,6 +196,7 @@ def set_read_only(fs: Mount, root: int, read_only: bool) -> None:
 
 def set_received(fs: Mount, root: int, uuid: bytes, stransid: int, stime: int) -> None:
     """Say what a subvolume was received from (``_btrfs_ioctl_set_received_subvol()``); commits."""
+    reserve_qgroups(fs, root, 3)
     start_transaction(fs)
     live = fs.live_root(root)
     kind = ItemType.UUID_KEY_RECEIVED_SUBVOL

@@ -30,6 +30,7 @@ from btrfs_model.mount.names.properties import (
     apply_compression,
     compression_of,
 )
+from btrfs_model.mount.space.quota_reserve import reserve_items
 from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.ondisk.constants import FileType, InodeFlag
 from btrfs_model.ondisk.hashes import name_hash
@@ -39,7 +40,7 @@ from btrfs_model.ondisk.structs import DIR_ITEM, HEADER, ITEM
 from btrfs_model.volume.tree import RawKey
 
 # the attribute, the inode
-_XATTR_ITEMS: Final = 2
+XATTR_ITEMS: Final = 2
 _XATTR: Final = int(FileType.XATTR)
 _NOWHERE: Final = (0, 0, 0)
 
@@ -129,7 +130,7 @@ def set_xattr(
     fs: Mount, inode: LiveInode, name: bytes, value: bytes | None, flags: int = 0
 ) -> None:
     """Set or remove an attribute; version and ctime follow (``btrfs_setxattr_trans()``)."""
-    start_transaction(fs, _XATTR_ITEMS)
+    start_transaction(fs, XATTR_ITEMS, root=inode.root)
     put_xattr(fs, inode, name, value, flags)
     note_changed(fs, inode)
 
@@ -158,6 +159,7 @@ def set_property(
         raise fail(errno.EINVAL, name)
     if not (inode.is_dir or stat.S_ISREG(inode.item.mode)):
         return
+    reserve_items(fs, inode.root, XATTR_ITEMS)
     start_transaction(fs)
     put_xattr(fs, inode, name, value or None, flags)
     apply_compression(fs, inode, value or b"")

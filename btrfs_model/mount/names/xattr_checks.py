@@ -21,6 +21,7 @@ from btrfs_model.mount.names import acl, xattr
 from btrfs_model.mount.names.attr import CAPABILITY
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import Path, as_bytes, find, is_read_only, may_write
+from btrfs_model.mount.space.quota_reserve import reserve_items
 from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.ondisk.constants import InodeFlag
 
@@ -129,6 +130,7 @@ def _change_acl(fs: Mount, inode: LiveInode, name: bytes, value: bytes | None, p
         if entries:
             raise fail(errno.EACCES, path)
         return
+    reserve_items(fs, inode.root, xattr.XATTR_ITEMS)
     start_transaction(fs)
     acl.set_acl(fs, inode, name, entries)
     balance_delayed_items(fs)

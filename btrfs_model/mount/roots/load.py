@@ -21,7 +21,7 @@ from btrfs_model.ondisk.chunks import Chunk
 from btrfs_model.ondisk.constants import BTRFS_BLOCK_GROUP_DATA, BTRFS_STRIPE_LEN
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.layout import PayloadError
-from btrfs_model.ondisk.structs import BLOCK_GROUP_ITEM, QGROUP_STATUS_ITEM, BlockGroupItem
+from btrfs_model.ondisk.structs import BLOCK_GROUP_ITEM, BlockGroupItem
 from btrfs_model.ondisk.superblock import SUPER_OFFSETS, SuperBlock
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.roots import is_subvolume_id
@@ -30,7 +30,6 @@ from btrfs_model.volume.roots import is_subvolume_id
 _SAMPLES = 5
 _SEEDING = 1 << 32
 _ERROR = 1 << 2
-_QUOTA_ON = 1
 _NEEDED = (ObjectId.EXTENT_TREE, ObjectId.DEV_TREE, ObjectId.FS_TREE, ObjectId.CSUM_TREE,
            ObjectId.DATA_RELOC_TREE)  # fmt: skip
 
@@ -55,10 +54,8 @@ def check_writable(fs: Filesystem, *, replay: bool = False) -> None:
         f"its sectors have {sb.sectorsize} bytes, only {BLOCKSIZE} are supported": sb.sectorsize
         != BLOCKSIZE,
         "features that a writer must know are not supported": bool(sb.compat_ro_flags & ~0xF),
-        "simple quotas are not supported": sb.has_incompat("SIMPLE_QUOTA"),
         "its free space tree is not valid": sb.has_compat_ro("FREE_SPACE_TREE")
         and not sb.has_compat_ro("FREE_SPACE_TREE_VALID"),
-        "quotas are not supported": _quotas_are_on(fs),
         "a relocation was interrupted": ObjectId.TREE_RELOC in fs.roots,
     }
     for reason, applies in reasons.items():
@@ -81,13 +78,6 @@ def _check_stripes(fs: Filesystem) -> None:
         if start < end:
             fault = Fault(Code.BAD_VALUE, ObjectId.CHUNK_TREE, offset=start, found=start)
             raise CorruptImageError(fs.path, fault)
-
-
-def _quotas_are_on(fs: Filesystem) -> bool:
-    if ObjectId.QUOTA_TREE not in fs.roots:
-        return False
-    item = fs.tree(ObjectId.QUOTA_TREE).get((0, ItemType.QGROUP_STATUS, 0))
-    return item is not None and bool(QGROUP_STATUS_ITEM.unpack(item.data).flags & _QUOTA_ON)
 
 
 def writer_features(sb: SuperBlock) -> Feature:
@@ -117,7 +107,7 @@ def add_trees(fs: Filesystem, writer: TreeWriter) -> None:
         item = root.item
         writer.set_tree(
             root.id, bytenr=item.bytenr, generation=item.generation, level=item.level,
-            last_snapshot=item.last_snapshot, bytes_used=item.bytes_used,
+            last_snapshot=item.last_snapshot, origin=root.key.offset, bytes_used=item.bytes_used,
             shareable=is_subvolume_id(root.id),
         )  # fmt: skip
 

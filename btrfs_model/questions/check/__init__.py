@@ -10,6 +10,7 @@ The passes, each in a module of its own:
     copies       superblocks, data and parity on each device
     inodes       names, links, directories and file extents of each subvolume
     subvolumes   names of subvolumes, UUIDs
+    quotas       what quota groups have, against what there is
 
 A finding is a line; an image without fault has none. What an earlier pass could not read, a later
 one does not judge.
@@ -29,6 +30,7 @@ from btrfs_model.questions.check.copies import check_data, check_superblocks
 from btrfs_model.questions.check.extents import DataRefs, check_extents, read_extents
 from btrfs_model.questions.check.inodes import Rows, check_inodes
 from btrfs_model.questions.check.items import check_items
+from btrfs_model.questions.check.quotas import check_quotas
 from btrfs_model.questions.check.report import Finding, Report
 from btrfs_model.questions.check.space import check_checksums, check_space
 from btrfs_model.questions.check.subvolumes import check_subvolumes
@@ -105,6 +107,7 @@ class _Check:
         self._guard(lambda: check_space(fs, extents, report))
         self._guard(lambda: check_checksums(fs, extents, report))
         self._guard(self._check_subvolumes)
+        self._guard(lambda: check_quotas(fs, report))
         if verify_data:
             self._guard(lambda: check_data(fs, extents, report))
         return report.result()

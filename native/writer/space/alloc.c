@@ -722,7 +722,8 @@ uint8_t *bm_writer_alloc_block(struct bm_writer *writer, struct bm_writer_tree *
 	if (bm_writer_mark_dirty(writer, bytenr, fault) < 0)
 		return NULL;
 	if (tree->owner != TREE_LOG_OBJECTID &&
-	    bm_refs_tree(writer, BM_REF_ALLOC, bytenr, 0, tree->owner, level, first, fault) < 0)
+	    bm_refs_tree(writer, BM_REF_ALLOC, bytenr, 0, tree->owner, tree->owner, level, first,
+			 fault) < 0)
 		return NULL;
 	tree->bytes_used += writer->nodesize;
 	return block;
@@ -737,8 +738,8 @@ int bm_writer_free_block(struct bm_writer *writer, struct bm_writer_tree *tree,
 	int is_log = tree->owner == TREE_LOG_OBJECTID, is_new, is_unwritten;
 
 	tree->bytes_used -= writer->nodesize;
-	if (!is_log && bm_refs_tree(writer, BM_REF_DROP, bytenr, parent, tree->owner, header->level,
-				    NULL, fault) < 0)
+	if (!is_log && bm_refs_tree(writer, BM_REF_DROP, bytenr, parent, tree->owner, header->owner,
+				    header->level, NULL, fault) < 0)
 		return fault->code;
 	if (!last_ref)
 		return BM_OK;

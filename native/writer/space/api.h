@@ -99,6 +99,27 @@ int64_t bm_writer_run_refs(struct bm_writer *writer, struct bm_fault *fault);
 /* The same for the next `most` heads. */
 int64_t bm_writer_run_some_refs(struct bm_writer *writer, int64_t most, struct bm_fault *fault);
 int64_t bm_writer_waiting_refs(const struct bm_writer *writer);
+/*
+ * Quotas: with FULL the extents are remembered whose references from subvolumes change, with SIMPLE
+ * what was allocated and freed of extents since transaction `enable_gen`. A tree that is dropped and
+ * shares a subtree whose root is on `drop_subtree_threshold` or above makes them inconsistent.
+ */
+enum bm_quota_mode { BM_QUOTA_OFF, BM_QUOTA_FULL, BM_QUOTA_SIMPLE };
+void bm_writer_set_quota(struct bm_writer *writer, int mode, uint64_t enable_gen,
+			 int drop_subtree_threshold);
+/* Whether quotas became inconsistent so since this was asked last. */
+int bm_writer_quota_inconsistent(struct bm_writer *writer);
+/* How many extents are remembered; give them, ascending, and forget them. */
+int64_t bm_writer_traced(const struct bm_writer *writer);
+void bm_writer_take_traced(struct bm_writer *writer, uint64_t *bytenr, uint64_t *num_bytes);
+/* What subvolumes allocated less what they freed; how many did, which are forgotten if they fit. */
+struct bm_quota_delta {
+	uint64_t root;
+	int64_t bytes;
+};
+int64_t bm_writer_take_deltas(struct bm_writer *writer, struct bm_quota_delta *deltas,
+			      size_t capacity);
+
 /* btrfs_csum_file_blocks(): checksums of sectors from `bytenr` on, into the csum tree (7). */
 int bm_writer_insert_csums(struct bm_writer *writer, uint64_t tree, uint64_t bytenr,
 			   const uint8_t *sums, size_t sectors, struct bm_fault *fault);

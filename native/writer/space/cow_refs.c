@@ -11,9 +11,8 @@
 #include <errno.h>
 #include <string.h>
 
-/* A file extent item that refers to data, and what it refers to. 0: it does not. */
-static int data_ref_of(const uint8_t *leaf, uint32_t slot, struct bm_data_ref *ref,
-		       struct bm_fault *fault)
+int bm_writer_data_ref_of(const uint8_t *leaf, uint32_t slot, struct bm_data_ref *ref,
+			  struct bm_fault *fault)
 {
 	const struct btrfs_item *item = leaf_item(leaf, slot);
 	const struct btrfs_file_extent_item *extent = (const void *)item_data(leaf, slot);
@@ -52,9 +51,9 @@ int bm_writer_mod_refs(struct bm_writer *writer, const struct bm_writer_tree *tr
 
 		if (header->level) {
 			ret = bm_refs_tree(writer, action, node_ptr(block, slot)->blockptr, parent,
-					   header->owner, header->level - 1, NULL, fault);
+					   header->owner, 0, header->level - 1, NULL, fault);
 		} else {
-			ret = data_ref_of(block, slot, &ref, fault);
+			ret = bm_writer_data_ref_of(block, slot, &ref, fault);
 			if (ret > 0)
 				ret = bm_refs_data(writer, action, &ref, fault);
 		}
@@ -165,7 +164,7 @@ int bm_writer_copy_root(struct bm_writer *writer, uint64_t source, uint64_t id,
 		return fault->code;
 	fresh = *tree;
 	fresh.id = fresh.owner = id;
-	fresh.generation = writer->transid;
+	fresh.generation = fresh.origin = writer->transid;
 	fresh.force_cow = 0;
 	if (copy_block(writer, root, &fresh, fault) < 0)
 		return fault->code;

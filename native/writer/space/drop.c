@@ -97,12 +97,15 @@ static int enter_block(struct drop *drop, int known)
 	return 0;
 }
 
-/* Whether the child is left to others as it is: its leaf holds its own references. */
-static int is_skipped(const struct drop *drop, int level)
+/*
+ * visit_node_for_delete(): whether the child is left to others as it is. Either its leaf holds its
+ * own references, or nothing below it is the tree's, which was made as a snapshot later.
+ */
+static int is_skipped(const struct drop *drop, int level, uint64_t generation)
 {
 	if (level == 0 && is_full(drop, 0) && (drop->updating || drop->refs[0] > 1))
 		return 1;
-	return 0;
+	return drop->refs[level] > 1 && !drop->updating && generation <= drop->tree->origin;
 }
 
 /* do_walk_down(): 1: the child is not descended into. */
@@ -113,15 +116,19 @@ static int enter_child(struct drop *drop)
 	const struct btrfs_key_ptr *ptr = node_ptr(node, drop->slot[drop->level]);
 	uint64_t parent;
 
+	if (drop->updating && ptr->generation <= drop->tree->origin)
+		return 1;
 	if (lookup(drop, ptr->blockptr, level) < 0)
 		return drop->fault->code;
-	if (is_skipped(drop, level)) {
+	if (is_skipped(drop, level, ptr->generation)) {
 		drop->refs[level] = drop->flags[level] = 0;
 		if (drop->updating)
 			return 1;
 		parent = is_full(drop, drop->level) ? block_header(node)->bytenr : 0;
-		if (bm_refs_tree(drop->writer, BM_REF_DROP, ptr->blockptr, parent,
-				 drop->tree->owner, level, NULL, drop->fault) < 0)
+		if (bm_quota_trace_subtree(drop->writer, drop->tree, node, drop->slot[drop->level],
+					   drop->fault) < 0 ||
+		    bm_refs_tree(drop->writer, BM_REF_DROP, ptr->blockptr, parent,
+				 drop->tree->owner, 0, level, NULL, drop->fault) < 0)
 			return drop->fault->code;
 		return 1;
 	}

@@ -408,6 +408,10 @@ int bm_extent_insert(struct bm_writer *writer, const struct bm_extent_ref *ref, 
 	struct bm_writer_tree *tree = extent_tree(writer, fault);
 	int is_skinny = !is_data(ref) && writer->features & BM_WRITER_SKINNY_METADATA;
 	int has_info = !is_data(ref) && !is_skinny;
+	struct bm_extent_ref owner = {.type = BTRFS_EXTENT_OWNER_REF_KEY,
+				      .value = ref->owning_root};
+	uint32_t owner_size =
+	    is_data(ref) && bm_quota_is_simple(writer) ? inline_size(owner.type) : 0;
 	struct bm_key key = {
 	    .objectid = ref->bytenr,
 	    .type = is_skinny ? BTRFS_METADATA_ITEM_KEY : BTRFS_EXTENT_ITEM_KEY,
@@ -422,7 +426,7 @@ int bm_extent_insert(struct bm_writer *writer, const struct bm_extent_ref *ref, 
 		return fault->code;
 	if (has_info)
 		start += sizeof(struct btrfs_tree_block_info);
-	size = start + inline_size(ref->type);
+	size = start + owner_size + inline_size(ref->type);
 	ret = bm_writer_search_slot(writer, tree, &key, (int)(size + BTRFS_ITEM_SIZE),
 				    BM_SEARCH_INSERT, &path, fault);
 	if (ret < 0)
@@ -439,7 +443,12 @@ int bm_extent_insert(struct bm_writer *writer, const struct bm_extent_ref *ref, 
 		*(struct btrfs_tree_block_info *)(data + sizeof(struct btrfs_extent_item)) =
 		    (struct btrfs_tree_block_info){.key = to_disk_key(first),
 						   .level = (uint8_t)ref->level};
-	fill_inline(data + start, ref);
+	if (owner_size)
+		fill_inline(data + start, &owner);
+	fill_inline(data + start + owner_size, ref);
+	if (bm_quota_delta(writer, ref->owning_root, (int64_t)ref->num_bytes, writer->transid,
+			   fault) < 0)
+		return fault->code;
 	return account_new(writer, ref, fault);
 }
 
@@ -503,10 +512,31 @@ static int account_gone(struct bm_writer *writer, const struct bm_extent_ref *re
 	return bm_space_pin(writer, ref->bytenr, ref->num_bytes, 0, fault);
 }
 
+/* Who allocated the extent of the path: of data the first inline reference says it, or nobody. */
+static uint64_t owner_of(const struct bm_path *path, const struct bm_extent_ref *ref)
+{
+	const uint8_t *data = item_data(path->node[0], path->slot[0]);
+	const struct btrfs_extent_inline_ref *first =
+	    (const void *)(data + sizeof(struct btrfs_extent_item));
+
+	if (!is_data(ref))
+		return ref->owning_root;
+	if (size_here(path) < sizeof(struct btrfs_extent_item) + sizeof(*first) ||
+	    first->type != BTRFS_EXTENT_OWNER_REF_KEY)
+		return 0;
+	return first->offset;
+}
+
 /* The item of the path loses references that were inside it or just behind it. */
 static int drop_last(struct bm_writer *writer, struct bm_writer_tree *tree, struct bm_path *path,
 		     uint32_t count, const struct bm_extent_ref *ref, struct bm_fault *fault)
 {
+	const struct btrfs_extent_item *item =
+	    (const void *)item_data(path->node[0], path->slot[0]);
+
+	if (bm_quota_delta(writer, owner_of(path, ref), -(int64_t)ref->num_bytes, item->generation,
+			   fault) < 0)
+		return fault->code;
 	if (bm_del_items(writer, tree, path, path->slot[0], count, fault) < 0)
 		return fault->code;
 	return account_gone(writer, ref, fault);

@@ -34,6 +34,7 @@ struct ref_head {
 	uint64_t num_bytes;
 	int64_t ref_mod; /* of all references that wait */
 	uint64_t flags;	 /* to be set: extent_op->flags_to_set */
+	uint64_t owning_root;
 	struct ref_list adds;
 	struct ref_list drops;
 	struct bm_key first; /* of a tree block that is new */
@@ -396,6 +397,8 @@ static int add_ref(struct bm_writer *writer, enum bm_ref_action action,
 		if (first)
 			head->first = *first;
 	}
+	if (!head->owning_root || action == BM_REF_ALLOC)
+		head->owning_root = what->owning_root;
 	refs->noted++;
 	change_ref_mod(refs, head, action == BM_REF_DROP ? -1 : 1);
 	if (note_ref(refs, head, what, action == BM_REF_DROP) < 0)
@@ -404,8 +407,8 @@ static int add_ref(struct bm_writer *writer, enum bm_ref_action action,
 }
 
 int bm_refs_tree(struct bm_writer *writer, enum bm_ref_action action, uint64_t bytenr,
-		 uint64_t parent, uint64_t owner, int level, const struct bm_key *first,
-		 struct bm_fault *fault)
+		 uint64_t parent, uint64_t owner, uint64_t owning_root, int level,
+		 const struct bm_key *first, struct bm_fault *fault)
 {
 	struct bm_extent_ref what = {
 	    .bytenr = bytenr,
@@ -414,8 +417,11 @@ int bm_refs_tree(struct bm_writer *writer, enum bm_ref_action action, uint64_t b
 	    .level = (int8_t)level,
 	    .count = 1,
 	    .value = parent ? parent : owner,
+	    .owning_root = owning_root,
 	};
 
+	if (bm_quota_trace(writer, owner, bytenr, writer->nodesize, fault) < 0)
+		return fault->code;
 	return add_ref(writer, action, &what, first, fault);
 }
 
@@ -431,6 +437,7 @@ int bm_refs_data(struct bm_writer *writer, enum bm_ref_action action, const stru
 	    .value = ref->parent ? ref->parent : ref->root,
 	    .ino = ref->parent ? 0 : ref->ino,
 	    .offset = ref->parent ? 0 : ref->offset,
+	    .owning_root = ref->root,
 	};
 	struct bm_writer_group group;
 
@@ -442,6 +449,8 @@ int bm_refs_data(struct bm_writer *writer, enum bm_ref_action action, const stru
 							.tree = BTRFS_EXTENT_TREE_OBJECTID,
 							.found = ref->bytenr,
 							.wanted = ref->num_bytes});
+	if (bm_quota_trace(writer, ref->root, ref->bytenr, ref->num_bytes, fault) < 0)
+		return fault->code;
 	return add_ref(writer, action, &what, NULL, fault);
 }
 
@@ -519,6 +528,7 @@ static int run_ref(struct bm_writer *writer, struct ref_head *head, struct delay
 	int is_drop = ref->is_drop, must_insert = head->must_insert;
 	uint64_t flags = head->flags;
 
+	what.owning_root = head->owning_root;
 	delete_ref(writer->refs, ref);
 	change_ref_mod(writer->refs, head, is_drop ? (int64_t)what.count : -(int64_t)what.count);
 	head->must_insert = 0;

@@ -11,12 +11,13 @@
 struct bm_extent_ref {
 	uint64_t bytenr;
 	uint64_t num_bytes;
-	uint8_t type;	 /* BTRFS_TREE_BLOCK_REF_KEY ... */
-	int8_t level;	 /* of a tree block; -1: data */
-	uint32_t count;	 /* 1 for tree blocks */
-	uint64_t value;	 /* root, or the block that refers to it (SHARED_*) */
-	uint64_t ino;	 /* EXTENT_DATA_REF */
-	uint64_t offset; /* EXTENT_DATA_REF */
+	uint8_t type;	      /* BTRFS_TREE_BLOCK_REF_KEY ... */
+	int8_t level;	      /* of a tree block; -1: data */
+	uint32_t count;	      /* 1 for tree blocks */
+	uint64_t value;	      /* root, or the block that refers to it (SHARED_*) */
+	uint64_t ino;	      /* EXTENT_DATA_REF */
+	uint64_t offset;      /* EXTENT_DATA_REF */
+	uint64_t owning_root; /* who allocated the extent, 0 where that is not known */
 };
 
 /* alloc_reserved_file_extent(), alloc_reserved_tree_block() (`first` is the block's first key) */

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Quota groups: what they say beside what there is (``btrfs check --qgroup-report``)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from btrfs_model.ondisk.items import extent_item
+from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
+from btrfs_model.questions.check.report import Report
+from btrfs_model.volume.quotas import Quotas, StatusFlag, counted_quotas, group_name, quotas_of
+from btrfs_model.volume.roots import is_subvolume_id
+from btrfs_model.volume.tree import Block
+
+if TYPE_CHECKING:
+    from btrfs_model.volume.filesystem import Filesystem
+
+_QUOTA_TREE = int(ObjectId.QUOTA_TREE)
+_WAITS = StatusFlag.INCONSISTENT | StatusFlag.RESCAN
+
+
+def check_quotas(fs: Filesystem, report: Report) -> None:
+    """Compare the numbers of quota groups, unless they say themselves that they are not right."""
+    quotas = quotas_of(fs)
+    if not quotas.enabled or quotas.flags & _WAITS:
+        return
+    simple = bool(quotas.flags & StatusFlag.SIMPLE_MODE)
+    counted = _by_owner(fs, quotas) if simple else _by_reach(fs)
+    for number, group in sorted(quotas.by_id.items()):
+        found = (group.rfer, group.excl)
+        if found != counted[number]:
+            report.add(
+                "the quota group {group} has {found}, but there is {there} (referenced, exclusive)",
+                tree=_QUOTA_TREE, key=Key(0, ItemType.QGROUP_INFO, number),
+                group=group_name(number), found=found, there=counted[number],
+            )  # fmt: skip
+
+
+def _by_reach(fs: Filesystem) -> dict[int, tuple[int, int]]:
+    return {number: (group.rfer, group.excl)
+            for number, group in counted_quotas(fs).by_id.items()}  # fmt: skip
+
+
+def _by_owner(fs: Filesystem, quotas: Quotas) -> dict[int, tuple[int, int]]:
+    """Count extents for who allocated them since simple quotas were switched on."""
+    own: Counter[int] = Counter()
+    blocks: dict[int, Block] = {}
+    for tree in filter(is_subvolume_id, fs.trees):
+        blocks |= {block.logical: block for block in fs.tree(tree).blocks()}
+    for block in blocks.values():
+        if block.generation >= quotas.enable_gen:
+            own[block.owner] += fs.image.nodesize
+    columns = fs.tree(ObjectId.EXTENT_TREE).scan()
+    for row in np.flatnonzero(columns["type"] == ItemType.EXTENT_ITEM).tolist():
+        at, size = int(columns["position"][row]), int(columns["size"][row])
+        key = Key(int(columns["objectid"][row]), ItemType.EXTENT_ITEM, 0)
+        item = extent_item(key, fs.image.block_bytes[at : at + size])
+        owners = [ref.root for ref in item.inline_refs if ref.type == ItemType.EXTENT_OWNER_REF]
+        if owners and item.generation >= quotas.enable_gen:
+            own[owners[0] or 0] += int(columns["offset"][row])
+    total: Counter[int] = Counter()
+    for number, size in own.items():
+        group = quotas.by_id.get(number)
+        for above in group.upwards() if group else ():
+            total[above.id] += size
+    return {number: (total[number], total[number]) for number in quotas.by_id}
