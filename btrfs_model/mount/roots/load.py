@@ -21,7 +21,12 @@ from btrfs_model.ondisk.chunks import Chunk
 from btrfs_model.ondisk.constants import BTRFS_BLOCK_GROUP_DATA, BTRFS_STRIPE_LEN
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.layout import PayloadError
-from btrfs_model.ondisk.structs import BLOCK_GROUP_ITEM, QGROUP_STATUS_ITEM, BlockGroupItem
+from btrfs_model.ondisk.structs import (
+    BLOCK_GROUP_ITEM,
+    DEV_REPLACE_ITEM,
+    QGROUP_STATUS_ITEM,
+    BlockGroupItem,
+)
 from btrfs_model.ondisk.superblock import SUPER_OFFSETS, SuperBlock
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.roots import is_subvolume_id
@@ -31,6 +36,8 @@ _SAMPLES = 5
 _SEEDING = 1 << 32
 _ERROR = 1 << 2
 _QUOTA_ON = 1
+# of a replacement: started, suspended
+_REPLACING = (1, 4)
 _NEEDED = (ObjectId.EXTENT_TREE, ObjectId.DEV_TREE, ObjectId.FS_TREE, ObjectId.CSUM_TREE,
            ObjectId.DATA_RELOC_TREE)  # fmt: skip
 
@@ -57,6 +64,7 @@ def check_writable(fs: Filesystem, *, replay: bool = False) -> None:
         and not sb.has_compat_ro("FREE_SPACE_TREE_VALID"),
         "quotas are not supported": _quotas_are_on(fs),
         "a relocation was interrupted": ObjectId.TREE_RELOC in fs.roots,
+        "the replacement of a device was interrupted": _is_replacing(fs),
     }
     for reason, applies in reasons.items():
         if applies:
@@ -79,6 +87,14 @@ def _quotas_are_on(fs: Filesystem) -> bool:
         return False
     item = fs.tree(ObjectId.QUOTA_TREE).get((0, ItemType.QGROUP_STATUS, 0))
     return item is not None and bool(QGROUP_STATUS_ITEM.unpack(item.data).flags & _QUOTA_ON)
+
+
+def _is_replacing(fs: Filesystem) -> bool:
+    """Whether a device is being replaced: a kernel then mounts with the other device alone."""
+    if ObjectId.DEV_TREE not in fs.roots:
+        return False
+    item = fs.tree(ObjectId.DEV_TREE).get((0, ItemType.DEV_REPLACE, 0))
+    return item is not None and DEV_REPLACE_ITEM.unpack(item.data).replace_state in _REPLACING
 
 
 def writer_features(sb: SuperBlock) -> Feature:
