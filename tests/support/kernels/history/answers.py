@@ -33,14 +33,15 @@ class Questions(TypedDict):
 
 
 def _of_files(subvolume: Path, paths: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """FIEMAP by path, and all paths by inode."""
+    """FIEMAP by one path of each file, and all paths by inode."""
     maps, names = {}, {}
     for path in paths:
         status = (subvolume / path).lstat()
+        if (ino := str(status.st_ino)) in names:
+            continue
+        names[ino] = inode_paths(subvolume, status.st_ino)
         if stat.S_ISREG(status.st_mode):
             maps[path] = fiemap(subvolume / path)
-        if str(status.st_ino) not in names:
-            names[str(status.st_ino)] = inode_paths(subvolume, status.st_ino)
     return maps, names
 
 
@@ -70,7 +71,7 @@ def answers(asked: Questions, top: str) -> dict[str, Any]:
     """Mount an image and ask."""
     said: dict[str, Any] = {"fiemap": {}, "paths": {}, "refs": [], "du": {}, "sends": []}
     # a replacement that failed leaves a filesystem that is mounted in no other way
-    with mounted(asked["image"], top, "ro,degraded") as folder:
+    with mounted(asked["image"], top, "ro,degraded,subvolid=5") as folder:
         said["subvolumes"] = run("btrfs", "subvolume", "list", "-a", top).splitlines()
         said["groups"] = run("sh", "-c", f"btrfs qgroup show --raw {top} 2>&1 || true").splitlines()
         said["listing"] = kernel_listing(folder, list(asked["subvolumes"].values()))

@@ -10,6 +10,7 @@ import random
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from ioctls import clone_range, dedupe_range
 
@@ -43,6 +44,7 @@ class Files:
             *[self.rename] * 2, self.exchange, *[self.unlink] * 2, self.remove_folder,
             self.attributes, self.xattr, self.flag, self.nocow, self.compression, self.defragment,
             self.many, self.subvolume, *[self.snapshot] * 2, self.delete, self.fsync, self.sync,
+            self.thaw, self.default, self.unnamed,
         ]  # fmt: skip
 
     def look_again(self) -> None:
@@ -213,6 +215,19 @@ class Files:
             self.count += 1
             os.link(source, source.parent / (f"link{self.count}" + "l" * 99))
 
+    def unnamed(self) -> None:
+        """A file that has a name only later."""
+        folder = self._folder()
+        fd = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
+        try:
+            os.write(fd, self._bytes(self._size()))
+            if self.choice.random() < 0.5:
+                self.sync()
+            self.count += 1
+            os.link(f"/proc/self/fd/{fd}", folder / f"named{self.count}", follow_symlinks=True)
+        finally:
+            os.close(fd)
+
     def symlink(self) -> None:
         self._new().symlink_to(self.choice.choice(["a", "../b", "x" * 500]))
 
@@ -266,7 +281,7 @@ class Files:
         """So many small files that trees have several leaves."""
         folder = self._folder() / f"many{self.count}"
         folder.mkdir()
-        for number in range(self.choice.choice([30, 150])):
+        for number in range(self.choice.choice([30, 100])):
             self.put(folder / f"file{number}", 0, b"small" * self.choice.choice([0, 20, 300]))
 
     # ----------------------------------------------------------------------------- subvolumes --
@@ -287,6 +302,36 @@ class Files:
         path = f"{below.lstrip('/')}s{self.count}"
         self.calls.snapshot(source, path, read_only)
         (self.snapshots if read_only else self.writable).append(path)
+
+    def thaw(self) -> None:
+        """Make a snapshot writable, or a subvolume a snapshot."""
+        thaw = self.choice.random() < 0.5
+        one, other = (self.snapshots, self.writable) if thaw else (self.writable, self.snapshots)
+        path = self.choice.choice(one)
+        if path:
+            self.calls.set_read_only(path, not thaw)
+            one.remove(path)
+            other.append(path)
+
+    def default(self) -> None:
+        path = self.choice.choice([*self.writable, *self.snapshots])
+        run("btrfs", "subvolume", "set-default", str(self.top / path))
+
+    def received(self) -> None:
+        """Receive a snapshot that was sent, whole or as a change of another."""
+        path = self.top / self.choice.choice(self.snapshots)
+        parent = ["-p", str(self.top / self.choice.choice(self.snapshots))]
+        self.count += 1
+        target = self.top / f"received{self.count}"
+        target.mkdir()
+        for options in ([], parent):
+            with TemporaryDirectory() as folder:
+                stream = f"{folder}/stream"
+                run("btrfs", "-q", "send", *options, "-f", stream, str(path))
+                run("btrfs", "-q", "receive", "-f", stream, str(target))
+            self.snapshots.append(f"{target.name}/{path.name}")
+            target = target / "changed"
+            target.mkdir()
 
     def delete(self) -> None:
         path = self.choice.choice([*self.snapshots, *self.writable[1:]] or [""])

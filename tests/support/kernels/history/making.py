@@ -24,14 +24,16 @@ SIZE = 288 * MB
 _SUPER, _SUPER_SIZE, _LOG_ROOT, _TOTAL = 65536, 4096, 96, 112
 _QUOTA_CTL = 3 << 30 | 16 << 16 | 0x94 << 8 | 40
 _SIMPLE_QUOTAS = 4
+_RELOCATION = "(TREE_RELOC ROOT_ITEM"
 
+_ALL = "rw,subvolid=5"
 _OPTIONS = [
     "compress=zlib", "compress=lzo", "compress=zstd:1", "compress-force=zstd", "nodatacow",
     "compress-force=lzo", "nodatasum", "autodefrag", "ssd", "ssd_spread", "nossd",
     "space_cache=v1", "space_cache=v2", "nospace_cache", "max_inline=0", "max_inline=100",
     "max_inline=4095", "commit=1", "discard", "discard=async", "nodiscard", "notreelog",
     "flushoncommit", "clear_cache", "thread_pool=1", "degraded", "noatime", "nobarrier",
-    "rescan_uuid_tree", "usebackuproot", "subvolid=5", "fatal_errors=bug", "acl", "noacl",
+    "rescan_uuid_tree", "usebackuproot", "fatal_errors=bug", "acl", "noacl",
 ]  # fmt: skip
 
 
@@ -46,8 +48,9 @@ def copied(source: Path, target: Path) -> None:
             except OSError:  # holes to the end
                 break
             hole = os.lseek(one.fileno(), at, os.SEEK_HOLE)
+            other.seek(at)
             while at < hole:
-                at += os.copy_file_range(one.fileno(), other.fileno(), hole - at, at, at)
+                at += os.sendfile(other.fileno(), one.fileno(), at, hole - at)
 
 
 def superblock(image: Path) -> bytes:
@@ -238,20 +241,45 @@ class History:
         """Pause or cancel a balance, or crash in the middle of it, or both."""
         filters = self._filters()
         self.log.append(f"interrupted {' '.join(filters)}")
-        command, nowhere = ["btrfs", "balance", "start"], subprocess.DEVNULL
-        balance = subprocess.Popen(
-            [*command, *filters, str(self.top)], stdout=nowhere, stderr=nowhere
+        command, nowhere = (
+            ["btrfs", "balance", "start", *filters, str(self.top)],
+            subprocess.DEVNULL,
         )
+        processors = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {min(processors)})  # which the balance inherits
+        balance = subprocess.Popen(command, stdout=nowhere, stderr=nowhere)
         try:
-            time.sleep(self.choice.random() * 0.08)
-            if balance.poll() is None and self.choice.random() < 0.7:
-                self.do(self.copy, "balance")
+            if self.choice.random() < 0.8:
+                self._copies(balance)
+            else:
+                time.sleep(self.choice.random() * 0.03)
             if self.choice.random() < 0.8:
                 self.do(self.btrfs, "balance", self.choice.choice(["pause", "pause", "cancel"]))
                 if self.choice.random() < 0.3:
                     self.do(self.btrfs, "balance", "resume")
         finally:
             balance.wait()
+            os.sched_setaffinity(0, processors)
+
+    def _copies(self, balance: subprocess.Popen[bytes]) -> None:
+        """Copy it while a balance runs, several times; the first copy with its trees is kept.
+
+        The balance has the processor of this process, and none of its time while that copies.
+        """
+        before = len(self.images)
+        for _ in range(12):
+            time.sleep(self.choice.random() * 0.004)
+            if balance.poll() is not None:
+                return
+            os.sched_setscheduler(balance.pid, os.SCHED_IDLE, os.sched_param(0))
+            there = self.do(self.copy, "balance")
+            os.sched_setscheduler(balance.pid, os.SCHED_OTHER, os.sched_param(0))
+            if there and before < len(self.images) - 1:
+                Path(self.images.pop(before)[1]).unlink()
+            show = ["btrfs", "inspect-internal", "dump-tree", "-t", "root", self.images[-1][1]]
+            if there and _RELOCATION in run(*show):
+                self.log.append("with trees of a relocation")
+                return
 
     # ---------------------------------------------------------------------------- other events --
 
@@ -269,7 +297,7 @@ class History:
         self.unmount()
         size = struct.unpack_from("<Q", superblock(self.image), _TOTAL)[0]
         os.truncate(self.image, size)
-        self.mount("noatime")
+        self.mount(_ALL)
 
     def replace(self) -> None:
         """Put another device into its place."""
@@ -340,7 +368,7 @@ class History:
             copied(self.image, seed)
             self.images.append(("seed", str(seed)))
         finally:
-            self.mount("noatime")
+            self.mount(_ALL)
         new = self._file(SIZE)
         loop = self.attach(new)
         try:
@@ -348,7 +376,7 @@ class History:
         except OSError:
             self.detach(loop)
             raise
-        run("mount", "-o", "remount,rw", str(self.top))
+        run("mount", "-o", f"remount,{_ALL}", str(self.top))
         self.do(self.files.create)
         run("btrfs", "device", "remove", self.loop, str(self.top))
         self._goes_to(new, loop)
@@ -365,26 +393,26 @@ class History:
             else:
                 self.do(run, "btrfstune", *tune, str(self.image))
         finally:
-            self.mount("noatime")
+            self.mount(_ALL)
 
     # -------------------------------------------------------------------------------- the life --
 
     def options(self) -> str:
         chosen = self.choice.sample(_OPTIONS, self.choice.choice([0, 1, 2, 3]))
         skip = ["skip_balance"] * (self.choice.random() < 0.4)
-        return ",".join(["rw", *chosen, *skip])
+        return ",".join([_ALL, *chosen, *skip])
 
     def phase(self, work: int) -> None:
         """Mount, work, something happens, unmount."""
         if not self.do(self.mount, self.options()):
-            self.mount("rw")
+            self.mount(_ALL)
         self.files.look_again()
         for _ in range(work):
             self.do(self.choice.choice(self.files.kinds))
         events = [self.balance] * 3 + [self.interrupted] * 4 + [
             self.resize, self.resize, self.shrunk, self.replace, self.moved, self.quota, self.quota,
             self.sprout, self.tune, self.tune, self.logged, self.logged, self.orphans,
-            self.uncleaned, self.files.swap, self.files.defragment,
+            self.uncleaned, self.files.swap, self.files.defragment, self.files.received,
         ]  # fmt: skip
         for _ in range(self.choice.choice([1, 2, 2])):
             before = len(self.images)
@@ -398,7 +426,7 @@ class History:
         self.unmount()
 
     def live(self, origin: str | None) -> None:
-        phases, work = self.choice.choice([2, 3]), self.choice.choice([15, 40, 80])
+        phases, work = self.choice.choice([2, 3]), self.choice.choice([12, 25, 60])
         if origin:
             copied(Path(origin), self.image)
         elif self.choice.random() < 0.1:
