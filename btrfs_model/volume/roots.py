@@ -92,14 +92,17 @@ class Root:
 
     @property
     def is_dead(self) -> bool:
-        """Whether the subvolume was deleted and only waits for its blocks to be freed."""
-        return self.item.refs == 0
+        """Whether the subvolume was deleted and only waits for its blocks to be freed.
+
+        Other trees have root items of no references too: mkfs.btrfs makes such a quota tree.
+        """
+        return self.item.refs == 0 and is_subvolume_id(self.id)
 
     @property
     def progress(self) -> Key | None:
         """Of a subvolume that is being freed: everything before that key has gone."""
         key = Key(*self.item.drop_progress)
-        return key if self.is_dead and key.objectid else None
+        return key if self.item.refs == 0 and key.objectid else None
 
     @property
     def is_read_only(self) -> bool:

@@ -40,3 +40,28 @@ def why_mounts_are_unknown() -> str:
         if device.startswith("/dev/loop") and not os.access(device, os.R_OK):
             return f"{device} is mounted, and btrfs-progs may not look at what is in it"
     return ""
+
+
+# The first and last second of a year of 32 bits: beyond these btrfs-progs shows what its memory
+# happens to hold. Linux 5.10 leaves creation times in logs uninitialized, so there are such.
+FIRST_SECOND, LAST_SECOND = -67768040609740800, 67767976233532799
+TIME = re.compile(rb"(time (\d{16,})\.\d+) \([^)]*\)")
+
+
+def without_senseless_times(text: bytes) -> bytes:
+    """A dump without what btrfs-progs make of times beyond all years."""
+
+    def replace(match: re.Match[bytes]) -> bytes:
+        seconds = int(match[2])
+        seconds -= 2**64 if seconds >> 63 else 0
+        return match[0] if FIRST_SECOND <= seconds <= LAST_SECOND else match[1]
+
+    return TIME.sub(replace, text)
+
+
+def dumped(image: Path, *options: str) -> bytes:
+    """What ``btrfs inspect-internal dump-tree`` prints, but for its version."""
+    command = ["btrfs", "inspect-internal", "dump-tree", *options, str(image)]
+    done = subprocess.run(command, capture_output=True, check=True)
+    assert not done.stderr
+    return done.stdout.partition(b"\n")[2]

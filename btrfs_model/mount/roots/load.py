@@ -21,7 +21,7 @@ from btrfs_model.ondisk.chunks import Chunk
 from btrfs_model.ondisk.constants import BTRFS_BLOCK_GROUP_DATA, BTRFS_STRIPE_LEN
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.layout import PayloadError
-from btrfs_model.ondisk.structs import BLOCK_GROUP_ITEM, BlockGroupItem
+from btrfs_model.ondisk.structs import BLOCK_GROUP_ITEM, DEV_REPLACE_ITEM, BlockGroupItem
 from btrfs_model.ondisk.superblock import SUPER_OFFSETS, SuperBlock
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.roots import is_subvolume_id
@@ -30,6 +30,8 @@ from btrfs_model.volume.roots import is_subvolume_id
 _SAMPLES = 5
 _SEEDING = 1 << 32
 _ERROR = 1 << 2
+# of a replacement: started, suspended
+_REPLACING = (1, 4)
 _NEEDED = (ObjectId.EXTENT_TREE, ObjectId.DEV_TREE, ObjectId.FS_TREE, ObjectId.CSUM_TREE,
            ObjectId.DATA_RELOC_TREE)  # fmt: skip
 
@@ -57,6 +59,7 @@ def check_writable(fs: Filesystem, *, replay: bool = False) -> None:
         "its free space tree is not valid": sb.has_compat_ro("FREE_SPACE_TREE")
         and not sb.has_compat_ro("FREE_SPACE_TREE_VALID"),
         "a relocation was interrupted": ObjectId.TREE_RELOC in fs.roots,
+        "the replacement of a device was interrupted": _is_replacing(fs),
     }
     for reason, applies in reasons.items():
         if applies:
@@ -78,6 +81,14 @@ def _check_stripes(fs: Filesystem) -> None:
         if start < end:
             fault = Fault(Code.BAD_VALUE, ObjectId.CHUNK_TREE, offset=start, found=start)
             raise CorruptImageError(fs.path, fault)
+
+
+def _is_replacing(fs: Filesystem) -> bool:
+    """Whether a device is being replaced: a kernel then mounts with the other device alone."""
+    if ObjectId.DEV_TREE not in fs.roots:
+        return False
+    item = fs.tree(ObjectId.DEV_TREE).get((0, ItemType.DEV_REPLACE, 0))
+    return item is not None and DEV_REPLACE_ITEM.unpack(item.data).replace_state in _REPLACING
 
 
 def writer_features(sb: SuperBlock) -> Feature:

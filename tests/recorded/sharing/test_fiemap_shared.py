@@ -215,7 +215,7 @@ def test_figures_of_a_built_filesystem(built: pd.DataFrame) -> None:
 @live.beside_the_kernel
 def test_the_kernel_finds_the_same(tmp_path: Path) -> None:
     """`btrfs check` is content; filefrag of the running kernel sees the model's extents."""
-    from live_sharing import fiemap
+    from ioctls import fiemap
 
     image = tmp_path / "built.img"
     with small(900) as fs:
@@ -238,7 +238,8 @@ def test_the_kernel_finds_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize("extents", [700, 3277, *([32_768, 327_680] if corpus.LONG else [])])
 def test_the_kernel_reads_as_many_blocks(tmp_path: Path, extents: int) -> None:
     """As many as the model says for a cold call, by the counters of the block device."""
-    from live_sharing import fiemap, sectors_read
+    from ioctls import fiemap
+    from live_sharing import sectors_read
 
     image = tmp_path / "built.img"
     with small(extents) as fs:

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from progs import dumped, without_senseless_times
 
 from btrfs_model.base.errors import (
     BtrfsModelError,
@@ -41,11 +42,6 @@ from btrfs_model.questions.dumptree.trees import select_trees
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.tree import Tree
 
-# The first and last second of a year of 32 bits: beyond these btrfs-progs shows what its memory
-# happens to hold. Linux 5.10 leaves creation times in logs uninitialized, so there are such.
-FIRST_SECOND, LAST_SECOND = -67768040609740800, 67767976233532799
-TIME = re.compile(rb"(time (\d{16,})\.\d+) \([^)]*\)")
-
 
 @pytest.fixture(autouse=True, scope="module")
 def utc() -> Iterator[None]:
@@ -58,15 +54,6 @@ def utc() -> Iterator[None]:
     if before is not None:
         os.environ["TZ"] = before
     time.tzset()
-
-
-def without_senseless_times(text: bytes) -> bytes:
-    def replace(match: re.Match[bytes]) -> bytes:
-        seconds = int(match[2])
-        seconds -= 2**64 if seconds >> 63 else 0
-        return match[0] if FIRST_SECOND <= seconds <= LAST_SECOND else match[1]
-
-    return TIME.sub(replace, text)
 
 
 def text_of(image: Image, tree: int | None = None, **options: Any) -> bytes:
@@ -131,13 +118,6 @@ needs_progs = pytest.mark.skipif(
 )
 
 
-def progs(path: Path, *options: str) -> bytes:
-    command = ["btrfs", "inspect-internal", "dump-tree", *options, str(path)]
-    done = subprocess.run(command, capture_output=True, check=True)
-    assert not done.stderr
-    return done.stdout.partition(b"\n")[2]
-
-
 def whole_images() -> list[str]:
     """Images of all families, a few of each, none that takes long."""
     by_family: dict[str, list[str]] = defaultdict(list)
@@ -158,7 +138,7 @@ def devices(name: str) -> int:
 def test_whole_image(name: str) -> None:
     path = corpus.image(name)
     shown = text_of(Image.open(path))
-    assert without_senseless_times(shown) == without_senseless_times(progs(path))
+    assert without_senseless_times(shown) == without_senseless_times(dumped(path))
 
 
 @pytest.mark.parametrize("name", [name for name in corpus.images() if devices(name) > 1])
@@ -193,7 +173,7 @@ OPTIONS: list[tuple[list[str], dict[str, Any]]] = [
 @needs_progs
 @pytest.mark.parametrize(("options", "keywords"), OPTIONS, ids=lambda value: str(value))
 def test_options(small_image: Path, options: list[str], keywords: dict[str, Any]) -> None:
-    assert text_of(Image.open(small_image), **keywords) == progs(small_image, *options)
+    assert text_of(Image.open(small_image), **keywords) == dumped(small_image, *options)
 
 
 @needs_progs
@@ -208,7 +188,7 @@ def test_blocks(small_image: Path, *, follow: bool, depth_first: bool) -> None:
     for address in addresses:
         options += ["-b", str(address)]
     shown = blocks_of(image, *addresses, follow=follow, depth_first=depth_first)
-    assert shown == progs(small_image, *options)
+    assert shown == dumped(small_image, *options)
 
 
 # ------------------------------------------------------------------------ leaves of our making --
@@ -453,7 +433,7 @@ def test_every_kind_of_item(leaf: Leaf, items: list[tuple[Key, bytes]]) -> None:
     shown = blocks_of(Image.open(leaf.path), leaf.address)
     for name, number in NEW_NAMES.items():
         shown = shown.replace(name, number)
-    wanted = progs(leaf.path, "-b", str(leaf.address))
+    wanted = dumped(leaf.path, "-b", str(leaf.address))
     assert without_senseless_times(shown) == without_senseless_times(wanted)
 
 

@@ -4,7 +4,8 @@
 import corpus
 import numpy as np
 import pytest
-from test_dump_tree import needs_progs, progs, text_of, without_senseless_times
+from progs import dumped, without_senseless_times
+from test_dump_tree import needs_progs, text_of
 
 import btrfs_model as bm
 from btrfs_model.base.counters import counting
@@ -54,4 +55,4 @@ def test_every_dump_is_that_of_progs(group: int) -> None:
         path = corpus.image(name)
         with Image.open(path) as image:
             shown = text_of(image)
-        assert without_senseless_times(shown) == without_senseless_times(progs(path)), name
+        assert without_senseless_times(shown) == without_senseless_times(dumped(path)), name

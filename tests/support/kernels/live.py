@@ -7,25 +7,22 @@ times. :func:`kernel_send` is ``BTRFS_IOC_SEND``.
 """
 
 import contextlib
-import fcntl
 import os
 import platform
 import random
 import stat
-import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ioctls import clone_range
 from mounts import mounted
 
 from btrfs_model.behaviour import preset_of
 from btrfs_model.kernels.inside.send import kernel_send as ioctl_send
 from btrfs_model.kernels.native import why_not
 
-_CLONE_RANGE = struct.Struct("<qQQQ")
-_CLONE_RANGE_NUMBER = 1 << 30 | _CLONE_RANGE.size << 16 | 0x94 << 8 | 13
 _BLOCK = 4096
 
 
@@ -119,11 +116,10 @@ class Changes:
             os.posix_fallocate(file.fileno(), self.choice.randrange(9) * 10_000, 50_000)
 
     def clone(self) -> None:
-        with self.file().open("rb") as source, self.file().open("r+b") as target:
-            start, at = (self.choice.randrange(8) * _BLOCK for _ in range(2))
-            length = self.choice.randrange(9) * _BLOCK  # 0: to the end
-            argument = _CLONE_RANGE.pack(source.fileno(), start, length, at)
-            fcntl.ioctl(target.fileno(), _CLONE_RANGE_NUMBER, argument)
+        source, target = self.file(), self.file()
+        start, at = (self.choice.randrange(8) * _BLOCK for _ in range(2))
+        length = self.choice.randrange(9) * _BLOCK  # 0: to the end
+        clone_range(source, target, start, length, at)
 
     def link(self) -> None:
         os.link(self.file(), self.folder() / self.name(), follow_symlinks=False)

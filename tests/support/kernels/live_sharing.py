@@ -3,34 +3,21 @@
 
 As root with loop devices and btrfs. :func:`random_sharing` makes a small filesystem of fragmented,
 cloned, punched, preallocated and compressed files in subvolumes and snapshots of snapshots; what is
-done follows from a seed. The other functions are ioctls.
+done follows from a seed.
 """
 
 import contextlib
-import ctypes
-import fcntl
 import mmap
 import os
 import random
-import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from ioctls import clone_range
 from live import mounted
 
 BLOCK = 4096
-_CLONE_RANGE = struct.Struct("<qQQQ")
-_CLONE_RANGE_NUMBER = 1 << 30 | _CLONE_RANGE.size << 16 | 0x94 << 8 | 13
-_FIEMAP = struct.Struct("<QQIIII")
-_FIEMAP_NUMBER = 3 << 30 | _FIEMAP.size << 16 | ord("f") << 8 | 11
-_EXTENT = struct.Struct("<QQQQQIIII")
-_EXTENTS = 292
-_INO_PATHS = struct.Struct("<QQ4QQ")
-_INO_PATHS_NUMBER = 3 << 30 | _INO_PATHS.size << 16 | 0x94 << 8 | 35
-_CONTAINER = struct.Struct("<IIII")
-
-Row = tuple[int, int, int, int]
 
 
 def btrfs(*arguments: str | Path) -> str:
@@ -39,50 +26,11 @@ def btrfs(*arguments: str | Path) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def fiemap(path: Path) -> list[Row]:
-    """Extents of a file as ``filefrag`` asks for them: logical, physical, length, flags."""
-    found: list[Row] = []
-    start, last = 0, False
-    with path.open("rb") as file:
-        while not last:
-            buffer = bytearray(_FIEMAP.size + _EXTENTS * _EXTENT.size)
-            _FIEMAP.pack_into(buffer, 0, start, 2**64 - 1, 0, 0, _EXTENTS, 0)
-            fcntl.ioctl(file, _FIEMAP_NUMBER, buffer)
-            count = _FIEMAP.unpack_from(buffer)[3]
-            if not count:
-                return found
-            for number in range(count):
-                logical, physical, length, _, _, flags, *_ = _EXTENT.unpack_from(
-                    buffer, _FIEMAP.size + number * _EXTENT.size
-                )
-                found.append((logical, physical, length, flags))
-            start = found[-1][0] + found[-1][2]
-            last = bool(found[-1][3] & 1)
-    return found
-
-
 def sectors_read(top: Path) -> int:
     """Sectors of 512 bytes that were read from the device mounted at a folder."""
     mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
     device = next(device for device, folder, *_ in mounts if folder == str(top))
     return int((Path("/sys/block") / Path(device).name / "stat").read_text().split()[2])
-
-
-def inode_paths(subvolume: Path, ino: int) -> list[bytes]:
-    """Paths of an inode (ioctl INO_PATHS), in the kernel's order."""
-    buffer = ctypes.create_string_buffer(4096)
-    folder = os.open(subvolume, os.O_RDONLY)
-    try:
-        argument = _INO_PATHS.pack(ino, len(buffer), 0, 0, 0, 0, ctypes.addressof(buffer))
-        fcntl.ioctl(folder, _INO_PATHS_NUMBER, argument)
-    finally:
-        os.close(folder)
-    _, missing, count, missed = _CONTAINER.unpack_from(buffer)
-    assert not missing
-    assert not missed
-    places = struct.unpack_from(f"<{count}Q", buffer, _CONTAINER.size)
-    raw = buffer.raw[_CONTAINER.size :]
-    return [raw[place : raw.index(b"\0", place)] for place in places]
 
 
 class Sharing:
@@ -155,17 +103,13 @@ class Sharing:
     def clone(self) -> None:
         source = self._file()
         target = source if self.choice.random() < 0.25 else self._file()
-        with source.open("rb") as one, target.open("r+b") as other:
-            argument = _CLONE_RANGE.pack(one.fileno(), self._offset(), self._length(),
-                                         self._offset())  # fmt: skip
-            fcntl.ioctl(other, _CLONE_RANGE_NUMBER, argument)
+        clone_range(source, target, self._offset(), self._length(), self._offset())
 
     def clone_file(self) -> None:
         source = self._file()
         target = self.choice.choice(self.writable) / f"f{self._number()}"
-        with source.open("rb") as one, target.open("w+b") as other:
-            argument = _CLONE_RANGE.pack(one.fileno(), 0, 0, 0)
-            fcntl.ioctl(other, _CLONE_RANGE_NUMBER, argument)
+        target.touch()
+        clone_range(source, target, 0, 0, 0)
 
     def _fallocate(self, *options: str) -> None:
         offset, length = str(self._offset()), str(self._length())

@@ -7,12 +7,9 @@ running kernel about the images of ``data/kernel`` for which it has such answers
 kernel gave them.
 """
 
-import ctypes
-import fcntl
 import json
 import os
 import platform
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +17,7 @@ from pathlib import Path
 import corpus
 import mounts
 import zstandard
+from ioctls import Refs, logical_ino_v2
 
 ANSWERS = corpus.TEST_DATA / "logical_ino.json.zst"
 
@@ -28,13 +26,6 @@ CASES = [
     for name in (*corpus.cases("fiemap-random"), *corpus.cases("balance"))
     if corpus.files(name, "fiemap.*")
 ]
-
-Refs = list[list[int]]
-
-_LOGICAL_INO_V2 = 0xC038943B  # _IOWR(0x94, 59, 56 bytes)
-_ARGS = struct.Struct("<QQ3QQQ")
-_CONTAINER = struct.Struct("<IIII")
-_BYTES = 1 << 20
 
 
 @contextmanager
@@ -46,21 +37,6 @@ def mounted(image: Path) -> Iterator[int]:
             yield directory
         finally:
             os.close(directory)
-
-
-def logical_ino_v2(directory: int, logical: int, *, ignore_offset: bool) -> Refs:
-    """Ask the kernel; rows of inode, offset, root."""
-    buffer = ctypes.create_string_buffer(_BYTES)
-    address = ctypes.addressof(buffer)
-    fcntl.ioctl(
-        directory,
-        _LOGICAL_INO_V2,
-        _ARGS.pack(logical, _BYTES, 0, 0, 0, int(ignore_offset), address),
-    )
-    _, missing, count, _ = _CONTAINER.unpack_from(buffer)
-    assert not missing
-    values = struct.unpack_from(f"<{count}Q", buffer, _CONTAINER.size)
-    return [list(values[at : at + 3]) for at in range(0, count, 3)]
 
 
 def questions(name: str, kernel: str = "6.12") -> Iterator[tuple[int, bool, Refs]]:

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a kernel says of an image that it mounts read-only: called in it.
+
+Of Python's library alone: this also runs in guests that have nothing else.
+"""
+
+import os
+import stat
+from pathlib import Path
+from typing import Any, TypedDict
+
+from ioctls import Refs, fiemap, inode_paths, logical_ino_v2
+from kernel_records import kernel_listing
+
+from btrfs_model.kernels.inside.mounts import mounted, run
+from btrfs_model.kernels.inside.send import kernel_send
+
+Send = tuple[int, int, list[int], int, int]
+"""Snapshot, parent or 0, clone sources, flags, version."""
+
+
+class Questions(TypedDict):
+    """What :func:`answers` is called with.
+
+    `subvolumes` are paths by id, as text; `logical` are addresses of data.
+    """
+
+    image: str
+    subvolumes: dict[str, str]
+    sends: list[Send]
+    logical: list[int]
+    streams: str
+
+
+def _of_files(subvolume: Path, paths: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """FIEMAP by one path of each file, and all paths by inode."""
+    maps, names = {}, {}
+    for path in paths:
+        status = (subvolume / path).lstat()
+        if (ino := str(status.st_ino)) in names:
+            continue
+        names[ino] = inode_paths(subvolume, status.st_ino)
+        if stat.S_ISREG(status.st_mode):
+            maps[path] = fiemap(subvolume / path)
+    return maps, names
+
+
+def _sent(folder: Path, send: Send, stream: Path) -> int:
+    """Send into a file; the errno."""
+    _, parent, clones, flags, protocol = send
+    subvolume = os.open(folder, os.O_RDONLY)
+    try:
+        with stream.open("wb") as file:
+            kernel_send(subvolume, file.fileno(), parent, clones, flags, protocol)
+    except OSError as error:
+        return error.errno or 0
+    finally:
+        os.close(subvolume)
+    return 0
+
+
+def _refs(directory: int, logical: int, ignore_offset: bool) -> Refs | int:
+    """Ask who refers to a byte; an errno where that fails."""
+    try:
+        return logical_ino_v2(directory, logical, ignore_offset=ignore_offset)
+    except OSError as error:
+        return error.errno or 0
+
+
+def answers(asked: Questions, top: str) -> dict[str, Any]:
+    """Mount an image and ask."""
+    said: dict[str, Any] = {"fiemap": {}, "paths": {}, "refs": [], "du": {}, "sends": []}
+    # a replacement that failed leaves a filesystem that is mounted in no other way
+    with mounted(asked["image"], top, "ro,degraded,subvolid=5") as folder:
+        said["subvolumes"] = run("btrfs", "subvolume", "list", "-a", top).splitlines()
+        said["groups"] = run("sh", "-c", f"btrfs qgroup show --raw {top} 2>&1 || true").splitlines()
+        said["listing"] = kernel_listing(folder, list(asked["subvolumes"].values()))
+        for path, listed in said["listing"].items():
+            within = [name for name, record in listed.items() if record]
+            said["fiemap"][path], said["paths"][path] = _of_files(folder / path, within)
+            shown = run("btrfs", "filesystem", "du", "--raw", "-s", str(folder / path))
+            said["du"][path] = [int(word) for word in shown.splitlines()[-1].split()[:3]]
+        for number, send in enumerate(asked["sends"]):
+            stream = Path(asked["streams"]) / f"stream-{number}"
+            path = asked["subvolumes"][str(send[0])]
+            said["sends"].append((_sent(folder / path, send, stream), str(stream)))
+        directory = os.open(folder, os.O_RDONLY)
+        try:
+            for logical in asked["logical"]:
+                said["refs"].append([_refs(directory, logical, one) for one in (False, True)])
+        finally:
+            os.close(directory)
+    return said

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the model says of an image, beside what a kernel and btrfs-progs say of it."""
+
+import io
+import random
+import stat
+from collections import Counter
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import calls
+import corpus
+import judges
+import numpy as np
+import scenarios
+from progs import btrfs_check, dumped, without_senseless_times
+
+import btrfs_model as bm
+from btrfs_model.backref.api import logical_ino
+from btrfs_model.base.errors import UnsupportedError
+from btrfs_model.kernels.inside.mounts import run
+from btrfs_model.kernels.session import Kernel
+from btrfs_model.mount.writable import WritableFilesystem
+from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.questions.dumptree.text import dump_tree_text
+from btrfs_model.questions.fiemap.api import Fiemap
+from btrfs_model.questions.send.ioctl import send
+from btrfs_model.volume.forest import Forest
+from history.answers import Questions, Send, answers
+from history.making import copied, has_log
+
+MOST_SENDS = 24 if corpus.LONG else 12
+MOST_EXTENTS = 80 if corpus.LONG else 30
+_BLOCK = 4096
+_MOUNT = "noatime,subvolid=5"
+
+
+class Compared:
+    """How many answers of each kind were compared, and those that differ."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.different: list[str] = []
+        self.refused: list[str] = []
+
+    def same(self, kind: str, where: object, ours: Any, theirs: Any) -> None:
+        self.counts[kind] += 1
+        if ours != theirs:
+            self.different.append(f"{kind} {where}: {_first_difference(ours, theirs)}"[:600])
+
+    def refuse(self, error: UnsupportedError) -> None:
+        """Note what the model refuses, in one line."""
+        self.counts["refused"] += 1
+        self.same("lines of a refusal", "", str(error).count("\n"), 0)
+        self.refused.append(str(error).partition(": ")[2])
+
+
+def _first_difference(ours: Any, theirs: Any) -> str:
+    if isinstance(ours, bytes) and isinstance(theirs, bytes):
+        pairs = zip(ours.split(b"\n"), theirs.split(b"\n"), strict=False)
+        line = next((pair for pair in pairs if pair[0] != pair[1]), (len(ours), len(theirs)))
+        return f"{line[0]!r:.250} not {line[1]!r:.250}"
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        for key in {*ours, *theirs}:
+            if ours.get(key) != theirs.get(key):
+                return f"{key!r}: {_first_difference(ours.get(key), theirs.get(key))}"
+    return f"{ours!r:.250} not {theirs!r:.250}"
+
+
+def sends(fs: bm.Filesystem, seed: str) -> list[Send]:
+    """What to send: each snapshot, each as a change of each other, with clone sources and flags."""
+    choice = random.Random(f"sends {seed}")
+    snapshots = [number for number in fs.subvolume_ids if fs.subvolume(number).is_read_only]
+    found: list[Send] = [(snapshot, 0, [], 0, 1) for snapshot in snapshots]
+    found += [(one, other, [other], 0, 1) for one, other in permutations(snapshots, 2)]
+    for one in snapshots:
+        clones = choice.sample(snapshots, choice.randint(0, len(snapshots)))
+        parent = choice.choice([0, *snapshots])
+        found += [(one, parent, clones, 16, 2), (one, parent, clones, 1, 1),
+                  (one, 0, clones, 0, 2)]  # fmt: skip
+    return choice.sample(found, min(len(found), MOST_SENDS))
+
+
+def extents(fs: bm.Filesystem, seed: str) -> list[int]:
+    """Addresses of data: the first block of an extent, one in the middle and the last one."""
+    items = fs.tree(ObjectId.EXTENT_TREE).scan()
+    data = [
+        (int(items["objectid"][row]), int(items["offset"][row]))
+        for row in np.flatnonzero(items["type"] == ItemType.EXTENT_ITEM)
+        if not fs.image.chunk_at(int(items["objectid"][row])).type & 4  # a tree block, not skinny
+    ]  # fmt: skip
+    some = random.Random(f"extents {seed}").sample(data, min(len(data), MOST_EXTENTS))
+    return [start + at // _BLOCK * _BLOCK for start, length in some
+            for at in sorted({0, length // 2, length - _BLOCK})]  # fmt: skip
+
+
+def ours_sent(fs: bm.Filesystem, what: Send, preset: str) -> tuple[int, bytes]:
+    """The errno of a send and the stream."""
+    snapshot, parent, clones, flags, protocol = what
+    try:
+        made = send(fs, snapshot, parent or None, clones, behaviour=preset, proto=protocol,
+                    no_file_data=bool(flags & 1), compressed=bool(flags & 16))  # fmt: skip
+    except OSError as error:
+        return error.errno or 0, getattr(error, "partial", b"") or b""
+    assert made.data is not None
+    return 0, made.data
+
+
+def listing(fs: bm.Filesystem) -> dict[str, dict[str, dict[str, Any]]]:
+    """A listing of all subvolumes, less the generation, which is not that of the version ioctl."""
+    return scenarios.model_listing(fs)
+
+
+def compare(kernel: Kernel, image: Path, seed: str, compared: Compared) -> None:
+    """Ask both about an image, which stays as it is."""
+    streams = image.parent / "streams"
+    streams.mkdir(exist_ok=True)
+    with bm.open(image) as fs:
+        paths = {str(number): fs.subvolume(number).path for number in fs.subvolume_ids}
+        asked = Questions(image=str(image), subvolumes=paths, sends=sends(fs, seed),
+                          logical=extents(fs, seed), streams=str(streams))  # fmt: skip
+        if has_log(image):  # with rescue=nologreplay a kernel refuses all sends
+            asked["image"] += ".without-log"
+            copied(image, Path(asked["image"]))
+            run("btrfs", "rescue", "zero-log", asked["image"])
+        with judges.alone(kernel):
+            said = kernel.call(answers, asked, kernel.top)
+        compare_files(fs, said, kernel.preset, compared)
+        for what, (number, stream) in zip(asked["sends"], said["sends"], strict=True):
+            theirs = number, Path(stream).read_bytes()
+            compared.same("send", what, ours_sent(fs, what, kernel.preset), theirs)
+            Path(stream).unlink()
+        forest = Forest.of(fs)
+        for logical, both in zip(asked["logical"], said["refs"], strict=True):
+            for ignore, theirs in zip((False, True), both, strict=True):
+                ours: Any
+                try:
+                    table = logical_ino(forest, logical, ignore_offset=ignore)
+                    ours = table.to_numpy().tolist()
+                except OSError as error:
+                    ours = error.errno
+                compared.same("LOGICAL_INO", (logical, ignore), ours, theirs)
+        simple = fs.image.superblock.has_incompat("SIMPLE_QUOTA")
+        if not simple:
+            compare_groups(fs, said["groups"], compared)
+        compared.same("check", "", found_in(fs), [])
+    if not simple:  # which btrfs-progs 6.2 do not know
+        compared.same("btrfs check", "", btrfs_check(image), "")
+        compare_dump(image, compared)
+
+
+def found_in(fs: bm.Filesystem) -> list[str]:
+    """What the model's check finds."""
+    return [str(one) for one in bm.check(fs, verify_data=True)]
+
+
+def compare_files(fs: bm.Filesystem, said: dict[str, Any], preset: str, compared: Compared) -> None:
+    """Subvolumes, listings, FIEMAP, paths of inodes, ``btrfs filesystem du``."""
+    named = {int(line.split()[1]) for line in said["subvolumes"]}
+    compared.same("subvolumes", "", {*fs.subvolume_ids} - {5}, named)
+    listed = listing(fs)
+    for number in fs.subvolume_ids:
+        sub = fs.subvolume(number)
+        path = sub.path
+        compared.same("listing", path, listed[path], said["listing"][path])
+        compared.counts["file"] += len(listed[path])
+        for file, rows in said["fiemap"][path].items():
+            found = Fiemap(fs, number, file, behaviour=preset).run()
+            ours = [list(row) for row in zip(*(found[name].tolist() for name in found.columns),
+                                             strict=True)]  # fmt: skip
+            compared.same("FIEMAP", (path, file), ours, rows)
+        for ino, (names, missed) in said["paths"][path].items():
+            ours = sub.paths_of(int(ino))
+            if missed:  # there is room for 4096 bytes
+                ours = sorted(ours[: len(names) + missed], key=lambda name: name not in names)
+                ours = ours[: len(ours) - missed]
+            compared.same("INO_PATHS", (path, ino), ours, names)
+        (row,) = bm.du(fs, number, nested=True).to_dict("records")
+        ours = [row["total"], row["exclusive"], row["set_shared"]]
+        compared.same("du", path, ours, said["du"][path])
+
+
+def compare_groups(fs: bm.Filesystem, said: list[str], compared: Compared) -> None:
+    """What quota groups count, where the kernel stands by it."""
+    if any("inconsistent" in line or "rescan" in line or "ERROR" in line for line in said):
+        return
+    groups = {line.split()[0]: line.split()[1:3] for line in said if line.startswith("0/")}
+    for row in bm.du(fs).to_dict("records") if groups else []:
+        ours = [str(row["extent_bytes"] + row["tree_bytes"]),
+                str(row["extent_exclusive"] + row["tree_exclusive"])]  # fmt: skip
+        compared.same("quota group", row["id"], ours, groups.get(f"0/{row['id']}"))
+
+
+def compare_dump(image: Path, compared: Compared) -> None:
+    """``btrfs inspect-internal dump-tree``."""
+    out = io.BytesIO()
+    with bm.open(image) as fs:
+        dump_tree_text(fs.image, out)
+    ours, theirs = without_senseless_times(out.getvalue()), without_senseless_times(dumped(image))
+    compared.same("dump-tree", "", ours, theirs)
+
+
+# ----------------------------------------------------------------------------- the model writes --
+
+
+def change(fs: WritableFilesystem, seed: str, count: int = 40) -> None:
+    """Make random calls on a filesystem, of which some fail, and change what is in files."""
+    choice = random.Random(f"change {seed}")
+    mine = calls.ModelCalls(fs)
+    files = [(row["path"], sub.path) for sub in map(fs.subvolume, fs.subvolume_ids)
+             if not sub.is_read_only
+             for row in fs.listing(sub.id, content=False).to_dict("records")
+             if stat.S_ISREG(row["mode"])]  # fmt: skip
+    files = [f"{top}/{path}".lstrip("/") for path, top in files]
+    for _ in range(count):
+        calls.run(mine, calls.random_call(choice, subvolumes=True))
+        if not files:
+            continue
+        one, other = choice.choice(files), choice.choice(files)
+        at, length = choice.randrange(30) * _BLOCK, choice.choice([1, 2, 9]) * _BLOCK
+        for call in choice.sample([
+            ("write", one, at + choice.choice([0, 5]), choice.randbytes(length)),
+            ("truncate", one, choice.randrange(99_999)), ("unlink", one),
+            ("clone_range", one, other, at, choice.randrange(30) * _BLOCK, length),
+            ("fallocate", one, at, length, True), ("punch_hole", one, at, length),
+            ("fsync", one), ("link", one, f"{choice.choice('xyz')}{choice.randrange(99)}"),
+            ("write", one, 0, b"compressible" * 9000),
+        ], 2):  # fmt: skip
+            calls.run(mine, call)
+
+
+def compare_replay(kernel: Kernel, image: Path, compared: Compared) -> None:
+    """Let both mount a crashed filesystem: what logs had, and what was deleted and open."""
+    with bm.open(image) as fs:
+        try:
+            replayed = bm.replay_log(fs, behaviour=kernel.preset)
+        except UnsupportedError as error:
+            compared.refuse(error)
+            return
+    with replayed:
+        ours = listing(replayed)
+    mounted = image.with_suffix(".replayed")
+    copied(image, mounted)
+    answer = judges.ask(kernel, mounted, options=_MOUNT, subvolumes=list(ours))
+    mounted.unlink()
+    compared.same("mount of a crash", "", answer.failed, "")
+    if answer.listing:
+        for path, files in ours.items():
+            compared.same("listing after a crash", path, files, answer.listing[path])
+
+
+def go_on(kernel: Kernel, image: Path, seed: str, compared: Compared) -> bool:
+    """Change an image with the model, if it can write it; the kernel goes on with that."""
+    replay = kernel.preset if has_log(image) else None
+    try:
+        fs = WritableFilesystem.load(image, seed=1, behaviour=kernel.preset, replay=replay)
+    except UnsupportedError as error:
+        compared.refuse(error)
+        return False
+    with fs:
+        change(fs, seed)
+        fs.save(image)
+        wanted = listing(fs)
+        compared.same("check of what was written", "", found_in(fs), [])
+    compared.same("btrfs check of what was written", "", btrfs_check(image), "")
+    answer = judges.ask(kernel, image, options=_MOUNT, subvolumes=list(wanted),
+                        write={"by the kernel": "x" * 9999}, scrub=True)  # fmt: skip
+    compared.same("mount of what was written", "", answer.failed, "")
+    if answer.listing is None:
+        return False
+    compared.same("alarms of what was written", "", answer.alarms, [])
+    compared.same("scrub of what was written", "", "no errors found" in answer.scrub, True)
+    for path, files in wanted.items():
+        compared.same("listing of what was written", path, files, answer.listing[path])
+        compared.counts["file that was written"] += len(files)
+    return True
