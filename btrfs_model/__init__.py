@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from btrfs_model.cost.receiver import receiver_calls as receiver_calls
     from btrfs_model.experiments.replay import build as build
     from btrfs_model.experiments.replays import replay as replay
+    from btrfs_model.experiments.sweep.api import sweep as sweep
     from btrfs_model.experiments.workloads.own import workload as workload
     from btrfs_model.mount.writable import WritableFilesystem as WritableFilesystem
     from btrfs_model.native.choice import select
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from btrfs_model.questions.logreplay import replay_log as replay_log
     from btrfs_model.questions.reads.walk import reads as reads
     from btrfs_model.questions.receive.api import receive as receive
-    from btrfs_model.questions.send.ioctl import SendResult as SendResult
     from btrfs_model.questions.send.ioctl import send as send
     from btrfs_model.questions.usage.files import extent_references as extent_references
     from btrfs_model.questions.usage.files import extents as extents
