@@ -445,3 +445,114 @@ def test_targets() -> None:
     assert isinstance(target_of(["send-utimes", "log-dir"]), Workloads)
     with pytest.raises(bm.BtrfsModelError, match="no workload, no scenario and no function"):
         target_of(3)
+
+
+# --------------------------------------------------------------------------------- sensitivity --
+
+ISHIGAMI = """
+function = "cells:ishigami"
+samples = 1024
+quantities = ["value"]
+[knobs]
+x = { from = -3.141592653589793, to = 3.141592653589793 }
+y = { from = -3.141592653589793, to = 3.141592653589793 }
+z = { from = -3.141592653589793, to = 3.141592653589793 }
+"""
+
+
+@pytest.mark.claim(
+    "Sobol indices of Ishigami's function are those that are known.", judge="measured"
+)
+def test_sobol_of_a_function_whose_indices_are_known(
+    spec: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    spec.write_text(ISHIGAMI)
+    assert run_cli(["sweep", "spec.toml", "--sobol", "--jobs", "1"]) == 0
+    assert capfd.readouterr().out.startswith("of\tknob\tindex\tvalue\tlow\thigh\tdecides\n")
+    found = pd.read_parquet("spec-sobol.parquet").set_index(["index", "knob"])
+    for key, wanted in {
+        ("S1", "x"): 0.314, ("S1", "y"): 0.442, ("S1", "z"): 0.0,
+        ("ST", "x"): 0.558, ("ST", "y"): 0.442, ("ST", "z"): 0.244,
+    }.items():  # fmt: skip
+        assert found.value[key] == pytest.approx(wanted, abs=0.05), key
+        assert found.low[key] - 0.03 < wanted < found.high[key] + 0.03, key
+    assert not found.decides["S1", "z"] and found.decides["ST", "z"]
+    assert Path("spec-sobol.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_morris_finds_the_knob_that_does_nothing(spec: Path) -> None:
+    spec.write_text(
+        'function = "cells:quick"\nquantities = ["sum"]\n[knobs]\na = { from = 0, to = 100 }\n'
+        'b = { from = 0, to = 10 }\nname = ["x", "y"]\n'
+    )
+    # "named x" and "named y" are not in every cell, "sum" is
+    assert run_cli(["sweep", "spec.toml", "--morris", "--jobs", "1"]) == 0
+    found = pd.read_parquet("spec-morris.parquet").set_index(["index", "knob"]).value
+    assert found["mu*", "name"] == 0
+    assert found["mu*", "a"] > 5 * found["mu*", "b"] > 0
+
+
+CONCLUSION = """
+workload = "send-utimes"
+samples = 8
+[knobs]
+files = { from = 20, to = 400, log = true }
+name_cache = { from = 1, to = 512, log = true }
+[conclusions."the series saves at least 10 % of the searches"]
+quantity = "sender: btrfs_search_slot"
+saves = 0.1
+[conclusions."the stream becomes larger"]
+quantity = "stream size"
+costs = 0.0
+"""
+
+
+def test_what_a_conclusion_depends_on(spec: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    spec.write_text(CONCLUSION)
+    assert run_cli(["sweep", "spec.toml", "--sobol"]) == 0
+    capfd.readouterr()
+    found = pd.read_parquet("spec-sobol.parquet")
+    saves, larger = found["of"].unique()
+    assert "10 %" in saves and larger.endswith("(0% of the samples)")
+    assert (found[found["of"] == larger]["value"] == 0).all(), "what never holds depends on nothing"
+    # the sentence holds where the table says so
+    table = pd.read_parquet("spec.parquet")
+    table = table[table.quantity == "sender: btrfs_search_slot"]
+    wide = table.pivot_table(index=["files", "name_cache"], columns="side", values="value")
+    assert 0 < (wide["after"] <= 0.9 * wide["before"]).mean() < 1
+
+
+def test_nothing_is_said_of_cells_that_are_missing(spec: Path) -> None:
+    spec.write_text(
+        'function = "cells:failing"\nquantities = ["value"]\nsamples = 4\n[knobs]\n'
+        "a = { from = 1, to = 99 }\n"
+    )
+    assert run_cli(["sweep", "spec.toml", "--sobol", "--jobs", "1"]) == 1
+    assert not Path("spec-sobol.parquet").exists()
+
+
+def test_a_heat_map_has_a_field_for_each_pair() -> None:
+    from btrfs_model.base.charts import to_png
+    from btrfs_model.experiments.sweep.charts import heat_map
+
+    table = pd.DataFrame(
+        [(a, b, side, a * b + 1.0) for a in (1, 4096) for b in (1, 2, 3) for side in "xy"],
+        columns=["a", "b", "side", "value"],
+    )
+    chart = heat_map(table, "a", "b", by="side", title="A test")
+    assert to_png(chart).startswith(b"\x89PNG")
+    assert [len(axes.texts) for axes in chart.axes] == [6, 6]
+    assert [label.get_text() for label in chart.axes[0].get_xticklabels()] == ["1", "4K"]
+    with pytest.raises(bm.BtrfsModelError, match="several rows"):
+        heat_map(table, "a", "b")
+
+
+def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "SALib.sample.morris", None)
+    with pytest.raises(bm.BtrfsModelError, match=r"'btrfs-model\[analysis\]' brings it"):
+        plan(Function(cells.quick), {"a": [1, 2]}, "morris")
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(bm.BtrfsModelError, match=r"'btrfs-model\[cluster\]' brings it"):
+        bm.sweep(cells.quick, {"a": [1]}, scheduler="local")

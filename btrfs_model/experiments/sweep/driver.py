@@ -26,6 +26,8 @@ BATCH_SECONDS: Final = 1.0
 _GROWTH: Final = 16
 """How many times as many cells a batch has as the one before, at most."""
 _WEIGHT: Final = 0.3
+_REARM: Final = 0.5
+"""Seconds between two times that the alarm for a cell that hangs is set."""
 Report = Callable[[int, int, int], None]
 """Called with the cells that are done, all that were missing, and those that failed."""
 
@@ -39,17 +41,21 @@ def measure(
     """
     batch, found = Batch(), []
     started = time.perf_counter()
+    armed = -math.inf
     with Path(os.devnull).open("w") as nowhere:
-        for key, params in cells:
-            faulthandler.dump_traceback_later(timeout, exit=True, file=nowhere)
-            try:
-                found.append((key, params, target.measure(params, images)))
-            except MemoryError:
-                raise
-            except Exception as error:
-                batch.errors[key] = traceback.format_exception_only(error)[-1].strip()
-            finally:
-                faulthandler.cancel_dump_traceback_later()
+        try:
+            for key, params in cells:
+                if (now := time.perf_counter()) - armed > _REARM:
+                    faulthandler.dump_traceback_later(timeout + _REARM, exit=True, file=nowhere)
+                    armed = now
+                try:
+                    found.append((key, params, target.measure(params, images)))
+                except MemoryError:
+                    raise
+                except Exception as error:
+                    batch.errors[key] = traceback.format_exception_only(error)[-1].strip()
+        finally:
+            faulthandler.cancel_dump_traceback_later()
     batch.seconds = time.perf_counter() - started
     batch.keys = [key for key, _, _ in found]
     if found:

@@ -100,11 +100,11 @@ def values_of(
         near = did_you_mean(quantity, map(str, table["quantity"].unique()))
         raise BtrfsModelError(f"sweep: no cell has a quantity {quantity!r}{near}")
     if side is not None:
-        mask &= (table["side"] == side).to_numpy()
+        mask = mask & (table["side"] == side).to_numpy()
     for name, value in (case or {}).items():
         if name not in table:
             raise BtrfsModelError(f"sweep: {quantity}: no column {name!r}")
-        mask &= (table[name] == value).fillna(False).to_numpy(bool)
+        mask = mask & (table[name] == value).fillna(False).to_numpy(bool)
     found = np.full(count, np.nan)
     found[cells[mask]] = table["value"].to_numpy()[mask]
     times = np.bincount(cells[mask], minlength=count)

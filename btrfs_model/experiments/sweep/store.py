@@ -87,7 +87,8 @@ def part_of(
         **{name: [getattr(row, name) for _, row in rows] for name in SCHEMA.names[2:]},
     }
     about = {
-        "cells": json.dumps([[key, dict(params)] for key, params, _ in found]),
+        "keys": " ".join(key for key, _, _ in found),
+        "params": json.dumps([dict(params) for _, params, _ in found]),
         "seconds": str(seconds),
     }
     arrays = [
@@ -256,7 +257,7 @@ def _cells_of(folder: Path) -> tuple[dict[str, Path], dict[str, float]]:
         with naming(file):
             try:
                 about = parquet.read_schema(file).metadata
-                keys = [key for key, _ in json.loads(about[b"cells"])]
+                keys = about[b"keys"].decode().split()
                 each = float(about[b"seconds"]) / len(keys)
             except (pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
                 raise BtrfsModelError(f"{file}: {str(error).splitlines()[0]}") from None
