@@ -94,6 +94,7 @@ def sweep(
         The values of each knob: a list, one value, or ``{"from": 1, "to": 512, "log": True}`` for
         samplers of ranges. Of a workload its parameters (``files`` ...), ``behaviour`` (without it
         ``before`` and ``after`` of its commit are measured), any toggle (true or false),
+        ``flipped`` (toggles of which one at a time is other than in that kernel; ``"*"`` for all),
         ``nodesize``, any limit of :data:`btrfs_model.limits.NAMES`, ``device``, ``device_`` and a
         parameter of it, ``machine``.
     store : path, optional

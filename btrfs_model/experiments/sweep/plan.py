@@ -20,7 +20,14 @@ import numpy as np
 
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.nearest import did_you_mean
-from btrfs_model.experiments.sweep.target import Scenario, Target, Workloads, refuse
+from btrfs_model.experiments.sweep.target import (
+    FLIPPED,
+    FLIPS,
+    Scenario,
+    Target,
+    Workloads,
+    refuse,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,6 +66,8 @@ class Range:
 
 def _knob(name: str, given: Any, sampler: str) -> Range | tuple[Any, ...]:
     """Read a knob: a range, a list of values, or one value."""
+    if name == FLIPPED and given == "*":
+        return FLIPS
     if isinstance(given, Mapping):
         if unknown := set(given) - _RANGE:
             near = did_you_mean(min(unknown), _RANGE)

@@ -40,6 +40,10 @@ from btrfs_model.questions.send.ioctl import SendResult
 Params = Mapping[str, Any]
 """A cell: values of knobs by name."""
 _TOGGLES: Final = {str(patch): patch for patch in Patch}
+FLIPPED: Final = "flipped"
+"""A knob: one toggle is on where the kernel has it off, or off where the kernel has it on. With it
+goes what has no meaning otherwise: on, the toggles that it needs; off, those that need it."""
+FLIPS: Final = ("none", *_TOGGLES)
 _SIDES: Final = ("before", "after")
 _DEVICE: Final = "device_"
 _MOST: Final = 10**9
@@ -118,6 +122,9 @@ def _check_kernel(name: str, value: Any) -> bool:
     """Check a knob that says what the kernel is; whether it is one."""
     if name in ("behaviour", *_SIDES):
         Behaviour.parse(value)
+    elif name == FLIPPED:
+        if value not in FLIPS:
+            raise refuse(name, value, f"no toggle{did_you_mean(str(value), FLIPS)}")
     elif name in _TOGGLES:
         if not isinstance(value, bool):
             raise refuse(name, value, "a toggle is true or false")
@@ -130,8 +137,19 @@ def _kernel(behaviour: str, params: Params) -> str:
     """Return a behaviour with the toggles of a cell on or off."""
     known = Behaviour.parse(behaviour)
     signs = {slug: params[slug] for slug in _TOGGLES if slug in params}
+    if (slug := params.get(FLIPPED, FLIPS[0])) != FLIPS[0]:
+        on = slug not in known
+        signs |= dict.fromkeys(_together(_TOGGLES[slug], on), on)
     changed = {slug: on for slug, on in signs.items() if on != (slug in known)}
     return " ".join([behaviour, *(f"{'+' if on else '-'} {slug}" for slug, on in changed.items())])
+
+
+@cache
+def _together(patch: Patch, on: bool) -> tuple[str, ...]:
+    """Return a toggle with those that it needs, to have it on; with those that need it, off."""
+    others = patch.needs if on else tuple(one for one in Patch if patch in one.needs)
+    further = (slug for one in others for slug in _together(one, on))
+    return tuple(dict.fromkeys([str(patch), *further]))
 
 
 # ----------------------------------------------------------------------------------- workloads --
@@ -163,7 +181,7 @@ class Workloads:
             found.append([*parameters, *nodesize, *on_device, *limits])
         first, *others = found
         shared = [name for name in first if all(name in one for one in others)]
-        return [*shared, "behaviour", *_SIDES, "machine", "workload", *_TOGGLES]
+        return [*shared, "behaviour", *_SIDES, "machine", "workload", FLIPPED, *_TOGGLES]
 
     def check(self, name: str, values: Sequence[Any]) -> None:
         """See :class:`Target`."""
@@ -286,7 +304,7 @@ class Scenario:
 
     def check(self, name: str, values: Sequence[Any]) -> None:
         """See :class:`Target`."""
-        names = ["behaviour", "size", "seed", "asynchronous", *_TOGGLES]
+        names = ["behaviour", "size", "seed", "asynchronous", FLIPPED, *_TOGGLES]
         if name not in names:
             raise _unknown(name, self.name, names)
         for value in values:
