@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from btrfs_model.drawings.api import draw as draw
     from btrfs_model.experiments.replay import build as build
     from btrfs_model.experiments.replays import replay as replay
+    from btrfs_model.experiments.sweep.api import sweep as sweep
     from btrfs_model.experiments.workloads.own import workload as workload
     from btrfs_model.mount.writable import WritableFilesystem as WritableFilesystem
     from btrfs_model.native.choice import select

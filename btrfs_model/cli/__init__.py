@@ -23,6 +23,7 @@ from btrfs_model.base.nearest import did_you_mean
 # Name, module, one line of help; in the order that --help shows.
 _COMMANDS = {
     "replay": ("experiments", "Replay the workloads of commit messages, before and after."),
+    "sweep": ("sweeps", "Measure the same in very many cells, and what they depend on."),
     "send": ("streams", "Write the send stream of a subvolume, as btrfs send does."),
     "run": ("scenarios", "Carry out a list of operations and write the image."),
     "replay-log": ("logs", "Replay the log of a crashed filesystem, as a mount does."),

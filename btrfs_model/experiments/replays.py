@@ -3,13 +3,8 @@
 
 from __future__ import annotations
 
-import multiprocessing as mp
 import os
-import signal
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Final
 
 import pandas as pd
@@ -20,6 +15,8 @@ from btrfs_model.base.whole_file import check_folder
 from btrfs_model.cost.machine import chosen
 from btrfs_model.experiments.replay import Replay, message_of, run
 from btrfs_model.experiments.results import frame
+from btrfs_model.experiments.sweep import engine
+from btrfs_model.experiments.sweep.engine import WorkerDiedError, Workers, tell
 from btrfs_model.experiments.workloads import NAMES, Workload, load
 
 _MEMORY: Final = 4 << 30
@@ -28,20 +25,11 @@ _MEMORY: Final = 4 << 30
 _LONG: Final = ("send-utimes", "send-readahead", "log-dir")
 """Workloads that take long at their full scale, the longest first."""
 
-_steps: Any = None
-
-
-def _remember(steps: Any) -> None:
-    """Keep the queue for progress, in a process of the pool; Ctrl-C ends it without a word."""
-    global _steps
-    _steps = steps
-    signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
-
 
 def _run(name: str, settings: dict[str, Any]) -> Replay:
     from btrfs_model.experiments.report import drawn
 
-    one = run(name, step=lambda text: _steps.put(f"{name}: {text}"), **settings)
+    one = run(name, step=lambda text: tell(f"{name}: {text}"), **settings)
     drawn(one)
     return one
 
@@ -49,7 +37,7 @@ def _run(name: str, settings: dict[str, Any]) -> Replay:
 def default_jobs() -> int:
     """Return how many workloads this machine has processors and free memory for, at least 1."""
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(len(os.sched_getaffinity(0)), free // _MEMORY))
+    return max(1, min(engine.default_jobs(), free // _MEMORY))
 
 
 def run_all(
@@ -78,31 +66,15 @@ def run_all(
             run(name, step=lambda text, name=name: step(f"{name}: {text}"), **settings)  # type: ignore[misc]
             for name in names
         ]
-    context = mp.get_context("spawn")
-    steps = context.SimpleQueue()
-
-    def tell() -> None:
-        while (text := steps.get()) is not None:
-            step(text)
-
-    teller = threading.Thread(target=tell, daemon=True)
-    teller.start()
-    try:
-        with ProcessPoolExecutor(min(jobs, len(names)), context, _remember, (steps,)) as pool:
-            order = sorted(names, key=lambda name: (*_LONG, name).index(name))
-            waiting = {name: pool.submit(_run, name, settings) for name in order}
-            try:
-                return [waiting[name].result() for name in names]
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
-    except BrokenProcessPool:
-        raise BtrfsModelError(
-            "replay: a process of a workload was killed; with --jobs 1 less memory is needed"
-        ) from None
-    finally:
-        steps.put(None)
-        teller.join()
+    order = sorted(names, key=lambda name: (*_LONG, name).index(name))
+    with Workers(min(jobs, len(names)), step) as pool:
+        waiting = {name: pool.submit(_run, name, settings) for name in order}
+        try:
+            return [waiting[name].result() for name in names]
+        except WorkerDiedError:
+            raise BtrfsModelError(
+                "replay: a process of a workload was killed; with --jobs 1 less memory is needed"
+            ) from None
 
 
 def check(

@@ -8,7 +8,8 @@ Parquet file carries it.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -174,17 +175,29 @@ def to_csv(table: pd.DataFrame) -> bytes:
     return text.encode()
 
 
-def to_parquet(table: pd.DataFrame) -> bytes:
-    """Return results as Parquet; each field says what it holds, and in which unit."""
+def to_parquet(
+    table: pd.DataFrame,
+    of: Callable[[str], Column] = column,
+    about: Mapping[str, object] | None = None,
+) -> bytes:
+    """Return results as Parquet; each field says what it holds, and in which unit.
+
+    `of`: what a column holds, by its name.
+    `about`: where they come from; JSON under ``provenance`` in the metadata of the file.
+    """
     import pyarrow as pa
     from pyarrow import parquet
 
     found = pa.Table.from_pandas(table, preserve_index=False)
     schema = found.schema
     for place, name in enumerate(schema.names):
-        about = column(name)
-        words: dict[bytes | str, bytes | str] = {"description": about.meaning, "unit": about.unit}
+        holds = of(name)
+        words: dict[bytes | str, bytes | str] = {"description": holds.meaning, "unit": holds.unit}
         schema = schema.set(place, schema.field(place).with_metadata(words))
+    if about is not None:
+        schema = schema.with_metadata(
+            {**(schema.metadata or {}), b"provenance": json.dumps(about).encode()}
+        )
     buffer = io.BytesIO()
     parquet.write_table(found.cast(schema), buffer)
     return buffer.getvalue()

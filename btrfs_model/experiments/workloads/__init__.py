@@ -349,6 +349,12 @@ class Workload:
         ``build(input, step)``: the filesystem of an input that has no image.
     knobs : tuple of str
         What-if knobs that it has, of :data:`btrfs_model.experiments.workloads.knobs.KNOBS`.
+    once : callable, optional
+        What `run` does for one side at one size, and nothing besides: a cell of a sweep.
+    keeps : bool
+        Whether that leaves the filesystem as it was.
+    arguments : tuple of str
+        What `build` takes besides the parameters of the inputs.
     """
 
     name: str
@@ -365,6 +371,9 @@ class Workload:
     scaled: Callable[[float], Input] | None = None
     build: Callable[[Input, Step], Filesystem] | None = None
     knobs: tuple[str, ...] = ()
+    once: Callable[..., Outcome] | None = None
+    keeps: bool = True
+    arguments: tuple[str, ...] = ()
 
     def sides(self, before: str | None, after: str | None) -> tuple[Side, ...]:
         """Return the sides to compare: the workload's own, or the kernels that were chosen."""

@@ -125,6 +125,18 @@ def run(
     return outcome
 
 
+def once(
+    fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step, machine: Machine, *,
+    devices: tuple[str, ...] = DEVICES[:1], parameters: Mapping[str, object] | None = None,
+    limits: Limits | None = None,
+) -> Outcome:  # fmt: skip
+    """Map the file, cold and cached, before anything is written again."""
+    outcome = Outcome([])
+    for side in chosen:
+        _map_twice(outcome, fs, side, {one: load(one, parameters) for one in devices}, limits)
+    return outcome
+
+
 def _map_twice(
     outcome: Outcome, fs: Filesystem, side: Side, devices: dict[str, Device], limits: Limits | None
 ) -> None:
@@ -365,4 +377,5 @@ WORKLOAD = Workload(
     scaled=scaled,
     build=build,
     knobs=tuple(KNOBS),
+    once=once,
 )  # fmt: skip

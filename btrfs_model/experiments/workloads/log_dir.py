@@ -201,6 +201,22 @@ def run(
     return outcome
 
 
+def once(
+    fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step, machine: Machine, *,
+    devices: tuple[str, ...] = (), parameters: Mapping[str, object] | None = None,
+) -> Outcome:  # fmt: skip
+    """Call fsync twice at one size, on the filesystem that was built; it is changed."""
+    assert isinstance(fs, WritableFilesystem)
+    outcome = Outcome([])
+    where = _Where(
+        load_device((*devices, _message().device)[0], parameters), _nodesize(source)
+    )  # fmt: skip
+    files = source.parameters["files"]
+    (side,) = chosen
+    _run_size(outcome, fs, side, files, max(1, files // 100), where)
+    return outcome
+
+
 def _is_worth_a_process(files: int) -> bool:
     """Whether there is a processor for it, and so much to do; who is a daemon may have none."""
     is_free = len(os.sched_getaffinity(0)) > 1 and not current_process().daemon
@@ -338,4 +354,6 @@ WORKLOAD = Workload(
     knobs=("device", "parameters", "nodesize"),
     scaled=scaled,
     build=_build,
+    once=once,
+    keeps=False,
 )  # fmt: skip

@@ -88,7 +88,9 @@ def workload(
         outcome = Outcome([])
         for side in chosen:
             step(f"{side.name}: measuring")
-            _add(outcome, side, measure(fs, side.behaviour, **turned))
+            found = outcome_of(side.name, measure(fs, side.behaviour, **turned))
+            outcome.figures += found.figures
+            outcome.timed += found.timed
         return outcome
 
     takes = {*signature(build).parameters, *signature(measure).parameters}
@@ -106,11 +108,12 @@ def workload(
         scaled=scaled,
         build=made,
         knobs=tuple(knob for knob in ("limits", "nodesize") if knob in takes),
+        arguments=tuple(set(signature(build).parameters) - {"files", "nodesize"}),
     )
 
 
-def _add(outcome: Outcome, side: Side, found: SendResult | Mapping[str, int]) -> None:
-    """Add what was counted on a side, and the time of it."""
+def outcome_of(side: str, found: SendResult | Mapping[str, int]) -> Outcome:
+    """Return what was counted on a side, and the time of it."""
     rows: list[tuple[str, str, int]] = []
     if not isinstance(found, SendResult):
         counts = amounts = found
@@ -119,10 +122,8 @@ def _add(outcome: Outcome, side: Side, found: SendResult | Mapping[str, int]) ->
         rows = [("stream size", "bytes", found.size)]
         rows += [(f"command {one}", "commands", count) for one, count in found.commands.items()]
     rows += [(one, "calls", count) for one, count in sorted(counts.items())]
-    outcome.figures += [
-        Figure(side.name, one, unit, modelled=float(count)) for one, unit, count in rows
-    ]
-    outcome.timed.append(Timed(side.name, "time", "s", {}, dict(amounts)))
+    figures = [Figure(side, one, unit, modelled=float(count)) for one, unit, count in rows]
+    return Outcome(figures, timed=[Timed(side, "time", "s", {}, dict(amounts))])
 
 
 def _draw(outcome: Outcome) -> figure.Figure:

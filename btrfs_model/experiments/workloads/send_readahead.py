@@ -97,11 +97,12 @@ def build(source: Input, step: Step) -> WritableFilesystem:
     )
     step(f"making {files:,} files")
     jobs = source.parameters["jobs"]
-    _add_files(fs, files, 0, jobs)
+    data = b"\xab" * source.parameters["file_bytes"]
+    _add_files(fs, files, 0, jobs, data)
     fs.sync()
     fs.snapshot("", "snap1")
     step(f"making {files // 4:,} files more")
-    _add_files(fs, files // 4, files, jobs)
+    _add_files(fs, files // 4, files, jobs, data)
     for number in range(1, files + 1, 50):
         fs.write(f"file_{number}", 0, b"\xcd" * 20)
     fs.snapshot("", "snap2")
@@ -109,14 +110,15 @@ def build(source: Input, step: Step) -> WritableFilesystem:
     return fs
 
 
-def _add_files(fs: WritableFilesystem, total: int, first: int, jobs: int) -> None:
+def _add_files(
+    fs: WritableFilesystem, total: int, first: int, jobs: int, data: bytes
+) -> None:  # fmt: skip
     """Let the jobs make files: each a range of numbers."""
     chance = np.random.default_rng(first)
     numbers, due = side_by_side(_shares(total, jobs), chance)
     names = [f"file_{first + 1 + number}" for number in numbers.tolist()]
     order = np.argsort(due, kind="stable")
     due = due[order]
-    data = b"\xab" * _FILE_BYTES
     inos = np.zeros(len(names), np.uint64)
     made = written = 0
     for batch in _batches(len(names), files_before_flush(fs), chance, fresh=not first):

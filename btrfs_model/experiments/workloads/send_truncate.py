@@ -130,6 +130,24 @@ def run(
     return outcome
 
 
+def once(
+    fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step, machine: Machine, *,
+    devices: tuple[str, ...] = (), parameters: Mapping[str, object] | None = None,
+    limits: Limits | None = None,
+) -> Outcome:  # fmt: skip
+    """Send the snapshot, and receive it, at one size."""
+    outcome = Outcome([])
+    device = load_device((*devices, load_message("send-truncate").device)[0], parameters)
+    with tempfile.TemporaryDirectory() as folder:
+        for side in chosen:
+            sent, calls = _send_and_receive(
+                fs, source.subvolume, side, Path(folder) / "stream", limits
+            )
+            outcome.timed.append(_timed(side, calls, device))
+            outcome.figures += _figures(side, sent, calls)
+    return outcome
+
+
 def _send_and_receive(
     fs: Filesystem, subvolume: str, side: Side, stream: Path, limits: Limits | None
 ) -> tuple[SendResult, Counter[str]]:
@@ -261,6 +279,7 @@ WORKLOAD = Workload(
     knobs=tuple(KNOBS),
     scaled=scaled,
     build=build,
+    once=once,
     groups=(
         Group("Stream: commands, size", ("commands", "command ", "stream size")),
         Group("Receiver: system calls, times", ("receiver: ", "receive time")),

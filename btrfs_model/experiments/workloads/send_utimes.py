@@ -168,6 +168,19 @@ def run(
     return outcome
 
 
+def once(
+    fs: Filesystem, source: Input, chosen: tuple[Side, ...], step: Step, machine: Machine, *,
+    devices: tuple[str, ...] = (), parameters: Mapping[str, object] | None = None,
+    limits: Limits | None = None,
+) -> Outcome:  # fmt: skip
+    """Send the difference at one size."""
+    outcome = Outcome([])
+    device = load_device(devices[0], parameters) if devices else None
+    files = source.parameters["files"]
+    _run_size(outcome, fs, files, chosen, step, limits, device, whole=True)
+    return outcome
+
+
 def _send(fs: Filesystem, behaviour: str, limits: Limits | None) -> SendResult:
     return send(fs, "snap2", "snap1", ["snap1"], behaviour=behaviour, limits=limits)
 
@@ -298,4 +311,5 @@ WORKLOAD = Workload(
     knobs=tuple(KNOBS),
     scaled=scaled,
     build=_build,
+    once=once,
 )  # fmt: skip

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the page of the report shows, in words; how it looks is in ``report.html.j2``."""
+"""What the page of the report shows, in words; how it looks is in ``page.html.j2``."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def page(replays: Sequence[Replay], svgs: Mapping[str, str], version: str) -> st
         Of the model.
     """
     shelf = Environment(
-        loader=PackageLoader("btrfs_model.experiments", "."), autoescape=True,
+        loader=PackageLoader("btrfs_model.experiments.report", "."), autoescape=True,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    return shelf.get_template("report.html.j2").render(
+    return shelf.get_template("page.html.j2").render(
         colours=COLOURS, headings=verdicts.HEADINGS, version=version,
         sections=[_section(one, svgs) for one in replays],
     )  # fmt: skip

@@ -15,9 +15,9 @@ from btrfs_model.base.charts import to_png, to_svg
 from btrfs_model.base.whole_file import whole_file
 from btrfs_model.experiments import provenance
 from btrfs_model.experiments.replay import Replay
-from btrfs_model.experiments.report_page import page
+from btrfs_model.experiments.report.page import page
+from btrfs_model.experiments.report.time_chart import draw_times
 from btrfs_model.experiments.results import frame, to_csv, to_parquet
-from btrfs_model.experiments.time_chart import draw_times
 from btrfs_model.experiments.times import message_table, speedup_table
 
 _RECORD = "provenance.json"

@@ -1,0 +1,416 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a cell of a sweep measures: a workload, a scenario, or a function of one's own.
+
+A target knows its knobs, refuses values that are none, and measures one cell: a mapping of knobs to
+values. It is made where the sweep is, and travels to the processes that measure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from numbers import Real
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+import pandas as pd
+
+from btrfs_model.base.counters import counting
+from btrfs_model.base.errors import BtrfsModelError
+from btrfs_model.base.nearest import did_you_mean
+from btrfs_model.behaviour import PRESETS, Behaviour
+from btrfs_model.cost import device, machine
+from btrfs_model.experiments.commits import NO_MESSAGE
+from btrfs_model.experiments.commits import load as load_message
+from btrfs_model.experiments.scenario.load import load_scenario
+from btrfs_model.experiments.scenario.run import run_scenario
+from btrfs_model.experiments.sweep.images import opened
+from btrfs_model.experiments.times import add_times
+from btrfs_model.experiments.workloads import NAMES as WORKLOADS
+from btrfs_model.experiments.workloads import Input, Outcome, Side, Workload, load
+from btrfs_model.experiments.workloads.own import outcome_of
+from btrfs_model.limits import NAMES as LIMITS
+from btrfs_model.patches import Patch
+from btrfs_model.questions.send.ioctl import SendResult
+
+Params = Mapping[str, Any]
+"""A cell: values of knobs by name."""
+_TOGGLES: Final = {str(patch): patch for patch in Patch}
+FLIPPED: Final = "flipped"
+"""A knob: one toggle is on where the kernel has it off, or off where the kernel has it on. With it
+goes what has no meaning otherwise: on, the toggles that it needs; off, those that need it."""
+FLIPS: Final = ("none", *_TOGGLES)
+_SIDES: Final = ("before", "after")
+_DEVICE: Final = "device_"
+_MOST: Final = 10**9
+_SHOWN: Final = 12
+"""So many names an error lists."""
+
+
+class Row(NamedTuple):
+    """A figure of a cell, and what it depends on besides the knobs."""
+
+    quantity: str
+    unit: str
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    side: str = ""
+    case: Mapping[str, int | str] = {}
+
+
+class Target(Protocol):
+    """What is measured in each cell."""
+
+    name: str
+
+    def check(self, name: str, values: Sequence[Any]) -> None:
+        """Refuse a knob that there is not, or a value out of its range."""
+
+    def identity(self, name: str, value: Any) -> Any:
+        """Return what a value is, for the key of a cell: of a file its content."""
+
+    def group(self, params: Params) -> str:
+        """Name what cells share that is dear to make; empty for nothing."""
+
+    def measure(self, params: Params, images: Path) -> list[Row]:
+        """Measure a cell; images that cells share are in a folder."""
+
+
+def target_of(what: object) -> Target:
+    """Return the target that an argument of a sweep names."""
+    if isinstance(what, str) and what.partition(".zst")[0].endswith((".json", ".jsonl")):
+        return Scenario(what)
+    if isinstance(what, str | Workload):
+        return Workloads((what,))
+    if callable(what):
+        return Function(what)
+    if isinstance(what, Iterable):
+        return Workloads(tuple(what))
+    raise BtrfsModelError(f"sweep: {what!r} is no workload, no scenario and no function")
+
+
+def refuse(name: str, value: object, why: str) -> BtrfsModelError:
+    """Return the error of a value that a knob does not take."""
+    return BtrfsModelError(f"sweep: {name} = {value!r}: {why}")
+
+
+def _unknown(name: str, of: str, known: Iterable[str]) -> BtrfsModelError:
+    known = list(known)
+    there = ", ".join(known[:_SHOWN]) + (", ..." if len(known) > _SHOWN else "")
+    near = did_you_mean(name, known)
+    return BtrfsModelError(f"sweep: {of} has no knob {name!r}; there is {there}{near}")
+
+
+def _count(name: str, value: Any, least: int = 1) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
+        raise refuse(name, value, f"not a whole number from {least} to {_MOST:,}")
+
+
+def _content(value: str) -> Any:
+    """Return a name, and of a file what it holds."""
+    if "/" in value or value.endswith((".toml", ".json", ".jsonl", ".zst")):
+        return [value, hashlib.sha256(Path(value).read_bytes()).hexdigest()]
+    return value
+
+
+def _check_kernel(name: str, value: Any) -> bool:
+    """Check a knob that says what the kernel is; whether it is one."""
+    if name in ("behaviour", *_SIDES):
+        Behaviour.parse(value)
+    elif name == FLIPPED:
+        if value not in FLIPS:
+            raise refuse(name, value, f"no toggle{did_you_mean(str(value), FLIPS)}")
+    elif name in _TOGGLES:
+        if not isinstance(value, bool):
+            raise refuse(name, value, "a toggle is true or false")
+    else:
+        return False
+    return True
+
+
+def _kernel(behaviour: str, params: Params) -> str:
+    """Return a behaviour with the toggles of a cell on or off."""
+    known = Behaviour.parse(behaviour)
+    signs = {slug: params[slug] for slug in _TOGGLES if slug in params}
+    if (slug := params.get(FLIPPED, FLIPS[0])) != FLIPS[0]:
+        on = slug not in known
+        signs |= dict.fromkeys(_together(_TOGGLES[slug], on), on)
+    changed = {slug: on for slug, on in signs.items() if on != (slug in known)}
+    return " ".join([behaviour, *(f"{'+' if on else '-'} {slug}" for slug, on in changed.items())])
+
+
+@cache
+def _together(patch: Patch, on: bool) -> tuple[str, ...]:
+    """Return a toggle with those that it needs, to have it on; with those that need it, off."""
+    others = patch.needs if on else tuple(one for one in Patch if patch in one.needs)
+    further = (slug for one in others for slug in _together(one, on))
+    return tuple(dict.fromkeys([str(patch), *further]))
+
+
+# ----------------------------------------------------------------------------------- workloads --
+
+
+class Workloads:
+    """One of several workloads, on the side or sides that a cell names.
+
+    Without the knob ``behaviour`` both sides of the commit are measured, ``before`` and ``after``.
+    """
+
+    def __init__(self, which: tuple[str | Workload, ...]) -> None:
+        self.workloads = {_name(one): one for one in which}
+        if not self.workloads:
+            raise BtrfsModelError("sweep: no workload is named")
+        for one in which:
+            if load(one).scaled is None:
+                raise BtrfsModelError(f"sweep: {_name(one)}: nothing builds its filesystem")
+        self.name = ", ".join(self.workloads)
+
+    def _names(self) -> list[str]:
+        """Return the knobs that all of the workloads have."""
+        found: list[list[str]] = []
+        for one in map(load, self.workloads.values()):
+            limits = LIMITS if "limits" in one.knobs else ()
+            on_device = ("device",) if "device" in one.knobs else ()
+            nodesize = ("nodesize",) if "nodesize" in one.knobs else ()
+            parameters = {**one.inputs[-1].parameters, **dict.fromkeys(one.arguments)}
+            found.append([*parameters, *nodesize, *on_device, *limits])
+        first, *others = found
+        shared = [name for name in first if all(name in one for one in others)]
+        return [*shared, "behaviour", *_SIDES, "machine", "workload", FLIPPED, *_TOGGLES]
+
+    def check(self, name: str, values: Sequence[Any]) -> None:
+        """See :class:`Target`."""
+        names = self._names()
+        is_of_device = name.startswith(_DEVICE) and "device" in names
+        if name not in names and not is_of_device:
+            raise _unknown(name, self.name, names)
+        for value in values:
+            if not _check_kernel(name, value):
+                self._check(name, value)
+
+    def _check(self, name: str, value: Any) -> None:
+        if name == "workload":
+            if value not in self.workloads:
+                raise _unknown(str(value), "the sweep", self.workloads)
+        elif name == "machine":
+            machine.load(str(value))
+        elif name == "device":
+            device.load(str(value))
+        elif name in LIMITS:
+            _count(name, value, 0)
+            for one in map(load, self.workloads.values()):
+                one.turned({"limits": {name: value}})
+        elif name == "nodesize":
+            for one in map(load, self.workloads.values()):
+                one.turned({"nodesize": value})
+        elif not name.startswith(_DEVICE):
+            for one in map(load, self.workloads.values()):
+                if name not in one.arguments:
+                    _count(name, value)
+                if name == _size(one):
+                    one.input(value / one.inputs[-1].parameters[name])
+
+    def identity(self, name: str, value: Any) -> Any:
+        """See :class:`Target`."""
+        if name == "workload":
+            return [value, source_of(load(self.workloads[value]).run)]
+        return _content(value) if name in ("machine", "device") else value
+
+    def _workload(self, params: Params) -> tuple[Workload, Input]:
+        """Return the workload of a cell with its knobs turned, and its input."""
+        workload = load(self.workloads[params["workload"]])
+        settings = {name.removeprefix(_DEVICE): value for name, value in params.items()
+                    if name.startswith(_DEVICE)}  # fmt: skip
+        knobs = {
+            "device": params.get("device"), "parameters": settings,
+            "limits": {name: value for name, value in params.items() if name in LIMITS},
+            "nodesize": params.get("nodesize"),
+        }  # fmt: skip
+        workload = workload.turned({name: value for name, value in knobs.items() if value})
+        full, size = workload.inputs[-1].parameters, _size(workload)
+        assert workload.scaled is not None
+        source = workload.scaled(params.get(size, workload.inputs[0].parameters[size]) / full[size])
+        own = {*full, *workload.arguments} - {"nodesize"}
+        given = {name: value for name, value in params.items() if name in own}
+        return workload, replace(source, parameters={**source.parameters, **given})
+
+    def group(self, params: Params) -> str:
+        """See :class:`Target`."""
+        workload, source = self._workload(params)
+        identity = [
+            self.identity("workload", workload.name), sorted(source.parameters.items())
+        ]  # fmt: skip
+        return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
+
+    def measure(self, params: Params, images: Path) -> list[Row]:
+        """See :class:`Target`."""
+        workload, source = self._workload(params)
+        named = {side.name: side.behaviour for side in workload.compared if side.name in _SIDES}
+        named |= {name: params[name] for name in named if name in params}
+        if "behaviour" in params:
+            named = {"": params["behaviour"]}
+        sides = tuple(Side(name, _kernel(kernel, params)) for name, kernel in named.items())
+        where = _machine(workload.name, params.get("machine"))
+        outcome = Outcome([])
+        for side in sides:
+            shared = images / f"{self.group(params)}.img" if workload.keeps else None
+            with opened(shared, lambda: workload.open(source, _silent)) as fs:
+                found = (workload.once or workload.run)(
+                    fs, source, (side,), _silent, where, **getattr(workload.run, "keywords", {})
+                )
+            outcome.figures += found.figures
+            outcome.timed += found.timed
+        add_times(outcome, where, [])
+        return [
+            Row(one.quantity, one.unit, one.modelled, one.low, one.high, one.side, one.case)
+            for one in outcome.figures
+        ]
+
+
+@cache
+def _machine(workload: str, named: str | None) -> machine.Machine:
+    """Return the machine that a cell names, or that of a replay of the workload."""
+    message = load_message(workload) if workload in WORKLOADS else NO_MESSAGE
+    return machine.chosen(named or message.predicted_on or None)
+
+
+def _silent(_: str) -> None:
+    """Report no progress."""
+
+
+def _name(workload: str | Workload) -> str:
+    return load(workload).name
+
+
+def _size(workload: Workload) -> str:
+    """Return the parameter that says how large a workload is."""
+    return next(iter(workload.inputs[-1].parameters))
+
+
+# ----------------------------------------------------------------------------------- scenarios --
+
+
+class Scenario:
+    """A list of operations: the work of each fsync, and of the whole."""
+
+    def __init__(self, path: str) -> None:
+        load_scenario(path)
+        self.name, self.path = Path(path).name, path
+
+    def check(self, name: str, values: Sequence[Any]) -> None:
+        """See :class:`Target`."""
+        names = ["behaviour", "size", "seed", "asynchronous", FLIPPED, *_TOGGLES]
+        if name not in names:
+            raise _unknown(name, self.name, names)
+        for value in values:
+            if name == "asynchronous" and not isinstance(value, bool):
+                raise refuse(name, value, "it is true or false")
+            if name in ("size", "seed"):
+                if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                    raise refuse(name, value, "not a whole number")
+            elif name != "asynchronous":
+                _check_kernel(name, value)
+
+    def identity(self, name: str, value: Any) -> Any:
+        """See :class:`Target`."""
+        return _content(self.path) if name == "scenario" else value
+
+    def group(self, params: Params) -> str:
+        """See :class:`Target`."""
+        return ""
+
+    def measure(self, params: Params, images: Path) -> list[Row]:
+        """See :class:`Target`."""
+        rows: list[Row] = []
+
+        def synced(step: Any, how: str, work: Mapping[str, int]) -> None:
+            case = {"step": str(step)}
+            rows.append(Row("commits", "commits", float(how == "commit"), case=case))
+            rows.extend(Row(one, "calls", float(count), case=case) for one, count in work.items())
+
+        kernel = _kernel(params.get("behaviour", PRESETS[-1]), params)
+        given = {one: params[one] for one in ("size", "seed", "asynchronous") if one in params}
+        with (
+            counting() as work,
+            run_scenario(load_scenario(self.path), behaviour=kernel, synced=synced, **given),
+        ):
+            pass
+        return rows + [Row(one, "calls", float(count)) for one, count in work.items()]
+
+
+# ----------------------------------------------------------------------------------- functions --
+
+
+class Function:
+    """A function of one's own: its arguments are the knobs, what it returns is measured.
+
+    It gives the result of a send, counts by name, a number, or a table with a row for each figure
+    and a column ``value``.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.name, self.function = getattr(function, "__qualname__", str(function)), function
+
+    def check(self, name: str, values: Sequence[Any]) -> None:
+        """See :class:`Target`."""
+        parameters = inspect.signature(self.function).parameters
+        takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+        if name not in parameters and not takes_any:
+            raise _unknown(name, f"{self.name}()", parameters)
+        for value in values:
+            if not isinstance(value, str | bool | Real | None):
+                raise refuse(name, value, "a value is a number, a text, true or false")
+            if name == "behaviour":
+                Behaviour.parse(str(value))
+
+    def identity(self, name: str, value: Any) -> Any:
+        """See :class:`Target`."""
+        return source_of(self.function) if name == "function" else value
+
+    def group(self, params: Params) -> str:
+        """See :class:`Target`."""
+        return ""
+
+    def measure(self, params: Params, images: Path) -> list[Row]:
+        """See :class:`Target`."""
+        given = {name: value for name, value in params.items() if name != "function"}
+        found = self.function(**given)
+        if isinstance(found, pd.DataFrame):
+            return [_row(dict(one)) for one in found.to_dict("records")]
+        if isinstance(found, SendResult):
+            figures = outcome_of("", found).figures
+            return [Row(one.quantity, one.unit, one.modelled) for one in figures]
+        if isinstance(found, Real):
+            found = {"value": found}
+        if not isinstance(found, Mapping):
+            raise BtrfsModelError(f"{self.name}() gives {type(found).__name__}, no mapping")
+        return [Row(str(name), "", float(value)) for name, value in found.items()]
+
+
+def _row(found: dict[Any, Any]) -> Row:
+    """Return a row of a table as one of a cell; what no row has is a case."""
+    known = {name: found.pop(name) for name in Row._fields if name in found}
+    return Row(**{"quantity": "value", "unit": "", **known, "case": found})
+
+
+@cache
+def source_of(function: Callable[..., Any]) -> str:
+    """Return the SHA-256 of the source of a function, and of the functions that it closes over.
+
+    What else it calls is not looked at. Functions of the package stand for the package's build.
+    """
+    function = getattr(function, "func", function)
+    if function.__module__.startswith("btrfs_model.") and function.__closure__ is None:
+        return function.__qualname__
+    try:
+        text = inspect.getsource(function)
+    except (OSError, TypeError):
+        text = repr(getattr(function, "__code__", function))
+    held = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    parts = [text, *(source_of(one) for one in held if inspect.isfunction(one))]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
