@@ -35,7 +35,8 @@ from pathlib import Path
 from typing import Any
 
 from btrfs_model.experiments.scenario.load import load_scenario
-from btrfs_model.experiments.scenario.operations import Step, data_of
+from btrfs_model.experiments.scenario.operations import Step
+from btrfs_model.kernels.inside.fill import data_of
 
 SIZE = 256 << 20
 EXCHANGE = 2

@@ -271,12 +271,27 @@ def _check(runs: int) -> None:
 
 
 def _program(name: str) -> str:
-    """Where a program of btrfs-progs is; the PATH of an ordinary user may lack these folders."""
+    """Find a program of btrfs-progs; the PATH of an ordinary user may lack these folders."""
     folders = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
     found = shutil.which(name, path=folders)
     if found is None:
         raise KernelMissingError(f"{name} is not here (Debian: package btrfs-progs)")
     return found
+
+
+def make_filesystem(image: Path, size: int, options: Sequence[str]) -> None:
+    """Make a filesystem of so many bytes with ``mkfs.btrfs``."""
+    with image.open("wb") as file:
+        file.truncate(size)
+    _run(_program("mkfs.btrfs"), "-q", "-f", *options, str(image))
+
+
+def _run(*command: str) -> None:
+    ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if ran.returncode:
+        said = f"status {ran.returncode}: {' '.join(ran.stdout.split())}"
+        name = Path(command[0]).name
+        raise KernelFailedError(f"{' '.join((name, *command[1:]))}: {said}")
 
 
 @contextmanager
@@ -287,16 +302,8 @@ def _writable(
     with TemporaryDirectory(dir=kernel.images) as folder:
         path = Path(folder) / "image"
         if image is not None:
-            command = ["cp", "--sparse=always", str(image), str(path)]
+            _run("cp", "--sparse=always", str(image), str(path))
         else:
-            program = _program("mkfs.btrfs")
-            with path.open("wb") as file:
-                file.truncate(size)
-            command = [program, "-q", "-f", *mkfs, str(path)]
-        ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        if ran.returncode:
-            said = f"status {ran.returncode}: {' '.join(ran.stdout.split())}"
-            name = Path(command[0]).name
-            raise KernelFailedError(f"{' '.join((name, *command[1:]))}: {said}")
+            make_filesystem(path, size, mkfs)
         with kernel.attached(path, read_only=False) as source:
             yield Place(source=source, top=kernel.top, options=mount)

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 from corpus import LONG
 from crash_sequences import BLOCK, Call, Crash, formats, sequences
-from fsync_log import items_of
 from hypothesis import assume, example, given, settings
 from judges import ask
 from progs import btrfs_check
-from scenarios import model_listing
 
 import btrfs_model as bm
+from btrfs_model.experiments.verify.listing import model_listing
+from btrfs_model.experiments.verify.logs import items_of
 from btrfs_model.kernels.native import Native
 from btrfs_model.kernels.session import Kernel
 from btrfs_model.mount.inode import live_subvolume

@@ -23,6 +23,8 @@ import scenarios
 from progs import btrfs_check, needs_progs
 
 import btrfs_model as bm
+from btrfs_model.experiments.verify.random_calls import Call, acl, random_call
+from btrfs_model.experiments.verify.random_scenarios import random_scenario
 from btrfs_model.experiments.workloads import NAMES as WORKLOADS
 from btrfs_model.kernels.inside.calls import KernelCalls
 from btrfs_model.kernels.session import Kernel
@@ -64,7 +66,7 @@ def fill(fs: WritableFilesystem, top: str = "") -> None:
     fs.mknod(f"{top}fifo", stat.S_IFIFO | 0o600)
     fs.mknod(f"{top}device", stat.S_IFCHR | 0o600, (1 << 8) + 3)
     fs.setxattr(f"{top}d", "user.x", b"value" * 30)
-    fs.setxattr(f"{top}d", "system.posix_acl_default", calls.acl(7, 5, 1, 6))
+    fs.setxattr(f"{top}d", "system.posix_acl_default", acl(7, 5, 1, 6))
     fs.utimes(f"{top}d/inline", 10**18, 2 * 10**18 + 1)
 
 
@@ -147,7 +149,7 @@ def scenario(seed: int) -> Build:
     """A run of a random scenario."""
 
     def build(path: Path) -> None:
-        with scenarios.model_run(scenarios.random_scenario(f"used {seed}")) as (fs, _):
+        with scenarios.model_run(random_scenario(f"used {seed}")) as (fs, _):
             fs.save(path)
 
     return build
@@ -341,7 +343,7 @@ def everything(fs: Filesystem, since: int) -> dict[Any, Any]:
     return found
 
 
-def both(image: Path, sequence: list[calls.Call], tmp_path: Path) -> None:
+def both(image: Path, sequence: list[Call], tmp_path: Path) -> None:
     """Make calls on a filesystem, the kernel and the model, unmount, and compare everything."""
     model = WritableFilesystem.load(image, seed=9)
     since = model.transid - 1
@@ -375,11 +377,11 @@ def test_everything_is_as_the_kernel_has_it(maker: str, seed: int, tmp_path: Pat
             fs.save(image)
     else:
         make(image, "-n", str(nodesize))
-    sequence: list[calls.Call] = [("mkdir", "a"), ("create", "a/a"), ("create_subvolume", "sub"),
+    sequence: list[Call] = [("mkdir", "a"), ("create", "a/a"), ("create_subvolume", "sub"),
                                   ("snapshot", "", "ro"), ("snapshot", "", "b", False),
                                   ("setxattr", "a/a", "btrfs.compression", b"zstd")]  # fmt: skip
     while len(sequence) < 60:
-        call = calls.random_call(choice, subvolumes=True)
+        call = random_call(choice, subvolumes=True)
         # in which transaction a deleted subvolume is freed is the cleaner's own affair
         if call[0] not in ("delete_subvolume", "rmdir"):
             sequence.append(call)

@@ -9,8 +9,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import judges
-import kernel_jobs
-import kernel_records
 import pytest
 from judges import ask
 from killed import left_behind
@@ -105,15 +103,15 @@ def test_machine_that_does_not_answer_is_not_asked_again() -> None:
 _AS_NOBODY = """if True:
     import shutil, sys
     from pathlib import Path
-    import kernel_jobs
     from btrfs_model.kernels import timings
+    from btrfs_model.kernels.inside import used
     from btrfs_model.kernels.uml import Uml
     with Uml(sys.argv[1]) as guest:
         image = guest.new_file()
         shutil.copy("image", image)
         job = dict(image=str(image), options="rw", subvolumes=[""], write={"a": "b"},
                    snapshots=None, send_data=True, scrub=True, streams="")
-        answer = guest.call(kernel_jobs.answer_to, job, guest.top)
+        answer = guest.call(used.answer_to, job, guest.top)
         print(answer.get("failed"), list(answer["listing"]), answer["scrub"])
         print("entries", timings.find(guest, image, runs=1).amount)
 """
@@ -132,8 +130,6 @@ def test_guest_needs_no_root() -> None:
             pytest.skip(f"{folder} is for root alone")
         package = Path(str(bm.__file__)).parent
         shutil.copytree(package, place / package.name, ignore=shutil.ignore_patterns("*.so"))
-        for module in (kernel_jobs, kernel_records):
-            shutil.copy(str(module.__file__), place)
         with bm.create(128 << 20) as fs:
             fs.save(place / "image")
         subprocess.run(["chmod", "-R", "a+rX", folder], check=True)

@@ -10,19 +10,19 @@ from typing import Any
 
 import corpus
 import pytest
-from fsync_log import logs_of
 from live import beside_the_kernel
 from log_beside import (
     KERNEL,
     KNOWN,
-    NOCOW,
     Beside,
     Operation,
     in_the_kernel,
     in_the_model,
-    random_operations,
 )
 
+from btrfs_model.experiments.scenario.load import Scenario
+from btrfs_model.experiments.verify.logs import comparable_logs, logs_of
+from btrfs_model.experiments.verify.random_logs import NOCOW, random_log
 from btrfs_model.ondisk.structs import RawFileExtent
 from btrfs_model.volume.filesystem import Filesystem
 
@@ -113,22 +113,11 @@ CASES: dict[str, list[Operation]] = {
 }  # fmt: skip
 
 
-def comparable_logs(image: Path, beside: Beside) -> dict[int, Any]:
-    """Logs; of what is compressed not what the checksums are: the bytes are the compressor's."""
-    with Filesystem.open(image) as fs:
-        logs = logs_of(fs)
-    if "compress" in beside.mount:
-        for items in logs.values():
-            known, other = items["csums"]
-            items["csums"] = known.keys(), other.total()
-    return logs
-
-
-def compare(beside: Beside, place: Path) -> None:
+def compare(scenario: Scenario, place: Path) -> None:
     ours, theirs = place / "model.crash", place / "device.crash"
-    wanted = in_the_kernel(beside, place / "device.img", theirs)
-    assert in_the_model(beside, ours) == wanted
-    assert comparable_logs(ours, beside) == comparable_logs(theirs, beside)
+    wanted = in_the_kernel(scenario, place / "device.img", theirs)
+    assert in_the_model(scenario, ours) == wanted
+    assert comparable_logs(ours, scenario) == comparable_logs(theirs, scenario)
 
 
 def summary(image: Path) -> dict[str, list[Any]]:
@@ -155,8 +144,9 @@ def summary(image: Path) -> dict[str, list[Any]]:
 def test_the_log_is_what_a_kernel_logged(case: str, tmp_path: Path) -> None:
     """Without a kernel: what came of the cases when Linux 6.18.44 went through them."""
     recorded = json.loads(RECORDED.read_text())[case]
-    _, ends = in_the_model(Beside([*CASES[case], ["crash"]]), tmp_path / "crash", "v6.18.44")
-    assert [ends, summary(tmp_path / "crash")] == recorded
+    scenario = Beside([*CASES[case], ["crash"]]).scenario
+    ran = in_the_model(scenario, tmp_path / "crash", "v6.18.44")
+    assert [ran.synced, summary(tmp_path / "crash")] == recorded
 
 
 not_known = pytest.mark.skipif(not KNOWN, reason=f"what {KERNEL} took over is not known")
@@ -171,7 +161,7 @@ not_known = pytest.mark.skipif(not KNOWN, reason=f"what {KERNEL} took over is no
 @not_known
 @pytest.mark.parametrize("case", CASES)
 def test_the_running_kernel_logs_the_same(case: str, tmp_path: Path) -> None:
-    compare(Beside([*CASES[case], ["crash"]]), tmp_path)
+    compare(Beside([*CASES[case], ["crash"]]).scenario, tmp_path)
 
 
 APART: list[Operation] = [["create", "f"], ["sync"]]
@@ -216,8 +206,9 @@ def at_scale(image: Path) -> tuple[int, dict[int, Counter[int]]]:
 def test_fsync_at_scale(case: str, tmp_path: Path) -> None:
     """Which commits come before decides whether it is a log, and what is in it."""
     ours, theirs = tmp_path / "model.crash", tmp_path / "device.crash"
-    wanted = in_the_kernel(AT_SCALE[case], tmp_path / "device.img", theirs)
-    assert in_the_model(AT_SCALE[case], ours) == wanted
+    scenario, size = AT_SCALE[case].scenario, AT_SCALE[case].size
+    wanted = in_the_kernel(scenario, tmp_path / "device.img", theirs, size)
+    assert in_the_model(scenario, ours, size=size) == wanted
     (made, logs), (generation, known) = at_scale(ours), at_scale(theirs)
     assert logs.keys() == known.keys()
     if case == WAITS:
@@ -235,4 +226,4 @@ def test_fsync_at_scale(case: str, tmp_path: Path) -> None:
 @not_known
 @pytest.mark.parametrize("seed", range(200 if corpus.LONG else 8))
 def test_random_calls(seed: int, tmp_path: Path) -> None:
-    compare(random_operations(seed), tmp_path)
+    compare(random_log(seed), tmp_path)

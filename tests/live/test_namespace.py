@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from progs import btrfs_check
 
 import btrfs_model as bm
+from btrfs_model.experiments.verify.random_calls import Call, acl, random_call
 from btrfs_model.kernels.inside.calls import KernelCalls
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.items import decode
@@ -105,7 +106,7 @@ def assert_same(kernel: Filesystem, model: Filesystem, since: int) -> None:
     assert uuid_entries(model) == uuid_entries(kernel)
 
 
-def fresh(image: Path, first: list[calls.Call], *options: str) -> None:
+def fresh(image: Path, first: list[Call], *options: str) -> None:
     """Make a filesystem with the first calls of a sequence, which the model then goes on with."""
     with image.open("wb") as file:
         file.truncate(128 << 20)
@@ -117,8 +118,8 @@ def fresh(image: Path, first: list[calls.Call], *options: str) -> None:
 
 def beside(
     tmp_path: Path,
-    first: list[calls.Call],
-    sequence: list[calls.Call],
+    first: list[Call],
+    sequence: list[Call],
     nodesize: int = 4096,
     features: str = "extref",
 ) -> None:
@@ -156,12 +157,12 @@ def beside(
 @pytest.mark.parametrize("subvolumes", [False, True])
 def test_random_calls(seed: int, subvolumes: bool, tmp_path: Path) -> None:
     choice = random.Random(f"namespace-{seed}")
-    first: list[calls.Call] = [("mkdir", "a"), ("mkdir", "b"), ("mkdir", "a/c"), ("create", "a/a"),
+    first: list[Call] = [("mkdir", "a"), ("mkdir", "b"), ("mkdir", "a/c"), ("create", "a/a"),
                                ("create", "c"), ("link", "c", "a/d"), ("mkdir", "b/e")]  # fmt: skip
     if subvolumes:
         first += [("create_subvolume", "sub"), ("mkdir", "sub/a"), ("create", "sub/a/b"),
                      ("snapshot", "sub", "snap", False)]  # fmt: skip
-    sequence = [calls.random_call(choice, subvolumes=subvolumes) for _ in range(150)]
+    sequence = [random_call(choice, subvolumes=subvolumes) for _ in range(150)]
     beside(tmp_path, first, sequence, choice.choice([4096, 16384]))
 
 
@@ -173,7 +174,7 @@ LONG_NAME = "n" * 195
 @beside_the_kernel
 def test_names_of_one_hash(tmp_path: Path) -> None:
     names = names_of_hash(12345, 8)
-    sequence: list[calls.Call] = [("create", f"d/{name}") for name in names[:6]]
+    sequence: list[Call] = [("create", f"d/{name}") for name in names[:6]]
     sequence += [
         ("create", f"d/{names[3]}"), ("unlink", f"d/{names[2]}"), ("unlink", f"d/{names[5]}"),
         ("sync",), ("rename", f"d/{names[0]}", f"d/{names[2]}"), ("mkdir", f"d/{names[6]}"),
@@ -186,7 +187,7 @@ def test_names_of_one_hash(tmp_path: Path) -> None:
 @beside_the_kernel
 def test_attributes_of_one_hash(tmp_path: Path) -> None:
     names = names_of_hash(777, 4, b"user.")
-    sequence: list[calls.Call] = [("setxattr", "f", name, b"value" * 9) for name in names]
+    sequence: list[Call] = [("setxattr", "f", name, b"value" * 9) for name in names]
     sequence += [
         ("removexattr", "f", names[1]), ("setxattr", "f", names[1], b"back", 1),
         ("setxattr", "f", names[1], b"again", 1), ("setxattr", "f", names[0], b"", 0),
@@ -200,7 +201,7 @@ def test_attributes_of_one_hash(tmp_path: Path) -> None:
 def test_more_names_than_a_leaf_has_room_for(seed: int, tmp_path: Path) -> None:
     choice = random.Random(seed)
     names = [f"d/{LONG_NAME}{number}" for number in range(40)]
-    sequence: list[calls.Call] = [("link", "f", name) for name in names]
+    sequence: list[Call] = [("link", "f", name) for name in names]
     choice.shuffle(names)
     sequence += [("unlink", name) for name in names[:15]] + [("sync",)]
     sequence += [("link", names[20], name) for name in names[:5]]
@@ -214,7 +215,7 @@ def test_extended_names_of_one_hash(tmp_path: Path) -> None:
     # inode 257 is the directory, 258 the file; the hash of an extended name starts with the former
     names = [f"d/{name}" for name in names_of_hash(4711, 6, b"h" * 180, seed=257)]
     filling = [f"d/{LONG_NAME}{number}" for number in range(19)]
-    sequence: list[calls.Call] = [("link", "f", name) for name in filling + names]
+    sequence: list[Call] = [("link", "f", name) for name in filling + names]
     sequence += [("unlink", names[2]), ("link", "f", names[2]), ("unlink", filling[3]),
                  ("rename", names[0], "d/short"), ("unlink", names[5])]  # fmt: skip
     beside(tmp_path, [("mkdir", "d"), ("create", "f")], sequence)
@@ -223,57 +224,55 @@ def test_extended_names_of_one_hash(tmp_path: Path) -> None:
 @beside_the_kernel
 def test_a_leaf_full_of_names_without_extended_ones(tmp_path: Path) -> None:
     f, g = ([f"{top}/{LONG_NAME}{number}" for number in range(25)] for top in "de")
-    sequence: list[calls.Call] = [("link", "f", name) for name in f]
+    sequence: list[Call] = [("link", "f", name) for name in f]
     sequence += [("link", "g", name) for name in g[:18]]
     sequence += [
         ("rename", "e/x", f[3], 2), ("rename", f[3], "e/x", 2), ("rename", f[3], g[3], 2),
         ("rename", "f", "d/first"), ("rename", f[4], "d/second"), ("rename", f[5], f[6]),
         ("sync",), ("unlink", f[7]), ("rename", "f", "d/first"), ("rename", f[4], "d/second"),
     ]  # fmt: skip
-    first: list[calls.Call] = [("mkdir", "d"), ("mkdir", "e"), ("create", "f"), ("create", "g"),
+    first: list[Call] = [("mkdir", "d"), ("mkdir", "e"), ("create", "f"), ("create", "g"),
                                ("create", "e/x")]  # fmt: skip
     beside(tmp_path, first, sequence, features="^extref")
 
 
 @beside_the_kernel
 def test_whiteouts(tmp_path: Path) -> None:
-    sequence: list[calls.Call] = [
-        ("setxattr", "d", "system.posix_acl_default", calls.acl(7, 5, 1, 6))
-    ]
+    sequence: list[Call] = [("setxattr", "d", "system.posix_acl_default", acl(7, 5, 1, 6))]
     for flags in (4, 5, 6, 7, 8):
         sequence += [("rename", "f", "d/g", flags), ("rename", "d/g", "d/h", flags),
                      ("rename", "d/h", "f", flags), ("sync",), ("rename", "f", "f", flags),
                      ("rename", "d/e", "e", flags), ("rename", "e", "d/e", flags),
                      ("rename", "sub", "d/sub", flags), ("rename", "d/sub", "sub", flags),
                      ("rename", "c", "none/c", flags), ("rename", "c", "sub/c", flags)]  # fmt: skip
-    first: list[calls.Call] = [("mkdir", "d"), ("create", "f"), ("create", "c"), ("mkdir", "d/e"),
+    first: list[Call] = [("mkdir", "d"), ("create", "f"), ("create", "c"), ("mkdir", "d/e"),
                                ("create_subvolume", "sub")]  # fmt: skip
     beside(tmp_path, first, sequence)
 
 
 @beside_the_kernel
 def test_what_stands_for_a_subvolume_has_no_attributes(tmp_path: Path) -> None:
-    sequence: list[calls.Call] = []
+    sequence: list[Call] = []
     for path in ("rw/sub", "ro/sub"):
         sequence += [
             ("chmod", path, 0o700), ("chown", path, 1, 2), ("utimes", path, 7, 7), ("sync",),
             ("setxattr", path, "user.x", b"1"), ("removexattr", path, "user.x"),
             ("setxattr", path, "btrfs.compression", b"zlib"), ("chattr", path, 8, 0),
-            ("setxattr", path, "system.posix_acl_access", calls.acl(7, 5, 5)),
+            ("setxattr", path, "system.posix_acl_access", acl(7, 5, 5)),
         ]  # fmt: skip
-    first: list[calls.Call] = [("create_subvolume", "sub"), ("snapshot", "", "rw", False),
+    first: list[Call] = [("create_subvolume", "sub"), ("snapshot", "", "rw", False),
                                ("snapshot", "", "ro", True)]  # fmt: skip
     beside(tmp_path, first, sequence)
 
 
 @beside_the_kernel
 def test_files_without_names(tmp_path: Path) -> None:
-    sequence: list[calls.Call] = [
+    sequence: list[Call] = [
         ("hold", "f"), ("unlink", "f"), ("sync",), ("create", "f"), ("hold", "d"), ("rmdir", "d"),
         ("create", "d/x"), ("sync",), ("release", "f"), ("release", "d"), ("hold", "f"),
         ("rename", "g", "f"), ("setxattr", "f", "user.x", b"1"), ("sync",), ("release", "f"),
     ]  # fmt: skip
-    first: list[calls.Call] = [("create", "f"), ("setxattr", "f", "user.y", b"2" * 900),
+    first: list[Call] = [("create", "f"), ("setxattr", "f", "user.y", b"2" * 900),
                                ("mkdir", "d"), ("create", "g")]  # fmt: skip
     beside(tmp_path, first, sequence)
 
@@ -281,7 +280,7 @@ def test_files_without_names(tmp_path: Path) -> None:
 @beside_the_kernel
 def test_large_attributes(tmp_path: Path) -> None:
     most = 4096 - 101 - 25 - 30 - len("user.a")
-    sequence: list[calls.Call] = [
+    sequence: list[Call] = [
         ("setxattr", "f", "user.a", b"x" * (most + 1)), ("setxattr", "f", "user.a", b"x" * most),
         ("setxattr", "f", "user.a", b"y" * most), ("setxattr", "f", "user.a", b"z" * (most - 9)),
         ("setxattr", "f", "user.a", b"w" * most), ("setxattr", "f", "user.b", b"1" * 2500),
@@ -300,9 +299,9 @@ def test_which_attributes_there_are(tmp_path: Path) -> None:
              "security.", "security.a", "security.capability", "system", "system.", "system.a",
              "system.posix_acl_access", "system.posix_acl_default", "btrfs", "btrfs.", "btrfs.a",
              "btrfs.compression", "nothing.a"]  # fmt: skip
-    values = [b"", b"v", bytes(20), b"zstd", b"zlib:9", b"nonesuch", calls.acl(7, 5, 5, 7),
-              b"\3" + calls.acl(7, 5, 5)[1:], calls.acl(7, 5, 5)[:-1]]  # fmt: skip
-    sequence: list[calls.Call] = []
+    values = [b"", b"v", bytes(20), b"zstd", b"zlib:9", b"nonesuch", acl(7, 5, 5, 7),
+              b"\3" + acl(7, 5, 5)[1:], acl(7, 5, 5)[:-1]]  # fmt: skip
+    sequence: list[Call] = []
     for path in ("f", "d", "p", "ro/f", "ro/d", "ro/p", "none"):
         for name in names:
             sequence += [("setxattr", path, name, value) for value in values]
@@ -313,7 +312,7 @@ def test_which_attributes_there_are(tmp_path: Path) -> None:
         sequence.append(("setxattr", "f", "security.capability", capability))
     for flags in (3, 4, 5, 8):
         sequence += [("setxattr", path, "user.z", b"", flags) for path in ("f", "none")]
-    first: list[calls.Call] = [
+    first: list[Call] = [
         ("create_subvolume", "sub"), ("create", "sub/f"), ("mkdir", "sub/d"),
         ("mknod", "sub/p", stat.S_IFIFO | 0o600), ("create", "f"), ("mkdir", "d"),
         ("mknod", "p", stat.S_IFIFO | 0o600), ("snapshot", "sub", "ro", True),
@@ -323,13 +322,13 @@ def test_which_attributes_there_are(tmp_path: Path) -> None:
 
 @beside_the_kernel
 def test_what_is_protected(tmp_path: Path) -> None:
-    sequence: list[calls.Call] = [("chattr", "d/i", 0x10, 0), ("chattr", "d/a", 0x20, 0)]
+    sequence: list[Call] = [("chattr", "d/i", 0x10, 0), ("chattr", "d/a", 0x20, 0)]
     for path in ("d/i", "d/a", "ro/f"):
         sequence += [("chown", path, -1, -1), ("chown", path, -1, 5), ("delete_subvolume", path)]
     sequence += [("delete_subvolume", "d/."), ("delete_subvolume", "d/.."),
                  ("mknod", "n", stat.S_IFCHR, 2**32), ("mknod", "n", stat.S_IFCHR, 2**32 - 1),
                  ("chown", "d", 2**32 - 2, 2**32 - 2), ("chown", "d", 2**32 - 1, 0)]  # fmt: skip
-    first: list[calls.Call] = [("create_subvolume", "sub"), ("create", "sub/f"), ("mkdir", "d"),
+    first: list[Call] = [("create_subvolume", "sub"), ("create", "sub/f"), ("mkdir", "d"),
                                ("create", "d/i"), ("create", "d/a"),
                                ("snapshot", "sub", "ro", True)]  # fmt: skip
     beside(tmp_path, first, sequence)
@@ -337,7 +336,7 @@ def test_what_is_protected(tmp_path: Path) -> None:
 
 @beside_the_kernel
 def test_paths(tmp_path: Path) -> None:
-    sequence: list[calls.Call] = []
+    sequence: list[Call] = []
     odd = ["d", "d/", "d/.", "d/sub/..", "f", "f/", "new/", "l", "l/", "broken",
            "loop", "loop/x", "l/x", "f/x", "none/x", "x" * 255, "x" * 256, "d/" + "x" * 256,
            "y/" * 2040 + "z" * 16]  # fmt: skip
@@ -349,7 +348,7 @@ def test_paths(tmp_path: Path) -> None:
                      ("rename", path, "d/sub", 2), ("rename", path, "e")]  # fmt: skip
     sequence += [("symlink", "", "s"), ("symlink", "s" * 4095, "s"), ("symlink", "s" * 4096, "s"),
                  ("symlink", "s" * 3900, "s")]  # fmt: skip
-    first: list[calls.Call] = [
+    first: list[Call] = [
         ("mkdir", "d"), ("create", "f"), ("mkdir", "e"), ("create", "e/x"), ("symlink", "d", "l"),
         ("symlink", "nowhere", "broken"), ("symlink", "loop", "loop"), ("mkdir", "d/sub"),
     ]  # fmt: skip
@@ -358,9 +357,9 @@ def test_paths(tmp_path: Path) -> None:
 
 @beside_the_kernel
 def test_deleted_subvolumes_are_freed(tmp_path: Path) -> None:
-    first: list[calls.Call] = [("create_subvolume", "sub"), ("mkdir", "sub/d")]
+    first: list[Call] = [("create_subvolume", "sub"), ("mkdir", "sub/d")]
     first += [("create", f"sub/d/{LONG_NAME}{number}") for number in range(60)]
-    sequence: list[calls.Call] = [
+    sequence: list[Call] = [
         ("snapshot", "sub", "one"), ("create", "sub/new"), ("snapshot", "sub", "two", False),
         ("unlink", f"two/d/{LONG_NAME}7"), ("unlink", f"sub/d/{LONG_NAME}50"),
         ("delete_subvolume", "one"), ("delete_subvolume", "sub"),
@@ -573,7 +572,7 @@ def test_whatever_is_called_leaves_a_sound_filesystem(seeds: list[int]) -> None:
             calls.run(mine, call)
         for seed in seeds:
             choice = random.Random(seed)
-            calls.run(mine, calls.random_call(choice, subvolumes=bool(seed % 3)))
+            calls.run(mine, random_call(choice, subvolumes=bool(seed % 3)))
         image = Path(folder) / "image"
         fs.save(image)
         with Filesystem.open(image) as saved:

@@ -12,6 +12,9 @@ from judges import ask
 from progs import btrfs_check, needs_progs
 
 import btrfs_model as bm
+from btrfs_model.experiments.verify.listing import model_listing
+from btrfs_model.experiments.verify.random_scenarios import random_scenario
+from btrfs_model.kernels.inside.listing import Listing
 from btrfs_model.kernels.session import Kernel
 
 beside_the_kernel = live.beside_the_kernel
@@ -27,7 +30,7 @@ IN_ONE_TEST = 25
 def test_btrfs_check_finds_nothing(first: int, tmp_path: Path) -> None:
     image = tmp_path / "image"
     for seed in range(first, first + IN_ONE_TEST):
-        with scenarios.model_run(scenarios.random_scenario(seed)) as (fs, _):
+        with scenarios.model_run(random_scenario(seed)) as (fs, _):
             fs.save(image)
         assert not btrfs_check(image), f"seed {seed}"
 
@@ -39,9 +42,9 @@ def test_btrfs_check_finds_nothing(first: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(MOUNTED))
 def test_the_kernel_lists_what_was_written(seed: int, kernel: Kernel) -> None:
     image = kernel.new_file()
-    with scenarios.model_run(scenarios.random_scenario(f"mounted {seed}")) as (fs, _):
+    with scenarios.model_run(random_scenario(f"mounted {seed}")) as (fs, _):
         fs.save(image)
-        wanted = scenarios.model_listing(fs)
+        wanted = model_listing(fs)
     written = "by the kernel" * 1000
     answer = ask(kernel, image, subvolumes=list(wanted), write={"written": written}, scrub=True)
     assert not answer.failed
@@ -50,7 +53,7 @@ def test_the_kernel_lists_what_was_written(seed: int, kernel: Kernel) -> None:
     assert "no errors found" in answer.scrub
     assert not btrfs_check(image)
     with bm.open(image) as after:
-        found = scenarios.model_listing(after)
+        found = model_listing(after)
     image.unlink()
     assert found[""].pop("written")["size"] == len(written)
     for listing in (found, wanted):
@@ -58,7 +61,7 @@ def test_the_kernel_lists_what_was_written(seed: int, kernel: Kernel) -> None:
     assert found == wanted
 
 
-def untimed(listing: scenarios.Listing) -> dict[str, dict[str, Any]]:
+def untimed(listing: Listing) -> dict[str, dict[str, Any]]:
     """A listing less times, which are not those of the run, and transactions."""
     left_out = ("atime", "mtime", "ctime", "gen")
     return {
@@ -74,9 +77,9 @@ def untimed(listing: scenarios.Listing) -> dict[str, dict[str, Any]]:
 @beside_the_kernel
 @pytest.mark.parametrize("seed", range(BESIDE))
 def test_the_kernel_does_the_same(seed: int, tmp_path: Path) -> None:
-    scenario = scenarios.random_scenario(f"beside {seed}", portable=True)
+    scenario = random_scenario(f"beside {seed}", portable=True)
     with scenarios.model_run(scenario) as (fs, ours):
-        wanted = scenarios.model_listing(fs)
+        wanted = model_listing(fs)
     theirs, listing = scenarios.kernel_run(scenario, tmp_path / "image", list(wanted))
     different = [(str(step), kernel, model) for step, kernel, model in
                  zip(scenario.steps, theirs, ours, strict=True) if kernel != model]  # fmt: skip

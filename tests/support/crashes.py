@@ -16,8 +16,9 @@ from typing import Any
 import btrfs_model as bm
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.scenario.load import Scenario
-from btrfs_model.experiments.scenario.operations import data_of, parse_step
-from btrfs_model.experiments.scenario.run import _Runner
+from btrfs_model.experiments.scenario.operations import parse_step
+from btrfs_model.experiments.scenario.run import Runner
+from btrfs_model.kernels.inside.fill import data_of
 from btrfs_model.mount.inode import live_subvolume
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.keys import ItemType
@@ -269,7 +270,7 @@ class Workload:
     def __init__(self, fs: WritableFilesystem, behaviour: str) -> None:
         self.fs = fs
         fs.behaviour = Behaviour.parse(behaviour)
-        self._runner = _Runner(Scenario("crash", [], hex_values=True), SIZE, 0)
+        self._runner = Runner(Scenario("crash", [], hex_values=True), SIZE, 0)
         self._runner.made = fs
         self._runner.synced = lambda step, how, work: self.ends.append(how)
         self.ends: list[str] = []

@@ -5,7 +5,6 @@ import contextlib
 import random
 from pathlib import Path
 
-import calls
 import corpus
 import pandas as pd
 import pytest
@@ -14,6 +13,7 @@ from received import table
 
 import btrfs_model as bm
 from btrfs_model.behaviour import PRESETS
+from btrfs_model.experiments.verify.random_calls import random_call
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.keys import ItemType
 
@@ -57,7 +57,7 @@ def written(seed: int) -> WritableFilesystem:
                 if choice.random() < 0.4:
                     change_data(fs, choice)
                 else:
-                    name, *arguments = calls.random_call(choice, subvolumes=False)
+                    name, *arguments = random_call(choice, subvolumes=False)
                     getattr(fs, name)(*arguments)
         fs.snapshot("", f"s{number}")
     fs.commit()

@@ -22,10 +22,12 @@ from crashes import START, TOP, Files, Ref, State, Workload, observed
 from hypothesis import note, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from progs import btrfs_check, needs_progs
-from scenarios import _KernelSteps
+from scenarios import operations
 
 import btrfs_model as bm
+from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import parse_step
+from btrfs_model.experiments.verify.sides import operations_of
 
 WRITERS = ["v5.10.46", "v6.1.176", "v6.12.101", "v6.18.44"]
 """Kernels that write the log; any of them replays it."""
@@ -279,10 +281,10 @@ def test_the_running_kernel_promises_no_more(name: str, tmp_path: Path) -> None:
         file.truncate(128 << 20)
     subprocess.run(["mkfs.btrfs", "-q", "-f", "-n", "4096", str(image)], check=True)
     options = "noatime,commit=300"
-    with live.mounted(image, options) as top:
-        kernel = _KernelSteps(image, top, options, hex_values=True)
-        for number, line in enumerate([*START, *QUIRKS[name]], 1):
-            kernel.carry_out(parse_step(name, number, line))
+    lines = [["mkfs", []], ["mount", options], *START, *QUIRKS[name]]
+    steps = [parse_step(name, number, line) for number, line in enumerate(lines, 1)]
+    with operations(image, options) as kernel:
+        kernel.take(operations_of(Scenario(name, steps, hex_values=True)))
         subprocess.run(["cp", "--sparse=always", str(image), str(crashed)], check=True)
     ends, _, files = replayed_quirk(name)
     assert ends[-1] == "log"

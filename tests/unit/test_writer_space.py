@@ -12,7 +12,7 @@ from pathlib import Path
 
 import corpus
 import pytest
-from calls import ModelCalls, random_call, run
+from calls import ModelCalls, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from space_image import (
@@ -32,6 +32,7 @@ from space_image import (
 import btrfs_model as bm
 from btrfs_model.base.errors import UnsupportedError
 from btrfs_model.behaviour import Behaviour
+from btrfs_model.experiments.verify.random_calls import random_call
 from btrfs_model.mount.space import space_info
 from btrfs_model.mount.tree_writer import TreeWriter
 from btrfs_model.mount.writable import WritableFilesystem

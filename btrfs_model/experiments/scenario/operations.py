@@ -13,8 +13,6 @@ to fail the same way then.
 from __future__ import annotations
 
 import errno
-import hashlib
-import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -165,7 +163,7 @@ def _words(value: Any) -> list[str]:
 
 
 def _fill(value: Any) -> Any:
-    """Return what is written: see :func:`data_of`."""
+    """Return what is written: see :func:`~btrfs_model.kernels.inside.fill.data_of`."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     words = value if isinstance(value, list) else []
@@ -174,29 +172,6 @@ def _fill(value: Any) -> Any:
     ):
         return tuple(words)
     raise ValueError('a number, ["zero"], ["pat", TAG] or ["rnd", TAG]')
-
-
-def data_of(fill: Any, offset: int, length: int) -> bytes:
-    """Return the bytes that a ``write`` writes.
-
-    Parameters
-    ----------
-    fill : int or tuple
-        A number n: byte p of the file is ``(n + p) & 255``. ``("zero",)``: zeros. ``("pat", tag)``:
-        the first 16 bytes of SHA-256 of the tag, over and over. ``("rnd", tag)``: what
-        ``random.Random(tag)`` gives.
-    offset, length : int
-        The range of the file, in bytes.
-    """
-    if isinstance(fill, int):
-        cycle = bytes((fill + offset + i) & 255 for i in range(256))
-        return (cycle * (length // 256 + 1))[:length]
-    if fill[0] == "zero":
-        return bytes(length)
-    if fill[0] == "rnd":
-        return random.Random(fill[1]).randbytes(length)
-    pattern = hashlib.sha256(fill[1].encode()).digest()[:16]
-    return (pattern * (length // 16 + 1))[:length]
 
 
 # ------------------------------------------------------------------------------- the operations --

@@ -12,7 +12,8 @@ from btrfs_model.base.counters import Work, counting
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.scenario.load import Scenario
-from btrfs_model.experiments.scenario.operations import ERRNOS, ScenarioError, Step, data_of
+from btrfs_model.experiments.scenario.operations import ERRNOS, ScenarioError, Step
+from btrfs_model.kernels.inside.fill import data_of
 from btrfs_model.mount.calls.names import RENAME_EXCHANGE
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.options import parse_mkfs_options
@@ -70,7 +71,7 @@ def run_scenario(
         When an operation fails, or one recorded as failing does not; the message names the step.
         What was made until then is gone.
     """
-    runner = _Runner(scenario, size, seed)
+    runner = Runner(scenario, size, seed)
     runner.crashed, runner.synced = crashed, synced
     runner.asynchronous = asynchronous
     if behaviour is not None:
@@ -87,7 +88,7 @@ def run_scenario(
     return fs
 
 
-class _Runner:
+class Runner:
     """The state of a run: the filesystem, and the options that a mount gave it."""
 
     def __init__(self, scenario: Scenario, size: int, seed: int) -> None:

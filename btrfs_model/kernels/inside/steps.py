@@ -23,19 +23,19 @@ def steps(place: Place, calls: list[list[Any]]) -> list[Run[str]]:
     """Make calls, names first, and time each; of an fsync say what it wrote: a log, a commit."""
     taken = []
     with mounted(**place) as folder:
-        device, kernel = _device_of(folder), KernelCalls(folder)
+        device, kernel = device_of(folder), KernelCalls(folder)
         kernel.sync()
         for name, *arguments in calls:
             clock, wrote = Clock(), ""
             if name in _FSYNCS:
-                before = _written(device)
+                before = written(device)
                 fd = os.open(folder / arguments[0], os.O_RDONLY)
                 with clock:
                     clock.start()
                     _FSYNCS[name](fd)
                     clock.stop()
                 os.close(fd)
-                after = _written(device)
+                after = written(device)
                 wrote = "commit" if after[0] != before[0] else "log" if after != before else ""
             else:
                 call = getattr(kernel, name)
@@ -47,7 +47,7 @@ def steps(place: Place, calls: list[list[Any]]) -> list[Run[str]]:
     return taken
 
 
-def _device_of(folder: Path) -> str:
+def device_of(folder: Path) -> str:
     """Return the block device that is mounted on a folder."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields, _, source = line.partition(" - ")
@@ -56,7 +56,7 @@ def _device_of(folder: Path) -> str:
     raise OSError(f"{folder} is not mounted")
 
 
-def _written(device: str) -> tuple[int, int]:
+def written(device: str) -> tuple[int, int]:
     """Return generation and log root of the superblock."""
     with open(device, "rb", buffering=0) as file:  # noqa: PTH123
         block = os.pread(file.fileno(), _SUPER_SIZE, _SUPER)

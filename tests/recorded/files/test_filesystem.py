@@ -7,9 +7,10 @@ import stat
 
 import corpus
 import pytest
-from kernel_listing import as_recorded, recorded, without_made_up
+from kernel_listing import recorded, without_made_up
 
 from btrfs_model.base.errors import NoSuchFileError, SubvolumeNotFoundError
+from btrfs_model.experiments.verify.listing import as_recorded
 from btrfs_model.native.choice import select
 from btrfs_model.ondisk.keys import ObjectId
 from btrfs_model.volume.filesystem import Filesystem

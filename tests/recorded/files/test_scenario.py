@@ -12,13 +12,14 @@ import corpus
 import pytest
 import zstandard
 from click.testing import CliRunner
-from kernel_listing import as_recorded, recorded, without_made_up
+from kernel_listing import recorded, without_made_up
 
 import btrfs_model as bm
 from btrfs_model.cli import cli
 from btrfs_model.experiments.scenario.load import Scenario, load_scenario
 from btrfs_model.experiments.scenario.operations import OPERATIONS, ScenarioError, parse_step
 from btrfs_model.experiments.scenario.run import run_scenario
+from btrfs_model.experiments.verify.listing import as_recorded
 from btrfs_model.mount.space import space_info
 from btrfs_model.volume.filesystem import Filesystem
 
@@ -192,11 +193,11 @@ def test_calls_that_wait_for_room_commit() -> None:
 
 
 def test_every_operation_is_described_and_can_be_carried_out() -> None:
-    from btrfs_model.experiments.scenario.run import _Runner
+    from btrfs_model.experiments.scenario.run import Runner
 
     for name, operation in OPERATIONS.items():
         assert operation.what
-        assert callable(getattr(_Runner, f"do_{name}"))
+        assert callable(getattr(Runner, f"do_{name}"))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from typing import Any
 
 import corpus
 import pytest
-from fsync_log import logs_of
 from progs import btrfs_check
 from test_replay_log import observable
 
@@ -20,6 +19,7 @@ from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import parse_step
 from btrfs_model.experiments.scenario.run import run_scenario
+from btrfs_model.experiments.verify.logs import logs_of
 from btrfs_model.mount.delayed_inode import run_delayed_items
 from btrfs_model.mount.log.state import LOG_ROOT_TREE, log_tree_id
 from btrfs_model.mount.writable import WritableFilesystem

@@ -19,13 +19,13 @@ import corpus
 import pytest
 from click.testing import CliRunner
 from damage import Broken
-from fsync_log import items_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from progs import btrfs_check
 
 import btrfs_model as bm
 from btrfs_model.cli import cli
+from btrfs_model.experiments.verify.logs import items_of
 from btrfs_model.mount.live_inode import InodeFields
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.items import dir_items

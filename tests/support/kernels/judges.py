@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import kernel_jobs
 import pytest
-from kernel_records import Listing
 from mounts import one_at_a_time
 
 from btrfs_model.kernels import native, uml
+from btrfs_model.kernels.inside import used as use_of_images
+from btrfs_model.kernels.inside.listing import Listing
 from btrfs_model.kernels.native import Native
 from btrfs_model.kernels.session import Kernel
 from btrfs_model.kernels.uml import Uml
@@ -42,7 +42,7 @@ class Answer:
     scrub : str
         What ``btrfs scrub`` said.
     used : dict
-        What the kernel sent and counted, see :func:`kernel_jobs.use`.
+        What the kernel sent and counted, see :func:`~btrfs_model.kernels.inside.used.use`.
     messages : list of str
         What the kernel logged about it, each line with its level in front.
     """
@@ -77,12 +77,12 @@ def ask(
 ) -> Answer:
     """Mount an image, list subvolumes, write files at the top, use it, scrub, unmount.
 
-    Where `snapshots` are given it is used as :func:`kernel_jobs.use` says, which sends what is in
-    files where `send_data` says so. Streams are then in the kernel's folder.
+    Where `snapshots` are given it is used as :func:`~btrfs_model.kernels.inside.used.use` says,
+    which sends what is in files where `send_data` says so. Streams are then in the kernel's folder.
     """
-    job = kernel_jobs.Job(
+    job = use_of_images.Job(
         image=str(image), options=options, subvolumes=subvolumes, write=write or {},
         snapshots=snapshots, send_data=send_data, scrub=scrub, streams=str(kernel.folder),
     )  # fmt: skip
     with alone(kernel):
-        return Answer(**kernel.call(kernel_jobs.answer_to, job, kernel.top))
+        return Answer(**kernel.call(use_of_images.answer_to, job, kernel.top))

@@ -2,8 +2,6 @@
 """What a kernel listed of the snapshots of a random filesystem, and listings in that form."""
 
 import json
-import os
-import stat
 from collections import defaultdict
 from typing import Any
 
@@ -19,27 +17,6 @@ def recorded(name: str) -> dict[str, dict[str, dict[str, Any]]]:
         record = json.loads(line)
         snapshots[record.pop("snap")][record.pop("path")] = record
     return snapshots
-
-
-def as_recorded(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of a listing in the form of the kernel's record."""
-    mode = row["mode"]
-    record = {field: row[field] for field in ("ino", "nlink", "uid", "gid", "size", "atime")}
-    record["mode"] = f"{mode:o}"
-    if row["ino"] == EMPTY_SUBVOL_DIR:
-        return record
-    record |= {field: row[field] for field in ("mtime", "ctime")}
-    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
-        record |= {"gen": row["generation"], "flags": row["flags"]}
-    if stat.S_ISREG(mode):
-        record["sha256"] = row["sha256"]
-    if stat.S_ISLNK(mode):
-        record["target"] = os.fsdecode(row["target"])
-    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-        record["rdev"] = [row["rdev"] >> 20, row["rdev"] & 0xFFFFF]
-    if row["xattrs"]:
-        record["xattrs"] = {os.fsdecode(name): v.hex() for name, v in row["xattrs"].items()}
-    return record
 
 
 def without_made_up(record: dict[str, Any]) -> dict[str, Any]:

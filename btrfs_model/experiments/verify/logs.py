@@ -10,20 +10,23 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.mount.live_inode import InodeFields
 from btrfs_model.ondisk.items import InlineExtent, dir_items, file_extent, inode_extrefs, inode_refs
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.tree import Tree
 
-LogItems = dict[tuple[Any, ...], Any]
+LogItems = dict[Any, Any]
+"""Content by key; ``"csums"``: checksums."""
 
 
 def items_of(fs: Filesystem, tree: int) -> dict[tuple[int, int, int], bytes]:
     """Every item of a tree."""
-    return {tuple(item.key): bytes(item.data) for item in fs.tree(tree).items()}
+    return {item.key: bytes(item.data) for item in fs.tree(tree).items()}
 
 
 def logs_of(fs: Filesystem) -> dict[int, LogItems]:
@@ -39,6 +42,17 @@ def logs_of(fs: Filesystem) -> dict[int, LogItems]:
         items["csums"] = _checksums(fs, tree, extents)
         found[root] = items
     return found
+
+
+def comparable_logs(image: Path, scenario: Scenario) -> dict[int, LogItems]:
+    """Return logs; of what is compressed not what the checksums are: that is the compressor's."""
+    with Filesystem.open(image) as fs:
+        logs = logs_of(fs)
+    if "compress" in scenario.steps[1].arguments["options"]:
+        for items in logs.values():
+            known, other = items["csums"]
+            items["csums"] = known.keys(), other.total()
+    return logs
 
 
 def _checksums(fs: Filesystem, tree: Tree, extents: _Addresses) -> Any:

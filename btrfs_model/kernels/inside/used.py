@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a kernel does with an image, and what it says: called in it by :mod:`judges`."""
+"""A kernel uses an image as its owner would, and says what it finds."""
+
+from __future__ import annotations
 
 import contextlib
 import os
@@ -7,15 +9,14 @@ import traceback
 from pathlib import Path
 from typing import Any, TypedDict
 
-from kernel_records import kernel_listing
-
+from btrfs_model.kernels.inside.listing import kernel_listing
 from btrfs_model.kernels.inside.mounts import mounted, run
 
 _ALARMS = ("WARNING: ", "BUG: ", "Oops", "assertion failed", "Call Trace:")
 
 
 class Job(TypedDict):
-    """What :func:`judges.ask` is called with."""
+    """What is done with which image, see :func:`use`."""
 
     image: str
     options: str
@@ -37,6 +38,7 @@ class Messages:
             os.lseek(self.fd, 0, os.SEEK_END)
 
     def new(self) -> list[str]:
+        """Return what it said since the last call."""
         lines: list[str] = []
         if self.fd is None:
             return lines
@@ -86,8 +88,8 @@ def use(top: Path, snapshots: dict[str, str], data: bool, streams: Path) -> dict
         run("btrfs", "-q", "receive", "-f", str(streams / used["full"][path]), str(folder))
         if path in used["incremental"]:
             (folder / "again").mkdir()
-            stream = str(streams / used["incremental"][path])
-            run("btrfs", "-q", "receive", "-f", stream, str(folder / "again"))
+            change = str(streams / used["incremental"][path])
+            run("btrfs", "-q", "receive", "-f", change, str(folder / "again"))
 
     run("btrfs", "quota", "enable", str(top))
     run("btrfs", "quota", "rescan", "-w", str(top))

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a kernel lists of the subvolumes of a mounted filesystem.
+"""What a kernel lists of the subvolumes of a mounted filesystem."""
 
-Of Python's library alone: this also runs in guests that have nothing else.
-"""
+from __future__ import annotations
 
 import fcntl
 import hashlib
@@ -23,7 +22,7 @@ _EMPTY_SUBVOL_DIR = 2
 
 
 def kernel_listing(top: Path, paths: list[str]) -> Listing:
-    """What a kernel lists of subvolumes; of subvolumes inside them the path alone."""
+    """List subvolumes as a kernel does; of subvolumes inside them the path alone."""
     return {path: dict(_records(top / path, "")) for path in paths}
 
 

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Commands that ask kernels whether the model is right: ``verify``."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from btrfs_model.base.whole_file import naming
+from btrfs_model.cli.common import Command, print_table, progress, write_parquet
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from btrfs_model.experiments.verify.run import Outcome
+
+_KINDS = ("send", "log", "replay", "fiemap", "reads", "images")
+_OF_IMAGES = ("send", "fiemap", "reads")
+_SEEDS = 10
+_MANY = 100_000
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model verify --kernel uml",
+        "btrfs-model verify send log --kernel native --kernel uml --seeds 50",
+        "btrfs-model verify --image disk.img",
+    ),
+)
+@click.argument("what", nargs=-1, type=click.Choice(_KINDS))
+@click.option("--kernel", "kernels", multiple=True, default=("uml",), show_default=True,
+              metavar="native|uml|PATH",
+              help="This machine's kernel (root), Debian's User-Mode Linux, or a linux.uml; "
+              "several at once.")  # fmt: skip
+@click.option("--seeds", type=click.IntRange(min=1), metavar="N",
+              help=f"Compare on N random scenarios of each kind.  [default: {_SEEDS}]")  # fmt: skip
+@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), metavar="M",
+              help="Begin nothing after so long; without --seeds go on until then.")  # fmt: skip
+@click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, metavar="SEED",
+              help="The first seed.")  # fmt: skip
+@click.option("--image", "images", multiple=True, type=click.Path(path_type=Path, dir_okay=False),
+              help="Compare on this image instead, which is not written to.")  # fmt: skip
+@click.option("--differences", type=click.Path(path_type=Path), default="verify-differences",
+              show_default=True, metavar="DIR", help="Where a difference is written.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a comparison.")
+@click.option("-o", "output", type=click.Path(path_type=Path), metavar="FILE.parquet",
+              help="Write the comparisons as Parquet.")  # fmt: skip
+def verify(
+    what: tuple[str, ...],
+    kernels: tuple[str, ...],
+    seeds: int | None,
+    minutes: float | None,
+    first: int,
+    images: tuple[Path, ...],
+    differences: Path,
+    as_json: bool,
+    output: Path | None,
+) -> int:
+    """Compare the model with live kernels, on random filesystems or on your image.
+
+    WHAT is send (streams), log (what fsyncs log), replay (what a mount makes of logs), fiemap
+    (extents and who refers to them), reads (what a cold send reads) or images (kernels use what the
+    model made); all of them by default. Kernels run at the same time. A difference is made short
+    and written with what both say. Exit status 1 when there is one.
+    """
+    from btrfs_model.experiments.verify.run import Task
+    from btrfs_model.experiments.verify.run import verify as run
+
+    if images and (wrong := sorted(set(what) - set(_OF_IMAGES))):
+        raise click.UsageError(f"{wrong[0]} is not compared on an image")
+    for image in images:
+        image.stat()
+    if output is not None:
+        with naming(output):
+            output.parent.stat()
+    kinds = list(what or (_OF_IMAGES if images else _KINDS))
+    number = seeds or (_MANY if minutes else _SEEDS)
+    until = time.time() + 60 * minutes if minutes else float("inf")
+    tasks = [Task(kernel, kinds, list(range(first, first + number)), until,
+                  [str(image.resolve()) for image in images])
+             for kernel in dict.fromkeys(kernels)]  # fmt: skip
+    cases = len(images) or (None if minutes else number)
+    total = None if cases is None else len(tasks) * len(kinds) * cases
+    found = []
+    with progress(total) as step:
+        for outcome in run(tasks, step):
+            found.append(outcome)
+            if outcome.difference:
+                _write(differences, outcome)
+    table = _rows(found)
+    if output is not None:
+        write_parquet(table, output)
+    print_table(table if as_json else _summary(table), as_json=as_json)
+    different = [outcome for outcome in found if outcome.difference]
+    for outcome in different:
+        place = _place(differences, outcome)
+        click.echo(f"{outcome.kernel}: {outcome.kind} {outcome.case}: {outcome.difference}; "
+                   f"see {place}", err=True)  # fmt: skip
+    return 1 if different else 0
+
+
+def _place(folder: Path, outcome: Outcome) -> Path:
+    parts = (Path(outcome.kernel).name, outcome.kind, Path(outcome.case).name)
+    return folder / "-".join(parts)
+
+
+def _write(folder: Path, outcome: Outcome) -> None:
+    place = _place(folder, outcome)
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "kernel.txt").write_text(f"{outcome.by_kernel}\n")
+    (place / "model.txt").write_text(f"{outcome.by_model}\n")
+    if outcome.scenario:
+        doc = {"name": f"{outcome.kind} {outcome.case}", "doc": outcome.difference,
+               "hex_values": True, "ops": outcome.scenario}  # fmt: skip
+        (place / "scenario.json").write_text(json.dumps(doc, indent=1) + "\n")
+
+
+def _rows(found: Sequence[Outcome]) -> pd.DataFrame:
+    """Return a row for each unit that was compared in a case."""
+    import pandas as pd
+
+    rows = [
+        (one.kernel, one.release, one.kind, one.case, one.files, unit, amount, one.seconds,
+         one.difference)
+        for one in found
+        for unit, amount in (one.compared or {"": 0}).items()
+    ]  # fmt: skip
+    columns = ["kernel", "release", "kind", "case", "files", "unit", "compared", "seconds",
+               "difference"]  # fmt: skip
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _summary(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each kind on each kernel."""
+    import pandas as pd
+
+    rows = []
+    for (kernel, kind), part in table.groupby(["release", "kind"], sort=False):
+        cases = part.drop_duplicates("case")
+        units = part.groupby("unit", sort=False)["compared"].sum()
+        rows.append((
+            kernel, kind, len(cases), _told(units.items()), int(cases["files"].max()),
+            round(cases["seconds"].sum()), int((cases["difference"] != "").sum()),
+        ))  # fmt: skip
+    columns = ["kernel", "kind", "cases", "compared", "most files", "seconds", "differences"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _told(units: Iterable[tuple[object, int]]) -> str:
+    return ", ".join(f"{amount:,} {unit}" for unit, amount in units if amount)

@@ -1,0 +1,455 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What is compared: each kind of comparison, of a scenario or of an image that there is.
+
+A comparison counts what it compared, by unit, and ends at the first difference.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import stat
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from btrfs_model.backref.api import logical_ino
+from btrfs_model.base.errors import BtrfsModelError
+from btrfs_model.behaviour import Behaviour
+from btrfs_model.experiments.scenario.load import Scenario
+from btrfs_model.experiments.verify.listing import model_listing
+from btrfs_model.experiments.verify.logs import comparable_logs, items_of
+from btrfs_model.experiments.verify.random_logs import random_log
+from btrfs_model.experiments.verify.random_scenarios import random_scenario
+from btrfs_model.experiments.verify.random_trees import random_tree
+from btrfs_model.experiments.verify.sides import in_the_kernel, in_the_model
+from btrfs_model.kernels.inside import asked, used
+from btrfs_model.kernels.inside.listing import Listing
+from btrfs_model.kernels.inside.mounts import Place
+from btrfs_model.kernels.inside.timed import Sent
+from btrfs_model.kernels.session import Kernel
+from btrfs_model.mount.inode import live_subvolume
+from btrfs_model.mount.live_inode import InodeFields
+from btrfs_model.mount.writable import WritableFilesystem
+from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.questions.check import check
+from btrfs_model.questions.fiemap.api import Fiemap
+from btrfs_model.questions.logreplay import replay_log
+from btrfs_model.questions.reads.cold import blocks_after_mount
+from btrfs_model.questions.send.ioctl import prepare, run, send
+from btrfs_model.volume.filesystem import Filesystem
+from btrfs_model.volume.forest import Forest
+
+NO_FILE_DATA, COMPRESSED = 1, 16
+_BLOCK = 4096
+_TIMES = ("atime", "ctime", "mtime", "otime")
+_LARGE = 8 << 30
+"""Bytes of a device that may have a million files."""
+_SMALL = 256 << 20
+"""Bytes of a device that the model has a copy of."""
+_LATER = 2**33
+"""The clock of the model's replays: no time of a call."""
+_LAG = 60 * 10**9
+"""The clock of a guest may lag so much."""
+
+
+class DifferenceError(BtrfsModelError):
+    """A kernel and the model do not agree.
+
+    Attributes
+    ----------
+    kernel, model : object
+        What they say.
+    """
+
+    def __init__(self, what: str, kernel: Any, model: Any) -> None:
+        self.what, self.kernel, self.model = what, kernel, model
+        super().__init__(f"kernel and model differ: {what}")
+
+
+@dataclass
+class Bench:
+    """A kernel beside the model.
+
+    Attributes
+    ----------
+    compared : Counter
+        How much was compared, by unit.
+    """
+
+    kernel: Kernel
+    compared: Counter[str] = field(default_factory=Counter)
+    _numbers: Iterator[int] = field(default_factory=count)
+
+    @property
+    def behaviour(self) -> str:
+        """The kernel's preset."""
+        return self.kernel.preset
+
+    @contextmanager
+    def new_image(self) -> Iterator[Path]:
+        """Make up a name for an image, which goes in the end."""
+        path = self.kernel.images / f"image-{next(self._numbers)}"
+        try:
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    @contextmanager
+    def looked_at(self, image: Path) -> Iterator[Place]:
+        """Attach an image, to be read."""
+        with self.kernel.attached(image, read_only=True) as source:
+            yield Place(source=source, top=self.kernel.top, options="ro")
+
+    def same(self, unit: str, what: str, kernel: Any, model: Any, amount: int = 1) -> None:
+        """Compare.
+
+        Raises
+        ------
+        DifferenceError
+            When they differ.
+        """
+        if kernel != model:
+            raise DifferenceError(what, kernel, model)
+        self.compared[unit] += amount
+
+    def same_members(self, unit: str, what: str, kernel: Any, model: Any) -> None:
+        """Compare mappings; the first member that differs is named."""
+        for key in sorted(kernel.keys() | model.keys(), key=repr):
+            where = f"{what}{key!r}"
+            self.same(unit, where, kernel.get(key, "nothing"), model.get(key, "nothing"))
+
+
+# ------------------------------------------------------------------------------------- images --
+
+
+def plans(fs: Filesystem, choice: random.Random) -> list[Sent]:
+    """Return what is sent of an image: each snapshot, each pair of neighbours, some others."""
+    ids = [number for number in fs.subvolume_ids if fs.subvolume(number).is_read_only]
+    paths = [fs.subvolume(number).path for number in ids]
+    version_two = 2
+
+    def plan(
+        snapshot: str, parent: str | None, clones: Sequence[str], flags: int = 0, protocol: int = 1
+    ) -> Sent:
+        return Sent(snapshot=snapshot, parent=parent, clones=list(clones), flags=flags,
+                    protocol=protocol)  # fmt: skip
+
+    found = [plan(path, None, ()) for path in paths]
+    for older, newer in pairwise(paths):
+        found += [
+            plan(newer, older, (older,)), plan(older, newer, (newer,)),
+            plan(newer, older, (), NO_FILE_DATA),
+            plan(newer, older, (older,), COMPRESSED, version_two),
+        ]  # fmt: skip
+    for _ in range(3 * (len(paths) > 1)):
+        snapshot, parent = choice.sample(paths, 2)
+        clones = choice.sample(paths, choice.randint(0, len(paths)))
+        found.append(plan(snapshot, choice.choice([None, parent]), clones))
+    return found
+
+
+def _model_stream(fs: Filesystem, what: Sent, behaviour: str) -> tuple[int, bytes]:
+    try:
+        sent = send(
+            fs, what["snapshot"], what["parent"], what["clones"], behaviour=behaviour,
+            proto=what["protocol"], no_file_data=bool(what["flags"] & NO_FILE_DATA),
+            compressed=bool(what["flags"] & COMPRESSED),
+        )  # fmt: skip
+    except OSError as error:
+        return error.errno or 0, getattr(error, "partial", b"")
+    assert sent.data is not None
+    return 0, sent.data
+
+
+def compare_sends(bench: Bench, image: Path, choice: random.Random) -> None:
+    """Compare streams and errors of sends."""
+    kernel = bench.kernel
+    with Filesystem.open(image) as fs:
+        wanted = plans(fs, choice)
+        version_one = "send-stream-v2" not in Behaviour.parse(bench.behaviour)
+        wanted = [one for one in wanted if not (version_one and one["protocol"] > 1)]
+        targets = [kernel.new_file() for _ in wanted]
+        with bench.looked_at(image) as place:
+            ended = kernel.call(asked.streams, place, wanted, list(map(str, targets)))
+        for what, number, target in zip(wanted, ended, targets, strict=True):
+            theirs = number, target.read_bytes()
+            target.unlink()
+            ours = _model_stream(fs, what, bench.behaviour)
+            bench.same("streams", f"send {dict(what)}", theirs, ours)
+            bench.compared["bytes"] += len(theirs[1])
+
+
+def compare_reads(bench: Bench, image: Path, choice: random.Random) -> None:
+    """Compare how many bytes of tree blocks a cold send reads."""
+    behaviour = Behaviour.parse(bench.behaviour)
+    with Filesystem.open(image) as fs:
+        for what in [one for one in plans(fs, choice) if one["parent"] is None][:3]:
+            cold: Sent = {**what, "flags": NO_FILE_DATA, "clones": []}
+            with bench.looked_at(image) as place:
+                theirs = bench.kernel.call(asked.cold_reads, place, cold)
+            name = what["snapshot"]
+            request = prepare(fs, name, None, (), behaviour=behaviour, no_file_data=True,
+                              write=lambda data: None)  # fmt: skip
+            known = blocks_after_mount(fs, [fs.subvolume(name)], behaviour, writable=False)
+            ours = len(run(request, known)[2]) * fs.image.nodesize
+            bench.same("cold sends", f"bytes read for a send of {name}", theirs, ours)
+            bench.compared["blocks read"] += ours // fs.image.nodesize
+
+
+def compare_extents(bench: Bench, image: Path, choice: random.Random) -> None:
+    """Compare FIEMAP of files, LOGICAL_INO of extents, paths of inodes."""
+    with Filesystem.open(image) as fs:
+        inodes = list(_inodes(fs))
+        files = [row for row in inodes if stat.S_ISREG(row["mode"])]
+        places = _places(fs, choice)
+        with bench.looked_at(image) as place:
+            shared = bench.kernel.call(
+                asked.sharing, place, [row["path"] for row in files],
+                [(row["below"], row["ino"]) for row in inodes], places,
+            )  # fmt: skip
+        for row, theirs in zip(files, shared["extents"], strict=True):
+            found = Fiemap(fs, row["subvolume"], row["ino"], behaviour=bench.behaviour).run()
+            ours = [list(one) for one in zip(*(found[name].tolist() for name in found.columns),
+                                             strict=True)]  # fmt: skip
+            bench.same("files", f"extents of {row['path']}", theirs, ours)
+            bench.compared["extents"] += len(ours)
+        for row, names in zip(inodes, shared["paths"], strict=True):
+            what = f"paths of inode {row['ino']} of {row['below']}"
+            bench.same("inodes", what, names, fs.subvolume(row["subvolume"]).paths_of(row["ino"]))
+        forest = Forest.of(fs)
+        for (logical, ignore), referring in zip(places, shared["references"], strict=True):
+            model = logical_ino(forest, logical, ignore_offset=ignore).to_numpy().tolist()
+            bench.same("addresses", f"references to {logical} (all: {ignore})", referring, model)
+
+
+def _inodes(fs: Filesystem) -> Iterator[dict[str, Any]]:
+    """Yield the inodes of all subvolumes, with a path of each from the top."""
+    for number in fs.subvolume_ids:
+        subvolume = fs.subvolume(number)
+        rows = fs.listing(number, content=False).drop_duplicates("ino")
+        # a smaller number is where a subvolume was when the snapshot was made
+        for row in rows[rows["ino"] >= subvolume.root_dir].to_dict("records"):
+            path = f"{subvolume.path}/{row['path']}".lstrip("/")
+            yield {"subvolume": number, "below": subvolume.path, "ino": int(row["ino"]),
+                   "mode": row["mode"], "path": path}  # fmt: skip
+
+
+def _places(fs: Filesystem, choice: random.Random, most: int = 400) -> list[tuple[int, bool]]:
+    """Return addresses in extents of data: the first block, the middle, the last."""
+    items = fs.tree(ObjectId.EXTENT_TREE).scan()
+    data = np.flatnonzero(items["type"] == ItemType.EXTENT_ITEM)
+    extents = zip(items["objectid"][data].tolist(), items["offset"][data].tolist(), strict=True)
+    places = [
+        (at, ignore)
+        for start, length in extents
+        for at in sorted({start, start + length // 2 // _BLOCK * _BLOCK, start + length - _BLOCK})
+        for ignore in (False, True)
+    ]
+    return choice.sample(places, min(most, len(places)))
+
+
+# ---------------------------------------------------------------------------------- scenarios --
+
+
+def _of_image(compare: Callable[[Bench, Path, random.Random], None]) -> Compare:
+    """Let a kernel make the image."""
+
+    def of_scenario(bench: Bench, scenario: Scenario) -> None:
+        with bench.new_image() as image:
+            in_the_kernel(bench.kernel, scenario, image, size=_LARGE)
+            compare(bench, image, random.Random(scenario.path))
+
+    return of_scenario
+
+
+def compare_logs(bench: Bench, scenario: Scenario) -> None:
+    """Compare what fsyncs come to and every item that they log."""
+    with bench.new_image() as image, bench.new_image() as theirs, bench.new_image() as ours:
+        wanted = in_the_kernel(bench.kernel, scenario, image, theirs)
+        with in_the_model(scenario, bench.behaviour, ours) as (_, ran):
+            pass
+        _same_ends(bench, scenario, wanted.ended, ran.ended)
+        bench.same("fsyncs", "what fsyncs come to", wanted.synced, ran.synced, len(ran.synced))
+        logs, known = comparable_logs(ours, scenario), comparable_logs(theirs, scenario)
+        bench.same("logs", "subvolumes with a log", sorted(known), sorted(logs))
+        for root in logs:
+            bench.same_members("log items", f"log of {root}: ", known[root], logs[root])
+
+
+def _same_ends(bench: Bench, scenario: Scenario, kernel: list[str], model: list[str]) -> None:
+    for step, theirs, ours in zip(scenario.steps[2:], kernel, model, strict=False):
+        bench.same("calls", f"how this ended: {step.number} {step}", theirs, ours)
+
+
+def compare_replays(bench: Bench, scenario: Scenario) -> None:
+    """Let a kernel log and replay, the model replay the same log; compare all items."""
+    with bench.new_image() as image, bench.new_image() as crash:
+        since = time.time_ns() - _LAG
+        in_the_kernel(bench.kernel, scenario, image, crash, _SMALL)
+        with Filesystem.open(crash) as fs, _clock_of_replays():
+            ours = replay_log(fs, behaviour=bench.behaviour)
+        with ours:
+            subvolumes = [ours.subvolume(number).path for number in ours.subvolume_ids]
+            with bench.kernel.attached(crash, read_only=False) as source:
+                place = Place(source=source, top=bench.kernel.top, options="noatime")
+                listed = bench.kernel.call(asked.listing, place, subvolumes)
+            with Filesystem.open(crash) as theirs:
+                _same_listings(bench, listed, model_listing(theirs))
+                for number in ours.subvolume_ids:  # the kernel looked into each: no orphan is left
+                    live_subvolume(ours, number)
+                ours.sync()
+                for number in theirs.subvolume_ids:
+                    _same_items(bench, ours, theirs, number, since)
+                bench.same("checksums", "checksums", _checksums(theirs), _checksums(ours))
+
+
+@contextmanager
+def _clock_of_replays() -> Iterator[None]:
+    before = os.environ.get("SOURCE_DATE_EPOCH")
+    os.environ["SOURCE_DATE_EPOCH"] = str(_LATER)
+    try:
+        yield
+    finally:
+        del os.environ["SOURCE_DATE_EPOCH"]
+        if before is not None:
+            os.environ["SOURCE_DATE_EPOCH"] = before
+
+
+def _with_its_times(ours: bytes, theirs: bytes, since: int) -> bytes:
+    """Return an inode item with the kernel's times where both replays took the time for it."""
+    mine, its = InodeFields.unpack(ours), InodeFields.unpack(theirs)
+    for name in _TIMES:
+        if getattr(mine, name) >= _LATER * 10**9 and getattr(its, name) >= since:
+            setattr(mine, name, getattr(its, name))
+    return theirs if mine == its else ours
+
+
+def _same_items(bench: Bench, ours: Filesystem, theirs: Filesystem, tree: int, since: int) -> None:
+    mine, its = items_of(ours, tree), items_of(theirs, tree)
+    for key, data in its.items():
+        if key[1] == ItemType.INODE_ITEM and key in mine:
+            mine[key] = _with_its_times(mine[key], data, since)
+    bench.same_members("items", f"tree {tree}: item ", its, mine)
+
+
+def _checksums(fs: Filesystem) -> dict[int, bytes]:
+    """Return checksums by sector: how they are spread over items depends on what was freed."""
+    size = fs.image.superblock.csum_size
+    return {
+        key[2] + at // size * fs.image.sectorsize: data[at : at + size]
+        for key, data in items_of(fs, ObjectId.CSUM_TREE).items()
+        for at in range(0, len(data), size)
+    }
+
+
+def _same_listings(bench: Bench, kernel: Listing, model: Listing) -> None:
+    bench.same("subvolumes", "subvolumes", sorted(kernel), sorted(model))
+    for path, listed in kernel.items():
+        bench.same_members("inodes", f"listing of {path or 'the top'}: ", listed, model[path])
+
+
+def _untimed(listing: Listing) -> Listing:
+    """Leave out times, which are not those of the other run, and transactions."""
+    times = ("atime", "mtime", "ctime", "gen")
+    return {
+        subvolume: {
+            path: {name: value for name, value in record.items() if name not in times}
+            for path, record in paths.items()
+        }
+        for subvolume, paths in listing.items()
+    }
+
+
+def compare_images(bench: Bench, scenario: Scenario) -> None:
+    """Let both sides carry out a scenario, and a kernel use the image that the model made."""
+    kernel = bench.kernel
+    with (
+        bench.new_image() as image,
+        bench.new_image() as made,
+        in_the_model(scenario, bench.behaviour) as (fs, ran),
+    ):
+        fs.save(made)
+        wanted = in_the_kernel(kernel, scenario, image)
+        _same_ends(bench, scenario, wanted.ended, ran.ended)
+        with Filesystem.open(image) as theirs:
+            _same_listings(bench, _untimed(model_listing(theirs)), _untimed(model_listing(fs)))
+        _use(bench, fs, made)
+
+
+def _use(bench: Bench, fs: WritableFilesystem, image: Path) -> None:
+    """Let a kernel use an image of the model as its owner would."""
+    kernel = bench.kernel
+    listing, snapshots, last = model_listing(fs), dict[str, str](), dict[bytes, str]()
+    for number in fs.subvolume_ids:
+        subvolume = fs.subvolume(number)
+        if subvolume.is_read_only:
+            source = subvolume.item.parent_uuid
+            snapshots[subvolume.path] = last.get(source, "")
+            last[source] = subvolume.path
+    job = used.Job(image=str(image), options="rw,noatime", subvolumes=list(listing), write={},
+                   snapshots=snapshots, send_data=True, scrub=True,
+                   streams=str(kernel.folder))  # fmt: skip
+    answer = kernel.call(used.answer_to, job, kernel.top)
+    bench.same("uses", "a kernel uses the model's image", answer.get("failed", ""), "")
+    alarms = [line for line in answer["messages"] if line[1] <= "4" and "deprecated" not in line]
+    bench.same("messages", "what the kernel logs of the model's image", alarms, [])
+    clean = "no errors found" in answer["scrub"]
+    bench.same("scrubs", "scrub", answer["scrub"], answer["scrub"] if clean else "no errors found")
+    _same_listings(bench, answer["listing"], listing)
+    for path, older in snapshots.items():
+        _same_stream(bench, fs, path, None, answer["used"]["full"][path])
+        if older:
+            _same_stream(bench, fs, path, older, answer["used"]["incremental"][path])
+    (kernel.folder / answer["used"]["new"]).unlink()
+    with Filesystem.open(image) as after:
+        bench.same("checks", "check after the kernel's use", [], check(after, verify_data=True))
+    ran = subprocess.run(["btrfs", "check", str(image)], capture_output=True, text=True)
+    bench.same("checks", f"btrfs check: {ran.stderr.strip()}", ran.returncode, 0)
+
+
+def _same_stream(bench: Bench, fs: Filesystem, path: str, parent: str | None, stream: str) -> None:
+    file = bench.kernel.folder / stream
+    what = Sent(snapshot=path, parent=parent, clones=[parent] if parent else [], flags=0,
+                protocol=1)  # fmt: skip
+    ours = _model_stream(fs, what, bench.behaviour)
+    bench.same("streams", f"send of {path} after {parent}", (0, file.read_bytes()), ours)
+    file.unlink()
+
+
+# -------------------------------------------------------------------------------------- kinds --
+
+Compare = Callable[[Bench, Scenario], None]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of comparison: how a scenario is made from a seed and a size, what is compared."""
+
+    make: Callable[[str, int], Scenario]
+    compare: Compare
+    of_image: Callable[[Bench, Path, random.Random], None] | None = None
+
+
+def _image_scenario(seed: str, files: int) -> Scenario:
+    return random_scenario(seed, portable=True) if files < 100 else random_tree(seed, files)
+
+
+KINDS: dict[str, Kind] = {
+    "send": Kind(random_tree, _of_image(compare_sends), compare_sends),
+    "log": Kind(lambda seed, files: random_log(seed), compare_logs),
+    "replay": Kind(lambda seed, files: random_log(seed), compare_replays),
+    "fiemap": Kind(lambda seed, files: random_tree(seed, 0, sharing=True),
+                   _of_image(compare_extents), compare_extents),
+    "reads": Kind(random_tree, _of_image(compare_reads), compare_reads),
+    "images": Kind(_image_scenario, compare_images),
+}  # fmt: skip
+"""All kinds by name, in the order in which they are told of."""

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the model lists of subvolumes, in the form of :mod:`btrfs_model.kernels.inside.listing`."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from typing import Any
+
+from btrfs_model.kernels.inside.listing import Listing
+from btrfs_model.volume.filesystem import Filesystem
+from btrfs_model.volume.listing import EMPTY_SUBVOL_DIR
+
+
+def as_recorded(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """Write a row of a listing in the form of the kernel's record."""
+    mode = row["mode"]
+    record = {field: row[field] for field in ("ino", "nlink", "uid", "gid", "size", "atime")}
+    record["mode"] = f"{mode:o}"
+    if row["ino"] == EMPTY_SUBVOL_DIR:
+        return record
+    record |= {field: row[field] for field in ("mtime", "ctime")}
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        record |= {"gen": row["generation"], "flags": row["flags"]}
+    if stat.S_ISREG(mode):
+        record["sha256"] = row["sha256"]
+    if stat.S_ISLNK(mode):
+        record["target"] = os.fsdecode(row["target"])
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+        record["rdev"] = [row["rdev"] >> 20, row["rdev"] & 0xFFFFF]
+    if row["xattrs"]:
+        record["xattrs"] = {os.fsdecode(name): v.hex() for name, v in row["xattrs"].items()}
+    return record
+
+
+def model_listing(fs: Filesystem) -> Listing:
+    """List what is in each subvolume; of subvolumes inside it the path alone."""
+    return {
+        path: {
+            row["path"]: {} if row["ino"] == EMPTY_SUBVOL_DIR else as_recorded(row)
+            for row in fs.listing(path).to_dict("records")
+        }
+        for path in fs.subvolumes()["path"]
+    }

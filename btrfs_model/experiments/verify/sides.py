@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The same scenario in a kernel and in the model.
+
+Both begin with ``mkfs`` and ``mount``, make a commit, and end with one where there is no ``crash``,
+which comes last. What fails on one side must fail on the other with the same errno.
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from btrfs_model.behaviour import Behaviour
+from btrfs_model.experiments.scenario.load import Scenario
+from btrfs_model.experiments.scenario.operations import Step
+from btrfs_model.experiments.scenario.run import Runner
+from btrfs_model.kernels.inside import operations
+from btrfs_model.kernels.inside.mounts import Place
+from btrfs_model.kernels.session import Kernel
+from btrfs_model.kernels.timings import make_filesystem
+from btrfs_model.mount.writable import WritableFilesystem
+
+SIZE = 1 << 30
+"""On a smaller device room for metadata may be short, and then more is written than is asked for.
+"""
+_QUIET = "commit=3600,nodiscard"
+"""No commit comes between, no discard of what is free."""
+
+
+@dataclass
+class Ran:
+    """How the operations after the mount ended (errno names), and what each fsync came to."""
+
+    ended: list[str] = field(default_factory=list)
+    synced: list[str] = field(default_factory=list)
+
+
+def operations_of(scenario: Scenario) -> list[operations.OneStep]:
+    """Return the operations after the mount as a kernel gets them."""
+    found: list[operations.OneStep] = []
+    for step in scenario.steps[2:]:
+        arguments = dict(step.arguments)
+        if step.name == "setxattr":
+            text = arguments["value"]
+            arguments["value"] = bytes.fromhex(text) if scenario.hex_values else text.encode()
+        found.append((step.name, arguments))
+    return found
+
+
+def made_by_mkfs(scenario: Scenario, image: Path, size: int = SIZE) -> None:
+    """Make the filesystem of a scenario with ``mkfs.btrfs``."""
+    make_filesystem(image, size, scenario.steps[0].arguments["options"])
+
+
+def mount_options(scenario: Scenario) -> str:
+    """Return the options of the mount of a scenario."""
+    return f"{_QUIET},{scenario.steps[1].arguments['options']}"
+
+
+def in_the_kernel(
+    kernel: Kernel, scenario: Scenario, image: Path, crash: Path | None = None, size: int = SIZE
+) -> Ran:
+    """Carry a scenario out; `crash` becomes a copy of the device at its end, still mounted."""
+    made_by_mkfs(scenario, image, size)
+    with kernel.attached(image, read_only=False) as source:
+        place = Place(source=source, top=kernel.top, options=mount_options(scenario))
+        kernel.call(operations.begin, place)
+        try:
+            steps = [step for step in operations_of(scenario) if step[0] != "crash"]
+            taken = kernel.call(operations.take, steps)
+            if crash is not None:
+                subprocess.run(["cp", "--sparse=always", str(image), str(crash)], check=True)
+        finally:
+            if kernel.runs:
+                kernel.call(operations.end)
+    return Ran(**taken)
+
+
+class _Model(Runner):
+    """The model; what is neither file nor directory is not opened: it is of no filesystem then."""
+
+    def _check(self, path: bytes) -> None:
+        fs = self.fs()
+        mode = fs.inode(*fs.resolve(path, follow=True)).item.mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise OSError(errno.EINVAL, "neither file nor directory")
+
+    def do_fsync(self, path: bytes) -> None:
+        self._check(path)
+        super().do_fsync(path)
+
+    def do_fdatasync(self, path: bytes) -> None:
+        self._check(path)
+        super().do_fdatasync(path)
+
+    def do_open(self, path: bytes, handle: str) -> None:
+        self._check(path)
+        super().do_open(path, handle)
+
+    def do_remount(self, options: str | None) -> None:
+        for handle in list(self.open):
+            self.do_close(handle)
+        super().do_remount(options)
+
+
+def ended(carry_out: Callable[[Step], None], steps: Iterable[Step]) -> list[str]:
+    """Carry out operations; how each ended: the name of its errno, or nothing."""
+    found = []
+    for step in steps:
+        try:
+            carry_out(step)
+            found.append("")
+        except OSError as error:
+            found.append(errno.errorcode[error.errno or errno.EIO])
+    return found
+
+
+@contextmanager
+def in_the_model(
+    scenario: Scenario, behaviour: str, crash: Path | None = None, size: int = SIZE
+) -> Iterator[tuple[WritableFilesystem, Ran]]:
+    """Carry a scenario out as a kernel does; the filesystem, committed if it did not crash."""
+    model, ran = _Model(scenario, size, 0), Ran()
+    model.asynchronous = True
+    model.behaviour = Behaviour.parse(behaviour)
+    model.synced = lambda step, how, work: ran.synced.append(how)
+    try:
+        for step in scenario.steps[:2]:
+            model.carry_out(step)
+        model.fs().sync()
+        ran.ended = ended(model.carry_out, (s for s in scenario.steps[2:] if s.name != "crash"))
+        if crash is not None:
+            model.fs().save_crash(crash)
+        else:
+            for handle in list(model.open):
+                model.do_close(handle)
+            model.fs().sync()
+        yield model.fs(), ran
+    finally:
+        model.close()

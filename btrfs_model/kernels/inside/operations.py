@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The operations of scenarios on a mounted filesystem, which stays mounted from call to call.
+
+Between two calls who asks may look at the device, as after a loss of power.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import stat
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, TypedDict
+
+from btrfs_model.kernels.inside.calls import KernelCalls
+from btrfs_model.kernels.inside.fill import data_of
+from btrfs_model.kernels.inside.mounts import Place, mounted
+from btrfs_model.kernels.inside.steps import device_of, written
+
+_CLONE = struct.Struct("<qQQQ")
+_FICLONERANGE = 1 << 30 | _CLONE.size << 16 | 0x94 << 8 | 13
+_DEDUPE_HEAD = struct.Struct("<QQHHI")
+_DEDUPE_ONE = struct.Struct("<qQQiI")
+_FIDEDUPERANGE = 3 << 30 | _DEDUPE_HEAD.size << 16 | 0x94 << 8 | 54
+_EXCHANGE = 2
+_UMASK = 0o022
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+OneStep = tuple[str, Mapping[str, Any]]
+"""An operation and its arguments by name; the values of extended attributes are bytes."""
+
+
+class Taken(TypedDict):
+    """How operations ended (the name of an errno, or nothing), and what each fsync came to."""
+
+    ended: list[str]
+    synced: list[str]
+
+
+class Operations(KernelCalls):
+    """Operations below a mount point, each in a method: ``do_`` and its name, or that of a call."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(Path(place["top"]))
+        self.place = place
+        self.synced: list[str] = []
+        self._mount = ExitStack()
+        self.do_mount(place["options"])
+
+    def take(self, steps: Sequence[OneStep]) -> list[str]:
+        """Carry out operations; how each ended."""
+        before = os.umask(_UMASK)  # that of the model
+        try:
+            return [self._end_of(*step) for step in steps]
+        finally:
+            os.umask(before)
+
+    def unmount(self) -> None:
+        self.release_all()
+        self._mount.close()
+
+    def _end_of(self, name: str, arguments: Mapping[str, Any]) -> str:
+        call = getattr(self, f"do_{name}", None) or getattr(self, _CALLS.get(name, name))
+        try:
+            call(*(os.fsdecode(value) if isinstance(value, bytes) and key != "value" else value
+                   for key, value in arguments.items()))  # fmt: skip
+        except OSError as error:
+            return errno.errorcode[error.errno or errno.EIO]
+        return ""
+
+    @contextmanager
+    def _file(self, path: str, otherwise: int, flags: int = os.O_RDWR) -> Iterator[int]:
+        """Open a file; what is none always fails with the same errno, opened or not."""
+        self._kind(path, stat.S_IFREG, otherwise=otherwise)
+        fd = os.open(self._at(path), flags)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _kind(self, path: str, *kinds: int, otherwise: int) -> None:
+        kind = stat.S_IFMT(os.stat(self._at(path)).st_mode)  # noqa: PTH116
+        if kind not in kinds:
+            raise OSError(errno.EISDIR if stat.S_ISDIR(kind) else otherwise, path)
+
+    def do_mount(self, options: str) -> None:
+        place: Place = {**self.place, "options": options}
+        self._mount.enter_context(mounted(**place))
+        self._device = device_of(Path(self.top))
+
+    def do_remount(self, options: str | None) -> None:
+        self.unmount()
+        self.do_mount(options or self.place["options"])
+
+    def do_mkdir(self, path: str, mode: int | None) -> None:
+        self.mkdir(path)
+        if mode is not None:
+            self.chmod(path, mode)
+
+    def do_mknod(self, path: str, mode: int, major: int, minor: int) -> None:
+        self.mknod(path, mode, os.makedev(major, minor))
+
+    def do_exchange(self, old: str, new: str) -> None:
+        self.rename(old, new, _EXCHANGE)
+
+    def do_chown(self, path: str, uid: int, gid: int) -> None:
+        os.chown(self._at(path), uid, gid, follow_symlinks=False)
+
+    def do_utimes(self, path: str, atime: int, mtime: int) -> None:
+        os.utime(self._at(path), ns=(atime, mtime), follow_symlinks=False)
+
+    def do_setxattr(self, path: str, name: str, value: bytes) -> None:
+        os.setxattr(self._at(path), name, value, follow_symlinks=False)
+
+    def do_removexattr(self, path: str, name: str) -> None:
+        os.removexattr(self._at(path), name, follow_symlinks=False)
+
+    def do_write(self, path: str, offset: int, length: int, fill: Any) -> None:
+        with self._file(path, errno.EINVAL) as fd:
+            os.pwrite(fd, data_of(fill, offset, length), offset)
+
+    def do_fallocate(self, path: str, mode: int, offset: int, length: int) -> None:
+        with self._file(path, errno.ENODEV) as fd:
+            if _LIBC.fallocate(fd, mode, ctypes.c_long(offset), ctypes.c_long(length)):
+                raise OSError(ctypes.get_errno(), "fallocate")
+
+    def do_clone(self, source: str, target: str) -> None:
+        self.do_clone_range(source, 0, 0, target, 0)
+
+    def do_clone_range(self, source: str, start: int, length: int, target: str, to: int) -> None:
+        nonblock = os.O_NONBLOCK
+        source_fd = os.open(self._at(source), os.O_RDONLY | nonblock)
+        try:
+            target_fd = os.open(self._at(target), os.O_RDWR | nonblock)
+            try:
+                fcntl.ioctl(target_fd, _FICLONERANGE, _CLONE.pack(source_fd, start, length, to))
+            finally:
+                os.close(target_fd)
+        finally:
+            os.close(source_fd)
+
+    def do_dedupe(self, source: str, start: int, length: int, target: str, to: int) -> None:
+        with (
+            self._file(source, errno.EINVAL, os.O_RDONLY) as source_fd,
+            self._file(target, errno.EINVAL, os.O_RDONLY) as target_fd,
+        ):
+            head, one = (start, length, 1, 0, 0), (target_fd, to, 0, 0, 0)
+            argument = bytearray(_DEDUPE_HEAD.pack(*head) + _DEDUPE_ONE.pack(*one))
+            fcntl.ioctl(source_fd, _FIDEDUPERANGE, argument)
+        status = _DEDUPE_ONE.unpack_from(argument, _DEDUPE_HEAD.size)[3]
+        if status:
+            raise OSError(max(-status, 0) or errno.EINVAL, "FIDEDUPERANGE")
+
+    def do_fsync(self, path: str, call: Callable[[int], None] = os.fsync) -> None:
+        self._kind(path, stat.S_IFREG, stat.S_IFDIR, otherwise=errno.EINVAL)
+        fd = os.open(self._at(path), os.O_RDONLY)
+        try:
+            self._sync(call, fd)
+        finally:
+            os.close(fd)
+
+    def do_fdatasync(self, path: str) -> None:
+        self.do_fsync(path, os.fdatasync)
+
+    def _sync(self, call: Callable[[int], None], fd: int) -> None:
+        before = written(self._device)
+        call(fd)
+        after = written(self._device)
+        how = "commit" if after[0] != before[0] else "log" if after[1] != before[1] else "none"
+        self.synced.append(how)
+
+    def do_open(self, path: str, handle: str) -> None:
+        self._kind(path, stat.S_IFREG, stat.S_IFDIR, otherwise=errno.EINVAL)
+        fd = os.open(self._at(path), os.O_RDONLY)
+        if handle in self._held:
+            os.close(fd)
+            raise OSError(errno.EBUSY, handle)
+        self._held[handle] = fd
+
+    def do_fsyncfd(self, handle: str) -> None:
+        self._sync(os.fsync, self._opened(handle))
+
+    def do_close(self, handle: str) -> None:
+        self._opened(handle)
+        self.release(handle)
+
+    def _opened(self, handle: str) -> int:
+        if handle not in self._held:
+            raise OSError(errno.EBADF, handle)
+        return self._held[handle]
+
+    def _each(self, call: Callable[[str], None], path: str, prefix: str, numbers: range) -> None:
+        for number in numbers:
+            call(f"{path}/{prefix}{number}")
+
+    def do_mkfiles(self, path: str, prefix: str, first: int, last: int) -> None:
+        self._each(lambda one: self.create(one, 0o644), path, prefix, range(first, last + 1))
+
+    def do_rmfiles(self, path: str, prefix: str, first: int, last: int, step: int) -> None:
+        self._each(self.unlink, path, prefix, range(first, last + 1, step))
+
+    def do_chmodfiles(self, path: str, prefix: str, first: int, last: int, step: int) -> None:
+        self._each(lambda one: self.chmod(one, 0o600), path, prefix, range(first, last + 1, step))
+
+
+_CALLS = {"subvol_create": "create_subvolume", "subvol_delete": "delete_subvolume"}
+_running: list[Operations] = []
+
+
+def begin(place: Place) -> None:
+    """Mount a filesystem, which must be there for :func:`take`, and commit what a mount changes."""
+    end()
+    _running.append(Operations(place))
+    _running[0].sync()
+
+
+def take(steps: Sequence[OneStep]) -> Taken:
+    """Carry out operations."""
+    operations = _running[0]
+    operations.synced = []
+    ended = operations.take(steps)
+    return Taken(ended=ended, synced=operations.synced)
+
+
+def end() -> None:
+    """Unmount it."""
+    while _running:
+        _running.pop().unmount()

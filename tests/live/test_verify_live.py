@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``btrfs-model verify`` with kernels: it compares, it finds a wrong rule, it leaves nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import corpus
+import judges
+import pytest
+
+import btrfs_model.questions.send.ioctl as send_ioctl
+from btrfs_model.experiments.verify import kinds, run
+from btrfs_model.experiments.verify.run import Task
+
+NAMES = {"machine": "native", "uml": "uml"}
+KERNELS = [pytest.param(NAMES[name], marks=mark) for name, mark in judges.MARKS.items()]
+
+
+@pytest.mark.claim(
+    "On random filesystems and images of the user, streams, logs, replays, extents, references, "
+    "cold reads and images are those of the running kernel and of User-Mode Linux."
+)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_no_difference(kernel: str) -> None:
+    seeds = range(50 if corpus.LONG else 2)
+    found = list(run.verify([Task(kernel, [*kinds.KINDS], list(seeds))], lambda text: None))
+    assert [one.difference for one in found] == [""] * (len(seeds) * len(kinds.KINDS))
+    assert all(one.compared for one in found)
+
+
+@judges.MARKS["uml"]
+def test_an_image_of_the_user_is_not_written_to() -> None:
+    image = corpus.image("send/random/seed-003")
+    before = image.read_bytes()
+    task = Task("uml", ["send", "fiemap", "reads"], [], images=[str(image)])
+    found = list(run.verify([task], lambda text: None))
+    assert [(one.kind, one.difference) for one in found] == [(kind, "") for kind in task.kinds]
+    assert image.read_bytes() == before
+
+
+@judges.MARKS["uml"]
+def test_a_wrong_rule_is_found_and_made_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    def send(*arguments: object, **named: object) -> object:
+        named["no_file_data"] = True
+        return send_ioctl.send(*arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(kinds, "send", send)
+    (found,) = run.work(Task("uml", ["send"], [1]))
+    assert found.difference.startswith("kernel and model differ: send ")
+    names = [line[0] for line in found.scenario]
+    assert names[:2] == ["mkfs", "mount"]
+    assert "write" in names
+    assert len(names) <= 8
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_behind(kernel: str, how: signal.Signals, tmp_path: Path) -> None:
+    """Also of who is interrupted or killed in the middle: no process, mount, loop device, file."""
+    place = tmp_path / "tmp"
+    place.mkdir()
+    command = [sys.executable, "-m", "btrfs_model.cli", "verify", "send", "--seeds", "1000",
+               "--kernel", kernel]  # fmt: skip
+    process = subprocess.Popen(
+        command, env={**os.environ, "TMPDIR": str(place)}, cwd=tmp_path,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    for line in process.stderr:
+        if f"{kernel}: send" in line:
+            break
+    process.send_signal(how)
+    status = process.wait(60)
+    process.stderr.close()
+    assert status == {signal.SIGINT: 130}.get(how, -how)
+    end = time.monotonic() + 60
+    while (left := traces(place)) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not left
+
+
+def traces(place: Path) -> list[str]:
+    """What names a folder: processes, mounts, loop devices; and what is in it."""
+    name = str(place)
+    found = [str(path) for path in place.iterdir()]
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            lines = (process / "environ").read_text(errors="replace")
+        except OSError:
+            continue
+        if f"TMPDIR={name}" in lines and (process / "cmdline").read_bytes():
+            found.append(f"process {process.name}")
+    loops = Path("/sys/block").glob("loop*/loop/backing_file")
+    for file in [Path("/proc/self/mountinfo"), *loops]:
+        if name in file.read_text():
+            found.append(str(file))
+    return found

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``btrfs-model verify`` where no kernel is needed: scenarios, shrinking, what is told."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+import btrfs_model.experiments.verify.run as verify_run
+from btrfs_model.cli import cli
+from btrfs_model.experiments.scenario.load import Scenario, load_scenario
+from btrfs_model.experiments.scenario.operations import parse_step
+from btrfs_model.experiments.verify.kinds import KINDS, Bench, DifferenceError
+from btrfs_model.experiments.verify.run import Outcome, Task, files_of, lines_of
+from btrfs_model.experiments.verify.shrink import shrunk
+from btrfs_model.experiments.verify.sides import in_the_model
+
+
+def scenario_of(numbers: list[int]) -> Scenario:
+    lines = [["mkfs"], ["mount"], *(["mkdir", str(number)] for number in numbers)]
+    return Scenario("s", [parse_step("s", at, line) for at, line in enumerate(lines, 1)])
+
+
+@given(st.lists(st.integers(0, 30), unique=True, min_size=3), st.data())
+def test_what_is_shrunk_has_what_shows_it_and_no_more(
+    numbers: list[int], data: st.DataObject
+) -> None:
+    needed = {str(one).encode() for one in data.draw(st.sets(st.sampled_from(numbers), min_size=1))}
+
+    def shows(scenario: Scenario) -> bool:
+        return needed <= {step.arguments["path"] for step in scenario.steps[2:]}
+
+    short = shrunk(scenario_of(numbers), shows, most=10_000)
+    assert [step.name for step in short.steps[:2]] == ["mkfs", "mount"]
+    assert {step.arguments["path"] for step in short.steps[2:]} == needed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_seed_is_a_scenario_that_can_be_run(kind: str, tmp_path: Path) -> None:
+    """It is the same each time, most of it succeeds, and what is written is read again."""
+    scenario = KINDS[kind].make("seed 1", 40)
+    assert scenario == KINDS[kind].make("seed 1", 40) != KINDS[kind].make("seed 2", 40)
+    with in_the_model(scenario, "v6.18") as (fs, ran):
+        assert len(fs.subvolumes())
+    ended = Counter(ran.ended)
+    assert ended[""] > sum(ended.values()) / 3
+    path = tmp_path / "scenario.json"
+    path.write_text(json.dumps({"hex_values": True, "ops": lines_of(scenario)}))
+    assert load_scenario(path).steps == scenario.steps
+
+
+def test_sizes_go_from_ten_to_a_million() -> None:
+    sizes = [files_of("send", seed) for seed in range(2000)]
+    assert min(sizes) == 10
+    assert 500_000 < max(sizes) <= 1_000_000
+    assert max(files_of("images", seed) for seed in range(2000)) <= 10_000
+
+
+def test_what_differs_is_named() -> None:
+    bench = Bench(None)  # type: ignore[arg-type]
+    bench.same_members("items", "tree 5: ", {1: b"a", 2: b"b"}, {1: b"a", 2: b"b"})
+    assert bench.compared == {"items": 2}
+    with pytest.raises(DifferenceError, match="tree 5: 2") as caught:
+        bench.same_members("items", "tree 5: ", {1: b"a"}, {1: b"a", 2: b"b"})
+    assert (caught.value.kernel, caught.value.model) == ("nothing", b"b")
+
+
+def test_a_difference_is_written_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def verify(tasks: list[Task], step: object) -> list[Outcome]:
+        return [
+            Outcome(task.kernel, "6.1.176", kind, str(seed), 10, 1.5, {"streams": 7})
+            for task in tasks for kind in task.kinds for seed in task.seeds
+        ] + [Outcome("uml", "6.1.176", "log", "9", 10, 1.5, {}, "what fsyncs come to", "'log'",
+                     "'commit'", [["mkfs"], ["mount"], ["fsync", "a"]])]  # fmt: skip
+
+    monkeypatch.setattr(verify_run, "verify", verify)
+    monkeypatch.chdir(tmp_path)
+    arguments = ["verify", "send", "--seeds", "3", "-o", "rows.parquet"]
+    ran = CliRunner().invoke(cli, arguments, standalone_mode=False)
+    assert ran.return_value == 1
+    assert "6.1.176\tsend\t3\t21 streams\t10\t4\t0" in ran.stdout
+    assert "6.1.176\tlog\t1\t\t10\t2\t1" in ran.stdout
+    assert "uml: log 9: what fsyncs come to; see verify-differences/uml-log-9" in ran.stderr
+    place = tmp_path / "verify-differences" / "uml-log-9"
+    assert (place / "kernel.txt").read_text() == "'log'\n"
+    assert (place / "model.txt").read_text() == "'commit'\n"
+    assert [step.name for step in load_scenario(place / "scenario.json").steps][-1] == "fsync"
+    assert (tmp_path / "rows.parquet").exists()
+
+
+def test_an_image_has_no_logs_to_compare(tmp_path: Path) -> None:
+    image = tmp_path / "image"
+    image.touch()
+    ran = CliRunner().invoke(cli, ["verify", "log", "--image", str(image)])
+    assert ran.exit_code == 2
+    assert "log is not compared on an image" in ran.output
