@@ -215,7 +215,7 @@ def update_root_times(fs: Mount, root: int) -> None:
     """Say in the root item that a subvolume changes now (``btrfs_update_root_times()``)."""
     live = fs.live_root(root)
     live.ctransid = fs.transid
-    live.ctime = Timespec(*split_ns(fs.now()))
+    live.ctime = Timespec._make(split_ns(fs.now()))
     live.dirty = True
 
 

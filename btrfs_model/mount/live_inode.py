@@ -34,6 +34,8 @@ DIR_START_INDEX: Final = 2
 NS: Final = 10**9
 """Nanoseconds of a second."""
 
+_pack_inode_item = INODE_ITEM.struct.pack
+_S_IFMT: Final = 0o170000
 _FILE_TYPES: Final = {
     stat.S_IFREG: int(FileType.REG_FILE),
     stat.S_IFDIR: int(FileType.DIR),
@@ -98,13 +100,18 @@ class InodeFields:
 
     def pack(self) -> bytes:
         """Return the bytes of the INODE_ITEM (``fill_inode_item()``)."""
+        # every change of an inode comes here
+        atime, atime_ns = divmod(self.atime, NS)
+        ctime, ctime_ns = divmod(self.ctime, NS)
+        mtime, mtime_ns = divmod(self.mtime, NS)
+        otime, otime_ns = divmod(self.otime, NS)
         # sizes of a damaged inode wrap around, as they do in a kernel
-        return INODE_ITEM.struct.pack(
+        return _pack_inode_item(
             self.generation, self.transid, self.size % 2**64, self.nbytes % 2**64,
             self.block_group, self.nlink,
             self.uid, self.gid, self.mode, self.rdev, self.flags, self.sequence, *self.reserved,
-            *split_ns(self.atime), *split_ns(self.ctime), *split_ns(self.mtime),
-            *split_ns(self.otime),
+            atime % 2**64, atime_ns, ctime % 2**64, ctime_ns, mtime % 2**64, mtime_ns,
+            otime % 2**64, otime_ns,
         )  # fmt: skip
 
 
@@ -121,6 +128,8 @@ class LiveInode:
     `prop_compress`: the property ``btrfs.compression``, empty for none.
     `log`: what fsync has to know of it.
     `dirty`: where its filesystem counts what waits for writeback.
+    `dentries`: of a directory: names that were looked up, and what has them; None: nothing has
+    (a negative dentry). Whoever adds or removes a name calls :meth:`d_drop`.
     """
 
     root: int
@@ -132,6 +141,7 @@ class LiveInode:
     prop_compress: bytes = b""
     log: InodeLog = field(default_factory=InodeLog, repr=False)
     dirty: DirtyBytes = field(default_factory=DirtyBytes, repr=False)
+    dentries: dict[bytes, LiveInode | None] = field(default_factory=dict, repr=False)
     _pages: FilePages | None = field(default=None, repr=False)
 
     @property
@@ -149,12 +159,16 @@ class LiveInode:
     @property
     def is_dir(self) -> bool:
         """Whether it is a directory."""
-        return stat.S_ISDIR(self.item.mode)
+        return self.item.mode & _S_IFMT == stat.S_IFDIR
 
     @property
     def is_symlink(self) -> bool:
         """Whether it is a symbolic link."""
-        return stat.S_ISLNK(self.item.mode)
+        return self.item.mode & _S_IFMT == stat.S_IFLNK
+
+    def d_drop(self, name: bytes) -> None:
+        """Forget what has a name in this directory (``d_drop()``)."""
+        self.dentries.pop(name, None)
 
     @property
     def key(self) -> RawKey:

@@ -67,6 +67,7 @@ class Writer(SpaceCalls):
     `args`: the rest of ``struct bm_writer_args``: ``features`` (:class:`Feature`), ``ssd`` (the
     mount option: metadata is allocated in clusters of 2 MiB instead of 64 KiB), ``fsid`` and
     ``chunk_tree_uuid`` (what stands in headers).
+    `transid` (int): the transaction that runs; :meth:`set_transid` goes on with the next.
     `aborted` (bool): whether a change failed half-way, so that the transaction must not be
     committed.
     """
@@ -92,7 +93,7 @@ class Writer(SpaceCalls):
             raise_fault(self.lease.path, fault)
         self._handle: ffi.CData | None = own(handle, lib.bm_writer_destroy, [self._base])
         self.aborted = False
-        self._transid = transid
+        self.transid = transid
 
     def close(self) -> None:
         """Give the memory of the writer back; the image stays."""
@@ -113,16 +114,11 @@ class Writer(SpaceCalls):
             raise ValueError(f"{self.lease.path}: the writer is closed")
         return self._handle
 
-    @property
-    def transid(self) -> int:
-        """The transaction that runs."""
-        return self._transid
-
     def set_transid(self, transid: int) -> None:
         """Go on with the next transaction, after :meth:`write_blocks` of this one."""
         with self.lease:
             lib.bm_writer_set_transid(self.handle, transid)
-        self._transid = transid
+        self.transid = transid
 
     def set_toggles(self, bits: int) -> None:
         """Change trees as a kernel with these toggles does (bits of ``enum bm_toggle``)."""

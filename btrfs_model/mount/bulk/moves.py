@@ -225,6 +225,7 @@ def _finish(
     old.item.size -= length
     new.item.size += length
     for directory, offset in ((old, _OF_SOURCE), (new, _OF_TARGET)):
+        directory.dentries.clear()
         directory.item.sequence += 2 * count
         directory.item.mtime = directory.item.ctime = last + offset * tick
         fs.clock = last + _OF_ROOT * tick

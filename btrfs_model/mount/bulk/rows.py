@@ -167,6 +167,7 @@ def _create(
     count = new_files(fs.writer, first, item.pack(), text, sizes, entries)
     fs.clock = start + count * _TICKS * tick
     inos = new_range(fs, root, count)
+    parent.dentries.clear()
     parent.index_cnt = index + count
     remember_range(fs, root, ino, count, index)
     sizes = sizes[:count]

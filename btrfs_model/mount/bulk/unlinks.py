@@ -103,6 +103,7 @@ def _note(fs: Mount, parent: LiveInode, indexes: list[int], length: int) -> None
     is_logged(fs, parent)
     for index in indexes:
         fs.delayed.delete_index(parent, index)
+    parent.dentries.clear()
     parent.item.size -= 2 * length
     parent.item.sequence += count
     parent.item.mtime = parent.item.ctime = last + _OF_DIRECTORY * tick

@@ -88,6 +88,7 @@ def insert_dir_item(
     """
     payload = pack_dir_item(location, fs.transid, file_type, name)
     insert_with_overflow(fs, directory.root, dir_item_key(directory.ino, name), name, payload)
+    directory.d_drop(name)
     fs.delayed.insert_index(directory, index, payload)
 
 

@@ -159,6 +159,7 @@ def add_link(
     elif add_backref:
         insert_inode_ref(fs, directory.root, name, inode.ino, directory.ino, index)
     insert_dir_item(fs, directory, name, location, file_type(inode.item.mode), index)
+    directory.dentries[name] = inode
     directory.item.size += 2 * len(name)
     touch(fs, directory)
     mark_inode_dirty(fs, directory)
@@ -209,6 +210,7 @@ def unlink_name(
     Returns its index in the directory. For a rename the log is left as it is, since Linux 5.18.
     """
     delete_one_dir_name(fs, directory.root, dir_item_key(directory.ino, name), name)
+    directory.d_drop(name)
     if inode.dir_index:
         fs.delayed.delete_inode_ref(inode)
         index = inode.dir_index
@@ -270,6 +272,7 @@ def unlink_subvolume_name(fs: Mount, directory: LiveInode, inode: LiveInode, nam
     """Remove the entry of a subvolume (``btrfs_unlink_subvol()``), of one that is not here too."""
     record_subvolume(fs, directory)
     delete_one_dir_name(fs, directory.root, dir_item_key(directory.ino, name), name)
+    directory.d_drop(name)
     if inode.ino == EMPTY_SUBVOL_DIR:
         index = _search_dir_index(fs, directory, name)
     else:
