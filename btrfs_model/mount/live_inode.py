@@ -8,6 +8,7 @@ are run (:mod:`btrfs_model.mount.delayed_inode`), as it was when it was last mar
 from __future__ import annotations
 
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
 
@@ -45,6 +46,16 @@ _FILE_TYPES: Final = {
     stat.S_IFSOCK: int(FileType.SOCK),
     stat.S_IFLNK: int(FileType.SYMLINK),
 }
+
+
+CAPABILITY: Final = b"security.capability"
+"""The attribute that makes a file a privileged program."""
+
+ACCESS: Final = b"system.posix_acl_access"
+DEFAULT: Final = b"system.posix_acl_default"
+
+NO_XATTRS: Final[Mapping[bytes, bytes | None]] = dict.fromkeys((CAPABILITY, ACCESS, DEFAULT))
+"""What is known of the attributes of a new inode."""
 
 
 def split_ns(time: int) -> tuple[int, int]:
@@ -128,8 +139,10 @@ class LiveInode:
     `prop_compress`: the property ``btrfs.compression``, empty for none.
     `log`: what fsync has to know of it.
     `dirty`: where its filesystem counts what waits for writeback.
+    `xattrs`: values of attributes that were looked up, None for one that it does not have (as
+    ``i_acl`` and ``S_NOSEC``); a change of attributes begins it anew.
     `dentries`: of a directory: names that were looked up, and what has them; None: nothing has
-    (a negative dentry). Whoever adds or removes a name calls :meth:`d_drop`.
+    (a negative dentry). Whoever adds or removes a name calls :func:`.d_drop`.
     """
 
     root: int
@@ -141,6 +154,7 @@ class LiveInode:
     prop_compress: bytes = b""
     log: InodeLog = field(default_factory=InodeLog, repr=False)
     dirty: DirtyBytes = field(default_factory=DirtyBytes, repr=False)
+    xattrs: Mapping[bytes, bytes | None] = field(default_factory=dict, repr=False)
     dentries: dict[bytes, LiveInode | None] = field(default_factory=dict, repr=False)
     _pages: FilePages | None = field(default=None, repr=False)
 
@@ -166,10 +180,6 @@ class LiveInode:
         """Whether it is a symbolic link."""
         return self.item.mode & _S_IFMT == stat.S_IFLNK
 
-    def d_drop(self, name: bytes) -> None:
-        """Forget what has a name in this directory (``d_drop()``)."""
-        self.dentries.pop(name, None)
-
     @property
     def key(self) -> RawKey:
         """Key of its item."""
@@ -182,13 +192,15 @@ class LiveSubvolume:
     `next_ino` (int): the next inode's number; numbers are not used again while the filesystem is
     mounted.
     `inodes` (dict of int to LiveInode): by number.
+    `walked` (dict of bytes to LiveInode): of the top of the filesystem: directories by their paths.
     `ranges` (list of tuple): inodes made at once: first number, how many, directory index of the
     first.
     """
 
-    __slots__ = ("inodes", "next_ino", "ranges")
+    __slots__ = ("inodes", "next_ino", "ranges", "walked")
 
     def __init__(self, next_ino: int) -> None:
         self.next_ino = next_ino
         self.inodes: dict[int, LiveInode] = {}
+        self.walked: dict[bytes, LiveInode] = {}
         self.ranges: list[tuple[int, int, int]] = []

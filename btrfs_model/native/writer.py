@@ -268,6 +268,26 @@ class Writer(SpaceCalls):
         """Insert a copy of an item right behind it (``btrfs_duplicate_item()``)."""
         self.run(lib.bm_writer_duplicate, tree_id % 2**64, raw_key(old), raw_key(new))
 
+    @twin("reference.ctree_edit:insert_entry")
+    def insert_entry(self, tree_id: int, key: RawKey, entry: bytes) -> None:
+        """Add an entry to a DIR_ITEM, XATTR_ITEM or INODE_REF, which is made with its first one.
+
+        Raises OSError: EEXIST when its name is there, EOVERFLOW when no leaf has room for all.
+        """
+        self.run(lib.bm_writer_insert_entry, tree_id % 2**64, raw_key(key), entry, len(entry))
+
+    @twin("reference.ctree_edit:delete_entry")
+    def delete_entry(self, tree_id: int, key: RawKey, name: bytes) -> int | None:
+        """Remove the entry with a name, and the item with its last one; None: it is not there.
+
+        Returns what an INODE_REF says of the entry, its index; else 0.
+        """
+        index = ffi.new("uint64_t *")
+        absent = self.run(
+            lib.bm_writer_delete_entry, tree_id % 2**64, raw_key(key), name, len(name), index
+        )
+        return None if absent else int(index[0])
+
     def delete(self, tree_id: int, key: RawKey) -> None:
         """Delete an item.
 

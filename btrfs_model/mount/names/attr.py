@@ -7,7 +7,7 @@ import errno
 import stat
 from typing import Final
 
-from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, LiveInode
+from btrfs_model.mount.live_inode import CAPABILITY, EMPTY_SUBVOL_DIR, LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names import acl
 from btrfs_model.mount.names.dir_item import fail
@@ -15,9 +15,6 @@ from btrfs_model.mount.names.lookup import Path, is_read_only, may_write
 from btrfs_model.mount.names.xattr import get_xattr, note_changed, set_xattr
 from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.ondisk.constants import InodeFlag
-
-CAPABILITY: Final = b"security.capability"
-"""The attribute that makes a file a privileged program."""
 
 _PROTECTED: Final = int(InodeFlag.IMMUTABLE | InodeFlag.APPEND)
 _PERMISSIONS: Final = 0o7777

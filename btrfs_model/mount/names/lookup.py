@@ -11,7 +11,7 @@ import errno
 import stat
 from typing import Final, NamedTuple
 
-from btrfs_model.mount.inode import iget
+from btrfs_model.mount.inode import iget, live_subvolume
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, ROOT_DIR, InodeFields, LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.dir_item import NAME_LEN, dir_item_key, fail, lookup_dir_item
@@ -26,6 +26,7 @@ Path = str | bytes
 _TOP: Final = int(ObjectId.FS_TREE)
 _MAX_LINKS: Final = 40
 _IMMUTABLE, _APPEND = int(InodeFlag.IMMUTABLE), int(InodeFlag.APPEND)
+_S_IFMT, _S_IFLNK = 0o170000, 0o120000
 _STORED: Final = (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
 PATH_MAX: Final = 4096
 """Bytes of a path, the zero behind it included."""
@@ -53,7 +54,7 @@ class Entry(NamedTuple):
     @property
     def is_name(self) -> bool:
         """Whether the path ends in a name that an entry can have."""
-        return self.name not in (b"", b".", b"..")
+        return _is_name(self.name)
 
 
 def as_bytes(path: Path) -> bytes:
@@ -68,6 +69,13 @@ def find(fs: Mount, path: Path, *, follow: bool = True) -> LiveInode:
     """
     raw = _checked(path)
     slash = raw.endswith(b"/")
+    if not slash:
+        head, _, name = raw.rpartition(b"/")
+        directory = live_subvolume(fs, _TOP).walked.get(head)
+        known = directory.dentries.get(name) if directory is not None else None
+        if directory is not None and known is not None and not (follow and known.is_symlink):
+            known.log.parent = directory.root, directory.ino
+            return known
     walk = _Walk(fs, path)
     walk.through(raw.split(b"/"), follow=follow or slash)
     if slash and not walk.at.is_dir:
@@ -83,18 +91,29 @@ def find_entry(fs: Mount, path: Path) -> Entry:
     return look_up(fs, find_parent(fs, path))
 
 
+def _is_name(name: bytes) -> bool:
+    """Whether a name is one that an entry can have."""
+    return name not in (b"", b".", b"..")
+
+
 def find_parent(fs: Mount, path: Path) -> Entry:
     """Return the last entry of a path without looking for its inode.
 
     Raises OSError: as :func:`find`, for what comes before the last name.
     """
     raw = _checked(path)
-    *before, name = raw.rstrip(b"/").split(b"/")
-    walk = _Walk(fs, path)
-    walk.through(before, follow=True)
-    if not walk.at.is_dir:
-        raise fail(errno.ENOTDIR, path)
-    return Entry(walk.at, name, None, path, raw.endswith(b"/"))
+    head, _, name = raw.rstrip(b"/").rpartition(b"/")
+    walked = live_subvolume(fs, _TOP).walked
+    directory = walked.get(head)
+    if directory is None:
+        walk = _Walk(fs, path)
+        walk.through(head.split(b"/"), follow=True)
+        directory = walk.at
+        if not directory.is_dir:
+            raise fail(errno.ENOTDIR, path)
+        if directory.ino != EMPTY_SUBVOL_DIR:
+            walked[head] = directory
+    return Entry(directory, name, None, path, raw.endswith(b"/"))
 
 
 def look_up(fs: Mount, entry: Entry) -> Entry:
@@ -102,9 +121,10 @@ def look_up(fs: Mount, entry: Entry) -> Entry:
 
     Raises OSError: ENAMETOOLONG.
     """
-    if not entry.is_name:
+    directory, name, _, path, slash = entry
+    if not _is_name(name):
         return entry
-    return entry._replace(inode=lookup(fs, entry.directory, entry.name, entry.path))
+    return Entry(directory, name, lookup(fs, directory, name, path), path, slash)
 
 
 def _checked(path: Path) -> bytes:
@@ -133,7 +153,7 @@ class _Walk:
 
     def through(self, names: list[bytes], *, follow: bool) -> None:
         """Go on through `names`; `follow` is for a symbolic link under the last of them."""
-        todo = names[::-1]
+        todo, way = names[::-1], self._way
         while todo:
             name, at = todo.pop(), self.at
             # every call comes here, most of them to names that are known
@@ -144,16 +164,16 @@ class _Walk:
                 if not at.is_dir:
                     raise fail(errno.ENOTDIR, self._path)
                 if name == b"..":
-                    self.at = self._way.pop() if self._way else at
+                    self.at = way.pop() if way else at
                     continue
                 inode = lookup(self._fs, at, name, self._path)
                 if inode is None:
                     raise fail(errno.ENOENT, self._path)
-            if inode.is_symlink and (follow or _names_more(todo)):
+            if inode.item.mode & _S_IFMT == _S_IFLNK and (follow or _names_more(todo)):
                 todo += self._target(inode)
                 continue
             inode.log.parent = at.root, at.ino
-            self._way.append(at)
+            way.append(at)
             self.at = inode
 
     def _target(self, link: LiveInode) -> list[bytes]:

@@ -36,6 +36,7 @@ from btrfs_model.mount.names import acl
 from btrfs_model.mount.names.dir_item import (
     LINK_MAX,
     check_dir_item_collision,
+    d_drop,
     delete_inode_ref,
     delete_one_dir_name,
     dir_item_key,
@@ -210,7 +211,7 @@ def unlink_name(
     Returns its index in the directory. For a rename the log is left as it is, since Linux 5.18.
     """
     delete_one_dir_name(fs, directory.root, dir_item_key(directory.ino, name), name)
-    directory.d_drop(name)
+    d_drop(fs, directory, name)
     if inode.dir_index:
         fs.delayed.delete_inode_ref(inode)
         index = inode.dir_index
@@ -272,7 +273,7 @@ def unlink_subvolume_name(fs: Mount, directory: LiveInode, inode: LiveInode, nam
     """Remove the entry of a subvolume (``btrfs_unlink_subvol()``), of one that is not here too."""
     record_subvolume(fs, directory)
     delete_one_dir_name(fs, directory.root, dir_item_key(directory.ino, name), name)
-    directory.d_drop(name)
+    d_drop(fs, directory, name)
     if inode.ino == EMPTY_SUBVOL_DIR:
         index = _search_dir_index(fs, directory, name)
     else:

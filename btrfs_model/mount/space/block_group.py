@@ -116,6 +116,11 @@ def ensure_metadata(fs: Mount, *, from_reserve: bool = False) -> SpaceInfo:
         return info
     if fs.writer.aborted:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), fs.path)
+    # nearly always there is plenty
+    delayed, free = fs.delayed, info.free
+    enough = _needed(info) + _OF_A_CALL + _coming(fs) <= free
+    if enough and delayed.waiting_changes * fs.nodesize <= free:
+        return info
     kept = 0
     grown, info = _grow(fs, info)
     if grown:
