@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from btrfs_model.backref.api import logical_ino as logical_ino
     from btrfs_model.base import errors as errors
-    from btrfs_model.base.counters import Work as Work
     from btrfs_model.base.counters import counting as counting
     from btrfs_model.base.errors import BtrfsModelError as BtrfsModelError
     from btrfs_model.base.samples import sample as sample

@@ -142,9 +142,11 @@ class Behaviour:
         return cls(frozenset(patches), text.strip())
 
     def __contains__(self, patch: str) -> bool:
+        if patch in self.patches:
+            return True
         if patch not in _BY_SLUG:
             raise UnknownNameError("toggle", patch, Patch)
-        return patch in self.patches
+        return False
 
     def __iter__(self) -> Iterator[Patch]:
         return (patch for patch in Patch if patch in self.patches)

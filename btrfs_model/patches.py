@@ -45,6 +45,9 @@ class Patch(StrEnum):
     what: str
     backports: tuple[str, ...]
 
+    # calls ask for toggles all the time, and the hash of an Enum is Python
+    __hash__ = str.__hash__
+
     def __new__(
         cls, slug: str, commit: str, release: str, subject: str, what: str, *backports: str
     ) -> Self:

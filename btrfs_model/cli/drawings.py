@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from btrfs_model.cli.common import Command, Whole, echo, image_argument
+from btrfs_model.cli.common import Command, Images, Whole, echo, images_before
 
 
 @click.command(
@@ -19,8 +19,7 @@ from btrfs_model.cli.common import Command, Whole, echo, image_argument
         "btrfs-model draw disk.img --block 30408704 -o leaf.svg",
     ),
 )
-@image_argument
-@click.argument("subvolumes", nargs=-1, metavar="[SUBVOL]...")
+@images_before("subvolumes", "[SUBVOL]...")
 @click.option("--log", metavar="SUBVOL", help="A subvolume and its log, after a crash.")
 @click.option("--block", type=Whole(), metavar="ADDRESS", help="The tree block at this address.")
 @click.option("--blocks", type=click.IntRange(1), default=200, show_default=True, metavar="N",
@@ -28,7 +27,7 @@ from btrfs_model.cli.common import Command, Whole, echo, image_argument
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
               help="Write the picture to FILE instead of standard output.")  # fmt: skip
 def draw(
-    image: Path,
+    image: Images,
     subvolumes: tuple[str, ...],
     log: str | None,
     block: int | None,
@@ -40,11 +39,10 @@ def draw(
     A block that several trees share stands once, with an arrow from each block that points at it.
     """
     from btrfs_model.drawings.api import draw as draw_it
-    from btrfs_model.volume.filesystem import Filesystem
 
     if sum((bool(subvolumes), log is not None, block is not None)) > 1:
         raise click.UsageError("SUBVOL, --log and --block do not go together")
-    with Filesystem.open(image) as fs:
+    with image.open() as fs:
         if block is not None:
             drawing = draw_it(fs.image.block(block))
         elif log is not None:

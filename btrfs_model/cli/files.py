@@ -73,10 +73,8 @@ def subvolumes(image: Images, as_json: bool) -> None:
 @json_option("One JSON object a line.")
 def ls(image: Images, subvolume: str, as_json: bool) -> None:
     """List the files of a subvolume; times are UTC."""
-    from btrfs_model.volume.filesystem import Filesystem
-
     if not as_json and not sys.stdout.isatty():
-        with Filesystem.open(image) as fs:
+        with image.open() as fs:
             _write_rows(fs.subvolume(subvolume))
         return
     import numpy as np

@@ -246,9 +246,14 @@ class DelayedItems:
 
     def update_inode(self, inode: LiveInode) -> None:
         """Write the inode item as it is now (``btrfs_delayed_update_inode()``)."""
-        node = self._get_or_create(inode.root, inode.ino)
+        key = inode.root, inode.ino
+        node = self.nodes.get(key) or DelayedNode(*key)
+        again = node.inode_item is not None
         node.inode_item = inode.item.pack()
-        self.queue(node)
+        if not again:
+            self.queue(node)
+        elif key in self.prepared:
+            self.prepared[key] = self.prepared.pop(key)
 
     def update_items(self, root: int, inos: Iterable[int], items: Iterable[bytes]) -> None:
         """Write inode items as they are given, of inodes of which nothing waits."""

@@ -22,6 +22,7 @@ from btrfs_model.mount.delayed_inode import run_inode
 from btrfs_model.mount.files.file_item import truncate_inode_items
 from btrfs_model.mount.live_inode import (
     DIR_START_INDEX,
+    NO_XATTRS,
     InodeFields,
     LiveInode,
     LiveSubvolume,
@@ -63,7 +64,7 @@ def iget(fs: Mount, root: int, ino: int) -> LiveInode:
 def new_inode(fs: Mount, root: int, item: InodeFields) -> LiveInode:
     """Make an inode with the next free number; it has no items yet."""
     subvolume = live_subvolume(fs, root)
-    inode = LiveInode(root, subvolume.next_ino, item, dirty=fs.dirty_bytes)
+    inode = LiveInode(root, subvolume.next_ino, item, dirty=fs.dirty_bytes, xattrs=NO_XATTRS)
     inode.log.full_sync = True
     note_change(fs, inode)
     subvolume.next_ino += 1
@@ -215,7 +216,7 @@ def update_root_times(fs: Mount, root: int) -> None:
     """Say in the root item that a subvolume changes now (``btrfs_update_root_times()``)."""
     live = fs.live_root(root)
     live.ctransid = fs.transid
-    live.ctime = Timespec(*split_ns(fs.now()))
+    live.ctime = Timespec._make(split_ns(fs.now()))
     live.dirty = True
 
 

@@ -8,6 +8,7 @@ are run (:mod:`btrfs_model.mount.delayed_inode`), as it was when it was last mar
 from __future__ import annotations
 
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
 
@@ -34,6 +35,8 @@ DIR_START_INDEX: Final = 2
 NS: Final = 10**9
 """Nanoseconds of a second."""
 
+_pack_inode_item = INODE_ITEM.struct.pack
+_S_IFMT: Final = 0o170000
 _FILE_TYPES: Final = {
     stat.S_IFREG: int(FileType.REG_FILE),
     stat.S_IFDIR: int(FileType.DIR),
@@ -43,6 +46,16 @@ _FILE_TYPES: Final = {
     stat.S_IFSOCK: int(FileType.SOCK),
     stat.S_IFLNK: int(FileType.SYMLINK),
 }
+
+
+CAPABILITY: Final = b"security.capability"
+"""The attribute that makes a file a privileged program."""
+
+ACCESS: Final = b"system.posix_acl_access"
+DEFAULT: Final = b"system.posix_acl_default"
+
+NO_XATTRS: Final[Mapping[bytes, bytes | None]] = dict.fromkeys((CAPABILITY, ACCESS, DEFAULT))
+"""What is known of the attributes of a new inode."""
 
 
 def split_ns(time: int) -> tuple[int, int]:
@@ -98,13 +111,18 @@ class InodeFields:
 
     def pack(self) -> bytes:
         """Return the bytes of the INODE_ITEM (``fill_inode_item()``)."""
+        # every change of an inode comes here
+        atime, atime_ns = divmod(self.atime, NS)
+        ctime, ctime_ns = divmod(self.ctime, NS)
+        mtime, mtime_ns = divmod(self.mtime, NS)
+        otime, otime_ns = divmod(self.otime, NS)
         # sizes of a damaged inode wrap around, as they do in a kernel
-        return INODE_ITEM.struct.pack(
+        return _pack_inode_item(
             self.generation, self.transid, self.size % 2**64, self.nbytes % 2**64,
             self.block_group, self.nlink,
             self.uid, self.gid, self.mode, self.rdev, self.flags, self.sequence, *self.reserved,
-            *split_ns(self.atime), *split_ns(self.ctime), *split_ns(self.mtime),
-            *split_ns(self.otime),
+            atime % 2**64, atime_ns, ctime % 2**64, ctime_ns, mtime % 2**64, mtime_ns,
+            otime % 2**64, otime_ns,
         )  # fmt: skip
 
 
@@ -121,6 +139,10 @@ class LiveInode:
     `prop_compress`: the property ``btrfs.compression``, empty for none.
     `log`: what fsync has to know of it.
     `dirty`: where its filesystem counts what waits for writeback.
+    `xattrs`: values of attributes that were looked up, None for one that it does not have (as
+    ``i_acl`` and ``S_NOSEC``); a change of attributes begins it anew.
+    `dentries`: of a directory: names that were looked up, and what has them; None: nothing has
+    (a negative dentry). Whoever adds or removes a name calls :func:`.d_drop`.
     """
 
     root: int
@@ -132,6 +154,8 @@ class LiveInode:
     prop_compress: bytes = b""
     log: InodeLog = field(default_factory=InodeLog, repr=False)
     dirty: DirtyBytes = field(default_factory=DirtyBytes, repr=False)
+    xattrs: Mapping[bytes, bytes | None] = field(default_factory=dict, repr=False)
+    dentries: dict[bytes, LiveInode | None] = field(default_factory=dict, repr=False)
     _pages: FilePages | None = field(default=None, repr=False)
 
     @property
@@ -149,12 +173,12 @@ class LiveInode:
     @property
     def is_dir(self) -> bool:
         """Whether it is a directory."""
-        return stat.S_ISDIR(self.item.mode)
+        return self.item.mode & _S_IFMT == stat.S_IFDIR
 
     @property
     def is_symlink(self) -> bool:
         """Whether it is a symbolic link."""
-        return stat.S_ISLNK(self.item.mode)
+        return self.item.mode & _S_IFMT == stat.S_IFLNK
 
     @property
     def key(self) -> RawKey:
@@ -168,13 +192,15 @@ class LiveSubvolume:
     `next_ino` (int): the next inode's number; numbers are not used again while the filesystem is
     mounted.
     `inodes` (dict of int to LiveInode): by number.
+    `walked` (dict of bytes to LiveInode): of the top of the filesystem: directories by their paths.
     `ranges` (list of tuple): inodes made at once: first number, how many, directory index of the
     first.
     """
 
-    __slots__ = ("inodes", "next_ino", "ranges")
+    __slots__ = ("inodes", "next_ino", "ranges", "walked")
 
     def __init__(self, next_ino: int) -> None:
         self.next_ino = next_ino
         self.inodes: dict[int, LiveInode] = {}
+        self.walked: dict[bytes, LiveInode] = {}
         self.ranges: list[tuple[int, int, int]] = []

@@ -75,6 +75,7 @@ class Mount(Filesystem):
     change already.
     `committed_roots` (dict): address, generation and level of the root block of each tree, by id,
     as the last commit wrote it.
+    `transid` (int): number of the running transaction.
     `first_transid` (int): number of the first transaction since the mount.
     `clock` (int): the next time that :meth:`now` returns, nanoseconds since 1970.
     `machine` (Machine): what threads decide by chance.
@@ -137,6 +138,7 @@ class Mount(Filesystem):
             self.image, memory.buffer, transid=sb.generation + 1,
             features=load.writer_features(sb), ssd=ssd,
         )  # fmt: skip
+        self.transid = self.writer.transid
         load.add_groups(self, self.writer)
         load.add_trees(self, self.writer)
         load.load_size_classes(self, self.writer)
@@ -187,11 +189,6 @@ class Mount(Filesystem):
     @aborted.setter
     def aborted(self, aborted: bool) -> None:
         self.writer.aborted = aborted
-
-    @property
-    def transid(self) -> int:
-        """Number of the running transaction."""
-        return self.writer.transid
 
     @property
     def generation(self) -> int:

@@ -132,7 +132,8 @@ def _commit(fs: Mount) -> bool:
     fs.writer.write_blocks()
     _write_supers(fs)
     fs.writer.unpin()
-    fs.writer.set_transid(fs.transid + 1)
+    fs.transid += 1
+    fs.writer.set_transid(fs.transid)
     fs.in_transaction = False
     _remember_committed(fs)
     fs.reread()

@@ -84,7 +84,8 @@ class SpaceCalls:
     csum_size: int
 
     def __init__(self) -> None:
-        self._info = ffi.new("struct bm_space_info *")
+        # by kind: the last one as C has it, and the same as a tuple
+        self._infos: dict[int, tuple[ffi.CData, SpaceInfo]] = {}
 
     def run(self, function: Any, *args: Any) -> int:
         """Call a kernel that takes the writer first and a fault last."""
@@ -111,9 +112,13 @@ class SpaceCalls:
 
     def space_info(self, kind: int) -> SpaceInfo:
         """Return how full the block groups of a kind are, and what else decides about room."""
+        raw, info = self._infos.get(kind) or (ffi.new("struct bm_space_info *"), None)
         with self.lease:
-            lib.bm_writer_space_info(self.handle, kind, self._info)
-            return SpaceInfo(*_space_info(self._info))
+            # asked by every call, and seldom another one
+            if lib.bm_writer_space_info(self.handle, kind, raw) or info is None:
+                info = SpaceInfo(*_space_info(raw))
+                self._infos[kind] = raw, info
+        return info
 
     def set_commit_used(self, start: int, used: int) -> None:
         """Say that the item of the group at `start` is up to date now."""

@@ -69,6 +69,7 @@ class Writer(SpaceCalls):
     `args`: the rest of ``struct bm_writer_args``: ``features`` (:class:`Feature`), ``ssd`` (the
     mount option: metadata is allocated in clusters of 2 MiB instead of 64 KiB), ``fsid`` and
     ``chunk_tree_uuid`` (what stands in headers).
+    `transid` (int): the transaction that runs; :meth:`set_transid` goes on with the next.
     `aborted` (bool): whether a change failed half-way, so that the transaction must not be
     committed.
     """
@@ -94,7 +95,7 @@ class Writer(SpaceCalls):
             raise_fault(self.lease.path, fault)
         self._handle: ffi.CData | None = own(handle, lib.bm_writer_destroy, [self._base])
         self.aborted = False
-        self._transid = transid
+        self.transid = transid
 
     def close(self) -> None:
         """Give the memory of the writer back; the image stays."""
@@ -115,16 +116,11 @@ class Writer(SpaceCalls):
             raise ValueError(f"{self.lease.path}: the writer is closed")
         return self._handle
 
-    @property
-    def transid(self) -> int:
-        """The transaction that runs."""
-        return self._transid
-
     def set_transid(self, transid: int) -> None:
         """Go on with the next transaction, after :meth:`write_blocks` of this one."""
         with self.lease:
             lib.bm_writer_set_transid(self.handle, transid)
-        self._transid = transid
+        self.transid = transid
 
     def set_toggles(self, bits: int) -> None:
         """Change trees as a kernel with these toggles does (bits of ``enum bm_toggle``)."""
@@ -273,6 +269,26 @@ class Writer(SpaceCalls):
     def duplicate(self, tree_id: int, old: RawKey, new: RawKey) -> None:
         """Insert a copy of an item right behind it (``btrfs_duplicate_item()``)."""
         self.run(lib.bm_writer_duplicate, tree_id % 2**64, raw_key(old), raw_key(new))
+
+    @twin("reference.ctree_edit:insert_entry")
+    def insert_entry(self, tree_id: int, key: RawKey, entry: bytes) -> None:
+        """Add an entry to a DIR_ITEM, XATTR_ITEM or INODE_REF, which is made with its first one.
+
+        Raises OSError: EEXIST when its name is there, EOVERFLOW when no leaf has room for all.
+        """
+        self.run(lib.bm_writer_insert_entry, tree_id % 2**64, raw_key(key), entry, len(entry))
+
+    @twin("reference.ctree_edit:delete_entry")
+    def delete_entry(self, tree_id: int, key: RawKey, name: bytes) -> int | None:
+        """Remove the entry with a name, and the item with its last one; None: it is not there.
+
+        Returns what an INODE_REF says of the entry, its index; else 0.
+        """
+        index = ffi.new("uint64_t *")
+        absent = self.run(
+            lib.bm_writer_delete_entry, tree_id % 2**64, raw_key(key), name, len(name), index
+        )
+        return None if absent else int(index[0])
 
     def delete(self, tree_id: int, key: RawKey) -> None:
         """Delete an item.

@@ -75,6 +75,9 @@ class ExtentFlag(IntFlag):
 class InodeFlag(IntFlag):
     """``inode_item.flags``, as the kernel names them less ``BTRFS_INODE_``."""
 
+    # calls ask for flags all the time: a field of an inode stays a number
+    __rand__ = int.__rand__  # type: ignore[assignment]
+
     NODATASUM = 1 << 0
     NODATACOW = 1 << 1
     READONLY = 1 << 2

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Changing items by key: each change is a search and an edit of the leaf that it ends in.
 
-Beside ``native/writer/btree/edit.c``. For reading, and for testing the C against: payloads are
-copied with every change.
+Beside ``native/writer/btree/edit.c`` and, for entries, ``native/bulk/apply.c``. For reading, and
+for testing the C against: payloads are copied with every change.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.structs import DIR_ITEM, INODE_REF
 from btrfs_model.reference.blocks import ITEM
 from btrfs_model.reference.ctree_ground import Ground, Node, Path, RawKey
 from btrfs_model.reference.ctree_leaf import (
@@ -200,6 +202,53 @@ def duplicate(writer: TreeWriter, tree_id: int, old: RawKey, new: RawKey) -> Non
     data = payload(path)
     path.slots[0] += 1
     setup_items_for_insert(ground, path, [(new, data)])
+
+
+# ----------------------------------------------------------------------------------- entries --
+
+
+def insert_entry(writer: TreeWriter, tree_id: int, key: RawKey, entry: bytes) -> None:
+    """Add an entry to an item, or make the item (``insert_with_overflow()``)."""
+    there = writer.get(tree_id, key)
+    if there is None:
+        insert(writer, tree_id, [(key, entry)])
+        return
+    (name, *_), *_ = _entries(key, entry)
+    if any(other == name for other, *_ in _entries(key, there)):
+        raise Ground(writer, tree_id).errno(errno.EEXIST)
+    extend(writer, tree_id, key, entry)
+
+
+def delete_entry(writer: TreeWriter, tree_id: int, key: RawKey, name: bytes) -> int | None:
+    """Remove an entry, the item with its last one (``btrfs_delete_one_dir_name()``)."""
+    there = writer.get(tree_id, key)
+    found = _entries(key, there) if there is not None else []
+    for other, start, end, index in found:
+        if other == name:
+            assert there is not None
+            if len(found) == 1:
+                delete(writer, tree_id, key, key)
+            else:
+                writer.replace(tree_id, key, there[:start] + there[end:])
+            return index
+    return None
+
+
+def _entries(key: RawKey, payload: bytes) -> list[tuple[bytes, int, int, int]]:
+    """Return names of entries, where each begins and ends, and its index in an INODE_REF."""
+    found = []
+    start = 0
+    while start < len(payload):
+        if key[1] == ItemType.INODE_REF:
+            index, size = INODE_REF.flat(payload, start)
+            at, end = start + INODE_REF.size, start + INODE_REF.size + size
+        else:
+            *_, data_size, size, _ = DIR_ITEM.flat(payload, start)
+            index, at = 0, start + DIR_ITEM.size
+            end = at + size + data_size
+        found.append((payload[at : at + size], start, end, index))
+        start = end
+    return found
 
 
 # ---------------------------------------------------------------------------------- deletion --

@@ -34,6 +34,20 @@ int bm_writer_insert_batches(struct bm_writer *writer, uint64_t tree, const stru
 int64_t bm_writer_delete_batches(struct bm_writer *writer, uint64_t tree, const struct bm_key *keys,
 				 size_t count, size_t most, struct bm_fault *fault);
 
+/*
+ * What is named in a DIR_ITEM, XATTR_ITEM or INODE_REF is an entry of the item. The item is made with
+ * its first entry; `data` is the whole entry. EEXIST: its name is there, EOVERFLOW: no leaf has room.
+ */
+int bm_writer_insert_entry(struct bm_writer *writer, uint64_t tree, const struct bm_key *key,
+			   const uint8_t *data, uint32_t size, struct bm_fault *fault);
+/*
+ * The item goes with its last entry; index: what an INODE_REF says of the entry. 1: nothing has the
+ * name, and nothing was changed.
+ */
+int bm_writer_delete_entry(struct bm_writer *writer, uint64_t tree, const struct bm_key *key,
+			   const uint8_t *name, uint32_t size, uint64_t *index,
+			   struct bm_fault *fault);
+
 /* One of many changes. What is named in a DIR_ITEM or INODE_REF is an entry of the item. */
 enum bm_writer_change_kind {
 	BM_WRITER_INSERT, /* bm_writer_insert(): with all that follow up to one without `more` */

@@ -8,9 +8,14 @@
 #include <errno.h>
 #include <string.h>
 
+static int is_dir_item(uint8_t type)
+{
+	return type == BTRFS_DIR_ITEM_KEY || type == BTRFS_XATTR_ITEM_KEY;
+}
+
 /*
  * The size of the entry at `at` of an item and where its name lies; 0: no entry fits there. Items of
- * other types than DIR_ITEM and INODE_REF have no entries.
+ * other types than DIR_ITEM, XATTR_ITEM and INODE_REF have no entries.
  */
 static uint32_t entry_at(const struct bm_path *path, uint32_t at, const uint8_t **name,
 			 uint32_t *name_size)
@@ -19,7 +24,7 @@ static uint32_t entry_at(const struct bm_path *path, uint32_t at, const uint8_t 
 	const uint8_t *data = item_data(path->node[0], path->slot[0]) + at;
 	uint32_t left = item->size - at, head, size;
 
-	if (item->key.type == BTRFS_DIR_ITEM_KEY) {
+	if (is_dir_item(item->key.type)) {
 		const struct btrfs_dir_item *entry = (const void *)data;
 
 		head = sizeof(*entry);
@@ -93,36 +98,92 @@ static int delete_entry(struct bm_writer *writer, struct bm_writer_tree *tree,
 /* The name in the payload of a new entry; NULL: it is none. */
 static const uint8_t *name_of(uint8_t type, const uint8_t *data, uint32_t *size)
 {
-	uint32_t head = type == BTRFS_DIR_ITEM_KEY ? sizeof(struct btrfs_dir_item)
-						   : sizeof(struct btrfs_inode_ref);
+	uint32_t head =
+	    is_dir_item(type) ? sizeof(struct btrfs_dir_item) : sizeof(struct btrfs_inode_ref);
 
-	if (*size <= head || (type != BTRFS_DIR_ITEM_KEY && type != BTRFS_INODE_REF_KEY))
+	if (!is_dir_item(type) && type != BTRFS_INODE_REF_KEY)
 		return NULL;
-	*size -= head;
-	return data + head;
+	if (is_dir_item(type) && *size > head) {
+		const struct btrfs_dir_item *entry = (const void *)data;
+
+		*size = entry->name_len <= *size - head ? entry->name_len : 0;
+	} else {
+		*size -= *size < head ? *size : head;
+	}
+	return *size ? data + head : NULL;
 }
 
-int bm_writer_insert_entry(struct bm_writer *writer, struct bm_writer_tree *tree,
-			   struct bm_fingers *fingers, const struct bm_key *key,
-			   const uint8_t *data, uint32_t size, struct bm_fault *fault)
+/* An entry goes to the end of the item that `path` stands at, unless the item has its name. */
+static int append_entry(struct bm_writer *writer, struct bm_writer_tree *tree,
+			const struct bm_path *path, const struct bm_key *key, const uint8_t *data,
+			uint32_t size, struct bm_fault *fault)
 {
-	struct bm_path path = {0};
 	uint32_t start, length, name_size = size;
 	const uint8_t *name = name_of(key->type, data, &name_size);
 	int ret;
 
 	if (!name)
 		return bm_writer_errno(fault, tree, EINVAL);
-	ret = bm_writer_insert_near(writer, tree, fingers, key, &size, 1, data, fault);
+	ret = find_entry(path, name, name_size, &start, &length, fault);
+	if (ret)
+		return ret < 0 ? ret : bm_writer_errno(fault, tree, EEXIST);
+	return bm_writer_extend(writer, tree->id, key, data, size, fault);
+}
+
+int bm_writer_insert_entry_near(struct bm_writer *writer, struct bm_writer_tree *tree,
+				struct bm_fingers *fingers, const struct bm_key *key,
+				const uint8_t *data, uint32_t size, struct bm_fault *fault)
+{
+	struct bm_path path = {0};
+	int ret = bm_writer_insert_near(writer, tree, fingers, key, &size, 1, data, fault);
+
 	if (ret != BM_ERRNO || fault->found != EEXIST)
 		return ret;
 	ret = bm_writer_find(writer, tree, key, &path, fault);
 	if (ret)
 		return ret < 0 ? ret : bm_writer_errno(fault, tree, ENOENT);
-	ret = find_entry(&path, name, name_size, &start, &length, fault);
+	return append_entry(writer, tree, &path, key, data, size, fault);
+}
+
+int bm_writer_insert_entry(struct bm_writer *writer, uint64_t id, const struct bm_key *key,
+			   const uint8_t *data, uint32_t size, struct bm_fault *fault)
+{
+	struct bm_writer_tree *tree = bm_writer_tree_of(writer, id, fault);
+	struct bm_path path = {0};
+	int ret;
+
+	if (!tree)
+		return fault->code;
+	ret = bm_writer_find(writer, tree, key, &path, fault);
+	if (ret < 0)
+		return ret;
+	return ret ? bm_writer_insert(writer, id, key, &size, 1, data, fault)
+		   : append_entry(writer, tree, &path, key, data, size, fault);
+}
+
+int bm_writer_delete_entry(struct bm_writer *writer, uint64_t id, const struct bm_key *key,
+			   const uint8_t *name, uint32_t size, uint64_t *index,
+			   struct bm_fault *fault)
+{
+	struct bm_writer_tree *tree = bm_writer_tree_of(writer, id, fault);
+	struct bm_path path = {0};
+	uint32_t start, length;
+	int ret;
+
+	*index = 0;
+	if (!tree)
+		return fault->code;
+	ret = bm_writer_find(writer, tree, key, &path, fault);
 	if (ret)
-		return ret < 0 ? ret : bm_writer_errno(fault, tree, EEXIST);
-	return bm_writer_extend(writer, tree->id, key, data, size, fault);
+		return ret;
+	ret = find_entry(&path, name, size, &start, &length, fault);
+	if (ret <= 0)
+		return ret < 0 ? ret : 1;
+	if (key->type == BTRFS_INODE_REF_KEY)
+		*index = ((const struct btrfs_inode_ref *)(item_data(path.node[0], path.slot[0]) +
+							   start))
+			     ->index;
+	return delete_entry(writer, tree, key, name, size, fault);
 }
 
 /* How many of the items that follow each other fit into the leaf of the one at `found`. */
@@ -275,8 +336,8 @@ static int64_t apply_next(struct bm_writer *writer, struct bm_writer_tree *tree,
 					      change->size, fault);
 		break;
 	case BM_WRITER_INSERT_ENTRY:
-		ret = bm_writer_insert_entry(writer, tree, fingers, &change->key, data,
-					     change->size, fault);
+		ret = bm_writer_insert_entry_near(writer, tree, fingers, &change->key, data,
+						  change->size, fault);
 		break;
 	case BM_WRITER_DELETE:
 		ret = bm_writer_delete(writer, tree->id, &change->key, &change->key, 0, fault);

@@ -153,7 +153,8 @@ static int64_t write_in_turn(struct bm_writer *writer, struct file_run *run, str
 		if (ret)
 			break;
 		if (run->args->levels)
-			bm_writer_space_info(writer, run->args->kind, &run->args->levels[done]);
+			(void)bm_writer_space_info(writer, run->args->kind,
+						   &run->args->levels[done]);
 	}
 	return ret < 0 ? ret : (int64_t)done;
 }

@@ -88,8 +88,8 @@ int64_t bm_writer_new_files(struct bm_writer *writer, const struct bm_new_files 
 			return fault->code;
 		bm_name_hashes(name, &size, 1, &key.offset);
 		entry_size = fill_entry(entries, writer->transid, files->ino + i, name, size);
-		if (bm_writer_insert_entry(writer, tree, &fingers, &key, entries, entry_size,
-					   fault) < 0)
+		if (bm_writer_insert_entry_near(writer, tree, &fingers, &key, entries, entry_size,
+						fault) < 0)
 			return fault->code;
 		entries += entry_size;
 		name += size;

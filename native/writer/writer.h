@@ -327,9 +327,9 @@ int bm_writer_update_near(struct bm_writer *writer, struct bm_writer_tree *tree,
 /* ---- bulk/apply.c */
 
 /* insert_with_overflow(), btrfs_insert_inode_ref(): `data` is the whole entry with its name. */
-int bm_writer_insert_entry(struct bm_writer *writer, struct bm_writer_tree *tree,
-			   struct bm_fingers *fingers, const struct bm_key *key,
-			   const uint8_t *data, uint32_t size, struct bm_fault *fault);
+int bm_writer_insert_entry_near(struct bm_writer *writer, struct bm_writer_tree *tree,
+				struct bm_fingers *fingers, const struct bm_key *key,
+				const uint8_t *data, uint32_t size, struct bm_fault *fault);
 
 /* ---- logs */
 

@@ -23,7 +23,7 @@ import mounts
 import pytest
 
 import btrfs_model as bm
-from btrfs_model.base.counters import current
+from btrfs_model.base.counters import Work, current
 from btrfs_model.kernels.native import why_not
 from btrfs_model.native.choice import select
 
@@ -250,7 +250,7 @@ def test_counts_of_tasks(image: Path) -> None:
 
 
 def test_blocks_that_end_out_of_order(image: Path) -> None:
-    def counted(fs: bm.Filesystem) -> Iterator[bm.Work]:
+    def counted(fs: bm.Filesystem) -> Iterator[Work]:
         with bm.counting() as work:
             searches(fs, 1)
             yield work
@@ -293,7 +293,7 @@ def test_no_count_is_lost(image: Path, tmp_path: Path) -> None:
             fs.close()
 
 
-def _count(_: bm.Work) -> None:
+def _count(_: Work) -> None:
     for _round in range(1000):
         current().count("btrfs_fiemap")
 

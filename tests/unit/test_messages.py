@@ -14,6 +14,7 @@ import pytest
 import zstandard
 
 import btrfs_model as bm
+from btrfs_model.base.counters import Work
 from btrfs_model.base.errors import (
     CorruptImageError,
     NoSuchFileError,
@@ -305,8 +306,8 @@ def test_no_workload_asks_for_what_changes_nothing() -> None:
         (lambda: bm.Behaviour.parse("6.12"), ValueError, "v6.12"),
         (lambda: bm.Behaviour.parse("v6.12 - send-utime-cache"), ValueError, "send-utimes-cache"),
         (lambda: "send-utime-cache" in bm.Behaviour.parse("v6.12"), KeyError, "send-utimes-cache"),
-        (lambda: bm.Work()["btrfs_serach_slot"], KeyError, "btrfs_search_slot"),
-        (lambda: bm.Work().count("btrfs_serach_slot"), KeyError, "btrfs_search_slot"),
+        (lambda: Work()["btrfs_serach_slot"], KeyError, "btrfs_search_slot"),
+        (lambda: Work().count("btrfs_serach_slot"), KeyError, "btrfs_search_slot"),
         (lambda: load("send-utime"), bm.BtrfsModelError, "send-utimes"),
         (lambda: bm.sample("kernel/send/send-truncat/n500"), bm.BtrfsModelError,
          "kernel/send/send-truncate/n500"),
@@ -330,7 +331,7 @@ def test_what_is_like_nothing_suggests_nothing() -> None:
     with pytest.raises(bm.BtrfsModelError) as caught:
         bm.Behaviour.parse("v6.12 + zzzzzz")
     assert "did you mean" not in str(caught.value)
-    assert "zzzzzz" not in bm.Work() and bm.Work().get("zzzzzz", 3) == 3
+    assert "zzzzzz" not in Work() and Work().get("zzzzzz", 3) == 3
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from btrfs_model.mount.delayed_inode import balance_delayed_items, calls_until_w
 from btrfs_model.mount.inode import last_index, live_subvolume, mark_inode_dirty
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, InodeFields, LiveInode, file_type
 from btrfs_model.mount.mount import Mount
-from btrfs_model.mount.names.dir_item import fail, pack_dir_item, pack_inode_ref
+from btrfs_model.mount.names.dir_item import d_drop_all, fail, pack_dir_item, pack_inode_ref
 from btrfs_model.mount.names.lookup import Path, as_bytes, find, may_write
 from btrfs_model.mount.names.rename import RENAME_ITEMS
 from btrfs_model.mount.space.space_info import give_back, keeps_delayed
@@ -225,6 +225,7 @@ def _finish(
     old.item.size -= length
     new.item.size += length
     for directory, offset in ((old, _OF_SOURCE), (new, _OF_TARGET)):
+        d_drop_all(fs, directory)
         directory.item.sequence += 2 * count
         directory.item.mtime = directory.item.ctime = last + offset * tick
         fs.clock = last + _OF_ROOT * tick

@@ -25,10 +25,9 @@ from btrfs_model.mount.inode import (
     new_range,
     remember_range,
 )
-from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, InodeFields, LiveInode
+from btrfs_model.mount.live_inode import DEFAULT, EMPTY_SUBVOL_DIR, InodeFields, LiveInode
 from btrfs_model.mount.mount import Mount
-from btrfs_model.mount.names import acl
-from btrfs_model.mount.names.dir_item import NAME_LEN, fail
+from btrfs_model.mount.names.dir_item import NAME_LEN, d_drop_all, fail
 from btrfs_model.mount.names.lookup import Path, as_bytes, find, lookup, may_write
 from btrfs_model.mount.names.namei import HANDED_DOWN, new_items
 from btrfs_model.mount.names.xattr import get_xattr
@@ -146,7 +145,7 @@ def _hands_down(fs: Mount, parent: LiveInode) -> bool:
         parent.item.flags & HANDED_DOWN
         or parent.item.mode & stat.S_ISGID
         or parent.prop_compress
-        or get_xattr(fs, parent, acl.DEFAULT) is not None
+        or get_xattr(fs, parent, DEFAULT) is not None
     )
 
 
@@ -167,6 +166,7 @@ def _create(
     count = new_files(fs.writer, first, item.pack(), text, sizes, entries)
     fs.clock = start + count * _TICKS * tick
     inos = new_range(fs, root, count)
+    d_drop_all(fs, parent)
     parent.index_cnt = index + count
     remember_range(fs, root, ino, count, index)
     sizes = sizes[:count]

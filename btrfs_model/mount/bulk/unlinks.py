@@ -18,7 +18,7 @@ from btrfs_model.mount.inode import live_subvolume, mark_inode_dirty, update_roo
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, LiveInode
 from btrfs_model.mount.log.log_tree import has_log, is_logged
 from btrfs_model.mount.mount import Mount
-from btrfs_model.mount.names.dir_item import fail
+from btrfs_model.mount.names.dir_item import d_drop_all, fail
 from btrfs_model.mount.names.lookup import Path, as_bytes, find, is_read_only
 from btrfs_model.mount.names.namei import UNLINK_ITEMS
 from btrfs_model.mount.space.space_info import give_back
@@ -105,6 +105,7 @@ def _note(fs: Mount, parent: LiveInode, indexes: list[int], length: int) -> None
     is_logged(fs, parent)
     for index in indexes:
         fs.delayed.delete_index(parent, index)
+    d_drop_all(fs, parent)
     parent.item.size -= 2 * length
     parent.item.sequence += count
     parent.item.mtime = parent.item.ctime = last + _OF_DIRECTORY * tick

@@ -12,7 +12,6 @@ from typing import Any, Final, TypeVar, cast
 
 from btrfs_model.base.errors import BtrfsModelError, CorruptImageError
 from btrfs_model.mount.mount import Mount
-from btrfs_model.native.lease import exclusive
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,23 +33,24 @@ def about(parameter: str) -> Callable[[F], F]:
         @functools.wraps(method)
         def call(*args: Any, **named: Any) -> Any:
             fs: Mount = args[0]
-            started = fs.started
-            try:
-                return method(*args, **named)
-            except CorruptImageError:
-                fs.aborted = fs.aborted or fs.started != started
-                raise
-            except OSError as error:
-                nameless = error.filename is None or error.filename == fs.path
-                if not nameless or error.errno is None or isinstance(error, BtrfsModelError):
+            with fs.image.lease:
+                started = fs.started
+                try:
+                    return method(*args, **named)
+                except CorruptImageError:
+                    fs.aborted = fs.aborted or fs.started != started
                     raise
-                if error.errno in _CONTRADICTIONS and fs.started != started:
-                    fs.aborted = True
+                except OSError as error:
+                    nameless = error.filename is None or error.filename == fs.path
+                    if not nameless or error.errno is None or isinstance(error, BtrfsModelError):
+                        raise
+                    if error.errno in _CONTRADICTIONS and fs.started != started:
+                        fs.aborted = True
+                        raise
+                    path = named[parameter] if parameter in named else args[place]
+                    error.filename = str(path) if isinstance(path, int) else os.fsdecode(path)
                     raise
-                path = named[parameter] if parameter in named else args[place]
-                error.filename = str(path) if isinstance(path, int) else os.fsdecode(path)
-                raise
 
-        return cast(F, exclusive(call))
+        return cast(F, call)
 
     return decorate

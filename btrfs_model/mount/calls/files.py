@@ -17,8 +17,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -38,6 +37,7 @@ from btrfs_model.mount.files.write import buffered_write, read_live
 from btrfs_model.mount.files.writeback import flush_delalloc, writeback
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.log.sync_log import sync_file
+from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.attr import may_change_data, remove_capability
 from btrfs_model.mount.names.lookup import find
 from btrfs_model.mount.names.properties import COMPRESSION_PROPERTY
@@ -295,29 +295,40 @@ class FileCalls(NamespaceCalls):
     def _inode(self, path: Path) -> LiveInode:
         return find(self, path)
 
-    @contextmanager
-    def _opened(self, path: Path, otherwise: int | None = errno.EINVAL) -> Iterator[LiveInode]:
-        """Open a file, and close it again (``btrfs_release_file()``)."""
+    def _opened(self, path: Path, otherwise: int | None = errno.EINVAL) -> _Opened:
+        """Open a file."""
         inode = self._inode(path) if otherwise is None else self._regular(path, otherwise)
-        try:
-            yield inode
-        finally:
-            if stat.S_ISREG(inode.item.mode) and inode.pages.flush_on_close:
-                inode.pages.flush_on_close = False
-                writeback(self, inode)
+        return _Opened(self, inode)
 
-    @contextmanager
-    def _changed(self, path: Path, otherwise: int | None = errno.EINVAL) -> Iterator[LiveInode]:
+    def _changed(self, path: Path, otherwise: int | None = errno.EINVAL) -> _Opened:
         """Open a file for writing."""
-        with self._opened(path, otherwise) as inode:
-            if not inode.is_dir:
-                may_change_data(self, inode, path)
-            yield inode
+        opened = self._opened(path, otherwise)
+        if not opened.inode.is_dir:
+            may_change_data(self, opened.inode, path)
+        return opened
 
     def _regular(self, path: Path, otherwise: int = errno.EINVAL) -> LiveInode:
         inode = self._inode(path)
         _check_regular(inode, otherwise, path)
         return inode
+
+
+class _Opened:
+    """An open file, closed at the end of a ``with`` block (``btrfs_release_file()``)."""
+
+    __slots__ = ("_fs", "inode")
+
+    def __init__(self, fs: Mount, inode: LiveInode) -> None:
+        self._fs, self.inode = fs, inode
+
+    def __enter__(self) -> LiveInode:
+        return self.inode
+
+    def __exit__(self, *_: object) -> None:
+        inode = self.inode
+        if stat.S_ISREG(inode.item.mode) and inode.pages.flush_on_close:
+            inode.pages.flush_on_close = False
+            writeback(self._fs, inode)
 
 
 def _check_regular(inode: LiveInode, otherwise: int, path: Path) -> None:

@@ -18,28 +18,20 @@ def store_bytes(fs: Mount, bytenr: int, data: bytes) -> None:
         fs.image.view[physical : physical + len(data)] = data
 
 
-def store(fs: Mount, inode: LiveInode, bytenr: int, start: int, end: int) -> None:
-    """Write dirty blocks of a file to disk as they are; of elided ones a hole."""
-    pages = inode.pages
-    for part in pages.ranges(start, end):
-        at = bytenr + part.start - start
-        if part.pattern is None:
-            store_bytes(fs, at, pages.read(part.start, part.end))
-        else:
-            punch(fs.image, at, part.end - part.start)
-
-
-def add_csums(fs: Mount, inode: LiveInode, bytenr: int, start: int, end: int) -> None:
-    """Add the checksums of uncompressed data (``add_pending_csums()``)."""
+def store(fs: Mount, inode: LiveInode, bytenr: int, start: int, end: int) -> bytes:
+    """Write dirty blocks of a file to disk as they are, of elided ones a hole; their checksums."""
     pages = inode.pages
     sums = []
     for part in pages.ranges(start, end):
+        at = bytenr + part.start - start
         if part.pattern is None:
             data = pages.read(part.start, part.end)
+            store_bytes(fs, at, data)
             sums.append(sector_sums(fs.csum_type, data, fs.sectorsize).tobytes())
         else:
+            punch(fs.image, at, part.end - part.start)
             sums.append(zero_sums(fs, (part.end - part.start) // fs.sectorsize))
-    insert_csums(fs, inode, bytenr, b"".join(sums))
+    return b"".join(sums)
 
 
 def insert_csums(fs: Mount, inode: LiveInode, bytenr: int, sums: bytes) -> None:

@@ -120,11 +120,13 @@ class FilePages:
         while at < end:
             start = at // size * size
             stop = min(start + size, end)
-            if (block := self._blocks.get(start)) is None:
-                whole = at == start and stop == start + size
-                block = bytearray(size) if whole else bytearray(read_block(start))
-                self._blocks[start] = block
-            block[at - start : stop - start] = data[at - offset : stop - offset]
+            part = data[at - offset : stop - offset]
+            if stop - at == size:
+                self._blocks[start] = bytearray(part)
+            else:
+                if (block := self._blocks.get(start)) is None:
+                    self._blocks[start] = block = bytearray(read_block(start))
+                block[at - start : stop - start] = part
             at = stop
         self._mark(offset // size * size, -(-end // size) * size, None)
 
@@ -149,9 +151,14 @@ class FilePages:
     def _mark(self, start: int, end: int, pattern: bytes | None) -> None:
         if start >= end:
             return
+        if not self._ranges:
+            # the common case: a file that is written from its beginning
+            self._total.touched.add(self._key)
+            self._total.count += end - start
+            self._ranges.append(DirtyRange(start, end, pattern))
+            return
         at = bisect_left(self._ranges, (start + 1,)) - 1
         if at >= 0 and pattern is None:
-            # the common case: inside of what is dirty, or right behind it
             before = self._ranges[at]
             if before.pattern is None and end <= before.end:
                 return

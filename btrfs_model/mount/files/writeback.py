@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from btrfs_model.mount.files.bytes import add_csums, insert_csums, store, store_bytes, zero_sums
+from btrfs_model.mount.files.bytes import insert_csums, store, store_bytes, zero_sums
 from btrfs_model.mount.files.compress import (
     COMPRESSION_TYPES,
     MAX_UNCOMPRESSED,
@@ -122,10 +122,10 @@ def _cow_file_range(
     while start < end:
         hint = _allocation_hint(fs, inode, start)
         bytenr, length = reserve_data(fs, end - start, fs.sectorsize, hint)
-        store(fs, inode, bytenr, start, start + length)
+        sums = store(fs, inode, bytenr, start, start + length)
         payload = pack_regular(fs.transid, REGULAR, bytenr, length, length)
         insert_regular(fs, inode, start, payload, new=True)
-        add_csums(fs, inode, bytenr, start, start + length)
+        insert_csums(fs, inode, bytenr, sums)
         book(fs, inode.root, length + fs.nodesize)
         _finish(fs, inode, start, start + length)
         start += length
@@ -346,10 +346,10 @@ def _run_delalloc_nocow(fs: Mount, inode: LiveInode, start: int, end: int) -> No
             _cow_file_range(fs, inode, at if cow_start is None else cow_start, low, inline=False)
             cow_start = None
         bytenr = extent.disk_bytenr + low - extent.origin
-        store(fs, inode, bytenr, low, high)
+        sums = store(fs, inode, bytenr, low, high)
         if extent.is_prealloc:
             mark_extent_written(fs, inode, low, high)
-            add_csums(fs, inode, bytenr, low, high)
+            insert_csums(fs, inode, bytenr, sums)
         _finish(fs, inode, low, high)
         at = high
     if cow_start is not None or at < end:

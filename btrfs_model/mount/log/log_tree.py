@@ -141,13 +141,13 @@ def is_in_log(fs: Mount, inode: LiveInode) -> bool:
 
 def note_change(fs: Mount, inode: LiveInode) -> None:
     """Note that an inode item changes (``btrfs_set_inode_last_trans()``)."""
-    state = inode.log
+    state, root = inode.log, fs.tree_logs.root(inode.root)
     fs.in_transaction = True
     state.last_trans = fs.transid
-    state.last_sub_trans = fs.tree_logs.root(inode.root).log_transid
+    state.last_sub_trans = root.log_transid
     state.last_log_commit = state.last_sub_trans - 1
     if Patch.LOG_SUB_TRANS not in fs.behaviour:
-        state.last_log_commit = fs.tree_logs.root(inode.root).last_log_commit
+        state.last_log_commit = root.last_log_commit
 
 
 def parents(item: Item) -> list[int]:

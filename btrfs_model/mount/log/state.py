@@ -77,4 +77,7 @@ class TreeLogs:
 
     def root(self, root: int) -> RootLog:
         """Return what is remembered of a subvolume's log."""
-        return self.roots.setdefault(root, RootLog())
+        found = self.roots.get(root)
+        if found is None:
+            found = self.roots[root] = RootLog()
+        return found

@@ -17,13 +17,10 @@ import stat
 import struct
 from typing import Final, NamedTuple
 
-from btrfs_model.mount.live_inode import InodeFields, LiveInode
+from btrfs_model.mount.live_inode import ACCESS, DEFAULT, InodeFields, LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.xattr import get_xattr, note_changed, put_xattr
-
-ACCESS: Final = b"system.posix_acl_access"
-DEFAULT: Final = b"system.posix_acl_default"
 
 _VERSION: Final = struct.pack("<I", 2)
 _ENTRY: Final = struct.Struct("<HHI")

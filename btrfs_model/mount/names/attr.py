@@ -8,7 +8,7 @@ import stat
 from typing import Final
 
 from btrfs_model.mount.inode import mark_inode_dirty
-from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, LiveInode
+from btrfs_model.mount.live_inode import CAPABILITY, EMPTY_SUBVOL_DIR, LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names import acl
 from btrfs_model.mount.names.dir_item import fail
@@ -18,9 +18,7 @@ from btrfs_model.mount.space.quota_reserve import reserve_inode
 from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.ondisk.constants import InodeFlag
 
-CAPABILITY: Final = b"security.capability"
-"""The attribute that makes a file a privileged program."""
-
+_PROTECTED: Final = int(InodeFlag.IMMUTABLE | InodeFlag.APPEND)
 _PERMISSIONS: Final = 0o7777
 _TIMES: Final = range(-(2**63) * 10**9, 2**63 * 10**9)
 
@@ -32,7 +30,7 @@ def _check(fs: Mount, inode: LiveInode, path: Path, *, protected: bool = True) -
     """
     if inode.ino == EMPTY_SUBVOL_DIR:
         return
-    if protected and inode.item.flags & (InodeFlag.IMMUTABLE | InodeFlag.APPEND):
+    if protected and inode.item.flags & _PROTECTED:
         raise fail(errno.EPERM, path)
     if is_read_only(fs, inode.root):
         raise fail(errno.EROFS, path)
@@ -86,7 +84,7 @@ def may_change_data(fs: Mount, inode: LiveInode, path: Path) -> None:
     Raises OSError: EPERM, EROFS.
     """
     may_write(fs, inode, path)
-    if inode.item.flags & InodeFlag.APPEND:
+    if inode.item.flags & _PROTECTED:
         raise fail(errno.EPERM, path)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+import stat
 from typing import Final
 
 from btrfs_model.mount.live_inode import LiveInode
@@ -24,7 +24,7 @@ from btrfs_model.ondisk.items import (
     dir_items,
     inode_names,
 )
-from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import DIR_ITEM, HEADER, INODE_EXTREF, INODE_REF, ITEM
 from btrfs_model.volume.tree import RawKey
 
@@ -39,6 +39,25 @@ def fail(number: int, path: str | bytes) -> OSError:
     """Return the error that a system call on `path` fails with."""
     name = path if isinstance(path, str) else path.decode("utf-8", "surrogateescape")
     return OSError(number, os.strerror(number), name)
+
+
+def d_drop(fs: Mount, directory: LiveInode, name: bytes) -> None:
+    """Forget what has a name in a directory (``d_drop()``), and paths that may lead through it."""
+    gone = directory.dentries.pop(name, None)
+    if gone is not None and not stat.S_ISREG(gone.item.mode):
+        _forget_walks(fs)
+
+
+def d_drop_all(fs: Mount, directory: LiveInode) -> None:
+    """Forget the names of a directory (``shrink_dcache_parent()``)."""
+    directory.dentries.clear()
+    _forget_walks(fs)
+
+
+def _forget_walks(fs: Mount) -> None:
+    top = fs.live_subvolumes.get(int(ObjectId.FS_TREE))
+    if top is not None:
+        top.walked.clear()
 
 
 # ------------------------------------------------------------------------------ directory items --
@@ -88,6 +107,7 @@ def insert_dir_item(
     """
     payload = pack_dir_item(location, fs.transid, file_type, name)
     insert_with_overflow(fs, directory.root, dir_item_key(directory.ino, name), name, payload)
+    d_drop(fs, directory, name)
     fs.delayed.insert_index(directory, index, payload)
 
 
@@ -96,13 +116,10 @@ def insert_with_overflow(fs: Mount, root: int, key: RawKey, name: bytes, payload
 
     Raises OSError: EEXIST when the name is there, EOVERFLOW when a leaf has no room for all.
     """
-    there = fs.writer.get(root, key)
-    if there is None:
-        fs.writer.insert(root, key, payload)
-        return
-    if any(entry.name == name for entry in dir_items(there)):
-        raise fail(errno.EEXIST, name)
-    fs.writer.extend(root, key, payload)
+    try:
+        fs.writer.insert_entry(root, key, payload)
+    except OSError as error:
+        raise fail(errno.EEXIST, name) if error.errno == errno.EEXIST else error from None
 
 
 def delete_one_dir_name(fs: Mount, root: int, key: RawKey, name: bytes) -> None:
@@ -110,15 +127,8 @@ def delete_one_dir_name(fs: Mount, root: int, key: RawKey, name: bytes) -> None:
 
     (``btrfs_delete_one_dir_name()``; the name is known to be there.)
     """
-    payload = fs.writer.get(root, key)
-    assert payload is not None
-    entries = dir_items(payload)
-    rest = [entry for entry in entries if entry.name != name]
-    assert len(rest) == len(entries) - 1
-    if rest:
-        fs.writer.replace(root, key, b"".join(pack_dir_item(*entry) for entry in rest))
-    else:
-        fs.writer.delete(root, key)
+    gone = fs.writer.delete_entry(root, key, name)
+    assert gone is not None
 
 
 def cow_leaf(fs: Mount, root: int, key: RawKey) -> None:
@@ -137,18 +147,20 @@ def pack_inode_ref(index: int, name: bytes) -> bytes:
     return INODE_REF.struct.pack(index, len(name)) + name
 
 
-def _pack_names(key: RawKey, names: list[InodeExtref]) -> bytes:
-    """Return the bytes of an INODE_REF or INODE_EXTREF."""
-    if key[1] == ItemType.INODE_REF:
-        return b"".join(pack_inode_ref(ref.index, ref.name) for ref in names)
+def _pack_extrefs(names: list[InodeExtref]) -> bytes:
+    """Return the bytes of an INODE_EXTREF."""
     head = INODE_EXTREF.struct.pack
     return b"".join(head(ref.parent_objectid, ref.index, len(ref.name)) + ref.name for ref in names)
 
 
-def _ref_keys(ino: int, parent: int, name: bytes) -> Iterator[RawKey]:
-    """Yield the keys of the two items that may have a name of an inode."""
-    yield ino, ItemType.INODE_REF, parent
-    yield ino, ItemType.INODE_EXTREF, extref_hash(parent, name)
+def _ref_key(ino: int, parent: int) -> RawKey:
+    """Key of the item with the names of an inode in a directory."""
+    return ino, ItemType.INODE_REF, parent
+
+
+def _extref_key(ino: int, parent: int, name: bytes) -> RawKey:
+    """Key of the item with a name for which that one has no room."""
+    return ino, ItemType.INODE_EXTREF, extref_hash(parent, name)
 
 
 def inode_names_there(fs: Mount, root: int, key: RawKey) -> list[InodeExtref]:
@@ -159,7 +171,7 @@ def inode_names_there(fs: Mount, root: int, key: RawKey) -> list[InodeExtref]:
 
 def lookup_inode_ref(fs: Mount, root: int, ino: int, parent: int, name: bytes) -> int | None:
     """Return the directory index of a name of an inode, None when it has no such name."""
-    for key in _ref_keys(ino, parent, name):
+    for key in (_ref_key(ino, parent), _extref_key(ino, parent, name)):
         for ref in inode_names_there(fs, root, key):
             if (ref.parent_objectid, ref.name) == (parent, name):
                 return ref.index
@@ -171,23 +183,25 @@ def insert_inode_ref(fs: Mount, root: int, name: bytes, ino: int, parent: int, i
 
     Raises OSError: EEXIST when it has that name; EMLINK when no item has room for it.
     """
-    for key in _ref_keys(ino, parent, name):
-        payload = _pack_names(key, [InodeExtref(parent, index, name)])
-        refs = inode_names_there(fs, root, key)
-        if any((ref.parent_objectid, ref.name) == (parent, name) for ref in refs):
-            raise fail(errno.EEXIST, name)
-        if not refs:
-            fs.writer.insert(root, key, payload)
-            return
-        try:
-            fs.writer.extend(root, key, payload)
-            return
-        except OSError as error:
-            if error.errno != errno.EOVERFLOW:
-                raise
-        if not fs.image.superblock.has_incompat("EXTENDED_IREF"):
-            break
-    raise fail(errno.EMLINK, name)
+    try:
+        fs.writer.insert_entry(root, _ref_key(ino, parent), pack_inode_ref(index, name))
+        return
+    except OSError as error:
+        if error.errno == errno.EEXIST:
+            raise fail(errno.EEXIST, name) from None
+        if error.errno != errno.EOVERFLOW:
+            raise
+    if not fs.image.superblock.has_incompat("EXTENDED_IREF"):
+        raise fail(errno.EMLINK, name)
+    key = _extref_key(ino, parent, name)
+    refs = inode_names_there(fs, root, key)
+    if any((ref.parent_objectid, ref.name) == (parent, name) for ref in refs):
+        raise fail(errno.EEXIST, name)
+    try:
+        add = fs.writer.extend if refs else fs.writer.insert
+        add(root, key, _pack_extrefs([InodeExtref(parent, index, name)]))
+    except OSError as error:
+        raise fail(errno.EMLINK, name) if error.errno == errno.EOVERFLOW else error from None
 
 
 def delete_inode_ref(fs: Mount, root: int, name: bytes, ino: int, parent: int) -> int:
@@ -195,14 +209,17 @@ def delete_inode_ref(fs: Mount, root: int, name: bytes, ino: int, parent: int) -
 
     Raises OSError: ENOENT when it has no such name.
     """
-    for key in _ref_keys(ino, parent, name):
-        refs = inode_names_there(fs, root, key)
-        for at, ref in enumerate(refs):
-            if (ref.parent_objectid, ref.name) == (parent, name):
-                rest = _pack_names(key, refs[:at] + refs[at + 1 :])
-                if rest:
-                    fs.writer.replace(root, key, rest)
-                else:
-                    fs.writer.delete(root, key)
-                return ref.index
+    index = fs.writer.delete_entry(root, _ref_key(ino, parent), name)
+    if index is not None:
+        return index
+    key = _extref_key(ino, parent, name)
+    refs = inode_names_there(fs, root, key)
+    for at, ref in enumerate(refs):
+        if (ref.parent_objectid, ref.name) == (parent, name):
+            rest = _pack_extrefs(refs[:at] + refs[at + 1 :])
+            if rest:
+                fs.writer.replace(root, key, rest)
+            else:
+                fs.writer.delete(root, key)
+            return ref.index
     raise fail(errno.ENOENT, name)

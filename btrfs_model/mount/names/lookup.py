@@ -11,7 +11,7 @@ import errno
 import stat
 from typing import Final, NamedTuple
 
-from btrfs_model.mount.inode import iget
+from btrfs_model.mount.inode import iget, live_subvolume
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, ROOT_DIR, InodeFields, LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.dir_item import NAME_LEN, dir_item_key, fail, lookup_dir_item
@@ -23,7 +23,11 @@ from btrfs_model.volume.subvolume import split_path
 Path = str | bytes
 """A path, from the top of the filesystem."""
 
+_TOP: Final = int(ObjectId.FS_TREE)
 _MAX_LINKS: Final = 40
+_IMMUTABLE, _APPEND = int(InodeFlag.IMMUTABLE), int(InodeFlag.APPEND)
+_S_IFMT, _S_IFLNK = 0o170000, 0o120000
+_STORED: Final = (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
 PATH_MAX: Final = 4096
 """Bytes of a path, the zero behind it included."""
 
@@ -50,7 +54,7 @@ class Entry(NamedTuple):
     @property
     def is_name(self) -> bool:
         """Whether the path ends in a name that an entry can have."""
-        return self.name not in (b"", b".", b"..")
+        return _is_name(self.name)
 
 
 def as_bytes(path: Path) -> bytes:
@@ -64,9 +68,17 @@ def find(fs: Mount, path: Path, *, follow: bool = True) -> LiveInode:
     Raises OSError: ENOENT, ENOTDIR, ELOOP or ENAMETOOLONG.
     """
     raw = _checked(path)
+    slash = raw.endswith(b"/")
+    if not slash:
+        head, _, name = raw.rpartition(b"/")
+        directory = live_subvolume(fs, _TOP).walked.get(head)
+        known = directory.dentries.get(name) if directory is not None else None
+        if directory is not None and known is not None and not (follow and known.is_symlink):
+            known.log.parent = directory.root, directory.ino
+            return known
     walk = _Walk(fs, path)
-    walk.through(raw.split(b"/"), follow=follow or raw.endswith(b"/"))
-    if raw.endswith(b"/") and not walk.at.is_dir:
+    walk.through(raw.split(b"/"), follow=follow or slash)
+    if slash and not walk.at.is_dir:
         raise fail(errno.ENOTDIR, path)
     return walk.at
 
@@ -79,18 +91,29 @@ def find_entry(fs: Mount, path: Path) -> Entry:
     return look_up(fs, find_parent(fs, path))
 
 
+def _is_name(name: bytes) -> bool:
+    """Whether a name is one that an entry can have."""
+    return name not in (b"", b".", b"..")
+
+
 def find_parent(fs: Mount, path: Path) -> Entry:
     """Return the last entry of a path without looking for its inode.
 
     Raises OSError: as :func:`find`, for what comes before the last name.
     """
     raw = _checked(path)
-    *before, name = raw.rstrip(b"/").split(b"/")
-    walk = _Walk(fs, path)
-    walk.through(before, follow=True)
-    if not walk.at.is_dir:
-        raise fail(errno.ENOTDIR, path)
-    return Entry(walk.at, name, None, path, raw.endswith(b"/"))
+    head, _, name = raw.rstrip(b"/").rpartition(b"/")
+    walked = live_subvolume(fs, _TOP).walked
+    directory = walked.get(head)
+    if directory is None:
+        walk = _Walk(fs, path)
+        walk.through(head.split(b"/"), follow=True)
+        directory = walk.at
+        if not directory.is_dir:
+            raise fail(errno.ENOTDIR, path)
+        if directory.ino != EMPTY_SUBVOL_DIR:
+            walked[head] = directory
+    return Entry(directory, name, None, path, raw.endswith(b"/"))
 
 
 def look_up(fs: Mount, entry: Entry) -> Entry:
@@ -98,9 +121,10 @@ def look_up(fs: Mount, entry: Entry) -> Entry:
 
     Raises OSError: ENAMETOOLONG.
     """
-    if not entry.is_name:
+    directory, name, _, path, slash = entry
+    if not _is_name(name):
         return entry
-    return entry._replace(inode=lookup(fs, entry.directory, entry.name, entry.path))
+    return Entry(directory, name, lookup(fs, directory, name, path), path, slash)
 
 
 def _checked(path: Path) -> bytes:
@@ -118,31 +142,38 @@ class _Walk:
     `at` (LiveInode): where it is.
     """
 
+    __slots__ = ("_fs", "_links", "_path", "_way", "at")
+
     def __init__(self, fs: Mount, path: Path) -> None:
         self._fs = fs
         self._path = path
         self._links = 0
         self._way: list[LiveInode] = []
-        self.at = iget(fs, int(ObjectId.FS_TREE), ROOT_DIR)
+        self.at = iget(fs, _TOP, ROOT_DIR)
 
     def through(self, names: list[bytes], *, follow: bool) -> None:
         """Go on through `names`; `follow` is for a symbolic link under the last of them."""
-        todo = [name for name in reversed(names) if name not in (b"", b".")]
+        todo, way = names[::-1], self._way
         while todo:
-            name = todo.pop()
-            if not self.at.is_dir:
-                raise fail(errno.ENOTDIR, self._path)
-            if name == b"..":
-                self.at = self._way.pop() if self._way else self.at
-                continue
-            inode = lookup(self._fs, self.at, name, self._path)
+            name, at = todo.pop(), self.at
+            # every call comes here, most of them to names that are known
+            inode = at.dentries.get(name)
             if inode is None:
-                raise fail(errno.ENOENT, self._path)
-            if inode.is_symlink and (todo or follow):
+                if name in (b"", b"."):
+                    continue
+                if not at.is_dir:
+                    raise fail(errno.ENOTDIR, self._path)
+                if name == b"..":
+                    self.at = way.pop() if way else at
+                    continue
+                inode = lookup(self._fs, at, name, self._path)
+                if inode is None:
+                    raise fail(errno.ENOENT, self._path)
+            if inode.item.mode & _S_IFMT == _S_IFLNK and (follow or _names_more(todo)):
                 todo += self._target(inode)
                 continue
-            inode.log.parent = self.at.root, self.at.ino
-            self._way.append(self.at)
+            inode.log.parent = at.root, at.ino
+            way.append(at)
             self.at = inode
 
     def _target(self, link: LiveInode) -> list[bytes]:
@@ -154,14 +185,31 @@ class _Walk:
         if target.startswith(b"/"):
             self.at = self._way[0] if self._way else self.at
             self._way.clear()
-        return [name for name in reversed(target.split(b"/")) if name not in (b"", b".")]
+        return target.split(b"/")[::-1]
+
+
+def _names_more(todo: list[bytes]) -> bool:
+    """Whether a name is left of a path."""
+    return any(name not in (b"", b".") for name in todo)
 
 
 def lookup(fs: Mount, directory: LiveInode, name: bytes, path: Path) -> LiveInode | None:
-    """Return the inode of an entry of a directory, or None (``btrfs_lookup_dentry()``).
+    """Return the inode of an entry of a directory, or None (``lookup_fast()``).
 
     Raises OSError: ENAMETOOLONG.
     """
+    dentries = directory.dentries
+    if name in dentries:
+        return dentries[name]
+    inode = _lookup_dentry(fs, directory, name, path)
+    # what stands for a subvolume that is not here is made anew each time
+    if inode is None or inode.ino != EMPTY_SUBVOL_DIR:
+        dentries[name] = inode
+    return inode
+
+
+def _lookup_dentry(fs: Mount, directory: LiveInode, name: bytes, path: Path) -> LiveInode | None:
+    """``btrfs_lookup_dentry()``."""
     if len(name) > NAME_LEN:
         raise fail(errno.ENAMETOOLONG, path)
     if directory.ino == EMPTY_SUBVOL_DIR:
@@ -236,10 +284,10 @@ def may_write(fs: Mount, inode: LiveInode, path: Path) -> None:
     Raises OSError: EPERM for an immutable inode, EROFS in a read-only subvolume: not for fifos,
     sockets and devices, where to write changes nothing of the filesystem.
     """
-    if inode.item.flags & InodeFlag.IMMUTABLE:
+    item = inode.item
+    if item.flags & _IMMUTABLE:
         raise fail(errno.EPERM, path)
-    stored = inode.is_dir or inode.is_symlink or stat.S_ISREG(inode.item.mode)
-    if stored and is_read_only(fs, inode.root):
+    if stat.S_IFMT(item.mode) in _STORED and is_read_only(fs, inode.root):
         raise fail(errno.EROFS, path)
 
 
@@ -249,8 +297,7 @@ def may_delete(fs: Mount, entry: Entry, victim: LiveInode, *, as_directory: bool
     Raises OSError: EROFS, EPERM, ENOTDIR or EISDIR.
     """
     may_write(fs, entry.directory, entry.path)
-    protected = InodeFlag.APPEND | InodeFlag.IMMUTABLE
-    if entry.directory.item.flags & InodeFlag.APPEND or victim.item.flags & protected:
+    if entry.directory.item.flags & _APPEND or victim.item.flags & (_APPEND | _IMMUTABLE):
         raise fail(errno.EPERM, entry.path)
     if as_directory and not victim.is_dir:
         raise fail(errno.ENOTDIR, entry.path)

@@ -36,6 +36,7 @@ from btrfs_model.mount.names import acl
 from btrfs_model.mount.names.dir_item import (
     LINK_MAX,
     check_dir_item_collision,
+    d_drop,
     delete_inode_ref,
     delete_one_dir_name,
     dir_item_key,
@@ -159,6 +160,7 @@ def add_link(
     elif add_backref:
         insert_inode_ref(fs, directory.root, name, inode.ino, directory.ino, index)
     insert_dir_item(fs, directory, name, location, file_type(inode.item.mode), index)
+    directory.dentries[name] = inode
     directory.item.size += 2 * len(name)
     touch(fs, directory)
     mark_inode_dirty(fs, directory)
@@ -209,6 +211,7 @@ def unlink_name(
     Returns its index in the directory. For a rename the log is left as it is, since Linux 5.18.
     """
     delete_one_dir_name(fs, directory.root, dir_item_key(directory.ino, name), name)
+    d_drop(fs, directory, name)
     if inode.dir_index:
         fs.delayed.delete_inode_ref(inode)
         index = inode.dir_index
@@ -270,6 +273,7 @@ def unlink_subvolume_name(fs: Mount, directory: LiveInode, inode: LiveInode, nam
     """Remove the entry of a subvolume (``btrfs_unlink_subvol()``), of one that is not here too."""
     record_subvolume(fs, directory)
     delete_one_dir_name(fs, directory.root, dir_item_key(directory.ino, name), name)
+    d_drop(fs, directory, name)
     if inode.ino == EMPTY_SUBVOL_DIR:
         index = _search_dir_index(fs, directory, name)
     else:

@@ -51,8 +51,11 @@ def _key(inode: LiveInode, name: bytes) -> RawKey:
 
 def get_xattr(fs: Mount, inode: LiveInode, name: bytes) -> bytes | None:
     """Return the value of an attribute, None when there is none."""
-    entry = lookup_dir_item(fs, inode.root, _key(inode, name), name)
-    return None if entry is None else entry.data
+    known = inode.xattrs
+    if name not in known:
+        entry = lookup_dir_item(fs, inode.root, _key(inode, name), name)
+        inode.xattrs = known = {**known, name: None if entry is None else entry.data}
+    return known[name]
 
 
 def put_xattr(
@@ -66,6 +69,7 @@ def put_xattr(
     Raises OSError: ENODATA, EEXIST, or ENOSPC when it does not fit a leaf (with those of the same
     hash).
     """
+    inode.xattrs = {}
     _put(fs, inode, name, value, flags)
     inode.log.copy_everything = True
     inode.log.no_xattrs = False

@@ -15,10 +15,9 @@ import struct
 from typing import Final
 
 from btrfs_model.mount.delayed_inode import balance_delayed_items
-from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, LiveInode
+from btrfs_model.mount.live_inode import ACCESS, CAPABILITY, DEFAULT, EMPTY_SUBVOL_DIR, LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names import acl, xattr
-from btrfs_model.mount.names.attr import CAPABILITY
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import Path, as_bytes, find, is_read_only, may_write
 from btrfs_model.mount.space.quota_reserve import reserve_items
@@ -53,7 +52,7 @@ def setxattr(fs: Mount, path: Path, name: Path, value: bytes, flags: int, *, fol
     if len(value) > _SIZE_MAX:
         raise fail(errno.E2BIG, path)
     inode = find(fs, path, follow=follow)
-    if raw in (acl.ACCESS, acl.DEFAULT):
+    if raw in (ACCESS, DEFAULT):
         _change_acl(fs, inode, raw, value, path)
         return
     if raw == CAPABILITY and value:
@@ -68,7 +67,7 @@ def removexattr(fs: Mount, path: Path, name: Path, *, follow: bool) -> None:
     """
     raw = _checked_name(name, path)
     inode = find(fs, path, follow=follow)
-    if raw in (acl.ACCESS, acl.DEFAULT):
+    if raw in (ACCESS, DEFAULT):
         _change_acl(fs, inode, raw, None, path)
     else:
         _change(fs, inode, raw, None, os.XATTR_REPLACE, path)
@@ -126,7 +125,7 @@ def _change_acl(fs: Mount, inode: LiveInode, name: bytes, value: bytes | None, p
     _check_changeable(inode, path)
     if inode.is_symlink:
         raise fail(errno.EOPNOTSUPP, path)
-    if name == acl.DEFAULT and not inode.is_dir:
+    if name == DEFAULT and not inode.is_dir:
         if entries:
             raise fail(errno.EACCES, path)
         return

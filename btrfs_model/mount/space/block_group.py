@@ -110,13 +110,19 @@ def ensure_metadata(fs: Mount, *, from_reserve: bool = False) -> SpaceInfo:
     Raises OSError: ENOSPC when there is no more than what is kept; EROFS when a transaction was
     aborted.
     """
+    info = fs.writer.space_info(BTRFS_BLOCK_GROUP_METADATA)
     if fs.committing:
         # what is kept is for this
-        return fs.writer.space_info(BTRFS_BLOCK_GROUP_METADATA)
-    if fs.aborted:
+        return info
+    if fs.writer.aborted:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), fs.path)
+    # nearly always there is plenty
+    delayed, free = fs.delayed, info.free
+    enough = _needed(info) + _OF_A_CALL + _coming(fs) <= free
+    if enough and delayed.waiting_changes * fs.nodesize <= free:
+        return info
     kept = 0
-    grown, info = _grow(fs)
+    grown, info = _grow(fs, info)
     if grown:
         if _copies_fit(fs, info):
             return info
@@ -139,11 +145,11 @@ def grow_metadata(fs: Mount) -> bool:
 
     False where one was needed and the device had no room for it.
     """
-    return _grow(fs)[0]
+    return _grow(fs, fs.writer.space_info(BTRFS_BLOCK_GROUP_METADATA))[0]
 
 
-def _grow(fs: Mount) -> tuple[bool, SpaceInfo]:
-    info = fs.writer.space_info(BTRFS_BLOCK_GROUP_METADATA)
+def _grow(fs: Mount, info: SpaceInfo) -> tuple[bool, SpaceInfo]:
+    """Do so; `info`: how full it is."""
     needed = _needed(info) + _OF_A_CALL
     while needed + _coming(fs) > info.free:
         try:
@@ -182,7 +188,7 @@ def calls_that_fit(fs: Mount, info: SpaceInfo | None = None) -> int:
 
     Without `info`, how full it is, a chunk is added first where the kernel would.
     """
-    info = info or _grow(fs)[1]
+    info = info or _grow(fs, fs.writer.space_info(BTRFS_BLOCK_GROUP_METADATA))[1]
     free = info.free - _kept(fs, info, from_reserve=True)
     return max(1, free // (_CALL_BLOCKS * fs.nodesize))
 

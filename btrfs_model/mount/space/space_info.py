@@ -110,6 +110,9 @@ class Granted(NamedTuple):
     most: int
 
 
+_ONE: Final = Granted(1, 1)
+
+
 def keeps_delayed(fs: Mount, *, each: int, directories: int) -> Keeps:
     """Return what calls keep that put an entry into an index.
 
@@ -168,12 +171,16 @@ def _reserve(
 ) -> Granted:  # fmt: skip
     """Reserve `size` bytes, after making room for them (``btrfs_reserve_metadata_bytes()``)."""
     rsv = fs.reservations
-    if fs.aborted or rsv.given_up == fs.transid:
+    if fs.writer.aborted or rsv.given_up == fs.transid:
         return Granted(calls, calls)
     # no call keeps more than it reserved: as long as all fits there is no need to look
     known = rsv.chunks == fs.raw_super.dev_item.bytes_used
     more = 0
-    if not (known and rsv.lent + size < rsv.room):
+    if known and rsv.lent + size < rsv.room:
+        if calls == 1:
+            rsv.lent += max(size, rsv.path)
+            return _ONE
+    else:
         level = _look(fs, info)
         if size < _left(fs, level, share):
             level = _reclaim_early(fs, size, level)

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
@@ -15,6 +13,7 @@ from btrfs_model.base.errors import BtrfsModelError, ReceiveError
 from btrfs_model.base.tables import counts_table, html_table, plural
 from btrfs_model.cost.machine import Predictable
 from btrfs_model.cost.receiver import ReceiverCalls
+from btrfs_model.mount.bulk.no_gc import no_gc
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.questions.receive.receiver import Receiver
@@ -23,6 +22,7 @@ from btrfs_model.stream.source import name_of
 
 if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem
+    from btrfs_model.stream.reader import Command
     from btrfs_model.stream.source import Source
 
 
@@ -104,23 +104,27 @@ def receive(fs: WritableFilesystem, stream: Source, directory: str | bytes = "")
     return result
 
 
+@no_gc()
 def apply_stream(
     fs: WritableFilesystem, stream: Source, directory: str | bytes = ""
 ) -> ReceiveResult:
     """As :func:`receive`, but what waits for writeback waits on, as after ``btrfs receive``."""
     receiver, calls = Receiver(fs, directory), ReceiverCalls(sectorsize=fs.sectorsize)
     counts: Counter[str] = Counter()
-    name, offset = "stream", 0
+    command: Command | None = None
     try:
         for command in read_stream(stream):
-            name, offset = command.name, command.offset
-            with _failing(stream, offset, name):
+            try:
                 receiver.process(command)
+            except OSError as error:
+                raise _failed(stream, command, error) from error
             calls.add(command)
-            counts[name] += 1
+            counts[command.name] += 1
         # one without an end
-        with _failing(stream, offset, name):
+        try:
             receiver.finish_subvol()
+        except OSError as error:
+            raise _failed(stream, command, error) from error
     finally:
         receiver.close_inode_for_write()
     names = [command.name for command in COMMANDS.values()]
@@ -131,14 +135,11 @@ def apply_stream(
     )
 
 
-@contextmanager
-def _failing(stream: Source, offset: int, command: str) -> Iterator[None]:
+def _failed(stream: Source, command: Command | None, error: OSError) -> ReceiveError:
     """Say of an error at which command of the stream it came."""
-    try:
-        yield
-    except OSError as error:
-        number, why = error.errno or 0, f"{command} {_reason(error)}"
-        raise ReceiveError(name_of(stream), offset, command, number, why) from error
+    name, offset = (command.name, command.offset) if command is not None else ("stream", 0)
+    number, why = error.errno or 0, f"{name} {_reason(error)}"
+    return ReceiveError(name_of(stream), offset, name, number, why)
 
 
 def _reason(error: OSError) -> str:

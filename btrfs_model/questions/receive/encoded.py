@@ -14,7 +14,7 @@ from btrfs_model.volume.compression import decompress
 
 if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem
-    from btrfs_model.stream.reader import Command
+    from btrfs_model.questions.receive.receiver import Values
 
 _PAGE: Final = 4096
 # BTRFS_ENCODED_IO_COMPRESSION_*
@@ -23,7 +23,7 @@ _MAX_UNENCODED: Final = 1 << 20
 _FALL_BACK: Final = (errno.ENOSPC, errno.ENOTTY, errno.EINVAL)
 
 
-def encoded_write(fs: WritableFilesystem, path: bytes, command: Command) -> None:
+def encoded_write(fs: WritableFilesystem, path: bytes, values: Values) -> None:
     """BTRFS_IOC_ENCODED_WRITE; where the kernel refuses, decompress and write.
 
     ``process_encoded_write()``, ``decompress_and_write()``
@@ -32,15 +32,15 @@ def encoded_write(fs: WritableFilesystem, path: bytes, command: Command) -> None
     decompress.
     """
     names = ("file_offset", "unencoded_file_len", "unencoded_len", "unencoded_offset")
-    offset, file_len, length, start = (int(command[name]) for name in names)  # type: ignore[arg-type]
-    encoding = command.attributes.get("compression", 0)
+    offset, file_len, length, start = (int(values[name]) for name in names)  # type: ignore[arg-type]
+    encoding = values.get("compression", 0)
     assert isinstance(encoding, int)
     kind, sectorsize = _compression(encoding)
     if kind is None:
         raise fail(errno.EOPNOTSUPP, path)
     if length > _MAX_UNENCODED or start + file_len > length:
         raise fail(errno.EINVAL, path)
-    data = command["data"]
+    data = values["data"]
     assert isinstance(data, memoryview)
     encoded = Encoded(kind, sectorsize or fs.sectorsize, length, start, file_len, bytes(data))
     try:

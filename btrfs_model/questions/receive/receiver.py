@@ -19,11 +19,14 @@ from btrfs_model.questions.receive.encoded import encoded_write
 from btrfs_model.questions.receive.search import find_subvolume
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from btrfs_model.mount.live_inode import LiveInode
     from btrfs_model.mount.writable import WritableFilesystem
-    from btrfs_model.stream.reader import Command
+    from btrfs_model.stream.reader import Command, Value
+
+    Values = Mapping[str, Value]
+    """Attributes of a command, by name."""
 
 _U32: Final = (1 << 32) - 1
 _SECOND: Final = 10**9
@@ -61,42 +64,43 @@ class Receiver:
 
         Raises OSError: when that cannot be done; then nothing was.
         """
-        call = _CALLS.get(command.name)
+        name, values = command.name, command.attributes
+        call = _CALLS.get(name)
         if call is not None:
-            call(self.fs, self._full(command), command)
+            call(self.fs, self._full(values), values)
             return
-        process: Callable[[Command], None] = getattr(self, f"process_{command.name}")
-        process(command)
+        process: Callable[[Values], None] = getattr(self, f"process_{name}")
+        process(values)
 
     # ------------------------------------------------------------------------- subvolumes ---
 
-    def _begin(self, command: Command) -> bytes:
+    def _begin(self, values: Values) -> bytes:
         """Finish the subvolume before; return the path of the new one."""
-        name = _path(command)
+        name = _path(values)
         if not name or b"/" in name or name in (b".", b".."):
             raise fail(errno.EINVAL, name)
         self.finish_subvol()
         return _join(self.directory, name)
 
-    def _begun(self, command: Command, path: bytes) -> None:
-        self._subvolume = _Subvolume(path, _bytes(command, "uuid"), _int(command, "ctransid"))
+    def _begun(self, values: Values, path: bytes) -> None:
+        self._subvolume = _Subvolume(path, _bytes(values, "uuid"), _int(values, "ctransid"))
         self.received.append(path)
 
-    def process_subvol(self, command: Command) -> None:
+    def process_subvol(self, values: Values) -> None:
         """Make an empty subvolume."""
-        path = self._begin(command)
+        path = self._begin(values)
         self.fs.create_subvolume(path)
-        self._begun(command, path)
+        self._begun(values, path)
 
-    def process_snapshot(self, command: Command) -> None:
+    def process_snapshot(self, values: Values) -> None:
         """Take a writable snapshot of the parent, to be changed into what is received."""
-        path = self._begin(command)
-        uuid = _bytes(command, "clone_uuid")
+        path = self._begin(values)
+        uuid = _bytes(values, "clone_uuid")
         parent = find_subvolume(self.fs, uuid, received_only=False)
         if parent is None:
             raise OSError(errno.ENOENT, f"cannot find parent subvolume {uuid.hex()}")
         self.fs.snapshot(parent, path, read_only=False)
-        self._begun(command, path)
+        self._begun(values, path)
 
     def finish_subvol(self) -> None:
         """Say where the subvolume was received from, and make it read-only."""
@@ -107,37 +111,37 @@ class Receiver:
         self.fs.set_received_subvolume(path, uuid, ctransid)
         self.fs.set_read_only(path)
 
-    def process_end(self, command: Command) -> None:
+    def process_end(self, values: Values) -> None:
         """Finish the subvolume; another stream may follow."""
         self.finish_subvol()
 
-    def _full(self, command: Command, attribute: str = "path") -> bytes:
+    def _full(self, values: Values, attribute: str = "path") -> bytes:
         """Return the path, from the top of the filesystem, that a command names."""
         if self._subvolume is None:
             raise OSError(errno.EINVAL, "no subvolume was begun before")
-        path = _path(command, attribute)
+        path = _path(values, attribute)
         # a kernel sends no such paths; they would lead out of the subvolume
-        if path.startswith(b"/") or b".." in path.split(b"/"):
+        if path.startswith(b"/") or (b".." in path and b".." in path.split(b"/")):
             raise fail(errno.EINVAL, path)
         return _join(self._subvolume.path, path)
 
     # ------------------------------------------------------------------------------ names ---
 
-    def process_mkfile(self, command: Command) -> None:
+    def process_mkfile(self, values: Values) -> None:
         """creat(2): a file that is there already becomes empty."""
-        path = self._full(command)
+        path = self._full(values)
         try:
             self.fs.create(path, 0o600)
         except FileExistsError:
             self.fs.truncate(path, 0)
 
-    def process_rename(self, command: Command) -> None:
+    def process_rename(self, values: Values) -> None:
         """rename(2)."""
-        self.fs.rename(self._full(command), self._full(command, "path_to"))
+        self.fs.rename(self._full(values), self._full(values, "path_to"))
 
-    def process_link(self, command: Command) -> None:
+    def process_link(self, values: Values) -> None:
         """link(2)."""
-        self.fs.link(self._full(command, "path_link"), self._full(command))
+        self.fs.link(self._full(values, "path_link"), self._full(values))
 
     # ------------------------------------------------------------------------------- data ---
 
@@ -154,15 +158,15 @@ class Receiver:
             self.fs.release(self._write_inode)
         self._write_inode = None
 
-    def process_write(self, command: Command) -> None:
+    def process_write(self, values: Values) -> None:
         """pwrite(2)."""
-        path = self._full(command)
+        path = self._full(values)
         self.open_inode_for_write(path)
-        self.fs.write(path, _off_t(command, "file_offset"), _bytes(command, "data"))
+        self.fs.write(path, _off_t(values, "file_offset"), _bytes(values, "data"))
 
-    def process_clone(self, command: Command) -> None:
+    def process_clone(self, values: Values) -> None:
         """BTRFS_IOC_CLONE_RANGE, from this subvolume or one that was received before."""
-        path, uuid = self._full(command), _bytes(command, "clone_uuid")
+        path, uuid = self._full(values), _bytes(values, "clone_uuid")
         assert self._subvolume is not None
         if uuid == self._subvolume.uuid:
             source = self._subvolume.path
@@ -173,107 +177,107 @@ class Receiver:
             source = found
         self.open_inode_for_write(path)
         self.fs.clone_range(
-            _join(source, _path(command, "clone_path")), path, _off_t(command, "clone_offset"),
-            _off_t(command, "file_offset"), _off_t(command, "clone_len"),
+            _join(source, _path(values, "clone_path")), path, _off_t(values, "clone_offset"),
+            _off_t(values, "file_offset"), _off_t(values, "clone_len"),
         )  # fmt: skip
 
-    def process_encoded_write(self, command: Command) -> None:
+    def process_encoded_write(self, values: Values) -> None:
         """BTRFS_IOC_ENCODED_WRITE, or decompression and pwrite(2) where the kernel refuses."""
-        path = self._full(command)
-        if command.attributes.get("encryption", 0):
+        path = self._full(values)
+        if values.get("encryption", 0):
             raise fail(errno.EOPNOTSUPP, path)
         self.open_inode_for_write(path)
-        encoded_write(self.fs, path, command)
+        encoded_write(self.fs, path, values)
 
-    def process_fallocate(self, command: Command) -> None:
+    def process_fallocate(self, values: Values) -> None:
         """fallocate(2)."""
-        path, mode = self._full(command), _int(command, "fallocate_mode")
+        path, mode = self._full(values), _int(values, "fallocate_mode")
         self.open_inode_for_write(path)
-        offset, length = _off_t(command, "file_offset"), _off_t(command, "size")
+        offset, length = _off_t(values, "file_offset"), _off_t(values, "size")
         self.fs.vfs_fallocate(path, mode, offset, length)
 
     # ------------------------------------------------------------------------- attributes ---
 
-    def process_chown(self, command: Command) -> None:
+    def process_chown(self, values: Values) -> None:
         """lchown(2)."""
         # uid_t and gid_t have 32 bits, and their highest value changes nothing
-        uid, gid = (_int(command, name) & _U32 for name in ("uid", "gid"))
+        uid, gid = (_int(values, name) & _U32 for name in ("uid", "gid"))
         uid, gid = (-1 if number == _U32 else number for number in (uid, gid))
-        self.fs.chown(self._full(command), uid, gid, follow=False)
+        self.fs.chown(self._full(values), uid, gid, follow=False)
 
-    def process_utimes(self, command: Command) -> None:
+    def process_utimes(self, values: Values) -> None:
         """utimensat(2): the change time cannot be set."""
-        times = _time(command, "atime"), _time(command, "mtime")
-        self.fs.utimes(self._full(command), *times, follow=False)
+        times = _time(values, "atime"), _time(values, "mtime")
+        self.fs.utimes(self._full(values), *times, follow=False)
 
-    def process_enable_verity(self, command: Command) -> None:
+    def process_enable_verity(self, values: Values) -> None:
         """FS_IOC_ENABLE_VERITY, which fails as on a kernel without fs-verity.
 
         Raises OSError: EOPNOTSUPP.
         """
-        raise fail(errno.EOPNOTSUPP, self._full(command))
+        raise fail(errno.EOPNOTSUPP, self._full(values))
 
 
 def _join(directory: bytes, path: bytes) -> bytes:
-    return b"/".join(filter(None, (directory, path)))
+    return directory + b"/" + path if directory and path else directory or path
 
 
-def _path(command: Command, attribute: str = "path") -> bytes:
-    value = command[attribute]
+def _path(values: Values, attribute: str = "path") -> bytes:
+    value = values[attribute]
     assert isinstance(value, bytes)
     return value
 
 
-def _bytes(command: Command, attribute: str) -> bytes:
-    value = command[attribute]
+def _bytes(values: Values, attribute: str) -> bytes:
+    value = values[attribute]
     assert isinstance(value, (bytes, memoryview))
     return bytes(value)
 
 
-def _int(command: Command, attribute: str) -> int:
-    value = command[attribute]
+def _int(values: Values, attribute: str) -> int:
+    value = values[attribute]
     assert isinstance(value, int)
     return value
 
 
-def _off_t(command: Command, attribute: str) -> int:
+def _off_t(values: Values, attribute: str) -> int:
     """Return a number as the system calls take sizes and offsets: signed."""
-    number = _int(command, attribute)
+    number = _int(values, attribute)
     return number - (number >> 63 << 64)
 
 
-def _time(command: Command, attribute: str) -> int:
+def _time(values: Values, attribute: str) -> int:
     """Return a time in nanoseconds since 1970."""
-    value = command[attribute]
+    value = values[attribute]
     assert isinstance(value, tuple)
     seconds, nanoseconds = value
     if nanoseconds >= _SECOND:
         # UTIME_NOW and UTIME_OMIT too, which no kernel sends
-        raise fail(errno.EINVAL, _path(command))
+        raise fail(errno.EINVAL, _path(values))
     return int(seconds * _SECOND + nanoseconds)
 
 
 # Commands that are one system call on a path. Permissions come later, as commands of their own.
-_CALLS: Final[dict[str, Callable[[WritableFilesystem, bytes, Command], object]]] = {
+_CALLS: Final[dict[str, Callable[[WritableFilesystem, bytes, Values], object]]] = {
     "mkdir": lambda fs, path, _: fs.mkdir(path, 0o700),
-    "mknod": lambda fs, path, command: fs.mknod(
-        path, stat.S_IFMT(_int(command, "mode") & _U32), _int(command, "rdev")
+    "mknod": lambda fs, path, values: fs.mknod(
+        path, stat.S_IFMT(_int(values, "mode") & _U32), _int(values, "rdev")
     ),
     "mkfifo": lambda fs, path, _: fs.mknod(path, stat.S_IFIFO | 0o600),
     "mksock": lambda fs, path, _: fs.mknod(path, stat.S_IFSOCK | 0o600),
-    "symlink": lambda fs, path, command: fs.symlink(_path(command, "path_link"), path),
+    "symlink": lambda fs, path, values: fs.symlink(_path(values, "path_link"), path),
     "unlink": lambda fs, path, _: fs.unlink(path),
     "rmdir": lambda fs, path, _: fs.rmdir(path),
-    "truncate": lambda fs, path, command: fs.truncate(path, _off_t(command, "size")),
+    "truncate": lambda fs, path, values: fs.truncate(path, _off_t(values, "size")),
     # the stream was sent without data
-    "update_extent": lambda fs, path, command: None,
-    "set_xattr": lambda fs, path, command: fs.setxattr(
-        path, _path(command, "xattr_name"), _bytes(command, "xattr_data"), follow=False
+    "update_extent": lambda fs, path, values: None,
+    "set_xattr": lambda fs, path, values: fs.setxattr(
+        path, _path(values, "xattr_name"), _bytes(values, "xattr_data"), follow=False
     ),
-    "remove_xattr": lambda fs, path, command: fs.removexattr(
-        path, _path(command, "xattr_name"), follow=False
+    "remove_xattr": lambda fs, path, values: fs.removexattr(
+        path, _path(values, "xattr_name"), follow=False
     ),
-    "chmod": lambda fs, path, command: fs.chmod(path, _int(command, "mode") & _U32),
+    "chmod": lambda fs, path, values: fs.chmod(path, _int(values, "mode") & _U32),
     # btrfs-progs has no way to set the flags of an inode as the stream has them
-    "fileattr": lambda fs, path, command: None,
+    "fileattr": lambda fs, path, values: None,
 }

@@ -259,9 +259,10 @@ int bm_writer_set_commit_used(struct bm_writer *writer, uint64_t start, uint64_t
 	return BM_OK;
 }
 
-void bm_writer_space_info(const struct bm_writer *writer, uint64_t kind, struct bm_space_info *info)
+int bm_writer_space_info(const struct bm_writer *writer, uint64_t kind, struct bm_space_info *info)
 {
 	const struct bm_space *space = writer->space;
+	const struct bm_space_info before = *info;
 
 	*info = (struct bm_space_info){0};
 	for (size_t i = 0; i < space->count; i++) {
@@ -279,6 +280,7 @@ void bm_writer_space_info(const struct bm_writer *writer, uint64_t kind, struct 
 	}
 	bm_refs_info(writer, info);
 	bm_writer_tree_info(writer, info);
+	return memcmp(&before, info, sizeof(before)) != 0;
 }
 
 int bm_space_group_of(const struct bm_writer *writer, uint64_t bytenr,

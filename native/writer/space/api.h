@@ -52,9 +52,8 @@ struct bm_space_info {
 	uint64_t tree_bytes; /* and the bytes of their blocks */
 	uint64_t has_free_space_tree;
 };
-/* `kind`: a flag that all groups of the kind have. */
-void bm_writer_space_info(const struct bm_writer *writer, uint64_t kind,
-			  struct bm_space_info *info);
+/* `kind`: a flag that all groups of the kind have. Returns whether `info` said something else. */
+int bm_writer_space_info(const struct bm_writer *writer, uint64_t kind, struct bm_space_info *info);
 /*
  * btrfs_reserve_extent() for data: up to `wanted` bytes, halved down to `least` where free space is
  * in pieces; BM_ERRNO with ENOSPC when there is none (then the caller adds a chunk and asks again).

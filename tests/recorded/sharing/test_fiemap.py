@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from logical_ino import CASES
 
 import btrfs_model as bm
+from btrfs_model.base.counters import Work
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.cli import run
 from btrfs_model.patches import Patch
@@ -162,7 +163,7 @@ def test_blocks_read_by_a_cold_call(name: str, kernel: str) -> None:
 # --------------------------------------------------------------------------------- toggles ------
 
 
-def work_of(behaviour: str) -> tuple[list[Row], bm.Work]:
+def work_of(behaviour: str) -> tuple[list[Row], Work]:
     file = Fiemap(opened(F100), 5, "foobar", behaviour=behaviour)
     with bm.counting() as work:
         found = rows(file)
