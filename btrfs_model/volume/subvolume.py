@@ -357,10 +357,11 @@ class Subvolume:
         CorruptImageError
             When data are damaged; the file offset is the fault's.
         """
-        inode = self.inode(file)
-        reader = FileReader(self.fs.image, self.fs.checksums, self.id, inode.ino)
-        end = inode.size if length is None else min(inode.size, offset + length)
-        return reader.read(self.extents(inode.ino), offset, end, inode.flags)
+        with self.fs.image.lease:
+            inode = self.inode(file)
+            reader = FileReader(self.fs.image, self.fs.checksums, self.id, inode.ino)
+            end = inode.size if length is None else min(inode.size, offset + length)
+            return reader.read(self.extents(inode.ino), offset, end, inode.flags)
 
     def read_link(self, file: str | bytes | int) -> bytes:
         """Return the target of a symbolic link."""
