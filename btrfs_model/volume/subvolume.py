@@ -296,11 +296,11 @@ class Subvolume:
             When there is one, but not in the last commit.
         """
         raw = path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
-        ino = self.tree.lookup_path(self.root_dir, raw)
-        if ino is None:
+        location = self.tree.lookup_path((self.root_dir, ItemType.INODE_ITEM, 0), raw)
+        if location is None or location[1] != ItemType.INODE_ITEM:
             shown = raw.decode("utf-8", "backslashreplace")
             raise self._missing(f"there is no file {shown!r}", raw)
-        return ino
+        return location[0]
 
     def readdir(self, directory: str | bytes | int) -> Iterator[DirEntry]:
         """Iterate over the entries of a directory in the order of their indexes.
