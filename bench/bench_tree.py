@@ -27,6 +27,7 @@ from bench.timing import best
 ROUNDS = 5
 FILES = 60_000
 PEER_ITEMS = 20_000
+ONES = 1000
 LARGE = "reada/r100k"
 
 
@@ -98,6 +99,28 @@ def _walk_rows(image: Path) -> list[dict[str, Any]]:
     ]
 
 
+def _one_by_one_rows(image: Path) -> list[dict[str, Any]]:
+    with bm.open(image) as fs:
+        top = fs.subvolume(5)
+        paths = [f"directory/file_{i}" for i in range(0, FILES, FILES // ONES)]
+        asked = {
+            "fiemap": (lambda path: bm.fiemap(fs, top, path), "<= 0.1"),
+            "inode": (top.inode, ""),
+            "read_file": (top.read_file, ""),
+            "xattrs": (top.xattrs, ""),
+        }
+        return [
+            _row(
+                f"one file by path: {name}",
+                1000 * best(lambda ask=ask: [ask(path) for path in paths], ROUNDS) / len(paths),
+                "ms",
+                bar,
+                None,
+            )
+            for name, (ask, bar) in asked.items()
+        ]
+
+
 def _verify_row(name: str, image: Path) -> dict[str, Any]:
     blocks = _scan_fresh(image)
     seconds = best(lambda: _scan_fresh(image))
@@ -114,6 +137,7 @@ def run() -> list[dict[str, Any]]:
         if shutil.which("mkfs.btrfs"):
             image = make_image(Path(folder))
             rows += _walk_rows(image)
+            rows += _one_by_one_rows(image)
             rows.append(_verify_row("(made)", image))
         else:
             print("tree: no mkfs.btrfs on this machine: not measured", file=sys.stderr)

@@ -94,11 +94,12 @@ class Root:
             yield self._found(path)
             more = not self._lease.run(step, self.raw, path)
 
-    def lookup_path(self, directory: int, path: bytes) -> int | None:
-        """Return the inode that a path leads to from a directory, or None."""
-        ino = ffi.new("uint64_t *", directory)
-        missing = self._lease.run(lib.bm_lookup_path, self.raw, path, len(path), ino)
-        return None if missing else int(ino[0])
+    def lookup_path(self, directory: RawKey, path: bytes) -> RawKey | None:
+        """Return the key of what a path leads to from a directory, or None."""
+        key = raw_key(directory)
+        if self._lease.run(lib.bm_lookup_path, self.raw, path, len(path), key):
+            return None
+        return key.objectid, key.type, key.offset
 
     def has_keys(self, keys: NDArray[Any]) -> NDArray[np.bool_]:
         """Tell for each of many keys, rows of :data:`KEY`, whether there is an item."""

@@ -24,16 +24,19 @@ def find(tree: Tree, key: RawKey, find_higher: bool) -> Item | None:
     return tree.item(path.leaf, path.slots[0]) if found else None
 
 
-def lookup_path(tree: Tree, directory: int, path: bytes) -> int | None:
-    """Return the inode that a path leads to from a directory, or None."""
+def lookup_path(tree: Tree, directory: RawKey, path: bytes) -> RawKey | None:
+    """Return the key of what a path leads to from a directory, or None."""
+    location = directory
     for name in path.split(b"/"):
         if name in (b"", b"."):
             continue
-        entry = tree.lookup(directory, name)
-        if entry is None or entry.location.type != ItemType.INODE_ITEM:
+        if location[1] != ItemType.INODE_ITEM:
             return None
-        directory = entry.location.objectid
-    return directory
+        entry = tree.lookup(location[0], name)
+        if entry is None:
+            return None
+        location = entry.location
+    return location
 
 
 def child_at(tree: Tree, key: RawKey, level: int) -> int | None:

@@ -338,18 +338,17 @@ class Filesystem:
         at = self._subvolume_by_id(_TOP)
         ino = at.root_dir
         for name in split_path(path):
-            entry = at.lookup(ino, name)
-            if entry is None:
+            location = at.tree.lookup_path((ino, ItemType.INODE_ITEM, 0), name)
+            if location is None:
                 raise missing("there is no subvolume")
-            if entry.location.type == ItemType.ROOT_ITEM:
+            ino, kind, _ = location
+            if kind == ItemType.ROOT_ITEM:
                 # a snapshot has the entries of the subvolumes in its source, but not these
-                within = self._names.get(entry.location.objectid)
+                within = self._names.get(ino)
                 if within is None or within.parent != at.id:
                     raise missing("there is no subvolume")
-                at = self._subvolume_by_id(entry.location.objectid)
+                at = self._subvolume_by_id(ino)
                 ino = at.root_dir
-            else:
-                ino = entry.location.objectid
         if ino != at.root_dir:
             raise missing("this is not a subvolume:")
         return at

@@ -296,11 +296,11 @@ class Subvolume:
             When there is one, but not in the last commit.
         """
         raw = path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
-        ino = self.tree.lookup_path(self.root_dir, raw)
-        if ino is None:
+        location = self.tree.lookup_path((self.root_dir, ItemType.INODE_ITEM, 0), raw)
+        if location is None or location[1] != ItemType.INODE_ITEM:
             shown = raw.decode("utf-8", "backslashreplace")
             raise self._missing(f"there is no file {shown!r}", raw)
-        return ino
+        return location[0]
 
     def readdir(self, directory: str | bytes | int) -> Iterator[DirEntry]:
         """Iterate over the entries of a directory in the order of their indexes.
@@ -357,10 +357,11 @@ class Subvolume:
         CorruptImageError
             When data are damaged; the file offset is the fault's.
         """
-        inode = self.inode(file)
-        reader = FileReader(self.fs.image, self.fs.checksums, self.id, inode.ino)
-        end = inode.size if length is None else min(inode.size, offset + length)
-        return reader.read(self.extents(inode.ino), offset, end, inode.flags)
+        with self.fs.image.lease:
+            inode = self.inode(file)
+            reader = FileReader(self.fs.image, self.fs.checksums, self.id, inode.ino)
+            end = inode.size if length is None else min(inode.size, offset + length)
+            return reader.read(self.extents(inode.ino), offset, end, inode.flags)
 
     def read_link(self, file: str | bytes | int) -> bytes:
         """Return the target of a symbolic link."""

@@ -182,8 +182,15 @@ class Tree:
         return next((entry for entry in entries if entry.name == name), None)
 
     @twin("reference.tree:lookup_path")
-    def lookup_path(self, directory: int, path: bytes) -> int | None:
-        """Return the inode that a path leads to from a directory; None where there is none.
+    def lookup_path(self, directory: RawKey, path: bytes) -> RawKey | None:
+        """Return the key of what a path leads to; None where there is nothing.
+
+        Parameters
+        ----------
+        directory : key
+            Of the inode item from which the path starts.
+        path : bytes
+            Names; one that leads into another subvolume can only be the last.
 
         Raises
         ------

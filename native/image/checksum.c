@@ -3,10 +3,11 @@
  * The four checksums of btrfs: crc32c, xxhash64, sha256, blake2b-256.
  *
  * crc32c is computed without inversion; callers that need the ordinary one (tree blocks, data)
- * start with ~0 and invert the result. Where the processor has the instruction, three chains run
- * side by side, because it takes three cycles to finish but one can start every cycle; the three
- * results are joined by tables that advance a CRC over a fixed number of zero bytes. Elsewhere
- * eight table look-ups take eight bytes at a time.
+ * start with ~0 and invert the result. Where the processor multiplies polynomials of 64 bits in
+ * eight lanes, 256 bytes at a time are folded onto the next 256. Where it has the instruction for
+ * a CRC, three chains run side by side, because it takes three cycles to finish but one can start
+ * every cycle; the three results are joined by tables that advance a CRC over a fixed number of
+ * zero bytes. Elsewhere eight table look-ups take eight bytes at a time.
  *
  * Sources: CRC-32C is iSCSI's (RFC 3720); XXH64 its specification; SHA-256 FIPS 180-4; BLAKE2b
  * RFC 7693.
@@ -15,11 +16,17 @@
 
 #include <string.h>
 
-/* `make test` defines TABLES_ONLY, so that what other processors do is tested on this one. */
+/* `make test` defines these, so that what other processors do is tested on this one. */
 #if defined(__x86_64__) && !defined(TABLES_ONLY)
 #define HAVE_SSE42 1
 #else
 #define HAVE_SSE42 0
+#endif
+#if HAVE_SSE42 && !defined(CHAINS_ONLY)
+#include <immintrin.h>
+#define HAVE_FOLDING 1
+#else
+#define HAVE_FOLDING 0
 #endif
 
 #define CRC32C_POLY 0x82f63b78u /* reflected */
@@ -57,28 +64,6 @@ void bm_crc_shift_init(struct bm_crc_shift *shift, size_t bytes)
 		for (int value = 1; value < 256; value++)
 			table[value] = table[value & -value] ^ table[value & (value - 1)];
 	}
-}
-
-__attribute__((constructor)) static void crc32c_init(void)
-{
-	for (int n = 0; n < 256; n++) {
-		uint32_t crc = (uint32_t)n;
-
-		for (int bit = 0; bit < 8; bit++)
-			crc = crc_zero_bit(crc);
-		crc_table[0][n] = crc;
-	}
-	for (int n = 0; n < 256; n++)
-		for (int k = 1; k < 8; k++)
-			crc_table[k][n] =
-			    (crc_table[k - 1][n] >> 8) ^ crc_table[0][crc_table[k - 1][n] & 0xff];
-#if HAVE_SSE42
-	crc_hardware = __builtin_cpu_supports("sse4.2") != 0;
-	if (crc_hardware) {
-		bm_crc_shift_init(&long_shift, LONG_RUN);
-		bm_crc_shift_init(&short_shift, SHORT_RUN);
-	}
-#endif
 }
 
 static uint32_t crc32c_tables(uint32_t crc, const uint8_t *p, size_t size)
@@ -154,8 +139,115 @@ static uint32_t crc32c_sse42(uint32_t seed, const uint8_t *p, size_t size)
 }
 #endif
 
+#if HAVE_FOLDING
+#define FOLDS __attribute__((target("avx512f,avx512vl,vpclmulqdq,pclmul,sse4.2")))
+
+enum { FOLD_RUN = 256 };
+
+/* What to multiply by, the two halves of a lane, to get over so many bits. */
+struct fold {
+	uint64_t low, high;
+};
+static struct fold fold_2048, fold_512, fold_384, fold_256, fold_128;
+static int crc_folds;
+
+/* x to this power, reflected; a product of two reflected numbers is one bit short. */
+static uint64_t crc_power(int bits)
+{
+	uint32_t crc = 0x80000000;
+
+	while (bits--)
+		crc = crc_zero_bit(crc);
+	return (uint64_t)crc << 1;
+}
+
+static struct fold fold_over(int bits)
+{
+	return (struct fold){crc_power(bits + 32), crc_power(bits - 32)};
+}
+
+FOLDS static inline __m512i fold_four(__m512i lanes, struct fold by, __m512i next)
+{
+	__m512i both = _mm512_broadcast_i32x4(_mm_set_epi64x((int64_t)by.high, (int64_t)by.low));
+
+	return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(lanes, both, 0x00),
+					 _mm512_clmulepi64_epi128(lanes, both, 0x11), next, 0x96);
+}
+
+FOLDS static inline __m128i fold_one(__m128i lane, struct fold by, __m128i next)
+{
+	__m128i both = _mm_set_epi64x((int64_t)by.high, (int64_t)by.low);
+
+	return _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(lane, both, 0x00),
+					   _mm_clmulepi64_si128(lane, both, 0x11)),
+			     next);
+}
+
+/* Of whole runs, one at least. */
+FOLDS static uint32_t crc32c_folded(uint32_t seed, const uint8_t *p, size_t size)
+{
+	__m512i lanes[4], all;
+	__m128i last;
+
+	for (int i = 0; i < 4; i++)
+		lanes[i] = _mm512_loadu_si512(p + 64 * i);
+	lanes[0] = _mm512_xor_si512(lanes[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)seed)));
+	for (p += FOLD_RUN; size > FOLD_RUN; p += FOLD_RUN, size -= FOLD_RUN)
+		for (int i = 0; i < 4; i++)
+			lanes[i] = fold_four(lanes[i], fold_2048, _mm512_loadu_si512(p + 64 * i));
+	all = fold_four(lanes[0], fold_512, lanes[1]);
+	all = fold_four(all, fold_512, lanes[2]);
+	all = fold_four(all, fold_512, lanes[3]);
+	last = _mm512_extracti32x4_epi32(all, 3);
+	last = fold_one(_mm512_extracti32x4_epi32(all, 0), fold_384, last);
+	last = fold_one(_mm512_extracti32x4_epi32(all, 1), fold_256, last);
+	last = fold_one(_mm512_extracti32x4_epi32(all, 2), fold_128, last);
+	return (uint32_t)_mm_crc32_u64(_mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(last)),
+				       (uint64_t)_mm_extract_epi64(last, 1));
+}
+#endif
+
+__attribute__((constructor)) static void crc32c_init(void)
+{
+	for (int n = 0; n < 256; n++) {
+		uint32_t crc = (uint32_t)n;
+
+		for (int bit = 0; bit < 8; bit++)
+			crc = crc_zero_bit(crc);
+		crc_table[0][n] = crc;
+	}
+	for (int n = 0; n < 256; n++)
+		for (int k = 1; k < 8; k++)
+			crc_table[k][n] =
+			    (crc_table[k - 1][n] >> 8) ^ crc_table[0][crc_table[k - 1][n] & 0xff];
+#if HAVE_SSE42
+	crc_hardware = __builtin_cpu_supports("sse4.2") != 0;
+	if (crc_hardware) {
+		bm_crc_shift_init(&long_shift, LONG_RUN);
+		bm_crc_shift_init(&short_shift, SHORT_RUN);
+	}
+#endif
+#if HAVE_FOLDING
+	crc_folds = __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("vpclmulqdq");
+	fold_2048 = fold_over(2048);
+	fold_512 = fold_over(512);
+	fold_384 = fold_over(384);
+	fold_256 = fold_over(256);
+	fold_128 = fold_over(128);
+#endif
+}
+
 uint32_t bm_crc32c(uint32_t seed, const void *data, size_t size)
 {
+#if HAVE_FOLDING
+	if (crc_folds && size >= FOLD_RUN) {
+		size_t whole = size / FOLD_RUN * FOLD_RUN;
+
+		seed = crc32c_folded(seed, data, whole);
+		data = (const uint8_t *)data + whole;
+		size -= whole;
+	}
+#endif
 #if HAVE_SSE42
 	if (crc_hardware)
 		return crc32c_sse42(seed, data, size);

@@ -65,12 +65,13 @@ int bm_prev_leaf(const struct bm_root *root, struct bm_path *path, struct bm_fau
 int bm_search_slot_for_read(const struct bm_root *root, const struct bm_key *key, int find_higher,
 			    struct bm_path *path, struct bm_fault *fault);
 /*
- * As the VFS walks a path: to the inode that a path of `size` bytes leads to from the directory *ino, by a
- * search for each of its names (btrfs_lookup_dir_item()); those between slashes that are empty or
- * "." are none. 1: there is no such name, or it is a subvolume's.
+ * As the VFS walks a path of `size` bytes, from the directory at *location on: a search for each name
+ * (btrfs_lookup_dir_item()); those between slashes that are empty or "." are none. *location is the
+ * key of the inode item, or root item, that the last one leads to. 1: there is no such name, or one
+ * before the last leads into another subvolume.
  */
-int bm_lookup_path(const struct bm_root *root, const uint8_t *path, size_t size, uint64_t *ino,
-		   struct bm_fault *fault);
+int bm_lookup_path(const struct bm_root *root, const uint8_t *path, size_t size,
+		   struct bm_key *location, struct bm_fault *fault);
 /* Whether there are items with these keys (there[i] is 1 or 0), a search for each. */
 int bm_has_keys(const struct bm_root *root, const struct bm_key *keys, size_t count, uint8_t *there,
 		struct bm_fault *fault);

@@ -36,41 +36,48 @@ static int match_dir_item_name(const struct bm_root *root, const struct bm_path 
 	return BM_OK;
 }
 
-/* The inode of a name in a directory; 1: none. */
-static int lookup(const struct bm_root *root, const uint8_t *name, size_t size, uint64_t *ino,
-		  struct bm_fault *fault)
+/* From a directory to what a name in it leads to; 1: nothing. */
+static int lookup(const struct bm_root *root, const uint8_t *name, size_t size,
+		  struct bm_key *location, struct bm_fault *fault)
 {
-	struct bm_key key = {.objectid = *ino,
+	struct bm_key key = {.objectid = location->objectid,
 			     .type = BTRFS_DIR_ITEM_KEY,
 			     .offset = bm_crc32c(0xfffffffe, name, size)};
 	struct bm_path path = {.reada = BM_READA_NONE};
 	const struct btrfs_dir_item *entry;
-	/* as an item is found that is looked for by its key alone */
-	int ret = bm_search_slot_for_read(root, &key, 1, &path, fault);
+	int ret;
 
+	if (location->type != BTRFS_INODE_ITEM_KEY)
+		return 1;
+	/* as an item is found that is looked for by its key alone */
+	ret = bm_search_slot_for_read(root, &key, 1, &path, fault);
 	if (ret || compare_disk_key(&leaf_item(path.node[0], path.slot[0])->key, &key) != 0)
 		return ret < 0 ? ret : 1;
 	ret = match_dir_item_name(root, &path, name, size, &entry, fault);
-	if (ret || !entry || entry->location.type != BTRFS_INODE_ITEM_KEY)
+	if (ret || !entry)
 		return ret < 0 ? ret : 1;
-	*ino = entry->location.objectid;
+	*location = to_key(&entry->location);
 	return 0;
 }
 
-int bm_lookup_path(const struct bm_root *root, const uint8_t *path, size_t size, uint64_t *ino,
-		   struct bm_fault *fault)
+int bm_lookup_path(const struct bm_root *root, const uint8_t *path, size_t size,
+		   struct bm_key *location, struct bm_fault *fault)
 {
-	for (const uint8_t *end = path + size; path < end; path++) {
-		const uint8_t *slash = memchr(path, '/', (size_t)(end - path));
-		size_t length = (size_t)((slash ? slash : end) - path);
+	const uint8_t *end = path + size, *slash;
 
+	for (; path < end; path = slash + 1) {
+		size_t length;
+
+		slash = memchr(path, '/', (size_t)(end - path));
+		length = (size_t)((slash ? slash : end) - path);
 		if (length && (length != 1 || *path != '.')) {
-			int ret = lookup(root, path, length, ino, fault);
+			int ret = lookup(root, path, length, location, fault);
 
 			if (ret)
 				return ret;
 		}
-		path += length;
+		if (!slash)
+			break;
 	}
-	return 0;
+	return BM_OK;
 }

@@ -4,10 +4,12 @@
 import errno
 import hashlib
 import io
+import os
 import struct
 import sys
 from itertools import pairwise
-from types import FrameType
+from pathlib import Path
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import corpus
@@ -265,6 +267,30 @@ def test_stream_goes_to_a_file(small: Filesystem) -> None:
     assert result.data is None
     assert file.getvalue() == send(small, "snap").data
     assert result.size == len(file.getvalue())
+
+
+def test_pieces_of_the_stream_may_be_kept_and_are_written_whole(tmp_path: Path) -> None:
+    """Those of C are there during a call only; a raw file may take a part of one."""
+    pieces: list[bytes] = []
+    with Filesystem.open(corpus.image("send/send-truncate/n500")) as fs:
+        whole = send(fs, "snap").data
+        assert whole is not None
+        assert len(whole) > 1 << 20
+        send(fs, "snap", to=SimpleNamespace(write=pieces.append))  # type: ignore[arg-type]
+        assert len(pieces) > 1
+        assert b"".join(pieces) == whole
+        for buffering in (0, -1):
+            with (tmp_path / "stream").open("wb", buffering) as file:
+                send(fs, "snap", to=file)  # type: ignore[arg-type]
+            assert (tmp_path / "stream").read_bytes() == whole
+        out, into = os.pipe()
+        os.set_blocking(into, False)
+        with os.fdopen(into, "wb", 0) as pipe, pytest.raises(BlockingIOError):
+            send(fs, "snap", to=pipe)  # type: ignore[arg-type]
+        os.set_blocking(out, False)
+        assert whole.startswith(got := os.read(out, 1 << 20))
+        assert got
+        os.close(out)
 
 
 @pytest.mark.parametrize("kernels", ["c", "python"])
