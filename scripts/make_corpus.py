@@ -3,7 +3,8 @@
 
 ``select ORACLE`` copies chosen cases of a larger corpus of the same layout. ``features`` makes,
 with the machine's own kernel (as root, on loop devices), one tiny filesystem for each feature that
-the larger corpus lacks, and has the kernel send its snapshot. ``provenance`` writes
+the larger corpus lacks, and has the kernel send its snapshot; ``devices`` those of several
+devices. ``provenance`` writes
 ``provenance.json`` for all that is there, which the other two do as well.
 
 UUIDs and times make every run of ``features`` give other bytes; the stored files are the truth.
@@ -79,6 +80,22 @@ FEATURES: dict[str, dict[str, Any]] = {
     "extended-refs": {"mkfs": [], "links": 400},
     "raid1-two-devices": {"mkfs": ["-m", "raid1", "-d", "raid1"], "devices": 2},
 }
+# Filesystems of several devices, all of which are stored.
+DEVICES: dict[str, dict[str, Any]] = {
+    name: {"mkfs": ["-d", data, "-m", metadata], "devices": count, "wide": True, **more}
+    for name, data, metadata, count, more in [
+        ("single", "single", "raid1", 2, {}),
+        ("raid0", "raid0", "raid0", 3, {}),
+        ("raid1", "raid1", "raid1", 3, {}),
+        ("raid1c3", "raid1c3", "raid1c3", 3, {}),
+        ("raid1c4", "raid1c4", "raid1c4", 4, {}),
+        ("raid10", "raid10", "raid10", 4, {"mount": ["compress=zstd"]}),
+        ("raid5", "raid5", "raid5", 3, {}),
+        ("raid6", "raid6", "raid6", 5, {"mount": ["compress=zlib"]}),
+        ("raid5-to-raid1", "raid5", "raid5", 3, {"convert": "raid1"}),
+    ]
+}
+FAMILIES = {"features": FEATURES, "devices": DEVICES}
 SIZE = 256 << 20
 
 
@@ -139,6 +156,8 @@ def fill(top: Path, described: dict[str, Any]) -> None:
         b"".join(b"line %06d of a regular file\n" % i for i in range(3000))
     )
     (top / "random").write_bytes(hashlib.shake_256(b"btrfs").digest(9000))
+    if described.get("wide"):
+        (top / "wide").write_bytes(hashlib.shake_256(b"stripes").digest(300_000))
     (top / "empty").touch()
     with (top / "sparse").open("wb") as file:
         file.write(b"head" * 1024)
@@ -162,9 +181,9 @@ def fill(top: Path, described: dict[str, Any]) -> None:
     (top / "random").chmod(0o4751)
 
 
-def make_feature(name: str, described: dict[str, Any]) -> None:
+def make(family: str, name: str, described: dict[str, Any]) -> None:
     """Make one tiny filesystem, have its snapshot sent, and store both."""
-    target = HERE / "features" / name
+    target = HERE / family / name
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     mkfs = ["-m", "single", "-d", "single"] if "-m" not in described["mkfs"] else []
@@ -189,6 +208,10 @@ def make_feature(name: str, described: dict[str, Any]) -> None:
                     run("btrfs", "quota", "enable", top)
                 fill(top / "volume", described)
                 run("btrfs", "filesystem", "sync", top)
+                if "convert" in described:
+                    some = f"-dconvert={described['convert']},limit=1"
+                    run("btrfs", "balance", "start", some, top)
+                    (top / "volume" / "later").write_bytes(hashlib.shake_256(b"l").digest(200_000))
                 run("btrfs", "-q", "subvolume", "snapshot", "-r", top / "volume", top / "snap")
                 (top / "volume" / "regular").open("r+b").write(b"changed after the snapshot")
                 run("btrfs", "filesystem", "sync", top)
@@ -199,18 +222,22 @@ def make_feature(name: str, described: dict[str, Any]) -> None:
         finally:
             for loop in loops:
                 run("losetup", "-d", loop)
-        pack(devices[0], target / "image.zst")
+        if family == "features":
+            pack(devices[0], target / "image.zst")
+        else:
+            for number, device in enumerate(devices, 1):
+                pack(device, target / f"{number}.device.zst")
         pack(stream, target / "00.stream.zst")
         (target / "00.stream.zst").chmod(0o644)
         case = {
-            "family": "features",
+            "family": family,
             "case": name,
             "kernel": platform.release(),
             "progs": run("btrfs", "--version").strip(),
             "mkfs": mkfs,
             "mount": ",".join(options),
             "devices": len(devices),
-            "image": {"file": "image.zst", "raw_bytes": SIZE},
+            **({"image": {"file": "image.zst", "raw_bytes": SIZE}} if family == "features" else {}),
             "sends": [
                 {
                     "id": "00",
@@ -270,14 +297,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("select").add_argument("oracle", type=Path)
-    commands.add_parser("features").add_argument("names", nargs="*")
+    for family in FAMILIES:
+        commands.add_parser(family).add_argument("names", nargs="*")
     commands.add_parser("provenance")
     arguments = parser.parse_args()
     if arguments.command == "select":
         select(arguments.oracle.resolve())
-    elif arguments.command == "features":
-        for name in arguments.names or FEATURES:
-            make_feature(name, FEATURES[name])
+    elif arguments.command in FAMILIES:
+        described = FAMILIES[arguments.command]
+        for name in arguments.names or described:
+            make(arguments.command, name, described[name])
     provenance()
 
 

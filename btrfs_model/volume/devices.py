@@ -182,7 +182,7 @@ def _names(paths: Paths) -> list[str]:
         return [os.fspath(paths)]
     names = [os.fspath(path) for path in sorted(Path(paths).iterdir()) if is_device(path)]
     if not names:
-        raise NotBtrfsError(paths, "no file of the folder has a superblock")
+        raise NotBtrfsError(paths, "it is a directory, and no file in it has a superblock")
     return names
 
 

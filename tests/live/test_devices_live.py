@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Filesystems of several devices, of all profiles, beside the running kernel that made them."""
 
+import errno
 import random
 from collections import defaultdict
 from collections.abc import Sequence
@@ -79,10 +80,15 @@ def test_several_devices(seed: int, tmp_path: Path) -> None:
     live_devices.rot(rotted, choice, used_of_devices(made.files)[rotted], 300)
     found = sends_of_the_kernel(made.files, names)
     with Filesystem.open(made.files) as fs:
-        assert sends_of_the_model(fs, names) == found
-        assert check(fs, verify_data=True)
+        model, faults = sends_of_the_model(fs, names), check(fs, verify_data=True)
+    for name in names:
+        # Linux 6.18 sends zeros for some sectors that it could not read; the model fails there
+        assert (model[name] == whole[name]) == (found[name] == whole[name])
+        assert model[name] == whole[name] or model[name][0] == errno.EIO
+        assert whole[name][1].startswith(model[name][1])
     if made.spare:
         assert found == whole
+    assert faults or found == whole
     if made.spare > 1:
         left = [file for file in made.files if file != gone]
         with Filesystem.open(left, degraded=True) as fs:

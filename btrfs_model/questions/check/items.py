@@ -56,6 +56,7 @@ _SIZES: Final[dict[int, tuple[int, int | None]]] = {
     _T.FREE_SPACE_INFO: (8, 8),
     _T.FREE_SPACE_EXTENT: (0, 0),
     _T.FREE_SPACE_BITMAP: (1, None),
+    _T.RAID_STRIPE: (16, 64),
     _T.DEV_EXTENT: (48, 48),
     _T.DEV_ITEM: (98, 98),
     _T.CHUNK_ITEM: (80, None),
@@ -95,6 +96,7 @@ _TREES: Final[dict[int, set[ItemType]]] = {
     ObjectId.UUID_TREE: {_T.UUID_KEY_SUBVOL, _T.UUID_KEY_RECEIVED_SUBVOL},
     ObjectId.FREE_SPACE_TREE: {_T.FREE_SPACE_INFO, _T.FREE_SPACE_EXTENT, _T.FREE_SPACE_BITMAP},
     ObjectId.BLOCK_GROUP_TREE: {_T.BLOCK_GROUP_ITEM},
+    ObjectId.RAID_STRIPE_TREE: {_T.RAID_STRIPE},
     ObjectId.DATA_RELOC_TREE: _OF_INODES,
     ObjectId.TREE_LOG: _OF_INODES
     | {_T.DIR_LOG_ITEM, _T.DIR_LOG_INDEX, _T.EXTENT_CSUM, _T.ROOT_ITEM},

@@ -29,7 +29,6 @@ from btrfs_model.base.errors import (
     BtrfsModelError,
     CorruptImageError,
     SubvolumeNotFoundError,
-    UnsupportedError,
 )
 from btrfs_model.native.choice import select
 from btrfs_model.ondisk import hashes, structs
@@ -139,12 +138,6 @@ def test_whole_image(name: str) -> None:
     path = corpus.image(name)
     shown = text_of(Image.open(path))
     assert without_senseless_times(shown) == without_senseless_times(dumped(path))
-
-
-@pytest.mark.parametrize("name", [name for name in corpus.images() if devices(name) > 1])
-def test_several_devices_are_refused(name: str) -> None:
-    with pytest.raises(UnsupportedError, match="several devices are not supported"):
-        Image.open(corpus.image(name))
 
 
 OPTIONS: list[tuple[list[str], dict[str, Any]]] = [

@@ -107,7 +107,7 @@ def make(folder: Path, seed: int) -> Made:
             target = CONVERSIONS[data]
             run("btrfs", "balance", "start", f"-dconvert={target},limit=1", "-f", top)
             spare = min(spare, {"raid0": 0}.get(target, 1))
-    return Made(files, spare, metadata == "raid0")
+    return Made(files, spare, metadata in ("raid0", "dup"))
 
 
 def rot(file: Path, choice: random.Random, ranges: Sequence[tuple[int, int]], count: int) -> None:
