@@ -310,7 +310,7 @@ static const uint8_t *read_copy(struct bm_image *image, uint64_t logical, int co
 	struct bm_fault place = {.tree = expect->tree, .block = logical};
 	uint64_t physical, contiguous, sector;
 	const uint8_t *block;
-	int is_verified;
+	int is_verified, is_another;
 
 	if (logical % image->sectorsize) {
 		bm_fail(fault, (struct bm_fault){.code = BM_UNALIGNED,
@@ -343,11 +343,12 @@ static const uint8_t *read_copy(struct bm_image *image, uint64_t logical, int co
 	}
 	sector = physical / image->sectorsize;
 	is_verified = image->verified[sector / 8] & 1 << sector % 8;
-	if (!is_verified)
-		block = bm_image_own_block(image, physical);
-	else if (again && image->copies)
-		/* what is in the file now, without a change of what is in use */
+	/* what is in the file now, without a change of what is in use, or room for what is not */
+	is_another = again && image->copies && (is_verified || copy);
+	if (is_another)
 		block = read_another(image, physical);
+	else if (!is_verified)
+		block = bm_image_own_block(image, physical);
 	else
 		block = image->blocks + physical;
 	if (again || !is_verified) {
@@ -356,7 +357,8 @@ static const uint8_t *read_copy(struct bm_image *image, uint64_t logical, int co
 			bm_fail(fault, place);
 			return NULL;
 		}
-		image->verified[sector / 8] |= (uint8_t)(1 << sector % 8);
+		if (!is_another)
+			image->verified[sector / 8] |= (uint8_t)(1 << sector % 8);
 	}
 	/* chunks that overlap on the device would show a verified block at another address */
 	if (block_header(block)->bytenr != logical) {

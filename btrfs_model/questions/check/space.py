@@ -13,6 +13,9 @@
 
 from __future__ import annotations
 
+import os
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -26,11 +29,11 @@ from btrfs_model.ondisk.structs import BLOCK_GROUP_ITEM, DEV_EXTENT, DEV_ITEM, F
 from btrfs_model.ondisk.superblock import SUPER_OFFSETS, SUPER_SIZE
 from btrfs_model.questions.check.extents import Extents
 from btrfs_model.questions.check.report import Report
-from btrfs_model.volume.checksums import DataChecksums
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from btrfs_model.volume.checksums import DataChecksums
     from btrfs_model.volume.filesystem import Filesystem
     from btrfs_model.volume.image import Image
 
@@ -337,14 +340,30 @@ def _sum_columns(fs: Filesystem, sums: DataChecksums) -> dict[str, npt.NDArray[A
 
 
 def check_data(fs: Filesystem, report: Report) -> None:
-    """Read every sector of data that has a checksum, each copy of it, and compare."""
-    sums = fs.checksums
+    """Read every sector of data that has a checksum, each copy of it, and compare.
+
+    Checksums are computed by some threads; what there is to report is reported in order.
+    """
     at_once = _SUMS_AT_ONCE * fs.image.sectorsize
+    threads = os.cpu_count() or 1
+    waiting: deque[Callable[[], None]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        for start, end, copy in _data_parts(fs, at_once):
+            waiting.append(_check_sectors(fs, start, end, copy, report, pool))
+            if len(waiting) > 2 * threads:
+                waiting.popleft()()
+        for finish in waiting:
+            finish()
+
+
+def _data_parts(fs: Filesystem, at_once: int) -> Iterator[tuple[int, int, int]]:
+    """Yield start, end and copy of runs of sectors that have checksums."""
+    sums = fs.checksums
     for first, last in zip(sums.starts.tolist(), sums.ends.tolist(), strict=True):
         for start, end, copies in _parts_in_chunks(fs.image, first, last):
             for copy in range(copies):
                 for at in range(start, end, at_once):
-                    _check_sectors(fs, sums, at, min(end, at + at_once), copy, report)
+                    yield at, min(end, at + at_once), copy
 
 
 def _parts_in_chunks(image: Image, start: int, end: int) -> Iterator[tuple[int, int, int]]:
@@ -363,23 +382,29 @@ def _parts_in_chunks(image: Image, start: int, end: int) -> Iterator[tuple[int, 
 
 
 def _check_sectors(
-    fs: Filesystem, sums: DataChecksums, start: int, end: int, copy: int, report: Report
-) -> None:
-    tree, sector = int(ObjectId.CSUM_TREE), fs.image.sectorsize
+    fs: Filesystem, start: int, end: int, copy: int, report: Report, pool: ThreadPoolExecutor
+) -> Callable[[], None]:
+    """Begin with a run of sectors; what is returned waits for the checksums and reports."""
+    tree, sector, sums = int(ObjectId.CSUM_TREE), fs.image.sectorsize, fs.checksums
     try:
         data = fs.image.data(start, end - start, copy)
     except CorruptImageError as error:
-        report.add("data at {start}: {what}", tree=tree, start=start, what=error.strerror)
-        return
+        what = error.strerror
+        return lambda: report.add("data at {start}: {what}", tree=tree, start=start, what=what)
     wanted, _ = sums.stored(start, end - start)
-    bad = (sector_sums(sums.type, data, sector) != wanted).any(axis=1)
-    for row in np.flatnonzero(bad).tolist():
-        report.add(
-            "copy {copy} of the data at {logical} has another checksum",
-            tree=tree,
-            copy=copy,
-            logical=start + row * sector,
-        )
+    found = pool.submit(sector_sums, sums.type, data, sector)
+
+    def finish() -> None:
+        bad = (found.result() != wanted).any(axis=1)
+        for row in np.flatnonzero(bad).tolist():
+            report.add(
+                "copy {copy} of the data at {logical} has another checksum",
+                tree=tree,
+                copy=copy,
+                logical=start + row * sector,
+            )
+
+    return finish
 
 
 def check_superblocks(fs: Filesystem, report: Report) -> None:
