@@ -112,11 +112,12 @@ class _Leaves:
     """
 
     def __init__(self, fs: Filesystem, tree: Tree) -> None:
-        blocks = [block for block in tree.blocks() if not block.level]
+        blocks = tree.root.blocks(0)
+        leaves = blocks[blocks["level"] == 0]
         self.fs = fs
-        self.logical = np.array([block.logical for block in blocks], _U64)
-        self.first = np.array([block.first.objectid for block in blocks], _U64)
-        self.has_entries = np.ones(len(blocks), np.bool_)
+        self.logical = np.ascontiguousarray(leaves["logical"])
+        self.first = np.ascontiguousarray(leaves["first"]["objectid"])
+        self.has_entries = np.ones(len(leaves), np.bool_)
         self._scanned = False
 
     def windows(self) -> list[tuple[int, int]]:
