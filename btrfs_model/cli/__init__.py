@@ -7,6 +7,7 @@ Each command's module is imported when the command is used, and what it needs wh
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -102,6 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     # No command computes with matrices, so numpy need not start threads for that.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # A command makes many objects and few cycles, and ends soon: looking for those takes longer.
+    gc.set_threshold(200_000, 50, 100)
     sys.exit(run(arguments))
 
 

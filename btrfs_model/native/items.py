@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -40,7 +40,18 @@ def raw_columns(columns: Columns) -> ffi.CData:
 
 def select(columns: Columns, rows: npt.NDArray[Any] | slice) -> Columns:
     """Take some rows (a mask, indexes or a slice) of all columns."""
+    if isinstance(rows, np.ndarray) and rows.dtype == np.bool_:
+        # counted once, not for each column
+        rows = np.flatnonzero(rows)
     return {name: array[rows] for name, array in columns.items()}
+
+
+def is_one_of(kinds: npt.NDArray[np.uint8], types: Collection[int]) -> npt.NDArray[np.bool_]:
+    """Tell which types of items are among some; by a table, as there are no more than 256."""
+    table = np.zeros(256, np.bool_)
+    table[list(types)] = True
+    among: npt.NDArray[np.bool_] = table[kinds]
+    return among
 
 
 def find_rows(known: npt.NDArray[np.uint64], wanted: npt.NDArray[Any]) -> npt.NDArray[np.intp]:

@@ -23,6 +23,9 @@ RawKey = tuple[int, int, int]
 KEY: Final = dtype_of("struct bm_key")
 """A key as a row of a numpy array."""
 
+BLOCK: Final = dtype_of("struct bm_block")
+"""A tree block, as ``native/tree/api.h`` has it."""
+
 _BATCH = 1024
 
 
@@ -121,24 +124,16 @@ class Root:
             count = self._lease.run(lib.bm_scan, self.raw, low, high, raw_columns(columns), bound)
         return {name: array[:count] for name, array in columns.items()}
 
-    def blocks(self, min_level: int) -> Iterator[tuple[Any, ...]]:
-        """Walk the tree blocks in order.
-
-        Yields the fields of :class:`btrfs_model.volume.tree.Block`.
-        """
+    def blocks(self, min_level: int) -> NDArray[Any]:
+        """Walk the tree blocks in order; return rows of :data:`BLOCK`."""
         capacity = 256
         while True:
-            rows = ffi.new("struct bm_block[]", capacity)
-            count = self._lease.run(lib.bm_walk_blocks, self.raw, min_level, rows, capacity)
+            rows = np.empty(capacity, BLOCK)
+            raw = ffi.from_buffer("struct bm_block[]", rows)
+            count = self._lease.run(lib.bm_walk_blocks, self.raw, min_level, raw, capacity)
             if count <= capacity:
-                break
+                return rows[:count]
             capacity = count
-        for row in rows[0:count]:
-            yield (
-                row.logical, row.generation, row.owner, row.flags, row.level, row.nritems,
-                row.parent, row.parent_slot, (row.first.objectid, row.first.type, row.first.offset),
-                row.used,
-            )  # fmt: skip
 
 
 def compare_trees(left: Root, right: Root) -> Iterator[tuple[int, RawKey, Any, Any]]:

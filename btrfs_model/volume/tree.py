@@ -291,7 +291,11 @@ class Tree:
             1 leaves the leaves out (and does not read them).
         """
         rows = self.root.blocks(min_level)
-        return [Block._make((*row[:8], Key(*row[8]), row[9])) for row in rows]
+        first = rows["first"]
+        keys = zip(*(first[name].tolist() for name in Key._fields), strict=True)
+        fields = [rows[name].tolist() for name in Block._fields if name != "first"]
+        fields.insert(Block._fields.index("first"), [Key(*key) for key in keys])
+        return [Block(*row) for row in zip(*fields, strict=True)]
 
     def frame(self, min_key: RawKey = MIN_KEY, max_key: RawKey = MAX_KEY) -> pd.DataFrame:
         """Return :meth:`scan` as a DataFrame."""

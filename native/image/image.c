@@ -302,7 +302,8 @@ static const uint8_t *look_at(struct bm_image *image, uint64_t logical, int copy
 	    image->verified[*place / image->sectorsize / 8] & 1 << *place / image->sectorsize % 8;
 	if (is_verified && !again)
 		return image->blocks + *place;
-	if (is_placed && is_verified && image->copies) {
+	/* nor take room for what is not in use */
+	if (is_placed && image->copies && (is_verified || (again && copy))) {
 		bm_mapping_read(image->mapping, *place, image->another, image->nodesize);
 		return image->another;
 	}
@@ -355,7 +356,8 @@ static const uint8_t *read_copy(struct bm_image *image, uint64_t logical, int co
 		return NULL;
 	}
 	/* not before: a copy that is put together takes the place of the one before */
-	image->verified[sector / 8] |= (uint8_t)(1 << sector % 8);
+	if (block != image->another)
+		image->verified[sector / 8] |= (uint8_t)(1 << sector % 8);
 	return block;
 }
 

@@ -8,7 +8,10 @@ checksum, or is of a tree block. What was only preallocated has no parity yet.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -54,19 +57,34 @@ def check_superblocks(fs: Filesystem, report: Report) -> None:
 
 
 def check_data(fs: Filesystem, extents: Extents, report: Report) -> None:
-    """Read every sector of data that has a checksum, each copy of it, and compare; then parity."""
-    sums = fs.checksums
-    at_once = _SUMS_AT_ONCE * fs.image.sectorsize
-    for first, last in zip(sums.starts.tolist(), sums.ends.tolist(), strict=True):
-        for start, end, copies in _parts_in_chunks(fs.image, first, last):
-            for copy in range(copies):
-                for at in range(start, end, at_once):
-                    _check_sectors(fs, sums, at, min(end, at + at_once), copy, report)
+    """Read every sector of data that has a checksum, each copy of it, and compare; then parity.
+
+    Checksums are computed by some threads; what there is to report is reported in order.
+    """
+    sums, threads = fs.checksums, os.cpu_count() or 1
+    waiting: deque[Callable[[], None]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        for start, end, copy in _data_parts(fs, _SUMS_AT_ONCE * fs.image.sectorsize):
+            waiting += _check_sectors(fs, start, end, copy, report, pool)
+            while len(waiting) > 2 * threads:
+                waiting.popleft()()
+        for finish in waiting:
+            finish()
     there = {device.devid for device in fs.image.devices if device.path}
     for chunk in fs.image.chunks:
         if chunk.profile.parity and there.issuperset(chunk.devids):
             written = _written(chunk, fs.image.sectorsize, sums, extents)
             _check_parity(fs.image, chunk, written, report)
+
+
+def _data_parts(fs: Filesystem, at_once: int) -> Iterator[tuple[int, int, int]]:
+    """Yield start, end and copy of runs of sectors that have checksums."""
+    sums = fs.checksums
+    for first, last in zip(sums.starts.tolist(), sums.ends.tolist(), strict=True):
+        for start, end, copies in _parts_in_chunks(fs.image, first, last):
+            for copy in range(copies):
+                for at in range(start, end, at_once):
+                    yield at, min(end, at + at_once), copy
 
 
 def _parts_in_chunks(image: Image, start: int, end: int) -> Iterator[tuple[int, int, int]]:
@@ -85,30 +103,36 @@ def _parts_in_chunks(image: Image, start: int, end: int) -> Iterator[tuple[int, 
 
 
 def _check_sectors(
-    fs: Filesystem, sums: DataChecksums, start: int, end: int, copy: int, report: Report
-) -> None:
-    tree, sector = int(ObjectId.CSUM_TREE), fs.image.sectorsize
+    fs: Filesystem, start: int, end: int, copy: int, report: Report, pool: ThreadPoolExecutor
+) -> Iterator[Callable[[], None]]:
+    """Begin with a run of sectors; what is yielded waits for the checksums and reports."""
+    tree, sector, sums = int(ObjectId.CSUM_TREE), fs.image.sectorsize, fs.checksums
     try:
         data = fs.image.data(start, end - start, copy)
     except CorruptImageError as error:
-        if error.fault.code == Code.NO_DEVICE:
+        if error.fault.code != Code.NO_DEVICE:
+            what = error.strerror
+            yield lambda: report.add("data at {start}: {what}", tree=tree, start=start, what=what)
+        elif end - start > sector:
             # said once; the other devices have the rest
-            if end - start > sector:
-                middle = start + (end - start) // 2 // sector * sector
-                _check_sectors(fs, sums, start, middle, copy, report)
-                _check_sectors(fs, sums, middle, end, copy, report)
-            return
-        report.add("data at {start}: {what}", tree=tree, start=start, what=error.strerror)
+            middle = start + (end - start) // 2 // sector * sector
+            yield from _check_sectors(fs, start, middle, copy, report, pool)
+            yield from _check_sectors(fs, middle, end, copy, report, pool)
         return
     wanted, _ = sums.stored(start, end - start)
-    bad = (sector_sums(sums.type, data, sector) != wanted).any(axis=1)
-    for row in np.flatnonzero(bad).tolist():
-        report.add(
-            "copy {copy} of the data at {logical} has another checksum",
-            tree=tree,
-            copy=copy,
-            logical=start + row * sector,
-        )
+    found = pool.submit(sector_sums, sums.type, data, sector)
+
+    def finish() -> None:
+        bad = (found.result() != wanted).any(axis=1)
+        for row in np.flatnonzero(bad).tolist():
+            report.add(
+                "copy {copy} of the data at {logical} has another checksum",
+                tree=tree,
+                copy=copy,
+                logical=start + row * sector,
+            )
+
+    yield finish
 
 
 # ------------------------------------------------------------------------------------ parity --

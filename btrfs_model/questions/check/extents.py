@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.base.errors import CorruptImageError
-from btrfs_model.native.items import Columns, extent_refs, find_rows, records, select
+from btrfs_model.native.items import Columns, extent_refs, find_rows, is_one_of, records, select
 from btrfs_model.ondisk.constants import ExtentFlag, FileExtentType
 from btrfs_model.ondisk.keys import ItemType, ObjectId, item_type_name
 from btrfs_model.ondisk.structs import EXTENT_ITEM, FILE_EXTENT_ITEM, TREE_BLOCK_INFO
@@ -123,9 +123,11 @@ class Extents:
 def read_extents(image: Image, tree: Tree) -> Extents:
     """Read the extent tree."""
     all_columns = tree.scan()
-    with_refs = select(all_columns, np.isin(all_columns["type"], (*_EXTENT_TYPES, *_REF_TYPES)))
+    with_refs = select(all_columns, is_one_of(all_columns["type"], (*_EXTENT_TYPES, *_REF_TYPES)))
     references, _ = extent_refs(image, with_refs)
-    is_extent = np.isin(with_refs["type"], _EXTENT_TYPES) & (with_refs["size"] >= EXTENT_ITEM.size)
+    is_extent = is_one_of(with_refs["type"], _EXTENT_TYPES) & (
+        with_refs["size"] >= EXTENT_ITEM.size
+    )
     columns = select(with_refs, is_extent)
     rows = records(image, columns, EXTENT_ITEM)
     metadata = columns["type"] == ItemType.METADATA_ITEM

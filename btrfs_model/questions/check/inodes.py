@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from btrfs_model.native.items import Columns, entries, find_rows, gather, records, select
+from btrfs_model.native.items import Columns, entries, find_rows, gather, is_one_of, records, select
 from btrfs_model.ondisk.constants import FileExtentType, FileType
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 from btrfs_model.ondisk.structs import FILE_EXTENT_ITEM, INODE_ITEM
@@ -99,7 +99,7 @@ _PARTS: Final[dict[str, Any]] = {
     "inodes": _INODE, "extents": _EXTENT, "refs": _NAME, "items": _NAME, "indexes": _NAME,
     "totals": _TOTAL, "objectids": _U64,
 }  # fmt: skip
-_WINDOW: Final = 48 << 20
+_WINDOW: Final = 128 << 20
 """Bytes of leaves whose inodes are checked at once."""
 
 
@@ -112,11 +112,12 @@ class _Leaves:
     """
 
     def __init__(self, fs: Filesystem, tree: Tree) -> None:
-        blocks = [block for block in tree.blocks() if not block.level]
+        blocks = tree.root.blocks(0)
+        leaves = blocks[blocks["level"] == 0]
         self.fs = fs
-        self.logical = np.array([block.logical for block in blocks], _U64)
-        self.first = np.array([block.first.objectid for block in blocks], _U64)
-        self.has_entries = np.ones(len(blocks), np.bool_)
+        self.logical = np.ascontiguousarray(leaves["logical"])
+        self.first = np.ascontiguousarray(leaves["first"]["objectid"])
+        self.has_entries = np.ones(len(leaves), np.bool_)
         self._scanned = False
 
     def windows(self) -> list[tuple[int, int]]:
@@ -136,8 +137,8 @@ class _Leaves:
             return
         self.has_entries[:] = False
         for columns in leaf_batches(self.fs.image, leaves):
-            entry = np.isin(columns["type"], (_T.DIR_ITEM, _T.DIR_INDEX))
-            self.has_entries |= np.isin(self.logical, columns["block"][entry])
+            entry = is_one_of(columns["type"], (_T.DIR_ITEM, _T.DIR_INDEX))
+            self.has_entries |= np.isin(self.logical, _changes(columns["block"][entry]))
             yield columns
         self._scanned = True
 
@@ -178,12 +179,12 @@ class _Names:
 def _reduce(fs: Filesystem, columns: Columns, low: int, high: int) -> dict[str, npt.NDArray[Any]]:
     kind = columns["type"]
     own = _within(columns["objectid"], low, high)
-    is_entry = np.isin(kind, (_T.DIR_ITEM, _T.DIR_INDEX))
-    is_ref = np.isin(kind, (_T.INODE_REF, _T.INODE_EXTREF)) & own
+    is_entry = is_one_of(kind, (_T.DIR_ITEM, _T.DIR_INDEX))
+    is_ref = is_one_of(kind, (_T.INODE_REF, _T.INODE_EXTREF)) & own
     names = select(columns, is_entry | is_ref)
     rows, _ = entries(fs.image, names)
     of = names["type"][rows["item"]]
-    is_ref = np.isin(of, (_T.INODE_REF, _T.INODE_EXTREF))
+    is_ref = is_one_of(of, (_T.INODE_REF, _T.INODE_EXTREF))
     leads_here = is_ref | _within(rows["child"], low, high)
     of_here = ~is_ref & _within(rows["parent"], low, high)
     totals = _totals(rows["parent"][of_here], rows["name_len"][of_here])
@@ -198,11 +199,11 @@ def _reduce(fs: Filesystem, columns: Columns, low: int, high: int) -> dict[str, 
     return {
         "inodes": _reduce_inodes(fs, mine),
         "extents": _reduce_extents(fs, mine),
-        "refs": short[np.isin(of, (_T.INODE_REF, _T.INODE_EXTREF))],
+        "refs": short[is_one_of(of, (_T.INODE_REF, _T.INODE_EXTREF))],
         "items": short[of == _T.DIR_ITEM],
         "indexes": short[of == _T.DIR_INDEX],
         "totals": totals,
-        "objectids": _changes(mine["objectid"][np.isin(mine["type"], _OF_AN_INODE)]),
+        "objectids": _changes(mine["objectid"][is_one_of(mine["type"], _OF_AN_INODE)]),
     }
 
 
@@ -220,10 +221,10 @@ def _totals(ino: npt.NDArray[np.uint64], lengths: npt.NDArray[Any]) -> Rows:
     return totals
 
 
-def _changes(ascending: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Return each number of an ascending array once."""
-    is_first = np.concatenate([[True], ascending[1:] != ascending[:-1]])[: len(ascending)]
-    once: npt.NDArray[np.uint64] = ascending[is_first]
+def _changes(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return each number of an array once, of those that follow each other."""
+    is_first = np.concatenate([[True], numbers[1:] != numbers[:-1]])[: len(numbers)]
+    once: npt.NDArray[np.uint64] = numbers[is_first]
     return once
 
 

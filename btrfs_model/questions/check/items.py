@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.native.items import Columns, entries, extent_refs, records, select
+from btrfs_model.native.items import Columns, entries, extent_refs, is_one_of, records, select
 from btrfs_model.ondisk import structs
 from btrfs_model.ondisk.constants import Compression, FileExtentType, FileType
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
@@ -161,7 +161,7 @@ def check_items(
     _types(items)
     fitting = _sizes(items)
     for types, layout, rule in _RULES:
-        which = np.flatnonzero(np.isin(columns["type"], types) & fitting)
+        which = np.flatnonzero(is_one_of(columns["type"], types) & fitting)
         if len(which):
             some = items.part(which)
             some.rows = None if layout is None else records(image, some.columns, layout)
@@ -174,10 +174,10 @@ def _types(items: Batch) -> None:
         allowed = _OF_INODES if is_subvolume_id(objectid) else _TREES.get(objectid)
         if allowed is None:
             continue
-        bad = (tree == objectid) & ~np.isin(kind, [int(number) for number in allowed])
+        bad = (tree == objectid) & ~is_one_of(kind, [int(number) for number in allowed])
         # free space headers and their inodes have no type
         bad &= ~((kind == 0) & (items.columns["objectid"] == ObjectId.FREE_SPACE))
-        known = np.isin(kind, list(_SIZES))
+        known = is_one_of(kind, list(_SIZES))
         items.bad("type does not belong into this tree", bad & known)
         items.bad("unknown item type {type}", bad & ~known, type=kind)
 
@@ -221,7 +221,7 @@ def _names(items: Batch) -> None:
     names = items.part(item, rows)
     kind = names.columns["type"]
     names.bad("name of {name_len} bytes", (length > _NAME_MAX) | (length == 0))
-    hashed = np.isin(kind, (_T.DIR_ITEM, _T.XATTR_ITEM, _T.INODE_EXTREF))
+    hashed = is_one_of(kind, (_T.DIR_ITEM, _T.XATTR_ITEM, _T.INODE_EXTREF))
     wrong = hashed & (rows["name_hash"] != names.columns["offset"])
     names.bad("hash of the name is {name_hash}", wrong)
     together = np.bincount(item, minlength=len(bad))[item]
@@ -231,14 +231,14 @@ def _names(items: Batch) -> None:
 
 def _dir_entries(names: Batch) -> None:
     rows, kind = names.rows, names.columns["type"]
-    entry = np.isin(kind, (_T.DIR_ITEM, _T.DIR_INDEX, _T.XATTR_ITEM))
+    entry = is_one_of(kind, (_T.DIR_ITEM, _T.DIR_INDEX, _T.XATTR_ITEM))
     xattr = kind == _T.XATTR_ITEM
     is_xattr = rows["type"] == FileType.XATTR
     wrong = entry & ((rows["type"] > FileType.XATTR) | (xattr != is_xattr))
     names.bad("entry of type {type}", wrong)
     names.bad("entry with {data_len} bytes of data", entry & ~xattr & (rows["data_len"] != 0))
     location = rows["location_type"]
-    leads = np.isin(location, (_T.INODE_ITEM, _T.ROOT_ITEM))
+    leads = is_one_of(location, (_T.INODE_ITEM, _T.ROOT_ITEM))
     # an attribute leads nowhere
     leads = np.where(xattr, (location == 0) & (rows["child"] == 0), leads)
     names.bad("entry leads to a key of type {location_type}", entry & ~leads)

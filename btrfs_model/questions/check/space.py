@@ -29,9 +29,9 @@ from btrfs_model.ondisk.structs import (
 )
 from btrfs_model.questions.check.extents import Extents
 from btrfs_model.questions.check.report import Report
-from btrfs_model.volume.checksums import DataChecksums
 
 if TYPE_CHECKING:
+    from btrfs_model.volume.checksums import DataChecksums
     from btrfs_model.volume.devices import Member
     from btrfs_model.volume.filesystem import Filesystem
 

@@ -26,7 +26,7 @@ from btrfs_model.questions.check.report import Report
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.roots import is_subvolume_id
 
-_LEAVES_AT_ONCE = 1024
+_LEAVES_AT_ONCE = 512
 # WRITTEN, and references of the kind "mixed" in the top byte
 _HEADER_FLAGS = 1 << 0 | 1 << 56
 _HEADER_RELOC = 1 << 1
@@ -187,6 +187,8 @@ class _Walk:
                 for row in range(len(batch))
                 if copy < placed[row] or (copy < copies[row] and not good[row])
             ]
+            # by address, so that blocks beside each other are copied beside each other
+            there.sort(key=lambda row: rows[row][0])
             bad = {
                 there[number]: fault
                 for number, fault in verify_blocks(self.image, [rows[r] for r in there], copy)

@@ -14,6 +14,8 @@ import time
 from collections.abc import Sequence
 from typing import BinaryIO, Final
 
+import numpy as np
+
 from btrfs_model.base.printable import printable
 from btrfs_model.native.text import Answer, FormWriter
 from btrfs_model.ondisk.keys import Key, ObjectId
@@ -152,18 +154,18 @@ class _Dump:
 
     def all_blocks(self, tree: Tree) -> None:
         """Show the blocks of a tree level by level from the root, or each before its children."""
-        blocks = tree.blocks()
+        blocks = tree.root.blocks(0)
         if not self._depth_first:
-            blocks.sort(key=lambda block: -block.level)
-        for block in blocks:
-            self._blocks.block(tree, block.logical)
+            blocks = blocks[np.argsort(-blocks["level"], kind="stable")]
+        for address in blocks["logical"].tolist():
+            self._blocks.block(tree, address)
 
     def leaves(self, title: str, tree: Tree) -> None:
         """Show only the leaves of a tree."""
         self.write(title)
-        for block in tree.blocks():
-            if not block.level:
-                self._blocks.block(tree, block.logical)
+        blocks = tree.root.blocks(0)
+        for address in blocks["logical"][blocks["level"] == 0].tolist():
+            self._blocks.block(tree, address)
 
     def _filtered(self, title: str, tree: Tree) -> None:
         slots_of: dict[int, list[int]] = {}
