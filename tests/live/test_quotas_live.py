@@ -135,6 +135,24 @@ def test_nested_groups(tmp_path: Path) -> None:
     beside(tmp_path, [*FIRST, ("quota_enable",)], sequence)
 
 
+@beside_the_kernel
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_a_high_tree_is_dropped(level: int, tmp_path: Path) -> None:
+    """What is shared below a certain height is looked at, above it quotas are inconsistent."""
+    names = [f"sub/{'n' * 180}{number}" for number in range(600)]
+    # not so many that a thread of the kernel's carries them out
+    creates: list[Call] = [("create", name) for name in names]
+    for at in range(560, 0, -40):
+        creates.insert(at, SYNC)
+    sequence: list[Call] = [
+        *creates, ("snapshot", "sub", "q1", False), SYNC,
+        ("snapshot", "q1", "q2", False), ("create", "q1/x"), ("unlink", "q1" + names[7][3:]), SYNC,
+        ("set_drop_subtree_threshold", level), ("delete_subvolume", "q1"), SYNC,
+        ("set_drop_subtree_threshold", 9), ("create", "sub/y"), SYNC, ("quota_rescan",),
+    ]  # fmt: skip
+    beside(tmp_path, [*FIRST, ("quota_enable",)], sequence)
+
+
 SHARED = [*[("create", f"f{number}") for number in range(60)], ("sync", "")]
 SCRIPTS = {
     "commits": [step for file in SHARED[:20] for step in (file, ("sync", ""))],
