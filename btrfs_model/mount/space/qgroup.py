@@ -24,6 +24,7 @@ from btrfs_model.native import backref
 from btrfs_model.native.backref import Forest
 from btrfs_model.native.space import QuotaMode
 from btrfs_model.native.tree import Root
+from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
 from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.structs import (
     QGROUP_INFO_ITEM,
@@ -33,6 +34,7 @@ from btrfs_model.ondisk.structs import (
     QgroupLimitItem,
     QgroupStatusItem,
 )
+from btrfs_model.patches import Patch
 from btrfs_model.volume.quotas import (
     LEVEL_SHIFT,
     Inherit,
@@ -161,7 +163,8 @@ def read_qgroup_config(fs: Mount) -> None:
         # ids of subvolumes that are gone are not used again
         for group in filter(is_subvolume_id, quotas.by_id):
             fs.skip_root_id(group)
-    quotas.drop_subtree_threshold = _DROP_SUBTREE
+    high = Patch.QGROUP_DROP_THRESHOLD in fs.behaviour
+    quotas.drop_subtree_threshold = _DROP_SUBTREE if high else BTRFS_MAX_LEVEL
     fs.quotas = quotas
     set_mode(fs)
 
@@ -432,6 +435,8 @@ def _inherit_quickly(fs: Mount, source: int, group: int) -> bool:
     quotas = fs.quotas
     if quotas.mode is not QuotaMode.FULL:
         return True
+    if Patch.QGROUP_QUICK_INHERIT not in fs.behaviour:
+        return False
     parent = quotas.by_id[group]
     if quotas.by_id[source].groups != [parent] or parent.excl != parent.rfer:
         return False
