@@ -408,6 +408,16 @@ class Patch(StrEnum):
         "a check for sharing does not start a transaction",
         "5.10.195", "6.1.54", "6.5.4",
     )
+    QGROUP_RESCAN_NO_EMPTY_COMMIT = (
+        "qgroup-rescan-no-empty-commit", "6705b48a50d7", "6.6",
+        "btrfs: avoid start and commit empty transaction when starting qgroup rescan",
+        "a rescan of quota groups commits the transaction that runs first, and starts none",
+    )
+    QGROUP_FLUSH_NO_EMPTY_COMMIT = (
+        "qgroup-flush-no-empty-commit", "9c93c238c15f", "6.6",
+        "btrfs: avoid start and commit empty transaction when flushing qgroups",
+        "a call for which a limit has no room commits the transaction that runs, and starts none",
+    )
     SIMPLE_QUOTAS = (
         "simple-quotas", "182940f4f4db", "6.7",
         "btrfs: qgroup: add new quota mode for simple quotas",
@@ -426,6 +436,11 @@ class Patch(StrEnum):
         "up to a page of entries is gathered while the range is locked and copied out after that; "
         "when it is full the walk begins anew behind the last one",
     )
+    QGROUP_INHERIT_CHECKED = (
+        "qgroup-inherit-checked", "86211eea8ae1", "6.9",
+        "btrfs: qgroup: validate btrfs_qgroup_inherit parameter",
+        "a subvolume cannot be put into a quota group that there is not, or that is a subvolume's",
+    )
     QGROUP_QUICK_INHERIT = (
         "qgroup-quick-inherit", "b20fe56cd285", "6.9",
         "btrfs: qgroup: allow quick inherit if snapshot is created and added to the same parent",
@@ -442,11 +457,6 @@ class Patch(StrEnum):
         "umount-no-empty-commit", "cab0d8623fb4", "6.11",
         "btrfs: avoid create and commit empty transaction when committing super",
         "the commit at unmount joins a transaction that runs, and starts none",
-    )
-    QGROUP_FLUSH_NO_EMPTY_COMMIT = (
-        "qgroup-flush-no-empty-commit", "de18fba807c6", "6.11",
-        "btrfs: qgroup: avoid start/commit empty transaction when flushing reservations",
-        "a call for which a limit has no room commits the transaction that runs, and starts none",
     )
     QGROUP_AUTO_REMOVE = (
         "qgroup-auto-remove", "839d6ea4f86d", "6.11",
@@ -613,7 +623,9 @@ _IN_PYTHON_ALONE: Final = frozenset(
         Patch.ALLOC_SIZE_CLASS,
         Patch.OPENDIR_LAST_INDEX,
         Patch.SIMPLE_QUOTAS,
+        Patch.QGROUP_INHERIT_CHECKED,
         Patch.QGROUP_QUICK_INHERIT,
+        Patch.QGROUP_RESCAN_NO_EMPTY_COMMIT,
         Patch.QGROUP_FLUSH_NO_EMPTY_COMMIT,
         Patch.QGROUP_AUTO_REMOVE,
         Patch.QGROUP_DROP_THRESHOLD,

@@ -18,6 +18,7 @@ from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
 from btrfs_model.ondisk.keys import U64_MAX, ObjectId
+from btrfs_model.patches import Patch
 from btrfs_model.volume.quotas import LEVEL_SHIFT, Inherit, LimitFlag, Limits
 from btrfs_model.volume.roots import is_subvolume_id
 
@@ -55,7 +56,7 @@ def new_inherit(fs: Mount, groups: Sequence[Group] | None) -> Inherit | None:
     if groups is None:
         return None
     numbers = tuple(group_id(group) for group in groups)
-    if fs.quotas.enabled:
+    if fs.quotas.enabled and Patch.QGROUP_INHERIT_CHECKED in fs.behaviour:
         for number in numbers:
             if not number >> LEVEL_SHIFT:
                 raise qgroup.fail(errno.EINVAL, number)

@@ -412,7 +412,8 @@ def inherit_qgroups(
     src = quotas.by_id.get(source) if quotas.mode is QuotaMode.FULL else None
     if source and quotas.mode is QuotaMode.FULL and src is None:
         return
-    needs_rescan = False
+    knows_quick = Patch.QGROUP_QUICK_INHERIT in fs.behaviour
+    needs_rescan = bool(source and inherit and inherit.groups and not knows_quick)
     if src is not None:
         # but for the root node the two are the same
         own.rfer, own.rfer_cmpr = src.rfer, src.rfer_cmpr
@@ -421,10 +422,10 @@ def inherit_qgroups(
                             src.limits.rsv_rfer, src.limits.rsv_excl)  # fmt: skip
         quotas.touch(own)
         quotas.touch(src)
-        needs_rescan = inherit is None and bool(src.groups)
+        needs_rescan |= inherit is None and knows_quick and bool(src.groups)
     for group in wanted:
         quotas.relate(own, quotas.by_id[group])
-        if source and not _inherit_quickly(fs, source, group):
+        if source and knows_quick and not _inherit_quickly(fs, source, group):
             needs_rescan = True
     if needs_rescan:
         quotas.mark_inconsistent()
@@ -435,8 +436,6 @@ def _inherit_quickly(fs: Mount, source: int, group: int) -> bool:
     quotas = fs.quotas
     if quotas.mode is not QuotaMode.FULL:
         return True
-    if Patch.QGROUP_QUICK_INHERIT not in fs.behaviour:
-        return False
     parent = quotas.by_id[group]
     if quotas.by_id[source].groups != [parent] or parent.excl != parent.rfer:
         return False

@@ -119,6 +119,8 @@ def quota_rescan(fs: Mount) -> None:
     """
     need_quotas(fs)
     _start_rescan(fs)
+    if Patch.QGROUP_RESCAN_NO_EMPTY_COMMIT not in fs.behaviour:
+        fs.join_transaction()
     if fs.in_transaction:
         fs.hooks.commit(fs)
     _zero_and_scan(fs)
