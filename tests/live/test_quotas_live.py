@@ -7,7 +7,9 @@ import subprocess
 from pathlib import Path
 
 import calls
+import judges
 import pytest
+from call_job import run_calls
 from calls import Call
 from corpus import LONG
 from live import beside_the_kernel, mounted
@@ -16,6 +18,7 @@ from quota_calls import FIRST, HIGH, ONE, TWO, quota_items, random_calls
 
 import btrfs_model as bm
 from btrfs_model.kernels.inside.calls import KernelCalls
+from btrfs_model.kernels.uml import Uml
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.volume.filesystem import Filesystem
 
@@ -23,12 +26,17 @@ KIB = 1 << 10
 SYNC: Call = ("sync",)
 
 
-def fresh(image: Path, first: list[Call], nodesize: int = 4096) -> None:
-    """Make a filesystem with the first calls of a sequence."""
+def make(image: Path, nodesize: int) -> None:
+    """Make an empty filesystem."""
     with image.open("wb") as file:
         file.truncate(128 << 20)
     subprocess.run(["mkfs.btrfs", "-q", "-f", "-n", str(nodesize), str(image)], check=True,
                    stdout=subprocess.DEVNULL)  # fmt: skip
+
+
+def fresh(image: Path, first: list[Call], nodesize: int = 4096) -> None:
+    """Make a filesystem with the first calls of a sequence."""
+    make(image, nodesize)
     with mounted(image, "noatime") as top:
         assert not any(calls.run(KernelCalls(top), call) for call in first)
 
@@ -69,6 +77,26 @@ def test_random_calls(kind: str, seed: int, tmp_path: Path) -> None:
     first = [*FIRST, ("quota_enable", kind == "simple")]
     sequence = random_calls(choice, 120, limits=kind == "limits")
     beside(tmp_path, first, sequence, choice.choice([4096, 16384]))
+
+
+@pytest.mark.claim("Random calls give the quota tree of Linux 6.1 as well, in a guest.")
+@judges.MARKS["uml"]
+@pytest.mark.flaky(reruns=2)
+def test_random_calls_of_an_older_kernel() -> None:
+    with Uml(judges.UML) as guest:
+        for seed in range(20 if LONG else 4):
+            choice = random.Random(f"quotas-6.1-{seed}")
+            image = guest.folder / f"theirs{seed}.img"
+            make(image, 4096)
+            first = [*FIRST, ("quota_enable",)]
+            assert not any(guest.call(run_calls, str(image), first))
+            with WritableFilesystem.load(image, behaviour="v6.1.176") as model:
+                sequence = random_calls(choice, 100, limits=False)
+                wanted = guest.call(run_calls, str(image), sequence)
+                mine = calls.ModelCalls(model)
+                assert [calls.run(mine, call) for call in sequence] == wanted
+                model.remount()
+                assert quota_items(model) == quota_items(image)
 
 
 WRITES: list[Call] = [("write", "sub/x", 0, b"x" * 200 * KIB), SYNC,
