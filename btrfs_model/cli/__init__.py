@@ -39,6 +39,7 @@ _COMMANDS = {
     "fiemap": ("files", "Show where a file's extents lie and which are shared."),
     "extents": ("usage", "Show how much of a file's extents is used, and by whom."),
     "du": ("usage", "Show what subvolumes use alone and what they share."),
+    "qgroups": ("usage", "Show quota groups, and beside them what there is."),
     "inode-resolve": ("usage", "Show all paths of an inode."),
     "calibrate": ("machines", "Measure what work takes on a kernel, as a machine for times."),
     "sample": ("samples", "Write an image to begin with; without a name, list them."),
