@@ -447,6 +447,12 @@ class Patch(StrEnum):
         "a snapshot that goes into the quota group that its source is in needs no rescan, if that "
         "group has all it has alone",
     )
+    QGROUP_ID_COLLISION = (
+        "qgroup-id-collision", "2b8aa78cf127", "6.10",
+        "btrfs: qgroup: fix qgroup id collision across mounts",
+        "a mount leaves out the ids of subvolumes that are gone and still have quota groups",
+        "6.9.5",
+    )
     SEND_CLONE_UNALIGNED_TAIL = (
         "send-clone-unaligned-tail", "46a6e10a1ab1", "6.11",
         "btrfs: send: allow cloning non-aligned extent if it ends at i_size",
@@ -628,6 +634,7 @@ _IN_PYTHON_ALONE: Final = frozenset(
         Patch.QGROUP_RESCAN_NO_EMPTY_COMMIT,
         Patch.QGROUP_FLUSH_NO_EMPTY_COMMIT,
         Patch.QGROUP_AUTO_REMOVE,
+        Patch.QGROUP_ID_COLLISION,
         Patch.QGROUP_DROP_THRESHOLD,
     }
 )

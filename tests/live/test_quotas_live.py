@@ -21,6 +21,7 @@ from btrfs_model.kernels.inside.calls import KernelCalls
 from btrfs_model.kernels.uml import Uml
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.volume.filesystem import Filesystem
+from btrfs_model.volume.quotas import StatusFlag
 
 KIB = 1 << 10
 SYNC: Call = ("sync",)
@@ -250,6 +251,56 @@ def test_the_kernel_rescans_to_the_same(seed: int, tmp_path: Path) -> None:
     assert [(key, numbers[1:]) for key, numbers in again] == [
         (key, numbers[1:]) for key, numbers in groups
     ]
+
+
+@beside_the_kernel
+@pytest.mark.parametrize("reached", [0, 1 << 24, 13_754_368])
+def test_a_rescan_goes_on(reached: int, tmp_path: Path) -> None:
+    """A crash in the middle of a rescan: the next mount goes on where it was."""
+    crashed, theirs, ours = (tmp_path / f"{name}.img" for name in ("crashed", "theirs", "ours"))
+    with bm.create(256 << 20, 4096, seed=1) as fs:
+        fs.quota_enable()
+        for number in range(30):
+            fs.create(f"f{number}")
+            fs.write(f"f{number}", 0, b"y" * 20_000)
+        fs.sync()
+        for group in fs.quotas.by_id.values():
+            group.add(-group.rfer, -group.excl, -group.rfer_cmpr, -group.excl_cmpr)
+            fs.quotas.touch(group)
+        fs.quotas.flags |= StatusFlag.RESCAN | StatusFlag.INCONSISTENT
+        fs.quotas.rescan = reached
+        fs.create("z")
+        fs.sync()
+        fs.save_crash(crashed)
+    shutil.copy(crashed, theirs)
+    with mounted(theirs, "noatime") as top:
+        subprocess.run(["btrfs", "quota", "rescan", "-W", str(top)], check=True)
+        KernelCalls(top).sync()
+    with WritableFilesystem.load(crashed) as model:
+        model.save(ours)
+    assert quota_items(ours) == quota_items(theirs)
+
+
+@beside_the_kernel
+@pytest.mark.parametrize("simple", [False, True])
+@pytest.mark.parametrize("last", [False, True])
+def test_ids_after_a_mount(last: bool, simple: bool, tmp_path: Path) -> None:
+    """Which ids are not used again because a group is left of their subvolume."""
+    image = tmp_path / "theirs.img"
+    fresh(image, [("quota_enable", simple), ("create_subvolume", "s")])
+    first: list[Call] = [("create_subvolume", "t"), ("create", "t/f"),
+                         ("write", "t/f", 0, b"x" * 50_000), ("snapshot", "t", "u", False),
+                         ("delete_subvolume", "t")]  # fmt: skip
+    first += [("delete_subvolume", "u")] if last else []
+    with WritableFilesystem.load(image) as model:
+        mine = calls.ModelCalls(model)
+        for sequence in (first, [("create_subvolume", "v"), SYNC]):
+            with mounted(image, "noatime,commit=9999") as top:
+                kernel = KernelCalls(top)
+                wanted = [calls.run(kernel, call) for call in sequence]
+            assert [calls.run(mine, call) for call in sequence] == wanted
+            model.remount()
+        assert quota_items(model) == quota_items(image)
 
 
 @pytest.mark.claim("With quotas a log is replayed to the groups of the running kernel's replay.")

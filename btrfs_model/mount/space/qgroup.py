@@ -160,9 +160,9 @@ def read_qgroup_config(fs: Mount) -> None:
     if fs.writer.has_tree(_QUOTA_TREE):
         items = fs.writer.tree(_QUOTA_TREE).items()
         quotas = read_quotas(items, fs.raw_super.generation)
-        # ids of subvolumes that are gone are not used again
-        for group in filter(is_subvolume_id, quotas.by_id):
-            fs.skip_root_id(group)
+        if Patch.QGROUP_ID_COLLISION in fs.behaviour:
+            for group in filter(is_subvolume_id, quotas.by_id):
+                fs.skip_root_id(group)
     high = Patch.QGROUP_DROP_THRESHOLD in fs.behaviour
     quotas.drop_subtree_threshold = _DROP_SUBTREE if high else BTRFS_MAX_LEVEL
     fs.quotas = quotas
