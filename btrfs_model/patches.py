@@ -411,6 +411,22 @@ class Patch(StrEnum):
         "a check for sharing does not start a transaction",
         "5.10.195", "6.1.54", "6.5.4",
     )
+    QGROUP_RESCAN_NO_EMPTY_COMMIT = (
+        "qgroup-rescan-no-empty-commit", "6705b48a50d7", "6.6",
+        "btrfs: avoid start and commit empty transaction when starting qgroup rescan",
+        "a rescan of quota groups commits the transaction that runs first, and starts none",
+    )
+    QGROUP_FLUSH_NO_EMPTY_COMMIT = (
+        "qgroup-flush-no-empty-commit", "9c93c238c15f", "6.6",
+        "btrfs: avoid start and commit empty transaction when flushing qgroups",
+        "a call for which a limit has no room commits the transaction that runs, and starts none",
+    )
+    SIMPLE_QUOTAS = (
+        "simple-quotas", "182940f4f4db", "6.7",
+        "btrfs: qgroup: add new quota mode for simple quotas",
+        "quotas may count extents for who allocated them; their state has the generation in which "
+        "that was switched on",
+    )
     SEND_TRAILING_HOLE = (
         "send-trailing-hole", "5897710b28ca", "6.8",
         "btrfs: send: don't issue unnecessary zero writes for trailing hole",
@@ -423,6 +439,23 @@ class Patch(StrEnum):
         "up to a page of entries is gathered while the range is locked and copied out after that; "
         "when it is full the walk begins anew behind the last one",
     )
+    QGROUP_INHERIT_CHECKED = (
+        "qgroup-inherit-checked", "86211eea8ae1", "6.9",
+        "btrfs: qgroup: validate btrfs_qgroup_inherit parameter",
+        "a subvolume cannot be put into a quota group that there is not, or that is a subvolume's",
+    )
+    QGROUP_QUICK_INHERIT = (
+        "qgroup-quick-inherit", "b20fe56cd285", "6.9",
+        "btrfs: qgroup: allow quick inherit if snapshot is created and added to the same parent",
+        "a snapshot that goes into the quota group that its source is in needs no rescan, if that "
+        "group has all it has alone",
+    )
+    QGROUP_ID_COLLISION = (
+        "qgroup-id-collision", "2b8aa78cf127", "6.10",
+        "btrfs: qgroup: fix qgroup id collision across mounts",
+        "a mount leaves out the ids of subvolumes that are gone and still have quota groups",
+        "6.9.5",
+    )
     SEND_CLONE_UNALIGNED_TAIL = (
         "send-clone-unaligned-tail", "46a6e10a1ab1", "6.11",
         "btrfs: send: allow cloning non-aligned extent if it ends at i_size",
@@ -434,11 +467,23 @@ class Patch(StrEnum):
         "btrfs: avoid create and commit empty transaction when committing super",
         "the commit at unmount joins a transaction that runs, and starts none",
     )
+    QGROUP_AUTO_REMOVE = (
+        "qgroup-auto-remove", "839d6ea4f86d", "6.11",
+        "btrfs: automatically remove the subvolume qgroup",
+        "the quota group of a subvolume is deleted once the subvolume is dropped, after a commit",
+    )
     SEND_TRUNCATE_BEFORE_CLONE = (
         "send-truncate-before-clone", "fa630df665aa", "6.12",
         "btrfs: send: fix invalid clone operation for file that got its size decreased",
         "an existing file is truncated before its unaligned tail is cloned",
         "6.1.113", "6.11.3",
+    )
+    QGROUP_DROP_THRESHOLD = (
+        "qgroup-drop-threshold", "5f9062a48db2", "6.12",
+        "btrfs: qgroup: set a more sane default value for subtree drop threshold",
+        "shared subtrees of four levels and more are not looked at when one of their trees is "
+        "dropped; quotas are inconsistent then",
+        "6.11.6",
     )
     SEND_CUR_INODE_PATH = (
         "send-cur-inode-path", "fc746acb7aa9", "6.15",
@@ -586,6 +631,14 @@ _IN_PYTHON_ALONE: Final = frozenset(
         Patch.SUBVOL_CREATE_NO_COMMIT,
         Patch.ALLOC_SIZE_CLASS,
         Patch.OPENDIR_LAST_INDEX,
+        Patch.SIMPLE_QUOTAS,
+        Patch.QGROUP_INHERIT_CHECKED,
+        Patch.QGROUP_QUICK_INHERIT,
+        Patch.QGROUP_RESCAN_NO_EMPTY_COMMIT,
+        Patch.QGROUP_FLUSH_NO_EMPTY_COMMIT,
+        Patch.QGROUP_AUTO_REMOVE,
+        Patch.QGROUP_ID_COLLISION,
+        Patch.QGROUP_DROP_THRESHOLD,
     }
 )
 

@@ -43,6 +43,7 @@ _COMMANDS = {
     "devices": ("usage", "Show the devices of a filesystem and what is allocated on them."),
     "extents": ("usage", "Show how much of a file's extents is used, and by whom."),
     "du": ("usage", "Show what subvolumes use alone and what they share."),
+    "qgroups": ("usage", "Show quota groups, and beside them what there is."),
     "inode-resolve": ("usage", "Show all paths of an inode."),
     "calibrate": ("machines", "Measure what work takes on a kernel, as a machine for times."),
     "verify": ("verify", "Compare the model with live kernels."),

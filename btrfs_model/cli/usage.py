@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Commands about the space and who uses it: ``devices``, ``extents``, ``du``, ``inode-resolve``."""
+"""Commands about the space and who uses it: ``devices``, ``extents``, ``du``, ``qgroups`` ..."""
 
 from __future__ import annotations
 
@@ -139,6 +139,29 @@ def du(
     one_output(as_json, parquet)
     with image.open() as fs:
         table = space(fs, *subvolumes, nested=nested)
+    if parquet is not None:
+        write_parquet(table, parquet)
+    else:
+        print_table(table, as_json=as_json)
+
+
+@click.command(
+    cls=Command,
+    examples=("btrfs-model qgroups disk.img", "btrfs-model qgroups disk.img --json"),
+)
+@image_argument
+@json_option("One JSON object a line.")
+@_PARQUET
+def qgroups(image: Path, as_json: bool, parquet: Path | None) -> None:
+    """Show the quota groups of an image, in bytes.
+
+    `rfer` and `excl` are what a kernel counted, `reached` and `alone` what a rescan would count.
+    """
+    from btrfs_model.volume.filesystem import Filesystem
+
+    one_output(as_json, parquet)
+    with Filesystem.open(image) as fs:
+        table = fs.qgroups()
     if parquet is not None:
         write_parquet(table, parquet)
     else:

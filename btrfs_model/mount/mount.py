@@ -147,7 +147,7 @@ class Mount(Filesystem):
         self._random = random.Random(f"{seed} {sb.fsid.hex()} {sb.generation}")
         self.committed_roots = {tree: self.root_place(tree) for tree in self.writer.tree_ids()}
         self.committing = self.device_stats_written = False
-        self._next_root_id = self.highest_objectid(ObjectId.ROOT_TREE) + 1
+        self.init_root_id()
         self.behaviour = behaviour
         self.machine = Machine()
         self.live_subvolumes: dict[int, LiveSubvolume] = {}
@@ -287,6 +287,10 @@ class Mount(Filesystem):
         """Return address, generation and level of the root block of a tree as it is now."""
         state = self.writer.tree_state(tree)
         return state.bytenr, state.generation, state.level
+
+    def init_root_id(self) -> None:
+        """Look which id the next subvolume gets (``btrfs_init_root_free_objectid()``)."""
+        self._next_root_id = self.highest_objectid(ObjectId.ROOT_TREE) + 1
 
     def skip_root_id(self, number: int) -> None:
         """Leave out the id of a subvolume that is gone, and of which there is a quota group."""

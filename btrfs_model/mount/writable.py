@@ -291,6 +291,7 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
         self.live_subvolumes.clear()
         self.tree_logs.roots.clear()
         self.reservations = Reservations(self.writer)
+        self.init_root_id()
         read_qgroup_config(self)
         if mount is not None:
             self.set_options(mount)

@@ -223,6 +223,15 @@ static void exercise_backrefs(struct bm_image *image, const struct bm_root *root
 		bm_find_all_leafs(&walk, out, 16, &fault);
 		bm_find_all_roots(&walk, out, 16, &fault);
 	}
+	if (extents && found > 0) {
+		struct bm_account account;
+
+		for (int64_t i = 0; i < found; i++)
+			table.position[i] = 4096;
+		bm_account_extents(NULL, forest, table.objectid, table.position, (size_t)found,
+				   &account, &fault);
+		bm_account_free(&account);
+	}
 	bm_forest_destroy(forest);
 }
 

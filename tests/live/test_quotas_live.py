@@ -7,7 +7,9 @@ import subprocess
 from pathlib import Path
 
 import calls
+import judges
 import pytest
+from call_job import run_calls
 from calls import Call
 from corpus import LONG
 from live import beside_the_kernel, mounted
@@ -16,19 +18,26 @@ from quota_calls import FIRST, HIGH, ONE, TWO, quota_items, random_calls
 
 import btrfs_model as bm
 from btrfs_model.kernels.inside.calls import KernelCalls
+from btrfs_model.kernels.uml import Uml
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.volume.filesystem import Filesystem
+from btrfs_model.volume.quotas import StatusFlag
 
 KIB = 1 << 10
 SYNC: Call = ("sync",)
 
 
-def fresh(image: Path, first: list[Call], nodesize: int = 4096) -> None:
-    """Make a filesystem with the first calls of a sequence."""
+def make(image: Path, nodesize: int) -> None:
+    """Make an empty filesystem."""
     with image.open("wb") as file:
         file.truncate(128 << 20)
     subprocess.run(["mkfs.btrfs", "-q", "-f", "-n", str(nodesize), str(image)], check=True,
                    stdout=subprocess.DEVNULL)  # fmt: skip
+
+
+def fresh(image: Path, first: list[Call], nodesize: int = 4096) -> None:
+    """Make a filesystem with the first calls of a sequence."""
+    make(image, nodesize)
     with mounted(image, "noatime") as top:
         assert not any(calls.run(KernelCalls(top), call) for call in first)
 
@@ -69,6 +78,26 @@ def test_random_calls(kind: str, seed: int, tmp_path: Path) -> None:
     first = [*FIRST, ("quota_enable", kind == "simple")]
     sequence = random_calls(choice, 120, limits=kind == "limits")
     beside(tmp_path, first, sequence, choice.choice([4096, 16384]))
+
+
+@pytest.mark.claim("Random calls give the quota tree of Linux 6.1 as well, in a guest.")
+@judges.MARKS["uml"]
+@pytest.mark.flaky(reruns=2)
+def test_random_calls_of_an_older_kernel() -> None:
+    with Uml(judges.UML) as guest:
+        for seed in range(20 if LONG else 4):
+            choice = random.Random(f"quotas-6.1-{seed}")
+            image = guest.folder / f"theirs{seed}.img"
+            make(image, 4096)
+            first = [*FIRST, ("quota_enable",)]
+            assert not any(guest.call(run_calls, str(image), first))
+            with WritableFilesystem.load(image, behaviour="v6.1.176") as model:
+                sequence = random_calls(choice, 100, limits=False)
+                wanted = guest.call(run_calls, str(image), sequence)
+                mine = calls.ModelCalls(model)
+                assert [calls.run(mine, call) for call in sequence] == wanted
+                model.remount()
+                assert quota_items(model) == quota_items(image)
 
 
 WRITES: list[Call] = [("write", "sub/x", 0, b"x" * 200 * KIB), SYNC,
@@ -131,6 +160,24 @@ def test_nested_groups(tmp_path: Path) -> None:
         ("snapshot", "own2", "own3", True, [TWO]), SYNC, ("quota_rescan",),
         ("qgroup_remove", 259, ONE), ("qgroup_remove", 259, ONE), SYNC,
         ("snapshot", "own2", "own4", True, [7]), ("snapshot", "own2", "own4", True, [ONE | 99]),
+    ]  # fmt: skip
+    beside(tmp_path, [*FIRST, ("quota_enable",)], sequence)
+
+
+@beside_the_kernel
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_a_high_tree_is_dropped(level: int, tmp_path: Path) -> None:
+    """What is shared below a certain height is looked at, above it quotas are inconsistent."""
+    names = [f"sub/{'n' * 180}{number}" for number in range(600)]
+    # not so many that a thread of the kernel's carries them out
+    creates: list[Call] = [("create", name) for name in names]
+    for at in range(560, 0, -40):
+        creates.insert(at, SYNC)
+    sequence: list[Call] = [
+        *creates, ("snapshot", "sub", "q1", False), SYNC,
+        ("snapshot", "q1", "q2", False), ("create", "q1/x"), ("unlink", "q1" + names[7][3:]), SYNC,
+        ("set_drop_subtree_threshold", level), ("delete_subvolume", "q1"), SYNC,
+        ("set_drop_subtree_threshold", 9), ("create", "sub/y"), SYNC, ("quota_rescan",),
     ]  # fmt: skip
     beside(tmp_path, [*FIRST, ("quota_enable",)], sequence)
 
@@ -204,6 +251,56 @@ def test_the_kernel_rescans_to_the_same(seed: int, tmp_path: Path) -> None:
     assert [(key, numbers[1:]) for key, numbers in again] == [
         (key, numbers[1:]) for key, numbers in groups
     ]
+
+
+@beside_the_kernel
+@pytest.mark.parametrize("reached", [0, 1 << 24, 13_754_368])
+def test_a_rescan_goes_on(reached: int, tmp_path: Path) -> None:
+    """A crash in the middle of a rescan: the next mount goes on where it was."""
+    crashed, theirs, ours = (tmp_path / f"{name}.img" for name in ("crashed", "theirs", "ours"))
+    with bm.create(256 << 20, 4096, seed=1) as fs:
+        fs.quota_enable()
+        for number in range(30):
+            fs.create(f"f{number}")
+            fs.write(f"f{number}", 0, b"y" * 20_000)
+        fs.sync()
+        for group in fs.quotas.by_id.values():
+            group.add(-group.rfer, -group.excl, -group.rfer_cmpr, -group.excl_cmpr)
+            fs.quotas.touch(group)
+        fs.quotas.flags |= StatusFlag.RESCAN | StatusFlag.INCONSISTENT
+        fs.quotas.rescan = reached
+        fs.create("z")
+        fs.sync()
+        fs.save_crash(crashed)
+    shutil.copy(crashed, theirs)
+    with mounted(theirs, "noatime") as top:
+        subprocess.run(["btrfs", "quota", "rescan", "-W", str(top)], check=True)
+        KernelCalls(top).sync()
+    with WritableFilesystem.load(crashed) as model:
+        model.save(ours)
+    assert quota_items(ours) == quota_items(theirs)
+
+
+@beside_the_kernel
+@pytest.mark.parametrize("simple", [False, True])
+@pytest.mark.parametrize("last", [False, True])
+def test_ids_after_a_mount(last: bool, simple: bool, tmp_path: Path) -> None:
+    """Which ids are not used again because a group is left of their subvolume."""
+    image = tmp_path / "theirs.img"
+    fresh(image, [("quota_enable", simple), ("create_subvolume", "s")])
+    first: list[Call] = [("create_subvolume", "t"), ("create", "t/f"),
+                         ("write", "t/f", 0, b"x" * 50_000), ("snapshot", "t", "u", False),
+                         ("delete_subvolume", "t")]  # fmt: skip
+    first += [("delete_subvolume", "u")] if last else []
+    with WritableFilesystem.load(image) as model:
+        mine = calls.ModelCalls(model)
+        for sequence in (first, [("create_subvolume", "v"), SYNC]):
+            with mounted(image, "noatime,commit=9999") as top:
+                kernel = KernelCalls(top)
+                wanted = [calls.run(kernel, call) for call in sequence]
+            assert [calls.run(mine, call) for call in sequence] == wanted
+            model.remount()
+        assert quota_items(model) == quota_items(image)
 
 
 @pytest.mark.claim("With quotas a log is replayed to the groups of the running kernel's replay.")

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import UUID
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _AT_FDCWD = -100
@@ -33,6 +34,7 @@ _SNAP_CREATE_V2 = _ioctl(1, 23, 4096)
 _SUBVOL_CREATE_V2 = _ioctl(1, 24, 4096)
 _GETFLAGS = _ioctl(2, 25, 8)
 _SETFLAGS = _ioctl(1, 26, 8)
+_FS_INFO = _ioctl(2, 31, 1024)
 _QUOTA_CTL = _ioctl(3, 40, 16)
 _QGROUP_ASSIGN = _ioctl(1, 41, 24)
 _QGROUP_CREATE = _ioctl(1, 42, 16)
@@ -191,6 +193,13 @@ class KernelCalls:
     def quota_rescan(self) -> None:
         self._ioctl(_QUOTA_RESCAN, bytes(64))
         self._wait_for_rescan()
+
+    def set_drop_subtree_threshold(self, level: int) -> None:
+        with _opened(self.top) as fd:
+            info = bytearray(1024)
+            fcntl.ioctl(fd, _FS_INFO, info)
+        fsid = UUID(bytes=bytes(info[16:32]))
+        Path(f"/sys/fs/btrfs/{fsid}/qgroups/drop_subtree_threshold").write_text(f"{level}")
 
     def qgroup_create(self, group: int) -> None:
         self._ioctl(_QGROUP_CREATE, struct.pack("<QQ", 1, group))

@@ -7,6 +7,7 @@ A group is named by its number, or as ``level/id``: ``0/257`` is that of subvolu
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Sequence
 from typing import Final
 
@@ -15,7 +16,9 @@ from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.space import qgroup, quota_ctl
 from btrfs_model.mount.transaction import start_transaction
 from btrfs_model.native.lease import exclusive
+from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
 from btrfs_model.ondisk.keys import U64_MAX, ObjectId
+from btrfs_model.patches import Patch
 from btrfs_model.volume.quotas import LEVEL_SHIFT, Inherit, LimitFlag, Limits
 from btrfs_model.volume.roots import is_subvolume_id
 
@@ -53,7 +56,7 @@ def new_inherit(fs: Mount, groups: Sequence[Group] | None) -> Inherit | None:
     if groups is None:
         return None
     numbers = tuple(group_id(group) for group in groups)
-    if fs.quotas.enabled:
+    if fs.quotas.enabled and Patch.QGROUP_INHERIT_CHECKED in fs.behaviour:
         for number in numbers:
             if not number >> LEVEL_SHIFT:
                 raise qgroup.fail(errno.EINVAL, number)
@@ -89,6 +92,27 @@ class QuotaCalls(Mount):
     def quota_rescan(self) -> None:
         """Count all groups from scratch (BTRFS_IOC_QUOTA_RESCAN), to the end; commits."""
         quota_ctl.quota_rescan(self)
+
+    @exclusive
+    def set_drop_subtree_threshold(self, level: int) -> None:
+        """Say which shared subtrees are too high to be looked at when a tree of them is dropped.
+
+        (``qgroups/drop_subtree_threshold`` in sysfs.) Quotas are inconsistent then.
+
+        Parameters
+        ----------
+        level : int
+            Of the root block of the lowest of them; 3 at mount, 8 for none.
+
+        Raises
+        ------
+        OSError
+            EINVAL.
+        """
+        if not 0 <= level <= BTRFS_MAX_LEVEL:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self.path)
+        self.quotas.drop_subtree_threshold = level
+        qgroup.set_mode(self)
 
     @about("group")
     def qgroup_create(self, group: Group) -> None:

@@ -36,6 +36,7 @@ from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import dir_items
 from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.structs import DiskKey, InodeItem, RootItem, Timespec
+from btrfs_model.patches import Patch
 from btrfs_model.volume.quotas import Inherit
 
 _ROOT_TREE: Final = int(ObjectId.ROOT_TREE)
@@ -166,7 +167,7 @@ def _remove_qgroup(fs: Mount, root: int) -> None:
     """Commit and delete the quota group (``btrfs_qgroup_cleanup_dropped_subvolume()``)."""
     if fs.writer.quota_inconsistent():
         fs.quotas.mark_inconsistent()
-    if not fs.quotas.enabled:
+    if not fs.quotas.enabled or Patch.QGROUP_AUTO_REMOVE not in fs.behaviour:
         return
     commit(fs)
     start_transaction(fs)

@@ -24,6 +24,7 @@ from btrfs_model.native import backref
 from btrfs_model.native.backref import Forest
 from btrfs_model.native.space import QuotaMode
 from btrfs_model.native.tree import Root
+from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
 from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.structs import (
     QGROUP_INFO_ITEM,
@@ -33,6 +34,7 @@ from btrfs_model.ondisk.structs import (
     QgroupLimitItem,
     QgroupStatusItem,
 )
+from btrfs_model.patches import Patch
 from btrfs_model.volume.quotas import (
     LEVEL_SHIFT,
     Inherit,
@@ -158,10 +160,11 @@ def read_qgroup_config(fs: Mount) -> None:
     if fs.writer.has_tree(_QUOTA_TREE):
         items = fs.writer.tree(_QUOTA_TREE).items()
         quotas = read_quotas(items, fs.raw_super.generation)
-        # ids of subvolumes that are gone are not used again
-        for group in filter(is_subvolume_id, quotas.by_id):
-            fs.skip_root_id(group)
-    quotas.drop_subtree_threshold = _DROP_SUBTREE
+        if Patch.QGROUP_ID_COLLISION in fs.behaviour:
+            for group in filter(is_subvolume_id, quotas.by_id):
+                fs.skip_root_id(group)
+    high = Patch.QGROUP_DROP_THRESHOLD in fs.behaviour
+    quotas.drop_subtree_threshold = _DROP_SUBTREE if high else BTRFS_MAX_LEVEL
     fs.quotas = quotas
     set_mode(fs)
 
@@ -409,7 +412,8 @@ def inherit_qgroups(
     src = quotas.by_id.get(source) if quotas.mode is QuotaMode.FULL else None
     if source and quotas.mode is QuotaMode.FULL and src is None:
         return
-    needs_rescan = False
+    knows_quick = Patch.QGROUP_QUICK_INHERIT in fs.behaviour
+    needs_rescan = bool(source and inherit and inherit.groups and not knows_quick)
     if src is not None:
         # but for the root node the two are the same
         own.rfer, own.rfer_cmpr = src.rfer, src.rfer_cmpr
@@ -418,10 +422,10 @@ def inherit_qgroups(
                             src.limits.rsv_rfer, src.limits.rsv_excl)  # fmt: skip
         quotas.touch(own)
         quotas.touch(src)
-        needs_rescan = inherit is None and bool(src.groups)
+        needs_rescan |= inherit is None and knows_quick and bool(src.groups)
     for group in wanted:
         quotas.relate(own, quotas.by_id[group])
-        if source and not _inherit_quickly(fs, source, group):
+        if source and knows_quick and not _inherit_quickly(fs, source, group):
             needs_rescan = True
     if needs_rescan:
         quotas.mark_inconsistent()

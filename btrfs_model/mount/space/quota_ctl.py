@@ -25,6 +25,7 @@ from btrfs_model.native.space import QuotaMode
 from btrfs_model.ondisk.items import root_item
 from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.structs import ROOT_ITEM
+from btrfs_model.patches import Patch
 from btrfs_model.volume.quotas import Qgroup, Quotas, StatusFlag
 
 _FS_TREE: Final = int(ObjectId.FS_TREE)
@@ -36,7 +37,11 @@ def quota_enable(fs: Mount, *, simple: bool) -> None:
     """Make a quota tree with a group for each subvolume, and count (``btrfs_quota_enable()``).
 
     `simple`: quotas that count what was allocated since, by who did.
+    Raises OSError: EINVAL where the kernel does not know these.
     """
+    knows_simple = Patch.SIMPLE_QUOTAS in fs.behaviour
+    if simple and not knows_simple:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
     if fs.quotas.has_tree:
         return
     fs.join_transaction()
@@ -46,7 +51,7 @@ def quota_enable(fs: Mount, *, simple: bool) -> None:
     if simple:
         fs.add_incompat(_SIMPLE_QUOTA)
     _create_tree(fs)
-    insert_status(fs, quotas.flags, quotas.enable_gen)
+    insert_status(fs, quotas.flags, quotas.enable_gen if knows_simple else None)
     refs = fs.writer.tree(ObjectId.ROOT_TREE).items()
     subvolumes = [item.key.offset for item in refs if item.key.type == ItemType.ROOT_REF]
     for subvolume in [*subvolumes, _FS_TREE]:
@@ -114,6 +119,8 @@ def quota_rescan(fs: Mount) -> None:
     """
     need_quotas(fs)
     _start_rescan(fs)
+    if Patch.QGROUP_RESCAN_NO_EMPTY_COMMIT not in fs.behaviour:
+        fs.join_transaction()
     if fs.in_transaction:
         fs.hooks.commit(fs)
     _zero_and_scan(fs)

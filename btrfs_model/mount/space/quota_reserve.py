@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.ondisk.constants import BTRFS_MAX_LEVEL
+from btrfs_model.patches import Patch
 from btrfs_model.volume.quotas import LimitFlag, Qgroup
 
 _LIMITS = LimitFlag.MAX_RFER | LimitFlag.MAX_EXCL
@@ -69,6 +70,8 @@ def reserve(fs: Mount, root: int, num_bytes: int) -> None:
     if not num_bytes or not is_limited(fs, root) or _fits(fs, root, num_bytes):
         return
     fs.hooks.flush_delalloc(fs, root)
+    if Patch.QGROUP_FLUSH_NO_EMPTY_COMMIT not in fs.behaviour:
+        fs.join_transaction()
     fs.hooks.commit(fs)
     if not _fits(fs, root, num_bytes):
         raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), fs.path)

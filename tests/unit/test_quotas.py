@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Quota groups without a kernel: what they count is what a walk of all references finds."""
+
+import errno
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+from calls import ModelCalls, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from quota_calls import FIRST, HIGH, ONE, quota_items, random_calls
+
+import btrfs_model as bm
+from btrfs_model.mount.calls.quotas import group_id
+from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.volume.filesystem import Filesystem
+from btrfs_model.volume.forest import Forest
+from btrfs_model.volume.quotas import StatusFlag, quotas_of
+
+
+def by_walks(fs: Filesystem) -> dict[int, tuple[int, int]]:
+    """Referenced and exclusive bytes of each subvolume, by a walk from each extent."""
+    forest = Forest.of(fs).native
+    referenced: Counter[int] = Counter()
+    exclusive: Counter[int] = Counter()
+    columns = fs.tree(ObjectId.EXTENT_TREE).scan()
+    extents = np.isin(columns["type"], [ItemType.EXTENT_ITEM, ItemType.METADATA_ITEM])
+    for row in np.flatnonzero(extents).tolist():
+        whole = columns["type"][row] == ItemType.EXTENT_ITEM
+        size = int(columns["offset"][row]) if whole else fs.image.nodesize
+        roots = forest.find_all_roots(int(columns["objectid"][row]), restart=False)
+        for root in roots:
+            referenced[root] += size
+            exclusive[root] += size * (len(roots) == 1)
+    return {root: (size, exclusive[root]) for root, size in referenced.items()}
+
+
+@pytest.mark.claim("Quota groups count what a walk of all references finds, after any calls.")
+@given(seed=st.integers(0, 2**32), nodesize=st.sampled_from([4096, 16384]))
+@settings(max_examples=8)
+def test_counts_are_those_of_walks(seed: int, nodesize: int) -> None:
+    choice = random.Random(seed)
+    with bm.create(256 << 20, nodesize, seed=1) as fs:
+        mine = ModelCalls(fs)
+        for call in [*FIRST, ("quota_enable",), *random_calls(choice, 80, limits=False)]:
+            run(mine, call)
+        fs.sync()
+        quotas = quotas_of(fs)
+        walked = by_walks(fs)
+        consistent = not quotas.flags & StatusFlag.INCONSISTENT
+        for root in fs.subvolume_ids:
+            group = quotas.by_id[root]
+            # a lost relation leaves subvolumes right
+            if consistent:
+                assert (group.rfer, group.excl) == walked[root]
+        table = fs.qgroups().set_index("qgroup")
+        for root in fs.subvolume_ids:
+            counted = table.loc[f"0/{root}"]
+            assert (counted["reached"], counted["alone"]) == walked[root]
+        assert bm.check(fs) == []
+
+
+def test_a_tree_that_is_too_high_is_not_looked_at() -> None:
+    """``drop_subtree_threshold``: then a rescan is needed, and makes it right."""
+    with bm.create(1 << 30, 4096, seed=1) as fs:
+        fs.quota_enable()
+        fs.create_subvolume("sub")
+        fs.create_files("sub", [f"{'n' * 180}{number}" for number in range(6000)])
+        fs.snapshot("sub", "snap")
+        assert fs.writer.tree_state(256).level == 2
+        fs.set_drop_subtree_threshold(1)
+        fs.delete_subvolume("snap")
+        fs.sync()
+        fs.clean_subvolumes()
+        fs.sync()
+        assert quotas_of(fs).flags == StatusFlag.ON | StatusFlag.INCONSISTENT
+        fs.quota_rescan()
+        fs.sync()
+        assert quotas_of(fs).flags == StatusFlag.ON
+        assert bm.check(fs) == []
+
+
+def test_simple_quotas_stay_with_who_allocated() -> None:
+    with bm.create(256 << 20, seed=1) as fs:
+        fs.create("before")
+        fs.write("before", 0, b"b" * 100_000)
+        fs.quota_enable(simple=True)
+        fs.create_subvolume("sub")
+        fs.create("sub/f")
+        fs.write("sub/f", 0, b"f" * 1_000_000)
+        fs.snapshot("sub", "snap")
+        fs.unlink("sub/f")
+        fs.unlink("before")
+        fs.sync()
+        groups = quotas_of(fs).by_id
+        assert groups[256].rfer == 1_003_520 + fs.nodesize
+        assert groups[257].rfer == fs.nodesize
+        # what was there before does not count
+        assert groups[5].rfer == fs.nodesize
+        assert bm.check(fs) == []
+        fs.delete_subvolume("snap")
+        fs.sync()
+        fs.clean_subvolumes()
+        fs.sync()
+        assert quotas_of(fs).by_id[256].rfer == fs.nodesize
+        assert bm.check(fs) == []
+
+
+def test_check_finds_wrong_numbers() -> None:
+    with bm.create(256 << 20, seed=1) as fs:
+        fs.quota_enable()
+        fs.sync()
+        fs.quotas.by_id[5].rfer += 4096
+        fs.quotas.touch(fs.quotas.by_id[5])
+        fs.create("f")
+        fs.sync()
+        (finding,) = bm.check(fs)
+        assert str(finding).startswith("tree 8, key (0 QGROUP_INFO 5): the quota group 0/5 has ")
+
+
+def test_groups_of_a_kernel(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """They go on from what is on disk, with limits and relations."""
+    path = tmp_path_factory.mktemp("quotas") / "image"
+    with bm.create(256 << 20, seed=1) as fs:
+        fs.quota_enable()
+        fs.create_subvolume("sub")
+        fs.qgroup_create("1/0")
+        fs.qgroup_create("2/0")
+        fs.qgroup_assign("0/256", "1/0")
+        fs.qgroup_assign("1/0", "2/0")
+        fs.qgroup_limit("1/0", max_rfer=1 << 20)
+        fs.save(path)
+        before = quota_items(path)
+    with bm.WritableFilesystem.load(path) as fs:
+        assert [group.id for group in fs.quotas.by_id[256].upwards()] == [256, ONE, HIGH]
+        fs.create("sub/f")
+        with pytest.raises(OSError, match="sub/f") as caught:
+            fs.write("sub/f", 0, b"f" * 4096)
+            for number in range(1000):
+                fs.create(f"sub/f{number}")
+                fs.write(f"sub/f{number}", 0, b"f" * 4096)
+        assert caught.value.errno == errno.EDQUOT
+        fs.sync()
+        table = fs.qgroups().set_index("qgroup")
+        assert table.loc["1/0", "rfer"] == table.loc["2/0", "rfer"] == table.loc["0/256", "rfer"]
+        assert table.loc["0/256", "groups"] == "1/0"
+        assert table.loc["1/0", "max_rfer"] == 1 << 20
+    assert quota_items(path) == before
+
+
+@pytest.mark.parametrize("group", ["x", "1/x", "1/2/3", "65536/1", "-1/1", f"0/{1 << 48}", ""])
+def test_what_is_no_group(group: str) -> None:
+    with pytest.raises(ValueError, match="is no quota group"):
+        group_id(group)
+
+
+def test_without_quotas() -> None:
+    with bm.create(256 << 20) as fs:
+        for call in (fs.quota_rescan, lambda: fs.qgroup_create("1/0"),
+                     lambda: fs.qgroup_limit("0/5", 1), lambda: fs.qgroup_assign("0/5", "1/0"),
+                     lambda: fs.qgroup_destroy("1/0")):  # fmt: skip
+            with pytest.raises(OSError, match="not connected") as caught:
+                call()
+            assert caught.value.errno == errno.ENOTCONN
+        fs.quota_disable()
+        assert fs.qgroups().empty
