@@ -80,6 +80,26 @@ def test_a_gap_inside_a_file_is_one() -> None:
         assert any("gap before a file extent" in str(one) for one in bm.check(fs))
 
 
+def test_the_tree_of_a_relocation_shares_nothing_with_files() -> None:
+    """In the middle of a balance, when it has the leaves of a subvolume."""
+    with bm.create(SIZE) as fs:
+        fs.create_subvolume("sub")
+        fs.create("sub/a")
+        fs.write("sub/a", 0, b"a" * 100_000)
+        fs.sync()
+        (before,) = bm.du(fs, "sub").to_dict("records")
+        assert before["exclusive"] == before["total"] == 102_400
+        root = fs.root_tree.get((256, ItemType.ROOT_ITEM, 0))
+        assert root is not None
+        key = (ObjectId.TREE_RELOC, ItemType.ROOT_ITEM, 256)
+        fs.writer.insert(ObjectId.ROOT_TREE, key, bytes(root.data))
+        fs.create("b")  # so that there is something to commit
+        fs.sync()
+        assert fs.roots[ObjectId.TREE_RELOC].item.bytenr == fs.roots[256].item.bytenr
+        (after,) = bm.du(fs, "sub").to_dict("records")
+        assert {**after, "path": "sub"} == {**before, "path": "sub"}
+
+
 @needs_progs
 @pytest.mark.claim(
     "Images that `btrfs-image` restored are read: their trees are there, their data are not.",

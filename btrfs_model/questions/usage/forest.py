@@ -40,7 +40,8 @@ MANY: Final = -1
 NOBODY: Final = np.iinfo(np.int64).max
 """Label of what has none."""
 
-_RELOCATION: Final = (ObjectId.TREE_RELOC, ObjectId.DATA_RELOC_TREE)
+RELOCATION: Final = (ObjectId.TREE_RELOC, ObjectId.DATA_RELOC_TREE)
+"""Trees of a balance under way: copies of subvolumes' blocks, and of data."""
 
 Addresses = npt.NDArray[np.uint64]
 Labels = npt.NDArray[np.int64]
@@ -246,7 +247,7 @@ def join(
 def _tree_roots(fs: Filesystem) -> list[TreeRoot]:
     found = []
     for root in fs.root_items:
-        if not (is_subvolume_id(root.id) or root.id in _RELOCATION):
+        if not (is_subvolume_id(root.id) or root.id in RELOCATION):
             continue
         item = root.item
         place = item.bytenr, item.generation, item.level
