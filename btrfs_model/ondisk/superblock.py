@@ -100,7 +100,7 @@ SUPER_FLAGS: Final = {
 }
 """Names of the bits of ``flags``."""
 
-_SUPPORTED_SUPER_FLAGS: Final = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 32
+_SUPPORTED_SUPER_FLAGS: Final = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 32 | 1 << 34
 _METADATA_UUID: Final = 1 << 10
 _MAX_LEVEL: Final = 8
 _MIN_SECTORSIZE: Final = 4096

@@ -37,8 +37,11 @@ from btrfs_model.volume.roots import is_subvolume_id
 
 MANY: Final = -1
 """Label of what has several."""
+NOBODY: Final = np.iinfo(np.int64).max
+"""Label of what has none."""
 
-_RELOCATION: Final = (ObjectId.TREE_RELOC, ObjectId.DATA_RELOC_TREE)
+RELOCATION: Final = (ObjectId.TREE_RELOC, ObjectId.DATA_RELOC_TREE)
+"""Trees of a balance under way: copies of subvolumes' blocks, and of data."""
 
 Addresses = npt.NDArray[np.uint64]
 Labels = npt.NDArray[np.int64]
@@ -153,8 +156,9 @@ class FileForest:
     def single(self, labels: Labels) -> list[Labels]:
         """Find the blocks all of whose roots have one label.
 
-        `labels`: of each root (int64), not negative.
-        Returns for each level from the leaves up the label of each of its blocks, or :data:`MANY`.
+        `labels`: of each root (int64), not negative; :data:`NOBODY` for those that do not count.
+        Returns for each level from the leaves up the label of each of its blocks, or :data:`MANY`,
+        or :data:`NOBODY`.
         """
         found: list[Labels] = [np.empty(0, np.int64)] * len(self._levels)
         for level in range(len(self._levels) - 1, -1, -1):
@@ -215,12 +219,16 @@ def _less(left: npt.NDArray[np.void], right: npt.NDArray[np.void]) -> npt.NDArra
 
 
 def single_label(group: npt.NDArray[np.intp], labels: Labels, count: int) -> Labels:
-    """Return the label of each of `count` groups, :data:`MANY` where rows of it differ."""
-    low = np.full(count, np.iinfo(np.int64).max)
-    high = np.full(count, np.iinfo(np.int64).min)
+    """Return the label of each of `count` groups, :data:`MANY` where rows of it differ.
+
+    Rows of :data:`NOBODY` do not count; a group that has no others is nobody's.
+    """
+    low = np.full(count, NOBODY)
+    high = np.full(count, MANY)
     np.minimum.at(low, group, labels)
-    np.maximum.at(high, group, labels)
-    return np.where(low == high, low, MANY)
+    counts = labels != NOBODY
+    np.maximum.at(high, group[counts], labels[counts])
+    return np.where((low == high) | (low == NOBODY), low, MANY)
 
 
 def join(
@@ -239,7 +247,7 @@ def join(
 def _tree_roots(fs: Filesystem) -> list[TreeRoot]:
     found = []
     for root in fs.root_items:
-        if not (is_subvolume_id(root.id) or root.id in _RELOCATION):
+        if not (is_subvolume_id(root.id) or root.id in RELOCATION):
             continue
         item = root.item
         place = item.bytenr, item.generation, item.level

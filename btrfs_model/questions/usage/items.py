@@ -25,9 +25,9 @@ from btrfs_model.base.codes import Code
 from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.native.items import Columns, extent_refs, find_rows, records, scan_leaves, select
 from btrfs_model.ondisk.constants import Compression, FileExtentType
-from btrfs_model.ondisk.keys import MAX_KEY, ItemType
+from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
 from btrfs_model.ondisk.structs import EXTENT_ITEM, FILE_EXTENT_HEAD, FILE_EXTENT_ITEM, INODE_ITEM
-from btrfs_model.questions.usage.forest import MANY, FileForest, single_label
+from btrfs_model.questions.usage.forest import MANY, NOBODY, FileForest, single_label
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.tree import Tree
 
@@ -183,8 +183,14 @@ class DataExtents:
             )  # fmt: skip
         self.refs: U64 = records(image, select(items, at), EXTENT_ITEM)["refs"]
         references, _ = extent_refs(image, select(columns, np.isin(columns["type"], _WITH_REFS)))
-        of = find_rows(self.start, references["bytenr"][np.isin(references["type"], _WITH_REFS)])
-        self._backrefs = np.bincount(of[of >= 0], minlength=len(self.start))
+        references = references[np.isin(references["type"], _WITH_REFS)]
+        of = find_rows(self.start, references["bytenr"])
+        there = of >= 0
+        self._backrefs = np.bincount(of[there], minlength=len(self.start))
+        copies = there & (references["type"] == ItemType.EXTENT_DATA_REF)
+        copies &= references["root"] == ObjectId.DATA_RELOC_TREE
+        self._copied_to = np.zeros(len(self.start), np.uint64)
+        self._copied_to[of[copies]] = references["objectid"][copies]
 
     def shared(self, forest: FileForest, rows: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
         """Tell which extents FIEMAP reports as shared (Linux 6.1 to 6.18).
@@ -198,10 +204,17 @@ class DataExtents:
         `forest`: which leaves are in which trees.
         `rows`: the file extents that the extents were made of.
         """
-        owners = forest.single(np.arange(len(forest.roots), dtype=np.int64))[0]
-        leaf = np.searchsorted(forest.leaves, rows["leaf"])
-        in_many = single_label(self.row, owners[leaf], len(self.start)) == MANY
-        shared: npt.NDArray[np.bool_] = in_many | (self._backrefs > 1)
+        labels = np.arange(len(forest.roots), dtype=np.int64)
+        ids = np.array([root.id for root in forest.roots], np.uint64)
+        labels[ids == ObjectId.TREE_RELOC] = NOBODY
+        owner = forest.single(labels)[0][np.searchsorted(forest.leaves, rows["leaf"])]
+        own_copy = self._copied_to[self.row] == rows["inode"]
+        owner[own_copy & np.isin(owner, labels[ids == ObjectId.DATA_RELOC_TREE])] = NOBODY
+        count = len(self.start)
+        in_many = single_label(self.row, owner, count) == MANY
+        others = np.bincount(self.row[~own_copy], minlength=count)
+        passed_over = (self._copied_to != 0) & (others == 0)
+        shared: npt.NDArray[np.bool_] = in_many | (self._backrefs - passed_over > 1)
         return shared
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from btrfs_model.base.arguments import checked
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.keys import ObjectId
-from btrfs_model.questions.usage.forest import FileForest
+from btrfs_model.questions.usage.forest import NOBODY, RELOCATION, FileForest
 from btrfs_model.questions.usage.items import DataExtents, covered, read_items
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.subvolume import Subvolume
@@ -98,25 +98,27 @@ class _Usage:
     def row(self, sub: Subvolume, ids: set[int]) -> dict[str, int | str]:
         """Count what some subvolumes have, as the row of the first of them."""
         masks = self.forest.reached(ids)
-        labels = [int(root.id not in ids) for root in self.forest.roots]
-        alone = [label == 0 for label in self.forest.single(np.array(labels, np.int64))]
-        data = self._data(masks[0], alone[0])
+        # quota groups do not count what a relocation has
+        labels = [NOBODY if root.id in RELOCATION else int(root.id not in ids)
+                  for root in self.forest.roots]  # fmt: skip
+        whose = self.forest.single(np.array(labels, np.int64))
+        data = self._data(masks[0], (whose[0] != 0) & (whose[0] != NOBODY))
         return {
             "id": sub.id,
             "path": sub.path,
             **self._files(ids),
             **data,
             "tree_bytes": self.nodesize * sum(int(mask.sum()) for mask in masks),
-            "tree_exclusive": self.nodesize * sum(int(mask.sum()) for mask in alone),
+            "tree_exclusive": self.nodesize * sum(int((label == 0).sum()) for label in whose),
         }
 
-    def _data(self, reached: Mask, alone: Mask) -> dict[str, int]:
-        """Count data extents by the leaves that refer to them."""
+    def _data(self, reached: Mask, others: Mask) -> dict[str, int]:
+        """Count data extents by the leaves that refer to them, `others` of them of others too."""
         count = len(self.extents.start)
         mine = np.zeros(count, np.bool_)
         mine[self.extents.row[reached[self.leaf]]] = True
         foreign = np.zeros(count, np.bool_)
-        foreign[self.extents.row[~alone[self.leaf]]] = True
+        foreign[self.extents.row[others[self.leaf]]] = True
         length = self.extents.length
         return {
             "extent_bytes": int(length[mine].sum()),

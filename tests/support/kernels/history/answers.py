@@ -26,6 +26,7 @@ class Questions(TypedDict):
     """
 
     image: str
+    options: str
     subvolumes: dict[str, str]
     sends: list[Send]
     logical: list[int]
@@ -71,7 +72,7 @@ def answers(asked: Questions, top: str) -> dict[str, Any]:
     """Mount an image and ask."""
     said: dict[str, Any] = {"fiemap": {}, "paths": {}, "refs": [], "du": {}, "sends": []}
     # a replacement that failed leaves a filesystem that is mounted in no other way
-    with mounted(asked["image"], top, "ro,degraded,subvolid=5") as folder:
+    with mounted(asked["image"], top, "ro,degraded,subvolid=5" + asked["options"]) as folder:
         said["subvolumes"] = run("btrfs", "subvolume", "list", "-a", top).splitlines()
         said["groups"] = run("sh", "-c", f"btrfs qgroup show --raw {top} 2>&1 || true").splitlines()
         said["listing"] = kernel_listing(folder, list(asked["subvolumes"].values()))

@@ -39,7 +39,7 @@ class Files:
         self.count = 0
         self.kinds: list[Callable[[], object]] = [
             *[self.create] * 4, *[self.write] * 4, self.append, self.fragments, self.direct,
-            *[self.clone] * 2, self.clone_file, self.dedupe, self.punch, self.zero,
+            *[self.clone] * 2, self.clone_file, self.storm, self.dedupe, self.punch, self.zero,
             self.preallocate, self.truncate, self.mkdir, self.link, self.symlink, self.special,
             *[self.rename] * 2, self.exchange, *[self.unlink] * 2, self.remove_folder,
             self.attributes, self.xattr, self.flag, self.nocow, self.compression, self.defragment,
@@ -150,6 +150,12 @@ class Files:
         source = self.file()
         target = source if self.choice.random() < 0.2 else self.file()
         clone_range(source, target, self._offset(), self._length(), self._offset())
+
+    def storm(self) -> None:
+        """Refer to one extent so often that its item has no room for that."""
+        source, target = self.file(), self.file()
+        for number in range(self.choice.choice([30, 300])):
+            clone_range(source, target, 0, BLOCK, number * 2 * BLOCK)
 
     def clone_file(self) -> None:
         source, target = self.file(), self._new()

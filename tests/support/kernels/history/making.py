@@ -26,13 +26,13 @@ _QUOTA_CTL = 3 << 30 | 16 << 16 | 0x94 << 8 | 40
 _SIMPLE_QUOTAS = 4
 _RELOCATION = "(TREE_RELOC ROOT_ITEM"
 
-_ALL = "rw,subvolid=5"
+_ALL = "rw,subvolid=5,degraded"
 _OPTIONS = [
     "compress=zlib", "compress=lzo", "compress=zstd:1", "compress-force=zstd", "nodatacow",
     "compress-force=lzo", "nodatasum", "autodefrag", "ssd", "ssd_spread", "nossd",
     "space_cache=v1", "space_cache=v2", "nospace_cache", "max_inline=0", "max_inline=100",
     "max_inline=4095", "commit=1", "discard", "discard=async", "nodiscard", "notreelog",
-    "flushoncommit", "clear_cache", "thread_pool=1", "degraded", "noatime", "nobarrier",
+    "flushoncommit", "clear_cache", "thread_pool=1", "noatime", "nobarrier",
     "rescan_uuid_tree", "usebackuproot", "fatal_errors=bug", "acl", "noacl",
 ]  # fmt: skip
 
@@ -418,6 +418,8 @@ class History:
             before = len(self.images)
             self.do(self.choice.choice(events))
             self.do(self.choice.choice(self.files.kinds))
+            if not self.top.is_mount():  # nobody could mount what came of it
+                return
             copied = len(self.images) > before and self.images[-1][0] != "seed"
             if copied and self.choice.random() < 0.5:
                 self.log.append("crash")
