@@ -121,6 +121,8 @@ def _content(value: str) -> Any:
 def _check_kernel(name: str, value: Any) -> bool:
     """Check a knob that says what the kernel is; whether it is one."""
     if name in ("behaviour", *_SIDES):
+        if not isinstance(value, str):
+            raise refuse(name, value, "a kernel is a text")
         Behaviour.parse(value)
     elif name == FLIPPED:
         if value not in FLIPS:
@@ -363,10 +365,8 @@ class Function:
         if name not in parameters and not takes_any:
             raise _unknown(name, f"{self.name}()", parameters)
         for value in values:
-            if not isinstance(value, str | bool | Real | None):
-                raise refuse(name, value, "a value is a number, a text, true or false")
             if name == "behaviour":
-                Behaviour.parse(str(value))
+                _check_kernel(name, value)
 
     def identity(self, name: str, value: Any) -> Any:
         """See :class:`Target`."""
