@@ -244,7 +244,7 @@ def coded(column: Any) -> tuple[list[str], Any]:
 def _whole(file: Path) -> pa.Table:
     with naming(file):
         try:
-            return parquet.ParquetFile(file).read()
+            return parquet.ParquetFile(file).read(use_threads=False)
         except pa.ArrowInvalid as error:
             raise BtrfsModelError(f"{file}: {str(error).splitlines()[0]}") from None
 

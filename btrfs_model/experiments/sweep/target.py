@@ -243,10 +243,11 @@ class Workloads:
 
     def group(self, params: Params) -> str:
         """See :class:`Target`."""
-        workload, source = self._workload(params)
-        identity = [
-            self.identity("workload", workload.name), sorted(source.parameters.items())
-        ]  # fmt: skip
+        return self._image(*self._workload(params))
+
+    def _image(self, workload: Workload, source: Input) -> str:
+        """Name the filesystem of a cell."""
+        identity = [self.identity("workload", workload.name), sorted(source.parameters.items())]
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
 
     def measure(self, params: Params, images: Path) -> list[Row]:
@@ -259,8 +260,8 @@ class Workloads:
         sides = tuple(Side(name, _kernel(kernel, params)) for name, kernel in named.items())
         where = _machine(workload.name, params.get("machine"))
         outcome = Outcome([])
+        shared = images / f"{self._image(workload, source)}.img" if workload.keeps else None
         for side in sides:
-            shared = images / f"{self.group(params)}.img" if workload.keeps else None
             with opened(shared, lambda: workload.open(source, _silent)) as fs:
                 found = (workload.once or workload.run)(
                     fs, source, (side,), _silent, where, **getattr(workload.run, "keywords", {})
