@@ -10,13 +10,18 @@ C_FILES := $(wildcard $(foreach depth,native native/* native/*/*,$(depth)/*.c $(
 WARNINGS := -Wall -Wextra -Werror
 
 .DEFAULT_GOAL := help
-.PHONY: help replay test test-long bench lint build clean distclean
+.PHONY: help replay studies test test-long bench lint build clean distclean
 
 help: ## say what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 replay: $(VENV)/.with-core build ## run the experiments on real images, results in out/
 	$(BIN)/btrfs-model replay --out out
+
+studies: $(VENV)/.with-test build ## do the studies of notebooks/studies at full scale, charts in out/studies
+	mkdir -p out/studies
+	BTRFS_MODEL_STUDIES=full BTRFS_MODEL_STUDIES_STORE=$(CURDIR)/out/studies \
+		$(BIN)/python scripts/run_notebooks.py notebooks/studies/*.ipynb
 
 test: $(VENV)/.with-test build ## run all tests: Python, C under sanitizers, notebooks
 	$(BIN)/pytest -n $(JOBS) --nbmake --nbmake-timeout=3600 tests $(wildcard notebooks)

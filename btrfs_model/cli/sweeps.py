@@ -45,7 +45,7 @@ def _memory(_: click.Context, __: click.Parameter, value: str | None) -> int | N
         "btrfs-model sweep utimes.toml --store utimes.sweep --out utimes.parquet",
         "btrfs-model sweep status utimes.toml --store utimes.sweep",
         "btrfs-model sweep utimes.toml --sobol",
-        "btrfs-model sweep utimes.toml --scheduler tcp://head:8786 --store /shared/utimes.sweep",
+        "btrfs-model sweep utimes.toml --scheduler tcp://head:8786 --store u.sweep",
     ),
 )
 @click.argument("words", nargs=-1, required=True, metavar="[status] SPEC.toml")

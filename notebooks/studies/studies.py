@@ -4,17 +4,29 @@
 import os
 from collections import Counter
 from functools import lru_cache
+from pathlib import Path
+
+from IPython.display import Image
 
 import btrfs_model as bm
+from btrfs_model.base.charts import to_png
 
 FULL = os.environ.get("BTRFS_MODEL_STUDIES") == "full"
 """Whether a study is done at its full scale, which takes minutes, or small."""
+FOLDER = os.environ.get("BTRFS_MODEL_STUDIES_STORE")
+
+
+def show(chart, name: str):
+    """Show a chart; in the folder ``BTRFS_MODEL_STUDIES_STORE`` it becomes ``NAME.png``."""
+    png = to_png(chart)
+    if FOLDER:
+        (Path(FOLDER) / f"{name}.png").write_bytes(png)
+    return Image(png)
 
 
 def study(name: str):
     """Do a study; what ``BTRFS_MODEL_STUDIES_STORE`` has of it is not measured again."""
-    folder = os.environ.get("BTRFS_MODEL_STUDIES_STORE")
-    return bm.sweep(f"{name}.toml", small=not FULL, store=folder and f"{folder}/{name}.sweep")
+    return bm.sweep(f"{name}.toml", small=not FULL, store=FOLDER and f"{FOLDER}/{name}.sweep")
 
 
 @lru_cache(2)

@@ -292,7 +292,7 @@ def test_colours_of_text_have_contrast() -> None:
         assert (luminance(COLOURS[ground]) + 0.05) / (luminance(COLOURS["muted"]) + 0.05) >= 4.5
 
 
-NOTEBOOKS = sorted((corpus.PROJECT / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((corpus.PROJECT / "notebooks").glob("**/*.ipynb"))
 
 
 @pytest.mark.claim("Each picture of the notebooks and papers has an alternative text.")

@@ -206,7 +206,9 @@ def sections(notebook: Path) -> list[tuple[str, list[str]]]:
     return found
 
 
-@pytest.mark.parametrize("name", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "name", sorted((ROOT / "notebooks").rglob("*.ipynb")), ids=lambda p: p.stem
+)
 def test_headings_of_notebooks_stand_above_their_code(name: Path) -> None:
     """But for the exercises at the end a section has code, below its heading."""
     *all_but_the_last, _ = sections(name)

@@ -236,7 +236,7 @@ def test_an_image_that_cells_share_is_built_once(
     knobs = {"files": [60, 100], "nodesize": [4096, 16384], "name_cache": [1, 8, 256]}
     bm.sweep("send-utimes", knobs, store=tmp_path, scheduler=here)
     assert sorted(built) == [(60, 4096), (60, 16384), (100, 4096), (100, 16384)]
-    assert len(list(tmp_path.glob("images/*.img"))) == 4
+    assert len(list(tmp_path.glob("images/*/*.img"))) == 4
 
 
 # ------------------------------------------------------------------------------------- engines --
@@ -367,6 +367,12 @@ def test_a_failed_cell_is_told(spec: Path, capfd: pytest.CaptureFixture[str]) ->
         ('function="cells:slow"\n[knobs]\na=[9]', "has no attribute 'slow'"),
         ('function="cells:quick"\n[knobs]\nc=[9]', r"quick\(\) has no knob 'c'; there is a, b"),
         ('workload="send-utimes"\n[knobs]\nfiles=[]', "there is no value"),
+        ('workload="send-utimes"\n[knobs]\nfiles=[[1]]', "a number, a text, true or false"),
+        ('workload="send-utimes"\n[knobs]\nbehaviour=[6.2]', "a kernel is a text"),
+        ('workload="send-utimes"\nquantities=[1]\n[knobs]\nfiles=[9]', "they are texts"),
+        ('workload="send-utimes"\n[knobs]\nflipped="send-utime-cache"', "'send-utimes-cache'"),
+        ('workload="send-utimes"\nsampler="random"\n[knobs]\nnodesize={from=4096,to=16384}',
+         "nodesize is "),
         ('scenario="none.json"\n[knobs]\nseed=[9]', "none.json: No such file"),
         ('workload="send-utimes"\n[knobs]\nfiles=[9]\n[conclusions.x]\nquantity="a"', "saves or"),
     ],
@@ -556,3 +562,22 @@ def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(bm.BtrfsModelError, match=r"'btrfs-model\[cluster\]' brings it"):
         bm.sweep(cells.quick, {"a": [1]}, scheduler="local")
+
+
+@pytest.mark.claim("Each example of `docs/sweeps.md` runs as it stands.")
+def test_the_page_on_sweeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from test_newcomer import blocks
+
+    monkeypatch.chdir(tmp_path)
+    for kind, mark, code in blocks("docs/sweeps.md"):
+        if mark:
+            Path(mark).write_text(code)
+        elif kind == "sh":
+            for line in code.splitlines():
+                assert run_cli(line.split()[1:]) == 0, line
+        else:
+            exec(code, {})
+    assert "8 cells, 8 done" in capfd.readouterr().out
+    assert len(pd.read_parquet("utimes.parquet")) == 8 * 2 * 2

@@ -148,6 +148,8 @@ def sweep(
     if isinstance(workload, str | os.PathLike) and os.fspath(workload).endswith(".toml"):
         from btrfs_model.experiments.sweep.spec import load
 
+        if sampler != "grid" or samples or seed:
+            raise BtrfsModelError("sweep: sampler, samples and seed stand in the file")
         spec = load(workload, small=small)
         settings.quantities = quantities or spec.quantities
         return carry_out(spec.target, spec.plan(knobs), settings)[0]
@@ -181,7 +183,11 @@ def carry_out(
             with store.writing(), engine(
                 settings.scheduler, settings.jobs, settings.memory
             ) as (executor, jobs):  # fmt: skip
-                driver = Driver(target, planned, store, settings.retries, settings.timeout)
+                # an executor of the caller's may be in this process
+                own = isinstance(settings.scheduler, Executor)
+                driver = Driver(
+                    target, planned, store, settings.retries, None if own else settings.timeout
+                )
                 driver.run(executor, jobs, settings.report)
         table, cells = frame(planned, store, settings.quantities)
         _check_complete(planned, store, table, settings)
@@ -258,7 +264,7 @@ def dry_run(target: Target, planned: Plan, settings: Settings) -> dict[str, Any]
         if each is None:
             cells = np.unique(np.linspace(0, len(planned) - 1, _PROBES).astype(int)).tolist()
             probes = [(planned.keys[cell], planned.params(cell)) for cell in cells]
-            batch = measure(target, probes, Path(folder), settings.timeout)
+            batch = measure(target, probes, Path(folder))
             each = batch.seconds / len(probes)
         jobs = settings.jobs or default_jobs()
         missing = len(planned) - done

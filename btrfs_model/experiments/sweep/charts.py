@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _ROW = 0.36
 """Inches of a bar."""
 _CELL = 0.62
+_LONG = 8
+"""Characters of a label that does not fit below its field."""
 
 
 def tornado(indices: pd.DataFrame, title: str = "") -> Figure:
@@ -124,7 +126,10 @@ def heat_map(
         for place, (name, of_one) in zip(axes, panels, strict=True):
             grid = of_one.pivot(index=y, columns=x, values=value).reindex(rows)[columns]
             _fields(place, grid.to_numpy(np.float64), words, norm, colours)
-            place.set_xticks(range(len(columns)), [_label(one) for one in columns])
+            labels = [_label(one) for one in columns]
+            is_long = max(map(len, labels)) > _LONG
+            turned = {"rotation": 30, "ha": "right"} if is_long else {}
+            place.set_xticks(range(len(columns)), labels, **turned)
             place.set_yticks(range(len(rows)), [_label(one) for one in rows])
             place.set_xlabel(named[x])
             if by:

@@ -33,9 +33,10 @@ Report = Callable[[int, int, int], None]
 
 
 def measure(
-    target: Target, cells: Sequence[tuple[str, Mapping[str, Any]]], images: Path, timeout: float
-) -> Batch:
-    """Measure some cells, in the process of an engine; one that takes too long ends the process.
+    target: Target, cells: Sequence[tuple[str, Mapping[str, Any]]], images: Path,
+    timeout: float | None = None,
+) -> Batch:  # fmt: skip
+    """Measure some cells; with a `timeout`, a cell that takes so many seconds ends the process.
 
     Raises MemoryError: when a cell has no memory; others may have more.
     """
@@ -45,7 +46,7 @@ def measure(
     with Path(os.devnull).open("w") as nowhere:
         try:
             for key, params in cells:
-                if (now := time.perf_counter()) - armed > _REARM:
+                if timeout is not None and (now := time.perf_counter()) - armed > _REARM:
                     faulthandler.dump_traceback_later(timeout + _REARM, exit=True, file=nowhere)
                     armed = now
                 try:
@@ -117,7 +118,7 @@ class Driver:
     """The cells of a plan that a store does not have."""
 
     def __init__(
-        self, target: Target, plan: Plan, store: Store, retries: int, timeout: float
+        self, target: Target, plan: Plan, store: Store, retries: int, timeout: float | None
     ) -> None:
         self.target, self.plan, self.store = target, plan, store
         self.retries, self.timeout = retries, timeout

@@ -84,7 +84,11 @@ def _knob(name: str, given: Any, sampler: str) -> Range | tuple[Any, ...]:
     )
     if not values:
         raise refuse(name, given, "there is no value")
-    return tuple(one.item() if isinstance(one, np.generic) else one for one in values)
+    values = tuple(one.item() if isinstance(one, np.generic) else one for one in values)
+    for one in values:
+        if not isinstance(one, str | bool | int | float | None):
+            raise refuse(name, one, "a value is a number, a text, true or false")
+    return values
 
 
 def _end(name: str, given: Mapping[str, Any], end: str) -> float:
@@ -166,6 +170,9 @@ def plan(
     read = {**{name: one for name, one in fixed.items() if name not in read}, **read}
     samples = samples or _SAMPLES.get(sampler, 100)
     codes, values, shares, varied = _codes(read, sampler, samples, seed)
+    for name, of_knob in zip(read, values, strict=True):
+        if isinstance(read[name], Range):
+            target.check(name, of_knob)
     unique, sampled = _distinct(codes)
     parts = [
         [json.dumps([name, target.identity(name, one)], sort_keys=True) for one in of_knob]

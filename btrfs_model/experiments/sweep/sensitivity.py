@@ -69,6 +69,8 @@ class Conclusion:
             if key not in known:
                 near = did_you_mean(key, known)
                 raise BtrfsModelError(f"conclusion {name!r}: no key {key!r}{near}")
+        if not isinstance(table.get("case", {}), Mapping):
+            raise BtrfsModelError(f"conclusion {name!r}: case is no table")
         if not isinstance(table.get("quantity"), str):
             raise BtrfsModelError(f"conclusion {name!r}: quantity is missing")
         return cls(name, **table)

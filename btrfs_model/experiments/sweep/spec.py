@@ -94,6 +94,8 @@ def load(path: str | os.PathLike[str], *, small: bool = False) -> Spec:
         other = found.get("small", {})
         _check(f"{name}: small", other, {key: _KINDS[key] for key in _SMALL})
         found |= {**other, "knobs": {**found.get("knobs", {}), **other.get("knobs", {})}}
+    if not all(isinstance(one, str) for one in found.get("quantities", ())):
+        raise BtrfsModelError(f"{name}: quantities: they are texts")
     if not found.get("knobs"):
         raise BtrfsModelError(f"{name}: knobs: there is none")
     given = [one for one in _TARGETS if one in found]

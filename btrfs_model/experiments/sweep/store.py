@@ -4,7 +4,7 @@
 ``cells/BUILD/*.parquet`` has what was measured: a file for each batch, which takes its place when
 it is complete and names the cells in it. A file with one cell has its key as its name. BUILD is the
 model that measured. ``failed/BUILD/KEY.json`` has the parameters and the error of a cell that
-failed. ``images`` can be deleted at any time.
+failed. ``images/BUILD`` can be deleted at any time.
 """
 
 from __future__ import annotations
@@ -112,12 +112,13 @@ class Store:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self.images = self.path / "images"
-        self._cells, self._failed = (self.path / one / build() for one in ("cells", "failed"))
+        self._cells, self._failed, self.images = (
+            self.path / one / build() for one in ("cells", "failed", "images")
+        )
         about = self.path / _ABOUT
         if about.exists():
             self._check(about)
-        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        elif self.path.exists() and not _is_empty(self.path):
             raise BtrfsModelError(f"{self.path}: it is no store of sweeps, and not empty")
         self._files: dict[str, Path] = {}
         self._seconds: dict[str, float] = {}
@@ -136,11 +137,12 @@ class Store:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Be the only sweep that adds to the store."""
-        for folder in (self._cells, self._failed, self.images):
-            folder.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(parents=True, exist_ok=True)
         if not (self.path / _ABOUT).exists():
             with whole_file(self.path / _ABOUT) as file:
                 file.write(json.dumps({"format": _FORMAT}).encode())
+        for folder in (self._cells, self._failed, self.images):
+            folder.mkdir(parents=True, exist_ok=True)
         with (self.path / ".lock").open("wb") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -208,6 +210,11 @@ class Store:
         return pa.concat_tables(tables).unify_dictionaries()
 
 
+def _is_empty(path: Path) -> bool:
+    """Whether a folder has nothing but what a sweep that was killed had begun to write."""
+    return path.is_dir() and all(one.name.startswith(".") for one in path.iterdir())
+
+
 _PLACED: Final = SCHEMA.set(0, pa.field("cell", pa.int64()))
 
 
@@ -237,7 +244,7 @@ def coded(column: Any) -> tuple[list[str], Any]:
 def _whole(file: Path) -> pa.Table:
     with naming(file):
         try:
-            return parquet.ParquetFile(file).read()
+            return parquet.ParquetFile(file).read(use_threads=False)
         except pa.ArrowInvalid as error:
             raise BtrfsModelError(f"{file}: {str(error).splitlines()[0]}") from None
 

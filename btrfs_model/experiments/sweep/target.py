@@ -121,6 +121,8 @@ def _content(value: str) -> Any:
 def _check_kernel(name: str, value: Any) -> bool:
     """Check a knob that says what the kernel is; whether it is one."""
     if name in ("behaviour", *_SIDES):
+        if not isinstance(value, str):
+            raise refuse(name, value, "a kernel is a text")
         Behaviour.parse(value)
     elif name == FLIPPED:
         if value not in FLIPS:
@@ -241,10 +243,11 @@ class Workloads:
 
     def group(self, params: Params) -> str:
         """See :class:`Target`."""
-        workload, source = self._workload(params)
-        identity = [
-            self.identity("workload", workload.name), sorted(source.parameters.items())
-        ]  # fmt: skip
+        return self._image(*self._workload(params))
+
+    def _image(self, workload: Workload, source: Input) -> str:
+        """Name the filesystem of a cell."""
+        identity = [self.identity("workload", workload.name), sorted(source.parameters.items())]
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
 
     def measure(self, params: Params, images: Path) -> list[Row]:
@@ -257,8 +260,8 @@ class Workloads:
         sides = tuple(Side(name, _kernel(kernel, params)) for name, kernel in named.items())
         where = _machine(workload.name, params.get("machine"))
         outcome = Outcome([])
+        shared = images / f"{self._image(workload, source)}.img" if workload.keeps else None
         for side in sides:
-            shared = images / f"{self.group(params)}.img" if workload.keeps else None
             with opened(shared, lambda: workload.open(source, _silent)) as fs:
                 found = (workload.once or workload.run)(
                     fs, source, (side,), _silent, where, **getattr(workload.run, "keywords", {})
@@ -363,10 +366,8 @@ class Function:
         if name not in parameters and not takes_any:
             raise _unknown(name, f"{self.name}()", parameters)
         for value in values:
-            if not isinstance(value, str | bool | Real | None):
-                raise refuse(name, value, "a value is a number, a text, true or false")
             if name == "behaviour":
-                Behaviour.parse(str(value))
+                _check_kernel(name, value)
 
     def identity(self, name: str, value: Any) -> Any:
         """See :class:`Target`."""
