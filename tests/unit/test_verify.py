@@ -54,10 +54,10 @@ def test_a_seed_is_a_scenario_that_can_be_run(kind: str, tmp_path: Path) -> None
 
 
 def test_sizes_go_from_ten_to_a_million() -> None:
-    sizes = [files_of("send", seed) for seed in range(2000)]
+    sizes = [files_of("send", seed, 1_000_000) for seed in range(2000)]
     assert min(sizes) == 10
     assert 500_000 < max(sizes) <= 1_000_000
-    assert max(files_of("images", seed) for seed in range(2000)) <= 10_000
+    assert max(files_of("images", seed, 10_000) for seed in range(2000)) <= 10_000
 
 
 def test_what_differs_is_named() -> None:

@@ -432,11 +432,15 @@ Compare = Callable[[Bench, Scenario], None]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of comparison: how a scenario is made from a seed and a size, what is compared."""
+    """A kind of comparison: how a scenario is made from a seed and a size, what is compared.
+
+    `most`: files that a scenario may have.
+    """
 
     make: Callable[[str, int], Scenario]
     compare: Compare
     of_image: Callable[[Bench, Path, random.Random], None] | None = None
+    most: int = 1_000_000
 
 
 def _image_scenario(seed: str, files: int) -> Scenario:
@@ -450,6 +454,6 @@ KINDS: dict[str, Kind] = {
     "fiemap": Kind(lambda seed, files: random_tree(seed, 0, sharing=True),
                    _of_image(compare_extents), compare_extents),
     "reads": Kind(random_tree, _of_image(compare_reads), compare_reads),
-    "images": Kind(_image_scenario, compare_images),
+    "images": Kind(_image_scenario, compare_images, most=10_000),
 }  # fmt: skip
 """All kinds by name, in the order in which they are told of."""

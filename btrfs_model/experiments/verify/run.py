@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import random
 import selectors
 import signal
@@ -28,12 +29,11 @@ from btrfs_model.experiments.verify.shrink import shrunk
 from btrfs_model.kernels.choice import start
 
 _MEMORY = 1 << 30
-_LIMIT = 300
+_LIMIT = 1800
 _TIMES = 3
 """A difference is one when it comes so often: threads of a kernel come to their work by chance."""
 _SHRINKING = 120
 """Seconds for making a scenario short."""
-_LARGEST = {"images": 4.0}
 _DYING = 30
 _PR_SET_PDEATHSIG = 1
 
@@ -50,6 +50,8 @@ class Task:
         What is compared.
     seeds : list of int
         On which scenarios.
+    most : int
+        Files that a scenario may have.
     until : float
         When no more is begun, by :func:`time.time`.
     images : list of str
@@ -59,6 +61,7 @@ class Task:
     kernel: str
     kinds: list[str]
     seeds: list[int]
+    most: int = 10_000
     until: float = float("inf")
     images: list[str] = field(default_factory=list)
 
@@ -94,11 +97,10 @@ class Outcome:
     scenario: list[Any] = field(default_factory=list)
 
 
-def files_of(kind: str, seed: int) -> int:
-    """Draw how many files a scenario has: from 10 to a million, mostly few."""
-    most = _LARGEST.get(kind, 6.0)
-    exponent = 1 + (most - 1) * random.Random(f"files {kind} {seed}").random() ** 8
-    return round(10**exponent)
+def files_of(kind: str, seed: int, most: int) -> int:
+    """Draw how many files a scenario has: from 10 on, mostly few."""
+    drawn = random.Random(f"files {kind} {seed}").random()
+    return int(10 * math.pow(most / 10, math.pow(drawn, 8)))
 
 
 def lines_of(scenario: Scenario) -> list[Any]:
@@ -128,7 +130,7 @@ def work(task: Task) -> Iterator[Outcome]:
             for kind in task.kinds:
                 if time.time() >= task.until:
                     return
-                yield _of_seed(bench, task.kernel, kind, seed)
+                yield _of_seed(bench, task, kind, seed)
 
 
 def _of_image(bench: Bench, name: str, kind: str, image: Path) -> Outcome:
@@ -139,10 +141,10 @@ def _of_image(bench: Bench, name: str, kind: str, image: Path) -> Outcome:
     return _told(outcome, found)
 
 
-def _of_seed(bench: Bench, name: str, kind: str, seed: int) -> Outcome:
-    chosen, files = KINDS[kind], files_of(kind, seed)
+def _of_seed(bench: Bench, task: Task, kind: str, seed: int) -> Outcome:
+    chosen, files = KINDS[kind], files_of(kind, seed, min(task.most, KINDS[kind].most))
     scenario = chosen.make(f"{kind} {seed}", files)
-    outcome = Outcome(name, bench.kernel.release, kind, str(seed), files)
+    outcome = Outcome(task.kernel, bench.kernel.release, kind, str(seed), files)
     found = _compared(bench, outcome, lambda: chosen.compare(bench, scenario))
     if found is not None:
         found, scenario = _shortest(bench, chosen, scenario, found)
