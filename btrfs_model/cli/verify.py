@@ -50,6 +50,10 @@ _FEW, _MOST = 10_000, 1_000_000
               help="The first seed.")  # fmt: skip
 @click.option("--image", "images", multiple=True, type=click.Path(path_type=Path, dir_okay=False),
               help="Compare on this image instead, which is not written to.")  # fmt: skip
+@click.option("--corpus", type=click.Path(path_type=Path, file_okay=False, exists=True),
+              metavar="DIR", help="Compare on the scenarios of this folder first.  With --minutes "
+              "and a kernel that counts: then on changed ones, which stay there when they reach "
+              "something new.")  # fmt: skip
 @click.option("--differences", type=click.Path(path_type=Path), default="verify-differences",
               show_default=True, metavar="DIR", help="Where a difference is written.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a comparison.")
@@ -62,6 +66,7 @@ def verify(
     minutes: float | None,
     first: int,
     images: tuple[Path, ...],
+    corpus: Path | None,
     differences: Path,
     as_json: bool,
     output: Path | None,
@@ -89,24 +94,29 @@ def verify(
         with naming(output):
             output.parent.stat()
     kinds = list(what or (_OF_IMAGES if images else _KINDS))
-    number = seeds or (_MANY if minutes else _SEEDS)
+    number = seeds or (0 if corpus else _MANY if minutes else _SEEDS)
     until = time.time() + 60 * minutes if minutes else float("inf")
     most = min(_MOST, round(_FEW * max(minutes or 1, 1)))
     tasks = [Task(kernel, kinds, list(range(first, first + number)), most, until,
-                  [str(image.resolve()) for image in images])
+                  [str(image.resolve()) for image in images],
+                  str(corpus.resolve()) if corpus else "")
              for kernel in dict.fromkeys(kernels)]  # fmt: skip
     cases = len(images) or (None if minutes else number)
-    total = None if cases is None else len(tasks) * len(kinds) * cases
+    total = None if cases is None or corpus else len(tasks) * len(kinds) * cases
     found = []
     with progress(total) as step:
         for outcome in run(tasks, step):
             found.append(outcome)
             if outcome.difference:
                 _write(differences, outcome)
+    reached = [outcome.reach for outcome in found if outcome.reach]
+    found = [outcome for outcome in found if not outcome.reach]
     table = _rows(found)
     if output is not None:
         write_parquet(table, output)
     print_table(table if as_json else _summary(table), as_json=as_json)
+    if reached:
+        _print_reach(reached, as_json=as_json)
     different = [outcome for outcome in found if outcome.difference]
     for outcome in different:
         place = _place(differences, outcome)
@@ -186,26 +196,35 @@ def _summary(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
+def _print_reach(rows: Sequence[Sequence[object]], *, as_json: bool) -> None:
+    """Print how many lines and branches of the kernel ran: by function as JSON, else by file."""
+    import pandas as pd
+
+    columns = ["file", "function", "lines", "ran", "branches", "taken"]
+    table = pd.DataFrame(rows, columns=columns)
+    if not as_json:
+        table = table.groupby("file", as_index=False)[columns[2:]].sum()
+    table["lines %"] = (100 * table["ran"] / table["lines"]).round(1)
+    table["branches %"] = (100 * table["taken"] / table["branches"].clip(lower=1)).round(1)
+    print_table(table, as_json=as_json)
+
+
 def _told(units: Iterable[tuple[object, int]]) -> str:
     return ", ".join(f"{amount:,} {unit}" for unit, amount in units if amount)
 
 
-@click.group()
-def kernel() -> None:
-    """Build kernels for `verify`."""
-
-
-@kernel.command(
+@click.command(
     cls=Command,
     examples=(
         "btrfs-model kernel build linux-source-6.1 -o counting",
         "btrfs-model verify counts --kernel counting/linux",
     ),
 )
+@click.argument("what", type=click.Choice(["build"]))
 @click.argument("tree", type=click.Path(path_type=Path, file_okay=False))
 @click.option("-o", "output", type=click.Path(path_type=Path), default="linux", show_default=True,
               metavar="DIR", help="A folder that is made.")  # fmt: skip
-def build(tree: Path, output: Path) -> None:
+def kernel(what: str, tree: Path, output: Path) -> None:
     """Build a User-Mode Linux whose btrfs counts what it runs.
 
     TREE is the source of a kernel, which is left as it is. It takes some minutes, and gcc, make,
@@ -213,6 +232,7 @@ def build(tree: Path, output: Path) -> None:
     """
     from btrfs_model.kernels import gcov
 
+    assert what == "build"
     with progress(1) as step:
         step(f"building {tree}")
         gcov.build(tree, output)

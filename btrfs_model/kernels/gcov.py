@@ -108,6 +108,13 @@ class Counts:
     places: dict[str, tuple[str, int, int]] = field(default_factory=dict)
 
 
+def why_not(binary: Path) -> str:
+    """Why a kernel does not count; empty when it does."""
+    if (binary.parent / "gcov").is_dir():
+        return ""
+    return f"{binary}: it does not count what it runs (btrfs-model kernel build TREE)"
+
+
 def counts(binary: Path, kept: Path, files: Iterable[str] = ()) -> Counts:
     """Read the counts that :mod:`~btrfs_model.kernels.inside.counted` kept of a kernel.
 
@@ -121,8 +128,6 @@ def counts(binary: Path, kept: Path, files: Iterable[str] = ()) -> Counts:
         Names of files of ``fs/btrfs`` such as ``send.c``; all where there are none.
     """
     notes, found = binary.parent / "gcov", Counts()
-    if not notes.is_dir():
-        raise KernelMissingError(f"{binary}: it does not count (btrfs-model kernel build TREE)")
     wanted = [name.removesuffix(".c") for name in files]
     for file in sorted(kept.glob("*.gcda")):
         if wanted and file.stem not in wanted:

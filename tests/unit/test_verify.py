@@ -2,12 +2,13 @@
 """``btrfs-model verify`` where no kernel is needed: scenarios, shrinking, what is told."""
 
 import json
+import random
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import btrfs_model.experiments.verify.run as verify_run
@@ -18,6 +19,8 @@ from btrfs_model.experiments.verify.kinds import KINDS, Bench, DifferenceError
 from btrfs_model.experiments.verify.run import Outcome, Task, files_of, lines_of
 from btrfs_model.experiments.verify.shrink import shrunk
 from btrfs_model.experiments.verify.sides import in_the_model
+from btrfs_model.experiments.verify.steer import Reach, corpus, keep, mutated
+from btrfs_model.kernels import gcov
 
 
 def scenario_of(numbers: list[int]) -> Scenario:
@@ -98,3 +101,55 @@ def test_an_image_has_no_logs_to_compare(tmp_path: Path) -> None:
     ran = CliRunner().invoke(cli, ["verify", "log", "--image", str(image)])
     assert ran.exit_code == 2
     assert "log is not compared on an image" in ran.output
+
+
+@given(st.integers(0, 10**9), st.sampled_from(sorted(KINDS)))
+@settings(max_examples=20)
+def test_what_is_changed_is_a_scenario_still(seed: int, kind: str) -> None:
+    """It begins with mkfs and mount, ends with the crash where there was one, and can be run."""
+    lines = [lines_of(KINDS[kind].make(f"{seed} {one}", 10)) for one in (1, 2)]
+    choice = random.Random(seed)
+    scenario = mutated(choice, *lines, "changed")
+    assert lines_of(scenario)[:2] == lines[0][:2]
+    assert [line for line in lines_of(scenario) if line == ["crash"]] == [
+        line for line in lines[0] if line == ["crash"]
+    ]
+    with in_the_model(scenario, "v6.18") as (fs, _):
+        assert len(fs.subvolumes())
+
+
+def test_what_was_reached_before_is_not_new() -> None:
+    reach = Reach()
+    counts = gcov.Counts()
+    counts.places.update(send=("send.c", 1, 9), fiemap=("extent_io.c", 20, 29),
+                         other=("extent_io.c", 30, 39))  # fmt: skip
+    counts.lines.update({("send.c", 2): 3, ("send.c", 3): 0, ("extent_io.c", 21): 1,
+                         ("extent_io.c", 31): 1})  # fmt: skip
+    counts.branches.update({("send.c", 2, 0): 3, ("send.c", 2, 1): 0})
+    assert reach.add(counts) == {("send.c", 2), ("send.c", 2, 0), ("extent_io.c", 21)}
+    assert not reach.add(counts)
+    counts.lines["send.c", 3] = 1
+    assert reach.add(counts) == {("send.c", 3)}
+    assert list(reach.functions()) == [("extent_io.c", "fiemap", 1, 1, 0, 0),
+                                       ("send.c", "send", 2, 2, 2, 1)]  # fmt: skip
+
+
+def test_a_corpus_is_read_as_it_was_kept(tmp_path: Path) -> None:
+    scenario = KINDS["log"].make("kept", 10)
+    keep(tmp_path, "log", lines_of(scenario))
+    keep(tmp_path, "send", lines_of(KINDS["send"].make("kept", 10)))
+    (kind, read), (other, _) = corpus(tmp_path)
+    assert (kind, other) == ("log", "send")
+    assert read.steps == scenario.steps
+    assert read.hex_values
+
+
+def test_counts_want_a_kernel_that_counts(tmp_path: Path) -> None:
+    ran = CliRunner().invoke(cli, ["verify", "counts", "--kernel", str(tmp_path / "linux")])
+    assert "it does not count what it runs (btrfs-model kernel build TREE)" in str(ran.exception)
+
+
+def test_a_kernel_is_built_of_a_tree(tmp_path: Path) -> None:
+    ran = CliRunner().invoke(cli, ["kernel", "build", str(tmp_path), "-o", str(tmp_path / "o")])
+    assert "no tree of a kernel" in str(ran.exception) or "is not here" in str(ran.exception)
+    assert not (tmp_path / "o").exists()

@@ -145,9 +145,7 @@ class _Built:
 
 def count(binary: Path) -> list[Row]:
     """Count the five workloads in a kernel of :func:`btrfs_model.kernels.gcov.build`."""
-    if not (binary.parent / "gcov").is_dir():
-        raise KernelMissingError(
-            f"{binary}: it does not count what it runs (btrfs-model kernel build TREE)"
-        )
+    if why := gcov.why_not(binary):
+        raise KernelMissingError(why)
     with Uml(binary, memory=_MEMORY) as kernel:
         return list(Counting(kernel).rows())

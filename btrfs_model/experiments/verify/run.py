@@ -26,9 +26,14 @@ from btrfs_model.base.errors import KernelFailedError, KernelHungError
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.verify.kinds import KINDS, Bench, DifferenceError, Kind
 from btrfs_model.experiments.verify.shrink import shrunk
+from btrfs_model.experiments.verify.steer import Reach, corpus, forget, keep, mutated, ran
+from btrfs_model.kernels import gcov
 from btrfs_model.kernels.choice import start
+from btrfs_model.kernels.uml import Uml
 
 _MEMORY = 1 << 30
+_FRESH = 0.2
+"""How many of the steered scenarios come from a seed."""
 _LIMIT = 1800
 _TIMES = 3
 """A difference is one when it comes so often: threads of a kernel come to their work by chance."""
@@ -56,6 +61,8 @@ class Task:
         When no more is begun, by :func:`time.time`.
     images : list of str
         Images of the user, which are compared on instead of scenarios.
+    corpus : str
+        A folder of scenarios that are compared on first; those that reach something new go there.
     """
 
     kernel: str
@@ -64,6 +71,7 @@ class Task:
     most: int = 10_000
     until: float = float("inf")
     images: list[str] = field(default_factory=list)
+    corpus: str = ""
 
 
 @dataclass
@@ -82,6 +90,8 @@ class Outcome:
         What they say.
     scenario : list
         The shortest that shows it.
+    reach : list
+        Of a function, instead of a comparison: see :meth:`.steer.Reach.functions`.
     """
 
     kernel: str
@@ -95,6 +105,7 @@ class Outcome:
     by_kernel: str = ""
     by_model: str = ""
     scenario: list[Any] = field(default_factory=list)
+    reach: list[Any] = field(default_factory=list)
 
 
 def files_of(kind: str, seed: int, most: int) -> int:
@@ -123,9 +134,17 @@ def work(task: Task) -> Iterator[Outcome]:
     with start(task.kernel, memory=_MEMORY, limit=_LIMIT) as kernel:
         kernel.start()
         bench = Bench(kernel)
+
+        def ended(*_: object) -> None:
+            kernel.stop()  # it may be busy, and would be asked to unmount
+            sys.exit(1)
+
+        signal.signal(signal.SIGTERM, ended)
         for kind in task.kinds if task.images else ():
             for image in task.images:
                 yield _of_image(bench, task.kernel, kind, Path(image))
+        if task.corpus:
+            yield from _of_corpus(bench, task)
         for seed in () if task.images else task.seeds:
             for kind in task.kinds:
                 if time.time() >= task.until:
@@ -141,10 +160,53 @@ def _of_image(bench: Bench, name: str, kind: str, image: Path) -> Outcome:
     return _told(outcome, found)
 
 
+def _of_corpus(bench: Bench, task: Task) -> Iterator[Outcome]:
+    """Compare on a corpus; on a kernel that counts then on what is made of it, steered by that."""
+    kernel, folder, reach = bench.kernel, Path(task.corpus), Reach()
+    known = [(kind, one) for kind, one in corpus(folder) if kind in task.kinds]
+    counting = kernel if isinstance(kernel, Uml) and gcov.why_not(kernel.binary) == "" else None
+    choice, number = random.Random(f"steered {time.time_ns()}"), 0
+    while number < len(known) or (counting and task.until < float("inf")):
+        if time.time() >= task.until:
+            break
+        if number < len(known):
+            kind, scenario = known[number]
+        elif choice.random() < _FRESH or not known:
+            kind = choice.choice(task.kinds)
+            scenario = KINDS[kind].make(f"steered {choice.random()}", 10)
+        else:
+            kind, one = choice.choice(known)
+            other = choice.choice([other for name, other in known if name == kind])
+            scenario = mutated(choice, lines_of(one), lines_of(other), f"steered {number}")
+        if counting:
+            forget(counting)
+        outcome = _of_scenario(bench, task, kind, Path(scenario.path).name, scenario)
+        if (
+            counting
+            and reach.add(ran(counting))
+            and number >= len(known)
+            and not outcome.difference
+        ):
+            keep(folder, kind, lines_of(scenario))
+            known.append((kind, scenario))
+            number += 1
+        number += number < len(known)
+        yield outcome
+    for row in reach.functions():
+        yield Outcome(task.kernel, kernel.release, "reach", "", reach=list(row))
+
+
 def _of_seed(bench: Bench, task: Task, kind: str, seed: int) -> Outcome:
-    chosen, files = KINDS[kind], files_of(kind, seed, min(task.most, KINDS[kind].most))
-    scenario = chosen.make(f"{kind} {seed}", files)
-    outcome = Outcome(task.kernel, bench.kernel.release, kind, str(seed), files)
+    files = files_of(kind, seed, min(task.most, KINDS[kind].most))
+    scenario = KINDS[kind].make(f"{kind} {seed}", files)
+    return _of_scenario(bench, task, kind, str(seed), scenario, files)
+
+
+def _of_scenario(
+    bench: Bench, task: Task, kind: str, case: str, scenario: Scenario, files: int = 0
+) -> Outcome:
+    chosen = KINDS[kind]
+    outcome = Outcome(task.kernel, bench.kernel.release, kind, case, files)
     found = _compared(bench, outcome, lambda: chosen.compare(bench, scenario))
     if found is not None:
         found, scenario = _shortest(bench, chosen, scenario, found)
@@ -204,14 +266,9 @@ def _shortest(
     return last, scenario
 
 
-def _ended(*_: object) -> None:
-    sys.exit(1)
-
-
 def main() -> None:
     """Be a worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _ended)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     for outcome in work(Task(**json.loads(sys.argv[1]))):
         print(json.dumps(asdict(outcome)), flush=True)

@@ -76,14 +76,11 @@ def in_the_kernel(
     with kernel.attached(image, read_only=False) as source:
         place = Place(source=source, top=kernel.top, options=mount_options(scenario))
         kernel.call(operations.begin, place)
-        try:
-            steps = [step for step in operations_of(scenario) if step[0] != "crash"]
-            taken = kernel.call(operations.take, steps)
-            if crash is not None:
-                subprocess.run(["cp", "--sparse=always", str(image), str(crash)], check=True)
-        finally:
-            if kernel.runs:
-                kernel.call(operations.end)
+        steps = [step for step in operations_of(scenario) if step[0] != "crash"]
+        taken = kernel.call(operations.take, steps)
+        if crash is not None:
+            subprocess.run(["cp", "--sparse=always", str(image), str(crash)], check=True)
+        kernel.call(operations.end)
     return Ran(**taken)
 
 
