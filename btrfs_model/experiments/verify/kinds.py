@@ -227,8 +227,16 @@ def compare_extents(bench: Bench, image: Path, choice: random.Random) -> None:
             bench.same("inodes", what, names, fs.subvolume(row["subvolume"]).paths_of(row["ino"]))
         forest = Forest.of(fs)
         for (logical, ignore), referring in zip(places, shared["references"], strict=True):
-            model = logical_ino(forest, logical, ignore_offset=ignore).to_numpy().tolist()
+            model = _references(forest, logical, ignore)
             bench.same("addresses", f"references to {logical} (all: {ignore})", referring, model)
+
+
+def _references(forest: Forest, logical: int, ignore: bool) -> list[list[int]] | int:
+    try:
+        rows: list[list[int]] = logical_ino(forest, logical, ignore_offset=ignore).values.tolist()
+    except OSError as error:
+        return error.errno or 0
+    return rows
 
 
 def _inodes(fs: Filesystem) -> Iterator[dict[str, Any]]:
@@ -244,7 +252,7 @@ def _inodes(fs: Filesystem) -> Iterator[dict[str, Any]]:
 
 
 def _places(fs: Filesystem, choice: random.Random, most: int = 400) -> list[tuple[int, bool]]:
-    """Return addresses in extents of data: the first block, the middle, the last."""
+    """Return addresses in extents, tree blocks among them: first block, middle, last."""
     items = fs.tree(ObjectId.EXTENT_TREE).scan()
     data = np.flatnonzero(items["type"] == ItemType.EXTENT_ITEM)
     extents = zip(items["objectid"][data].tolist(), items["offset"][data].tolist(), strict=True)

@@ -95,11 +95,11 @@ def _sectors_read(folder: Path) -> int:
 
 
 class Shared(TypedDict):
-    """Extents of files, all paths of inodes, who refers to addresses (inode, offset, root)."""
+    """Extents of files, all paths of inodes, who refers to addresses: inode, offset, root."""
 
     extents: list[list[Extent]]
     paths: list[list[bytes]]
-    references: list[list[list[int]]]
+    references: list[list[list[int]] | int]
 
 
 def sharing(
@@ -141,11 +141,14 @@ def map_file(path: Path, before: Callable[[], None] = lambda: None) -> list[Exte
     return found
 
 
-def _references(folder: Path, logical: int, ignore: bool) -> list[list[int]]:
+def _references(folder: Path, logical: int, ignore: bool) -> list[list[int]] | int:
     def argument(room: int, at: int) -> bytes:
         return _LOGICAL_INO.pack(logical, room, 0, 0, 0, int(ignore), at)
 
-    values, _ = _asked(folder, _LOGICAL_INO_NUMBER, argument)
+    try:
+        values, _ = _asked(folder, _LOGICAL_INO_NUMBER, argument)
+    except OSError as error:
+        return error.errno or 0
     return [list(values[at : at + 3]) for at in range(0, len(values), 3)]
 
 
