@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import btrfs_model as bm
 import btrfs_model.experiments.verify.run as verify_run
 from btrfs_model.cli import cli
 from btrfs_model.experiments.scenario.load import Scenario, load_scenario
@@ -153,3 +154,16 @@ def test_a_kernel_is_built_of_a_tree(tmp_path: Path) -> None:
     ran = CliRunner().invoke(cli, ["kernel", "build", str(tmp_path), "-o", str(tmp_path / "o")])
     assert "no tree of a kernel" in str(ran.exception) or "is not here" in str(ran.exception)
     assert not (tmp_path / "o").exists()
+
+
+def test_a_file_whose_data_is_in_memory_alone_keeps_its_checksums() -> None:
+    """Found by ``verify images``: the size that calls see counts, not what the tree says."""
+    with bm.create(128 << 20) as fs:
+        fs.create("written")
+        fs.create("empty")
+        fs.write("written", 0, b"data")
+        for name in ("written", "empty"):
+            fs.chattr(name, 0x800000, 0)
+        fs.sync()
+        flags = {row["path"]: row["flags"] for row in fs.listing("").to_dict("records")}
+    assert (flags["written"], flags["empty"]) == (0, 0x800000)
