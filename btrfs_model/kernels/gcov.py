@@ -144,12 +144,15 @@ def counts(binary: Path, kept: Path, files: Iterable[str] = ()) -> Counts:
 
 def _add(found: Counts, told: dict[str, list[dict[str, object]]], name: str) -> None:
     for one in told["files"]:
-        if not str(one["file"]).endswith(f"/{name}"):
-            continue  # what headers have is counted in each file that includes them
         for function in one["functions"]:  # type: ignore[attr-defined]
-            found.functions[function["name"]] += function["execution_count"]
-            place = (name, function["start_line"], function["end_line"])
-            found.places[function["name"]] = place
+            # the compiler adds a suffix to what it changed; headers are in each file that has them
+            symbol = function["name"].partition(".")[0]
+            found.functions[symbol] += function["execution_count"]
+            if str(one["file"]).endswith(f"/{name}"):
+                place = (name, function["start_line"], function["end_line"])
+                found.places[symbol] = place
+        if not str(one["file"]).endswith(f"/{name}"):
+            continue
         for line in one["lines"]:  # type: ignore[attr-defined]
             at = (name, line["line_number"])
             found.lines[at] = found.lines.get(at, 0) + line["count"]

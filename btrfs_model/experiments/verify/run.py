@@ -24,7 +24,7 @@ from typing import Any
 
 from btrfs_model.base.errors import KernelFailedError, KernelHungError
 from btrfs_model.experiments.scenario.load import Scenario
-from btrfs_model.experiments.verify.kinds import KINDS, Bench, DifferenceError, Kind
+from btrfs_model.experiments.verify.kinds import KINDS, Bench, Kind
 from btrfs_model.experiments.verify.shrink import shrunk
 from btrfs_model.experiments.verify.steer import Reach, corpus, forget, keep, mutated, ran
 from btrfs_model.kernels import gcov
@@ -222,7 +222,7 @@ def _compared(bench: Bench, outcome: Outcome, compare: Callable[[], None]) -> Ex
         bench.compared.clear()
         try:
             compare()
-        except (DifferenceError, KernelFailedError, KernelHungError) as error:
+        except Exception as error:  # also where one side fails and the other does not
             found = error
         else:
             found = None
@@ -234,10 +234,9 @@ def _compared(bench: Bench, outcome: Outcome, compare: Callable[[], None]) -> Ex
 
 def _told(outcome: Outcome, found: Exception | None) -> Outcome:
     if found is not None:
-        outcome.difference = str(found)
-        outcome.by_kernel = repr(
-            getattr(found, "kernel", "\n".join(getattr(found, "__notes__", [])))
-        )
+        outcome.difference = str(found) or repr(found)
+        notes = "\n".join(getattr(found, "__notes__", []))
+        outcome.by_kernel = repr(getattr(found, "kernel", notes))
         outcome.by_model = repr(getattr(found, "model", ""))
     return outcome
 
@@ -254,14 +253,13 @@ def _shortest(
             return False
         try:
             kind.compare(bench, shorter)
-        except DifferenceError as error:
-            last = error
-            return True
-        except (KernelFailedError, KernelHungError):
-            return False
+        except Exception as error:
+            if type(error) is type(found):
+                last = error
+                return True
         return False
 
-    if isinstance(found, DifferenceError):
+    if not isinstance(found, KernelHungError):
         scenario = shrunk(scenario, shows)
     return last, scenario
 
