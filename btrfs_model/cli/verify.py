@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
     from btrfs_model.experiments.verify.run import Outcome
 
 _KINDS = ("send", "log", "replay", "fiemap", "reads", "images")
+_COUNTS = "counts"
 _OF_IMAGES = ("send", "fiemap", "reads")
 _SEEDS = 10
 _MANY = 100_000
+_FEW, _MOST = 10_000, 1_000_000
 
 
 @click.command(
@@ -33,7 +36,7 @@ _MANY = 100_000
         "btrfs-model verify --image disk.img",
     ),
 )
-@click.argument("what", nargs=-1, type=click.Choice(_KINDS))
+@click.argument("what", nargs=-1, type=click.Choice([*_KINDS, _COUNTS]))
 @click.option("--kernel", "kernels", multiple=True, default=("uml",), show_default=True,
               metavar="native|uml|PATH",
               help="This machine's kernel (root), Debian's User-Mode Linux, or a linux.uml; "
@@ -41,11 +44,16 @@ _MANY = 100_000
 @click.option("--seeds", type=click.IntRange(min=1), metavar="N",
               help=f"Compare on N random scenarios of each kind.  [default: {_SEEDS}]")  # fmt: skip
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), metavar="M",
-              help="Begin nothing after so long; without --seeds go on until then.")  # fmt: skip
+              help="Begin nothing after so long; without --seeds go on until then. The longer, the "
+              "larger filesystems may be: 10,000 files a minute, up to a million.")  # fmt: skip
 @click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, metavar="SEED",
               help="The first seed.")  # fmt: skip
 @click.option("--image", "images", multiple=True, type=click.Path(path_type=Path, dir_okay=False),
               help="Compare on this image instead, which is not written to.")  # fmt: skip
+@click.option("--corpus", type=click.Path(path_type=Path, file_okay=False, exists=True),
+              metavar="DIR", help="Compare on the scenarios of this folder first.  With --minutes "
+              "and a kernel that counts: then on changed ones, which stay there when they reach "
+              "something new.")  # fmt: skip
 @click.option("--differences", type=click.Path(path_type=Path), default="verify-differences",
               show_default=True, metavar="DIR", help="Where a difference is written.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a comparison.")
@@ -58,6 +66,7 @@ def verify(
     minutes: float | None,
     first: int,
     images: tuple[Path, ...],
+    corpus: Path | None,
     differences: Path,
     as_json: bool,
     output: Path | None,
@@ -66,9 +75,14 @@ def verify(
 
     WHAT is send (streams), log (what fsyncs log), replay (what a mount makes of logs), fiemap
     (extents and who refers to them), reads (what a cold send reads) or images (kernels use what the
-    model made); all of them by default. Kernels run at the same time. A difference is made short
+    model made); all of these by default. Kernels run at the same time. A difference is made short
     and written with what both say. Exit status 1 when there is one.
+
+    WHAT is counts: the five workloads at a small scale, and how often each function runs, in a
+    kernel of `btrfs-model kernel build`.
     """
+    if _COUNTS in what:
+        return _counts(what, kernels, as_json, output)
     from btrfs_model.experiments.verify.run import Task
     from btrfs_model.experiments.verify.run import verify as run
 
@@ -80,28 +94,58 @@ def verify(
         with naming(output):
             output.parent.stat()
     kinds = list(what or (_OF_IMAGES if images else _KINDS))
-    number = seeds or (_MANY if minutes else _SEEDS)
+    number = seeds or (0 if corpus else _MANY if minutes else _SEEDS)
     until = time.time() + 60 * minutes if minutes else float("inf")
-    tasks = [Task(kernel, kinds, list(range(first, first + number)), until,
-                  [str(image.resolve()) for image in images])
+    most = min(_MOST, round(_FEW * max(minutes or 1, 1)))
+    tasks = [Task(kernel, kinds, list(range(first, first + number)), most, until,
+                  [str(image.resolve()) for image in images],
+                  str(corpus.resolve()) if corpus else "")
              for kernel in dict.fromkeys(kernels)]  # fmt: skip
     cases = len(images) or (None if minutes else number)
-    total = None if cases is None else len(tasks) * len(kinds) * cases
+    total = None if cases is None or corpus else len(tasks) * len(kinds) * cases
     found = []
     with progress(total) as step:
         for outcome in run(tasks, step):
             found.append(outcome)
             if outcome.difference:
                 _write(differences, outcome)
+    reached = [outcome.reach for outcome in found if outcome.reach]
+    found = [outcome for outcome in found if not outcome.reach]
     table = _rows(found)
     if output is not None:
         write_parquet(table, output)
     print_table(table if as_json else _summary(table), as_json=as_json)
+    if reached:
+        _print_reach(reached, as_json=as_json)
     different = [outcome for outcome in found if outcome.difference]
     for outcome in different:
         place = _place(differences, outcome)
         click.echo(f"{outcome.kernel}: {outcome.kind} {outcome.case}: {outcome.difference}; "
                    f"see {place}", err=True)  # fmt: skip
+    return 1 if different else 0
+
+
+def _counts(what: Sequence[str], kernels: Sequence[str], as_json: bool, output: Path | None) -> int:
+    """Print the functions whose counts differ, and how many do not."""
+    import pandas as pd
+
+    from btrfs_model.experiments.verify.counts import count
+
+    if len(what) > 1 or len(kernels) > 1:
+        raise click.UsageError("counts are told of one kernel, and alone")
+    with progress(1) as step:
+        step("counting the workloads")
+        rows = count(Path(kernels[0]))
+    table = pd.DataFrame(
+        [(*astuple(row), row.differs) for row in rows],
+        columns=["workload", "function", "kernel", "model", "why", "differs"],
+    )
+    if output is not None:
+        write_parquet(table, output)
+    print_table(table, as_json=as_json)
+    different = sum(row.differs for row in rows)
+    compared = sum(row.kernel is not None for row in rows)
+    click.echo(f"{compared} counts compared, {different} differ", err=True)
     return 1 if different else 0
 
 
@@ -152,5 +196,43 @@ def _summary(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
+def _print_reach(rows: Sequence[Sequence[object]], *, as_json: bool) -> None:
+    """Print how many lines and branches of the kernel ran: by function as JSON, else by file."""
+    import pandas as pd
+
+    columns = ["file", "function", "lines", "ran", "branches", "taken"]
+    table = pd.DataFrame(rows, columns=columns)
+    if not as_json:
+        table = table.groupby("file", as_index=False)[columns[2:]].sum()
+    table["lines %"] = (100 * table["ran"] / table["lines"]).round(1)
+    table["branches %"] = (100 * table["taken"] / table["branches"].clip(lower=1)).round(1)
+    print_table(table, as_json=as_json)
+
+
 def _told(units: Iterable[tuple[object, int]]) -> str:
     return ", ".join(f"{amount:,} {unit}" for unit, amount in units if amount)
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model kernel build linux-source-6.1 -o counting",
+        "btrfs-model verify counts --kernel counting/linux",
+    ),
+)
+@click.argument("what", type=click.Choice(["build"]))
+@click.argument("tree", type=click.Path(path_type=Path, file_okay=False))
+@click.option("-o", "output", type=click.Path(path_type=Path), default="linux", show_default=True,
+              metavar="DIR", help="A folder that is made.")  # fmt: skip
+def kernel(what: str, tree: Path, output: Path) -> None:
+    """Build a User-Mode Linux whose btrfs counts what it runs.
+
+    TREE is the source of a kernel, which is left as it is. It takes some minutes, and gcc, make,
+    flex, bison and bc. The program is DIR/linux.
+    """
+    from btrfs_model.kernels import gcov
+
+    assert what == "build"
+    with progress(1) as step:
+        step(f"building {tree}")
+        gcov.build(tree, output)

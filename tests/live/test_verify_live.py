@@ -13,8 +13,11 @@ import judges
 import pytest
 
 import btrfs_model.questions.send.ioctl as send_ioctl
+from btrfs_model.experiments.scenario.load import Scenario
+from btrfs_model.experiments.scenario.operations import parse_step
 from btrfs_model.experiments.verify import kinds, run
 from btrfs_model.experiments.verify.run import Task
+from btrfs_model.kernels.choice import start
 
 NAMES = {"machine": "native", "uml": "uml"}
 KERNELS = [pytest.param(NAMES[name], marks=mark) for name, mark in judges.MARKS.items()]
@@ -30,6 +33,24 @@ def test_no_difference(kernel: str) -> None:
     found = list(run.verify([Task(kernel, [*kinds.KINDS], list(seeds))], lambda text: None))
     assert [one.difference for one in found] == [""] * (len(seeds) * len(kinds.KINDS))
     assert all(one.compared for one in found)
+
+
+FOUND = {
+    "NOCOW of a file whose data is in memory alone": [
+        "images", ["create", "d"], ["write", "d", 32768, 5000, 1], ["chattr", "d", 0x800000],
+    ],
+}  # fmt: skip
+"""What was found once, with its kind."""
+
+
+@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_what_was_found_is_right_now(kernel: str, name: str) -> None:
+    kind, *operations = FOUND[name]
+    lines = [["mkfs", ["-n", "4096"]], ["mount", "noatime"], *operations]
+    steps = [parse_step(name, number, line) for number, line in enumerate(lines, 1)]
+    with start(kernel) as one:
+        kinds.KINDS[kind].compare(kinds.Bench(one), Scenario(name, steps, hex_values=True))
 
 
 @judges.MARKS["uml"]

@@ -2,14 +2,16 @@
 """``btrfs-model verify`` where no kernel is needed: scenarios, shrinking, what is told."""
 
 import json
+import random
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import btrfs_model as bm
 import btrfs_model.experiments.verify.run as verify_run
 from btrfs_model.cli import cli
 from btrfs_model.experiments.scenario.load import Scenario, load_scenario
@@ -18,6 +20,8 @@ from btrfs_model.experiments.verify.kinds import KINDS, Bench, DifferenceError
 from btrfs_model.experiments.verify.run import Outcome, Task, files_of, lines_of
 from btrfs_model.experiments.verify.shrink import shrunk
 from btrfs_model.experiments.verify.sides import in_the_model
+from btrfs_model.experiments.verify.steer import Reach, corpus, keep, mutated
+from btrfs_model.kernels import gcov
 
 
 def scenario_of(numbers: list[int]) -> Scenario:
@@ -54,10 +58,10 @@ def test_a_seed_is_a_scenario_that_can_be_run(kind: str, tmp_path: Path) -> None
 
 
 def test_sizes_go_from_ten_to_a_million() -> None:
-    sizes = [files_of("send", seed) for seed in range(2000)]
+    sizes = [files_of("send", seed, 1_000_000) for seed in range(2000)]
     assert min(sizes) == 10
     assert 500_000 < max(sizes) <= 1_000_000
-    assert max(files_of("images", seed) for seed in range(2000)) <= 10_000
+    assert max(files_of("images", seed, 10_000) for seed in range(2000)) <= 10_000
 
 
 def test_what_differs_is_named() -> None:
@@ -98,3 +102,68 @@ def test_an_image_has_no_logs_to_compare(tmp_path: Path) -> None:
     ran = CliRunner().invoke(cli, ["verify", "log", "--image", str(image)])
     assert ran.exit_code == 2
     assert "log is not compared on an image" in ran.output
+
+
+@given(st.integers(0, 10**9), st.sampled_from(sorted(KINDS)))
+@settings(max_examples=20)
+def test_what_is_changed_is_a_scenario_still(seed: int, kind: str) -> None:
+    """It begins with mkfs and mount, ends with the crash where there was one, and can be run."""
+    lines = [lines_of(KINDS[kind].make(f"{seed} {one}", 10)) for one in (1, 2)]
+    choice = random.Random(seed)
+    scenario = mutated(choice, *lines, "changed")
+    assert lines_of(scenario)[:2] == lines[0][:2]
+    assert [line for line in lines_of(scenario) if line == ["crash"]] == [
+        line for line in lines[0] if line == ["crash"]
+    ]
+    with in_the_model(scenario, "v6.18") as (fs, _):
+        assert len(fs.subvolumes())
+
+
+def test_what_was_reached_before_is_not_new() -> None:
+    reach = Reach()
+    counts = gcov.Counts()
+    counts.places.update(send=("send.c", 1, 9), fiemap=("extent_io.c", 20, 29),
+                         other=("extent_io.c", 30, 39))  # fmt: skip
+    counts.lines.update({("send.c", 2): 3, ("send.c", 3): 0, ("extent_io.c", 21): 1,
+                         ("extent_io.c", 31): 1})  # fmt: skip
+    counts.branches.update({("send.c", 2, 0): 3, ("send.c", 2, 1): 0})
+    assert reach.add(counts) == {("send.c", 2), ("send.c", 2, 0), ("extent_io.c", 21)}
+    assert not reach.add(counts)
+    counts.lines["send.c", 3] = 1
+    assert reach.add(counts) == {("send.c", 3)}
+    assert list(reach.functions()) == [("extent_io.c", "fiemap", 1, 1, 0, 0),
+                                       ("send.c", "send", 2, 2, 2, 1)]  # fmt: skip
+
+
+def test_a_corpus_is_read_as_it_was_kept(tmp_path: Path) -> None:
+    scenario = KINDS["log"].make("kept", 10)
+    keep(tmp_path, "log", lines_of(scenario))
+    keep(tmp_path, "send", lines_of(KINDS["send"].make("kept", 10)))
+    (kind, read), (other, _) = corpus(tmp_path)
+    assert (kind, other) == ("log", "send")
+    assert read.steps == scenario.steps
+    assert read.hex_values
+
+
+def test_counts_want_a_kernel_that_counts(tmp_path: Path) -> None:
+    ran = CliRunner().invoke(cli, ["verify", "counts", "--kernel", str(tmp_path / "linux")])
+    assert "it does not count what it runs (btrfs-model kernel build TREE)" in str(ran.exception)
+
+
+def test_a_kernel_is_built_of_a_tree(tmp_path: Path) -> None:
+    ran = CliRunner().invoke(cli, ["kernel", "build", str(tmp_path), "-o", str(tmp_path / "o")])
+    assert "no tree of a kernel" in str(ran.exception) or "is not here" in str(ran.exception)
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_file_whose_data_is_in_memory_alone_keeps_its_checksums() -> None:
+    """Found by ``verify images``: the size that calls see counts, not what the tree says."""
+    with bm.create(128 << 20) as fs:
+        fs.create("written")
+        fs.create("empty")
+        fs.write("written", 0, b"data")
+        for name in ("written", "empty"):
+            fs.chattr(name, 0x800000, 0)
+        fs.sync()
+        flags = {row["path"]: row["flags"] for row in fs.listing("").to_dict("records")}
+    assert (flags["written"], flags["empty"]) == (0, 0x800000)

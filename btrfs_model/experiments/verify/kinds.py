@@ -227,8 +227,16 @@ def compare_extents(bench: Bench, image: Path, choice: random.Random) -> None:
             bench.same("inodes", what, names, fs.subvolume(row["subvolume"]).paths_of(row["ino"]))
         forest = Forest.of(fs)
         for (logical, ignore), referring in zip(places, shared["references"], strict=True):
-            model = logical_ino(forest, logical, ignore_offset=ignore).to_numpy().tolist()
+            model = _references(forest, logical, ignore)
             bench.same("addresses", f"references to {logical} (all: {ignore})", referring, model)
+
+
+def _references(forest: Forest, logical: int, ignore: bool) -> list[list[int]] | int:
+    try:
+        rows: list[list[int]] = logical_ino(forest, logical, ignore_offset=ignore).values.tolist()
+    except OSError as error:
+        return error.errno or 0
+    return rows
 
 
 def _inodes(fs: Filesystem) -> Iterator[dict[str, Any]]:
@@ -244,7 +252,7 @@ def _inodes(fs: Filesystem) -> Iterator[dict[str, Any]]:
 
 
 def _places(fs: Filesystem, choice: random.Random, most: int = 400) -> list[tuple[int, bool]]:
-    """Return addresses in extents of data: the first block, the middle, the last."""
+    """Return addresses in extents, tree blocks among them: first block, middle, last."""
     items = fs.tree(ObjectId.EXTENT_TREE).scan()
     data = np.flatnonzero(items["type"] == ItemType.EXTENT_ITEM)
     extents = zip(items["objectid"][data].tolist(), items["offset"][data].tolist(), strict=True)
@@ -432,11 +440,15 @@ Compare = Callable[[Bench, Scenario], None]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of comparison: how a scenario is made from a seed and a size, what is compared."""
+    """A kind of comparison: how a scenario is made from a seed and a size, what is compared.
+
+    `most`: files that a scenario may have.
+    """
 
     make: Callable[[str, int], Scenario]
     compare: Compare
     of_image: Callable[[Bench, Path, random.Random], None] | None = None
+    most: int = 1_000_000
 
 
 def _image_scenario(seed: str, files: int) -> Scenario:
@@ -450,6 +462,6 @@ KINDS: dict[str, Kind] = {
     "fiemap": Kind(lambda seed, files: random_tree(seed, 0, sharing=True),
                    _of_image(compare_extents), compare_extents),
     "reads": Kind(random_tree, _of_image(compare_reads), compare_reads),
-    "images": Kind(_image_scenario, compare_images),
+    "images": Kind(_image_scenario, compare_images, most=10_000),
 }  # fmt: skip
 """All kinds by name, in the order in which they are told of."""

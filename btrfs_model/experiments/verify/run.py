@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import random
 import selectors
 import signal
@@ -23,17 +24,21 @@ from typing import Any
 
 from btrfs_model.base.errors import KernelFailedError, KernelHungError
 from btrfs_model.experiments.scenario.load import Scenario
-from btrfs_model.experiments.verify.kinds import KINDS, Bench, DifferenceError, Kind
+from btrfs_model.experiments.verify.kinds import KINDS, Bench, Kind
 from btrfs_model.experiments.verify.shrink import shrunk
+from btrfs_model.experiments.verify.steer import Reach, corpus, forget, keep, mutated, ran
+from btrfs_model.kernels import gcov
 from btrfs_model.kernels.choice import start
+from btrfs_model.kernels.uml import Uml
 
 _MEMORY = 1 << 30
-_LIMIT = 300
+_FRESH = 0.2
+"""How many of the steered scenarios come from a seed."""
+_LIMIT = 1800
 _TIMES = 3
 """A difference is one when it comes so often: threads of a kernel come to their work by chance."""
 _SHRINKING = 120
 """Seconds for making a scenario short."""
-_LARGEST = {"images": 4.0}
 _DYING = 30
 _PR_SET_PDEATHSIG = 1
 
@@ -50,17 +55,23 @@ class Task:
         What is compared.
     seeds : list of int
         On which scenarios.
+    most : int
+        Files that a scenario may have.
     until : float
         When no more is begun, by :func:`time.time`.
     images : list of str
         Images of the user, which are compared on instead of scenarios.
+    corpus : str
+        A folder of scenarios that are compared on first; those that reach something new go there.
     """
 
     kernel: str
     kinds: list[str]
     seeds: list[int]
+    most: int = 10_000
     until: float = float("inf")
     images: list[str] = field(default_factory=list)
+    corpus: str = ""
 
 
 @dataclass
@@ -79,6 +90,8 @@ class Outcome:
         What they say.
     scenario : list
         The shortest that shows it.
+    reach : list
+        Of a function, instead of a comparison: see :meth:`.steer.Reach.functions`.
     """
 
     kernel: str
@@ -92,13 +105,13 @@ class Outcome:
     by_kernel: str = ""
     by_model: str = ""
     scenario: list[Any] = field(default_factory=list)
+    reach: list[Any] = field(default_factory=list)
 
 
-def files_of(kind: str, seed: int) -> int:
-    """Draw how many files a scenario has: from 10 to a million, mostly few."""
-    most = _LARGEST.get(kind, 6.0)
-    exponent = 1 + (most - 1) * random.Random(f"files {kind} {seed}").random() ** 8
-    return round(10**exponent)
+def files_of(kind: str, seed: int, most: int) -> int:
+    """Draw how many files a scenario has: from 10 on, mostly few."""
+    drawn = random.Random(f"files {kind} {seed}").random()
+    return int(10 * math.pow(most / 10, math.pow(drawn, 8)))
 
 
 def lines_of(scenario: Scenario) -> list[Any]:
@@ -121,14 +134,22 @@ def work(task: Task) -> Iterator[Outcome]:
     with start(task.kernel, memory=_MEMORY, limit=_LIMIT) as kernel:
         kernel.start()
         bench = Bench(kernel)
+
+        def ended(*_: object) -> None:
+            kernel.stop()  # it may be busy, and would be asked to unmount
+            sys.exit(1)
+
+        signal.signal(signal.SIGTERM, ended)
         for kind in task.kinds if task.images else ():
             for image in task.images:
                 yield _of_image(bench, task.kernel, kind, Path(image))
+        if task.corpus:
+            yield from _of_corpus(bench, task)
         for seed in () if task.images else task.seeds:
             for kind in task.kinds:
                 if time.time() >= task.until:
                     return
-                yield _of_seed(bench, task.kernel, kind, seed)
+                yield _of_seed(bench, task, kind, seed)
 
 
 def _of_image(bench: Bench, name: str, kind: str, image: Path) -> Outcome:
@@ -139,10 +160,53 @@ def _of_image(bench: Bench, name: str, kind: str, image: Path) -> Outcome:
     return _told(outcome, found)
 
 
-def _of_seed(bench: Bench, name: str, kind: str, seed: int) -> Outcome:
-    chosen, files = KINDS[kind], files_of(kind, seed)
-    scenario = chosen.make(f"{kind} {seed}", files)
-    outcome = Outcome(name, bench.kernel.release, kind, str(seed), files)
+def _of_corpus(bench: Bench, task: Task) -> Iterator[Outcome]:
+    """Compare on a corpus; on a kernel that counts then on what is made of it, steered by that."""
+    kernel, folder, reach = bench.kernel, Path(task.corpus), Reach()
+    known = [(kind, one) for kind, one in corpus(folder) if kind in task.kinds]
+    counting = kernel if isinstance(kernel, Uml) and gcov.why_not(kernel.binary) == "" else None
+    choice, number = random.Random(f"steered {time.time_ns()}"), 0
+    while number < len(known) or (counting and task.until < float("inf")):
+        if time.time() >= task.until:
+            break
+        if number < len(known):
+            kind, scenario = known[number]
+        elif choice.random() < _FRESH or not known:
+            kind = choice.choice(task.kinds)
+            scenario = KINDS[kind].make(f"steered {choice.random()}", 10)
+        else:
+            kind, one = choice.choice(known)
+            other = choice.choice([other for name, other in known if name == kind])
+            scenario = mutated(choice, lines_of(one), lines_of(other), f"steered {number}")
+        if counting:
+            forget(counting)
+        outcome = _of_scenario(bench, task, kind, Path(scenario.path).name, scenario)
+        if (
+            counting
+            and reach.add(ran(counting))
+            and number >= len(known)
+            and not outcome.difference
+        ):
+            keep(folder, kind, lines_of(scenario))
+            known.append((kind, scenario))
+            number += 1
+        number += number < len(known)
+        yield outcome
+    for row in reach.functions():
+        yield Outcome(task.kernel, kernel.release, "reach", "", reach=list(row))
+
+
+def _of_seed(bench: Bench, task: Task, kind: str, seed: int) -> Outcome:
+    files = files_of(kind, seed, min(task.most, KINDS[kind].most))
+    scenario = KINDS[kind].make(f"{kind} {seed}", files)
+    return _of_scenario(bench, task, kind, str(seed), scenario, files)
+
+
+def _of_scenario(
+    bench: Bench, task: Task, kind: str, case: str, scenario: Scenario, files: int = 0
+) -> Outcome:
+    chosen = KINDS[kind]
+    outcome = Outcome(task.kernel, bench.kernel.release, kind, case, files)
     found = _compared(bench, outcome, lambda: chosen.compare(bench, scenario))
     if found is not None:
         found, scenario = _shortest(bench, chosen, scenario, found)
@@ -158,7 +222,7 @@ def _compared(bench: Bench, outcome: Outcome, compare: Callable[[], None]) -> Ex
         bench.compared.clear()
         try:
             compare()
-        except (DifferenceError, KernelFailedError, KernelHungError) as error:
+        except Exception as error:  # also where one side fails and the other does not
             found = error
         else:
             found = None
@@ -170,10 +234,9 @@ def _compared(bench: Bench, outcome: Outcome, compare: Callable[[], None]) -> Ex
 
 def _told(outcome: Outcome, found: Exception | None) -> Outcome:
     if found is not None:
-        outcome.difference = str(found)
-        outcome.by_kernel = repr(
-            getattr(found, "kernel", "\n".join(getattr(found, "__notes__", [])))
-        )
+        outcome.difference = str(found) or repr(found)
+        notes = "\n".join(getattr(found, "__notes__", []))
+        outcome.by_kernel = repr(getattr(found, "kernel", notes))
         outcome.by_model = repr(getattr(found, "model", ""))
     return outcome
 
@@ -190,26 +253,20 @@ def _shortest(
             return False
         try:
             kind.compare(bench, shorter)
-        except DifferenceError as error:
-            last = error
-            return True
-        except (KernelFailedError, KernelHungError):
-            return False
+        except Exception as error:
+            if type(error) is type(found):
+                last = error
+                return True
         return False
 
-    if isinstance(found, DifferenceError):
+    if not isinstance(found, KernelHungError):
         scenario = shrunk(scenario, shows)
     return last, scenario
-
-
-def _ended(*_: object) -> None:
-    sys.exit(1)
 
 
 def main() -> None:
     """Be a worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _ended)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     for outcome in work(Task(**json.loads(sys.argv[1]))):
         print(json.dumps(asdict(outcome)), flush=True)

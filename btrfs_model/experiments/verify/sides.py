@@ -10,11 +10,13 @@ from __future__ import annotations
 import errno
 import stat
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from btrfs_model.base.counters import Work
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import Step
@@ -34,10 +36,14 @@ _QUIET = "commit=3600,nodiscard"
 
 @dataclass
 class Ran:
-    """How the operations after the mount ended (errno names), and what each fsync came to."""
+    """How the operations after the mount ended (errno names), what each fsync came to.
+
+    Of the model also the work of all fsyncs.
+    """
 
     ended: list[str] = field(default_factory=list)
     synced: list[str] = field(default_factory=list)
+    work: Counter[str] = field(default_factory=Counter, compare=False)
 
 
 def operations_of(scenario: Scenario) -> list[operations.OneStep]:
@@ -70,14 +76,11 @@ def in_the_kernel(
     with kernel.attached(image, read_only=False) as source:
         place = Place(source=source, top=kernel.top, options=mount_options(scenario))
         kernel.call(operations.begin, place)
-        try:
-            steps = [step for step in operations_of(scenario) if step[0] != "crash"]
-            taken = kernel.call(operations.take, steps)
-            if crash is not None:
-                subprocess.run(["cp", "--sparse=always", str(image), str(crash)], check=True)
-        finally:
-            if kernel.runs:
-                kernel.call(operations.end)
+        steps = [step for step in operations_of(scenario) if step[0] != "crash"]
+        taken = kernel.call(operations.take, steps)
+        if crash is not None:
+            subprocess.run(["cp", "--sparse=always", str(image), str(crash)], check=True)
+        kernel.call(operations.end)
     return Ran(**taken)
 
 
@@ -128,7 +131,12 @@ def in_the_model(
     model, ran = _Model(scenario, size, 0), Ran()
     model.asynchronous = True
     model.behaviour = Behaviour.parse(behaviour)
-    model.synced = lambda step, how, work: ran.synced.append(how)
+
+    def synced(step: Step, how: str, work: Work) -> None:
+        ran.synced.append(how)
+        ran.work.update(work)
+
+    model.synced = synced
     try:
         for step in scenario.steps[:2]:
             model.carry_out(step)

@@ -52,11 +52,14 @@ def _id(folder: Path, subvolume: str) -> int:
         return root_id(fd)
 
 
-def _sent(folder: Path, what: Sent, stream: int) -> int:
-    """Send into an open file; the errno."""
+def send_into(
+    folder: Path, what: Sent, stream: int, before: Callable[[], None] = lambda: None
+) -> int:
+    """Send into an open file, once something was done just before; the errno."""
     parent = _id(folder, what["parent"]) if what["parent"] is not None else 0
     clones = [_id(folder, name) for name in what["clones"]]
     with _opened(folder / what["snapshot"]) as fd:
+        before()
         try:
             kernel_send(fd, stream, parent, clones, what["flags"], what["protocol"])
         except OSError as error:
@@ -70,7 +73,7 @@ def streams(place: Place, plans: Sequence[Sent], targets: Sequence[str]) -> list
     with mounted(**place) as folder:
         for what, target in zip(plans, targets, strict=True):
             with open(target, "wb") as file:  # noqa: PTH123
-                ended.append(_sent(folder, what, file.fileno()))
+                ended.append(send_into(folder, what, file.fileno()))
     return ended
 
 
@@ -80,7 +83,7 @@ def cold_reads(place: Place, what: Sent) -> int:
         stream = os.memfd_create("stream")
         try:
             before = _sectors_read(folder)
-            _sent(folder, what, stream)
+            send_into(folder, what, stream)
             return (_sectors_read(folder) - before) * _SECTOR
         finally:
             os.close(stream)
@@ -92,11 +95,11 @@ def _sectors_read(folder: Path) -> int:
 
 
 class Shared(TypedDict):
-    """Extents of files, all paths of inodes, who refers to addresses (inode, offset, root)."""
+    """Extents of files, all paths of inodes, who refers to addresses: inode, offset, root."""
 
     extents: list[list[Extent]]
     paths: list[list[bytes]]
-    references: list[list[list[int]]]
+    references: list[list[list[int]] | int]
 
 
 def sharing(
@@ -112,17 +115,19 @@ def sharing(
     """
     with mounted(**place) as folder:
         return Shared(
-            extents=[_extents(folder / path) for path in files],
+            extents=[map_file(folder / path) for path in files],
             paths=[_paths(folder / subvolume, ino) for subvolume, ino in inodes],
             references=[_references(folder, *address) for address in addresses],
         )
 
 
-def _extents(path: Path) -> list[Extent]:
+def map_file(path: Path, before: Callable[[], None] = lambda: None) -> list[Extent]:
+    """Map a file, once something was done just before."""
     found: list[Extent] = []
     start, last = 0, 0
     buffer = bytearray(_FIEMAP.size + _EXTENTS * _EXTENT.size)
     with _opened(path) as fd:
+        before()
         while not last & _LAST:
             _FIEMAP.pack_into(buffer, 0, start, 2**64 - 1, 0, 0, _EXTENTS, 0)
             fcntl.ioctl(fd, _FIEMAP_NUMBER, buffer)
@@ -136,11 +141,14 @@ def _extents(path: Path) -> list[Extent]:
     return found
 
 
-def _references(folder: Path, logical: int, ignore: bool) -> list[list[int]]:
+def _references(folder: Path, logical: int, ignore: bool) -> list[list[int]] | int:
     def argument(room: int, at: int) -> bytes:
         return _LOGICAL_INO.pack(logical, room, 0, 0, 0, int(ignore), at)
 
-    values, _ = _asked(folder, _LOGICAL_INO_NUMBER, argument)
+    try:
+        values, _ = _asked(folder, _LOGICAL_INO_NUMBER, argument)
+    except OSError as error:
+        return error.errno or 0
     return [list(values[at : at + 3]) for at in range(0, len(values), 3)]
 
 

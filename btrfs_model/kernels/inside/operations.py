@@ -49,6 +49,7 @@ class Operations(KernelCalls):
         super().__init__(Path(place["top"]))
         self.place = place
         self.synced: list[str] = []
+        self.before: Callable[[], None] = lambda: None  # just before each fsync
         self._mount = ExitStack()
         self.do_mount(place["options"])
 
@@ -169,6 +170,7 @@ class Operations(KernelCalls):
 
     def _sync(self, call: Callable[[int], None], fd: int) -> None:
         before = written(self._device)
+        self.before()
         call(fd)
         after = written(self._device)
         how = "commit" if after[0] != before[0] else "log" if after[1] != before[1] else "none"

@@ -111,7 +111,7 @@ def _inode_flags(inode: LiveInode, new: int) -> int:
         flags = flags | of_inode if new & of_chattr else flags & ~of_inode
     nocow = _NOCOW if stat.S_ISREG(inode.item.mode) else InodeFlag.NODATACOW
     # a file that has data keeps what it has: checksums cannot come or go
-    if not stat.S_ISREG(inode.item.mode) or inode.item.size == 0:
+    if not stat.S_ISREG(inode.item.mode) or inode.i_size == 0:
         flags = flags | nocow if new & ChattrFlag.NOCOW else flags & ~nocow
     flags &= ~_COMPRESS_FLAGS
     if new & ChattrFlag.NOCOMP:
