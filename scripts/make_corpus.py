@@ -24,6 +24,8 @@ from typing import Any
 
 import zstandard
 
+from btrfs_model.kernels.inside.calls import KernelCalls
+
 HERE = Path(__file__).resolve().parent.parent / "data" / "kernel"
 
 # Folders taken whole.
@@ -69,6 +71,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "mixed": {"mkfs": ["--mixed", "-n", "4096", "-m", "single", "-d", "single"]},
     "mixed-dup": {"mkfs": ["--mixed", "-n", "4096", "-m", "dup", "-d", "dup"]},
     "quota": {"mkfs": [], "quota": True},
+    "simple-quota": {"mkfs": [], "simple_quota": True},
     "space-cache-v1": {"mkfs": ["-R", "^free-space-tree"], "mount": ["space_cache=v1"]},
     "zlib": {"mkfs": [], "mount": ["compress-force=zlib:9"]},
     "lzo": {"mkfs": [], "mount": ["compress-force=lzo"]},
@@ -206,6 +209,9 @@ def make(family: str, name: str, described: dict[str, Any]) -> None:
             try:
                 if described.get("quota"):
                     run("btrfs", "quota", "enable", top)
+                if described.get("simple_quota"):
+                    # btrfs-progs before 6.7 have no option for it
+                    KernelCalls(top).quota_enable(simple=True)
                 fill(top / "volume", described)
                 run("btrfs", "filesystem", "sync", top)
                 if "convert" in described:

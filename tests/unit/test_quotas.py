@@ -5,6 +5,7 @@ import errno
 import random
 from collections import Counter
 
+import corpus
 import numpy as np
 import pytest
 from calls import ModelCalls, run
@@ -120,7 +121,22 @@ def test_check_finds_wrong_numbers() -> None:
         assert str(finding).startswith("tree 8, key (0 QGROUP_INFO 5): the quota group 0/5 has ")
 
 
-def test_groups_of_a_kernel(tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.mark.parametrize("name", ["quota", "simple-quota"])
+def test_images_of_kernels_are_counted_on(name: str) -> None:
+    image = corpus.image(f"features/{name}")
+    assert bm.check(image) == []
+    with bm.WritableFilesystem.load(image) as fs:
+        fs.create("new")
+        fs.write("new", 0, b"n" * 50_000)
+        fs.delete_subvolume("snap")
+        fs.sync()
+        fs.clean_subvolumes()
+        fs.snapshot("volume", "again")
+        assert bm.check(fs) == []
+        assert fs.qgroups()["path"].tolist() == ["", "volume", "again"]
+
+
+def test_groups_stay(tmp_path_factory: pytest.TempPathFactory) -> None:
     """They go on from what is on disk, with limits and relations."""
     path = tmp_path_factory.mktemp("quotas") / "image"
     with bm.create(256 << 20, seed=1) as fs:

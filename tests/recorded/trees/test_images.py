@@ -12,6 +12,8 @@ from btrfs_model.base.counters import counting
 from btrfs_model.volume.image import Image
 
 SEVERAL_DEVICES = {"features/raid1-two-devices"}
+# btrfs-progs 6.2 do not open them
+NEWER_THAN_PROGS = {"features/simple-quota"}
 IMAGES = [name for name in corpus.images() if name not in SEVERAL_DEVICES]
 # Tests of many images each: with the larger corpus there are thousands.
 GROUPS = 32 if corpus.LONG else 1
@@ -52,6 +54,8 @@ def test_python_reads_the_same_trees(name: str) -> None:
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_every_dump_is_that_of_progs(group: int) -> None:
     for name in IMAGES[group::GROUPS]:
+        if name in NEWER_THAN_PROGS:
+            continue
         path = corpus.image(name)
         with Image.open(path) as image:
             shown = text_of(image)
