@@ -22,6 +22,7 @@ kernel's back references have them. So do trees of a relocation under way.
 from __future__ import annotations
 
 from itertools import pairwise
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -110,7 +111,8 @@ class FileForest:
         # the way down to where the freeing of a tree has come
         cut = (roots[0].bytenr, roots[0].progress) if roots else (0, None)
         for level in range(len(wanted) - 1, -1, -1):
-            for logical, generation, tree in wanted[level]:
+            # by address, so that blocks beside each other are copied beside each other
+            for logical, generation, tree in sorted(wanted[level], key=itemgetter(0)):
                 known = self._blocks[level].get(logical)
                 if known == generation:
                     continue
