@@ -35,6 +35,7 @@ DIR_START_INDEX: Final = 2
 NS: Final = 10**9
 """Nanoseconds of a second."""
 
+_UNKNOWN: Final = int(FileType.UNKNOWN)
 _pack_inode_item = INODE_ITEM.struct.pack
 _S_IFMT: Final = 0o170000
 _FILE_TYPES: Final = {
@@ -70,7 +71,7 @@ def _join_ns(seconds: int, nanoseconds: int) -> int:
 
 def file_type(mode: int) -> int:
     """``enum btrfs_file_type`` of a mode (``btrfs_inode_type()``)."""
-    return _FILE_TYPES.get(stat.S_IFMT(mode), int(FileType.UNKNOWN))
+    return _FILE_TYPES.get(mode & _S_IFMT, _UNKNOWN)
 
 
 @dataclass(slots=True)

@@ -48,6 +48,7 @@ from btrfs_model.volume.checksums import DataChecksums
 
 Path = str | bytes
 
+_SYNC: Final = int(InodeFlag.SYNC)
 _KEEP_SIZE: Final = 1
 _PUNCH_HOLE: Final = 2
 _ZERO_RANGE: Final = 16
@@ -279,7 +280,7 @@ class FileCalls(NamespaceCalls):
 
     def _sync_if_asked(self, *inodes: LiveInode) -> None:
         """Make files last that have attribute ``S``, and what shares with them (``IS_SYNC``)."""
-        if any(inode.item.flags & InodeFlag.SYNC for inode in inodes):
+        if any(inode.item.flags & _SYNC for inode in inodes):
             for inode in inodes:
                 self.fsync_inode(inode)
 

@@ -205,6 +205,8 @@ class FilePages:
 
     def ranges(self, start: int, end: int) -> list[DirtyRange]:
         """Return the dirty ranges in [start, end), cut to it."""
+        if len(self._ranges) == 1 and start <= self._ranges[0].start and self._ranges[0].end <= end:
+            return self._ranges.copy()
         first, last = self._between(start, end)
         return [
             DirtyRange(max(r.start, start), min(r.end, end), r.pattern)

@@ -51,6 +51,8 @@ from btrfs_model.ondisk.items import file_extent
 from btrfs_model.ondisk.keys import U64_MAX
 
 _ASYNC_CHUNK: Final = 512 << 10
+_IN_PLACE: Final = int(InodeFlag.PREALLOC | InodeFlag.NODATACOW)
+_NEVER_COMPRESSED: Final = int(InodeFlag.NODATACOW | InodeFlag.NODATASUM)
 
 
 def writeback(fs: Mount, inode: LiveInode, start: int = 0, end: int = U64_MAX) -> None:
@@ -95,7 +97,7 @@ def update_disk_size(fs: Mount, inode: LiveInode) -> None:
 
 
 def _run_delalloc_range(fs: Mount, inode: LiveInode, start: int, end: int) -> None:
-    if inode.item.flags & (InodeFlag.PREALLOC | InodeFlag.NODATACOW):
+    if inode.item.flags & _IN_PLACE:
         _run_delalloc_nocow(fs, inode, start, end)
     elif _may_compress(fs, inode, start, end):
         _run_delalloc_compressed(fs, inode, start, end)
@@ -199,7 +201,7 @@ def compression_of(fs: Mount, inode: LiveInode) -> int:
 def need_compress(fs: Mount, inode: LiveInode, data: Callable[[], bytes]) -> bool:
     """Whether to compress (``inode_need_compress()``); `data` gives the first of what there is."""
     flags = inode.item.flags
-    if flags & (InodeFlag.NODATACOW | InodeFlag.NODATASUM):
+    if flags & _NEVER_COMPRESSED:
         return False
     if fs.options.compress_force:
         return True

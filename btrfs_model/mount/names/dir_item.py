@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from functools import lru_cache
 from typing import Final
 
 from btrfs_model.mount.live_inode import LiveInode
@@ -63,8 +64,9 @@ def _forget_walks(fs: Mount) -> None:
 # ------------------------------------------------------------------------------ directory items --
 
 
+@lru_cache(1 << 10)
 def dir_item_key(directory: int, name: bytes) -> RawKey:
-    """Key of the DIR_ITEM of an entry."""
+    """Key of the DIR_ITEM of an entry; a call asks for the same one again and again."""
     return (directory, ItemType.DIR_ITEM, name_hash(name))
 
 

@@ -58,7 +58,7 @@ from btrfs_model.patches import Patch
 _LINK_ITEMS: Final = 5
 # BTRFS_UNLINK_METADATA_UNITS: the same, and an orphan item
 UNLINK_ITEMS: Final = 6
-HANDED_DOWN: Final = InodeFlag.NOCOMPRESS | InodeFlag.COMPRESS | InodeFlag.NODATACOW
+HANDED_DOWN: Final = int(InodeFlag.NOCOMPRESS | InodeFlag.COMPRESS | InodeFlag.NODATACOW)
 """Flags that a directory hands down to new inodes."""
 
 
@@ -121,6 +121,8 @@ def _new_item(fs: Mount, directory: LiveInode, mode: int, rdev: int, size: int) 
 def _inherit_flags(inode: LiveInode, directory: LiveInode) -> None:
     """``btrfs_inherit_iflags()``."""
     flags = directory.item.flags & HANDED_DOWN
+    if not flags:
+        return
     if flags & InodeFlag.NOCOMPRESS:
         flags &= ~InodeFlag.COMPRESS
     if flags & InodeFlag.NODATACOW and stat.S_ISREG(inode.item.mode):
