@@ -432,10 +432,8 @@ def test_no_superblock() -> None:
 @pytest.mark.parametrize(
     ("values", "word"),
     [
-        ({"num_devices": 2}, "several devices"),
         ({"incompat_flags": 1 << 12 | 1}, "ZONED"),
         ({"incompat_flags": 1 << 13 | 1}, "EXTENT_TREE_V2"),
-        ({"incompat_flags": 1 << 14}, "RAID_STRIPE_TREE"),
         ({"incompat_flags": 1 << 40 | 1 << 12}, "ZONED, bit 40"),
         ({"flags": 1 << 33}, "METADUMP"),
         ({"flags": 1 << 35 | 1}, "CHANGING_FSID"),
@@ -507,8 +505,8 @@ def test_flag_names_are_single_bits() -> None:
 # -------------------------------------------------------------------------------------- chunks --
 
 
-def chunk(flags: int, devids: list[int], length: int = 8 << 20) -> bytes:
-    head = struct.pack("<QQQQIIIHH", length, 2, 65536, flags, 4096, 4096, 4096, len(devids), 1)
+def chunk(flags: int, devids: list[int], length: int = 8 << 20, sub: int = 1) -> bytes:
+    head = struct.pack("<QQQQIIIHH", length, 2, 65536, flags, 4096, 4096, 4096, len(devids), sub)
     return head + b"".join(
         struct.pack("<QQ16s", devid, index << 24, bytes(16)) for index, devid in enumerate(devids)
     )
@@ -525,28 +523,32 @@ def chunk(flags: int, devids: list[int], length: int = 8 << 20) -> bytes:
     ],
 )
 def test_chunks(flags: int, devids: list[int], starts: tuple[int, ...]) -> None:
-    parsed = parse_chunk_item(1 << 30, chunk(flags, devids), "x", devid=1)
+    parsed = parse_chunk_item(1 << 30, chunk(flags, devids), "x")
     assert (parsed.logical, parsed.length, parsed.type) == (1 << 30, 8 << 20, flags)
     assert parsed.stripes == starts
     assert parsed.end == (1 << 30) + (8 << 20)
 
 
 @pytest.mark.parametrize(
-    ("flags", "devids", "word"),
+    ("flags", "stripes", "sub", "width", "placed", "copies"),
     [
-        (1 | 8, [1, 2], "RAID0 on 2"),
-        (1 | 64, [1, 2, 3, 4], "RAID10"),
-        (1 | 128, [1, 2], "RAID5"),
-        (1 | 256, [1, 2, 3], "RAID6"),
-        (4 | 512, [1, 2, 3], "RAID1C3"),
-        (4 | 1024, [1, 2, 3, 4], "RAID1C4"),
-        (4 | 16, [1, 2], "device 2"),
-        (1, [2], "device 2"),
+        (1 | 8, 2, 1, 2, 1, 1),
+        (1 | 64, 4, 2, 2, 2, 2),
+        (1 | 64, 2, 2, 0, 2, 2),
+        (1 | 128, 2, 1, 1, 1, 2),
+        (1 | 256, 5, 1, 3, 1, 5),
+        (4 | 512, 3, 1, 0, 3, 3),
+        (4 | 1024, 4, 1, 0, 4, 4),
+        (4 | 16, 2, 1, 0, 2, 2),
     ],
 )
-def test_chunks_on_several_devices(flags: int, devids: list[int], word: str) -> None:
-    with pytest.raises(UnsupportedError, match=word):
-        parse_chunk_item(0, chunk(flags, devids), "x", devid=1)
+def test_chunks_on_several_devices(
+    flags: int, stripes: int, sub: int, width: int, placed: int, copies: int
+) -> None:
+    devids = list(range(1, stripes + 1))
+    parsed = parse_chunk_item(0, chunk(flags, devids, sub=sub), "x")
+    assert parsed.devids == tuple(devids)
+    assert (parsed.width, parsed.placed, parsed.copies) == (width, placed, copies)
 
 
 @pytest.mark.parametrize(
@@ -560,6 +562,11 @@ def test_chunks_on_several_devices(flags: int, devids: list[int], word: str) -> 
         chunk(1 | 8 | 16, [1, 1]),
         chunk(1 | 1 << 30, [1]),
         chunk(1, [1, 1]),
+        chunk(1 | 64, [1, 2, 3], sub=2),
+        chunk(1 | 64, [1, 2], sub=1),
+        chunk(1 | 128, [1]),
+        chunk(1 | 256, [1, 2]),
+        chunk(4 | 512, [1, 2]),
         chunk(1, [1], length=0),
         chunk(1, [1], length=100),
     ],
