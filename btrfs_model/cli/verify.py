@@ -50,7 +50,7 @@ _FEW, _MOST = 10_000, 1_000_000
               help="The first seed.")  # fmt: skip
 @click.option("--image", "images", multiple=True, type=click.Path(path_type=Path, dir_okay=False),
               help="Compare on this image instead, which is not written to.")  # fmt: skip
-@click.option("--corpus", type=click.Path(path_type=Path, file_okay=False, exists=True),
+@click.option("--corpus", type=click.Path(path_type=Path, file_okay=False),
               metavar="DIR", help="Compare on the scenarios of this folder first.  With --minutes "
               "and a kernel that counts: then on changed ones, which stay there when they reach "
               "something new.")  # fmt: skip
@@ -88,8 +88,8 @@ def verify(
 
     if images and (wrong := sorted(set(what) - set(_OF_IMAGES))):
         raise click.UsageError(f"{wrong[0]} is not compared on an image")
-    for image in images:
-        image.stat()
+    for path in (*images, *([corpus] if corpus else [])):
+        path.stat()
     if output is not None:
         with naming(output):
             output.parent.stat()

@@ -39,6 +39,11 @@ FOUND = {
     "NOCOW of a file whose data is in memory alone": [
         "images", ["create", "d"], ["write", "d", 32768, 5000, 1], ["chattr", "d", 0x800000],
     ],
+    "an xattr in a leaf after that of its inode": [
+        "reads", ["subvol_create", "work"], ["mkdir", "work/many"],
+        ["mkfiles", "work/many", "m", 1, 15], ["setxattr", "work", "user.b", "77" * 3500],
+        ["snapshot", "work", "s1", True],
+    ],
 }  # fmt: skip
 """What was found once, with its kind."""
 
@@ -120,3 +125,13 @@ def traces(place: Path) -> list[str]:
         if name in file.read_text():
             found.append(str(file))
     return found
+
+
+@pytest.mark.claim("The corpus of `data/verify` has no difference on User-Mode Linux 6.1.")
+@judges.MARKS["uml"]
+def test_the_corpus_has_no_difference() -> None:
+    folder = corpus.PROJECT / "data/verify"
+    task = Task("uml", [*kinds.KINDS], [], corpus=str(folder))
+    found = list(run.verify([task], lambda text: None))
+    assert len(found) == len(list(folder.glob("*.json"))) > 0
+    assert [one.case for one in found if one.difference] == []

@@ -42,6 +42,8 @@ _ORPHAN_OBJECTID = 2**64 - 5
 _FS_TREE = int(ObjectId.FS_TREE)
 _LAST_FREE = 2**64 - 256
 _TOP = ObjectId.FIRST_FREE
+_XATTR = int(ItemType.XATTR_ITEM)
+_SCANNED = 8
 
 
 def blocks_after_mount(
@@ -152,4 +154,25 @@ def _read(
 ) -> None:
     # a block that cannot be read is not cached; the send fails when it comes to it
     with suppress(CorruptImageError):
-        ctree.search_slot(tree, key, ctree.Path(reada=reada, lowest_level=lowest_level))
+        path = ctree.Path(reada=reada, lowest_level=lowest_level)
+        if ctree.search_slot(tree, key, path) and key[1] == ItemType.INODE_ITEM:
+            _load_props(tree, path, key[0])
+
+
+def _load_props(tree: Tree, path: ctree.Path, ino: int) -> None:
+    """Go through the xattrs of an inode that is read (``acls_after_inode_item()``).
+
+    Where they are not seen to be missing, ``btrfs_load_inode_props()`` looks into the next leaf.
+    """
+    at, count = path.slots[0] + 1, ctree.nritems(path.leaf)
+    end = min(count, at + _SCANNED)
+    keys = ((slot, ctree.block_key(path.leaf, slot)) for slot in range(at, end))
+    slot, key = next(
+        (one for one in keys if one[1][0] != ino or one[1][1] >= _XATTR), (end, (ino, _XATTR, 0))
+    )
+    path.slots[0] = slot
+    while key[0] == ino and key[1] <= _XATTR:
+        if path.slots[0] >= ctree.nritems(path.leaf) and not ctree.next_leaf(tree, path):
+            return
+        key = ctree.block_key(path.leaf, path.slots[0])
+        path.slots[0] += 1
