@@ -44,7 +44,7 @@ class ExtentRef(NamedTuple):
 
 
 def _forest(trees: Filesystem | Forest) -> Forest:
-    return trees if isinstance(trees, Forest) else Forest.of(trees)
+    return trees if isinstance(trees, Forest) else trees.forest()
 
 
 def iterate_extent_inodes(

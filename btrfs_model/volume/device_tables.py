@@ -14,7 +14,8 @@ from btrfs_model.ondisk.structs import DEV_ITEM
 
 if TYPE_CHECKING:
     from btrfs_model.ondisk.structs import DevItem
-    from btrfs_model.volume.filesystem import Filesystem
+    from btrfs_model.volume.image import Image
+    from btrfs_model.volume.tree import Tree
 
 _STRIPES = {
     "chunk": "uint64", "length": "uint64", "type": "object", "stripe": "uint64", "devid": "uint64",
@@ -22,12 +23,12 @@ _STRIPES = {
 }  # fmt: skip
 
 
-def stripes(fs: Filesystem) -> pd.DataFrame:
+def stripes(image: Image) -> pd.DataFrame:
     """Return the stripes; see :meth:`.Filesystem.stripes`."""
-    members = {one.devid: one for one in fs.image.devices}
-    sole = fs.image.devices[0].devid
+    members = {one.devid: one for one in image.devices}
+    sole = image.devices[0].devid
     rows: list[tuple[Any, ...]] = []
-    for chunk in fs.image.chunks:
+    for chunk in image.chunks:
         devids = chunk.devids or (sole,) * len(chunk.stripes)
         for number, (devid, offset) in enumerate(zip(devids, chunk.stripes, strict=True)):
             rows.append((chunk.logical, chunk.length, flag_names(chunk.type), number, devid, offset,
@@ -35,16 +36,16 @@ def stripes(fs: Filesystem) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(_STRIPES)).astype(_STRIPES)
 
 
-def devices(fs: Filesystem) -> pd.DataFrame:
+def devices(image: Image, chunk_tree: Tree) -> pd.DataFrame:
     """Return the devices; see :meth:`.Filesystem.devices`."""
-    placed = stripes(fs)
+    placed = stripes(image)
     kinds = sorted(placed["type"].unique())
     rows = []
-    for one in fs.image.devices:
-        item = fs.chunk_tree.get((1, ItemType.DEV_ITEM, one.devid))
+    for one in image.devices:
+        item = chunk_tree.get((1, ItemType.DEV_ITEM, one.devid))
         found: DevItem | None = None
         if item is not None:
-            found = item.decode(DEV_ITEM.unpack, fs.path, fs.chunk_tree.objectid)
+            found = item.decode(DEV_ITEM.unpack, image.path, chunk_tree.objectid)
         mine = placed[placed["devid"] == one.devid]
         taken = mine.groupby("type")["stripe_length"].sum()
         size, allocated = found.total_bytes if found else 0, int(mine["stripe_length"].sum())

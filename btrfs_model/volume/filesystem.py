@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MAX = MAX_KEY.offset
+_KEPT = 16  # forests
 _TOP = int(ObjectId.FS_TREE)
 _TIMES = ("ctime", "otime", "stime", "rtime")
 _INT64 = np.iinfo(np.int64)
@@ -229,9 +230,20 @@ class Filesystem:
         return {int(objectid): tree for objectid, tree in sorted(trees.items())}
 
     @cached_property
-    def forests(self) -> dict[frozenset[int], Forest]:
+    def _forests(self) -> dict[frozenset[int], Forest]:
         """The forests that were asked for last, by the subvolumes that are open in them."""
         return {}
+
+    def forest(self, opened: Iterable[int] = ()) -> Forest:
+        """Return all trees for a backref walk; `opened`: subvolumes that were opened."""
+        open_now, kept = frozenset(opened), self._forests
+        if open_now not in kept:
+            if len(kept) >= _KEPT:
+                kept.clear()
+            trees = {root.id: root.tree(self.image) for root in self.root_items}
+            trees[int(ObjectId.ROOT_TREE)] = self.root_tree
+            kept[open_now] = Forest(self.image, trees, open_now)
+        return kept[open_now]
 
     @exclusive
     def tree(self, objectid: int) -> Tree:
@@ -437,7 +449,7 @@ class Filesystem:
         """
         from btrfs_model.volume.device_tables import devices
 
-        return devices(self)
+        return devices(self.image, self.chunk_tree)
 
     @exclusive
     def stripes(self) -> pd.DataFrame:
@@ -452,7 +464,7 @@ class Filesystem:
         """
         from btrfs_model.volume.device_tables import stripes
 
-        return stripes(self)
+        return stripes(self.image)
 
     @exclusive
     def qgroups(self) -> pd.DataFrame:
@@ -466,9 +478,13 @@ class Filesystem:
             and ``alone`` as a rescan would count them; ``max_rfer``, ``max_excl`` (NA for no
             limit), ``groups`` (those that it is in).
         """
-        from btrfs_model.volume.quotas import qgroup_table
+        from btrfs_model.volume.quotas import counted_quotas, qgroup_table, quotas_of
 
-        return qgroup_table(self)
+        quotas = quotas_of(self.trees, self.image)
+        counted = counted_quotas(self.trees, self.image, self.forest())
+        alive = set(self.subvolume_ids)
+        paths = {group: self.subvolume_path(group) for group in quotas.by_id if group in alive}
+        return qgroup_table(quotas, counted, paths)
 
     def missing(
         self,

@@ -21,14 +21,12 @@ from btrfs_model.reference.ctree import Path, search_slot
 from btrfs_model.volume.tree import Tree
 
 if TYPE_CHECKING:
-    from btrfs_model.volume.filesystem import Filesystem
     from btrfs_model.volume.image import Image
 
 _ROOT_TREE = int(ObjectId.ROOT_TREE)
 _EXTENT_TREE = int(ObjectId.EXTENT_TREE)
 _FIRST_FREE = int(ObjectId.FIRST_FREE)
 _ROOT_ITEM = int(ItemType.ROOT_ITEM)
-_KEPT = 16
 
 
 def read_tree_block(
@@ -61,17 +59,6 @@ class Forest:
             fault = Fault(Code.NOT_FOUND, _ROOT_TREE, found=_EXTENT_TREE, wanted=_ROOT_ITEM)
             raise CorruptImageError(image.path, fault)
         self._native: native.Forest | None = None
-
-    @classmethod
-    def of(cls, fs: Filesystem, opened: Iterable[int] = ()) -> Forest:
-        """Return the forest of a filesystem, which keeps those that were asked for last."""
-        open_now, kept = frozenset(opened), fs.forests
-        if open_now not in kept:
-            if len(kept) >= _KEPT:
-                kept.clear()
-            trees = {root.id: root.tree(fs.image) for root in fs.root_items}
-            kept[open_now] = cls(fs.image, trees | {_ROOT_TREE: fs.root_tree}, open_now)
-        return kept[open_now]
 
     @property
     def extent_tree(self) -> Tree:

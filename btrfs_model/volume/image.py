@@ -25,6 +25,7 @@ from btrfs_model.native.choice import twin
 from btrfs_model.native.image import READ, Store
 from btrfs_model.ondisk.chunks import Chunk, parse_chunk_item
 from btrfs_model.ondisk.constants import BTRFS_STRIPE_LEN
+from btrfs_model.ondisk.items import root_item
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import DEV_ITEM, DevItem
 from btrfs_model.ondisk.superblock import read_superblocks
@@ -302,14 +303,15 @@ class Image:
             self._read_stripe_tree()
 
     def _read_stripe_tree(self) -> None:
-        from btrfs_model.volume.roots import Root
         from btrfs_model.volume.stripe_tree import read_strides
         from btrfs_model.volume.tree import Tree
 
         key = (ObjectId.RAID_STRIPE_TREE, ItemType.ROOT_ITEM, 0)
         item = Tree.pointed_at(self, ObjectId.ROOT_TREE).get(key)
         if item is not None:
-            tree = Root.of(item, self.path, ObjectId.ROOT_TREE).tree(self)
+            root = item.decode(root_item, self.path, ObjectId.ROOT_TREE)
+            place = (root.bytenr, root.generation, root.level)
+            tree = Tree(self, ObjectId.RAID_STRIPE_TREE, *place)
             self._set_chunks(self.chunks, read_strides(tree, self.path))
 
     def _find_missing(self, items: list[DevItem], chunks: list[Chunk]) -> None:

@@ -18,11 +18,13 @@ from btrfs_model.native import backref
 from btrfs_model.native.space import QuotaMode
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import QGROUP_INFO_ITEM, QGROUP_LIMIT_ITEM, QGROUP_STATUS_ITEM
-from btrfs_model.volume.forest import Forest
 from btrfs_model.volume.tree import Item, Tree
 
 if TYPE_CHECKING:
-    from btrfs_model.volume.filesystem import Filesystem
+    from collections.abc import Mapping
+
+    from btrfs_model.volume.forest import Forest
+    from btrfs_model.volume.image import Image
 
 LEVEL_SHIFT: Final = 48
 """Above it an id has the level of a quota group."""
@@ -248,32 +250,34 @@ def count_extents(
         quotas.count(before, now, size)
 
 
-def quotas_of(fs: Filesystem) -> Quotas:
+def quotas_of(trees: Mapping[int, Tree], image: Image) -> Quotas:
     """Return the quota groups of a filesystem as its last commit has them."""
-    tree = fs.trees.get(ObjectId.QUOTA_TREE)
-    generation = fs.image.superblock.generation
-    return Quotas() if tree is None else read_quotas(tree.items(), generation)
+    tree = trees.get(ObjectId.QUOTA_TREE)
+    return Quotas() if tree is None else read_quotas(tree.items(), image.superblock.generation)
 
 
-def counted_quotas(fs: Filesystem) -> Quotas:
+def counted_quotas(trees: Mapping[int, Tree], image: Image, forest: Forest) -> Quotas:
     """Return the same groups, counted from scratch by who reaches what."""
-    quotas = quotas_of(fs)
+    quotas = quotas_of(trees, image)
     for group in quotas.by_id.values():
         group.rfer = group.rfer_cmpr = group.excl = group.excl_cmpr = 0
     if quotas.by_id:
-        extents = fs.tree(ObjectId.EXTENT_TREE)
-        count_extents(quotas, extents, Forest.of(fs).native, fs.image.nodesize)
+        count_extents(quotas, trees[ObjectId.EXTENT_TREE], forest.native, image.nodesize)
     return quotas
 
 
-def qgroup_table(fs: Filesystem) -> pd.DataFrame:
-    """Return the groups beside what there is, see :meth:`.Filesystem.qgroups`."""
-    counted, rows = counted_quotas(fs).by_id, []
-    for number, group in sorted(quotas_of(fs).by_id.items()):
-        limits, there = group.limits, counted[number]
+def qgroup_table(quotas: Quotas, counted: Quotas, paths: Mapping[int, str]) -> pd.DataFrame:
+    """Return the groups beside what there is, see :meth:`.Filesystem.qgroups`.
+
+    `quotas`, `counted`: as the tree has them, and from scratch.
+    `paths`: of subvolumes that there are, by id.
+    """
+    rows = []
+    for number, group in sorted(quotas.by_id.items()):
+        limits, there = group.limits, counted.by_id[number]
         rows.append((
-            group_name(number), fs.subvolume_path(number) if number in fs.subvolume_ids else "",
-            group.rfer, group.excl, there.rfer, there.excl,
+            group_name(number), paths.get(number, ""), group.rfer, group.excl, there.rfer,
+            there.excl,
             limits.max_rfer if limits.flags & LimitFlag.MAX_RFER else None,
             limits.max_excl if limits.flags & LimitFlag.MAX_EXCL else None,
             " ".join(group_name(parent.id) for parent in group.groups),

@@ -21,7 +21,6 @@ from btrfs_model.behaviour import Behaviour
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.questions.fiemap.api import Fiemap
 from btrfs_model.questions.reads.cold import blocks_after_mount
-from btrfs_model.volume.forest import Forest
 
 pytestmark = live.BESIDE_THE_KERNEL
 
@@ -111,7 +110,7 @@ def compare_files(fs: bm.Filesystem, objectid: int, where: Path) -> None:
 
 def compare_walks(fs: bm.Filesystem, top: Path) -> None:
     """LOGICAL_INO_V2 of every data extent: its first, its middle and its last block, or all."""
-    forest = Forest.of(fs)
+    forest = fs.forest()
     directory = os.open(top, os.O_RDONLY)
     try:
         for start, length in data_extents(fs):

@@ -17,13 +17,12 @@ import btrfs_model as bm
 from btrfs_model.mount.calls.quotas import group_id
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.volume.filesystem import Filesystem
-from btrfs_model.volume.forest import Forest
 from btrfs_model.volume.quotas import StatusFlag, quotas_of
 
 
 def by_walks(fs: Filesystem) -> dict[int, tuple[int, int]]:
     """Referenced and exclusive bytes of each subvolume, by a walk from each extent."""
-    forest = Forest.of(fs).native
+    forest = fs.forest().native
     referenced: Counter[int] = Counter()
     exclusive: Counter[int] = Counter()
     columns = fs.tree(ObjectId.EXTENT_TREE).scan()
@@ -48,7 +47,7 @@ def test_counts_are_those_of_walks(seed: int, nodesize: int) -> None:
         for call in [*FIRST, ("quota_enable",), *random_calls(choice, 80, limits=False)]:
             run(mine, call)
         fs.sync()
-        quotas = quotas_of(fs)
+        quotas = quotas_of(fs.trees, fs.image)
         walked = by_walks(fs)
         consistent = not quotas.flags & StatusFlag.INCONSISTENT
         for root in fs.subvolume_ids:
@@ -76,10 +75,10 @@ def test_a_tree_that_is_too_high_is_not_looked_at() -> None:
         fs.sync()
         fs.clean_subvolumes()
         fs.sync()
-        assert quotas_of(fs).flags == StatusFlag.ON | StatusFlag.INCONSISTENT
+        assert quotas_of(fs.trees, fs.image).flags == StatusFlag.ON | StatusFlag.INCONSISTENT
         fs.quota_rescan()
         fs.sync()
-        assert quotas_of(fs).flags == StatusFlag.ON
+        assert quotas_of(fs.trees, fs.image).flags == StatusFlag.ON
         assert bm.check(fs) == []
 
 
@@ -95,7 +94,7 @@ def test_simple_quotas_stay_with_who_allocated() -> None:
         fs.unlink("sub/f")
         fs.unlink("before")
         fs.sync()
-        groups = quotas_of(fs).by_id
+        groups = quotas_of(fs.trees, fs.image).by_id
         assert groups[256].rfer == 1_003_520 + fs.nodesize
         assert groups[257].rfer == fs.nodesize
         # what was there before does not count
@@ -105,7 +104,7 @@ def test_simple_quotas_stay_with_who_allocated() -> None:
         fs.sync()
         fs.clean_subvolumes()
         fs.sync()
-        assert quotas_of(fs).by_id[256].rfer == fs.nodesize
+        assert quotas_of(fs.trees, fs.image).by_id[256].rfer == fs.nodesize
         assert bm.check(fs) == []
 
 

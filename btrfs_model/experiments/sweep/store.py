@@ -25,7 +25,6 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import parquet
 
-import btrfs_model
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.whole_file import naming, whole_file
 from btrfs_model.experiments.sweep.target import Row
@@ -47,7 +46,7 @@ SCHEMA: Final = pa.schema(
 def build() -> str:
     """Return what tells this model from any other: its version, and a hash of all its code."""
     digest = hashlib.sha256()
-    package = Path(btrfs_model.__file__).parent
+    package = Path(__file__).parents[2]
     for file in sorted((*package.rglob("*.py"), *package.glob("*.so"))):
         digest.update(f"{file.relative_to(package)}\0".encode())
         digest.update(file.read_bytes())

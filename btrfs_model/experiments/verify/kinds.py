@@ -229,7 +229,7 @@ def compare_extents(bench: Bench, image: Path, choice: random.Random) -> None:
             known = fs.subvolume(row["subvolume"]).paths_of(row["ino"])
             if sum(len(path) + _PER_PATH for path in known) < _PATHS:
                 bench.same("inodes", what, names, known)
-        forest = Forest.of(fs)
+        forest = fs.forest()
         for (logical, ignore), referring in zip(places, shared["references"], strict=True):
             model = _references(forest, logical, ignore)
             bench.same("addresses", f"references to {logical} (all: {ignore})", referring, model)

@@ -49,7 +49,6 @@ from btrfs_model.reference.blocks import HEADER
 from btrfs_model.reference.share import ShareContext
 from btrfs_model.volume.data import FileExtent
 from btrfs_model.volume.filesystem import Filesystem
-from btrfs_model.volume.forest import Forest
 
 if TYPE_CHECKING:
     from matplotlib import figure
@@ -257,7 +256,7 @@ def walks_of_a_call(
     calls = inode.size // EXTENT_BYTES // FILEFRAG_EXTENTS
     start = calls // 2 * FILEFRAG_EXTENTS * EXTENT_BYTES
     context = ShareContext(
-        Forest.of(fs, [sub.id]), sub.id, inode.ino, sub.item.last_snapshot,
+        fs.forest([sub.id]), sub.id, inode.ino, sub.item.last_snapshot,
         Behaviour.parse(behaviour), limits or Limits(),
     )  # fmt: skip
     kind = int(ItemType.EXTENT_DATA)

@@ -24,7 +24,7 @@ _WAITS = StatusFlag.INCONSISTENT | StatusFlag.RESCAN
 
 def check_quotas(fs: Filesystem, report: Report) -> None:
     """Compare the numbers of quota groups, unless they say themselves that they are not right."""
-    quotas = quotas_of(fs)
+    quotas = quotas_of(fs.trees, fs.image)
     if not quotas.enabled or quotas.flags & _WAITS:
         return
     simple = bool(quotas.flags & StatusFlag.SIMPLE_MODE)
@@ -40,8 +40,8 @@ def check_quotas(fs: Filesystem, report: Report) -> None:
 
 
 def _by_reach(fs: Filesystem) -> dict[int, tuple[int, int]]:
-    return {number: (group.rfer, group.excl)
-            for number, group in counted_quotas(fs).by_id.items()}  # fmt: skip
+    counted = counted_quotas(fs.trees, fs.image, fs.forest())
+    return {number: (group.rfer, group.excl) for number, group in counted.by_id.items()}
 
 
 def _by_owner(fs: Filesystem, quotas: Quotas) -> dict[int, tuple[int, int]]:

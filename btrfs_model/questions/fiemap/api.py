@@ -21,7 +21,6 @@ from btrfs_model.native import fiemap as native
 from btrfs_model.native.choice import twin
 from btrfs_model.patches import KERNEL
 from btrfs_model.reference.fiemap.call import File, Flag
-from btrfs_model.volume.forest import Forest
 
 if TYPE_CHECKING:
     from btrfs_model.reference.fiemap.file import OpenFile
@@ -60,7 +59,7 @@ class Fiemap:
             inode = sub.inode(path)
             if not stat.S_ISREG(inode.mode):
                 raise OSError(errno.EOPNOTSUPP, f"{path!r} is not a file", fs.path)
-            forest = Forest.of(fs, [sub.id])
+            forest = fs.forest([sub.id])
             file = File(
                 forest,
                 forest.trees[sub.id],

@@ -11,7 +11,6 @@ from btrfs_model.native import send as native
 from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.reference.send.causes import ROW
 from btrfs_model.volume.compression import decompress
-from btrfs_model.volume.forest import Forest
 
 if TYPE_CHECKING:
     from btrfs_model.reference.send.request import SendRequest
@@ -52,7 +51,7 @@ def _call(request: SendRequest, *, reads_only: bool = False) -> tuple[bool, list
         explanation.rows = np.frombuffer(rows, ROW)
 
     return native.send(
-        Forest.of(request.fs, opened).native,
+        request.fs.forest(opened).native,
         None if request.parent is None else _root(request.parent),
         [_root(subvolume) for subvolume in request.clone_roots],
         native.Callbacks(

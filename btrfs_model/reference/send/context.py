@@ -20,7 +20,6 @@ from btrfs_model.reference.compare import Change
 from btrfs_model.reference.ctree import Path, Reada, bytenr_of, item_data
 from btrfs_model.reference.send.causes import NO_ITEM, Item, Why
 from btrfs_model.stream.writer import StreamWriter
-from btrfs_model.volume.forest import Forest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,7 +158,7 @@ class SendContext:
         self.send_root = request.snapshot.tree
         self.parent_root = request.parent.tree if request.parent else None
         opened = [*request.clone_roots, *([request.parent] if request.parent else [])]
-        self.forest = Forest.of(request.fs, [subvolume.id for subvolume in opened])
+        self.forest = request.fs.forest([subvolume.id for subvolume in opened])
         self.csum_tree = request.fs.tree(ObjectId.CSUM_TREE)
         # by id, in the order in which the kernel sorts them
         self.clone_roots = {source.id: CloneRoot(source) for source in request.clone_roots}

@@ -69,7 +69,7 @@ def by_root(refs: list[list[int]]) -> list[list[int]]:
 def test_logical_ino_of_the_corpus(name: str) -> None:
     """All answers of 5.10, 6.1, 6.12 and 6.18 about random images with snapshots and reflinks."""
     with Filesystem.open(corpus.image(name)) as fs:
-        forest = Forest.of(fs)
+        forest = fs.forest()
         asked = 0
         for kernel in ("5.10", "6.1", "6.12", "6.18"):
             if not corpus.has(name, f"fiemap.{kernel}.json.zst"):
@@ -89,7 +89,7 @@ def test_order_of_a_kernel(kernels: Choice) -> None:
     with select(kernels):
         for name, answers in recorded["answers"].items():
             with Filesystem.open(corpus.image(name)) as fs:
-                forest = Forest.of(fs)
+                forest = fs.forest()
                 for logical, ignore_offset, refs in answers:
                     assert rows(forest, logical, ignore_offset) == refs, (name, logical)
                     unsorted += refs != by_root(refs)
@@ -103,7 +103,7 @@ def test_order_of_the_running_kernel(name: str) -> None:
         Filesystem.open(corpus.image(name)) as fs,
         live.mounted(corpus.image(name)) as directory,
     ):
-        forest = Forest.of(fs)
+        forest = fs.forest()
         for logical, ignore_offset, _ in live.questions(name, "6.18"):
             refs = live.logical_ino_v2(directory, logical, ignore_offset=ignore_offset)
             assert rows(forest, logical, ignore_offset) == refs
@@ -160,7 +160,7 @@ def test_calls_of_a_full_send(name: str, kernels: Choice) -> None:
     """
     with Filesystem.open(corpus.image(name)) as fs, select(kernels):
         (sent,) = (subvolume for subvolume in fs.subvolume_ids if subvolume != 5)
-        forest = Forest.of(fs, opened=[sent])
+        forest = fs.forest(opened=[sent])
         extents = data_extents(fs, sent)
         with counting() as before:
             for item in extents:
@@ -299,7 +299,7 @@ def all_data_extents(fs: Filesystem) -> list[int]:
 def test_c_equals_python(name: str) -> None:
     """The same references, leaves and roots in the same order, with the same counts."""
     with Filesystem.open(corpus.image(name)) as fs:
-        forest = Forest.of(fs, opened=fs.subvolume_ids[::2])
+        forest = fs.forest(opened=fs.subvolume_ids[::2])
         for bytenr in all_data_extents(fs)[:60]:
             seen = []
             for kernels in BOTH:
@@ -322,7 +322,7 @@ def test_cold_cache(name: str) -> None:
         seen = []
         for kernels in BOTH:
             with Filesystem.open(corpus.image(name)) as fs, select(kernels):
-                forest = Forest.of(fs)
+                forest = fs.forest()
                 extents = all_data_extents(fs)[::20]
                 fs.image.start_cold()
                 with counting() as work:
@@ -339,7 +339,7 @@ def test_cold_cache(name: str) -> None:
 @given(data=st.data())
 def test_callbacks(fs: Filesystem, data: st.DataObject) -> None:
     """Whatever the callbacks answer, both walks ask them the same and report the same."""
-    forest = Forest.of(fs, opened=fs.subvolume_ids)
+    forest = fs.forest(opened=fs.subvolume_ids)
     extents = all_data_extents(fs)
     limit = data.draw(st.sampled_from([0, 1, 3, 10**6]), "refs that are too many")
     skipped = data.draw(st.sampled_from([0, 257, 258]), "inode of which references are skipped")
@@ -439,7 +439,7 @@ class Damaged:
         """What both walks say about extents."""
         images = [Image(self.buffer, "damaged") for _ in BOTH]
         try:
-            forests = [Forest.of(Filesystem(image)) for image in images]
+            forests = [Filesystem(image).forest() for image in images]
         except CorruptImageError:
             return
         for bytenr in extents:
@@ -539,7 +539,7 @@ def test_ulist_keeps_the_order_of_addition(values: list[int]) -> None:
 @pytest.mark.parametrize("kernels", BOTH)
 @pytest.mark.parametrize("fs", RANDOM[:1], indirect=True)
 def test_no_data_extent_there(fs: Filesystem, kernels: Choice) -> None:
-    forest = Forest.of(fs)
+    forest = fs.forest()
     last = max(all_data_extents(fs))
     with select(kernels):
         for logical in (0, 1, 2**40, 2**64 - 1, fs.tree(5).bytenr):

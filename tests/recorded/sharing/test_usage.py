@@ -24,7 +24,6 @@ from btrfs_model.ondisk.structs import EXTENT_ITEM, FILE_EXTENT_ITEM, ROOT_ITEM
 from btrfs_model.questions.check import check
 from btrfs_model.questions.usage.forest import MANY, FileForest, single_label
 from btrfs_model.questions.usage.items import covered
-from btrfs_model.volume.forest import Forest
 from btrfs_model.volume.tree import Item
 
 _here = {name for name in CASES if (corpus.KERNEL_DATA / name).is_dir()}
@@ -119,7 +118,7 @@ def test_space_adds_up_to_the_kernels_extents(name: str) -> None:
 def test_references_are_those_of_the_walk(name: str) -> None:
     """The same as LOGICAL_INO finds by walking back, each file and offset."""
     fs = opened(name)
-    forest = Forest.of(fs)
+    forest = fs.forest()
     asked = 0
     for file in answers(name)[:12]:
         table = bm.extents(fs, file["root"], file["inode"])

@@ -26,7 +26,6 @@ from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.questions.dumptree.text import dump_tree_text
 from btrfs_model.questions.fiemap.api import Fiemap
 from btrfs_model.questions.send.ioctl import send
-from btrfs_model.volume.forest import Forest
 from history.answers import Questions, Send, answers
 from history.making import copied, has_log
 
@@ -134,7 +133,7 @@ def compare(kernel: Kernel, image: Path, seed: str, compared: Compared) -> None:
             theirs = number, Path(stream).read_bytes()
             compared.same("send", what, ours_sent(fs, what, kernel.preset), theirs)
             Path(stream).unlink()
-        forest = Forest.of(fs)
+        forest = fs.forest()
         for logical, both in zip(asked["logical"], said["refs"], strict=True):
             for ignore, theirs in zip((False, True), both, strict=True):
                 ours: Any
