@@ -15,6 +15,7 @@ Everything hangs on the root tree::
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cached_property
 from html import escape

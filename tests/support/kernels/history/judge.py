@@ -19,6 +19,7 @@ from progs import btrfs_check, dumped, without_senseless_times
 import btrfs_model as bm
 from btrfs_model.backref.api import logical_ino
 from btrfs_model.base.errors import UnsupportedError
+from btrfs_model.experiments.verify.random_calls import random_call
 from btrfs_model.kernels.inside.mounts import run
 from btrfs_model.kernels.session import Kernel
 from btrfs_model.mount.writable import WritableFilesystem
@@ -219,7 +220,7 @@ def change(fs: WritableFilesystem, seed: str, count: int = 40) -> None:
              if stat.S_ISREG(row["mode"])]  # fmt: skip
     files = [f"{top}/{path}".lstrip("/") for path, top in files]
     for _ in range(count):
-        calls.run(mine, calls.random_call(choice, subvolumes=True))
+        calls.run(mine, random_call(choice, subvolumes=True))
         if not files:
             continue
         one, other = choice.choice(files), choice.choice(files)
