@@ -152,15 +152,13 @@ def du(
 @image_argument
 @json_option("One JSON object a line.")
 @_PARQUET
-def qgroups(image: Path, as_json: bool, parquet: Path | None) -> None:
+def qgroups(image: Images, as_json: bool, parquet: Path | None) -> None:
     """Show the quota groups of an image, in bytes.
 
     `rfer` and `excl` are what a kernel counted, `reached` and `alone` what a rescan would count.
     """
-    from btrfs_model.volume.filesystem import Filesystem
-
     one_output(as_json, parquet)
-    with Filesystem.open(image) as fs:
+    with image.open() as fs:
         table = fs.qgroups()
     if parquet is not None:
         write_parquet(table, parquet)

@@ -33,7 +33,7 @@ from btrfs_model.ondisk.constants import (
 from btrfs_model.ondisk.hashes import CSUM_SIZES
 from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.structs import SUPER_BLOCK, RawSuperBlock, RootItem
-from btrfs_model.ondisk.superblock import SUPER_SIZE, read_superblocks
+from btrfs_model.ondisk.superblock import SUPER_SIZE
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.memory import Memory
@@ -212,7 +212,7 @@ class Mount(Filesystem):
 
     def reread(self) -> None:
         """Forget what was read of an earlier commit."""
-        self.image.superblock = read_superblocks(self.image.view, self.path)
+        self.image.reread_superblock()
         self.forget()
 
     # ------------------------------------------------------------- superblock, block groups --

@@ -12,6 +12,7 @@ import mmap
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
@@ -333,6 +334,11 @@ class Image:
         wanted = set(known) - there
         missing = [Member(devid, known[devid], "", 0, 0, None) for devid in wanted]
         self.devices = sorted([*self.devices, *missing], key=lambda one: one.devid)
+
+    def reread_superblock(self) -> None:
+        """Read the superblock of the sole device that a writer has just written."""
+        self.superblock = read_superblocks(self.view, self.path)
+        self.devices = [replace(self.devices[0], superblock=self.superblock)]
 
     def add_chunk(self, chunk: Chunk) -> None:
         """Map a chunk that a writer has just made.

@@ -23,6 +23,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "build": ("send-truncate", 0.01),
     "check": ("disk.img",),
     "create": ("1G",),
+    "draw": ("fs",),
     "du": ("fs", "snap"),
     "extent_references": ("fs", "snap", "f"),
     "extents": ("fs", "snap", "f"),
@@ -37,13 +38,13 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "replay_log": ("fs",),
     "sample": ("name",),
     "send": ("fs", "snap"),
+    "sweep": ("send-utimes", {"files": [200]}),
     "tree_stats": ("disk.img",),
     "workload": ("mine", print, print, ["send-utimes-cache"]),
 }
 # What takes nothing, what only the model makes, and what is no call.
 OTHERS = {
-    "BtrfsModelError", "SendResult", "Work", "counting", "errors", "toggles",
-    "use_kernels",
+    "BtrfsModelError", "counting", "errors", "toggles", "use_kernels",
 }  # fmt: skip
 
 

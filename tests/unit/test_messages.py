@@ -226,8 +226,12 @@ def test_a_superblock_of_which_the_first_copy_is_gone_is_still_one(tmp_path: Pat
 
 @pytest.mark.parametrize("kind", ["fifo", "null", "directory"])
 def test_what_is_no_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
-    path, wanted = tmp_path / kind, {"fifo": "it is a FIFO", "null": "it is a character device",
-                                     "directory": "Is a directory"}[kind]  # fmt: skip
+    path = tmp_path / kind
+    wanted = {
+        "fifo": "it is a FIFO",
+        "null": "it is a character device",
+        "directory": "it is a directory, and no file in it has a superblock",
+    }[kind]
     if kind == "fifo":
         os.mkfifo(path)
     elif kind == "null":

@@ -67,6 +67,7 @@ def test_source_files_name_their_licence() -> None:
         str(name)
         for name, text in texts()
         if (name.suffix in {".py", ".c", ".h", ".sh"} or name.name == "Makefile")
+        and "notebooks" not in name.parts
         and "SPDX-License-Identifier: GPL-2.0-only" not in "\n".join(text.splitlines()[:3])
         and text.strip()
     ]

@@ -180,7 +180,7 @@ def test_a_size_that_does_not_fit_wraps_around_as_in_a_kernel(tmp_path: Path) ->
 @pytest.mark.claim(
     "Damage met in the middle of a change aborts the transaction; nothing is half done."
 )
-@pytest.mark.parametrize(("meets", "aborted"), [("insert", True), ("tree", False)])
+@pytest.mark.parametrize(("meets", "aborted"), [("insert_entry", True), ("tree", False)])
 def test_damage_met_in_the_middle_of_a_change_aborts(
     sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meets: str, aborted: bool
 ) -> None:

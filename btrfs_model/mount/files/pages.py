@@ -154,7 +154,7 @@ class FilePages:
         if not self._ranges:
             # the common case: a file that is written from its beginning
             self._total.touched.add(self._key)
-            self._total.count += end - start
+            self._total.change(self._key[0], end - start, 1)
             self._ranges.append(DirtyRange(start, end, pattern))
             return
         at = bisect_left(self._ranges, (start + 1,)) - 1
