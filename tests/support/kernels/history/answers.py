@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from ioctls import Refs, fiemap, inode_paths, logical_ino_v2
-from kernel_records import kernel_listing
 
+from btrfs_model.kernels.inside.listing import kernel_listing
 from btrfs_model.kernels.inside.mounts import mounted, run
 from btrfs_model.kernels.inside.send import kernel_send
 
