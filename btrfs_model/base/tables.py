@@ -10,11 +10,10 @@ from html import escape
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from btrfs_model.base.printable import printable
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
     from numpy.typing import NDArray
 
@@ -57,6 +56,7 @@ def _heading(names: tuple[str, ...]) -> pd.Index[str]:
 
 def frame(columns: Mapping[str, NDArray[Any]]) -> pd.DataFrame:
     """Return a copy of columns as a DataFrame; for small answers that are asked for one by one."""
+    import numpy as np
     import pandas as pd
 
     # since 3.0; what is general takes ten times as long

@@ -40,6 +40,8 @@ if ORACLE is not None and not ORACLE.is_dir():
 have_oracle = ORACLE is not None
 # Look at everything, whatever it takes: make test-long.
 LONG = os.environ.get("BTRFS_MODEL_TESTS") == "long"
+SEVERAL_DEVICES = {"features/raid1-two-devices"}
+"""Images of one device of several, which are not opened by themselves."""
 _roots = [root for root in (ORACLE, KERNEL_DATA) if root is not None]
 
 # zstd --long=27 wrote some files; a decoder refuses such a window unless it is allowed.

@@ -38,13 +38,12 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "replay_log": ("fs",),
     "sample": ("name",),
     "send": ("fs", "snap"),
-    "sweep": ("send-utimes", {"files": [200]}),
     "tree_stats": ("disk.img",),
     "workload": ("mine", print, print, ["send-utimes-cache"]),
 }
 # What takes nothing, what only the model makes, and what is no call.
 OTHERS = {
-    "BtrfsModelError", "counting", "errors", "toggles", "use_kernels",
+    "BtrfsModelError", "counting", "errors", "sweep", "toggles", "use_kernels",
 }  # fmt: skip
 
 

@@ -135,7 +135,7 @@ def test_the_running_kernel_refuses_them_too(sound: Path, tmp_path: Path, name: 
 
 
 @pytest.mark.claim("No item that a kernel wrote is refused.", judge="recorded")
-@pytest.mark.parametrize("name", sorted({*corpus.images()} - {"features/raid1-two-devices"}))
+@pytest.mark.parametrize("name", sorted({*corpus.images()} - corpus.SEVERAL_DEVICES))
 def test_what_kernels_wrote_is_sound(name: str) -> None:
     with Filesystem(Image.open(corpus.image(name), checks_items=True)) as fs:
         for tree in [*fs.trees.values(), *fs.log_trees.values()]:

@@ -274,7 +274,8 @@ def chunk_sizes(flags: int, total: int) -> tuple[int, int]:
 
 def _place(fs: Mount, flags: int) -> Chunk:
     """Find room on the device (``gather_device_info()``, ``decide_stripe_size_regular()``)."""
-    total = fs.raw_super.dev_item.total_bytes
+    device = fs.raw_super.dev_item
+    total = device.total_bytes
     most, most_stripe = chunk_sizes(flags, total)
     stripes = 2 if flags & BTRFS_BLOCK_GROUP_DUP else 1
     start, room = _find_free_dev_extent(fs, most_stripe * stripes)
@@ -285,7 +286,9 @@ def _place(fs: Mount, flags: int) -> Chunk:
         stripe = min(-(-most // (16 * _MIB)) * 16 * _MIB, stripe)
     stripe = min(stripe, _GIB) // BTRFS_STRIPE_LEN * BTRFS_STRIPE_LEN
     logical = max(chunk.end for chunk in fs.image.chunks)
-    return Chunk(logical, stripe, flags, tuple(start + n * stripe for n in range(stripes)))
+    places = tuple(start + n * stripe for n in range(stripes))
+    devids, uuids = (device.devid,) * stripes, (device.uuid,) * stripes
+    return Chunk(logical, stripe, flags, places, devids, uuids=uuids)
 
 
 def _find_free_dev_extent(fs: Mount, wanted: int) -> tuple[int, int]:

@@ -117,12 +117,17 @@ needs_progs = pytest.mark.skipif(
 )
 
 
+# btrfs-progs 6.2 do not open them
+NEWER_THAN_PROGS = {"features/simple-quota"}
+
+
 def whole_images() -> list[str]:
     """Images of all families, a few of each, none that takes long."""
     by_family: dict[str, list[str]] = defaultdict(list)
     for name in corpus.images():
         folder, file = (name.rpartition("/")[::2]) if name.endswith(".zst") else (name, "image.zst")
-        if corpus.path(folder, file).stat().st_size < 300_000 and devices(name) == 1:
+        is_small = corpus.path(folder, file).stat().st_size < 300_000
+        if is_small and devices(name) == 1 and name not in NEWER_THAN_PROGS:
             by_family["/".join(name.split("/")[:2])].append(name)
     return [name for names in by_family.values() for name in names[:: max(1, len(names) // 5)]]
 

@@ -5,16 +5,13 @@ import corpus
 import numpy as np
 import pytest
 from progs import dumped, without_senseless_times
-from test_dump_tree import needs_progs, text_of
+from test_dump_tree import NEWER_THAN_PROGS, needs_progs, text_of
 
 import btrfs_model as bm
 from btrfs_model.base.counters import counting
 from btrfs_model.volume.image import Image
 
-SEVERAL_DEVICES = {"features/raid1-two-devices"}
-# btrfs-progs 6.2 do not open them
-NEWER_THAN_PROGS = {"features/simple-quota"}
-IMAGES = [name for name in corpus.images() if name not in SEVERAL_DEVICES]
+IMAGES = [name for name in corpus.images() if name not in corpus.SEVERAL_DEVICES]
 # Tests of many images each: with the larger corpus there are thousands.
 GROUPS = 32 if corpus.LONG else 1
 # The twins read some 100,000 items a second; this keeps the run short.

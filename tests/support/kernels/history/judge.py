@@ -13,12 +13,12 @@ import calls
 import corpus
 import judges
 import numpy as np
-import scenarios
 from progs import btrfs_check, dumped, without_senseless_times
 
 import btrfs_model as bm
 from btrfs_model.backref.api import logical_ino
 from btrfs_model.base.errors import UnsupportedError
+from btrfs_model.experiments.verify.listing import model_listing
 from btrfs_model.experiments.verify.random_calls import random_call
 from btrfs_model.kernels.inside.mounts import run
 from btrfs_model.kernels.session import Kernel
@@ -109,7 +109,7 @@ def ours_sent(fs: bm.Filesystem, what: Send, preset: str) -> tuple[int, bytes]:
 
 def listing(fs: bm.Filesystem) -> dict[str, dict[str, dict[str, Any]]]:
     """A listing of all subvolumes, less the generation, which is not that of the version ioctl."""
-    return scenarios.model_listing(fs)
+    return model_listing(fs)
 
 
 def compare(kernel: Kernel, image: Path, seed: str, compared: Compared) -> None:
