@@ -31,6 +31,7 @@ from bench.bench_send import memory_file
 from btrfs_model.kernels.inside.mounts import mounted
 from btrfs_model.kernels.inside.mounts import run as run_program
 from btrfs_model.kernels.inside.send import kernel_send, root_id
+from btrfs_model.kernels.timings import make_filesystem
 
 SOURCE: Final = Path("/usr")
 BYTES: Final = 2_500_000_000
@@ -136,16 +137,10 @@ def change(top: Path, seed: int) -> None:
                 os.truncate(path, size // 2)
 
 
-def _empty(image: Path, size: int) -> None:
-    with image.open("wb") as file:
-        file.truncate(size)
-    run_program("mkfs.btrfs", "-q", "-f", str(image))
-
-
 def make_mounted(folder: Path, source: Path, limit: int) -> Path:
     """Make the image as root: ``tree`` and its snapshots, ``packed`` and its own."""
     image, paths = folder / "image", choose(source, limit)
-    _empty(image, 4 * limit + (1 << 30))
+    make_filesystem(image, 4 * limit + (1 << 30), [])
     with mounted(str(image), str(folder / "mount"), "noatime") as top:
         run_program("btrfs", "subvolume", "create", str(top / "tree"))
         copy(source, paths, top / "tree" / "files")
@@ -165,9 +160,7 @@ def make_unmounted(folder: Path, source: Path, limit: int) -> Path:
     """Make the image without root, by mkfs.btrfs: no snapshots."""
     image, top = folder / "image", folder / "top"
     copy(source, choose(source, limit), top / "files")
-    with image.open("wb") as file:
-        file.truncate(4 * limit + (1 << 30))
-    run_program("mkfs.btrfs", "-q", "-f", "--rootdir", str(top), str(image))
+    make_filesystem(image, 4 * limit + (1 << 30), ["--rootdir", str(top)])
     shutil.rmtree(top)
     return image
 
@@ -318,12 +311,12 @@ def receive_rows(folder: Path, image: Path, size: int) -> Iterator[Row]:
         bm.send(fs, "snap0", to=out)
     took: dict[str, list[float]] = {"model": [], "kernel": []}
     for _ in range(ROUNDS):
-        _empty(target, size)
+        make_filesystem(target, size, [])
         start = time.perf_counter()
         subprocess.run(_model("receive", str(target), "-f", str(stream)), check=True,
                        stderr=subprocess.DEVNULL)  # fmt: skip
         took["model"].append(time.perf_counter() - start)
-        _empty(target, size)
+        make_filesystem(target, size, [])
         with mounted(str(target), str(folder / "mount"), "noatime") as top:
             start = time.perf_counter()
             run_program("btrfs", "receive", "-f", str(stream), str(top))
@@ -355,7 +348,7 @@ def measure(source: Path = SOURCE, limit: int = BYTES) -> Iterator[Row]:
 
 def run() -> list[Row]:
     """Measure; a row for each figure."""
-    if missing := [name for name in ("btrfs", "mkfs.btrfs", "tar") if not shutil.which(name)]:
+    if missing := [name for name in ("btrfs", "tar") if not shutil.which(name)]:
         print(f"real: no {', '.join(missing)} on this machine: not measured", file=sys.stderr)
         return []
     return list(measure())

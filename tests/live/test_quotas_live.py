@@ -18,6 +18,7 @@ from quota_calls import FIRST, HIGH, ONE, TWO, quota_items, random_calls
 
 import btrfs_model as bm
 from btrfs_model.kernels.inside.calls import KernelCalls
+from btrfs_model.kernels.timings import make_filesystem
 from btrfs_model.kernels.uml import Uml
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.volume.filesystem import Filesystem
@@ -29,10 +30,7 @@ SYNC: Call = ("sync",)
 
 def make(image: Path, nodesize: int) -> None:
     """Make an empty filesystem."""
-    with image.open("wb") as file:
-        file.truncate(128 << 20)
-    subprocess.run(["mkfs.btrfs", "-q", "-f", "-n", str(nodesize), str(image)], check=True,
-                   stdout=subprocess.DEVNULL)  # fmt: skip
+    make_filesystem(image, 128 << 20, ["-n", str(nodesize)])
 
 
 def fresh(image: Path, first: list[Call], nodesize: int = 4096) -> None:

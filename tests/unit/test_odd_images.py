@@ -10,6 +10,7 @@ from progs import btrfs_check, dumped, needs_progs
 
 import btrfs_model as bm
 from btrfs_model.base.errors import UnsupportedError
+from btrfs_model.kernels.timings import make_filesystem
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.ondisk.structs import DEV_REPLACE_ITEM
@@ -22,9 +23,7 @@ SIZE = 128 << 20
 def test_the_quota_tree_of_mkfs_is_no_deleted_subvolume(tmp_path: Path) -> None:
     """Its root item has no references."""
     image = tmp_path / "image"
-    with image.open("wb") as file:
-        file.truncate(SIZE)
-    subprocess.run(["mkfs.btrfs", "-q", "-R", "quota", str(image)], check=True, capture_output=True)
+    make_filesystem(image, SIZE, ["-R", "quota"])
     with bm.open(image) as fs:
         root = fs.roots[ObjectId.QUOTA_TREE]
         assert root.item.refs == 0
