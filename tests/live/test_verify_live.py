@@ -94,6 +94,8 @@ def test_nothing_is_left_behind(kernel: str, how: signal.Signals, tmp_path: Path
     process = subprocess.Popen(
         command, env={**os.environ, "TMPDIR": str(place)}, cwd=tmp_path,
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        # what runs in the background of a shell ignores an interrupt, and so would the command
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     assert process.stderr is not None
     for line in process.stderr:
