@@ -47,7 +47,7 @@ lint: $(VENV)/.with-lint ## check style and types of Python and C
 build: $(VENV)/.built ## compile the C kernels
 
 $(VENV)/.built: $(filter-out native/tests/%,$(C_FILES)) native/build_ffi.py \
-		native/toggles.py btrfs_model/patches.py setup.py | $(VENV)/.with-any
+		btrfs_model/patches.py setup.py | $(VENV)/.with-any
 	BTRFS_MODEL_CFLAGS="$(WARNINGS) $(BTRFS_MODEL_CFLAGS)" $(BIN)/python setup.py -q build_ext --inplace
 	@touch $@
 

@@ -10,27 +10,24 @@ and what needs a mount or a snapshot is left out.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import random
 import re
 import shutil
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import btrfs_model as bm
 from bench.bench_send import memory_file
+from btrfs_model.kernels.inside import ioctls
 from btrfs_model.kernels.inside.mounts import mounted
 from btrfs_model.kernels.inside.mounts import run as run_program
-from btrfs_model.kernels.inside.send import kernel_send, root_id
 from btrfs_model.kernels.timings import make_filesystem
 
 SOURCE: Final = Path("/usr")
@@ -43,10 +40,6 @@ MEMORY_MIB: Final = 200
 START_MS: Final = 60
 
 _COMPRESSED: Final = 4  # BTRFS_SEND_FLAG_COMPRESSED
-_FIEMAP: Final = 3 << 30 | 32 << 16 | ord("f") << 8 | 11
-_EXTENTS: Final = 292
-_FIEMAP_HEAD: Final = struct.Struct("=QQIIII")
-_FIEMAP_EXTENT: Final = 56
 
 Row = dict[str, Any]
 
@@ -228,27 +221,15 @@ def mounted_rows(image: Path, top: Path) -> Iterator[Row]:
 
 
 def _kernel_send(top: Path, snapshot: str, parent: str | None, compressed: bool) -> float:
-    with memory_file() as out, _opened(top / snapshot) as volume:
-        above = 0
-        if parent is not None:
-            with _opened(top / parent) as other:
-                above = root_id(other)
+    above = 0 if parent is None else ioctls.root_id(top / parent)
+    with memory_file() as out, ioctls.opened(top / snapshot) as volume:
         clones, flags = [above] if above else [], _COMPRESSED if compressed else 0
 
         def send() -> None:
             out.seek(0)
-            kernel_send(volume, out.fileno(), above, clones, flags, 2 if compressed else 1)
+            ioctls.send(volume, out.fileno(), above, clones, flags, 2 if compressed else 1)
 
         return middle(send)
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def send_rows(image: Path, top: Path) -> Iterator[Row]:
@@ -271,23 +252,6 @@ def send_rows(image: Path, top: Path) -> Iterator[Row]:
     yield _row("memory of send", private_memory(*arguments), "MiB", f"<= {MEMORY_MIB}")
 
 
-def _kernel_fiemap(path: Path) -> None:
-    """Ask for all extents of a file, as filefrag does."""
-    buffer = bytearray(_FIEMAP_HEAD.size + _EXTENTS * _FIEMAP_EXTENT)
-    start, last = 0, False
-    with _opened(path) as fd:
-        while not last:
-            _FIEMAP_HEAD.pack_into(buffer, 0, start, 2**64 - 1 - start, 0, 0, _EXTENTS, 0)
-            fcntl.ioctl(fd, _FIEMAP, buffer)
-            count = _FIEMAP_HEAD.unpack_from(buffer)[3]
-            at = _FIEMAP_HEAD.size + (count - 1) * _FIEMAP_EXTENT
-            if not count:
-                return
-            logical, _, length = struct.unpack_from("=QQQ", buffer, at)
-            start = logical + length
-            last = bool(struct.unpack_from("=I", buffer, at + 40)[0] & 1)
-
-
 def fiemap_rows(image: Path, top: Path) -> Iterator[Row]:
     """Measure FIEMAP of many files, one by one."""
     with bm.open(image) as fs:
@@ -296,7 +260,7 @@ def fiemap_rows(image: Path, top: Path) -> Iterator[Row]:
         chosen = random.Random(1).sample(sorted(paths), min(FIEMAPS, len(paths)))
         snapshot = fs.subvolume("snap1")
         seconds = middle(lambda: [bm.fiemap(fs, snapshot, path) for path in chosen])
-    peer = middle(lambda: [_kernel_fiemap(top / "snap1" / path) for path in chosen])
+    peer = middle(lambda: [ioctls.fiemap(top / "snap1" / path) for path in chosen])
     each = 1000 / len(chosen)
     yield _row("FIEMAP of a file", seconds * each, "ms", "<= 0.1", peer * each)
 

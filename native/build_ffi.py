@@ -3,7 +3,8 @@
 
 ``kernels.h`` and what it includes are the only declarations: cffi reads the same text in the same
 order as the compiler, less the lines of the preprocessor. In API mode the compiler then checks what
-cffi understood. One of them, ``toggles.h``, is written anew from the table of toggles.
+cffi understood. One of them, ``toggles.h``, is written anew from the table
+of toggles, ``btrfs_model/patches.py``.
 """
 
 import os
@@ -35,7 +36,27 @@ def declarations(header: str) -> str:
     return re.sub(r"^#.*", "", (NATIVE / header).read_text(), flags=re.MULTILINE)
 
 
-runpy.run_path(str(NATIVE / "toggles.py"))["write"]()
+def toggles_header() -> str:
+    """Text of ``toggles.h``: a bit for each toggle that a C kernel asks for."""
+    table = runpy.run_path(str(NATIVE.parent / "btrfs_model" / "patches.py"))["Patch"]
+    toggles = "".join(f"\tBM_TOGGLE_{one.name},\n" for one in table if one.asked == "C")
+    return f"""/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What a kernel does where kernels differ: bits of a behaviour. Written by build_ffi.py from
+ * btrfs_model/patches.py, which tells the commit of each; only those that C asks for stand here.
+ */
+#ifndef BTRFS_MODEL_TOGGLES_H
+#define BTRFS_MODEL_TOGGLES_H
+
+enum bm_toggle {{
+{toggles}}};
+
+#endif
+"""
+
+
+if (NATIVE / "toggles.h").read_text() != toggles_header():
+    (NATIVE / "toggles.h").write_text(toggles_header())
 
 ffibuilder = FFI()
 for header in headers("kernels.h", set()):

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What a kernel does where kernels differ: bits of a behaviour. Written by toggles.py from
+ * What a kernel does where kernels differ: bits of a behaviour. Written by build_ffi.py from
  * btrfs_model/patches.py, which tells the commit of each; only those that C asks for stand here.
  */
 #ifndef BTRFS_MODEL_TOGGLES_H

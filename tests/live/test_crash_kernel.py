@@ -9,10 +9,7 @@ the clock on both sides.
 Each kernel is asked in a process with a time limit: a mount that hangs is a failure, no more.
 """
 
-import contextlib
-import os
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,63 +21,19 @@ from progs import btrfs_check
 
 import btrfs_model as bm
 from btrfs_model.experiments.verify.listing import model_listing
-from btrfs_model.experiments.verify.logs import items_of
+from btrfs_model.experiments.verify.logs import (
+    checksums_by_sector,
+    clock_of_replays,
+    items_after_replays,
+)
 from btrfs_model.kernels.native import Native
 from btrfs_model.kernels.session import Kernel
 from btrfs_model.mount.inode import live_subvolume
-from btrfs_model.mount.live_inode import InodeFields
-from btrfs_model.ondisk.keys import ItemType, ObjectId
+from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.volume.filesystem import Filesystem
 
 LOGGED_BY = ("v5.10.46", "v6.1.176", "v6.12.101", "v6.18.44")
 """Kernels whose logs the model writes."""
-# the clock of the model's replays: no time of a call
-LATER = 2**33
-TIMES = ("atime", "ctime", "mtime", "otime")
-
-
-@contextlib.contextmanager
-def clock_of_replays() -> Iterator[None]:
-    """Times of a replay are of another century."""
-    before = os.environ.get("SOURCE_DATE_EPOCH")
-    os.environ["SOURCE_DATE_EPOCH"] = str(LATER)
-    try:
-        yield
-    finally:
-        del os.environ["SOURCE_DATE_EPOCH"]
-        if before is not None:
-            os.environ["SOURCE_DATE_EPOCH"] = before
-
-
-def with_its_times(ours: bytes, theirs: bytes, since: int) -> bytes:
-    """An inode item with the kernel's times where both replays took the time for it."""
-    mine, its = InodeFields.unpack(ours), InodeFields.unpack(theirs)
-    for field in TIMES:
-        if getattr(mine, field) >= LATER * 10**9 and getattr(its, field) >= since:
-            setattr(mine, field, getattr(its, field))
-    return theirs if mine == its else ours
-
-
-def differences(ours: Any, theirs: Any, tree: int, since: int) -> list[Any]:
-    mine, its = items_of(ours, tree), items_of(theirs, tree)
-    found = []
-    for key in sorted(mine.keys() | its.keys()):
-        a, b = mine.get(key), its.get(key)
-        if a is not None and b is not None and key[1] == ItemType.INODE_ITEM:
-            a = with_its_times(a, b, since)
-        if a != b:
-            found.append((key, a, b))
-    return found
-
-
-def checksums(fs: Filesystem) -> dict[int, bytes]:
-    """Checksums by sector: how they are spread over items depends on what was freed before."""
-    size = fs.image.superblock.csum_size
-    return {
-        key[2] + at // size * fs.image.sectorsize: data[at : at + size]
-        for key, data in items_of(fs, ObjectId.CSUM_TREE).items()
-        for at in range(0, len(data), size)
-    }
 
 
 def may_hang(fs: Filesystem) -> bool:
@@ -115,8 +68,9 @@ def judge(crash: Crash, kernel: Kernel) -> None:
             live_subvolume(ours, tree)
         ours.sync()
         for tree in theirs.subvolume_ids:
-            assert differences(ours, theirs, tree, since) == []
-        assert checksums(ours) == checksums(theirs)
+            its, mine = items_after_replays(theirs, ours, tree, since)
+            assert mine == its
+        assert checksums_by_sector(ours) == checksums_by_sector(theirs)
     assert btrfs_check(image) == ""
     image.unlink()
 

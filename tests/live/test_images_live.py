@@ -23,6 +23,7 @@ import scenarios
 from progs import btrfs_check, needs_progs
 
 import btrfs_model as bm
+from btrfs_model.experiments.verify.listing import snapshots_of
 from btrfs_model.experiments.verify.random_calls import Call, acl, random_call
 from btrfs_model.experiments.verify.random_scenarios import random_scenario
 from btrfs_model.experiments.workloads import NAMES as WORKLOADS
@@ -225,18 +226,6 @@ def cases() -> list[Any]:
         started, marks = judges.STARTED[kernel], judges.MARKS[kernel]
         for name in BUILDERS if corpus.LONG else some:
             found.append(pytest.param(started, name, marks=marks, id=f"{kernel}-{name}"))
-    return found
-
-
-def snapshots_of(fs: Filesystem) -> dict[str, str]:
-    """Paths of the read-only subvolumes, of each the one before it of the same source."""
-    found, last = {}, dict[bytes, str]()
-    for number in fs.subvolume_ids:
-        subvolume = fs.subvolume(number)
-        if subvolume.is_read_only:
-            source = subvolume.item.parent_uuid
-            found[subvolume.path] = last.get(source, "")
-            last[source] = subvolume.path
     return found
 
 

@@ -13,11 +13,12 @@ import live
 import live_sharing
 import numpy as np
 import pytest
-from ioctls import fiemap, inode_paths, logical_ino_v2
 
 import btrfs_model as bm
 from btrfs_model.backref.api import logical_ino
 from btrfs_model.behaviour import Behaviour
+from btrfs_model.kernels.inside.ioctls import fiemap, inode_paths
+from btrfs_model.kernels.inside.ioctls import logical_ino as kernel_logical_ino
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.questions.fiemap.api import Fiemap
 from btrfs_model.questions.reads.cold import blocks_after_mount
@@ -111,16 +112,12 @@ def compare_files(fs: bm.Filesystem, objectid: int, where: Path) -> None:
 def compare_walks(fs: bm.Filesystem, top: Path) -> None:
     """LOGICAL_INO_V2 of every data extent: its first, its middle and its last block, or all."""
     forest = fs.forest()
-    directory = os.open(top, os.O_RDONLY)
-    try:
-        for start, length in data_extents(fs):
-            for logical in {start, start + length // 2 // 4096 * 4096, start + length - 4096}:
-                for ignore in (False, True):
-                    table = logical_ino(forest, logical, ignore_offset=ignore)
-                    wanted = logical_ino_v2(directory, logical, ignore_offset=ignore)
-                    assert table.to_numpy().tolist() == wanted, (logical, ignore)
-    finally:
-        os.close(directory)
+    for start, length in data_extents(fs):
+        for logical in {start, start + length // 2 // 4096 * 4096, start + length - 4096}:
+            for ignore in (False, True):
+                table = logical_ino(forest, logical, ignore_offset=ignore)
+                wanted = kernel_logical_ino(top, logical, ignore)
+                assert table.to_numpy().tolist() == wanted, (logical, ignore)
 
 
 def compare_space(fs: bm.Filesystem, objectid: int, where: Path) -> None:

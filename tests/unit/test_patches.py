@@ -58,7 +58,7 @@ def test_who_asks_is_who_the_table_says(patch: Patch) -> None:
 @pytest.mark.claim("The toggles of C are those of the table.", judge="twins")
 @pytest.mark.skipif(not NATIVE.is_dir(), reason="needs the sources of the C kernels")
 def test_the_header_of_c_is_the_table() -> None:
-    written = runpy.run_path(str(NATIVE / "toggles.py"))["header"]()
+    written = runpy.run_path(str(NATIVE / "build_ffi.py"))["toggles_header"]()
     assert (NATIVE / "toggles.h").read_text() == written
 
 

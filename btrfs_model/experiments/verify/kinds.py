@@ -6,7 +6,6 @@ A comparison counts what it compared, by unit, and ends at the first difference.
 
 from __future__ import annotations
 
-import os
 import random
 import stat
 import subprocess
@@ -25,8 +24,13 @@ from btrfs_model.backref.api import logical_ino
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.scenario.load import Scenario
-from btrfs_model.experiments.verify.listing import model_listing
-from btrfs_model.experiments.verify.logs import comparable_logs, items_of
+from btrfs_model.experiments.verify.listing import model_listing, snapshots_of
+from btrfs_model.experiments.verify.logs import (
+    checksums_by_sector,
+    clock_of_replays,
+    comparable_logs,
+    items_after_replays,
+)
 from btrfs_model.experiments.verify.random_logs import random_log
 from btrfs_model.experiments.verify.random_scenarios import random_scenario
 from btrfs_model.experiments.verify.random_trees import random_tree
@@ -37,7 +41,6 @@ from btrfs_model.kernels.inside.mounts import Place
 from btrfs_model.kernels.inside.timed import Sent
 from btrfs_model.kernels.session import Kernel
 from btrfs_model.mount.inode import live_subvolume
-from btrfs_model.mount.live_inode import InodeFields
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.questions.check import check
@@ -50,15 +53,10 @@ from btrfs_model.volume.forest import Forest
 
 NO_FILE_DATA, COMPRESSED = 1, 16
 _BLOCK = 4096
-_PATHS, _PER_PATH = 4000, 9
-"""Bytes that INO_PATHS has for paths, and takes for each besides."""
-_TIMES = ("atime", "ctime", "mtime", "otime")
 _LARGE = 8 << 30
 """Bytes of a device that may have a million files."""
 _SMALL = 256 << 20
 """Bytes of a device that the model has a copy of."""
-_LATER = 2**33
-"""The clock of the model's replays: no time of a call."""
 _LAG = 60 * 10**9
 """The clock of a guest may lag so much."""
 
@@ -224,11 +222,12 @@ def compare_extents(bench: Bench, image: Path, choice: random.Random) -> None:
                                              strict=True)]  # fmt: skip
             bench.same("files", f"extents of {row['path']}", theirs, ours)
             bench.compared["extents"] += len(ours)
-        for row, names in zip(inodes, shared["paths"], strict=True):
+        for row, (names, missed) in zip(inodes, shared["paths"], strict=True):
             what = f"paths of inode {row['ino']} of {row['below']}"
             known = fs.subvolume(row["subvolume"]).paths_of(row["ino"])
-            if sum(len(path) + _PER_PATH for path in known) < _PATHS:
-                bench.same("inodes", what, names, known)
+            bench.same(
+                "inodes", what, [len(names) + missed, *names], [len(known), *known[: len(names)]]
+            )
         forest = fs.forest()
         for (logical, ignore), referring in zip(places, shared["references"], strict=True):
             model = _references(forest, logical, ignore)
@@ -307,7 +306,7 @@ def compare_replays(bench: Bench, scenario: Scenario) -> None:
     with bench.new_image() as image, bench.new_image() as crash:
         since = time.time_ns() - _LAG
         in_the_kernel(bench.kernel, scenario, image, crash, _SMALL)
-        with Filesystem.open(crash) as fs, _clock_of_replays():
+        with Filesystem.open(crash) as fs, clock_of_replays():
             ours = replay_log(fs, behaviour=bench.behaviour)
         with ours:
             subvolumes = [ours.subvolume(number).path for number in ours.subvolume_ids]
@@ -320,47 +319,10 @@ def compare_replays(bench: Bench, scenario: Scenario) -> None:
                     live_subvolume(ours, number)
                 ours.sync()
                 for number in theirs.subvolume_ids:
-                    _same_items(bench, ours, theirs, number, since)
-                bench.same("checksums", "checksums", _checksums(theirs), _checksums(ours))
-
-
-@contextmanager
-def _clock_of_replays() -> Iterator[None]:
-    before = os.environ.get("SOURCE_DATE_EPOCH")
-    os.environ["SOURCE_DATE_EPOCH"] = str(_LATER)
-    try:
-        yield
-    finally:
-        del os.environ["SOURCE_DATE_EPOCH"]
-        if before is not None:
-            os.environ["SOURCE_DATE_EPOCH"] = before
-
-
-def _with_its_times(ours: bytes, theirs: bytes, since: int) -> bytes:
-    """Return an inode item with the kernel's times where both replays took the time for it."""
-    mine, its = InodeFields.unpack(ours), InodeFields.unpack(theirs)
-    for name in _TIMES:
-        if getattr(mine, name) >= _LATER * 10**9 and getattr(its, name) >= since:
-            setattr(mine, name, getattr(its, name))
-    return theirs if mine == its else ours
-
-
-def _same_items(bench: Bench, ours: Filesystem, theirs: Filesystem, tree: int, since: int) -> None:
-    mine, its = items_of(ours, tree), items_of(theirs, tree)
-    for key, data in its.items():
-        if key[1] == ItemType.INODE_ITEM and key in mine:
-            mine[key] = _with_its_times(mine[key], data, since)
-    bench.same_members("items", f"tree {tree}: item ", its, mine)
-
-
-def _checksums(fs: Filesystem) -> dict[int, bytes]:
-    """Return checksums by sector: how they are spread over items depends on what was freed."""
-    size = fs.image.superblock.csum_size
-    return {
-        key[2] + at // size * fs.image.sectorsize: data[at : at + size]
-        for key, data in items_of(fs, ObjectId.CSUM_TREE).items()
-        for at in range(0, len(data), size)
-    }
+                    its, mine = items_after_replays(theirs, ours, number, since)
+                    bench.same_members("items", f"tree {number}: item ", its, mine)
+                sums = checksums_by_sector(theirs), checksums_by_sector(ours)
+                bench.same("checksums", "checksums", *sums)
 
 
 def _same_listings(bench: Bench, kernel: Listing, model: Listing) -> None:
@@ -400,13 +362,7 @@ def compare_images(bench: Bench, scenario: Scenario) -> None:
 def _use(bench: Bench, fs: WritableFilesystem, image: Path) -> None:
     """Let a kernel use an image of the model as its owner would."""
     kernel = bench.kernel
-    listing, snapshots, last = model_listing(fs), dict[str, str](), dict[bytes, str]()
-    for number in fs.subvolume_ids:
-        subvolume = fs.subvolume(number)
-        if subvolume.is_read_only:
-            source = subvolume.item.parent_uuid
-            snapshots[subvolume.path] = last.get(source, "")
-            last[source] = subvolume.path
+    listing, snapshots = model_listing(fs), snapshots_of(fs)
     job = used.Job(image=str(image), options="rw,noatime", subvolumes=list(listing), write={},
                    snapshots=snapshots, send_data=True, scrub=True,
                    streams=str(kernel.folder))  # fmt: skip

@@ -34,6 +34,18 @@ def as_recorded(row: Mapping[Any, Any]) -> dict[str, Any]:
     return record
 
 
+def snapshots_of(fs: Filesystem) -> dict[str, str]:
+    """Paths of the read-only subvolumes, of each the one before it of the same source, or ''."""
+    found, last = dict[str, str](), dict[bytes, str]()
+    for number in fs.subvolume_ids:
+        subvolume = fs.subvolume(number)
+        if subvolume.is_read_only:
+            source = subvolume.item.parent_uuid
+            found[subvolume.path] = last.get(source, "")
+            last[source] = subvolume.path
+    return found
+
+
 def model_listing(fs: Filesystem) -> Listing:
     """List what is in each subvolume; of subvolumes inside it the path alone."""
     return {

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Logs of kernels and logs of the model, in a form that can be compared.
+"""Logs of kernels and of the model, and what is there after replays, in a form to be compared.
 
-Left out is what depends on the machine: addresses, times, what a kernel leaves in fields of inode
-items that it does not set (nbytes, reserved), and versions, which begin anywhere. Transactions
-count from the one that the log belongs to.
+Of logs is left out what depends on the machine: addresses, times, what a kernel leaves in fields of
+inode items that it does not set (nbytes, reserved), and versions, which begin anywhere.
+Transactions count from the one that the log belongs to.
 """
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,17 +19,69 @@ from typing import Any
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.mount.live_inode import InodeFields
 from btrfs_model.ondisk.items import InlineExtent, dir_items, file_extent, inode_extrefs, inode_refs
-from btrfs_model.ondisk.keys import ItemType, Key
+from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.tree import Tree
 
+Items = dict[tuple[int, int, int], bytes]
+"""Payloads by key."""
 LogItems = dict[Any, Any]
 """Content by key; ``"csums"``: checksums."""
 
 
-def items_of(fs: Filesystem, tree: int) -> dict[tuple[int, int, int], bytes]:
+def items_of(fs: Filesystem, tree: int) -> Items:
     """Every item of a tree."""
     return {item.key: bytes(item.data) for item in fs.tree(tree).items()}
+
+
+_LATER = 2**33
+"""The clock of the model's replays: no time of a call."""
+_TIMES = ("atime", "ctime", "mtime", "otime")
+
+
+@contextmanager
+def clock_of_replays() -> Iterator[None]:
+    """Let replays take times of another century, so that they are known."""
+    before = os.environ.get("SOURCE_DATE_EPOCH")
+    os.environ["SOURCE_DATE_EPOCH"] = str(_LATER)
+    try:
+        yield
+    finally:
+        del os.environ["SOURCE_DATE_EPOCH"]
+        if before is not None:
+            os.environ["SOURCE_DATE_EPOCH"] = before
+
+
+def items_after_replays(
+    kernel: Filesystem, model: Filesystem, tree: int, since: int
+) -> tuple[Items, Items]:
+    """Return items of a tree after both replays, with the kernel's times where both took one.
+
+    `since`: the kernel's clock before its replay, in nanoseconds.
+    """
+    its, mine = items_of(kernel, tree), items_of(model, tree)
+    for key, data in its.items():
+        if key[1] == ItemType.INODE_ITEM and key in mine:
+            mine[key] = _with_its_times(mine[key], data, since)
+    return its, mine
+
+
+def _with_its_times(ours: bytes, theirs: bytes, since: int) -> bytes:
+    mine, its = InodeFields.unpack(ours), InodeFields.unpack(theirs)
+    for name in _TIMES:
+        if getattr(mine, name) >= _LATER * 10**9 and getattr(its, name) >= since:
+            setattr(mine, name, getattr(its, name))
+    return theirs if mine == its else ours
+
+
+def checksums_by_sector(fs: Filesystem) -> dict[int, bytes]:
+    """Return checksums by sector: how they are spread over items depends on what was freed."""
+    size = fs.image.superblock.csum_size
+    return {
+        key[2] + at // size * fs.image.sectorsize: data[at : at + size]
+        for key, data in items_of(fs, ObjectId.CSUM_TREE).items()
+        for at in range(0, len(data), size)
+    }
 
 
 def logs_of(fs: Filesystem) -> dict[int, LogItems]:

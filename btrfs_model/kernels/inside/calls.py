@@ -10,10 +10,11 @@ import os
 import stat
 import struct
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID
+
+from btrfs_model.kernels.inside.ioctls import number, opened
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _AT_FDCWD = -100
@@ -22,43 +23,30 @@ _VOL_ARGS_V2 = struct.Struct("<qQQQQ16x4040s")
 _RECEIVED = struct.Struct("<16sQQQI4xQI4xQ128x")
 
 
-def _ioctl(direction: int, number: int, size: int) -> int:
-    return direction << 30 | size << 16 | 0x94 << 8 | number
-
-
-_SYNC = _ioctl(0, 8, 0)
-_TREE_SEARCH = _ioctl(3, 17, 4096)
-_SUBVOL_CREATE = _ioctl(1, 14, 4096)
-_SNAP_DESTROY = _ioctl(1, 15, 4096)
-_SNAP_CREATE_V2 = _ioctl(1, 23, 4096)
-_SUBVOL_CREATE_V2 = _ioctl(1, 24, 4096)
-_GETFLAGS = _ioctl(2, 25, 8)
-_SETFLAGS = _ioctl(1, 26, 8)
-_FS_INFO = _ioctl(2, 31, 1024)
-_QUOTA_CTL = _ioctl(3, 40, 16)
-_QGROUP_ASSIGN = _ioctl(1, 41, 24)
-_QGROUP_CREATE = _ioctl(1, 42, 16)
-_QGROUP_LIMIT = _ioctl(2, 43, 48)
-_QUOTA_RESCAN = _ioctl(1, 44, 64)
-_QUOTA_RESCAN_WAIT = _ioctl(0, 46, 0)
-_SET_RECEIVED = _ioctl(3, 37, _RECEIVED.size)
-_FS_GETFLAGS = 2 << 30 | 8 << 16 | ord("f") << 8 | 1
-_FS_SETFLAGS = 1 << 30 | 8 << 16 | ord("f") << 8 | 2
+_SYNC = number(0, 8, 0)
+_TREE_SEARCH = number(3, 17, 4096)
+_SUBVOL_CREATE = number(1, 14, 4096)
+_SNAP_DESTROY = number(1, 15, 4096)
+_SNAP_CREATE_V2 = number(1, 23, 4096)
+_SUBVOL_CREATE_V2 = number(1, 24, 4096)
+_GETFLAGS = number(2, 25, 8)
+_SETFLAGS = number(1, 26, 8)
+_FS_INFO = number(2, 31, 1024)
+_QUOTA_CTL = number(3, 40, 16)
+_QGROUP_ASSIGN = number(1, 41, 24)
+_QGROUP_CREATE = number(1, 42, 16)
+_QGROUP_LIMIT = number(2, 43, 48)
+_QUOTA_RESCAN = number(1, 44, 64)
+_QUOTA_RESCAN_WAIT = number(0, 46, 0)
+_SET_RECEIVED = number(3, 37, _RECEIVED.size)
+_FS_GETFLAGS = number(2, 1, 8, ord("f"))
+_FS_SETFLAGS = number(1, 2, 8, ord("f"))
 _QUOTA_TREE, _QGROUP_INFO = 8, 242
 _FOR_GROUPS = 300
 _RDONLY = 2
 _QGROUP_INHERIT = 4
 _MAX = 2**64 - 1
 _ORPHAN = 2**64 - 5
-
-
-@contextmanager
-def _opened(path: str, flags: int = os.O_RDONLY | os.O_DIRECTORY) -> Iterator[int]:
-    fd = os.open(path, flags)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def _search(fd: int, tree: int, objectid: int, kind: int) -> set[int]:
@@ -144,7 +132,7 @@ class KernelCalls:
     def chattr(self, path: str, add: int, remove: int) -> None:
         if stat.S_IFMT(Path(self._at(path)).stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
             raise OSError(errno.ENOTTY, path)
-        with _opened(self._at(path), os.O_RDONLY) as fd:
+        with opened(self._at(path), os.O_RDONLY) as fd:
             flags = bytearray(8)
             fcntl.ioctl(fd, _FS_GETFLAGS, flags)
             new = struct.unpack("<q", flags)[0] & ~remove | add
@@ -158,7 +146,7 @@ class KernelCalls:
 
     def create_subvolume(self, path: str, qgroups: Sequence[int] | None = None) -> None:
         parent, name = self._parent(path)
-        with _opened(parent) as fd:
+        with opened(parent) as fd:
             if qgroups is None:
                 fcntl.ioctl(fd, _SUBVOL_CREATE, bytearray(_VOL_ARGS.pack(0, name)))
             else:
@@ -169,7 +157,7 @@ class KernelCalls:
     ) -> None:
         parent, name = self._parent(path)
         flags = _RDONLY if read_only else 0
-        with _opened(self._at(source)) as of, _opened(parent) as fd:
+        with opened(self._at(source)) as of, opened(parent) as fd:
             self._inherit(fd, _SNAP_CREATE_V2, of, flags, name, qgroups)
 
     def _inherit(
@@ -195,7 +183,7 @@ class KernelCalls:
         self._wait_for_rescan()
 
     def set_drop_subtree_threshold(self, level: int) -> None:
-        with _opened(self.top) as fd:
+        with opened(self.top) as fd:
             info = bytearray(1024)
             fcntl.ioctl(fd, _FS_INFO, info)
         fsid = UUID(bytes=bytes(info[16:32]))
@@ -227,22 +215,22 @@ class KernelCalls:
         self._ioctl(_QUOTA_RESCAN_WAIT, b"")
 
     def _ioctl(self, request: int, argument: bytes) -> None:
-        with _opened(self.top) as fd:
+        with opened(self.top) as fd:
             fcntl.ioctl(fd, request, argument or 0)
 
     def delete_subvolume(self, path: str) -> None:
         parent, name = self._parent(path)
-        with _opened(parent) as fd:
+        with opened(parent) as fd:
             fcntl.ioctl(fd, _SNAP_DESTROY, bytearray(_VOL_ARGS.pack(0, name)))
 
     def set_read_only(self, path: str, read_only: bool = True) -> None:
-        with _opened(self._at(path)) as fd:
+        with opened(self._at(path)) as fd:
             flags = struct.pack("<Q", _RDONLY if read_only else 0)
             fcntl.ioctl(fd, _SETFLAGS, flags)
 
     def set_received_subvolume(self, path: str, uuid: bytes, stransid: int, stime: int = 0) -> None:
         seconds, rest = divmod(stime, 10**9)
-        with _opened(self._at(path)) as fd:
+        with opened(self._at(path)) as fd:
             argument = _RECEIVED.pack(uuid, stransid, 0, seconds, rest, 0, 0, 0)
             fcntl.ioctl(fd, _SET_RECEIVED, argument)
 
@@ -261,7 +249,7 @@ class KernelCalls:
 
         When it comes to that without being woken is a matter of chance.
         """
-        with _opened(self.top) as fd:
+        with opened(self.top) as fd:
             dead = _dead_subvolumes(fd)
             if not dead:
                 return
@@ -279,7 +267,7 @@ class KernelCalls:
 
     def sync(self) -> None:
         """Commit; unlike BTRFS_IOC_SYNC this does not wake the cleaner of deleted subvolumes."""
-        with _opened(self.top) as fd:
+        with opened(self.top) as fd:
             if _LIBC.syncfs(fd):
                 raise OSError(ctypes.get_errno(), "syncfs", self.top)
 
@@ -292,7 +280,7 @@ class KernelCalls:
             self.unlink(f"{directory}/{name}")
 
     def write(self, path: str, offset: int, data: bytes) -> None:
-        with _opened(self._at(path), os.O_WRONLY) as fd:
+        with opened(self._at(path), os.O_WRONLY) as fd:
             os.pwrite(fd, data, offset)
 
     def truncate(self, path: str, size: int) -> None:

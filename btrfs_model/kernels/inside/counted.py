@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from btrfs_model.kernels.inside.asked import map_file, send_into
+from btrfs_model.kernels.inside.asked import send_into
+from btrfs_model.kernels.inside.ioctls import fiemap
 from btrfs_model.kernels.inside.mounts import Place, mounted, run
 from btrfs_model.kernels.inside.operations import Operations
 from btrfs_model.kernels.inside.timed import Sent
@@ -54,7 +55,7 @@ def send(place: Place, what: Sent, target: str) -> None:
 def extents(place: Place, path: str, target: str) -> None:
     """Map a file right after a mount."""
     with mounted(**place) as folder:
-        map_file(folder / path, forget)
+        fiemap(folder / path, forget)
         keep(target)
 
 

@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from btrfs_model.kernels.inside.ioctls import number, opened
+
 Listing = dict[str, dict[str, dict[str, Any]]]
 """Records by subvolume and path."""
 
-_GETFLAGS = 2 << 30 | 8 << 16 | ord("f") << 8 | 1
-_GETVERSION = 2 << 30 | 8 << 16 | ord("v") << 8 | 1
+_GETFLAGS = number(2, 1, 8, ord("f"))
+_GETVERSION = number(2, 1, 8, ord("v"))
 _TOP = 256
 _EMPTY_SUBVOL_DIR = 2
 
@@ -45,13 +47,10 @@ def _record(at: Path, status: os.stat_result) -> dict[str, Any]:
               "atime": status.st_atime_ns, "mtime": status.st_mtime_ns,
               "ctime": status.st_ctime_ns}  # fmt: skip
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
-        fd = os.open(at, os.O_RDONLY)
-        try:
-            for name, number in (("gen", _GETVERSION), ("flags", _GETFLAGS)):
-                found = fcntl.ioctl(fd, number, bytes(8))
+        with opened(at) as fd:
+            for name, asked in (("gen", _GETVERSION), ("flags", _GETFLAGS)):
+                found = fcntl.ioctl(fd, asked, bytes(8))
                 record[name] = struct.unpack_from("<I", found)[0]
-        finally:
-            os.close(fd)
     if stat.S_ISREG(mode):
         record["sha256"] = hashlib.sha256(at.read_bytes()).hexdigest()
     if stat.S_ISLNK(mode):

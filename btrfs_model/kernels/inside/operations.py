@@ -8,25 +8,19 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
 import stat
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypedDict
 
+from btrfs_model.kernels.inside import ioctls
 from btrfs_model.kernels.inside.calls import KernelCalls
 from btrfs_model.kernels.inside.fill import data_of
 from btrfs_model.kernels.inside.mounts import Place, mounted
 from btrfs_model.kernels.inside.steps import device_of, written
 
-_CLONE = struct.Struct("<qQQQ")
-_FICLONERANGE = 1 << 30 | _CLONE.size << 16 | 0x94 << 8 | 13
-_DEDUPE_HEAD = struct.Struct("<QQHHI")
-_DEDUPE_ONE = struct.Struct("<qQQiI")
-_FIDEDUPERANGE = 3 << 30 | _DEDUPE_HEAD.size << 16 | 0x94 << 8 | 54
 _EXCHANGE = 2
 _UMASK = 0o022
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -134,26 +128,14 @@ class Operations(KernelCalls):
         self.do_clone_range(source, 0, 0, target, 0)
 
     def do_clone_range(self, source: str, start: int, length: int, target: str, to: int) -> None:
-        nonblock = os.O_NONBLOCK
-        source_fd = os.open(self._at(source), os.O_RDONLY | nonblock)
-        try:
-            target_fd = os.open(self._at(target), os.O_RDWR | nonblock)
-            try:
-                fcntl.ioctl(target_fd, _FICLONERANGE, _CLONE.pack(source_fd, start, length, to))
-            finally:
-                os.close(target_fd)
-        finally:
-            os.close(source_fd)
+        ioctls.clone_range(self._at(source), start, length, self._at(target), to)
 
     def do_dedupe(self, source: str, start: int, length: int, target: str, to: int) -> None:
         with (
             self._file(source, errno.EINVAL, os.O_RDONLY) as source_fd,
             self._file(target, errno.EINVAL, os.O_RDONLY) as target_fd,
         ):
-            head, one = (start, length, 1, 0, 0), (target_fd, to, 0, 0, 0)
-            argument = bytearray(_DEDUPE_HEAD.pack(*head) + _DEDUPE_ONE.pack(*one))
-            fcntl.ioctl(source_fd, _FIDEDUPERANGE, argument)
-        status = _DEDUPE_ONE.unpack_from(argument, _DEDUPE_HEAD.size)[3]
+            _, status = ioctls.dedupe_range(source_fd, start, length, target_fd, to)
         if status:
             raise OSError(max(-status, 0) or errno.EINVAL, "FIDEDUPERANGE")
 

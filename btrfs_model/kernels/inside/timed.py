@@ -13,30 +13,16 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TypedDict
 
+from btrfs_model.kernels.inside import ioctls
 from btrfs_model.kernels.inside.clock import Clock, Run
+from btrfs_model.kernels.inside.ioctls import extents_in, fiemap_calls, opened, root_id
 from btrfs_model.kernels.inside.mounts import Place, forget, mounted
-from btrfs_model.kernels.inside.send import kernel_send, root_id
 
-_FIEMAP = struct.Struct("<QQIIII")  # start, length, flags, mapped, room, reserved
-_FIEMAP_NUMBER = 3 << 30 | _FIEMAP.size << 16 | ord("f") << 8 | 11
-_EXTENT = struct.Struct("<Q8xQ16xI12x")  # logical, length, flags
-_FIEMAP_EXTENT_LAST = 1
-_WHOLE = (1 << 64) - 1
 _DIRENTS = 32768
 _DT_DIR = 4
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def _repeat(
@@ -71,19 +57,13 @@ class Sent(TypedDict):
 
 
 def _send_into(stream: int, folder: Path, what: Sent) -> Clock:
-    parent, *clones = [_root_id(folder, name) for name in (what["parent"], *what["clones"])]
-    with _opened(folder / what["snapshot"]) as fd, Clock() as clock:
+    parent = 0 if what["parent"] is None else root_id(folder / what["parent"])
+    clones = [root_id(folder / name) for name in what["clones"]]
+    with opened(folder / what["snapshot"]) as fd, Clock() as clock:
         clock.start()
-        kernel_send(fd, stream, parent, clones, what["flags"], what["protocol"])
+        ioctls.send(fd, stream, parent, clones, what["flags"], what["protocol"])
         clock.stop()
     return clock
-
-
-def _root_id(folder: Path, subvolume: str | None) -> int:
-    if subvolume is None:
-        return 0
-    with _opened(folder / subvolume) as fd:
-        return root_id(fd)
 
 
 def send(place: Place, what: Sent, runs: int, cold: bool) -> list[Run[int]]:
@@ -109,23 +89,17 @@ def fiemap(
     place: Place, path: str, extents_per_call: int, sync: bool, runs: int, cold: bool
 ) -> list[Run[int]]:
     """Time the ioctls FIEMAP that map a whole file; amounts are extents."""
-    buffer = bytearray(_FIEMAP.size + extents_per_call * _EXTENT.size)
 
     def once(folder: Path) -> Run[int]:
-        start, found, last = 0, 0, 0
-        with _opened(folder / path) as fd, Clock() as clock:
-            while not last & _FIEMAP_EXTENT_LAST:
-                _FIEMAP.pack_into(buffer, 0, start, _WHOLE - start, sync, 0, extents_per_call, 0)
+        with opened(folder / path) as fd, Clock() as clock:
+
+            def timed(file: int, number: int, argument: bytearray) -> None:
                 clock.start()
-                fcntl.ioctl(fd, _FIEMAP_NUMBER, buffer)
+                fcntl.ioctl(file, number, argument)
                 clock.stop()
-                count = _FIEMAP.unpack_from(buffer)[3]
-                if not count:
-                    break
-                at = _FIEMAP.size + (count - 1) * _EXTENT.size
-                logical, length, last = _EXTENT.unpack_from(buffer, at)
-                start, found = logical + length, found + count
-        return clock.run(found)
+
+            calls = fiemap_calls(fd, extents_per_call, int(sync), timed)
+            return clock.run(sum(extents_in(filled) for filled in calls))
 
     return _repeat(once, place, runs, cold)
 

@@ -31,6 +31,7 @@ from btrfs_model.experiments.workloads.fiemap_shared import (
     walks_along,
     walks_of_a_call,
 )
+from btrfs_model.kernels.inside.ioctls import fiemap
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.questions.fiemap.api import FILEFRAG_EXTENTS, Fiemap
 from btrfs_model.questions.reads.cold import blocks_after_mount
@@ -215,8 +216,6 @@ def test_figures_of_a_built_filesystem(built: pd.DataFrame) -> None:
 @live.beside_the_kernel
 def test_the_kernel_finds_the_same(tmp_path: Path) -> None:
     """`btrfs check` is content; filefrag of the running kernel sees the model's extents."""
-    from ioctls import fiemap
-
     image = tmp_path / "built.img"
     with small(900) as fs:
         rewrite(fs, 900)
@@ -238,7 +237,6 @@ def test_the_kernel_finds_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize("extents", [700, 3277, *([32_768, 327_680] if corpus.LONG else [])])
 def test_the_kernel_reads_as_many_blocks(tmp_path: Path, extents: int) -> None:
     """As many as the model says for a cold call, by the counters of the block device."""
-    from ioctls import fiemap
     from live_sharing import sectors_read
 
     image = tmp_path / "built.img"

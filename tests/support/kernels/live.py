@@ -16,11 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ioctls import clone_range
 from mounts import mounted
 
 from btrfs_model.behaviour import preset_of
-from btrfs_model.kernels.inside.send import kernel_send as ioctl_send
+from btrfs_model.kernels.inside.ioctls import clone_range
+from btrfs_model.kernels.inside.ioctls import send as ioctl_send
 from btrfs_model.kernels.native import why_not
 
 _BLOCK = 4096
@@ -119,7 +119,7 @@ class Changes:
         source, target = self.file(), self.file()
         start, at = (self.choice.randrange(8) * _BLOCK for _ in range(2))
         length = self.choice.randrange(9) * _BLOCK  # 0: to the end
-        clone_range(source, target, start, length, at)
+        clone_range(source, start, length, target, at)
 
     def link(self) -> None:
         os.link(self.file(), self.folder() / self.name(), follow_symlinks=False)

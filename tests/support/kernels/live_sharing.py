@@ -14,8 +14,9 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from ioctls import clone_range
 from live import mounted
+
+from btrfs_model.kernels.inside.ioctls import clone_range
 
 BLOCK = 4096
 
@@ -103,13 +104,13 @@ class Sharing:
     def clone(self) -> None:
         source = self._file()
         target = source if self.choice.random() < 0.25 else self._file()
-        clone_range(source, target, self._offset(), self._length(), self._offset())
+        clone_range(source, self._offset(), self._length(), target, self._offset())
 
     def clone_file(self) -> None:
         source = self._file()
         target = self.choice.choice(self.writable) / f"f{self._number()}"
         target.touch()
-        clone_range(source, target, 0, 0, 0)
+        clone_range(source, 0, 0, target, 0)
 
     def _fallocate(self, *options: str) -> None:
         offset, length = str(self._offset()), str(self._length())

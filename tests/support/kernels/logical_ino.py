@@ -8,16 +8,14 @@ kernel gave them.
 """
 
 import json
-import os
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import corpus
 import mounts
 import zstandard
-from ioctls import Refs, logical_ino_v2
+
+from btrfs_model.kernels.inside.ioctls import Refs, logical_ino
 
 ANSWERS = corpus.TEST_DATA / "logical_ino.json.zst"
 
@@ -26,17 +24,6 @@ CASES = [
     for name in (*corpus.cases("fiemap-random"), *corpus.cases("balance"))
     if corpus.files(name, "fiemap.*")
 ]
-
-
-@contextmanager
-def mounted(image: Path) -> Iterator[int]:
-    """Mount an image read-only; yield an open directory of it."""
-    with mounts.mounted(image, "ro") as folder:
-        directory = os.open(folder, os.O_RDONLY)
-        try:
-            yield directory
-        finally:
-            os.close(directory)
 
 
 def questions(name: str, kernel: str = "6.12") -> Iterator[tuple[int, bool, Refs]]:
@@ -52,13 +39,13 @@ def questions(name: str, kernel: str = "6.12") -> Iterator[tuple[int, bool, Refs
 
 def main() -> None:
     """Record the answers of the running kernel."""
-    answers: dict[str, list[tuple[int, bool, Refs]]] = {}
+    answers: dict[str, list[tuple[int, bool, Refs | int]]] = {}
     for name in CASES:
         if not (corpus.KERNEL_DATA / name).is_dir():
             continue
-        with mounted(corpus.image(name)) as directory:
+        with mounts.mounted(corpus.image(name), "ro") as folder:
             answers[name] = [
-                (logical, ignore, logical_ino_v2(directory, logical, ignore_offset=ignore))
+                (logical, ignore, logical_ino(folder, logical, ignore))
                 for logical, ignore, _ in questions(name, "6.18")
             ]
     text = json.dumps({"kernel": platform.release(), "answers": answers}, separators=(",", ":"))

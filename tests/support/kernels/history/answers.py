@@ -4,16 +4,13 @@
 Of Python's library alone: this also runs in guests that have nothing else.
 """
 
-import os
 import stat
 from pathlib import Path
 from typing import Any, TypedDict
 
-from ioctls import Refs, fiemap, inode_paths, logical_ino_v2
-
+from btrfs_model.kernels.inside import ioctls
 from btrfs_model.kernels.inside.listing import kernel_listing
 from btrfs_model.kernels.inside.mounts import mounted, run
-from btrfs_model.kernels.inside.send import kernel_send
 
 Send = tuple[int, int, list[int], int, int]
 """Snapshot, parent or 0, clone sources, flags, version."""
@@ -40,32 +37,21 @@ def _of_files(subvolume: Path, paths: list[str]) -> tuple[dict[str, Any], dict[s
         status = (subvolume / path).lstat()
         if (ino := str(status.st_ino)) in names:
             continue
-        names[ino] = inode_paths(subvolume, status.st_ino)
+        names[ino] = ioctls.inode_paths(subvolume, status.st_ino)
         if stat.S_ISREG(status.st_mode):
-            maps[path] = fiemap(subvolume / path)
+            maps[path] = ioctls.fiemap(subvolume / path)
     return maps, names
 
 
 def _sent(folder: Path, send: Send, stream: Path) -> int:
     """Send into a file; the errno."""
     _, parent, clones, flags, protocol = send
-    subvolume = os.open(folder, os.O_RDONLY)
     try:
-        with stream.open("wb") as file:
-            kernel_send(subvolume, file.fileno(), parent, clones, flags, protocol)
+        with ioctls.opened(folder) as subvolume, stream.open("wb") as file:
+            ioctls.send(subvolume, file.fileno(), parent, clones, flags, protocol)
     except OSError as error:
         return error.errno or 0
-    finally:
-        os.close(subvolume)
     return 0
-
-
-def _refs(directory: int, logical: int, ignore_offset: bool) -> Refs | int:
-    """Ask who refers to a byte; an errno where that fails."""
-    try:
-        return logical_ino_v2(directory, logical, ignore_offset=ignore_offset)
-    except OSError as error:
-        return error.errno or 0
 
 
 def answers(asked: Questions, top: str) -> dict[str, Any]:
@@ -85,10 +71,6 @@ def answers(asked: Questions, top: str) -> dict[str, Any]:
             stream = Path(asked["streams"]) / f"stream-{number}"
             path = asked["subvolumes"][str(send[0])]
             said["sends"].append((_sent(folder / path, send, stream), str(stream)))
-        directory = os.open(folder, os.O_RDONLY)
-        try:
-            for logical in asked["logical"]:
-                said["refs"].append([_refs(directory, logical, one) for one in (False, True)])
-        finally:
-            os.close(directory)
+        for logical in asked["logical"]:
+            said["refs"].append([ioctls.logical_ino(folder, logical, one) for one in (False, True)])
     return said

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ioctls import clone_range, dedupe_range
-
 from btrfs_model.kernels.inside.calls import KernelCalls
+from btrfs_model.kernels.inside.ioctls import clone_range, dedupe_range
 from btrfs_model.kernels.inside.mounts import run
 
 BLOCK = 4096
@@ -149,18 +148,18 @@ class Files:
     def clone(self) -> None:
         source = self.file()
         target = source if self.choice.random() < 0.2 else self.file()
-        clone_range(source, target, self._offset(), self._length(), self._offset())
+        clone_range(source, self._offset(), self._length(), target, self._offset())
 
     def storm(self) -> None:
         """Refer to one extent so often that its item has no room for that."""
         source, target = self.file(), self.file()
         for number in range(self.choice.choice([30, 300])):
-            clone_range(source, target, 0, BLOCK, number * 2 * BLOCK)
+            clone_range(source, 0, BLOCK, target, number * 2 * BLOCK)
 
     def clone_file(self) -> None:
         source, target = self.file(), self._new()
         target.touch()
-        clone_range(source, target, 0, 0, 0)
+        clone_range(source, 0, 0, target, 0)
 
     def dedupe(self) -> None:
         source, target = self.file(), self.file()
@@ -168,7 +167,8 @@ class Files:
         self.put(source, 0, data)
         at = self._offset()
         self.put(target, at, data)
-        dedupe_range(source, target, 0, len(data), at)
+        with source.open("rb") as one, target.open("r+b") as other:
+            dedupe_range(one.fileno(), 0, len(data), other.fileno(), at)
 
     def _fallocate(self, *options: str) -> None:
         offset, length = str(self._offset()), str(self._length())
