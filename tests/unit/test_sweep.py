@@ -203,9 +203,7 @@ def test_what_another_model_measured_is_stale(
     knobs = {"a": [1, 2], "log": str(log)}
     bm.sweep(cells.noted, knobs, store=store, scheduler=here)
     monkeypatch.setattr("btrfs_model.experiments.sweep.store.build", lambda: "0.0-other")
-    with pytest.raises(
-        bm.BtrfsModelError, match="another version or build of the model measured 2"
-    ):
+    with pytest.raises(bm.BtrfsModelError, match="another model measured 2"):
         bm.sweep(cells.noted, knobs, store=store, scheduler=here)
     assert Store(store).stale(plan(Function(cells.noted), knobs).keys) == 2
     bm.sweep(cells.noted, knobs, store=store, scheduler=here, refresh=True)
@@ -412,6 +410,9 @@ def test_a_scheduler_that_is_not_there(spec: Path, capfd: pytest.CaptureFixture[
         assert run_cli(["sweep", "spec.toml", "--scheduler", scheduler]) == 1
         err = capfd.readouterr().err
         assert why in err.splitlines()[-1] and len(err.splitlines()) == 1, err
+    cluster = ["--scheduler", "tcp://127.0.0.1:9", "--memory", "2G"]
+    assert run_cli(["sweep", "spec.toml", *cluster]) == 1
+    assert "where they are started" in capfd.readouterr().err
 
 
 def test_a_full_disk(

@@ -177,7 +177,7 @@ def carry_out(
         if missing:
             if not settings.refresh and (stale := store.stale(missing)):
                 raise BtrfsModelError(
-                    f"{store.path}: another version or build of the model measured {stale:,} of "
+                    f"{store.path}: another model measured {stale:,} of "
                     "these cells; refresh=True (--refresh) measures them again"
                 )
             with store.writing(), engine(

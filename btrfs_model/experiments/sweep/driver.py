@@ -104,6 +104,9 @@ def _cluster(scheduler: str, jobs: int | None, memory: int | None) -> Iterator[A
         with cluster, distributed.Client(cluster) as client:
             yield client
         return
+    if memory is not None:
+        raise BtrfsModelError(f"sweep: what the processes of {scheduler} may have is said where "
+                              "they are started (dask worker --memory-limit)")  # fmt: skip
     try:
         client = distributed.Client(scheduler, timeout=10)
     except (OSError, ValueError) as error:
