@@ -29,6 +29,12 @@ COLUMNS: Final = {
 ENTRY: Final = dtype_of("struct bm_entry")
 """A name, as ``native/tree/api.h`` has it."""
 
+INODE_SUM: Final = dtype_of("struct bm_inode_sum")
+"""What the items of an inode say together, as ``native/tree/api.h`` has it."""
+
+FILE_EXTENT: Final = dtype_of("struct bm_file_extent")
+"""A file extent, as ``native/tree/api.h`` has it."""
+
 REF: Final = dtype_of("struct bm_ref")
 """A reference to an extent, as ``native/tree/api.h`` has it."""
 
@@ -106,6 +112,52 @@ def scan_leaves(image: Leased, leaves: npt.NDArray[np.uint64] | Sequence[int]) -
         if count <= capacity:
             return {name: array[:count] for name, array in columns.items()}
         capacity = count
+
+
+class InodeReducer:
+    """Reduces what the items of each inode of a subvolume say together.
+
+    `image`: where the items are.
+    `root_dir`: number of its top directory.
+    """
+
+    def __init__(self, image: Leased, root_dir: int) -> None:
+        self.image = image
+        self.root_dir = root_dir
+        self._totals = ffi.new("struct bm_inode_totals *")
+
+    def reduce(
+        self, leaves: npt.NDArray[np.uint64], items: int, low: int, high: int
+    ) -> tuple[npt.NDArray[np.void], npt.NDArray[np.void], npt.NDArray[np.void]]:
+        """Reduce the items of the inodes from `low` to `high`.
+
+        `leaves`: those that have them, in the order of the tree.
+        `items`: how many items there are in these leaves.
+        Returns rows of :data:`INODE_SUM`, of :data:`FILE_EXTENT`, and of :data:`ENTRY` the entries
+        of DIR_INDEX that are subvolumes.
+        Raises CorruptImageError: when a leaf cannot be read.
+        """
+        kinds = {"inodes": INODE_SUM, "extents": FILE_EXTENT, "roots": ENTRY}
+        parts = {name: np.empty(items, dtype) for name, dtype in kinds.items()}
+        rows = ffi.new("struct bm_inode_rows *", {"capacity": items})
+        for name, array in parts.items():
+            setattr(rows, name, ffi.cast(ffi.typeof(getattr(rows, name)), array.ctypes.data))
+        with self.image.lease as handle:
+            self.image.lease.run(
+                lib.bm_reduce_inodes, handle, raw(leaves), len(leaves), low, high, self.root_dir,
+                rows, self._totals,
+            )  # fmt: skip
+        inodes, extents, roots = (
+            array[: getattr(self._totals, name)] for name, array in parts.items()
+        )
+        return inodes, extents, roots
+
+    @property
+    def names_agree(self) -> bool:
+        """Whether DIR_ITEM, DIR_INDEX and INODE_REF have the same names, in what was reduced."""
+        totals = self._totals
+        same = totals.items == totals.indexes and totals.entries == totals.refs
+        return bool(same and not totals.odd)
 
 
 def verify_blocks(

@@ -221,4 +221,58 @@ struct bm_ref {
 int64_t bm_extent_refs(const struct bm_image *image, const struct bm_columns *columns, size_t count,
 		       struct bm_ref *refs, size_t capacity, int8_t *bad);
 
+/* What the items of an inode say together. */
+struct bm_inode_sum {
+	uint64_t ino;
+	uint64_t size; /* this, nbytes, flags, nlink and mode as in its item */
+	uint64_t nbytes;
+	uint64_t flags;
+	uint64_t parent;       /* the directory of its last name */
+	uint64_t name_bytes;   /* in its DIR_ITEM and DIR_INDEX items */
+	uint64_t extent_bytes; /* of its file extents, less holes */
+	uint64_t inline_bytes;
+	uint32_t nlink;
+	uint32_t mode;
+	uint32_t links;	   /* names */
+	uint32_t exists;   /* whether there is an inode item, of the right size */
+	uint32_t nul_ends; /* inline extents that end in NUL and are not compressed */
+	uint32_t pad;
+};
+/* A file extent; what lies on disk are the sectors that must have checksums if any have. */
+struct bm_file_extent {
+	uint64_t ino;
+	uint64_t start;
+	uint64_t length;
+	uint64_t disk_start;
+	uint64_t disk_length; /* 0: none, a hole or inline */
+	uint32_t row;	      /* of the inode */
+	uint8_t type;	      /* enum btrfs_file_extent_type */
+	uint8_t pad[3];
+};
+/* Room for as many as there are items: each gives one row of each kind at most. */
+struct bm_inode_rows {
+	struct bm_inode_sum *inodes;
+	struct bm_file_extent *extents;
+	struct bm_entry *roots; /* entries that are subvolumes, in DIR_INDEX */
+	size_t capacity;
+};
+/*
+ * How many rows there are, and hashes of names added up. `items` and `indexes` are equal where
+ * DIR_ITEM and DIR_INDEX have the same entries, `entries` and `refs` where DIR_INDEX has those of the
+ * names that inodes have, with the right type. `odd`: names that are wrong by themselves.
+ */
+struct bm_inode_totals {
+	uint64_t inodes, extents, roots;
+	uint64_t items, indexes;
+	uint64_t entries, refs;
+	uint64_t odd;
+};
+/*
+ * Reduce the items of the inodes [low, high] of a subvolume, in leaves that follow each other. The
+ * sums are added to *totals, the rows are new.
+ */
+int bm_reduce_inodes(struct bm_image *image, const uint64_t *leaves, size_t count, uint64_t low,
+		     uint64_t high, uint64_t root_dir, const struct bm_inode_rows *rows,
+		     struct bm_inode_totals *totals, struct bm_fault *fault);
+
 #endif

@@ -89,9 +89,8 @@ int64_t bm_scan_leaves(struct bm_image *image, const uint64_t *leaves, size_t co
 	return (int64_t)row;
 }
 
-/* One entry of an item at `at` of `size` bytes; its length, or a negative code. */
-static int64_t unpack_name(const uint8_t *at, size_t size, const struct bm_key *key,
-			   struct bm_entry *entry)
+int64_t bm_unpack_name(const uint8_t *at, size_t size, const struct bm_key *key,
+		       struct bm_entry *entry)
 {
 	size_t head, tail = 0;
 
@@ -143,13 +142,16 @@ static int64_t unpack_name(const uint8_t *at, size_t size, const struct bm_key *
 	}
 	if (size - head < entry->name_len + tail)
 		return BM_BAD_ITEM_SIZE;
-	entry->name_hash =
-	    bm_crc32c(key->type == BTRFS_INODE_EXTREF_KEY ? (uint32_t)entry->parent : 0xfffffffe,
-		      at + head, entry->name_len);
-	entry->name_xxh64 = bm_xxh64(at + head, entry->name_len);
-	/* from the start of the item for now */
 	entry->position = head;
 	return (int64_t)(head + entry->name_len + tail);
+}
+
+static void hash_name(const uint8_t *name, uint8_t type, struct bm_entry *entry)
+{
+	uint32_t seed = type == BTRFS_INODE_EXTREF_KEY ? (uint32_t)entry->parent : 0xfffffffe;
+
+	entry->name_hash = bm_crc32c(seed, name, entry->name_len);
+	entry->name_xxh64 = bm_xxh64(name, entry->name_len);
 }
 
 /* Key and payload of a row; NULL: it does not lie in the image. */
@@ -181,13 +183,14 @@ int64_t bm_entries(const struct bm_image *image, const struct bm_columns *column
 			return BM_PAST_END;
 		do {
 			struct bm_entry entry;
-			int64_t length = unpack_name(item + at, size - at, &key, &entry);
+			int64_t length = bm_unpack_name(item + at, size - at, &key, &entry);
 
 			if (length < 0) {
 				bad[i] = (int8_t)length;
 				total = first;
 				break;
 			}
+			hash_name(item + at + entry.position, key.type, &entry);
 			entry.item = (uint32_t)i;
 			entry.position += columns->position[i] + at;
 			if (total < capacity)

@@ -23,7 +23,14 @@ from btrfs_model.base.counters import counting
 from btrfs_model.base.errors import CorruptImageError
 from btrfs_model.native.choice import Choice, select
 from btrfs_model.native.door import ffi, lib
-from btrfs_model.native.items import entries, extent_refs, gather, scan_leaves, verify_blocks
+from btrfs_model.native.items import (
+    InodeReducer,
+    entries,
+    extent_refs,
+    gather,
+    scan_leaves,
+    verify_blocks,
+)
 from btrfs_model.native.items import select as take
 from btrfs_model.native.tree import KEY
 from btrfs_model.ondisk.keys import ItemType, Key
@@ -232,6 +239,29 @@ def test_items_in_bulk_in_c_and_python_are_the_same(name: str) -> None:
                                (names, bad_names, refs, bad_refs), strict=True):  # fmt: skip
             assert np.array_equal(left, right)
         assert not bad_names.any() and not bad_refs.any()
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_inodes_reduced_in_c_and_added_up_in_python_are_the_same(name: str) -> None:
+    fs = filesystem(name)
+    for number in fs.subvolume_ids:
+        tree = fs.tree(number)
+        leaves = [block for block in tree.blocks() if not block.level]
+        count = sum(leaf.nritems for leaf in leaves)
+        reducer = InodeReducer(tree.image, fs.roots[number].item.root_dirid)
+        logical = np.array([leaf.logical for leaf in leaves], np.uint64)
+        rows, extents, roots = reducer.reduce(logical, count, 0, 2**64 - 1)
+        assert reducer.names_agree
+        wanted = items.inode_sums(tree)
+        assert rows["ino"].tolist() == sorted(wanted)
+        for row in rows:
+            for field in set(rows.dtype.names) - {"ino", "pad"}:
+                assert row[field] == wanted[row["ino"]][field], (row, field)
+        keys = [item.key for item in tree.items()]
+        data = [(key.objectid, key.offset) for key in keys if key.type == ItemType.EXTENT_DATA]
+        assert list(zip(extents["ino"].tolist(), extents["start"].tolist(), strict=True)) == data
+        assert (rows["ino"][extents["row"]] == extents["ino"]).all()
+        assert set(roots["child"].tolist()) <= set(fs.trees)
 
 
 @pytest.mark.parametrize("unpack", [entries, items.entries])
