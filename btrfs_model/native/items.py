@@ -29,6 +29,12 @@ COLUMNS: Final = {
 ENTRY: Final = dtype_of("struct bm_entry")
 """A name, as ``native/tree/api.h`` has it."""
 
+BLOCK: Final = dtype_of("struct bm_block")
+"""A tree block, as ``native/tree/api.h`` has it."""
+
+WANTED: Final = dtype_of("struct bm_wanted_block")
+"""A tree block and what its parent says of it."""
+
 INODE_SUM: Final = dtype_of("struct bm_inode_sum")
 """What the items of an inode say together, as ``native/tree/api.h`` has it."""
 
@@ -161,31 +167,52 @@ class InodeReducer:
 
 
 def verify_blocks(
-    image: Leased, blocks: Sequence[tuple[int, int, int, int]], copy: int
+    image: Leased, wanted: npt.NDArray[np.void], copy: int
 ) -> Iterator[tuple[int, Fault]]:
     """Verify one copy of each of many tree blocks.
 
     `image`: where they are.
-    `blocks`: (logical address, generation or 0, level or -1, tree) of each.
+    `wanted`: rows of :data:`WANTED`.
     `copy`: which copy.
     Yields `row`: index of a bad one.
     Yields `fault`: what is wrong with it.
     """
-    wanted = ffi.new(
-        "struct bm_wanted_block[]",
-        [
-            {"logical": logical, "generation": generation, "tree": tree, "level": level}
-            for logical, generation, level, tree in blocks
-        ],
-    )
-    faults = ffi.new("struct bm_fault[]", len(blocks))
+    faults = ffi.new("struct bm_fault[]", len(wanted))
+    blocks = ffi.from_buffer("struct bm_wanted_block[]", wanted)
     with image.lease as handle:
-        bad = lib.bm_verify_blocks(handle, wanted, len(blocks), copy, faults)
+        bad = lib.bm_verify_blocks(handle, blocks, len(wanted), copy, faults)
     if not bad:
         return
     for row, fault in enumerate(faults):
         if fault.code:
             yield row, fault_of(fault)
+
+
+def good_copies(
+    image: Leased, wanted: npt.NDArray[np.void], copy: int, good: npt.NDArray[np.uint8]
+) -> None:
+    """Tell which tree blocks have a good copy; the others may not have been looked at.
+
+    It is for a thread beside the one that holds the lease, and waits for this one.
+
+    `wanted`: rows of :data:`WANTED`.
+    `copy`: which copy.
+    `good`: 1 or 0 for each.
+    """
+    blocks = ffi.from_buffer("struct bm_wanted_block[]", wanted)
+    lib.bm_good_copies(image.lease.handle, blocks, len(wanted), copy, raw(good))
+
+
+def describe_blocks(image: Leased, logical: npt.NDArray[np.uint64]) -> npt.NDArray[np.void]:
+    """Return the headers of tree blocks and their first and last keys, rows of :data:`BLOCK`.
+
+    Raises CorruptImageError: when one cannot be read.
+    """
+    blocks = np.empty(len(logical), BLOCK)
+    out = ffi.from_buffer("struct bm_block[]", blocks)
+    with image.lease as handle:
+        image.lease.run(lib.bm_describe_blocks, handle, raw(logical), len(logical), out)
+    return blocks
 
 
 # ------------------------------------------------------------------------------ names, references

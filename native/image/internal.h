@@ -184,6 +184,13 @@ int bm_check_last_key(const struct bm_root *root, const uint8_t **node, const ui
 int bm_poll(struct bm_fault *fault);
 
 /*
+ * Whether a copy of a tree block that lies in one place is good; without a change of the image, by
+ * `memory` of nodesize bytes.
+ */
+int bm_image_is_good(const struct bm_image *image, uint64_t logical, int copy,
+		     const struct bm_expect *expect, uint8_t *memory);
+
+/*
  * One name of an item, at `at` of `size` bytes: all of *entry but the hashes and the item; `position`
  * is counted from `at`. Its length, or a negative code.
  */

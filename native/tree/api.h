@@ -110,6 +110,7 @@ struct bm_block {
 	uint64_t flags;
 	uint64_t parent; /* 0: the root */
 	struct bm_key first;
+	struct bm_key last;
 	uint32_t parent_slot;
 	uint32_t nritems;
 	uint32_t used; /* bytes used after the header */
@@ -121,6 +122,9 @@ struct bm_block {
  */
 int64_t bm_walk_blocks(const struct bm_root *root, int min_level, struct bm_block *blocks,
 		       size_t capacity, struct bm_fault *fault);
+/* The same of blocks that are known by their addresses; `parent` is 0. */
+int bm_describe_blocks(struct bm_image *image, const uint64_t *addresses, size_t count,
+		       struct bm_block *blocks, struct bm_fault *fault);
 
 enum bm_change {
 	BM_CHANGE_NEW,
@@ -175,6 +179,12 @@ struct bm_wanted_block {
 /* Verify one copy of each block; faults[i].code is 0 where it is good. Returns how many are not. */
 int64_t bm_verify_blocks(struct bm_image *image, const struct bm_wanted_block *blocks, size_t count,
 			 int copy, struct bm_fault *faults);
+/*
+ * Tell of a copy which blocks are good; of the others it may be that they were not looked at. It
+ * changes nothing, so that other threads can use the image meanwhile.
+ */
+void bm_good_copies(const struct bm_image *image, const struct bm_wanted_block *blocks,
+		    size_t count, int copy, uint8_t *good);
 /*
  * All items of the given leaves, leaf after leaf; returns how many there are, of which the first
  * `capacity` were stored.

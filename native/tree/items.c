@@ -10,6 +10,7 @@
  */
 #include "image/internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 int bm_csum_sectors(int csum_type, const uint8_t *data, uint32_t sectorsize, size_t count,
@@ -54,6 +55,21 @@ int64_t bm_verify_blocks(struct bm_image *image, const struct bm_wanted_block *b
 			bad++;
 	}
 	return bad;
+}
+
+void bm_good_copies(const struct bm_image *image, const struct bm_wanted_block *blocks,
+		    size_t count, int copy, uint8_t *good)
+{
+	uint8_t *memory = malloc(image->nodesize);
+
+	for (size_t i = 0; i < count; i++) {
+		struct bm_expect expect = {.level = blocks[i].level,
+					   .generation = blocks[i].generation};
+
+		good[i] =
+		    memory && bm_image_is_good(image, blocks[i].logical, copy, &expect, memory);
+	}
+	free(memory);
 }
 
 int64_t bm_scan_leaves(struct bm_image *image, const uint64_t *leaves, size_t count,

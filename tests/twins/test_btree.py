@@ -24,6 +24,7 @@ from btrfs_model.base.errors import CorruptImageError
 from btrfs_model.native.choice import Choice, select
 from btrfs_model.native.door import ffi, lib
 from btrfs_model.native.items import (
+    WANTED,
     InodeReducer,
     entries,
     extent_refs,
@@ -283,18 +284,18 @@ def test_items_that_do_not_unpack_are_marked(unpack: Any) -> None:
 def test_blocks_that_are_not_as_wanted_are_listed(choice: Any) -> None:
     tree = deep_tree()
     blocks = tree.blocks()
-    rows = [(b.logical, b.generation, b.level, tree.objectid) for b in blocks]
+    rows = np.array([(b.logical, b.generation, tree.objectid, b.level, 0) for b in blocks], WANTED)
     verify = verify_blocks if choice == "c" else items.verify_blocks
     with select(choice):
         assert list(verify(tree.image, rows, 0)) == []
-        rows[3] = (*rows[3][:2], rows[3][2] + 1, tree.objectid)
-        rows[5] = (rows[5][0], 1, *rows[5][2:])
+        rows["level"][3] += 1
+        rows["generation"][5] = 1
         found = dict(verify(tree.image, rows, 0))
     assert {row: fault.code for row, fault in found.items()} == {
         3: lib.BM_BAD_LEVEL,
         5: lib.BM_BAD_GENERATION,
     }
-    assert found[3].block == rows[3][0] and found[3].tree == tree.objectid
+    assert found[3].block == rows["logical"][3] and found[3].tree == tree.objectid
 
 
 # -------------------------------------------------------------------------------- damaged order

@@ -22,12 +22,20 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from btrfs_model.native.items import ENTRY, InodeReducer, entries, find_rows, is_one_of, select
+from btrfs_model.native.items import (
+    ENTRY,
+    InodeReducer,
+    entries,
+    find_rows,
+    is_one_of,
+    scan_leaves,
+    select,
+)
 from btrfs_model.ondisk.constants import FileExtentType, FileType
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 from btrfs_model.questions.check.report import Report
 from btrfs_model.questions.check.space import Coverage
-from btrfs_model.questions.check.walk import leaf_batches
+from btrfs_model.questions.check.walk import LEAVES_AT_ONCE
 from btrfs_model.volume.tree import Tree
 
 if TYPE_CHECKING:
@@ -93,7 +101,8 @@ class _Leaves:
         Their ``location_type`` becomes 1 for subvolumes, 0 for all others.
         """
         parts: dict[int, list[Rows]] = {int(kind): [np.empty(0, ENTRY)] for kind in _NAMES}
-        for columns in leaf_batches(self.fs.image, self.logical):
+        for at in range(0, len(self.logical), LEAVES_AT_ONCE):
+            columns = scan_leaves(self.fs.image, self.logical[at : at + LEAVES_AT_ONCE])
             items = select(columns, is_one_of(columns["type"], _NAMES))
             rows, _ = entries(self.fs.image, items)
             rows = rows[(rows["child"] >= _U64(low)) & (rows["child"] <= _U64(high))]

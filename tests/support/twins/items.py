@@ -150,10 +150,10 @@ def scan_leaves(image: Image, leaves: Sequence[int]) -> Columns:
 
 
 def verify_blocks(
-    image: Image, blocks: Sequence[tuple[int, int, int, int]], copy: int
+    image: Image, wanted: npt.NDArray[np.void], copy: int
 ) -> Iterator[tuple[int, Fault]]:
     """Do what :func:`btrfs_model.native.items.verify_blocks` does."""
-    for row, (logical, generation, level, tree) in enumerate(blocks):
+    for row, (logical, generation, tree, level, _) in enumerate(wanted.tolist()):
         try:
             image.verify_copy(logical, copy, level=level, generation=generation, tree=tree)
         except CorruptImageError as error:
