@@ -248,7 +248,7 @@ def _unpack(
 ) -> tuple[npt.NDArray[np.void], npt.NDArray[np.int8]]:
     count = len(columns["position"])
     bad = np.zeros(count, np.int8)
-    columns = {name: np.ascontiguousarray(array) for name, array in columns.items()}
+    columns = {name: np.ascontiguousarray(columns[name]) for name in COLUMNS}
     capacity = count + count // 8 + 16
     while True:
         rows = np.empty(capacity, dtype)

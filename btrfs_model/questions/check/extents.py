@@ -411,8 +411,11 @@ def _sums(
 
 def _compare(extents: Extents, expected: npt.NDArray[np.uint64], report: Report) -> None:
     """Report references that the extent tree has and the forest does not make, and the reverse."""
-    references = extents.references[np.isin(extents.references["type"], _REF_TYPES)]
+    references = extents.references[is_one_of(extents.references["type"], _REF_TYPES)]
     found = np.stack([references[field].astype(_U64) for field in _REF_FIELDS], axis=1)
+    # the same rows as often, if their numbers add up to the same
+    if (_mix(found) * references["count"]).sum() == _mix(expected).sum():
+        return
     has = _sums(found, references["count"].astype(np.int64))
     makes = _sums(expected, np.ones(len(expected), np.int64))
     _report_missing(has, makes, found, report, "extent tree has {n} references {ref}, not {other}")

@@ -341,7 +341,8 @@ class _OtherCopies:
         if not 0 < copy < len(self._good):
             return np.zeros(self._good.shape[1], np.bool_)
         self._threads[copy - 1].join()
-        return self._good[copy] != 0
+        good: npt.NDArray[np.bool_] = self._good[copy] != 0
+        return good
 
 
 def _key(row: Any) -> Key:
