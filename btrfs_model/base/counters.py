@@ -181,10 +181,9 @@ def counting() -> Iterator[Work]:
 def uncounted() -> Iterator[None]:
     """Count the work done inside the ``with`` block nowhere."""
     before = current()
-    apart = Work()
-    current_context.set(apart)
+    current_context.set(_nobody)
     try:
         yield
     finally:
-        if current_context.get() is apart:
+        if current_context.get() is _nobody:
             current_context.set(before)

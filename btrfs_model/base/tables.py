@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from html import escape
 from itertools import islice
@@ -48,10 +47,21 @@ def counts_table(kind: str, counts: Mapping[str, int]) -> str:
 
 
 @cache
-def _heading(names: tuple[str, ...]) -> pd.Index[str]:
+def _layout(
+    names: tuple[str, ...], dtypes: tuple[np.dtype[Any], ...]
+) -> tuple[Callable[..., pd.DataFrame], pd.Index[str], list[tuple[list[int], NDArray[Any]]]]:
+    """Return what makes a table of columns, its heading, and which columns are of one type."""
+    import numpy as np
     import pandas as pd
+    from pandas.api.internals import (  # type: ignore[import-not-found]
+        create_dataframe_from_blocks,
+    )
 
-    return pd.Index(names)
+    kinds: dict[np.dtype[Any], list[int]] = {}
+    for place, dtype in enumerate(dtypes):
+        kinds.setdefault(dtype, []).append(place)
+    blocks = [(places, np.array(places)) for places in kinds.values()]
+    return create_dataframe_from_blocks, pd.Index(names), blocks
 
 
 def frame(columns: Mapping[str, NDArray[Any]]) -> pd.DataFrame:
@@ -59,23 +69,14 @@ def frame(columns: Mapping[str, NDArray[Any]]) -> pd.DataFrame:
     import numpy as np
     import pandas as pd
 
+    arrays = list(columns.values())
     # since 3.0; what is general takes ten times as long
-    with suppress(ImportError):
-        from pandas.api.internals import (  # type: ignore[import-not-found]
-            create_dataframe_from_blocks,
-        )
-
-        names, arrays = tuple(columns), list(columns.values())
-        kinds: dict[np.dtype[Any], list[int]] = {}
-        for place, array in enumerate(arrays):
-            kinds.setdefault(array.dtype, []).append(place)
-        blocks = [(np.array([arrays[i] for i in at]), np.array(at)) for at in kinds.values()]
-        index = pd.RangeIndex(len(arrays[0]))
-        made: pd.DataFrame = create_dataframe_from_blocks(
-            blocks, index=index, columns=_heading(names).view()
-        )
-        return made
-    return pd.DataFrame(dict(columns))
+    try:
+        make, heading, kinds = _layout(tuple(columns), tuple(array.dtype for array in arrays))
+    except ImportError:
+        return pd.DataFrame(dict(columns))
+    blocks = [(np.array([arrays[i] for i in at]), places) for at, places in kinds]
+    return make(blocks, index=pd.RangeIndex(len(arrays[0])), columns=heading.view())
 
 
 def plural(count: int, thing: str) -> str:

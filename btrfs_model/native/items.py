@@ -29,6 +29,18 @@ COLUMNS: Final = {
 ENTRY: Final = dtype_of("struct bm_entry")
 """A name, as ``native/tree/api.h`` has it."""
 
+BLOCK: Final = dtype_of("struct bm_block")
+"""A tree block, as ``native/tree/api.h`` has it."""
+
+WANTED: Final = dtype_of("struct bm_wanted_block")
+"""A tree block and what its parent says of it."""
+
+INODE_SUM: Final = dtype_of("struct bm_inode_sum")
+"""What the items of an inode say together, as ``native/tree/api.h`` has it."""
+
+FILE_EXTENT: Final = dtype_of("struct bm_file_extent")
+"""A file extent, as ``native/tree/api.h`` has it."""
+
 REF: Final = dtype_of("struct bm_ref")
 """A reference to an extent, as ``native/tree/api.h`` has it."""
 
@@ -108,32 +120,99 @@ def scan_leaves(image: Leased, leaves: npt.NDArray[np.uint64] | Sequence[int]) -
         capacity = count
 
 
+class InodeReducer:
+    """Reduces what the items of each inode of a subvolume say together.
+
+    `image`: where the items are.
+    `root_dir`: number of its top directory.
+    """
+
+    def __init__(self, image: Leased, root_dir: int) -> None:
+        self.image = image
+        self.root_dir = root_dir
+        self._totals = ffi.new("struct bm_inode_totals *")
+
+    def reduce(
+        self, leaves: npt.NDArray[np.uint64], items: int, low: int, high: int
+    ) -> tuple[npt.NDArray[np.void], npt.NDArray[np.void], npt.NDArray[np.void]]:
+        """Reduce the items of the inodes from `low` to `high`.
+
+        `leaves`: those that have them, in the order of the tree.
+        `items`: how many items there are in these leaves.
+        Returns rows of :data:`INODE_SUM`, of :data:`FILE_EXTENT`, and of :data:`ENTRY` the entries
+        of DIR_INDEX that are subvolumes.
+        Raises CorruptImageError: when a leaf cannot be read.
+        """
+        kinds = {"inodes": INODE_SUM, "extents": FILE_EXTENT, "roots": ENTRY}
+        parts = {name: np.empty(items, dtype) for name, dtype in kinds.items()}
+        rows = ffi.new("struct bm_inode_rows *", {"capacity": items})
+        for name, array in parts.items():
+            setattr(rows, name, ffi.cast(ffi.typeof(getattr(rows, name)), array.ctypes.data))
+        with self.image.lease as handle:
+            self.image.lease.run(
+                lib.bm_reduce_inodes, handle, raw(leaves), len(leaves), low, high, self.root_dir,
+                rows, self._totals,
+            )  # fmt: skip
+        inodes, extents, roots = (
+            array[: getattr(self._totals, name)] for name, array in parts.items()
+        )
+        return inodes, extents, roots
+
+    @property
+    def names_agree(self) -> bool:
+        """Whether DIR_ITEM, DIR_INDEX and INODE_REF have the same names, in what was reduced."""
+        totals = self._totals
+        same = totals.items == totals.indexes and totals.entries == totals.refs
+        return bool(same and not totals.odd)
+
+
 def verify_blocks(
-    image: Leased, blocks: Sequence[tuple[int, int, int, int]], copy: int
+    image: Leased, wanted: npt.NDArray[np.void], copy: int
 ) -> Iterator[tuple[int, Fault]]:
     """Verify one copy of each of many tree blocks.
 
     `image`: where they are.
-    `blocks`: (logical address, generation or 0, level or -1, tree) of each.
+    `wanted`: rows of :data:`WANTED`.
     `copy`: which copy.
     Yields `row`: index of a bad one.
     Yields `fault`: what is wrong with it.
     """
-    wanted = ffi.new(
-        "struct bm_wanted_block[]",
-        [
-            {"logical": logical, "generation": generation, "tree": tree, "level": level}
-            for logical, generation, level, tree in blocks
-        ],
-    )
-    faults = ffi.new("struct bm_fault[]", len(blocks))
+    faults = ffi.new("struct bm_fault[]", len(wanted))
+    blocks = ffi.from_buffer("struct bm_wanted_block[]", wanted)
     with image.lease as handle:
-        bad = lib.bm_verify_blocks(handle, wanted, len(blocks), copy, faults)
+        bad = lib.bm_verify_blocks(handle, blocks, len(wanted), copy, faults)
     if not bad:
         return
     for row, fault in enumerate(faults):
         if fault.code:
             yield row, fault_of(fault)
+
+
+def good_copies(
+    image: Leased, wanted: npt.NDArray[np.void], copy: int, good: npt.NDArray[np.uint8]
+) -> None:
+    """Tell which tree blocks have a good copy; the others may not have been looked at.
+
+    It is for a thread beside the one that holds the lease, and waits for this one.
+
+    `wanted`: rows of :data:`WANTED`.
+    `copy`: which copy.
+    `good`: 1 or 0 for each.
+    """
+    blocks = ffi.from_buffer("struct bm_wanted_block[]", wanted)
+    lib.bm_good_copies(image.lease.handle, blocks, len(wanted), copy, raw(good))
+
+
+def describe_blocks(image: Leased, logical: npt.NDArray[np.uint64]) -> npt.NDArray[np.void]:
+    """Return the headers of tree blocks and their first and last keys, rows of :data:`BLOCK`.
+
+    Raises CorruptImageError: when one cannot be read.
+    """
+    blocks = np.empty(len(logical), BLOCK)
+    out = ffi.from_buffer("struct bm_block[]", blocks)
+    with image.lease as handle:
+        image.lease.run(lib.bm_describe_blocks, handle, raw(logical), len(logical), out)
+    return blocks
 
 
 # ------------------------------------------------------------------------------ names, references
@@ -169,7 +248,7 @@ def _unpack(
 ) -> tuple[npt.NDArray[np.void], npt.NDArray[np.int8]]:
     count = len(columns["position"])
     bad = np.zeros(count, np.int8)
-    columns = {name: np.ascontiguousarray(array) for name, array in columns.items()}
+    columns = {name: np.ascontiguousarray(columns[name]) for name in COLUMNS}
     capacity = count + count // 8 + 16
     while True:
         rows = np.empty(capacity, dtype)

@@ -10,7 +10,7 @@ import numpy as np
 
 from btrfs_model.native.door import dtype_of, ffi, lib
 from btrfs_model.native.faults import new_fault, raise_fault
-from btrfs_model.native.items import COLUMNS, raw_columns
+from btrfs_model.native.items import BLOCK, COLUMNS, raw_columns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,9 +22,6 @@ RawKey = tuple[int, int, int]
 
 KEY: Final = dtype_of("struct bm_key")
 """A key as a row of a numpy array."""
-
-BLOCK: Final = dtype_of("struct bm_block")
-"""A tree block, as ``native/tree/api.h`` has it."""
 
 _BATCH = 1024
 

@@ -31,10 +31,10 @@ def is_subvolume_id(objectid: int) -> bool:
     return objectid == fs_tree or ObjectId.FIRST_FREE <= objectid < _SUBVOLUME_IDS_END
 
 
-def timespec_ns(time: Timespec) -> int:
+def timespec_ns(time: Timespec | tuple[int, int]) -> int:
     """Nanoseconds since 1970; seconds are signed."""
-    seconds = time.sec - 2**64 if time.sec >> 63 else time.sec
-    return seconds * 10**9 + time.nsec
+    seconds, nsec = time
+    return (seconds - 2**64 if seconds >> 63 else seconds) * 10**9 + nsec
 
 
 def read_root_item(payload: Payload) -> RootItem:

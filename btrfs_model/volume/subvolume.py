@@ -20,7 +20,7 @@ from btrfs_model.base.tables import html_table
 from btrfs_model.ondisk.items import DirItem, dir_items, file_extent, inode_names
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, Key
 from btrfs_model.ondisk.layout import Payload
-from btrfs_model.ondisk.structs import INODE_ITEM, RootItem, Timespec
+from btrfs_model.ondisk.structs import INODE_ITEM, RootItem
 from btrfs_model.volume.data import FileExtent, FileReader
 from btrfs_model.volume.roots import Root, timespec_ns
 from btrfs_model.volume.tree import Item
@@ -227,7 +227,7 @@ class Subvolume:
         if item is None:
             raise self._missing(f"there is no inode {ino}", ino)
         flat = self._decode(item, INODE_ITEM.flat)
-        times = (timespec_ns(Timespec(*flat[place])) for place in _TIMES)
+        times = [timespec_ns(flat[place]) for place in _TIMES]
         return Inode(ino, *flat[_TO_NBYTES], *flat[_FROM_NLINK], *times)
 
     def names(self, ino: int) -> list[InodeName]:

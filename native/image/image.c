@@ -361,6 +361,26 @@ static const uint8_t *read_copy(struct bm_image *image, uint64_t logical, int co
 	return block;
 }
 
+int bm_image_is_good(const struct bm_image *image, uint64_t logical, int copy,
+		     const struct bm_expect *expect, uint8_t *memory)
+{
+	const struct bm_mapped *chunk = bm_find_chunk(image, logical);
+	const uint8_t *block = memory;
+	struct bm_fault ignored = {0};
+	uint64_t place, contiguous;
+
+	if (!chunk || copy >= (int)chunk->placed ||
+	    bm_image_map(image, logical, copy, &place, &contiguous, &ignored) < 0 ||
+	    contiguous < image->nodesize || (logical | place) % image->sectorsize)
+		return 0;
+	if (image->copies)
+		bm_mapping_read(image->mapping, place, memory, image->nodesize);
+	else
+		block = image->base + place;
+	return verify_structure(image, block, logical, &ignored) == BM_OK &&
+	       verify_expected(block, expect, &ignored) == BM_OK;
+}
+
 int bm_image_verify_copy(struct bm_image *image, uint64_t logical, int copy,
 			 const struct bm_expect *expect, struct bm_fault *fault)
 {

@@ -183,6 +183,20 @@ int bm_check_last_key(const struct bm_root *root, const uint8_t **node, const ui
 /* BM_CALLBACK when the caller wants no more; for each block of a long loop. */
 int bm_poll(struct bm_fault *fault);
 
+/*
+ * Whether a copy of a tree block that lies in one place is good; without a change of the image, by
+ * `memory` of nodesize bytes.
+ */
+int bm_image_is_good(const struct bm_image *image, uint64_t logical, int copy,
+		     const struct bm_expect *expect, uint8_t *memory);
+
+/*
+ * One name of an item, at `at` of `size` bytes: all of *entry but the hashes and the item; `position`
+ * is counted from `at`. Its length, or a negative code.
+ */
+int64_t bm_unpack_name(const uint8_t *at, size_t size, const struct bm_key *key,
+		       struct bm_entry *entry);
+
 /* One key that two trees have outside of shared subtrees; NULL for a tree that lacks it. */
 struct bm_step {
 	struct bm_key key;

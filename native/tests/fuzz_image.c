@@ -141,6 +141,18 @@ static void exercise_items(struct bm_image *image, size_t count)
 	bm_gather(image, table.position, table.size, count < 4096 ? count : 4096, 32, rows);
 }
 
+static void exercise_inodes(struct bm_image *image, const uint64_t *leaves, size_t count)
+{
+	static struct bm_inode_sum inodes[MAX_ITEMS];
+	static struct bm_file_extent extents[MAX_ITEMS];
+	static struct bm_entry roots[MAX_ITEMS];
+	const struct bm_inode_rows rows = {inodes, extents, roots, MAX_ITEMS};
+	struct bm_inode_totals totals = {0};
+	struct bm_fault fault;
+
+	bm_reduce_inodes(image, leaves, count, 0, UINT64_MAX, 256, &rows, &totals, &fault);
+}
+
 static void exercise_search(const struct bm_root *root, const struct bm_key *key, int reada)
 {
 	struct bm_path path = {.reada = reada, .restart = reada & 1};
@@ -172,6 +184,7 @@ static void exercise_tree(const struct bm_root *root, int reada)
 		if (!blocks[i].level)
 			leaves[found++] = blocks[i].logical;
 	bm_scan_leaves(root->image, leaves, found, &columns, MAX_ITEMS, &fault);
+	exercise_inodes(root->image, leaves, found);
 	bm_scan_bound(root, &lowest, &highest, &fault);
 	count = bm_scan(root, &lowest, &highest, &columns, MAX_ITEMS, &fault);
 	if (count > 0)

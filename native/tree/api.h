@@ -110,6 +110,7 @@ struct bm_block {
 	uint64_t flags;
 	uint64_t parent; /* 0: the root */
 	struct bm_key first;
+	struct bm_key last;
 	uint32_t parent_slot;
 	uint32_t nritems;
 	uint32_t used; /* bytes used after the header */
@@ -121,6 +122,9 @@ struct bm_block {
  */
 int64_t bm_walk_blocks(const struct bm_root *root, int min_level, struct bm_block *blocks,
 		       size_t capacity, struct bm_fault *fault);
+/* The same of blocks that are known by their addresses; `parent` is 0. */
+int bm_describe_blocks(struct bm_image *image, const uint64_t *addresses, size_t count,
+		       struct bm_block *blocks, struct bm_fault *fault);
 
 enum bm_change {
 	BM_CHANGE_NEW,
@@ -176,6 +180,12 @@ struct bm_wanted_block {
 int64_t bm_verify_blocks(struct bm_image *image, const struct bm_wanted_block *blocks, size_t count,
 			 int copy, struct bm_fault *faults);
 /*
+ * Tell of a copy which blocks are good; of the others it may be that they were not looked at. It
+ * changes nothing, so that other threads can use the image meanwhile.
+ */
+void bm_good_copies(const struct bm_image *image, const struct bm_wanted_block *blocks,
+		    size_t count, int copy, uint8_t *good);
+/*
  * All items of the given leaves, leaf after leaf; returns how many there are, of which the first
  * `capacity` were stored.
  */
@@ -220,5 +230,59 @@ struct bm_ref {
 /* The references in EXTENT_ITEM, METADATA_ITEM and *_REF items, as bm_entries() gives names. */
 int64_t bm_extent_refs(const struct bm_image *image, const struct bm_columns *columns, size_t count,
 		       struct bm_ref *refs, size_t capacity, int8_t *bad);
+
+/* What the items of an inode say together. */
+struct bm_inode_sum {
+	uint64_t ino;
+	uint64_t size; /* this, nbytes, flags, nlink and mode as in its item */
+	uint64_t nbytes;
+	uint64_t flags;
+	uint64_t parent;       /* the directory of its last name */
+	uint64_t name_bytes;   /* in its DIR_ITEM and DIR_INDEX items */
+	uint64_t extent_bytes; /* of its file extents, less holes */
+	uint64_t inline_bytes;
+	uint32_t nlink;
+	uint32_t mode;
+	uint32_t links;	   /* names */
+	uint32_t exists;   /* whether there is an inode item, of the right size */
+	uint32_t nul_ends; /* inline extents that end in NUL and are not compressed */
+	uint32_t pad;
+};
+/* A file extent; what lies on disk are the sectors that must have checksums if any have. */
+struct bm_file_extent {
+	uint64_t ino;
+	uint64_t start;
+	uint64_t length;
+	uint64_t disk_start;
+	uint64_t disk_length; /* 0: none, a hole or inline */
+	uint32_t row;	      /* of the inode */
+	uint8_t type;	      /* enum btrfs_file_extent_type */
+	uint8_t pad[3];
+};
+/* Room for as many as there are items: each gives one row of each kind at most. */
+struct bm_inode_rows {
+	struct bm_inode_sum *inodes;
+	struct bm_file_extent *extents;
+	struct bm_entry *roots; /* entries that are subvolumes, in DIR_INDEX */
+	size_t capacity;
+};
+/*
+ * How many rows there are, and hashes of names added up. `items` and `indexes` are equal where
+ * DIR_ITEM and DIR_INDEX have the same entries, `entries` and `refs` where DIR_INDEX has those of the
+ * names that inodes have, with the right type. `odd`: names that are wrong by themselves.
+ */
+struct bm_inode_totals {
+	uint64_t inodes, extents, roots;
+	uint64_t items, indexes;
+	uint64_t entries, refs;
+	uint64_t odd;
+};
+/*
+ * Reduce the items of the inodes [low, high] of a subvolume, in leaves that follow each other. The
+ * sums are added to *totals, the rows are new.
+ */
+int bm_reduce_inodes(struct bm_image *image, const uint64_t *leaves, size_t count, uint64_t low,
+		     uint64_t high, uint64_t root_dir, const struct bm_inode_rows *rows,
+		     struct bm_inode_totals *totals, struct bm_fault *fault);
 
 #endif

@@ -10,6 +10,7 @@
  */
 #include "image/internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 int bm_csum_sectors(int csum_type, const uint8_t *data, uint32_t sectorsize, size_t count,
@@ -56,6 +57,21 @@ int64_t bm_verify_blocks(struct bm_image *image, const struct bm_wanted_block *b
 	return bad;
 }
 
+void bm_good_copies(const struct bm_image *image, const struct bm_wanted_block *blocks,
+		    size_t count, int copy, uint8_t *good)
+{
+	uint8_t *memory = malloc(image->nodesize);
+
+	for (size_t i = 0; i < count; i++) {
+		struct bm_expect expect = {.level = blocks[i].level,
+					   .generation = blocks[i].generation};
+
+		good[i] =
+		    memory && bm_image_is_good(image, blocks[i].logical, copy, &expect, memory);
+	}
+	free(memory);
+}
+
 int64_t bm_scan_leaves(struct bm_image *image, const uint64_t *leaves, size_t count,
 		       const struct bm_columns *columns, size_t capacity, struct bm_fault *fault)
 {
@@ -89,9 +105,8 @@ int64_t bm_scan_leaves(struct bm_image *image, const uint64_t *leaves, size_t co
 	return (int64_t)row;
 }
 
-/* One entry of an item at `at` of `size` bytes; its length, or a negative code. */
-static int64_t unpack_name(const uint8_t *at, size_t size, const struct bm_key *key,
-			   struct bm_entry *entry)
+int64_t bm_unpack_name(const uint8_t *at, size_t size, const struct bm_key *key,
+		       struct bm_entry *entry)
 {
 	size_t head, tail = 0;
 
@@ -143,13 +158,16 @@ static int64_t unpack_name(const uint8_t *at, size_t size, const struct bm_key *
 	}
 	if (size - head < entry->name_len + tail)
 		return BM_BAD_ITEM_SIZE;
-	entry->name_hash =
-	    bm_crc32c(key->type == BTRFS_INODE_EXTREF_KEY ? (uint32_t)entry->parent : 0xfffffffe,
-		      at + head, entry->name_len);
-	entry->name_xxh64 = bm_xxh64(at + head, entry->name_len);
-	/* from the start of the item for now */
 	entry->position = head;
 	return (int64_t)(head + entry->name_len + tail);
+}
+
+static void hash_name(const uint8_t *name, uint8_t type, struct bm_entry *entry)
+{
+	uint32_t seed = type == BTRFS_INODE_EXTREF_KEY ? (uint32_t)entry->parent : 0xfffffffe;
+
+	entry->name_hash = bm_crc32c(seed, name, entry->name_len);
+	entry->name_xxh64 = bm_xxh64(name, entry->name_len);
 }
 
 /* Key and payload of a row; NULL: it does not lie in the image. */
@@ -181,13 +199,14 @@ int64_t bm_entries(const struct bm_image *image, const struct bm_columns *column
 			return BM_PAST_END;
 		do {
 			struct bm_entry entry;
-			int64_t length = unpack_name(item + at, size - at, &key, &entry);
+			int64_t length = bm_unpack_name(item + at, size - at, &key, &entry);
 
 			if (length < 0) {
 				bad[i] = (int8_t)length;
 				total = first;
 				break;
 			}
+			hash_name(item + at + entry.position, key.type, &entry);
 			entry.item = (uint32_t)i;
 			entry.position += columns->position[i] + at;
 			if (total < capacity)

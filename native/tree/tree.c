@@ -573,9 +573,25 @@ static void describe_block(struct bm_block *out, const uint8_t *block, const uin
 	if (!header->nritems)
 		return;
 	out->first = to_key(block_key(block, 0));
+	out->last = to_key(block_key(block, header->nritems - 1));
 	if (!header->level)
 		out->used +=
 		    nodesize - BTRFS_HEADER_SIZE - leaf_item(block, header->nritems - 1)->offset;
+}
+
+int bm_describe_blocks(struct bm_image *image, const uint64_t *addresses, size_t count,
+		       struct bm_block *blocks, struct bm_fault *fault)
+{
+	static const struct bm_expect any = {.level = -1};
+
+	for (size_t i = 0; i < count; i++) {
+		const uint8_t *block = bm_image_block(image, addresses[i], &any, fault);
+
+		if (!block || bm_poll(fault) < 0)
+			return fault->code;
+		describe_block(&blocks[i], block, NULL, 0, image->nodesize);
+	}
+	return BM_OK;
 }
 
 int64_t bm_walk_blocks(const struct bm_root *root, int min_level, struct bm_block *blocks,

@@ -23,7 +23,15 @@ from btrfs_model.base.counters import counting
 from btrfs_model.base.errors import CorruptImageError
 from btrfs_model.native.choice import Choice, select
 from btrfs_model.native.door import ffi, lib
-from btrfs_model.native.items import entries, extent_refs, gather, scan_leaves, verify_blocks
+from btrfs_model.native.items import (
+    WANTED,
+    InodeReducer,
+    entries,
+    extent_refs,
+    gather,
+    scan_leaves,
+    verify_blocks,
+)
 from btrfs_model.native.items import select as take
 from btrfs_model.native.tree import KEY
 from btrfs_model.ondisk.keys import ItemType, Key
@@ -234,6 +242,29 @@ def test_items_in_bulk_in_c_and_python_are_the_same(name: str) -> None:
         assert not bad_names.any() and not bad_refs.any()
 
 
+@pytest.mark.parametrize("name", IMAGES)
+def test_inodes_reduced_in_c_and_added_up_in_python_are_the_same(name: str) -> None:
+    fs = filesystem(name)
+    for number in fs.subvolume_ids:
+        tree = fs.tree(number)
+        leaves = [block for block in tree.blocks() if not block.level]
+        count = sum(leaf.nritems for leaf in leaves)
+        reducer = InodeReducer(tree.image, fs.roots[number].item.root_dirid)
+        logical = np.array([leaf.logical for leaf in leaves], np.uint64)
+        rows, extents, roots = reducer.reduce(logical, count, 0, 2**64 - 1)
+        assert reducer.names_agree
+        wanted = items.inode_sums(tree)
+        assert rows["ino"].tolist() == sorted(wanted)
+        for row in rows:
+            for field in set(rows.dtype.names) - {"ino", "pad"}:
+                assert row[field] == wanted[row["ino"]][field], (row, field)
+        keys = [item.key for item in tree.items()]
+        data = [(key.objectid, key.offset) for key in keys if key.type == ItemType.EXTENT_DATA]
+        assert list(zip(extents["ino"].tolist(), extents["start"].tolist(), strict=True)) == data
+        assert (rows["ino"][extents["row"]] == extents["ino"]).all()
+        assert set(roots["child"].tolist()) <= set(fs.trees)
+
+
 @pytest.mark.parametrize("unpack", [entries, items.entries])
 def test_items_that_do_not_unpack_are_marked(unpack: Any) -> None:
     """A payload cut short is bad; the others are unpacked as before."""
@@ -253,18 +284,18 @@ def test_items_that_do_not_unpack_are_marked(unpack: Any) -> None:
 def test_blocks_that_are_not_as_wanted_are_listed(choice: Any) -> None:
     tree = deep_tree()
     blocks = tree.blocks()
-    rows = [(b.logical, b.generation, b.level, tree.objectid) for b in blocks]
+    rows = np.array([(b.logical, b.generation, tree.objectid, b.level, 0) for b in blocks], WANTED)
     verify = verify_blocks if choice == "c" else items.verify_blocks
     with select(choice):
         assert list(verify(tree.image, rows, 0)) == []
-        rows[3] = (*rows[3][:2], rows[3][2] + 1, tree.objectid)
-        rows[5] = (rows[5][0], 1, *rows[5][2:])
+        rows["level"][3] += 1
+        rows["generation"][5] = 1
         found = dict(verify(tree.image, rows, 0))
     assert {row: fault.code for row, fault in found.items()} == {
         3: lib.BM_BAD_LEVEL,
         5: lib.BM_BAD_GENERATION,
     }
-    assert found[3].block == rows[3][0] and found[3].tree == tree.objectid
+    assert found[3].block == rows["logical"][3] and found[3].tree == tree.objectid
 
 
 # -------------------------------------------------------------------------------- damaged order

@@ -80,6 +80,18 @@ def test_importing_costs_nothing() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.parametrize("question", ["check(fs)", "send(fs, 'snap')"])
+def test_what_makes_no_table_does_without_pandas(question: str) -> None:
+    """It takes longer to load than a small image to check."""
+    code = (
+        "import sys, btrfs_model as bm\n"
+        "fs = bm.open(bm.sample('kernel/send/send-truncate/n500'))\n"
+        f"bm.{question}\n"
+        "sys.exit('pandas was loaded' if 'pandas' in sys.modules else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 HIDDEN = "import sys; sys.modules['btrfs_model._native'] = None; import btrfs_model as bm; "
 NOT_BUILT = "the C kernels of btrfs_model are not built: run `make build` in its folder"
 

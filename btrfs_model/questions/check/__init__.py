@@ -25,6 +25,7 @@ import numpy as np
 
 from btrfs_model.base.arguments import checked
 from btrfs_model.base.errors import CorruptImageError
+from btrfs_model.native.items import scan_leaves
 from btrfs_model.ondisk.keys import ObjectId
 from btrfs_model.questions.check.copies import check_data, check_superblocks
 from btrfs_model.questions.check.extents import DataRefs, check_extents, read_extents
@@ -34,7 +35,7 @@ from btrfs_model.questions.check.quotas import check_quotas
 from btrfs_model.questions.check.report import Finding, Report
 from btrfs_model.questions.check.space import check_checksums, check_space
 from btrfs_model.questions.check.subvolumes import check_subvolumes
-from btrfs_model.questions.check.walk import Forest, TreeRoot, leaf_batches, walk_forest
+from btrfs_model.questions.check.walk import LEAVES_AT_ONCE, Forest, TreeRoot, walk_forest
 from btrfs_model.volume.devices import Paths
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image
@@ -149,10 +150,12 @@ class _Check:
         fs = self.fs
         data = DataRefs()
         for log in (False, True):
-            for columns in leaf_batches(fs.image, forest.leaves(log=log)):
-                blocks, inverse = np.unique(columns["block"], return_inverse=True)
-                trees = [forest.blocks[logical].tree for logical in blocks.tolist()]
-                of = np.array(trees, np.uint64)[inverse]
+            leaves = forest.leaves(log=log)
+            for at in range(0, len(leaves), LEAVES_AT_ONCE):
+                rows = leaves[at : at + LEAVES_AT_ONCE]
+                blocks = forest.blocks[rows]
+                columns = scan_leaves(fs.image, blocks["logical"])
+                of = np.repeat(forest.tree[rows], blocks["nritems"])
                 check_items(fs.image, self.report, columns, of)
                 if not log:
                     data.add(fs.image, columns)

@@ -7,14 +7,14 @@ Each name is in the tree three times::
     (dir DIR_INDEX index)      dir, index, name -> inode, type
     (inode INODE_REF dir)      inode, dir, index, name            (or INODE_EXTREF)
 
-The names are unpacked into arrays, and the three tables compared as sets. So that memory does not
+C reduces the items of each inode to a row and tells whether the three agree. Only where they do not
+the names are unpacked into arrays, and the three tables compared as sets. So that memory does not
 grow with the number of files, this is done for one range of inode numbers after the other: with the
 items of these inodes, and the entries that lead to them, wherever their directories are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,13 +22,20 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from btrfs_model.native.items import Columns, entries, find_rows, gather, is_one_of, records, select
+from btrfs_model.native.items import (
+    ENTRY,
+    InodeReducer,
+    entries,
+    find_rows,
+    is_one_of,
+    scan_leaves,
+    select,
+)
 from btrfs_model.ondisk.constants import FileExtentType, FileType
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
-from btrfs_model.ondisk.structs import FILE_EXTENT_ITEM, INODE_ITEM
 from btrfs_model.questions.check.report import Report
 from btrfs_model.questions.check.space import Coverage
-from btrfs_model.questions.check.walk import leaf_batches
+from btrfs_model.questions.check.walk import LEAVES_AT_ONCE
 from btrfs_model.volume.tree import Tree
 
 if TYPE_CHECKING:
@@ -49,56 +56,13 @@ _MODE_OF_TYPE[[
     FileType.REG_FILE, FileType.DIR, FileType.CHRDEV, FileType.BLKDEV,
     FileType.FIFO, FileType.SOCK, FileType.SYMLINK,
 ]] = (0o100000, 0o040000, 0o020000, 0o060000, 0o010000, 0o140000, 0o120000)  # fmt: skip
-
-_OF_AN_INODE: Final = (
-    _T.INODE_ITEM, _T.INODE_REF, _T.INODE_EXTREF, _T.XATTR_ITEM, _T.DIR_ITEM, _T.DIR_INDEX,
-    _T.EXTENT_DATA,
-)  # fmt: skip
-
-_INODE: Final = np.dtype(
-    [
-        ("ino", "u8"),
-        ("size", "u8"),
-        ("nbytes", "u8"),
-        ("flags", "u8"),
-        ("nlink", "u4"),
-        ("mode", "u4"),
-    ]
-)
-_EXTENT: Final = np.dtype(
-    [
-        ("ino", "u8"),
-        ("start", "u8"),
-        ("length", "u8"),
-        ("disk_start", "u8"),
-        ("disk_length", "u8"),
-        ("type", "u1"),
-        ("compression", "u1"),
-        ("ends_in_nul", "?"),  # of inline data that are not compressed
-    ]
-)
-_NAME: Final = np.dtype(
-    [
-        ("parent", "u8"),
-        ("child", "u8"),
-        ("index", "u8"),
-        ("name", "u8"),
-        ("length", "u2"),
-        ("type", "u1"),
-        ("is_root", "?"),
-    ]
-)
+_REFS: Final = (_T.INODE_REF, _T.INODE_EXTREF)
+_NAMES: Final = (*_REFS, _T.DIR_ITEM, _T.DIR_INDEX)
 
 Rows = npt.NDArray[np.void]
 """Structured arrays."""
 
-
 _DIRECTORY: Final = np.dtype([("ino", "u8"), ("parent", "u8"), ("is_linked", "?")])
-_TOTAL: Final = np.dtype([("ino", "u8"), ("bytes", "u8")])
-_PARTS: Final[dict[str, Any]] = {
-    "inodes": _INODE, "extents": _EXTENT, "refs": _NAME, "items": _NAME, "indexes": _NAME,
-    "totals": _TOTAL, "objectids": _U64,
-}  # fmt: skip
 _WINDOW: Final = 128 << 20
 """Bytes of leaves whose inodes are checked at once."""
 
@@ -106,9 +70,8 @@ _WINDOW: Final = 128 << 20
 class _Leaves:
     """The leaves of a tree, and which inodes are where.
 
-    `logical`, `first` (numpy.ndarray): uint64, address and objectid of the first item of each leaf.
-    `has_entries` (numpy.ndarray): bool, whether a leaf has entries of directories; all True until
-    the first scan.
+    `logical`, `first`, `nritems` (numpy.ndarray): address, objectid of the first item, and number
+    of items of each leaf.
     """
 
     def __init__(self, fs: Filesystem, tree: Tree) -> None:
@@ -117,8 +80,7 @@ class _Leaves:
         self.fs = fs
         self.logical = np.ascontiguousarray(leaves["logical"])
         self.first = np.ascontiguousarray(leaves["first"]["objectid"])
-        self.has_entries = np.ones(len(leaves), np.bool_)
-        self._scanned = False
+        self.nritems = leaves["nritems"]
 
     def windows(self) -> list[tuple[int, int]]:
         """Return ranges (first, last) of inode numbers that cover all."""
@@ -127,144 +89,28 @@ class _Leaves:
         starts = [start for at, start in enumerate(starts) if not at or start]
         return [(start, following - 1) for start, following in pairwise([*starts, _END + 1])]
 
-    def batches(self, low: int, high: int) -> Iterator[Columns]:
-        """Scan the leaves that may have items of these inodes or lead to them."""
+    def reduce(self, reducer: InodeReducer, low: int, high: int) -> tuple[Rows, Rows, Rows]:
+        """Reduce the leaves that may have items of these inodes."""
         last = np.append(self.first[1:], _U64(_END))
         own = (self.first <= _U64(high)) & (last >= _U64(low))
-        leaves = self.logical[own | self.has_entries]
-        if self._scanned:
-            yield from leaf_batches(self.fs.image, leaves)
-            return
-        self.has_entries[:] = False
-        for columns in leaf_batches(self.fs.image, leaves):
-            entry = is_one_of(columns["type"], (_T.DIR_ITEM, _T.DIR_INDEX))
-            self.has_entries |= np.isin(self.logical, _changes(columns["block"][entry]))
-            yield columns
-        self._scanned = True
+        return reducer.reduce(self.logical[own], int(self.nritems[own].sum()), low, high)
 
+    def names(self, low: int, high: int) -> dict[int, Rows]:
+        """Unpack the names of these inodes, and the entries that lead to them; by type of item.
 
-class _Names:
-    """The items of a range of inodes and the entries that lead to them, as far as compared.
-
-    `inodes`, `extents`, `refs` (numpy.ndarray): INODE_ITEM, EXTENT_DATA, INODE_REF with
-    INODE_EXTREF of these inodes.
-    `items`, `indexes` (numpy.ndarray): DIR_ITEM and DIR_INDEX that lead to them.
-    `totals` (numpy.ndarray): bytes of names in the DIR_ITEM and DIR_INDEX items of these inodes;
-    some rows for each.
-    `orphans` (numpy.ndarray): uint64, the inodes that have an ORPHAN_ITEM.
-    `objectids` (numpy.ndarray): uint64, every objectid of an item that belongs to one of the
-    inodes.
-    """
-
-    def __init__(self, leaves: _Leaves, orphans: npt.NDArray[np.uint64], low: int, high: int):
-        parts: dict[str, list[Any]] = {name: [] for name in _PARTS}
-        for columns in leaves.batches(low, high):
-            for name, part in _reduce(leaves.fs, columns, low, high).items():
-                parts[name].append(part)
-        joined = {
-            # popped, so that no more than one kind is in memory twice
-            name: np.concatenate([np.empty(0, dtype), *parts.pop(name)])
-            for name, dtype in _PARTS.items()
-        }
-        self.inodes: Rows = joined["inodes"]
-        self.extents: Rows = joined["extents"]
-        self.refs: Rows = joined["refs"]
-        self.items: Rows = joined["items"]
-        self.indexes: Rows = joined["indexes"]
-        self.totals: Rows = joined["totals"]
-        self.orphans = orphans
-        self.objectids: npt.NDArray[np.uint64] = _changes(joined["objectids"])
-
-
-def _reduce(fs: Filesystem, columns: Columns, low: int, high: int) -> dict[str, npt.NDArray[Any]]:
-    kind = columns["type"]
-    own = _within(columns["objectid"], low, high)
-    is_entry = is_one_of(kind, (_T.DIR_ITEM, _T.DIR_INDEX))
-    is_ref = is_one_of(kind, (_T.INODE_REF, _T.INODE_EXTREF)) & own
-    names = select(columns, is_entry | is_ref)
-    rows, _ = entries(fs.image, names)
-    of = names["type"][rows["item"]]
-    is_ref = is_one_of(of, (_T.INODE_REF, _T.INODE_EXTREF))
-    leads_here = is_ref | _within(rows["child"], low, high)
-    of_here = ~is_ref & _within(rows["parent"], low, high)
-    totals = _totals(rows["parent"][of_here], rows["name_len"][of_here])
-    rows, of = rows[leads_here], of[leads_here]
-    short = np.empty(len(rows), _NAME)
-    for field, source in (("parent", "parent"), ("child", "child"), ("index", "index"),
-                          ("name", "name_xxh64"), ("length", "name_len"),
-                          ("type", "type")):  # fmt: skip
-        short[field] = rows[source]
-    short["is_root"] = rows["location_type"] == _T.ROOT_ITEM
-    mine = select(columns, own)
-    return {
-        "inodes": _reduce_inodes(fs, mine),
-        "extents": _reduce_extents(fs, mine),
-        "refs": short[is_one_of(of, (_T.INODE_REF, _T.INODE_EXTREF))],
-        "items": short[of == _T.DIR_ITEM],
-        "indexes": short[of == _T.DIR_INDEX],
-        "totals": totals,
-        "objectids": _changes(mine["objectid"][is_one_of(mine["type"], _OF_AN_INODE)]),
-    }
-
-
-def _within(numbers: npt.NDArray[np.uint64], low: int, high: int) -> npt.NDArray[np.bool_]:
-    return (numbers >= _U64(low)) & (numbers <= _U64(high))
-
-
-def _totals(ino: npt.NDArray[np.uint64], lengths: npt.NDArray[Any]) -> Rows:
-    """Add up lengths by inode; the inodes ascend."""
-    first = np.flatnonzero(np.concatenate([[True], ino[1:] != ino[:-1]])[: len(ino)])
-    totals = np.empty(len(first), _TOTAL)
-    totals["ino"] = ino[first]
-    if len(first):
-        totals["bytes"] = np.add.reduceat(lengths.astype(_U64), first)
-    return totals
-
-
-def _changes(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Return each number of an array once, of those that follow each other."""
-    is_first = np.concatenate([[True], numbers[1:] != numbers[:-1]])[: len(numbers)]
-    once: npt.NDArray[np.uint64] = numbers[is_first]
-    return once
-
-
-def _reduce_inodes(fs: Filesystem, columns: Columns) -> Rows:
-    items = select(
-        columns, (columns["type"] == _T.INODE_ITEM) & (columns["size"] == INODE_ITEM.size)
-    )
-    rows = records(fs.image, items, INODE_ITEM)
-    inodes = np.empty(len(rows), _INODE)
-    inodes["ino"] = items["objectid"]
-    for field in ("size", "nbytes", "flags", "nlink", "mode"):
-        inodes[field] = rows[field]
-    return inodes
-
-
-def _reduce_extents(fs: Filesystem, columns: Columns) -> Rows:
-    items = select(columns, (columns["type"] == _T.EXTENT_DATA) & (columns["size"] >= 21))
-    rows = records(fs.image, items, FILE_EXTENT_ITEM)
-    inline = rows["type"] == FileExtentType.INLINE
-    extents = np.empty(len(rows), _EXTENT)
-    extents["ino"] = items["objectid"]
-    extents["start"] = items["offset"]
-    extents["length"] = np.where(inline, rows["ram_bytes"], rows["num_bytes"])
-    compressed = rows["compression"] != 0
-    # the sectors that must have checksums: of a compressed extent all
-    within = np.where(compressed, _U64(0), rows["offset"])
-    there = ~inline & (rows["disk_bytenr"] != 0)
-    extents["disk_start"] = np.where(there, rows["disk_bytenr"] + within, _U64(0))
-    extents["disk_length"] = np.where(
-        there, np.where(compressed, rows["disk_num_bytes"], rows["num_bytes"]), _U64(0)
-    )
-    extents["type"] = rows["type"]
-    extents["compression"] = rows["compression"]
-    plain = inline & ~compressed
-    last = select(items, plain)
-    last["position"] = last["position"] + last["size"] - _U64(1)
-    last["size"] = np.ones_like(last["size"])
-    extents["ends_in_nul"] = False
-    extents["ends_in_nul"][plain] = gather(fs.image, last, 1)[:, 0] == 0
-    return extents
+        Their ``location_type`` becomes 1 for subvolumes, 0 for all others.
+        """
+        parts: dict[int, list[Rows]] = {int(kind): [np.empty(0, ENTRY)] for kind in _NAMES}
+        for at in range(0, len(self.logical), LEAVES_AT_ONCE):
+            columns = scan_leaves(self.fs.image, self.logical[at : at + LEAVES_AT_ONCE])
+            items = select(columns, is_one_of(columns["type"], _NAMES))
+            rows, _ = entries(self.fs.image, items)
+            rows = rows[(rows["child"] >= _U64(low)) & (rows["child"] <= _U64(high))]
+            rows["location_type"] = rows["location_type"] == _T.ROOT_ITEM
+            kinds = items["type"][rows["item"]]
+            for kind, part in parts.items():
+                part.append(rows[kinds == kind])
+        return {kind: np.concatenate(part) for kind, part in parts.items()}
 
 
 def check_inodes(fs: Filesystem, tree: Tree, root_dir: int, report: Report) -> Rows:
@@ -276,17 +122,22 @@ def check_inodes(fs: Filesystem, tree: Tree, root_dir: int, report: Report) -> R
     orphans = np.array([item.key.offset for item in tree.items(first, last)], _U64)
     sums = fs.checksums
     coverage = Coverage(sums.starts, sums.ends)
-    leaves = _Leaves(fs, tree)
-    roots, directories = [np.empty(0, _NAME)], [np.empty(0, _DIRECTORY)]
-    for low, high in leaves.windows():
-        names = _Names(leaves, orphans, low, high)
-        checker = _InodeChecker(fs, tree.objectid, root_dir, names, report)
-        checker.check_links()
-        checker.check_entries()
+    leaves, reducer = _Leaves(fs, tree), InodeReducer(fs.image, root_dir)
+    windows = leaves.windows()
+    roots, directories = [np.empty(0, ENTRY)], [np.empty(0, _DIRECTORY)]
+    for low, high in windows:
+        inodes, extents, inside = leaves.reduce(reducer, low, high)
+        checker = _InodeChecker(fs, tree.objectid, inodes, report)
+        checker.check_links(orphans)
+        if high == _END and not reducer.names_agree:
+            for window in windows:
+                part, *_ = leaves.reduce(reducer, *window)
+                again = _InodeChecker(fs, tree.objectid, part, report)
+                again.check_entries(leaves.names(*window), root_dir)
         checker.check_directories()
-        checker.check_files(coverage)
+        checker.check_files(extents, coverage)
         directories.append(checker.directories())
-        roots.append(names.indexes[names.indexes["is_root"]])
+        roots.append(inside)
     _check_reached(np.concatenate(directories), tree.objectid, root_dir, report)
     return np.concatenate(roots)
 
@@ -312,21 +163,20 @@ def _check_reached(directories: Rows, tree: int, root_dir: int, report: Report) 
 
 
 class _InodeChecker:
-    def __init__(
-        self, fs: Filesystem, tree: int, root_dir: int, names: _Names, report: Report
-    ) -> None:
+    """Checks some inodes of a subvolume, as they were reduced."""
+
+    def __init__(self, fs: Filesystem, tree: int, inodes: Rows, report: Report) -> None:
         self.fs = fs
         self.tree = tree
-        self.root_dir = root_dir
-        self.names = names
         self.report = report
-        self.inodes = names.inodes
-        self.ino = names.inodes["ino"]
-        self.kind = names.inodes["mode"] & _S_IFMT
+        self.inodes = inodes
+        self.ino = inodes["ino"]
+        self.exists = inodes["exists"] != 0
+        self.kind = inodes["mode"] & _S_IFMT
 
     def _bad(self, text: str, mask: npt.NDArray[np.bool_], **values: npt.NDArray[Any]) -> None:
         """Report inodes."""
-        for row in np.flatnonzero(mask).tolist():
+        for row in np.flatnonzero(mask & self.exists).tolist():
             self.report.add(
                 text,
                 tree=self.tree,
@@ -334,54 +184,41 @@ class _InodeChecker:
                 **{name: array[row] for name, array in values.items()},
             )
 
-    def _find(self, ino: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
-        """Return the row of each inode, -1 where there is none."""
-        return find_rows(self.ino, ino)
-
-    def _sum(self, ino: npt.NDArray[np.uint64], values: Any) -> npt.NDArray[np.uint64]:
-        """Add up values by inode."""
-        row = self._find(ino)
-        there = row >= 0
-        total = np.zeros(len(self.ino), _U64)
-        np.add.at(total, row[there], np.broadcast_to(values, row.shape)[there].astype(_U64))
-        return total
-
     # ------------------------------------------------------------------------------- names --
 
-    def check_links(self) -> None:
+    def check_links(self, orphans: npt.NDArray[np.uint64]) -> None:
         """Check that items have an inode, and inodes as many names as links."""
-        lost = self.names.objectids[~np.isin(self.names.objectids, self.ino)]
-        for ino in lost.tolist():
+        for ino in self.ino[~self.exists].tolist():
             self.report.add("items of inode {ino}, which does not exist", tree=self.tree, ino=ino)
-        links = self._sum(self.names.refs["child"], 1)
-        nlink = self.inodes["nlink"]
+        links, nlink = self.inodes["links"], self.inodes["nlink"]
         self._bad("{nlink} links, but {names} names", links != nlink, nlink=nlink, names=links)
-        orphan = np.isin(self.ino, self.names.orphans)
+        orphan = np.isin(self.ino, orphans)
         self._bad("no links, but no orphan item", (nlink == 0) & ~orphan)
         directory = self.kind == _S_IFDIR
         self._bad("directory with {names} names", directory & (links > 1), names=links)
 
-    def check_entries(self) -> None:
+    def check_entries(self, names: dict[int, Rows], root_dir: int) -> None:
         """Check that the three tables of names are the same."""
-        items, indexes, refs = self.names.items, self.names.indexes, self.names.refs
+        items, indexes = names[_T.DIR_ITEM], names[_T.DIR_INDEX]
+        refs = np.concatenate([names[kind] for kind in _REFS])
         # the top directory has a name that is no entry
         is_top = refs["child"] == refs["parent"]
         top, refs = refs[is_top], refs[~is_top]
-        odd = (top["name"] != _DOTS) | (top["index"] != 0) | (top["child"] != self.root_dir)
+        odd = (top["name_xxh64"] != _DOTS) | (top["index"] != 0) | (top["child"] != root_dir)
         self._entries("the top directory's name is not '..'", top[odd])
-        fields: tuple[str, ...] = ("parent", "child", "name", "type", "is_root")
+        fields: tuple[str, ...] = ("parent", "child", "name_xxh64", "type", "location_type")
         self._same(items, indexes, fields, "entry in DIR_ITEM only")
         self._same(indexes, items, fields, "entry in DIR_INDEX only")
-        inside = indexes[~indexes["is_root"]]
-        fields = ("parent", "child", "index", "name")
+        is_root = indexes["location_type"] == 1
+        inside, roots = indexes[~is_root], indexes[is_root]
+        fields = ("parent", "child", "index", "name_xxh64")
         self._same(inside, refs, fields, "entry without INODE_REF")
         self._same(refs, inside, fields, "INODE_REF without entry")
-        row = self._find(inside["child"])
-        there = row >= 0
-        kind = self.kind[row[there]] if len(self.ino) else np.empty(0, np.uint32)
-        wrong = _MODE_OF_TYPE[inside["type"][there]] != kind
-        self._entries("entry of type {type} leads to an inode of another", inside[there][wrong])
-        roots = indexes[indexes["is_root"]]
+        known = np.flatnonzero(self.exists)
+        row = find_rows(self.ino[known], inside["child"])
+        inside, row = inside[row >= 0], known[row[row >= 0]]
+        wrong = _MODE_OF_TYPE[inside["type"]] != self.kind[row]
+        self._entries("entry of type {type} leads to an inode of another", inside[wrong])
         self._entries("subvolume as an entry of type {type}", roots[roots["type"] != _DIR])
 
     def _same(self, left: Rows, right: Rows, fields: tuple[str, ...], text: str) -> None:
@@ -409,8 +246,7 @@ class _InodeChecker:
     def check_directories(self) -> None:
         """Check that the size of a directory is twice the length of its names."""
         directory = self.kind == _S_IFDIR
-        size = self.inodes["size"]
-        total = self._sum(self.names.totals["ino"], self.names.totals["bytes"])
+        size, total = self.inodes["size"], self.inodes["name_bytes"]
         self._bad(
             "directory of size {size}, its names have {total} bytes",
             directory & (size != total),
@@ -420,52 +256,36 @@ class _InodeChecker:
 
     def directories(self) -> Rows:
         """Return the directories, each with the one that it is in (the last, were it in more)."""
-        refs = self.names.refs
-        row = self._find(refs["child"])
-        parent = np.zeros(len(self.ino), _U64)
-        parent[row[row >= 0]] = refs["parent"][row >= 0]
-        is_directory = self.kind == _S_IFDIR
-        found = np.empty(np.count_nonzero(is_directory), _DIRECTORY)
-        found["ino"] = self.ino[is_directory]
-        found["parent"] = parent[is_directory]
-        found["is_linked"] = self.inodes["nlink"][is_directory] != 0
+        directories = self.inodes[self.exists & (self.kind == _S_IFDIR)]
+        found = np.empty(len(directories), _DIRECTORY)
+        found["ino"], found["parent"] = directories["ino"], directories["parent"]
+        found["is_linked"] = directories["nlink"] != 0
         return found
 
     # ------------------------------------------------------------------------------- files --
 
-    def check_files(self, coverage: Coverage) -> None:
+    def check_files(self, extents: Rows, coverage: Coverage) -> None:
         """Check how the extents of files follow each other, their sum and their checksums."""
-        extents = self.names.extents
-        allocated = np.where(
-            (extents["type"] == FileExtentType.INLINE) | (extents["disk_length"] != 0),
-            extents["length"],
-            _U64(0),
-        )
-        total = self._sum(extents["ino"], allocated)
-        nbytes = self.inodes["nbytes"]
-        with_data = np.isin(self.kind, (_S_IFREG, _S_IFLNK))
+        nbytes, total = self.inodes["nbytes"], self.inodes["extent_bytes"]
+        with_data = (self.kind == _S_IFREG) | (self.kind == _S_IFLNK)
         self._bad(
             "inode says {nbytes} bytes, its extents have {total}",
             with_data & (nbytes != total),
             nbytes=nbytes,
             total=total,
         )
-        row = self._find(extents["ino"])
-        if not len(self.ino):
-            return
-        self._extents(
-            "file extent of an inode that has no data",
-            extents[(row >= 0) & ~with_data[row]],
-        )
-        same = extents["ino"][1:] == extents["ino"][:-1]
+        row = extents["row"]
+        misplaced = (self.exists & ~with_data)[row]
+        self._extents("file extent of an inode that has no data", extents[misplaced])
+        same = row[1:] == row[:-1]
         end = extents["start"] + extents["length"]
         over = same & (extents["start"][1:] < end[:-1])
         self._extents("file extent begins inside the one before", extents[1:][over])
         if not self.fs.image.superblock.has_incompat("NO_HOLES"):
             self._check_gaps(extents, end, same)
-        self._check_links_of_data(extents)
+        self._check_links_of_data()
         if self.tree != ObjectId.DATA_RELOC_TREE:  # where data are that may have had none before
-            self._check_sums(extents, row, coverage)
+            self._check_sums(extents, coverage)
 
     def _extents(self, text: str, rows: Rows) -> None:
         for row in rows:
@@ -482,14 +302,12 @@ class _InodeChecker:
         """
         sector = _U64(self.fs.image.sectorsize)
         ends = (end + sector - _U64(1)) // sector * sector
-        size = self.inodes["size"]
-        row = self._find(extents["ino"])
-        there = row >= 0
+        size, row = self.inodes["size"], extents["row"]
         before = np.concatenate([[_U64(0)], np.where(same, ends[:-1], _U64(0))])[: len(extents)]
-        within = ~there | (before < size[row])
+        within = ~self.exists[row] | (before < size[row])
         self._extents("gap before a file extent", extents[within & (extents["start"] > before)])
-        last = self._sum(extents["ino"], 0)
-        np.maximum.at(last, row[there], ends[there])
+        last = np.zeros(len(size), _U64)
+        np.maximum.at(last, row, ends)
         regular = (self.kind == _S_IFREG) & (self.inodes["nlink"] != 0)
         self._bad(
             "file of {size} bytes has extents up to {last} only",
@@ -498,25 +316,22 @@ class _InodeChecker:
             last=last,
         )
 
-    def _check_links_of_data(self, extents: Rows) -> None:
+    def _check_links_of_data(self) -> None:
         """Check that a symbolic link has its target inline.
 
         mkfs and btrfs-convert store the NUL at its end too, which is not part of its size.
         """
         link = self.kind == _S_IFLNK
-        inline = extents[extents["type"] == FileExtentType.INLINE]
-        length = self._sum(inline["ino"], inline["length"])
-        ends = self._sum(inline["ino"], inline["ends_in_nul"])
-        size = self.inodes["size"]
-        right = (length == size) | ((length == size + _U64(1)) & (ends == 1))
-        wrong = link & ~right & (self.inodes["nlink"] != 0)
+        size, length = self.inodes["size"], self.inodes["inline_bytes"]
+        with_nul = (length == size + _U64(1)) & (self.inodes["nul_ends"] == 1)
+        wrong = link & (length != size) & ~with_nul & (self.inodes["nlink"] != 0)
         self._bad("symbolic link of {size} bytes has {length}", wrong, size=size, length=length)
 
-    def _check_sums(self, extents: Rows, row: npt.NDArray[np.intp], coverage: Coverage) -> None:
+    def _check_sums(self, extents: Rows, coverage: Coverage) -> None:
         """Check that data have checksums unless the inode does without."""
+        with_sums = self.exists & (self.inodes["flags"] & _U64(_NODATASUM) == 0)
         regular = (extents["type"] == FileExtentType.REG) & (extents["disk_length"] != 0)
-        regular &= (row >= 0) & (self.inodes["flags"][row] & _U64(_NODATASUM) == 0)
-        rows = extents[regular]
+        rows = extents[regular & with_sums[extents["row"]]]
         covered = coverage.of(rows["disk_start"], rows["disk_length"])
         self._extents("data without checksums", rows[covered < rows["disk_length"]])
 

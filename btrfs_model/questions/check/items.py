@@ -72,6 +72,11 @@ _SIZES: Final[dict[int, tuple[int, int | None]]] = {
     _T.STRING_ITEM: (0, None),
 }
 
+_LEAST: Final = np.zeros(256, np.uint32)
+_MOST: Final = np.full(256, 2**32 - 1, np.uint32)
+for _number, (_low, _high) in _SIZES.items():
+    _LEAST[_number], _MOST[_number] = _low, 2**32 - 1 if _high is None else _high
+
 _OF_NAMES: Final = (_T.INODE_REF, _T.INODE_EXTREF, _T.XATTR_ITEM, _T.DIR_ITEM, _T.DIR_INDEX)
 _OF_INODES: Final = {
     *_OF_NAMES, _T.INODE_ITEM, _T.VERITY_DESC_ITEM, _T.VERITY_MERKLE_ITEM, _T.ORPHAN_ITEM,
@@ -111,12 +116,23 @@ _ROOTS_AT_0: Final = (
 
 _S_IFMT: Final = 0o170000
 _S_IFDIR: Final = 0o040000
-_PERMISSIONS: Final = 0o7777
-_MODES: Final = (0o010000, 0o020000, 0o040000, 0o060000, 0o100000, 0o120000, 0o140000)
+_IS_MODE: Final = np.isin(np.arange(16), (0o01, 0o02, 0o04, 0o06, 0o10, 0o12, 0o14))
 _INODE_FLAGS: Final = (1 << 12) - 1 | 1 << 31 | 1 << 32
 _ROOT_FLAGS: Final = 1 << 0 | 1 << 48
 _NAME_MAX: Final = 255
 _MAX_LEVEL: Final = 8
+
+
+class _Rows(Columns):
+    """Some rows of columns, each column taken when it is asked for."""
+
+    def __init__(self, columns: Columns, rows: npt.NDArray[Any]) -> None:
+        self._columns, self._rows = columns, rows
+
+    def __missing__(self, name: str) -> npt.NDArray[Any]:
+        taken: npt.NDArray[Any] = self._columns[name][self._rows]
+        self[name] = taken
+        return taken
 
 
 class Batch:
@@ -140,7 +156,7 @@ class Batch:
 
     def part(self, which: npt.NDArray[Any], rows: Any = None) -> Batch:
         """Return some of the items, or one again and again for several structures in it."""
-        columns = select(self.columns, which)
+        columns = _Rows(self.columns, which)
         return Batch(self.image, self.report, columns, self.tree[which], rows)
 
     def bad(self, text: str, mask: Mask, **values: Any) -> None:
@@ -158,21 +174,30 @@ def check_items(
 ) -> None:
     """Check items of which each is in a tree of `tree`."""
     items = Batch(image, report, columns, tree)
-    _types(items)
+    kind = columns["type"]
+    counts = np.bincount(kind, minlength=256)
+    _types(items, set(np.flatnonzero(counts).tolist()))
     fitting = _sizes(items)
+    # the items of each type, which follow each other there
+    order, ends = np.argsort(kind, kind="stable"), np.cumsum(counts)
+    if not fitting.all():
+        order, ends = order[fitting[order]], np.cumsum(np.bincount(kind[fitting], minlength=256))
+    starts = ends - np.diff(ends, prepend=0)
     for types, layout, rule in _RULES:
-        which = np.flatnonzero(is_one_of(columns["type"], types) & fitting)
+        which = np.concatenate([order[starts[number] : ends[number]] for number in types])
         if len(which):
-            some = items.part(which)
+            some = items.part(np.sort(which) if len(types) > 1 else which)
             some.rows = None if layout is None else records(image, some.columns, layout)
             rule(some)
 
 
-def _types(items: Batch) -> None:
+def _types(items: Batch, there: set[int]) -> None:
+    """Report items whose type the tree does not have; `there`: the types of all."""
     tree, kind = items.tree, items.columns["type"]
-    for objectid in np.unique(tree).tolist():
+    follows = np.append(tree[1:] == tree[:-1], [False])
+    for objectid in sorted(set(tree[~follows].tolist())):
         allowed = _OF_INODES if is_subvolume_id(objectid) else _TREES.get(objectid)
-        if allowed is None:
+        if allowed is None or there <= allowed:
             continue
         bad = (tree == objectid) & ~is_one_of(kind, [int(number) for number in allowed])
         # free space headers and their inodes have no type
@@ -184,14 +209,8 @@ def _types(items: Batch) -> None:
 
 def _sizes(items: Batch) -> Mask:
     """Report payloads of impossible size; return which are possible."""
-    least = np.zeros(256, np.uint32)
-    most = np.full(256, 2**32 - 1, np.uint32)
-    for number, (low, high) in _SIZES.items():
-        least[number] = low
-        if high is not None:
-            most[number] = high
     size, kind = items.columns["size"], items.columns["type"]
-    bad: Mask = (size < least[kind]) | (size > most[kind])
+    bad: Mask = (size < _LEAST[kind]) | (size > _MOST[kind])
     items.bad("payload of {size} bytes", bad, size=size)
     return ~bad
 
@@ -203,7 +222,7 @@ def _inode_items(items: Batch) -> None:
     rows = items.rows
     mode, flags = rows["mode"], rows["flags"]
     items.bad("key offset of an inode is not 0", items.columns["offset"] != 0)
-    unknown = ~np.isin(mode & ~np.uint32(_PERMISSIONS), _MODES)
+    unknown = (mode >> 16 != 0) | ~_IS_MODE[mode >> 12 & 15]
     items.bad("mode {mode:o} has no file type or unknown bits", unknown)
     for field in ("generation", "transid"):
         newer = rows[field] > items.newest

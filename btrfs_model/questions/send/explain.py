@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.ondisk.stream import ATTRIBUTES_BY_NAME, COMMAND_HEADER, COMMANDS
@@ -21,6 +20,7 @@ from btrfs_model.stream.index import read_batches
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import pandas as pd
     from numpy.typing import NDArray
 
     from btrfs_model.ondisk.layout import Payload
@@ -88,6 +88,8 @@ class Explanation:
 
     def table(self) -> pd.DataFrame:
         """Return a row for each command, see :attr:`.SendResult.causes`."""
+        import pandas as pd
+
         self._read()
         offset, length, command = (
             np.concatenate(column) for column in zip(*self._columns, strict=True)
@@ -116,6 +118,8 @@ class Explanation:
 
 def _named(numbers: NDArray[Any], names: dict[int, str]) -> pd.Categorical[str]:
     """Return names for numbers; what has none is empty."""
+    import pandas as pd
+
     found, places = np.unique(numbers, return_inverse=True)
     labels = [names.get(int(number), "") for number in found]
     categories = list(dict.fromkeys(labels))
@@ -158,6 +162,8 @@ def by_cause(causes: pd.DataFrame) -> pd.DataFrame:
 
 
 def _sums(causes: pd.DataFrame, name: str, keys: Any) -> pd.DataFrame:
+    import pandas as pd
+
     numbers, found = pd.factorize(np.asarray(keys, dtype=object), sort=True)
     table = pd.DataFrame({
         # paths may be no UTF-8, so they stay Python's strings

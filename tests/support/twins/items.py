@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from btrfs_model.base.counters import current
 from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.native.items import COLUMNS, ENTRY, REF, Columns
 from btrfs_model.native.tree import RawKey
+from btrfs_model.ondisk.constants import FileExtentType
 from btrfs_model.ondisk.hashes import extent_data_ref_hash, extref_hash, name_hash
 from btrfs_model.ondisk.items import (
     DirItem,
@@ -25,7 +27,7 @@ from btrfs_model.ondisk.items import (
 )
 from btrfs_model.ondisk.keys import ItemType, Key
 from btrfs_model.ondisk.layout import PayloadError
-from btrfs_model.ondisk.structs import DIR_ITEM, INODE_EXTREF, INODE_REF
+from btrfs_model.ondisk.structs import DIR_ITEM, FILE_EXTENT_ITEM, INODE_EXTREF, INODE_REF
 from btrfs_model.reference import ctree
 from btrfs_model.reference.blocks import HEADER, ITEM, KEY_PTR, Expect, image_block
 from btrfs_model.reference.ctree import Path
@@ -148,14 +150,44 @@ def scan_leaves(image: Image, leaves: Sequence[int]) -> Columns:
 
 
 def verify_blocks(
-    image: Image, blocks: Sequence[tuple[int, int, int, int]], copy: int
+    image: Image, wanted: npt.NDArray[np.void], copy: int
 ) -> Iterator[tuple[int, Fault]]:
     """Do what :func:`btrfs_model.native.items.verify_blocks` does."""
-    for row, (logical, generation, level, tree) in enumerate(blocks):
+    for row, (logical, generation, tree, level, _) in enumerate(wanted.tolist()):
         try:
             image.verify_copy(logical, copy, level=level, generation=generation, tree=tree)
         except CorruptImageError as error:
             yield row, error.fault
+
+
+def inode_sums(tree: Tree) -> dict[int, Counter[str]]:
+    """Add up by inode what :class:`btrfs_model.native.items.InodeReducer` reduces."""
+    rows: dict[int, Counter[str]] = defaultdict(Counter)
+    for item in tree.items():
+        ino, kind = item.key.objectid, item.key.type
+        found: Any = decode(item.key, item.data)
+        if kind == ItemType.INODE_ITEM:
+            fields = ("size", "nbytes", "flags", "nlink", "mode")
+            rows[ino].update({name: getattr(found, name) for name in fields}, exists=1)
+        elif kind in (ItemType.DIR_ITEM, ItemType.DIR_INDEX):
+            rows[ino].update(name_bytes=sum(len(entry.name) for entry in found))
+        elif kind == ItemType.INODE_REF:
+            rows[ino].update(links=len(found), parent=item.key.offset - rows[ino]["parent"])
+        elif kind == ItemType.INODE_EXTREF:
+            parent = found[-1].parent_objectid
+            rows[ino].update(links=len(found), parent=parent - rows[ino]["parent"])
+        elif kind == ItemType.EXTENT_DATA:
+            head = FILE_EXTENT_ITEM.unpack(bytes(item.data[:53]).ljust(53, b"\0"))
+            inline = head.type == FileExtentType.INLINE
+            length = head.ram_bytes if inline else head.num_bytes
+            rows[ino].update(
+                extent_bytes=length if inline or head.disk_bytenr else 0,
+                inline_bytes=length if inline else 0,
+                nul_ends=inline and not head.compression and item.data[-1] == 0,
+            )
+        elif kind == ItemType.XATTR_ITEM:
+            rows[ino].update()
+    return rows
 
 
 def entries(image: Image, columns: Columns) -> tuple[npt.NDArray[np.void], npt.NDArray[np.int8]]:
