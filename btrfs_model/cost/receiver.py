@@ -14,7 +14,7 @@ Source: ``cmds/receive.c`` and ``common/send-stream.c`` of btrfs-progs 6.2, held
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from btrfs_model.base.arguments import checked
@@ -95,6 +95,22 @@ class ReceiverCalls:
             waits = command["size"] == end and end % self.sectorsize
             if waits and not self.truncate_same_size:
                 self.counts[LAST_PAGE_WAIT] += 1
+
+    def add_many(self, counts: Mapping[str, int], files: int, path: bytes, end: int) -> None:
+        """Count what many commands lead to that say what new inodes are.
+
+        `counts`: commands by name.
+        `files`: how many files they write to, one after the other, none of which was open.
+        `path`, `end`: the last of these, and where its data end.
+        """
+        for name, count in counts.items():
+            self.counts["read"] += 2 * count
+            for call in _BY_PATH.get(name) or _BY_OPEN_FILE[name]:
+                self.counts[call] += count
+        if files:
+            self.counts["openat"] += files
+            self.counts["close"] += files
+            self._open_path, self._written_end = path, end
 
     def _open(self, path: object) -> None:
         if path != self._open_path:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from btrfs_model.mount.files.elided import Elided
+from btrfs_model.native.bulk import Pieces
 
 BLOCKSIZE: Final = 4096
 """Bytes of a page and of a sector: other filesystems are not mounted (:func:`.check_writable`)."""
@@ -68,6 +69,30 @@ class DirtyBytes:
         self.of_root[root] = (bytes_before + size, ranges_before + ranges)
 
 
+class Whole(NamedTuple):
+    """Data of a file from its first byte on, which lie in pieces somewhere else in memory.
+
+    Attributes
+    ----------
+    pieces : Pieces
+        Where.
+    first, many : int
+        Which of the pieces.
+    size : int
+        How many bytes they have together.
+    """
+
+    pieces: Pieces
+    first: int
+    many: int
+    size: int
+
+    def join(self) -> bytes:
+        """Return the data in one piece."""
+        rows = self.pieces.spans[self.first : self.first + self.many].tolist()
+        return b"".join(self.pieces.data[at : at + size] for at, size in rows)
+
+
 class FilePages:
     """Dirty pages of one inode, and the size that the file has with them.
 
@@ -97,7 +122,8 @@ class FilePages:
         self._total = total
         self._key = key
         self._ranges: list[DirtyRange] = []  # ascending, disjoint
-        self._blocks: dict[int, bytearray] = {}  # by start
+        self._cut_blocks: dict[int, bytearray] = {}  # by start
+        self._whole: Whole | None = None
 
     @property
     def is_dirty(self) -> bool:
@@ -109,23 +135,54 @@ class FilePages:
         """How much waits for writeback, whole blocks."""
         return sum(r.end - r.start for r in self._ranges)
 
+    @property
+    def whole(self) -> Whole | None:
+        """All that is dirty, as :meth:`take` got it, where nothing else was done since."""
+        return self._whole
+
+    @property
+    def _blocks(self) -> dict[int, bytearray]:
+        if self._whole is not None:
+            data, self._whole = self._whole.join(), None
+            for at in range(0, len(data), BLOCKSIZE):
+                block = bytearray(data[at : at + BLOCKSIZE])
+                self._cut_blocks[at] = block.ljust(BLOCKSIZE, b"\0")
+        return self._cut_blocks
+
+    @_blocks.setter
+    def _blocks(self, blocks: dict[int, bytearray]) -> None:
+        self._cut_blocks = blocks
+
     # ------------------------------------------------------------------------------- change --
+
+    def take(self, whole: Whole) -> None:
+        """Make these the data of an empty file; they are not copied, and must not change."""
+        self._whole, self.i_size = whole, whole.size
+        self._mark(0, -(-whole.size // BLOCKSIZE) * BLOCKSIZE, None)
+
+    def clean_whole(self) -> None:
+        """Forget what :meth:`take` got: all of it was written back."""
+        (dirty,), self._whole = self._ranges, None
+        self.cleanings += 1
+        self._total.touched.add(self._key)
+        self._total.change(self._key[0], dirty.start - dirty.end, -1)
+        self._ranges.clear()
 
     def write(
         self, offset: int, data: bytes | memoryview, read_block: Callable[[int], bytes]
     ) -> None:
         """Write into the pages; `read_block` gives a block that is only written in part."""
-        size, at = BLOCKSIZE, offset
+        size, at, blocks = BLOCKSIZE, offset, self._blocks
         end = offset + len(data)
         while at < end:
             start = at // size * size
             stop = min(start + size, end)
             part = data[at - offset : stop - offset]
             if stop - at == size:
-                self._blocks[start] = bytearray(part)
+                blocks[start] = bytearray(part)
             else:
-                if (block := self._blocks.get(start)) is None:
-                    self._blocks[start] = block = bytearray(read_block(start))
+                if (block := blocks.get(start)) is None:
+                    blocks[start] = block = bytearray(read_block(start))
                 block[at - start : stop - start] = part
             at = stop
         self._mark(offset // size * size, -(-end // size) * size, None)
@@ -247,5 +304,5 @@ class FilePages:
 
     def read(self, start: int, end: int) -> bytes:
         """Return dirty blocks side by side, elided ones as zeros."""
-        zeros = bytes(BLOCKSIZE)
-        return b"".join(self._blocks.get(at, zeros) for at in range(start, end, BLOCKSIZE))
+        zeros, blocks = bytes(BLOCKSIZE), self._blocks
+        return b"".join(blocks.get(at, zeros) for at in range(start, end, BLOCKSIZE))
