@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from btrfs_model.base.arguments import checked
-from btrfs_model.stream.reader import Command
+from btrfs_model.stream.reader import Command, Value
 
 LAST_PAGE_WAIT = "wait for last page"
 """Key, beside the system calls, for truncates that wait until a dirty last page is written."""
@@ -67,6 +67,8 @@ class ReceiverCalls:
     ----------
     counts : Counter
         Calls by name so far; such waits under :data:`LAST_PAGE_WAIT`.
+    open_path : bytes or None
+        The path of the file that was opened last, and is open.
     """
 
     def __init__(self, *, truncate_same_size: bool = True, sectorsize: int = 4096) -> None:
@@ -74,7 +76,7 @@ class ReceiverCalls:
         self.sectorsize = sectorsize
         # the header, and the end of the file
         self.counts: Counter[str] = Counter(read=2)
-        self._open_path: object = None
+        self.open_path: bytes | None = None
         self._written_end = 0
 
     def add(self, command: Command) -> None:
@@ -90,7 +92,7 @@ class ReceiverCalls:
             if name == "write":
                 end = _number(command, "file_offset") + len(_data(command))
                 self._written_end = max(self._written_end, end)
-        elif name == "truncate" and command["path"] == self._open_path:
+        elif name == "truncate" and command["path"] == self.open_path:
             end = self._written_end
             waits = command["size"] == end and end % self.sectorsize
             if waits and not self.truncate_same_size:
@@ -110,13 +112,14 @@ class ReceiverCalls:
         if files:
             self.counts["openat"] += files
             self.counts["close"] += files
-            self._open_path, self._written_end = path, end
+            self.open_path, self._written_end = path, end
 
-    def _open(self, path: object) -> None:
-        if path != self._open_path:
+    def _open(self, path: Value) -> None:
+        assert isinstance(path, bytes)
+        if path != self.open_path:
             self.counts["openat"] += 1
             self.counts["close"] += 1  # when the next file is opened, or at the end
-            self._open_path, self._written_end = path, 0
+            self.open_path, self._written_end = path, 0
 
 
 @checked

@@ -95,20 +95,22 @@ class NewInodes:
     `data`, `columns`: of the batch.
     `most`: bytes of the path of a subvolume.
     `prefix` (bytes): the path of the subvolume that is received.
+    `open` (bytes or None): the path of the file that was opened last, in the subvolume.
     `rows` (list of Described): the inodes, in the order of the stream.
     """
 
     def __init__(self, data: memoryview, columns: Columns, most: int) -> None:
         raw, spans = find_inodes(data, columns, PATH_MAX - most - 2)
         self.data, self.prefix = data, b""
+        self.open: bytes | None = None
         self.pieces = bulk.Pieces(data, spans)
         self.raw = raw
         self.rows = [Described._make(row) for row in raw.tolist()]
 
     def path(self, row: Described) -> bytes:
-        """Return the path that an inode gets, from the top of the filesystem."""
+        """Return the path that an inode gets, in the subvolume."""
         at, size = row.path
-        return b"%b/%b" % (self.prefix, bytes(self.data[at : at + size]))
+        return bytes(self.data[at : at + size])
 
     def directory(self, span: tuple[int, int], name: int) -> bytes:
         """Return the path of the directory of a name, in the subvolume."""
@@ -178,8 +180,8 @@ def describe(fs: Mount, found: NewInodes, at: int) -> Made:
     """
     row = found.rows[at]
     path = found.path(row)
-    inode = find(fs, path, follow=False)
-    if not _is_quiet(fs, inode.root) or not _is_new(fs, inode, row):
+    inode = find(fs, b"%b/%b" % (found.prefix, path), follow=False)
+    if path == found.open or not _is_quiet(fs, inode.root) or not _is_new(fs, inode, row):
         return _NOTHING
     cost = _cost_of_tail(fs, row)
     if cost >= _room(fs) or not _data_fits(fs, row.size) or not stays_enough(fs, _CALLS):
@@ -267,6 +269,9 @@ def _plan(fs: Mount, root: int, found: NewInodes, start: int, ino: int) -> list[
             break
         if old.inode is None or old.inode.log.logged_trans == transid:
             break
+        # what is written to a path that is open goes to the file that was there before
+        if row.writes and found.path(row) == found.open:
+            break
         items = _CREATE_ITEMS + (row.type == _LINK) + RENAME_ITEMS + (old is not new)
         cost = items * item + _cost_of_tail(fs, row)
         room -= cost
@@ -279,9 +284,8 @@ def _plan(fs: Mount, root: int, found: NewInodes, start: int, ino: int) -> list[
         new.next_index += 1
         made = None
         if row.type == _DIRECTORY:
-            at, size = row.path
             made = _Directory(None, ino + len(plans), DIR_START_INDEX)
-            directories[bytes(found.data[at : at + size])] = made
+            directories[found.path(row)] = made
         ticks = _CREATE_TICKS + _RENAME_TICKS + row.writes + 2 * row.has.bit_count()
         plans.append(_Plan(row, old, old_index, new, new_index, made, ticks, cost))
     return plans

@@ -93,6 +93,7 @@ class Receiver:
         if at not in (row.command, row.command + 2) or (held and not held.item.nlink):
             return 0
         self._inodes.prefix = self._subvolume.path
+        self._inodes.open = self.calls.open_path
         if at == row.command:
             made = make_inodes(self.fs, self._inodes, self._next)
             self._next += made.done
@@ -112,7 +113,8 @@ class Receiver:
         if made.written is not None:
             self.close_inode_for_write()
             made.written.holders += 1
-            self._write_inode, self._write_path = made.written, made.path
+            self._write_inode = made.written
+            self._write_path = _join(self._inodes.prefix, made.path)
             end = made.written.i_size
         self.calls.add_many(counts, made.files, made.path, end)
 
