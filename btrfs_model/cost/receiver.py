@@ -102,7 +102,7 @@ class ReceiverCalls:
         """Count what many commands lead to that say what new inodes are.
 
         `counts`: commands by name.
-        `files`: how many files they write to, one after the other, none of which was open.
+        `files`: how many files they write to, one after the other; the last may be open.
         `path`, `end`: the last of these, and where its data end.
         """
         for name, count in counts.items():
@@ -110,8 +110,9 @@ class ReceiverCalls:
             for call in _BY_PATH.get(name) or _BY_OPEN_FILE[name]:
                 self.counts[call] += count
         if files:
-            self.counts["openat"] += files
-            self.counts["close"] += files
+            opened = files - (path == self.open_path)
+            self.counts["openat"] += opened
+            self.counts["close"] += opened
             self.open_path, self._written_end = path, end
 
     def _open(self, path: Value) -> None:

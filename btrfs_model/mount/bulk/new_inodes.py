@@ -96,6 +96,7 @@ class NewInodes:
     `most`: bytes of the path of a subvolume.
     `prefix` (bytes): the path of the subvolume that is received.
     `open` (bytes or None): the path of the file that was opened last, in the subvolume.
+    `held` (LiveInode or None): this file, if it is open.
     `rows` (list of Described): the inodes, in the order of the stream.
     """
 
@@ -103,6 +104,7 @@ class NewInodes:
         raw, spans = find_inodes(data, columns, PATH_MAX - most - 2)
         self.data, self.prefix = data, b""
         self.open: bytes | None = None
+        self.held: LiveInode | None = None
         self.pieces = bulk.Pieces(data, spans)
         self.raw = raw
         self.rows = [Described._make(row) for row in raw.tolist()]
@@ -173,36 +175,47 @@ def make_inodes(fs: Mount, found: NewInodes, start: int) -> Made:
     return _Memory(fs, root, found, tick).remember(first, plans[:count]) if count else _NOTHING
 
 
-def describe(fs: Mount, found: NewInodes, at: int) -> Made:
+def describe(fs: Mount, found: NewInodes, at: int, skip: int) -> Made:
     """Do what follows the rename of an inode that was made: its data, and what is said of it.
 
-    Nothing is done where a call may not find room.
+    Of what is written, as much as surely finds room.
+
+    `skip`: so many of its first writes are done.
+    Returns how many commands are done more.
     """
     row = found.rows[at]
     path = found.path(row)
     inode = find(fs, b"%b/%b" % (found.prefix, path), follow=False)
-    if path == found.open or not _is_quiet(fs, inode.root) or not _is_new(fs, inode, row):
+    before = int(found.pieces.spans["size"][row.piece : row.piece + skip].sum())
+    row = row._replace(writes=row.writes - skip, piece=row.piece + skip, size=row.size - before)
+    ours = inode is found.held if skip else path != found.open
+    if not ours or not _is_new(fs, inode, row, before):
         return _NOTHING
-    cost = _cost_of_tail(fs, row)
-    if cost >= _room(fs) or not _data_fits(fs, row.size) or not stays_enough(fs, _CALLS):
+    each, room = _cost_of_write(fs), _room(fs)
+    if not _data_fits(fs, row.size) or not stays_enough(fs, _CALLS):
         return _NOTHING
+    if _cost_of_tail(fs, row) >= room:
+        writes = min(row.writes, max(room - 1, 0) // each)
+        size = int(found.pieces.spans["size"][row.piece : row.piece + writes].sum())
+        row = row._replace(writes=writes, size=size, has=0)
     memory = _Memory(fs, inode.root, found, _tick(fs))
     memory.describe(inode, row)
     if row.has:
         fs.delayed.update_inode(inode)
         note_change(fs, inode)
-    fs.reservations.lent += cost
-    return memory.end(1)
+    fs.reservations.lent += _cost_of_tail(fs, row)
+    return memory.end(row.writes + row.has.bit_count())
 
 
-def _is_new(fs: Mount, inode: LiveInode, row: Described) -> bool:
-    """Whether an inode was just made, and nothing was done with it but to rename it."""
+def _is_new(fs: Mount, inode: LiveInode, row: Described, size: int) -> bool:
+    """Whether an inode was just made, renamed and written to up to `size`, and no more."""
     newest = inode.ino == live_subvolume(fs, inode.root).next_ino - 1
     plain = inode.xattrs is NO_XATTRS and not inode.item.flags and inode.item.nlink == 1
     if not (newest and plain) or stat.S_IMODE(inode.item.mode) & _SPECIAL:
         return False
-    pages = inode.pages if row.writes else None
-    return pages is None or not (pages.is_dirty or pages.i_size or pages.flush_on_close)
+    if not row.writes:
+        return True
+    return inode.pages.may_take(size) and not inode.pages.flush_on_close
 
 
 def _tick(fs: Mount) -> int:
@@ -239,8 +252,11 @@ def _data_fits(fs: Mount, size: int) -> bool:
 
 def _cost_of_tail(fs: Mount, row: Described) -> int:
     """Return what the calls behind the rename reserve."""
-    rsv = fs.reservations
-    return row.writes * (2 * rsv.item + rsv.path) + row.has.bit_count() * rsv.path
+    return row.writes * _cost_of_write(fs) + row.has.bit_count() * fs.reservations.path
+
+
+def _cost_of_write(fs: Mount) -> int:
+    return 2 * fs.reservations.item + fs.reservations.path
 
 
 # ------------------------------------------------------------------------------------- planning --
@@ -252,6 +268,7 @@ def _plan(fs: Mount, root: int, found: NewInodes, start: int, ino: int) -> list[
     room, item, transid = _room(fs), rsv.item + rsv.ref, fs.transid
     free = fs.writer.space_info(BTRFS_BLOCK_GROUP_DATA).free - fs.dirty_bytes.count
     directories: dict[bytes, _Directory | None] = {}
+    by_number: dict[int, _Directory] = {}
     plans: list[_Plan] = []
     most_target = min(bulk.MOST_TARGET, fs.inline_room)
     end = found.rows[start].command
@@ -263,7 +280,9 @@ def _plan(fs: Mount, root: int, found: NewInodes, start: int, ino: int) -> list[
         new_path = found.directory(row.path, row.name)
         for path in (old_path, new_path):
             if path not in directories:
-                directories[path] = _find_directory(fs, root, found, path)
+                there = _find_directory(fs, root, found, path)
+                # a symbolic link may lead to one that has another path, too
+                directories[path] = there and by_number.setdefault(there.ino, there)
         old, new = directories[old_path], directories[new_path]
         if old is None or new is None or row.target[1] > most_target:
             break
@@ -444,7 +463,7 @@ class _Memory:
         if row.writes:
             whole = Whole(self._found.pieces, row.piece, row.writes, row.size)
             inode.pages.take(whole)
-            fs.dirty_files[inode.root, inode.ino] = inode
+            fs.dirty_files.setdefault((inode.root, inode.ino), inode)
             item.sequence += row.writes
             fs.clock += row.writes * tick
             item.mtime = item.ctime = fs.clock - tick

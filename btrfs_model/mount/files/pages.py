@@ -12,8 +12,11 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from btrfs_model.mount.files.elided import Elided
 from btrfs_model.native.bulk import Pieces
+from btrfs_model.native.stream import SPAN
 
 BLOCKSIZE: Final = 4096
 """Bytes of a page and of a sector: other filesystems are not mounted (:func:`.check_writable`)."""
@@ -93,6 +96,11 @@ class Whole(NamedTuple):
         return b"".join(self.pieces.data[at : at + size] for at, size in rows)
 
 
+def _joined(data: bytes | memoryview) -> Whole:
+    spans = np.array([(0, len(data))], SPAN)
+    return Whole(Pieces(memoryview(data), spans), 0, 1, len(data))
+
+
 class FilePages:
     """Dirty pages of one inode, and the size that the file has with them.
 
@@ -123,7 +131,7 @@ class FilePages:
         self._key = key
         self._ranges: list[DirtyRange] = []  # ascending, disjoint
         self._cut_blocks: dict[int, bytearray] = {}  # by start
-        self._whole: Whole | None = None
+        self._whole: list[Whole] = []
 
     @property
     def is_dirty(self) -> bool:
@@ -137,13 +145,19 @@ class FilePages:
 
     @property
     def whole(self) -> Whole | None:
-        """All that is dirty, as :meth:`take` got it, where nothing else was done since."""
-        return self._whole
+        """All data of the file, where they were written from its first byte on and wait yet."""
+        if len(self._whole) > 1:
+            self._whole = [_joined(b"".join(whole.join() for whole in self._whole))]
+        return self._whole[0] if self._whole else None
+
+    def may_take(self, offset: int) -> bool:
+        """Whether the file ends at an offset, and all before it waits in the pieces it came in."""
+        return offset == self.i_size and bool(self._whole or not (offset or self._ranges))
 
     @property
     def _blocks(self) -> dict[int, bytearray]:
-        if self._whole is not None:
-            data, self._whole = self._whole.join(), None
+        if self._whole:
+            data, self._whole = b"".join(whole.join() for whole in self._whole), []
             for at in range(0, len(data), BLOCKSIZE):
                 block = bytearray(data[at : at + BLOCKSIZE])
                 self._cut_blocks[at] = block.ljust(BLOCKSIZE, b"\0")
@@ -156,13 +170,15 @@ class FilePages:
     # ------------------------------------------------------------------------------- change --
 
     def take(self, whole: Whole) -> None:
-        """Make these the data of an empty file; they are not copied, and must not change."""
-        self._whole, self.i_size = whole, whole.size
-        self._mark(0, -(-whole.size // BLOCKSIZE) * BLOCKSIZE, None)
+        """Let the file go on with data that are not copied and do not change; :meth:`may_take`."""
+        start, self.i_size = self.i_size, self.i_size + whole.size
+        self._whole.append(whole)
+        self._mark(start // BLOCKSIZE * BLOCKSIZE, -(-self.i_size // BLOCKSIZE) * BLOCKSIZE, None)
 
     def clean_whole(self) -> None:
-        """Forget what :meth:`take` got: all of it was written back."""
-        (dirty,), self._whole = self._ranges, None
+        """Forget :attr:`whole`: all of it was written back."""
+        (dirty,) = self._ranges
+        self._whole.clear()
         self.cleanings += 1
         self._total.touched.add(self._key)
         self._total.change(self._key[0], dirty.start - dirty.end, -1)
@@ -172,6 +188,9 @@ class FilePages:
         self, offset: int, data: bytes | memoryview, read_block: Callable[[int], bytes]
     ) -> None:
         """Write into the pages; `read_block` gives a block that is only written in part."""
+        if isinstance(data, memoryview) and type(data.obj) is bytes and self.may_take(offset):
+            self.take(_joined(data))
+            return
         size, at, blocks = BLOCKSIZE, offset, self._blocks
         end = offset + len(data)
         while at < end:

@@ -90,31 +90,35 @@ class Receiver:
         if self._subvolume is None or self._next == len(rows):
             return 0
         row, held = rows[self._next], self._write_inode
-        if at not in (row.command, row.command + 2) or (held and not held.item.nlink):
+        skip = at - row.command
+        if not (skip == 0 or 2 <= skip <= 2 + row.writes) or (held and not held.item.nlink):
             return 0
         self._inodes.prefix = self._subvolume.path
-        self._inodes.open = self.calls.open_path
-        if at == row.command:
+        self._inodes.open, self._inodes.held = self.calls.open_path, held
+        if not skip:
             made = make_inodes(self.fs, self._inodes, self._next)
             self._next += made.done
             done = sum(rows[self._next - 1][:2]) - at if made.done else 0
         else:
-            made = describe(self.fs, self._inodes, self._next)
-            done = row.commands - 2 if made.done else 0
+            made = describe(self.fs, self._inodes, self._next, skip - 2)
+            done = made.done
         self._count_many(at, done, made)
         return done
 
     def _count_many(self, at: int, done: int, made: Made) -> None:
         """Count commands that were carried out at once; the file that was written last is open."""
+        if not done:
+            return
         numbers = np.bincount(self._types[at : at + done]).tolist()
         counts = {COMMANDS[n].name: count for n, count in enumerate(numbers) if count}
         self.counts.update(counts)
         end = 0
         if made.written is not None:
-            self.close_inode_for_write()
-            made.written.holders += 1
-            self._write_inode = made.written
-            self._write_path = _join(self._inodes.prefix, made.path)
+            if made.written is not self._write_inode:
+                self.close_inode_for_write()
+                made.written.holders += 1
+                self._write_inode = made.written
+                self._write_path = _join(self._inodes.prefix, made.path)
             end = made.written.i_size
         self.calls.add_many(counts, made.files, made.path, end)
 
