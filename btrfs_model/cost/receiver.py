@@ -14,11 +14,11 @@ Source: ``cmds/receive.c`` and ``common/send-stream.c`` of btrfs-progs 6.2, held
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from btrfs_model.base.arguments import checked
-from btrfs_model.stream.reader import Command
+from btrfs_model.stream.reader import Command, Value
 
 LAST_PAGE_WAIT = "wait for last page"
 """Key, beside the system calls, for truncates that wait until a dirty last page is written."""
@@ -67,6 +67,8 @@ class ReceiverCalls:
     ----------
     counts : Counter
         Calls by name so far; such waits under :data:`LAST_PAGE_WAIT`.
+    open_path : bytes or None
+        The path of the file that was opened last, and is open.
     """
 
     def __init__(self, *, truncate_same_size: bool = True, sectorsize: int = 4096) -> None:
@@ -74,7 +76,7 @@ class ReceiverCalls:
         self.sectorsize = sectorsize
         # the header, and the end of the file
         self.counts: Counter[str] = Counter(read=2)
-        self._open_path: object = None
+        self.open_path: bytes | None = None
         self._written_end = 0
 
     def add(self, command: Command) -> None:
@@ -90,17 +92,35 @@ class ReceiverCalls:
             if name == "write":
                 end = _number(command, "file_offset") + len(_data(command))
                 self._written_end = max(self._written_end, end)
-        elif name == "truncate" and command["path"] == self._open_path:
+        elif name == "truncate" and command["path"] == self.open_path:
             end = self._written_end
             waits = command["size"] == end and end % self.sectorsize
             if waits and not self.truncate_same_size:
                 self.counts[LAST_PAGE_WAIT] += 1
 
-    def _open(self, path: object) -> None:
-        if path != self._open_path:
+    def add_many(self, counts: Mapping[str, int], files: int, path: bytes, end: int) -> None:
+        """Count what many commands lead to that say what new inodes are.
+
+        `counts`: commands by name.
+        `files`: how many files they write to, one after the other; the last may be open.
+        `path`, `end`: the last of these, and where its data end.
+        """
+        for name, count in counts.items():
+            self.counts["read"] += 2 * count
+            for call in _BY_PATH.get(name) or _BY_OPEN_FILE[name]:
+                self.counts[call] += count
+        if files:
+            opened = files - (path == self.open_path)
+            self.counts["openat"] += opened
+            self.counts["close"] += opened
+            self.open_path, self._written_end = path, end
+
+    def _open(self, path: Value) -> None:
+        assert isinstance(path, bytes)
+        if path != self.open_path:
             self.counts["openat"] += 1
             self.counts["close"] += 1  # when the next file is opened, or at the end
-            self._open_path, self._written_end = path, 0
+            self.open_path, self._written_end = path, 0
 
 
 @checked

@@ -255,6 +255,16 @@ class DelayedItems:
         elif key in self.prepared:
             self.prepared[key] = self.prepared.pop(key)
 
+    def refresh_inode(self, inode: LiveInode) -> None:
+        """Write the inode item, which waits already, as it is now."""
+        node = self.nodes[inode.root, inode.ino]
+        assert node.inode_item is not None
+        node.inode_item = inode.item.pack()
+
+    def move_last(self, root: int, ino: int) -> None:
+        """Make a node the last that the worker would take."""
+        self.prepared[root, ino] = self.prepared.pop((root, ino))
+
     def update_items(self, root: int, inos: Iterable[int], items: Iterable[bytes]) -> None:
         """Write inode items as they are given, of inodes of which nothing waits."""
         for ino, item in zip(inos, items, strict=True):

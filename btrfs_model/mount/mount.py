@@ -52,11 +52,11 @@ _LAST_FREE: Final = 2**64 - 256
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What makes room: a commit, writeback of all files (or a subvolume's), and of one."""
+    """What makes room: a commit, writeback of all files (or a subvolume's), and of some."""
 
     commit: Callable[[Mount], bool]
     flush_delalloc: Callable[..., None]
-    writeback: Callable[[Mount, LiveInode], None]
+    writeback: Callable[[Mount, list[LiveInode]], None]
 
 
 class Mount(Filesystem):

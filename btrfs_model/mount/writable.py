@@ -30,7 +30,7 @@ from btrfs_model.mount.calls.files import FileCalls
 from btrfs_model.mount.calls.names import NamespaceCalls
 from btrfs_model.mount.calls.quotas import QuotaCalls
 from btrfs_model.mount.calls.subvolumes import SubvolumeCalls
-from btrfs_model.mount.files.writeback import flush_delalloc, writeback
+from btrfs_model.mount.files.writeback import flush_delalloc, write_files_back
 from btrfs_model.mount.log.replay.recover import recover_log_trees
 from btrfs_model.mount.mkfs.format import Identity, format_device
 from btrfs_model.mount.mkfs.layout import Format
@@ -51,7 +51,7 @@ from btrfs_model.volume.quotas import StatusFlag
 
 _COMPRESSIONS: Final = (None, "zlib", "lzo", "zstd")
 _UNNAMED: Final = "<memory>"
-_HOOKS: Final = Hooks(transaction.commit, flush_delalloc, writeback)
+_HOOKS: Final = Hooks(transaction.commit, flush_delalloc, write_files_back)
 
 
 class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from btrfs_model.native.door import ffi, lib
 from btrfs_model.native.faults import new_fault, raise_fault
 from btrfs_model.native.items import raw_columns
+from btrfs_model.native.stream import SPAN
 from btrfs_model.native.tree import KEY
 
 if TYPE_CHECKING:
@@ -210,6 +211,108 @@ def new_files(
          "names_size": len(names), "name_sizes": raw_sizes},
     )  # fmt: skip
     return writer.run(lib.bm_writer_new_files, files, ffi.from_buffer("uint8_t[]", entries))
+
+
+NEW_INODE: Final = np.dtype(
+    [
+        ("directory", "<u8"), ("index", "<u8"), ("to_directory", "<u8"), ("to_index", "<u8"),
+        ("time", "<u8"), ("mode", "<u8"), ("made", SPAN), ("name", SPAN), ("target", SPAN),
+    ]
+)  # fmt: skip
+"""``struct bm_new_inode``."""
+
+MOST_TARGET: Final = lib.BM_NEW_INODE_TARGET
+"""Bytes of the target of such a symbolic link."""
+
+
+def new_inodes(
+    writer: Writer, tree_id: int, ino: int, inodes: npt.NDArray[Any], item: bytes, data: memoryview
+) -> int:
+    """Make inodes under one name and give each another one.
+
+    Parameters
+    ----------
+    writer : Writer
+        Whose tree.
+    tree_id, ino : int
+        Which tree; the number of the first, from which the others count on.
+    inodes : numpy.ndarray
+        Rows of :data:`NEW_INODE`.
+    item : bytes
+        Their inode item, but for mode, size and times.
+    data : memoryview
+        Where the names are.
+
+    Returns
+    -------
+    int
+        How many were made: those before the first that would share an item with another entry.
+    """
+    args = ffi.new(
+        "struct bm_new_inodes *",
+        {"tree": tree_id, "ino": ino, "count": len(inodes), "size": len(data),
+         "inodes": ffi.from_buffer("struct bm_new_inode[]", inodes),
+         "item": ffi.from_buffer("uint8_t[]", item), "data": ffi.from_buffer("uint8_t[]", data)},
+    )  # fmt: skip
+    return writer.run(lib.bm_writer_new_inodes, args)
+
+
+class Pieces:
+    """Data that lie in pieces in memory, and stay as they are.
+
+    Parameters
+    ----------
+    data : memoryview
+        The memory.
+    spans : numpy.ndarray
+        Rows of :data:`~btrfs_model.native.stream.SPAN`: all that may be used of it.
+    """
+
+    __slots__ = ("_spans", "address", "data", "spans")
+
+    def __init__(self, data: memoryview, spans: npt.NDArray[Any]) -> None:
+        self.data = data
+        self.spans = np.ascontiguousarray(spans)
+        self.address = int(ffi.cast("uintptr_t", ffi.from_buffer(data)))
+        self._spans = self.spans.ctypes.data
+
+    def place(self, first: int) -> int:
+        """Return where the row of a piece is in memory."""
+        return int(self._spans) + first * SPAN.itemsize
+
+
+WRITTEN_FILE: Final = np.dtype(
+    [("ino", "<u8"), ("size", "<u8"), ("data", "<u8"), ("pieces", "<u8"), ("count", "<u8"),
+     ("in_item", "<u8"), ("bytenr", "<u8")]
+)  # fmt: skip
+"""``struct bm_written_file``; ``data`` and ``pieces`` are addresses, see :class:`Pieces`."""
+
+
+def write_files(writer: Writer, tree_id: int, files: npt.NDArray[Any], *, in_class: bool) -> int:
+    """Write back files that have nothing on disk, each with one extent.
+
+    Parameters
+    ----------
+    writer : Writer
+        Whose trees.
+    tree_id : int
+        The subvolume.
+    files : numpy.ndarray
+        Rows of :data:`WRITTEN_FILE`; the :class:`Pieces` that they point at have to live.
+    in_class : bool
+        Only where extents of the size class go.
+
+    Returns
+    -------
+    int
+        How many were written: those before the first for which there is no room in one piece.
+    """
+    args = ffi.new(
+        "struct bm_written_files *",
+        {"tree": tree_id, "in_class": in_class, "count": len(files),
+         "files": ffi.from_buffer("struct bm_written_file[]", files)},
+    )  # fmt: skip
+    return writer.run(lib.bm_writer_write_files, args)
 
 
 def unlink_files(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
+import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.base.errors import Fault
@@ -66,6 +67,44 @@ def index_commands(data: memoryview, last: bool, position: Position, columns: Co
     if count < 0:
         raise BrokenStreamError(fault_of(fault))
     return count
+
+
+SPAN: Final = np.dtype([("at", "<u8"), ("size", "<u8")])
+"""``struct bm_span``: bytes of a buffer."""
+
+_TIME: Final = np.dtype([("seconds", "<i8"), ("nanoseconds", "<u8")])
+
+NEW_INODE: Final = np.dtype(
+    [
+        ("command", "<u8"), ("commands", "<u4"), ("writes", "<u4"), ("type", "<u4"),
+        ("has", "<u4"), ("uid", "<u4"), ("gid", "<u4"), ("mode", "<u8"), ("atime", _TIME),
+        ("mtime", _TIME), ("made", SPAN), ("path", SPAN), ("target", SPAN), ("made_name", "<u8"),
+        ("name", "<u8"), ("size", "<u8"), ("piece", "<u8"),
+    ]
+)  # fmt: skip
+"""``struct bm_stream_inode``: commands that make an inode, name it and say what it is."""
+
+OWNERS, MODE, TIMES = lib.BM_STREAM_OWNERS, lib.BM_STREAM_MODE, lib.BM_STREAM_TIMES
+"""Which commands come at the end (``enum bm_stream_has``)."""
+
+
+def find_inodes(
+    data: memoryview, columns: Columns, most: int
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Find runs of commands that make an inode, name it and say what it is, as full sends do.
+
+    `data`, `columns`: of a batch.
+    `most`: bytes of a path.
+    Returns rows of :data:`NEW_INODE`, and as :data:`SPAN` the pieces of what they write.
+    """
+    count = len(columns["offset"])
+    inodes, pieces = np.empty(count // 2 + 1, NEW_INODE), np.empty(count, SPAN)
+    found = lib.bm_stream_inodes(
+        ffi.from_buffer(data), _raw_columns(columns), count, max(most, 0),
+        ffi.from_buffer("struct bm_stream_inode[]", inodes),
+        ffi.from_buffer("struct bm_span[]", pieces),
+    )  # fmt: skip
+    return inodes[:found], pieces
 
 
 class TextLines:

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "fault.h"
+#include "stream/api.h"
 #include "tree/api.h"
 #include "writer/btree/api.h"
 #include "writer/space/api.h"
@@ -101,6 +102,57 @@ struct bm_new_files {
  */
 int64_t bm_writer_new_files(struct bm_writer *writer, const struct bm_new_files *files,
 			    uint8_t *entries, struct bm_fault *fault);
+/* An inode that is made under one name and gets another at once; the names and targets are bytes of
+ * the data beside it. */
+struct bm_new_inode {
+	uint64_t directory; /* where it is made, */
+	uint64_t index;	    /* its place there, */
+	uint64_t to_directory;
+	uint64_t to_index; /* and the same of its other name */
+	uint64_t time;	   /* nanoseconds */
+	uint64_t mode;
+	struct bm_span made; /* the names */
+	struct bm_span name;
+	struct bm_span target; /* of a symbolic link, else empty */
+};
+enum { BM_NEW_INODE_TARGET = 4095 };
+struct bm_new_inodes {
+	uint64_t tree;
+	uint64_t ino; /* of the first; the others count on from it */
+	const struct bm_new_inode *inodes;
+	size_t count;
+	const uint8_t *item; /* their inode item, but for mode, size and times */
+	const uint8_t *data;
+	uint64_t size; /* of the data */
+};
+/*
+ * btrfs_create_new_inode() and btrfs_rename() for each, up to one of which an entry would share its
+ * item with another; how many. The DIR_INDEX items are left to the caller.
+ */
+int64_t bm_writer_new_inodes(struct bm_writer *writer, const struct bm_new_inodes *args,
+			     struct bm_fault *fault);
+/* A file that has nothing on disk. */
+struct bm_written_file {
+	uint64_t ino;
+	uint64_t size;	     /* of what is written, from its first byte on */
+	const uint8_t *data; /* which lies in */
+	const struct bm_span *pieces;
+	uint64_t count;	  /* so many pieces of this */
+	uint64_t in_item; /* whether it becomes an inline extent, of so many bytes at most: */
+	uint64_t bytenr;  /* set: where it is, if not */
+};
+enum { BM_WRITTEN_INLINE = 4095 };
+struct bm_written_files {
+	uint64_t tree;
+	uint64_t in_class; /* only where extents of a size class go */
+	struct bm_written_file *files;
+	size_t count;
+};
+/*
+ * Write files back, one after the other, up to one for which there is no room in one piece; how many.
+ */
+int64_t bm_writer_write_files(struct bm_writer *writer, const struct bm_written_files *args,
+			      struct bm_fault *fault);
 /* Names of a directory that go. */
 struct bm_unlinks {
 	uint64_t tree;

@@ -60,6 +60,47 @@ int64_t bm_stream_index(const uint8_t *data, uint64_t size, int last,
 			struct bm_stream_position *position,
 			const struct bm_stream_columns *columns, struct bm_fault *fault);
 
+/* Bytes of a buffer. */
+struct bm_span {
+	uint64_t at;
+	uint64_t size;
+};
+struct bm_stream_time {
+	int64_t seconds;
+	uint64_t nanoseconds;
+};
+enum bm_stream_has { BM_STREAM_OWNERS = 1, BM_STREAM_MODE = 2, BM_STREAM_TIMES = 4 };
+/*
+ * Commands that make an inode, one behind the other: MKFILE, MKDIR or SYMLINK, its RENAME, WRITEs from
+ * its first byte on without a gap, then CHOWN, CHMOD and UTIMES, or some of these.
+ */
+struct bm_stream_inode {
+	uint64_t command; /* the first */
+	uint32_t commands;
+	uint32_t writes;
+	uint32_t type; /* of the first command */
+	uint32_t has;  /* enum bm_stream_has */
+	uint32_t uid;
+	uint32_t gid;
+	uint64_t mode;
+	struct bm_stream_time atime;
+	struct bm_stream_time mtime;
+	struct bm_span made;   /* the path under which it is made */
+	struct bm_span path;   /* and the one that it gets */
+	struct bm_span target; /* of a symbolic link */
+	uint64_t made_name;    /* where the last names of the paths begin in them */
+	uint64_t name;
+	uint64_t size;	/* of what is written */
+	uint64_t piece; /* the first of `writes` pieces */
+};
+/*
+ * Find those among the first `count` commands whose paths have `most` bytes at most and nothing but
+ * names; inodes[] has room for count / 2 + 1, pieces[] for `count`. Returns how many there are.
+ */
+uint64_t bm_stream_inodes(const uint8_t *data, const struct bm_stream_columns *columns,
+			  uint64_t count, uint64_t most, struct bm_stream_inode *inodes,
+			  struct bm_span *pieces);
+
 /*
  * Commands as lines of text in the form of `btrfs receive --dump`. It remembers the subvolume that
  * paths belong to, so one text serves one stream from its start. Times are local: the caller has

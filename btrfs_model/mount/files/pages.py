@@ -12,7 +12,11 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from btrfs_model.mount.files.elided import Elided
+from btrfs_model.native.bulk import Pieces
+from btrfs_model.native.stream import SPAN
 
 BLOCKSIZE: Final = 4096
 """Bytes of a page and of a sector: other filesystems are not mounted (:func:`.check_writable`)."""
@@ -68,6 +72,35 @@ class DirtyBytes:
         self.of_root[root] = (bytes_before + size, ranges_before + ranges)
 
 
+class Whole(NamedTuple):
+    """Data of a file from its first byte on, which lie in pieces somewhere else in memory.
+
+    Attributes
+    ----------
+    pieces : Pieces
+        Where.
+    first, many : int
+        Which of the pieces.
+    size : int
+        How many bytes they have together.
+    """
+
+    pieces: Pieces
+    first: int
+    many: int
+    size: int
+
+    def join(self) -> bytes:
+        """Return the data in one piece."""
+        rows = self.pieces.spans[self.first : self.first + self.many].tolist()
+        return b"".join(self.pieces.data[at : at + size] for at, size in rows)
+
+
+def _joined(data: bytes | memoryview) -> Whole:
+    spans = np.array([(0, len(data))], SPAN)
+    return Whole(Pieces(memoryview(data), spans), 0, 1, len(data))
+
+
 class FilePages:
     """Dirty pages of one inode, and the size that the file has with them.
 
@@ -97,7 +130,8 @@ class FilePages:
         self._total = total
         self._key = key
         self._ranges: list[DirtyRange] = []  # ascending, disjoint
-        self._blocks: dict[int, bytearray] = {}  # by start
+        self._cut_blocks: dict[int, bytearray] = {}  # by start
+        self._whole: list[Whole] = []
 
     @property
     def is_dirty(self) -> bool:
@@ -109,23 +143,65 @@ class FilePages:
         """How much waits for writeback, whole blocks."""
         return sum(r.end - r.start for r in self._ranges)
 
+    @property
+    def whole(self) -> Whole | None:
+        """All data of the file, where they were written from its first byte on and wait yet."""
+        if len(self._whole) > 1:
+            self._whole = [_joined(b"".join(whole.join() for whole in self._whole))]
+        return self._whole[0] if self._whole else None
+
+    def may_take(self, offset: int) -> bool:
+        """Whether the file ends at an offset, and all before it waits in the pieces it came in."""
+        return offset == self.i_size and bool(self._whole or not (offset or self._ranges))
+
+    @property
+    def _blocks(self) -> dict[int, bytearray]:
+        if self._whole:
+            data, self._whole = b"".join(whole.join() for whole in self._whole), []
+            for at in range(0, len(data), BLOCKSIZE):
+                block = bytearray(data[at : at + BLOCKSIZE])
+                self._cut_blocks[at] = block.ljust(BLOCKSIZE, b"\0")
+        return self._cut_blocks
+
+    @_blocks.setter
+    def _blocks(self, blocks: dict[int, bytearray]) -> None:
+        self._cut_blocks = blocks
+
     # ------------------------------------------------------------------------------- change --
+
+    def take(self, whole: Whole) -> None:
+        """Let the file go on with data that are not copied and do not change; :meth:`may_take`."""
+        start, self.i_size = self.i_size, self.i_size + whole.size
+        self._whole.append(whole)
+        self._mark(start // BLOCKSIZE * BLOCKSIZE, -(-self.i_size // BLOCKSIZE) * BLOCKSIZE, None)
+
+    def clean_whole(self) -> None:
+        """Forget :attr:`whole`: all of it was written back."""
+        (dirty,) = self._ranges
+        self._whole.clear()
+        self.cleanings += 1
+        self._total.touched.add(self._key)
+        self._total.change(self._key[0], dirty.start - dirty.end, -1)
+        self._ranges.clear()
 
     def write(
         self, offset: int, data: bytes | memoryview, read_block: Callable[[int], bytes]
     ) -> None:
         """Write into the pages; `read_block` gives a block that is only written in part."""
-        size, at = BLOCKSIZE, offset
+        if isinstance(data, memoryview) and type(data.obj) is bytes and self.may_take(offset):
+            self.take(_joined(data))
+            return
+        size, at, blocks = BLOCKSIZE, offset, self._blocks
         end = offset + len(data)
         while at < end:
             start = at // size * size
             stop = min(start + size, end)
             part = data[at - offset : stop - offset]
             if stop - at == size:
-                self._blocks[start] = bytearray(part)
+                blocks[start] = bytearray(part)
             else:
-                if (block := self._blocks.get(start)) is None:
-                    self._blocks[start] = block = bytearray(read_block(start))
+                if (block := blocks.get(start)) is None:
+                    blocks[start] = block = bytearray(read_block(start))
                 block[at - start : stop - start] = part
             at = stop
         self._mark(offset // size * size, -(-end // size) * size, None)
@@ -247,5 +323,5 @@ class FilePages:
 
     def read(self, start: int, end: int) -> bytes:
         """Return dirty blocks side by side, elided ones as zeros."""
-        zeros = bytes(BLOCKSIZE)
-        return b"".join(self._blocks.get(at, zeros) for at in range(start, end, BLOCKSIZE))
+        zeros, blocks = bytes(BLOCKSIZE), self._blocks
+        return b"".join(blocks.get(at, zeros) for at in range(start, end, BLOCKSIZE))

@@ -12,6 +12,7 @@ ways, and each extent is finished (its item, its checksums, the inode) before th
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Final
 
@@ -35,21 +36,28 @@ from btrfs_model.mount.files.file_item import (
     has_nothing,
     insert_inline,
     insert_regular,
+    note_modified,
     pack_inline,
     pack_regular,
 )
+from btrfs_model.mount.files.pages import MAX_EXTENT_SIZE
 from btrfs_model.mount.files.prealloc import can_nocow, mark_extent_written
 from btrfs_model.mount.files.run import Block, fills_holes, pass_time, write_run
 from btrfs_model.mount.inode import mark_inode_dirty
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
-from btrfs_model.mount.space.block_group import ensure_metadata, reserve_data
+from btrfs_model.mount.space.block_group import ensure_metadata, reserve_data, stays_enough
 from btrfs_model.mount.space.quota_reserve import book
+from btrfs_model.native.bulk import WRITTEN_FILE, write_files
 from btrfs_model.native.hashes import sector_sums
 from btrfs_model.ondisk.constants import InodeFlag
 from btrfs_model.ondisk.items import file_extent
 from btrfs_model.ondisk.keys import U64_MAX
+from btrfs_model.patches import Patch
 
+# So many files are written back at once; each takes the room of so many small calls.
+_MOST: Final = 64
+_CALLS: Final = 2
 _ASYNC_CHUNK: Final = 512 << 10
 _IN_PLACE: Final = int(InodeFlag.PREALLOC | InodeFlag.NODATACOW)
 _NEVER_COMPRESSED: Final = int(InodeFlag.NODATACOW | InodeFlag.NODATASUM)
@@ -77,9 +85,65 @@ def flush_delalloc(fs: Mount, root: int | None = None) -> None:
     if alike := fs.reservations.alike:
         for _ in alike.write(alike.count, together=True):
             pass
-    files = [inode for inode in fs.dirty_files.values() if root is None or inode.root == root]
-    for inode in files:
-        writeback(fs, inode)
+    write_files_back(
+        fs, [inode for inode in fs.dirty_files.values() if root is None or inode.root == root]
+    )
+
+
+def write_files_back(fs: Mount, files: list[LiveInode]) -> None:
+    """Write files back, one after the other; runs of them at once where each is one plain extent.
+
+    Raises OSError: as :func:`writeback`.
+    """
+    for (root, whole), run in itertools.groupby(files, lambda f: (f.root, _is_whole(fs, f))):
+        left = list(run)
+        while whole and left and stays_enough(fs, _CALLS * len(left[:_MOST])):
+            written = _write_whole(fs, root, left[:_MOST])
+            del left[:written]
+            if written < _MOST and left:
+                # there is no room in one piece
+                writeback(fs, left.pop(0))
+        for inode in left:
+            writeback(fs, inode)
+
+
+def _is_whole(fs: Mount, inode: LiveInode) -> bool:
+    """Whether a file has nothing on disk, and all of it waits to become one extent as it is."""
+    pages, options = inode.pages, fs.options
+    return (
+        pages.whole is not None
+        and pages.whole.size == pages.i_size <= MAX_EXTENT_SIZE
+        and has_nothing(fs, inode)
+        and not (inode.item.flags or inode.prop_compress or options.compress)
+        and not (options.compress_force or fs.quotas.enabled)
+    )
+
+
+def _write_whole(fs: Mount, root: int, files: list[LiveInode]) -> int:
+    """Write such files back; returns how many, up to one that finds no room in one piece."""
+    rows, inline = np.zeros(len(files), WRITTEN_FILE), inline_limit(fs)
+    wholes = [inode.pages.whole for inode in files]
+    rows["ino"] = [inode.ino for inode in files]
+    rows["size"] = [whole.size for whole in wholes if whole]
+    rows["data"] = [whole.pieces.address for whole in wholes if whole]
+    rows["pieces"] = [whole.pieces.place(whole.first) for whole in wholes if whole]
+    rows["count"] = [whole.many for whole in wholes if whole]
+    rows["in_item"] = rows["size"] <= inline
+    in_class = Patch.ALLOC_SIZE_CLASS in fs.behaviour
+    written = write_files(fs.writer, root, rows, in_class=in_class)
+    for inode in files[:written]:
+        item, size = inode.item, inode.pages.i_size
+        length = size if size <= inline else align(size, fs.sectorsize)
+        if size <= inline:
+            inode.log.full_sync = True
+        else:
+            note_modified(fs, inode, 0, length)
+        item.nbytes = length
+        item.size = size
+        inode.pages.clean_whole()
+        mark_inode_dirty(fs, inode)
+        del fs.dirty_files[root, inode.ino]
+    return written
 
 
 def update_disk_size(fs: Mount, inode: LiveInode) -> None:

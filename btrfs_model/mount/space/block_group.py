@@ -50,6 +50,8 @@ _SYS_CHUNK_ARRAY = 2048
 _UNLINK_ITEMS = 7
 # Blocks that one small call may copy or make: the leaf of a name, that of an inode, and a split.
 _CALL_BLOCKS = 4
+# An entry of a directory has no more bytes in a leaf.
+_ENTRY = 512
 # As much is free before a call, and before what many do at once.
 _OF_A_CALL = 2 * _MIB
 # What frees space may take all but this part of what is kept for commits.
@@ -135,6 +137,23 @@ def ensure_metadata(fs: Mount, *, from_reserve: bool = False) -> SpaceInfo:
     if info.free < kept:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), fs.path)
     return info
+
+
+def stays_enough(fs: Mount, calls: int) -> bool:
+    """Whether :func:`ensure_metadata` surely does nothing before any of so many calls.
+
+    `calls`: each copies or makes a few blocks, and puts off one entry and two inodes at most.
+    """
+    info, path = fs.writer.space_info(BTRFS_BLOCK_GROUP_METADATA), fs.nodesize * calls
+    free = info.free - _CALL_BLOCKS * path
+    needed = (info.tree_bytes + _CALL_BLOCKS * path) * 5 // 4 + _OF_A_CALL
+    if needed + _coming(fs) + 2 * calls * _ENTRY > free:
+        return False
+    missing = fs.delayed.waiting_changes * fs.nodesize + 2 * path - free
+    device = fs.raw_super.dev_item
+    copies = 2 if info.flags & BTRFS_BLOCK_GROUP_DUP else 1
+    left = (device.total_bytes - device.bytes_used - _RESERVED) // copies
+    return not fs.committing and missing <= max(left, 0)
 
 
 def grow_metadata(fs: Mount) -> bool:

@@ -388,24 +388,26 @@ def _shrink_delalloc(fs: Mount, size: int, share: int) -> bool:
     return granted
 
 
-def _written_back(fs: Mount, size: int) -> Iterator[SpaceInfo | None]:
+def _written_back(fs: Mount, size: int, *, together: bool = False) -> Iterator[SpaceInfo | None]:
     """Write files back, the oldest first, until it is enough.
 
     Yields after each how full it is, None where that has to be looked up.
+
+    `together`: nobody looks how full it is after each.
     """
     wanted = max(size, fs.dirty_bytes.count >> 3)
     alike = fs.reservations.alike
     if alike and alike.count:
         yield from alike.write(-(-wanted // alike.length))
         return
-    files = []
+    files: list[LiveInode] = []
     for inode in fs.dirty_files.values():
         files.append(inode)
         wanted -= inode.pages.dirty_bytes
         if wanted <= 0:
             break
-    for inode in files:
-        fs.hooks.writeback(fs, inode)
+    for part in [files] if together else [[inode] for inode in files]:
+        fs.hooks.writeback(fs, part)
         yield None
 
 
@@ -456,7 +458,7 @@ def _flush_most(fs: Mount, level: _Level) -> None:
     rsv = fs.reservations
     fs, reserved = fs, rsv.delayed + rsv.refs
     if rsv.delalloc > reserved:
-        for _ in _written_back(fs, rsv.delalloc >> 2):
+        for _ in _written_back(fs, rsv.delalloc >> 2, together=True):
             pass
     elif level.info.pinned > reserved:
         fs.hooks.commit(fs)

@@ -12,12 +12,12 @@ from btrfs_model.base.arguments import checked
 from btrfs_model.base.errors import BtrfsModelError, ReceiveError
 from btrfs_model.base.tables import counts_table, html_table, plural
 from btrfs_model.cost.machine import Predictable
-from btrfs_model.cost.receiver import ReceiverCalls
 from btrfs_model.mount.bulk.no_gc import no_gc
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.questions.receive.receiver import Receiver
-from btrfs_model.stream.reader import read_stream
+from btrfs_model.stream.index import read_batches
+from btrfs_model.stream.reader import commands_of
 from btrfs_model.stream.source import name_of
 
 if TYPE_CHECKING:
@@ -109,17 +109,21 @@ def apply_stream(
     fs: WritableFilesystem, stream: Source, directory: str | bytes = ""
 ) -> ReceiveResult:
     """As :func:`receive`, but what waits for writeback waits on, as after ``btrfs receive``."""
-    receiver, calls = Receiver(fs, directory), ReceiverCalls(sectorsize=fs.sectorsize)
-    counts: Counter[str] = Counter()
+    receiver = Receiver(fs, directory)
     command: Command | None = None
     try:
-        for command in read_stream(stream):
-            try:
-                receiver.process(command)
-            except OSError as error:
-                raise _failed(stream, command, error) from error
-            calls.add(command)
-            counts[command.name] += 1
+        for batch in read_batches(stream):
+            receiver.begin_batch(batch)
+            commands, at = list(commands_of(batch)), 0
+            while at < len(commands):
+                command = commands[at]
+                try:
+                    done = receiver.process_inodes(at)
+                    if not done:
+                        receiver.process(command)
+                except OSError as error:
+                    raise _failed(stream, command, error) from error
+                at += done or 1
         # one without an end
         try:
             receiver.finish_subvol()
@@ -130,8 +134,8 @@ def apply_stream(
     names = [command.name for command in COMMANDS.values()]
     return ReceiveResult(
         [path.decode("utf-8", "surrogateescape") for path in receiver.received],
-        {name: counts[name] for name in names if counts[name]},
-        calls.counts,
+        {name: receiver.counts[name] for name in names if receiver.counts[name]},
+        receiver.calls.counts,
     )
 
 

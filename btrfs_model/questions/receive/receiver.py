@@ -12,9 +12,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from btrfs_model.mount.names.dir_item import fail
+import numpy as np
+
+from btrfs_model.cost.receiver import ReceiverCalls
+from btrfs_model.mount.bulk.new_inodes import Made, NewInodes, describe, make_inodes
+from btrfs_model.mount.names.dir_item import NAME_LEN, fail
+from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.questions.receive.encoded import encoded_write
 from btrfs_model.questions.receive.search import find_subvolume
 
@@ -23,6 +29,7 @@ if TYPE_CHECKING:
 
     from btrfs_model.mount.live_inode import LiveInode
     from btrfs_model.mount.writable import WritableFilesystem
+    from btrfs_model.stream.index import Batch
     from btrfs_model.stream.reader import Command, Value
 
     Values = Mapping[str, Value]
@@ -46,6 +53,8 @@ class Receiver:
     `fs`: on which filesystem.
     `directory`: where subvolumes are made.
     `received` (list of bytes): paths of the subvolumes that were begun.
+    `counts` (Counter): commands that were carried out, by name.
+    `calls` (ReceiverCalls): the system calls for them.
     """
 
     def __init__(self, fs: WritableFilesystem, directory: str | bytes) -> None:
@@ -54,10 +63,64 @@ class Receiver:
         # the slash makes it a directory
         fs.resolve(self.directory + b"/")
         self.received: list[bytes] = []
+        self.counts: Counter[str] = Counter()
+        self.calls = ReceiverCalls(sectorsize=fs.sectorsize)
         self._subvolume: _Subvolume | None = None
         self._write_path = b""
         self._write_inode: LiveInode | None = None
         self._ended = False
+        self._next = 0
+
+    def begin_batch(self, batch: Batch) -> None:
+        """Look which of the next commands make new inodes."""
+        most = len(self.directory) + NAME_LEN + 1
+        self._types, self._next = batch.type, 0
+        self._inodes = NewInodes(batch.data, batch.columns, most)
+
+    def process_inodes(self, at: int) -> int:
+        """Carry out commands of the batch at once, where they say what new inodes are.
+
+        `at`: the first of them.
+        Returns how many; 0: the next command has to be carried out by itself.
+        Raises OSError: when a tree does not take what has to be there; then there is no commit.
+        """
+        rows = self._inodes.rows
+        while self._next < len(rows) and sum(rows[self._next][:2]) <= at:
+            self._next += 1
+        if self._subvolume is None or self._next == len(rows):
+            return 0
+        row, held = rows[self._next], self._write_inode
+        skip = at - row.command
+        if not (skip == 0 or 2 <= skip <= 2 + row.writes) or (held and not held.item.nlink):
+            return 0
+        self._inodes.prefix = self._subvolume.path
+        self._inodes.open, self._inodes.held = self.calls.open_path, held
+        if not skip:
+            made = make_inodes(self.fs, self._inodes, self._next)
+            self._next += made.done
+            done = sum(rows[self._next - 1][:2]) - at if made.done else 0
+        else:
+            made = describe(self.fs, self._inodes, self._next, skip - 2)
+            done = made.done
+        self._count_many(at, done, made)
+        return done
+
+    def _count_many(self, at: int, done: int, made: Made) -> None:
+        """Count commands that were carried out at once; the file that was written last is open."""
+        if not done:
+            return
+        numbers = np.bincount(self._types[at : at + done]).tolist()
+        counts = {COMMANDS[n].name: count for n, count in enumerate(numbers) if count}
+        self.counts.update(counts)
+        end = 0
+        if made.written is not None:
+            if made.written is not self._write_inode:
+                self.close_inode_for_write()
+                made.written.holders += 1
+                self._write_inode = made.written
+                self._write_path = _join(self._inodes.prefix, made.path)
+            end = made.written.i_size
+        self.calls.add_many(counts, made.files, made.path, end)
 
     def process(self, command: Command) -> None:
         """Carry out a command.
@@ -68,9 +131,11 @@ class Receiver:
         call = _CALLS.get(name)
         if call is not None:
             call(self.fs, self._full(values), values)
-            return
-        process: Callable[[Values], None] = getattr(self, f"process_{name}")
-        process(values)
+        else:
+            process: Callable[[Values], None] = getattr(self, f"process_{name}")
+            process(values)
+        self.calls.add(command)
+        self.counts[name] += 1
 
     # ------------------------------------------------------------------------- subvolumes ---
 
