@@ -31,8 +31,8 @@ def random_scenario(seed: object, *, portable: bool = False) -> Scenario:
     for _ in range(choice.randint(20, 60)):
         if data and choice.random() < 0.5:
             lines.append(_data_operation(choice))
-        elif line := _as_operation(random_call(choice, subvolumes=subvolumes)):
-            lines.append(line)
+        else:
+            lines.append(_as_operation(random_call(choice, subvolumes=subvolumes)))
     steps = [parse_step(f"seed {seed}", number, line) for number, line in enumerate(lines, 1)]
     return Scenario(f"seed {seed}", steps, hex_values=True)
 
@@ -62,8 +62,8 @@ def mount_options(choice: random.Random) -> str:
     return ",".join(filter(None, ["noatime", compression, inline]))
 
 
-def _as_operation(call: Call) -> list[Any] | None:
-    """Write a call as an operation of a scenario; None where there is none for it."""
+def _as_operation(call: Call) -> list[Any]:
+    """Write a call as an operation of a scenario."""
     name, *args = call
     match name:
         case "rename":
@@ -78,8 +78,8 @@ def _as_operation(call: Call) -> list[Any] | None:
             return ["subvol_create", *args]
         case "delete_subvolume":
             return ["subvol_delete", *args]
-        case "set_read_only" | "set_received_subvolume":
-            return None
+        case "set_received_subvolume":
+            return ["set_received", args[0], args[1].hex(), args[2]]
     return [name, *args]
 
 
