@@ -31,6 +31,7 @@ _SENT = {"send-utimes": ("snap2", "snap1"), "send-truncate": ("snap1", None),
 _SCALES = {"send-utimes": 0.01, "send-truncate": 0.02, "send-readahead": 0.002,
            "fiemap-shared": 0.01}  # fmt: skip
 _FILES = 1000
+_INLINED = "the compiler put it into its callers"
 _SIZE = 1 << 30
 _MEMORY = 1 << 30
 
@@ -125,7 +126,8 @@ class Counting:
     def _told(self, workload: str, kept: Path, work: dict[str, int]) -> Iterator[Row]:
         found = gcov.counts(self.kernel.binary, kept)
         for name, count in sorted(work.items()):
-            yield Row(workload, name, found.functions.get(name), count, EXCEPTIONS.get(name, ""))
+            why = EXCEPTIONS.get(name) or ("" if name in found.functions else _INLINED)
+            yield Row(workload, name, found.functions.get(name), count, why)
 
 
 class _Built:

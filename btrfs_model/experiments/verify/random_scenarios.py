@@ -31,8 +31,8 @@ def random_scenario(seed: object, *, portable: bool = False) -> Scenario:
     for _ in range(choice.randint(20, 60)):
         if data and choice.random() < 0.5:
             lines.append(_data_operation(choice))
-        else:
-            lines.append(_as_operation(random_call(choice, subvolumes=subvolumes)))
+        elif line := _as_operation(random_call(choice, subvolumes=subvolumes)):
+            lines.append(line)
     steps = [parse_step(f"seed {seed}", number, line) for number, line in enumerate(lines, 1)]
     return Scenario(f"seed {seed}", steps, hex_values=True)
 
@@ -62,8 +62,8 @@ def mount_options(choice: random.Random) -> str:
     return ",".join(filter(None, ["noatime", compression, inline]))
 
 
-def _as_operation(call: Call) -> list[Any]:
-    """Write a call as an operation of a scenario."""
+def _as_operation(call: Call) -> list[Any] | None:
+    """Write a call as an operation of a scenario; None where there is none for it."""
     name, *args = call
     match name:
         case "rename":

@@ -32,6 +32,7 @@ _LOGICAL_INO = struct.Struct("<QQ3QQQ")
 _LOGICAL_INO_NUMBER = 3 << 30 | _LOGICAL_INO.size << 16 | 0x94 << 8 | 59
 _CONTAINER = struct.Struct("<IIII")  # bytes left, bytes missing, how many, how many missed
 _ROOM = 1 << 16
+_PAGE = 4096
 _SECTOR = 512
 
 Extent = tuple[int, int, int, int]
@@ -154,21 +155,24 @@ def _references(folder: Path, logical: int, ignore: bool) -> list[list[int]] | i
 
 def _paths(subvolume: Path, ino: int) -> list[bytes]:
     starts, raw = _asked(subvolume, _INO_PATHS_NUMBER, lambda room, at:
-                         _INO_PATHS.pack(ino, room, 0, 0, 0, 0, at))  # fmt: skip
+                         _INO_PATHS.pack(ino, room, 0, 0, 0, 0, at), _PAGE)  # fmt: skip
     return [raw[start : raw.index(b"\0", start)] for start in starts]
 
 
 def _asked(
-    folder: Path, number: int, argument: Callable[[int, int], bytes]
+    folder: Path, number: int, argument: Callable[[int, int], bytes], most: int = 1 << 32
 ) -> tuple[tuple[int, ...], bytes]:
-    """Ask for values that a container takes: them, and what is behind its head."""
-    room = _ROOM
+    """Ask for values that a container takes: them, and what is behind its head.
+
+    `most`: bytes that a kernel fills.
+    """
+    room = min(_ROOM, most)
     with _opened(folder) as fd:
         while True:
             buffer = ctypes.create_string_buffer(room)
             fcntl.ioctl(fd, number, argument(room, ctypes.addressof(buffer)))
             _, missing, count, missed = _CONTAINER.unpack_from(buffer)
-            if not missing and not missed:
+            if room >= most or not missing + missed:
                 values = struct.unpack_from(f"<{count}Q", buffer, _CONTAINER.size)
                 return values, buffer.raw[_CONTAINER.size :]
             room *= 4
