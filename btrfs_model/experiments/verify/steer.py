@@ -136,7 +136,7 @@ class Reach:
             lines, branches = ({at for at in inside if len(at) == size} for size in (2, 3))
             listed = self.listed.get((file, name, last - first + 1), {})
             reasons = {(file, first + line): reason for line, reason in listed.items()}
-            never = Counter(reasons[at] for at in reasons.keys() & lines - self.reached)
+            never = dict(Counter(reasons[at] for at in reasons.keys() & lines - self.reached))
             left = sorted(at[1] for at in lines - self.reached - reasons.keys())
             ran = sorted(at[1] for at in self.reached & reasons.keys())
             yield Function(file, name, len(lines), len(lines & self.reached), len(branches),
