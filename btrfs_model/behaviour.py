@@ -34,7 +34,7 @@ _BITS: Final = {
 }
 
 # Of what Debian and the stable trees made of a release.
-_STABLE: Final = ("v5.10.46", "v5.10.223", "v6.1.176", "v6.12.101", "v6.18.44")
+_STABLE: Final = ("v5.10.46", "v5.10.223", "v6.1.176", "v6.1.192", "v6.12.101", "v6.18.44")
 
 _RELEASES: Final = (
     *(f"v4.{minor}" for minor in range(16, 21)),

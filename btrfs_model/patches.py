@@ -546,14 +546,14 @@ class Patch(StrEnum):
         "log-conflict-dentries", "9573a365ff9f", "7.0",
         "btrfs: log new dentries when logging parent dir of a conflicting inode",
         "a directory logged for a removed conflicting one is so with its new entries' inodes",
-        "6.12.78", "6.18.20", "6.19.10",
+        "6.1.191", "6.12.78", "6.18.20", "6.19.10",
     )
     LOG_EXISTS_SIZE = (
         "log-exists-size", "5254d4181add", "7.0",
         "btrfs: fix zero size inode with non-zero size after log replay",
         "an inode logged only because it must exist has the size of the last commit instead of 0, "
         "and keeps its generation",
-        "6.12.114", "6.18.24",
+        "6.1.191", "6.12.114", "6.18.24",
     )
     LOG_RMDIR_MARK = (
         "log-rmdir-mark", "999757231c49", "7.1",
@@ -565,8 +565,8 @@ class Patch(StrEnum):
     LOG_RMDIR_COMMITS = (
         "log-rmdir-commits", "999757231c49", "",
         "btrfs: fix missing last_unlink_trans update when removing a directory",
-        "only in 6.1.176, whose backport marks the directory too early: fsync of the directory "
-        "above commits as well",
+        "only in 6.1 since 6.1.176, whose backport marks the directory too early: fsync of the "
+        "directory above commits as well",
         "6.1.176",
     )
     SEND_VERITY = (

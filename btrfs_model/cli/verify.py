@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -196,17 +196,32 @@ def _summary(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def _print_reach(rows: Sequence[Sequence[object]], *, as_json: bool) -> None:
-    """Print how many lines and branches of the kernel ran: by function as JSON, else by file."""
+def _print_reach(rows: Sequence[dict[str, Any]], *, as_json: bool) -> None:
+    """Print how many lines and branches of the kernel ran: by function as JSON, else by file.
+
+    What cannot be reached does not count among the lines; its reasons are told.
+    """
     import pandas as pd
 
-    columns = ["file", "function", "lines", "ran", "branches", "taken"]
-    table = pd.DataFrame(rows, columns=columns)
+    table = pd.DataFrame(rows)
+    reasons = [(row["file"], reason, lines)
+               for row in rows for reason, lines in row["unreachable"].items()]  # fmt: skip
+    table["unreachable"] = [sum(row["unreachable"].values()) for row in rows]
     if not as_json:
-        table = table.groupby("file", as_index=False)[columns[2:]].sum()
-    table["lines %"] = (100 * table["ran"] / table["lines"]).round(1)
+        columns = ["lines", "ran", "unreachable", "branches", "taken"]
+        table = table.groupby("file", as_index=False)[columns].sum()
+    reachable = (table["lines"] - table["unreachable"]).clip(lower=1)
+    table["lines %"] = (100 * table["ran"] / reachable).round(1)
     table["branches %"] = (100 * table["taken"] / table["branches"].clip(lower=1)).round(1)
     print_table(table, as_json=as_json)
+    if reasons and not as_json:
+        why = pd.DataFrame(reasons, columns=["file", "unreachable because", "lines"])
+        print_table(why.groupby(["file", "unreachable because"], as_index=False).sum(),
+                    as_json=False)  # fmt: skip
+    for row in rows:
+        if row["wrong"]:
+            click.echo(f"{row['file']}: {row['function']}: listed as unreachable, and ran: lines "
+                       f"{', '.join(map(str, row['wrong']))}", err=True)  # fmt: skip
 
 
 def _told(units: Iterable[tuple[object, int]]) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from corpus import PROJECT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +21,14 @@ from btrfs_model.experiments.verify.kinds import KINDS, Bench, DifferenceError
 from btrfs_model.experiments.verify.run import Outcome, Task, files_of, lines_of
 from btrfs_model.experiments.verify.shrink import shrunk
 from btrfs_model.experiments.verify.sides import in_the_model
-from btrfs_model.experiments.verify.steer import Reach, corpus, keep, mutated
+from btrfs_model.experiments.verify.steer import (
+    Function,
+    Reach,
+    corpus,
+    keep,
+    mutated,
+    unreachable,
+)
 from btrfs_model.kernels import gcov
 
 
@@ -131,17 +139,44 @@ def test_what_was_reached_before_is_not_new() -> None:
     assert not reach.add(counts)
     counts.lines["send.c", 3] = 1
     assert reach.add(counts) == {("send.c", 3)}
-    assert list(reach.functions()) == [("extent_io.c", "fiemap", 1, 1, 0, 0),
-                                       ("send.c", "send", 2, 2, 2, 1)]  # fmt: skip
+    assert list(reach.functions()) == [
+        Function("extent_io.c", "fiemap", 1, 1, 0, 0, {}, [], []),
+        Function("send.c", "send", 2, 2, 2, 1, {}, [], []),
+    ]
+
+
+def test_what_cannot_be_reached_is_told_with_its_reason(tmp_path: Path) -> None:
+    (tmp_path / "unreachable.toml").write_text(
+        'reasons = {memory = "no memory"}\n'
+        '["send.c"]\n'
+        'send = {lines = 9, memory = "1-2 5"}\n'
+        'other = {lines = 4, memory = "0"}\n'
+    )
+    reach = Reach(listed=unreachable(tmp_path))
+    counts = gcov.Counts(places={"send": ("send.c", 11, 19), "other": ("send.c", 21, 25)})
+    counts.lines.update({("send.c", line): line == 13 for line in (11, 12, 13, 16, 21)})
+    reach.add(counts)
+    # line 13 is listed and ran; the second function has another length here
+    assert list(reach.functions()) == [
+        Function("send.c", "send", 4, 1, 0, 0, {"no memory": 2}, [11], [13]),
+        Function("send.c", "other", 1, 0, 0, 0, {}, [21], []),
+    ]
+    assert unreachable(tmp_path / "nowhere") == {}
+
+
+def test_the_list_of_what_cannot_be_reached_names_lines_that_there_are() -> None:
+    listed = unreachable(PROJECT / "data/verify")
+    assert {file for file, _, _ in listed} == {"backref.c", "extent_io.c", "send.c", "tree-log.c"}
+    assert all(lines and max(lines) < count for (_, _, count), lines in listed.items())
 
 
 def test_a_corpus_is_read_as_it_was_kept(tmp_path: Path) -> None:
     scenario = KINDS["log"].make("kept", 10)
     keep(tmp_path, "log", lines_of(scenario))
     keep(tmp_path, "send", lines_of(KINDS["send"].make("kept", 10)))
-    (kind, read), (other, _) = corpus(tmp_path)
-    assert (kind, other) == ("log", "send")
-    assert read.steps == scenario.steps
+    (kind, read), (again, replayed), (other, _) = corpus(tmp_path)
+    assert (kind, again, other) == ("log", "replay", "send")
+    assert read.steps == replayed.steps == scenario.steps
     assert read.hex_values
 
 

@@ -16,6 +16,7 @@ import errno
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.nearest import did_you_mean
@@ -156,6 +157,13 @@ def _flag(value: Any) -> bool:
     return value
 
 
+def _uuid(value: Any) -> str:
+    try:
+        return UUID(value).hex
+    except (ValueError, AttributeError, TypeError):
+        raise ValueError("a uuid") from None
+
+
 def _words(value: Any) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
         raise ValueError("a list of strings")
@@ -227,6 +235,10 @@ OPERATIONS: dict[str, Operation] = {
         _operation("subvol_delete", "delete a subvolume", _P("path", _path)),
         _operation("snapshot", "snapshot a subvolume", _P("source", _path), _P("path", _path),
                    _P("read_only", _flag, False)),
+        _operation("set_read_only", "make a subvolume read-only, or writable", _P("path", _path),
+                   _P("read_only", _flag, True)),
+        _operation("set_received", "ioctl SET_RECEIVED_SUBVOL: what a subvolume was made from",
+                   _P("path", _path), _P("uuid", _uuid), _P("transid", _size)),
         _operation("receive", "btrfs send [-p PARENT] SNAPSHOT | btrfs receive recv",
                    _P("snapshot", _path), _P("parent", _optional_path, None)),
         _operation("mkfiles", "create the empty files DIR/PREFIX<FIRST..LAST>",

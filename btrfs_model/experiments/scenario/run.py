@@ -304,6 +304,12 @@ class Runner:
     def do_snapshot(self, source: bytes, path: bytes, read_only: bool) -> None:
         self.fs().snapshot(source, path, read_only=read_only)
 
+    def do_set_read_only(self, path: bytes, read_only: bool) -> None:
+        self.fs().set_read_only(path, read_only)
+
+    def do_set_received(self, path: bytes, uuid: str, transid: int) -> None:
+        self.fs().set_received_subvolume(path, bytes.fromhex(uuid), transid)
+
     def do_receive(self, snapshot: bytes, parent: bytes | None) -> None:
         """``btrfs send | btrfs receive``: the parent is a clone source too."""
         fs = self.fs()

@@ -53,6 +53,8 @@ from btrfs_model.volume.forest import Forest
 
 NO_FILE_DATA, COMPRESSED = 1, 16
 _BLOCK = 4096
+_BEHIND = 1 << 30
+"""Bytes from the last extent to where there is none."""
 _LARGE = 8 << 30
 """Bytes of a device that may have a million files."""
 _SMALL = 256 << 20
@@ -150,6 +152,10 @@ def plans(fs: Filesystem, choice: random.Random) -> list[Sent]:
             plan(newer, older, (), NO_FILE_DATA),
             plan(newer, older, (older,), COMPRESSED, version_two),
         ]  # fmt: skip
+    for one in [fs.subvolume(number) for number in fs.subvolume_ids][1 : 2 * bool(paths)]:
+        if not one.is_read_only:  # these fail
+            found += [plan(one.path, None, ()), plan(paths[-1], one.path, ()),
+                      plan(paths[-1], None, (one.path,))]  # fmt: skip
     for _ in range(3 * (len(paths) > 1)):
         snapshot, parent = choice.sample(paths, 2)
         clones = choice.sample(paths, choice.randint(0, len(paths)))
@@ -255,10 +261,17 @@ def _inodes(fs: Filesystem) -> Iterator[dict[str, Any]]:
 
 
 def _places(fs: Filesystem, choice: random.Random, most: int = 400) -> list[tuple[int, bool]]:
-    """Return addresses in extents, tree blocks among them: first block, middle, last."""
+    """Return addresses in extents and tree blocks: first block, middle, last; one behind all."""
     items = fs.tree(ObjectId.EXTENT_TREE).scan()
     data = np.flatnonzero(items["type"] == ItemType.EXTENT_ITEM)
-    extents = zip(items["objectid"][data].tolist(), items["offset"][data].tolist(), strict=True)
+    blocks = items["objectid"][items["type"] == ItemType.METADATA_ITEM].tolist()
+    extents = [
+        *zip(items["objectid"][data].tolist(), items["offset"][data].tolist(), strict=True),
+        *(
+            (start, fs.image.nodesize)
+            for start in (*blocks[:2], int(items["objectid"][-1]) + _BEHIND)
+        ),
+    ]
     places = [
         (at, ignore)
         for start, length in extents
@@ -272,12 +285,13 @@ def _places(fs: Filesystem, choice: random.Random, most: int = 400) -> list[tupl
 
 
 def _of_image(compare: Callable[[Bench, Path, random.Random], None]) -> Compare:
-    """Let a kernel make the image."""
+    """Let a kernel make the image; after a crash it has what is open and has no name any more."""
 
     def of_scenario(bench: Bench, scenario: Scenario) -> None:
-        with bench.new_image() as image:
-            in_the_kernel(bench.kernel, scenario, image, size=_LARGE)
-            compare(bench, image, random.Random(scenario.path))
+        with bench.new_image() as image, bench.new_image() as copy:
+            crash = copy if scenario.steps[-1].name == "crash" else None
+            in_the_kernel(bench.kernel, scenario, image, crash, _LARGE)
+            compare(bench, crash or image, random.Random(scenario.path))
 
     return of_scenario
 

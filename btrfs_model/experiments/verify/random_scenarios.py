@@ -78,8 +78,8 @@ def _as_operation(call: Call) -> list[Any] | None:
             return ["subvol_create", *args]
         case "delete_subvolume":
             return ["subvol_delete", *args]
-        case "set_read_only" | "set_received_subvolume":
-            return None
+        case "set_received_subvolume":
+            return ["set_received", args[0], args[1].hex(), args[2]]
     return [name, *args]
 
 

@@ -26,7 +26,15 @@ from btrfs_model.base.errors import KernelFailedError, KernelHungError
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.verify.kinds import KINDS, Bench, Kind
 from btrfs_model.experiments.verify.shrink import shrunk
-from btrfs_model.experiments.verify.steer import Reach, corpus, forget, keep, mutated, ran
+from btrfs_model.experiments.verify.steer import (
+    Reach,
+    corpus,
+    forget,
+    keep,
+    mutated,
+    ran,
+    unreachable,
+)
 from btrfs_model.kernels import gcov
 from btrfs_model.kernels.choice import start
 from btrfs_model.kernels.uml import Uml
@@ -90,8 +98,8 @@ class Outcome:
         What they say.
     scenario : list
         The shortest that shows it.
-    reach : list
-        Of a function, instead of a comparison: see :meth:`.steer.Reach.functions`.
+    reach : dict
+        Of a function, instead of a comparison: see :class:`.steer.Function`.
     """
 
     kernel: str
@@ -105,7 +113,7 @@ class Outcome:
     by_kernel: str = ""
     by_model: str = ""
     scenario: list[Any] = field(default_factory=list)
-    reach: list[Any] = field(default_factory=list)
+    reach: dict[str, Any] = field(default_factory=dict)
 
 
 def files_of(kind: str, seed: int, most: int) -> int:
@@ -162,7 +170,8 @@ def _of_image(bench: Bench, name: str, kind: str, image: Path) -> Outcome:
 
 def _of_corpus(bench: Bench, task: Task) -> Iterator[Outcome]:
     """Compare on a corpus; on a kernel that counts then on what is made of it, steered by that."""
-    kernel, folder, reach = bench.kernel, Path(task.corpus), Reach()
+    kernel, folder = bench.kernel, Path(task.corpus)
+    reach = Reach(listed=unreachable(folder))
     known = [(kind, one) for kind, one in corpus(folder) if kind in task.kinds]
     counting = kernel if isinstance(kernel, Uml) and gcov.why_not(kernel.binary) == "" else None
     choice, number = random.Random(f"steered {time.time_ns()}"), 0
@@ -192,8 +201,8 @@ def _of_corpus(bench: Bench, task: Task) -> Iterator[Outcome]:
             number += 1
         number += number < len(known)
         yield outcome
-    for row in reach.functions():
-        yield Outcome(task.kernel, kernel.release, "reach", "", reach=list(row))
+    for function in reach.functions():
+        yield Outcome(task.kernel, kernel.release, "reach", "", reach=asdict(function))
 
 
 def _of_seed(bench: Bench, task: Task, kind: str, seed: int) -> Outcome:

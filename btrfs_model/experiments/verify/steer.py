@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Scenarios steered by what a kernel runs: those are kept that reach what none reached before.
 
-A corpus is a folder of scenarios, each named by its kind, ``KIND-NUMBER.json``.
+A corpus is a folder of scenarios, each named by its kind, ``KIND-NAME.json``; of the kinds ``log``
+and ``replay`` each is compared as both. ``unreachable.toml`` in it says which lines of the kernel
+no scenario can reach, and why.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +31,84 @@ _WHOLE = {"extent_io.c": "fiemap"}
 """Of this file only functions with this in their name."""
 _LENGTHS = (1, 1, 2, 3, 8, 20)
 
+_CRASHED = ("log", "replay")
+
 Place = tuple[Any, ...]
+
+
+def unreachable(folder: Path) -> dict[tuple[str, str, int], dict[int, str]]:
+    """Read which lines no scenario can reach.
+
+    Returns
+    -------
+    dict
+        By file, function and how many lines that has, its lines, the first of which is 0, with the
+        reason. A function of another length is of another kernel.
+    """
+    path = folder / "unreachable.toml"
+    if not path.is_file():
+        return {}
+    doc = tomllib.loads(path.read_text())
+    reasons = doc.pop("reasons")
+    found = {}
+    for file, functions in doc.items():
+        for name, listed in functions.items():
+            lines = {
+                line: reasons[reason]
+                for reason, text in listed.items() if reason != "lines"
+                for part in text.split()
+                for line in _range(part)
+            }  # fmt: skip
+            found[file, name, listed["lines"]] = lines
+    return found
+
+
+def _range(text: str) -> range:
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+@dataclass(frozen=True)
+class Function:
+    """What of a function of the kernel ran.
+
+    Attributes
+    ----------
+    lines, ran, branches, taken : int
+        How many lines and branches it has, how many of them ran.
+    unreachable : dict
+        Lines that cannot be reached, and were not: how many by reason.
+    left : list of int
+        Other lines that did not run.
+    wrong : list of int
+        Lines that cannot be reached, and ran.
+    """
+
+    file: str
+    function: str
+    lines: int
+    ran: int
+    branches: int
+    taken: int
+    unreachable: dict[str, int]
+    left: list[int]
+    wrong: list[int]
 
 
 @dataclass
 class Reach:
-    """What ran so far: lines and branches of :data:`FILES`, and how many there are."""
+    """What ran so far: lines and branches of :data:`FILES`, and how many there are.
+
+    Attributes
+    ----------
+    listed : dict
+        What cannot be reached: see :func:`unreachable`.
+    """
 
     reached: set[Place] = field(default_factory=set)
     there: set[Place] = field(default_factory=set)
     places: dict[str, tuple[str, int, int]] = field(default_factory=dict)
+    listed: dict[tuple[str, str, int], dict[int, str]] = field(default_factory=dict)
 
     def add(self, counts: gcov.Counts) -> set[Place]:
         """Add counts; what is new."""
@@ -45,24 +118,29 @@ class Reach:
             if file in _WHOLE and _WHOLE[file] in name
         ]  # fmt: skip
         new = set()
-        for at, count in (*counts.lines.items(), *counts.branches.items()):
+        for at, times in (*counts.lines.items(), *counts.branches.items()):
             if at[0] in _WHOLE and not any(at[1] in lines for lines in of_fiemap):
                 continue
             self.there.add(at)
-            if count and at not in self.reached:
+            if times and at not in self.reached:
                 new.add(at)
         self.reached |= new
         return new
 
-    def functions(self) -> Iterator[tuple[str, str, int, int, int, int]]:
-        """Yield file and function, its lines, those that ran, its branches, those taken."""
+    def functions(self) -> Iterator[Function]:
+        """Yield each function of which something is counted."""
         for name, (file, first, last) in sorted(self.places.items(), key=lambda item: item[1]):
-            inside = [at for at in self.there if at[0] == file and first <= at[1] <= last]
+            inside = {at for at in self.there if at[0] == file and first <= at[1] <= last}
             if not inside:
                 continue
-            kinds = [[at for at in inside if len(at) == size] for size in (2, 3)]
-            counts = [len(part) for kind in kinds for part in (kind, self.reached & {*kind})]
-            yield file, name, counts[0], counts[1], counts[2], counts[3]
+            lines, branches = ({at for at in inside if len(at) == size} for size in (2, 3))
+            listed = self.listed.get((file, name, last - first + 1), {})
+            reasons = {(file, first + line): reason for line, reason in listed.items()}
+            never = dict(Counter(reasons[at] for at in reasons.keys() & lines - self.reached))
+            left = sorted(at[1] for at in lines - self.reached - reasons.keys())
+            ran = sorted(at[1] for at in self.reached & reasons.keys())
+            yield Function(file, name, len(lines), len(lines & self.reached), len(branches),
+                           len(branches & self.reached), never, left, ran)  # fmt: skip
 
 
 def forget(kernel: Uml) -> None:
@@ -78,16 +156,19 @@ def ran(kernel: Uml) -> gcov.Counts:
 
 
 def corpus(folder: Path) -> list[tuple[str, Scenario]]:
-    """Read the scenarios of a corpus, each with its kind."""
-    return [(path.name.partition("-")[0], load_scenario(path))
-            for path in sorted(folder.glob("*-*.json"))]  # fmt: skip
+    """Read the scenarios of a corpus, each with its kind; a crash is looked at and replayed."""
+    found = []
+    for path in sorted(folder.glob("*-*.json")):
+        name, scenario = path.name.partition("-")[0], load_scenario(path)
+        found += [(kind, scenario) for kind in (_CRASHED if name in _CRASHED else (name,))]
+    return found
 
 
 def keep(folder: Path, kind: str, lines: list[Any]) -> None:
     """Add a scenario to a corpus."""
-    number = len(list(folder.glob(f"{kind}-*.json")))
     text = ",\n".join(json.dumps(line) for line in lines)
-    path = folder / f"{kind}-{number:04}.json"
+    paths = (folder / f"{kind}-{number:04}.json" for number in count())
+    path = next(path for path in paths if not path.exists())
     path.write_text(f'{{"hex_values": true, "ops": [\n{text}\n]}}\n')
 
 

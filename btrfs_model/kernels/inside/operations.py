@@ -139,6 +139,9 @@ class Operations(KernelCalls):
         if status:
             raise OSError(max(-status, 0) or errno.EINVAL, "FIDEDUPERANGE")
 
+    def do_set_received(self, path: str, uuid: str, transid: int) -> None:
+        self.set_received_subvolume(path, bytes.fromhex(uuid), transid)
+
     def do_fsync(self, path: str, call: Callable[[int], None] = os.fsync) -> None:
         self._kind(path, stat.S_IFREG, stat.S_IFDIR, otherwise=errno.EINVAL)
         fd = os.open(self._at(path), os.O_RDONLY)

@@ -171,15 +171,6 @@ def inode_names_there(fs: Mount, root: int, key: RawKey) -> list[InodeExtref]:
     return [] if payload is None else inode_names(key, payload)
 
 
-def lookup_inode_ref(fs: Mount, root: int, ino: int, parent: int, name: bytes) -> int | None:
-    """Return the directory index of a name of an inode, None when it has no such name."""
-    for key in (_ref_key(ino, parent), _extref_key(ino, parent, name)):
-        for ref in inode_names_there(fs, root, key):
-            if (ref.parent_objectid, ref.name) == (parent, name):
-                return ref.index
-    return None
-
-
 def insert_inode_ref(fs: Mount, root: int, name: bytes, ino: int, parent: int, index: int) -> None:
     """Give an inode a name (``btrfs_insert_inode_ref()``, ``btrfs_insert_inode_extref()``).
 
@@ -214,6 +205,7 @@ def delete_inode_ref(fs: Mount, root: int, name: bytes, ino: int, parent: int) -
     index = fs.writer.delete_entry(root, _ref_key(ino, parent), name)
     if index is not None:
         return index
+    cow_leaf(fs, root, _ref_key(ino, parent))  # that was a search to change it
     key = _extref_key(ino, parent, name)
     refs = inode_names_there(fs, root, key)
     for at, ref in enumerate(refs):

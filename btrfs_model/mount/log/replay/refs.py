@@ -22,7 +22,7 @@ from btrfs_model.mount.log.replay.links import (
     unlink_inode,
 )
 from btrfs_model.mount.log.replay.logged import LogItem
-from btrfs_model.mount.names.dir_item import inode_names_there, lookup_inode_ref
+from btrfs_model.mount.names.dir_item import inode_names_there
 from btrfs_model.ondisk.hashes import extref_hash
 from btrfs_model.ondisk.items import InodeExtref, inode_names
 from btrfs_model.ondisk.keys import ItemType
@@ -82,11 +82,9 @@ def _make_room(
     if inode.ino == name.parent_objectid and _names_there(control, key):
         return False
     _unlink_unlogged(control, directory, inode, key)
-    if (
-        lookup_inode_ref(control.fs, control.root, inode.ino, name.parent_objectid, name.name)
-        is not None
-    ):
-        key = (inode.ino, _EXTREF, extref_hash(name.parent_objectid, name.name))
+    key = (inode.ino, _EXTREF, extref_hash(name.parent_objectid, name.name))
+    there = {(one.parent_objectid, one.name) for one in _names_there(control, key)}
+    if (name.parent_objectid, name.name) in there:
         _unlink_unlogged(control, directory, inode, key)
     by_index = lookup_by_index(control, name.parent_objectid, name.index, name.name)
     if by_index is not None:
