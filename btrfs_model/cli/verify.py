@@ -230,9 +230,8 @@ def kernel(what: str, tree: Path, output: Path) -> None:
     TREE is the source of a kernel, which is left as it is. It takes some minutes, and gcc, make,
     flex, bison and bc. The program is DIR/linux.
     """
-    from btrfs_model.kernels import gcov
+    from btrfs_model.kernels.build import build
 
     assert what == "build"
-    with progress(1) as step:
-        step(f"building {tree}")
-        gcov.build(tree, output)
+    with progress() as step:
+        build(tree, output, step)
