@@ -1,19 +1,26 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Commands that ask kernels whether the model is right: ``verify``."""
+"""Commands that ask kernels: ``verify``, ``ab``, ``kernel``."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from btrfs_model.base.whole_file import naming
-from btrfs_model.cli.common import Command, print_table, progress, write_json, write_parquet
+from btrfs_model.base.whole_file import naming, whole_file
+from btrfs_model.cli.common import (
+    Command,
+    print_json_lines,
+    print_table,
+    progress,
+    write_json,
+    write_parquet,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -278,3 +285,83 @@ def kernel(what: str, tree: Path, output: Path) -> None:
     assert what == "build"
     with progress() as step:
         build(tree, output, step)
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model ab linux 3e49363be633",
+        "btrfs-model ab linux-source-6.1 posted.mbox --workload send-utimes --runs 9",
+        "btrfs-model ab linux-source-6.1 posted.patch --script measure.sh -o page.html",
+    ),
+)
+@click.argument("tree", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("change", metavar="COMMIT|PATCH")
+@click.option(
+    "--workload",
+    "workloads",
+    multiple=True,
+    metavar="NAME",
+    help="Of `btrfs-model replay`; that of the commit's message, or all, without it.",
+)
+@click.option(
+    "--script",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Run this in both: it makes a filesystem on $DEV and mounts it on $MNT.",
+)
+@click.option(
+    "--runs",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="How often each kernel does the same.",
+)
+@click.option("--scale", type=click.FloatRange(min=0, min_open=True, max=1), metavar="SCALE",
+              help="Size of workloads, as of `btrfs-model replay`; without it one that takes "
+              "seconds.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a row.")
+@click.option("-o", "output", type=click.Path(path_type=Path), metavar="PAGE.html",
+              help="Write it as a page.")  # fmt: skip
+def ab(
+    tree: Path,
+    change: str,
+    workloads: tuple[str, ...],
+    script: Path | None,
+    runs: int,
+    scale: float | None,
+    as_json: bool,
+    output: Path | None,
+) -> None:
+    """Compare the kernels before and after a commit of a git tree, or a patch for any tree.
+
+    Builds both as User-Mode Linux, lets both do the same in turns, and shows what the message
+    reports, the model predicts and the kernels take, with 90 % intervals. A patch is a file as
+    `git show` or `git format-patch` writes it, or mails; a tree that has it already is the one
+    after it. Numbers that a script prints are compared. Kernels are kept in
+    ~/.cache/btrfs-model/kernels.
+    """
+    import pandas as pd
+
+    from btrfs_model.experiments.ab import HEADINGS, compare
+    from btrfs_model.experiments.report.ab import known, page
+
+    for path in (tree, *([script] if script else [])):
+        path.stat()
+    if output is not None:
+        with naming(output):
+            output.parent.stat()
+    with progress() as step:
+        found = compare(tree, change, workloads, script, runs, scale, step)
+    if output is not None:
+        from importlib.metadata import version
+
+        with whole_file(output) as file:
+            file.write(page(found, version("btrfs-model")).encode())
+    rows = [(row.workload, *row.cells) for row in (*found.rows, *found.counts)]
+    if as_json:
+        print_json_lines([asdict(row) for row in (*found.rows, *found.counts)])
+        return
+    print_table(pd.DataFrame(rows, columns=["workload", "what", *HEADINGS[1:]]), as_json=False)
+    click.echo(f"{found.title}. {known(found)}", err=True)

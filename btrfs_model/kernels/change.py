@@ -7,11 +7,12 @@ import re
 import subprocess
 from dataclasses import dataclass
 from email import message_from_bytes, policy
+from itertools import pairwise
 from pathlib import Path
 
 from btrfs_model.base.errors import KernelFailedError
 
-_MAIL = re.compile(rb"^From \S+ .*\n", re.MULTILINE)
+_MAIL = re.compile(rb"^From \S+ .*\d{4}$", re.MULTILINE)
 _IS_MAIL = re.compile(rb"(From \S+ .*\n)?[A-Za-z-]+: ")
 _PATCH = re.compile(rb"^(diff --git |--- \S)", re.MULTILINE)
 _ID = re.compile(rb"^(?:From|commit) ([0-9a-f]{40})\b", re.MULTILINE)
@@ -24,15 +25,17 @@ class Change:
 
     Attributes
     ----------
-    title, commit : str
-        First line of its message, id; empty where they are not known.
+    titles : tuple of str
+        First line of the message of each patch, as far as they are known.
+    commit : str
+        Id of a single one; empty where it is not known.
     diff : bytes
         What ``git apply`` reads.
     parent : str
         The commit of a git tree that it follows; empty where it is of a tree as it lies.
     """
 
-    title: str
+    titles: tuple[str, ...]
     commit: str
     diff: bytes
     parent: str = ""
@@ -64,11 +67,11 @@ def change_of(tree: Path, name: str) -> Change:
         text = _git(tree, "show", "--format=commit %H%n%n    %s", "--no-ext-diff", "--no-color",
                     "--binary", "--first-parent", "--src-prefix=a/", "--dst-prefix=b/",
                     name)  # fmt: skip
-    title, diff = _from_mails(text) if _IS_MAIL.match(text) else (_title_of_show(text), text)
+    titles, diff = _from_mails(text) if _IS_MAIL.match(text) else (_title_of_show(text), text)
     if not _PATCH.search(diff):
         raise KernelFailedError(f"{name}: no patch is in it")
-    commit = _ID.search(text)
-    return Change(title, commit[1].decode() if commit else "", diff, parent)
+    ids = _ID.findall(text)
+    return Change(tuple(titles), ids[0].decode() if len(ids) == 1 else "", diff, parent)
 
 
 def _git(tree: Path, *arguments: str) -> bytes:
@@ -80,20 +83,21 @@ def _git(tree: Path, *arguments: str) -> bytes:
         return b""
 
 
-def _title_of_show(text: bytes) -> str:
+def _title_of_show(text: bytes) -> list[str]:
     head = text[: found.start()] if (found := _PATCH.search(text)) else text
     line = re.search(rb"^    (.+)$", head, re.MULTILINE)
-    return line[1].decode("utf-8", "replace").strip() if line else ""
+    return [line[1].decode("utf-8", "replace").strip()] if line else []
 
 
-def _from_mails(text: bytes) -> tuple[str, bytes]:
-    """Return the title of the last patch in mails, and all patches, decoded."""
-    title, bodies = "", []
-    for mail in filter(None, _MAIL.split(text)):
-        message = message_from_bytes(mail, policy=policy.default)
+def _from_mails(text: bytes) -> tuple[list[str], bytes]:
+    """Return the titles of the patches in mails, and all patches, decoded."""
+    titles, bodies = [], []
+    starts = [found.start() for found in _MAIL.finditer(text)] or [0]
+    for start, end in pairwise([*starts, len(text)]):
+        message = message_from_bytes(text[start:end], policy=policy.default)
         for part in message.walk():
             body = part.get_payload(decode=True)
             if isinstance(body, bytes) and _PATCH.search(body):
-                title = " ".join(_TAGS.sub("", str(message["subject"] or "")).split())
+                titles.append(" ".join(_TAGS.sub("", str(message["subject"] or "")).split()))
                 bodies.append(body.replace(b"\r\n", b"\n"))
-    return title, b"\n".join(bodies)
+    return titles, b"\n".join(bodies)

@@ -182,11 +182,12 @@ def in_turn(
         for run in range(1, runs + 1):
             for name, kernel in kernels.items():
                 step(f"{workload.name}: run {run} of {runs}, {name}")
-                _add(found[name], MEASURES[workload.name](kernel, source, image))
+                add_taken(found[name], MEASURES[workload.name](kernel, source, image))
     return {name: list(taken.values()) for name, taken in found.items()}
 
 
-def _add(found: dict[tuple[object, ...], Taken], taken: Iterable[Taken]) -> None:
+def add_taken(found: dict[tuple[object, ...], Taken], taken: Iterable[Taken]) -> None:
+    """Add runs to those that were taken before."""
     for one in taken:
         if one.key in found:
             found[one.key].values += one.values
@@ -288,7 +289,7 @@ def _received(
         for name, data in streams.items():
             step(f"{workload.name}: run {run} of {runs}, {name}")
             assert data is not None
-            _add(found[name], _receive(kernel, data))
+            add_taken(found[name], _receive(kernel, data))
     sides = dict.fromkeys(streams, kernel)
     return sides, {name: list(taken.values()) for name, taken in found.items()}
 
