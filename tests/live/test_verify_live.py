@@ -13,9 +13,10 @@ import judges
 import pytest
 
 import btrfs_model.questions.send.ioctl as send_ioctl
+from btrfs_model.experiments import replay
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import parse_step
-from btrfs_model.experiments.verify import kinds, run
+from btrfs_model.experiments.verify import kinds, run, times
 from btrfs_model.experiments.verify.run import Task
 from btrfs_model.kernels.choice import start
 
@@ -137,3 +138,18 @@ def test_the_corpus_has_no_difference() -> None:
     found = list(run.verify([task], lambda text: None))
     assert len(found) == len(list(folder.glob("*.json"))) > 0
     assert [one.case for one in found if one.difference] == []
+
+
+@judges.MARKS["uml"]
+def test_workloads_are_timed_for_a_report() -> None:
+    """On guests; each side that Linux 6.1 stands for, at each size, with all its runs."""
+    names = list(times.MEASURES)
+    found = times.measure(["uml"], names, 0.005, 2, lambda text: None)
+    sides = {(row["workload"], row["side"]) for row in found["rows"]}
+    assert sides == {("send-truncate", "before + fix"), ("send-truncate", "after"),
+                     ("send-utimes", "before"), ("fiemap-shared", "before"),
+                     ("send-readahead", "after"), ("log-dir", "after")}  # fmt: skip
+    assert all(row["runs"] == 2 and 0 < row["min"] <= row["value"] for row in found["rows"])
+    for name in names:
+        one = replay.run(name, 0.005, measured=found)
+        assert any(figure.measured for figure in one.outcome.figures if "time" in figure.quantity)
