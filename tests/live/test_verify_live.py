@@ -70,6 +70,14 @@ def test_an_image_of_the_user_is_not_written_to() -> None:
 
 
 @judges.MARKS["uml"]
+def test_for_some_time_there_are_seeds_enough() -> None:
+    """More than the command line of a worker would hold."""
+    outcomes = run.verify([Task("uml", ["log"], list(range(100_000)))], lambda text: None)
+    assert next(outcomes).difference == ""
+    outcomes.close()  # type: ignore[attr-defined]
+
+
+@judges.MARKS["uml"]
 def test_a_wrong_rule_is_found_and_made_short(monkeypatch: pytest.MonkeyPatch) -> None:
     def send(*arguments: object, **named: object) -> object:
         named["no_file_data"] = True
