@@ -411,6 +411,17 @@ class Patch(StrEnum):
         "a check for sharing does not start a transaction",
         "5.10.195", "6.1.54", "6.5.4",
     )
+    NOCOMPRESS_BEFORE_INLINE = (
+        "nocompress-before-inline", "6a7167bf9c92", "6.6",
+        "btrfs: further simplify the compress or not logic in compress_file_range",
+        "data that a compressor does not make smaller marks its file as incompressible also where "
+        "it becomes an inline extent",
+    )
+    NOCOW_NO_INLINE = (
+        "nocow-no-inline", "53ffb30a784d", "6.6",
+        "btrfs: don't create inline extents in fallback_to_cow",
+        "a file that is written in place gets no inline extent where it has to be written anew",
+    )
     QGROUP_RESCAN_NO_EMPTY_COMMIT = (
         "qgroup-rescan-no-empty-commit", "6705b48a50d7", "6.6",
         "btrfs: avoid start and commit empty transaction when starting qgroup rescan",
@@ -562,6 +573,13 @@ class Patch(StrEnum):
         "open commits",
         "6.1.176", "6.12.91", "6.18.30",
     )
+    NOCOMPRESS_NOT_ONE_BLOCK = (
+        "nocompress-not-one-block", "2e0e3716c7b6", "7.1",
+        "btrfs: do not mark inode incompressible after inline attempt fails",
+        "a file of one block that is not small enough for an inline extent when it is compressed "
+        "is not marked as incompressible",
+        "6.12.91", "6.18.30",
+    )
     LOG_RMDIR_COMMITS = (
         "log-rmdir-commits", "999757231c49", "",
         "btrfs: fix missing last_unlink_trans update when removing a directory",
@@ -611,6 +629,9 @@ _IN_PYTHON_ALONE: Final = frozenset(
         Patch.LOG_CONFLICT_LIST,
         Patch.LOG_FIRST_INDEX,
         Patch.LOG_NEW_DENTRIES,
+        Patch.NOCOW_NO_INLINE,
+        Patch.NOCOMPRESS_BEFORE_INLINE,
+        Patch.NOCOMPRESS_NOT_ONE_BLOCK,
         Patch.LOG_RMDIR_MARK,
         Patch.LOG_RMDIR_COMMITS,
         Patch.LOG_NO_LINKS,

@@ -2,25 +2,12 @@
 """Writing ``data/workloads/*/measured.json``, a line for each row."""
 
 import json
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from btrfs_model.experiments.verify.times import taken
 
-def taken(kind: str, kernel: str, unit: str, values: Sequence[float]) -> dict[str, object]:
-    """Say in a row what several runs took: the median, the least, the most, how many.
-
-    `kind` and `kernel` are those of a machine: ``uml`` or ``native``, and a behaviour.
-    """
-    return {
-        "kind": kind,
-        "kernel": kernel,
-        "unit": unit,
-        "value": round(statistics.median(values), 6),
-        "min": round(min(values), 6),
-        "max": round(max(values), 6),
-        "runs": len(values),
-    }
+__all__ = ["taken", "write"]
 
 
 def write(

@@ -47,6 +47,7 @@ _COMMANDS = {
     "inode-resolve": ("usage", "Show all paths of an inode."),
     "calibrate": ("machines", "Measure what work takes on a kernel, as a machine for times."),
     "kernel": ("verify", "Build kernels that count what they run."),
+    "ab": ("verify", "Compare the kernels before and after a commit or a patch."),
     "verify": ("verify", "Compare the model with live kernels."),
     "sample": ("samples", "Write an image to begin with; without a name, list them."),
     "patches": ("experiments", "Show the kernel commits that can be switched."),

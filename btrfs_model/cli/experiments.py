@@ -83,6 +83,9 @@ def _scale(_: click.Context, __: click.Parameter, value: str) -> str | float:
     help="Build the filesystem with tree blocks of that size, 4096 to 65536.",
 )
 @machine_option
+@click.option("--measured", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Times of this machine's kernels, which `btrfs-model verify time` wrote, "
+              "in place of those that come with the package.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N",
               help="Workloads replayed at a time; as many as there are processors and free memory "
               "for (4 GB each) without it.")  # fmt: skip
@@ -98,6 +101,7 @@ def replay(
     limits: dict[str, int],
     nodesize: int | None,
     machine: str | None,
+    measured: Path | None,
     jobs: int | None,
     out: Path,
 ) -> None:
@@ -110,6 +114,7 @@ def replay(
     """
     from btrfs_model.experiments.replays import all_names, check, default_jobs, run_all
     from btrfs_model.experiments.report import write
+    from btrfs_model.experiments.times import read_measured
     from btrfs_model.experiments.workloads import load
 
     given = {
@@ -118,13 +123,14 @@ def replay(
     knobs = {name: value for name, value in given.items() if value}
     names = tuple(dict.fromkeys(workloads)) or all_names(knobs)
     sides = [load(name).sides(kernel_before, kernel_after) for name in names]
+    times = None if measured is None else read_measured(measured)
     check(names, scale, knobs, machine, out)
     total = sum(1 + 2 * len(of_one) for of_one in sides) + 1
     with progress(total) as step:
         replays = run_all(
             names, jobs or default_jobs(), step,
             scale=scale, kernel_before=kernel_before, kernel_after=kernel_after, knobs=knobs,
-            machine=machine,
+            machine=machine, measured=times,
         )  # fmt: skip
         step("writing the report")
         files = write(replays, out)

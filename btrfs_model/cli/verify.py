@@ -1,19 +1,26 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Commands that ask kernels whether the model is right: ``verify``."""
+"""Commands that ask kernels: ``verify``, ``ab``, ``kernel``."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from btrfs_model.base.whole_file import naming
-from btrfs_model.cli.common import Command, print_table, progress, write_parquet
+from btrfs_model.base.whole_file import naming, whole_file
+from btrfs_model.cli.common import (
+    Command,
+    print_json_lines,
+    print_table,
+    progress,
+    write_json,
+    write_parquet,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,7 +28,7 @@ if TYPE_CHECKING:
     from btrfs_model.experiments.verify.run import Outcome
 
 _KINDS = ("send", "log", "replay", "fiemap", "reads", "images")
-_COUNTS = "counts"
+_COUNTS, _TIME = "counts", "time"
 _OF_IMAGES = ("send", "fiemap", "reads")
 _SEEDS = 10
 _MANY = 100_000
@@ -34,9 +41,10 @@ _FEW, _MOST = 10_000, 1_000_000
         "btrfs-model verify --kernel uml",
         "btrfs-model verify send log --kernel native --kernel uml --seeds 50",
         "btrfs-model verify --image disk.img",
+        "btrfs-model verify time --kernel uml --kernel native --scale 0.1 -o times.json",
     ),
 )
-@click.argument("what", nargs=-1, type=click.Choice([*_KINDS, _COUNTS]))
+@click.argument("what", nargs=-1, type=click.Choice([*_KINDS, _COUNTS, _TIME]))
 @click.option("--kernel", "kernels", multiple=True, default=("uml",), show_default=True,
               metavar="native|uml|PATH",
               help="This machine's kernel (root), Debian's User-Mode Linux, or a linux.uml; "
@@ -56,9 +64,15 @@ _FEW, _MOST = 10_000, 1_000_000
               "something new.")  # fmt: skip
 @click.option("--differences", type=click.Path(path_type=Path), default="verify-differences",
               show_default=True, metavar="DIR", help="Where a difference is written.")  # fmt: skip
+@click.option("--runs", type=click.IntRange(min=1), default=3, show_default=True, metavar="N",
+              help="Of time: how often each workload is timed.")  # fmt: skip
+@click.option("--scale", type=click.FloatRange(min=0, min_open=True, max=1), default=1.0,
+              show_default=True, metavar="SCALE",
+              help="Of time: sizes up to this share of the largest.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a comparison.")
-@click.option("-o", "output", type=click.Path(path_type=Path), metavar="FILE.parquet",
-              help="Write the comparisons as Parquet.")  # fmt: skip
+@click.option("-o", "output", type=click.Path(path_type=Path), metavar="FILE",
+              help="Write the comparisons as Parquet; of time, what "
+              "`btrfs-model replay --measured` takes.")  # fmt: skip
 def verify(
     what: tuple[str, ...],
     kernels: tuple[str, ...],
@@ -68,6 +82,8 @@ def verify(
     images: tuple[Path, ...],
     corpus: Path | None,
     differences: Path,
+    runs: int,
+    scale: float,
     as_json: bool,
     output: Path | None,
 ) -> int:
@@ -80,7 +96,12 @@ def verify(
 
     WHAT is counts: the five workloads at a small scale, and how often each function runs, in a
     kernel of `btrfs-model kernel build`.
+
+    WHAT is time: the five workloads at the sizes of their commit messages, on the side of each
+    commit that a kernel stands for.
     """
+    if _TIME in what:
+        return _time(what, kernels, scale, runs, as_json, output)
     if _COUNTS in what:
         return _counts(what, kernels, as_json, output)
     from btrfs_model.experiments.verify.run import Task
@@ -147,6 +168,35 @@ def _counts(what: Sequence[str], kernels: Sequence[str], as_json: bool, output: 
     compared = sum(row.kernel is not None for row in rows)
     click.echo(f"{compared} counts compared, {different} differ", err=True)
     return 1 if different else 0
+
+
+def _time(
+    what: Sequence[str], kernels: Sequence[str], scale: float, runs: int, as_json: bool,
+    output: Path | None,
+) -> int:  # fmt: skip
+    """Time the workloads, and write what a replay takes."""
+    import pandas as pd
+
+    from btrfs_model.experiments.verify.times import MEASURES, measure
+
+    if len(what) > 1:
+        raise click.UsageError("time is told alone")
+    if output is not None:
+        with naming(output):
+            output.parent.stat()
+    with progress() as step:
+        found = measure(list(dict.fromkeys(kernels)), list(MEASURES), scale, runs, step)
+    write_json(output, found)
+    told = ("workload", "side", "quantity", "kind", "kernel", "unit", "value", "min", "max", "runs")
+    rows = [
+        (*(row[name] for name in told[:2]),
+         ", ".join(f"{name} {value}" for name, value in row.items() if name not in told),
+         *(row[name] for name in told[2:]))
+        for row in found["rows"]
+    ]  # fmt: skip
+    columns = [*told[:2], "case", *told[2:]]
+    print_table(pd.DataFrame(rows, columns=columns), as_json=as_json)
+    return 0
 
 
 def _place(folder: Path, outcome: Outcome) -> Path:
@@ -245,9 +295,88 @@ def kernel(what: str, tree: Path, output: Path) -> None:
     TREE is the source of a kernel, which is left as it is. It takes some minutes, and gcc, make,
     flex, bison and bc. The program is DIR/linux.
     """
-    from btrfs_model.kernels import gcov
+    from btrfs_model.kernels.build import build
 
     assert what == "build"
-    with progress(1) as step:
-        step(f"building {tree}")
-        gcov.build(tree, output)
+    with progress() as step:
+        build(tree, output, step)
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model ab linux 3e49363be633",
+        "btrfs-model ab linux-source-6.1 posted.mbox --workload send-utimes --runs 9",
+        "btrfs-model ab linux-source-6.1 posted.patch --script measure.sh -o page.html",
+    ),
+)
+@click.argument("tree", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("change", metavar="COMMIT|PATCH")
+@click.option(
+    "--workload",
+    "workloads",
+    multiple=True,
+    metavar="NAME",
+    help="Of `btrfs-model replay`; that of the commit's message, or all, without it.",
+)
+@click.option(
+    "--script",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Run this in both: it makes a filesystem on $DEV and mounts it on $MNT.",
+)
+@click.option(
+    "--runs",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="How often each kernel does the same.",
+)
+@click.option("--scale", type=click.FloatRange(min=0, min_open=True, max=1), metavar="SCALE",
+              help="Size of workloads, as of `btrfs-model replay`; without it one that takes "
+              "seconds.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a row.")
+@click.option("-o", "output", type=click.Path(path_type=Path), metavar="PAGE.html",
+              help="Write it as a page.")  # fmt: skip
+def ab(
+    tree: Path,
+    change: str,
+    workloads: tuple[str, ...],
+    script: Path | None,
+    runs: int,
+    scale: float | None,
+    as_json: bool,
+    output: Path | None,
+) -> None:
+    """Compare the kernels before and after a commit of a git tree, or a patch for any tree.
+
+    Builds both as User-Mode Linux, lets both do the same in turns, and shows what the message
+    reports, the model predicts and the kernels take, with 90 % intervals. A patch is a file as
+    `git show` or `git format-patch` writes it, or mails; a tree that has it already is the one
+    after it. Numbers that a script prints are compared. Kernels are kept in
+    ~/.cache/btrfs-model/kernels.
+    """
+    import pandas as pd
+
+    from btrfs_model.experiments.ab import HEADINGS, compare
+    from btrfs_model.experiments.report.ab import known, page
+
+    for path in (tree, *([script] if script else [])):
+        path.stat()
+    if output is not None:
+        with naming(output):
+            output.parent.stat()
+    with progress() as step:
+        found = compare(tree, change, workloads, script, runs, scale, step)
+    if output is not None:
+        from importlib.metadata import version
+
+        with whole_file(output) as file:
+            file.write(page(found, version("btrfs-model")).encode())
+    rows = [(row.workload, *row.cells) for row in (*found.rows, *found.counts)]
+    if as_json:
+        print_json_lines([asdict(row) for row in (*found.rows, *found.counts)])
+        return
+    print_table(pd.DataFrame(rows, columns=["workload", "what", *HEADINGS[1:]]), as_json=False)
+    click.echo(f"{found.title}. {known(found)}", err=True)

@@ -32,7 +32,7 @@ def percent(value: float | None) -> str:
 
 def _half(value: float, low: float | None, high: float | None, size: float = 1.0) -> str:
     """Return the larger half of an interval in a unit, behind its sign; empty without one."""
-    if low is None or high is None or low == high:
+    if low is None or high is None or math.isclose(low, high):
         return ""
     half = max(high - value, value - low) / size
     return f" ± {half:,.0f}" if half >= 100 else f" ± {half:.2g}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,6 +24,7 @@ from btrfs_model.experiments.times import (
     add_times,
     judge,
     speedups,
+    use_measured,
 )
 from btrfs_model.experiments.workloads import (
     NAMES,
@@ -137,6 +138,7 @@ def run(
     kernel_after: str | None = None,
     knobs: Mapping[str, Any] | None = None,
     machine: str | Machine | None = None,
+    measured: Mapping[str, Any] | None = None,
     step: Step = _silent,
 ) -> Replay:
     """Replay one workload; see :func:`replay`.
@@ -145,6 +147,9 @@ def run(
     ----------
     name, scale, kernel_before, kernel_after
         As for :func:`replay`.
+    measured : mapping, optional
+        Times of kernels in place of those that come with the package, see
+        :func:`btrfs_model.experiments.times.use_measured`.
     knobs : mapping, optional
         What-if knobs, see :attr:`btrfs_model.experiments.workloads.Workload.knobs`.
     machine : str or Machine, optional
@@ -164,6 +169,9 @@ def run(
     with workload.open(source, step) as fs:
         nodesize = fs.image.nodesize
         outcome = workload.run(fs, source, sides, step, where)
+    if measured is not None:
+        use_measured(outcome, measured, workload.name, source)
+        message = replace(message, stand_in={})
     # a device stands for one that the message does not name; other knobs it knows nothing of
     unlike = set(turned) - ({"device"} if message.device else set())
     if unlike:

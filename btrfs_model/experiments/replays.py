@@ -17,6 +17,7 @@ from btrfs_model.experiments.replay import Replay, message_of, run
 from btrfs_model.experiments.results import frame
 from btrfs_model.experiments.sweep import engine
 from btrfs_model.experiments.sweep.engine import WorkerDiedError, Workers, tell
+from btrfs_model.experiments.times import read_measured
 from btrfs_model.experiments.workloads import NAMES, Workload, load
 
 _MEMORY: Final = 4 << 30
@@ -119,6 +120,7 @@ def replay(
     limits: Mapping[str, int] | None = None,
     nodesize: int | None = None,
     machine: str | None = None,
+    measured: str | os.PathLike[str] | None = None,
     out: str | os.PathLike[str] | None = None,
 ) -> pd.DataFrame:
     """Replay workloads of commit messages on both sides of their commit.
@@ -146,6 +148,9 @@ def replay(
     machine : str, optional
         Predict times on this machine: a name of :func:`btrfs_model.cost.machine.names` or the path
         of a file; without it on that whose kernel is nearest to the message's.
+    measured : path, optional
+        Times of this machine's kernels, which ``btrfs-model verify time`` wrote, in place of those
+        that come with the package.
     out : path, optional
         Folder that gets results.csv, results.parquet, speedups.csv, messages.csv, report.html,
         the charts and provenance.json.
@@ -163,8 +168,9 @@ def replay(
     Raises
     ------
     BtrfsModelError
-        For an unknown workload, behaviour or device, a scale that there is no image of, or a
-        knob (`device` to `nodesize`) that a workload that is named does not have.
+        For an unknown workload, behaviour or device, a scale that there is no image of, a file of
+        times that is none, or a knob (`device` to `nodesize`) that a workload that is named does
+        not have.
     """
     knobs = {
         name: value
@@ -179,10 +185,11 @@ def replay(
     names = (workload,) if isinstance(workload, str | Workload) else workload or all_names(knobs)
     names = tuple(dict.fromkeys(names))
     check(names, scale, knobs, machine, out)
+    times = None if measured is None else read_measured(measured)
     replays = [
         run(
             one, scale, kernel_before=kernel_before, kernel_after=kernel_after, knobs=knobs,
-            machine=machine,
+            machine=machine, measured=times,
         )
         for one in names
     ]  # fmt: skip

@@ -8,18 +8,23 @@ predicted; all the others are. Ratios need no factor.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
 
+from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.cost.machine import Machine, Ratio, ratio
 from btrfs_model.experiments.commits import Message, Reported
 from btrfs_model.experiments.results import PARAMETERS
 from btrfs_model.experiments.workloads import Figure, Input, Outcome, Side
 from btrfs_model.experiments.workloads.timed import SECONDS, Timed
 
+_TEXTS: Final = ("workload", "side", "quantity", "kind", "kernel")
 _LABELS: Final = {"uml": "User-Mode Linux", "native": "this machine"}
 
 
@@ -177,6 +182,61 @@ def _measure(one: Judged, outcome: Outcome, side: str) -> None:
             one.record = record
             one.measured_on = f"{_LABELS[record['kind']]}, {record['kernel']}"
             return
+
+
+def use_measured(
+    outcome: Outcome, measured: Mapping[str, Any], workload: str, source: Input
+) -> None:
+    """Take the times of a file in place of those that come with the package.
+
+    Parameters
+    ----------
+    outcome : Outcome
+        Of a replay.
+    measured : mapping
+        ``rows`` and, for each workload, their ``sources``: a text for each side.
+    workload : str
+        Which one was replayed.
+    source : Input
+        On what.
+    """
+    own = {name for timed in outcome.timed for name in timed.case}
+    outcome.timings = [
+        {name: value for name, value in row.items() if name != "workload"}
+        for row in measured["rows"]
+        if row["workload"] == workload
+        and all(row.get(name, value) == value
+                for name, value in source.parameters.items() if name not in own)
+    ]  # fmt: skip
+    kept = {kind: text for kind, text in outcome.measured_on.items() if "time" not in kind}
+    sides = {row["side"] for row in outcome.timings}
+    texts = measured["sources"].get(workload, {})
+    outcome.measured_on = {
+        **kept, **{f"times, {side}": text for side, text in texts.items() if side in sides},
+    }  # fmt: skip
+
+
+def read_measured(path: str | PathLike[str]) -> dict[str, Any]:
+    """Read what ``btrfs-model verify time`` wrote.
+
+    Raises
+    ------
+    BtrfsModelError
+        When it is no such file, with what is wrong.
+    """
+    try:
+        found: dict[str, Any] = json.loads(Path(path).read_text())
+        for row in found["rows"]:
+            times = [SECONDS[row["unit"]] * row[name] for name in ("value", "min", "max")]
+            known = all(isinstance(row[name], str) for name in _TEXTS)
+            if not known or min(*times, row["runs"]) <= 0:
+                raise ValueError(row)
+        for texts in found["sources"].values():
+            dict(texts)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        said = f"{type(error).__name__}: {error}"
+        raise BtrfsModelError(f"{path}: not written by btrfs-model verify time: {said}") from None
+    return found
 
 
 def add_times(outcome: Outcome, machine: Machine, pairs: list[tuple[Side, Side]]) -> None:

@@ -1,89 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A User-Mode Linux whose btrfs counts how often each line and branch runs.
+"""What a User-Mode Linux counted whose btrfs counts how often each line and branch runs.
 
-It is built from the tree of a kernel into a folder with the program ``linux`` and, in ``gcov``,
-what the compiler knows of each file of ``fs/btrfs`` (``*.gcno``).
+:mod:`~btrfs_model.kernels.build` makes such a kernel.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import re
 import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from btrfs_model.base.errors import KernelFailedError, KernelMissingError
-
-_CONFIG = Path(__file__).parent / "gcov.config"
-_NEEDED = {"make": "make", "gcc": "gcc", "flex": "flex", "bison": "bison", "bc": "bc"}
-_MADE = ("*.o", "*.a", "*.cmd", "*.gcno", "*.mod", ".git")
-# It is called before the kernel can print: by the C library, for constructors.
-_SAYS = re.compile(r'^(\s*)pr_info\("version magic.*$', re.MULTILINE)
-
-
-def build(tree: Path, output: Path, *, counting: bool = True) -> None:
-    """Build a kernel from a tree, which is left as it is.
-
-    Parameters
-    ----------
-    tree : Path
-        Of a kernel's source, in which nothing is built.
-    output : Path
-        A folder that is made.
-    counting : bool
-        Whether its btrfs counts.
-
-    Raises
-    ------
-    KernelMissingError
-        With the package that is missing, or when this is no tree of a kernel.
-    KernelFailedError
-        When it cannot be built; the message is the compiler's last line.
-    """
-    for program, package in _NEEDED.items():
-        if shutil.which(program) is None:
-            raise KernelMissingError(f"{program} is not here (Debian: package {package})")
-    if not (tree / "fs/btrfs/Makefile").is_file():
-        raise KernelMissingError(f"{tree}: no tree of a kernel: it has no fs/btrfs/Makefile")
-    output.mkdir()
-    try:
-        with TemporaryDirectory(dir=output) as place:
-            copy = Path(place) / "tree"
-            shutil.copytree(tree, copy, symlinks=True, ignore=shutil.ignore_patterns(*_MADE))
-            _make(copy, counting=counting)
-            shutil.copy(copy / "linux", output / "linux")
-            if counting:
-                (output / "gcov").mkdir()
-                for notes in (copy / "fs/btrfs").glob("*.gcno"):
-                    shutil.copy(notes, output / "gcov")
-    except BaseException:
-        shutil.rmtree(output, ignore_errors=True)
-        raise
-
-
-def _make(tree: Path, *, counting: bool) -> None:
-    config = _CONFIG.read_text()
-    if counting:
-        with (tree / "fs/btrfs/Makefile").open("a") as file:
-            file.write("GCOV_PROFILE := y\n")
-        base = tree / "kernel/gcov/gcc_base.c"
-        base.write_text(_SAYS.sub(r"\1(void)0;", base.read_text()))
-    else:
-        config = config.replace("CONFIG_GCOV_KERNEL=y\n", "")
-    (tree / "verify.config").write_text(config)
-    jobs = f"-j{os.cpu_count() or 1}"
-    for goals in (("KCONFIG_ALLCONFIG=verify.config", "allnoconfig"), (jobs, "linux")):
-        ran = subprocess.run(["make", "-C", str(tree), "ARCH=um", *goals], text=True,
-                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
-        if ran.returncode:
-            lines = [line for line in ran.stdout.splitlines() if "rror" in line]
-            raise KernelFailedError(f"{tree.name}: make {goals[-1]}: {(lines or ['failed'])[0]}")
+from btrfs_model.base.errors import KernelFailedError
 
 
 @dataclass

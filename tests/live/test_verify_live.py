@@ -13,9 +13,10 @@ import judges
 import pytest
 
 import btrfs_model.questions.send.ioctl as send_ioctl
+from btrfs_model.experiments import replay
 from btrfs_model.experiments.scenario.load import Scenario
 from btrfs_model.experiments.scenario.operations import parse_step
-from btrfs_model.experiments.verify import kinds, run, steer
+from btrfs_model.experiments.verify import kinds, run, steer, times
 from btrfs_model.experiments.verify.run import Task
 from btrfs_model.kernels.choice import start
 
@@ -44,15 +45,29 @@ FOUND = {
         ["mkfiles", "work/many", "m", 1, 15], ["setxattr", "work", "user.b", "77" * 3500],
         ["snapshot", "work", "s1", True],
     ],
+    "what zlib does not make smaller, in an inline extent": [
+        "log", ["mount", "noatime,compress=zlib"], ["create", "f"], ["write", "f", 0, 100, 5],
+        ["fsync", "f"],
+    ],
+    "a block that zstd makes smaller, but not small enough": [
+        "images", ["mount", "noatime,compress=zstd,max_inline=0"], ["create", "f"],
+        ["write", "f", 0, 4096, 7],
+    ],
+    "a small file that is written in place, with something allocated beyond its end": [
+        "log", ["create", "f"], ["fallocate", "f", 1, 65536, 30000], ["write", "f", 0, 50, 3],
+        ["fsync", "f"],
+    ],
 }  # fmt: skip
-"""What was found once, with its kind."""
+"""What was found once, with its kind; a mount of its own comes first."""
 
 
 @pytest.mark.parametrize("name", FOUND)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_what_was_found_is_right_now(kernel: str, name: str) -> None:
     kind, *operations = FOUND[name]
-    lines = [["mkfs", ["-n", "4096"]], ["mount", "noatime"], *operations]
+    if operations[0][0] != "mount":
+        operations.insert(0, ["mount", "noatime"])
+    lines = [["mkfs", ["-n", "4096"]], *operations]
     steps = [parse_step(name, number, line) for number, line in enumerate(lines, 1)]
     with start(kernel) as one:
         kinds.KINDS[kind].compare(kinds.Bench(one), Scenario(name, steps, hex_values=True))
@@ -66,6 +81,14 @@ def test_an_image_of_the_user_is_not_written_to() -> None:
     found = list(run.verify([task], lambda text: None))
     assert [(one.kind, one.difference) for one in found] == [(kind, "") for kind in task.kinds]
     assert image.read_bytes() == before
+
+
+@judges.MARKS["uml"]
+def test_for_some_time_there_are_seeds_enough() -> None:
+    """More than the command line of a worker would hold."""
+    outcomes = run.verify([Task("uml", ["log"], list(range(100_000)))], lambda text: None)
+    assert next(outcomes).difference == ""
+    outcomes.close()  # type: ignore[attr-defined]
 
 
 @judges.MARKS["uml"]
@@ -137,3 +160,18 @@ def test_the_corpus_has_no_difference() -> None:
     found = list(run.verify([task], lambda text: None))
     assert len(found) == len(steer.corpus(folder)) > 0
     assert [one.case for one in found if one.difference] == []
+
+
+@judges.MARKS["uml"]
+def test_workloads_are_timed_for_a_report() -> None:
+    """On guests; each side that Linux 6.1 stands for, at each size, with all its runs."""
+    names = list(times.MEASURES)
+    found = times.measure(["uml"], names, 0.005, 2, lambda text: None)
+    sides = {(row["workload"], row["side"]) for row in found["rows"]}
+    assert sides == {("send-truncate", "before + fix"), ("send-truncate", "after"),
+                     ("send-utimes", "before"), ("fiemap-shared", "before"),
+                     ("send-readahead", "after"), ("log-dir", "after")}  # fmt: skip
+    assert all(row["runs"] == 2 and 0 < row["min"] <= row["value"] for row in found["rows"])
+    for name in names:
+        one = replay.run(name, 0.005, measured=found)
+        assert any(figure.measured for figure in one.outcome.figures if "time" in figure.quantity)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from jinja2 import Environment, PackageLoader
+from jinja2 import Environment, PackageLoader, Template
 
 from btrfs_model.base.charts import COLOURS
 from btrfs_model.cost.causes import duration
@@ -36,14 +36,19 @@ def page(replays: Sequence[Replay], svgs: Mapping[str, str], version: str) -> st
     version : str
         Of the model.
     """
+    return template("page.html.j2").render(
+        colours=COLOURS, headings=verdicts.HEADINGS, version=version,
+        sections=[_section(one, svgs) for one in replays],
+    )  # fmt: skip
+
+
+def template(name: str) -> Template:
+    """Return a template of this folder."""
     shelf = Environment(
         loader=PackageLoader("btrfs_model.experiments.report", "."), autoescape=True,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    return shelf.get_template("page.html.j2").render(
-        colours=COLOURS, headings=verdicts.HEADINGS, version=version,
-        sections=[_section(one, svgs) for one in replays],
-    )  # fmt: skip
+    return shelf.get_template(name)
 
 
 def _section(one: Replay, svgs: Mapping[str, str]) -> dict[str, Any]:

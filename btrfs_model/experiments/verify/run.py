@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Going through kinds and seeds on several kernels at once, each with a process of its own.
 
-A worker reads what it shall do on its command line and prints a line of JSON for each comparison.
+A worker reads what it shall do on its standard input and prints a line of JSON for each comparison.
 It ends with who started it, and its kernel with it.
 """
 
@@ -277,7 +277,7 @@ def main() -> None:
     """Be a worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    for outcome in work(Task(**json.loads(sys.argv[1]))):
+    for outcome in work(Task(**json.load(sys.stdin))):
         print(json.dumps(asdict(outcome)), flush=True)
 
 
@@ -293,12 +293,16 @@ def verify(tasks: Sequence[Task], step: Callable[[str], None]) -> Iterator[Outco
         When a worker ends early; the message is the last line that it said.
     """
     command = [sys.executable, "-c", f"from {__name__} import main; main()"]
-    workers = {
-        task.kernel: subprocess.Popen([*command, json.dumps(asdict(task))], text=True,
-                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        for task in tasks
-    }  # fmt: skip
+    workers: dict[str, subprocess.Popen[str]] = {}
     try:
+        for task in tasks:
+            workers[task.kernel] = worker = subprocess.Popen(
+                command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )  # fmt: skip
+            assert worker.stdin is not None
+            with worker.stdin as ears:
+                json.dump(asdict(task), ears)
         with selectors.DefaultSelector() as selector:
             for name, worker in workers.items():
                 assert worker.stdout is not None

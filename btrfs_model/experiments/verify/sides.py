@@ -125,7 +125,7 @@ def ended(carry_out: Callable[[Step], None], steps: Iterable[Step]) -> list[str]
 
 @contextmanager
 def in_the_model(
-    scenario: Scenario, behaviour: str, crash: Path | None = None, size: int = SIZE
+    scenario: Scenario, behaviour: str | Behaviour, crash: Path | None = None, size: int = SIZE
 ) -> Iterator[tuple[WritableFilesystem, Ran]]:
     """Carry a scenario out as a kernel does; the filesystem, committed if it did not crash."""
     model, ran = _Model(scenario, size, 0), Ran()

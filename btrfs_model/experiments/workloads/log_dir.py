@@ -103,10 +103,14 @@ def _message() -> Message:
     return load_message("log-dir")
 
 
+def device_bytes(files: int) -> int:
+    """Return the size of a device for so many files."""
+    return _SMALL_DEVICE if files <= _SMALL_FILES else _LARGE_DEVICE
+
+
 def build(files: int, nodesize: int = NODESIZE) -> WritableFilesystem:
     """Do what the script does up to the first fsync."""
-    size = _SMALL_DEVICE if files <= _SMALL_FILES else _LARGE_DEVICE
-    fs = WritableFilesystem.mkfs(size, nodesize, metadata="dup", ssd=True)
+    fs = WritableFilesystem.mkfs(device_bytes(files), nodesize, metadata="dup", ssd=True)
     fs.sync()
     fs.mkdir(DIRECTORY)
     fs.create_files(DIRECTORY, [f"file_{i}" for i in range(1, files + 1)])

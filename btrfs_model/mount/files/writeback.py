@@ -336,6 +336,9 @@ def _compress_file_range(fs: Mount, inode: LiveInode, start: int, end: int) -> N
         stop = min(start + align(total, blocksize), end)
         packed = _pack(fs, inode, kind, start, start + total)
         if packed is None:
+            late = Patch.NOCOMPRESS_BEFORE_INLINE not in fs.behaviour
+            if late and _try_inline(fs, inode, start, end, None, 0):
+                return
             _mark_incompressible(fs, inode)
             break
         size, data = packed
@@ -344,7 +347,7 @@ def _compress_file_range(fs: Mount, inode: LiveInode, start: int, end: int) -> N
             return
         if align(size, blocksize) + blocksize > stop - start:
             # of one block, which could only have become inline, that says nothing
-            if total > blocksize:
+            if total > blocksize or Patch.NOCOMPRESS_NOT_ONE_BLOCK not in fs.behaviour:
                 _mark_incompressible(fs, inode)
             break
         _write_compressed(fs, inode, start, stop, kind, size, data)
@@ -398,6 +401,7 @@ def _write_compressed(
 
 def _run_delalloc_nocow(fs: Mount, inode: LiveInode, start: int, end: int) -> None:
     """``run_delalloc_nocow()``: in place where that is allowed, new extents elsewhere."""
+    inline = Patch.NOCOW_NO_INLINE not in fs.behaviour
     cow_start = None
     at = start
     for extent in extents_between(fs, inode, start, end):
@@ -409,7 +413,7 @@ def _run_delalloc_nocow(fs: Mount, inode: LiveInode, start: int, end: int) -> No
             at = high
             continue
         if cow_start is not None or at < low:
-            _cow_file_range(fs, inode, at if cow_start is None else cow_start, low, inline=False)
+            _cow_file_range(fs, inode, at if cow_start is None else cow_start, low, inline=inline)
             cow_start = None
         bytenr = extent.disk_bytenr + low - extent.origin
         sums = store(fs, inode, bytenr, low, high)
@@ -419,4 +423,4 @@ def _run_delalloc_nocow(fs: Mount, inode: LiveInode, start: int, end: int) -> No
         _finish(fs, inode, low, high)
         at = high
     if cow_start is not None or at < end:
-        _cow_file_range(fs, inode, at if cow_start is None else cow_start, end, inline=False)
+        _cow_file_range(fs, inode, at if cow_start is None else cow_start, end, inline=inline)

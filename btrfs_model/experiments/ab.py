@@ -1,0 +1,434 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A change of a kernel, measured: the kernels before and after it do the same on the same image.
+
+Both are built by :mod:`btrfs_model.kernels.build` and run as guests, in turns. Beside what they
+take stands what the message of the change reports and what the model predicts, where these are
+known.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from btrfs_model.behaviour import Behaviour, preset_of, version
+from btrfs_model.cost.machine import Machine, Ratio, ratio
+from btrfs_model.cost.machine import load as load_machine
+from btrfs_model.cost.machine import names as machines
+from btrfs_model.experiments.commits import Message
+from btrfs_model.experiments.commits import load as load_message
+from btrfs_model.experiments.numbers import amount, number, times
+from btrfs_model.experiments.verdicts import case as case_of
+from btrfs_model.experiments.verify.counts import EXCEPTIONS, Counting
+from btrfs_model.experiments.verify.times import Taken, add_taken, in_turn
+from btrfs_model.experiments.workloads import NAMES, Input, Outcome, Side, Step, Workload, load
+from btrfs_model.experiments.workloads.timed import SECONDS
+from btrfs_model.kernels.build import build_both, shelf
+from btrfs_model.kernels.change import Change, change_of
+from btrfs_model.kernels.inside.script import run_script
+from btrfs_model.kernels.session import Kernel
+from btrfs_model.kernels.uml import Uml
+from btrfs_model.patches import Patch
+
+SIDES: Final = ("before", "after")
+_SCALES: Final = {"send-truncate": 0.1, "send-utimes": 1 / 6, "send-readahead": 0.02,
+                  "fiemap-shared": 0.1, "log-dir": 0.02}  # fmt: skip
+"""Sizes, of those of the messages, at which a run takes a second or so."""
+_WARM: Final = 0.0005
+_MEMORY: Final = 2 << 30
+_COUNTING: Final = 1 << 30
+_DEVICE: Final = 16 << 30
+_DRAWS: Final = 2000
+_TAIL: Final = 0.05
+_MOST: Final = 40
+"""Functions that are told of one workload."""
+_SIZES: Final = ("files", "deletes")
+_NUMBER: Final = re.compile(r"(?<![\w.])\d+(?:\.\d+)?")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A median with its 90 % interval, by bootstrap."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """One thing that was measured on both sides.
+
+    Attributes
+    ----------
+    workload, what, unit : str
+        What it is of; the unit may be empty.
+    before, after : Measured
+        On both sides.
+    ratio : Measured or None
+        The one divided by the other; None where after is 0.
+    reported : str
+        What the message says it comes to.
+    predicted : Ratio or None
+        What the model does.
+    modelled : tuple of float, optional
+        What the model counts before and after.
+    """
+
+    workload: str
+    what: str
+    unit: str
+    before: Measured
+    after: Measured
+    ratio: Measured | None
+    reported: str = ""
+    predicted: Ratio | None = None
+    modelled: tuple[float, float] | None = None
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """What stands below :data:`HEADINGS`."""
+        told = ""
+        if self.predicted is not None:
+            told = times(self.predicted.value, self.predicted.low, self.predicted.high)
+        elif self.modelled is not None:
+            told = f"{number(self.modelled[0])}, then {number(self.modelled[1])}"
+        sides = (amount(self.unit, one.value, one.low, one.high)
+                 for one in (self.before, self.after))  # fmt: skip
+        measured = ""
+        if self.ratio is not None:
+            measured = times(self.ratio.value, self.ratio.low, self.ratio.high)
+        unit = f" ({self.unit})" if self.unit and self.unit not in SECONDS else ""
+        return f"{self.what}{unit}", self.reported, told, measured, *sides
+
+
+HEADINGS: Final = ("", "reported", "predicted", "measured", "before", "after")
+
+
+@dataclass
+class Comparison:
+    """What came of it.
+
+    Attributes
+    ----------
+    change : Change
+        The change.
+    releases : list of str
+        Of the kernels.
+    runs : int
+        How often each did the same.
+    toggles : list of Patch
+        What of the change the model knows.
+    messages : dict
+        What is known of its messages, by workload.
+    settings : dict
+        Of each workload, for people.
+    rows : list of Row
+        What was measured.
+    counts : list of Row
+        Functions that both kernels called, but not as often.
+    agreed : dict
+        Of each workload: counts that were compared with the model's, and those that are the same.
+    """
+
+    change: Change
+    releases: list[str]
+    runs: int
+    toggles: list[Patch]
+    messages: dict[str, Message]
+    settings: dict[str, str] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    counts: list[Row] = field(default_factory=list)
+    agreed: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """What the change is called."""
+        return self.change.titles[-1] if self.change.titles else self.change.commit or "a change"
+
+    @property
+    def behaviours(self) -> dict[str, str]:
+        """What the kernels before and after do, by the model; nothing where it does not know."""
+        return _behaviours(self.releases[0], self.toggles)
+
+
+def compare(
+    tree: Path,
+    name: str,
+    workloads: Sequence[str],
+    script: Path | None,
+    runs: int,
+    scale: float | None,
+    step: Step,
+) -> Comparison:
+    """Build the kernels before and after a change, and compare them.
+
+    Parameters
+    ----------
+    tree : Path
+        Of a kernel.
+    name : str
+        A change, as :func:`btrfs_model.kernels.change.change_of` takes it.
+    workloads : sequence of str
+        Names; without any and without a script that whose message is the change's, or all.
+    script : Path, optional
+        A script that both run, see :mod:`btrfs_model.kernels.inside.script`.
+    runs : int
+        How often.
+    scale : float, optional
+        Of workloads, relative to their messages.
+    step : callable
+        Told what is done.
+
+    Raises
+    ------
+    KernelMissingError, KernelFailedError
+        When there is no such change, or a kernel cannot be built or run.
+    """
+    change = change_of(tree, name)
+    built = dict(zip(SIDES, build_both(tree, change, shelf(), step), strict=True))
+    messages = {one: load_message(one) for one in NAMES if _is_of(load_message(one), change)}
+    toggles = [patch for patch in Patch
+               if patch.subject in change.titles or _is_commit(patch.commit, change)]  # fmt: skip
+    chosen = list(workloads) or ([] if script else [*messages] or list(NAMES))
+    found = Comparison(change, [], runs, toggles, messages)
+    with ExitStack() as stack:
+        kernels = {side: stack.enter_context(Uml(place / "timed/linux", memory=_MEMORY, limit=3600))
+                   for side, place in built.items()}  # fmt: skip
+        for kernel in kernels.values():
+            kernel.start()
+            found.releases.append(kernel.release)
+        for workload in chosen:
+            found.rows += _workload(found, load(workload), kernels, scale, step)
+        if script is not None:
+            found.rows += _script(script.resolve(), kernels, runs, step)
+    for workload in chosen:
+        found.counts += _counted(found, workload, built, step)
+    return found
+
+
+def _is_commit(commit: str, change: Change) -> bool:
+    return bool(commit) and change.commit.startswith(commit)
+
+
+def _is_of(message: Message, change: Change) -> bool:
+    return message.title in change.titles or _is_commit(message.commit, change)
+
+
+def _behaviours(release: str, toggles: Sequence[Patch]) -> dict[str, str]:
+    if not toggles:
+        return {}
+    preset = preset_of(release)
+    known = Behaviour.parse(preset)
+    without = "".join(f" - {one}" for one in toggles if one in known)
+    added = "".join(f" + {one}" for one in toggles if one not in known)
+    return {"before": preset + without, "after": preset + added}
+
+
+# --------------------------------------------------------------------------------- measured --
+
+
+def _medians(values: Sequence[float], chance: np.random.Generator) -> NDArray[np.float64]:
+    """Draw medians of runs that might have been."""
+    known = np.asarray(values, np.float64)
+    drawn = known[chance.integers(0, len(known), (_DRAWS, len(known)))]
+    return np.asarray(np.median(drawn, axis=1), np.float64)
+
+
+def row_of(workload: str, before: Taken, after: Taken, what: str, **known: Any) -> Row:
+    """Set what runs of both sides came to beside each other."""
+    chance = np.random.default_rng(0)
+    draws = [_medians(one.values, chance) for one in (before, after)]
+    values = [statistics.median(one.values) for one in (before, after)]
+    compared = None
+    if draws[1].all():
+        compared = _interval(values[0] / values[1], draws[0] / draws[1])
+    first, second = (_interval(*one) for one in zip(values, draws, strict=True))
+    return Row(workload, what, before.unit, first, second, compared, **known)
+
+
+def _interval(value: float, draws: NDArray[np.float64]) -> Measured:
+    return Measured(value, *np.quantile(draws, [_TAIL, 1 - _TAIL]).tolist())
+
+
+def _workload(
+    found: Comparison, workload: Workload, kernels: Mapping[str, Kernel], scale: float | None,
+    step: Step,
+) -> Iterator[Row]:  # fmt: skip
+    """Measure a workload, and predict it where the change is known."""
+    assert workload.scaled is not None
+    source = workload.scaled(scale or _SCALES[workload.name])
+    found.settings[workload.name] = ", ".join(
+        f"{value:,} {name}" for name, value in source.parameters.items()
+    )
+    modelled: dict[str, Outcome] = {}
+    machine = _machine(found.releases[0])
+    for side, behaviour in found.behaviours.items():
+        step(f"{workload.name}: the model, {side}")
+        modelled[side] = _model(workload, source, Side(side, behaviour), machine)
+    # programs and modules are loaded before anything is timed
+    in_turn(workload, workload.scaled(_WARM), kernels, 1, lambda _: None)
+    taken = in_turn(workload, source, kernels, found.runs, step)
+    for before, after in zip(*(taken[side] for side in SIDES), strict=True):
+        known: dict[str, Any] = {}
+        if before.unit in SECONDS:
+            known["predicted"] = _predicted(modelled, before, machine)
+        else:
+            known["modelled"] = _figures(modelled, before)
+        if workload.name in found.messages:
+            known["reported"] = _reported(found, workload, before)
+        case = [
+            str(value) if isinstance(value, str) else f"{name} {value:,}"
+            for name, value in before.case.items()
+            if name not in source.parameters
+        ]
+        what = ", ".join([before.quantity, *case])
+        yield row_of(workload.name, before, after, what, **known)
+
+
+def _model(workload: Workload, source: Input, side: Side, machine: Machine) -> Outcome:
+    """Do the same in the model, on a device in memory where there is one."""
+    assert workload.build is not None
+    assert workload.once is not None
+    devices = {} if workload.name == "send-utimes" else {"devices": ("memory",)}
+    with workload.build(source, lambda _: None) as fs:
+        return workload.once(fs, source, (side,), lambda _: None, machine, **devices)
+
+
+def _machine(release: str) -> Machine:
+    """Return the machine that stands for a guest: the newest that is not newer."""
+    guests = sorted((load_machine(name) for name in machines() if name.startswith("uml-")),
+                    key=lambda one: version(one.kernel))  # fmt: skip
+    return ([one for one in guests if version(one.kernel) <= version(release)] or guests)[-1]
+
+
+def _predicted(modelled: Mapping[str, Outcome], taken: Taken, machine: Machine) -> Ratio | None:
+    times = []
+    for outcome in modelled.values():
+        for timed in outcome.timed:
+            alike = all(timed.case.get(key, value) == value for key, value in taken.case.items())
+            if timed.quantity == taken.quantity and alike:
+                times.append(timed.on(machine))
+                break
+    before, after = times if len(times) == len(SIDES) else (None, None)
+    return ratio(before, after) if before and after else None
+
+
+def _figures(modelled: Mapping[str, Outcome], taken: Taken) -> tuple[float, float] | None:
+    figures = [outcome.find(side, taken.quantity, **taken.case)
+               for side, outcome in modelled.items()]  # fmt: skip
+    values = [figure.modelled if figure else 0.0 for figure in figures]
+    if not any(figures) or None in values:
+        return None
+    return float(values[0] or 0), float(values[1] or 0)
+
+
+def _reported(found: Comparison, workload: Workload, taken: Taken) -> str:
+    """Say what the message of a change reports for the same, at its own size."""
+    message = found.messages[workload.name]
+    first, second = (
+        _side_of(found, workload, behaviour) for behaviour in found.behaviours.values()
+    )
+    pairs = [
+        (before, after)
+        for before in message.figures
+        for after in message.figures
+        if (before.side, after.side) == (first, second)
+        and before.case == after.case
+        and before.quantity == after.quantity == taken.quantity
+        and all(taken.case.get(name, value) == value for name, value in after.case.items()
+                if name not in _SIZES)
+    ]  # fmt: skip
+    if not pairs:
+        return ""
+    before, after = next((pair for pair in pairs if pair[1].is_headline), pairs[0])
+    return f"{times(before.seconds / after.seconds)}, {case_of(message, after)}"
+
+
+def _side_of(found: Comparison, workload: Workload, behaviour: str) -> str:
+    """Name the side of a message that is most like a kernel: in the change, then in the rest."""
+    kernel = Behaviour.parse(behaviour)
+
+    def alike(side: Side) -> tuple[int, int]:
+        agreed = [(patch in kernel) == (patch in side.toggles) for patch in workload.toggles]
+        own = [is_same for is_same, patch in zip(agreed, workload.toggles, strict=True)
+               if patch in found.toggles]  # fmt: skip
+        return sum(own), sum(agreed)
+
+    told = {figure.side for figure in found.messages[workload.name].figures}
+    return max((side for side in workload.compared if side.name in told), key=alike).name
+
+
+# ---------------------------------------------------------------------------------- counted --
+
+
+def _counted(found: Comparison, workload: str, built: Mapping[str, Path], step: Step) -> list[Row]:
+    """Count the functions of btrfs, and tell those whose counts the change changes."""
+    functions, work = [], []
+    for side, place in built.items():
+        step(f"{workload}: counting, {side}")
+        with Uml(place / "counting/linux", memory=_COUNTING) as kernel:
+            counting = Counting(kernel, found.behaviours.get(side, ""))
+            counted = counting.counted(workload)
+            functions.append(counted[0])
+            work.append(counted[1])
+    if found.toggles:
+        both = [(functions[at].get(name), count) for at in range(len(SIDES))
+                for name, count in work[at].items() if name not in EXCEPTIONS]  # fmt: skip
+        known = [(theirs, ours) for theirs, ours in both if theirs is not None]
+        found.agreed[workload] = len(known), sum(theirs == ours for theirs, ours in known)
+    rows = []
+    for name in functions[0].keys() & functions[1].keys():
+        counts = [one[name] for one in functions]
+        if counts[0] != counts[1]:
+            taken = [Taken(name, "calls", values=[float(count)]) for count in counts]
+            is_known = found.toggles and any(name in one for one in work)
+            model = (float(work[0].get(name, 0)), float(work[1].get(name, 0)))
+            rows.append(row_of(workload, taken[0], taken[1], name,
+                               modelled=model if is_known else None))  # fmt: skip
+    rows.sort(key=lambda row: -abs(row.before.value - row.after.value))
+    return rows[:_MOST]
+
+
+# ----------------------------------------------------------------------------------- script --
+
+
+def _script(script: Path, kernels: Mapping[str, Kernel], runs: int, step: Step) -> Iterator[Row]:
+    """Run a script; compare how long it takes, and the numbers in what it says."""
+    found: dict[str, dict[tuple[object, ...], Taken]] = {side: {} for side in kernels}
+    for run in range(1, runs + 1):
+        for side, kernel in kernels.items():
+            step(f"{script.name}: run {run} of {runs}, {side}")
+            device = kernel.images / "device"
+            with device.open("wb") as file:
+                file.truncate(_DEVICE)
+            with kernel.attached(device, read_only=False) as source:
+                took, said = kernel.call(run_script, str(script), source, kernel.top)
+            device.unlink()
+            add_taken(found[side], [Taken(script.name, "ms", values=[took]), *_said(said)])
+    before, after = (found[side] for side in SIDES)
+    for key in before:
+        if key in after:
+            yield row_of(script.name, before[key], after[key], before[key].quantity)
+
+
+def _said(text: str) -> Iterator[Taken]:
+    """Find the numbers in what a script says; lines that differ in nothing else are of one kind."""
+    seen: dict[str, int] = {}
+    for line in text.splitlines():
+        words = _NUMBER.sub("#", line).strip()
+        if "#" not in words:
+            continue
+        seen[words] = seen.get(words, 0) + 1
+        for at, value in enumerate(_NUMBER.findall(line), 1):
+            place = [*([f"number {at}"] if words.count("#") > 1 else []),
+                     *([f"line {seen[words]}"] if seen[words] > 1 else [])]  # fmt: skip
+            yield Taken(", ".join([words, *place]), "", values=[float(value)])

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``btrfs-model ab`` on the tree of a kernel from which one of the five commits is taken back."""
+
+import difflib
+import json
+import os
+import re
+from pathlib import Path
+
+import corpus
+import pytest
+from click.testing import CliRunner
+
+from btrfs_model.cli import cli
+from btrfs_model.experiments.commits import load as load_message
+
+TREE = Path(os.environ.get("BTRFS_MODEL_KERNEL_TREE", "/usr/src/linux-source-6.1"))
+FILE = "fs/btrfs/send.c"
+SCRIPT = """\
+mkfs.btrfs -q -f $DEV && mount $DEV $MNT && cd $MNT || exit 1
+for i in 1 2 3 4 5; do head -c 5000 /dev/zero > file_$i; done
+btrfs -q subvolume snapshot -r . snap
+cd / && btrfs send -q $MNT/snap | wc -c | sed 's/$/ bytes were sent/'
+"""
+
+
+def patch_of(tree: Path) -> str:
+    """Make the patch of the commit that spares truncates: what the tree has, and what it had."""
+    text = (tree / FILE).read_text()
+    before = re.sub(r"\n\t\tif \([^;{}]*\)\n\t\t\tneed_truncate = (0|false);", "", text)
+    assert text.count("need_truncate = ") - before.count("need_truncate = ") == 2
+    lines = [one.splitlines(keepends=True) for one in (before, text)]
+    title = load_message("send-truncate").title
+    diff = difflib.unified_diff(*lines, f"a/{FILE}", f"b/{FILE}")
+    return f"From: A <a@b>\nSubject: [PATCH] {title}\n\n{''.join(diff)}"
+
+
+@pytest.mark.skipif(not corpus.LONG, reason="takes ten minutes (BTRFS_MODEL_TESTS=long)")
+@pytest.mark.skipif(
+    not (TREE / FILE).is_file(),
+    reason=f"no tree of a kernel in {TREE} (Debian: package linux-source-6.1, unpacked there or "
+    "where BTRFS_MODEL_KERNEL_TREE says)",
+)
+@pytest.mark.claim(
+    "`ab` on Linux 6.1 without one of the five commits: streams and counts before and after it are "
+    "the model's."
+)
+def test_a_commit_that_was_taken_back(tmp_path: Path) -> None:
+    patch, script, output = (tmp_path / name for name in ("patch", "measure.sh", "page.html"))
+    patch.write_text(patch_of(TREE))
+    script.write_text(SCRIPT)
+    arguments = [str(TREE), str(patch), "--workload", "send-truncate", "--script", str(script),
+                 "--runs", "2", "--scale", "0.01", "--json", "-o", str(output)]  # fmt: skip
+    ran = CliRunner().invoke(cli, ["ab", *arguments], catch_exceptions=False)
+    rows = {row["what"]: row for row in map(json.loads, ran.stdout.splitlines())}
+    known = [row for row in rows.values() if row["modelled"] is not None]
+    for row in known:
+        assert [row["before"]["value"], row["after"]["value"]] == row["modelled"], row
+    truncates = rows["command truncate"]
+    assert truncates["modelled"] == [200, 0]
+    assert {"stream size", "commands", "send_cmd", "get_cur_path"} <= {row["what"] for row in known}
+    sent = rows["# bytes were sent"]
+    assert sent["before"]["value"] > sent["after"]["value"]
+    assert rows["receive time"]["reported"] == "1.25x, 20,000 files"
+    assert rows["receive time"]["predicted"]["value"] > 1
+    assert "1.25x, 20,000 files" in output.read_text()
