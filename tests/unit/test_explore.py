@@ -36,7 +36,7 @@ from btrfs_model.volume.tree import Tree
 
 LOG = "kernel/log/nd/nd_20_5/5.10/crash2"
 NAMES = (
-    b"<img src=x onerror=document.title='run'>", b"</script><script>document.title='run'</script>",
+    b"<img src=x onerror=document.title='run'>", b"<script>document.title='run'<!--",
     b"a\nb\x1b[31m", b"\xff\xfe", "\u202egpj.exe".encode(), b"&lt;b&gt;", b"caf\xc3\xa9\xc3",
 )  # fmt: skip
 
@@ -127,7 +127,7 @@ def ten_files() -> bm.WritableFilesystem:
     fs.snapshot("", "snap1")
     fs.write("docs/note3", 0, b"changed")
     fs.create("docs/new")
-    fs.clone("large", "docs/new", 0, 0, 40_960)
+    fs.clone_range("large", "docs/new", 0, 0, 40_960)
     fs.unlink("docs/note4")
     fs.snapshot("", "snap2")
     fs.sync()
@@ -195,7 +195,7 @@ def item_text(image: Image, tree: Tree, address: int, slot: int) -> str:
         blocks = BlockText(image, out, **shown)
         blocks.block(tree, address, slots)
         blocks.flush()
-        texts.append(out.getvalue().decode("ascii", "surrogateescape"))
+        texts.append(out.getvalue().decode())
     return texts[0].removeprefix(texts[1])
 
 
@@ -214,13 +214,10 @@ def check_item(one: Shown, fs: bm.Filesystem, tree: Tree, address: int, slot: in
         [str(tree.objectid), str(address), slot],
     )
     text = item_text(fs.image, tree, address, slot)
-    # bytes that are no ASCII are escaped by the page and by the dump
     assert one.page.text_content("#text") == text
     item = Tree.item(fs.image.block(address), slot)
     if item.data:
-        dump = one.page.evaluate(
-            "[...document.querySelectorAll('#hex [data-at]')].map(two => two.textContent).join('')"
-        )
+        dump = "".join(line[5:54] for line in one.page.text_content("#hex").splitlines())
         assert bytes.fromhex(dump) == bytes(item.data)
     # each field stands beside its bytes, with a value that the dump has too
     rows = one.page.evaluate(
@@ -229,7 +226,7 @@ def check_item(one: Shown, fs: bm.Filesystem, tree: Tree, address: int, slot: in
         ".map(row => [...row.cells].map(cell => cell.textContent)) : []"
     )
     for _, value, _ in rows:
-        assert all(word in text for word in value.split("\n"))
+        assert all(word in text for word in value.split())
     layout = LAYOUTS.get(item.key.type)
     if layout is not None and len(item.data) >= layout.size:
         for name, _, shown in rows:
@@ -259,13 +256,17 @@ def _place(layout: Any, name: str) -> tuple[int, int]:
     "`explore` shows the fields of 1,000 random items as `dump-tree` does, beside their bytes."
 )
 def test_fields_of_random_items(show: Any) -> None:
-    chosen, names = random.Random(1), images()
+    chosen, names = random.Random(1), images()[::3]
+    seen = 0
     for name in names:
         with bm.open(corpus.image(name)) as fs:
             one = show(fs)
             items = items_of(fs.image)
-            for item in chosen.sample(items, min(len(items), 1000 // len(names) + 40)):
+            some = chosen.sample(items, min(len(items), 1000 // len(names) + 20))
+            seen += len(some)
+            for item in some:
                 check_item(one, fs, *item)
+    assert seen >= 1000
 
 
 @needs_progs
@@ -303,7 +304,7 @@ def test_beside_btrfs_progs(name: str, show: Any) -> None:
                 str(tree),
             )
             body = text.decode("utf-8", "replace").split("\n", 2)[2]
-            assert shown == body[: body.index("total bytes ")]
+            assert shown == body.partition("total bytes ")[0]
 
 
 @settings(max_examples=300, deadline=None)
@@ -330,17 +331,17 @@ def test_odd_names(show: Any, tmp_path: Path) -> None:
         for name in NAMES:
             fs.create(name)
         fs.mkdir("<b>sub")
-        fs.snapshot("", "<i>snap</i>")
+        fs.snapshot("", "<i>snap")
         fs.sync()
         path = tmp_path / "<b>disk.img"
         fs.save(path)
     with bm.open(path) as fs:
-        one = show(fs, "<i>snap</i>") if fs.subvolume("<i>snap</i>").is_read_only else show(fs)
+        one = show(fs, "<i>snap")
         title = one.page.title()
         assert "<b>disk.img" in title
         for name in NAMES:
             one.look("path", printable(name), "5")
-            inode = fs.subvolume("").lookup(name)
+            inode = fs.subvolume("").resolve(name)
             assert one.title == f"({inode} INODE_ITEM 0)", name
             one.go(f"key/5/{inode}.INODE_REF.0")
             assert f"name: {printable(name)}" in one.page.text_content("#text")
@@ -366,7 +367,7 @@ def test_unfold_with_the_keyboard(show: Any) -> None:
         press("ArrowRight")
         one.page.wait_for_selector("[aria-selected=true][aria-expanded=true]")
         press("ArrowRight")
-        assert chosen() == "(256 INODE_ITEM 0) size 28"
+        assert chosen().startswith("(256 INODE_ITEM 0) size ")
         press("ArrowDown")
         assert chosen() == "(256 INODE_REF 256) “..”"
         press("Enter")
@@ -402,11 +403,12 @@ def test_unfold_every_block(show: Any) -> None:
 def test_search(show: Any) -> None:
     with ten_files() as fs:
         one = show(fs)
-        inode = fs.subvolume("snap1").lookup("docs/note4")
+        inode = fs.subvolume("snap1").resolve("docs/note4")
         one.look("path", "docs/note4", "256")
         assert one.title == f"({inode} INODE_ITEM 0)"
         one.look("path", "/snap1/docs/note4", "5")
-        assert one.title == "(256 INODE_ITEM 0)" or "snap1" in one.page.text_content("#said")
+        assert one.title == f"({inode} INODE_ITEM 0)"
+        assert "In subvolume 256" in one.page.text_content("#shown")
         one.look("path", "docs/note4", "5")
         assert "no “note4”" in one.page.text_content("#said")
         one.look("inode", str(inode), "256")
@@ -431,7 +433,7 @@ def test_search(show: Any) -> None:
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.data())
+@given(data=st.data())
 def test_search_finds_what_the_model_finds(data: st.DataObject, deep: tuple[Any, Shown]) -> None:
     fs, one = deep
     key = data.draw(
@@ -457,7 +459,7 @@ def deep(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
             fs.write(f"f{number}", 0, bytes([number]) * 20_000)
         fs.snapshot("", "one")
         for number in range(0, 60, 3):
-            fs.clone(f"f{number}", f"f{number + 500}", 0, 4096, 8192)
+            fs.clone_range(f"f{number}", f"f{number + 500}", 0, 4096, 8192)
             fs.write(f"f{number}", 4096, b"changed" * 600)
         fs.snapshot("", "two")
         fs.unlink("f7")
@@ -499,7 +501,8 @@ def test_who_refers_to_blocks(deep: tuple[Any, Shown]) -> None:
                    if b.logical == address and b.parent}  # fmt: skip
         found = one.page.evaluate(
             "async at => [(await treesWith(BigInt(at))).map(tree => tree.id), "
-            "((await parents()).get(BigInt(at)) || []).map(one => [String(one.address), one.slot])]",
+            "((await parents()).get(BigInt(at)) || [])"
+            ".map(one => [String(one.address), one.slot])]",
             str(address),
         )
         assert sorted(found[0]) == sorted(owners)
@@ -513,7 +516,8 @@ def test_compare(pair: tuple[str, str], deep: tuple[Any, Shown]) -> None:
     left, right = (fs.subvolume(name) for name in pair)
     rows = one.page.evaluate(
         """async ids => {
-            const sides = ids.map(treeOf), rows = [], blocks = await Promise.all(sides.map(blocksOf));
+            const sides = ids.map(treeOf), rows = [];
+            const blocks = await Promise.all(sides.map(blocksOf));
             for await (const row of compareTrees(...sides, blocks))
                 if (row.change) rows.push([row.change, ...(row.left || row.right).key.map(String)]);
             return rows;
@@ -539,7 +543,7 @@ def test_follow_references(show: Any) -> None:
         item = next(i for i in fs.tree(5).items((256, 84, 0)) if b"large" in bytes(i.data))
         one.go(f"key/5/{item.key.objectid}.{item.key.type}.{item.key.offset}")
         one.click("#shown td a")
-        inode = fs.subvolume("").lookup("large")
+        inode = fs.subvolume("").resolve("large")
         assert one.title == f"({inode} INODE_ITEM 0)"
         one.go(f"key/5/{inode}.EXTENT_DATA.0")
         one.page.wait_for_selector("text=in subvolume 256")
@@ -603,8 +607,11 @@ def LOG_IMAGE() -> Path:  # noqa: N802
 
 
 @pytest.mark.claim("A tree block that cannot be read is shown in a page as the fault that it has.")
-def test_damage(show: Any) -> None:
-    broken = Broken(corpus.image("features/nodesize-4096"))
+def test_damage(show: Any, tmp_path: Path) -> None:
+    with bm.create("256M", seed=1, nodesize=4096) as fs:
+        fs.create_files("", [f"file{n}" for n in range(200)])
+        fs.save(tmp_path / "disk.img")
+    broken = Broken(tmp_path / "disk.img")
     tree = broken.fs().tree(5)
     leaf = next(block for block in tree.blocks() if not block.level and block.parent)
     broken.write(leaf.logical, 200, b"\xff" * 8, seal=False)
@@ -665,7 +672,7 @@ def test_many_files(show: Any) -> None:
         one = show(fs)
         assert one.page.evaluate("about.counts.length") > 12
         one.look("path", "d17/file_1234", "5")
-        assert one.title.startswith(f"({fs.subvolume('').lookup('d17/file_1234')} ")
+        assert one.title.startswith(f"({fs.subvolume('').resolve('d17/file_1234')} ")
         assert one.page.evaluate("packs.size") <= 6
 
 
