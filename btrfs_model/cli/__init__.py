@@ -33,6 +33,7 @@ _COMMANDS = {
     "dump-tree": ("trees", "Show the items of trees."),
     "reads": ("blocks", "Show the tree blocks that a cold kernel reads for a send."),
     "draw": ("drawings", "Draw trees, the blocks that they share, or a leaf, as SVG."),
+    "explore": ("drawings", "Make a page of all trees, down to bytes, to look around in."),
     "tree-stats": ("trees", "Show levels, leaves and fill of trees."),
     "check": ("trees", "Look for damage in an image."),
     "logical-resolve": ("trees", "Show which files use a logical address."),

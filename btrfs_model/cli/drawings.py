@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The command ``draw``."""
+"""The commands ``draw`` and ``explore``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from pathlib import Path
 
 import click
 
-from btrfs_model.cli.common import Command, Images, Whole, echo, images_before
+from btrfs_model.base.printable import printable
+from btrfs_model.cli.common import (
+    Command,
+    Images,
+    Whole,
+    echo,
+    image_argument,
+    images_before,
+    parent_option,
+)
 
 
 @click.command(
@@ -57,3 +66,34 @@ def draw(
         echo(drawing.svg.rstrip("\n"))
     else:
         drawing.save(output)
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "btrfs-model explore disk.img",
+        "btrfs-model explore disk.img -o page.html",
+        "btrfs-model explore disk.img --send snap2 -p snap1 -o page.html",
+    ),
+)
+@image_argument
+@click.option("--send", "snapshot", metavar="SUBVOL", help="Show the commands of a send as well.")
+@parent_option
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
+              help="Write the page to FILE.  [default: IMAGE.html, in this folder]")  # fmt: skip
+def explore(image: Images, snapshot: str | None, parent: str | None, output: Path | None) -> None:
+    """Make a page of a filesystem, to look around in with a browser.
+
+    It is one file that needs nothing else: trees unfold down to items, with each field beside its
+    bytes. It finds keys, inodes, paths and logical addresses, says who refers to blocks and
+    extents, and puts two trees side by side. File data outside of trees is not in it.
+    """
+    from btrfs_model.drawings.explore import explore as make_page
+
+    if parent is not None and snapshot is None:
+        raise click.UsageError("-p wants --send")
+    if output is None:
+        output = Path(Path(image.paths[0]).name).with_suffix(".html")
+    with image.open() as fs:
+        make_page(fs, snapshot, parent).save(output)
+    echo(f"{printable(output)}: {output.stat().st_size:,} bytes")

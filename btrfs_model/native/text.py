@@ -47,6 +47,7 @@ class Step(NamedTuple):
     `in_item`: the field is one of :data:`ITEM`.
     `word`: the function that makes the word of BM_TEXT_WORD.
     `least`, `jump`, `value`, `mask`: see `how`.
+    `field`: the structure and the field in it, for who shows more than text.
     """
 
     how: str
@@ -59,6 +60,7 @@ class Step(NamedTuple):
     jump: int = 0
     value: int = 0
     mask: int = 2**64 - 1
+    field: str = ""
 
 
 class FormWriter:

@@ -56,18 +56,18 @@ def lines(layout: Layout[Any] | None, text: str, *, indent: int = 2, end: str = 
 def _field(layout: Layout[Any] | None, name: str, word: str | None, form: str | None) -> Step:
     """Return how a field of a template is written."""
     if word in ("rest", "sums"):
-        return Step(word)
+        return Step(word, field=word)
     if name == "PATH":
         return Step("path")
     if name.isupper() or name.startswith("KEY"):
         place, width = _in_item(name)
-        step = Step("", place=place, width=width, in_item=True)
+        step = Step("", place=place, width=width, in_item=True, field=name)
     else:
         assert layout is not None
         fields = layout.dtype.names or ()
         follows = name not in fields and f"{name}_len" in fields
         place, width = _place(layout, f"{name}_len" if follows else name)
-        step = Step("", place=place, width=width)
+        step = Step("", place=place, width=width, field=f"{layout.name}.{name}")
         if follows:
             return step._replace(how=word or "name")
     if form is not None and form.isdecimal():

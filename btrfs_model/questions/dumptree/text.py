@@ -77,6 +77,24 @@ _ITEM: Final = "item {SLOT} {key|key} itemoff {offset} itemsize {size}"
 _POINTER: Final = "{key|key} block {blockptr} gen {generation}"
 
 
+def block_parts(csum_size: int, *, csum_headers: bool, csum_items: bool) -> Parts:
+    """Return the steps for tree blocks: their heads, pointers and items, and payloads by type.
+
+    `csum_size`: bytes of a checksum.
+    `csum_headers`, `csum_items`: as for :func:`dump_tree_text`.
+    """
+    csum = f" csum 0x{{csum:{csum_size}}}" if csum_headers else ""
+    leaf = _HEAD.format(kind="leaf", level="", csum=csum)
+    node = _HEAD.format(kind="node", level=" level {level}", csum=csum)
+    return {
+        **item_texts(csum_items=csum_items),
+        "leaf": structure(HEADER, leaf, indent=0),
+        "node": structure(HEADER, node, indent=0),
+        "item": structure(ITEM, _ITEM, indent=1),
+        "pointer": structure(KEY_PTR, _POINTER, indent=1),
+    }
+
+
 class BlockText:
     """Writes the text of tree blocks.
 
@@ -98,16 +116,7 @@ class BlockText:
     ) -> None:
         self.image, self._out = image, out
         csum_size = image.superblock.csum_size
-        csum = f" csum 0x{{csum:{csum_size}}}" if csum_headers else ""
-        leaf = _HEAD.format(kind="leaf", level="", csum=csum)
-        node = _HEAD.format(kind="node", level=" level {level}", csum=csum)
-        parts: Parts = {
-            **item_texts(csum_items=csum_items),
-            "leaf": structure(HEADER, leaf, indent=0),
-            "node": structure(HEADER, node, indent=0),
-            "item": structure(ITEM, _ITEM, indent=1),
-            "pointer": structure(KEY_PTR, _POINTER, indent=1),
-        }
+        parts = block_parts(csum_size, csum_headers=csum_headers, csum_items=csum_items)
         answers: dict[str, Answer] = {**words.ANSWERS, "name_word": self._name}
         time.tzset()
         self._writer = FormWriter(

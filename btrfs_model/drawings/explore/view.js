@@ -1,0 +1,575 @@
+// SPDX-License-Identifier: GPL-2.0-only
+// What is seen: the tree at the left, what was chosen at the right. Names are text, never markup.
+
+const byId = id => document.getElementById(id);
+function make(tag, properties = {}, ...children) {
+  const {attributes = {}, ...plain} = properties, one = Object.assign(document.createElement(tag), plain);
+  for (const [name, value] of Object.entries(attributes)) one.setAttribute(name, value);
+  one.append(...children);
+  return one;
+}
+const say = text => { byId("said").textContent = text; };
+const grouped = number => `${number}`.replace(/\B(?=(\d{3})+$)/g, ",");
+const link = (route, text) => make("a", {href: `#${route}`, textContent: text});
+const shortly = bytes => hexOf(bytes.subarray(0, 32)).replace(/..(?=.)/g, "$& ") + (bytes.length > 32 ? " …" : "");
+
+// ------------------------------------------------------------------------------------ the tree --
+
+const nodes = new WeakMap(); // of each treeitem: route, what is below it
+const tops = new Map();
+let current = null;
+
+function treeItem(label, route, below) {
+  const row = make("span", {className: "row", textContent: label});
+  const one = make("li", {tabIndex: -1, attributes: {role: "treeitem", "aria-selected": "false"}}, row);
+  if (below) one.setAttribute("aria-expanded", "false");
+  nodes.set(one, {route, below});
+  return one;
+}
+
+async function entriesOf(tree, address) {
+  const block = await blockAt(address), isNode = levelOf(block) > 0;
+  return Array.from({length: countOf(block)}, (_, slot) => {
+    if (!isNode) return treeItem(itemLabel(block, slot), `in/${tree.id}/${address}/${slot}`);
+    const child = childAt(block, slot), kind = levelOf(block) > 1 ? "node" : "leaf";
+    const text = `${kind} ${grouped(child)} from ${keyText(keyAt(block, slot)).slice(4)}`;
+    return treeItem(text, `in/${tree.id}/${child}`, () => entriesOf(tree, child));
+  });
+}
+
+async function unfold(one) {
+  const node = nodes.get(one);
+  if (!node.below || node.list) return node.list?.children;
+  one.setAttribute("aria-busy", "true");
+  let entries;
+  try { entries = await node.below(); }
+  catch (error) { entries = [treeItem(error.message, node.route)]; }
+  one.removeAttribute("aria-busy");
+  if (!node.list) {
+    node.list = make("ul", {attributes: {role: "group"}}, ...entries);
+    if (entries.length) one.append(node.list);
+    one.setAttribute("aria-expanded", "true");
+  }
+  return node.list.children;
+}
+function fold(one) {
+  const node = nodes.get(one);
+  if (!node.list) return;
+  unfolded.delete(one);
+  if (node.list.contains(current)) choose(one);
+  node.list.remove();
+  node.list = null;
+  one.setAttribute("aria-expanded", "false");
+}
+
+function choose(one, focus = false) {
+  if (current) {
+    current.tabIndex = -1;
+    current.setAttribute("aria-selected", "false");
+  }
+  current = one;
+  one.tabIndex = 0;
+  one.setAttribute("aria-selected", "true");
+  if (focus) one.focus();
+  one.firstChild.scrollIntoView({block: "nearest"});
+}
+
+let unfolded = new Set(); // along the way to what is shown
+// Unfold a tree along a way of slots, and choose what is at its end. What was unfolded for what was
+// shown before is folded again.
+async function reveal(tree, way, slot) {
+  const opened = new Set();
+  let one = tops.get(tree.id);
+  for (const step of slot === null ? way : [...way, {slot}]) {
+    if (!nodes.get(one).list || unfolded.has(one)) opened.add(one);
+    const below = await unfold(one);
+    if (!below[step.slot]) break;
+    one = below[step.slot];
+  }
+  choose(one);
+  for (const before of unfolded) if (!opened.has(before)) fold(before);
+  unfolded = opened;
+}
+
+const visible = () => [...byId("tree").querySelectorAll("[role=treeitem]")];
+function move(one, by) {
+  const all = visible(), next = all[all.indexOf(one) + by];
+  if (next) choose(next, true);
+}
+const KEYS = {
+  ArrowDown: one => move(one, 1),
+  ArrowUp: one => move(one, -1),
+  ArrowRight: async one => {
+    const node = nodes.get(one);
+    if (node.list) { if (node.list.firstChild) choose(node.list.firstChild, true); }
+    else await unfold(one);
+  },
+  ArrowLeft: one => {
+    if (nodes.get(one).list) fold(one);
+    else if (one.parentElement.closest("[role=treeitem]")) choose(one.parentElement.closest("[role=treeitem]"), true);
+  },
+  Home: () => choose(visible()[0], true),
+  End: () => choose(visible().at(-1), true),
+  Enter: one => go(nodes.get(one).route, "tree"),
+  " ": one => go(nodes.get(one).route, "tree"),
+};
+byId("tree").addEventListener("keydown", event => {
+  const one = event.target.closest("[role=treeitem]");
+  if (!one || !KEYS[event.key] || event.ctrlKey || event.altKey || event.metaKey) return;
+  event.preventDefault();
+  KEYS[event.key](one);
+});
+byId("tree").addEventListener("click", event => {
+  const one = event.target.closest("[role=treeitem]");
+  if (!one) return;
+  choose(one, true);
+  for (let up = one; up; up = up.parentElement.closest("[role=treeitem]")) unfolded.delete(up);
+  if (nodes.get(one).list) fold(one);
+  else unfold(one);
+  go(nodes.get(one).route, "tree");
+});
+
+// ------------------------------------------------------------------------------- what is shown --
+
+let turn = 0;
+// Show a heading and what stands below it.
+function show(title, ...children) {
+  byId("title").textContent = title;
+  byId("shown").replaceChildren(...children);
+}
+// A part that takes a while; it is dropped when something else is shown meanwhile.
+function later(title, work) {
+  const part = make("section", {}, make("h3", {textContent: title}), make("p", {textContent: "…"}));
+  work().then(children => part.replaceChildren(part.firstChild, ...children),
+              error => { part.lastChild.textContent = error.message; });
+  return part;
+}
+function listOf(rows, none) {
+  if (!rows.length) return [make("p", {textContent: none})];
+  return [make("ul", {}, ...rows.map(row => make("li", {}, ...row)))];
+}
+function table(caption, headings, rows) {
+  const head = make("tr", {}, ...headings.map(text => make("th", {textContent: text, scope: "col"})));
+  const body = rows.map(([first, ...cells]) => make("tr", {},
+    make("th", {scope: "row"}, ...[first].flat()), ...cells.map(cell => make("td", {}, ...[cell].flat()))));
+  return make("div", {className: "wide", tabIndex: 0, attributes: {role: "group", "aria-label": caption}},
+    make("table", {}, make("caption", {textContent: caption}), make("thead", {}, head),
+         make("tbody", {}, ...body)));
+}
+
+// Where something leads; null for nowhere.
+function routeOf(kind, value, tree, piece, pieces) {
+  if (kind === "address") return value ? `address/${value}` : null;
+  if (kind === "tree") return treeOf(value) ? `tree/${value}` : null;
+  if (kind === "inode") return `inode/${tree.id}/${value}`;
+  if (kind === "inode of root") {
+    const root = pieces.find(one => one.field === "btrfs_extent_data_ref.root" && one.at === piece.at - 8);
+    return root && treeOf(root.value) ? `inode/${root.value}/${value}` : null;
+  }
+  const [objectid, type, offset] = value;
+  if (type === form.types.ROOT_ITEM) return treeOf(objectid) ? `tree/${objectid}` : null;
+  return type === form.types.INODE_ITEM ? `inode/${tree.id}/${objectid}` :
+    `key/${tree.id}/${objectid}.${type}.${offset}`;
+}
+
+// Fields beside their bytes: those from the same bytes share a row.
+function fieldTable(caption, pieces, bytes, tree) {
+  const rows = new Map();
+  for (const piece of pieces) {
+    if (!piece.field || piece.at < 0) continue;
+    const kind = form.leads[piece.field] || form.leads[`${piece.field} ${piece.how}`];
+    const value = piece.how === "key" ? keyIn(bytes, piece.at) : piece.value;
+    const route = kind && tree ? routeOf(kind, value, tree, piece, pieces) : null;
+    const row = `${piece.at} ${piece.width}`;
+    if (!rows.has(row)) rows.set(row, {name: fieldName(piece), at: piece.at, width: piece.width, texts: []});
+    const {texts} = rows.get(row);
+    if (!texts.includes(piece.text)) texts.push(route ? link(route, piece.text) : piece.text);
+  }
+  const cells = [...rows.values()].map(({name, at, width, texts}) => [
+    name, texts.flatMap((text, number) => number ? [" ", text] : [text]),
+    make("code", {textContent: shortly(bytes.subarray(at, at + width))})]);
+  const shown = table(caption, ["field", "value", "bytes"], cells);
+  shown.querySelectorAll("tbody tr").forEach((row, number) => {
+    const {at, width} = [...rows.values()][number];
+    row.addEventListener("mouseenter", () => mark(at, width));
+    row.addEventListener("mouseleave", () => mark(at, 0));
+  });
+  return shown;
+}
+
+// A line has 16 bytes: where the digits of a byte are in it.
+const LINE = 4 + 1 + 48 + 1 + 1 + 16 + 1, placeOf = byte => 5 + byte * 3 + (byte > 7 ? 1 : 0);
+function hexDump(bytes, start, size) {
+  let text = "";
+  for (let at = 0; at < size; at += 16) {
+    const line = bytes.subarray(start + at, start + Math.min(size, at + 16));
+    const digits = Array.from(line, byte => hexOf([byte]));
+    const hex = `${digits.slice(0, 8).join(" ")}  ${digits.slice(8).join(" ")}`.padEnd(49);
+    const shown = Array.from(line, byte => byte > 31 && byte < 127 ? String.fromCharCode(byte) : ".");
+    text += `${at.toString(16).padStart(4, "0")} ${hex} ${shown.join("").padEnd(16)}\n`;
+  }
+  const dump = make("pre", {id: "hex", tabIndex: 0, textContent: text,
+    attributes: {role: "group", "aria-label": "Bytes"}});
+  dump.dataset.start = start;
+  return dump;
+}
+// Mark bytes in the dump; none where `width` is 0.
+function mark(at, width) {
+  const dump = byId("hex"), ranges = [], text = dump?.firstChild;
+  for (let byte = at - (dump?.dataset.start || 0), left = width; text && left > 0; byte++, left--) {
+    const place = Math.floor(byte / 16) * LINE + placeOf(byte % 16);
+    if (byte < 0 || place + 2 > text.length) continue;
+    const range = new Range();
+    range.setStart(text, place);
+    range.setEnd(text, place + 2);
+    ranges.push(range);
+  }
+  CSS.highlights?.set("field", new Highlight(...ranges));
+}
+
+const asDumped = text => make("pre", {id: "text", tabIndex: 0, textContent: text,
+  attributes: {role: "group", "aria-label": "As dump-tree shows it"}});
+
+const blockLink = (address, slot = null) =>
+  link(`block/${address}${slot === null ? "" : `/${slot}`}`, grouped(address) + (slot === null ? "" : ` slot ${slot}`));
+
+async function whoHasBlock(address) {
+  const above = (await parents()).get(address) || [];
+  const rows = above.map(one => ["node ", blockLink(one.address, one.slot)]);
+  for (const tree of trees) if (tree.root === address) rows.push(["root of ", link(`tree/${tree.id}`, tree.name)]);
+  const all = await treesWith(address);
+  return [
+    ...listOf(rows, "Nobody points at it."),
+    make("p", {}, `It is part of ${all.length} tree${all.length === 1 ? "" : "s"}: `,
+         ...all.flatMap((tree, number) => [number ? ", " : "", link(`in/${tree.id}/${address}`, tree.name)])),
+  ];
+}
+async function whoHasExtent(bytenr) {
+  const rows = await fileExtents(bytenr);
+  return listOf(rows.map(({tree, inode, offset, leaf, slot}) => [
+    link(`in/${tree.id}/${leaf}/${slot}`, `inode ${inode} at byte ${grouped(offset)}`), ` in ${tree.name}`]),
+    "No file extent refers to it.");
+}
+
+async function showBlock(tree, address) {
+  const block = await blockAt(address), pieces = headPieces(block);
+  const kind = levelOf(block) ? `Node of level ${levelOf(block)}` : "Leaf";
+  const above = tree.root === address ? [] : [make("p", {}, "In ", link(`tree/${tree.id}`, tree.name))];
+  const extent = await extentAt(address).catch(() => null);
+  show(`${kind} ${grouped(address)} of ${tree.name}`, ...above, asDumped(textOf(pieces)),
+    later("Who refers to this block", () => whoHasBlock(address)),
+    ...extent ? [make("p", {}, "Its item in the extent tree: ",
+      link(`in/${EXTENT_TREE}/${extent.address}/${extent.slot}`, keyText(extent.key).slice(4)))] : [],
+    fieldTable("Its head", pieces, block, tree),
+    make("h3", {textContent: "Bytes of the head"}), hexDump(block, 0, HEAD));
+}
+
+async function showItem(tree, address, slot) {
+  const block = await blockAt(address);
+  if (levelOf(block)) return showBlock(tree, childAt(block, slot));
+  const key = keyAt(block, slot), [start, size] = payloadAt(block, slot), entry = entryPieces(block, slot);
+  let payload = [], wrong = null;
+  try { payload = payloadPieces(block, slot); }
+  catch (error) { wrong = make("p", {className: "fault", textContent: `Broken: ${error.message}.`}); }
+  const parts = [
+    make("p", {}, "In ", link(`tree/${tree.id}`, tree.name), ", leaf ", link(`in/${tree.id}/${address}`, grouped(address)),
+         `, slot ${slot}`),
+    asDumped(textOf([...entry, ...payload])),
+  ];
+  if (wrong) parts.push(wrong);
+  const leads = (form.key_leads[key[1]] || []).flatMap((kind, part) => {
+    const value = key[part * 2], route = kind ? routeOf(kind, value, tree) : null;
+    return route ? [["of the key, ", part ? "offset: " : "objectid: ", link(route, `${kind} ${value}`)]] : [];
+  });
+  if (leads.length) parts.push(make("h3", {textContent: "Where it leads"}), ...listOf(leads));
+  const {types} = form;
+  const bytenr = key[1] === types.EXTENT_ITEM ? key[0] : key[1] === types.EXTENT_DATA &&
+    size >= sizeOf(FILE) && fieldOf(FILE, "type", block, start) ? fieldOf(FILE, "disk_bytenr", block, start) : 0n;
+  if (key[1] === types.METADATA_ITEM || (bytenr && places.has(bytenr)))
+    parts.push(later("Who refers to this block", () => whoHasBlock(key[0])));
+  else if (bytenr) parts.push(later("Who refers to this extent", () => whoHasExtent(bytenr)));
+  if (stream && stream.trees.includes(tree.id))
+    parts.push(later("Commands of the stream that it causes", () => commandsOf(key)));
+  parts.push(fieldTable("Its header in the leaf", entry, block, tree));
+  if (payload.some(piece => piece.field)) parts.push(fieldTable("Its fields", payload, block, tree));
+  parts.push(make("h3", {textContent: `Its ${size} bytes`}), hexDump(block, start, size));
+  show(`${keyText(key).slice(4)}`, ...parts);
+}
+
+async function showSuper() {
+  const bytes = await inflate("super"), known = new Uint8Array(256);
+  const pieces = follow("super", bytes, 0, bytes.length, known);
+  show("Superblock", make("p", {textContent: "It says where the root tree, the chunk tree and the tree of logs are."}),
+    fieldTable("Its fields", pieces, bytes, trees[0]), make("h3", {textContent: "Its bytes"}),
+    hexDump(bytes, 0, bytes.length));
+}
+
+// -------------------------------------------------------------------------------- two trees --
+
+const PAGE = 200;
+// A table that gets more rows from a generator when they are asked for.
+function growing(caption, headings, rows) {
+  const shown = table(caption, headings, []), body = shown.querySelector("tbody");
+  const more = make("button", {type: "button", textContent: `${PAGE} more`, hidden: true});
+  async function grow() {
+    more.disabled = true;
+    for (let count = 0; count < PAGE; count++) {
+      const {done, value} = await rows.next();
+      if (done) { more.hidden = true; break; }
+      const fresh = table("", [], [value]).querySelector("tbody tr");
+      body.append(fresh);
+      more.hidden = count < PAGE - 1;
+    }
+    more.disabled = false;
+    say(`${body.rows.length} rows`);
+  }
+  more.addEventListener("click", () => grow().catch(error => say(error.message)));
+  return {children: [shown, more], grow};
+}
+
+function treeChoice(label, chosen) {
+  const select = make("select", {}, ...trees.map(tree =>
+    make("option", {value: tree.id, textContent: tree.name, selected: tree.id === chosen})));
+  return make("label", {}, `${label} `, select);
+}
+
+async function showCompare(left, right) {
+  const files = trees.filter(tree => tree.files);
+  const ids = [left || files[0]?.id, right || files[1]?.id || files[0]?.id];
+  const form = make("form", {}, treeChoice("Compare", ids[0]), treeChoice("with", ids[1]),
+    make("button", {textContent: "Compare"}));
+  form.addEventListener("submit", event => {
+    event.preventDefault();
+    const [one, other] = form.querySelectorAll("select");
+    go(`compare/${one.value}/${other.value}`);
+  });
+  const sides = [treeOf(left), treeOf(right)];
+  if (!sides[0] || !sides[1]) return show("Compare two trees", form);
+  const blocks = await Promise.all(sides.map(blocksOf));
+  const both = [...blocks[0].keys()].filter(address => blocks[1].has(address)).length;
+  const alone = blocks.map(some => some.size - both);
+  const cell = (unit, tree) => unit ? [link(`in/${tree.id}/${unit.address}/${unit.slot}`, itemLabel(unit.block, unit.slot))] : ["–"];
+  async function* rows() {
+    for await (const row of compareTrees(...sides, blocks)) {
+      if (row.same) yield [`${grouped(row.same)} items`, "the same in both, in blocks of their own", "the same"];
+      else if (row.shared) {
+        const {shared, level, leaves} = row.shared;
+        const text = `${level ? `node, ${grouped(leaves)} leaves` : "leaf"} ${grouped(shared)}`;
+        yield ["shared", ...sides.map(tree => [link(`in/${tree.id}/${shared}`, text)])];
+      } else yield [row.change, cell(row.left, sides[0]), cell(row.right, sides[1])];
+    }
+  }
+  const all = growing("What differs, and what is shared, in the order of keys", ["change", ...sides.map(tree => tree.name)], rows());
+  show(`${sides[0].name} beside ${sides[1].name}`, form, make("p", {id: "shares", textContent:
+    `They share ${grouped(both)} blocks, ${grouped(both * about.nodesize)} bytes. ` +
+    `${grouped(alone[0])} blocks are in the first alone, ${grouped(alone[1])} in the second alone.`}), ...all.children);
+  await all.grow();
+}
+
+// ----------------------------------------------------------------------------------- a stream --
+
+const {stream} = about, CELLS = ["command", "path", "cause", "function", "change", "length", "inode", "objectid", "type", "offset"];
+const commandParts = new Map();
+async function commandAt(row) {
+  const number = Math.floor(row / stream.per_part);
+  if (!commandParts.has(number))
+    commandParts.set(number, inflate(`stream${number}`).then(bytes => JSON.parse(new TextDecoder().decode(bytes))));
+  const cells = await commandParts.get(number), at = row % stream.per_part;
+  return Object.fromEntries(CELLS.map((name, cell) => [name, cells[cell][at]]));
+}
+let byItem = null;
+async function commandsOf(key) {
+  byItem ||= (async () => {
+    const rows = new Map();
+    for (let row = 0; row < stream.rows; row++) {
+      const {objectid, type, offset} = await commandAt(row), item = `${objectid}.${type}.${offset}`;
+      if (!rows.has(item)) rows.set(item, []);
+      rows.get(item).push(row);
+    }
+    return rows;
+  })();
+  const rows = (await byItem).get(key.join(".")) || [], shown = [];
+  for (const row of rows.slice(0, 50)) {
+    const {command, path, cause} = await commandAt(row);
+    shown.push([link(`stream/${row}`, `${row}: ${command} ${path}`), ` (${cause})`]);
+  }
+  if (rows.length > 50) shown.push([`… ${grouped(rows.length - 50)} more`]);
+  return listOf(shown, "None.");
+}
+async function showStream(first, wanted) {
+  const form = make("form", {}, make("label", {}, "From command ", make("input", {type: "number", min: 0, max: stream.rows - 1, value: first})),
+    make("label", {}, "with the text ", make("input", {type: "text", value: wanted})), make("button", {textContent: "Show"}));
+  form.addEventListener("submit", event => {
+    event.preventDefault();
+    const [from, text] = form.querySelectorAll("input");
+    go(`stream/${Math.max(0, Number(from.value) || 0)}/${encodeURIComponent(text.value)}`);
+  });
+  async function* rows() {
+    for (let row = first; row < stream.rows; row++) {
+      const one = await commandAt(row), {command, path, cause, change, type, objectid, offset} = one;
+      if (wanted && ![command, path, cause, one.function].some(text => text.includes(wanted))) continue;
+      const tree = change === "deleted" && stream.trees[1] ? stream.trees[1] : stream.trees[0];
+      const item = type < 0 ? [one.inode === "0" ? "the subvolume" : link(`inode/${tree}/${one.inode}`, `inode ${one.inode}`)] :
+        [link(`key/${tree}/${objectid}.${type}.${offset}`, `(${objectid} ${typeNames[type]} ${offset})`), ` ${change}`];
+      yield [`${row}`, [`${command} ${path}`], item, `${cause}: ${one.function}()`];
+    }
+  }
+  const all = growing("Commands, and the items that cause them", ["number", "command", "item", "cause"], rows());
+  show(`Stream of ${grouped(stream.rows)} commands`, form, ...all.children);
+  await all.grow();
+}
+
+// ------------------------------------------------------------------------------------- routes --
+
+async function showAt(tree, address, slot) {
+  const way = await wayTo(tree, address);
+  if (!way) throw Error(`block ${address} is not in ${tree.name}`);
+  await reveal(tree, way, slot);
+  await (slot === null ? showBlock(tree, address) : showItem(tree, address, slot));
+}
+async function showFound(tree, path, exactly) {
+  const item = await found(path);
+  if (!item) throw Error(`${tree.name} has nothing there, nor behind it`);
+  await showAt(tree, item.address, item.slot);
+  if (exactly && compareKeys(item.key, exactly)) say(`There is no (${exactly.join(" ")}); this is what comes next.`);
+}
+const number = text => {
+  const plain = text.trim().replace(/[,\s]/g, "");
+  if (!/^(0x[0-9a-f]+|-?\d+)$/i.test(plain)) throw Error(`“${text}” is no number`);
+  return BigInt.asUintN(64, BigInt(plain));
+};
+const wantedTree = id => {
+  const tree = treeOf(id);
+  if (!tree) throw Error(`there is no tree ${id}`);
+  return tree;
+};
+function keyFrom(text) {
+  const parts = text.trim().replace(/^\(|\)$/g, "").split(/[\s.]+/);
+  const named = (part, names) => part in names ? BigInt(names[part]) : number(part);
+  const [objectid = "0", type = "0", offset = "0"] = parts;
+  return [named(objectid, form.objects), Number(named(type, form.types)), number(offset)];
+}
+
+async function showAddress(address) {
+  if (places.has(address)) return showBlockSomewhere(address, null);
+  if (about.faults[address]) throw Error(about.faults[address]);
+  const extent = await extentAt(address);
+  if (!extent) throw Error(`no extent has the address ${address}`);
+  await showAt(treeOf(EXTENT_TREE), extent.address, extent.slot);
+}
+async function showBlockSomewhere(address, slot) {
+  const all = await treesWith(address);
+  if (!all.length) throw Error(`no tree has a block at ${address}`);
+  await showAt(all[0], address, slot);
+}
+
+// The bytes that a name may stand for: its own, or with its escapes undone; \xa0 may stand for a byte
+// or for a character.
+function bytesOf(name) {
+  const encode = text => [...new TextEncoder().encode(text)];
+  const controls = {"\\n": "\n", "\\r": "\r", "\\t": "\t"};
+  const parts = /\\x([0-9a-f]{2})|\\u([0-9a-f]{4})|\\U([0-9a-f]{8})|\\[nrt]|[^]/gu;
+  const undone = isByte => [...name.matchAll(parts)].flatMap(([whole, two, four, eight]) => {
+    const code = parseInt(two || four || eight, 16);
+    if (two && isByte) return [code];
+    return encode(code <= 0x10ffff ? String.fromCodePoint(code) : controls[whole] || whole);
+  });
+  return [encode(name), undone(true), undone(false)];
+}
+async function showPath(tree, path) {
+  const {types} = form;
+  let inode = 256n;
+  for (const name of path.split("/").filter(name => name && name !== ".")) {
+    let entry = null;
+    for (const bytes of bytesOf(name)) {
+      const key = [inode, types.DIR_ITEM, BigInt(nameHash(bytes))];
+      const item = await found(await search(tree, key));
+      if (item && !compareKeys(item.key, key)) entry ||= entryNamed(item, bytes);
+    }
+    if (!entry) throw Error(`${tree.name} has no “${name}” in directory ${inode}`);
+    inode = entry[0];
+    if (entry[1] === types.ROOT_ITEM) [tree, inode] = [wantedTree(inode), 256n];
+  }
+  await showFound(tree, await search(tree, [inode, types.INODE_ITEM, 0n]));
+}
+// The location that an entry of a directory has; several names may have one hash.
+function entryNamed({block, slot}, name) {
+  let location = null;
+  const wanted = printable(Uint8Array.from(name));
+  for (const piece of payloadPieces(block, slot)) {
+    if (piece.field === "btrfs_dir_item.location") location = keyIn(block, piece.at);
+    if (piece.field === "btrfs_dir_item.name" && piece.text === wanted) return location;
+  }
+  return null;
+}
+
+const ROUTES = {
+  "": showSuper,
+  super: showSuper,
+  tree: id => showAt(wantedTree(id), wantedTree(id).root, null),
+  in: (id, address, slot) => showAt(wantedTree(id), number(address), slot === undefined ? null : Number(slot)),
+  block: (address, slot) => showBlockSomewhere(number(address), slot === undefined ? null : Number(slot)),
+  address: address => showAddress(number(address)),
+  inode: async (id, inode) => {
+    const tree = wantedTree(id), key = [number(inode), 0, 0n], path = await search(tree, key);
+    if ((await found(path))?.key[0] !== key[0]) throw Error(`${tree.name} has no inode ${inode}`);
+    await showFound(tree, path);
+  },
+  key: async (id, text) => showFound(wantedTree(id), await search(wantedTree(id), keyFrom(text)), keyFrom(text)),
+  path: (id, ...names) => showPath(wantedTree(id), names.join("/")),
+  compare: showCompare,
+  stream: (first = "0", text = "") => showStream(Number(first), text),
+};
+
+let from = "";
+function go(route, source = "") {
+  from = source;
+  if (location.hash.slice(1) === route) showRoute(route);
+  else if (location.href.startsWith("about:")) showRoute(route);
+  else location.hash = route;
+}
+async function showRoute(hash) {
+  const mine = ++turn, [name, ...parts] = hash.split("/"), source = from;
+  from = "";
+  document.body.setAttribute("aria-busy", "true");
+  say("");
+  try {
+    if (!Object.hasOwn(ROUTES, name)) throw Error(`there is nothing called ${name}`);
+    await ROUTES[name](...parts.map(decodeURIComponent));
+    if (source !== "tree") byId("title").focus({preventScroll: false});
+    if (!byId("said").textContent) say(byId("title").textContent);
+  } catch (error) {
+    say(error.message);
+    if (!byId("shown").firstChild) show("Not found");
+  }
+  if (mine === turn) document.body.removeAttribute("aria-busy");
+}
+addEventListener("hashchange", () => showRoute(location.hash.slice(1)));
+// a page in a frame has no address of its own
+document.addEventListener("click", event => {
+  const anchor = event.target.closest("a[href^='#']");
+  if (!anchor) return;
+  event.preventDefault();
+  go(anchor.getAttribute("href").slice(1));
+});
+
+byId("search").addEventListener("submit", event => {
+  event.preventDefault();
+  const kind = byId("kind").value, text = byId("wanted").value, tree = byId("in").value;
+  go(kind === "address" ? `address/${encodeURIComponent(text)}` : `${kind}/${tree}/${encodeURIComponent(text)}`);
+});
+
+(async () => {
+  await readIndex();
+  const top = treeItem("superblock", "super");
+  byId("tree").replaceChildren(top, ...trees.map(tree => {
+    const one = treeItem(tree.name, `tree/${tree.id}`, () => entriesOf(tree, tree.root));
+    tops.set(tree.id, one);
+    return one;
+  }));
+  const files = trees.find(tree => tree.files);
+  byId("in").replaceChildren(...trees.map(tree =>
+    make("option", {value: tree.id, textContent: tree.name, selected: tree === files})));
+  choose(top);
+  await showRoute(location.href.startsWith("about:") ? "" : location.hash.slice(1));
+})();
