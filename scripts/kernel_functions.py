@@ -39,7 +39,9 @@ def main(trees: list[Path]) -> None:
     """Write the lines of the names, tree by tree and file by file."""
     names, versions = named(), {}
     for tree in trees:
-        numbers = re.findall(r"^(?:VERSION|\w+LEVEL) = (\d+)", (tree / "Makefile").read_text(), re.M)
+        numbers = re.findall(
+            r"^(?:VERSION|\w+LEVEL) = (\d+)", (tree / "Makefile").read_text(), re.M
+        )
         here = functions(tree)
         files: dict[str, dict[str, int]] = {}
         for name in sorted(names & here.keys()):

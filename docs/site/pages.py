@@ -29,15 +29,25 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 COMMIT = "https://git.kernel.org/torvalds/c/"
 TREE = "https://git.kernel.org/pub/scm/linux/kernel/git/stable/linux.git/tree"
+WIDGET = "application/vnd.jupyter.widget-view+json"
 # What is a folder in a clone and a page here.
-FOLDERS = {"data/devices": "docs/reference/machines.md", "data/machines": "docs/reference/machines.md"}
+FOLDERS = {
+    "data/devices": "docs/reference/machines.md",
+    "data/machines": "docs/reference/machines.md",
+}
 # Pages whose paper has links where the site has a table of contents.
 CONTENTS = {
     "notebooks/README": {
         "The course": "notebooks/course/[0-9]*",
         "Five commits": [
             f"notebooks/{name}"
-            for name in ("send-truncate", "log-dir", "send-utimes", "fiemap-shared", "send-readahead")
+            for name in (
+                "send-truncate",
+                "log-dir",
+                "send-utimes",
+                "fiemap-shared",
+                "send-readahead",
+            )
         ],
         "Trade-offs": ["notebooks/trade-offs", "notebooks/studies/*"],
         "Words": ["notebooks/course/glossary"],
@@ -82,7 +92,9 @@ def messages(_: str) -> str:
     text = head("workload", "commit", "in Linux")
     for name in NAMES:
         one = commits.load(name)
-        text += row(f"[{name}](../../notebooks/{name}.ipynb)", f"[{one.title}]({one.url})", one.release)
+        text += row(
+            f"[{name}](../../notebooks/{name}.ipynb)", f"[{one.title}]({one.url})", one.release
+        )
     return text
 
 
@@ -148,13 +160,31 @@ def make(app: Sphinx, page: str, source: list[str]) -> None:
     source[0] = text
 
 
+def show(app: Sphinx, page: str, source: list[str]) -> None:
+    """Prepare a notebook: pictures get their text, and sliders a chart for where they cannot be."""
+    if app.env.doc2path(page).suffix != ".ipynb":
+        return
+    notebook = json.loads(source[0])
+    for cell in notebook["cells"]:
+        if "alt" in cell["metadata"]:
+            cell["metadata"]["mystnb"] = {"image": {"alt": cell["metadata"]["alt"]}}
+        outputs = cell.get("outputs", [])
+        for output in list(outputs):
+            data = output.get("data", {})
+            if WIDGET in data and "text/html" in data:
+                still = f'<div class="still">{"".join(data["text/html"])}</div>'
+                place = outputs.index(output)
+                outputs.insert(place, {**output, "data": {"text/html": still}})
+    source[0] = json.dumps(notebook)
+
+
 class Outputs(SphinxTransform):
     """Tables that notebooks put out are as accessible as those of papers."""
 
     default_priority = 900
 
     def apply(self, **_: Any) -> None:
-        """The corner of a table of pandas is empty, so it is no heading."""
+        """Take the empty corner of a table of pandas for no heading."""
         for raw in self.document.findall(nodes.raw):
             if "<th></th>" in raw.astext():
                 text = raw.astext().replace("<th></th>", "<td></td>")
@@ -174,7 +204,9 @@ class KernelFunctions(SphinxPostTransform):
             if name not in known or isinstance(literal.parent, nodes.reference):
                 continue
             version, file, line = known[name]
-            link = nodes.reference("", "", refuri=f"{TREE}/{file}?h={version}#n{line}", internal=False)
+            link = nodes.reference(
+                "", "", refuri=f"{TREE}/{file}?h={version}#n{line}", internal=False
+            )
             link["reftitle"] = f"{file} of Linux {version.removeprefix('v')}"
             literal.replace_self(link)
             link += literal
@@ -197,7 +229,8 @@ def finish(app: Sphinx, error: Exception | None) -> None:
         target = f"{app.config.root_doc}.html"
         (app.outdir / "index.html").write_text(
             f'<!doctype html><html lang="en"><title>btrfs_model</title>'
-            f'<meta http-equiv="refresh" content="0; url={target}"><a href="{target}">btrfs_model</a>\n'
+            f'<meta http-equiv="refresh" content="0; url={target}">'
+            f'<a href="{target}">btrfs_model</a>\n'
         )
 
 
@@ -205,6 +238,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Tell Sphinx."""
     app.connect("builder-inited", begin)
     app.connect("source-read", make)
+    app.connect("source-read", show)
     app.connect("build-finished", finish)
     app.add_transform(Outputs)
     app.add_post_transform(KernelFunctions)

@@ -4,7 +4,6 @@
 import json
 import re
 import runpy
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,6 @@ SMALL = {
     "send-truncate": 0.004, "send-utimes": 0.004, "send-readahead": 0.004, "fiemap-shared": 0.003,
     "log-dir": 0.001,
 }  # fmt: skip
-CHROMIUM = "/usr/bin/chromium"
 WIDTHS = (1280, 400)
 
 
@@ -177,18 +175,6 @@ def test_the_table_of_the_readme() -> None:
 
 
 # ----------------------------------------------------------------------------------- the page --
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Debian's Chromium."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    if not Path(CHROMIUM).exists():
-        pytest.skip(f"no browser: there is no {CHROMIUM}")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 CUT_OFF = """() => {
