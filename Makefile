@@ -36,12 +36,14 @@ bench: $(VENV)/.with-bench build ## measure speed beside btrfs-progs and dissect
 docs: $(VENV)/.with-docs build ## make the site in out/site; notebooks that changed are run
 	$(BIN)/sphinx-build -q -W --keep-going -c docs/site -b html . out/site
 
-lint: $(VENV)/.with-lint ## check style and types of Python and C
+lint: $(VENV)/.with-lint build ## check style and types of Python and C, and the prose
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/vulture
+	$(BIN)/codespell
+	$(BIN)/python scripts/prose.py
 	$(BIN)/clang-format --dry-run -Werror $(C_FILES) btrfs_model/kernels/*.c
 	$(MAKE) -C native syntax CC=gcc
 	@if command -v clang >/dev/null; then $(MAKE) -C native syntax CC=clang; \

@@ -118,3 +118,7 @@ def waited_with(limit): ...  # yours
 # %% tags=["check"]
 small, large = waited_with(16_384), waited_with(1 << 20)
 print("right" if small is not None and small > large else "not yet")
+
+# %% [markdown]
+# Next: five commits of the kernel, each a case of its own. The first is [a truncate that nobody
+# needed](../send-truncate.ipynb).

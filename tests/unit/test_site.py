@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The site: it is made without a warning, its links lead somewhere, all names are in it."""
 
+import doctest
 import functools
+import importlib
 import json
 import re
 import subprocess
@@ -111,10 +113,17 @@ def test_kernel_functions_are_links(site: Path) -> None:
     assert all(link for link, name in re.findall(code, page) if name in known)
 
 
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves files and says nothing."""
+
+    def log_message(self, *args: Any) -> None:
+        """Say nothing."""
+
+
 @pytest.fixture(scope="module")
 def address(site: Path) -> Iterator[str]:
     """Where the site is served."""
-    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(site))
+    handler = functools.partial(Quiet, directory=str(site))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -122,8 +131,8 @@ def address(site: Path) -> Iterator[str]:
 
 
 @pytest.mark.claim(
-    "The main pages of the site are readable at 1280 and at 400 pixels, by whom it may be: nothing "
-    "is wider than the page, and axe finds nothing.",
+    "The main pages of the site are readable at 1280 and at 400 pixels, by everybody: nothing is "
+    "wider than the page, and axe finds nothing.",
     "Chromium",
 )
 @pytest.mark.parametrize("width", [1280, 400])
@@ -144,6 +153,17 @@ def test_pages_in_a_browser(browser: Any, address: str, width: int) -> None:
             found.append((name, f"{wide} pixels wide"))
         page.close()
     assert found == []
+
+
+@pytest.mark.claim("The examples of docstrings give what they say.")
+def test_examples_of_docstrings() -> None:
+    examples = {}
+    for file in sorted((ROOT / "btrfs_model").rglob("*.py")):
+        if ">>> " in file.read_text():
+            name = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+            examples[name] = doctest.testmod(importlib.import_module(name))
+    assert len(examples) >= 3
+    assert all(one.attempted and not one.failed for one in examples.values()), examples
 
 
 def test_the_site_begins_at_its_top(site: Path) -> None:
