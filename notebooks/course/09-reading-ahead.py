@@ -66,7 +66,7 @@ for release in ("v5.12", "v5.13"):
 # be seen from here: every block is read once, and all that the tree has is read.
 
 # %%
-kernel = bm.open(bm.sample("kernel/counts/W4/N2000"))
+kernel = bm.open(bm.sample("kernel/reada/r5k"))
 name = next(path for path in kernel.subvolumes()["path"] if path)
 table = bm.reads(kernel, name, behaviour="v6.1.176")
 wanted = {block.logical for block in kernel.subvolume(name).tree.blocks()}

@@ -295,7 +295,7 @@ def test_pictures_of_notebooks(path: Path) -> None:
     ]
     assert pictures or drawings or path.parent.name == "course"
     for html in drawings:
-        assert re.search(r"<title>.+</title>\s*<desc>.{40,}</desc>", html, re.DOTALL)
+        assert re.search(r"<title[^>]*>.+</title>\s*<desc[^>]*>.{40,}</desc>", html, re.DOTALL)
     for one in pictures:
         assert len(one["metadata"].get("image/png", {}).get("alt", "")) > 40
     code = "".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
