@@ -10,7 +10,7 @@ C_FILES := $(wildcard $(foreach depth,native native/* native/*/*,$(depth)/*.c $(
 WARNINGS := -Wall -Wextra -Werror
 
 .DEFAULT_GOAL := help
-.PHONY: help replay studies test test-long bench lint build clean distclean
+.PHONY: help replay studies test test-long bench docs lint build clean distclean
 
 help: ## say what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -33,12 +33,17 @@ test-long: $(VENV)/.with-test build ## the same with many more random cases, and
 bench: $(VENV)/.with-bench build ## measure speed beside btrfs-progs and dissect.btrfs
 	$(BIN)/python -m bench --out out/bench.json
 
-lint: $(VENV)/.with-lint ## check style and types of Python and C
+docs: $(VENV)/.with-docs build ## make the site in out/site; notebooks that changed are run
+	$(BIN)/sphinx-build -q -W --keep-going -c docs/site -b html . out/site
+
+lint: $(VENV)/.with-lint build ## check style and types of Python and C, and the prose
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/vulture
+	$(BIN)/codespell
+	$(BIN)/python scripts/prose.py
 	$(BIN)/clang-format --dry-run -Werror $(C_FILES) btrfs_model/kernels/*.c
 	$(MAKE) -C native syntax CC=gcc
 	@if command -v clang >/dev/null; then $(MAKE) -C native syntax CC=clang; \

@@ -20,6 +20,11 @@ DATA = [
     "kernel/counts/W[23]/*/image.zst",
     "kernel/features/*/image.zst",
     "kernel/log/scenarios/dir_new_subdirs/6.18/crash1.img.zst",
+    "kernel/log/nd/nd_20_5/5.10/committed1.img.zst",
+    "kernel/log/nd/nd_20_5/6.1/crash2.img.zst",
+    "kernel/log/nd/nd_20_5/6.1/replayed2.img.zst",
+    "kernel/log/nd/nd_20_5/6.12/committed1.img.zst",
+    "kernel/log/nd/nd_20_5/6.12/crash1.img.zst",
     "kernel/reada/r5k/image.zst",
     "kernel/send/send-*/*/image.zst",
 ]

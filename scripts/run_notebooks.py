@@ -33,7 +33,12 @@ def run(path: Path) -> None:
             if "image/png" in output.get("data", {}):
                 output.metadata["image/png"] = {"alt": cell.metadata["alt"]}
     notebook.metadata["language_info"] = {"name": "python"}
-    nbformat.write(notebook, path.with_suffix(".ipynb"))
+    text = nbformat.writes(notebook)
+    # widgets are numbered as they were made, not at random
+    for widgets in notebook.metadata.get("widgets", {}).values():
+        for number, name in enumerate(widgets["state"]):
+            text = text.replace(name, f"{number:032x}")
+    nbformat.write(nbformat.reads(text, as_version=4), path.with_suffix(".ipynb"))
 
 
 if __name__ == "__main__":

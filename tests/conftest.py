@@ -6,10 +6,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import corpus
 import judges
 import pytest
+from browser import chromium
 from hypothesis import HealthCheck, settings
 
 from btrfs_model.kernels.session import Kernel
@@ -67,3 +69,10 @@ def kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
     """Each kernel that can be asked: the machine's own (as root) and that of a guest."""
     with request.param() as session:
         yield session
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Debian's Chromium; while it runs no other loop of events can."""
+    with chromium() as started:
+        yield started

@@ -8,8 +8,8 @@ Names are bytes. In Python they are strings, in which a byte that is not UTF-8 i
   values of extended attributes, are ``{"length": .., "base64": ..}``;
 - in Parquet it is text, with ``\xff`` for that byte;
 - on a terminal it is that text too, and what would control the terminal is escaped as well;
-- in a pipe the name has its own bytes, but for control characters, which would break the rows of a
-  table: they are escaped.
+- in a pipe the name has its own bytes, except for control characters, which would break the
+  rows of a table: they are escaped.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def run(
     that point would leave, the last commit and the logs of fsync, to IMAGE.crash1, IMAGE.crash2,
     ... What an fsync logs is that of the kernel of --behaviour. With --machine, and on a
     terminal with --work, the time of each fsync that the log is enough for is told on standard
-    error, but for waiting for writes.
+    error, except for waiting for writes.
     """
     from btrfs_model.experiments.scenario.load import load_scenario
     from btrfs_model.experiments.scenario.run import run_scenario

@@ -52,7 +52,7 @@ def _memory(_: click.Context, __: click.Parameter, value: str | None) -> int | N
 @click.option("--store", type=click.Path(path_type=Path), metavar="DIR",
               help="Folder that remembers the cells.  [default: SPEC.sweep here]")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE",
-              help="The table, as Parquet or *.csv.  [default: SPEC.parquet here]")  # fmt: skip
+              help="Parquet, or CSV for a name in .csv.  [default: SPEC.parquet here]")  # fmt: skip
 @click.option(
     "--dry-run", is_flag=True, help="Say how many cells there are, and how long it takes."
 )

@@ -129,7 +129,7 @@ class Drawing:
 
     def _repr_html_(self) -> str:
         # a wide picture can be scrolled, in place of text too small to read
-        return f'<div style="overflow-x:auto">{self.svg}</div>'
+        return f'<div style="overflow-x:auto" tabindex="0">{self.svg}</div>'
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the picture to a file, as SVG."""

@@ -171,3 +171,6 @@ def types(): ...  # yours
 
 # %% tags=["check"]
 print("right" if types() == {12, 84, 96} else "not yet")
+
+# %% [markdown]
+# Next: [01](01-the-b-tree.ipynb).

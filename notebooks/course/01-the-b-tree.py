@@ -14,7 +14,7 @@ bm.draw(fs.subvolume(""))
 # %% [markdown]
 # ## Leaves and nodes
 #
-# We take tree blocks of 4096 bytes, the smallest that there are, so that they fill soon. A new
+# We take tree blocks of 4096 bytes, the smallest there are, so that they fill soon. A new
 # filesystem has just one for its files. A tree block with items is a **leaf**. Let us make files,
 # and look again.
 
@@ -162,3 +162,6 @@ def files_until_split(): ...  # yours
 # %% tags=["check"]
 count = files_until_split()
 print("right" if isinstance(count, int) and 4 <= count <= 8 else "not yet")
+
+# %% [markdown]
+# Next: [02](02-copy-on-write.ipynb).

@@ -150,3 +150,6 @@ def trees(): ...  # yours
 
 # %% tags=["check"]
 print("right" if trees() == 4 else "not yet")
+
+# %% [markdown]
+# Next: [03](03-snapshots.ipynb).

@@ -164,3 +164,6 @@ print("right" if answer is not None and answer == len(
     {b.logical for b in fs.subvolume("").tree.blocks()}
     & {b.logical for b in fs.subvolume("snap").tree.blocks()}
 ) < 8 else "not yet")  # fmt: skip
+
+# %% [markdown]
+# Next: [04](04-file-data.ipynb).

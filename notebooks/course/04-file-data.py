@@ -60,7 +60,7 @@ print(f"size {inode.size:,} bytes, of which {inode.nbytes:,} are stored")
 show("sparse")
 
 # %% [markdown]
-# The hole has no item at all. It is simply between the items. (In old filesystems each hole had
+# The hole has no item at all. It is between the items. (In old filesystems each hole had
 # one.) `punch_hole` makes a hole where there were data.
 
 # %%
@@ -175,3 +175,6 @@ lace()
 names = {entry.name for entry in fs.subvolume("").readdir("")}
 holes = [e.start for e in fs.subvolume("").extents("lace")] if b"lace" in names else []
 print("right" if holes == [0, 8192, 16384, 24576, 32768] else "not yet")
+
+# %% [markdown]
+# Next: [05](05-names.ipynb).

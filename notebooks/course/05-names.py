@@ -179,3 +179,6 @@ if two:
         small.sync()
         two = len(list(small.tree(5).items((256, 84, 0), (256, 84, 2**64 - 1))))
 print("right" if two == 1 else "not yet")
+
+# %% [markdown]
+# Next: [06](06-who-refers.ipynb).

@@ -48,7 +48,7 @@ fs.sync()
 print(counted())
 
 # %% [markdown]
-# Two references as before, but four files! The snapshot shares the leaf that points at the extent,
+# Two references as before, but four files. The snapshot shares the leaf that points at the extent,
 # and for that leaf a reference is counted already. Who wants to know all files has to walk: from
 # the extent to the leaf, from the leaf to the nodes above it, from these to the roots. This is the
 # **backref walk**.
@@ -168,3 +168,6 @@ with bm.create("256M", seed=1) as one:
     names = [entry.name for entry in one.subvolume("").readdir("")]
     places = [e.disk_bytenr for e in one.subvolume("").extents("same")] if names else []
 print("right" if len(places) == 2 and places[0] == places[1] else "not yet")
+
+# %% [markdown]
+# Next: [07](07-fsync.ipynb).

@@ -180,3 +180,6 @@ def saved(with_fsync): ...  # yours
 
 # %% tags=["check"]
 print("right" if (saved(False), saved(True)) == (b"old", b"old") else "not yet")
+
+# %% [markdown]
+# Next: [08](08-send.ipynb).

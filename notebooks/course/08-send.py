@@ -165,3 +165,6 @@ def renamed(): ...  # yours
 # %% tags=["check"]
 size = renamed()
 print("right" if size is not None and size < 1000 else "not yet")
+
+# %% [markdown]
+# Next: [09](09-reading-ahead.ipynb).

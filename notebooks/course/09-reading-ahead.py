@@ -66,7 +66,7 @@ for release in ("v5.12", "v5.13"):
 # be seen from here: every block is read once, and all that the tree has is read.
 
 # %%
-kernel = bm.open(bm.sample("kernel/counts/W4/N2000"))
+kernel = bm.open(bm.sample("kernel/reada/r5k"))
 name = next(path for path in kernel.subvolumes()["path"] if path)
 table = bm.reads(kernel, name, behaviour="v6.1.176")
 wanted = {block.logical for block in kernel.subvolume(name).tree.blocks()}
@@ -118,3 +118,7 @@ def waited_with(limit): ...  # yours
 # %% tags=["check"]
 small, large = waited_with(16_384), waited_with(1 << 20)
 print("right" if small is not None and small > large else "not yet")
+
+# %% [markdown]
+# Next: five commits of the kernel, each a case of its own. The first is [a truncate that nobody
+# needed](../send-truncate.ipynb).

@@ -25,8 +25,14 @@ def show(chart, name: str):
 
 
 def study(name: str):
-    """Do a study; what ``BTRFS_MODEL_STUDIES_STORE`` has of it is not measured again."""
-    return bm.sweep(f"{name}.toml", small=not FULL, store=FOLDER and f"{FOLDER}/{name}.sweep")
+    """Do a study; what ``BTRFS_MODEL_STUDIES_STORE`` has of it is not measured again.
+
+    At full scale the table is saved for the notebook on trade-offs.
+    """
+    table = bm.sweep(f"{name}.toml", small=not FULL, store=FOLDER and f"{FOLDER}/{name}.sweep")
+    if FULL:
+        table.to_parquet(f"{name}.parquet")
+    return table
 
 
 @lru_cache(2)

@@ -350,7 +350,7 @@ def both(image: Path, sequence: list[Call], tmp_path: Path) -> None:
 
 @pytest.mark.claim(
     "After random calls on a fresh filesystem of mkfs.btrfs or of the model all items of all "
-    "trees and the superblock are the running kernel's, but for places, times, uuids and the "
+    "trees and the superblock are the running kernel's, except for places, times, uuids and the "
     "first version of an inode."
 )
 @live.beside_the_kernel

@@ -13,7 +13,7 @@ from typing import Any
 
 import corpus
 import pytest
-from browser import CUT_OFF, WIDTHS, chromium, violations
+from browser import CUT_OFF, WIDTHS, violations
 from damage import Broken
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,12 +39,6 @@ NAMES = (
     b"<img src=x onerror=document.title='run'>", b"<script>document.title='run'<!--",
     b"a\nb\x1b[31m", b"\xff\xfe", "\u202egpj.exe".encode(), b"&lt;b&gt;", b"caf\xc3\xa9\xc3",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as started:
-        yield started
 
 
 class Shown:

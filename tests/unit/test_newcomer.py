@@ -7,11 +7,14 @@ without a mark are for a clone, take minutes or need another kernel, and say so.
 """
 
 import ast
+import contextlib
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -141,7 +144,7 @@ def test_readme_runs_as_pasted(newcomer: dict[str, Any]) -> None:
 
 @pytest.mark.claim(
     "Each example of `docs/extending.md` runs as it stands: a limit, a workload, a device, a cost "
-    "and a toggle of one's own."
+    "and a toggle of your own."
 )
 @pytest.mark.parametrize("programs", ["clone"], indirect=True)
 def test_extending_runs_as_it_stands(newcomer: dict[str, Any], tmp_path: Path) -> None:
@@ -168,6 +171,104 @@ def test_extending_runs_as_it_stands(newcomer: dict[str, Any], tmp_path: Path) -
     assert {"mine/results.csv", "guessed/results.csv"} <= {
         str(file.relative_to(empty)) for file in empty.rglob("results.csv")
     }
+
+
+@pytest.mark.claim("The commands and the Python of other pages run as pasted too.")
+@pytest.mark.parametrize("programs", ["installed"], indirect=True)
+@pytest.mark.parametrize("paper", ["docs/how-to/explain.md", "docs/a-send.md", "docs/results.md"])
+def test_pages_run_as_pasted(newcomer: dict[str, Any], paper: str) -> None:
+    sample = "btrfs-model sample kernel/send/send-utimes/n200 -o disk.img"
+    found = [code for _, _, code in blocks(paper)]
+    assert found
+    if "disk.img" in "".join(found) and sample not in found[0]:
+        paste("sh", sample, newcomer)
+    for kind, _, code in blocks(paper):
+        paste(kind, code, newcomer)
+
+
+LAB = """async () => {
+    const app = window.jupyterapp;
+    await app.restored;
+    const panel = app.shell.currentWidget;
+    await panel.context.ready;
+    await panel.sessionContext.ready;
+    await app.commands.execute("notebook:run-all-cells");
+    return panel.content.model.sharedModel.cells.map(cell => cell.toJSON());
+}"""
+
+
+@pytest.fixture
+def lab(installed: Path, tmp_path: Path) -> Iterator[str]:
+    """The address of a JupyterLab whose Python has the wheel, on a copy of the notebooks."""
+    pytest.importorskip("jupyterlab")
+    copy = tmp_path / "notebooks"
+    shutil.copytree(ROOT / "notebooks", copy, ignore=shutil.ignore_patterns(".*", "__pycache__"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [
+        str(installed / "python"), "-P", "-m", "jupyterlab", "--no-browser", "--allow-root",
+        "--expose-app-in-browser", "--ServerApp.token=", f"--ServerApp.port={port}",
+        f"--app-dir={sys.prefix}/share/jupyter/lab", f"--ServerApp.root_dir={copy}",
+        "--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    ]  # fmt: skip
+    own = {"HOME": str(tmp_path), "JUPYTER_PATH": f"{sys.prefix}/share/jupyter"}
+    environment = {name: it for name, it in os.environ.items() if "BTRFS_MODEL" not in name} | own
+    with (tmp_path / "log").open("w") as log:
+        server = subprocess.Popen(
+            command, cwd=tmp_path, env=environment, stdout=log, stderr=subprocess.STDOUT
+        )
+    try:
+        for _ in range(600):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
+            assert server.poll() is None, (tmp_path / "log").read_text()[-4000:]
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}/lab"
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
+@pytest.mark.claim(
+    "Each notebook runs in JupyterLab in a browser, outside a clone, with an installed wheel.",
+    "JupyterLab in Chromium",
+)
+def test_notebooks_in_jupyterlab(lab: str, browser: Any) -> None:
+    if not corpus.LONG:
+        pytest.skip("takes minutes: BTRFS_MODEL_TESTS=long")
+    names = sorted(str(one.relative_to(ROOT)) for one in (ROOT / "notebooks").rglob("*.ipynb"))
+    assert len(names) == 21
+    for name in names:
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.set_default_timeout(600_000)
+        page.goto(f"{lab}/workspaces/{Path(name).stem}/tree/{name.removeprefix('notebooks/')}")
+        page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for()
+        cells = [cell for cell in page.evaluate(LAB) if cell["cell_type"] == "code"]
+        outputs = [one for cell in cells for one in cell["outputs"]]
+        assert [one for one in outputs if one["output_type"] == "error"] == [], name
+        assert all(cell["execution_count"] for cell in cells), name
+        if name.endswith("trade-offs.ipynb"):
+            sliders_move(page)
+        page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+        page.close()
+
+
+def sliders_move(page: Any) -> None:
+    """Each slider changes the chart below it."""
+    sliders = page.locator(".noUi-handle, .widget-inline-hbox [role=slider]")
+    sliders.first.wait_for()
+    assert sliders.count() == 8
+    for number in range(sliders.count()):
+        sliders.nth(number).scroll_into_view_if_needed()
+        box = page.locator(".jupyter-widgets.widget-vbox").filter(has=sliders.nth(number)).first
+        before = box.locator("svg:visible title").first.text_content()
+        sliders.nth(number).press("ArrowRight")
+        after = box.locator("svg:visible title").first.text_content()
+        if after == before:
+            sliders.nth(number).press("ArrowLeft")
+            after = box.locator("svg:visible title").first.text_content()
+        assert after != before
 
 
 def copy_with(diff: str, folder: Path) -> None:

@@ -124,7 +124,7 @@ def test_streams_of_the_corpus_have_the_recorded_hash() -> None:
 
 
 # The papers for users and for those who work on the project.
-DOCS = sorted(str(name.relative_to(ROOT)) for name in (ROOT / "docs").glob("*.md"))
+DOCS = sorted(str(name.relative_to(ROOT)) for name in (ROOT / "docs").rglob("*.md"))
 PAPERS = [
     "README.md",
     "CHANGELOG.md",

@@ -85,7 +85,8 @@ class Counting:
             for name, count in sorted(work.items()):
                 calls = functions.get(name)
                 why = EXCEPTIONS.get(name) or ("" if calls is not None else _INLINED)
-                if workload == "log-dir" and calls is not None and abs(count - calls) < _FILES // 20:
+                few = calls is not None and abs(count - calls) < _FILES // 20
+                if workload == "log-dir" and few:
                     why = why or _OWN_SEARCHES.get(name, "")
                 yield Row(workload, name, calls, count, why)
 

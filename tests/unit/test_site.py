@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The site: it is made without a warning, its links lead somewhere, all names are in it."""
+
+import doctest
+import functools
+import importlib
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urldefrag
+
+import click
+import corpus
+import pytest
+from browser import violations
+
+import btrfs_model as bm
+from btrfs_model.cli import cli
+from btrfs_model.patches import Patch
+
+ROOT = corpus.PROJECT
+MAIN = (
+    "docs/index", "docs/start", "notebooks/README", "notebooks/course/01-the-b-tree",
+    "notebooks/send-utimes", "notebooks/trade-offs", "docs/how-to/explain", "docs/reference/python",
+    "docs/reference/command-line", "docs/reference/toggles", "docs/reference/machines",
+    "docs/explanation/index",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site with the notebooks as they are saved; `make docs` runs them too."""
+    for module in ("sphinx", "myst_nb", "numpydoc", "pydata_sphinx_theme", "sphinx_click"):
+        pytest.importorskip(module)
+    out = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", "docs/site"]
+    done = subprocess.run(
+        [*command, "-b", "html", "-D", "nb_execution_mode=off", "-d", f"{out}/.pages", ".", out],
+        cwd=ROOT, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stderr == "", done.stderr[-4000:]
+    return out
+
+
+class Links(HTMLParser):
+    """What a page leads to, and where in it others may lead."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.places = {""}
+        self.feed(page.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        known = dict(attrs)
+        self.links += [known[name] or "" for name in ("href", "src") if name in known]
+        self.places |= {known[name] or "" for name in ("id", "name") if name in known}
+
+
+@pytest.mark.claim("The site is made without a warning, and every link inside it leads somewhere.")
+def test_links_inside_the_site(site: Path) -> None:
+    pages = {page: Links(page) for page in site.rglob("*.html") if "_static" not in page.parts}
+    assert len(pages) > 50
+    wrong = []
+    for page, found in pages.items():
+        for link in found.links:
+            if re.match(r"[a-z]+:", link):
+                continue
+            name, place = urldefrag(link.split("?")[0] if "#" not in link else link)
+            target = (page.parent / unquote(name)).resolve() if name else page
+            if not target.exists() or (target in pages and place not in pages[target].places):
+                wrong.append(f"{page.relative_to(site)}: {link}")
+    assert wrong == []
+
+
+@pytest.mark.claim("Each public name, command, toggle, device and machine is in the site.")
+def test_everything_is_in_the_site(site: Path) -> None:
+    reference = site / "docs/reference"
+    python = Links(reference / "python.html").places
+    assert {f"btrfs_model.{name}" for name in dir(bm)} <= python | {"btrfs_model.errors"}
+    commands = (reference / "command-line.html").read_text()
+    for name in cli.list_commands(click.Context(cli)):
+        assert f'id="btrfs-model-{name}"' in commands
+    toggles = (reference / "toggles.html").read_text()
+    for patch in Patch:
+        assert f">{patch}<" in toggles
+        assert not patch.commit or f"https://git.kernel.org/torvalds/c/{patch.commit}" in toggles
+    places = Links(reference / "machines.html").places
+    for file in [*ROOT.glob("data/devices/*.toml"), *ROOT.glob("data/machines/*.toml")]:
+        assert file.stem.replace(".", "-") in places
+
+
+@pytest.mark.claim("Kernel functions that pages name lead to their line in the kernel's git.")
+def test_kernel_functions_are_links(site: Path) -> None:
+    versions = json.loads((ROOT / "docs/site/kernel.json").read_text())
+    known = {
+        name for files in versions.values() for functions in files.values() for name in functions
+    }
+    page = (site / "docs/a-send.html").read_text()
+    for name in ("btrfs_compare_trees", "changed_cb", "process_recorded_refs", "cache_dir_utimes"):
+        assert name in known
+        link = (
+            rf'linux\.git/tree/fs/btrfs/send\.c\?h=v[\d.]+#n\d+"[^>]*><code[^>]*><span[^>]*>{name}'
+        )
+        assert re.search(link, page), name
+    code = r'(<a [^>]*>)?<code class="docutils literal notranslate"><span class="pre">(\w+)'
+    assert all(link for link, name in re.findall(code, page) if name in known)
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves files and says nothing."""
+
+    def log_message(self, *args: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    """Where the site is served."""
+    handler = functools.partial(Quiet, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.claim(
+    "The main pages of the site are readable at 1280 and at 400 pixels, by everybody: nothing is "
+    "wider than the page, and axe finds nothing.",
+    "Chromium",
+)
+@pytest.mark.parametrize("width", [1280, 400])
+def test_pages_in_a_browser(browser: Any, address: str, width: int) -> None:
+    found = []
+    for name in MAIN:
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        said: list[str] = []
+        page.on("pageerror", lambda error, said=said: said.append(str(error)))
+        # widgets are moved by a library from elsewhere; without it there is the chart
+        page.route(lambda url: not url.startswith(address), lambda route: route.abort())
+        page.goto(f"{address}/{name}.html")
+        found += [(name, *one) for one in violations(page)]
+        found += [(name, line) for line in said if "require" not in line]
+        if (wide := page.evaluate("document.documentElement.scrollWidth")) > width:
+            found.append((name, f"{wide} pixels wide"))
+        page.close()
+    assert found == []
+
+
+@pytest.mark.claim("The examples of docstrings give what they say.")
+def test_examples_of_docstrings() -> None:
+    examples = {}
+    for file in sorted((ROOT / "btrfs_model").rglob("*.py")):
+        if ">>> " in file.read_text():
+            name = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+            examples[name] = doctest.testmod(importlib.import_module(name))
+    assert len(examples) >= 3
+    assert all(one.attempted and not one.failed for one in examples.values()), examples
+
+
+def test_the_site_begins_at_its_top(site: Path) -> None:
+    assert "url=docs/index.html" in (site / "index.html").read_text()
