@@ -106,11 +106,14 @@ def verify(
         return _counts(what, kernels, as_json, output)
     from btrfs_model.experiments.verify.run import Task
     from btrfs_model.experiments.verify.run import verify as run
+    from btrfs_model.volume.image import Image
 
     if images and (wrong := sorted(set(what) - set(_OF_IMAGES))):
         raise click.UsageError(f"{wrong[0]} is not compared on an image")
-    for path in (*images, *([corpus] if corpus else [])):
-        path.stat()
+    for image in images:
+        Image.open(image).close()
+    if corpus:
+        corpus.stat()
     if output is not None:
         with naming(output):
             output.parent.stat()

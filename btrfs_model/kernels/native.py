@@ -37,7 +37,7 @@ class Native(Kernel):
     def __init__(self, limit: float = 300) -> None:
         if why := why_not():
             raise KernelMissingError(f"kernel native: {why}")
-        super().__init__(limit)
+        super().__init__("native", limit)
 
     def command(self) -> list[str]:
         """Run the agent in a mount namespace of its own: what it mounts ends with it."""

@@ -60,6 +60,8 @@ class Kernel(ABC):
 
     Parameters
     ----------
+    name : str
+        What it is called until its release is known.
     limit : float
         Seconds that a call may take.
 
@@ -71,7 +73,7 @@ class Kernel(ABC):
         A folder for images, in memory where there is room. Both go when the session is closed, or
         the process of who opened it dies.
     release : str
-        Of the kernel, once it runs.
+        Of the kernel, once it runs; before, its name or file.
     top : str
         Where it mounts.
     """
@@ -79,9 +81,9 @@ class Kernel(ABC):
     again = True
     """Whether a kernel that hung may be started again."""
 
-    def __init__(self, limit: float = 300) -> None:
+    def __init__(self, name: str, limit: float = 300) -> None:
         self.limit = limit
-        self.release = ""
+        self.release = name
         self._place = TemporaryDirectory(prefix="kernel-")
         self.folder = Path(self._place.name)
         memory = str(SHM) if has_room(SHM, _ROOM) else None
@@ -228,7 +230,7 @@ class Kernel(ABC):
                 self._hung = not self.again
                 what = "died" if died else f"did not answer in {timeout} s"
                 last = f"; it said last: {self._said[-1]}" if self._said else ""
-                error = KernelHungError(f"kernel {self.release} {what}{last}".replace("  ", " "))
+                error = KernelHungError(f"kernel {self.release} {what}{last}")
                 error.add_note("\n".join(self._said))
                 raise error
             said, _, rest = line.removeprefix(MARK).partition(" ")

@@ -133,7 +133,7 @@ class Uml(Kernel):
         self.memory = memory
         if why := why_not(self.binary):
             raise KernelMissingError(f"kernel {binary}: {why}")
-        super().__init__(limit)
+        super().__init__(str(self.binary), limit)
         self.top = "/run/mnt"
 
     def command(self) -> list[str]:
