@@ -24,10 +24,11 @@ from btrfs_model.base.errors import (
     Fault,
     MissingDeviceError,
     NotBtrfsError,
+    UnsupportedError,
 )
 from btrfs_model.native.image import DEVICE_ALIGN, map_files
 from btrfs_model.ondisk.chunks import Chunk, flag_names
-from btrfs_model.ondisk.structs import SUPER_BLOCK
+from btrfs_model.ondisk.structs import SUPER_BLOCK, DevItem
 from btrfs_model.ondisk.superblock import (
     MAGIC,
     SUPER_OFFSETS,
@@ -125,6 +126,38 @@ def _check_together(names: list[str], supers: list[SuperBlock]) -> None:
         other = seen.setdefault(devid, number)
         if other != number:
             raise BtrfsModelError(f"{names[other]} and {name} are both device {devid}")
+
+
+def with_missing(
+    path: str,
+    fsid: bytes,
+    members: list[Member],
+    items: Sequence[DevItem],
+    chunks: Iterable[Chunk],
+) -> list[Member]:
+    """Return the devices with those that are missing (``read_one_dev()``), ascending by devid.
+
+    `fsid`: of the filesystem, as device items have it.
+    `items`: the device items, none where they cannot be read.
+    Raises UnsupportedError: for a device of a seed filesystem.
+    Raises BtrfsModelError: for one that the filesystem does not have any more.
+    """
+    named = {pair for chunk in chunks for pair in zip(chunk.devids, chunk.uuids, strict=True)}
+    known = dict(named) | {item.devid: item.uuid for item in items}
+    for item in items:
+        if item.fsid != fsid:
+            raise UnsupportedError(
+                f"{path}: device {item.devid} is of a seed filesystem; not supported"
+            )
+    for one in members:
+        if items and known.get(one.devid) != one.uuid:
+            raise BtrfsModelError(
+                f"{one.path}: the filesystem does not have device {one.devid} with uuid "
+                f"{UUID(bytes=one.uuid)} any more"
+            )
+    wanted = set(known) - {one.devid for one in members}
+    missing = [Member(devid, known[devid], "", 0, 0, None) for devid in wanted]
+    return sorted([*members, *missing], key=lambda one: one.devid)
 
 
 def check_missing(

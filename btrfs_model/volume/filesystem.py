@@ -21,8 +21,6 @@ from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import numpy as np
-
 from btrfs_model.base.arguments import checked
 from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import uncounted
@@ -42,7 +40,7 @@ from btrfs_model.volume.checksums import DataChecksums
 from btrfs_model.volume.devices import Paths
 from btrfs_model.volume.forest import Forest
 from btrfs_model.volume.image import Image
-from btrfs_model.volume.roots import Root, is_subvolume_id, timespec_ns
+from btrfs_model.volume.roots import Root, is_subvolume_id
 from btrfs_model.volume.subvolume import Subvolume, SubvolumeName, join, split_path
 from btrfs_model.volume.tree import Tree
 
@@ -52,16 +50,6 @@ if TYPE_CHECKING:
 _MAX = MAX_KEY.offset
 _KEPT = 16  # forests
 _TOP = int(ObjectId.FS_TREE)
-_TIMES = ("ctime", "otime", "stime", "rtime")
-_INT64 = np.iinfo(np.int64)
-_TIME_UNITS = (("ns", 1), ("us", 10**3), ("ms", 10**6), ("s", 10**9))
-_SUBVOLUME_COLUMNS = {
-    "id": "uint64", "path": "object", "parent": "uint64", "uuid": "object",
-    "parent_uuid": "object", "received_uuid": "object", "generation": "uint64",
-    "ctransid": "uint64", "otransid": "uint64", "stransid": "uint64", "rtransid": "uint64",
-    "ctime": "object", "otime": "object", "stime": "object", "rtime": "object",
-    "read_only": "bool", "refs": "uint32",
-}  # fmt: skip
 
 
 class Filesystem:
@@ -100,13 +88,7 @@ class Filesystem:
 
     @classmethod
     @checked
-    def open(
-        cls,
-        path: Paths,
-        *,
-        mounted: bool = False,
-        degraded: bool = False,
-    ) -> Self:
+    def open(cls, path: Paths, *, mounted: bool = False, degraded: bool = False) -> Self:
         """Open an image file, or those of several devices, read-only.
 
         Parameters
@@ -255,8 +237,7 @@ class Filesystem:
         SubvolumeNotFoundError
             When there is none.
         """
-        tree = self.trees.get(objectid)
-        if tree is None:
+        if (tree := self.trees.get(objectid)) is None:
             why = f"there is no tree {_signed(objectid)}"
             raise self.missing(SubvolumeNotFoundError, why, objectid)
         return tree
@@ -272,8 +253,7 @@ class Filesystem:
         """The log trees by the id of their subvolume."""
         if self.log_root_tree is None:
             return {}
-        first = (ObjectId.TREE_LOG, ItemType.ROOT_ITEM, 0)
-        last = (ObjectId.TREE_LOG, ItemType.ROOT_ITEM, _MAX)
+        first, last = ((ObjectId.TREE_LOG, ItemType.ROOT_ITEM, offset) for offset in (0, _MAX))
         return {
             item.key.offset: Root.of(item, self.path, ObjectId.TREE_LOG).tree(
                 self.image, ObjectId.TREE_LOG
@@ -408,33 +388,9 @@ class Filesystem:
             (UTC, to the nanosecond, or to a coarser unit in a column with a time before 1677 or
             after 2262; NaT for none), ``read_only``, ``refs``.
         """
-        import pandas as pd
+        from btrfs_model.volume.tables import subvolumes
 
-        rows = []
-        for objectid in self.subvolume_ids:
-            subvolume = self._subvolume_by_id(objectid)
-            item = subvolume.item
-            row: dict[str, Any] = {
-                "id": objectid,
-                "path": self.subvolume_path(objectid),
-                "parent": subvolume.entry.parent if subvolume.entry else 0,
-            }
-            for field in ("uuid", "parent_uuid", "received_uuid"):
-                value = getattr(subvolume, field)
-                row[field] = value.hex() if value else ""
-            for field in ("generation", "ctransid", "otransid", "stransid", "rtransid"):
-                row[field] = getattr(item, field)
-            for field in _TIMES:
-                row[field] = timespec_ns(getattr(item, field))
-            rows.append(row | {"read_only": subvolume.is_read_only, "refs": item.refs})
-        frame = pd.DataFrame(
-            # text stays Python's: paths may be no UTF-8
-            {name: pd.Series([row[name] for row in rows], dtype=dtype)
-             for name, dtype in _SUBVOLUME_COLUMNS.items()}
-        )  # fmt: skip
-        for field in _TIMES:
-            frame[field] = _to_datetime(frame[field].tolist())
-        return frame
+        return subvolumes(self)
 
     @exclusive
     def devices(self) -> pd.DataFrame:
@@ -448,7 +404,7 @@ class Filesystem:
             (bytes), ``missing``; then for each kind of chunk, such as ``DATA|RAID1``, the bytes of
             the device that are allocated to it.
         """
-        from btrfs_model.volume.device_tables import devices
+        from btrfs_model.volume.tables import devices
 
         return devices(self.image, self.chunk_tree)
 
@@ -463,7 +419,7 @@ class Filesystem:
             ``length``, ``type`` (such as ``METADATA|RAID5``), ``stripe`` (its number), ``devid``,
             ``offset`` (byte of the device), ``stripe_length`` (bytes there), ``missing``.
         """
-        from btrfs_model.volume.device_tables import stripes
+        from btrfs_model.volume.tables import stripes
 
         return stripes(self.image)
 
@@ -479,13 +435,9 @@ class Filesystem:
             and ``alone`` as a rescan would count them; ``max_rfer``, ``max_excl`` (NA for no
             limit), ``groups`` (those that it is in).
         """
-        from btrfs_model.volume.quotas import counted_quotas, qgroup_table, quotas_of
+        from btrfs_model.volume.tables import qgroups
 
-        quotas = quotas_of(self.trees, self.image)
-        counted = counted_quotas(self.trees, self.image, self.forest())
-        alive = set(self.subvolume_ids)
-        paths = {group: self.subvolume_path(group) for group in quotas.by_id if group in alive}
-        return qgroup_table(quotas, counted, paths)
+        return qgroups(self)
 
     def missing(
         self,
@@ -510,12 +462,11 @@ class Filesystem:
         place = self.path if file is None else f"{self.path}: subvolume {subvolume!r}"
         if not self._has_uncommitted(subvolume, file):
             return kind(f"{place}: {why}")
-        name = subvolume if file is None else file
-        shown = (
-            str(name) if isinstance(name, int) else repr(name.decode("utf-8", "backslashreplace"))
-        )
+        name: object = subvolume if file is None else file
+        if isinstance(name, bytes):
+            name = name.decode("utf-8", "backslashreplace")
         thing = "subvolume" if file is None else "inode" if isinstance(file, int) else "file"
-        return NotCommittedError(f"{place}: {thing} {shown} is not committed yet; call sync()")
+        return NotCommittedError(f"{place}: {thing} {name!r} is not committed yet; call sync()")
 
     def _has_uncommitted(self, subvolume: bytes | int, file: bytes | int | None) -> bool:
         """Whether the running transaction has a subvolume or file; here there is none."""
@@ -542,18 +493,6 @@ class Filesystem:
         from btrfs_model.volume.listing import listing
 
         return listing(self.subvolume(subvolume), content=content)
-
-
-def _to_datetime(times: list[int]) -> pd.DatetimeIndex:
-    """Nanoseconds as UTC times of the finest unit that has room for all of them; 0 is NaT."""
-    import pandas as pd
-
-    unit, each = next(
-        (unit, each) for unit, each in _TIME_UNITS
-        if all(_INT64.min < time // each <= _INT64.max for time in times)
-    )  # fmt: skip
-    counts = [time // each if time else _INT64.min for time in times]
-    return pd.DatetimeIndex(np.array(counts, f"M8[{unit}]"), tz="UTC")
 
 
 def _signed(objectid: int) -> int:

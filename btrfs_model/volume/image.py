@@ -17,10 +17,9 @@ from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
-from uuid import UUID
 
 from btrfs_model.base.codes import Code
-from btrfs_model.base.errors import BtrfsModelError, CorruptImageError, Fault, UnsupportedError
+from btrfs_model.base.errors import CorruptImageError, Fault
 from btrfs_model.limits import Limits
 from btrfs_model.native.choice import twin
 from btrfs_model.native.image import READ, Store
@@ -28,7 +27,7 @@ from btrfs_model.ondisk.chunks import Chunk, parse_chunk_item
 from btrfs_model.ondisk.constants import BTRFS_STRIPE_LEN
 from btrfs_model.ondisk.items import root_item
 from btrfs_model.ondisk.keys import ItemType, ObjectId
-from btrfs_model.ondisk.structs import DEV_ITEM, DevItem
+from btrfs_model.ondisk.structs import DEV_ITEM
 from btrfs_model.ondisk.superblock import read_superblocks
 from btrfs_model.reference import blocks
 from btrfs_model.volume.devices import (
@@ -38,6 +37,7 @@ from btrfs_model.volume.devices import (
     check_missing,
     check_size,
     open_devices,
+    with_missing,
 )
 
 if TYPE_CHECKING:
@@ -278,7 +278,7 @@ class Image:
         """Read chunks and devices (``btrfs_read_chunk_tree()``)."""
         from btrfs_model.volume.tree import Tree
 
-        tree = Tree.pointed_at(self, ObjectId.CHUNK_TREE)
+        tree, fsid = Tree.pointed_at(self, ObjectId.CHUNK_TREE), self.superblock.tree_fsid
         try:
             chunks = [
                 parse_chunk_item(item.key.offset, item.data, self.path, block=item.block,
@@ -292,10 +292,10 @@ class Image:
             ]
         except CorruptImageError:
             # it is the devices that are missing, if there are any
-            self._find_missing([], self.chunks)
+            self.devices = with_missing(self.path, fsid, self.devices, [], self.chunks)
             check_missing(self.path, self.devices, self.chunks, degraded=degraded)
             raise
-        self._find_missing(items, chunks)
+        self.devices = with_missing(self.path, fsid, self.devices, items, chunks)
         # where there is but one by the superblock, there is no doing without the others
         degraded = degraded and self._places is not None
         check_missing(self.path, self.devices, chunks, degraded=degraded)
@@ -314,26 +314,6 @@ class Image:
             place = (root.bytenr, root.generation, root.level)
             tree = Tree(self, ObjectId.RAID_STRIPE_TREE, *place)
             self._set_chunks(self.chunks, read_strides(tree, self.path))
-
-    def _find_missing(self, items: list[DevItem], chunks: list[Chunk]) -> None:
-        """Add the devices that are missing to those that are there (``read_one_dev()``)."""
-        named = {pair for chunk in chunks for pair in zip(chunk.devids, chunk.uuids, strict=True)}
-        known = dict(named) | {item.devid: item.uuid for item in items}
-        for item in items:
-            if item.fsid != self.superblock.tree_fsid:
-                raise UnsupportedError(
-                    f"{self.path}: device {item.devid} is of a seed filesystem; not supported"
-                )
-        for one in self.devices:
-            if items and known.get(one.devid) != one.uuid:
-                raise BtrfsModelError(
-                    f"{one.path}: the filesystem does not have device {one.devid} with uuid "
-                    f"{UUID(bytes=one.uuid)} any more"
-                )
-        there = {one.devid for one in self.devices}
-        wanted = set(known) - there
-        missing = [Member(devid, known[devid], "", 0, 0, None) for devid in wanted]
-        self.devices = sorted([*self.devices, *missing], key=lambda one: one.devid)
 
     def reread_superblock(self) -> None:
         """Read the superblock of the sole device that a writer has just written."""

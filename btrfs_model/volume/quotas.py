@@ -22,8 +22,6 @@ from btrfs_model.volume.tree import Item, Tree
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import pandas as pd
-
     from btrfs_model.volume.forest import Forest
     from btrfs_model.volume.image import Image
 
@@ -31,10 +29,6 @@ LEVEL_SHIFT: Final = 48
 """Above it an id has the level of a quota group."""
 
 _VERSION: Final = 1
-_COLUMNS: Final = {
-    "qgroup": "object", "path": "object", "rfer": "uint64", "excl": "uint64", "reached": "uint64",
-    "alone": "uint64", "max_rfer": "UInt64", "max_excl": "UInt64", "groups": "object",
-}  # fmt: skip
 
 
 def group_name(group: int) -> str:
@@ -265,27 +259,3 @@ def counted_quotas(trees: Mapping[int, Tree], image: Image, forest: Forest) -> Q
     if quotas.by_id:
         count_extents(quotas, trees[ObjectId.EXTENT_TREE], forest.native, image.nodesize)
     return quotas
-
-
-def qgroup_table(quotas: Quotas, counted: Quotas, paths: Mapping[int, str]) -> pd.DataFrame:
-    """Return the groups beside what there is, see :meth:`.Filesystem.qgroups`.
-
-    `quotas`, `counted`: as the tree has them, and from scratch.
-    `paths`: of subvolumes that there are, by id.
-    """
-    import pandas as pd
-
-    rows = []
-    for number, group in sorted(quotas.by_id.items()):
-        limits, there = group.limits, counted.by_id[number]
-        rows.append((
-            group_name(number), paths.get(number, ""), group.rfer, group.excl, there.rfer,
-            there.excl,
-            limits.max_rfer if limits.flags & LimitFlag.MAX_RFER else None,
-            limits.max_excl if limits.flags & LimitFlag.MAX_EXCL else None,
-            " ".join(group_name(parent.id) for parent in group.groups),
-        ))  # fmt: skip
-    columns = zip(*rows, strict=True) if rows else [()] * len(_COLUMNS)
-    pairs = zip(_COLUMNS.items(), columns, strict=True)
-    return pd.DataFrame({name: pd.Series(list(values), dtype=kind)
-                         for (name, kind), values in pairs})  # fmt: skip
