@@ -168,7 +168,7 @@ def _counts(what: Sequence[str], kernels: Sequence[str], as_json: bool, output: 
         write_parquet(table, output)
     print_table(table, as_json=as_json)
     different = sum(row.differs for row in rows)
-    compared = sum(row.kernel is not None for row in rows)
+    compared = sum(not row.why for row in rows)
     click.echo(f"{compared} counts compared, {different} differ", err=True)
     return 1 if different else 0
 

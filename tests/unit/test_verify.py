@@ -4,6 +4,7 @@
 import json
 import random
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from btrfs_model.cli import cli
 from btrfs_model.experiments.scenario.load import Scenario, load_scenario
 from btrfs_model.experiments.scenario.operations import parse_step
 from btrfs_model.experiments.verify.kinds import KINDS, Bench, DifferenceError
+from btrfs_model.experiments.verify.logs import comparable_logs
 from btrfs_model.experiments.verify.run import Outcome, Task, files_of, lines_of
 from btrfs_model.experiments.verify.shrink import shrunk
 from btrfs_model.experiments.verify.sides import in_the_model
@@ -30,6 +32,8 @@ from btrfs_model.experiments.verify.steer import (
     unreachable,
 )
 from btrfs_model.kernels import gcov
+from btrfs_model.ondisk.keys import ItemType
+from btrfs_model.questions.logreplay import replay_log
 
 
 def scenario_of(numbers: list[int]) -> Scenario:
@@ -102,6 +106,23 @@ def test_a_difference_is_written_and_told(tmp_path: Path, monkeypatch: pytest.Mo
     assert (place / "model.txt").read_text() == "'commit'\n"
     assert [step.name for step in load_scenario(place / "scenario.json").steps][-1] == "fsync"
     assert (tmp_path / "rows.parquet").exists()
+
+
+def test_what_was_reached_is_told_beside_what_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [Function("send.c", "send", 10, 6, 4, 1, {"no memory": 2}, [3], []),
+            Function("send.c", "other", 2, 2, 0, 0, {}, [], [21])]  # fmt: skip
+
+    def verify(tasks: object, step: object) -> list[Outcome]:
+        # as a worker's line
+        told = [json.loads(json.dumps(asdict(row))) for row in rows]
+        compared = Outcome("linux", "6.1.192", "send", "a", compared={"streams": 1})
+        return [compared, *(Outcome("linux", "6.1.192", "reach", "", reach=one) for one in told)]
+
+    monkeypatch.setattr(verify_run, "verify", verify)
+    ran = CliRunner().invoke(cli, ["verify", "send", "--seeds", "1"], standalone_mode=False)
+    assert "send.c\t12\t8\t2\t4\t1\t80.0\t25.0" in ran.stdout
+    assert "send.c\tno memory\t2" in ran.stdout
+    assert "send.c: other: listed as unreachable, and ran: lines 21" in ran.stderr
 
 
 def test_an_image_has_no_logs_to_compare(tmp_path: Path) -> None:
@@ -202,3 +223,43 @@ def test_a_file_whose_data_is_in_memory_alone_keeps_its_checksums() -> None:
         fs.sync()
         flags = {row["path"]: row["flags"] for row in fs.listing("").to_dict("records")}
     assert (flags["written"], flags["empty"]) == (0, 0x800000)
+
+
+# -------------------------------------------------------------- names without room in an item --
+
+SAME_HASH = ("ue2r43xy", "c54cvxdh")
+LONG = "k" * 180
+
+
+def _many_names(*then: list[object]) -> Scenario:
+    """Give a file more names than an INODE_REF of a leaf of 4 KiB holds; the last one is small."""
+    links = [["link", "d/f", f"d/{LONG}{number}"] for number in range(40)]
+    links += [["link", "d/f", f"d/{name}"] for name in ("z" * 100, *SAME_HASH)]
+    lines = [["mkfs", ["-m", "single", "-d", "single", "-n", "4096"]], ["mount", "noatime"],
+             ["mkdir", "d"], ["create", "d/f"], *links, ["sync"], *then, ["crash"]]  # fmt: skip
+    return Scenario("names", [parse_step("names", *one) for one in enumerate(lines, 1)])
+
+
+def test_a_name_is_looked_for_where_the_others_are_before_it_goes(tmp_path: Path) -> None:
+    """Found by the corpus on 6.1: that search copies the leaf, so an fsync logs what is in it."""
+    last = f"d/{LONG}38"
+    scenario = _many_names(["create", "d/o"], ["rename", "d/o", last], ["fsync", last])
+    with in_the_model(scenario, "v6.1.192", tmp_path / "crash"):
+        pass
+    (log,) = comparable_logs(tmp_path / "crash", scenario).values()
+    assert (258, ItemType.INODE_REF, 257) in log
+
+
+def test_a_replay_keeps_a_name_of_the_same_hash(tmp_path: Path) -> None:
+    """Found by the corpus on 6.1: the log has nothing of the item in which it was alone."""
+    one, other = (f"d/{name}" for name in SAME_HASH)
+    scenario = _many_names(["unlink", one], ["unlink", other], ["link", "d/f", one],
+                           ["unlink", f"d/{LONG}33"], ["create", f"d/{LONG}33"],
+                           ["fsync", f"d/{LONG}33"])  # fmt: skip
+    with in_the_model(scenario, "v6.1.192", tmp_path / "crash"):
+        pass
+    with (
+        bm.open(tmp_path / "crash") as crashed,
+        replay_log(crashed, behaviour="v6.1.192") as replayed,
+    ):
+        assert {one, other} <= set(replayed.listing("")["path"])
