@@ -11,6 +11,7 @@ from typing import Any
 
 import corpus
 import pytest
+from browser import CUT_OFF, WIDTHS, chromium, violations
 
 from btrfs_model.base.charts import COLOURS, KINDS
 from btrfs_model.cli.experiments import _print_answer as print_answer
@@ -33,8 +34,6 @@ SMALL = {
     "send-truncate": 0.004, "send-utimes": 0.004, "send-readahead": 0.004, "fiemap-shared": 0.003,
     "log-dir": 0.001,
 }  # fmt: skip
-CHROMIUM = "/usr/bin/chromium"
-WIDTHS = (1280, 400)
 
 
 @pytest.fixture(scope="module")
@@ -181,26 +180,10 @@ def test_the_table_of_the_readme() -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Debian's Chromium."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    if not Path(CHROMIUM).exists():
-        pytest.skip(f"no browser: there is no {CHROMIUM}")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+    with chromium() as started:
+        yield started
 
 
-CUT_OFF = """() => {
-    const found = [], width = document.documentElement.clientWidth;
-    for (const one of document.querySelectorAll("body *")) {
-        const box = one.getBoundingClientRect();
-        const hidden = one.closest("figure, thead") || !box.width;
-        if (!hidden && (box.right > width + 1 || box.left < -1 || one.scrollWidth > width))
-            found.push(one.tagName + ": " + one.textContent.trim().slice(0, 60));
-    }
-    return found;
-}"""
 SMALL_TEXT = """() => [...document.querySelectorAll("svg text")].filter(one => {
     const {a, b} = one.getScreenCTM();
     return parseFloat(getComputedStyle(one).fontSize) * Math.hypot(a, b) < 9;
@@ -214,7 +197,6 @@ SMALL_TEXT = """() => [...document.querySelectorAll("svg text")].filter(one => {
 )
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_page_in_a_browser(browser: Any, folder: Path, width: int) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     page = browser.new_page(viewport={"width": width, "height": 900})
     said: list[str] = []
     page.on("console", lambda message: said.append(message.text))
@@ -231,8 +213,7 @@ def test_the_page_in_a_browser(browser: Any, folder: Path, width: int) -> None:
     assert page.evaluate(CUT_OFF) == []
     assert page.evaluate(SMALL_TEXT) == []
     assert page.locator("svg text").count() > 100
-    problems = axe.Axe().run(page).response["violations"]
-    assert [(one["id"], one["nodes"][0]["target"]) for one in problems] == []
+    assert violations(page) == []
     page.close()
 
 

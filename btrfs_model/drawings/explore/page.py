@@ -84,7 +84,7 @@ class Page:
         if sum(map(len, self.parts)) > _SHOWN:
             return f"<p>{escape(repr(self))}: save it, and open it in a browser.</p>"
         return (
-            f'<iframe sandbox="allow-scripts" title="{escape(self.title)}" '
+            f'<iframe sandbox="allow-scripts allow-forms" title="{escape(self.title)}" '
             'style="width: 100%; height: 46rem; border: 1px solid" '
             f'srcdoc="{escape(self.html)}"></iframe>'
         )

@@ -183,30 +183,40 @@ function fieldTable(caption, pieces, bytes, tree) {
   const shown = table(caption, ["field", "value", "bytes"], cells);
   shown.querySelectorAll("tbody tr").forEach((row, number) => {
     const {at, width} = [...rows.values()][number];
-    const mark = isOn => document.querySelectorAll("#hex [data-at]").forEach(one => {
-      const byte = Number(one.dataset.at);
-      one.classList.toggle("marked", isOn && byte >= at && byte < at + width);
-    });
-    row.addEventListener("mouseenter", () => mark(true));
-    row.addEventListener("mouseleave", () => mark(false));
+    row.addEventListener("mouseenter", () => mark(at, width));
+    row.addEventListener("mouseleave", () => mark(at, 0));
   });
   return shown;
 }
 
+// A line has 16 bytes: where the digits of a byte are in it.
+const LINE = 4 + 1 + 48 + 1 + 1 + 16 + 1, placeOf = byte => 5 + byte * 3 + (byte > 7 ? 1 : 0);
 function hexDump(bytes, start, size) {
-  const dump = make("pre", {id: "hex", tabIndex: 0, attributes: {role: "group", "aria-label": "Bytes"}});
+  let text = "";
   for (let at = 0; at < size; at += 16) {
     const line = bytes.subarray(start + at, start + Math.min(size, at + 16));
-    dump.append(`${at.toString(16).padStart(4, "0")} `);
-    line.forEach((byte, number) => {
-      const two = make("span", {textContent: hexOf([byte])});
-      two.dataset.at = start + at + number;
-      dump.append(number === 8 ? "  " : " ", two);
-    });
-    const text = Array.from(line, byte => byte > 31 && byte < 127 ? String.fromCharCode(byte) : ".").join("");
-    dump.append(`${" ".repeat((16 - line.length) * 3 + (line.length < 9 ? 1 : 0))}  ${text}\n`);
+    const digits = Array.from(line, byte => hexOf([byte]));
+    const hex = `${digits.slice(0, 8).join(" ")}  ${digits.slice(8).join(" ")}`.padEnd(49);
+    const shown = Array.from(line, byte => byte > 31 && byte < 127 ? String.fromCharCode(byte) : ".");
+    text += `${at.toString(16).padStart(4, "0")} ${hex} ${shown.join("").padEnd(16)}\n`;
   }
+  const dump = make("pre", {id: "hex", tabIndex: 0, textContent: text,
+    attributes: {role: "group", "aria-label": "Bytes"}});
+  dump.dataset.start = start;
   return dump;
+}
+// Mark bytes in the dump; none where `width` is 0.
+function mark(at, width) {
+  const dump = byId("hex"), ranges = [], text = dump?.firstChild;
+  for (let byte = at - (dump?.dataset.start || 0), left = width; text && left > 0; byte++, left--) {
+    const place = Math.floor(byte / 16) * LINE + placeOf(byte % 16);
+    if (byte < 0 || place + 2 > text.length) continue;
+    const range = new Range();
+    range.setStart(text, place);
+    range.setEnd(text, place + 2);
+    ranges.push(range);
+  }
+  CSS.highlights?.set("field", new Highlight(...ranges));
 }
 
 const asDumped = text => make("pre", {id: "text", tabIndex: 0, textContent: text,
@@ -333,7 +343,7 @@ async function showCompare(left, right) {
   const cell = (unit, tree) => unit ? [link(`in/${tree.id}/${unit.address}/${unit.slot}`, itemLabel(unit.block, unit.slot))] : ["–"];
   async function* rows() {
     for await (const row of compareTrees(...sides, blocks)) {
-      if (row.same) yield [`${grouped(row.same)} items`, "the same in both, in blocks of their own", ""];
+      if (row.same) yield [`${grouped(row.same)} items`, "the same in both, in blocks of their own", "the same"];
       else if (row.shared) {
         const {shared, level, leaves} = row.shared;
         const text = `${level ? `node, ${grouped(leaves)} leaves` : "leaf"} ${grouped(shared)}`;
@@ -341,7 +351,7 @@ async function showCompare(left, right) {
       } else yield [row.change, cell(row.left, sides[0]), cell(row.right, sides[1])];
     }
   }
-  const all = growing("What differs, and what is shared, in the order of keys", ["", ...sides.map(tree => tree.name)], rows());
+  const all = growing("What differs, and what is shared, in the order of keys", ["change", ...sides.map(tree => tree.name)], rows());
   show(`${sides[0].name} beside ${sides[1].name}`, form, make("p", {id: "shares", textContent:
     `They share ${grouped(both)} blocks, ${grouped(both * about.nodesize)} bytes. ` +
     `${grouped(alone[0])} blocks are in the first alone, ${grouped(alone[1])} in the second alone.`}), ...all.children);
@@ -396,7 +406,7 @@ async function showStream(first, wanted) {
       yield [`${row}`, [`${command} ${path}`], item, `${cause}: ${one.function}()`];
     }
   }
-  const all = growing("Commands, and the items that cause them", ["", "command", "item", "cause"], rows());
+  const all = growing("Commands, and the items that cause them", ["number", "command", "item", "cause"], rows());
   show(`Stream of ${grouped(stream.rows)} commands`, form, ...all.children);
   await all.grow();
 }
@@ -445,22 +455,30 @@ async function showBlockSomewhere(address, slot) {
   await showAt(all[0], address, slot);
 }
 
-// A path as it is shown, with its escapes, as names.
-function namesOf(path) {
-  const bytes = [];
-  for (const [whole, hex] of path.matchAll(/\\x([0-9a-f]{2})|[^]/giu))
-    bytes.push(...hex ? [parseInt(hex, 16)] : new TextEncoder().encode(whole));
-  const names = [[]];
-  for (const byte of bytes) if (byte === 47) names.push([]); else names.at(-1).push(byte);
-  return names.filter(name => name.length && !(name.length === 1 && name[0] === 46));
+// The bytes that a name may stand for: its own, or with its escapes undone; \xa0 may stand for a byte
+// or for a character.
+function bytesOf(name) {
+  const encode = text => [...new TextEncoder().encode(text)];
+  const controls = {"\\n": "\n", "\\r": "\r", "\\t": "\t"};
+  const parts = /\\x([0-9a-f]{2})|\\u([0-9a-f]{4})|\\U([0-9a-f]{8})|\\[nrt]|[^]/gu;
+  const undone = isByte => [...name.matchAll(parts)].flatMap(([whole, two, four, eight]) => {
+    const code = parseInt(two || four || eight, 16);
+    if (two && isByte) return [code];
+    return encode(code <= 0x10ffff ? String.fromCodePoint(code) : controls[whole] || whole);
+  });
+  return [encode(name), undone(true), undone(false)];
 }
 async function showPath(tree, path) {
   const {types} = form;
   let inode = 256n;
-  for (const name of namesOf(path)) {
-    const key = [inode, types.DIR_ITEM, BigInt(nameHash(name))], item = await found(await search(tree, key));
-    const entry = item && !compareKeys(item.key, key) ? entryNamed(item, name) : null;
-    if (!entry) throw Error(`${tree.name} has no “${printable(Uint8Array.from(name))}” in directory ${inode}`);
+  for (const name of path.split("/").filter(name => name && name !== ".")) {
+    let entry = null;
+    for (const bytes of bytesOf(name)) {
+      const key = [inode, types.DIR_ITEM, BigInt(nameHash(bytes))];
+      const item = await found(await search(tree, key));
+      if (item && !compareKeys(item.key, key)) entry ||= entryNamed(item, bytes);
+    }
+    if (!entry) throw Error(`${tree.name} has no “${name}” in directory ${inode}`);
     inode = entry[0];
     if (entry[1] === types.ROOT_ITEM) [tree, inode] = [wantedTree(inode), 256n];
   }

@@ -1,0 +1,706 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The page of `explore` in a browser: the same bytes and fields, and all ways through it."""
+
+import base64
+import io
+import random
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import corpus
+import pytest
+from browser import CUT_OFF, WIDTHS, chromium, violations
+from damage import Broken
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from progs import needs_progs
+
+import btrfs_model as bm
+from btrfs_model.backref.api import iterate_extent_inodes
+from btrfs_model.base.printable import printable
+from btrfs_model.cli import run
+from btrfs_model.drawings.explore import Page, explore
+from btrfs_model.ondisk import structs
+from btrfs_model.ondisk.keys import ItemType, item_type_name
+from btrfs_model.ondisk.structs import HEADER, ITEM, KEY_PTR
+from btrfs_model.questions.dumptree.text import BlockText
+from btrfs_model.questions.dumptree.trees import pointed_at, rooted_trees
+from btrfs_model.reference.compare import Change
+from btrfs_model.volume.compare import compare_trees
+from btrfs_model.volume.image import Image
+from btrfs_model.volume.tree import Tree
+
+LOG = "kernel/log/nd/nd_20_5/5.10/crash2"
+NAMES = (
+    b"<img src=x onerror=document.title='run'>", b"<script>document.title='run'<!--",
+    b"a\nb\x1b[31m", b"\xff\xfe", "\u202egpj.exe".encode(), b"&lt;b&gt;", b"caf\xc3\xa9\xc3",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as started:
+        yield started
+
+
+class Shown:
+    """A page in a browser; the test fails where the page has an error or asks for anything."""
+
+    def __init__(self, browser: Any, page: Page, path: Path, width: int = 1280) -> None:
+        page.save(path)
+        # for axe, which comes as a script
+        context = browser.new_context(
+            bypass_csp=True, viewport={"width": width, "height": 900}, timezone_id="UTC"
+        )
+        self.page, self.said = context.new_page(), list[str]()
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("request", lambda request: self.said.append(request.url))
+        self.page.goto(path.as_uri())
+        self.wait()
+        assert self.said.pop(0) == path.as_uri()
+
+    def wait(self) -> None:
+        self.page.wait_for_selector("body:not([aria-busy])")
+
+    def go(self, route: str) -> None:
+        """Follow a link to somewhere in the page."""
+        self.page.evaluate("route => go(route)", route)
+        self.page.evaluate("document.body.setAttribute('aria-busy', 'true')")
+        self.page.evaluate("route => showRoute(route)", route)
+        self.wait()
+
+    def look(self, kind: str, text: str, tree: str = "") -> None:
+        """Use the form."""
+        self.page.select_option("#kind", kind)
+        self.page.fill("#wanted", text)
+        if tree:
+            self.page.select_option("#in", tree)
+        self.page.evaluate("document.body.setAttribute('aria-busy', 'true')")
+        self.page.click("#search button")
+        self.wait()
+
+    def click(self, selector: str) -> None:
+        self.page.evaluate("document.body.setAttribute('aria-busy', 'true')")
+        self.page.click(selector)
+        self.wait()
+
+    @property
+    def title(self) -> str:
+        return str(self.page.text_content("#title"))
+
+    def close(self) -> None:
+        self.page.wait_for_function(
+            "![...document.querySelectorAll('#shown p')].some(one => one.textContent === '…')"
+        )
+        assert self.said == []
+        self.page.context.close()
+
+
+@pytest.fixture
+def show(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Shown]]:
+    opened = []
+
+    def start(what: bm.Filesystem | Page, *args: Any, **more: Any) -> Shown:
+        page = what if isinstance(what, Page) else explore(what, *args)
+        opened.append(Shown(browser, page, tmp_path / f"page{len(opened)}.html", **more))
+        return opened[-1]
+
+    yield start
+    for one in opened:
+        one.close()
+
+
+def ten_files() -> bm.WritableFilesystem:
+    """The filesystem of the course, and two snapshots."""
+    fs = bm.create("256M", seed=1)
+    fs.mkdir("docs")
+    for number in range(9):
+        fs.create(f"docs/note{number}")
+        fs.write(f"docs/note{number}", 0, b"hello " * 10 * number)
+    fs.create("large")
+    fs.write("large", 0, b"x" * 100_000)
+    fs.snapshot("", "snap1")
+    fs.write("docs/note3", 0, b"changed")
+    fs.create("docs/new")
+    fs.clone_range("large", "docs/new", 0, 0, 40_960)
+    fs.unlink("docs/note4")
+    fs.snapshot("", "snap2")
+    fs.sync()
+    return fs
+
+
+def blocks_of(image: Image) -> dict[int, Tree]:
+    """All tree blocks, with a tree that has them."""
+    found: dict[int, Tree] = {}
+    for root in [*pointed_at(image), *rooted_trees(image)]:
+        for block in root.tree.blocks():
+            found.setdefault(block.logical, root.tree)
+    return found
+
+
+def without_unused(block: bytes) -> bytes:
+    """A tree block in which 0 stands for what is unused."""
+    head = HEADER.unpack(block)
+    end = HEADER.size + head.nritems * (KEY_PTR if head.level else ITEM).size
+    behind = len(block)
+    if not head.level and head.nritems:
+        last = ITEM.view(block, head.nritems, HEADER.size)[-1]
+        behind = HEADER.size + int(last["offset"])
+    return block[:end] + bytes(behind - end) + block[behind:]
+
+
+def images() -> list[str]:
+    """Of each feature, and some with logs."""
+    features = [name for name in corpus.images("features") if "two-devices" not in name]
+    return [*features, *corpus.images("log")[::40], *corpus.images("send")[::60]]
+
+
+# ------------------------------------------------------------------------- bytes and fields --
+
+
+@pytest.mark.claim("A page of `explore` has all tree blocks byte for byte, but for unused bytes.")
+@pytest.mark.parametrize("name", images())
+def test_blocks(name: str, show: Any) -> None:
+    with bm.open(corpus.image(name)) as fs:
+        one = show(fs)
+        blocks = blocks_of(fs.image)
+        assert set(blocks) == set(map(int, one.page.evaluate("[...places.keys()].map(String)")))
+        for address in blocks:
+            packed = (
+                one.page.evaluate(
+                    "async at => btoa(String.fromCharCode(...await blockAt(BigInt(at))))",
+                    str(address),
+                )
+                if fs.image.nodesize < 65536
+                else one.page.evaluate(
+                    "async at => btoa(Array.from(await blockAt(BigInt(at)), one => "
+                    "String.fromCharCode(one)).join(''))",
+                    str(address),
+                )
+            )
+            assert base64.b64decode(packed) == without_unused(bytes(fs.image.block(address)))
+
+
+def item_text(image: Image, tree: Tree, address: int, slot: int) -> str:
+    """An item as `dump-tree` shows it."""
+    texts = []
+    for slots in ([slot], []):
+        out = io.BytesIO()
+        shown = {"csum_headers": True, "csum_items": True, "escape_names": True}
+        blocks = BlockText(image, out, **shown)
+        blocks.block(tree, address, slots)
+        blocks.flush()
+        texts.append(out.getvalue().decode())
+    return texts[0].removeprefix(texts[1])
+
+
+def items_of(image: Image) -> list[tuple[Tree, int, int]]:
+    found = []
+    for address, tree in blocks_of(image).items():
+        head = HEADER.unpack(image.block(address))
+        if not head.level:
+            found += [(tree, address, slot) for slot in range(head.nritems)]
+    return found
+
+
+def check_item(one: Shown, fs: bm.Filesystem, tree: Tree, address: int, slot: int) -> None:
+    one.page.evaluate(
+        "([tree, at, slot]) => showItem(treeOf(tree) || trees[0], BigInt(at), slot)",
+        [str(tree.objectid), str(address), slot],
+    )
+    text = item_text(fs.image, tree, address, slot)
+    assert one.page.text_content("#text") == text
+    item = Tree.item(fs.image.block(address), slot)
+    if item.data:
+        dump = "".join(line[5:54] for line in one.page.text_content("#hex").splitlines())
+        assert bytes.fromhex(dump) == bytes(item.data)
+    # each field stands beside its bytes, with a value that the dump has too
+    rows = one.page.evaluate(
+        "[...document.querySelectorAll('#shown table')].at(-1).querySelectorAll('tbody tr').length"
+        " ? [...[...document.querySelectorAll('#shown table')].at(-1).querySelectorAll('tbody tr')]"
+        ".map(row => [...row.cells].map(cell => cell.textContent)) : []"
+    )
+    for _, value, _ in rows:
+        assert all(word in text for word in value.split())
+    layout = LAYOUTS.get(item.key.type)
+    if layout is not None and len(item.data) >= layout.size:
+        for name, _, shown in rows:
+            width, at = _place(layout, name)
+            if width and not shown.endswith("…"):
+                assert bytes.fromhex(shown) == bytes(item.data[at : at + width]), name
+
+
+LAYOUTS: dict[int, Any] = {
+    ItemType.INODE_ITEM: structs.INODE_ITEM, ItemType.ROOT_ITEM: structs.ROOT_ITEM,
+    ItemType.DEV_ITEM: structs.DEV_ITEM, ItemType.DEV_EXTENT: structs.DEV_EXTENT,
+    ItemType.BLOCK_GROUP_ITEM: structs.BLOCK_GROUP_ITEM,
+}  # fmt: skip
+
+
+def _place(layout: Any, name: str) -> tuple[int, int]:
+    kind, at = layout.dtype, 0
+    for part in name.split("."):
+        if part not in (kind.fields or {}):
+            return 0, 0
+        kind, more = kind.fields[part][:2]
+        at += more
+    return kind.itemsize, at
+
+
+@pytest.mark.claim(
+    "`explore` shows the fields of 1,000 random items as `dump-tree` does, beside their bytes."
+)
+def test_fields_of_random_items(show: Any) -> None:
+    chosen, names = random.Random(1), images()[::3]
+    seen = 0
+    for name in names:
+        with bm.open(corpus.image(name)) as fs:
+            one = show(fs)
+            items = items_of(fs.image)
+            some = chosen.sample(items, min(len(items), 1000 // len(names) + 20))
+            seen += len(some)
+            for item in some:
+                check_item(one, fs, *item)
+    assert seen >= 1000
+
+
+@needs_progs
+@pytest.mark.claim("What `explore` shows of a tree is what btrfs-progs shows.", judge="progs")
+@pytest.mark.parametrize("name", ["features/quota", "features/zstd", "features/csum-sha256"])
+def test_beside_btrfs_progs(name: str, show: Any) -> None:
+    path = corpus.image(name)
+    with bm.open(path) as fs:
+        one = show(fs)
+        for tree in (2, 5, 1):
+            command = ["btrfs", "inspect-internal", "dump-tree", "--csum-headers", "--csum-items",
+                       "-t", str(tree), path]  # fmt: skip
+            text = subprocess.run(
+                command,
+                capture_output=True,
+                check=True,
+                env={"TZ": "UTC", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+            ).stdout
+            shown = one.page.evaluate(
+                """async id => {
+                    let text = "";
+                    async function all(address) {
+                        const block = await blockAt(address);
+                        text += textOf(headPieces(block));
+                        for (let slot = 0; slot < countOf(block); slot++) {
+                            text += textOf(entryPieces(block, slot));
+                            if (!levelOf(block)) text += textOf(payloadPieces(block, slot));
+                        }
+                        for (let slot = 0; levelOf(block) && slot < countOf(block); slot++)
+                            await all(childAt(block, slot));
+                    }
+                    await all(treeOf(id).root);
+                    return text;
+                }""",
+                str(tree),
+            )
+            body = text.decode("utf-8", "replace").split("\n", 2)[2]
+            assert shown == body.partition("total bytes ")[0]
+
+
+@settings(max_examples=300, deadline=None)
+@given(name=st.one_of(st.binary(), st.text().map(str.encode), st.sampled_from(NAMES)))
+def test_names_are_escaped_as_everywhere(name: bytes, page_of_ten: Shown) -> None:
+    """But for characters that are newer than one of the two knows."""
+    shown = page_of_ten.page.evaluate("bytes => printable(Uint8Array.from(bytes))", list(name))
+    if not re.search(r"\\[uU]", printable(name) + shown):
+        assert shown == printable(name)
+
+
+@pytest.fixture(scope="module")
+def page_of_ten(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+    with ten_files() as fs:
+        yield Shown(browser, explore(fs), tmp_path_factory.mktemp("ten") / "page.html")
+
+
+# -------------------------------------------------------------------------- ways through it --
+
+
+@pytest.mark.claim("Names with markup, control characters and odd bytes are shown, never run.")
+def test_odd_names(show: Any, tmp_path: Path) -> None:
+    with bm.create("256M", seed=1) as fs:
+        for name in NAMES:
+            fs.create(name)
+        fs.mkdir("<b>sub")
+        fs.snapshot("", "<i>snap")
+        fs.sync()
+        path = tmp_path / "<b>disk.img"
+        fs.save(path)
+    with bm.open(path) as fs:
+        one = show(fs, "<i>snap")
+        title = one.page.title()
+        assert "<b>disk.img" in title
+        for name in NAMES:
+            one.look("path", printable(name), "5")
+            inode = fs.subvolume("").resolve(name)
+            assert one.title == f"({inode} INODE_ITEM 0)", name
+            one.go(f"key/5/{inode}.INODE_REF.0")
+            assert f"name: {printable(name)}" in one.page.text_content("#text")
+        one.go("stream/0")
+        assert one.page.title() == title
+        assert (
+            one.page.locator("#shown img, #shown b, #shown i, #tree img, script[src]").count() == 0
+        )
+
+
+def test_unfold_with_the_keyboard(show: Any) -> None:
+    with ten_files() as fs:
+        one = show(fs)
+        press = one.page.keyboard.press
+        chosen = partial(one.page.text_content, "[aria-selected=true] > .row")
+        one.page.focus("[role=treeitem][tabindex='0']")
+        press("Home")
+        assert chosen() == "superblock"
+        names = [root.key.objectid for root in [*pointed_at(fs.image), *rooted_trees(fs.image)]]
+        for _ in range(names.index(5) + 1):
+            press("ArrowDown")
+        assert chosen() == "fs tree “/”"
+        press("ArrowRight")
+        one.page.wait_for_selector("[aria-selected=true][aria-expanded=true]")
+        press("ArrowRight")
+        assert chosen().startswith("(256 INODE_ITEM 0) size ")
+        press("ArrowDown")
+        assert chosen() == "(256 INODE_REF 256) “..”"
+        press("Enter")
+        one.page.wait_for_function("document.querySelector('#title').textContent.includes('REF')")
+        # the tree keeps the focus
+        assert one.page.evaluate("document.activeElement.getAttribute('role')") == "treeitem"
+        press("ArrowLeft")
+        assert chosen() == "fs tree “/”"
+        press("ArrowLeft")
+        assert one.page.locator("[aria-selected=true][aria-expanded=false]").count() == 1
+        press("End")
+        assert chosen() == "data reloc tree"
+        assert one.page.locator("[role=treeitem][tabindex='0']").count() == 1
+
+
+def test_unfold_every_block(show: Any) -> None:
+    """With the mouse, a tree of three levels."""
+    with bm.create("256M", seed=1, nodesize=4096) as fs:
+        fs.create_files("", [f"a rather long name of a file, number {n}" for n in range(3000)])
+        fs.sync()
+        tree = fs.tree(5)
+        assert tree.level == 2
+        one = show(fs)
+        one.page.evaluate("""async () => {
+            const all = [tops.get("5")];
+            for (const one of all) for (const child of await unfold(one) || []) all.push(child);
+        }""")
+        rows = one.page.locator("[role=treeitem]", has_text="fs tree").locator("[role=treeitem]")
+        blocks = tree.blocks()
+        assert rows.count() == len(blocks) - 1 + sum(b.nritems for b in blocks if not b.level)
+
+
+def test_search(show: Any) -> None:
+    with ten_files() as fs:
+        one = show(fs)
+        inode = fs.subvolume("snap1").resolve("docs/note4")
+        one.look("path", "docs/note4", "256")
+        assert one.title == f"({inode} INODE_ITEM 0)"
+        one.look("path", "/snap1/docs/note4", "5")
+        assert one.title == f"({inode} INODE_ITEM 0)"
+        assert "In subvolume 256" in one.page.text_content("#shown")
+        one.look("path", "docs/note4", "5")
+        assert "no “note4”" in one.page.text_content("#said")
+        one.look("inode", str(inode), "256")
+        assert one.title == f"({inode} INODE_ITEM 0)"
+        one.look("inode", "99999", "5")
+        assert "no inode 99999" in one.page.text_content("#said")
+        one.look("key", "257 INODE_ITEM 0", "5")
+        assert one.title == "(257 INODE_ITEM 0)"
+        one.look("key", "(257 2 0)", "5")
+        assert one.title.startswith("(257 INODE_REF")
+        assert "what comes next" in one.page.text_content("#said")
+        one.look("key", "<b>", "5")
+        assert "is no number" in one.page.text_content("#said")
+        (extent,) = fs.subvolume("").extents("large")
+        for address in (extent.disk_bytenr, extent.disk_bytenr + 5000):
+            one.look("address", f"{address:,}")
+            assert one.title == f"({extent.disk_bytenr} EXTENT_ITEM {extent.disk_num_bytes})"
+        one.look("address", hex(fs.tree(5).bytenr))
+        assert one.title == f"Leaf {fs.tree(5).bytenr:,} of fs tree “/”"
+        one.look("address", "1")
+        assert "no extent has the address 1" in one.page.text_content("#said")
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_search_finds_what_the_model_finds(data: st.DataObject, deep: tuple[Any, Shown]) -> None:
+    fs, one = deep
+    key = data.draw(
+        st.tuples(st.integers(250, 1300), st.integers(0, 255), st.integers(0, 2**64 - 1))
+    )
+    wanted = fs.tree(5).first(key)
+    found = one.page.evaluate(
+        """async ([o, t, f]) => {
+            const item = await found(await search(treeOf("5"), [BigInt(o), t, BigInt(f)]));
+            return item && [...item.key, item.address, item.slot].map(String);
+        }""",
+        [str(key[0]), key[1], str(key[2])],
+    )
+    assert found == (wanted and list(map(str, [*wanted.key, wanted.block, wanted.slot])))
+
+
+@pytest.fixture(scope="module")
+def deep(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Shown]]:
+    """Trees of three levels, two snapshots and clones between files."""
+    with bm.create("1G", seed=1, nodesize=4096) as fs:
+        fs.create_files("", [f"f{n}" for n in range(1000)])
+        for number in range(60):
+            fs.write(f"f{number}", 0, bytes([number]) * 20_000)
+        fs.snapshot("", "one")
+        for number in range(0, 60, 3):
+            fs.clone_range(f"f{number}", f"f{number + 500}", 0, 4096, 8192)
+            fs.write(f"f{number}", 4096, b"changed" * 600)
+        fs.snapshot("", "two")
+        fs.unlink("f7")
+        fs.sync()
+        yield (
+            fs,
+            Shown(browser, explore(fs, "two", "one"), tmp_path_factory.mktemp("deep") / "p.html"),
+        )
+
+
+@pytest.mark.claim("`explore` finds all file extents that refer to an extent, in every tree.")
+def test_who_refers_to_extents(deep: tuple[Any, Shown]) -> None:
+    fs, one = deep
+    extents = [item.key for item in fs.tree(2).items() if item.key.type == ItemType.EXTENT_ITEM]
+    assert len(extents) > 70
+    shared = 0
+    for key in extents:
+        rows = one.page.evaluate(
+            "async at => (await fileExtents(BigInt(at))).map(one => "
+            "[one.tree.id, one.inode, one.offset, one.leaf, one.slot].map(String))",
+            str(key.objectid),
+        )
+        refs = iterate_extent_inodes(fs, key.objectid, ignore_extent_item_pos=True)
+        shared += len(refs) > 3
+        assert sorted((int(r[1]), int(r[0])) for r in rows) == sorted(
+            (r.inum, r.root) for r in refs
+        )
+    assert shared
+
+
+@pytest.mark.claim("`explore` finds who points at a tree block, and all trees that have it.")
+def test_who_refers_to_blocks(deep: tuple[Any, Shown]) -> None:
+    fs, one = deep
+    trees = {str(r.key.objectid): r.tree for r in [*pointed_at(fs.image), *rooted_trees(fs.image)]}
+    blocks = {name: tree.blocks() for name, tree in trees.items()}
+    for address in random.Random(2).sample(sorted(blocks_of(fs.image)), 60):
+        owners = [name for name, some in blocks.items() if any(b.logical == address for b in some)]
+        parents = {(b.parent, b.parent_slot) for some in blocks.values() for b in some
+                   if b.logical == address and b.parent}  # fmt: skip
+        found = one.page.evaluate(
+            "async at => [(await treesWith(BigInt(at))).map(tree => tree.id), "
+            "((await parents()).get(BigInt(at)) || [])"
+            ".map(one => [String(one.address), one.slot])]",
+            str(address),
+        )
+        assert sorted(found[0]) == sorted(owners)
+        assert {(int(at), slot) for at, slot in found[1]} == parents
+
+
+@pytest.mark.claim("`explore` sets trees side by side: what differs is what a send would find.")
+@pytest.mark.parametrize("pair", [("one", "two"), ("two", "one"), ("", "one"), ("two", "two")])
+def test_compare(pair: tuple[str, str], deep: tuple[Any, Shown]) -> None:
+    fs, one = deep
+    left, right = (fs.subvolume(name) for name in pair)
+    rows = one.page.evaluate(
+        """async ids => {
+            const sides = ids.map(treeOf), rows = [];
+            const blocks = await Promise.all(sides.map(blocksOf));
+            for await (const row of compareTrees(...sides, blocks))
+                if (row.change) rows.push([row.change, ...(row.left || row.right).key.map(String)]);
+            return rows;
+        }""",
+        [str(left.id), str(right.id)],
+    )
+    wanted = [
+        [change.change.name.lower(), *map(str, change.key)]
+        for change in compare_trees(right.tree, left.tree)
+        if change.change != Change.SAME
+    ]
+    assert rows == wanted
+    one.go(f"compare/{left.id}/{right.id}")
+    blocks = [{block.logical for block in side.tree.blocks()} for side in (left, right)]
+    both = len(blocks[0] & blocks[1])
+    assert f"They share {both:,} blocks" in one.page.text_content("#shares")
+
+
+def test_follow_references(show: Any) -> None:
+    """From a name to its inode, to its extent, to the files that have it."""
+    with ten_files() as fs:
+        one = show(fs, "snap2", "snap1")
+        item = next(i for i in fs.tree(5).items((256, 84, 0)) if b"large" in bytes(i.data))
+        one.go(f"key/5/{item.key.objectid}.{item.key.type}.{item.key.offset}")
+        one.click("#shown td a")
+        inode = fs.subvolume("").resolve("large")
+        assert one.title == f"({inode} INODE_ITEM 0)"
+        one.go(f"key/5/{inode}.EXTENT_DATA.0")
+        one.page.wait_for_selector("text=in subvolume 256")
+        (extent,) = fs.subvolume("").extents("large")
+        one.click(f"#shown td a:text-is('{extent.disk_bytenr}')")
+        assert "EXTENT_ITEM" in one.title
+        # the focus follows, the browser's way back leads back
+        assert one.page.evaluate("document.activeElement.id") == "title"
+        one.page.go_back()
+        one.page.wait_for_function("document.querySelector('#title').textContent.includes('DATA')")
+        one.page.wait_for_selector("#shown li a:has-text('inode')")
+        one.click("#shown li:has-text('in subvolume 257') a >> nth=0")
+        assert "EXTENT_DATA" in one.title
+
+
+@pytest.mark.claim("`explore` shows each command of a stream with the item that caused it.")
+def test_stream(show: Any) -> None:
+    with ten_files() as fs:
+        sent = bm.send(fs, "snap2", "snap1", explain=True)
+        one = show(fs, "snap2", "snap1")
+        one.click("text=Send stream")
+        rows = one.page.locator("#shown tbody tr")
+        assert rows.count() == len(sent.causes)
+        for row, cause in zip(rows.all(), sent.causes.itertuples(), strict=True):
+            text = row.text_content()
+            assert f"{cause.command} {cause.path}" in text and cause.cause in text
+            if cause.item_type:
+                assert f"({cause.item_objectid} {cause.item_type} {cause.item_offset})" in text
+        # to the item, and from it to its commands
+        number, cause = next(
+            (n, c) for n, c in enumerate(sent.causes.itertuples()) if c.change == "changed"
+        )
+        one.click(f"#shown tbody tr:nth-child({number + 1}) td a")
+        assert one.title.startswith(f"({cause.item_objectid} {cause.item_type}")
+        one.page.wait_for_selector(f"#shown a:has-text('{number}: {cause.command}')")
+        one.go("stream/0/no such text")
+        assert rows.count() == 0
+        deleted = next(c for c in sent.causes.itertuples() if c.change == "deleted")
+        one.go(f"key/256/{deleted.item_objectid}.{deleted.item_type}.{deleted.item_offset}")
+        assert "no (" not in one.page.text_content("#said")
+
+
+def test_a_log_beside_its_subvolume(show: Any) -> None:
+    with bm.open(LOG_IMAGE()) as fs:
+        assert fs.log_trees
+        one = show(fs)
+        for number, tree in fs.log_trees.items():
+            one.go(f"tree/log{number}")
+            assert f"{tree.bytenr:,} of log of" in one.title
+            one.go(f"compare/{number}/log{number}")
+            assert one.page.locator("#shown tbody tr").count() > 0
+
+
+def LOG_IMAGE() -> Path:  # noqa: N802
+    names = [name for name in corpus.images("log") if "crash" in name]
+    for name in names:
+        with bm.open(corpus.image(name)) as fs:
+            if fs.log_trees:
+                return corpus.image(name)
+    raise AssertionError("no image has a log")
+
+
+@pytest.mark.claim("A tree block that cannot be read is shown in a page as the fault that it has.")
+def test_damage(show: Any, tmp_path: Path) -> None:
+    with bm.create("256M", seed=1, nodesize=4096) as fs:
+        fs.create_files("", [f"file{n}" for n in range(200)])
+        fs.save(tmp_path / "disk.img")
+    broken = Broken(tmp_path / "disk.img")
+    tree = broken.fs().tree(5)
+    leaf = next(block for block in tree.blocks() if not block.level and block.parent)
+    broken.write(leaf.logical, 200, b"\xff" * 8, seal=False)
+    one = show(broken.fs())
+    assert "1 tree blocks cannot be read" in one.page.text_content("header")
+    one.go(f"address/{leaf.logical}")
+    assert str(leaf.logical) in one.page.text_content("#said")
+    assert "checksum" in one.page.text_content("#said")
+    one.page.evaluate("""async () => {
+        const all = [tops.get("5")];
+        for (const one of all) for (const child of await unfold(one) || []) all.push(child);
+    }""")
+    assert one.page.locator(".row", has_text="checksum").count() == 1
+
+
+# ------------------------------------------------------------------------------- the page --
+
+
+@pytest.mark.claim(
+    "The page of `explore` is readable at 1280 and at 400 pixels: nothing is cut off, and axe "
+    "finds nothing.",
+    "Chromium",
+)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_readable(width: int, show: Any) -> None:
+    with ten_files() as fs:
+        one = show(fs, "snap2", "snap1", width=width)
+        (extent,) = fs.subvolume("").extents("large")
+        for route in ("super", "tree/5", "path/5/docs/note3", "compare/256/257", "stream",
+                      f"address/{extent.disk_bytenr}"):  # fmt: skip
+            one.go(route)
+            one.page.wait_for_function(
+                "![...document.querySelectorAll('#shown p')].some(one => one.textContent === '…')"
+            )
+            assert one.page.evaluate("document.documentElement.scrollWidth") == width, route
+            assert one.page.evaluate(CUT_OFF) == [], route
+            assert violations(one.page) == [], route
+
+
+@pytest.mark.claim("The page of the course's filesystem is smaller than a megabyte.")
+def test_size_of_a_page() -> None:
+    with ten_files() as fs:
+        page = explore(fs, "snap2", "snap1")
+        assert len(page.html.encode()) < 1_000_000
+        assert explore(fs, "snap2", "snap1").html == page.html
+
+
+@pytest.mark.claim("A page takes less than 10 bytes for a file, and unpacks what it shows.")
+def test_many_files(show: Any) -> None:
+    with bm.create("2G", seed=1) as fs:
+        for number in range(20):
+            fs.mkdir(f"d{number}")
+            fs.create_files(f"d{number}", [f"file_{n}" for n in range(2000)])
+        fs.sync()
+        empty = bm.create("2G", seed=1)
+        size = len(explore(fs).html) - len(explore(empty).html)
+        assert size < 10 * 40_000
+        one = show(fs)
+        assert one.page.evaluate("about.counts.length") > 12
+        one.look("path", "d17/file_1234", "5")
+        assert one.title.startswith(f"({fs.subvolume('').resolve('d17/file_1234')} ")
+        assert one.page.evaluate("packs.size") <= 6
+
+
+def test_in_a_notebook(browser: Any) -> None:
+    """The page is in a frame, where links lead on inside."""
+    with ten_files() as fs:
+        page = browser.new_page()
+        page.set_content(explore(fs)._repr_html_())
+        frame = page.frame_locator("iframe")
+        frame.locator("text=Compare two trees").first.click()
+        frame.locator("#title", has_text="Compare two trees").wait_for()
+        frame.locator("#shown button", has_text="Compare").click()
+        frame.locator("#title", has_text="beside").wait_for()
+        page.close()
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with ten_files() as fs:
+        fs.save(tmp_path / "disk.img")
+    image, page = str(tmp_path / "disk.img"), tmp_path / "page.html"
+    assert run(["explore", image, "--send", "snap2", "-p", "snap1", "-o", str(page)]) == 0
+    assert capsys.readouterr().out == f"{page}: {page.stat().st_size:,} bytes\n"
+    assert "Send stream" in page.read_text()
+    assert run(["explore", image, "-p", "snap1", "-o", str(page)]) == 2
+    assert run(["explore", image, "--send", "nothing", "-o", str(tmp_path / "none.html")]) == 1
+    assert not (tmp_path / "none.html").exists()
+
+
+def test_types_have_names(page_of_ten: Shown) -> None:
+    names = page_of_ten.page.evaluate("typeNames")
+    assert names == {str(int(kind)): item_type_name(kind) for kind in ItemType}
