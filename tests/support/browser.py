@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Debian's Chromium, and what is looked for in its pages."""
 
 from collections.abc import Iterator
