@@ -21,21 +21,7 @@ from btrfs_model.drawings.explore import explore
 CHROMIUM: Final = "/usr/bin/chromium"
 FILES: Final = 1_000_000
 ITEMS: Final = 50
-WORDS: Final = [
-    "alpha",
-    "beta",
-    "config",
-    "data",
-    "draft",
-    "final",
-    "image",
-    "index",
-    "main",
-    "notes",
-    "report",
-    "test",
-    "util",
-]
+WORDS: Final = ("alpha", "config", "data", "draft", "final", "image", "main", "notes", "report")
 _ITEM: Final = """async inode => {
     packs.clear();
     const start = performance.now();
@@ -53,7 +39,7 @@ def _row(name: str, value: float, unit: str, bar: str) -> Row:
 
 
 def ten_files() -> bm.WritableFilesystem:
-    """The filesystem of the course."""
+    """Return a filesystem as that of the course."""
     fs = bm.create("256M", seed=1)
     fs.create_files("", [f"note{number}" for number in range(10)])
     fs.write("note1", 0, b"x" * 100_000)
@@ -62,7 +48,7 @@ def ten_files() -> bm.WritableFilesystem:
 
 
 def million_files(*, odd_names: bool) -> bm.WritableFilesystem:
-    """A thousand directories of a thousand files, and two snapshots."""
+    """Return a thousand directories of a thousand files, and two snapshots."""
     dice = random.Random(1)
     fs = bm.create("16G", seed=1)
     for number in range(FILES // 1000):

@@ -58,36 +58,32 @@ function readPack(packed) {
   put(pointers, POINTER);
   put(items, KEY);
   put(items.map(item => item + SIZE), 4, false);
-  const named = new Map(), groups = new Map(), all = [];
-  items.forEach((at, number) => {
-    const kind = data[at + 8], length = view.getUint32(at + SIZE, true);
-    const place = (ends[number] || all[number - 1].place) - length;
-    const item = {at, kind, length, place};
-    const start = at - at % size;
-    view.setUint32(at + PLACE, place - start - HEAD, true);
-    all.push(item);
-    item.name = about.named[kind] && length >= about.named[kind][0] ? about.named[kind] : null;
-    if (item.name && isText) {
-      if (!named.has(kind)) named.set(kind, []);
-      named.get(kind).push(item);
-    } else {
-      const group = kind * 2 ** 32 + length;
-      if (!groups.has(group)) groups.set(group, []);
-      groups.get(group).push(place);
-    }
-  });
   const inOrder = (one, other) => one[0] - other[0];
+  const places = new Int32Array(items.length), lengths = new Int32Array(items.length);
+  const groups = new Map(), heads = new Map(), named = [];
+  const add = (map, key, place) => {
+    const rows = map.get(key);
+    if (rows) rows.push(place);
+    else map.set(key, [place]);
+  };
+  items.forEach((at, number) => {
+    const kind = data[at + 8], length = lengths[number] = view.getUint32(at + SIZE, true);
+    const place = places[number] = (ends[number] || places[number - 1]) - length;
+    view.setUint32(at + PLACE, place - (at - at % size) - HEAD, true);
+    const isNamed = kind in about.named && length >= about.named[kind][0];
+    if (isNamed) named.push(number);
+    if (isNamed && isText) add(heads, kind, place);
+    else add(groups, kind * 2 ** 32 + length, place);
+  });
   for (const [group, rows] of [...groups].sort(inOrder)) put(rows, group % 2 ** 32);
-  for (const [kind, some] of [...named].sort(inOrder))
-    put(some.map(item => item.place), about.named[kind][0]);
-  for (const {name, length, place} of all)
-    if (name && isText) {
-      data.set(packed.subarray(from, from + length - name[0]), place + name[0]);
-      from += length - name[0];
+  for (const [kind, rows] of [...heads].sort(inOrder)) put(rows, about.named[kind][0]);
+  for (const number of named) {
+    const at = items[number], place = places[number], length = lengths[number];
+    const [head, nameLength, dataLength, isHashed] = about.named[data[at + 8]];
+    if (isText) {
+      data.set(packed.subarray(from, from + length - head), place + head);
+      from += length - head;
     }
-  for (const {at, name, length, place} of all) {
-    if (!name) continue;
-    const [head, nameLength, dataLength, isHashed] = name;
     let room = length - head;
     if (dataLength >= 0) room -= view.getUint16(place + dataLength, true);
     const size = view.getUint16(place + nameLength, true) + room & 65535;

@@ -55,6 +55,7 @@ async function unfold(one) {
 function fold(one) {
   const node = nodes.get(one);
   if (!node.list) return;
+  unfolded.delete(one);
   if (node.list.contains(current)) choose(one);
   node.list.remove();
   node.list = null;
@@ -73,15 +74,21 @@ function choose(one, focus = false) {
   one.firstChild.scrollIntoView({block: "nearest"});
 }
 
-// Unfold a tree along a way of slots, and choose what is at its end.
+let unfolded = new Set(); // along the way to what is shown
+// Unfold a tree along a way of slots, and choose what is at its end. What was unfolded for what was
+// shown before is folded again.
 async function reveal(tree, way, slot) {
+  const opened = new Set();
   let one = tops.get(tree.id);
   for (const step of slot === null ? way : [...way, {slot}]) {
+    if (!nodes.get(one).list || unfolded.has(one)) opened.add(one);
     const below = await unfold(one);
     if (!below[step.slot]) break;
     one = below[step.slot];
   }
   choose(one);
+  for (const before of unfolded) if (!opened.has(before)) fold(before);
+  unfolded = opened;
 }
 
 const visible = () => [...byId("tree").querySelectorAll("[role=treeitem]")];
@@ -116,6 +123,7 @@ byId("tree").addEventListener("click", event => {
   const one = event.target.closest("[role=treeitem]");
   if (!one) return;
   choose(one, true);
+  for (let up = one; up; up = up.parentElement.closest("[role=treeitem]")) unfolded.delete(up);
   if (nodes.get(one).list) fold(one);
   else unfold(one);
   go(nodes.get(one).route, "tree");
