@@ -80,7 +80,7 @@ def draw(
 @click.option("--send", "snapshot", metavar="SUBVOL", help="Show the commands of a send as well.")
 @parent_option
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
-              help="Write the page to FILE.  [default: IMAGE.html, in this folder]")  # fmt: skip
+              help="Write the page to FILE.  [default: IMAGE's name with .html]")  # fmt: skip
 def explore(image: Images, snapshot: str | None, parent: str | None, output: Path | None) -> None:
     """Make a page of a filesystem, to look around in with a browser.
 

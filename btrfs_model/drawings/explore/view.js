@@ -528,9 +528,16 @@ function go(route, source = "") {
   else if (location.href.startsWith("about:")) showRoute(route);
   else location.hash = route;
 }
-async function showRoute(hash) {
-  const mine = ++turn, [name, ...parts] = hash.split("/"), source = from;
+// One after the other, so that what was asked for last is what is shown.
+let shownBefore = Promise.resolve();
+function showRoute(hash) {
+  const mine = ++turn, source = from;
   from = "";
+  shownBefore = shownBefore.then(() => showNow(hash, mine, source));
+  return shownBefore;
+}
+async function showNow(hash, mine, source) {
+  const [name, ...parts] = hash.split("/");
   document.body.setAttribute("aria-busy", "true");
   say("");
   try {
