@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Inodes that are made under one name and get another, one after the other: what creat(), mkdir() or
- * symlink() and the rename() behind it do to the tree of a subvolume.
+ * Inodes that are made under one name and get another, one after the other: what the making of a
+ * file, directory or symbolic link does to the tree of a subvolume, and the rename behind it.
  */
 #include "writer/writer.h"
 

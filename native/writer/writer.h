@@ -10,6 +10,8 @@
  *   writer/btree/edit.c       the items of btree/api.h, each a search and a change
  *   bulk/apply.c              many changes in one call
  *   bulk/new_files.c          many empty files in one call
+ *   bulk/new_inodes.c         many inodes that are made and renamed
+ *   bulk/write_files.c        many files that are written back
  *   bulk/unlink.c             many empty files that go
  *   bulk/copy.c               copies of many items, for logs
  *   writer/btree/ground.c     blocks for the Python twin of these

@@ -76,7 +76,7 @@ def commands(steps: list[Step]) -> Iterator[bytes]:
         more: dict[str, Any] = {
             "utimes": {"atime": TIME, "mtime": TIME, "ctime": TIME}, "unlink": {},
             "link": {"path": new, "path_link": path}, "sgid": {"mode": 0o2770},
-            "write": {"file_offset": 10, "data": b"more"}, "truncate": {"size": 50},
+            "write": {"file_offset": 10, "data": b"more"}, "truncate": {"size": 8192},
         }[name]  # fmt: skip
         yield make("chmod" if name == "sgid" else name, **{"path": path, **more})
     yield stream.end()

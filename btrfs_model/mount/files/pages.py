@@ -132,6 +132,7 @@ class FilePages:
         self._ranges: list[DirtyRange] = []  # ascending, disjoint
         self._cut_blocks: dict[int, bytearray] = {}  # by start
         self._whole: list[Whole] = []
+        self._taken = 0  # bytes of these
 
     @property
     def is_dirty(self) -> bool:
@@ -152,7 +153,9 @@ class FilePages:
 
     def may_take(self, offset: int) -> bool:
         """Whether the file ends at an offset, and all before it waits in the pieces it came in."""
-        return offset == self.i_size and bool(self._whole or not (offset or self._ranges))
+        if self._whole:
+            return offset == self._taken == self.i_size
+        return not (offset or self.i_size or self._ranges)
 
     @property
     def _blocks(self) -> dict[int, bytearray]:
@@ -172,6 +175,7 @@ class FilePages:
     def take(self, whole: Whole) -> None:
         """Let the file go on with data that are not copied and do not change; :meth:`may_take`."""
         start, self.i_size = self.i_size, self.i_size + whole.size
+        self._taken = self.i_size
         self._whole.append(whole)
         self._mark(start // BLOCKSIZE * BLOCKSIZE, -(-self.i_size // BLOCKSIZE) * BLOCKSIZE, None)
 
