@@ -12,7 +12,6 @@ from enum import IntFlag
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import pandas as pd
 
 from btrfs_model.native import backref
 from btrfs_model.native.space import QuotaMode
@@ -22,6 +21,8 @@ from btrfs_model.volume.tree import Item, Tree
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import pandas as pd
 
     from btrfs_model.volume.forest import Forest
     from btrfs_model.volume.image import Image
@@ -272,6 +273,8 @@ def qgroup_table(quotas: Quotas, counted: Quotas, paths: Mapping[int, str]) -> p
     `quotas`, `counted`: as the tree has them, and from scratch.
     `paths`: of subvolumes that there are, by id.
     """
+    import pandas as pd
+
     rows = []
     for number, group in sorted(quotas.by_id.items()):
         limits, there = group.limits, counted.by_id[number]
