@@ -277,7 +277,7 @@ def test_what_is_reported_is_of_the_side_that_is_most_like_the_kernel() -> None:
     found = comparison(Patch.SEND_SKIP_TRUNCATE)
     said = ab._reported(found, load("send-truncate"), Taken("receive time", "ms"))
     assert said == "1.25x, 20,000 files"
-    assert found.behaviours == {"before": "v6.1.176 - send-skip-truncate", "after": "v6.1.176"}
+    assert found.behaviours == {"before": "v6.1.192 - send-skip-truncate", "after": "v6.1.192"}
     found = comparison(Patch.SEND_SKIP_TRUNCATE, "4.16.0")
     assert found.behaviours["after"] == "v4.16 + send-skip-truncate"
     said = ab._reported(found, load("send-truncate"), Taken("receive time", "ms"))
@@ -296,6 +296,6 @@ def test_a_page_says_it_all() -> None:
     ]
     found.agreed["send-truncate"] = 12, 11
     text = page(found, "1.0")
-    for words in ("<td", "2,000, then 999", "2x", "before: v6.1.176 - send-skip-truncate",
+    for words in ("<td", "2,000, then 999", "2x", "before: v6.1.192 - send-skip-truncate",
                   "&lt;b&gt;", "of 12 counts that the model has too, 11 are the same"):  # fmt: skip
         assert words in text

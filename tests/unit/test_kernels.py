@@ -45,7 +45,7 @@ class Once(Here):
 
 @pytest.fixture
 def here() -> Iterator[Here]:
-    with Here(limit=30) as kernel:
+    with Here("here", limit=30) as kernel:
         yield kernel
 
 
@@ -80,7 +80,7 @@ def test_a_kernel_that_dies_is_started_again(here: Here) -> None:
 
 
 def test_a_kernel_that_hangs_is_killed() -> None:
-    with Once(limit=30) as kernel:
+    with Once("here", limit=30) as kernel:
         process = kernel.call(called.chatty)
         kernel.limit = 0.1
         with pytest.raises(KernelHungError, match=r"did not answer in 0.1 s"):
@@ -93,7 +93,7 @@ def test_a_kernel_that_hangs_is_killed() -> None:
 
 
 def test_nothing_is_left_of_who_was_killed() -> None:
-    assert not left_behind("from test_kernels import Here", "Here()", Path(__file__).parent)
+    assert not left_behind("from test_kernels import Here", "Here('here')", Path(__file__).parent)
 
 
 # --------------------------------------------------------------------------- what is missing -----

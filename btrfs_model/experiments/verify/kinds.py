@@ -198,7 +198,8 @@ def compare_reads(bench: Bench, image: Path, choice: random.Random) -> None:
     """Compare how many bytes of tree blocks a cold send reads."""
     behaviour = Behaviour.parse(bench.behaviour)
     with Filesystem.open(image) as fs:
-        for what in [one for one in plans(fs, choice) if one["parent"] is None][:3]:
+        full = [one for one in plans(fs, choice) if one["parent"] is None]
+        for what in [one for one in full if fs.subvolume(one["snapshot"]).is_read_only][:3]:
             cold: Sent = {**what, "flags": NO_FILE_DATA, "clones": []}
             with bench.looked_at(image) as place:
                 theirs = bench.kernel.call(asked.cold_reads, place, cold)

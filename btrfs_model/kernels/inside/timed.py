@@ -98,8 +98,8 @@ def fiemap(
                 fcntl.ioctl(file, number, argument)
                 clock.stop()
 
-            calls = fiemap_calls(fd, extents_per_call, int(sync), timed)
-            return clock.run(sum(extents_in(filled) for filled in calls))
+            filled = list(fiemap_calls(fd, extents_per_call, int(sync), timed))
+        return clock.run(sum(map(extents_in, filled)))
 
     return _repeat(once, place, runs, cold)
 
