@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -83,6 +83,29 @@ NEW_INODE: Final = np.dtype(
     ]
 )  # fmt: skip
 """``struct bm_stream_inode``: commands that make an inode, name it and say what it is."""
+
+
+class NewInode(NamedTuple):
+    """A new inode as the stream describes it (:data:`NEW_INODE`)."""
+
+    command: int
+    commands: int
+    writes: int
+    type: int
+    has: int
+    uid: int
+    gid: int
+    mode: int
+    atime: tuple[int, int]
+    mtime: tuple[int, int]
+    made: tuple[int, int]
+    path: tuple[int, int]
+    target: tuple[int, int]
+    made_name: int
+    name: int
+    size: int
+    piece: int
+
 
 OWNERS, MODE, TIMES = lib.BM_STREAM_OWNERS, lib.BM_STREAM_MODE, lib.BM_STREAM_TIMES
 """Which commands come at the end (``enum bm_stream_has``)."""

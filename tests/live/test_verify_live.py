@@ -57,6 +57,14 @@ FOUND = {
         "log", ["create", "f"], ["fallocate", "f", 1, 65536, 30000], ["write", "f", 0, 50, 3],
         ["fsync", "f"],
     ],
+    "a hole punched beyond the end": [
+        "log", ["create", "f"], ["fallocate", "f", 1, 65536, 30000], ["sync"],
+        ["fallocate", "f", 3, 49151, 70000], ["fsync", "f"],
+    ],
+    "a hole punched beyond the end, of what no commit has seen": [
+        "log", ["create", "f"], ["sync"], ["fallocate", "f", 1, 65536, 30000],
+        ["fallocate", "f", 3, 69632, 70000], ["fsync", "f"],
+    ],
 }  # fmt: skip
 """What was found once, with its kind; a mount of its own comes first."""
 

@@ -40,7 +40,7 @@ from btrfs_model.mount.names.rename import RENAME_ITEMS
 from btrfs_model.mount.names.xattr import get_xattr
 from btrfs_model.mount.space.block_group import stays_enough
 from btrfs_model.native import bulk
-from btrfs_model.native.stream import MODE, OWNERS, TIMES, Columns, find_inodes
+from btrfs_model.native.stream import MODE, OWNERS, TIMES, Columns, NewInode, find_inodes
 from btrfs_model.ondisk.constants import BTRFS_BLOCK_GROUP_DATA
 from btrfs_model.ondisk.keys import ObjectId
 from btrfs_model.ondisk.stream import COMMANDS_BY_NAME
@@ -67,28 +67,6 @@ _MODES: Final = {
 }  # fmt: skip
 
 
-class Described(NamedTuple):
-    """A new inode as the stream describes it (:data:`btrfs_model.native.stream.NEW_INODE`)."""
-
-    command: int
-    commands: int
-    writes: int
-    type: int
-    has: int
-    uid: int
-    gid: int
-    mode: int
-    atime: tuple[int, int]
-    mtime: tuple[int, int]
-    made: tuple[int, int]
-    path: tuple[int, int]
-    target: tuple[int, int]
-    made_name: int
-    name: int
-    size: int
-    piece: int
-
-
 class NewInodes:
     """The new inodes of a batch of commands.
 
@@ -97,7 +75,7 @@ class NewInodes:
     `prefix` (bytes): the path of the subvolume that is received.
     `open` (bytes or None): the path of the file that was opened last, in the subvolume.
     `held` (LiveInode or None): this file, if it is open.
-    `rows` (list of Described): the inodes, in the order of the stream.
+    `rows` (list of NewInode): the inodes, in the order of the stream.
     """
 
     def __init__(self, data: memoryview, columns: Columns, most: int) -> None:
@@ -107,9 +85,9 @@ class NewInodes:
         self.held: LiveInode | None = None
         self.pieces = bulk.Pieces(data, spans)
         self.raw = raw
-        self.rows = [Described._make(row) for row in raw.tolist()]
+        self.rows = [NewInode._make(row) for row in raw.tolist()]
 
-    def path(self, row: Described) -> bytes:
+    def path(self, row: NewInode) -> bytes:
         """Return the path that an inode gets, in the subvolume."""
         at, size = row.path
         return bytes(self.data[at : at + size])
@@ -131,7 +109,7 @@ class _Directory:
 class _Plan(NamedTuple):
     """Where an inode will be: directories, indexes there; what its calls take of clock and room."""
 
-    row: Described
+    row: NewInode
     old: _Directory
     old_index: int
     new: _Directory
@@ -207,7 +185,7 @@ def describe(fs: Mount, found: NewInodes, at: int, skip: int) -> Made:
     return memory.end(row.writes + row.has.bit_count())
 
 
-def _is_new(fs: Mount, inode: LiveInode, row: Described, size: int) -> bool:
+def _is_new(fs: Mount, inode: LiveInode, row: NewInode, size: int) -> bool:
     """Whether an inode was just made, renamed and written to up to `size`, and no more."""
     newest = inode.ino == live_subvolume(fs, inode.root).next_ino - 1
     plain = inode.xattrs is NO_XATTRS and not inode.item.flags and inode.item.nlink == 1
@@ -250,7 +228,7 @@ def _data_fits(fs: Mount, size: int) -> bool:
     return not size or size + 2 * fs.sectorsize + fs.dirty_bytes.count <= free
 
 
-def _cost_of_tail(fs: Mount, row: Described) -> int:
+def _cost_of_tail(fs: Mount, row: NewInode) -> int:
     """Return what the calls behind the rename reserve."""
     return row.writes * _cost_of_write(fs) + row.has.bit_count() * fs.reservations.path
 
@@ -349,7 +327,7 @@ def _rows(
     return rows
 
 
-def _mode(fs: Mount, row: Described) -> int:
+def _mode(fs: Mount, row: NewInode) -> int:
     mode = _MODES[row.type]
     return mode if row.type == _LINK else mode & ~fs.umask
 
@@ -369,7 +347,7 @@ class _Memory:
         self._inodes = live_subvolume(fs, root).inodes
         self._touched: dict[int, LiveInode] = {}
         self._root_time: int | None = None
-        self._written: tuple[LiveInode, Described] | None = None
+        self._written: tuple[LiveInode, NewInode] | None = None
         self._files = 0
         log = fs.tree_logs.root(root)
         self._log_trans = log.log_transid, log.log_transid - 1
@@ -457,7 +435,7 @@ class _Memory:
         if plan.old is not plan.new:
             log.last_unlink_trans = transid
 
-    def describe(self, inode: LiveInode, row: Described) -> None:
+    def describe(self, inode: LiveInode, row: NewInode) -> None:
         """Give an inode its data, owners, permissions and times."""
         fs, tick, item = self._fs, self._tick, inode.item
         if row.writes:
@@ -479,7 +457,7 @@ class _Memory:
             item.ctime, self._root_time = fs.clock - 2 * tick, fs.clock - tick
 
     @staticmethod
-    def _set(item: InodeFields, row: Described) -> None:
+    def _set(item: InodeFields, row: NewInode) -> None:
         """Do what chown(2), chmod(2) and utimensat(2) do with the fields."""
         if row.has & OWNERS:
             item.uid = item.uid if row.uid == _NO_ID else row.uid

@@ -18,6 +18,7 @@ from btrfs_model.mount.files.file_item import (
     extents_between,
     file_ranges,
     find_extent,
+    forget_modified,
     insert_hole,
     insert_regular,
     note_modified,
@@ -218,9 +219,11 @@ def replace_with_hole(fs: Mount, inode: LiveInode, start: int, end: int) -> None
     ``btrfs_replace_file_extents()`` without an extent, and ``fill_holes()``.
     """
     inode.item.nbytes -= drop_extents(fs, inode, start, end)
+    if start >= align(inode.pages.i_size, fs.sectorsize):
+        forget_modified(inode, start, end)
+        return
     note_modified(fs, inode, start, end)
-    size_end = align(inode.pages.i_size, fs.sectorsize)
-    if fs.no_holes or start >= size_end:
+    if fs.no_holes:
         return
     before = extents_between(fs, inode, start - 1, start)[:1] if start else []
     if before and before[0].end == start and _Map(0, 0, before[0]).is_hole:

@@ -183,6 +183,16 @@ def note_modified(
     inode.log.modified.append((generation or fs.transid, start, end))
 
 
+def forget_modified(inode: LiveInode, start: int, end: int) -> None:
+    """Let fsync know nothing of a range any more (``btrfs_drop_extent_map_range()``)."""
+    inode.log.modified = [
+        (transid, low, high)
+        for transid, first, last in inode.log.modified
+        for low, high in ((first, min(last, start)), (max(first, end), last))
+        if low < high
+    ]
+
+
 # ---------------------------------------------------------------------------------- drop ------
 
 
