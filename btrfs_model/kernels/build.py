@@ -8,13 +8,11 @@ each file of ``fs/btrfs`` (``*.gcno``).
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import hashlib
 import os
 import re
 import shutil
-import signal
 import subprocess
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -39,8 +37,12 @@ _TOLD = 200
 _LAST = 400
 _ERRORS = 3
 _BUILDING = "building-"
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
+# Runs a command as the first of its group, which is killed when who waits closes stdin or dies.
+_GUARDED = """\
+exec 3<&0
+(cat <&3; kill -KILL 0) >/dev/null 2>&1 &
+exec "$@" </dev/null 3<&-
+"""
 
 
 def build(tree: Path, output: Path, step: Step) -> None:
@@ -227,10 +229,10 @@ def _run(command: list[str], log: Path, what: str, step: Step) -> None:
     step(f"{what}: make {command[-1]}")
     last, compiled = deque[str](maxlen=_LAST), 0
     ran = subprocess.Popen(
-        command, text=True, errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, start_new_session=True,
-        preexec_fn=lambda: _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),
+        ["sh", "-c", _GUARDED, "sh", *command], text=True, errors="replace", stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
+    assert ran.stdin is not None
     assert ran.stdout is not None
     try:
         for line in ran.stdout:
@@ -240,12 +242,9 @@ def _run(command: list[str], log: Path, what: str, step: Step) -> None:
                 if not compiled % _TOLD:
                     step(f"{what}: {compiled} files compiled")
         status = ran.wait()
-    except BaseException:
-        with suppress(ProcessLookupError):
-            os.killpg(ran.pid, signal.SIGKILL)
-        ran.wait()
-        raise
     finally:
+        ran.stdin.close()
+        ran.wait()
         ran.stdout.close()
     if status:
         log.write_text("".join(last))
