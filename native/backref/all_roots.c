@@ -238,12 +238,10 @@ static size_t known_slot(const struct state *state, uint64_t bytenr)
 
 /* ---------------------------------------------------------------- what the extent tree says -- */
 
-/* What an extent is: a tree block of a level with, in old filesystems, its first key; or data. */
+/* What an extent is: a tree block of a level, or data. */
 struct extent {
 	uint64_t bytenr;
 	int level; /* -1: data */
-	int has_key;
-	struct bm_key first;
 };
 
 static int fail_item(struct state *state, const struct bm_path *path, int code, uint64_t found,
@@ -377,8 +375,6 @@ static int collect_refs(struct state *state, struct extent *extent)
 		if (size < at)
 			return fail_item(state, &path, BM_BAD_ITEM_SIZE, size, at);
 		extent->level = info->level;
-		extent->first = to_key(&info->key);
-		extent->has_key = 1;
 	}
 	if (extent->level >= BTRFS_MAX_LEVEL)
 		return fail_item(state, &path, BM_BAD_LEVEL, (uint64_t)extent->level, 0);
@@ -406,12 +402,15 @@ static int add_block(struct state *state, uint64_t bytenr, int level, uint32_t *
 	return BM_OK;
 }
 
-/* A reference by a tree: the block above is found by the first key. */
+/*
+ * A reference by a tree: the block above is found by the first key, as the block has it now. That in
+ * the extent item of an old filesystem is the one it was allocated with.
+ */
 static int add_tree_ref(struct state *state, const struct bm_root *root,
 			const struct extent *extent, uint32_t *set)
 {
 	struct bm_path path = {.lowest_level = extent->level + 1};
-	struct bm_key key = extent->first;
+	struct bm_key key;
 	const uint8_t *block;
 
 	if (root->bytenr == extent->bytenr) {
@@ -425,15 +424,13 @@ static int add_tree_ref(struct state *state, const struct bm_root *root,
 	}
 	if (extent->level >= root->level)
 		return BM_OK;
-	if (!extent->has_key) {
-		block = read_tree_block(state->image, extent->bytenr, 0, extent->level,
-					root->objectid, state->fault);
-		if (!block)
-			return state->fault->code;
-		if (!block_header(block)->nritems)
-			return BM_OK;
-		key = to_key(block_key(block, 0));
-	}
+	block = read_tree_block(state->image, extent->bytenr, 0, extent->level, root->objectid,
+				state->fault);
+	if (!block)
+		return state->fault->code;
+	if (!block_header(block)->nritems)
+		return BM_OK;
+	key = to_key(block_key(block, 0));
 	if (bm_search_slot(root, &key, &path, state->fault) < 0)
 		return state->fault->code;
 	block = path.node[extent->level + 1];
