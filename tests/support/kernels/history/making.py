@@ -404,8 +404,8 @@ class History:
 
     def phase(self, work: int) -> None:
         """Mount, work, something happens, unmount."""
-        if not self.do(self.mount, self.options()):
-            self.mount(_ALL)
+        if not (self.do(self.mount, self.options()) or self.do(self.mount, _ALL)):
+            return  # it is full
         self.files.look_again()
         for _ in range(work):
             self.do(self.choice.choice(self.files.kinds))
