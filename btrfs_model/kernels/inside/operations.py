@@ -10,6 +10,7 @@ import ctypes
 import errno
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from btrfs_model.kernels.inside.steps import device_of, written
 
 _EXCHANGE = 2
 _UMASK = 0o022
+_CLOCK_REALTIME_COARSE = 5
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 OneStep = tuple[str, Mapping[str, Any]]
@@ -51,7 +53,7 @@ class Operations(KernelCalls):
         """Carry out operations; how each ended."""
         before = os.umask(_UMASK)  # that of the model
         try:
-            return [self._end_of(*step) for step in steps]
+            return [self._end_of(*step) for step in map(_at_a_tick, steps)]
         finally:
             os.umask(before)
 
@@ -204,6 +206,17 @@ def begin(place: Place) -> None:
     end()
     _running.append(Operations(place))
     _running[0].sync()
+
+
+def _at_a_tick(step: OneStep) -> OneStep:
+    """Wait for the next tick of the clock that inodes take their times from.
+
+    A call within the tick of the last one changes no time, and may so leave an inode as it is.
+    """
+    now = time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)
+    while time.clock_gettime_ns(_CLOCK_REALTIME_COARSE) == now:
+        time.sleep(0.001)
+    return step
 
 
 def take(steps: Sequence[OneStep]) -> Taken:
