@@ -70,15 +70,16 @@ class Frames:
 
     def _repr_html_(self) -> str:
         steps = "".join(
-            f'<label><input type="radio" name="step"{"" if number else " checked"}> '
+            '<label><input type="radio" name="step" data-lm-suppress-shortcuts="true"'
+            f"{'' if number else ' checked'}> "
             f"{number + 1}. {escape(printable(caption))}</label>\n"
             f"<figure>{drawing._repr_html_()}</figure>\n"
             for number, (caption, drawing) in enumerate(self.drawings.items())
         )
-        # radio buttons of one form are one group, so that none needs a name of its own; this
-        # method sends nothing anywhere; the attribute leaves the arrow keys of JupyterLab to us
+        # the attribute keeps JupyterLab from taking the arrow keys; radio buttons of one form are
+        # one group, so that none needs a name of its own; this method sends nothing anywhere
         return (
-            '<form class="btrfs-frames" method="dialog" data-lm-suppress-shortcuts="true">\n'
+            '<form class="btrfs-frames" method="dialog">\n'
             f"<style>\n{_STYLE}</style>\n<fieldset>\n"
             f"<legend>{plural(len(self.drawings), 'step')}: arrow keys lead on and back</legend>\n"
             f"{steps}</fieldset>\n</form>\n"
