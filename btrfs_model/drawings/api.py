@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, overload
 
 from btrfs_model.base.arguments import checked
 from btrfs_model.base.tables import plural
 from btrfs_model.drawings.commands import draw_stream
 from btrfs_model.drawings.forest import MOST, Forest, NamedTree, tree_name
+from btrfs_model.drawings.frames import Frames, frames
 from btrfs_model.drawings.leaf import draw_block
 from btrfs_model.drawings.picture import Box, Drawing, Link
 from btrfs_model.ondisk.keys import ItemType, ObjectId
@@ -19,7 +20,11 @@ from btrfs_model.volume.subvolume import Subvolume
 from btrfs_model.volume.tree import Tree
 
 
-@checked
+@overload
+def draw(what: Mapping[str, Drawing]) -> Frames: ...
+
+
+@overload
 def draw(
     what: Filesystem
     | Subvolume
@@ -30,24 +35,42 @@ def draw(
     | SendResult,
     *,
     blocks: int = MOST,
-) -> Drawing:
+) -> Drawing: ...
+
+
+@checked
+def draw(
+    what: Filesystem
+    | Subvolume
+    | Tree
+    | Mapping[str, Drawing]
+    | Sequence[Subvolume | Tree]
+    | memoryview
+    | bytes
+    | SendResult,
+    *,
+    blocks: int = MOST,
+) -> Drawing | Frames:
     """Draw what a filesystem is made of.
 
     Parameters
     ----------
-    what : Filesystem, Subvolume, Tree, list, bytes or SendResult
+    what : Filesystem, Subvolume, Tree, list, bytes, SendResult or dict
         A filesystem: the superblock, all trees and what leads to them. A subvolume or tree, or
         several, which may be a log tree of :attr:`Filesystem.log_trees` beside its subvolume:
         blocks that they share are drawn once, with an arrow from each that points at them. The
         bytes of a tree block (:meth:`Image.block <btrfs_model.volume.image.Image.block>`): how it
         is packed. A send with ``explain=True``: its commands beside the items that caused them.
+        Drawings by their captions: steps, of which the chosen one is shown; boxes that the step
+        before does not have are filled.
     blocks : int
         About so many boxes for tree blocks; what is more is folded, and not read.
 
     Returns
     -------
-    Drawing
-        The picture; the same input gives the same bytes.
+    Drawing or Frames
+        The picture, or the steps; the same input gives the same bytes. A notebook shows them, and
+        ``save(path)`` writes them: a picture as SVG, steps as a page of HTML.
 
     Raises
     ------
@@ -56,10 +79,12 @@ def draw(
     BtrfsModelError
         For bytes that are no tree block, and a send without causes.
     ValueError
-        For an empty list, and less than one box.
+        For an empty list or dict, and less than one box.
     """
     if blocks < 1:
         raise ValueError(f"blocks is {blocks}, not 1 or more")
+    if isinstance(what, Mapping):
+        return frames(what)
     if isinstance(what, SendResult):
         return draw_stream(what)
     if isinstance(what, (bytes, bytearray, memoryview)):

@@ -190,8 +190,8 @@ class Forest:
             last = f"… {more:,} more {thing}" if most > 1 else f"{more:,} {thing} from {node.first}"
             rows = [*rows[: most - 1], last]
         shared = f", in {len(node.owners)} trees" if len(node.owners) > 1 else ""
-        kind = "node" if node.level else "leaf"
-        return Box(f"{kind} {node.logical:,}, generation {node.generation}{shared}", rows, colour)
+        block = f"{'node' if node.level else 'leaf'} {node.logical:,}, generation {node.generation}"
+        return Box(block + shared, rows, colour, identity=block)
 
     # ---------------------------------------------------------------------------- drawing --
 

@@ -38,7 +38,9 @@ class Box:
     `colour`: of its edge and title bar.
     `x`, `y`: of the upper left corner, in pixels.
     `is_fold`: it stands for what is not shown.
+    `is_new`: the step before does not have it.
     `least`: its width at least.
+    `identity`: what it stands for, whatever its text is; empty: its text.
     """
 
     title: str
@@ -47,7 +49,9 @@ class Box:
     x: float = 0
     y: float = 0
     is_fold: bool = False
+    is_new: bool = False
     least: float = 0
+    identity: str = ""
 
     @property
     def width(self) -> float:
@@ -128,8 +132,12 @@ class Drawing:
         return _svg(self)
 
     def _repr_html_(self) -> str:
-        # a wide picture can be scrolled, in place of text too small to read
-        return f'<div style="overflow-x:auto" tabindex="0">{self.svg}</div>'
+        # a wide picture can be scrolled, in place of text too small to read; JupyterLab has its own
+        # use for arrow keys, except where this attribute is
+        return (
+            '<div style="overflow-x:auto" tabindex="0" data-lm-suppress-shortcuts="true">'
+            f"{self.svg}</div>"
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the picture to a file, as SVG."""
@@ -173,7 +181,8 @@ def _box(box: Box) -> str:
         f'height="{_number(box.height)}" rx="4"'
     )
     dashes = ' stroke-dasharray="4 3"' if box.is_fold else ""
-    parts = [f'{rect} fill="white" stroke="{box.colour}" stroke-width="1.5"{dashes}/>\n']
+    fill, edge = (COLOURS["plain"], 3) if box.is_new else ("white", 1.5)
+    parts = [f'{rect} fill="{fill}" stroke="{box.colour}" stroke-width="{edge}"{dashes}/>\n']
     at = box.y + ROW - PAD / 4
     parts.append(_text(box.x + PAD, at, box.title, font_weight="bold", fill=box.colour))
     for number, row in enumerate(box.rows, 1):

@@ -55,21 +55,24 @@ for files in (100, 10_000, 100_000):
 #
 # ## Step by step
 #
-# Let us watch one leaf fill. After each new file we count the leaves, and what is free in the one
-# that has the largest keys.
+# Let us watch one leaf fill. After each new file we draw the tree, and count the items of each
+# leaf. Choose a step below, and go on with the arrow keys.
 
 # %%
 with bm.create("256M", nodesize=4096, seed=1) as small:
-    rows = []
+    steps = {}
     for number in range(14):
         small.create(f"file{number:02}")
         small.sync()
-        leaves = [block for block in small.tree(5).blocks() if block.level == 0]
-        rows.append((number + 1, len(leaves), [leaf.nritems for leaf in leaves]))
-for files, leaves, items in rows:
-    print(f"{files:2} files: {leaves} leaves with {items} items")
+        items = [block.nritems for block in small.tree(5).blocks() if block.level == 0]
+        caption = f"file {number + 1}, {' + '.join(map(str, items))} items"
+        steps[caption] = bm.draw(small.subvolume(""))
+bm.draw(steps)
 
 # %% [markdown]
+# The eleventh file is the one that the leaf has no room for. What is filled is not in the step
+# before. Look at the addresses: why are all blocks new, after each file? The next notebook tells.
+#
 # ## Where a leaf is split
 #
 # When a leaf is full, the kernel first looks whether a neighbour has room, and moves items there.

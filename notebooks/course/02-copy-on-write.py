@@ -12,6 +12,7 @@ fs = bm.create("256M", nodesize=4096, seed=1)
 fs.create_files("", [f"file{number:02}" for number in range(30)])
 fs.sync()
 before = fs.tree(5).blocks()
+steps = {"30 files": bm.draw(fs.tree(5))}
 print(len(before), "tree blocks at", [block.logical for block in before])
 
 # %% [markdown]
@@ -37,6 +38,13 @@ for block in after:
 # the root. This is **copy on write**: from the changed leaf to the root, each block on the way is
 # written to a new place. All others stay.
 #
+# Here is the tree before the change and after it. Go from step to step: what is filled is new.
+
+# %%
+steps["the mode of file07 is changed"] = bm.draw(fs.tree(5))
+bm.draw(steps)
+
+# %% [markdown]
 # ## Generations
 #
 # How do we know which blocks are new? Each block says in which **generation** it was written, and

@@ -19,9 +19,11 @@ fs.sync()
 # copy is cheap: the new tree gets a root of its own, which points at the very same blocks.
 
 # %%
+steps = {"60 files": bm.draw(fs.subvolume(""))}
 fs.snapshot("", "snap")
 fs.sync()
-bm.draw([fs.subvolume(""), fs.subvolume("snap")])
+steps["a snapshot"] = bm.draw([fs.subvolume(""), fs.subvolume("snap")])
+bm.draw(steps)
 
 # %% [markdown]
 # Black boxes belong to both trees. The two first leaves differ for a reason: the snapshot was given
@@ -32,7 +34,8 @@ bm.draw([fs.subvolume(""), fs.subvolume("snap")])
 # %%
 fs.chmod("file40", 0o600)
 fs.sync()
-bm.draw([fs.subvolume(""), fs.subvolume("snap")])
+steps["file40 is changed in the top"] = bm.draw([fs.subvolume(""), fs.subvolume("snap")])
+bm.draw(steps)
 
 # %% [markdown]
 # One more leaf was copied, and belongs to the top alone. The snapshot still has the old one. Both

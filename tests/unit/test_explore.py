@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import corpus
+import nbformat
 import pytest
 from browser import CUT_OFF, WIDTHS, violations
 from damage import Broken
@@ -681,6 +682,68 @@ def test_in_a_notebook(browser: Any) -> None:
         frame.locator("#shown button", has_text="Compare").click()
         frame.locator("#title", has_text="beside").wait_for()
         page.close()
+
+
+@pytest.mark.claim(
+    "`explore` shows its page in a saved notebook too, for mouse and keyboard; names do not run, "
+    "the page cannot reach the notebook, and axe finds nothing.",
+    "nbconvert, Chromium",
+)
+def test_in_a_saved_notebook(browser: Any, tmp_path: Path) -> None:
+    nbconvert = pytest.importorskip("nbconvert")
+    with ten_files() as fs:
+        for name in NAMES:
+            fs.create(b"docs/" + name)
+        fs.sync()
+        shown = explore(fs)
+        found = {name: fs.subvolume("").resolve(b"docs/" + name) for name in NAMES}
+    new = nbformat.v4
+    output = new.new_output("display_data", {"text/html": shown._repr_html_()})
+    notebook = new.new_notebook(cells=[new.new_code_cell("explore(fs)", outputs=[output])])
+    path = tmp_path / "notebook.html"
+    path.write_text(nbconvert.HTMLExporter().from_notebook_node(notebook)[0])
+    context = browser.new_context(bypass_csp=True)  # for axe, which comes as a script
+    page = context.new_page()
+    # what nbconvert asks for elsewhere
+    page.route(lambda url: url.startswith("http"), lambda route: route.abort())
+    page.goto(path.as_uri())
+    (frame,) = page.main_frame.child_frames
+    title = page.title()
+    done = "body:not([aria-busy])"
+    frame.wait_for_selector(done)
+    # it leaves the focus where it is
+    assert page.evaluate("document.activeElement === document.body")
+    for name, inode in found.items():
+        frame.fill("#wanted", "")
+        frame.focus("#wanted")
+        page.keyboard.insert_text(f"docs/{printable(name)}")
+        page.keyboard.press("Enter")
+        frame.wait_for_function(
+            "title => document.querySelector('#title').textContent === title",
+            arg=f"({inode} INODE_ITEM 0)",
+        )
+        frame.wait_for_selector(done)
+    assert violations(frame) == []
+    # to the item before it, in the tree
+    frame.focus("[role=treeitem][tabindex='0']")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Enter")
+    before = frame.text_content("[aria-selected=true] > .row")
+    assert not before.startswith(f"({inode} ")
+    frame.wait_for_function(
+        "row => row.startsWith(document.querySelector('#title').textContent)", arg=before
+    )
+    assert (page.title(), frame.title()) == (title, shown.title)
+    assert not frame.evaluate("() => { try { return !!parent.document; } catch { return false; } }")
+    context.close()
+
+
+def test_a_large_page_is_not_shown_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ten_files() as fs:
+        page = explore(fs)
+    monkeypatch.setattr("btrfs_model.drawings.explore.page._SHOWN", len(page.html) - 1)
+    assert "<iframe" not in page._repr_html_()
+    assert f"{len(page.html):,} bytes" in page._repr_html_()
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

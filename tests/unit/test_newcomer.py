@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import corpus
+import nbformat
 import pytest
 from test_repository import tracked
 
@@ -175,7 +176,10 @@ def test_extending_runs_as_it_stands(newcomer: dict[str, Any], tmp_path: Path) -
 
 @pytest.mark.claim("The commands and the Python of other pages run as pasted too.")
 @pytest.mark.parametrize("programs", ["installed"], indirect=True)
-@pytest.mark.parametrize("paper", ["docs/how-to/explain.md", "docs/a-send.md", "docs/results.md"])
+@pytest.mark.parametrize(
+    "paper",
+    ["docs/how-to/explain.md", "docs/how-to/exploring.md", "docs/a-send.md", "docs/results.md"],
+)
 def test_pages_run_as_pasted(newcomer: dict[str, Any], paper: str) -> None:
     sample = "btrfs-model sample kernel/send/send-utimes/n200 -o disk.img"
     found = [code for _, _, code in blocks(paper)]
@@ -252,6 +256,56 @@ def test_notebooks_in_jupyterlab(lab: str, browser: Any) -> None:
             sliders_move(page)
         page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
         page.close()
+
+
+DRAWN = """
+import btrfs_model as bm
+from btrfs_model.drawings.explore import explore
+fs = bm.create("256M", nodesize=4096, seed=1)
+fs.create("one")
+fs.sync()
+steps = {"one file": bm.draw(fs.subvolume(""))}
+fs.create_files("", [f"file{number}" for number in range(20)])
+fs.sync()
+bm.draw(steps | {"more": bm.draw(fs.subvolume(""))})
+"""
+KEYS = ("ArrowRight", "ArrowUp", "ArrowDown")
+
+
+@pytest.mark.claim(
+    "In JupyterLab a keyboard goes through steps of a picture, and looks around in a page of "
+    "`explore`.",
+    "JupyterLab in Chromium",
+)
+def test_pictures_in_jupyterlab(lab: str, browser: Any, tmp_path: Path) -> None:
+    new = nbformat.v4
+    cells = [new.new_code_cell(code) for code in (DRAWN, "explore(fs)")]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    notebook = new.new_notebook(cells=cells, metadata=kernel)
+    nbformat.write(notebook, tmp_path / "notebooks/drawn.ipynb")
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.set_default_timeout(120_000)
+    page.goto(f"{lab}/tree/drawn.ipynb")
+    page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for()
+    page.evaluate(LAB)
+    steps = page.locator(".jp-NotebookPanel .btrfs-frames")
+    steps.locator("input").first.focus()
+    chosen = "window.jupyterapp.shell.currentWidget.content.activeCellIndex"
+    cell = page.evaluate(chosen)
+    for number, key in enumerate(KEYS, 1):
+        page.keyboard.press(key)
+        assert steps.locator("input").nth(number % 2).is_checked()
+        seen = [one.is_visible() for one in steps.locator("svg").all()]
+        assert seen == [number % 2 == 0, number % 2 == 1]
+    assert page.evaluate(chosen) == cell
+    frame = page.frame_locator(".jp-NotebookPanel iframe")
+    frame.locator("#wanted").fill("file7")
+    frame.locator("#wanted").press("Enter")
+    frame.locator("#title", has_text="INODE_ITEM").wait_for()
+    frame.locator("[aria-selected=true]", has_text="INODE_ITEM").press("ArrowDown")
+    assert "INODE_REF" in (frame.locator("[aria-selected=true] > .row").text_content() or "")
+    page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+    page.close()
 
 
 TITLE = """handle => {

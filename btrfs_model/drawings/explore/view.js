@@ -521,7 +521,7 @@ const ROUTES = {
   stream: (first = "0", text = "") => showStream(Number(first), text),
 };
 
-let from = "";
+let from = ""; // "tree" and "start" keep the focus
 function go(route, source = "") {
   from = source;
   if (location.hash.slice(1) === route) showRoute(route);
@@ -543,7 +543,7 @@ async function showNow(hash, mine, source) {
   try {
     if (!Object.hasOwn(ROUTES, name)) throw Error(`there is nothing called ${name}`);
     await ROUTES[name](...parts.map(decodeURIComponent));
-    if (source !== "tree") byId("title").focus({preventScroll: false});
+    if (!source) byId("title").focus({preventScroll: false});
     if (!byId("said").textContent) say(byId("title").textContent);
   } catch (error) {
     say(error.message);
@@ -578,5 +578,6 @@ byId("search").addEventListener("submit", event => {
   byId("in").replaceChildren(...trees.map(tree =>
     make("option", {value: tree.id, textContent: tree.name, selected: tree === files})));
   choose(top);
+  from = "start"; // a page in a frame leaves the focus where it is
   await showRoute(location.href.startsWith("about:") ? "" : location.hash.slice(1));
 })();
