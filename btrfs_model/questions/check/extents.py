@@ -22,9 +22,9 @@ import numpy.typing as npt
 
 from btrfs_model.base.errors import CorruptImageError
 from btrfs_model.native.items import Columns, extent_refs, find_rows, is_one_of, records, select
-from btrfs_model.ondisk.constants import ExtentFlag, FileExtentType
+from btrfs_model.ondisk.constants import ExtentFlag
 from btrfs_model.ondisk.keys import ItemType, ObjectId, item_type_name
-from btrfs_model.ondisk.structs import EXTENT_ITEM, FILE_EXTENT_ITEM, TREE_BLOCK_INFO
+from btrfs_model.ondisk.structs import EXTENT_ITEM, TREE_BLOCK_INFO
 from btrfs_model.questions.check.report import Report
 from btrfs_model.questions.check.walk import Forest
 from btrfs_model.reference.ctree import block_key, nritems
@@ -44,42 +44,9 @@ _REF_TYPES: Final = (
 _REF_FIELDS: Final = ("bytenr", "type", "root", "objectid", "offset")
 
 
-class DataRefs:
-    """The file extents of the forest that lie on disk, gathered batch by batch.
-
-    `rows` (numpy.ndarray): uint64, shape (file extents, 5): block, inode, file position less offset
-    into the extent, disk_bytenr, disk_num_bytes.
-    """
-
-    def __init__(self) -> None:
-        self._parts: list[npt.NDArray[np.uint64]] = []
-
-    def add(self, image: Image, columns: Columns) -> None:
-        """Take the EXTENT_DATA items of some leaves."""
-        whole = (columns["type"] == ItemType.EXTENT_DATA) & (
-            columns["size"] == FILE_EXTENT_ITEM.size
-        )
-        items = select(columns, whole)
-        extents = records(image, items, FILE_EXTENT_ITEM)
-        there = (extents["type"] != FileExtentType.INLINE) & (extents["disk_bytenr"] != 0)
-        items, extents = select(items, there), extents[there]
-        self._parts.append(
-            np.stack(
-                [
-                    items["block"],
-                    items["objectid"],
-                    items["offset"] - extents["offset"],
-                    extents["disk_bytenr"],
-                    extents["disk_num_bytes"],
-                ],
-                axis=1,
-            )
-        )
-
-    @property
-    def rows(self) -> npt.NDArray[np.uint64]:
-        """All file extents so far."""
-        return np.concatenate(self._parts) if self._parts else np.empty((0, 5), _U64)
+Table = npt.NDArray[np.uint64]
+"""Numbers, a row for each of some things; of file extents on disk those of ``struct
+bm_data_extent``, shape (file extents, 5)."""
 
 
 @dataclass
@@ -153,18 +120,17 @@ def read_extents(image: Image, tree: Tree) -> Extents:
 
 
 def check_extents(
-    image: Image, extents: Extents, forest: Forest, data: DataRefs, report: Report
+    image: Image, extents: Extents, forest: Forest, data: Table, report: Report
 ) -> None:
     """Compare the extent tree with what the blocks of the forest refer to."""
     _check_counts(extents, report)
     _check_overlap(extents, forest, image.nodesize, report)
     _check_blocks(image, extents, forest, report)
-    data_rows = data.rows
-    _check_data(extents, data_rows, report)
+    _check_data(extents, data, report)
     expected = _Expected(extents, forest)
     expected.add_roots()
     expected.add_pointers()
-    expected.add_data(data_rows)
+    expected.add_data(data)
     _compare(extents, expected.table(), report)
 
 
@@ -235,7 +201,7 @@ def _check_blocks(image: Image, extents: Extents, forest: Forest, report: Report
     _check_owners(image, extents, forest, rows, report)
     if forest.broken:
         return
-    unused = ~extents.is_data & ~np.isin(extents.start, blocks["logical"])
+    unused = ~extents.is_data & (find_rows(np.sort(blocks["logical"]), extents.start) < 0)
     tree = int(ObjectId.EXTENT_TREE)
     report.rows("extent of a tree block that no tree has", extents.columns, unused, tree)
 
@@ -258,7 +224,7 @@ def _check_owners(
     blocks, trees = forest.blocks[~forest.is_log], forest.tree[~forest.is_log]
     owners = np.stack([blocks["logical"], blocks["owner"]], axis=1)
     full = extents.flags[rows] & _U64(ExtentFlag.FULL_BACKREF) != 0
-    foreign = (rows >= 0) & ~full & ~np.isin(_mix(owners), _mix(pairs))
+    foreign = (rows >= 0) & ~full & (find_rows(np.sort(_mix(pairs)), _mix(owners)) < 0)
     by_id = {
         root.tree: Tree(image, root.tree, root.bytenr, root.generation, root.level)
         for root in forest.roots
@@ -290,7 +256,7 @@ def _leads_to(image: Image, tree: Tree | None, logical: int, level: int) -> bool
         return True
 
 
-def _check_data(extents: Extents, data: npt.NDArray[np.uint64], report: Report) -> None:
+def _check_data(extents: Extents, data: Table, report: Report) -> None:
     """Check that file extents name whole extents of data."""
     block, inode, offset, bytenr, length = data.T
     row = extents.find(bytenr)
@@ -370,7 +336,7 @@ class _Expected:
             0,
         )
 
-    def add_data(self, data: npt.NDArray[np.uint64]) -> None:
+    def add_data(self, data: Table) -> None:
         """Leaves refer to the data of their files."""
         if not len(data):
             return
@@ -389,7 +355,7 @@ class _Expected:
         return np.concatenate(self._parts) if self._parts else np.empty((0, 5), _U64)
 
 
-def _mix(table: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def _mix(table: Table) -> npt.NDArray[np.uint64]:
     """One number for each row: equal rows have equal numbers, others differ (as good as)."""
     mixed = np.zeros(len(table), _U64)
     for column in table.T:
@@ -401,7 +367,7 @@ def _mix(table: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def _sums(
-    table: npt.NDArray[np.uint64], counts: npt.NDArray[np.int64]
+    table: Table, counts: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.intp]]:
     """Return the different rows' numbers, their counts, and where each row is first."""
     numbers, first, inverse = np.unique(_mix(table), return_index=True, return_inverse=True)
@@ -409,7 +375,7 @@ def _sums(
     return numbers, total, first
 
 
-def _compare(extents: Extents, expected: npt.NDArray[np.uint64], report: Report) -> None:
+def _compare(extents: Extents, expected: Table, report: Report) -> None:
     """Report references that the extent tree has and the forest does not make, and the reverse."""
     references = extents.references[is_one_of(extents.references["type"], _REF_TYPES)]
     found = np.stack([references[field].astype(_U64) for field in _REF_FIELDS], axis=1)
@@ -433,7 +399,7 @@ def _compare(extents: Extents, expected: npt.NDArray[np.uint64], report: Report)
 def _report_missing(
     has: tuple[Any, ...],
     makes: tuple[Any, ...],
-    table: npt.NDArray[np.uint64],
+    table: Table,
     report: Report,
     text: str,
 ) -> None:
