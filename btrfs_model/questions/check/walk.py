@@ -286,7 +286,7 @@ class _Walk:
         has_last, last = has_first.copy(), blocks["last"].copy()
         children = np.concatenate([np.empty(0, _CHILD), *self.children])
         levels = blocks["level"][children["node"]]
-        for level in np.unique(levels).tolist():
+        for level in np.flatnonzero(np.bincount(levels)).tolist():
             here = children[levels == level]
             row = self.forest.find(here["logical"])
             there = row >= 0
