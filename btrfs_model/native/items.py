@@ -80,6 +80,12 @@ def find_rows(known: npt.NDArray[np.uint64], wanted: npt.NDArray[Any]) -> npt.ND
     return np.where(known[row] == wanted, row, -1)
 
 
+def is_among(numbers: npt.NDArray[Any], some: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+    """Tell which numbers are among some; np.isin() takes long to start."""
+    among: npt.NDArray[np.bool_] = find_rows(np.sort(np.asarray(some, np.uint64)), numbers) >= 0
+    return among
+
+
 def gather(image: Leased, columns: Columns, width: int) -> npt.NDArray[np.uint8]:
     """Copy the first bytes of each payload into one array.
 

@@ -21,7 +21,15 @@ import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.base.errors import CorruptImageError
-from btrfs_model.native.items import Columns, extent_refs, find_rows, is_one_of, records, select
+from btrfs_model.native.items import (
+    Columns,
+    extent_refs,
+    find_rows,
+    is_among,
+    is_one_of,
+    records,
+    select,
+)
 from btrfs_model.ondisk.constants import ExtentFlag
 from btrfs_model.ondisk.keys import ItemType, ObjectId, item_type_name
 from btrfs_model.ondisk.structs import EXTENT_ITEM, TREE_BLOCK_INFO
@@ -201,7 +209,7 @@ def _check_blocks(image: Image, extents: Extents, forest: Forest, report: Report
     _check_owners(image, extents, forest, rows, report)
     if forest.broken:
         return
-    unused = ~extents.is_data & (find_rows(np.sort(blocks["logical"]), extents.start) < 0)
+    unused = ~extents.is_data & ~is_among(extents.start, blocks["logical"])
     tree = int(ObjectId.EXTENT_TREE)
     report.rows("extent of a tree block that no tree has", extents.columns, unused, tree)
 
@@ -224,7 +232,7 @@ def _check_owners(
     blocks, trees = forest.blocks[~forest.is_log], forest.tree[~forest.is_log]
     owners = np.stack([blocks["logical"], blocks["owner"]], axis=1)
     full = extents.flags[rows] & _U64(ExtentFlag.FULL_BACKREF) != 0
-    foreign = (rows >= 0) & ~full & (find_rows(np.sort(_mix(pairs)), _mix(owners)) < 0)
+    foreign = (rows >= 0) & ~full & ~is_among(_mix(owners), _mix(pairs))
     by_id = {
         root.tree: Tree(image, root.tree, root.bytenr, root.generation, root.level)
         for root in forest.roots
@@ -386,7 +394,7 @@ def _compare(extents: Extents, expected: Table, report: Report) -> None:
     makes = _sums(expected, np.ones(len(expected), np.int64))
     _report_missing(has, makes, found, report, "extent tree has {n} references {ref}, not {other}")
     # those that both know were compared from the other side
-    only = ~np.isin(makes[0], has[0])
+    only = ~is_among(makes[0], has[0])
     for row, count in zip(makes[2][only].tolist(), makes[1][only].tolist(), strict=True):
         report.add(
             "extent tree lacks {n} references {ref}",

@@ -28,6 +28,7 @@ from btrfs_model.native.items import (
     KnownLeaves,
     entries,
     find_rows,
+    is_among,
     is_one_of,
     scan_leaves,
     select,
@@ -201,7 +202,7 @@ class _InodeChecker:
             self.report.add("items of inode {ino}, which does not exist", tree=self.tree, ino=ino)
         links, nlink = self.inodes["links"], self.inodes["nlink"]
         self._bad("{nlink} links, but {names} names", links != nlink, nlink=nlink, names=links)
-        orphan = np.isin(self.ino, orphans)
+        orphan = is_among(self.ino, orphans)
         self._bad("no links, but no orphan item", (nlink == 0) & ~orphan)
         directory = self.kind == _S_IFDIR
         self._bad("directory with {names} names", directory & (links > 1), names=links)

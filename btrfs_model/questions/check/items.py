@@ -20,6 +20,7 @@ from btrfs_model.native.items import (
     Columns,
     entries,
     extent_refs,
+    is_among,
     is_one_of,
     records,
     screen_leaves,
@@ -124,7 +125,7 @@ _ROOTS_AT_0: Final = (
 )  # fmt: skip
 
 _S_IFMT, _S_IFDIR = 0o170000, 0o040000
-_IS_MODE: Final = np.isin(np.arange(16), (0o01, 0o02, 0o04, 0o06, 0o10, 0o12, 0o14))
+_IS_MODE: Final = is_among(np.arange(16), (0o01, 0o02, 0o04, 0o06, 0o10, 0o12, 0o14))
 _INODE_FLAGS: Final = (1 << 12) - 1 | 1 << 31 | 1 << 32
 _ROOT_FLAGS: Final = 1 << 0 | 1 << 48
 _NAME_MAX: Final = 255
@@ -360,8 +361,8 @@ def _checksums(items: Batch) -> None:
 def _root_items(items: Batch) -> None:
     rows, bad = items.rows, items.bad
     size, objectid, offset = (items.columns[name] for name in ("size", "objectid", "offset"))
-    bad("root item of {size} bytes", ~np.isin(size, (239, structs.ROOT_ITEM.size)), size=size)
-    by_offset = (items.tree != ObjectId.TREE_LOG) & np.isin(objectid, _ROOTS_AT_0)
+    bad("root item of {size} bytes", ~is_among(size, (239, structs.ROOT_ITEM.size)), size=size)
+    by_offset = (items.tree != ObjectId.TREE_LOG) & is_among(objectid, _ROOTS_AT_0)
     bad("key offset of a root is not 0", by_offset & (offset != 0))
     foreign = ~np.array([is_subvolume_id(number) for number in offset.tolist()], np.bool_)
     foreign &= objectid == ObjectId.TREE_RELOC
@@ -474,8 +475,7 @@ def _devices(items: Batch) -> None:
 
 
 def _dev_extents(items: Batch) -> None:
-    known = np.array([device.devid for device in items.image.devices], np.uint64)
-    foreign = ~np.isin(items.columns["objectid"], known)
+    foreign = ~is_among(items.columns["objectid"], [one.devid for one in items.image.devices])
     items.bad("device extent of an unknown device", foreign)
     wrong = items.rows["chunk_tree"] != ObjectId.CHUNK_TREE
     items.bad("device extent of another chunk tree", wrong)
