@@ -168,8 +168,7 @@ class _Check:
                     parts.append(extents)
                 if not passed.all():
                     self._check_leaves(forest, rows[~passed])
-        found = np.concatenate(parts)
-        return found.view(np.uint64).reshape(len(found), 5)
+        return [np.concatenate([part[name] for part in parts]) for name in DATA_EXTENT.names or ()]
 
     def _check_leaves(self, forest: Forest, rows: npt.NDArray[np.intp]) -> None:
         blocks = forest.blocks[rows]

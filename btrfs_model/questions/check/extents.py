@@ -14,6 +14,7 @@ row (bytenr, type, root or parent, objectid, offset) with a count, and compared.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -52,9 +53,10 @@ _REF_TYPES: Final = (
 _REF_FIELDS: Final = ("bytenr", "type", "root", "objectid", "offset")
 
 
-Table = npt.NDArray[np.uint64]
-"""Numbers, a row for each of some things; of file extents on disk those of ``struct
-bm_data_extent``, shape (file extents, 5)."""
+Numbers = npt.NDArray[np.uint64]
+Table = Sequence[Numbers]
+"""Columns, each of them contiguous; of file extents on disk the fields of
+:data:`btrfs_model.native.items.DATA_EXTENT`."""
 
 
 @dataclass
@@ -228,9 +230,9 @@ def _check_owners(
     """
     references = extents.references
     by_root = references[references["type"] == ItemType.TREE_BLOCK_REF]
-    pairs = np.stack([by_root["bytenr"], by_root["root"]], axis=1)
+    pairs = [by_root["bytenr"], by_root["root"]]
     blocks, trees = forest.blocks[~forest.is_log], forest.tree[~forest.is_log]
-    owners = np.stack([blocks["logical"], blocks["owner"]], axis=1)
+    owners = [blocks["logical"], blocks["owner"]]
     full = extents.flags[rows] & _U64(ExtentFlag.FULL_BACKREF) != 0
     foreign = (rows >= 0) & ~full & ~is_among(_mix(owners), _mix(pairs))
     by_id = {
@@ -266,13 +268,13 @@ def _leads_to(image: Image, tree: Tree | None, logical: int, level: int) -> bool
 
 def _check_data(extents: Extents, data: Table, report: Report) -> None:
     """Check that file extents name whole extents of data."""
-    block, inode, offset, bytenr, length = data.T
+    block, inode, offset, bytenr, length = data
     row = extents.find(bytenr)
-    columns = {
+    columns: Columns = {
         "block": block,
-        "slot": np.zeros(len(data), np.uint16),
+        "slot": np.zeros(len(block), np.uint16),
         "objectid": inode,
-        "type": np.full(len(data), ItemType.EXTENT_DATA, np.uint8),
+        "type": np.full(len(block), ItemType.EXTENT_DATA, np.uint8),
         "offset": offset,
     }
     missing = row < 0
@@ -299,7 +301,7 @@ class _Expected:
     def __init__(self, extents: Extents, forest: Forest) -> None:
         self.extents = extents
         self.forest = forest
-        self._parts: list[npt.NDArray[np.uint64]] = []
+        self._parts: list[Table] = []
 
     def _shared(self, blocks: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         """Whether each block's references are by its address."""
@@ -315,8 +317,7 @@ class _Expected:
     def _add(self, *parts: Any) -> None:
         """Add rows of bytenr, type, root, objectid and offset."""
         # each by itself: signed and unsigned together would become floating point
-        columns = [np.asarray(part).astype(_U64) for part in parts]
-        self._parts.append(np.stack(np.broadcast_arrays(*columns), axis=1))
+        self._parts.append(np.broadcast_arrays(*(np.asarray(part).astype(_U64) for part in parts)))
 
     def add_roots(self) -> None:
         """Each root item refers to its root block."""
@@ -328,7 +329,7 @@ class _Expected:
                 kind, of = ItemType.SHARED_BLOCK_REF, root.bytenr
             else:
                 kind, of = ItemType.TREE_BLOCK_REF, root.tree
-            self._parts.append(np.array([[root.bytenr, kind, of, 0, 0]], _U64))
+            self._add([root.bytenr], kind, of, 0, 0)
 
     def add_pointers(self) -> None:
         """Nodes refer to their children."""
@@ -346,9 +347,7 @@ class _Expected:
 
     def add_data(self, data: Table) -> None:
         """Leaves refer to the data of their files."""
-        if not len(data):
-            return
-        block, inode, offset, bytenr = data.T[:4]
+        block, inode, offset, bytenr, _ = data
         shared = self._shared(block)
         self._add(
             bytenr,
@@ -358,16 +357,17 @@ class _Expected:
             np.where(shared, 0, offset),
         )
 
-    def table(self) -> npt.NDArray[np.uint64]:
+    def table(self) -> Table:
         """All rows so far."""
-        return np.concatenate(self._parts) if self._parts else np.empty((0, 5), _U64)
+        return [np.concatenate(column) for column in zip(*self._parts, strict=True)]
 
 
-def _mix(table: Table) -> npt.NDArray[np.uint64]:
+def _mix(table: Table) -> Numbers:
     """One number for each row: equal rows have equal numbers, others differ (as good as)."""
-    mixed = np.zeros(len(table), _U64)
-    for column in table.T:
-        mixed = (mixed ^ column) * _U64(0x9E3779B97F4A7C15)
+    mixed = np.zeros(len(table[0]), _U64)
+    for column in table:
+        mixed ^= column
+        mixed *= _U64(0x9E3779B97F4A7C15)
         mixed ^= mixed >> _U64(29)
         mixed *= _U64(0xBF58476D1CE4E5B9)
         mixed ^= mixed >> _U64(32)
@@ -386,12 +386,12 @@ def _sums(
 def _compare(extents: Extents, expected: Table, report: Report) -> None:
     """Report references that the extent tree has and the forest does not make, and the reverse."""
     references = extents.references[is_one_of(extents.references["type"], _REF_TYPES)]
-    found = np.stack([references[field].astype(_U64) for field in _REF_FIELDS], axis=1)
+    found = [references[field].astype(_U64) for field in _REF_FIELDS]
     # the same rows as often, if their numbers add up to the same
     if (_mix(found) * references["count"]).sum() == _mix(expected).sum():
         return
     has = _sums(found, references["count"].astype(np.int64))
-    makes = _sums(expected, np.ones(len(expected), np.int64))
+    makes = _sums(expected, np.ones(len(expected[0]), np.int64))
     _report_missing(has, makes, found, report, "extent tree has {n} references {ref}, not {other}")
     # those that both know were compared from the other side
     only = ~is_among(makes[0], has[0])
@@ -400,7 +400,7 @@ def _compare(extents: Extents, expected: Table, report: Report) -> None:
             "extent tree lacks {n} references {ref}",
             tree=int(ObjectId.EXTENT_TREE),
             n=count,
-            ref=_describe(expected[row]),
+            ref=_describe(expected, row),
         )
 
 
@@ -421,13 +421,13 @@ def _report_missing(
             text,
             tree=int(ObjectId.EXTENT_TREE),
             n=int(has[1][row]),
-            ref=_describe(table[has[2][row]]),
+            ref=_describe(table, has[2][row]),
             other=int(other[row]),
         )
 
 
-def _describe(row: npt.NDArray[np.uint64]) -> str:
-    bytenr, kind, root, objectid, offset = row.tolist()
+def _describe(table: Table, row: int) -> str:
+    bytenr, kind, root, objectid, offset = (int(column[row]) for column in table)
     name = item_type_name(kind)
     if kind == ItemType.EXTENT_DATA_REF:
         return f"{name} root {root} inode {objectid} offset {offset} of {bytenr}"
