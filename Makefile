@@ -49,7 +49,8 @@ lint: $(VENV)/.with-lint build ## check style and types of Python and C, and the
 	@if command -v clang >/dev/null; then $(MAKE) -C native syntax CC=clang; \
 	else echo "lint: no clang on this machine, its warnings were not looked at"; fi
 
-build: $(VENV)/.built ## compile the C kernels
+build: $(VENV)/.built ## compile the C kernels, and Python to bytecode
+	@$(BIN)/python -m compileall -q btrfs_model
 
 $(VENV)/.built: $(filter-out native/tests/%,$(C_FILES)) native/build_ffi.py \
 		btrfs_model/patches.py setup.py | $(VENV)/.with-any

@@ -177,13 +177,15 @@ def counting() -> Iterator[Work]:
         current_context.set(current())
 
 
-@contextmanager
-def uncounted() -> Iterator[None]:
+class uncounted:  # noqa: N801 (it stands beside counting())
     """Count the work done inside the ``with`` block nowhere."""
-    before = current()
-    current_context.set(_nobody)
-    try:
-        yield
-    finally:
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        self._before = current()
+        current_context.set(_nobody)
+
+    def __exit__(self, *_: object) -> None:
         if current_context.get() is _nobody:
-            current_context.set(before)
+            current_context.set(self._before)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,6 +72,8 @@ def check_folder(path: str | os.PathLike[str]) -> None:
 
 def _beside(target: Path, path: str | os.PathLike[str]) -> tuple[int, Path]:
     """Make the file that will take a place, beside it; errors name the place."""
+    import tempfile  # what it imports takes longer than many a command
+
     try:
         fd, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     except OSError as error:

@@ -109,7 +109,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # A command makes many objects and few cycles, and ends soon: looking for those takes longer.
     gc.set_threshold(200_000, 50, 100)
-    sys.exit(run(arguments))
+    status = run(arguments)
+    # nor for those that there are at the end
+    gc.freeze()
+    sys.exit(status)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -38,8 +38,14 @@ WANTED: Final = dtype_of("struct bm_wanted_block")
 INODE_SUM: Final = dtype_of("struct bm_inode_sum")
 """What the items of an inode say together, as ``native/tree/api.h`` has it."""
 
+KNOWN_LEAF: Final = dtype_of("struct bm_known_leaf")
+"""What is known of a leaf of several trees, as ``native/tree/api.h`` has it."""
+
 FILE_EXTENT: Final = dtype_of("struct bm_file_extent")
 """A file extent, as ``native/tree/api.h`` has it."""
+
+DATA_EXTENT: Final = dtype_of("struct bm_data_extent")
+"""A file extent on disk and where its extent began in the file, as ``native/tree/api.h`` has it."""
 
 REF: Final = dtype_of("struct bm_ref")
 """A reference to an extent, as ``native/tree/api.h`` has it."""
@@ -72,6 +78,12 @@ def find_rows(known: npt.NDArray[np.uint64], wanted: npt.NDArray[Any]) -> npt.ND
         return np.full(len(wanted), -1)
     row = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
     return np.where(known[row] == wanted, row, -1)
+
+
+def is_among(numbers: npt.NDArray[Any], some: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+    """Tell which numbers are among some; np.isin() takes long to start."""
+    among: npt.NDArray[np.bool_] = find_rows(np.sort(np.asarray(some, np.uint64)), numbers) >= 0
+    return among
 
 
 def gather(image: Leased, columns: Columns, width: int) -> npt.NDArray[np.uint8]:
@@ -120,6 +132,63 @@ def scan_leaves(image: Leased, leaves: npt.NDArray[np.uint64] | Sequence[int]) -
         capacity = count
 
 
+def screen_leaves(
+    image: Leased,
+    blocks: npt.NDArray[np.void],
+    tables: npt.NDArray[np.uint16],
+    passes: npt.NDArray[np.uint8],
+    **limits: Any,
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.void]]:
+    """Tell which leaves need no look at single items, and gather the file extents of all.
+
+    `image`: where the items are.
+    `blocks`: the leaves, rows of :data:`BLOCK`.
+    `tables`: which row of `passes` is for each.
+    `passes`: shape (tables, 256): whether items of a type may be passed over.
+    `**limits`: ``newest``, ``least`` and ``most``, as ``native/tree/api.h`` has them.
+    Returns `passed`: bool, for each leaf.
+    Returns `extents`: rows of :data:`DATA_EXTENT`.
+    Raises CorruptImageError: when a leaf cannot be read.
+    """
+    leaves = np.ascontiguousarray(blocks["logical"])
+    passed = np.zeros(len(leaves), np.uint8)
+    extents = np.empty(int(blocks["nritems"].sum()), DATA_EXTENT)
+    screen = ffi.new("struct bm_screen *", {"passes": raw(passes), **limits})
+    rows = ffi.cast("struct bm_data_extent *", extents.ctypes.data)
+    with image.lease as handle:
+        count = image.lease.run(
+            lib.bm_screen_leaves, handle, screen, raw(leaves), raw(tables), len(leaves),
+            raw(passed), rows, len(extents),
+        )  # fmt: skip
+    return passed.view(np.bool_), extents[:count]
+
+
+class KnownLeaves:
+    """What is known of leaves that several subvolumes have, for :class:`InodeReducer`.
+
+    `logical`: uint64, addresses of the leaves, ascending.
+    """
+
+    def __init__(self, logical: npt.NDArray[np.uint64]) -> None:
+        self.logical = logical
+        self.rows = np.zeros(len(logical), KNOWN_LEAF)
+
+    def find(self, leaves: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        """Return the row of each leaf.
+
+        Raises IndexError: when one is not there.
+        """
+        rows = find_rows(self.logical, leaves)
+        if (rows < 0).any():
+            raise IndexError("leaves of no tree that is known")
+        return rows.astype(np.uint64)
+
+    def judge(self, *, good: bool) -> None:
+        """Remember whether all was right in what was reduced since the last time."""
+        state = self.rows["state"]
+        state[state == lib.BM_LEAF_REDUCED] = lib.BM_LEAF_GOOD if good else lib.BM_LEAF_UNKNOWN
+
+
 class InodeReducer:
     """Reduces what the items of each inode of a subvolume say together.
 
@@ -133,12 +202,19 @@ class InodeReducer:
         self._totals = ffi.new("struct bm_inode_totals *")
 
     def reduce(
-        self, leaves: npt.NDArray[np.uint64], items: int, low: int, high: int
+        self,
+        leaves: npt.NDArray[np.uint64],
+        items: int,
+        low: int,
+        high: int,
+        known: KnownLeaves | None = None,
     ) -> tuple[npt.NDArray[np.void], npt.NDArray[np.void], npt.NDArray[np.void]]:
         """Reduce the items of the inodes from `low` to `high`.
 
         `leaves`: those that have them, in the order of the tree.
         `items`: how many items there are in these leaves.
+        `known`: of all leaves, those of other trees with the same top directory too. Of one in
+        which all is right there are only directories, and inodes that other leaves have as well.
         Returns rows of :data:`INODE_SUM`, of :data:`FILE_EXTENT`, and of :data:`ENTRY` the entries
         of DIR_INDEX that are subvolumes.
         Raises CorruptImageError: when a leaf cannot be read.
@@ -148,11 +224,16 @@ class InodeReducer:
         rows = ffi.new("struct bm_inode_rows *", {"capacity": items})
         for name, array in parts.items():
             setattr(rows, name, ffi.cast(ffi.typeof(getattr(rows, name)), array.ctypes.data))
+        ask = ffi.new("struct bm_reduce *", {
+            "leaves": raw(leaves), "count": len(leaves), "low": low, "high": high,
+            "root_dir": self.root_dir,
+        })  # fmt: skip
+        if known is not None:
+            numbers = known.find(leaves)
+            ask.known = ffi.from_buffer("struct bm_known_leaf[]", known.rows)
+            ask.numbers = raw(numbers)
         with self.image.lease as handle:
-            self.image.lease.run(
-                lib.bm_reduce_inodes, handle, raw(leaves), len(leaves), low, high, self.root_dir,
-                rows, self._totals,
-            )  # fmt: skip
+            self.image.lease.run(lib.bm_reduce_inodes, handle, ask, rows, self._totals)
         inodes, extents, roots = (
             array[: getattr(self._totals, name)] for name, array in parts.items()
         )

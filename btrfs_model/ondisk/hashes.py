@@ -8,7 +8,6 @@ The kernel's ``crc32c(seed, data)`` is the bare one.
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Callable
 from typing import Final
@@ -55,11 +54,23 @@ def csum(csum_type: int, data: Payload) -> bytes:
     return _SUMS[csum_type](data)
 
 
+def _sha256(data: Payload) -> bytes:
+    import hashlib  # few images need it, and it takes long
+
+    return hashlib.sha256(data).digest()
+
+
+def _blake2(data: Payload) -> bytes:
+    import hashlib
+
+    return hashlib.blake2b(data, digest_size=32).digest()
+
+
 _SUMS: Final[dict[int, Callable[[Payload], bytes]]] = {
     CsumType.CRC32: lambda data: struct.pack("<I", google_crc32c.value(bytes(data))),
     CsumType.XXHASH: lambda data: struct.pack("<Q", xxhash.xxh64_intdigest(data)),
-    CsumType.SHA256: lambda data: hashlib.sha256(data).digest(),
-    CsumType.BLAKE2: lambda data: hashlib.blake2b(data, digest_size=32).digest(),
+    CsumType.SHA256: _sha256,
+    CsumType.BLAKE2: _blake2,
 }
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -101,10 +102,9 @@ class Layout(Generic[T]):
             self._parts.append((at, at + count, gather))
             self.places[field] = slice(at, at + count)
             if hasattr(hint, "_fields"):
-                nested = Layout("", hint).places
                 self.places |= {
                     f"{field}.{part}": slice(at + place.start, at + place.stop)
-                    for part, place in nested.items()
+                    for part, place in _part(hint).places.items()
                 }
             self._nested |= gather is not None
             at += count
@@ -173,12 +173,18 @@ def _flatten(record: Any) -> Iterator[Any]:
             yield value
 
 
+@cache
+def _part(record: Callable[..., T]) -> Layout[T]:
+    """Return the layout of a structure that others have as a field."""
+    return Layout("", record)
+
+
 def _field(
     hint: Any,
 ) -> tuple[str, tuple[Any, ...], Callable[[tuple[Any, ...]], Any] | None]:
     """Struct code, numpy type and gatherer of a field from its annotation."""
     if get_origin(hint) is not Annotated:
-        layout: Layout[Any] = Layout(hint.__name__, hint)
+        layout = _part(hint)
         return layout.code, (layout.dtype,), layout.gather
     base, what = get_args(hint)[:2]
     if get_origin(base) is tuple:

@@ -197,6 +197,12 @@ int bm_image_is_good(const struct bm_image *image, uint64_t logical, int copy,
 int64_t bm_unpack_name(const uint8_t *at, size_t size, const struct bm_key *key,
 		       struct bm_entry *entry);
 
+/*
+ * Whether the inline references of an extent item fit it, and ascend by type, and descend by
+ * sequence within one.
+ */
+int bm_inline_refs_ascend(const uint8_t *item, size_t size, const struct bm_key *key);
+
 /* One key that two trees have outside of shared subtrees; NULL for a tree that lacks it. */
 struct bm_step {
 	struct bm_key key;

@@ -147,10 +147,39 @@ static void exercise_inodes(struct bm_image *image, const uint64_t *leaves, size
 	static struct bm_file_extent extents[MAX_ITEMS];
 	static struct bm_entry roots[MAX_ITEMS];
 	const struct bm_inode_rows rows = {inodes, extents, roots, MAX_ITEMS};
+	static struct bm_known_leaf known[4096];
+	static uint64_t numbers[4096];
+	const struct bm_reduce ask = {.leaves = leaves,
+				      .count = count,
+				      .high = UINT64_MAX,
+				      .root_dir = 256,
+				      .known = known,
+				      .numbers = numbers};
 	struct bm_inode_totals totals = {0};
 	struct bm_fault fault;
 
-	bm_reduce_inodes(image, leaves, count, 0, UINT64_MAX, 256, &rows, &totals, &fault);
+	for (size_t i = 0; i < count; i++) {
+		numbers[i] = i;
+		known[i].state = BM_LEAF_UNKNOWN;
+	}
+	bm_reduce_inodes(image, &ask, &rows, &totals, &fault);
+	/* as another tree with the same leaves, whatever is in them */
+	for (size_t i = 0; i < count; i++)
+		known[i].state = BM_LEAF_GOOD;
+	bm_reduce_inodes(image, &ask, &rows, &totals, &fault);
+}
+
+static void exercise_screen(struct bm_image *image, const uint64_t *leaves, size_t count)
+{
+	static struct bm_data_extent extents[MAX_ITEMS];
+	static uint8_t passes[256], passed[4096];
+	static uint16_t tables[4096];
+	struct bm_screen screen = {.newest = UINT64_MAX, .passes = passes};
+	struct bm_fault fault;
+
+	memset(passes, 1, sizeof(passes));
+	memset(screen.most, 0xff, sizeof(screen.most));
+	bm_screen_leaves(image, &screen, leaves, tables, count, passed, extents, MAX_ITEMS, &fault);
 }
 
 static void exercise_search(const struct bm_root *root, const struct bm_key *key, int reada)
@@ -185,6 +214,7 @@ static void exercise_tree(const struct bm_root *root, int reada)
 			leaves[found++] = blocks[i].logical;
 	bm_scan_leaves(root->image, leaves, found, &columns, MAX_ITEMS, &fault);
 	exercise_inodes(root->image, leaves, found);
+	exercise_screen(root->image, leaves, found);
 	bm_scan_bound(root, &lowest, &highest, &fault);
 	count = bm_scan(root, &lowest, &highest, &columns, MAX_ITEMS, &fault);
 	if (count > 0)

@@ -192,6 +192,30 @@ void bm_good_copies(const struct bm_image *image, const struct bm_wanted_block *
 int64_t bm_scan_leaves(struct bm_image *image, const uint64_t *leaves, size_t count,
 		       const struct bm_columns *columns, size_t capacity, struct bm_fault *fault);
 
+/* What single items are to be like, by type. */
+struct bm_screen {
+	uint64_t newest;		/* the last transaction that they may be of */
+	uint32_t least[256], most[256]; /* bytes of payload */
+	const uint8_t *passes; /* tables of 256: whether it may be passed over in some tree */
+};
+/* A file extent that lies on disk, and where its extent began in the file. */
+struct bm_data_extent {
+	uint64_t block;
+	uint64_t ino;
+	uint64_t offset;
+	uint64_t bytenr;
+	uint64_t num_bytes;
+};
+/*
+ * Tell which leaves have nothing but items that are right by themselves (of the others it may be so),
+ * and gather the file extents of all. tables[i] is the number of a table of the leaf. Returns how
+ * many file extents there are, for which there must be room for as many as there are items.
+ */
+int64_t bm_screen_leaves(struct bm_image *image, const struct bm_screen *screen,
+			 const uint64_t *leaves, const uint16_t *tables, size_t count,
+			 uint8_t *passed, struct bm_data_extent *extents, size_t capacity,
+			 struct bm_fault *fault);
+
 /* A name in an INODE_REF, INODE_EXTREF, DIR_ITEM, DIR_INDEX or XATTR_ITEM. */
 struct bm_entry {
 	uint64_t parent;   /* the directory; of an attribute its inode */
@@ -277,12 +301,36 @@ struct bm_inode_totals {
 	uint64_t entries, refs;
 	uint64_t odd;
 };
+enum bm_leaf_state {
+	BM_LEAF_UNKNOWN,
+	BM_LEAF_REDUCED,
+	BM_LEAF_GOOD, /* what was reduced was looked at, and nothing is wrong */
+};
+/* A leaf of several trees, and what inodes that have all their items in it add to the totals. */
+struct bm_known_leaf {
+	uint64_t items, indexes;
+	uint64_t entries, refs;
+	uint64_t state;
+};
 /*
- * Reduce the items of the inodes [low, high] of a subvolume, in leaves that follow each other. The
- * sums are added to *totals, the rows are new.
+ * Leaves that follow each other in a subvolume, the inodes wanted of them, and its top directory. All
+ * trees with the same top directory may share `known`, of which numbers[i] belongs to leaves[i].
  */
-int bm_reduce_inodes(struct bm_image *image, const uint64_t *leaves, size_t count, uint64_t low,
-		     uint64_t high, uint64_t root_dir, const struct bm_inode_rows *rows,
-		     struct bm_inode_totals *totals, struct bm_fault *fault);
+struct bm_reduce {
+	const uint64_t *leaves;
+	size_t count;
+	uint64_t low, high;
+	uint64_t root_dir;
+	struct bm_known_leaf *known; /* NULL: all are looked at */
+	const uint64_t *numbers;
+};
+/*
+ * Reduce the items of the inodes [low, high] of a subvolume. The sums are added to *totals, the rows
+ * are new. A leaf that was not known is BM_LEAF_REDUCED then, if it can be passed over at all; of
+ * one that is BM_LEAF_GOOD there are rows for directories and inodes that other leaves have, too.
+ */
+int bm_reduce_inodes(struct bm_image *image, const struct bm_reduce *ask,
+		     const struct bm_inode_rows *rows, struct bm_inode_totals *totals,
+		     struct bm_fault *fault);
 
 #endif

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define MODE_FMT 0170000u
+#define MODE_DIR 0040000u
 
 struct reduction {
 	uint64_t root_dir;
@@ -17,6 +18,16 @@ struct reduction {
 	struct bm_inode_totals *totals;
 	struct bm_inode_sum *inode; /* that of the last item */
 };
+
+/* Some items of a leaf. */
+struct slots {
+	uint32_t first, end;
+};
+
+static uint64_t ino_at(const uint8_t *leaf, uint32_t slot)
+{
+	return leaf_item(leaf, slot)->key.objectid;
+}
 
 static const uint32_t mode_of_type[] = {
     [BTRFS_FT_REG_FILE] = 0100000, [BTRFS_FT_DIR] = 0040000,  [BTRFS_FT_CHRDEV] = 0020000,
@@ -206,30 +217,136 @@ static int add_item(struct reduction *to, const struct btrfs_item *head, const u
 	return add ? add(to, head, data, fault) : BM_OK;
 }
 
-int bm_reduce_inodes(struct bm_image *image, const uint64_t *leaves, size_t count, uint64_t low,
-		     uint64_t high, uint64_t root_dir, const struct bm_inode_rows *rows,
-		     struct bm_inode_totals *totals, struct bm_fault *fault)
+static int add_items(struct reduction *to, const uint8_t *leaf, struct slots slots,
+		     struct bm_fault *fault)
+{
+	for (uint32_t slot = slots.first; slot < slots.end; slot++)
+		if (add_item(to, leaf_item(leaf, slot), item_data(leaf, slot), fault) < 0)
+			return fault->code;
+	return BM_OK;
+}
+
+/* The items of inodes that have all of theirs in this leaf, as far as the leaf tells. */
+static struct slots whole_inodes(const uint8_t *leaf, struct slots all)
+{
+	struct slots whole = all;
+
+	if (all.first == all.end)
+		return whole;
+	while (whole.first < whole.end && ino_at(leaf, whole.first) == ino_at(leaf, all.first))
+		whole.first++;
+	while (whole.end > whole.first && ino_at(leaf, whole.end - 1) == ino_at(leaf, all.end - 1))
+		whole.end--;
+	return whole;
+}
+
+/* A directory in which nothing was wrong: it has as many names as links, and those in it its size. */
+static int add_known_directory(struct reduction *to, const uint8_t *leaf, struct slots slots,
+			       uint32_t slot, struct bm_fault *fault)
+{
+	const struct btrfs_item *head = leaf_item(leaf, slot);
+
+	if (find_inode(to, head->key.objectid, fault) < 0 ||
+	    add_inode(to, head, item_data(leaf, slot), fault) < 0)
+		return BM_NOMEM;
+	to->inode->links = to->inode->nlink;
+	to->inode->name_bytes = to->inode->size;
+	for (; slot < slots.end && ino_at(leaf, slot) == to->inode->ino; slot++) {
+		struct bm_key key = to_key(&leaf_item(leaf, slot)->key);
+		struct bm_entry name;
+
+		if ((key.type == BTRFS_INODE_REF_KEY || key.type == BTRFS_INODE_EXTREF_KEY) &&
+		    bm_unpack_name(item_data(leaf, slot), leaf_item(leaf, slot)->size, &key,
+				   &name) >= 0)
+			to->inode->parent = name.parent;
+	}
+	return BM_OK;
+}
+
+/* Of inodes in which nothing was wrong only directories are wanted, and what all add to the sums. */
+static int add_known(struct reduction *to, const uint8_t *leaf, struct slots slots,
+		     const struct bm_known_leaf *known, struct bm_fault *fault)
+{
+	struct bm_inode_totals *totals = to->totals;
+
+	totals->items += known->items;
+	totals->indexes += known->indexes;
+	totals->entries += known->entries;
+	totals->refs += known->refs;
+	for (uint32_t slot = slots.first; slot < slots.end; slot++) {
+		const struct btrfs_item *head = leaf_item(leaf, slot);
+		const struct btrfs_inode_item *inode = (const void *)item_data(leaf, slot);
+
+		if (head->key.type == BTRFS_INODE_ITEM_KEY && head->size == sizeof(*inode) &&
+		    (inode->mode & MODE_FMT) == MODE_DIR &&
+		    add_known_directory(to, leaf, slots, slot, fault) < 0)
+			return fault->code;
+	}
+	return BM_OK;
+}
+
+/* Reduce items of whole inodes, and note what another tree with the same leaf needs of them. */
+static int learn(struct reduction *to, const uint8_t *leaf, struct slots slots,
+		 struct bm_known_leaf *known, struct bm_fault *fault)
+{
+	const struct bm_inode_totals before = *to->totals, *now = to->totals;
+
+	if (add_items(to, leaf, slots, fault) < 0)
+		return fault->code;
+	/* what leads elsewhere, or waits for its deletion, is a matter of the tree */
+	if (now->roots != before.roots || now->odd != before.odd)
+		return BM_OK;
+	for (uint64_t row = before.inodes; row < now->inodes; row++)
+		if (!to->rows->inodes[row].nlink)
+			return BM_OK;
+	*known = (struct bm_known_leaf){.state = BM_LEAF_REDUCED,
+					.items = now->items - before.items,
+					.indexes = now->indexes - before.indexes,
+					.entries = now->entries - before.entries,
+					.refs = now->refs - before.refs};
+	return BM_OK;
+}
+
+static int reduce_leaf(struct reduction *to, const uint8_t *leaf, uint64_t low, uint64_t high,
+		       struct bm_known_leaf *known, struct bm_fault *fault)
+{
+	struct slots all = {0, block_header(leaf)->nritems}, whole;
+	int ret;
+
+	while (all.first < all.end && ino_at(leaf, all.first) < low)
+		all.first++;
+	while (all.end > all.first && ino_at(leaf, all.end - 1) > high)
+		all.end--;
+	/* a window of inodes ends where it wants to: what is known is known of the leaf as a whole */
+	if (!known || all.end - all.first < block_header(leaf)->nritems)
+		return add_items(to, leaf, all, fault);
+	whole = whole_inodes(leaf, all);
+	ret = add_items(to, leaf, (struct slots){all.first, whole.first}, fault);
+	if (!ret && known->state == BM_LEAF_GOOD)
+		ret = add_known(to, leaf, whole, known, fault);
+	else if (!ret)
+		ret = learn(to, leaf, whole, known, fault);
+	return ret ? ret : add_items(to, leaf, (struct slots){whole.end, all.end}, fault);
+}
+
+int bm_reduce_inodes(struct bm_image *image, const struct bm_reduce *ask,
+		     const struct bm_inode_rows *rows, struct bm_inode_totals *totals,
+		     struct bm_fault *fault)
 {
 	static const struct bm_expect leaf_expect = {.level = 0};
-	struct reduction to = {.root_dir = root_dir, .rows = rows, .totals = totals};
+	struct reduction to = {.root_dir = ask->root_dir, .rows = rows, .totals = totals};
 
 	totals->inodes = totals->extents = totals->roots = 0;
-	for (size_t i = 0; i < count; i++) {
-		const uint8_t *leaf = bm_image_block(image, leaves[i], &leaf_expect, fault);
-		uint32_t nritems;
+	for (size_t i = 0; i < ask->count; i++) {
+		const uint8_t *leaf = bm_image_block(image, ask->leaves[i], &leaf_expect, fault);
+		struct bm_known_leaf *known = ask->known ? &ask->known[ask->numbers[i]] : NULL;
 
 		if (!leaf || bm_poll(fault) < 0)
 			return fault->code;
-		nritems = block_header(leaf)->nritems;
 		COUNT(image, leaves_visited);
-		COUNT_N(image, items_visited, nritems);
-		for (uint32_t slot = 0; slot < nritems; slot++) {
-			const struct btrfs_item *head = leaf_item(leaf, slot);
-
-			if (head->key.objectid >= low && head->key.objectid <= high &&
-			    add_item(&to, head, item_data(leaf, slot), fault) < 0)
-				return fault->code;
-		}
+		COUNT_N(image, items_visited, block_header(leaf)->nritems);
+		if (reduce_leaf(&to, leaf, ask->low, ask->high, known, fault) < 0)
+			return fault->code;
 	}
 	return BM_OK;
 }

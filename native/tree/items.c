@@ -317,6 +317,27 @@ static int64_t extent_head(const uint8_t *at, size_t size, const struct bm_key *
 	return size < head ? BM_BAD_ITEM_SIZE : (int64_t)head;
 }
 
+int bm_inline_refs_ascend(const uint8_t *item, size_t size, const struct bm_key *key)
+{
+	int64_t at = extent_head(item, size, key);
+	struct bm_ref before = {0};
+
+	while (at >= 0 && (size_t)at < size) {
+		struct bm_ref ref = {.bytenr = key->objectid};
+		int length = unpack_inline_ref(item + at, size - (size_t)at, &ref);
+
+		if (length < 0)
+			return 0;
+		ref.sequence = ref_sequence(&ref);
+		if (before.type > ref.type ||
+		    (before.type == ref.type && before.sequence < ref.sequence))
+			return 0;
+		before = ref;
+		at += length;
+	}
+	return at >= 0;
+}
+
 int64_t bm_extent_refs(const struct bm_image *image, const struct bm_columns *columns, size_t count,
 		       struct bm_ref *refs, size_t capacity, int8_t *bad)
 {

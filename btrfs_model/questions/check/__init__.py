@@ -18,20 +18,21 @@ one does not judge.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
 from btrfs_model.base.arguments import checked
 from btrfs_model.base.errors import CorruptImageError
-from btrfs_model.native.items import scan_leaves
+from btrfs_model.native.items import DATA_EXTENT, KnownLeaves, scan_leaves
 from btrfs_model.ondisk.keys import ObjectId
 from btrfs_model.questions.check.copies import check_data, check_superblocks
-from btrfs_model.questions.check.extents import DataRefs, check_extents, read_extents
+from btrfs_model.questions.check.extents import Table, check_extents, read_extents
 from btrfs_model.questions.check.inodes import Rows, check_inodes
-from btrfs_model.questions.check.items import check_items
-from btrfs_model.questions.check.quotas import check_quotas
+from btrfs_model.questions.check.items import check_items, screen
 from btrfs_model.questions.check.report import Finding, Report
 from btrfs_model.questions.check.space import check_checksums, check_space
 from btrfs_model.questions.check.subvolumes import check_subvolumes
@@ -107,24 +108,33 @@ class _Check:
         check_extents(fs.image, extents, forest, data, report)
         self._guard(lambda: check_space(fs, extents, report))
         self._guard(lambda: check_checksums(fs, extents, report))
-        self._guard(self._check_subvolumes)
-        self._guard(lambda: check_quotas(fs, report))
+        self._guard(lambda: self._check_subvolumes(forest))
+        if ObjectId.QUOTA_TREE in fs.trees:
+            self._guard(self._check_quotas)
         if verify_data:
             self._guard(lambda: check_data(fs, extents, report))
         return report.result()
 
-    def _check_subvolumes(self) -> None:
+    def _check_subvolumes(self, forest: Forest) -> None:
         entries: dict[int, Rows] = {}
+        logical = np.sort(forest.blocks["logical"][forest.blocks["level"] == 0])
+        known: defaultdict[int, KnownLeaves] = defaultdict(lambda: KnownLeaves(logical))
         for objectid in self.fs.subvolume_ids:
             root_dir = self.fs.roots[objectid].item.root_dirid
             tree = self.fs.tree(objectid)
-            entries[objectid] = check_inodes(self.fs, tree, root_dir, self.report)
+            entries[objectid] = check_inodes(self.fs, tree, root_dir, self.report, known[root_dir])
         # relocation keeps its data in a tree like a subvolume
         relocation = self.fs.trees.get(ObjectId.DATA_RELOC_TREE)
         if relocation is not None:
             root_dir = self.fs.roots[ObjectId.DATA_RELOC_TREE].item.root_dirid
             check_inodes(self.fs, relocation, root_dir, self.report)
         check_subvolumes(self.fs, entries, self.report)
+
+    def _check_quotas(self) -> None:
+        # most images have none, and to import it takes as long as to check a small one
+        from btrfs_model.questions.check.quotas import check_quotas
+
+        check_quotas(self.fs, self.report)
 
     def _roots(self) -> list[TreeRoot]:
         """All roots: those in the superblock, in root items, and of logs."""
@@ -145,21 +155,26 @@ class _Check:
         except CorruptImageError as error:
             self.report.add_fault("", error.fault)
 
-    def _check_items(self, forest: Forest) -> DataRefs:
-        """Check the items of all leaves, and gather the file extents among them."""
+    def _check_items(self, forest: Forest) -> Table:
+        """Check the items of all leaves; return the file extents among them that lie on disk."""
         fs = self.fs
-        data = DataRefs()
+        parts = [np.empty(0, DATA_EXTENT)]
         for log in (False, True):
             leaves = forest.leaves(log=log)
             for at in range(0, len(leaves), LEAVES_AT_ONCE):
                 rows = leaves[at : at + LEAVES_AT_ONCE]
-                blocks = forest.blocks[rows]
-                columns = scan_leaves(fs.image, blocks["logical"])
-                of = np.repeat(forest.tree[rows], blocks["nritems"])
-                check_items(fs.image, self.report, columns, of)
+                passed, extents = screen(fs.image, forest.blocks[rows], forest.tree[rows])
                 if not log:
-                    data.add(fs.image, columns)
-        return data
+                    parts.append(extents)
+                if not passed.all():
+                    self._check_leaves(forest, rows[~passed])
+        return [np.concatenate([part[name] for part in parts]) for name in DATA_EXTENT.names or ()]
+
+    def _check_leaves(self, forest: Forest, rows: npt.NDArray[np.intp]) -> None:
+        blocks = forest.blocks[rows]
+        columns = scan_leaves(self.fs.image, blocks["logical"])
+        of = np.repeat(forest.tree[rows], blocks["nritems"])
+        check_items(self.fs.image, self.report, columns, of)
 
 
 def _tree_root(tree: Tree, *, is_log: bool = False) -> TreeRoot:

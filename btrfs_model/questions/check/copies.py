@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -29,6 +28,8 @@ from btrfs_model.questions.check.report import Report
 from btrfs_model.volume.checksums import DataChecksums
 
 if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
     from btrfs_model.ondisk.chunks import Chunk
     from btrfs_model.volume.filesystem import Filesystem
     from btrfs_model.volume.image import Image
@@ -61,6 +62,8 @@ def check_data(fs: Filesystem, extents: Extents, report: Report) -> None:
 
     Checksums are computed by some threads; what there is to report is reported in order.
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     sums, threads = fs.checksums, os.cpu_count() or 1
     waiting: deque[Callable[[], None]] = deque()
     with ThreadPoolExecutor(threads) as pool:

@@ -14,6 +14,7 @@ row (bytenr, type, root or parent, objectid, offset) with a count, and compared.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,10 +22,18 @@ import numpy as np
 import numpy.typing as npt
 
 from btrfs_model.base.errors import CorruptImageError
-from btrfs_model.native.items import Columns, extent_refs, find_rows, is_one_of, records, select
-from btrfs_model.ondisk.constants import ExtentFlag, FileExtentType
+from btrfs_model.native.items import (
+    Columns,
+    extent_refs,
+    find_rows,
+    is_among,
+    is_one_of,
+    records,
+    select,
+)
+from btrfs_model.ondisk.constants import ExtentFlag
 from btrfs_model.ondisk.keys import ItemType, ObjectId, item_type_name
-from btrfs_model.ondisk.structs import EXTENT_ITEM, FILE_EXTENT_ITEM, TREE_BLOCK_INFO
+from btrfs_model.ondisk.structs import EXTENT_ITEM, TREE_BLOCK_INFO
 from btrfs_model.questions.check.report import Report
 from btrfs_model.questions.check.walk import Forest
 from btrfs_model.reference.ctree import block_key, nritems
@@ -44,42 +53,10 @@ _REF_TYPES: Final = (
 _REF_FIELDS: Final = ("bytenr", "type", "root", "objectid", "offset")
 
 
-class DataRefs:
-    """The file extents of the forest that lie on disk, gathered batch by batch.
-
-    `rows` (numpy.ndarray): uint64, shape (file extents, 5): block, inode, file position less offset
-    into the extent, disk_bytenr, disk_num_bytes.
-    """
-
-    def __init__(self) -> None:
-        self._parts: list[npt.NDArray[np.uint64]] = []
-
-    def add(self, image: Image, columns: Columns) -> None:
-        """Take the EXTENT_DATA items of some leaves."""
-        whole = (columns["type"] == ItemType.EXTENT_DATA) & (
-            columns["size"] == FILE_EXTENT_ITEM.size
-        )
-        items = select(columns, whole)
-        extents = records(image, items, FILE_EXTENT_ITEM)
-        there = (extents["type"] != FileExtentType.INLINE) & (extents["disk_bytenr"] != 0)
-        items, extents = select(items, there), extents[there]
-        self._parts.append(
-            np.stack(
-                [
-                    items["block"],
-                    items["objectid"],
-                    items["offset"] - extents["offset"],
-                    extents["disk_bytenr"],
-                    extents["disk_num_bytes"],
-                ],
-                axis=1,
-            )
-        )
-
-    @property
-    def rows(self) -> npt.NDArray[np.uint64]:
-        """All file extents so far."""
-        return np.concatenate(self._parts) if self._parts else np.empty((0, 5), _U64)
+Numbers = npt.NDArray[np.uint64]
+Table = Sequence[Numbers]
+"""Columns, each of them contiguous; of file extents on disk the fields of
+:data:`btrfs_model.native.items.DATA_EXTENT`."""
 
 
 @dataclass
@@ -153,18 +130,17 @@ def read_extents(image: Image, tree: Tree) -> Extents:
 
 
 def check_extents(
-    image: Image, extents: Extents, forest: Forest, data: DataRefs, report: Report
+    image: Image, extents: Extents, forest: Forest, data: Table, report: Report
 ) -> None:
     """Compare the extent tree with what the blocks of the forest refer to."""
     _check_counts(extents, report)
     _check_overlap(extents, forest, image.nodesize, report)
     _check_blocks(image, extents, forest, report)
-    data_rows = data.rows
-    _check_data(extents, data_rows, report)
+    _check_data(extents, data, report)
     expected = _Expected(extents, forest)
     expected.add_roots()
     expected.add_pointers()
-    expected.add_data(data_rows)
+    expected.add_data(data)
     _compare(extents, expected.table(), report)
 
 
@@ -235,7 +211,7 @@ def _check_blocks(image: Image, extents: Extents, forest: Forest, report: Report
     _check_owners(image, extents, forest, rows, report)
     if forest.broken:
         return
-    unused = ~extents.is_data & ~np.isin(extents.start, blocks["logical"])
+    unused = ~extents.is_data & ~is_among(extents.start, blocks["logical"])
     tree = int(ObjectId.EXTENT_TREE)
     report.rows("extent of a tree block that no tree has", extents.columns, unused, tree)
 
@@ -254,11 +230,11 @@ def _check_owners(
     """
     references = extents.references
     by_root = references[references["type"] == ItemType.TREE_BLOCK_REF]
-    pairs = np.stack([by_root["bytenr"], by_root["root"]], axis=1)
+    pairs = [by_root["bytenr"], by_root["root"]]
     blocks, trees = forest.blocks[~forest.is_log], forest.tree[~forest.is_log]
-    owners = np.stack([blocks["logical"], blocks["owner"]], axis=1)
+    owners = [blocks["logical"], blocks["owner"]]
     full = extents.flags[rows] & _U64(ExtentFlag.FULL_BACKREF) != 0
-    foreign = (rows >= 0) & ~full & ~np.isin(_mix(owners), _mix(pairs))
+    foreign = (rows >= 0) & ~full & ~is_among(_mix(owners), _mix(pairs))
     by_id = {
         root.tree: Tree(image, root.tree, root.bytenr, root.generation, root.level)
         for root in forest.roots
@@ -290,15 +266,15 @@ def _leads_to(image: Image, tree: Tree | None, logical: int, level: int) -> bool
         return True
 
 
-def _check_data(extents: Extents, data: npt.NDArray[np.uint64], report: Report) -> None:
+def _check_data(extents: Extents, data: Table, report: Report) -> None:
     """Check that file extents name whole extents of data."""
-    block, inode, offset, bytenr, length = data.T
+    block, inode, offset, bytenr, length = data
     row = extents.find(bytenr)
-    columns = {
+    columns: Columns = {
         "block": block,
-        "slot": np.zeros(len(data), np.uint16),
+        "slot": np.zeros(len(block), np.uint16),
         "objectid": inode,
-        "type": np.full(len(data), ItemType.EXTENT_DATA, np.uint8),
+        "type": np.full(len(block), ItemType.EXTENT_DATA, np.uint8),
         "offset": offset,
     }
     missing = row < 0
@@ -325,7 +301,7 @@ class _Expected:
     def __init__(self, extents: Extents, forest: Forest) -> None:
         self.extents = extents
         self.forest = forest
-        self._parts: list[npt.NDArray[np.uint64]] = []
+        self._parts: list[Table] = []
 
     def _shared(self, blocks: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         """Whether each block's references are by its address."""
@@ -341,8 +317,7 @@ class _Expected:
     def _add(self, *parts: Any) -> None:
         """Add rows of bytenr, type, root, objectid and offset."""
         # each by itself: signed and unsigned together would become floating point
-        columns = [np.asarray(part).astype(_U64) for part in parts]
-        self._parts.append(np.stack(np.broadcast_arrays(*columns), axis=1))
+        self._parts.append(np.broadcast_arrays(*(np.asarray(part).astype(_U64) for part in parts)))
 
     def add_roots(self) -> None:
         """Each root item refers to its root block."""
@@ -354,7 +329,7 @@ class _Expected:
                 kind, of = ItemType.SHARED_BLOCK_REF, root.bytenr
             else:
                 kind, of = ItemType.TREE_BLOCK_REF, root.tree
-            self._parts.append(np.array([[root.bytenr, kind, of, 0, 0]], _U64))
+            self._add([root.bytenr], kind, of, 0, 0)
 
     def add_pointers(self) -> None:
         """Nodes refer to their children."""
@@ -370,11 +345,9 @@ class _Expected:
             0,
         )
 
-    def add_data(self, data: npt.NDArray[np.uint64]) -> None:
+    def add_data(self, data: Table) -> None:
         """Leaves refer to the data of their files."""
-        if not len(data):
-            return
-        block, inode, offset, bytenr = data.T[:4]
+        block, inode, offset, bytenr, _ = data
         shared = self._shared(block)
         self._add(
             bytenr,
@@ -384,16 +357,17 @@ class _Expected:
             np.where(shared, 0, offset),
         )
 
-    def table(self) -> npt.NDArray[np.uint64]:
+    def table(self) -> Table:
         """All rows so far."""
-        return np.concatenate(self._parts) if self._parts else np.empty((0, 5), _U64)
+        return [np.concatenate(column) for column in zip(*self._parts, strict=True)]
 
 
-def _mix(table: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def _mix(table: Table) -> Numbers:
     """One number for each row: equal rows have equal numbers, others differ (as good as)."""
-    mixed = np.zeros(len(table), _U64)
-    for column in table.T:
-        mixed = (mixed ^ column) * _U64(0x9E3779B97F4A7C15)
+    mixed = np.zeros(len(table[0]), _U64)
+    for column in table:
+        mixed ^= column
+        mixed *= _U64(0x9E3779B97F4A7C15)
         mixed ^= mixed >> _U64(29)
         mixed *= _U64(0xBF58476D1CE4E5B9)
         mixed ^= mixed >> _U64(32)
@@ -401,7 +375,7 @@ def _mix(table: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def _sums(
-    table: npt.NDArray[np.uint64], counts: npt.NDArray[np.int64]
+    table: Table, counts: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.intp]]:
     """Return the different rows' numbers, their counts, and where each row is first."""
     numbers, first, inverse = np.unique(_mix(table), return_index=True, return_inverse=True)
@@ -409,31 +383,31 @@ def _sums(
     return numbers, total, first
 
 
-def _compare(extents: Extents, expected: npt.NDArray[np.uint64], report: Report) -> None:
+def _compare(extents: Extents, expected: Table, report: Report) -> None:
     """Report references that the extent tree has and the forest does not make, and the reverse."""
     references = extents.references[is_one_of(extents.references["type"], _REF_TYPES)]
-    found = np.stack([references[field].astype(_U64) for field in _REF_FIELDS], axis=1)
+    found = [references[field].astype(_U64) for field in _REF_FIELDS]
     # the same rows as often, if their numbers add up to the same
     if (_mix(found) * references["count"]).sum() == _mix(expected).sum():
         return
     has = _sums(found, references["count"].astype(np.int64))
-    makes = _sums(expected, np.ones(len(expected), np.int64))
+    makes = _sums(expected, np.ones(len(expected[0]), np.int64))
     _report_missing(has, makes, found, report, "extent tree has {n} references {ref}, not {other}")
     # those that both know were compared from the other side
-    only = ~np.isin(makes[0], has[0])
+    only = ~is_among(makes[0], has[0])
     for row, count in zip(makes[2][only].tolist(), makes[1][only].tolist(), strict=True):
         report.add(
             "extent tree lacks {n} references {ref}",
             tree=int(ObjectId.EXTENT_TREE),
             n=count,
-            ref=_describe(expected[row]),
+            ref=_describe(expected, row),
         )
 
 
 def _report_missing(
     has: tuple[Any, ...],
     makes: tuple[Any, ...],
-    table: npt.NDArray[np.uint64],
+    table: Table,
     report: Report,
     text: str,
 ) -> None:
@@ -447,13 +421,13 @@ def _report_missing(
             text,
             tree=int(ObjectId.EXTENT_TREE),
             n=int(has[1][row]),
-            ref=_describe(table[has[2][row]]),
+            ref=_describe(table, has[2][row]),
             other=int(other[row]),
         )
 
 
-def _describe(row: npt.NDArray[np.uint64]) -> str:
-    bytenr, kind, root, objectid, offset = row.tolist()
+def _describe(table: Table, row: int) -> str:
+    bytenr, kind, root, objectid, offset = (int(column[row]) for column in table)
     name = item_type_name(kind)
     if kind == ItemType.EXTENT_DATA_REF:
         return f"{name} root {root} inode {objectid} offset {offset} of {bytenr}"

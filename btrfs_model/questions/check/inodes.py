@@ -25,8 +25,10 @@ import xxhash
 from btrfs_model.native.items import (
     ENTRY,
     InodeReducer,
+    KnownLeaves,
     entries,
     find_rows,
+    is_among,
     is_one_of,
     scan_leaves,
     select,
@@ -85,15 +87,17 @@ class _Leaves:
     def windows(self) -> list[tuple[int, int]]:
         """Return ranges (first, last) of inode numbers that cover all."""
         step = max(1, _WINDOW // self.fs.image.nodesize)
-        starts = [0, *np.unique(self.first[step::step]).tolist()]
+        starts = [0, *sorted(set(self.first[step::step].tolist()))]
         starts = [start for at, start in enumerate(starts) if not at or start]
         return [(start, following - 1) for start, following in pairwise([*starts, _END + 1])]
 
-    def reduce(self, reducer: InodeReducer, low: int, high: int) -> tuple[Rows, Rows, Rows]:
+    def reduce(
+        self, reducer: InodeReducer, low: int, high: int, known: KnownLeaves | None = None
+    ) -> tuple[Rows, Rows, Rows]:
         """Reduce the leaves that may have items of these inodes."""
         last = np.append(self.first[1:], _U64(_END))
         own = (self.first <= _U64(high)) & (last >= _U64(low))
-        return reducer.reduce(self.logical[own], int(self.nritems[own].sum()), low, high)
+        return reducer.reduce(self.logical[own], int(self.nritems[own].sum()), low, high, known)
 
     def names(self, low: int, high: int) -> dict[int, Rows]:
         """Unpack the names of these inodes, and the entries that lead to them; by type of item.
@@ -113,9 +117,13 @@ class _Leaves:
         return {kind: np.concatenate(part) for kind, part in parts.items()}
 
 
-def check_inodes(fs: Filesystem, tree: Tree, root_dir: int, report: Report) -> Rows:
+def check_inodes(
+    fs: Filesystem, tree: Tree, root_dir: int, report: Report, known: KnownLeaves | None = None
+) -> Rows:
     """Check the inodes of a subvolume.
 
+    `known`: of all leaves, where trees share some; these are looked at in one of them, if all is
+    right there.
     Returns its entries that are subvolumes: ``parent`` (the directory), ``child``, ``index``.
     """
     first, last = ((ObjectId.ORPHAN, _T.ORPHAN_ITEM, offset) for offset in (0, _END))
@@ -123,10 +131,10 @@ def check_inodes(fs: Filesystem, tree: Tree, root_dir: int, report: Report) -> R
     sums = fs.checksums
     coverage = Coverage(sums.starts, sums.ends)
     leaves, reducer = _Leaves(fs, tree), InodeReducer(fs.image, root_dir)
-    windows = leaves.windows()
+    windows, before = leaves.windows(), report.count
     roots, directories = [np.empty(0, ENTRY)], [np.empty(0, _DIRECTORY)]
     for low, high in windows:
-        inodes, extents, inside = leaves.reduce(reducer, low, high)
+        inodes, extents, inside = leaves.reduce(reducer, low, high, known)
         checker = _InodeChecker(fs, tree.objectid, inodes, report)
         checker.check_links(orphans)
         if high == _END and not reducer.names_agree:
@@ -139,6 +147,8 @@ def check_inodes(fs: Filesystem, tree: Tree, root_dir: int, report: Report) -> R
         directories.append(checker.directories())
         roots.append(inside)
     _check_reached(np.concatenate(directories), tree.objectid, root_dir, report)
+    if known is not None:
+        known.judge(good=report.count == before)
     return np.concatenate(roots)
 
 
@@ -192,7 +202,7 @@ class _InodeChecker:
             self.report.add("items of inode {ino}, which does not exist", tree=self.tree, ino=ino)
         links, nlink = self.inodes["links"], self.inodes["nlink"]
         self._bad("{nlink} links, but {names} names", links != nlink, nlink=nlink, names=links)
-        orphan = np.isin(self.ino, orphans)
+        orphan = is_among(self.ino, orphans)
         self._bad("no links, but no orphan item", (nlink == 0) & ~orphan)
         directory = self.kind == _S_IFDIR
         self._bad("directory with {names} names", directory & (links > 1), names=links)

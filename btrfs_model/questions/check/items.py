@@ -9,13 +9,23 @@ that break it. What items say of each other is for :mod:`btrfs_model.questions.c
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from string import Formatter
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from btrfs_model.native.items import Columns, entries, extent_refs, is_one_of, records, select
+from btrfs_model.native.items import (
+    Columns,
+    entries,
+    extent_refs,
+    is_among,
+    is_one_of,
+    records,
+    screen_leaves,
+    select,
+)
 from btrfs_model.ondisk import structs
 from btrfs_model.ondisk.constants import Compression, FileExtentType, FileType
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
@@ -114,13 +124,19 @@ _ROOTS_AT_0: Final = (
     ObjectId.UUID_TREE, ObjectId.FREE_SPACE_TREE, ObjectId.BLOCK_GROUP_TREE,
 )  # fmt: skip
 
-_S_IFMT: Final = 0o170000
-_S_IFDIR: Final = 0o040000
-_IS_MODE: Final = np.isin(np.arange(16), (0o01, 0o02, 0o04, 0o06, 0o10, 0o12, 0o14))
+_S_IFMT, _S_IFDIR = 0o170000, 0o040000
+_IS_MODE: Final = is_among(np.arange(16), (0o01, 0o02, 0o04, 0o06, 0o10, 0o12, 0o14))
 _INODE_FLAGS: Final = (1 << 12) - 1 | 1 << 31 | 1 << 32
 _ROOT_FLAGS: Final = 1 << 0 | 1 << 48
 _NAME_MAX: Final = 255
 _MAX_LEVEL: Final = 8
+
+
+# Types whose rules ``native/tree/screen.c`` knows.
+_SCREENED: Final = {
+    _T.INODE_ITEM, _T.INODE_REF, _T.DIR_ITEM, _T.DIR_INDEX, _T.XATTR_ITEM, _T.EXTENT_DATA,
+    _T.EXTENT_CSUM, _T.EXTENT_ITEM, _T.METADATA_ITEM,
+}  # fmt: skip
 
 
 class _Rows(Columns):
@@ -133,6 +149,11 @@ class _Rows(Columns):
         taken: npt.NDArray[Any] = self._columns[name][self._rows]
         self[name] = taken
         return taken
+
+
+def _newest(image: Image) -> int:
+    # of what the log of an fsync brought, the transaction is not committed yet
+    return image.superblock.generation + 1
 
 
 class Batch:
@@ -151,8 +172,7 @@ class Batch:
         self.image, self.report = image, report
         self.columns, self.tree, self.rows = columns, tree, rows
         self.sectorsize = np.uint64(image.sectorsize)
-        # of what the log of an fsync brought, the transaction is not committed yet
-        self.newest = image.superblock.generation + 1
+        self.newest = _newest(image)
 
     def part(self, which: npt.NDArray[Any], rows: Any = None) -> Batch:
         """Return some of the items, or one again and again for several structures in it."""
@@ -167,6 +187,33 @@ class Batch:
             if name and name not in values:
                 values[name] = self.rows[name]
         self.report.rows(text, self.columns, mask, self.tree, **values)
+
+
+def screen(
+    image: Image, blocks: npt.NDArray[np.void], tree: npt.NDArray[np.uint64]
+) -> tuple[Mask, npt.NDArray[np.void]]:
+    """Tell by a quick look in which leaves no item breaks a rule, and gather file extents of all.
+
+    `tree`: that of each leaf.
+    """
+    trees, tables = np.unique(tree, return_inverse=True)
+    kinds = [ObjectId.FS_TREE if is_subvolume_id(one) else one for one in trees.tolist()]
+    passes = np.stack([_passes(kind) for kind in kinds])
+    return screen_leaves(
+        image, blocks, tables.astype(np.uint16), passes, least=_LEAST.tolist(),
+        most=_MOST.tolist(), newest=min(_newest(image), MAX_KEY.offset),
+    )  # fmt: skip
+
+
+@cache
+def _passes(tree: int) -> npt.NDArray[np.uint8]:
+    """Return for each type whether items of it are right in a tree where C finds nothing odd."""
+    allowed = _allowed(tree)
+    ruled = {number for types, _, _ in _RULES for number in types}
+    return np.array(
+        [(allowed is None or number in allowed) and (number not in ruled or number in _SCREENED)
+         for number in range(256)], np.uint8,
+    )  # fmt: skip
 
 
 def check_items(
@@ -191,12 +238,17 @@ def check_items(
             rule(some)
 
 
+def _allowed(tree: int) -> set[ItemType] | None:
+    """Return the types that a tree may have; None: any."""
+    return _OF_INODES if is_subvolume_id(tree) else _TREES.get(tree)
+
+
 def _types(items: Batch, there: set[int]) -> None:
     """Report items whose type the tree does not have; `there`: the types of all."""
     tree, kind = items.tree, items.columns["type"]
     follows = np.append(tree[1:] == tree[:-1], [False])
     for objectid in sorted(set(tree[~follows].tolist())):
-        allowed = _OF_INODES if is_subvolume_id(objectid) else _TREES.get(objectid)
+        allowed = _allowed(objectid)
         if allowed is None or there <= allowed:
             continue
         bad = (tree == objectid) & ~is_one_of(kind, [int(number) for number in allowed])
@@ -309,8 +361,8 @@ def _checksums(items: Batch) -> None:
 def _root_items(items: Batch) -> None:
     rows, bad = items.rows, items.bad
     size, objectid, offset = (items.columns[name] for name in ("size", "objectid", "offset"))
-    bad("root item of {size} bytes", ~np.isin(size, (239, structs.ROOT_ITEM.size)), size=size)
-    by_offset = (items.tree != ObjectId.TREE_LOG) & np.isin(objectid, _ROOTS_AT_0)
+    bad("root item of {size} bytes", ~is_among(size, (239, structs.ROOT_ITEM.size)), size=size)
+    by_offset = (items.tree != ObjectId.TREE_LOG) & is_among(objectid, _ROOTS_AT_0)
     bad("key offset of a root is not 0", by_offset & (offset != 0))
     foreign = ~np.array([is_subvolume_id(number) for number in offset.tolist()], np.bool_)
     foreign &= objectid == ObjectId.TREE_RELOC
@@ -423,8 +475,7 @@ def _devices(items: Batch) -> None:
 
 
 def _dev_extents(items: Batch) -> None:
-    known = np.array([device.devid for device in items.image.devices], np.uint64)
-    foreign = ~np.isin(items.columns["objectid"], known)
+    foreign = ~is_among(items.columns["objectid"], [one.devid for one in items.image.devices])
     items.bad("device extent of an unknown device", foreign)
     wrong = items.rows["chunk_tree"] != ObjectId.CHUNK_TREE
     items.bad("device extent of another chunk tree", wrong)

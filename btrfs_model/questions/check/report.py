@@ -59,6 +59,11 @@ class Report:
         self.findings: list[Finding] = []
         self._counts: Counter[tuple[int, str]] = Counter()
 
+    @property
+    def count(self) -> int:
+        """How many findings there are so far, with those that were left out."""
+        return self._counts.total()
+
     def add(
         self,
         kind: str,

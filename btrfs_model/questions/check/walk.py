@@ -27,6 +27,7 @@ from btrfs_model.native.items import (
     describe_blocks,
     find_rows,
     good_copies,
+    is_among,
     verify_blocks,
 )
 from btrfs_model.ondisk.keys import Key, ObjectId
@@ -157,7 +158,7 @@ class _Walk:
         others = batch[first[inverse]][["generation", "level"]]
         for name in ("generation", "level"):
             others[name][known >= 0] = forest.blocks[name][known[known >= 0]]
-        is_new = ~np.isin(batch["logical"], self.bad)
+        is_new = ~is_among(batch["logical"], self.bad)
         self._compare(batch[is_new], others[is_new])
         is_new &= known < 0
         is_new[is_new] = (first[inverse] == np.arange(len(batch)))[is_new]
@@ -211,7 +212,7 @@ class _Walk:
                 int(there[number]): fault
                 for number, fault in verify_blocks(self.image, wanted[there], copy)
             }
-            good[there] |= ~np.isin(there, list(bad))
+            good[there] |= ~is_among(there, list(bad))
             faults += [(row, copy, fault) for row, fault in bad.items() if copy < placed[row]]
         for number, copy, fault in sorted(faults, key=lambda fault: fault[:2]):
             if fault.code != Code.NO_DEVICE or not good[number]:
@@ -286,7 +287,7 @@ class _Walk:
         has_last, last = has_first.copy(), blocks["last"].copy()
         children = np.concatenate([np.empty(0, _CHILD), *self.children])
         levels = blocks["level"][children["node"]]
-        for level in np.unique(levels).tolist():
+        for level in np.flatnonzero(np.bincount(levels)).tolist():
             here = children[levels == level]
             row = self.forest.find(here["logical"])
             there = row >= 0

@@ -162,9 +162,10 @@ def fiemap(
         When no extents are asked for, or the range is none.
     """
     file = Fiemap(fs, subvolume, path, behaviour=behaviour, limits=limits)
-    computes = None if machine is None else chosen(machine)
+    if machine is None:
+        return file.run(start, length, extents_per_call=extents_per_call)
+    computes = chosen(machine)
     with counting() as work:
         table = file.run(start, length, extents_per_call=extents_per_call)
-    if computes is not None:
-        table.attrs["time"] = predict(computes, work).as_dict()
+    table.attrs["time"] = predict(computes, work).as_dict()
     return table
