@@ -80,6 +80,10 @@ FOUND = {
         ["clone", "f", "g"], ["fiemap", "f"], ["sync"], ["unlink", "g"], ["fiemap", "f"],
         ["clone_range", "f", 0, 4096, "f", 8192], ["fiemap", "f"],
     ],
+    "an empty file that is cloned to the start of one that waits": [
+        "fiemap", ["create", "f"], ["write", "f", 0, 2048, 1], ["create", "g"], ["clone", "g", "f"],
+        ["fiemap", "f"],
+    ],
     "a second extent of what is written back, for which nobody waits": [
         "fiemap", ["create", "f"], ["write", "f", 0, 65536, 1], ["sync"],
         ["fallocate", "f", 1, 65536, 8192], ["create", "g"], ["clone", "f", "g"],
