@@ -141,6 +141,7 @@ def balance_delayed_items(fs: Mount) -> None:
     if not fs.machine.asynchronous or len(fs.delayed) < fs.delayed.begins:
         return
     machine = fs.machine
+    machine.worked += 1
     fs.delayed.begins = BACKGROUND + machine.chance.randint(0, machine.lag)
     most = WRITEBACK if len(fs.delayed) >= WRITEBACK else _BATCH
     for _ in range(most):

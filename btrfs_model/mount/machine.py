@@ -29,6 +29,7 @@ class Machine:
     `finish_order`: for a number of extents that are written back together, the order in which
     workers make their items; without it each extent is finished before the next is begun.
     `chance`: what decides the lag.
+    `worked`: how often the worker ran.
     """
 
     asynchronous: bool = False
@@ -36,3 +37,4 @@ class Machine:
     late_extents: bool = False
     finish_order: Callable[[int], npt.NDArray[np.uint32]] | None = None
     chance: random.Random = field(default_factory=lambda: random.Random(0))
+    worked: int = 0

@@ -35,6 +35,7 @@ from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.structs import SUPER_BLOCK, RawSuperBlock, RootItem
 from btrfs_model.ondisk.superblock import SUPER_SIZE
 from btrfs_model.volume.filesystem import Filesystem
+from btrfs_model.volume.forest import Forest
 from btrfs_model.volume.image import Image
 from btrfs_model.volume.memory import Memory
 from btrfs_model.volume.quotas import Quotas
@@ -287,6 +288,11 @@ class Mount(Filesystem):
         """Return address, generation and level of the root block of a tree as it is now."""
         state = self.writer.tree_state(tree)
         return state.bytenr, state.generation, state.level
+
+    def running_forest(self) -> Forest:
+        """Return all trees for a backref walk through the running transaction."""
+        trees = {tree: self.writer.tree(tree) for tree in self.writer.tree_ids()}
+        return Forest(self.image, trees, trees, self.writer.list_refs())
 
     def init_root_id(self) -> None:
         """Look which id the next subvolume gets (``btrfs_init_root_free_objectid()``)."""

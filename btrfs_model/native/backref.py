@@ -6,17 +6,21 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from btrfs_model.base.codes import Code
-from btrfs_model.native.door import ffi, lib
+from btrfs_model.native.door import dtype_of, ffi, lib
 from btrfs_model.native.faults import new_fault, raise_fault
 from btrfs_model.native.tree import RawKey, Root
 
 if TYPE_CHECKING:
     from btrfs_model.native.image import Store
+
+WAITING: Final = dtype_of("struct bm_waiting_ref")
+"""A reference that waits."""
 
 _NO_RESTART = 1 << lib.BM_TOGGLE_SEARCH_NO_RESTART
 
@@ -27,9 +31,17 @@ class Forest:
     `store`: where the blocks are.
     `roots`: the trees.
     `opened`: subvolumes that have been opened since mount.
+    `waiting`: references that a running transaction has yet to write, rows of :data:`WAITING`;
+    None: no transaction runs.
     """
 
-    def __init__(self, store: Store, roots: Sequence[Root], opened: Iterable[int]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        roots: Sequence[Root],
+        opened: Iterable[int],
+        waiting: npt.NDArray[Any] | None = None,
+    ) -> None:
         self.lease = store.lease
         rows, fault = ffi.new("struct bm_root[]", [root.raw[0] for root in roots]), new_fault()
         with self.lease as image:
@@ -39,6 +51,10 @@ class Forest:
             for objectid in opened:
                 lib.bm_forest_open(handle, objectid)
         self.raw = ffi.gc(handle, lib.bm_forest_destroy)
+        if waiting is not None:
+            refs = ffi.from_buffer("struct bm_waiting_ref[]", waiting)
+            if lib.bm_forest_set_waiting(handle, refs, len(waiting), fault) < 0:
+                raise_fault(self.lease.path, fault)
         self._expected = len(rows) + 1024
 
     def iterate_extent_inodes(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -22,16 +23,21 @@ class Fiemap:
     `forest`: the trees.
     `file`: ``subvolume``, ``last_snapshot``, ``ino``, ``isize``, ``behaviour`` (bits),
     ``entries`` and ``prev_extents`` (limits).
+    `delalloc`: what waits to be written: ascending, none touches the next.
     """
 
-    def __init__(self, forest: Forest, file: dict[str, int]) -> None:
+    def __init__(
+        self, forest: Forest, file: dict[str, int], delalloc: Sequence[tuple[int, int]]
+    ) -> None:
         self._forest = forest
         fault = new_fault()
         maps = lib.bm_extent_maps_create(fault)
         if not maps:
             raise_fault(forest.lease.path, fault)
         self._maps = ffi.gc(maps, lib.bm_extent_maps_destroy)
-        self._file = {**file, "forest": forest.raw, "maps": self._maps}
+        self._delalloc = ffi.new("struct bm_byte_range[]", list(delalloc))
+        self._file = {**file, "forest": forest.raw, "maps": self._maps,
+                      "delalloc": self._delalloc, "delalloc_count": len(delalloc)}  # fmt: skip
 
     def run(self, start: int, length: int, extents_per_call: int) -> npt.NDArray[Any]:
         """Return the extents of a range of bytes, rows of :data:`ROW`."""

@@ -9,7 +9,9 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from btrfs_model.native.backref import WAITING
 from btrfs_model.native.door import ffi, lib
 from btrfs_model.native.lease import Lease
 from btrfs_model.ondisk.keys import ObjectId
@@ -176,6 +178,15 @@ class SpaceCalls:
     def run_some_refs(self, most: int) -> int:
         """Carry out the waiting references of so many extents; returns of how many."""
         return self.run(lib.bm_writer_run_some_refs, most)
+
+    def list_refs(self) -> npt.NDArray[Any]:
+        """Return the references that wait, rows of :data:`~btrfs_model.native.backref.WAITING`."""
+        with self.lease:
+            count = lib.bm_writer_list_refs(self.handle, ffi.NULL, 0)
+            rows = np.zeros(count, WAITING)
+            buffer = ffi.from_buffer("struct bm_waiting_ref[]", rows)
+            lib.bm_writer_list_refs(self.handle, buffer, count)
+        return rows
 
     def waiting_refs(self) -> int:
         """Return how many extents have references waiting."""

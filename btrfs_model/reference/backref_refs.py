@@ -8,6 +8,7 @@ of a walk that gathers them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from btrfs_model.ondisk.layout import PayloadError
 from btrfs_model.reference import ctree
 from btrfs_model.reference.backref_prelim import PrefTree, PrelimRef, Ulist
 from btrfs_model.reference.blocks import HEADER
-from btrfs_model.volume.forest import Forest
+from btrfs_model.volume.forest import Forest, WaitingRef
 
 if TYPE_CHECKING:
     from btrfs_model.reference.share import ShareCheck
@@ -141,13 +142,12 @@ def next_item(tree: Tree, path: ctree.Path) -> bool:
     return path.slots[0] < ctree.nritems(path.leaf) or ctree.next_leaf(tree, path)
 
 
-def add_prelim_ref(walk: Walk, tree: PrefTree, ref: PrelimRef) -> None:
-    """Add a reference to one of the trees."""
+def add_prelim_ref(walk: Walk, tree: PrefTree, ref: PrelimRef, *, counts: bool) -> None:
+    """Add a reference to one of the trees; `counts`: where it is asked whether it is shared."""
     if ref.root_id != _DATA_RELOC_TREE:
         current().count("add_prelim_ref")
         held = tree.prelim_ref_insert(ref)
-        # references of tree blocks do not count: sharing of those shows when resolved
-        if walk.share is not None and walk.level < 0:
+        if walk.share is not None and counts:
             walk.share.update_share_count(0 if held is ref else held.count - ref.count, ref)
 
 
@@ -155,24 +155,27 @@ def add_direct_ref(walk: Walk, parent: int, count: int) -> None:
     """Add a reference by the tree block at `parent`."""
     if not parent or parent % walk.ask.forest.image.sectorsize:
         raise PayloadError.bad_value(parent)
-    add_prelim_ref(walk, walk.direct, PrelimRef(walk.level + 1, walk.bytenr, count, parent=parent))
+    ref = PrelimRef(walk.level + 1, walk.bytenr, count, parent=parent)
+    add_prelim_ref(walk, walk.direct, ref, counts=walk.level < 0)
 
 
 def add_tree_block_ref(walk: Walk, root_id: int) -> None:
     """Add a reference to a tree block by a tree."""
     ref = PrelimRef(walk.level + 1, walk.bytenr, root_id=root_id)
-    add_prelim_ref(walk, walk.missing_keys, ref)
+    # does not count: that a tree block is shared shows when its references are resolved
+    add_prelim_ref(walk, walk.missing_keys, ref, counts=False)
 
 
 def add_extent_data_ref(walk: Walk, root: int, objectid: int, offset: int, count: int) -> None:
     """Add a reference to data by file extent items of an inode."""
-    if walk.share is not None and objectid != walk.share.context.inum:
+    share = walk.share
+    if share is not None and objectid != share.context.inum and not share.drops_wait:
         raise SharedAnswerError(True)
     if walk.ask.skip_data_ref and walk.ask.skip_data_ref(root, objectid, offset):
         return
     key = (objectid, int(ItemType.EXTENT_DATA), offset)
     ref = PrelimRef(0, walk.bytenr, count, root_id=root, key=key)
-    add_prelim_ref(walk, walk.indirect, ref)
+    add_prelim_ref(walk, walk.indirect, ref, counts=True)
 
 
 def add_ref(walk: Walk, kind: int, value: int, payload: memoryview, at: int) -> int:
@@ -251,20 +254,56 @@ def add_keyed_refs(walk: Walk, path: ctree.Path) -> None:
             add_ref(walk, kind, value, ctree.item_data(path.leaf, path.slots[0]), 0)
 
 
+def add_waiting_ref(walk: Walk, one: WaitingRef) -> None:
+    """Add a reference that waits."""
+    ref = PrelimRef(one.level + 1, walk.bytenr, one.change)
+    tree = walk.direct
+    if one.type in (ItemType.SHARED_BLOCK_REF, ItemType.SHARED_DATA_REF):
+        ref.parent = one.value
+    elif one.type == ItemType.TREE_BLOCK_REF:
+        ref.root_id, tree = one.value, walk.missing_keys
+    else:
+        ref.root_id, tree = one.value, walk.indirect
+        ref.key = (one.ino, int(ItemType.EXTENT_DATA), one.offset)
+        if walk.share is not None and one.change < 0:
+            walk.share.drops_wait = True
+    add_prelim_ref(walk, tree, ref, counts=True)
+
+
+def add_waiting_refs(walk: Walk) -> bool:
+    """Add the references that wait (``add_delayed_refs()``); False when none does.
+
+    Also those of tree blocks count here. One may take another away, so there is no answer before
+    all were seen.
+    """
+    waiting = walk.ask.forest.waiting.get(walk.bytenr, [])
+    if walk.share is not None:
+        walk.share.drops_wait = False
+    for one in waiting:
+        if walk.level < 0:
+            walk.level = one.level
+        with suppress(SharedAnswerError):
+            add_waiting_ref(walk, one)
+    if walk.share is not None:
+        walk.share.look_at_count()
+    return bool(waiting)
+
+
 def collect_refs(walk: Walk) -> None:
-    """Add all references that the extent tree has for the present extent."""
+    """Add all references that wait, or that the extent tree has, for the present extent."""
     forest = walk.ask.forest
     path = ctree.Path(restart=walk.ask.restart)
     if ctree.search_slot(
         forest.extent_tree, (walk.bytenr, int(ItemType.METADATA_ITEM), _MAX), path
     ):
         raise fail_at(walk, Code.BAD_VALUE, path.leaf, path.slots[0], _MAX)
+    waits = add_waiting_refs(walk)
     found = None
     if path.slots[0]:
         path.slots[0] -= 1
         found = ctree.block_key(path.leaf, path.slots[0])
     if found is None or found[0] != walk.bytenr or found[1] not in _EXTENT_KEYS:
-        if walk.level < 0:
+        if walk.level < 0 or waits:
             return
         fault = Fault(
             Code.NOT_FOUND, ObjectId.EXTENT_TREE, found=walk.bytenr, wanted=ItemType.METADATA_ITEM

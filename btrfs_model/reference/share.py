@@ -150,6 +150,7 @@ class ShareCheck:
     `data_bytenr`, `data_extent_gen`: address of the extent, generation of the file extent item.
     `self_ref_count` (int): file extent items of the inode that are known to refer to the extent.
     `level` (int): of the path to which the walk has come; -1: the extent itself.
+    `drops_wait` (bool): whether one that the extent tree has may be dropped already.
     """
 
     def __init__(self, context: ShareContext, data_bytenr: int, data_extent_gen: int) -> None:
@@ -158,6 +159,7 @@ class ShareCheck:
         self.data_extent_gen = data_extent_gen
         self.self_ref_count = 0
         self.level = -1
+        self.drops_wait = False
         self._share_count = 0
 
     def walk_up(self) -> bool:
@@ -167,7 +169,7 @@ class ShareCheck:
             forest=context.forest,
             bytenr=self.data_bytenr,
             restart=Patch.SEARCH_NO_RESTART not in on,
-            transaction=Patch.FIEMAP_JOIN_NO_START not in on,
+            transaction=context.forest.is_running or Patch.FIEMAP_JOIN_NO_START not in on,
         )
         roots = Patch.FIEMAP_NO_ROOTS not in on
         walk = Walk(ask=ask, bytenr=self.data_bytenr, share=self, want_roots=roots)
@@ -211,7 +213,9 @@ class ShareCheck:
         new_count = old_count + ref.count
         if old_count == 0 and new_count < 1:
             return
-        if old_count < 1 and new_count > 0:
+        if old_count > 0 and new_count < 1:
+            self._share_count -= 1
+        elif old_count < 1 and new_count > 0:
             self._share_count += 1
         if (ref.root_id, ref.wanted, ref.key[0]) == (
             self.context.root_id,
@@ -219,6 +223,13 @@ class ShareCheck:
             self.context.inum,
         ):
             self.self_ref_count += ref.count
+        self.look_at_count()
+
+    def look_at_count(self) -> None:
+        """Say so once there are two references.
+
+        Raises SharedAnswerError: when there are.
+        """
         if self._share_count > 1:
             raise SharedAnswerError(True)
 

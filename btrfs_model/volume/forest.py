@@ -9,7 +9,9 @@ anew (``btrfs_get_fs_root_commit_root()``, 6.12). So a forest knows which subvol
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from functools import cached_property
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from btrfs_model.base.codes import Code
 from btrfs_model.base.counters import current
@@ -21,6 +23,8 @@ from btrfs_model.reference.ctree import Path, search_slot
 from btrfs_model.volume.tree import Tree
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from btrfs_model.volume.image import Image
 
 _ROOT_TREE = int(ObjectId.ROOT_TREE)
@@ -41,6 +45,24 @@ def read_tree_block(
     return block
 
 
+class WaitingRef(NamedTuple):
+    """A reference that the extent tree has yet to learn of (``struct bm_waiting_ref``).
+
+    `value`: tree, or the block that refers.
+    `ino`, `offset`: of an EXTENT_DATA_REF.
+    `change`: how many come, negative where they are dropped.
+    `level`: of a tree block; -1: data.
+    """
+
+    bytenr: int
+    value: int
+    ino: int
+    offset: int
+    change: int
+    type: int
+    level: int
+
+
 class Forest:
     """The trees that a backref walk may come to.
 
@@ -48,11 +70,20 @@ class Forest:
     `trees`: by id: the extent tree, the tree of roots, every subvolume; also deleted subvolumes
     that still have a root item, which a walk through commit roots reports.
     `opened`: subvolumes that have been opened since mount. Tree 5 always is.
+    `refs`: where the trees are those of a running transaction: references that wait, rows of
+    :data:`btrfs_model.native.backref.WAITING`.
     Raises CorruptImageError: when there is no extent tree.
     """
 
-    def __init__(self, image: Image, trees: Mapping[int, Tree], opened: Iterable[int] = ()) -> None:
+    def __init__(
+        self,
+        image: Image,
+        trees: Mapping[int, Tree],
+        opened: Iterable[int] = (),
+        refs: npt.NDArray[Any] | None = None,
+    ) -> None:
         self.image = image
+        self.refs = refs
         self.trees = dict(trees)
         self.opened = frozenset(opened)
         if _EXTENT_TREE not in self.trees:
@@ -70,8 +101,20 @@ class Forest:
         """The same for the C kernels."""
         if self._native is None:
             roots = [tree.root for tree in self.trees.values()]
-            self._native = native.Forest(self.image.store, roots, self.opened)
+            self._native = native.Forest(self.image.store, roots, self.opened, self.refs)
         return self._native
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the trees are those of a running transaction."""
+        return self.refs is not None
+
+    @cached_property
+    def waiting(self) -> dict[int, list[WaitingRef]]:
+        """The references that wait, by the address of the extent, in the kernel's order."""
+        rows = [] if self.refs is None else [WaitingRef(*row) for row in self.refs.tolist()]
+        rows.sort(key=lambda one: (one.bytenr, one.type, one.value, one.ino, one.offset))
+        return {bytenr: list(refs) for bytenr, refs in groupby(rows, lambda one: one.bytenr)}
 
     def get_fs_root_commit_root(self, objectid: int, *, restart: bool) -> Tree | None:
         """Return a tree, or None when there is no such root (``btrfs_get_fs_root_commit_root()``).

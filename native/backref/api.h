@@ -35,10 +35,27 @@ const struct bm_root *bm_forest_root(const struct bm_forest *forest, uint64_t ob
  * 5 is always open.
  */
 void bm_forest_open(struct bm_forest *forest, uint64_t objectid);
+/*
+ * A reference that the extent tree has yet to learn of, as the running transaction noted it: a
+ * delayed one. `count` is negative where it is dropped.
+ */
+struct bm_waiting_ref {
+	uint64_t bytenr;
+	uint64_t value;	 /* tree, or the block that refers to it (SHARED_*) */
+	uint64_t ino;	 /* EXTENT_DATA_REF */
+	uint64_t offset; /* EXTENT_DATA_REF */
+	int64_t count;
+	uint8_t type; /* BTRFS_TREE_BLOCK_REF_KEY ... */
+	int8_t level; /* of a tree block; -1: data */
+};
+/* The trees are those of a running transaction, with these references, which are copied. */
+int bm_forest_set_waiting(struct bm_forest *forest, const struct bm_waiting_ref *refs, size_t count,
+			  struct bm_fault *fault);
 
 /*
  * A backref walk: struct btrfs_backref_walk_ctx of 6.2 and the parameters of the functions before
- * it, through commit roots. Every callback gets `context` and may be NULL.
+ * it, through commit roots, or through a running transaction where the forest is of one. Every
+ * callback gets `context` and may be NULL.
  */
 struct bm_backref_walk {
 	const struct bm_forest *forest;

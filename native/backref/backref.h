@@ -17,6 +17,11 @@ static inline int search_restarts(uint64_t behaviour)
 }
 
 struct bm_image *bm_forest_image(const struct bm_forest *forest);
+/* Whether the trees are those of a running transaction. */
+int forest_is_running(const struct bm_forest *forest);
+/* The references of an extent that wait, in the kernel's order; NULL: none does. */
+const struct bm_waiting_ref *forest_waiting(const struct bm_forest *forest, uint64_t bytenr,
+					    size_t *count);
 /* btrfs_get_fs_root_commit_root(): *ret is NULL when there is no such root. */
 int get_fs_root_commit_root(const struct bm_forest *forest, uint64_t objectid, int restart,
 			    const struct bm_root **ret, struct bm_fault *fault);
@@ -138,6 +143,7 @@ struct share_check {
 	uint64_t data_bytenr;
 	uint64_t data_extent_gen;
 	int share_count;	/* references with a positive count */
+	int drops_wait;		/* one that the extent tree has may be dropped already */
 	int64_t self_ref_count; /* file extent items of the inode that are known to refer to it */
 };
 

@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct tree {
 	struct bm_root root;
@@ -19,6 +20,8 @@ struct tree {
 
 struct bm_forest {
 	struct bm_image *image;
+	struct bm_waiting_ref *waiting; /* ascending; NULL: no transaction runs */
+	size_t waiting_count;
 	size_t count;
 	struct tree trees[];
 };
@@ -61,6 +64,8 @@ struct bm_forest *bm_forest_create(struct bm_image *image, const struct bm_root 
 		return NULL;
 	}
 	forest->image = image;
+	forest->waiting = NULL;
+	forest->waiting_count = 0;
 	for (i = 0; i < count; i++)
 		forest->trees[i] = (struct tree){.root = roots[i], .order = i};
 	qsort(forest->trees, count, sizeof(forest->trees[0]), compare_trees);
@@ -85,6 +90,8 @@ struct bm_forest *bm_forest_create(struct bm_image *image, const struct bm_root 
 
 void bm_forest_destroy(struct bm_forest *forest)
 {
+	if (forest)
+		free(forest->waiting);
 	free(forest);
 }
 
@@ -106,6 +113,66 @@ void bm_forest_open(struct bm_forest *forest, uint64_t objectid)
 
 	if (tree)
 		tree->open = 1;
+}
+
+static int compare_numbers(uint64_t a, uint64_t b)
+{
+	return a < b ? -1 : a > b;
+}
+
+/* Of an extent as comp_refs() has them: by type and content. */
+static int compare_waiting(const void *left, const void *right)
+{
+	const struct bm_waiting_ref *a = left, *b = right;
+	int order = compare_numbers(a->bytenr, b->bytenr);
+
+	if (!order)
+		order = compare_numbers(a->type, b->type);
+	if (!order)
+		order = compare_numbers(a->value, b->value);
+	if (!order)
+		order = compare_numbers(a->ino, b->ino);
+	return order ? order : compare_numbers(a->offset, b->offset);
+}
+
+int bm_forest_set_waiting(struct bm_forest *forest, const struct bm_waiting_ref *refs, size_t count,
+			  struct bm_fault *fault)
+{
+	struct bm_waiting_ref *copy = malloc((count + 1) * sizeof(*copy));
+
+	if (!copy)
+		return bm_fail(fault, (struct bm_fault){.code = BM_NOMEM});
+	if (count)
+		memcpy(copy, refs, count * sizeof(*copy));
+	qsort(copy, count, sizeof(*copy), compare_waiting);
+	free(forest->waiting);
+	forest->waiting = copy;
+	forest->waiting_count = count;
+	return BM_OK;
+}
+
+int forest_is_running(const struct bm_forest *forest)
+{
+	return forest->waiting != NULL;
+}
+
+const struct bm_waiting_ref *forest_waiting(const struct bm_forest *forest, uint64_t bytenr,
+					    size_t *count)
+{
+	size_t low = 0, high = forest->waiting_count, end;
+
+	while (low < high) {
+		size_t mid = low + (high - low) / 2;
+
+		if (forest->waiting[mid].bytenr < bytenr)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	for (end = low; end < forest->waiting_count && forest->waiting[end].bytenr == bytenr;)
+		end++;
+	*count = end - low;
+	return *count ? &forest->waiting[low] : NULL;
 }
 
 int get_fs_root_commit_root(const struct bm_forest *forest, uint64_t objectid, int restart,

@@ -13,6 +13,8 @@
  *   SHARED_BLOCK_REF parent             a tree block, pointed at by that node
  *   EXTENT_DATA_REF  root, inode, ..    a data extent: search the inode's file extents
  *   SHARED_DATA_REF  parent             a data extent, pointed at by that leaf
+ *
+ * In a running transaction references come and go that the extent tree has yet to learn of.
  */
 #include "backref/backref.h"
 
@@ -54,7 +56,8 @@ int backref_next_item(const struct bm_root *root, struct bm_path *path, struct b
 
 /* ---------------------------------------------------------------------- collect references -- */
 
-static int add_prelim_ref(struct walk *walk, struct preftree *tree, const struct prelim_ref *what)
+static int add_prelim_ref(struct walk *walk, struct preftree *tree, const struct prelim_ref *what,
+			  int counts)
 {
 	struct prelim_ref *ref, *held;
 
@@ -67,8 +70,7 @@ static int add_prelim_ref(struct walk *walk, struct preftree *tree, const struct
 	*ref = *what;
 	ref->wanted = walk->bytenr;
 	held = prelim_ref_insert(tree, ref, walk->image);
-	/* references of tree blocks do not count: sharing of those shows when they are resolved */
-	if (!walk->share || walk->level >= 0)
+	if (!walk->share || !counts)
 		return BM_OK;
 	return update_share_count(walk, held == ref ? 0 : held->count - ref->count, held->count,
 				  ref);
@@ -82,14 +84,15 @@ static int add_direct_ref(struct walk *walk, const uint8_t *leaf, uint32_t slot,
 
 	if (!parent || parent % walk->image->sectorsize)
 		return backref_fail_at(walk, BM_BAD_VALUE, leaf, slot, parent, 0);
-	return add_prelim_ref(walk, &walk->direct, &ref);
+	return add_prelim_ref(walk, &walk->direct, &ref, walk->level < 0);
 }
 
 static int add_tree_block_ref(struct walk *walk, int level, uint64_t root_id)
 {
 	struct prelim_ref ref = {.level = level, .root_id = root_id, .count = 1};
 
-	return add_prelim_ref(walk, &walk->missing_keys, &ref);
+	/* does not count: that a tree block is shared shows when its references are resolved */
+	return add_prelim_ref(walk, &walk->missing_keys, &ref, 0);
 }
 
 static int add_extent_data_ref(struct walk *walk, const struct btrfs_extent_data_ref *dref)
@@ -103,12 +106,12 @@ static int add_extent_data_ref(struct walk *walk, const struct btrfs_extent_data
 		    .offset = dref->offset},
 	};
 
-	if (walk->share && dref->objectid != walk->share->context->inum)
+	if (walk->share && dref->objectid != walk->share->context->inum && !walk->share->drops_wait)
 		return BACKREF_FOUND_SHARED;
 	if (ask->skip_data_ref &&
 	    ask->skip_data_ref(dref->root, dref->objectid, dref->offset, ask->context))
 		return BM_OK;
-	return add_prelim_ref(walk, &walk->indirect, &ref);
+	return add_prelim_ref(walk, &walk->indirect, &ref, 1);
 }
 
 /*
@@ -245,9 +248,52 @@ static int add_keyed_refs(struct walk *walk, struct bm_path *path)
 	}
 }
 
-/* All references that the extent tree has for walk->bytenr. */
+static int add_waiting_ref(struct walk *walk, const struct bm_waiting_ref *one)
+{
+	struct prelim_ref ref = {.level = one->level + 1, .count = one->count};
+	struct preftree *tree = &walk->direct;
+
+	if (one->type == BTRFS_SHARED_BLOCK_REF_KEY || one->type == BTRFS_SHARED_DATA_REF_KEY) {
+		ref.parent = one->value;
+	} else if (one->type == BTRFS_TREE_BLOCK_REF_KEY) {
+		ref.root_id = one->value;
+		tree = &walk->missing_keys;
+	} else {
+		ref.root_id = one->value;
+		ref.key = (struct bm_key){
+		    .objectid = one->ino, .type = BTRFS_EXTENT_DATA_KEY, .offset = one->offset};
+		tree = &walk->indirect;
+		if (walk->share && one->count < 0)
+			walk->share->drops_wait = 1;
+	}
+	return add_prelim_ref(walk, tree, &ref, 1);
+}
+
+/*
+ * add_delayed_refs(): the references that wait. Also those of tree blocks count here. One may take
+ * another away, so there is no answer before all were seen.
+ */
+static int add_waiting_refs(struct walk *walk, size_t *count)
+{
+	const struct bm_waiting_ref *waiting = forest_waiting(walk->forest, walk->bytenr, count);
+	int ret;
+
+	if (walk->share)
+		walk->share->drops_wait = 0;
+	for (size_t i = 0; i < *count; i++) {
+		if (walk->level < 0)
+			walk->level = waiting[i].level;
+		ret = add_waiting_ref(walk, &waiting[i]);
+		if (ret && ret != BACKREF_FOUND_SHARED)
+			return ret;
+	}
+	return walk->share && walk->share->share_count > 1 ? BACKREF_FOUND_SHARED : BM_OK;
+}
+
+/* All references that wait, or that the extent tree has, for walk->bytenr. */
 int backref_collect_refs(struct walk *walk)
 {
+	size_t waiting;
 	struct bm_key key = {
 	    .objectid = walk->bytenr, .type = BTRFS_METADATA_ITEM_KEY, .offset = UINT64_MAX};
 	struct bm_path path = {.restart = walk->restart};
@@ -259,11 +305,14 @@ int backref_collect_refs(struct walk *walk)
 	if (ret == 0)
 		return backref_fail_at(walk, BM_BAD_VALUE, path.node[0], path.slot[0], UINT64_MAX,
 				       0);
+	ret = add_waiting_refs(walk, &waiting);
+	if (ret)
+		return ret;
 	if (path.slot[0])
 		found = &leaf_item(path.node[0], --path.slot[0])->key;
 	if (!found || found->objectid != walk->bytenr ||
 	    (found->type != BTRFS_EXTENT_ITEM_KEY && found->type != BTRFS_METADATA_ITEM_KEY)) {
-		if (walk->level < 0)
+		if (walk->level < 0 || waiting)
 			return BM_OK;
 		return bm_fail(walk->fault, (struct bm_fault){.code = BM_NOT_FOUND,
 							      .tree = BTRFS_EXTENT_TREE_OBJECTID,

@@ -82,7 +82,9 @@ int update_share_count(struct walk *walk, int64_t old_count, int64_t new_count,
 
 	if (old_count == 0 && new_count < 1)
 		return BM_OK;
-	if (old_count < 1 && new_count > 0)
+	if (old_count > 0 && new_count < 1)
+		share->share_count--;
+	else if (old_count < 1 && new_count > 0)
 		share->share_count++;
 	if (ref->root_id == share->context->root_id && ref->wanted == share->data_bytenr &&
 	    ref->key.objectid == share->context->inum)
@@ -187,7 +189,8 @@ static int check_extent(struct share_context *context, uint64_t bytenr, uint64_t
 	arena_release(&walk->lists, (struct arena_mark){0});
 	walk->refs = walk->roots = (struct ulist){0};
 	walk->want_roots = !has(context, BM_TOGGLE_FIEMAP_NO_ROOTS);
-	walk->transaction = !has(context, BM_TOGGLE_FIEMAP_JOIN_NO_START);
+	walk->transaction =
+	    forest_is_running(walk->forest) || !has(context, BM_TOGGLE_FIEMAP_JOIN_NO_START);
 	walk->bytenr = bytenr;
 	walk->level = -1;
 	walk->share = &share;

@@ -39,6 +39,12 @@ struct bm_extent_maps;
 struct bm_extent_maps *bm_extent_maps_create(struct bm_fault *fault);
 void bm_extent_maps_destroy(struct bm_extent_maps *maps);
 
+/* Bytes [start, end) of a file. */
+struct bm_byte_range {
+	uint64_t start;
+	uint64_t end;
+};
+
 struct bm_fiemap_args {
 	const struct bm_forest *forest;
 	struct bm_extent_maps *maps;
@@ -48,7 +54,10 @@ struct bm_fiemap_args {
 	uint64_t isize;
 	uint64_t start; /* of the range in bytes */
 	uint64_t length;
-	uint64_t behaviour;	   /* bits 1 << enum bm_toggle */
+	uint64_t behaviour; /* bits 1 << enum bm_toggle */
+	/* what waits to be written: ascending, none touches the next; no kernel before 6.1 */
+	const struct bm_byte_range *delalloc;
+	size_t delalloc_count;
 	uint32_t extents_per_call; /* fm_extent_count, > 0 */
 	uint32_t entries;	   /* gathered between two searches, > 0 */
 	uint32_t prev_extents;	   /* whose sharing a call remembers, > 0 */

@@ -168,7 +168,7 @@ static int emit_fiemap_extent(struct fiemap_call *call, struct gathered *gathere
 	} else if (cache_end > extent.logical) {
 		if (extent.logical + extent.length <= cache_end)
 			return BM_OK;
-		if (!(extent.flags & FIEMAP_EXTENT_ENCODED))
+		if (!(extent.flags & (FIEMAP_EXTENT_ENCODED | FIEMAP_EXTENT_DELALLOC)))
 			extent.physical += cache_end - extent.logical;
 		extent.length = extent.logical + extent.length - cache_end;
 		extent.logical = cache_end;
@@ -271,7 +271,77 @@ static int check_shared(struct fiemap_call *call, const struct btrfs_file_extent
 	return ret < 0 ? ret : BM_OK;
 }
 
-/* Report one item; there is nothing of a hole to report. */
+/* Where what an item shows begins; of a compressed extent where it begins itself. */
+static uint64_t first_byte(const struct btrfs_file_extent_item *fi)
+{
+	return fi->disk_bytenr + (fi->compression ? 0 : fi->offset);
+}
+
+/* btrfs_find_delalloc_in_range(): what waits first in [start, end); 0: nothing does. */
+static int find_delalloc(const struct fiemap_call *call, uint64_t start, uint64_t end,
+			 struct bm_byte_range *found)
+{
+	const struct bm_byte_range *waits = call->args->delalloc;
+	size_t low = 0, high = call->args->delalloc_count;
+
+	while (low < high) {
+		size_t mid = low + (high - low) / 2;
+
+		if (waits[mid].end <= start)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	if (low == call->args->delalloc_count || waits[low].start >= end)
+		return 0;
+	found->start = waits[low].start > start ? waits[low].start : start;
+	found->end = waits[low].end < end ? waits[low].end : end;
+	return 1;
+}
+
+/*
+ * fiemap_process_hole(): report what waits to be written where nothing is yet, and of preallocated
+ * space (`item`) the rest.
+ */
+static int process_hole(struct fiemap_call *call, struct gathered *gathered, uint64_t start,
+			uint64_t end, const struct btrfs_file_extent_item *item)
+{
+	struct bm_fiemap_extent rest = {.flags = FIEMAP_EXTENT_UNWRITTEN};
+	struct bm_byte_range waits;
+	uint64_t at = start;
+	int checked = 0, ret;
+
+	while (at < end) {
+		int found = at < call->args->isize && find_delalloc(call, at, end, &waits);
+
+		rest.logical = at;
+		rest.length = (found ? waits.start : end) - at;
+		if (item && rest.length) {
+			ret = checked ? BM_OK : check_shared(call, item, &rest.flags);
+			if (ret)
+				return ret;
+			checked = 1;
+			rest.physical = first_byte(item) + (at - start);
+			ret = emit_fiemap_extent(call, gathered, rest);
+			if (ret)
+				return ret;
+		}
+		if (!found)
+			break;
+		at = waits.end;
+		ret =
+		    emit_fiemap_extent(call, gathered,
+				       (struct bm_fiemap_extent){.logical = waits.start,
+								 .length = waits.end - waits.start,
+								 .flags = FIEMAP_EXTENT_DELALLOC |
+									  FIEMAP_EXTENT_UNKNOWN});
+		if (ret)
+			return ret;
+	}
+	return BM_OK;
+}
+
+/* Report one item. */
 static int process_item(struct fiemap_call *call, struct gathered *gathered, uint64_t start,
 			uint64_t end, const struct btrfs_file_extent_item *fi)
 {
@@ -285,11 +355,11 @@ static int process_item(struct fiemap_call *call, struct gathered *gathered, uin
 		return emit_fiemap_extent(call, gathered, extent);
 	}
 	if (!fi->disk_bytenr)
-		return BM_OK;
-	extent.physical = fi->disk_bytenr + (fi->compression ? 0 : fi->offset);
+		return process_hole(call, gathered, start, end, NULL);
 	if (fi->type == BTRFS_FILE_EXTENT_PREALLOC)
-		extent.flags = FIEMAP_EXTENT_UNWRITTEN;
-	else if (fi->compression)
+		return process_hole(call, gathered, start, end, fi);
+	extent.physical = first_byte(fi);
+	if (fi->compression)
 		extent.flags = FIEMAP_EXTENT_ENCODED;
 	ret = check_shared(call, fi, &extent.flags);
 	return ret ? ret : emit_fiemap_extent(call, gathered, extent);
@@ -310,11 +380,15 @@ static int walk_item(struct fiemap_call *call, struct gathered *gathered, struct
 	if (end <= at->range_start)
 		return BM_OK;
 	call->share->curr_leaf_bytenr = block_header(path->node[0])->bytenr;
-	if (at->prev_extent_end < start && start >= at->range_end) {
-		at->stopped = 1;
-		return 1;
+	if (at->prev_extent_end < start) {
+		uint64_t hole_end = start < at->range_end ? start : at->range_end;
+
+		ret = process_hole(call, gathered, at->prev_extent_end, hole_end, NULL);
 	}
-	ret = process_item(call, gathered, start, end, fi);
+	if (!ret && at->prev_extent_end < start && start >= at->range_end)
+		ret = 1;
+	if (!ret)
+		ret = process_item(call, gathered, start, end, fi);
 	if (ret == 1)
 		at->stopped = 1;
 	if (!ret)
@@ -344,6 +418,7 @@ static int walk_range(struct fiemap_call *call, struct gathered *gathered, struc
 {
 	uint32_t sectorsize = call->image->sectorsize;
 	uint64_t range_start = call->start / sectorsize * sectorsize, last_extent_end;
+	struct bm_byte_range waits;
 	struct progress at = {
 	    .range_start = range_start,
 	    .range_end = round_to_sector(call->image, call->end),
@@ -359,7 +434,14 @@ static int walk_range(struct fiemap_call *call, struct gathered *gathered, struc
 		ret = walk_items(call, gathered, &at, path);
 	if (ret < 0 || ret == FLUSH_CACHE)
 		return ret;
-	if (call->cached && call->cache.logical + call->cache.length >= last_extent_end)
+	if (!at.stopped && at.prev_extent_end < at.range_end) {
+		ret = process_hole(call, gathered, at.prev_extent_end, at.range_end, NULL);
+		if (ret < 0 || ret == FLUSH_CACHE)
+			return ret;
+		at.prev_extent_end = at.range_end;
+	}
+	if (call->cached && call->cache.logical + call->cache.length >= last_extent_end &&
+	    !find_delalloc(call, at.prev_extent_end, call->args->isize, &waits))
 		call->cache.flags |= FIEMAP_EXTENT_LAST;
 	return BM_OK;
 }

@@ -325,6 +325,49 @@ static void test_callbacks(void)
 	CHECK(walk(&known, 1ull << BM_TOGGLE_SEND_BACKREF_SKIP, &fault) == 0 && known.refs == 1);
 }
 
+/* What waits takes references away and brings others, also of an extent that has no item yet. */
+static void test_waiting(void)
+{
+	struct bm_waiting_ref waiting[] = {{.bytenr = EXTENT,
+					    .value = 256,
+					    .ino = 258,
+					    .offset = (uint64_t)-4096,
+					    .count = -1,
+					    .type = BTRFS_EXTENT_DATA_REF_KEY,
+					    .level = -1},
+					   {.bytenr = EXTENT,
+					    .value = 5,
+					    .ino = 257,
+					    .offset = 8192,
+					    .count = -1,
+					    .type = BTRFS_EXTENT_DATA_REF_KEY,
+					    .level = -1},
+					   {.bytenr = EXTENT + (1 << 20),
+					    .value = address(FILES),
+					    .count = 1,
+					    .type = BTRFS_SHARED_DATA_REF_KEY,
+					    .level = -1},
+					   {.bytenr = address(FREE),
+					    .value = address(FILES),
+					    .count = 1,
+					    .type = BTRFS_SHARED_BLOCK_REF_KEY}};
+	struct log log = {0}, later = {0};
+	struct bm_backref_walk ask = {.bytenr = EXTENT + (1 << 20)};
+	struct bm_fault fault;
+	uint64_t leafs[2];
+
+	start_usual();
+	CHECK(bm_forest_set_waiting(forest, waiting, 4, &fault) == 0);
+	CHECK(walk(&log, 0, &fault) == 0 && log.refs == 2 && log.stores == 1);
+	ask.forest = forest;
+	CHECK(bm_find_all_leafs(&ask, leafs, 2, &fault) == 1 && leafs[0] == address(FILES));
+	/* the block that refers is on the level above */
+	ask.bytenr = address(FREE);
+	CHECK(bm_find_all_leafs(&ask, leafs, 2, &fault) == 1 && leafs[0] == address(FILES));
+	CHECK(bm_forest_set_waiting(forest, NULL, 0, &fault) == 0);
+	CHECK(walk(&later, 0, &fault) == 0 && later.refs == 4);
+}
+
 /* A subvolume that nobody opened costs a search of the tree of roots, each time. */
 static void test_open(void)
 {
@@ -404,6 +447,7 @@ int main(void)
 {
 	test_references();
 	test_callbacks();
+	test_waiting();
 	test_open();
 	test_damage();
 	bm_forest_destroy(forest);

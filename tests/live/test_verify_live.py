@@ -65,6 +65,31 @@ FOUND = {
         "log", ["create", "f"], ["sync"], ["fallocate", "f", 1, 65536, 30000],
         ["fallocate", "f", 3, 69632, 70000], ["fsync", "f"],
     ],
+    "names of this transaction that are gone, before or after the worker came": [
+        "log", ["mkdir", "d"], ["mkfiles", "d", "f", 1, 700], ["sync"],
+        ["mkfiles", "d", "g", 1, 700], ["fsync", "d"], ["mkfiles", "d", "h", 1, 700],
+        ["rmfiles", "d", "g", 1, 700, 5], ["fsync", "d"], ["rmfiles", "d", "f", 1, 700, 1],
+        ["fsync", "d"],
+    ],
+    "a map of data that wait, in a hole and in preallocated space": [
+        "fiemap", ["create", "f"], ["write", "f", 40960, 100, 1], ["fallocate", "f", 0, 0, 16384],
+        ["write", "f", 4096, 5000, 2], ["fiemap", "f"], ["fiemap", "f", True],
+    ],
+    "clones of a transaction that runs, and one that is gone": [
+        "fiemap", ["create", "f"], ["write", "f", 0, 16384, 1], ["create", "g"],
+        ["clone", "f", "g"], ["fiemap", "f"], ["sync"], ["unlink", "g"], ["fiemap", "f"],
+        ["clone_range", "f", 0, 4096, "f", 8192], ["fiemap", "f"],
+    ],
+    "an empty file that is cloned to the start of one that waits": [
+        "fiemap", ["create", "f"], ["write", "f", 0, 2048, 1], ["create", "g"], ["clone", "g", "f"],
+        ["fiemap", "f"],
+    ],
+    "a second extent of what is written back, for which nobody waits": [
+        "fiemap", ["create", "f"], ["write", "f", 0, 65536, 1], ["sync"],
+        ["fallocate", "f", 1, 65536, 8192], ["create", "g"], ["clone", "f", "g"],
+        ["write", "f", 61440, 20480, 3], ["fallocate", "f", 17, 61440, 4096], ["fiemap", "f"],
+        ["fiemap", "g"],
+    ],
 }  # fmt: skip
 """What was found once, with its kind; a mount of its own comes first."""
 

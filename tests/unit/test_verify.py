@@ -5,6 +5,7 @@ import json
 import random
 from collections import Counter
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,12 @@ from hypothesis import strategies as st
 
 import btrfs_model as bm
 import btrfs_model.experiments.verify.run as verify_run
+import btrfs_model.mount.mount as mount
 from btrfs_model.cli import cli
 from btrfs_model.experiments.scenario.load import Scenario, load_scenario
 from btrfs_model.experiments.scenario.operations import parse_step
 from btrfs_model.experiments.verify.kinds import KINDS, Bench, DifferenceError
-from btrfs_model.experiments.verify.logs import comparable_logs
+from btrfs_model.experiments.verify.logs import comparable_logs, without_ranges
 from btrfs_model.experiments.verify.run import Outcome, Task, files_of, lines_of
 from btrfs_model.experiments.verify.shrink import shrunk
 from btrfs_model.experiments.verify.sides import in_the_model
@@ -32,6 +34,7 @@ from btrfs_model.experiments.verify.steer import (
     unreachable,
 )
 from btrfs_model.kernels import gcov
+from btrfs_model.mount.machine import Machine
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.questions.logreplay import replay_log
 
@@ -83,6 +86,29 @@ def test_what_differs_is_named() -> None:
     with pytest.raises(DifferenceError, match="tree 5: 2") as caught:
         bench.same_members("items", "tree 5: ", {1: b"a"}, {1: b"a", 2: b"b"})
     assert (caught.value.kernel, caught.value.model) == ("nothing", b"b")
+
+
+def test_when_the_worker_came_is_no_difference_but_what_is_deleted_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """700 names of the last commit are deleted, and 140 that it did not have."""
+    scenario = load_scenario(PROJECT / "data/verify/log-inc4.json")
+    logs, names = [], []
+    for lag in (0, 100):
+        monkeypatch.setattr(mount, "Machine", partial(Machine, lag=lag))
+        image = tmp_path / str(lag)
+        with in_the_model(scenario, "v6.18.44", image) as (_, ran):
+            assert ran.by_chance
+        ((root, items),) = comparable_logs(image, scenario).items()
+        logs.append(items)
+        names.append(without_ranges(image, root, items))
+    assert logs[0] != logs[1]
+    assert names[0] == names[1]
+    ((directory, deleted),) = names[0][1].items()
+    assert deleted == list(range(2, 702))
+    wrong = [key for key in items if key[:2] == (directory, ItemType.DIR_LOG_INDEX)]
+    fewer = {key: value for key, value in items.items() if key != min(wrong)}
+    assert without_ranges(image, root, fewer) != names[1]
 
 
 def test_a_difference_is_written_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

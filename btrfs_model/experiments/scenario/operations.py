@@ -249,6 +249,8 @@ OPERATIONS: dict[str, Operation] = {
                    _P("prefix", _text), _P("first", _size), _P("last", _size), _P("step", _size)),
         _operation("fsync", "fsync(2)", _P("path", _path)),
         _operation("fdatasync", "fdatasync(2)", _P("path", _path)),
+        _operation("fiemap", "ioctl FS_IOC_FIEMAP; data that wait may be written before",
+                   _P("path", _path), _P("sync", _flag, False)),
         _operation("open", "open(2): what has no name any more stays while it is open",
                    _P("path", _path), _P("handle", _text)),
         _operation("fsyncfd", "fsync(2) of an open file", _P("handle", _text)),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from btrfs_model.base.counters import Work, counting
 from btrfs_model.base.errors import BtrfsModelError
@@ -18,7 +18,11 @@ from btrfs_model.mount.calls.names import RENAME_EXCHANGE
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.options import parse_mkfs_options
 from btrfs_model.mount.writable import WritableFilesystem
+from btrfs_model.questions.fiemap.mounted import fiemap_mounted
 from btrfs_model.questions.send.ioctl import send
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _RECEIVED = b"recv"
 
@@ -98,6 +102,7 @@ class Runner:
         self.made: WritableFilesystem | None = None
         self.crashed: Callable[[WritableFilesystem, int], None] = lambda fs, number: None
         self.synced: Callable[[Step, str, Work], None] = lambda step, how, work: None
+        self.mapped: Callable[[pd.DataFrame], None] = lambda extents: None
         self.crashes = 0
         self.behaviour: Behaviour | None = None
         self.asynchronous = False
@@ -246,6 +251,9 @@ class Runner:
         with counting() as work:
             how = sync()
         self.synced(self.now, how, work)
+
+    def do_fiemap(self, path: bytes, sync: bool) -> None:
+        self.mapped(fiemap_mounted(self.fs(), path, sync=sync))
 
     def do_open(self, path: bytes, handle: str) -> None:
         if handle in self.open:

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from btrfs_model.backref.api import logical_ino
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.scenario.load import Scenario
@@ -30,11 +29,13 @@ from btrfs_model.experiments.verify.logs import (
     clock_of_replays,
     comparable_logs,
     items_after_replays,
+    without_ranges,
 )
+from btrfs_model.experiments.verify.maps import comparable_maps
 from btrfs_model.experiments.verify.random_logs import random_log
 from btrfs_model.experiments.verify.random_scenarios import random_scenario
 from btrfs_model.experiments.verify.random_trees import random_tree
-from btrfs_model.experiments.verify.sides import in_the_kernel, in_the_model
+from btrfs_model.experiments.verify.sides import in_the_kernel, in_the_model, references_to
 from btrfs_model.kernels.inside import asked, used
 from btrfs_model.kernels.inside.listing import Listing
 from btrfs_model.kernels.inside.mounts import Place
@@ -49,7 +50,6 @@ from btrfs_model.questions.logreplay import replay_log
 from btrfs_model.questions.reads.cold import blocks_after_mount
 from btrfs_model.questions.send.ioctl import prepare, run, send
 from btrfs_model.volume.filesystem import Filesystem
-from btrfs_model.volume.forest import Forest
 
 NO_FILE_DATA, COMPRESSED = 1, 16
 _BLOCK = 4096
@@ -237,16 +237,8 @@ def compare_extents(bench: Bench, image: Path, choice: random.Random) -> None:
             )
         forest = fs.forest()
         for (logical, ignore), referring in zip(places, shared["references"], strict=True):
-            model = _references(forest, logical, ignore)
+            model = references_to(forest, logical, ignore)
             bench.same("addresses", f"references to {logical} (all: {ignore})", referring, model)
-
-
-def _references(forest: Forest, logical: int, ignore: bool) -> list[list[int]] | int:
-    try:
-        rows: list[list[int]] = logical_ino(forest, logical, ignore_offset=ignore).values.tolist()
-    except OSError as error:
-        return error.errno or 0
-    return rows
 
 
 def _inodes(fs: Filesystem) -> Iterator[dict[str, Any]]:
@@ -297,6 +289,22 @@ def _of_image(compare: Callable[[Bench, Path, random.Random], None]) -> Compare:
     return of_scenario
 
 
+def compare_maps(bench: Bench, scenario: Scenario) -> None:
+    """Compare FIEMAP of files while a scenario is carried out, then all of what came of it."""
+    with bench.new_image() as image:
+        ran = in_the_kernel(bench.kernel, scenario, image)
+        if ran.mapped:
+            with (
+                in_the_model(scenario, bench.behaviour) as (fs, ours),
+                Filesystem.open(image) as its,
+            ):
+                roots = dict(zip(its.subvolume_ids, fs.subvolume_ids, strict=True))
+            for theirs, mine in zip(ran.mapped, ours.mapped, strict=True):
+                known, found = comparable_maps(theirs, mine, roots)
+                bench.same("maps", "a map of a file that is being changed", known, found)
+        compare_extents(bench, image, random.Random(scenario.path))
+
+
 def compare_logs(bench: Bench, scenario: Scenario) -> None:
     """Compare what fsyncs come to and every item that they log."""
     with bench.new_image() as image, bench.new_image() as theirs, bench.new_image() as ours:
@@ -308,7 +316,12 @@ def compare_logs(bench: Bench, scenario: Scenario) -> None:
         logs, known = comparable_logs(ours, scenario), comparable_logs(theirs, scenario)
         bench.same("logs", "subvolumes with a log", sorted(known), sorted(logs))
         for root in logs:
-            bench.same_members("log items", f"log of {root}: ", known[root], logs[root])
+            its, mine = known[root], logs[root]
+            if ran.by_chance and its != mine:
+                its, deleted = without_ranges(theirs, root, its)
+                mine, by_model = without_ranges(ours, root, mine)
+                bench.same("ranges", f"names that the log of {root} deletes", deleted, by_model)
+            bench.same_members("log items", f"log of {root}: ", its, mine)
 
 
 def _same_ends(bench: Bench, scenario: Scenario, kernel: list[str], model: list[str]) -> None:
@@ -435,7 +448,7 @@ KINDS: dict[str, Kind] = {
     "log": Kind(lambda seed, files: random_log(seed), compare_logs),
     "replay": Kind(lambda seed, files: random_log(seed), compare_replays),
     "fiemap": Kind(lambda seed, files: random_tree(seed, 0, sharing=True),
-                   _of_image(compare_extents), compare_extents),
+                   compare_maps, compare_extents),
     "reads": Kind(random_tree, _of_image(compare_reads), compare_reads),
     "images": Kind(_image_scenario, compare_images, most=10_000),
 }  # fmt: skip

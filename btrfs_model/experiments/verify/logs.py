@@ -99,6 +99,35 @@ def logs_of(fs: Filesystem) -> dict[int, LogItems]:
     return found
 
 
+def without_ranges(
+    image: Path, root: int, items: LogItems
+) -> tuple[LogItems, dict[int, list[int]]]:
+    """Return a log without its ranges, and which names of the last commit these delete.
+
+    A range names a deletion that waits for the worker, or what lies between two old names of a leaf
+    that was changed: which ranges there are depends on when the worker ran. A replay asks which
+    names of the last commit lie in one; the others are of this transaction, and gone.
+
+    Returns
+    -------
+    dict
+        The other items.
+    dict
+        By inode number of the directory, indexes of names.
+    """
+    ranges = [key for key in items if key[1] == ItemType.DIR_LOG_INDEX]
+    deleted: dict[int, list[int]] = {}
+    with Filesystem.open(image) as fs:
+        tree = fs.tree(root)
+        for directory, _, first in ranges:
+            last = int.from_bytes(items[directory, ItemType.DIR_LOG_INDEX, first], "little")
+            low, high = ((directory, ItemType.DIR_INDEX, index) for index in (first, last))
+            found = [item.key.offset for item in tree.items(low, high)]
+            deleted.setdefault(directory, []).extend(found)
+    rest = {key: value for key, value in items.items() if key[1] != ItemType.DIR_LOG_INDEX}
+    return rest, {directory: sorted(set(found)) for directory, found in deleted.items()}
+
+
 def comparable_logs(image: Path, scenario: Scenario) -> dict[int, LogItems]:
     """Return logs; of what is compressed not what the checksums are: that is the compressor's."""
     with Filesystem.open(image) as fs:

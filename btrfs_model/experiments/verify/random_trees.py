@@ -29,8 +29,9 @@ _LINKS = 200
 class _Tree:
     """What there is below the subvolume that is changed, and the operations so far."""
 
-    def __init__(self, choice: random.Random) -> None:
+    def __init__(self, choice: random.Random, maps: bool) -> None:
         self.random = choice
+        self.maps = maps
         self.one = choice.choice
         self.kinds = {_WORK: _DIR}
         self.lines: list[list[Any]] = []
@@ -178,7 +179,9 @@ class _Tree:
             self.add("sync")
 
     def truncate(self) -> None:
-        self.add("truncate", self.some(_FILE), self.one([0, self.offset(), self.length()]))
+        size = self.one([0, self.offset(), self.length()])
+        # what is written after a truncate to nothing is on its way to disk once it is closed
+        self.add("truncate", self.some(_FILE), max(size, 1) if self.maps else size)
 
     def fallocate(self) -> None:
         mode = self.one([0, 1, 1, 3, 3, 16, 17])
@@ -188,6 +191,9 @@ class _Tree:
         length = self.one([0, _BLOCK, 2 * _BLOCK, 5 * _BLOCK])
         source, target = self.some(_FILE), self.some(_FILE)
         self.add("clone_range", source, self.blocks(), length, target, self.blocks())
+
+    def fiemap(self) -> None:
+        self.add("fiemap", self.some(_FILE), self.one([True, False]))
 
     def clone_file(self) -> None:
         source, target = self.some(_FILE), self.create()
@@ -241,7 +247,8 @@ def _kinds(tree: _Tree, sharing: bool) -> list[Callable[[], object]]:
         tree.fallocate, tree.clone, tree.clone, tree.clone_file, tree.unlink, tree.sync,
     ]  # fmt: skip
     if sharing:
-        return [*data, *data, *data, tree.fragments, tree.fragments, tree.clone, *names]
+        maps = [tree.fiemap] * len(data)
+        return [*data, *data, *data, *maps, tree.fragments, tree.fragments, tree.clone, *names]
     return [*names, *names, *data, *data, tree.fragments]
 
 
@@ -255,10 +262,10 @@ def random_tree(seed: object, files: int, *, sharing: bool = False) -> Scenario:
     files : int
         Empty files that are there besides.
     sharing : bool
-        More of data and clones, snapshots that are written to.
+        More of data and clones, snapshots that are written to; files are mapped meanwhile.
     """
     choice = random.Random(f"tree {seed}")
-    tree = _Tree(choice)
+    tree = _Tree(choice, sharing)
     tree.add("mkfs", mkfs_options(choice, portable=True))
     tree.add("mount", mount_options(choice))
     tree.add("subvol_create", _WORK)

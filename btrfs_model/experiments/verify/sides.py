@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from btrfs_model.backref.api import logical_ino
 from btrfs_model.base.counters import Work
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments.scenario.load import Scenario
@@ -26,6 +28,10 @@ from btrfs_model.kernels.inside.mounts import Place
 from btrfs_model.kernels.session import Kernel
 from btrfs_model.kernels.timings import make_filesystem
 from btrfs_model.mount.writable import WritableFilesystem
+from btrfs_model.volume.forest import Forest
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SIZE = 1 << 30
 """On a smaller device room for metadata may be short, and then more is written than is asked for.
@@ -38,12 +44,15 @@ _QUIET = "commit=3600,nodiscard"
 class Ran:
     """How the operations after the mount ended (errno names), what each fsync came to.
 
-    Of the model also the work of all fsyncs.
+    And what each file that was mapped said. Of the model also the work of all fsyncs, and whether a
+    worker ran delayed items, which a kernel's does sooner or later by chance.
     """
 
     ended: list[str] = field(default_factory=list)
     synced: list[str] = field(default_factory=list)
+    mapped: list[operations.Mapped] = field(default_factory=list)
     work: Counter[str] = field(default_factory=Counter, compare=False)
+    by_chance: bool = False
 
 
 def operations_of(scenario: Scenario) -> list[operations.OneStep]:
@@ -123,6 +132,15 @@ def ended(carry_out: Callable[[Step], None], steps: Iterable[Step]) -> list[str]
     return found
 
 
+def references_to(forest: Forest, logical: int, ignore: bool) -> list[list[int]] | int:
+    """Return who refers to a byte on disk, or the errno."""
+    try:
+        rows: list[list[int]] = logical_ino(forest, logical, ignore_offset=ignore).values.tolist()
+    except OSError as error:
+        return error.errno or 0
+    return rows
+
+
 @contextmanager
 def in_the_model(
     scenario: Scenario, behaviour: str | Behaviour, crash: Path | None = None, size: int = SIZE
@@ -136,12 +154,19 @@ def in_the_model(
         ran.synced.append(how)
         ran.work.update(work)
 
-    model.synced = synced
+    def mapped(extents: pd.DataFrame) -> None:
+        rows = [(at, place, size, flags) for at, place, size, flags in extents.to_numpy().tolist()]
+        forest = model.fs().running_forest()
+        references = [references_to(forest, row[1], False) for row in rows if row[1]]
+        ran.mapped.append(operations.Mapped(extents=rows, references=references))
+
+    model.synced, model.mapped = synced, mapped
     try:
         for step in scenario.steps[:2]:
             model.carry_out(step)
         model.fs().sync()
         ran.ended = ended(model.carry_out, (s for s in scenario.steps[2:] if s.name != "crash"))
+        ran.by_chance = model.fs().machine.worked > 0
         if crash is not None:
             model.fs().save_crash(crash)
         else:

@@ -26,7 +26,7 @@ _INO_LOOKUP = struct.Struct("<QQ4080x")
 _SEND = struct.Struct("<qQQQQI28x")
 _FIEMAP = struct.Struct("<QQIIII")  # start, length, flags, mapped, room, reserved
 _EXTENT = struct.Struct("<QQQ16xI12x")  # logical, physical, length, flags
-_LAST = 1
+_LAST = _SYNC = 1
 _INO_PATHS = struct.Struct("<QQ4QQ")
 _LOGICAL_INO = struct.Struct("<QQ3QQQ")
 _CONTAINER = struct.Struct("<IIII")  # bytes left, bytes missing, how many, how many missed
@@ -112,11 +112,17 @@ def extents_in(filled: memoryview) -> int:
     return len(filled) // _EXTENT.size
 
 
-def fiemap(path: Path, before: Callable[[], None] = lambda: None) -> list[Extent]:
-    """Map a file as ``filefrag`` does, once something was done just before."""
+def fiemap(
+    path: Path, before: Callable[[], None] = lambda: None, *, sync: bool = False
+) -> list[Extent]:
+    """Map a file as ``filefrag`` does, once something was done just before.
+
+    With `sync` as ``filefrag -s``: data that wait are written first (``FIEMAP_FLAG_SYNC``).
+    """
     with opened(path) as file:
         before()
-        return [row for filled in fiemap_calls(file) for row in _EXTENT.iter_unpack(filled)]
+        calls = fiemap_calls(file, flags=_SYNC if sync else 0)
+        return [row for filled in calls for row in _EXTENT.iter_unpack(filled)]
 
 
 def inode_paths(subvolume: Path, ino: int) -> tuple[list[bytes], int]:

@@ -12,7 +12,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -23,6 +23,9 @@ from btrfs_model.kernels.inside.mounts import Place, mounted
 from btrfs_model.kernels.inside.steps import device_of, written
 
 _EXCHANGE = 2
+_WAIT_BEFORE = 1
+_SETTLING = 0.01
+"""Seconds from the end of a write to the extent in the tree."""
 _UMASK = 0o022
 _CLOCK_REALTIME_COARSE = 5
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -31,11 +34,19 @@ OneStep = tuple[str, Mapping[str, Any]]
 """An operation and its arguments by name; the values of extended attributes are bytes."""
 
 
+class Mapped(TypedDict):
+    """Extents of a file, and who refers to the first byte of each that has a place on disk."""
+
+    extents: list[ioctls.Extent]
+    references: list[ioctls.Refs | int]
+
+
 class Taken(TypedDict):
-    """How operations ended (the name of an errno, or nothing), and what each fsync came to."""
+    """How operations ended (errno names), what fsyncs came to, what files that were mapped said."""
 
     ended: list[str]
     synced: list[str]
+    mapped: list[Mapped]
 
 
 class Operations(KernelCalls):
@@ -45,12 +56,15 @@ class Operations(KernelCalls):
         super().__init__(Path(place["top"]))
         self.place = place
         self.synced: list[str] = []
+        self.mapped: list[Mapped] = []
+        self.waits = False
         self.before: Callable[[], None] = lambda: None  # just before each fsync
         self._mount = ExitStack()
         self.do_mount(place["options"])
 
     def take(self, steps: Sequence[OneStep]) -> list[str]:
         """Carry out operations; how each ended."""
+        self.waits = any(name == "fiemap" for name, _ in steps)
         before = os.umask(_UMASK)  # that of the model
         try:
             return [self._end_of(*step) for step in map(_at_a_tick, steps)]
@@ -130,7 +144,18 @@ class Operations(KernelCalls):
         self.do_clone_range(source, 0, 0, target, 0)
 
     def do_clone_range(self, source: str, start: int, length: int, target: str, to: int) -> None:
-        ioctls.clone_range(self._at(source), start, length, self._at(target), to)
+        try:
+            ioctls.clone_range(self._at(source), start, length, self._at(target), to)
+        finally:
+            self._wait(source)
+
+    def _wait(self, path: str) -> None:
+        """Wait for what a clone wrote of its source, which is all of it, where files are mapped."""
+        file = Path(self._at(path))
+        if self.waits and file.is_file():
+            with suppress(OSError), ioctls.opened(file, os.O_RDWR) as fd:
+                _LIBC.sync_file_range(fd, ctypes.c_long(0), ctypes.c_long(0), _WAIT_BEFORE)
+            time.sleep(_SETTLING)
 
     def do_dedupe(self, source: str, start: int, length: int, target: str, to: int) -> None:
         with (
@@ -162,6 +187,15 @@ class Operations(KernelCalls):
         after = written(self._device)
         how = "commit" if after[0] != before[0] else "log" if after[1] != before[1] else "none"
         self.synced.append(how)
+
+    def do_fiemap(self, path: str, sync: bool) -> None:
+        file = Path(self._at(path))
+        if not file.is_file():
+            raise OSError(errno.EOPNOTSUPP if file.exists() else errno.ENOENT, path)
+        extents = ioctls.fiemap(file, sync=sync)
+        places = [physical for _, physical, _, _ in extents if physical]
+        references = [ioctls.logical_ino(Path(self.top), place, False) for place in places]
+        self.mapped.append(Mapped(extents=extents, references=references))
 
     def do_open(self, path: str, handle: str) -> None:
         self._kind(path, stat.S_IFREG, stat.S_IFDIR, otherwise=errno.EINVAL)
@@ -222,9 +256,9 @@ def _at_a_tick(step: OneStep) -> OneStep:
 def take(steps: Sequence[OneStep]) -> Taken:
     """Carry out operations."""
     operations = _running[0]
-    operations.synced = []
+    operations.synced, operations.mapped = [], []
     ended = operations.take(steps)
-    return Taken(ended=ended, synced=operations.synced)
+    return Taken(ended=ended, synced=operations.synced, mapped=operations.mapped)
 
 
 def end() -> None:

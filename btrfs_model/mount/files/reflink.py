@@ -61,7 +61,8 @@ def clone_range(
     left = source.pages.i_size - offset // blocksize * blocksize
     # beyond the source's end this wraps around: everything there is
     waiting = align(length or left % 2**64, blocksize)
-    writeback(fs, target, target_offset, target_offset + waiting)
+    # and of nothing at 0 the last byte is -1, which is everything too
+    writeback(fs, target, target_offset, target_offset + waiting or U64_MAX)
     length = _check_range(fs, source, target, offset, target_offset, length)
     if not length:
         return

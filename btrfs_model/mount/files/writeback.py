@@ -66,7 +66,9 @@ _NEVER_COMPRESSED: Final = int(InodeFlag.NODATACOW | InodeFlag.NODATASUM)
 def writeback(fs: Mount, inode: LiveInode, start: int = 0, end: int = U64_MAX) -> None:
     """Write dirty blocks of [start, end) back and finish their extents.
 
-    `start`, `end`: bytes; what is dirty there and contiguous with it behind is written.
+    `start`, `end`: bytes; what is dirty there and contiguous with it behind is written. Of what is
+    written in place or as it is, extents that begin behind `end` are left: the kernel has made room
+    for them then, but nobody waits for their pages.
     Raises OSError: ENOSPC, when there is no room; what was not written stays dirty.
     """
     pages = inode.pages
@@ -75,7 +77,7 @@ def writeback(fs: Mount, inode: LiveInode, start: int = 0, end: int = U64_MAX) -
     # what waits had its room reserved when it was written
     ensure_metadata(fs, from_reserve=True)
     for low, high in pages.delalloc_ranges(start // fs.sectorsize * fs.sectorsize, end):
-        _run_delalloc_range(fs, inode, low, high)
+        _run_delalloc_range(fs, inode, low, high, end)
     if not pages.is_dirty:
         fs.dirty_files.pop((inode.root, inode.ino), None)
 
@@ -160,13 +162,13 @@ def update_disk_size(fs: Mount, inode: LiveInode) -> None:
     inode.item.size = size
 
 
-def _run_delalloc_range(fs: Mount, inode: LiveInode, start: int, end: int) -> None:
+def _run_delalloc_range(fs: Mount, inode: LiveInode, start: int, end: int, until: int) -> None:
     if inode.item.flags & _IN_PLACE:
-        _run_delalloc_nocow(fs, inode, start, end)
+        _run_delalloc_nocow(fs, inode, start, end, until)
     elif _may_compress(fs, inode, start, end):
         _run_delalloc_compressed(fs, inode, start, end)
     else:
-        _cow_file_range(fs, inode, start, end)
+        _cow_file_range(fs, inode, start, end, until)
 
 
 def _finish(fs: Mount, inode: LiveInode, start: int, end: int) -> None:
@@ -180,12 +182,12 @@ def _finish(fs: Mount, inode: LiveInode, start: int, end: int) -> None:
 
 
 def _cow_file_range(
-    fs: Mount, inode: LiveInode, start: int, end: int, *, inline: bool = True
+    fs: Mount, inode: LiveInode, start: int, end: int, until: int = U64_MAX, *, inline: bool = True
 ) -> None:
     """``cow_file_range()``: new extents for a range, an inline one where it is small enough."""
     if inline and _try_inline(fs, inode, start, end, None, 0):
         return
-    while start < end:
+    while start < min(end, until):
         hint = _allocation_hint(fs, inode, start)
         bytenr, length = reserve_data(fs, end - start, fs.sectorsize, hint)
         sums = store(fs, inode, bytenr, start, start + length)
@@ -399,7 +401,7 @@ def _write_compressed(
 # ----------------------------------------------------------------------- into prealloc ---------
 
 
-def _run_delalloc_nocow(fs: Mount, inode: LiveInode, start: int, end: int) -> None:
+def _run_delalloc_nocow(fs: Mount, inode: LiveInode, start: int, end: int, until: int) -> None:
     """``run_delalloc_nocow()``: in place where that is allowed, new extents elsewhere."""
     inline = Patch.NOCOW_NO_INLINE not in fs.behaviour
     cow_start = None
@@ -413,8 +415,11 @@ def _run_delalloc_nocow(fs: Mount, inode: LiveInode, start: int, end: int) -> No
             at = high
             continue
         if cow_start is not None or at < low:
-            _cow_file_range(fs, inode, at if cow_start is None else cow_start, low, inline=inline)
+            first = at if cow_start is None else cow_start
+            _cow_file_range(fs, inode, first, low, until, inline=inline)
             cow_start = None
+        if low >= until:
+            return
         bytenr = extent.disk_bytenr + low - extent.origin
         sums = store(fs, inode, bytenr, low, high)
         if extent.is_prealloc:
@@ -423,4 +428,5 @@ def _run_delalloc_nocow(fs: Mount, inode: LiveInode, start: int, end: int) -> No
         _finish(fs, inode, low, high)
         at = high
     if cow_start is not None or at < end:
-        _cow_file_range(fs, inode, at if cow_start is None else cow_start, end, inline=inline)
+        first = at if cow_start is None else cow_start
+        _cow_file_range(fs, inode, first, end, until, inline=inline)

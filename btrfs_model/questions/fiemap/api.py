@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import stat
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pandas as pd
@@ -71,6 +71,13 @@ class Fiemap:
             )
         self._open = _opened(file)
 
+    @classmethod
+    def of(cls, file: File) -> Self:
+        """Return a file of which all is known."""
+        found = cls.__new__(cls)
+        found._open = _opened(file)
+        return found
+
     def run(
         self, start: int = 0, length: int = _ALL, *, extents_per_call: int = FILEFRAG_EXTENTS
     ) -> pd.DataFrame:
@@ -98,7 +105,7 @@ def _opened(file: File) -> native.Fiemap | OpenFile:
         "entries": file.limits.fiemap_entries,
         "prev_extents": file.limits.fiemap_prev_extents,
     }
-    return native.Fiemap(file.forest.native, asked)
+    return native.Fiemap(file.forest.native, asked, file.delalloc)
 
 
 @checked

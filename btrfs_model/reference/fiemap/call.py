@@ -6,6 +6,8 @@ Beside ``native/fiemap/fiemap.c`` and ``native/fiemap/fiemap.h``.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntFlag
 from typing import TYPE_CHECKING
@@ -51,6 +53,8 @@ class File:
     `ino`, `isize`: the inode and its size in bytes.
     `behaviour`: the kernel.
     `limits`: how much it remembers.
+    `delalloc`: start and end of what waits to be written: ascending, none touches the next; of no
+    kernel before 6.1.
     """
 
     forest: Forest
@@ -60,6 +64,7 @@ class File:
     isize: int
     behaviour: Behaviour
     limits: Limits
+    delalloc: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(slots=True)
@@ -159,6 +164,14 @@ class Call:
         """Round up to the sector size."""
         sectorsize = self.file.forest.image.sectorsize
         return -(-size // sectorsize) * sectorsize % U64
+
+    def find_delalloc(self, start: int, end: int) -> tuple[int, int] | None:
+        """Return what waits first in [start, end) (``btrfs_find_delalloc_in_range()``)."""
+        waits = self.file.delalloc
+        at = bisect_right(waits, start, key=lambda one: one[1])
+        if at == len(waits) or waits[at][0] >= end:
+            return None
+        return max(waits[at][0], start), min(waits[at][1], end)
 
     @property
     def first_sector(self) -> int:

@@ -9,6 +9,7 @@ up to 128 extents are gathered, then they are copied out and the search starts a
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from btrfs_model.base.codes import Code
@@ -71,10 +72,20 @@ def walk_range(call: Call, gathered: Gathered, path: ctree.Path) -> None:
     """From the start of the range on: one search and the items after it."""
     last_extent_end = find_last_extent_offset(call, path)
     path.reada = ctree.Reada.FORWARD
-    if fiemap_search_slot(call, path):
-        walk_items(call, gathered, path)
-    if call.cache is not None and call.cache.end >= last_extent_end:
-        call.cache.flags |= Flag.LAST
+    at, stopped, range_end = call.first_sector, False, call.round_to_sector(call.end)
+    with suppress(_FullError):
+        if fiemap_search_slot(call, path):
+            at, stopped = walk_items(call, gathered, path)
+        if not stopped and at < range_end:
+            process_hole(call, gathered, at, range_end, None)
+            at = range_end
+    cache = call.cache
+    if (
+        cache is not None
+        and cache.end >= last_extent_end
+        and call.find_delalloc(at, call.file.isize) is None
+    ):
+        cache.flags |= Flag.LAST
 
 
 def find_last_extent_offset(call: Call, path: ctree.Path) -> int:
@@ -117,46 +128,81 @@ def fiemap_search_slot(call: Call, path: ctree.Path) -> bool:
     return path.slots[0] < ctree.nritems(path.leaf) or ctree.next_leaf(call.file.tree, path)
 
 
-def walk_items(call: Call, gathered: Gathered, path: ctree.Path) -> None:
-    """Report the items from the path on."""
+def walk_items(call: Call, gathered: Gathered, path: ctree.Path) -> tuple[int, bool]:
+    """Report the items from the path on.
+
+    Returns where the last of them ends, and whether one begins behind the range.
+    Raises _FullError: when no more extents are wanted.
+    """
     range_start, range_end = call.first_sector, call.round_to_sector(call.end)
     prev_extent_end = range_start
     while prev_extent_end < range_end:
         item = call.item(path)
         if item is None:
-            return
+            break
         start = ctree.block_key(path.leaf, path.slots[0])[2]
         end = call.file_extent_end(path, item)
         if end > range_start:
             call.share.curr_leaf_bytenr = ctree.bytenr_of(path.leaf)
-            if prev_extent_end < start >= range_end:
-                return
-            try:
-                process_item(call, gathered, start, (end - start) % U64, item)
-            except _FullError:
-                return
+            if prev_extent_end < start:
+                process_hole(call, gathered, prev_extent_end, min(start, range_end), None)
+                if start >= range_end:
+                    return prev_extent_end, True
+            process_item(call, gathered, start, end, item)
             prev_extent_end = end
         path.slots[0] += 1
         if path.slots[0] >= ctree.nritems(path.leaf) and not ctree.next_leaf(call.file.tree, path):
-            return
+            break
+    return prev_extent_end, False
 
 
 def process_item(
-    call: Call, gathered: Gathered, start: int, length: int, item: RawFileExtent | InlineExtent
+    call: Call, gathered: Gathered, start: int, end: int, item: RawFileExtent | InlineExtent
 ) -> None:
-    """Report one item; there is nothing of a hole to report."""
-    encoded = Flag.ENCODED if item.compression else Flag(0)
+    """Report one item."""
+    encoded, length = Flag.ENCODED if item.compression else Flag(0), (end - start) % U64
     if isinstance(item, InlineExtent):
         flags = Flag.DATA_INLINE | Flag.NOT_ALIGNED | encoded
         emit_fiemap_extent(call, gathered, Extent(start, 0, length, flags))
         return
-    if not item.disk_bytenr:
+    if not item.disk_bytenr or item.type == FileExtentType.PREALLOC:
+        process_hole(call, gathered, start, end, item if item.disk_bytenr else None)
         return
-    physical = (item.disk_bytenr + (0 if encoded else item.offset)) % U64
-    flags = Flag.UNWRITTEN if item.type == FileExtentType.PREALLOC else encoded
-    if call.share.is_data_extent_shared(item.disk_bytenr, item.generation):
-        flags |= Flag.SHARED
-    emit_fiemap_extent(call, gathered, Extent(start, physical, length, flags))
+    flags = encoded | check_shared(call, item)
+    emit_fiemap_extent(call, gathered, Extent(start, first_byte(item), length, flags))
+
+
+def first_byte(item: RawFileExtent) -> int:
+    """Return where what an item shows begins; of a compressed extent where it begins itself."""
+    return (item.disk_bytenr + (0 if item.compression else item.offset)) % U64
+
+
+def check_shared(call: Call, item: RawFileExtent) -> Flag:
+    """Return SHARED where it is."""
+    is_shared = call.share.is_data_extent_shared(item.disk_bytenr, item.generation)
+    return Flag.SHARED if is_shared else Flag(0)
+
+
+def process_hole(
+    call: Call, gathered: Gathered, start: int, end: int, item: RawFileExtent | None
+) -> None:
+    """Report what waits to be written where nothing is yet, and of preallocated space the rest.
+
+    ``fiemap_process_hole()``; `item`: of the preallocated space.
+    """
+    at, flags = start, Flag(0)
+    while at < end:
+        waits = call.find_delalloc(at, end) if at < call.file.isize else None
+        low = waits[0] if waits else end
+        if item is not None and at < low:
+            flags = flags or Flag.UNWRITTEN | check_shared(call, item)
+            physical = (first_byte(item) + at - start) % U64
+            emit_fiemap_extent(call, gathered, Extent(at, physical, low - at, flags))
+        if waits is None:
+            return
+        at = waits[1]
+        flagged = Flag.DELALLOC | Flag.UNKNOWN
+        emit_fiemap_extent(call, gathered, Extent(low, 0, at - low, flagged))
 
 
 def emit_fiemap_extent(call: Call, gathered: Gathered, extent: Extent) -> None:
@@ -179,7 +225,7 @@ def emit_fiemap_extent(call: Call, gathered: Gathered, extent: Extent) -> None:
         else:
             if extent.end <= cache.end:
                 return
-            if not extent.flags & Flag.ENCODED:
+            if not extent.flags & (Flag.ENCODED | Flag.DELALLOC):
                 extent.physical = (extent.physical + cache.end - extent.logical) % U64
             extent.length = extent.end - cache.end
             extent.logical = cache.end

@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "backref/api.h"
 #include "fault.h"
 #include "writer/api.h"
 
@@ -98,6 +99,9 @@ int64_t bm_writer_run_refs(struct bm_writer *writer, struct bm_fault *fault);
 /* The same for the next `most` heads. */
 int64_t bm_writer_run_some_refs(struct bm_writer *writer, int64_t most, struct bm_fault *fault);
 int64_t bm_writer_waiting_refs(const struct bm_writer *writer);
+/* Give as many of the references that wait as there is room for; returns how many there are. */
+int64_t bm_writer_list_refs(const struct bm_writer *writer, struct bm_waiting_ref *refs,
+			    size_t capacity);
 /*
  * Quotas: with FULL the extents are remembered whose references from subvolumes change, with SIMPLE
  * what was allocated and freed of extents since transaction `enable_gen`. A tree that is dropped and

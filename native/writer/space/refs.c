@@ -606,6 +606,34 @@ int64_t bm_writer_waiting_refs(const struct bm_writer *writer)
 	return (int64_t)writer->refs->head_count;
 }
 
+int64_t bm_writer_list_refs(const struct bm_writer *writer, struct bm_waiting_ref *refs,
+			    size_t capacity)
+{
+	const struct bm_waiting_refs *waiting = writer->refs;
+	size_t count = 0;
+
+	for (size_t slot = 0; slot <= waiting->ref_mask; slot++) {
+		const struct delayed_ref *ref = waiting->ref_table[slot];
+
+		for (; ref; ref = ref->hash_next, count++) {
+			const struct bm_extent_ref *what = &ref->what;
+
+			if (count >= capacity)
+				continue;
+			refs[count] = (struct bm_waiting_ref){
+			    .bytenr = what->bytenr,
+			    .value = what->value,
+			    .ino = what->ino,
+			    .offset = what->offset,
+			    .count = ref->is_drop ? -(int64_t)what->count : what->count,
+			    .type = what->type,
+			    .level = what->level,
+			};
+		}
+	}
+	return (int64_t)count;
+}
+
 void bm_refs_info(const struct bm_writer *writer, struct bm_space_info *info)
 {
 	info->refs = writer->refs->ref_count;
