@@ -83,7 +83,7 @@ class NewInodes:
         self.data, self.prefix = data, b""
         self.open: bytes | None = None
         self.held: LiveInode | None = None
-        self.pieces = bulk.Pieces(data, spans)
+        self.pieces = bulk.Pieces.of(data, spans)
         self.raw = raw
         self.rows = [NewInode._make(row) for row in raw.tolist()]
 
@@ -164,7 +164,7 @@ def describe(fs: Mount, found: NewInodes, at: int, skip: int) -> Made:
     row = found.rows[at]
     path = found.path(row)
     inode = find(fs, b"%b/%b" % (found.prefix, path), follow=False)
-    before = int(found.pieces.spans["size"][row.piece : row.piece + skip].sum())
+    before = int(found.pieces.rows["size"][row.piece : row.piece + skip].sum())
     row = row._replace(writes=row.writes - skip, piece=row.piece + skip, size=row.size - before)
     ours = inode is found.held if skip else path != found.open
     if not ours or not _is_new(fs, inode, row, before):
@@ -174,7 +174,7 @@ def describe(fs: Mount, found: NewInodes, at: int, skip: int) -> Made:
         return _NOTHING
     if _cost_of_tail(fs, row) >= room:
         writes = min(row.writes, max(room - 1, 0) // each)
-        size = int(found.pieces.spans["size"][row.piece : row.piece + writes].sum())
+        size = int(found.pieces.rows["size"][row.piece : row.piece + writes].sum())
         row = row._replace(writes=writes, size=size, has=0)
     memory = _Memory(fs, inode.root, found, _tick(fs))
     memory.describe(inode, row)
