@@ -133,6 +133,9 @@ _NOTHING: Final = Made(0)
 
 def make_inodes(fs: Mount, found: NewInodes, start: int) -> Made:
     """Make inodes of a stream, from one of them on: as many as surely find room."""
+    # often there is no room for one, which is known before it is known where it goes
+    if _least_cost(fs, found.rows[start]) >= _room(fs):
+        return _NOTHING
     root = find(fs, found.prefix).root
     if not _is_quiet(fs, root):
         return _NOTHING
@@ -228,6 +231,12 @@ def _data_fits(fs: Mount, size: int) -> bool:
     return not size or size + 2 * fs.sectorsize + fs.dirty_bytes.count <= free
 
 
+def _least_cost(fs: Mount, row: NewInode) -> int:
+    """Return what all calls for an inode reserve, if it stays in one directory."""
+    rsv, items = fs.reservations, _CREATE_ITEMS + (row.type == _LINK) + RENAME_ITEMS
+    return items * (rsv.item + rsv.ref) + _cost_of_tail(fs, row)
+
+
 def _cost_of_tail(fs: Mount, row: NewInode) -> int:
     """Return what the calls behind the rename reserve."""
     return row.writes * _cost_of_write(fs) + row.has.bit_count() * fs.reservations.path
@@ -269,8 +278,7 @@ def _plan(fs: Mount, root: int, found: NewInodes, start: int, ino: int) -> list[
         # what is written to a path that is open goes to the file that was there before
         if row.writes and found.path(row) == found.open:
             break
-        items = _CREATE_ITEMS + (row.type == _LINK) + RENAME_ITEMS + (old is not new)
-        cost = items * item + _cost_of_tail(fs, row)
+        cost = _least_cost(fs, row) + (old is not new) * item
         room -= cost
         free -= row.size + 2 * fs.sectorsize
         if room <= 0 or (row.size and free < 0):
