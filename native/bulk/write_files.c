@@ -92,12 +92,11 @@ static int write_inline(const struct run *run, const struct bm_written_file *fil
 static void populate(uint8_t *start, uint64_t size)
 {
 #ifdef MADV_POPULATE_WRITE
-	uint8_t *first = start + (0 - (uintptr_t)start) % PAGE;
-	const uint64_t before = (uint64_t)(first - start);
+	const uint64_t before = (0 - (uintptr_t)start) % PAGE;
 
 	/* where that is not possible, each comes when it is written */
 	if (size > before + PAGE)
-		(void)madvise(first, (size - before) / PAGE * PAGE, MADV_POPULATE_WRITE);
+		(void)madvise(start + before, (size - before) / PAGE * PAGE, MADV_POPULATE_WRITE);
 #else
 	(void)start;
 	(void)size;
