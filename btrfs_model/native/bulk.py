@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -262,34 +262,45 @@ class Pieces:
 
     Parameters
     ----------
-    data : memoryview
-        The memory.
-    spans : numpy.ndarray
-        Rows of :data:`~btrfs_model.native.stream.SPAN`: all that may be used of it.
+    rows : numpy.ndarray
+        Rows of :data:`~btrfs_model.native.stream.SPAN`: address and size of each.
+    memory : object
+        What keeps them there.
     """
 
-    __slots__ = ("_spans", "address", "data", "spans")
+    __slots__ = ("_place", "memory", "rows")
 
-    def __init__(self, data: memoryview, spans: npt.NDArray[Any]) -> None:
-        self.data = data
-        self.spans = np.ascontiguousarray(spans)
-        self.address = int(ffi.cast("uintptr_t", ffi.from_buffer(data)))
-        self._spans = self.spans.ctypes.data
+    def __init__(self, rows: npt.NDArray[Any], memory: object) -> None:
+        self.rows = np.ascontiguousarray(rows)
+        self.memory = memory
+        self._place = int(self.rows.ctypes.data)
+
+    @classmethod
+    def of(cls, data: memoryview, spans: Sequence[tuple[int, int]] | npt.NDArray[Any]) -> Pieces:
+        """Return pieces of `data`; `spans`: from which byte on, and how many."""
+        rows, memory = np.array(spans, SPAN), ffi.from_buffer(data)
+        rows["at"] += int(ffi.cast("uintptr_t", memory))
+        return cls(rows, memory)
 
     def place(self, first: int) -> int:
         """Return where the row of a piece is in memory."""
-        return int(self._spans) + first * SPAN.itemsize
+        return self._place + first * SPAN.itemsize
+
+    def join(self, first: int, many: int) -> bytes:
+        """Return copies of some pieces, side by side."""
+        rows = self.rows[first : first + many].tolist()
+        return b"".join(ffi.buffer(ffi.cast("uint8_t *", at), size) for at, size in rows)
 
 
 WRITTEN_FILE: Final = np.dtype(
-    [("ino", "<u8"), ("size", "<u8"), ("data", "<u8"), ("pieces", "<u8"), ("count", "<u8"),
+    [("ino", "<u8"), ("offset", "<u8"), ("size", "<u8"), ("pieces", "<u8"), ("count", "<u8"),
      ("in_item", "<u8"), ("bytenr", "<u8")]
 )  # fmt: skip
-"""``struct bm_written_file``; ``data`` and ``pieces`` are addresses, see :class:`Pieces`."""
+"""``struct bm_written_file``; ``pieces`` is an address, see :meth:`Pieces.place`."""
 
 
 def write_files(writer: Writer, tree_id: int, files: npt.NDArray[Any], *, in_class: bool) -> int:
-    """Write back files that have nothing on disk, each with one extent.
+    """Write back files that have nothing on disk, an extent for each row.
 
     Parameters
     ----------
@@ -305,7 +316,7 @@ def write_files(writer: Writer, tree_id: int, files: npt.NDArray[Any], *, in_cla
     Returns
     -------
     int
-        How many were written: those before the first for which there is no room in one piece.
+        How many rows were written: those before the first for which there is no room in one piece.
     """
     args = ffi.new(
         "struct bm_written_files *",

@@ -14,11 +14,14 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
 from btrfs_model.base.whole_file import whole_file
 
 _PAGE = 4096
+_WORDS = _PAGE // 8
 _PIECE = 1 << 20
-_ZEROS = bytes(_PAGE)
+_MANY = 16 * _PIECE
 
 
 class Memory:
@@ -75,24 +78,35 @@ class Memory:
         device.
         """
         with whole_file(path) as file:
-            for at, page in self._pages():
-                os.pwrite(file.fileno(), page, at)
+            for at, pages in self._pages():
+                done = 0
+                while done < len(pages):
+                    done += os.pwrite(file.fileno(), pages[done:], at + done)
             file.truncate(len(self.buffer))
 
-    def _pages(self) -> Iterator[tuple[int, bytes]]:
+    def _pages(self) -> Iterator[tuple[int, memoryview]]:
         """Yield runs of pages that are not zero: where, and their bytes."""
-        for start, end in _data_ranges(self._fd, len(self.buffer)):
-            for piece in range(start, end, _PIECE):
-                data = self.buffer[piece : min(piece + _PIECE, end)]
-                at = run = 0
-                while at < len(data):
-                    if data[at : at + _PAGE] == _ZEROS[: len(data) - at]:
-                        if run < at:
-                            yield piece + run, data[run:at]
-                        run = at + _PAGE
-                    at += _PAGE
-                if run < len(data):
-                    yield piece + run, data[run:]
+        with memoryview(self.buffer) as view:
+            for start, end in _data_ranges(self._fd, len(view)):
+                for first in range(start, end, _MANY):
+                    with view[first : min(first + _MANY, end)] as part:
+                        for low, high in _runs(part):
+                            with part[low:high] as run:
+                                yield first + low, run
+
+
+def _runs(part: memoryview) -> list[tuple[int, int]]:
+    """Return where in a part of memory pages are that are not zero."""
+    count = len(part) // _PAGE
+    words = np.frombuffer(part, np.uint64, count * _WORDS).reshape(count, _WORDS)
+    # most of those that are not zero say so at once
+    used = words[:, 0] != 0
+    used[~used] = words[~used].any(axis=1)
+    borders = np.flatnonzero(np.diff(used, prepend=False, append=False)) * _PAGE
+    runs = [(low, high) for low, high in borders.reshape(-1, 2).tolist()]
+    if any(part[count * _PAGE :]):
+        runs.append((count * _PAGE, len(part)))
+    return runs
 
 
 def _data_ranges(fd: int, size: int) -> Iterator[tuple[int, int]]:

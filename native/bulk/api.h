@@ -131,13 +131,18 @@ struct bm_new_inodes {
  */
 int64_t bm_writer_new_inodes(struct bm_writer *writer, const struct bm_new_inodes *args,
 			     struct bm_fault *fault);
-/* A file that has nothing on disk. */
+/* Bytes in memory. */
+struct bm_piece {
+	const uint8_t *data;
+	uint64_t size;
+};
+/* A file that has nothing on disk; where it is long a part of it, which follows the one before. */
 struct bm_written_file {
 	uint64_t ino;
-	uint64_t size;	     /* of what is written, from its first byte on */
-	const uint8_t *data; /* which lies in */
-	const struct bm_span *pieces;
-	uint64_t count;	  /* so many pieces of this */
+	uint64_t offset; /* whole sectors */
+	uint64_t size;	 /* of what is written there, */
+	const struct bm_piece *pieces;
+	uint64_t count;	  /* which are so many, */
 	uint64_t in_item; /* whether it becomes an inline extent, of so many bytes at most: */
 	uint64_t bytenr;  /* set: where it is, if not */
 };

@@ -3,11 +3,16 @@
  * Files that have nothing on disk yet and are written back one after the other: their data, which may
  * lie in pieces, become one extent of each, or lie in its item.
  */
+#define _DEFAULT_SOURCE /* madvise() */
 #include "writer/writer.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+#define PAGE 4096
+#define STORED_AT_ONCE (1 << 18) /* bytes, whole sectors: they stay in the processor's cache */
 
 struct run {
 	struct bm_writer *writer;
@@ -22,16 +27,26 @@ static uint64_t blocks_of(const struct run *run, const struct bm_written_file *f
 	return (file->size + run->writer->sectorsize - 1) / run->writer->sectorsize;
 }
 
-/* Put the pieces of a file side by side, zeros behind them. */
-static void gather(const struct bm_written_file *file, uint8_t *to, uint64_t length)
-{
-	uint64_t at = 0;
+/* Where in the pieces of a file the next byte is. */
+struct place {
+	const struct bm_piece *piece;
+	uint64_t at;
+};
 
-	for (uint64_t i = 0; i < file->count; i++) {
-		memcpy(to + at, file->data + file->pieces[i].at, file->pieces[i].size);
-		at += file->pieces[i].size;
+/* Put the next bytes of the pieces side by side. */
+static void gather(struct place *from, uint8_t *to, uint64_t size)
+{
+	while (size) {
+		const uint64_t left = from->piece->size - from->at;
+		const uint64_t part = left < size ? left : size;
+
+		memcpy(to, from->piece->data + from->at, part);
+		to += part;
+		size -= part;
+		from->at += part;
+		if (part == left)
+			*from = (struct place){.piece = from->piece + 1};
 	}
-	memset(to + at, 0, length - at);
 }
 
 /* Whether the pieces are as long as the file. */
@@ -47,6 +62,15 @@ static int is_whole(const struct bm_written_file *file)
 	return file->size && !left;
 }
 
+/* Whether it is the beginning of a file, or what follows the part before. */
+static int is_next(const struct bm_written_file *file, const struct bm_written_file *before)
+{
+	if (!file->offset)
+		return 1;
+	return before && before->ino == file->ino && !before->in_item && !file->in_item &&
+	       before->offset + before->size == file->offset;
+}
+
 /* cow_file_range_inline() */
 static int write_inline(const struct run *run, const struct bm_written_file *file)
 {
@@ -59,9 +83,47 @@ static int write_inline(const struct run *run, const struct bm_written_file *fil
 	if (file->size > BM_WRITTEN_INLINE)
 		return bm_writer_errno(run->fault, NULL, EINVAL);
 	memcpy(payload, &item, head);
-	gather(file, payload + head, file->size);
+	gather(&(struct place){.piece = file->pieces}, payload + head, file->size);
 	return bm_writer_insert_extent(run->writer, run->args->tree, &key, NULL, payload,
 				       head + (uint32_t)file->size, run->fault);
+}
+
+/* Let pages be there that are about to be written: many at once cost less than one after another. */
+static void populate(uint8_t *start, uint64_t size)
+{
+#ifdef MADV_POPULATE_WRITE
+	const uint64_t before = (0 - (uintptr_t)start) % PAGE;
+
+	/* where that is not possible, each comes when it is written */
+	if (size > before + PAGE)
+		(void)madvise(start + before, (size - before) / PAGE * PAGE, MADV_POPULATE_WRITE);
+#else
+	(void)start;
+	(void)size;
+#endif
+}
+
+/* Store data, zeros behind them; their checksums, unless `sums` is NULL. */
+static void store_copy(const struct run *run, const struct bm_written_file *file, uint8_t *to,
+		       uint8_t *sums)
+{
+	const uint32_t sectorsize = run->writer->sectorsize;
+	const uint64_t length = blocks_of(run, file) * sectorsize;
+	struct place from = {.piece = file->pieces};
+
+	for (uint64_t at = 0; at < length; at += STORED_AT_ONCE) {
+		const uint64_t size = length - at < STORED_AT_ONCE ? length - at : STORED_AT_ONCE;
+		const uint64_t data = file->size - at < size ? file->size - at : size;
+		const uint64_t sectors = size / sectorsize;
+
+		populate(to + at, size);
+		gather(&from, to + at, data);
+		memset(to + at + data, 0, size - data);
+		if (sums)
+			sums +=
+			    sectors * (uint64_t)bm_csum_sectors(run->writer->image->csum_type,
+								to + at, sectorsize, sectors, sums);
+	}
 }
 
 /* Store data in each copy of their chunk; checksums of the first. */
@@ -69,7 +131,6 @@ static int store(struct run *run, const struct bm_written_file *file, uint64_t l
 {
 	const struct bm_writer *writer = run->writer;
 	const int copies = bm_image_copies(writer->image, file->bytenr);
-	const uint64_t sectors = length / writer->sectorsize;
 
 	for (int copy = 0; copy < copies; copy++) {
 		uint64_t physical, contiguous;
@@ -83,10 +144,7 @@ static int store(struct run *run, const struct bm_written_file *file, uint64_t l
 							 .block = file->bytenr,
 							 .found = physical + length,
 							 .wanted = physical + contiguous});
-		gather(file, writer->base + physical, length);
-		if (!copy)
-			bm_csum_sectors(writer->image->csum_type, writer->base + physical,
-					writer->sectorsize, sectors, run->sums);
+		store_copy(run, file, writer->base + physical, copy ? NULL : run->sums);
 	}
 	return BM_OK;
 }
@@ -110,14 +168,16 @@ static int make_room(struct run *run, uint64_t sectors)
 /* insert_reserved_file_extent(), add_pending_csums() */
 static int insert_extent(const struct run *run, const struct bm_written_file *file, uint64_t length)
 {
-	const struct bm_key key = {.objectid = file->ino, .type = BTRFS_EXTENT_DATA_KEY};
+	const struct bm_key key = {
+	    .objectid = file->ino, .type = BTRFS_EXTENT_DATA_KEY, .offset = file->offset};
 	const struct btrfs_file_extent_item item = {.generation = run->writer->transid,
 						    .ram_bytes = length,
 						    .type = BTRFS_FILE_EXTENT_REG,
 						    .disk_bytenr = file->bytenr,
 						    .disk_num_bytes = length,
 						    .num_bytes = length};
-	const struct bm_data_ref ref = {file->bytenr, length, 0, run->args->tree, file->ino, 0};
+	const struct bm_data_ref ref = {file->bytenr,	 length,    0,
+					run->args->tree, file->ino, file->offset};
 
 	if (bm_writer_insert_extent(run->writer, run->args->tree, &key, NULL,
 				    (const uint8_t *)&item, sizeof(item), run->fault) < 0 ||
@@ -127,8 +187,8 @@ static int insert_extent(const struct run *run, const struct bm_written_file *fi
 				      run->sums, length / run->writer->sectorsize, run->fault);
 }
 
-/* cow_file_range(): 1, or 0 when there is no room in one piece. */
-static int write_regular(struct run *run, struct bm_written_file *file)
+/* cow_file_range(): 1, or 0 when there is no room in one piece. `hint`: where the part before is. */
+static int write_regular(struct run *run, struct bm_written_file *file, uint64_t hint)
 {
 	const uint64_t length = blocks_of(run, file) * run->writer->sectorsize;
 	uint64_t got = length;
@@ -137,9 +197,10 @@ static int write_regular(struct run *run, struct bm_written_file *file)
 	if (ret < 0)
 		return ret;
 	if (run->args->in_class)
-		ret = bm_writer_reserve_in_class(run->writer, length, 0, &file->bytenr, run->fault);
+		ret = bm_writer_reserve_in_class(run->writer, length, hint, &file->bytenr,
+						 run->fault);
 	else
-		ret = bm_writer_reserve_data(run->writer, length, length, 0, &file->bytenr, &got,
+		ret = bm_writer_reserve_data(run->writer, length, length, hint, &file->bytenr, &got,
 					     run->fault);
 	if (ret == 1 || (ret == BM_ERRNO && run->fault->found == ENOSPC))
 		return 0;
@@ -157,11 +218,12 @@ int64_t bm_writer_write_files(struct bm_writer *writer, const struct bm_written_
 
 	for (; done < args->count && ret > 0; done += ret > 0) {
 		struct bm_written_file *file = &args->files[done];
+		const struct bm_written_file *before = done ? file - 1 : NULL;
 
-		if (!is_whole(file))
+		if (!is_whole(file) || !is_next(file, before) || file->offset % writer->sectorsize)
 			ret = bm_writer_errno(fault, NULL, EINVAL);
 		else if (!file->in_item)
-			ret = write_regular(&run, file);
+			ret = write_regular(&run, file, file->offset ? before->bytenr : 0);
 		else if (write_inline(&run, file) < 0)
 			ret = fault->code;
 	}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import btrfs_model as bm
 from btrfs_model.base.errors import ReceiveError
-from btrfs_model.mount.files import writeback
+from btrfs_model.mount.files import pages, writeback
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.questions.receive.api import apply_stream
 from btrfs_model.questions.receive.receiver import Receiver
@@ -150,10 +150,15 @@ def received(stream: bytes, size: int) -> tuple[dict[Any, Any], Any, bytes]:
 
 @pytest.mark.claim("A stream that is received in runs of new inodes leaves what each call leaves.")
 @settings(max_examples=200 if "BTRFS_MODEL_LONG" in os.environ else 25, deadline=None)
-@given(stream=streams(), size=st.sampled_from([128 << 20, 300 << 20]))
-def test_runs_leave_what_calls_leave(stream: bytes, size: int) -> None:
-    in_runs = received(stream, size)
+@given(
+    stream=streams(), size=st.sampled_from([128 << 20, 300 << 20]),
+    extent=st.sampled_from([pages.MAX_EXTENT_SIZE, 16 << 10]),
+)  # fmt: skip
+def test_runs_leave_what_calls_leave(stream: bytes, size: int, extent: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
+        for module in (pages, writeback):
+            patch.setattr(module, "MAX_EXTENT_SIZE", extent)
+        in_runs = received(stream, size)
         patch.setattr(Receiver, "process_inodes", lambda *_: 0)
         patch.setattr(writeback, "_is_whole", lambda *_: False)
         by_calls = received(stream, size)

@@ -83,7 +83,7 @@ class NewInodes:
         self.data, self.prefix = data, b""
         self.open: bytes | None = None
         self.held: LiveInode | None = None
-        self.pieces = bulk.Pieces(data, spans)
+        self.pieces = bulk.Pieces.of(data, spans)
         self.raw = raw
         self.rows = [NewInode._make(row) for row in raw.tolist()]
 
@@ -133,6 +133,9 @@ _NOTHING: Final = Made(0)
 
 def make_inodes(fs: Mount, found: NewInodes, start: int) -> Made:
     """Make inodes of a stream, from one of them on: as many as surely find room."""
+    # often there is no room for one, which is known before it is known where it goes
+    if _least_cost(fs, found.rows[start]) >= _room(fs):
+        return _NOTHING
     root = find(fs, found.prefix).root
     if not _is_quiet(fs, root):
         return _NOTHING
@@ -164,7 +167,7 @@ def describe(fs: Mount, found: NewInodes, at: int, skip: int) -> Made:
     row = found.rows[at]
     path = found.path(row)
     inode = find(fs, b"%b/%b" % (found.prefix, path), follow=False)
-    before = int(found.pieces.spans["size"][row.piece : row.piece + skip].sum())
+    before = int(found.pieces.rows["size"][row.piece : row.piece + skip].sum())
     row = row._replace(writes=row.writes - skip, piece=row.piece + skip, size=row.size - before)
     ours = inode is found.held if skip else path != found.open
     if not ours or not _is_new(fs, inode, row, before):
@@ -174,7 +177,7 @@ def describe(fs: Mount, found: NewInodes, at: int, skip: int) -> Made:
         return _NOTHING
     if _cost_of_tail(fs, row) >= room:
         writes = min(row.writes, max(room - 1, 0) // each)
-        size = int(found.pieces.spans["size"][row.piece : row.piece + writes].sum())
+        size = int(found.pieces.rows["size"][row.piece : row.piece + writes].sum())
         row = row._replace(writes=writes, size=size, has=0)
     memory = _Memory(fs, inode.root, found, _tick(fs))
     memory.describe(inode, row)
@@ -228,6 +231,12 @@ def _data_fits(fs: Mount, size: int) -> bool:
     return not size or size + 2 * fs.sectorsize + fs.dirty_bytes.count <= free
 
 
+def _least_cost(fs: Mount, row: NewInode) -> int:
+    """Return what all calls for an inode reserve, if it stays in one directory."""
+    rsv, items = fs.reservations, _CREATE_ITEMS + (row.type == _LINK) + RENAME_ITEMS
+    return items * (rsv.item + rsv.ref) + _cost_of_tail(fs, row)
+
+
 def _cost_of_tail(fs: Mount, row: NewInode) -> int:
     """Return what the calls behind the rename reserve."""
     return row.writes * _cost_of_write(fs) + row.has.bit_count() * fs.reservations.path
@@ -269,8 +278,7 @@ def _plan(fs: Mount, root: int, found: NewInodes, start: int, ino: int) -> list[
         # what is written to a path that is open goes to the file that was there before
         if row.writes and found.path(row) == found.open:
             break
-        items = _CREATE_ITEMS + (row.type == _LINK) + RENAME_ITEMS + (old is not new)
-        cost = items * item + _cost_of_tail(fs, row)
+        cost = _least_cost(fs, row) + (old is not new) * item
         room -= cost
         free -= row.size + 2 * fs.sectorsize
         if room <= 0 or (row.size and free < 0):

@@ -16,7 +16,6 @@ import numpy as np
 
 from btrfs_model.mount.files.elided import Elided
 from btrfs_model.native.bulk import Pieces
-from btrfs_model.native.stream import SPAN
 
 BLOCKSIZE: Final = 4096
 """Bytes of a page and of a sector: other filesystems are not mounted (:func:`.check_writable`)."""
@@ -92,13 +91,25 @@ class Whole(NamedTuple):
 
     def join(self) -> bytes:
         """Return the data in one piece."""
-        rows = self.pieces.spans[self.first : self.first + self.many].tolist()
-        return b"".join(self.pieces.data[at : at + size] for at, size in rows)
+        return self.pieces.join(self.first, self.many)
+
+    def part(self, start: int, end: int) -> Whole:
+        """Return bytes [start, end) of the data, which are not copied."""
+        rows = self.pieces.rows[self.first : self.first + self.many]
+        ends = rows["size"].cumsum()
+        low, high = int(ends.searchsorted(start, "right")), int(ends.searchsorted(end)) + 1
+        cut, before = rows[low:high].copy(), start - (int(ends[low - 1]) if low else 0)
+        cut["size"][-1] -= int(ends[high - 1]) - end
+        cut["at"][0] += before
+        cut["size"][0] -= before
+        return Whole(Pieces(cut, self.pieces.memory), 0, len(cut), end - start)
 
 
-def _joined(data: bytes | memoryview) -> Whole:
-    spans = np.array([(0, len(data))], SPAN)
-    return Whole(Pieces(memoryview(data), spans), 0, 1, len(data))
+def _together(wholes: list[Whole]) -> Whole:
+    """Return data that follow each other as one."""
+    rows = [whole.pieces.rows[whole.first : whole.first + whole.many] for whole in wholes]
+    pieces = Pieces(np.concatenate(rows), [whole.pieces for whole in wholes])
+    return Whole(pieces, 0, len(pieces.rows), sum(whole.size for whole in wholes))
 
 
 class FilePages:
@@ -148,7 +159,7 @@ class FilePages:
     def whole(self) -> Whole | None:
         """All data of the file, where they were written from its first byte on and wait yet."""
         if len(self._whole) > 1:
-            self._whole = [_joined(b"".join(whole.join() for whole in self._whole))]
+            self._whole = [_together(self._whole)]
         return self._whole[0] if self._whole else None
 
     def may_take(self, offset: int) -> bool:
@@ -193,7 +204,7 @@ class FilePages:
     ) -> None:
         """Write into the pages; `read_block` gives a block that is only written in part."""
         if isinstance(data, memoryview) and type(data.obj) is bytes and self.may_take(offset):
-            self.take(_joined(data))
+            self.take(Whole(Pieces.of(data, [(0, len(data))]), 0, 1, len(data)))
             return
         size, at, blocks = BLOCKSIZE, offset, self._blocks
         end = offset + len(data)

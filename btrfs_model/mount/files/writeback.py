@@ -40,7 +40,7 @@ from btrfs_model.mount.files.file_item import (
     pack_inline,
     pack_regular,
 )
-from btrfs_model.mount.files.pages import MAX_EXTENT_SIZE
+from btrfs_model.mount.files.pages import MAX_EXTENT_SIZE, Whole
 from btrfs_model.mount.files.prealloc import can_nocow, mark_extent_written
 from btrfs_model.mount.files.run import Block, fills_holes, pass_time, write_run
 from btrfs_model.mount.inode import mark_inode_dirty
@@ -99,7 +99,7 @@ def write_files_back(fs: Mount, files: list[LiveInode]) -> None:
     """
     for (root, whole), run in itertools.groupby(files, lambda f: (f.root, _is_whole(fs, f))):
         left = list(run)
-        while whole and left and stays_enough(fs, _CALLS * len(left[:_MOST])):
+        while whole and left and stays_enough(fs, _CALLS * _extents(left[:_MOST])):
             written = _write_whole(fs, root, left[:_MOST])
             del left[:written]
             if written < _MOST and left:
@@ -110,42 +110,68 @@ def write_files_back(fs: Mount, files: list[LiveInode]) -> None:
 
 
 def _is_whole(fs: Mount, inode: LiveInode) -> bool:
-    """Whether a file has nothing on disk, and all of it waits to become one extent as it is."""
+    """Whether a file has nothing on disk, and all of it waits to become extents as it is."""
     pages, options = inode.pages, fs.options
     return (
         pages.whole is not None
-        and pages.whole.size == pages.i_size <= MAX_EXTENT_SIZE
+        and pages.whole.size == pages.i_size
         and has_nothing(fs, inode)
         and not (inode.item.flags or inode.prop_compress or options.compress)
         and not (options.compress_force or fs.quotas.enabled)
     )
 
 
+def _extents(files: list[LiveInode]) -> int:
+    """Return how many extents such files become."""
+    return sum(-(-inode.pages.i_size // MAX_EXTENT_SIZE) for inode in files)
+
+
 def _write_whole(fs: Mount, root: int, files: list[LiveInode]) -> int:
-    """Write such files back; returns how many, up to one that finds no room in one piece."""
-    rows, inline = np.zeros(len(files), WRITTEN_FILE), inline_limit(fs)
-    wholes = [inode.pages.whole for inode in files]
-    rows["ino"] = [inode.ino for inode in files]
-    rows["size"] = [whole.size for whole in wholes if whole]
-    rows["data"] = [whole.pieces.address for whole in wholes if whole]
-    rows["pieces"] = [whole.pieces.place(whole.first) for whole in wholes if whole]
-    rows["count"] = [whole.many for whole in wholes if whole]
-    rows["in_item"] = rows["size"] <= inline
-    in_class = Patch.ALLOC_SIZE_CLASS in fs.behaviour
-    written = write_files(fs.writer, root, rows, in_class=in_class)
-    for inode in files[:written]:
-        item, size = inode.item, inode.pages.i_size
-        length = size if size <= inline else align(size, fs.sectorsize)
-        if size <= inline:
+    """Write such files back; returns how many, up to one that finds no room in one piece.
+
+    Of that one, extents before the place are written too.
+    """
+    inline, parts = inline_limit(fs), [part for inode in files for part in _parts(inode)]
+    rows = np.zeros(len(parts), WRITTEN_FILE)
+    rows["ino"] = [inode.ino for inode, _, _ in parts]
+    rows["offset"] = [start for _, start, _ in parts]
+    rows["size"] = [data.size for _, _, data in parts]
+    rows["pieces"] = [data.pieces.place(data.first) for _, _, data in parts]
+    rows["count"] = [data.many for _, _, data in parts]
+    rows["in_item"] = [start + data.size <= inline for _, start, data in parts]
+    written = write_files(fs.writer, root, rows, in_class=Patch.ALLOC_SIZE_CLASS in fs.behaviour)
+    done = 0
+    for at, (inode, start, data) in enumerate(parts[:written], 1):
+        item, pages, length = inode.item, inode.pages, data.size
+        end = start + length
+        if end <= inline:
             inode.log.full_sync = True
         else:
-            note_modified(fs, inode, 0, length)
-        item.nbytes = length
-        item.size = size
-        inode.pages.clean_whole()
+            length = align(length, fs.sectorsize)
+            note_modified(fs, inode, start, start + length)
+        item.nbytes += length
+        item.size = pages.i_size
+        if end == pages.i_size:
+            pages.clean_whole()
+            done += 1
+        elif at == written:
+            pages.clean(0, end)
         mark_inode_dirty(fs, inode)
-        del fs.dirty_files[root, inode.ino]
-    return written
+        if end == pages.i_size:
+            del fs.dirty_files[root, inode.ino]
+    return done
+
+
+def _parts(inode: LiveInode) -> list[tuple[LiveInode, int, Whole]]:
+    """Return what each extent of such a file gets: from which byte on, and the data."""
+    whole, size = inode.pages.whole, inode.pages.i_size
+    assert whole is not None
+    if size <= MAX_EXTENT_SIZE:
+        return [(inode, 0, whole)]
+    starts = range(0, size, MAX_EXTENT_SIZE)
+    return [
+        (inode, start, whole.part(start, min(start + MAX_EXTENT_SIZE, size))) for start in starts
+    ]
 
 
 def update_disk_size(fs: Mount, inode: LiveInode) -> None:
