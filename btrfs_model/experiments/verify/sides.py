@@ -143,9 +143,13 @@ def references_to(forest: Forest, logical: int, ignore: bool) -> list[list[int]]
 
 @contextmanager
 def in_the_model(
-    scenario: Scenario, behaviour: str | Behaviour, crash: Path | None = None, size: int = SIZE
-) -> Iterator[tuple[WritableFilesystem, Ran]]:
-    """Carry a scenario out as a kernel does; the filesystem, committed if it did not crash."""
+    scenario: Scenario, behaviour: str | Behaviour, crash: Path | None = None, size: int = SIZE,
+    *, late_extents: bool = False,
+) -> Iterator[tuple[WritableFilesystem, Ran]]:  # fmt: skip
+    """Carry a scenario out as a kernel does; the filesystem, committed if it did not crash.
+
+    `late_extents`: see :class:`.Machine`.
+    """
     model, ran = _Model(scenario, size, 0), Ran()
     model.asynchronous = True
     model.behaviour = Behaviour.parse(behaviour)
@@ -165,6 +169,7 @@ def in_the_model(
         for step in scenario.steps[:2]:
             model.carry_out(step)
         model.fs().sync()
+        model.fs().machine.late_extents = late_extents
         ran.ended = ended(model.carry_out, (s for s in scenario.steps[2:] if s.name != "crash"))
         ran.by_chance = model.fs().machine.worked > 0
         if crash is not None:
