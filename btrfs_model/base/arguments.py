@@ -43,7 +43,9 @@ def _is(value: Any, word: str) -> bool:
     if container in _CONTAINERS:
         if not isinstance(value, _CONTAINERS[container]) or isinstance(value, str | bytes):
             return False
-        if container == "Mapping" and isinstance(value, Mapping):
+        if isinstance(value, Mapping):
+            if container != "Mapping":
+                return False
             key, item = items.split(", ")
             return all(_is(one, key) and _is(it, item) for one, it in value.items())
         # an iterator can be gone through only once
@@ -82,11 +84,12 @@ def _is_any(value: object, words: Iterable[str]) -> bool:
 
 
 def _wanted(words: list[str]) -> str:
-    *most, last = [
-        re.sub(r"(\w+)\[(.*)\]", lambda m: f"{m[1].lower()} of {m[2].replace(' | ', ' or ')}",
-               _WORDS.get(word.partition("[")[0], word))
-        for word in words
-    ]  # fmt: skip
+    def in_words(match: re.Match[str]) -> str:
+        of = match[2].replace(" | ", " or ").replace(", ", " to ")
+        return f"{match[1].lower()} of {of}"
+
+    known = [_WORDS.get(word.partition("[")[0], word) for word in words]
+    *most, last = [re.sub(r"(\w+)\[(.*)\]", in_words, word) for word in known]
     text = f"{', '.join(most)} or {last}" if most else last
     return f"{'an' if text[0] in 'aeiouI' else 'a'} {text}"
 

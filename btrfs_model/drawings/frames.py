@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from btrfs_model.base.arguments import checked
 from btrfs_model.base.charts import COLOURS
 from btrfs_model.base.printable import printable
 from btrfs_model.base.tables import plural
@@ -101,7 +100,6 @@ class Frames:
         return f"Frames({self.title!r})"
 
 
-@checked
 def frames(drawings: Mapping[str, Drawing]) -> Frames:
     """Put drawings together as steps, by their captions; mark what is new in each.
 

@@ -99,7 +99,7 @@ def test_a_wrong_type_is_named(name: str, parameter: str, wrong: Any, fs: bm.Fil
         ("bm.send(fs, 'snap', clone_sources=[5.5])",
          "send(): clone_sources is an iterable of str or bytes or int or Subvolume, not [5.5]"),
         ("bm.reads(fs, 'snap', limits={'near': 'far'})",
-         "reads(): limits is a Limits, mapping of str, int or None, not {'near': 'far'}"),
+         "reads(): limits is a Limits, mapping of str to int or None, not {'near': 'far'}"),
         ("bm.reads(fs, 'snap', limits={'nearr': 5})",
          "Limits(): got an unexpected keyword argument 'nearr'; did you mean 'near'?"),
         ("bm.create('1G', labl='x')",

@@ -148,8 +148,8 @@ def test_captions_are_text(tmp_path: Path) -> None:
     ("what", "error", "says"),
     [
         ({}, ValueError, "an empty dict"),
-        ({"step": 5}, TypeError, "mapping of str, Drawing"),
-        ({5: drawn()["20 files"]}, TypeError, "mapping of str, Drawing"),
+        ({"step": 5}, TypeError, "mapping of str to Drawing"),
+        ({5: drawn()["20 files"]}, TypeError, "mapping of str to Drawing"),
     ],
 )
 def test_what_are_no_steps(what: Any, error: type[Exception], says: str) -> None:
