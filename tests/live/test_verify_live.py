@@ -57,6 +57,11 @@ FOUND = {
         "log", ["create", "f"], ["fallocate", "f", 1, 65536, 30000], ["write", "f", 0, 50, 3],
         ["fsync", "f"],
     ],
+    "a byte that is a quarter of what the kernel looks at before it compresses": [
+        "fiemap", ["create", "f"], ["chattr", "f", 4, 0],
+        ["write", "f", 12287, 12288, ["rnd", "84"]],
+        ["write", "f", 16384, 4096, 2], ["fiemap", "f", True],
+    ],
     "a hole punched beyond the end": [
         "log", ["create", "f"], ["fallocate", "f", 1, 65536, 30000], ["sync"],
         ["fallocate", "f", 3, 49151, 70000], ["fsync", "f"],
