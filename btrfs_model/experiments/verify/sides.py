@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 SIZE = 1 << 30
 """On a smaller device room for metadata may be short, and then more is written than is asked for.
 """
-_QUIET = "commit=3600,nodiscard"
+# An unmount may miss that the cleaner sleeps, until a commit wakes it: so not later than calls end.
+_QUIET = "commit=300,nodiscard"
 """No commit comes between, no discard of what is free."""
 
 
@@ -52,7 +53,7 @@ class Ran:
     synced: list[str] = field(default_factory=list)
     mapped: list[operations.Mapped] = field(default_factory=list)
     work: Counter[str] = field(default_factory=Counter, compare=False)
-    by_chance: bool = False
+    by_chance: bool = field(default=False, compare=False)
 
 
 def operations_of(scenario: Scenario) -> list[operations.OneStep]:
