@@ -14,7 +14,7 @@ import judges
 import pytest
 from corpus import LONG
 from history.judge import Compared, compare, compare_replay, go_on
-from history.making import copied, make
+from history.making import make
 from progs import needs_progs
 
 import btrfs_model as bm
@@ -52,8 +52,7 @@ def judge(kernel: Kernel, seed: str, images: Images, compared: Compared) -> Path
         if kind not in ("end", "seed"):
             compare_replay(kernel, image, compared)
         copy = image.with_suffix(".written")
-        copied(image, copy)
-        written = copy if go_on(kernel, copy, f"{seed} {kind}", compared) else None
+        written = copy if go_on(kernel, image, copy, f"{seed} {kind}", compared) else None
     if written:
         compare(kernel, written, f"{seed} written", compared)
     return written

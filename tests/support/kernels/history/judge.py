@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What the model says of an image, beside what a kernel and btrfs-progs say of it."""
 
+import errno
 import io
 import random
 import stat
@@ -34,6 +35,8 @@ MOST_SENDS = 24 if corpus.LONG else 12
 MOST_EXTENTS = 80 if corpus.LONG else 30
 _BLOCK = 4096
 _MOUNT = "noatime,subvolid=5"
+NEW, SIZE = "by the kernel", 9999
+"""A file that the kernel makes where the model wrote."""
 
 
 class Compared:
@@ -144,12 +147,13 @@ def compare(kernel: Kernel, image: Path, seed: str, compared: Compared) -> None:
                 except OSError as error:
                     ours = error.errno
                 compared.same("LOGICAL_INO", (logical, ignore), ours, theirs)
-        if not simple:
-            compare_groups(fs, said["groups"], compared)
         # kernels leave faults too, now and then: both see them
         found = found_in(fs)
+        miscounted = is_miscounted(fs, found)
+        if not simple and not miscounted:
+            compare_groups(fs, said["groups"], compared)
     if simple:  # which btrfs-progs 6.2 do not know
-        compared.same("check", "", found, [])
+        compared.same("check", "", [] if miscounted else found, [])
     else:
         theirs = btrfs_check(image)
         compared.same("check", (found[:3], theirs), bool(found), bool(theirs))
@@ -159,6 +163,19 @@ def compare(kernel: Kernel, image: Path, seed: str, compared: Compared) -> None:
 def found_in(fs: bm.Filesystem) -> list[str]:
     """What the model's check finds."""
     return [str(one) for one in bm.check(fs, verify_data=True)]
+
+
+def is_miscounted(fs: bm.Filesystem, found: list[str]) -> bool:
+    """Whether quota groups alone are wrong, as kernels count them wrong.
+
+    In mixed block groups data may come to where a tree block has been: who counts at the commit
+    knows the address, and the size of what was there first (``btrfs_qgroup_trace_extent()``).
+    With simple quotas who deletes a subvolume takes the key in a tree block's item that is not
+    skinny for the block's owner (``btrfs_get_extent_owner_root()``).
+    """
+    has = fs.image.superblock.has_incompat
+    mistaken = has("MIXED_GROUPS") or (has("SIMPLE_QUOTA") and not has("SKINNY_METADATA"))
+    return bool(found) and mistaken and all("QGROUP_INFO" in one for one in found)
 
 
 def compare_files(fs: bm.Filesystem, said: dict[str, Any], preset: str, compared: Compared) -> None:
@@ -259,33 +276,69 @@ def compare_replay(kernel: Kernel, image: Path, compared: Compared) -> None:
             compared.same("listing after a crash", path, files, answer.listing[path])
 
 
-def go_on(kernel: Kernel, image: Path, seed: str, compared: Compared) -> bool:
-    """Change an image with the model, if it can write it; the kernel goes on with that."""
+def refused(fs: WritableFilesystem) -> int:
+    """Write what the kernel will write; the errno where that is refused."""
+    try:
+        fs.create(NEW)
+        fs.write(NEW, 0, b"x" * SIZE)
+    except OSError as error:
+        return error.errno or 0
+    return 0
+
+
+def go_on(kernel: Kernel, image: Path, copy: Path, seed: str, compared: Compared) -> bool:
+    """Change a copy of an image with the model, if it can write it; a kernel goes on with that."""
     replay = kernel.preset if has_log(image) else None
+    copied(image, copy)
     with bm.open(image) as before:
         if found_in(before):
             return False
     try:
-        fs = WritableFilesystem.load(image, seed=1, behaviour=kernel.preset, replay=replay)
+        fs = WritableFilesystem.load(copy, seed=1, behaviour=kernel.preset, replay=replay)
     except UnsupportedError as error:
         compared.refuse(error)
         return False
     with fs:
         change(fs, seed)
-        fs.save(image)
+        fs.save(copy)
         wanted = listing(fs)
-        compared.same("check of what was written", "", found_in(fs), [])
+        found = found_in(fs)
+        miscounted = is_miscounted(fs, found)
+        compared.same("check of what was written", "", [] if miscounted else found, [])
         simple = fs.image.superblock.has_incompat("SIMPLE_QUOTA")
+        over_quota = refused(fs) == errno.EDQUOT
     if not simple:  # which btrfs-progs 6.2 do not know
-        compared.same("btrfs check of what was written", "", btrfs_check(image), "")
-    answer = judges.ask(kernel, image, options=_MOUNT, subvolumes=list(wanted),
-                        write={"by the kernel": "x" * 9999}, scrub=True)  # fmt: skip
+        theirs = btrfs_check(copy)
+        compared.same("btrfs check of what was written", theirs, bool(theirs), miscounted)
+    answer = _used(kernel, copy, [*wanted])
+    # where a crash ended a rescan, counts are too small and fall below zero: above each limit
+    compared.same("over quota", "", "Disk quota exceeded" in answer.failed, over_quota)
+    if over_quota:
+        compared.counts["over quota"] += 1
+        return False
+    if _is_full(answer):  # then a balance that goes on may abort
+        copied(image, copy)
+        if _is_full(_used(kernel, copy, [])):
+            compared.counts["full"] += 1
+            return False
     compared.same("mount of what was written", "", answer.failed, "")
     if answer.listing is None:
         return False
-    compared.same("alarms of what was written", "", answer.alarms, [])
+    # it warns when a key is no type of reference: see is_miscounted()
+    alarms = [line for line in answer.alarms if not (simple and "inline ref type" in line)]
+    compared.same("alarms of what was written", "", alarms, [])
     compared.same("scrub of what was written", "", "no errors found" in answer.scrub, True)
     for path, files in wanted.items():
         compared.same("listing of what was written", path, files, answer.listing[path])
         compared.counts["file that was written"] += len(files)
     return True
+
+
+def _is_full(answer: judges.Answer) -> bool:
+    return any("No space left" in line for line in answer.alarms)
+
+
+def _used(kernel: Kernel, image: Path, subvolumes: list[str]) -> judges.Answer:
+    """Let a kernel write a file, and scrub."""
+    return judges.ask(kernel, image, options=_MOUNT, subvolumes=subvolumes,
+                      write={NEW: "x" * SIZE}, scrub=True)  # fmt: skip
