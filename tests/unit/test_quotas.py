@@ -87,6 +87,7 @@ def test_a_tree_that_is_too_high_is_not_looked_at() -> None:
         fs.set_drop_subtree_threshold(1)
         fs.delete_subvolume("snap")
         fs.sync()
+        assert bm.check(fs) == []  # its blocks are still there
         fs.clean_subvolumes()
         fs.sync()
         assert quotas_of(fs.trees, fs.image).flags == StatusFlag.ON | StatusFlag.INCONSISTENT
@@ -116,6 +117,7 @@ def test_simple_quotas_stay_with_who_allocated() -> None:
         assert bm.check(fs) == []
         fs.delete_subvolume("snap")
         fs.sync()
+        assert bm.check(fs) == []  # its blocks are still there
         fs.clean_subvolumes()
         fs.sync()
         assert quotas_of(fs.trees, fs.image).by_id[256].rfer == fs.nodesize
@@ -143,6 +145,7 @@ def test_images_of_kernels_are_counted_on(name: str) -> None:
         fs.write("new", 0, b"n" * 50_000)
         fs.delete_subvolume("snap")
         fs.sync()
+        assert bm.check(fs) == []  # its blocks are still there
         fs.clean_subvolumes()
         fs.snapshot("volume", "again")
         assert bm.check(fs) == []

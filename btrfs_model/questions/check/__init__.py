@@ -110,7 +110,7 @@ class _Check:
         self._guard(lambda: check_checksums(fs, extents, report))
         self._guard(lambda: self._check_subvolumes(forest))
         if ObjectId.QUOTA_TREE in fs.trees:
-            self._guard(self._check_quotas)
+            self._guard(lambda: self._check_quotas(forest))
         if verify_data:
             self._guard(lambda: check_data(fs, extents, report))
         return report.result()
@@ -130,11 +130,11 @@ class _Check:
             check_inodes(self.fs, relocation, root_dir, self.report)
         check_subvolumes(self.fs, entries, self.report)
 
-    def _check_quotas(self) -> None:
+    def _check_quotas(self, forest: Forest) -> None:
         # most images have none, and to import it takes as long as to check a small one
         from btrfs_model.questions.check.quotas import check_quotas
 
-        check_quotas(self.fs, self.report)
+        check_quotas(self.fs, forest, self.report)
 
     def _roots(self) -> list[TreeRoot]:
         """All roots: those in the superblock, in root items, and of logs."""

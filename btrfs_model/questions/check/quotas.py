@@ -11,9 +11,8 @@ import numpy as np
 from btrfs_model.ondisk.items import extent_item
 from btrfs_model.ondisk.keys import ItemType, Key, ObjectId
 from btrfs_model.questions.check.report import Report
+from btrfs_model.questions.check.walk import Forest
 from btrfs_model.volume.quotas import Quotas, StatusFlag, counted_quotas, group_name, quotas_of
-from btrfs_model.volume.roots import is_subvolume_id
-from btrfs_model.volume.tree import Block
 
 if TYPE_CHECKING:
     from btrfs_model.volume.filesystem import Filesystem
@@ -22,13 +21,13 @@ _QUOTA_TREE = int(ObjectId.QUOTA_TREE)
 _WAITS = StatusFlag.INCONSISTENT | StatusFlag.RESCAN
 
 
-def check_quotas(fs: Filesystem, report: Report) -> None:
+def check_quotas(fs: Filesystem, forest: Forest, report: Report) -> None:
     """Compare the numbers of quota groups, unless they say themselves that they are not right."""
     quotas = quotas_of(fs.trees, fs.image)
     if not quotas.enabled or quotas.flags & _WAITS:
         return
     simple = bool(quotas.flags & StatusFlag.SIMPLE_MODE)
-    counted = _by_owner(fs, quotas) if simple else _by_reach(fs)
+    counted = _by_owner(fs, forest, quotas) if simple else _by_reach(fs)
     for number, group in sorted(quotas.by_id.items()):
         found = (group.rfer, group.excl)
         if found != counted[number]:
@@ -44,15 +43,14 @@ def _by_reach(fs: Filesystem) -> dict[int, tuple[int, int]]:
     return {number: (group.rfer, group.excl) for number, group in counted.by_id.items()}
 
 
-def _by_owner(fs: Filesystem, quotas: Quotas) -> dict[int, tuple[int, int]]:
+def _by_owner(fs: Filesystem, forest: Forest, quotas: Quotas) -> dict[int, tuple[int, int]]:
     """Count extents for who allocated them since simple quotas were switched on."""
     own: Counter[int] = Counter()
-    blocks: dict[int, Block] = {}
-    for tree in filter(is_subvolume_id, fs.trees):
-        blocks |= {block.logical: block for block in fs.tree(tree).blocks()}
-    for block in blocks.values():
-        if block.generation >= quotas.enable_gen:
-            own[block.owner] += fs.image.nodesize
+    blocks = forest.blocks[~forest.is_log]  # those of subvolumes that are being deleted too
+    blocks = blocks[blocks["generation"] >= quotas.enable_gen]
+    ids, counts = np.unique(blocks["owner"], return_counts=True)
+    for owner, number in zip(ids.tolist(), counts.tolist(), strict=True):
+        own[owner] += number * fs.image.nodesize
     columns = fs.tree(ObjectId.EXTENT_TREE).scan()
     for row in np.flatnonzero(columns["type"] == ItemType.EXTENT_ITEM).tolist():
         at, size = int(columns["position"][row]), int(columns["size"][row])
