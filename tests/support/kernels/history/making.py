@@ -21,7 +21,7 @@ from history.files import Files
 
 MB = 1 << 20
 SIZE = 288 * MB
-_SUPER, _SUPER_SIZE, _LOG_ROOT, _TOTAL = 65536, 4096, 96, 112
+_SUPER, _SUPER_SIZE, _LOG_ROOT, _TOTAL, _COMPAT_RO = 65536, 4096, 96, 112, 180
 _QUOTA_CTL = 3 << 30 | 16 << 16 | 0x94 << 8 | 40
 _SIMPLE_QUOTAS = 4
 _RELOCATION = "(TREE_RELOC ROOT_ITEM"
@@ -63,6 +63,12 @@ def has_log(image: Path) -> bool:
     """Whether an image has logs of fsyncs."""
     found: int = struct.unpack_from("<Q", superblock(image), _LOG_ROOT)[0]
     return bool(found)
+
+
+def has_block_group_tree(image: Path) -> bool:
+    """Whether block groups have a tree of their own."""
+    flags: int = struct.unpack_from("<Q", superblock(image), _COMPAT_RO)[0]
+    return bool(flags & 8)
 
 
 class History:
@@ -389,6 +395,8 @@ class History:
                                        ["-f", "-m"], ["-f", "-m"]])  # fmt: skip
             if self.choice.random() < 0.25:
                 version = self.choice.choice(["v1", "v2"])
+                if has_block_group_tree(self.image):  # no kernel mounts it without the other one
+                    version = "v1"
                 self.do(run, "btrfs", "check", "--clear-space-cache", version, str(self.image))
             else:
                 self.do(run, "btrfstune", *tune, str(self.image))
