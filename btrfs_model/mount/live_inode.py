@@ -144,6 +144,7 @@ class LiveInode:
     ``i_acl`` and ``S_NOSEC``); a change of attributes begins it anew.
     `dentries`: of a directory: names that were looked up, and what has them; None: nothing has
     (a negative dentry). Whoever adds or removes a name calls :func:`.d_drop`.
+    `hole_maps`: holes whose extent maps are in memory: a lookup there finds more than it asks for.
     """
 
     root: int
@@ -158,6 +159,7 @@ class LiveInode:
     xattrs: Mapping[bytes, bytes | None] = field(default_factory=dict, repr=False)
     dentries: dict[bytes, LiveInode | None] = field(default_factory=dict, repr=False)
     _pages: FilePages | None = field(default=None, repr=False)
+    hole_maps: list[tuple[int, int]] = field(default_factory=list, repr=False)
 
     @property
     def pages(self) -> FilePages:

@@ -16,6 +16,8 @@ NOCOW = 0x800000
 FILES = ("f", "a/f", "a/g", "a/b/f", "d/h", "d/e/k")
 FOLDERS = ("", "", "a", "a", "a/b", "d", "d/e")
 IN_SUBVOLUME = (("s/f", "s/e/f"), ("s", "s/e"))
+MANY = 6
+"""Files that some directories have besides."""
 NAMES = ("f", "g", "h", "b", "e", "k", "n", "o", "long" * 30)
 
 
@@ -29,12 +31,17 @@ class _Choice:
         self.nocow = self.one([0.0, 0.0, 0.5])
         self.files = FILES + (IN_SUBVOLUME[0] if subvolumes else ())
         self.folders = FOLDERS + (IN_SUBVOLUME[1] if subvolumes else ())
+        self.often = self.one(self.files)
+        """A file to which much happens, so that it is in the log already."""
 
     def path(self) -> str:
         return f"{self.one(self.folders)}/{self.one(NAMES)}".lstrip("/")
 
     def file(self) -> str:
-        return self.one(self.files) if self.random.random() < 0.8 else self.path()
+        drawn = self.random.random()
+        if drawn < 0.3:
+            return self.often
+        return self.one(self.files) if drawn < 0.85 else self.path()
 
     def any(self) -> str:
         return self.one([self.file(), self.path(), self.one(self.folders[2:])])
@@ -58,6 +65,7 @@ def _name_operation(c: _Choice) -> Operation:
         (1, lambda: ["mknod", c.path(), c.one([0o10600, 0o140600, 0o20600]), 1, 3]),
         (4, lambda: ["link", c.file(), c.path()]),
         (6, lambda: ["unlink", c.file()]),
+        (3, lambda: ["unlink", f"{c.one('ad')}/x{c.random.randint(1, MANY)}"]),
         (1, lambda: ["rmdir", c.path()]),
         (8, lambda: ["rename", c.file(), c.path()]),
         (2, lambda: ["rename", c.one(c.folders[2:]), c.path()]),
@@ -87,7 +95,7 @@ def _other_operation(c: _Choice) -> Operation:
         (1, lambda: ["chmod", c.any(), c.one([0o600, 0o755, 0o4711])]),
         (1, lambda: ["chown", c.file(), c.one([0, 1000]), 5]),
         (2, lambda: ["setxattr", c.any(), xattr, c.one(["", "77", "aa" * 250])]),
-        (1, lambda: ["removexattr", c.file(), c.one(["user.a", "user.b"])]),
+        (2, lambda: ["removexattr", c.file(), c.one(["user.a", "user.a", "user.b"])]),
         (1 if c.nocow else 0, lambda: ["chattr", c.any(), *c.one([(NOCOW, 0), (0, NOCOW)])]),
         (1, lambda: ["open", c.any(), c.one("pq")]),
         (2, lambda: ["fsyncfd", c.one("pq")]),
@@ -119,6 +127,9 @@ def _first_operations(c: _Choice) -> Iterator[Operation]:
             yield ["setxattr", path, "user.a", "6162"]
         if c.random.random() < 0.3:
             yield ["fallocate", path, 1, 16 * BLOCK, 30_000]
+    for folder in "ad":
+        if c.random.random() < 0.5:
+            yield ["mkfiles", folder, "x", 1, MANY]
     yield ["sync"]
     if c.random.random() < 0.3:
         yield ["remount"]
@@ -135,10 +146,12 @@ def random_log(seed: object) -> Scenario:
     weights = [c.one([1, 4, 6]), c.one([1, 4, 6]), 2]
     operations = list(_first_operations(c))
     for _ in range(c.one([1, 1, 2, 3, 5])):
+        changed: list[str] = []
         for _ in range(c.one([1, 2, 3, 5, 8])):
             make = choice.choices([_name_operation, _data_operation, _other_operation], weights)[0]
             operations.append(make(c))
-        path = c.one([c.one(c.files), c.one(c.files), c.one(c.folders), c.path()])
+            changed += operations[-1][1:2]
+        path = c.one([*changed, c.one(c.files), c.one(c.files), c.one(c.folders), c.path()])
         operations.append([c.one(["fsync", "fsync", "fsync", "fdatasync"]), path])
     if choice.random() < 0.5:
         path = c.one(c.files)

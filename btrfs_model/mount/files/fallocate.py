@@ -64,7 +64,8 @@ class _Map(NamedTuple):
 
 def _get_extent(fs: Mount, inode: LiveInode, start: int, length: int) -> _Map:
     size_end = align(inode.pages.i_size, fs.sectorsize)
-    far = max(start + length, size_end)
+    known = [end for begin, end in inode.hole_maps if begin <= start < end]
+    far = max([start + length, size_end, *known])
     low, high, extent = next(file_ranges(fs, inode, start, far))
     if extent is None:
         return _Map(low, high, None)

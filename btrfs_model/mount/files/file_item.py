@@ -337,6 +337,8 @@ def truncate_inode_items(
     ``btrfs_truncate_inode_items()`` (Linux 6.18).
     """
     blocksize = fs.sectorsize
+    inode.hole_maps = [(start, min(end, new_size)) for start, end in inode.hole_maps
+                       if start < new_size]  # fmt: skip
     gone = extents_between(fs, inode, new_size, U64_MAX)
     across = None
     if gone and gone[0].start < new_size:

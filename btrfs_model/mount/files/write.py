@@ -171,6 +171,7 @@ def cont_expand(
     for start, end, extent in list(file_ranges(fs, inode, hole_start, block_end)):
         if extent is None or not extent.is_prealloc:
             note_modified(fs, inode, start, end, generation if fs.no_holes else None)
+            inode.hole_maps.append((start, end))
     if fs.no_holes:
         return
     for start, end, extent in list(file_ranges(fs, inode, hole_start, block_end)):

@@ -49,6 +49,9 @@ def rename(fs: Mount, old: Entry, new: Entry, inode: LiveInode, *, whiteout: boo
     """
     replaced = new.inode
     _check_rename(fs, old, new, inode, replaced)
+    if replaced is not None and stat.S_ISREG(inode.item.mode) and replaced.i_size:
+        # filemap_flush(): a file that replaces another one is not written at the end of a commit
+        fs.hooks.writeback(fs, [inode])
     two = old.directory is not new.directory
     items = RENAME_ITEMS + two + _REPLACED_ITEMS * (replaced is not None)
     start_transaction(fs, items, root=old.directory.root)
