@@ -496,6 +496,13 @@ class Patch(StrEnum):
         "dropped; quotas are inconsistent then",
         "6.11.6",
     )
+    NOCOW_BEHIND_HOLE = (
+        "nocow-behind-hole", "be3f1938d3e6", "6.15",
+        "btrfs: fix COW handling in run_delalloc_nocow()",
+        "what is written over a hole and the preallocated extent behind it goes into that extent; "
+        "before, all of it into a new one",
+        "6.6.90", "6.12.28", "6.14.6",
+    )
     SEND_CUR_INODE_PATH = (
         "send-cur-inode-path", "fc746acb7aa9", "6.15",
         "btrfs: send: keep the current inode's path cached",
@@ -630,6 +637,7 @@ _IN_PYTHON_ALONE: Final = frozenset(
         Patch.LOG_FIRST_INDEX,
         Patch.LOG_NEW_DENTRIES,
         Patch.NOCOW_NO_INLINE,
+        Patch.NOCOW_BEHIND_HOLE,
         Patch.NOCOMPRESS_BEFORE_INLINE,
         Patch.NOCOMPRESS_NOT_ONE_BLOCK,
         Patch.LOG_RMDIR_MARK,

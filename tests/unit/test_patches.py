@@ -101,7 +101,7 @@ def test_every_release_is_a_preset() -> None:
         ("v5.10.46", 1, "send-rmdir-generation", "send-unlink-path"),
         ("v5.10.223", 8, "send-unlink-path", "send-reada"),
         ("v6.1.176", 13, "log-rmdir-commits", "log-conflict-dentries"),
-        ("v6.12.101", 9, "log-rmdir-mark", "log-exists-size"),
+        ("v6.12.101", 10, "log-rmdir-mark", "log-exists-size"),
         ("v6.18.44", 8, "log-exists-size", "log-rmdir-commits"),
     ],
 )

@@ -436,6 +436,8 @@ def _run_delalloc_nocow(fs: Mount, inode: LiveInode, start: int, end: int, until
         if extent.end <= at:
             continue
         low, high = max(extent.start, at), min(align(extent.end, fs.sectorsize), end)
+        if at < low and Patch.NOCOW_BEHIND_HOLE not in fs.behaviour:
+            break  # the item behind a gap is stepped over, and then the next one is behind a gap
         if not can_nocow(fs, inode, extent):
             cow_start = at if cow_start is None else cow_start
             at = high
