@@ -150,6 +150,7 @@ enum { BM_WRITTEN_INLINE = 4095 };
 struct bm_written_files {
 	uint64_t tree;
 	uint64_t in_class; /* only where extents of a size class go */
+	int file; /* the image itself: what is written there is in its memory; -1: no such */
 	struct bm_written_file *files;
 	size_t count;
 };

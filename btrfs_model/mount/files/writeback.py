@@ -139,7 +139,8 @@ def _write_whole(fs: Mount, root: int, files: list[LiveInode]) -> int:
     rows["pieces"] = [data.pieces.place(data.first) for _, _, data in parts]
     rows["count"] = [data.many for _, _, data in parts]
     rows["in_item"] = [start + data.size <= inline for _, start, data in parts]
-    written = write_files(fs.writer, root, rows, in_class=Patch.ALLOC_SIZE_CLASS in fs.behaviour)
+    in_class = Patch.ALLOC_SIZE_CLASS in fs.behaviour
+    written = write_files(fs.writer, root, rows, in_class=in_class, file=fs.memory.file)
     done = 0
     for at, (inode, start, data) in enumerate(parts[:written], 1):
         item, pages, length = inode.item, inode.pages, data.size
