@@ -126,6 +126,25 @@ static void read_attributes(const struct scan *scan, const struct bm_span *path,
 	inode->commands = (uint32_t)(at - inode->command);
 }
 
+/* How many UTIMES on plain paths begin at a command. */
+static uint64_t read_times(const struct scan *scan, uint64_t command, uint64_t most,
+			   struct bm_stream_times *times)
+{
+	uint64_t found = 0, name;
+
+	for (; command < scan->end && scan->columns->type[command] == BTRFS_SEND_C_UTIMES;
+	     command++, found++) {
+		struct bm_stream_times *next = &times[found];
+
+		next->path = span_of(scan, command, BTRFS_SEND_A_PATH);
+		if (!is_plain(scan, &next->path, most, &name) ||
+		    !read_time(scan, command, BTRFS_SEND_A_ATIME, &next->atime) ||
+		    !read_time(scan, command, BTRFS_SEND_A_MTIME, &next->mtime))
+			break;
+	}
+	return found;
+}
+
 /* The inode that is made at `command`: 1, 0 when that is none that is taken. */
 static int read_inode(const struct scan *scan, uint64_t command, uint64_t most,
 		      struct bm_stream_inode *inode, struct bm_span *pieces)
@@ -162,10 +181,10 @@ static int read_inode(const struct scan *scan, uint64_t command, uint64_t most,
 
 uint64_t bm_stream_inodes(const uint8_t *data, const struct bm_stream_columns *columns,
 			  uint64_t count, uint64_t most, struct bm_stream_inode *inodes,
-			  struct bm_span *pieces)
+			  struct bm_span *pieces, struct bm_stream_times *times)
 {
 	const struct scan scan = {.data = data, .columns = columns, .end = count};
-	uint64_t found = 0, used = 0, at = 0;
+	uint64_t found = 0, used = 0, set = 0, at = 0;
 
 	while (at < count) {
 		struct bm_stream_inode *inode = &inodes[found];
@@ -177,6 +196,10 @@ uint64_t bm_stream_inodes(const uint8_t *data, const struct bm_stream_columns *c
 		inode->piece = used;
 		used += inode->writes;
 		at += inode->commands;
+		inode->first = set;
+		inode->more = read_times(&scan, at, most, times + set);
+		set += inode->more;
+		at += inode->more;
 		found++;
 	}
 	return found;

@@ -56,10 +56,15 @@ def streams(draw: st.DrawFn) -> bytes:
         steps.append(inodes(draw, number))
         if draw(st.integers(0, 7)) == 0:
             made = [step for step in steps[3:] if step[0] == "inode" and step[1] == "mkfile"]
-            kinds = ["utimes", "sgid"] + ["unlink", "link", "write", "truncate"] * bool(made)
+            kinds = ["sgid"] + ["unlink", "link", "write", "truncate"] * bool(made)
             other = draw(st.sampled_from(kinds))
-            at = draw(st.sampled_from(made if other in kinds[2:] else steps[:2]))[3]
+            at = draw(st.sampled_from(made if other != "sgid" else steps[:2]))[3]
             steps.append((other, at, b"l%d" % number))
+        for _ in range(draw(st.sampled_from([0, 0, 0, 1, 1, 2]))):
+            # of directories, as sends have it, and of anything else
+            inode = st.sampled_from([step for step in steps if step[0] == "inode"])
+            at = draw(st.one_of(st.sampled_from([b"a", b"a/b", b"a", b"link"]), inode))
+            steps.append(("utimes", at if isinstance(at, bytes) else at[3], b""))
     return b"".join(commands(steps))
 
 

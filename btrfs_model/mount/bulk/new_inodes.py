@@ -2,9 +2,10 @@
 """New inodes as a full send stream makes them: made, renamed, filled and described.
 
 The calls for such an inode are ``create`` (or ``mkdir``, ``symlink``) under a name of its own,
-``rename``, ``write`` from its first byte on, ``chown``, ``chmod`` and ``utimes``. What those of
-many inodes do to the tree is carried out at once (``bm_writer_new_inodes()``); then what they leave
-in memory, each value as the last of the calls leaves it.
+``rename``, ``write`` from its first byte on, ``chown``, ``chmod`` and ``utimes``; then ``utimes``
+of directories may follow. What those of many inodes do to the tree is carried out at once
+(``bm_writer_new_inodes()``); then what they leave in memory, each value as the last of the calls
+leaves it.
 
 That is done only while every one of the calls finds room without a look for it, in directories that
 hand nothing down. Any other inode is made by one call after the other, in its turn.
@@ -13,6 +14,7 @@ hand nothing down. Any other inode is made by one call after the other, in its t
 from __future__ import annotations
 
 import stat
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -34,6 +36,7 @@ from btrfs_model.mount.live_inode import (
 from btrfs_model.mount.log.log_tree import has_log, note_change
 from btrfs_model.mount.log.state import InodeLog
 from btrfs_model.mount.mount import Mount
+from btrfs_model.mount.names.attr import utimes
 from btrfs_model.mount.names.dir_item import pack_dir_item
 from btrfs_model.mount.names.lookup import PATH_MAX, find, find_parent, is_read_only
 from btrfs_model.mount.names.rename import RENAME_ITEMS
@@ -79,13 +82,23 @@ class NewInodes:
     """
 
     def __init__(self, data: memoryview, columns: Columns, most: int) -> None:
-        raw, spans = find_inodes(data, columns, PATH_MAX - most - 2)
+        raw, spans, times = find_inodes(data, columns, PATH_MAX - most - 2)
         self.data, self.prefix = data, b""
         self.open: bytes | None = None
         self.held: LiveInode | None = None
         self.pieces = bulk.Pieces.of(data, spans)
         self.raw = raw
         self.rows = [NewInode._make(row) for row in raw.tolist()]
+        self._times = times.tolist()
+
+    def times(self, row: NewInode) -> Iterator[tuple[bytes, int, int]]:
+        """Yield the directories whose times are set behind an inode: paths and times."""
+        for (at, size), atime, mtime in self._times[row.first : row.first + row.more]:
+            yield bytes(self.data[at : at + size]), _join_time(*atime), _join_time(*mtime)
+
+    def whole(self, path: bytes) -> bytes:
+        """Return a path from the top of the filesystem."""
+        return b"%b/%b" % (self.prefix, path)
 
     def path(self, row: NewInode) -> bytes:
         """Return the path that an inode gets, in the subvolume."""
@@ -107,7 +120,10 @@ class _Directory:
 
 
 class _Plan(NamedTuple):
-    """Where an inode will be: directories, indexes there; what its calls take of clock and room."""
+    """Where an inode will be: directories, indexes there; what its calls take of clock and room.
+
+    `times`: whether the times behind it are set as well.
+    """
 
     row: NewInode
     old: _Directory
@@ -117,12 +133,14 @@ class _Plan(NamedTuple):
     made: _Directory | None
     ticks: int
     reserved: int
+    times: bool
 
 
 class Made(NamedTuple):
-    """How many inodes were made, how many of them written to, and the last of these."""
+    """How many commands were done, inodes made, files written to, and the last of these."""
 
-    done: int
+    commands: int
+    inodes: int = 0
     files: int = 0
     written: LiveInode | None = None
     path: bytes = b""
@@ -141,7 +159,8 @@ def make_inodes(fs: Mount, found: NewInodes, start: int) -> Made:
         return _NOTHING
     first = live_subvolume(fs, root).next_ino
     plans = _plan(fs, root, found, start, first)
-    if not plans or not stays_enough(fs, _CALLS * len(plans)):
+    calls = sum(_CALLS + plan.times * plan.row.more for plan in plans)
+    if not plans or not stays_enough(fs, calls):
         return _NOTHING
     time, tick = fs.clock, _tick(fs)
     template = InodeFields(generation=fs.transid, transid=fs.transid, uid=fs.uid, gid=fs.gid).pack()
@@ -166,7 +185,7 @@ def describe(fs: Mount, found: NewInodes, at: int, skip: int) -> Made:
     """
     row = found.rows[at]
     path = found.path(row)
-    inode = find(fs, b"%b/%b" % (found.prefix, path), follow=False)
+    inode = find(fs, found.whole(path), follow=False)
     before = int(found.pieces.rows["size"][row.piece : row.piece + skip].sum())
     row = row._replace(writes=row.writes - skip, piece=row.piece + skip, size=row.size - before)
     ours = inode is found.held if skip else path != found.open
@@ -262,7 +281,7 @@ def _plan(fs: Mount, root: int, found: NewInodes, start: int, ino: int) -> list[
     for row in found.rows[start : start + _MOST]:
         if row.command != end:
             break
-        end += row.commands
+        end = row.end + row.more
         old_path = found.directory(row.made, row.made_name)
         new_path = found.directory(row.path, row.name)
         for path in (old_path, new_path):
@@ -291,9 +310,35 @@ def _plan(fs: Mount, root: int, found: NewInodes, start: int, ino: int) -> list[
         if row.type == _DIRECTORY:
             made = _Directory(None, ino + len(plans), DIR_START_INDEX)
             directories[found.path(row)] = made
-        ticks = _CREATE_TICKS + _RENAME_TICKS + row.writes + 2 * row.has.bit_count()
-        plans.append(_Plan(row, old, old_index, new, new_index, made, ticks, cost))
+        calls = row.has.bit_count()
+        times = row.more > 0
+        if times:
+            room -= row.more * rsv.path
+            times = room > 0 and _sets_times(fs, root, found, row, directories)
+            calls += times * row.more
+        ticks = _CREATE_TICKS + _RENAME_TICKS + row.writes + 2 * calls
+        plans.append(_Plan(row, old, old_index, new, new_index, made, ticks, cost, times))
+        if row.more and not times:
+            break
     return plans
+
+
+def _sets_times(
+    fs: Mount, root: int, found: NewInodes, row: NewInode,
+    directories: dict[bytes, _Directory | None],
+) -> bool:  # fmt: skip
+    """Whether the times behind an inode are those of directories, nothing else."""
+    for path, _, _ in found.times(row):
+        made = directories.get(path)
+        if made is not None and made.inode is None:
+            continue
+        try:
+            inode = find(fs, found.whole(path), follow=False)
+        except OSError:
+            return False
+        if inode.root != root or not inode.is_dir or inode.item.flags:
+            return False
+    return True
 
 
 def _find_directory(fs: Mount, root: int, found: NewInodes, path: bytes) -> _Directory | None:
@@ -371,10 +416,22 @@ class _Memory:
             follows = plans[ino - first + 1].old if ino - first + 1 < len(plans) else None
             self._make(ino, plan, is_last=follows is not plan.old)
             rsv.lent += plan.reserved
+            if plan.times:
+                self._set_times(plan.row)
         if any(plan.row.type != _FILE for plan in plans):
             # d_drop() of what is no file
             live_subvolume(fs, int(ObjectId.FS_TREE)).walked.clear()
-        return self.end(len(plans))
+        done, last = plans[0].row, plans[-1]
+        commands = last.row.end + last.times * last.row.more - done.command
+        return self.end(commands, len(plans))
+
+    def _set_times(self, row: NewInode) -> None:
+        """Set the times of directories, by calls like any other."""
+        fs = self._fs
+        for path, atime, mtime in self._found.times(row):
+            whole = self._found.whole(path)
+            utimes(fs, find(fs, whole, follow=False), atime, mtime, whole)
+        self._root_time = fs.clock - self._tick
 
     def _make(self, ino: int, plan: _Plan, *, is_last: bool) -> None:
         """Remember an inode; `is_last`: the next one is not made in the same directory."""
@@ -473,10 +530,9 @@ class _Memory:
         if row.has & MODE:
             item.mode = item.mode & ~_PERMISSIONS | row.mode & _PERMISSIONS
         if row.has & TIMES:
-            (seconds, ns), (mtime, mtime_ns) = row.atime, row.mtime
-            item.atime, item.mtime = seconds * NS + ns, mtime * NS + mtime_ns
+            item.atime, item.mtime = _join_time(*row.atime), _join_time(*row.mtime)
 
-    def end(self, count: int) -> Made:
+    def end(self, commands: int, inodes: int = 0) -> Made:
         """Let the directories and the root item be as the last call left them."""
         fs = self._fs
         for directory in self._touched.values():
@@ -489,6 +545,10 @@ class _Memory:
             live.ctransid, live.dirty = fs.transid, True
             live.ctime = Timespec._make(split_ns(self._root_time))
         if self._written is None:
-            return Made(count)
+            return Made(commands, inodes)
         inode, row = self._written
-        return Made(count, self._files, inode, self._found.path(row))
+        return Made(commands, inodes, self._files, inode, self._found.path(row))
+
+
+def _join_time(seconds: int, nanoseconds: int) -> int:
+    return seconds * NS + nanoseconds

@@ -85,7 +85,7 @@ class Receiver:
         Raises OSError: when a tree does not take what has to be there; then there is no commit.
         """
         rows = self._inodes.rows
-        while self._next < len(rows) and sum(rows[self._next][:2]) <= at:
+        while self._next < len(rows) and rows[self._next].end <= at:
             self._next += 1
         if self._subvolume is None or self._next == len(rows):
             return 0
@@ -97,19 +97,17 @@ class Receiver:
         self._inodes.open, self._inodes.held = self.calls.open_path, held
         if not skip:
             made = make_inodes(self.fs, self._inodes, self._next)
-            self._next += made.done
-            done = sum(rows[self._next - 1][:2]) - at if made.done else 0
         else:
             made = describe(self.fs, self._inodes, self._next, skip - 2)
-            done = made.done
-        self._count_many(at, done, made)
-        return done
+        self._next += made.inodes
+        self._count_many(at, made)
+        return made.commands
 
-    def _count_many(self, at: int, done: int, made: Made) -> None:
+    def _count_many(self, at: int, made: Made) -> None:
         """Count commands that were carried out at once; the file that was written last is open."""
-        if not done:
+        if not made.commands:
             return
-        numbers = np.bincount(self._types[at : at + done]).tolist()
+        numbers = np.bincount(self._types[at : at + made.commands]).tolist()
         counts = {COMMANDS[n].name: count for n, count in enumerate(numbers) if count}
         self.counts.update(counts)
         end = 0
