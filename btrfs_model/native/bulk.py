@@ -216,7 +216,8 @@ def new_files(
 NEW_INODE: Final = np.dtype(
     [
         ("directory", "<u8"), ("index", "<u8"), ("to_directory", "<u8"), ("to_index", "<u8"),
-        ("time", "<u8"), ("mode", "<u8"), ("made", SPAN), ("name", SPAN), ("target", SPAN),
+        ("time", "<u8"), ("mode", "<u8"), ("there", "<u8"), ("made", SPAN), ("name", SPAN),
+        ("target", SPAN),
     ]
 )  # fmt: skip
 """``struct bm_new_inode``."""

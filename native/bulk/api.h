@@ -111,6 +111,7 @@ struct bm_new_inode {
 	uint64_t to_index; /* and the same of its other name */
 	uint64_t time;	   /* nanoseconds */
 	uint64_t mode;
+	uint64_t there;	     /* whether it was made, and has to get its other name only */
 	struct bm_span made; /* the names */
 	struct bm_span name;
 	struct bm_span target; /* of a symbolic link, else empty */

@@ -165,6 +165,22 @@ def reserve_files(fs: Mount, files: int) -> bool:
     return True
 
 
+def look_ahead(fs: Mount, size: int) -> bool:
+    """Look for room as the next call will, which reserves so many bytes.
+
+    True where that is all that the call would do for room, or not even that.
+    """
+    rsv = fs.reservations
+    if rsv.chunks == fs.raw_super.dev_item.bytes_used and rsv.lent + size < rsv.room:
+        return True
+    level = _look(fs)
+    if size < rsv.room and size <= _until_early(fs, level):
+        return True
+    # the call looks once more, and finds the same
+    rsv.room = 0
+    return False
+
+
 def _reserve(
     fs: Mount, size: int, share: int, calls: int, keeps: Keeps | None = None,
     info: SpaceInfo | None = None,

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from btrfs_model.cost.receiver import ReceiverCalls
-from btrfs_model.mount.bulk.new_inodes import Made, NewInodes, describe, make_inodes
+from btrfs_model.mount.bulk.made_inodes import Made, NewInodes
+from btrfs_model.mount.bulk.new_inodes import describe, make_inodes
 from btrfs_model.mount.names.dir_item import NAME_LEN, fail
 from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.questions.receive.encoded import encoded_write
@@ -91,12 +92,12 @@ class Receiver:
             return 0
         row, held = rows[self._next], self._write_inode
         skip = at - row.command
-        if not (skip == 0 or 2 <= skip <= 2 + row.writes) or (held and not held.item.nlink):
+        if not 0 <= skip <= 2 + row.writes or (held and not held.item.nlink):
             return 0
         self._inodes.prefix = self._subvolume.path
         self._inodes.open, self._inodes.held = self.calls.open_path, held
-        if not skip:
-            made = make_inodes(self.fs, self._inodes, self._next)
+        if skip < 2:
+            made = make_inodes(self.fs, self._inodes, self._next, there=skip == 1)
         else:
             made = describe(self.fs, self._inodes, self._next, skip - 2)
         self._next += made.inodes
