@@ -79,7 +79,8 @@ NEW_INODE: Final = np.dtype(
         ("command", "<u8"), ("commands", "<u4"), ("writes", "<u4"), ("type", "<u4"),
         ("has", "<u4"), ("uid", "<u4"), ("gid", "<u4"), ("mode", "<u8"), ("atime", _TIME),
         ("mtime", _TIME), ("made", SPAN), ("path", SPAN), ("target", SPAN), ("made_name", "<u8"),
-        ("name", "<u8"), ("size", "<u8"), ("piece", "<u8"), ("more", "<u8"), ("first", "<u8"),
+        ("name", "<u8"), ("start", "<u8"), ("size", "<u8"), ("piece", "<u8"), ("more", "<u8"),
+        ("first", "<u8"),
     ]
 )  # fmt: skip
 """``struct bm_stream_inode``: commands that make an inode, name it and say what it is."""
@@ -103,10 +104,16 @@ class NewInode(NamedTuple):
     target: tuple[int, int]
     made_name: int
     name: int
+    start: int
     size: int
     piece: int
     more: int
     first: int
+
+    @property
+    def head(self) -> int:
+        """How many commands come before the writes; 0 where they came before all of the rows."""
+        return 2 if self.made[1] else 0
 
     @property
     def end(self) -> int:

@@ -73,7 +73,8 @@ enum bm_stream_has { BM_STREAM_OWNERS = 1, BM_STREAM_MODE = 2, BM_STREAM_TIMES =
 /*
  * Commands that make an inode, one behind the other: MKFILE, MKDIR or SYMLINK, its RENAME, WRITEs from
  * its first byte on without a gap, then CHOWN, CHMOD and UTIMES, or some of these. UTIMES on other
- * paths may follow: of directories in which something was made.
+ * paths may follow: of directories in which something was made. Where the first command of all is a
+ * WRITE, it and what follows are the rest of such an inode.
  */
 struct bm_stream_inode {
 	uint64_t command; /* the first */
@@ -91,6 +92,7 @@ struct bm_stream_inode {
 	struct bm_span target; /* of a symbolic link */
 	uint64_t made_name;    /* where the last names of the paths begin in them */
 	uint64_t name;
+	uint64_t start; /* the byte at which the first of the writes begins */
 	uint64_t size;	/* of what is written */
 	uint64_t piece; /* the first of `writes` pieces */
 	uint64_t more;	/* UTIMES on other paths behind the commands, */

@@ -17,6 +17,7 @@ from btrfs_model.mount.files import pages, writeback
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.questions.receive.api import apply_stream
 from btrfs_model.questions.receive.receiver import Receiver
+from btrfs_model.stream import index
 from btrfs_model.stream.writer import StreamWriter
 
 DIRECTORIES = [b"", b"a/", b"a/b/", b"link/"]
@@ -158,9 +159,11 @@ def received(stream: bytes, size: int) -> tuple[dict[Any, Any], Any, bytes]:
 @given(
     stream=streams(), size=st.sampled_from([128 << 20, 300 << 20]),
     extent=st.sampled_from([pages.MAX_EXTENT_SIZE, 16 << 10]),
+    batch=st.sampled_from([index.BATCH_COMMANDS, 1, 5, 16]),
 )  # fmt: skip
-def test_runs_leave_what_calls_leave(stream: bytes, size: int, extent: int) -> None:
+def test_runs_leave_what_calls_leave(stream: bytes, size: int, extent: int, batch: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index, "BATCH_COMMANDS", batch)
         for module in (pages, writeback):
             patch.setattr(module, "MAX_EXTENT_SIZE", extent)
         in_runs = received(stream, size)

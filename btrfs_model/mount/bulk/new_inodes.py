@@ -140,9 +140,10 @@ def describe(fs: Mount, found: NewInodes, at: int, skip: int) -> Made:
     row = found.rows[at]
     path = found.path(row)
     inode = find(fs, found.whole(path), follow=False)
-    before = int(found.pieces.rows["size"][row.piece : row.piece + skip].sum())
-    row = row._replace(writes=row.writes - skip, piece=row.piece + skip, size=row.size - before)
-    ours = inode is found.held if skip else path != found.open
+    done = int(found.pieces.rows["size"][row.piece : row.piece + skip].sum())
+    row = row._replace(writes=row.writes - skip, piece=row.piece + skip, size=row.size - done)
+    before = row.start + done
+    ours = inode is found.held if before else path != found.open
     if not (row.writes or row.has) or not ours or not _is_new(fs, inode, row, before):
         return _NOTHING
     each = _cost_of_write(fs)

@@ -92,14 +92,14 @@ class Receiver:
             return 0
         row, held = rows[self._next], self._write_inode
         skip = at - row.command
-        if not 0 <= skip <= 2 + row.writes or (held and not held.item.nlink):
+        if not 0 <= skip <= row.head + row.writes or (held and not held.item.nlink):
             return 0
         self._inodes.prefix = self._subvolume.path
         self._inodes.open, self._inodes.held = self.calls.open_path, held
-        if skip < 2:
+        if skip < row.head:
             made = make_inodes(self.fs, self._inodes, self._next, there=skip == 1)
         else:
-            made = describe(self.fs, self._inodes, self._next, skip - 2)
+            made = describe(self.fs, self._inodes, self._next, skip - row.head)
         self._next += made.inodes
         self._count_many(at, made)
         return made.commands
