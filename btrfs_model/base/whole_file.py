@@ -60,6 +60,43 @@ def whole_file(path: str | os.PathLike[str], *, special: bool = False) -> Iterat
             raise
 
 
+def open_unnamed(path: str | os.PathLike[str]) -> int | None:
+    """Open a new file that may take the place of one that is there; see :func:`name_file`.
+
+    `path`: where that is.
+    None where the filesystem has no files without names, or none can be made there.
+    """
+    target = Path(os.path.realpath(path))
+    if not target.is_file():
+        return None
+    try:
+        return os.open(target.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
+
+
+def name_file(fd: int, path: str | os.PathLike[str]) -> None:
+    """Let a file take its place, as :func:`whole_file` does.
+
+    `fd`: of a file without a name (:func:`open_unnamed`).
+    Raises OSError: likewise.
+    """
+    with naming(path):
+        mode = _mode_of(path, special=False)
+        assert mode is not None
+        target = Path(os.path.realpath(path))
+        # such a file gets a name that is free, so another takes it to the place
+        partial = target.with_name(f".{target.name[:200]}.{os.urandom(8).hex()}")
+        # with a directory it is linkat(2), which follows the link
+        os.link(f"/proc/self/fd/{fd}", partial, src_dir_fd=fd, follow_symlinks=True)
+        try:
+            os.fchmod(fd, mode)
+            partial.replace(target)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+
+
 def check_folder(path: str | os.PathLike[str]) -> None:
     """Make sure that files can be made in a folder, which is made where it is missing.
 

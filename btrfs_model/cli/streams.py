@@ -263,18 +263,17 @@ def receive(
     """Apply one or more send streams to an image, as `btrfs receive` does.
 
     DIR is where the subvolumes are made, a path from the top of the filesystem. The image is
-    changed in memory and then replaced as a whole: when a command of the stream fails, it stays as
-    it was. With --machine, and on a terminal with --work, the time that `btrfs receive` takes is
-    told too.
+    replaced as a whole in the end: when a command of the stream fails, it stays as it was. With
+    --machine, and on a terminal with --work, the time that `btrfs receive` takes is told too.
     """
     from btrfs_model.mount.writable import WritableFilesystem
     from btrfs_model.questions.receive.api import receive as receive_stream
 
     computes = timed_on(machine, work)
-    with WritableFilesystem.load(image) as fs, progress() as step:
+    with WritableFilesystem.load_to_replace(image) as fs, progress() as step:
         step(f"receiving into {image}")
         result = receive_stream(fs, sys.stdin.buffer if stream is None else stream, directory)
-        fs.save(image)
+        fs.replace()
     for path in result.subvolumes:
         click.echo(f"At subvol {printable(path)}", err=True)
     write_work(work, result.calls)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import stat
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -210,6 +210,18 @@ def mark_inode_dirty(fs: Mount, inode: LiveInode) -> None:
     update_root_times(fs, inode.root)
     fs.delayed.update_inode(inode)
     note_change(fs, inode)
+
+
+def mark_inodes_dirty(fs: Mount, root: int, inodes: Iterable[LiveInode], changes: int) -> None:
+    """Do as :func:`mark_inode_dirty` after so many changes of inodes, the last one's last."""
+    for _ in range(changes - 1):
+        fs.now()
+    if changes:
+        update_root_times(fs, root)
+    for inode in inodes:
+        inode.item.transid = fs.transid
+        fs.delayed.update_inode(inode)
+        note_change(fs, inode)
 
 
 def update_root_times(fs: Mount, root: int) -> None:

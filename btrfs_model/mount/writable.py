@@ -46,12 +46,19 @@ from btrfs_model.native.lease import exclusive
 from btrfs_model.patches import MOUNT_KERNEL, Patch
 from btrfs_model.volume.filesystem import Filesystem
 from btrfs_model.volume.image import Image
-from btrfs_model.volume.memory import Memory
+from btrfs_model.volume.memory import Memory, replacement_of
 from btrfs_model.volume.quotas import StatusFlag
 
 _COMPRESSIONS: Final = (None, "zlib", "lzo", "zstd")
 _UNNAMED: Final = "<memory>"
 _HOOKS: Final = Hooks(transaction.commit, flush_delalloc, write_files_back)
+
+
+def _size_of(path: str | os.PathLike[str], *, replay: bool = False) -> int:
+    """Return the size of an image, after everything that can be refused was refused."""
+    with Image.open(path, checks_items=True) as image:
+        load.check_writable(Filesystem(image), replay=replay)
+        return len(image.view)
 
 
 class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
@@ -200,13 +207,20 @@ class WritableFilesystem(FileCalls, SubvolumeCalls, QuotaCalls):
             When the file cannot be read.
         """
         kernel = Behaviour.parse(behaviour)
-        with Image.open(path, checks_items=True) as image:
-            # everything that can be refused is refused before the copy
-            load.check_writable(Filesystem(image), replay=replay is not None)
-            size = len(image.view)
-        memory = Memory.copy_of(path, size)
+        memory = Memory.copy_of(path, _size_of(path, replay=replay is not None))
         return cls(memory, os.fspath(path), seed=seed, ssd=ssd, compress=compress,
                    max_inline=max_inline, behaviour=kernel, replay=replay)  # fmt: skip
+
+    @classmethod
+    def load_to_replace(cls, path: str | os.PathLike[str]) -> Self:
+        """Do as :meth:`load`, for :meth:`replace` in the end: data go to where they will stay."""
+        return cls(replacement_of(path, _size_of(path)), os.fspath(path))
+
+    @exclusive
+    def replace(self) -> None:
+        """Do as :meth:`save`, with the file that was loaded; nothing changes any more then."""
+        self.sync()
+        self.memory.finish(self.path)
 
     @checked
     @exclusive

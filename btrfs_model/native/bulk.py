@@ -216,7 +216,8 @@ def new_files(
 NEW_INODE: Final = np.dtype(
     [
         ("directory", "<u8"), ("index", "<u8"), ("to_directory", "<u8"), ("to_index", "<u8"),
-        ("time", "<u8"), ("mode", "<u8"), ("made", SPAN), ("name", SPAN), ("target", SPAN),
+        ("time", "<u8"), ("mode", "<u8"), ("there", "<u8"), ("made", SPAN), ("name", SPAN),
+        ("target", SPAN),
     ]
 )  # fmt: skip
 """``struct bm_new_inode``."""
@@ -299,7 +300,9 @@ WRITTEN_FILE: Final = np.dtype(
 """``struct bm_written_file``; ``pieces`` is an address, see :meth:`Pieces.place`."""
 
 
-def write_files(writer: Writer, tree_id: int, files: npt.NDArray[Any], *, in_class: bool) -> int:
+def write_files(
+    writer: Writer, tree_id: int, files: npt.NDArray[Any], *, in_class: bool, file: int
+) -> int:
     """Write back files that have nothing on disk, an extent for each row.
 
     Parameters
@@ -312,6 +315,8 @@ def write_files(writer: Writer, tree_id: int, files: npt.NDArray[Any], *, in_cla
         Rows of :data:`WRITTEN_FILE`; the :class:`Pieces` that they point at have to live.
     in_class : bool
         Only where extents of the size class go.
+    file : int
+        What data are written to, see :class:`~btrfs_model.volume.memory.Memory`.
 
     Returns
     -------
@@ -320,7 +325,7 @@ def write_files(writer: Writer, tree_id: int, files: npt.NDArray[Any], *, in_cla
     """
     args = ffi.new(
         "struct bm_written_files *",
-        {"tree": tree_id, "in_class": in_class, "count": len(files),
+        {"tree": tree_id, "in_class": in_class, "file": file, "count": len(files),
          "files": ffi.from_buffer("struct bm_written_file[]", files)},
     )  # fmt: skip
     return writer.run(lib.bm_writer_write_files, args)

@@ -79,7 +79,8 @@ NEW_INODE: Final = np.dtype(
         ("command", "<u8"), ("commands", "<u4"), ("writes", "<u4"), ("type", "<u4"),
         ("has", "<u4"), ("uid", "<u4"), ("gid", "<u4"), ("mode", "<u8"), ("atime", _TIME),
         ("mtime", _TIME), ("made", SPAN), ("path", SPAN), ("target", SPAN), ("made_name", "<u8"),
-        ("name", "<u8"), ("size", "<u8"), ("piece", "<u8"),
+        ("name", "<u8"), ("start", "<u8"), ("size", "<u8"), ("piece", "<u8"), ("more", "<u8"),
+        ("first", "<u8"),
     ]
 )  # fmt: skip
 """``struct bm_stream_inode``: commands that make an inode, name it and say what it is."""
@@ -103,8 +104,25 @@ class NewInode(NamedTuple):
     target: tuple[int, int]
     made_name: int
     name: int
+    start: int
     size: int
     piece: int
+    more: int
+    first: int
+
+    @property
+    def head(self) -> int:
+        """How many commands come before the writes; 0 where they came before all of the rows."""
+        return 2 if self.made[1] else 0
+
+    @property
+    def end(self) -> int:
+        """The command behind those that say what it is."""
+        return self.command + self.commands
+
+
+NEW_TIMES: Final = np.dtype([("path", SPAN), ("atime", _TIME), ("mtime", _TIME)])
+"""``struct bm_stream_times``: times of something else, which follow those of a new inode."""
 
 
 OWNERS, MODE, TIMES = lib.BM_STREAM_OWNERS, lib.BM_STREAM_MODE, lib.BM_STREAM_TIMES
@@ -113,21 +131,25 @@ OWNERS, MODE, TIMES = lib.BM_STREAM_OWNERS, lib.BM_STREAM_MODE, lib.BM_STREAM_TI
 
 def find_inodes(
     data: memoryview, columns: Columns, most: int
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
     """Find runs of commands that make an inode, name it and say what it is, as full sends do.
 
     `data`, `columns`: of a batch.
     `most`: bytes of a path.
-    Returns rows of :data:`NEW_INODE`, and as :data:`SPAN` the pieces of what they write.
+    Returns rows of :data:`NEW_INODE`, as :data:`SPAN` the pieces of what they write, and rows of
+    :data:`NEW_TIMES`.
     """
     count = len(columns["offset"])
     inodes, pieces = np.empty(count // 2 + 1, NEW_INODE), np.empty(count, SPAN)
+    times = np.empty(count, NEW_TIMES)
     found = lib.bm_stream_inodes(
         ffi.from_buffer(data), _raw_columns(columns), count, max(most, 0),
         ffi.from_buffer("struct bm_stream_inode[]", inodes),
         ffi.from_buffer("struct bm_span[]", pieces),
+        ffi.from_buffer("struct bm_stream_times[]", times),
     )  # fmt: skip
-    return inodes[:found], pieces
+    rows = inodes[:found]
+    return rows, pieces[: int(rows["writes"].sum())], times[: int(rows["more"].sum())]
 
 
 class TextLines:

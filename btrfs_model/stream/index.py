@@ -30,6 +30,7 @@ from btrfs_model.stream.source import Source, Window, open_window
 BATCH_COMMANDS = 16384
 """Commands of a batch at most: its columns stay in the processor's cache."""
 BATCH_ATTRIBUTES = 8 * BATCH_COMMANDS
+_LARGE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -119,18 +120,36 @@ def read_batches(source: Source, *, header: bool = True, version: int = 1) -> It
         raise ValueError(f"stream version {version} is not 1 to {MAX_VERSION}")
     position = Position(version=0 if header else version)
     with open_window(source) as window:
-        while True:
-            try:
-                batch = _next_batch(window, position)
-            except BrokenStreamError as error:
-                raise stream_error(window.name, window.data, window.base, error.fault) from None
-            if len(batch):
-                yield batch
-            elif window.last:
-                return
-            else:
-                window.advance(position.offset, position.wanted)
-                position.offset = 0
+        batches = _batches(window, position)
+        # nobody waits for a thread that waits for a pipe
+        yield from _ahead(batches) if window.last and len(window.data) > _LARGE else batches
+
+
+def _batches(window: Window, position: Position) -> Iterator[Batch]:
+    while True:
+        try:
+            batch = _next_batch(window, position)
+        except BrokenStreamError as error:
+            raise stream_error(window.name, window.data, window.base, error.fault) from None
+        if len(batch):
+            yield batch
+        elif window.last:
+            return
+        else:
+            window.advance(position.offset, position.wanted)
+            position.offset = 0
+
+
+def _ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Yield batches; a thread finds the next one while one is in use, nearly all of it in C."""
+    from concurrent.futures import ThreadPoolExecutor  # small streams do without
+
+    with ThreadPoolExecutor(1) as pool:
+        batch = next(batches, None)
+        while batch is not None:
+            coming = pool.submit(next, batches, None)
+            yield batch
+            batch = coming.result()
 
 
 def index_stream(source: Source, *, header: bool = True, version: int = 1) -> Batch:

@@ -170,6 +170,18 @@ def commands_of(batch: Batch) -> Iterator[Command]:
     return map(Command, repeat(_Rows(batch)), range(len(batch)))
 
 
+def command_of(batch: Batch, row: int) -> Command:
+    """Return one command of a batch, without a look at the others."""
+    start, end = batch.first[row : row + 2].tolist()
+    alone = Batch(
+        batch.data, batch.base, batch.offset[row : row + 1], batch.length[row : row + 1],
+        batch.type[row : row + 1], batch.version[row : row + 1], batch.first[row : row + 2] - start,
+        batch.attribute_type[start:end], batch.attribute_offset[start:end],
+        batch.attribute_length[start:end],
+    )  # fmt: skip
+    return Command(_Rows(alone), 0)
+
+
 _Decoder = Callable[[memoryview, int, int], Value]
 
 

@@ -3,6 +3,9 @@
 
 The memory is a file without a name (``memfd_create``) that is mapped, so the kernel tells which
 pages of it are there: a device of 100 GiB is copied and saved in the time that its data take.
+
+An image that is loaded to be replaced has its memory in a file beside it (:class:`Replacement`).
+Data go there as they come, and in the end the file only gets the rest and its name.
 """
 
 from __future__ import annotations
@@ -15,13 +18,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
-from btrfs_model.base.whole_file import whole_file
+from btrfs_model.base.whole_file import name_file, naming, open_unnamed, whole_file
 
 _PAGE = 4096
 _WORDS = _PAGE // 8
 _PIECE = 1 << 20
 _MANY = 16 * _PIECE
+# Documentation/admin-guide/mm/pagemap.rst
+_PAGEMAP = "/proc/self/pagemap"
+_ENTRIES = 1 << 16
+_OF_FILE, _THERE = 61, 62
 
 
 class Memory:
@@ -29,7 +37,11 @@ class Memory:
 
     `size`: bytes.
     `buffer` (mmap.mmap): all of it, writable.
+    `file` (int): descriptor of a file that takes data of whole pages, which are then in `buffer`;
+    -1 where there is none.
     """
+
+    file = -1
 
     def __init__(self, size: int) -> None:
         self._fd = os.memfd_create("btrfs_model", os.MFD_CLOEXEC)
@@ -46,12 +58,15 @@ class Memory:
         Raises OSError: when the file cannot be read.
         """
         memory = cls(size)
+        memory._read(path)
+        return memory
+
+    def _read(self, path: str | os.PathLike[str]) -> None:
         with Path(path).open("rb", buffering=0) as file:
-            for start, end in _data_ranges(file.fileno(), size):
+            for start, end in _data_ranges(file.fileno(), len(self.buffer)):
                 for at in range(start, end, _PIECE):
                     piece = os.pread(file.fileno(), min(_PIECE, end - at), at)
-                    memory.buffer[at : at + len(piece)] = piece
-        return memory
+                    _write(self._fd, memoryview(piece), at)
 
     def copy(self) -> Memory:
         """Return the same in other memory."""
@@ -79,20 +94,105 @@ class Memory:
         """
         with whole_file(path) as file:
             for at, pages in self._pages():
-                done = 0
-                while done < len(pages):
-                    done += os.pwrite(file.fileno(), pages[done:], at + done)
+                _write(file.fileno(), pages, at)
             file.truncate(len(self.buffer))
+
+    def finish(self, path: str | os.PathLike[str]) -> None:
+        """Do as :meth:`save`, for the last time: nothing may change the memory any more."""
+        self.save(path)
+
+    def _touched(self) -> Iterator[tuple[int, int]]:
+        """Yield the ranges in which something may have been written."""
+        return _data_ranges(self._fd, len(self.buffer))
 
     def _pages(self) -> Iterator[tuple[int, memoryview]]:
         """Yield runs of pages that are not zero: where, and their bytes."""
         with memoryview(self.buffer) as view:
-            for start, end in _data_ranges(self._fd, len(view)):
+            for start, end in self._touched():
                 for first in range(start, end, _MANY):
                     with view[first : min(first + _MANY, end)] as part:
                         for low, high in _runs(part):
                             with part[low:high] as run:
                                 yield first + low, run
+
+
+class Replacement(Memory):
+    """Memory that becomes the file in whose place it is loaded.
+
+    It maps a file without a name, privately: pages that are written in memory are copies of its
+    own, and what is written to the file is in all others. So a disk that is full is an error of a
+    system call, never of an access to memory.
+    """
+
+    def __init__(self, fd: int, size: int) -> None:
+        self._fd = self.file = fd
+        weakref.finalize(self, os.close, fd)
+        os.ftruncate(fd, size)
+        self.buffer = mmap.mmap(fd, size, access=mmap.ACCESS_COPY)
+
+    def finish(self, path: str | os.PathLike[str]) -> None:
+        """Let the file take a place, with all that is in memory.
+
+        Raises OSError: as :meth:`save`.
+        """
+        with naming(path), memoryview(self.buffer) as view:
+            for start, end in self._own():
+                with view[start:end] as part:
+                    at = 0
+                    for low, high in _runs(part):
+                        self._clear(start + at, start + low)
+                        _write(self._fd, part[low:high], start + low)
+                        at = high
+                    self._clear(start + at, end)
+            name_file(self._fd, path)
+
+    def _clear(self, start: int, end: int) -> None:
+        """Write zeros over what the file has in a range; holes stay holes."""
+        for low, high in _data_ranges(self._fd, end, start):
+            _write(self._fd, memoryview(bytes(high - low)), low)
+
+    def _touched(self) -> Iterator[tuple[int, int]]:
+        yield from super()._touched()
+        yield from self._own()
+
+    def _own(self) -> Iterator[tuple[int, int]]:
+        """Yield ranges of pages that are copies of those of the file."""
+        first = np.frombuffer(self.buffer, np.uint8).ctypes.data // _PAGE
+        count = -(-len(self.buffer) // _PAGE)
+        with Path(_PAGEMAP).open("rb", buffering=0) as pagemap:
+            for at in range(0, count, _ENTRIES):
+                raw = os.pread(pagemap.fileno(), 8 * min(_ENTRIES, count - at), 8 * (first + at))
+                entries = np.frombuffer(raw, np.uint64)
+                own = (entries >> _THERE != 0) & (entries >> _OF_FILE & 1 == 0)
+                for low, high in _borders(own):
+                    yield (at + low) * _PAGE, min((at + high) * _PAGE, len(self.buffer))
+
+
+def replacement_of(path: str | os.PathLike[str], size: int) -> Memory:
+    """Read a file into memory that is to take its place.
+
+    `path`, `size`: as for :meth:`Memory.copy_of`.
+    Raises OSError: when the file cannot be read.
+    """
+    # the file takes whole sectors, and those are pages
+    fd = open_unnamed(path) if mmap.PAGESIZE == _PAGE and os.access(_PAGEMAP, os.R_OK) else None
+    if fd is None:
+        return Memory.copy_of(path, size)
+    memory = Replacement(fd, size)
+    memory._read(path)
+    return memory
+
+
+def _write(fd: int, pages: memoryview, at: int) -> None:
+    done = 0
+    while done < len(pages):
+        done += os.pwrite(fd, pages[done:], at + done)
+
+
+def _borders(used: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return where runs of True begin and end."""
+    borders = np.flatnonzero(np.diff(used, prepend=False, append=False))
+    return [(low, high) for low, high in borders.reshape(-1, 2).tolist()]
 
 
 def _runs(part: memoryview) -> list[tuple[int, int]]:
@@ -102,16 +202,14 @@ def _runs(part: memoryview) -> list[tuple[int, int]]:
     # most of those that are not zero say so at once
     used = words[:, 0] != 0
     used[~used] = words[~used].any(axis=1)
-    borders = np.flatnonzero(np.diff(used, prepend=False, append=False)) * _PAGE
-    runs = [(low, high) for low, high in borders.reshape(-1, 2).tolist()]
+    runs = [(low * _PAGE, high * _PAGE) for low, high in _borders(used)]
     if any(part[count * _PAGE :]):
         runs.append((count * _PAGE, len(part)))
     return runs
 
 
-def _data_ranges(fd: int, size: int) -> Iterator[tuple[int, int]]:
-    """Ranges of a file that are no holes, as far as the filesystem below it knows."""
-    at = 0
+def _data_ranges(fd: int, size: int, at: int = 0) -> Iterator[tuple[int, int]]:
+    """Ranges of a file from `at` on that are no holes, as far as the filesystem below it knows."""
     while at < size:
         try:
             start = os.lseek(fd, at, os.SEEK_DATA)

@@ -111,6 +111,7 @@ struct bm_new_inode {
 	uint64_t to_index; /* and the same of its other name */
 	uint64_t time;	   /* nanoseconds */
 	uint64_t mode;
+	uint64_t there;	     /* whether it was made, and has to get its other name only */
 	struct bm_span made; /* the names */
 	struct bm_span name;
 	struct bm_span target; /* of a symbolic link, else empty */
@@ -150,6 +151,7 @@ enum { BM_WRITTEN_INLINE = 4095 };
 struct bm_written_files {
 	uint64_t tree;
 	uint64_t in_class; /* only where extents of a size class go */
+	int file; /* the image itself: what is written there is in its memory; -1: no such */
 	struct bm_written_file *files;
 	size_t count;
 };

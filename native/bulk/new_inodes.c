@@ -169,12 +169,13 @@ static int make_one(const struct run *run, const struct bm_new_inode *inode, uin
 
 	if (from.objectid == to.objectid && from.offset == to.offset)
 		return 0;
-	ret = is_taken(run, &from);
+	ret = inode->there ? 0 : is_taken(run, &from);
 	if (!ret)
 		ret = is_taken(run, &to);
 	if (ret)
 		return ret < 0 ? ret : 0;
-	if (create(run, inode, ino, &from) < 0 || rename_to(run, inode, ino, &from, &to) < 0)
+	if ((!inode->there && create(run, inode, ino, &from) < 0) ||
+	    rename_to(run, inode, ino, &from, &to) < 0)
 		return run->fault->code;
 	return 1;
 }

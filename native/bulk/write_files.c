@@ -3,16 +3,19 @@
  * Files that have nothing on disk yet and are written back one after the other: their data, which may
  * lie in pieces, become one extent of each, or lie in its item.
  */
-#define _DEFAULT_SOURCE /* madvise() */
+#define _DEFAULT_SOURCE /* madvise(), pwritev() */
 #include "writer/writer.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 
 #define PAGE 4096
 #define STORED_AT_ONCE (1 << 18) /* bytes, whole sectors: they stay in the processor's cache */
+#define MOST_PARTS 64		 /* that a file takes at once */
+#define MOST_OF_A_SECTOR 65536
 
 struct run {
 	struct bm_writer *writer;
@@ -33,6 +36,20 @@ struct place {
 	uint64_t at;
 };
 
+/* Go on by some bytes. */
+static void pass(struct place *place, uint64_t size)
+{
+	do {
+		const uint64_t left = place->piece->size - place->at;
+		const uint64_t part = left < size ? left : size;
+
+		size -= part;
+		place->at += part;
+		if (part == left)
+			*place = (struct place){.piece = place->piece + 1};
+	} while (size);
+}
+
 /* Put the next bytes of the pieces side by side. */
 static void gather(struct place *from, uint8_t *to, uint64_t size)
 {
@@ -43,9 +60,7 @@ static void gather(struct place *from, uint8_t *to, uint64_t size)
 		memcpy(to, from->piece->data + from->at, part);
 		to += part;
 		size -= part;
-		from->at += part;
-		if (part == left)
-			*from = (struct place){.piece = from->piece + 1};
+		pass(from, part);
 	}
 }
 
@@ -103,8 +118,65 @@ static void populate(uint8_t *start, uint64_t size)
 #endif
 }
 
+/* Checksums of data that lie in pieces, zeros behind them; sectors in two pieces are put together. */
+static uint8_t *sum_pieces(const struct run *run, struct place from, uint64_t data, uint8_t *sums)
+{
+	const uint16_t type = run->writer->image->csum_type;
+	const uint32_t sectorsize = run->writer->sectorsize;
+	uint8_t sector[MOST_OF_A_SECTOR];
+
+	while (data) {
+		uint64_t left = from.piece->size - from.at, sectors, width;
+		const uint8_t *start = from.piece->data + from.at;
+
+		left = left < data ? left : data;
+		sectors = left / sectorsize;
+		if (sectors) {
+			left = sectors * sectorsize;
+			pass(&from, left);
+		} else {
+			left = data < sectorsize ? data : sectorsize;
+			gather(&from, sector, left);
+			memset(sector + left, 0, sectorsize - left);
+			start = sector;
+			sectors = 1;
+		}
+		width = (uint64_t)bm_csum_sectors(type, start, sectorsize, sectors, sums);
+		sums += sectors * width;
+		data -= left;
+	}
+	return sums;
+}
+
+/* Let the file of the image have data, zeros behind them: 1, or 0 when it does not take all. */
+static int write_to_file(const struct run *run, struct place from, uint64_t at, uint64_t data,
+			 uint64_t size)
+{
+	static uint8_t zeros[MOST_OF_A_SECTOR];
+	struct iovec parts[MOST_PARTS];
+	int count = 0;
+
+	for (uint64_t left = data; left; count++) {
+		uint64_t part = from.piece->size - from.at;
+
+		if (count == MOST_PARTS - 1)
+			return 0;
+		part = part < left ? part : left;
+		parts[count] =
+		    (struct iovec){(void *)(uintptr_t)(from.piece->data + from.at), part};
+		pass(&from, part);
+		left -= part;
+	}
+	if (size > data)
+		parts[count++] = (struct iovec){zeros, size - data};
+	if (pwritev(run->args->file, parts, count, (off_t)at) != (ssize_t)size)
+		return 0;
+	/* pages that were written in memory hide those of the file */
+	return !madvise(run->writer->base + at, size, MADV_DONTNEED);
+}
+
 /* Store data, zeros behind them; their checksums, unless `sums` is NULL. */
-static void store_copy(const struct run *run, const struct bm_written_file *file, uint8_t *to,
+static void store_copy(const struct run *run, const struct bm_written_file *file, uint64_t physical,
 		       uint8_t *sums)
 {
 	const uint32_t sectorsize = run->writer->sectorsize;
@@ -114,15 +186,17 @@ static void store_copy(const struct run *run, const struct bm_written_file *file
 	for (uint64_t at = 0; at < length; at += STORED_AT_ONCE) {
 		const uint64_t size = length - at < STORED_AT_ONCE ? length - at : STORED_AT_ONCE;
 		const uint64_t data = file->size - at < size ? file->size - at : size;
-		const uint64_t sectors = size / sectorsize;
+		uint8_t *to = run->writer->base + physical + at;
 
-		populate(to + at, size);
-		gather(&from, to + at, data);
-		memset(to + at + data, 0, size - data);
 		if (sums)
-			sums +=
-			    sectors * (uint64_t)bm_csum_sectors(run->writer->image->csum_type,
-								to + at, sectorsize, sectors, sums);
+			sums = sum_pieces(run, from, data, sums);
+		if (run->args->file >= 0 && write_to_file(run, from, physical + at, data, size)) {
+			pass(&from, data);
+			continue;
+		}
+		populate(to, size);
+		gather(&from, to, data);
+		memset(to + data, 0, size - data);
 	}
 }
 
@@ -144,7 +218,7 @@ static int store(struct run *run, const struct bm_written_file *file, uint64_t l
 							 .block = file->bytenr,
 							 .found = physical + length,
 							 .wanted = physical + contiguous});
-		store_copy(run, file, writer->base + physical, copy ? NULL : run->sums);
+		store_copy(run, file, physical, copy ? NULL : run->sums);
 	}
 	return BM_OK;
 }

@@ -72,7 +72,9 @@ struct bm_stream_time {
 enum bm_stream_has { BM_STREAM_OWNERS = 1, BM_STREAM_MODE = 2, BM_STREAM_TIMES = 4 };
 /*
  * Commands that make an inode, one behind the other: MKFILE, MKDIR or SYMLINK, its RENAME, WRITEs from
- * its first byte on without a gap, then CHOWN, CHMOD and UTIMES, or some of these.
+ * its first byte on without a gap, then CHOWN, CHMOD and UTIMES, or some of these. UTIMES on other
+ * paths may follow: of directories in which something was made. Where the first command of all is a
+ * WRITE, it and what follows are the rest of such an inode.
  */
 struct bm_stream_inode {
 	uint64_t command; /* the first */
@@ -90,16 +92,25 @@ struct bm_stream_inode {
 	struct bm_span target; /* of a symbolic link */
 	uint64_t made_name;    /* where the last names of the paths begin in them */
 	uint64_t name;
+	uint64_t start; /* the byte at which the first of the writes begins */
 	uint64_t size;	/* of what is written */
 	uint64_t piece; /* the first of `writes` pieces */
+	uint64_t more;	/* UTIMES on other paths behind the commands, */
+	uint64_t first; /* of which this is the first */
+};
+struct bm_stream_times {
+	struct bm_span path;
+	struct bm_stream_time atime;
+	struct bm_stream_time mtime;
 };
 /*
  * Find those among the first `count` commands whose paths have `most` bytes at most and nothing but
- * names; inodes[] has room for count / 2 + 1, pieces[] for `count`. Returns how many there are.
+ * names; inodes[] has room for count / 2 + 1, pieces[] and times[] for `count`. Returns how many
+ * there are.
  */
 uint64_t bm_stream_inodes(const uint8_t *data, const struct bm_stream_columns *columns,
 			  uint64_t count, uint64_t most, struct bm_stream_inode *inodes,
-			  struct bm_span *pieces);
+			  struct bm_span *pieces, struct bm_stream_times *times);
 
 /*
  * Commands as lines of text in the form of `btrfs receive --dump`. It remembers the subvolume that

@@ -126,6 +126,36 @@ static void read_attributes(const struct scan *scan, const struct bm_span *path,
 	inode->commands = (uint32_t)(at - inode->command);
 }
 
+/* How many UTIMES on plain paths begin at a command. */
+static uint64_t read_times(const struct scan *scan, uint64_t command, uint64_t most,
+			   struct bm_stream_times *times)
+{
+	uint64_t found = 0, name;
+
+	for (; command < scan->end && scan->columns->type[command] == BTRFS_SEND_C_UTIMES;
+	     command++, found++) {
+		struct bm_stream_times *next = &times[found];
+
+		next->path = span_of(scan, command, BTRFS_SEND_A_PATH);
+		if (!is_plain(scan, &next->path, most, &name) ||
+		    !read_time(scan, command, BTRFS_SEND_A_ATIME, &next->atime) ||
+		    !read_time(scan, command, BTRFS_SEND_A_MTIME, &next->mtime))
+			break;
+	}
+	return found;
+}
+
+static void read_writes(const struct scan *scan, const struct bm_span *path,
+			struct bm_stream_inode *inode, struct bm_span *pieces)
+{
+	while (is_next_write(scan, inode->command + inode->commands, path,
+			     inode->start + inode->size, &pieces[inode->writes])) {
+		inode->size += pieces[inode->writes].size;
+		inode->writes++;
+		inode->commands++;
+	}
+}
+
 /* The inode that is made at `command`: 1, 0 when that is none that is taken. */
 static int read_inode(const struct scan *scan, uint64_t command, uint64_t most,
 		      struct bm_stream_inode *inode, struct bm_span *pieces)
@@ -150,33 +180,50 @@ static int read_inode(const struct scan *scan, uint64_t command, uint64_t most,
 		if (!inode->target.size)
 			return 0;
 	}
-	while (type == BTRFS_SEND_C_MKFILE && is_next_write(scan, command + inode->commands, &path,
-							    inode->size, &pieces[inode->writes])) {
-		inode->size += pieces[inode->writes].size;
-		inode->writes++;
-		inode->commands++;
-	}
+	if (type == BTRFS_SEND_C_MKFILE)
+		read_writes(scan, &path, inode, pieces);
 	read_attributes(scan, &path, inode);
 	return 1;
 }
 
+/* The rest of an inode of which other commands came before: 1, 0 when there is none. */
+static int read_rest(const struct scan *scan, uint64_t most, struct bm_stream_inode *inode,
+		     struct bm_span *pieces)
+{
+	*inode = (struct bm_stream_inode){.type = BTRFS_SEND_C_WRITE};
+	if (!scan->end || scan->columns->type[0] != BTRFS_SEND_C_WRITE)
+		return 0;
+	inode->path = span_of(scan, 0, BTRFS_SEND_A_PATH);
+	inode->start = load64(value_of(scan, 0, BTRFS_SEND_A_FILE_OFFSET));
+	if (inode->start >= 1ULL << 62 || !is_plain(scan, &inode->path, most, &inode->name))
+		return 0;
+	read_writes(scan, &inode->path, inode, pieces);
+	read_attributes(scan, &inode->path, inode);
+	return inode->commands > 0;
+}
+
 uint64_t bm_stream_inodes(const uint8_t *data, const struct bm_stream_columns *columns,
 			  uint64_t count, uint64_t most, struct bm_stream_inode *inodes,
-			  struct bm_span *pieces)
+			  struct bm_span *pieces, struct bm_stream_times *times)
 {
 	const struct scan scan = {.data = data, .columns = columns, .end = count};
-	uint64_t found = 0, used = 0, at = 0;
+	uint64_t found = 0, used = 0, set = 0, at = 0;
 
 	while (at < count) {
 		struct bm_stream_inode *inode = &inodes[found];
 
-		if (!read_inode(&scan, at, most, inode, pieces + used)) {
+		if (!read_inode(&scan, at, most, inode, pieces + used) &&
+		    (at || !read_rest(&scan, most, inode, pieces))) {
 			at++;
 			continue;
 		}
 		inode->piece = used;
 		used += inode->writes;
 		at += inode->commands;
+		inode->first = set;
+		inode->more = read_times(&scan, at, most, times + set);
+		set += inode->more;
+		at += inode->more;
 		found++;
 	}
 	return found;

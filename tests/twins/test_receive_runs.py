@@ -17,6 +17,7 @@ from btrfs_model.mount.files import pages, writeback
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.questions.receive.api import apply_stream
 from btrfs_model.questions.receive.receiver import Receiver
+from btrfs_model.stream import index
 from btrfs_model.stream.writer import StreamWriter
 
 DIRECTORIES = [b"", b"a/", b"a/b/", b"link/"]
@@ -56,10 +57,15 @@ def streams(draw: st.DrawFn) -> bytes:
         steps.append(inodes(draw, number))
         if draw(st.integers(0, 7)) == 0:
             made = [step for step in steps[3:] if step[0] == "inode" and step[1] == "mkfile"]
-            kinds = ["utimes", "sgid"] + ["unlink", "link", "write", "truncate"] * bool(made)
+            kinds = ["sgid"] + ["unlink", "link", "write", "truncate"] * bool(made)
             other = draw(st.sampled_from(kinds))
-            at = draw(st.sampled_from(made if other in kinds[2:] else steps[:2]))[3]
+            at = draw(st.sampled_from(made if other != "sgid" else steps[:2]))[3]
             steps.append((other, at, b"l%d" % number))
+        for _ in range(draw(st.sampled_from([0, 0, 0, 1, 1, 2]))):
+            # of directories, as sends have it, and of anything else
+            inode = st.sampled_from([step for step in steps if step[0] == "inode"])
+            at = draw(st.one_of(st.sampled_from([b"a", b"a/b", b"a", b"link"]), inode))
+            steps.append(("utimes", at if isinstance(at, bytes) else at[3], b""))
     return b"".join(commands(steps))
 
 
@@ -153,9 +159,11 @@ def received(stream: bytes, size: int) -> tuple[dict[Any, Any], Any, bytes]:
 @given(
     stream=streams(), size=st.sampled_from([128 << 20, 300 << 20]),
     extent=st.sampled_from([pages.MAX_EXTENT_SIZE, 16 << 10]),
+    batch=st.sampled_from([index.BATCH_COMMANDS, 1, 5, 16]),
 )  # fmt: skip
-def test_runs_leave_what_calls_leave(stream: bytes, size: int, extent: int) -> None:
+def test_runs_leave_what_calls_leave(stream: bytes, size: int, extent: int, batch: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index, "BATCH_COMMANDS", batch)
         for module in (pages, writeback):
             patch.setattr(module, "MAX_EXTENT_SIZE", extent)
         in_runs = received(stream, size)

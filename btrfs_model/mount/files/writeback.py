@@ -43,7 +43,7 @@ from btrfs_model.mount.files.file_item import (
 from btrfs_model.mount.files.pages import MAX_EXTENT_SIZE, Whole
 from btrfs_model.mount.files.prealloc import can_nocow, mark_extent_written
 from btrfs_model.mount.files.run import Block, fills_holes, pass_time, write_run
-from btrfs_model.mount.inode import mark_inode_dirty
+from btrfs_model.mount.inode import mark_inode_dirty, mark_inodes_dirty
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.space.block_group import ensure_metadata, reserve_data, stays_enough
@@ -139,8 +139,9 @@ def _write_whole(fs: Mount, root: int, files: list[LiveInode]) -> int:
     rows["pieces"] = [data.pieces.place(data.first) for _, _, data in parts]
     rows["count"] = [data.many for _, _, data in parts]
     rows["in_item"] = [start + data.size <= inline for _, start, data in parts]
-    written = write_files(fs.writer, root, rows, in_class=Patch.ALLOC_SIZE_CLASS in fs.behaviour)
-    done = 0
+    in_class = Patch.ALLOC_SIZE_CLASS in fs.behaviour
+    written = write_files(fs.writer, root, rows, in_class=in_class, file=fs.memory.file)
+    done, changed = 0, {}
     for at, (inode, start, data) in enumerate(parts[:written], 1):
         item, pages, length = inode.item, inode.pages, data.size
         end = start + length
@@ -156,9 +157,10 @@ def _write_whole(fs: Mount, root: int, files: list[LiveInode]) -> int:
             done += 1
         elif at == written:
             pages.clean(0, end)
-        mark_inode_dirty(fs, inode)
+        changed[inode.ino] = inode
         if end == pages.i_size:
             del fs.dirty_files[root, inode.ino]
+    mark_inodes_dirty(fs, root, list(changed.values()), written)
     return done
 
 

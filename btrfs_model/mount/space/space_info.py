@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from btrfs_model.mount.delayed_inode import run_delayed_items, run_delayed_items_nr
-from btrfs_model.mount.files.file_item import file_ranges
+from btrfs_model.mount.files.file_item import file_ranges, has_nothing
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names.dir_item import NAME_LEN
@@ -163,6 +163,22 @@ def reserve_files(fs: Mount, files: int) -> bool:
         return fs.aborted
     rsv.lent += size
     return True
+
+
+def look_ahead(fs: Mount, size: int) -> bool:
+    """Look for room as the next call will, which reserves so many bytes.
+
+    True where that is all that the call would do for room, or not even that.
+    """
+    rsv = fs.reservations
+    if rsv.chunks == fs.raw_super.dev_item.bytes_used and rsv.lent + size < rsv.room:
+        return True
+    level = _look(fs)
+    if size < rsv.room and size <= _until_early(fs, level):
+        return True
+    # the call looks once more, and finds the same
+    rsv.room = 0
+    return False
 
 
 def _reserve(
@@ -299,6 +315,10 @@ def _extents_of(fs: Mount, inode: LiveInode, known: Delalloc | None) -> Delalloc
     if known is not None and known.pages is pages and known.cleanings == pages.cleanings:
         # below what stays dirty nothing changes
         counted = known.extents
+    if not counted and has_nothing(fs, inode):
+        # holes all through
+        extents = dict.fromkeys(pages.delalloc_ranges(0, _EVERYTHING), 1)
+        return Delalloc(pages, pages.cleanings, extents, len(extents))
     extents = {}
     for part in pages.delalloc_ranges(0, _EVERYTHING):
         count = counted.get(part)

@@ -17,12 +17,12 @@ from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.questions.receive.receiver import Receiver
 from btrfs_model.stream.index import read_batches
-from btrfs_model.stream.reader import commands_of
+from btrfs_model.stream.reader import command_of
 from btrfs_model.stream.source import name_of
 
 if TYPE_CHECKING:
     from btrfs_model.mount.writable import WritableFilesystem
-    from btrfs_model.stream.reader import Command
+    from btrfs_model.stream.index import Batch
     from btrfs_model.stream.source import Source
 
 
@@ -110,25 +110,25 @@ def apply_stream(
 ) -> ReceiveResult:
     """As :func:`receive`, but what waits for writeback waits on, as after ``btrfs receive``."""
     receiver = Receiver(fs, directory)
-    command: Command | None = None
+    place: tuple[Batch, int] | None = None
     try:
         for batch in read_batches(stream):
             receiver.begin_batch(batch)
-            commands, at = list(commands_of(batch)), 0
-            while at < len(commands):
-                command = commands[at]
+            at = 0
+            while at < len(batch):
+                place = batch, at
                 try:
                     done = receiver.process_inodes(at)
                     if not done:
-                        receiver.process(command)
+                        receiver.process(command_of(*place))
                 except OSError as error:
-                    raise _failed(stream, command, error) from error
+                    raise _failed(stream, place, error) from error
                 at += done or 1
         # one without an end
         try:
             receiver.finish_subvol()
         except OSError as error:
-            raise _failed(stream, command, error) from error
+            raise _failed(stream, place, error) from error
     finally:
         receiver.close_inode_for_write()
     names = [command.name for command in COMMANDS.values()]
@@ -139,9 +139,12 @@ def apply_stream(
     )
 
 
-def _failed(stream: Source, command: Command | None, error: OSError) -> ReceiveError:
+def _failed(stream: Source, place: tuple[Batch, int] | None, error: OSError) -> ReceiveError:
     """Say of an error at which command of the stream it came."""
-    name, offset = (command.name, command.offset) if command is not None else ("stream", 0)
+    name, offset = "stream", 0
+    if place is not None:
+        command = command_of(*place)
+        name, offset = command.name, command.offset
     number, why = error.errno or 0, f"{name} {_reason(error)}"
     return ReceiveError(name_of(stream), offset, name, number, why)
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from btrfs_model.cost.receiver import ReceiverCalls
-from btrfs_model.mount.bulk.new_inodes import Made, NewInodes, describe, make_inodes
+from btrfs_model.mount.bulk.made_inodes import Made, NewInodes
+from btrfs_model.mount.bulk.new_inodes import describe, make_inodes
 from btrfs_model.mount.names.dir_item import NAME_LEN, fail
 from btrfs_model.ondisk.stream import COMMANDS
 from btrfs_model.questions.receive.encoded import encoded_write
@@ -85,31 +86,29 @@ class Receiver:
         Raises OSError: when a tree does not take what has to be there; then there is no commit.
         """
         rows = self._inodes.rows
-        while self._next < len(rows) and sum(rows[self._next][:2]) <= at:
+        while self._next < len(rows) and rows[self._next].end <= at:
             self._next += 1
         if self._subvolume is None or self._next == len(rows):
             return 0
         row, held = rows[self._next], self._write_inode
         skip = at - row.command
-        if not (skip == 0 or 2 <= skip <= 2 + row.writes) or (held and not held.item.nlink):
+        if not 0 <= skip <= row.head + row.writes or (held and not held.item.nlink):
             return 0
         self._inodes.prefix = self._subvolume.path
         self._inodes.open, self._inodes.held = self.calls.open_path, held
-        if not skip:
-            made = make_inodes(self.fs, self._inodes, self._next)
-            self._next += made.done
-            done = sum(rows[self._next - 1][:2]) - at if made.done else 0
+        if skip < row.head:
+            made = make_inodes(self.fs, self._inodes, self._next, there=skip == 1)
         else:
-            made = describe(self.fs, self._inodes, self._next, skip - 2)
-            done = made.done
-        self._count_many(at, done, made)
-        return done
+            made = describe(self.fs, self._inodes, self._next, skip - row.head)
+        self._next += made.inodes
+        self._count_many(at, made)
+        return made.commands
 
-    def _count_many(self, at: int, done: int, made: Made) -> None:
+    def _count_many(self, at: int, made: Made) -> None:
         """Count commands that were carried out at once; the file that was written last is open."""
-        if not done:
+        if not made.commands:
             return
-        numbers = np.bincount(self._types[at : at + done]).tolist()
+        numbers = np.bincount(self._types[at : at + made.commands]).tolist()
         counts = {COMMANDS[n].name: count for n, count in enumerate(numbers) if count}
         self.counts.update(counts)
         end = 0
