@@ -150,7 +150,8 @@ def random_log(seed: object) -> Scenario:
         for _ in range(c.one([1, 2, 3, 5, 8])):
             make = choice.choices([_name_operation, _data_operation, _other_operation], weights)[0]
             operations.append(make(c))
-            changed += operations[-1][1:2]
+            for path in operations[-1][1:2]:  # a name that went is missed in its directory
+                changed += [path, path.rpartition("/")[0]]
         path = c.one([*changed, c.one(c.files), c.one(c.files), c.one(c.folders), c.path()])
         operations.append([c.one(["fsync", "fsync", "fsync", "fdatasync"]), path])
     if choice.random() < 0.5:

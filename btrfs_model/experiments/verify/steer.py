@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 import random
 import tomllib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -156,12 +156,13 @@ def ran(kernel: Uml) -> gcov.Counts:
 
 
 def corpus(folder: Path) -> list[tuple[str, Scenario]]:
-    """Read the scenarios of a corpus, each with its kind; a crash is looked at and replayed."""
-    found = []
+    """Read a corpus: kinds and scenarios, each kind in turn; a crash is looked at and replayed."""
+    found: defaultdict[str, list[tuple[str, Scenario]]] = defaultdict(list)
     for path in sorted(folder.glob("*-*.json")):
         name, scenario = path.name.partition("-")[0], load_scenario(path)
-        found += [(kind, scenario) for kind in (_CRASHED if name in _CRASHED else (name,))]
-    return found
+        for kind in _CRASHED if name in _CRASHED else (name,):
+            found[kind].append((kind, scenario))
+    return [one for turn in zip_longest(*found.values()) for one in turn if one]
 
 
 def keep(folder: Path, kind: str, lines: list[Any]) -> None:
