@@ -3,7 +3,7 @@
  * Files that have nothing on disk yet and are written back one after the other: their data, which may
  * lie in pieces, become one extent of each, or lie in its item.
  */
-#define _DEFAULT_SOURCE /* madvise(), pwritev() */
+#define _DEFAULT_SOURCE /* madvise(), pwritev(2) */
 #include "writer/writer.h"
 
 #include <errno.h>
