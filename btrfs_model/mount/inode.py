@@ -35,6 +35,7 @@ from btrfs_model.mount.names.properties import COMPRESSION_PROPERTY, apply_compr
 from btrfs_model.ondisk.items import dir_items, inode_refs
 from btrfs_model.ondisk.keys import U64_MAX, ItemType, ObjectId
 from btrfs_model.ondisk.structs import Timespec
+from btrfs_model.patches import Patch
 from btrfs_model.volume.tree import Item, RawKey
 
 _SCANNED: Final = 8
@@ -176,10 +177,19 @@ def _property(items: Sequence[Item]) -> bytes:
 
 
 def last_index(fs: Mount, directory: LiveInode) -> int:
-    """Return the highest index so far (``btrfs_get_dir_last_index()``), as open(2) asks for."""
+    """Return the highest index so far (``btrfs_get_dir_last_index()``)."""
     if directory.index_cnt is None:
         directory.index_cnt = _index_count(fs, directory)
     return directory.index_cnt - 1
+
+
+def open_directory(fs: Mount, directory: LiveInode) -> None:
+    """Do what open(2) does with a directory (``btrfs_opendir()``).
+
+    From then on new entries count on from the index that was the last, also when that one goes.
+    """
+    if Patch.OPENDIR_LAST_INDEX in fs.behaviour:
+        last_index(fs, directory)
 
 
 def next_index(fs: Mount, directory: LiveInode) -> int:

@@ -95,6 +95,10 @@ FOUND = {
         ["write", "f", 61440, 20480, 3], ["fallocate", "f", 17, 61440, 4096], ["fiemap", "f"],
         ["fiemap", "g"],
     ],
+    "a directory that is opened while the deletion of its last name waits": [
+        "log", ["create", "f"], ["remount"], ["unlink", "f"], ["sync"], ["mkdir", "b"],
+        ["fsync", ""],
+    ],
 }  # fmt: skip
 """What was found once, with its kind; a mount of its own comes first."""
 

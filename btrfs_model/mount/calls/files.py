@@ -35,6 +35,7 @@ from btrfs_model.mount.files.reflink import clone_range, dedupe_range
 from btrfs_model.mount.files.truncate import set_size
 from btrfs_model.mount.files.write import buffered_write, read_live
 from btrfs_model.mount.files.writeback import flush_delalloc, writeback
+from btrfs_model.mount.inode import open_directory
 from btrfs_model.mount.live_inode import LiveInode
 from btrfs_model.mount.log.sync_log import sync_file
 from btrfs_model.mount.mount import Mount
@@ -299,6 +300,8 @@ class FileCalls(NamespaceCalls):
     def _opened(self, path: Path, otherwise: int | None = errno.EINVAL) -> _Opened:
         """Open a file."""
         inode = self._inode(path) if otherwise is None else self._regular(path, otherwise)
+        if inode.is_dir:
+            open_directory(self, inode)
         return _Opened(self, inode)
 
     def _changed(self, path: Path, otherwise: int | None = errno.EINVAL) -> _Opened:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from btrfs_model.mount.bulk import moves, rows, unlinks
 from btrfs_model.mount.calls.call_errors import about
 from btrfs_model.mount.delayed_inode import balance_delayed_items
-from btrfs_model.mount.inode import iget, iput, last_index
+from btrfs_model.mount.inode import iget, iput, open_directory
 from btrfs_model.mount.live_inode import EMPTY_SUBVOL_DIR, ROOT_DIR, LiveInode
 from btrfs_model.mount.mount import Mount
 from btrfs_model.mount.names import attr, inode_flags, namei, rename, subvolume, xattr_checks
@@ -72,7 +72,7 @@ class NamespaceCalls(Mount):
         inode = find(self, path)
         inode.holders += 1
         if inode.is_dir:
-            last_index(self, inode)
+            open_directory(self, inode)
         return inode
 
     @exclusive
