@@ -36,6 +36,7 @@ from btrfs_model.base.tables import html_table, plural
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.items import root_ref
 from btrfs_model.ondisk.keys import MAX_KEY, ItemType, ObjectId
+from btrfs_model.volume import tables
 from btrfs_model.volume.checksums import DataChecksums
 from btrfs_model.volume.devices import Paths
 from btrfs_model.volume.forest import Forest
@@ -388,9 +389,9 @@ class Filesystem:
             (UTC, to the nanosecond, or to a coarser unit in a column with a time before 1677 or
             after 2262; NaT for none), ``read_only``, ``refs``.
         """
-        from btrfs_model.volume.tables import subvolumes
-
-        return subvolumes(self)
+        found = [self.roots[number] for number in self.subvolume_ids]
+        parents = {number: name.parent for number, name in self._names.items()}
+        return tables.subvolumes(found, parents, self.subvolume_path)
 
     @exclusive
     def devices(self) -> pd.DataFrame:
@@ -404,9 +405,7 @@ class Filesystem:
             (bytes), ``missing``; then for each kind of chunk, such as ``DATA|RAID1``, the bytes of
             the device that are allocated to it.
         """
-        from btrfs_model.volume.tables import devices
-
-        return devices(self.image, self.chunk_tree)
+        return tables.devices(self.image, self.chunk_tree)
 
     @exclusive
     def stripes(self) -> pd.DataFrame:
@@ -419,9 +418,7 @@ class Filesystem:
             ``length``, ``type`` (such as ``METADATA|RAID5``), ``stripe`` (its number), ``devid``,
             ``offset`` (byte of the device), ``stripe_length`` (bytes there), ``missing``.
         """
-        from btrfs_model.volume.tables import stripes
-
-        return stripes(self.image)
+        return tables.stripes(self.image)
 
     @exclusive
     def qgroups(self) -> pd.DataFrame:
@@ -435,9 +432,8 @@ class Filesystem:
             and ``alone`` as a rescan would count them; ``max_rfer``, ``max_excl`` (NA for no
             limit), ``groups`` (those that it is in).
         """
-        from btrfs_model.volume.tables import qgroups
-
-        return qgroups(self)
+        alive = set(self.subvolume_ids)
+        return tables.qgroups(self.trees, self.image, self.forest(), alive, self.subvolume_path)
 
     def missing(
         self,

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import numpy as np
-import pandas as pd
 
 from btrfs_model.ondisk.chunks import flag_names
 from btrfs_model.ondisk.keys import ItemType
@@ -16,9 +15,14 @@ from btrfs_model.volume.quotas import LimitFlag, counted_quotas, group_name, quo
 from btrfs_model.volume.roots import timespec_ns
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Mapping
+
+    import pandas as pd
+
     from btrfs_model.ondisk.structs import DevItem
-    from btrfs_model.volume.filesystem import Filesystem
+    from btrfs_model.volume.forest import Forest
     from btrfs_model.volume.image import Image
+    from btrfs_model.volume.roots import Root
     from btrfs_model.volume.tree import Tree
 
 _TIMES = ("ctime", "otime", "stime", "rtime")
@@ -41,25 +45,30 @@ _STRIPES = {
 }  # fmt: skip
 
 
-def subvolumes(fs: Filesystem) -> pd.DataFrame:
-    """Return the subvolumes; see :meth:`.Filesystem.subvolumes`."""
+def subvolumes(
+    found: Iterable[Root], parents: Mapping[int, int], path_of: Callable[[int], str]
+) -> pd.DataFrame:
+    """Return the subvolumes; see :meth:`.Filesystem.subvolumes`.
+
+    `found`, `parents`: their root items, and by id the subvolumes that contain them.
+    `path_of`: gives the path of the subvolume of an id.
+    """
+    import pandas as pd
+
     rows = []
-    for objectid in fs.subvolume_ids:
-        subvolume = fs.subvolume(objectid)
-        item = subvolume.item
+    for root in found:
+        item = root.item
         row: dict[str, Any] = {
-            "id": objectid,
-            "path": fs.subvolume_path(objectid),
-            "parent": subvolume.entry.parent if subvolume.entry else 0,
-        }
+            "id": root.id, "path": path_of(root.id), "parent": parents.get(root.id, 0)
+        }  # fmt: skip
         for field in ("uuid", "parent_uuid", "received_uuid"):
-            value = getattr(subvolume, field)
-            row[field] = value.hex() if value else ""
+            value = getattr(item, field)
+            row[field] = value.hex() if any(value) else ""
         for field in ("generation", "ctransid", "otransid", "stransid", "rtransid"):
             row[field] = getattr(item, field)
         for field in _TIMES:
             row[field] = timespec_ns(getattr(item, field))
-        rows.append(row | {"read_only": subvolume.is_read_only, "refs": item.refs})
+        rows.append(row | {"read_only": root.is_read_only, "refs": item.refs})
     frame = pd.DataFrame(
         # text stays Python's: paths may be no UTF-8
         {name: pd.Series([row[name] for row in rows], dtype=dtype)
@@ -72,6 +81,8 @@ def subvolumes(fs: Filesystem) -> pd.DataFrame:
 
 def _to_datetime(times: list[int]) -> pd.DatetimeIndex:
     """Nanoseconds as UTC times of the finest unit that has room for all of them; 0 is NaT."""
+    import pandas as pd
+
     unit, each = next(
         (unit, each) for unit, each in _TIME_UNITS
         if all(_INT64.min < time // each <= _INT64.max for time in times)
@@ -82,6 +93,8 @@ def _to_datetime(times: list[int]) -> pd.DatetimeIndex:
 
 def stripes(image: Image) -> pd.DataFrame:
     """Return the stripes; see :meth:`.Filesystem.stripes`."""
+    import pandas as pd
+
     members = {one.devid: one for one in image.devices}
     sole = image.devices[0].devid
     rows: list[tuple[Any, ...]] = []
@@ -95,6 +108,8 @@ def stripes(image: Image) -> pd.DataFrame:
 
 def devices(image: Image, chunk_tree: Tree) -> pd.DataFrame:
     """Return the devices; see :meth:`.Filesystem.devices`."""
+    import pandas as pd
+
     placed = stripes(image)
     kinds = sorted(placed["type"].unique())
     rows = []
@@ -121,15 +136,24 @@ def devices(image: Image, chunk_tree: Tree) -> pd.DataFrame:
     return table.astype(dict.fromkeys(whole, "uint64") | {"uuid": "object", "path": "object"})
 
 
-def qgroups(fs: Filesystem) -> pd.DataFrame:
-    """Return the quota groups; see :meth:`.Filesystem.qgroups`."""
-    quotas = quotas_of(fs.trees, fs.image)
-    counted = counted_quotas(fs.trees, fs.image, fs.forest())
-    alive = set(fs.subvolume_ids)
+def qgroups(
+    trees: Mapping[int, Tree],
+    image: Image,
+    forest: Forest,
+    alive: Container[int],
+    path_of: Callable[[int], str],
+) -> pd.DataFrame:
+    """Return the quota groups; see :meth:`.Filesystem.qgroups`.
+
+    `alive`, `path_of`: ids of the subvolumes that there are; gives the path of one.
+    """
+    import pandas as pd
+
+    counted = counted_quotas(trees, image, forest)
     rows = []
-    for number, group in sorted(quotas.by_id.items()):
+    for number, group in sorted(quotas_of(trees, image).by_id.items()):
         limits, there = group.limits, counted.by_id[number]
-        path = fs.subvolume_path(number) if number in alive else ""
+        path = path_of(number) if number in alive else ""
         rows.append((
             group_name(number), path, group.rfer, group.excl, there.rfer, there.excl,
             limits.max_rfer if limits.flags & LimitFlag.MAX_RFER else None,
