@@ -165,7 +165,8 @@ def _check_parity(
     """Compare the parity of the rows in which something was written."""
     row_size = chunk.width * BTRFS_STRIPE_LEN
     wanted = np.flatnonzero(written.any(axis=1))
-    for rows in np.split(wanted, range(_ROWS_AT_ONCE, len(wanted), _ROWS_AT_ONCE)):
+    for first in range(0, len(wanted), _ROWS_AT_ONCE):
+        rows = wanted[first : first + _ROWS_AT_ONCE]
         data = np.stack([
             np.frombuffer(image.data(chunk.logical + row * row_size, row_size), np.uint8)
             for row in rows.tolist()

@@ -3,6 +3,7 @@
 
 import errno
 import random
+import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,6 +15,7 @@ import corpus
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from progs import needs_progs, why_mounts_are_unknown
 
 import btrfs_model as bm
 from btrfs_model.base.codes import Code
@@ -78,6 +80,20 @@ def test_send(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_check(name: str) -> None:
     assert bm.check(devices(name), verify_data=True) == []
+
+
+@pytest.mark.skipif(bool(why_mounts_are_unknown()), reason=why_mounts_are_unknown())
+@needs_progs
+@pytest.mark.parametrize("profile", ["raid5", "raid6"])
+def test_check_where_nothing_was_written(profile: str, tmp_path: Path) -> None:
+    """mkfs.btrfs makes an empty chunk for data, without parity anywhere."""
+    files = [tmp_path / f"{number}.img" for number in range(3)]
+    for file in files:
+        with file.open("wb") as made:
+            made.truncate(200 << 20)
+    subprocess.run(["mkfs.btrfs", "-q", "-f", "-m", profile, "-d", profile, *files],
+                   check=True, capture_output=True)  # fmt: skip
+    assert bm.check(files, verify_data=True) == []
 
 
 @pytest.mark.parametrize("name", REDUNDANT)

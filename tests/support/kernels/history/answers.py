@@ -10,7 +10,8 @@ from typing import Any, TypedDict
 
 from btrfs_model.kernels.inside import ioctls
 from btrfs_model.kernels.inside.listing import kernel_listing
-from btrfs_model.kernels.inside.mounts import mounted, run
+from btrfs_model.kernels.inside.mounts import run
+from history import wide
 
 Send = tuple[int, int, list[int], int, int]
 """Snapshot, parent or 0, clone sources, flags, version."""
@@ -58,7 +59,7 @@ def answers(asked: Questions, top: str) -> dict[str, Any]:
     """Mount an image and ask."""
     said: dict[str, Any] = {"fiemap": {}, "paths": {}, "refs": [], "du": {}, "sends": []}
     # a replacement that failed leaves a filesystem that is mounted in no other way
-    with mounted(asked["image"], top, "ro,degraded,subvolid=5" + asked["options"]) as folder:
+    with wide.mounted(asked["image"], top, "ro,degraded,subvolid=5" + asked["options"]) as folder:
         said["subvolumes"] = run("btrfs", "subvolume", "list", "-a", top).splitlines()
         said["groups"] = run("sh", "-c", f"btrfs qgroup show --raw {top} 2>&1 || true").splitlines()
         said["listing"] = kernel_listing(folder, list(asked["subvolumes"].values()))
@@ -74,3 +75,9 @@ def answers(asked: Questions, top: str) -> dict[str, Any]:
         for logical in asked["logical"]:
             said["refs"].append([ioctls.logical_ino(folder, logical, one) for one in (False, True)])
     return said
+
+
+def scrub(image: str, top: str) -> None:
+    """Let a kernel go through an image, and repair what it can."""
+    with wide.mounted(image, top, "rw,degraded,subvolid=5"):
+        run("btrfs", "scrub", "start", "-B", top)

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from btrfs_model.kernels.inside.mounts import run
+from history import wide
 from history.files import Files
+from history.several import Several
 
 MB = 1 << 20
 SIZE = 288 * MB
@@ -53,9 +55,17 @@ def copied(source: Path, target: Path) -> None:
                 at += os.sendfile(other.fileno(), one.fileno(), at, hole - at)
 
 
+def removed(image: Path) -> None:
+    """Remove an image, or a folder of devices."""
+    if image.is_dir():
+        shutil.rmtree(image)
+    else:
+        image.unlink()
+
+
 def superblock(image: Path) -> bytes:
-    """The bytes of the first superblock."""
-    with image.open("rb") as file:
+    """The bytes of the first superblock, of the first device."""
+    with wide.files(image)[0].open("rb") as file:
         return os.pread(file.fileno(), _SUPER_SIZE, _SUPER)
 
 
@@ -74,6 +84,8 @@ def has_block_group_tree(image: Path) -> bool:
 class History:
     """A filesystem on a loop device, and what happens to it.
 
+    `image`, `loop`: its file and device, the first where there are several.
+    `others`: files and devices of the rest.
     `log` says what was done and what failed; `images` what is to be looked at in the end.
     """
 
@@ -82,13 +94,14 @@ class History:
         self.folder, self.top = folder, top
         top.mkdir(exist_ok=True)
         self.count = 0
-        self.image = self._file(SIZE)
+        self.image = self.new_file(SIZE)
         self.loop = ""
+        self.others: list[tuple[Path, str]] = []
         self.log: list[str] = []
         self.images: list[tuple[str, str]] = []
         self.files = Files(top, self.choice)
 
-    def _file(self, size: int) -> Path:
+    def new_file(self, size: int) -> Path:
         self.count += 1
         path = self.folder / f"device-{self.count}"
         with path.open("wb") as file:
@@ -108,25 +121,29 @@ class History:
 
     # -------------------------------------------------------------------------------- devices --
 
-    def attach(self, image: Path) -> str:
-        return run("losetup", "--find", "--show", str(image)).strip()
-
-    def detach(self, loop: str) -> None:
-        """Let a device go; a kernel that remembers it would wait for it in a copy of the others."""
-        self.do(run, "btrfs", "device", "scan", "--forget", loop)
-        run("losetup", "--detach", loop)
+    @property
+    def members(self) -> list[tuple[Path, str]]:
+        """Files and devices."""
+        return [(self.image, self.loop), *self.others]
 
     def mount(self, options: str) -> None:
-        self.loop = self.attach(self.image)
+        files = [file for file, _ in self.members]
+        loops = [wide.attach(file) for file in files]
+        self.loop, self.others = loops[0], list(zip(files[1:], loops[1:], strict=True))
+        options += wide.option(loops[1:])
         try:
             run("mount", "-t", "btrfs", "-o", options, self.loop, str(self.top))
         except OSError:
-            self.detach(self.loop)
+            self.detach()
             raise
+
+    def detach(self) -> None:
+        for _, loop in self.members:
+            wide.detach(loop)
 
     def unmount(self) -> None:
         run("umount", str(self.top))
-        self.detach(self.loop)
+        self.detach()
 
     def btrfs(self, *arguments: str) -> str:
         return run("btrfs", *arguments, str(self.top))
@@ -169,23 +186,30 @@ class History:
     # --------------------------------------------------------------------------------- copies --
 
     def copy(self, kind: str) -> None:
-        """Copy the device as a crash would leave it now, all of it of one moment."""
+        """Copy the devices as a crash would leave them now, all of one moment."""
         self.count += 1
         target = self.folder / f"copy-{self.count}"
+        files = [file for file, _ in self.members]
+        if self.others:
+            target.mkdir()
+        targets = [target / file.name for file in files] if self.others else [target]
         for _ in range(30):
-            before = superblock(self.image)
-            copied(self.image, target)
-            if superblock(self.image) == before:
+            before = [*map(superblock, files)]
+            for file, its in zip(files, targets, strict=True):
+                copied(file, its)
+            if [*map(superblock, files)] == before:
                 self.log.append(f"copy of {kind}")
                 self.images.append((kind, str(target)))
                 return
-        target.unlink()
+        removed(target)
         raise OSError("it changes all the time")
 
     def crash(self) -> None:
         """Crash: from now on there is what the last copy has."""
         self.unmount()
-        copied(Path(self.images[-1][1]), self.image)
+        last = Path(self.images[-1][1])
+        for file, _ in self.members:
+            copied(last / file.name if last.is_dir() else last, file)
 
     def orphans(self) -> None:
         """Copy it while a deleted file is open."""
@@ -223,7 +247,8 @@ class History:
 
     # -------------------------------------------------------------------------------- balances --
 
-    def _filters(self) -> list[str]:
+    def filters(self) -> list[str]:
+        """What of a filesystem is balanced, and into what."""
         one = self.choice.choice
         by_range = f"vrange={one([0, 1, 20, 60]) * MB}..{one([100, 300, 900, 5000]) * MB}"
         on_device = f"drange={one([0, 1, 20, 60]) * MB}..{one([100, 150, 300]) * MB},devid=1"
@@ -239,13 +264,13 @@ class History:
         ])  # fmt: skip
 
     def balance(self) -> None:
-        filters = self._filters()
+        filters = self.filters()
         self.log.append(f"balance {' '.join(filters)}")
         self.btrfs("balance", "start", *filters)
 
     def interrupted(self) -> None:
         """Pause or cancel a balance, or crash in the middle of it, or both."""
-        filters = self._filters()
+        filters = self.filters()
         self.log.append(f"interrupted {' '.join(filters)}")
         command, nowhere = (
             ["btrfs", "balance", "start", *filters, str(self.top)],
@@ -281,8 +306,9 @@ class History:
             there = self.do(self.copy, "balance")
             os.sched_setscheduler(balance.pid, os.SCHED_OTHER, os.sched_param(0))
             if there and before < len(self.images) - 1:
-                Path(self.images.pop(before)[1]).unlink()
-            show = ["btrfs", "inspect-internal", "dump-tree", "-t", "root", self.images[-1][1]]
+                removed(Path(self.images.pop(before)[1]))
+            files = map(str, wide.files(Path(self.images[-1][1])))
+            show = ["btrfs", "inspect-internal", "dump-tree", "-t", "root", *files]
             if there and _RELOCATION in run(*show):
                 self.log.append("with trees of a relocation")
                 return
@@ -307,38 +333,38 @@ class History:
 
     def replace(self) -> None:
         """Put another device into its place."""
-        new = self._file(self.image.stat().st_size + self.choice.choice([0, 40]) * MB)
-        loop = self.attach(new)
+        new = self.new_file(self.image.stat().st_size + self.choice.choice([0, 40]) * MB)
+        loop = wide.attach(new)
         number = (
             run("btrfs", "filesystem", "show", "--raw", str(self.top)).split("devid")[1].split()[0]
         )
         try:
             run("btrfs", "replace", "start", "-B", "-f", number, loop, str(self.top))
         except OSError:
-            self.detach(loop)
+            wide.detach(loop)
             raise
         self._goes_to(new, loop)
 
     def moved(self) -> None:
         """Add a device and remove the one that it was on."""
         self.do(self.btrfs, "balance", "cancel")
-        new = self._file(self.image.stat().st_size + 40 * MB)
-        loop = self.attach(new)
+        new = self.new_file(self.image.stat().st_size + 40 * MB)
+        loop = wide.attach(new)
         try:
             run("btrfs", "device", "add", "-f", loop, str(self.top))
         except OSError:
-            self.detach(loop)
+            wide.detach(loop)
             raise
         try:
             run("btrfs", "device", "remove", self.loop, str(self.top))
         except OSError:
             run("btrfs", "device", "remove", loop, str(self.top))
-            self.detach(loop)
+            wide.detach(loop)
             raise
         self._goes_to(new, loop)
 
     def _goes_to(self, image: Path, loop: str) -> None:
-        self.detach(self.loop)
+        wide.detach(self.loop)
         self.image.unlink()
         self.image, self.loop = image, loop
 
@@ -375,12 +401,12 @@ class History:
             self.images.append(("seed", str(seed)))
         finally:
             self.mount(_ALL)
-        new = self._file(SIZE)
-        loop = self.attach(new)
+        new = self.new_file(SIZE)
+        loop = wide.attach(new)
         try:
             run("btrfs", "device", "add", "-f", loop, str(self.top))
         except OSError:
-            self.detach(loop)
+            wide.detach(loop)
             raise
         run("mount", "-o", f"remount,{_ALL}", str(self.top))
         self.do(self.files.create)
@@ -435,7 +461,7 @@ class History:
                 return
         self.unmount()
 
-    def live(self, origin: str | None) -> None:
+    def live(self, origin: str | None, several: bool) -> None:
         phases, work = self.choice.choice([2, 3]), self.choice.choice([12, 25, 60])
         if origin:
             copied(Path(origin), self.image)
@@ -445,18 +471,27 @@ class History:
             self.fresh()
         for _ in range(phases):
             self.phase(work)
-        self.images.append(("end", str(self.image)))
+        if several:
+            Several(self).live()
+        else:
+            self.images.append(("end", str(self.image)))
 
 
-def make(folder: str, top: str, seed: str, origin: str | None = None) -> dict[str, Any]:
-    """Make a filesystem, or go on with one; what was done, and kind and place of images of it."""
+def make(
+    folder: str, top: str, seed: str, origin: str | None = None, several: bool = False
+) -> dict[str, Any]:
+    """Make a filesystem, or go on with one; what was done, and kind and place of images of it.
+
+    `several`: it gets more devices in the end; such an image is a folder.
+    """
     place = Path(folder)
     place.mkdir()
     history = History(place, Path(top), seed)
     try:
-        history.live(origin)
+        history.live(origin, several)
     except Exception:
         subprocess.run(["umount", top], stderr=subprocess.DEVNULL)
-        subprocess.run(["losetup", "--detach", history.loop], stderr=subprocess.DEVNULL)
+        for _, loop in history.members:
+            subprocess.run(["losetup", "--detach", loop], stderr=subprocess.DEVNULL)
         raise
     return {"log": history.log, "images": history.images}
