@@ -12,6 +12,9 @@ import pytest
 needs_progs = pytest.mark.skipif(
     shutil.which("btrfs") is None, reason="btrfs-progs is not installed"
 )
+needs_mkfs = pytest.mark.skipif(
+    shutil.which("mkfs.btrfs") is None, reason="mkfs.btrfs is not installed, or not on the path"
+)
 _ODD = re.compile(r"\b(errors?|warnings?|bad|mismatch|invalid|wrong)\b", re.IGNORECASE)
 # of a check that found nothing: the steps, the result, and that mounts cannot be looked at
 _USUAL = re.compile(

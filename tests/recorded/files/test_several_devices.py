@@ -15,7 +15,7 @@ import corpus
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from progs import needs_progs, why_mounts_are_unknown
+from progs import needs_mkfs, why_mounts_are_unknown
 
 import btrfs_model as bm
 from btrfs_model.base.codes import Code
@@ -83,7 +83,7 @@ def test_check(name: str) -> None:
 
 
 @pytest.mark.skipif(bool(why_mounts_are_unknown()), reason=why_mounts_are_unknown())
-@needs_progs
+@needs_mkfs
 @pytest.mark.parametrize("profile", ["raid5", "raid6"])
 def test_check_where_nothing_was_written(profile: str, tmp_path: Path) -> None:
     """mkfs.btrfs makes an empty chunk for data, without parity anywhere."""
