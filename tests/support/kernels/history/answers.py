@@ -77,7 +77,7 @@ def answers(asked: Questions, top: str) -> dict[str, Any]:
     return said
 
 
-def scrub(image: str, top: str) -> None:
-    """Let a kernel go through an image, and repair what it can."""
+def scrub(image: str, top: str) -> bool:
+    """Let a kernel go through an image, and repair what it can; whether it found errors."""
     with wide.mounted(image, top, "rw,degraded,subvolid=5"):
-        run("btrfs", "scrub", "start", "-B", top)
+        return "no errors found" not in run("btrfs", "scrub", "start", "-B", top)

@@ -138,8 +138,7 @@ class History:
             raise
 
     def detach(self) -> None:
-        for _, loop in self.members:
-            wide.detach(loop)
+        wide.detach(*(loop for _, loop in self.members))
 
     def unmount(self) -> None:
         run("umount", str(self.top))

@@ -22,11 +22,15 @@ def attach(file: Path) -> str:
     return run("losetup", "--find", "--show", str(file)).strip()
 
 
-def detach(loop: str) -> None:
-    """Let a device go; a kernel that remembers it would wait for it in a copy of the others."""
+def detach(*loops: str) -> None:
+    """Let devices go; a kernel that remembers them would wait for them in a copy of the others.
+
+    Of what is not mounted all is forgotten: a device that was missing has no name to be called by.
+    """
     with suppress(OSError):
-        run("btrfs", "device", "scan", "--forget", loop)
-    run("losetup", "--detach", loop)
+        run("btrfs", "device", "scan", "--forget")
+    for loop in loops:
+        run("losetup", "--detach", loop)
 
 
 @contextmanager
@@ -38,8 +42,7 @@ def attached(image: Path) -> Iterator[list[str]]:
             loops.append(attach(file))
         yield loops
     finally:
-        for loop in loops:
-            detach(loop)
+        detach(*loops)
 
 
 def option(loops: list[str]) -> str:
