@@ -77,7 +77,15 @@ def answers(asked: Questions, top: str) -> dict[str, Any]:
     return said
 
 
-def scrub(image: str, top: str) -> bool:
-    """Let a kernel go through an image, and repair what it can; whether it found errors."""
+def scrub(image: str, top: str) -> bool | None:
+    """Let a kernel go through an image, and repair what it can; whether it found errors.
+
+    None where it gives up, as it does where it cannot end what it had begun.
+    """
     with wide.mounted(image, top, "rw,degraded,subvolid=5"):
-        return "no errors found" not in run("btrfs", "scrub", "start", "-B", top)
+        try:
+            return "no errors found" not in run("btrfs", "scrub", "start", "-B", top)
+        except OSError as error:
+            if "Read-only file system" not in str(error):
+                raise
+            return None
