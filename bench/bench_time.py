@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Times predicted, beside those that kernels took; ``docs/validation.md`` is made of this.
 
-Fresh runs (as root) stand in turn with the reference of a calibration, which tells how fast the
-machine is meanwhile.
+Fresh runs (as root) stand in turn with the microbenchmarks of a calibration, which find the costs
+of this machine: one that was measured on another processor has other proportions.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ import numpy as np
 import pandas as pd
 
 import btrfs_model as bm
-from bench.time_rows import Message, Pair, Row, machine_of, ratios, recorded
-from btrfs_model.cost.machine import predict
+from bench.time_rows import Message, Pair, Row, ratios, recorded
+from btrfs_model.experiments.calibration.costs import TERMS
+from btrfs_model.experiments.calibration.fit import amounts, fit
 from btrfs_model.experiments.calibration.measure import measure
-from btrfs_model.experiments.calibration.micro import Micro, Send
+from btrfs_model.experiments.calibration.micro import Micro, Send, microbenchmarks
 from btrfs_model.experiments.workloads import send_utimes
 from btrfs_model.kernels import native
 from btrfs_model.kernels.choice import start
 
 SEEDS = range(6)
-_RUNS = 4
+_PASSES = 3
 
 
 def random_filesystem(seed: int) -> bm.WritableFilesystem:
@@ -75,9 +76,8 @@ def _random(seed: int, *snapshots: str) -> Send:
 
 
 def fresh(step: Callable[[str], None]) -> list[Row]:
-    """Time sends on this machine's kernel."""
-    machine = machine_of("6.18.44")
-    if machine is None or native.why_not():
+    """Time sends on this machine's kernel, in turn with the microbenchmarks of a calibration."""
+    if native.why_not():
         return []
     sends = [
         Micro(
@@ -92,16 +92,15 @@ def fresh(step: Callable[[str], None]) -> list[Row]:
         *(Micro(f"random {seed}, full", _random(seed, "s1")) for seed in SEEDS),
         *(Micro(f"random {seed}, difference", _random(seed, "s2", "s1")) for seed in SEEDS),
     ]
+    micros = microbenchmarks()
     with start("native") as kernel:
-        if kernel.preset != machine.kernel:
-            return []
-        measured = measure(kernel, sends, 0, _RUNS, step)
-    *rows, reference = measured.rows
-    factor = measured.reference / predict(machine, reference.work).seconds
+        measured = measure(kernel, [*micros[1:], *sends], 0, _PASSES, step)
+        name = f"{kernel.preset[1:]}, measured with it"
+    of_machine = {micro.name for micro in micros}
+    found = fit(TERMS, [row for row in measured.rows if row.name in of_machine])
     return [
-        Row("fresh", machine.name, row.name, float(np.median(row.seconds)),
-            predict(machine, row.work).seconds * factor)
-        for row in rows
+        Row("fresh", name, row.name, row.took, float(amounts(TERMS, row.work) @ found.values))
+        for row in measured.rows if row.name not in of_machine
     ]  # fmt: skip
 
 

@@ -21,7 +21,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 Row = dict[str, Any]
 
 RUNGS = {
-    "fresh": "Sends, timed on this kernel in turn with a microbenchmark that tells the speed",
+    "fresh": "Sends, timed in turn with the microbenchmarks of a calibration",
     "send-micro": "Sends, recorded with ten microbenchmarks that tell the speed",
     "send": "Sends, recorded; the first row of each kernel tells the speed",
     "readahead": "Sends of inline files, recorded; the first row tells the speed",

@@ -176,7 +176,9 @@ def find(
 def list_xattrs(
     kernel: Kernel, image: str | Path, path: str, times: int, *, runs: int = 7
 ) -> Timing:
-    """Time ``listxattr`` of a file without a buffer, so many times: a walk over its items.
+    """Time ``flistxattr`` of a file without a buffer, so many times: a walk over its items.
+
+    Without what a system call takes that does nothing.
 
     Returns
     -------

@@ -30,13 +30,19 @@ class Row:
         Which one.
     work : mapping of str to float
         What was counted.
-    seconds : tuple of float
-        Of each run, at the speed of a machine that nothing disturbs.
+    seconds, waited : tuple of float
+        Of the processor and waiting in each run, at the speed of a machine that nothing disturbs.
     """
 
     name: str
     work: Mapping[str, float]
     seconds: tuple[float, ...]
+    waited: tuple[float, ...] = (0.0,)
+
+    @property
+    def took(self) -> float:
+        """Seconds by the wall."""
+        return float(np.median(self.seconds) + np.median(self.waited))
 
     @property
     def spread(self) -> float:
@@ -80,8 +86,8 @@ def amounts(terms: Sequence[Term], work: Mapping[str, float]) -> NDArray[np.floa
 def fit(terms: Sequence[Term], rows: Sequence[Row], seed: int = 0) -> Fit:
     """Find the costs.
 
-    Least squares of the relative error, no cost below zero. The bootstrap draws weights of
-    microbenchmarks (Rubin 1981) and, of each, runs with replacement.
+    Least squares of the relative error, no cost below zero; computing and waiting each by itself.
+    The bootstrap draws weights of microbenchmarks (Rubin 1981) and, of each, runs with replacement.
 
     Parameters
     ----------
@@ -101,11 +107,12 @@ def fit(terms: Sequence[Term], rows: Sequence[Row], seed: int = 0) -> Fit:
     for number, term in enumerate(terms):
         if not table[:, number].any():
             raise BtrfsModelError(f"calibration: no microbenchmark tells the cost {term.name}")
-    times = np.array([np.median(row.seconds) for row in rows])
-    values = _solve(table, times)
+    waits = np.array([term.waits for term in terms])
+    times = np.array([row.took for row in rows])
+    values = _solve(table, waits, *_middles(rows))
     explained = table @ values
     chance = np.random.default_rng(seed)
-    draws = np.array([_draw(table, rows, chance) for _ in range(DRAWS)])
+    draws = np.array([_draw(table, waits, rows, chance) for _ in range(DRAWS)])
     low, high = np.percentile(draws, [_TAIL, 100 - _TAIL], axis=0)
     return Fit(
         values, np.minimum(low, values), np.maximum(high, values), draws,
@@ -114,24 +121,48 @@ def fit(terms: Sequence[Term], rows: Sequence[Row], seed: int = 0) -> Fit:
     )  # fmt: skip
 
 
+def _middles(
+    rows: Sequence[Row], chance: np.random.Generator | None = None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the medians of what rows computed and waited, or those of runs of chance."""
+
+    def middle(runs: tuple[float, ...]) -> float:
+        return float(np.median(runs if chance is None else chance.choice(runs, len(runs))))
+
+    return (np.array([middle(row.seconds) for row in rows]),
+            np.array([middle(row.waited) for row in rows]))  # fmt: skip
+
+
 def _solve(
     table: NDArray[np.float64],
-    times: NDArray[np.float64],
+    waits: NDArray[np.bool_],
+    computed: NDArray[np.float64],
+    waited: NDArray[np.float64],
     weights: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
-    """Return the costs of least squares; weights are those of squares."""
-    root = np.ones(len(times)) if weights is None else np.sqrt(weights)
-    relative = table / times[:, None] * root[:, None]
-    scale = np.linalg.norm(relative, axis=0)
-    found, _ = _optimize().nnls(relative / scale, root)
-    return np.asarray(found / scale, np.float64)
+    """Return the costs of least squares; weights are those of squares.
+
+    What was computed is explained by what the processor does, what was waited by waits. The error
+    of a wait is relative to all of the time: where next to nothing was waited it tells nothing.
+    """
+    root = np.ones(len(computed)) if weights is None else np.sqrt(weights)
+    found = np.zeros(table.shape[1])
+    for which, times, of in ((~waits, computed, computed), (waits, waited, computed + waited)):
+        relative = table[:, which] / of[:, None] * root[:, None]
+        scale = np.linalg.norm(relative, axis=0)
+        costs, _ = _optimize().nnls(relative / scale, times / of * root)
+        found[which] = costs / scale
+    return found
 
 
 def _draw(
-    table: NDArray[np.float64], rows: Sequence[Row], chance: np.random.Generator
+    table: NDArray[np.float64],
+    waits: NDArray[np.bool_],
+    rows: Sequence[Row],
+    chance: np.random.Generator,
 ) -> NDArray[np.float64]:
-    times = [np.median(chance.choice(row.seconds, len(row.seconds))) for row in rows]
-    return _solve(table, np.array(times), chance.exponential(size=len(rows)))
+    computed, waited = _middles(rows, chance)
+    return _solve(table, waits, computed, waited, chance.exponential(size=len(rows)))
 
 
 def needs_scipy() -> None:

@@ -5,6 +5,9 @@ The processor of a machine that is shared with others is faster at some moments 
 half and more. So each run stands between two of the reference: its time is divided by how much
 slower these were than the fastest tenth. Passes go through all microbenchmarks, each in another
 order.
+
+What a thread computes and how long it waits are measured apart. Processor time repeats within some
+percent; how long another thread takes to wake up depends on the host.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ class Measured:
     rows : list of Row
         Work and times.
     reference : float
-        Seconds of the reference when nothing disturbs it.
+        Seconds that the reference computes when nothing disturbs it.
     spread : float
         How far apart the middle half of the reference's runs lies, of their median.
     passes : int
@@ -88,23 +91,24 @@ def _timed(
     step: Step,
 ) -> Measured:
     chance = np.random.default_rng(0)
-    taken: dict[str, list[tuple[float, float]]] = {micro.name: [] for micro in micros}
-    references = [_fastest(REFERENCE, kernel)]
+    taken: dict[str, list[tuple[float, float, float]]] = {micro.name: [] for micro in micros}
+    references = [_fastest(REFERENCE, kernel)[0]]
     end, passes = time.monotonic() + limits[0], 0
     while passes < limits[1] or time.monotonic() < end:
         passes += 1
         for number in chance.permutation(len(micros)):
             micro = micros[number]
             step(f"pass {passes}: {micro.name}")
-            took = _fastest(micro, kernel)
-            references.append(_fastest(REFERENCE, kernel))
+            computed, waited = _fastest(micro, kernel)
+            references.append(_fastest(REFERENCE, kernel)[0])
             beside = float(np.sqrt(references[-1] * references[-2]))
-            taken[micro.name].append((took, beside))
+            taken[micro.name].append((computed, waited, beside))
     usual = float(np.quantile(references, _QUIET))
     rows = [
-        Row(name, works[name], tuple(took / beside * usual for took, beside in runs))
+        Row(name, works[name], tuple(computed / beside * usual for computed, _, beside in runs),
+            tuple(waited / beside * usual for _, waited, beside in runs))
         for name, runs in taken.items()
-    ]
+    ]  # fmt: skip
     # as all others: beside the run before and the run after
     beside = np.sqrt(np.array(references[:-2]) * np.array(references[2:]))
     own = np.array(references[1:-1]) / beside * usual
@@ -113,6 +117,9 @@ def _timed(
     return Measured(rows, usual, float((high - low) / middle), passes)
 
 
-def _fastest(micro: Micro, kernel: Kernel) -> float:
-    """Return the seconds of the faster of two runs."""
-    return min(micro.operation.time(kernel, _RUNS).wall_ms) / 1e3
+def _fastest(micro: Micro, kernel: Kernel) -> tuple[float, float]:
+    """Return the seconds of the faster of two runs: of the processor, and waiting."""
+    timing = micro.operation.time(kernel, _RUNS)
+    wall, computed = min(zip(timing.wall_ms, timing.cpu_ms, strict=True))
+    computed = min(computed, wall)  # a guest's kernel may compute with two threads at once
+    return computed / 1e3, (wall - computed) / 1e3

@@ -129,21 +129,25 @@ class Fiemap(Send):
 
 
 class ListXattrs(Send):
-    """The xattrs of a file listed: nothing but stepping over its items."""
+    """The xattrs of a file listed: nothing but a search, and stepping over its items.
 
-    def __init__(self, xattrs: int, times: int) -> None:
-        super().__init__(lambda: _one_with_xattrs(xattrs))
+    `others`: how many files there are besides.
+    """
+
+    def __init__(self, xattrs: int, times: int, others: int = 0) -> None:
+        super().__init__(lambda: _one_with_xattrs(xattrs, others))
         self.times = times
 
     def work(self, behaviour: str) -> Mapping[str, float]:
         """Count the items of the file, and a search, for each list."""
         with Filesystem.open(self.image) as fs:
-            items = fs.subvolume("").tree.scan()
-            xattrs = int((items["type"] == ItemType.XATTR_ITEM).sum())
-        return {
-            "btrfs_get_next_valid_item": self.times * (xattrs + 1),
-            "btrfs_search_slot": self.times,
-        }
+            tree = fs.subvolume("").tree
+            xattrs = int((tree.scan()["type"] == ItemType.XATTR_ITEM).sum())
+            return {
+                "btrfs_get_next_valid_item": self.times * (xattrs + 1),
+                "btrfs_search_slot": self.times,
+                "read_block_for_search": self.times * tree.level,
+            }
 
     def time(self, kernel: Kernel, runs: int) -> Timing:
         """List by a kernel, everything in memory."""
@@ -267,11 +271,13 @@ def _with_xattrs(count: int, each: int, size: int) -> WritableFilesystem:
     return fs
 
 
-def _one_with_xattrs(count: int) -> WritableFilesystem:
+def _one_with_xattrs(count: int, others: int) -> WritableFilesystem:
     fs = _fresh()
     fs.create("f")
     for name in _names(count):
         fs.setxattr("f", f"user.{name}", b"v" * 20)
+    fs.mkdir("d")
+    fs.create_files("d", _names(others))
     return fs
 
 
@@ -401,7 +407,9 @@ def microbenchmarks() -> list[Micro]:
         Micro("send 4,000 files of 1,000 bytes inline", Send(lambda: _with_data(4000, 1000))),
         Micro("send 1,000 files of 48 KiB", Send(lambda: _with_data(1000, 48 << 10))),
         Micro("send 200 files of 128 KiB", Send(lambda: _with_data(200, 128 << 10))),
+        Micro("send 3,000 files of 4 KiB", Send(lambda: _with_data(3000, 4 << 10))),
         Micro("send 3,000 files of 8 KiB", Send(lambda: _with_data(3000, 8 << 10))),
+        Micro("send 2,000 files of 16 KiB", Send(lambda: _with_data(2000, 16 << 10))),
         Micro("send 4 files of 8 MiB", Send(lambda: _with_data(4, 8 << 20))),
         Micro("send 5,000 modes", _difference(lambda: _changed(10_000, _chmod))),
         Micro("send 200 modes of 40,000 files", _difference(lambda: _changed(40_000, _chmod, 200))),
@@ -416,6 +424,8 @@ def microbenchmarks() -> list[Micro]:
         Micro("send 2,000 changed directories", _difference(lambda: _directories_changed(2000))),
         Micro("send 4,000 files of 1,900 bytes, cold", ColdSend(lambda: _with_data(4000, 1900))),
         Micro("list 3,000 xattrs 300 times", ListXattrs(3000, 300)),
+        Micro("list no xattrs 20,000 times", ListXattrs(0, 20_000)),
+        Micro("list no xattrs 20,000 times, of 40,000 files", ListXattrs(0, 20_000, 40_000)),
         Micro("map 4,000 extents", Fiemap(lambda: _extents(4000))),
         Micro("map 12,000 extents", Fiemap(lambda: _extents(12_000))),
         Micro("map 4,000 extents of 2 files", Fiemap(lambda: _extents(4000, 1))),
