@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """``btrfs-model verify`` with kernels: it compares, it finds a wrong rule, it leaves nothing."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import corpus
@@ -170,10 +172,40 @@ def test_nothing_is_left_behind(kernel: str, how: signal.Signals, tmp_path: Path
     status = process.wait(60)
     process.stderr.close()
     assert status == {signal.SIGINT: 130}.get(how, -how)
+    assert not last_traces(place)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_worker_that_is_asked_to_end_again_and_again_cleans_up(
+    kernel: str, tmp_path: Path
+) -> None:
+    """As where nobody reads what it says any more, and then who started it has died."""
+    place = tmp_path / "tmp"
+    place.mkdir()
+    worker = subprocess.Popen(
+        [sys.executable, "-c", f"from {run.__name__} import main; main()"], cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(place)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    with worker.stdin as ears:
+        json.dump(asdict(Task(kernel, ["send"], list(range(100)))), ears)
+    worker.stdout.readline()
+    assert traces(place)
+    worker.stdout.close()
+    while worker.poll() is None:
+        worker.terminate()
+        time.sleep(0.001)
+    assert not last_traces(place)
+
+
+def last_traces(place: Path) -> list[str]:
+    """What there is of a folder for more than a minute."""
     end = time.monotonic() + 60
     while (left := traces(place)) and time.monotonic() < end:
         time.sleep(0.1)
-    assert not left
+    return left
 
 
 def traces(place: Path) -> list[str]:

@@ -16,8 +16,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from btrfs_model.experiments.verify.steer import (
 )
 from btrfs_model.kernels import gcov
 from btrfs_model.kernels.choice import start
+from btrfs_model.kernels.session import Kernel
 from btrfs_model.kernels.uml import Uml
 
 _MEMORY = 1 << 30
@@ -137,23 +138,35 @@ def lines_of(scenario: Scenario) -> list[Any]:
 # -------------------------------------------------------------------------------------- worker --
 
 
-def work(task: Task) -> Iterator[Outcome]:
+def work(task: Task) -> Generator[Outcome, None, None]:
     """Do what a task says."""
-    with start(task.kernel, memory=_MEMORY, limit=_LIMIT) as kernel:
+    with _closed_at_last(start(task.kernel, memory=_MEMORY, limit=_LIMIT)) as kernel:
         kernel.start()
         bench = Bench(kernel)
-
-        def ended(*_: object) -> None:
-            kernel.stop()  # it may be busy, and would be asked to unmount
-            sys.exit(1)
-
-        signal.signal(signal.SIGTERM, ended)
         for kind in task.kinds if task.images else ():
             for image in task.images:
                 yield _of_image(bench, task.kernel, kind, Path(image))
         if task.corpus:
             yield from _of_corpus(bench, task)
         yield from _of_seeds(bench, task)
+
+
+@contextmanager
+def _closed_at_last(kernel: Kernel) -> Iterator[Kernel]:
+    """Close a kernel, also when asked to end; asked once more meanwhile, go on with that."""
+
+    def ended(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        kernel.stop()  # it may be busy, and would be asked to unmount
+        sys.exit(1)
+
+    before = signal.signal(signal.SIGTERM, ended)
+    try:
+        yield kernel
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        kernel.close()
+        signal.signal(signal.SIGTERM, before)
 
 
 def _of_seeds(bench: Bench, task: Task) -> Iterator[Outcome]:
@@ -288,8 +301,10 @@ def main() -> None:
     """Be a worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    for outcome in work(Task(**json.load(sys.stdin))):
-        print(json.dumps(asdict(outcome)), flush=True)
+    # closed as soon as nobody reads what it says
+    with closing(work(Task(**json.load(sys.stdin)))) as outcomes:
+        for outcome in outcomes:
+            print(json.dumps(asdict(outcome)), flush=True)
 
 
 # --------------------------------------------------------------------------------- who starts it --
