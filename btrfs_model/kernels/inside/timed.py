@@ -23,6 +23,7 @@ from btrfs_model.kernels.inside.mounts import Place, forget, mounted
 
 _DIRENTS = 32768
 _DT_DIR = 4
+_BESIDE = 5
 
 
 def _repeat(
@@ -179,9 +180,10 @@ def list_xattrs(place: Place, path: str, times: int, runs: int) -> list[Run[int]
     def once(folder: Path) -> Run[int]:
         with opened(folder / path) as fd:
             clock, length = repeated(fd)
-        beside, _ = repeated(-1)
-        clock.wall -= beside.wall
-        clock.cpu -= beside.cpu
+        # the fastest: what disturbs one of them must not leave less than nothing
+        besides = [repeated(-1)[0] for _ in range(_BESIDE)]
+        clock.wall -= min(beside.wall for beside in besides)
+        clock.cpu -= min(beside.cpu for beside in besides)
         return clock.run(length)
 
     return _repeat(once, place, runs, cold=False)
