@@ -141,7 +141,11 @@ class Kernel(ABC):
         ------
         KernelHungError
             When it does not come up, or hung before and cannot be started again.
+        KernelFailedError
+            When it is closed.
         """
+        if not self.folder.exists():
+            raise KernelFailedError(f"kernel {self.release} is closed")
         if self._hung:
             raise KernelHungError(f"kernel {self.release} hung before")
         if self._process is not None:

@@ -12,7 +12,7 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Self
 
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.mount.delayed_node import DelayedItems
@@ -20,7 +20,6 @@ from btrfs_model.mount.files.pages import BLOCKSIZE, DirtyBytes
 from btrfs_model.mount.live_inode import LiveInode, LiveSubvolume
 from btrfs_model.mount.log.state import TreeLogs
 from btrfs_model.mount.machine import Machine
-from btrfs_model.mount.options import MountOptions
 from btrfs_model.mount.roots import load
 from btrfs_model.mount.roots.live_root import LiveRoot
 from btrfs_model.mount.space.reservations import Reservations
@@ -49,6 +48,55 @@ _INCOMPAT: Final = {"lzo": 1 << 3, "zstd": 1 << 4}
 _BIG_METADATA: Final = 1 << 5
 # BTRFS_LAST_FREE_OBJECTID
 _LAST_FREE: Final = 2**64 - 256
+_COMPRESSIONS: Final = ("zlib", "lzo", "zstd")
+_NO_COMPRESSION: Final = ("no", "none")
+# What does not change a byte of what the model writes.
+_IGNORED_OPTIONS: Final = frozenset({
+    "rw", "noatime", "relatime", "nodiscard", "discard", "discard=async", "nodatasum=0",
+    "space_cache=v1", "space_cache=v2", "space_cache", "nospace_cache", "flushoncommit=0", "",
+})  # fmt: skip
+_MAX_INLINE: Final = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class MountOptions:
+    """Mount options.
+
+    `compress`: ``zlib``, ``lzo`` or ``zstd``.
+    `compress_force`: compress also what looks incompressible.
+    `max_inline`: largest inline extent, bytes.
+    `tree_log`: fsync writes a log (``treelog``, ``notreelog``).
+    """
+
+    compress: str | None = None
+    compress_force: bool = False
+    max_inline: int = _MAX_INLINE
+    tree_log: bool = True
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read options separated by commas.
+
+        Raises ValueError: for an option that there is not, or that the model does not have.
+        """
+        values: dict[str, Any] = {}
+        for option in text.split(","):
+            name, _, value = option.partition("=")
+            if name in ("compress", "compress-force"):
+                kind = value.partition(":")[0] or "zlib"
+                if kind not in (*_COMPRESSIONS, *_NO_COMPRESSION):
+                    raise ValueError(f"mount option {option!r}: no such compression")
+                values["compress"] = None if kind in _NO_COMPRESSION else kind
+                values["compress_force"] = name == "compress-force" and kind not in _NO_COMPRESSION
+            elif name == "max_inline" and value.isdigit():
+                values["max_inline"] = int(value)
+            elif option in ("treelog", "notreelog"):
+                values["tree_log"] = option == "treelog"
+            elif option.startswith("commit=") or option in _IGNORED_OPTIONS:
+                continue
+            else:
+                raise ValueError(f"mount option {option!r} is not modelled")
+        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,10 +34,9 @@ from btrfs_model.mount.files.writeback import flush_delalloc, write_files_back
 from btrfs_model.mount.log.replay.recover import recover_log_trees
 from btrfs_model.mount.mkfs.format import Identity, format_device
 from btrfs_model.mount.mkfs.layout import Format
-from btrfs_model.mount.mount import START, Hooks, random_uuid
+from btrfs_model.mount.mount import START, Hooks, MountOptions, random_uuid
 from btrfs_model.mount.names.dir_item import fail
 from btrfs_model.mount.names.lookup import is_there
-from btrfs_model.mount.options import MountOptions
 from btrfs_model.mount.roots import load
 from btrfs_model.mount.space.qgroup import read_qgroup_config
 from btrfs_model.mount.space.quota_ctl import rescan_worker

@@ -228,3 +228,11 @@ def test_the_console_answers_in_pieces_or_refuses(tmp_path: Path) -> None:
     thread.join()
     with pytest.raises(KernelFailedError, match=r"c: version: \[Errno 2\]"):
         mconsole.ask(tmp_path / "c", "version")
+
+
+@pytest.mark.claim("Bad input fails with a clear error.", judge="unit")
+def test_kernel_that_is_closed_says_so() -> None:
+    with Here("6.1") as kernel:
+        assert not kernel.runs
+    with pytest.raises(KernelFailedError, match=r"kernel 6\.1 is closed"):
+        _ = kernel.preset

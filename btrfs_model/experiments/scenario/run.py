@@ -16,7 +16,7 @@ from btrfs_model.experiments.scenario.operations import ERRNOS, ScenarioError, S
 from btrfs_model.kernels.inside.fill import data_of
 from btrfs_model.mount.calls.names import RENAME_EXCHANGE
 from btrfs_model.mount.live_inode import LiveInode
-from btrfs_model.mount.options import parse_mkfs_options
+from btrfs_model.mount.mkfs.options import parse_mkfs_options
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.questions.fiemap.mounted import fiemap_mounted
 from btrfs_model.questions.send.ioctl import send
