@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Times predicted, beside those that kernels took; ``docs/validation.md`` is made of this.
-
-Fresh runs (as root) stand in turn with the microbenchmarks of a calibration, which find the costs
-of this machine: one that was measured on another processor has other proportions.
-"""
+"""Times predicted, beside those that kernels took; ``docs/validation.md`` is made of this."""
 
 from __future__ import annotations
 
@@ -19,89 +15,8 @@ import numpy as np
 import pandas as pd
 
 import btrfs_model as bm
+from bench.time_fresh import SENDS, fresh, fresh_ratios
 from bench.time_rows import Message, Pair, Row, ratios, recorded
-from btrfs_model.experiments.calibration.costs import TERMS
-from btrfs_model.experiments.calibration.fit import amounts, fit
-from btrfs_model.experiments.calibration.measure import measure
-from btrfs_model.experiments.calibration.micro import Micro, Send, microbenchmarks
-from btrfs_model.experiments.workloads import send_utimes
-from btrfs_model.kernels import native
-from btrfs_model.kernels.choice import start
-
-SEEDS = range(6)
-_PASSES = 3
-
-
-def random_filesystem(seed: int) -> bm.WritableFilesystem:
-    """Make directories and files of chance, a snapshot, changes of chance, another snapshot."""
-    chance = np.random.default_rng(seed)
-    fs = bm.create(4 << 30)
-    names = []
-    for folder in range(int(chance.integers(1, 40))):
-        made = [f"f{number}" for number in range(int(chance.integers(20, 600)))]
-        fs.mkdir(f"d{folder}")
-        fs.create_files(f"d{folder}", made)
-        names += [f"d{folder}/{name}" for name in made]
-    _change(fs, names, chance, 0.1)
-    fs.snapshot("", "s1")
-    _change(fs, names, chance, 0.3)
-    fs.snapshot("", "s2")
-    return fs
-
-
-def _change(fs: bm.WritableFilesystem, names: list[str], chance: Any, share: float) -> None:
-    for number, name in enumerate(list(names)):
-        if chance.random() > share:
-            continue
-        kind = int(chance.integers(5))
-        if kind == 0:
-            fs.chmod(name, int(chance.integers(0o400, 0o777)))
-        elif kind == 1:
-            fs.setxattr(name, "user.a", b"v" * int(chance.integers(1, 400)))
-        elif kind == 2:
-            fs.write(name, 0, b"x" * int(chance.integers(1, 60_000)))
-        elif kind == 3:
-            fs.link(name, f"{name}.link{number}.{chance.integers(1 << 30)}")
-        else:
-            fs.rename(name, f"{name}.new")
-            names[names.index(name)] = f"{name}.new"
-
-
-def _first(workload: str, scale: float) -> Send:
-    return Send(lambda: bm.build(workload, scale), "snap1")
-
-
-def _random(seed: int, *snapshots: str) -> Send:
-    return Send(lambda: random_filesystem(seed), *snapshots)
-
-
-def fresh(step: Callable[[str], None]) -> list[Row]:
-    """Time sends on this machine's kernel, in turn with the microbenchmarks of a calibration."""
-    if native.why_not():
-        return []
-    sends = [
-        Micro(
-            f"send-utimes, {files:,} files",
-            Send(lambda n=files: send_utimes.build(n), "snap2", "snap1"),
-        )
-        for files in (20_000, 40_000, 60_000)
-    ]
-    sends += [
-        Micro("send-truncate, 20,000 files", _first("send-truncate", 1)),
-        Micro("send-readahead, 5,000 files", _first("send-readahead", 0.01)),
-        *(Micro(f"random {seed}, full", _random(seed, "s1")) for seed in SEEDS),
-        *(Micro(f"random {seed}, difference", _random(seed, "s2", "s1")) for seed in SEEDS),
-    ]
-    micros = microbenchmarks()
-    with start("native") as kernel:
-        measured = measure(kernel, [*micros[1:], *sends], 0, _PASSES, step)
-        name = f"{kernel.preset[1:]}, measured with it"
-    of_machine = {micro.name for micro in micros}
-    found = fit(TERMS, [row for row in measured.rows if row.name in of_machine])
-    return [
-        Row("fresh", name, row.name, row.took, float(amounts(TERMS, row.work) @ found.values))
-        for row in measured.rows if row.name not in of_machine
-    ]  # fmt: skip
 
 
 def messages(step: Callable[[str], None]) -> list[Message]:
@@ -156,8 +71,9 @@ def run() -> list[dict[str, Any]]:
 
     oracle = os.environ.get("BTRFS_MODEL_ORACLE")
     folder = Path(oracle) / "timings" if oracle else Path("/nowhere")
-    rows = fresh(step) + recorded(folder, step)
-    pairs, told = ratios(folder, step), messages(step)
+    timed = fresh(step)
+    rows = timed + recorded(folder, step)
+    pairs, told = fresh_ratios(timed) + ratios(folder, step), messages(step)
     for row in rows:
         used = "tells the factor" if row.is_used else f"{row.error:+.1%}"
         print(f"{row.source:10} {row.machine:12} {row.what:48} "
@@ -167,7 +83,8 @@ def run() -> list[dict[str, Any]]:
     if keep := os.environ.get("BTRFS_MODEL_VALIDATION"):
         Path(keep).write_text(json.dumps([vars(one) for one in (*rows, *pairs, *told)], indent=1))
     predicted = [row for row in rows if not row.is_used]
-    sends = [row for row in predicted if row.source in ("fresh", "send-micro")]
+    native = [row for row in predicted if row.machine.startswith("native")]
+    sends = [row for row in native if row.source in (SENDS, "send-micro")]
     return [
         *_group("time: sends, native", sends, 5, 12),
         *_group("time: all", predicted, 10, 25),

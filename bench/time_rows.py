@@ -3,8 +3,9 @@
 
 None of them takes part in a calibration. Recorded ones are in the folder ``timings`` of
 ``BTRFS_MODEL_ORACLE``; they come from other hours of a host whose speed changes by half and more.
-So each recording, a file for one kernel, has a factor: the first of its rows tells it and is not
-counted as predicted. Where microbenchmarks were recorded as well, these tell the factor.
+So each recording, a file for one kernel, has a factor: the first of its rows that reads nothing
+tells it and is not counted as predicted. Where microbenchmarks were recorded as well, these tell
+the factor.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from btrfs_model.cost import machine as machines
 from btrfs_model.cost.machine import Machine, predict
 from btrfs_model.experiments.workloads import log_dir, send_utimes
 from btrfs_model.questions.fiemap.api import Fiemap
-from btrfs_model.questions.reads.cold import blocks_after_mount
-from btrfs_model.questions.send.ioctl import amounts_of
+from btrfs_model.questions.reads.cold import amounts_of_reads, blocks_after_mount
+from btrfs_model.questions.reads.walk import reads_and_work
+from btrfs_model.questions.send.ioctl import amounts_of, prepare
 
 Amounts = Mapping[str, float]
 LARGEST_LOG = 100_000
@@ -91,9 +93,15 @@ def _built(workload: str, scale: float) -> Any:
 
 
 @cache
-def full_send(workload: str, scale: float, behaviour: str) -> Amounts:
-    """Work of the full send of a workload's first snapshot."""
-    return bm.send(_built(workload, scale), "snap1", behaviour=behaviour).amounts
+def full_send(workload: str, scale: float, behaviour: str, *, cold: bool = False) -> Amounts:
+    """Work of the full send of a workload's first snapshot, in memory or after a mount."""
+    fs = _built(workload, scale)
+    if not cold:
+        return bm.send(fs, "snap1", behaviour=behaviour).amounts
+    kernel = bm.Behaviour.parse(behaviour)
+    request = prepare(fs, "snap1", behaviour=kernel, write=lambda data: None)
+    cached = blocks_after_mount(fs, [fs.subvolume("snap1")], kernel, writable=False)
+    return reads_and_work(request, cached, counted=True)[1]
 
 
 @cache
@@ -110,7 +118,7 @@ def mapped(scale: float, behaviour: str, *, cold: bool) -> Amounts:
     fs.image.start_cold(blocks_after_mount(fs, [fs.subvolume("")], kernel))
     with bm.counting() as work:
         file.run()
-    return {**work, "blocks_read": len(fs.image.stop_cold())}
+    return {**work, **amounts_of_reads(fs.image.stop_cold())}
 
 
 @cache
@@ -119,6 +127,7 @@ def logged(files: int, deletes: int, behaviour: str) -> tuple[Amounts, Amounts]:
     found = []
     with log_dir.build(files) as fs:
         fs.behaviour = bm.Behaviour.parse(behaviour)
+        fs.machine.asynchronous = True  # kernels have the thread
         for which in log_dir.FSYNCS:
             if which > 1:
                 log_dir.delete(fs, files, deletes)
@@ -129,13 +138,17 @@ def logged(files: int, deletes: int, behaviour: str) -> tuple[Amounts, Amounts]:
 
 
 @cache
-def received(truncates: bool, behaviour: str = "v6.18") -> Amounts:
-    """Work of receiving send-truncate, with a truncate for each file or without."""
-    fs = _built("send-truncate", 1)
-    before = behaviour + " - send-skip-truncate" if truncates else behaviour
-    sent = bm.send(fs, "snap1", behaviour=before)
-    calls = bm.receiver_calls(bm.read_stream(sent.data or b""))
-    return {**Counter(calls), "stream_bytes": sent.size}
+def stream_of(truncates: bool) -> bytes:
+    """Send send-truncate, with a truncate for each file or without."""
+    behaviour = "v6.18 - send-skip-truncate" if truncates else "v6.18"
+    return bm.send(_built("send-truncate", 1), "snap1", behaviour=behaviour).data or b""
+
+
+@cache
+def received(truncates: bool) -> Amounts:
+    """Work of receiving :func:`stream_of`."""
+    data = stream_of(truncates)
+    return {**Counter(bm.receiver_calls(bm.read_stream(data))), "stream_bytes": len(data)}
 
 
 # ---------------------------------------------------------------------------------- recorded --
@@ -208,8 +221,7 @@ def _recorded_readahead(folder: Path) -> Iterator[tuple[str, str, float, Callabl
         scale = of["files"] / 500_000
 
         def work(kernel: str, cold: bool = cold, scale: float = scale) -> Amounts:
-            sent = full_send("send-readahead", scale, kernel)
-            return {**sent, "blocks_read": sent["submit_bio"]} if cold else sent
+            return full_send("send-readahead", scale, kernel, cold=cold)
 
         yield row["kernel"], what, row["median"] / 1e3, work
 
@@ -227,17 +239,26 @@ def recorded(folder: Path, step: Callable[[str], None]) -> list[Row]:
     """Predict all recorded times of kernels that there is a machine of."""
     found = _with_micro(folder)
     for source, of_source in SOURCES.items():
-        factors: dict[str, float] = {}
+        of_machines: dict[str, list[Row]] = {}
         for kernel, what, seconds, work in of_source(folder):
-            machine = machine_of(kernel)
-            if machine is None:
-                continue
-            step(f"{source}: {what}, {machine.name}")
-            made = predict(machine, work(machine.kernel)).seconds
-            is_used = machine.name not in factors
-            factor = factors.setdefault(machine.name, seconds / made)
-            found.append(Row(source, machine.name, what, seconds, made * factor, is_used))
+            if machine := machine_of(kernel):
+                step(f"{source}: {what}, {machine.name}")
+                made = predict(machine, work(machine.kernel)).seconds
+                row = Row(source, machine.name, what, seconds, made)
+                of_machines.setdefault(machine.name, []).append(row)
+        for rows in of_machines.values():
+            _set_speed(rows)
+            found += rows
     return found
+
+
+def _set_speed(rows: list[Row]) -> None:
+    """Let the first of a recording tell the processor's speed; one that does not read first."""
+    first = next(row for row in rows if "cold" not in row.what)
+    factor = first.measured / first.predicted
+    for row in rows:
+        row.predicted *= factor
+    first.is_used = True
 
 
 def _with_micro(folder: Path) -> list[Row]:
@@ -305,8 +326,8 @@ def ratios(folder: Path, step: Callable[[str], None]) -> list[Pair]:
         step(f"ratio: {what}")
         made = [predict(on, of(on.kernel)).seconds for on, of in ((old, work), (new, after[1]))]
         found.append(Pair(f"{what}, 6.1 to 6.12", seconds / after[0], made[0] / made[1]))
-    if old:
-        found += _log_ratios(folder, old, step)
+    if with_log := machine_of("5.10.46") or old:
+        found += _log_ratios(folder, with_log, step)
     receives = [value for (source, *_), value in times.items() if source == "receive"]
     if native and len(receives) == 2:
         (without, fewer), (with_them, more) = receives

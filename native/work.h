@@ -19,6 +19,7 @@ enum bm_counter {
 	BM_WORK_btrfs_next_old_item,
 	BM_WORK_read_block_for_search,
 	BM_WORK_reada_for_search,
+	BM_WORK_setup_items_for_insert,
 	/* extent_io.c, disk-io.c: tree blocks */
 	BM_WORK_btrfs_readahead_node_child,
 	BM_WORK_read_tree_block,
@@ -44,6 +45,7 @@ enum bm_counter {
 	BM_WORK_btrfs_fiemap,
 	BM_WORK_emit_fiemap_extent,
 	BM_WORK_fiemap_fill_next_extent,
+	BM_WORK_fiemap_process_hole,
 	BM_WORK_btrfs_get_extent,
 	/* send.c */
 	BM_WORK_changed_cb,
@@ -88,12 +90,13 @@ enum bm_counter {
 	/*
 	 * Logs and the tree of the logs: items that are inserted or written over as a whole, and by
 	 * how many bytes items grow, headers included; leaves of a directory that is logged, and
-	 * insertions into another leaf of a log than the last one; blocks that btrfs_sync_log()
-	 * writes.
+	 * insertions into another leaf of a log than the last one; entries in those leaves, old
+	 * ones too; blocks that btrfs_sync_log() writes.
 	 */
 	BM_WORK_log_items_copied,
 	BM_WORK_log_bytes_copied,
 	BM_WORK_log_leaves_entered,
+	BM_WORK_log_entries_visited,
 	BM_WORK_log_leaves_written,
 	BM_WORK_log_nodes_written,
 	/* walks of the model itself */

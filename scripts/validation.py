@@ -20,14 +20,19 @@ import numpy as np
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 Row = dict[str, Any]
 
+_BESIDE = "timed in turn with the microbenchmarks of a calibration"
+_FIRST = "recorded; the first row that reads nothing tells the speed"
 RUNGS = {
-    "fresh": "Sends, timed in turn with the microbenchmarks of a calibration",
+    "fresh sends": f"Sends, {_BESIDE}",
+    "fresh maps": f"FIEMAP, {_BESIDE}",
+    "fresh logs": f"fsync of a directory, {_BESIDE}",
+    "fresh receivers": f"Receivers, {_BESIDE}",
     "send-micro": "Sends, recorded with ten microbenchmarks that tell the speed",
-    "send": "Sends, recorded; the first row of each kernel tells the speed",
-    "readahead": "Sends of inline files, recorded; the first row tells the speed",
-    "fiemap": "FIEMAP, recorded; the first row tells the speed",
-    "log": "fsync of a directory, recorded; the first row tells the speed",
-    "receive": "Receivers, recorded; the first row tells the speed",
+    "send": f"Sends, {_FIRST}",
+    "readahead": f"Sends of inline files, {_FIRST}",
+    "fiemap": f"FIEMAP, {_FIRST}",
+    "log": f"fsync of a directory, {_FIRST}",
+    "receive": f"Receivers, {_FIRST}",
 }
 
 

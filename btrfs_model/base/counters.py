@@ -13,7 +13,8 @@ in it, from as many threads as there are, and nothing is lost.
 Where no function of the kernel stands for what is counted, the name says what it is. Of a log that
 is ``log_items_copied`` and ``log_bytes_copied``, items that are inserted or written over as a whole
 with their headers; ``log_leaves_entered``, the leaves of a directory that is logged, and how often
-an insertion goes into another leaf of a log than the one before; ``log_leaves_written`` and
+an insertion goes into another leaf of a log than the one before; ``log_entries_visited``, the
+entries in those leaves of a directory, old ones too; ``log_leaves_written`` and
 ``log_nodes_written``, the tree blocks that ``btrfs_sync_log()`` writes; the item and the leaf of
 the tree of the logs are among them.
 """
@@ -34,13 +35,15 @@ from btrfs_model.base.tables import counts_table
 NAMES: Final = (
     "btrfs_search_slot", "btrfs_search_old_slot", "btrfs_search_slot_for_read",
     "btrfs_next_old_leaf", "btrfs_next_old_item", "read_block_for_search", "reada_for_search",
+    "setup_items_for_insert",
     "btrfs_readahead_node_child", "read_tree_block", "submit_bio", "iterate_extent_inodes",
     "extent_from_logical", "btrfs_previous_extent_item", "btrfs_find_all_leafs",
     "btrfs_find_all_roots_safe", "find_parent_nodes", "add_prelim_ref", "prelim_ref_insert",
     "prelim_ref_compare", "is_shared_data_backref", "check_extent_in_eb", "ulist_add",
     "ulist_add_merge", "btrfs_is_data_extent_shared", "lookup_backref_shared_cache",
     "store_backref_shared_cache", "btrfs_fiemap", "emit_fiemap_extent", "fiemap_fill_next_extent",
-    "btrfs_get_extent", "changed_cb", "finish_inode_if_needed", "process_recorded_refs",
+    "fiemap_process_hole", "btrfs_get_extent", "changed_cb", "finish_inode_if_needed",
+    "process_recorded_refs",
     "send_create_inode", "did_create_dir", "will_overwrite_ref", "did_overwrite_ref",
     "get_inode_info", "get_inode_gen", "get_cur_inode_state", "is_inode_existent", "get_first_ref",
     "get_cur_path", "get_cur_inode_path", "__get_cur_name_and_parent", "name_cache_search",
@@ -50,8 +53,9 @@ NAMES: Final = (
     "is_extent_unchanged", "get_last_extent", "range_is_hole_in_parent",
     "btrfs_get_next_valid_item", "cache_dir_utimes", "send_utimes", "send_cmd", "process_extent",
     "find_extent_clone", "send_extent_data", "btrfs_log_inode", "btrfs_sync_log",
-    "log_items_copied", "log_bytes_copied", "log_leaves_entered", "log_leaves_written",
-    "log_nodes_written", "leaves_visited", "nodes_visited", "items_visited", "subtrees_skipped",
+    "log_items_copied", "log_bytes_copied", "log_leaves_entered", "log_entries_visited",
+    "log_leaves_written", "log_nodes_written", "leaves_visited", "nodes_visited", "items_visited",
+    "subtrees_skipped",
 )  # fmt: skip
 """Names of the counters: ``enum bm_counter``, held to it by a test."""
 

@@ -12,6 +12,9 @@ from btrfs_model.cost.receiver import CALLS, LAST_PAGE_WAIT
 DEVICE: Final = "device"
 """Name of the part of a time that is waiting for a device."""
 
+BLOCKS_AWAITED: Final = "blocks_awaited"
+"""Tree blocks that nobody read ahead; where there is a device, what is waited for them is its."""
+
 PHRASES: Final = {
     "btrfs_search_slot": "searching trees {} times",
     "btrfs_search_old_slot": "searching trees as they were {} times",
@@ -32,12 +35,14 @@ PHRASES: Final = {
     "log_items_copied": "copying {} items into the log",
     "log_bytes_copied": "copying {} bytes into the log",
     "log_leaves_entered": "coming to other leaves {} times while logging",
+    "log_entries_visited": "looking at {} entries of directories",
     "log_leaves_written": "writing {} leaves of the log",
     "log_nodes_written": "writing {} nodes of the log",
     "btrfs_sync_log": "syncing the log {} times",
     "btrfs_log_inode": "logging {} inodes",
     "leaves_copied": "copying {} leaves",
     "blocks_read": "reading {} tree blocks",
+    BLOCKS_AWAITED: "waiting for {} tree blocks",
     "stream_bytes": "copying {} bytes of stream",
     "data_bytes": "reading {} bytes of file data",
     "written_bytes": "writing {} bytes to files",

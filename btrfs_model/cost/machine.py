@@ -21,7 +21,14 @@ from btrfs_model.base.errors import BtrfsModelError, UnknownBehaviourError
 from btrfs_model.base.nearest import did_you_mean
 from btrfs_model.base.samples import data_folder
 from btrfs_model.behaviour import Behaviour
-from btrfs_model.cost.causes import DEVICE, QUANTITIES, duration, without_cost, words
+from btrfs_model.cost.causes import (
+    BLOCKS_AWAITED,
+    DEVICE,
+    QUANTITIES,
+    duration,
+    without_cost,
+    words,
+)
 from btrfs_model.cost.device import read_toml
 
 if TYPE_CHECKING:
@@ -344,13 +351,16 @@ def predict(
         How much of each quantity.
     device : float or callable
         Nanoseconds that are waited for a device besides; where the device works while the kernel
-        computes, ``device(seconds)`` says so for that time of computing.
+        computes, ``device(seconds)`` says so for that time of computing. With none, tree blocks
+        that are waited for come from a device of memory.
 
     Raises
     ------
     NoCostError
         When nothing of the work has a cost.
     """
+    if device:
+        work = {name: count for name, count in work.items() if name != BLOCKS_AWAITED}
     amounts = {
         cost.name: {one: weight * work[one] for one, weight in cost.counts.items() if work.get(one)}
         for cost in machine.costs

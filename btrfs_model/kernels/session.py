@@ -19,8 +19,8 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import ParamSpec, Self, TypeVar
@@ -53,6 +53,17 @@ def has_room(folder: Path, size: int) -> bool:
         return False
     status = os.statvfs(folder)
     return status.f_bavail * status.f_frsize >= size
+
+
+@contextmanager
+def _on_processors(processors: set[int]) -> Iterator[None]:
+    """Let this thread, and what it starts, run on some processors alone."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, processors)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 class Kernel(ABC):
@@ -110,6 +121,10 @@ class Kernel(ABC):
         assert self._process is not None
         return int(Path(f"/proc/{self._process.pid}/schedstat").read_text().split()[0])
 
+    def processors(self) -> set[int]:
+        """Return which processors of this machine it may run on."""
+        return os.sched_getaffinity(0)
+
     def environment(self) -> dict[str, str]:
         """Return what is added to the environment of that."""
         return {}
@@ -152,11 +167,12 @@ class Kernel(ABC):
             return
         self._said.clear()
         self._pending = b""
-        self._process = subprocess.Popen(
-            self.command(), env={**os.environ, **self.environment()}, start_new_session=True,
-            cwd=self.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )  # fmt: skip
+        with _on_processors(self.processors()):
+            self._process = subprocess.Popen(
+                self.command(), env={**os.environ, **self.environment()}, start_new_session=True,
+                cwd=self.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )  # fmt: skip
         self.release = self._wait_for("ready", _START)
 
     def call(self, function: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:

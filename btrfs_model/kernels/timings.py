@@ -224,7 +224,7 @@ def steps(
     Returns
     -------
     list of Timing
-        For each call.
+        For each call; in User-Mode Linux the processor time is that of fsyncs alone, else 0.
     """
     _check(runs)
     taken = []

@@ -48,6 +48,7 @@ def setup_items_for_insert(
 ) -> None:
     """Insert items where a search made room."""
     leaf, slot = path.leaf, path.slots[0]
+    current().count("setup_items_for_insert")
     count_copied(ground, len(items), sum(ITEM.size + len(data) for _, data in items))
     if ground.owner == _TREE_LOG:
         current().count("log_leaves_entered", leaf.bytenr != ground.writer.log_leaf)

@@ -311,6 +311,7 @@ static int process_hole(struct fiemap_call *call, struct gathered *gathered, uin
 	uint64_t at = start;
 	int checked = 0, ret;
 
+	COUNT(call->image, fiemap_process_hole);
 	while (at < end) {
 		int found = at < call->args->isize && find_delalloc(call, at, end, &waits);
 

@@ -7,7 +7,15 @@ import pytest
 
 from btrfs_model.experiments.calibration import micro
 from btrfs_model.experiments.calibration.measure import measure
-from btrfs_model.experiments.calibration.micro import Fiemap, Fsync, ListXattrs, Micro, Send
+from btrfs_model.experiments.calibration.micro import (
+    ColdFiemap,
+    ColdSend,
+    Fiemap,
+    Fsync,
+    ListXattrs,
+    Micro,
+    Send,
+)
 from btrfs_model.kernels import native
 from btrfs_model.kernels.choice import start
 
@@ -20,16 +28,21 @@ def test_each_is_counted_and_timed():
         Micro("map", Fiemap(lambda: micro._extents(60))),
         Micro("log", Fsync(("mkdir", "d"), ("create_files", "d", ["a", "b"]), ("fsync", "d"))),
         Micro("list", ListXattrs(20, 3)),
+        Micro("send, cold", ColdSend(lambda: micro._empty(500))),
+        Micro("map, cold", ColdFiemap(lambda: micro._extents(600))),
     ]
     with start("native") as kernel:
         measured = measure(kernel, micros, 0, 2, lambda _: None)
     rows = {row.name: row for row in measured.rows}
-    assert set(rows) == {"send", "map", "log", "list", micro.REFERENCE.name}
+    assert set(rows) == {one.name for one in (*micros, micro.REFERENCE)}
     assert all(min(row.seconds) > 0 for row in rows.values())
-    assert [len(rows[one.name].seconds) for one in micros] == [2] * 4
+    assert [len(rows[one.name].seconds) for one in micros] == [2] * len(micros)
     assert rows["send"].work["leaves_copied"] == rows["send"].work["btrfs_search_slot"] > 50
     assert rows["map"].work["emit_fiemap_extent"] >= 60
     assert rows["log"].work["btrfs_sync_log"] == 1
-    assert rows["list"].work["btrfs_get_next_valid_item"] == 63
+    assert rows["list"].work["btrfs_get_next_valid_item"] == 87
+    # a full send reads the leaves of a small tree ahead; FIEMAP reads on demand
+    assert rows["send, cold"].work["blocks_awaited"] < rows["send, cold"].work["blocks_read"]
+    assert 0 < rows["map, cold"].work["blocks_awaited"] <= rows["map, cold"].work["blocks_read"]
     assert measured.passes == 2
     assert measured.reference > 0

@@ -117,6 +117,19 @@ _AS_NOBODY = """if True:
 """
 
 
+@judges.MARKS["uml"]
+def test_guest_runs_on_one_processor() -> None:
+    before = os.sched_getaffinity(0)
+    with Uml(judges.UML) as guest:
+        image = fresh(guest)
+        assert ask(guest, image, subvolumes=[""]).listing
+        on = [os.sched_getaffinity(process) for process in processes_of(guest)]
+    assert len(on) > 1  # the kernel, its threads' processes, the agent
+    assert len(on[0]) == 1
+    assert on == on[:1] * len(on)
+    assert os.sched_getaffinity(0) == before
+
+
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 
 

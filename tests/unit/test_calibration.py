@@ -30,8 +30,6 @@ from btrfs_model.experiments.calibration.measure import Measured
 SHIPPED = sorted((data_folder() / "machines").glob("*.toml"))
 ROWS = len(TERMS) * 2
 WAITS = np.array([term.waits for term in TERMS])
-READS = set.union(*(set(term.counts) for term in TERMS if not term.waits))
-"""What the processor works for; much of it is waited for too."""
 
 
 def _rows(costs: np.ndarray, noise: float, seed: int) -> list[Row]:
@@ -43,8 +41,9 @@ def _rows(costs: np.ndarray, noise: float, seed: int) -> list[Row]:
         shares[number % len(TERMS)] = 3
         work: Counter[str] = Counter()
         for term, amount in zip(TERMS, shares / costs, strict=True):
-            name = next(name for name in term.counts if term.waits <= (name not in READS))
-            work[name] += amount / term.counts[name]
+            if not term.waits:  # what is waited for is computed for, too
+                name = next(iter(term.counts))
+                work[name] += amount / term.counts[name]
         parts = costs * amounts(TERMS, work)
         computed, waited = (
             tuple((parts[which].sum() * np.exp(noise * chance.standard_normal(9))).tolist())

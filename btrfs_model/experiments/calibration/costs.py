@@ -38,33 +38,43 @@ _DEARER: Final = (
 _CHEAP: Final = ("read", "openat", "close")
 
 TERMS: Final = (
-    Term("block", "ns",
-         {"btrfs_search_slot": 1, "btrfs_search_old_slot": 1, "read_block_for_search": 1},
-         "a tree block on the way of a search, looked up in memory and searched by bisection"),
+    Term("search", "ns",
+         {"btrfs_search_slot": 1, "btrfs_search_old_slot": 1, "find_parent_nodes": 0.1,
+          "send_cmd": 1},
+         "a search of a tree that is one block, in memory; a command of a stream is as much, a "
+         "walk back from an extent a tenth besides its searches"),
+    Term("level", "ns", {"read_block_for_search": 1},
+         "a level that a search goes down, in memory"),
     Term("copy", "ns", {"leaves_copied": 1},
          "the copy that each search of a send makes of its leaf: memory for it, and 16 KiB"),
-    Term("item", "ns", {"btrfs_get_next_valid_item": 1, "btrfs_next_old_item": 1},
-         "an item stepped over"),
+    Term("item", "ns",
+         {"btrfs_get_next_valid_item": 1, "btrfs_next_old_item": 1, "log_entries_visited": 0.3},
+         "an item stepped over; an entry that a log only looks at is a third"),
     Term("byte", "ns", {"stream_bytes": 1}, "a byte of a stream, copied, with its checksum"),
-    Term("read", "us", {"iterate_extent_inodes": 1, "blocks_read": 1, "send_extent_data": 0.1},
-         "an extent of file data looked for elsewhere and read, or a tree block read; data that "
-         "are inline take a tenth"),
-    Term("walk", "ns", {"find_parent_nodes": 1},
-         "a walk back from an extent to who refers to it, without its searches"),
-    Term("extent", "ns", {"emit_fiemap_extent": 1}, "an extent looked at and reported by FIEMAP"),
-    Term("log_inode", "us", {"btrfs_log_inode": 1, "log_items_copied": 0.05},
-         "an inode found, locked and logged; an item copied into the log is a twentieth"),
+    Term("read", "us",
+         {"iterate_extent_inodes": 1, "blocks_awaited": 6, "blocks_read": 3,
+          "send_extent_data": 0.05},
+         "an extent of file data looked for elsewhere and read; a tree block is three, six more if "
+         "it was not read ahead; data that are inline take a twentieth"),
+    Term("extent", "ns", {"emit_fiemap_extent": 1, "fiemap_process_hole": 0.2},
+         "an extent looked at and reported by FIEMAP; a hole before it is a fifth"),
+    Term("log_inode", "us",
+         {"btrfs_log_inode": 1, "setup_items_for_insert": 0.3, "log_items_copied": 0.05},
+         "an inode found, locked and logged; an insertion into the log is a third, each item of it "
+         "a twentieth"),
     Term("log_leaf", "us", {"log_leaves_entered": 1},
          "another leaf come to while logging, of the log or of a directory, and an inode with it"),
-    Term("log_block", "us", {"log_leaves_written": 1, "log_nodes_written": 1},
-         "a block of the log, made and given to the device"),
+    Term("log_block", "us", {"log_leaves_written": 1, "log_nodes_written": 1, "btrfs_sync_log": 1},
+         "a block of the log, made and given to the device; a sync of a log is as much"),
     Term("call", "us", {**dict.fromkeys(CALLS, 1.0), **dict.fromkeys(_DEARER, 4.0),
                         **dict.fromkeys(_CHEAP, 0.05)},
          "a system call of a receiver that changes an inode; four for an entry or data"),
-    Term("wait", "us", {"iterate_extent_inodes": 1, "btrfs_sync_log": 3, "blocks_read": 0.2,
-                        "log_leaves_written": 0.4, "log_nodes_written": 0.4},
-         "a thread waits until another one has read data from a device of memory; tree blocks are "
-         "read ahead, a fifth; a sync of a log is three, each block of it a part of one",
+    Term("wait", "us",
+         {"iterate_extent_inodes": 1, "blocks_awaited": 1.4, "btrfs_sync_log": 2,
+          "log_leaves_written": 0.6, "log_nodes_written": 0.6, "pwrite64": 0.45},
+         "a thread waits until another one has read data from a device of memory; for a tree block "
+         "half as long again, for a sync of a log twice as long, for each block of it and for data "
+         "that a receiver writes half as long",
          waits=True),
 )  # fmt: skip
 """The costs, in the order of the file."""

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from btrfs_model.base.counters import counting
+from btrfs_model.behaviour import Behaviour
 from btrfs_model.cost.receiver import receiver_calls
 from btrfs_model.kernels import timings
 from btrfs_model.kernels.session import Kernel
@@ -23,13 +24,17 @@ from btrfs_model.kernels.timings import Timing
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.questions.fiemap.api import fiemap
-from btrfs_model.questions.send.ioctl import SendResult, send
+from btrfs_model.questions.reads.cold import amounts_of_reads, blocks_after_mount
+from btrfs_model.questions.reads.walk import reads_and_work
+from btrfs_model.questions.send.ioctl import SendResult, prepare, send
 from btrfs_model.stream.reader import read_stream
 from btrfs_model.volume.filesystem import Filesystem
 
 Build = Callable[[], WritableFilesystem]
 Call = tuple[Any, ...]
 _SIZE = 4 << 30
+_LISTED = 1.4
+"""A xattr that is listed is looked into, too: so many times an item that is stepped over."""
 
 
 class Operation(Protocol):
@@ -84,9 +89,15 @@ class ColdSend(Send):
     """The first send after a mount."""
 
     def work(self, behaviour: str) -> Mapping[str, float]:
-        """Send by the model; every block is read once."""
-        work = super().work(behaviour)
-        return {**work, "blocks_read": work["submit_bio"]}
+        """Send by the model, which reads what is not in memory after a mount."""
+        kernel = Behaviour.parse(behaviour)
+        with Filesystem.open(self.image) as fs:
+            opened = [fs.subvolume(name) for name in (self.snapshot, self.parent) if name]
+            cached = blocks_after_mount(fs, opened, kernel, writable=False)
+            request = prepare(
+                fs, self.snapshot, self.parent, behaviour=kernel, write=lambda data: None
+            )
+            return reads_and_work(request, cached, counted=True)[1]
 
     def time(self, kernel: Kernel, runs: int) -> Timing:
         """Send by a kernel that has nothing in memory."""
@@ -128,6 +139,24 @@ class Fiemap(Send):
         return timings.fiemap(kernel, self.image, "f", runs=runs)
 
 
+class ColdFiemap(Fiemap):
+    """All extents of a file, after a mount."""
+
+    def work(self, behaviour: str) -> Mapping[str, float]:
+        """Ask the model, which reads what is not in memory after a mount."""
+        kernel = Behaviour.parse(behaviour)
+        with Filesystem.open(self.image) as fs:
+            cached = blocks_after_mount(fs, [fs.subvolume("")], kernel, writable=False)
+            fs.image.start_cold(cached)
+            with counting() as work:
+                fiemap(fs, "", "f", behaviour=kernel)
+            return {**work, **amounts_of_reads(fs.image.stop_cold())}
+
+    def time(self, kernel: Kernel, runs: int) -> Timing:
+        """Ask a kernel that has nothing in memory."""
+        return timings.fiemap(kernel, self.image, "f", runs=runs, cold=True)
+
+
 class ListXattrs(Send):
     """The xattrs of a file listed: nothing but a search, and stepping over its items.
 
@@ -144,7 +173,7 @@ class ListXattrs(Send):
             tree = fs.subvolume("").tree
             xattrs = int((tree.scan()["type"] == ItemType.XATTR_ITEM).sum())
             return {
-                "btrfs_get_next_valid_item": self.times * (xattrs + 1),
+                "btrfs_get_next_valid_item": self.times * (_LISTED * xattrs + 1),
                 "btrfs_search_slot": self.times,
                 "read_block_for_search": self.times * tree.level,
             }
@@ -167,6 +196,7 @@ class Fsync:
         """Carry the calls out in the model; of the fsyncs count the work."""
         total: Counter[str] = Counter()
         with WritableFilesystem.mkfs(8 << 30, metadata="dup", ssd=True, behaviour=behaviour) as fs:
+            fs.machine.asynchronous = True  # kernels have the thread
             fs.sync()
             for name, *arguments in self.calls:
                 with counting() as work:
@@ -324,9 +354,19 @@ def _extents(count: int, sharers: int = 0) -> WritableFilesystem:
     return fs
 
 
-def _in_snapshots(count: int) -> WritableFilesystem:
-    fs = _extents(count)
-    for number in range(3):
+def _without_holes(count: int) -> WritableFilesystem:
+    """Make a file of extents of 4096 bytes that follow each other in it, and not on the device."""
+    fs = _fresh()
+    fs.create("f")
+    for first in range(2):
+        for number in range(first, count, 2):
+            fs.write("f", number * 4096, b"x" * 4096)
+        fs.sync()
+    return fs
+
+
+def _in_snapshots(fs: WritableFilesystem, count: int) -> WritableFilesystem:
+    for number in range(count):
         fs.create(f"other{number}")
         fs.snapshot("", f"s{number}")
     return fs
@@ -382,6 +422,21 @@ def _logged_xattrs(count: int) -> Fsync:
     return Fsync(("create", "f"), *xattrs, ("fsync", "f"))
 
 
+def _logged_removed(count: int, removed: int) -> Fsync:
+    """Call fsync on an old directory of other names of files, some of which are gone."""
+    files = _names(count // 100)
+    names = [f"{number:050}" for number in range(count)]
+    links: list[Call] = [
+        ("link", f"a/{files[number % len(files)]}", f"d/{name}")
+        for number, name in enumerate(names)
+    ]
+    gone = np.random.default_rng(0).permutation(names)[:removed].tolist()
+    return Fsync(
+        ("mkdir", "a"), ("create_files", "a", files), ("mkdir", "d"), *links, ("sync",),
+        ("unlink_files", "d", gone), ("fsync", "d"),
+    )  # fmt: skip
+
+
 def _logged_again(rounds: int) -> Fsync:
     """Call fsync on a directory after each new file."""
     calls: list[Call] = [("mkdir", "d"), ("fsync", "d")]
@@ -428,9 +483,18 @@ def microbenchmarks() -> list[Micro]:
         Micro("list no xattrs 20,000 times, of 40,000 files", ListXattrs(0, 20_000, 40_000)),
         Micro("map 4,000 extents", Fiemap(lambda: _extents(4000))),
         Micro("map 12,000 extents", Fiemap(lambda: _extents(12_000))),
+        Micro("map 12,000 extents, cold", ColdFiemap(lambda: _extents(12_000))),
         Micro("map 4,000 extents of 2 files", Fiemap(lambda: _extents(4000, 1))),
         Micro("map 4,000 extents of 5 files", Fiemap(lambda: _extents(4000, 4))),
-        Micro("map 10,000 extents of 3 snapshots", Fiemap(lambda: _in_snapshots(10_000))),
+        Micro(
+            "map 10,000 extents of 3 snapshots",
+            Fiemap(lambda: _in_snapshots(_extents(10_000), 3)),
+        ),
+        Micro("map 12,000 extents without holes", Fiemap(lambda: _without_holes(12_000))),
+        Micro(
+            "map 30,000 extents without holes of 2 snapshots",
+            Fiemap(lambda: _in_snapshots(_without_holes(30_000), 2)),
+        ),
         Micro("log 300 entries of long names", _logged(300, 120)),
         Micro("log 3,000 entries of short names", _logged(3000, 5)),
         Micro("log 3,000 entries of long names", _logged(3000, 120)),
@@ -439,6 +503,8 @@ def microbenchmarks() -> list[Micro]:
         Micro("log 6,000 files in order", _logged_new_links(6000, in_order=True)),
         Micro("log 6,000 files in no order", _logged_new_links(6000, in_order=False)),
         Micro("log 20,000 files in no order", _logged_new_links(20_000, in_order=False)),
+        Micro("log 100 removed names of 1,500", _logged_removed(1500, 100)),
+        Micro("log 400 removed names of 12,000", _logged_removed(12_000, 400)),
         Micro("log a file of 3,000 xattrs", _logged_xattrs(3000)),
         Micro("log a directory 20 times", _logged_again(20)),
         Micro("receive 1,500 empty files", Receive(lambda: _empty(1500))),

@@ -44,7 +44,7 @@ from btrfs_model.ondisk.items import file_extent
 from btrfs_model.ondisk.keys import ItemType, ObjectId
 from btrfs_model.patches import Patch
 from btrfs_model.questions.fiemap.api import FILEFRAG_EXTENTS, Fiemap
-from btrfs_model.questions.reads.cold import blocks_after_mount
+from btrfs_model.questions.reads.cold import amounts_of_reads, blocks_after_mount
 from btrfs_model.reference.blocks import HEADER
 from btrfs_model.reference.share import ShareContext
 from btrfs_model.volume.data import FileExtent
@@ -169,7 +169,7 @@ def _map_twice(
     ]
     outcome.timed += [
         Timed(side.name, "time", "s", {**_AS_BUILT, **_COLD, "device": device},
-              {**cold, "blocks_read": len(reads)}, wait, beside=device == next(iter(devices)))
+              {**cold, **amounts_of_reads(reads)}, wait, beside=device == next(iter(devices)))
         for device, wait in waits.items()
     ]  # fmt: skip
     outcome.timed.append(

@@ -41,7 +41,7 @@ from btrfs_model.experiments.workloads.written_in_turn import (
 from btrfs_model.limits import Limits
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.patches import Patch
-from btrfs_model.questions.reads.cold import blocks_after_mount
+from btrfs_model.questions.reads.cold import amounts_of_reads, blocks_after_mount
 from btrfs_model.questions.reads.walk import read_table, reading, reads_and_work
 from btrfs_model.questions.send.ioctl import amounts_of, prepare
 
@@ -188,7 +188,7 @@ def run(
             besides[alike] = Counter(sent)
             besides[alike].subtract(walk)
         done = Counter(walk) + besides[alike]
-        work = {**amounts_of(done, done["stream_bytes"]), "blocks_read": len(rows)}
+        work = {**amounts_of(done, done["stream_bytes"]), **amounts_of_reads(rows)}
         for device in devices:
             step(f"{side.name}: reading from {device}")
             on = reading(fs.image, rows, load(device, parameters))

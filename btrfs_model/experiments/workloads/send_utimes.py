@@ -37,7 +37,7 @@ from btrfs_model.experiments.workloads.timed import Timed
 from btrfs_model.limits import Limits
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.patches import Patch
-from btrfs_model.questions.reads.cold import blocks_after_mount
+from btrfs_model.questions.reads.cold import amounts_of_reads, blocks_after_mount
 from btrfs_model.questions.reads.walk import reading, reads_and_work
 from btrfs_model.questions.send.ioctl import SendResult, prepare, send
 from btrfs_model.volume.filesystem import Filesystem
@@ -217,7 +217,7 @@ def _timed(
     )  # fmt: skip
     rows, _ = reads_and_work(request, blocks_after_mount(fs, opened, behaviour), counted=False)
     waits = reading(fs.image, rows, device).waits
-    work = {**sent.amounts, "blocks_read": len(rows)}
+    work = {**sent.amounts, **amounts_of_reads(rows)}
     return Timed(side.name, "time", "ms", {"files": files}, work, waits)
 
 

@@ -142,13 +142,14 @@ def log_dir_items(fs: Mount, inode: LiveInode, ctx: LogContext, lowest: int) -> 
     found = False
     before: list[Entry] = []
     for block, entries in _leaves(fs, inode, lowest):
-        current().count("log_leaves_entered")
         if not is_of_this_transaction(fs, block):
             if found:
                 last = entries[0][0] - 1
                 break
             before = entries
             continue
+        current().count("log_leaves_entered")
+        current().count("log_entries_visited", len(entries))
         if not found:
             found = True
             previous = before[-1][0] if before else _index_before(fs, inode, entries[0][0])

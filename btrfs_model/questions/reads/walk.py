@@ -27,7 +27,7 @@ from btrfs_model.native.image import READ
 from btrfs_model.native.lease import exclusive
 from btrfs_model.ondisk.keys import ItemType
 from btrfs_model.patches import KERNEL
-from btrfs_model.questions.reads.cold import open_root
+from btrfs_model.questions.reads.cold import amounts_of_reads, open_root
 from btrfs_model.questions.send.ioctl import amounts_of, prepare, run
 from btrfs_model.questions.send.ioctl import reads as reads_of_send
 from btrfs_model.reference.blocks import ReadBy, ReadCache
@@ -187,7 +187,7 @@ def reads_and_work(
         sizes: list[int] = []
         weighed = replace(request, write=lambda data: sizes.append(len(data)))
         _, counted_work, rows = run(weighed, cache.held)
-        work = {**amounts_of(counted_work, sum(sizes)), "blocks_read": len(rows)}
+        work = {**amounts_of(counted_work, sum(sizes)), **amounts_of_reads(rows)}
     else:
         rows = reads_of_send(request, cache.held)
     if not len(before):

@@ -190,6 +190,7 @@ def process_hole(
 
     ``fiemap_process_hole()``; `item`: of the preallocated space.
     """
+    current().count("fiemap_process_hole")
     at, flags = start, Flag(0)
     while at < end:
         waits = call.find_delalloc(at, end) if at < call.file.isize else None

@@ -83,6 +83,7 @@ static int prepare_insert(struct bm_writer *writer, struct bm_path *path, const 
 	if (path->slot[0] > block_header(leaf)->nritems ||
 	    sum + count * BTRFS_ITEM_SIZE > bm_leaf_free(writer, leaf))
 		return bm_writer_errno(fault, NULL, EOVERFLOW);
+	COUNT(writer->image, setup_items_for_insert);
 	if (!path->slot[0])
 		bm_fixup_low_keys(path, keys, 1);
 	if (bm_is_log(leaf)) {

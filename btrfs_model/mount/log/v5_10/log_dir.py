@@ -53,7 +53,9 @@ def _entries_of(fs: Mount, inode: LiveInode, kind: int) -> tuple[Columns, Mask]:
     changed = [is_of_this_transaction(fs, block) for block in blocks[first].tolist()]
     current().count("log_leaves_entered", sum(changed))
     counts = np.diff(first, append=len(blocks))
-    return columns, np.repeat(np.array(changed, bool), counts)
+    in_changed = np.repeat(np.array(changed, bool), counts)
+    current().count("log_entries_visited", int(in_changed.sum()))
+    return columns, in_changed
 
 
 def log_directory_changes(fs: Mount, inode: LiveInode, ctx: LogContext) -> None:
