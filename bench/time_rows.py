@@ -326,8 +326,8 @@ def ratios(folder: Path, step: Callable[[str], None]) -> list[Pair]:
         step(f"ratio: {what}")
         made = [predict(on, of(on.kernel)).seconds for on, of in ((old, work), (new, after[1]))]
         found.append(Pair(f"{what}, 6.1 to 6.12", seconds / after[0], made[0] / made[1]))
-    if with_log := machine_of("5.10.46") or old:
-        found += _log_ratios(folder, with_log, step)
+    if old:
+        found += _log_ratios(folder, old, step)
     receives = [value for (source, *_), value in times.items() if source == "receive"]
     if native and len(receives) == 2:
         (without, fewer), (with_them, more) = receives

@@ -16,6 +16,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.ticker import NullFormatter
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 Row = dict[str, Any]
@@ -88,7 +89,7 @@ def ratios(rows: list[Row]) -> list[str]:
 def draw(rows: list[Row], path: Path) -> None:
     """Curves over size: a panel for each workload that was measured at several."""
     panels = {"send-utimes": "sends", "log-dir": "first fsyncs"}
-    figure, axes = plt.subplots(1, len(panels), figsize=(9, 4))
+    figure, axes = plt.subplots(1, len(panels), figsize=(9, 5.4))
     for axis, (workload, what) in zip(axes, panels.items(), strict=True):
         kinds = sorted({(row["source"], row["machine"]) for row in rows
                         if row.get("source") and row["what"].startswith(workload)})  # fmt: skip
@@ -101,11 +102,15 @@ def draw(rows: list[Row], path: Path) -> None:
                 and row["what"].startswith(workload) and "fsync 2" not in row["what"]
             )  # fmt: skip
             files, measured, predicted = np.array(of).T
-            axis.plot(files, predicted, color=f"C{number}", label=f"{machine}, {source}")
+            axis.plot(files, predicted, ".-", color=f"C{number}", label=f"{machine}, {source}")
             axis.plot(files, measured, "o", color=f"C{number}", mfc="none")
         axis.set(title=f"{workload}: {what}", xlabel="files", ylabel="seconds",
                  xscale="log", yscale="log")  # fmt: skip
-        axis.legend(fontsize=7, title="line: predicted, circle: measured", title_fontsize=7)
+        axis.xaxis.set_major_formatter("{x:,.0f}")
+        axis.xaxis.set_minor_formatter(NullFormatter())
+        axis.set_xticks(sorted({size for line in axis.lines for size in line.get_xdata()}))
+        axis.legend(fontsize=7, title="line: predicted, circle: measured", title_fontsize=7,
+                    loc="upper center", bbox_to_anchor=(0.5, -0.14))  # fmt: skip
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 

@@ -188,7 +188,7 @@ machine_option = click.option(
     "--machine",
     metavar="NAME|FILE",
     help="Predict times on this machine: a name of data/machines, or a file NAME.toml.  "
-    "[default: the native one; of a replay that of the nearest kernel]",
+    "[default: the native one]",
 )
 
 

@@ -97,10 +97,6 @@ class Message:
     work : dict
         What the work alone says: the ``quantity`` of a figure that is counted, the ``case`` that it
         is of besides that of the headline, its ``words``, and ``why`` that is not the time.
-    predicted_on : str
-        The machine whose kernel is nearest to that of the message, a name of ``data/machines``.
-        Receivers are predicted on a native one: system calls are dear in User-Mode Linux. Empty
-        for the native one.
     """
 
     title: str
@@ -114,7 +110,6 @@ class Message:
     why: dict[str, str]
     figures: tuple[Reported, ...]
     work: dict[str, Any] = field(default_factory=dict)
-    predicted_on: str = ""
 
     @property
     def url(self) -> str:
@@ -174,7 +169,6 @@ def load(workload: str) -> Message:
     return Message(
         title, commit, release, percentages, machine, device, size, stand_in,
         _get(path, table, "why", dict), figures, _get(path, table, "work", dict),
-        _get(path, table, "predicted_on", str),
     )  # fmt: skip
 
 

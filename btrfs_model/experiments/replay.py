@@ -162,7 +162,7 @@ def run(
     source = workload.input(scale)
     sides = workload.sides(kernel_before, kernel_after)
     message = message_of(workload)
-    where = chosen(machine or message.predicted_on or None)
+    where = chosen(machine)
     behaviours = {side.name: Behaviour.parse(side.behaviour) for side in sides}
     started = datetime.now(UTC).isoformat(timespec="seconds")
     clock = time.monotonic()

@@ -147,7 +147,7 @@ def replay(
         Build the filesystem with tree blocks of so many bytes.
     machine : str, optional
         Predict times on this machine: a name of :func:`btrfs_model.cost.machine.names` or the path
-        of a file; without it on that whose kernel is nearest to the message's.
+        of a file; without it on the native one.
     measured : path, optional
         Times of this machine's kernels, which ``btrfs-model verify time`` wrote, in place of those
         that come with the package.

@@ -505,6 +505,7 @@ def microbenchmarks() -> list[Micro]:
         Micro("log 20,000 files in no order", _logged_new_links(20_000, in_order=False)),
         Micro("log 100 removed names of 1,500", _logged_removed(1500, 100)),
         Micro("log 400 removed names of 12,000", _logged_removed(12_000, 400)),
+        Micro("log 1,500 removed names of 6,000", _logged_removed(6000, 1500)),
         Micro("log a file of 3,000 xattrs", _logged_xattrs(3000)),
         Micro("log a directory 20 times", _logged_again(20)),
         Micro("receive 1,500 empty files", Receive(lambda: _empty(1500))),

@@ -24,13 +24,10 @@ from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.nearest import did_you_mean
 from btrfs_model.behaviour import PRESETS, Behaviour
 from btrfs_model.cost import device, machine
-from btrfs_model.experiments.commits import NO_MESSAGE
-from btrfs_model.experiments.commits import load as load_message
 from btrfs_model.experiments.scenario.load import load_scenario
 from btrfs_model.experiments.scenario.run import run_scenario
 from btrfs_model.experiments.sweep.images import opened
 from btrfs_model.experiments.times import add_times
-from btrfs_model.experiments.workloads import NAMES as WORKLOADS
 from btrfs_model.experiments.workloads import Input, Outcome, Side, Workload, load
 from btrfs_model.experiments.workloads.own import outcome_of
 from btrfs_model.limits import NAMES as LIMITS
@@ -258,7 +255,7 @@ class Workloads:
         if "behaviour" in params:
             named = {"": params["behaviour"]}
         sides = tuple(Side(name, _kernel(kernel, params)) for name, kernel in named.items())
-        where = _machine(workload.name, params.get("machine"))
+        where = _machine(params.get("machine"))
         outcome = Outcome([])
         shared = images / f"{self._image(workload, source)}.img" if workload.keeps else None
         for side in sides:
@@ -276,10 +273,9 @@ class Workloads:
 
 
 @cache
-def _machine(workload: str, named: str | None) -> machine.Machine:
-    """Return the machine that a cell names, or that of a replay of the workload."""
-    message = load_message(workload) if workload in WORKLOADS else NO_MESSAGE
-    return machine.chosen(named or message.predicted_on or None)
+def _machine(named: str | None) -> machine.Machine:
+    """Return the machine that a cell names, or the native one."""
+    return machine.chosen(named or None)
 
 
 def _silent(_: str) -> None:

@@ -26,8 +26,6 @@ from btrfs_model.experiments.workloads.send_readahead import DEVICES, DISK
 from btrfs_model.mount.writable import WritableFilesystem
 from btrfs_model.questions.reads.cold import blocks_after_mount
 
-MACHINE = commits.load("send-readahead").predicted_on
-
 DISTANCES = json.loads(
     (corpus.PROJECT / "data/workloads/send-readahead/distances.json").read_text()
 )
@@ -57,7 +55,7 @@ def test_reads_are_those_of_a_fresh_mount(quick: pd.DataFrame) -> None:
     with bm.open(corpus.image("reada/r5k")) as fs:
         kernel = bm.Behaviour.parse("v5.13")
         cached = blocks_after_mount(fs, [fs.subvolume("snap1")], kernel)
-        table = bm.reads(fs, "snap1", behaviour=kernel, cached=cached, device=DISK, machine=MACHINE)
+        table = bm.reads(fs, "snap1", behaviour=kernel, cached=cached, device=DISK)
     assert value(quick, "after", "reads: all") == len(table)
     assert value(quick, "after", "send time", device=DISK) == table.attrs["seconds"]
 
@@ -86,9 +84,7 @@ def test_one_device(device: str, quick: pd.DataFrame, tmp_path: Path) -> None:
         for side, kernel in (("before", "v5.13 - send-reada-always"), ("after", "v5.13")):
             behaviour = bm.Behaviour.parse(kernel)
             cached = blocks_after_mount(fs, [fs.subvolume("snap1")], behaviour)
-            reads = bm.reads(
-                fs, "snap1", behaviour=behaviour, cached=cached, device=device, machine=MACHINE
-            )
+            reads = bm.reads(fs, "snap1", behaviour=behaviour, cached=cached, device=device)
             assert value(table, side, "send time", device=device) == reads.attrs["seconds"]
             for part in ("all", "on demand", "ahead"):
                 quantity = f"reads: {part}"
@@ -138,7 +134,7 @@ def test_knobs(quick: pd.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixtur
             cached = blocks_after_mount(fs, [fs.subvolume("snap1")], kernel)
             reads = bm.reads(
                 fs, "snap1", behaviour=kernel, cached=cached, limits=limits, device=DISK,
-                machine=MACHINE, parameters={"queue_depth": 1},
+                parameters={"queue_depth": 1},
             )  # fmt: skip
             assert value(table, side, "send time", device=DISK) == reads.attrs["seconds"]
             requests = [value(one, side, "requests", device=DISK) for one in (table, quick)]
@@ -315,7 +311,7 @@ def test_any_scale(built: WritableFilesystem) -> None:
     table = bm.replay("send-readahead", SMALL)
     # the filesystem of the replay is another one, and the same
     cached = blocks_after_mount(built, [built.subvolume("snap1")], bm.Behaviour.parse("v5.13"))
-    again = bm.reads(built, "snap1", behaviour="v5.13", cached=cached, device=DISK, machine=MACHINE)
+    again = bm.reads(built, "snap1", behaviour="v5.13", cached=cached, device=DISK)
     assert value(table, "after", "send time", device=DISK) == again.attrs["seconds"]
     before = value(table, "before", "send time", device=DISK)
     assert before > again.attrs["seconds"]
