@@ -67,7 +67,7 @@ $(VENV)/.with-%: pyproject.toml setup.py native/build_ffi.py scripts/make_enviro
 
 clean: ## remove what was built and restored
 	$(MAKE) -C native clean
-	rm -rf build dist out *.egg-info btrfs_model/*.so tests/.cache $(VENV)/.built
+	rm -rf build dist out *.egg-info btrfs_model/native/*.so tests/.cache $(VENV)/.built
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Build the extension module ``btrfs_model._native`` from the C kernels.
+"""Build the extension module ``btrfs_model.native._native`` from the C kernels.
 
 ``kernels.h`` and what it includes are the only declarations: cffi reads the same text in the same
 order as the compiler, less the lines of the preprocessor. In API mode the compiler then checks what
@@ -69,7 +69,7 @@ ffibuilder.cdef("""extern "Python" {
     int bm_python_poll(void);
 }""")
 ffibuilder.set_source(
-    "btrfs_model._native",
+    "btrfs_model.native._native",
     '#include "kernels.h"',
     # setuptools wants paths relative to the project
     sources=[f"native/{name}" for name in SOURCES],

@@ -15,10 +15,10 @@ class NotBuiltError(ImportError):
 
 
 try:
-    from btrfs_model._native import ffi as ffi
-    from btrfs_model._native import lib as lib
+    from btrfs_model.native._native import ffi as ffi
+    from btrfs_model.native._native import lib as lib
 except ModuleNotFoundError as error:
-    if error.name != "btrfs_model._native":
+    if error.name != "btrfs_model.native._native":
         raise
     raise NotBuiltError(
         "the C kernels of btrfs_model are not built: run `make build` in its folder"

@@ -92,7 +92,7 @@ def test_what_makes_no_table_does_without_pandas(question: str) -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-HIDDEN = "import sys; sys.modules['btrfs_model._native'] = None; import btrfs_model as bm; "
+HIDDEN = "import sys; sys.modules['btrfs_model.native._native'] = None; import btrfs_model as bm; "
 NOT_BUILT = "the C kernels of btrfs_model are not built: run `make build` in its folder"
 
 
