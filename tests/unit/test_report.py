@@ -107,7 +107,7 @@ def test_rows_of_commits(replays: list[Replay]) -> None:
     assert (found.case, found.reported) == ("1,000 files, fsync 1", "1.29x")
     assert "±" in found.predicted and "±" in found.measured
     assert found.verdict.endswith("easured: direction and size.")
-    assert "818, then 25" in found.work
+    assert "816, then 26" in found.work
 
 
 def test_a_workload_without_a_message(replays: list[Replay], tmp_path: Path) -> None:

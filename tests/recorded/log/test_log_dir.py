@@ -15,7 +15,7 @@ import btrfs_model as bm
 from btrfs_model.behaviour import Behaviour
 from btrfs_model.experiments import report
 from btrfs_model.experiments.replay import run
-from btrfs_model.experiments.workloads import log_dir
+from btrfs_model.experiments.workloads import log_dir, recorded
 from btrfs_model.experiments.workloads.log_dir import AFTER, BEFORE, FSYNCS, NOW, delete
 from btrfs_model.mount.bulk import log_new_files
 from btrfs_model.mount.log import log_inode
@@ -26,6 +26,7 @@ from btrfs_model.ondisk.items import dir_items
 from btrfs_model.ondisk.keys import ItemType
 
 SIDES = [BEFORE.name, AFTER.name, NOW.name]
+LAID_OUT = ("leaves", "nodes")
 
 
 @pytest.fixture(scope="module")
@@ -79,11 +80,27 @@ def test_searches_of_fsyncs_are_those_of_kernels(kernel: str, files: int) -> Non
 def test_logs_hold_what_kernels_logged(quick: pd.DataFrame) -> None:
     """Items by type, bytes, leaves and nodes; of 6.18 the leaves depend on its worker."""
     both = quick[quick.measured.notna() & quick.modelled.notna() & (quick.quantity != "time")]
-    assert len(both) == 2 * 2 * 3 * 10
+    assert len(both) == 2 * 2 * (3 * 10 - 2 * len(LAID_OUT))
     other = both[both.modelled != both.measured]
     assert set(other.side) <= {NOW.name}
     assert set(other.quantity) <= {"leaves"}
     assert other.error.abs().max() < 0.05
+
+
+def test_logs_are_laid_out_as_kernels_without_a_companion_did(quick: pd.DataFrame) -> None:
+    """Leaves and nodes of both sides, as of kernels that insert entries one by one."""
+    plain = "v5.16 - log-bulk-insert"
+    table = bm.replay(
+        "log-dir", "quick", kernel_before=plain, kernel_after=f"{plain} + log-dir-index-only"
+    )
+    rows = [row for row in recorded("log-dir")["rows"]
+            if row["side"] != NOW.name and row["quantity"] in LAID_OUT
+            and row["deletes"] in (100, 1000) and row["files"] in (1000, 10_000)]  # fmt: skip
+    assert len(rows) == 2 * 2 * 2 * len(LAID_OUT)
+    for row in rows:
+        place = (row["side"], row["fsync"], row["quantity"], row["files"])
+        assert value(table, *place) == row["value"], place
+        assert value(quick, *place) == pytest.approx(row["value"], rel=0.15, abs=1), place
 
 
 def test_other_deletes_than_the_replay_s_are_not_set_beside() -> None:
