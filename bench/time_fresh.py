@@ -17,11 +17,12 @@ import numpy as np
 import btrfs_model as bm
 from bench import time_rows
 from bench.time_rows import Pair, Row
-from btrfs_model.experiments.calibration import micro
+from btrfs_model.experiments.calibration import operations
 from btrfs_model.experiments.calibration.costs import TERMS
 from btrfs_model.experiments.calibration.fit import amounts, fit
 from btrfs_model.experiments.calibration.measure import measure
-from btrfs_model.experiments.calibration.micro import Micro, Send, microbenchmarks
+from btrfs_model.experiments.calibration.micro import microbenchmarks
+from btrfs_model.experiments.calibration.operations import Micro, Send
 from btrfs_model.experiments.workloads import log_dir, send_utimes
 from btrfs_model.kernels import native, timings, uml
 from btrfs_model.kernels.choice import start
@@ -84,12 +85,12 @@ class _Map(Send):
         return timings.fiemap(kernel, self.image, "foobar", runs=runs, cold=self.cold)
 
 
-class _Log(micro.Fsync):
+class _Log(operations.Fsync):
     """One of the two fsyncs of log-dir."""
 
     def __init__(self, files: int, deletes: int, which: int) -> None:
         names = [f"file_{number}" for number in range(1, files + 1)]
-        calls: list[micro.Call] = [
+        calls: list[operations.Call] = [
             ("mkdir", log_dir.DIRECTORY),
             ("create_files", log_dir.DIRECTORY, names),
             ("fsync", log_dir.DIRECTORY),
@@ -109,7 +110,7 @@ class _Log(micro.Fsync):
         return timings.steps(kernel, self.calls, runs=runs)[-1]
 
 
-class _Receive(micro.Receive):
+class _Receive(operations.Receive):
     """A receiver of send-truncate."""
 
     def __init__(self, *, truncates: bool) -> None:
@@ -136,7 +137,7 @@ def _sends(sizes: tuple[int, ...]) -> list[Micro]:
         Micro("send-truncate, 20,000 files", Send(_first("send-truncate", 1), "snap1")),
         Micro("send-readahead, 5,000 files", Send(_first("send-readahead", 0.01), "snap1")),
         Micro("send-readahead, 20,000 files, cold",
-              micro.ColdSend(_first("send-readahead", 0.04), "snap1")),
+              operations.ColdSend(_first("send-readahead", 0.04), "snap1")),
         *(Micro(f"random {seed}, full", _random(seed, "s1")) for seed in SEEDS),
         *(Micro(f"random {seed}, difference", _random(seed, "s2", "s1")) for seed in SEEDS),
     ]  # fmt: skip

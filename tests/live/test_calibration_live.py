@@ -7,7 +7,7 @@ import pytest
 
 from btrfs_model.experiments.calibration import micro
 from btrfs_model.experiments.calibration.measure import measure
-from btrfs_model.experiments.calibration.micro import (
+from btrfs_model.experiments.calibration.operations import (
     ColdFiemap,
     ColdSend,
     Fiemap,
@@ -27,7 +27,7 @@ def test_each_is_counted_and_timed():
         Micro("send", Send(lambda: micro._empty(50))),
         Micro("map", Fiemap(lambda: micro._extents(60))),
         Micro("log", Fsync(("mkdir", "d"), ("create_files", "d", ["a", "b"]), ("fsync", "d"))),
-        Micro("list", ListXattrs(20, 3)),
+        Micro("list", ListXattrs(lambda: micro._one_with_xattrs(20), 3)),
         Micro("send, cold", ColdSend(lambda: micro._empty(500))),
         Micro("map, cold", ColdFiemap(lambda: micro._extents(600))),
     ]

@@ -22,7 +22,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from btrfs_model.experiments.calibration.fit import Row
-from btrfs_model.experiments.calibration.micro import REFERENCE, Micro
+from btrfs_model.experiments.calibration.micro import REFERENCE
+from btrfs_model.experiments.calibration.operations import Micro
 from btrfs_model.kernels.session import Kernel
 
 Step = Callable[[str], None]

@@ -7,216 +7,25 @@ Each is counted by the model and timed on a kernel. None does what a workload of
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Callable
 
 import numpy as np
 
-from btrfs_model.base.counters import counting
-from btrfs_model.behaviour import Behaviour
-from btrfs_model.cost.receiver import receiver_calls
-from btrfs_model.kernels import timings
-from btrfs_model.kernels.session import Kernel
-from btrfs_model.kernels.timings import Timing
+from btrfs_model.experiments.calibration.operations import (
+    Build,
+    Call,
+    ColdFiemap,
+    ColdSend,
+    Fiemap,
+    Fsync,
+    ListXattrs,
+    Micro,
+    Receive,
+    Send,
+)
 from btrfs_model.mount.writable import WritableFilesystem
-from btrfs_model.ondisk.keys import ItemType
-from btrfs_model.questions.fiemap.api import fiemap
-from btrfs_model.questions.reads.cold import amounts_of_reads, blocks_after_mount
-from btrfs_model.questions.reads.walk import reads_and_work
-from btrfs_model.questions.send.ioctl import SendResult, prepare, send
-from btrfs_model.stream.reader import read_stream
-from btrfs_model.volume.filesystem import Filesystem
 
-Build = Callable[[], WritableFilesystem]
-Call = tuple[Any, ...]
 _SIZE = 4 << 30
-_LISTED = 1.4
-"""A xattr that is listed is looked into, too: so many times an item that is stepped over."""
-
-
-class Operation(Protocol):
-    """What is done with a filesystem, by the model and by a kernel."""
-
-    def prepare(self, folder: Path) -> None:
-        """Make what it needs in a folder."""
-
-    def work(self, behaviour: str) -> Mapping[str, float]:
-        """Count the work."""
-
-    def time(self, kernel: Kernel, runs: int) -> Timing:
-        """Time it on a kernel."""
-
-
-@dataclass
-class Micro:
-    """A microbenchmark: a name that says what is done, and the operation."""
-
-    name: str
-    operation: Operation
-
-
-class Send:
-    """A send, full or from a parent, into a file in memory."""
-
-    def __init__(self, build: Build, snapshot: str = "s1", parent: str | None = None) -> None:
-        self.build, self.snapshot, self.parent = build, snapshot, parent
-
-    def prepare(self, folder: Path) -> None:
-        """Make the image."""
-        self.image = folder / "image"
-        with self.build() as fs:
-            fs.commit()
-            fs.save(self.image)
-
-    def work(self, behaviour: str) -> Mapping[str, float]:
-        """Send by the model."""
-        with Filesystem.open(self.image) as fs:
-            return self._send(fs, behaviour).amounts
-
-    def _send(self, fs: Filesystem, behaviour: str) -> SendResult:
-        sources = [self.parent] if self.parent else []
-        return send(fs, self.snapshot, self.parent, sources, behaviour=behaviour)
-
-    def time(self, kernel: Kernel, runs: int) -> Timing:
-        """Send by a kernel, everything in memory."""
-        return timings.send(kernel, self.image, self.snapshot, self.parent, runs=runs)
-
-
-class ColdSend(Send):
-    """The first send after a mount."""
-
-    def work(self, behaviour: str) -> Mapping[str, float]:
-        """Send by the model, which reads what is not in memory after a mount."""
-        kernel = Behaviour.parse(behaviour)
-        with Filesystem.open(self.image) as fs:
-            opened = [fs.subvolume(name) for name in (self.snapshot, self.parent) if name]
-            cached = blocks_after_mount(fs, opened, kernel, writable=False)
-            request = prepare(
-                fs, self.snapshot, self.parent, behaviour=kernel, write=lambda data: None
-            )
-            return reads_and_work(request, cached, counted=True)[1]
-
-    def time(self, kernel: Kernel, runs: int) -> Timing:
-        """Send by a kernel that has nothing in memory."""
-        return timings.send(kernel, self.image, self.snapshot, self.parent, runs=runs, cold=True)
-
-
-class Receive(Send):
-    """What ``btrfs receive`` does with a full send."""
-
-    def prepare(self, folder: Path) -> None:
-        """Make the stream."""
-        super().prepare(folder)
-        self.stream = folder / "stream"
-        with Filesystem.open(self.image) as fs:
-            self.stream.write_bytes(self._send(fs, "v6.1").data or b"")
-        self.image.unlink()
-
-    def work(self, behaviour: str) -> Mapping[str, float]:
-        """Count its system calls."""
-        data = self.stream.read_bytes()
-        return {**receiver_calls(read_stream(data)), "stream_bytes": len(data)}
-
-    def time(self, kernel: Kernel, runs: int) -> Timing:
-        """Receive into fresh filesystems."""
-        return timings.receive(kernel, self.stream, runs=runs)
-
-
-class Fiemap(Send):
-    """All extents of a file."""
-
-    def work(self, behaviour: str) -> Mapping[str, float]:
-        """Ask the model."""
-        with Filesystem.open(self.image) as fs, counting() as work:
-            fiemap(fs, "", "f", behaviour=behaviour)
-        return dict(work)
-
-    def time(self, kernel: Kernel, runs: int) -> Timing:
-        """Ask a kernel, everything in memory."""
-        return timings.fiemap(kernel, self.image, "f", runs=runs)
-
-
-class ColdFiemap(Fiemap):
-    """All extents of a file, after a mount."""
-
-    def work(self, behaviour: str) -> Mapping[str, float]:
-        """Ask the model, which reads what is not in memory after a mount."""
-        kernel = Behaviour.parse(behaviour)
-        with Filesystem.open(self.image) as fs:
-            cached = blocks_after_mount(fs, [fs.subvolume("")], kernel, writable=False)
-            fs.image.start_cold(cached)
-            with counting() as work:
-                fiemap(fs, "", "f", behaviour=kernel)
-            return {**work, **amounts_of_reads(fs.image.stop_cold())}
-
-    def time(self, kernel: Kernel, runs: int) -> Timing:
-        """Ask a kernel that has nothing in memory."""
-        return timings.fiemap(kernel, self.image, "f", runs=runs, cold=True)
-
-
-class ListXattrs(Send):
-    """The xattrs of a file listed: nothing but a search, and stepping over its items.
-
-    `others`: how many files there are besides.
-    """
-
-    def __init__(self, xattrs: int, times: int, others: int = 0) -> None:
-        super().__init__(lambda: _one_with_xattrs(xattrs, others))
-        self.times = times
-
-    def work(self, behaviour: str) -> Mapping[str, float]:
-        """Count the items of the file, and a search, for each list."""
-        with Filesystem.open(self.image) as fs:
-            tree = fs.subvolume("").tree
-            xattrs = int((tree.scan()["type"] == ItemType.XATTR_ITEM).sum())
-            return {
-                "btrfs_get_next_valid_item": self.times * (_LISTED * xattrs + 1),
-                "btrfs_search_slot": self.times,
-                "read_block_for_search": self.times * tree.level,
-            }
-
-    def time(self, kernel: Kernel, runs: int) -> Timing:
-        """List by a kernel, everything in memory."""
-        return timings.list_xattrs(kernel, self.image, "f", self.times, runs=runs)
-
-
-class Fsync:
-    """The fsyncs after other calls on a fresh filesystem."""
-
-    def __init__(self, *calls: Call) -> None:
-        self.calls = calls
-
-    def prepare(self, folder: Path) -> None:
-        """Nothing to do: filesystems are fresh."""
-
-    def work(self, behaviour: str) -> Mapping[str, float]:
-        """Carry the calls out in the model; of the fsyncs count the work."""
-        total: Counter[str] = Counter()
-        with WritableFilesystem.mkfs(8 << 30, metadata="dup", ssd=True, behaviour=behaviour) as fs:
-            fs.machine.asynchronous = True  # kernels have the thread
-            fs.sync()
-            for name, *arguments in self.calls:
-                with counting() as work:
-                    getattr(fs, name)(*arguments)
-                if name == "fsync":
-                    total.update(work)
-        return total
-
-    def time(self, kernel: Kernel, runs: int) -> Timing:
-        """Let a kernel do the same; the fsyncs of a run together."""
-        taken = timings.steps(kernel, self.calls, runs=runs)
-        fsyncs = [one for (name, *_), one in zip(self.calls, taken, strict=True) if name == "fsync"]
-        wall, cpu = (
-            tuple(map(sum, zip(*(getattr(one, clock) for one in fsyncs), strict=True)))
-            for clock in ("wall_ms", "cpu_ms")
-        )
-        return Timing(wall, cpu)
-
-
-# ------------------------------------------------------------------------------ filesystems --
 
 
 def _fresh() -> WritableFilesystem:
@@ -301,7 +110,7 @@ def _with_xattrs(count: int, each: int, size: int) -> WritableFilesystem:
     return fs
 
 
-def _one_with_xattrs(count: int, others: int) -> WritableFilesystem:
+def _one_with_xattrs(count: int, others: int = 0) -> WritableFilesystem:
     fs = _fresh()
     fs.create("f")
     for name in _names(count):
@@ -478,9 +287,12 @@ def microbenchmarks() -> list[Micro]:
         Micro("send a directory of 2,000 removed", _difference(lambda: _directory_removed(2000))),
         Micro("send 2,000 changed directories", _difference(lambda: _directories_changed(2000))),
         Micro("send 4,000 files of 1,900 bytes, cold", ColdSend(lambda: _with_data(4000, 1900))),
-        Micro("list 3,000 xattrs 300 times", ListXattrs(3000, 300)),
-        Micro("list no xattrs 20,000 times", ListXattrs(0, 20_000)),
-        Micro("list no xattrs 20,000 times, of 40,000 files", ListXattrs(0, 20_000, 40_000)),
+        Micro("list 3,000 xattrs 300 times", ListXattrs(lambda: _one_with_xattrs(3000), 300)),
+        Micro("list no xattrs 20,000 times", ListXattrs(lambda: _one_with_xattrs(0), 20_000)),
+        Micro(
+            "list no xattrs 20,000 times, of 40,000 files",
+            ListXattrs(lambda: _one_with_xattrs(0, 40_000), 20_000),
+        ),
         Micro("map 4,000 extents", Fiemap(lambda: _extents(4000))),
         Micro("map 12,000 extents", Fiemap(lambda: _extents(12_000))),
         Micro("map 12,000 extents, cold", ColdFiemap(lambda: _extents(12_000))),
