@@ -24,7 +24,11 @@ def messages(step: Callable[[str], None]) -> list[Message]:
     with tempfile.TemporaryDirectory() as folder:
         step("replay of all workloads")
         bm.replay(out=folder)
-        table = pd.read_csv(Path(folder) / "speedups.csv").dropna(subset=["predicted"])
+        table = pd.read_csv(Path(folder) / "speedups.csv")
+    if table["predicted"].isna().any():
+        raise RuntimeError(
+            f"no time predicted for {table[table.predicted.isna()]['case'].tolist()}"
+        )
     return [
         Message(f"message: {row.workload} {row.case}", row.reported, row.predicted, row.low,
                 row.high)

@@ -19,7 +19,8 @@ import btrfs_model as bm
 from btrfs_model.base.samples import data_folder
 from btrfs_model.cli import main
 from btrfs_model.cost import machine as machines
-from btrfs_model.cost.causes import QUANTITIES
+from btrfs_model.cost.causes import PARTS, QUANTITIES
+from btrfs_model.cost.receiver import LAST_PAGE_WAIT
 from btrfs_model.experiments import workloads
 from btrfs_model.experiments.calibration import fit as fitting
 from btrfs_model.experiments.calibration import machine_file, micro
@@ -65,6 +66,17 @@ def test_costs_are_paid_for_what_is_counted():
     for term in TERMS:
         assert set(term.counts) <= QUANTITIES
         assert term.unit in machines.UNITS
+
+
+@pytest.mark.parametrize("counts", [
+    pytest.param({one for term in TERMS for one in term.counts}, id="calibrate"),
+    *(pytest.param({one for cost in machines.load(path.stem).costs for one in cost.counts},
+                   id=path.stem) for path in SHIPPED),
+])  # fmt: skip
+def test_each_part_of_an_operation_has_a_cost(counts):
+    """Else no time is told of any work that has it."""
+    unpaid = {part for part, names in PARTS.items() if counts.isdisjoint(names)}
+    assert unpaid == {part for part, names in PARTS.items() if LAST_PAGE_WAIT in names}
 
 
 @pytest.mark.claim("No time of a workload takes part in a calibration.")
