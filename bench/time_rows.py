@@ -65,10 +65,10 @@ class Row:
 
 @cache
 def machine_of(kernel: str) -> Machine | None:
-    """Return the machine of a kernel, by the beginning of its release."""
+    """Return the machine of a kernel, by the first two numbers of its release."""
     for name in machines.names():
         machine = machines.load(name)
-        if kernel.startswith(machine.kernel.removeprefix("v")):
+        if kernel.split(".")[:2] == machine.kernel.removeprefix("v").split(".")[:2]:
             return machine
     return None
 
@@ -326,8 +326,8 @@ def ratios(folder: Path, step: Callable[[str], None]) -> list[Pair]:
         step(f"ratio: {what}")
         made = [predict(on, of(on.kernel)).seconds for on, of in ((old, work), (new, after[1]))]
         found.append(Pair(f"{what}, 6.1 to 6.12", seconds / after[0], made[0] / made[1]))
-    if old:
-        found += _log_ratios(folder, old, step)
+    if before_logs := machine_of("5.10.223"):
+        found += _log_ratios(folder, before_logs, step)
     receives = [value for (source, *_), value in times.items() if source == "receive"]
     if native and len(receives) == 2:
         (without, fewer), (with_them, more) = receives

@@ -35,6 +35,7 @@ PHRASES: Final = {
     "log_items_copied": "copying {} items into the log",
     "log_bytes_copied": "copying {} bytes into the log",
     "log_leaves_entered": "coming to other leaves {} times while logging",
+    "log_leaves_uncached": "coming to {} leaves of the log that no cache has",
     "log_entries_visited": "looking at {} entries of directories",
     "log_leaves_written": "writing {} leaves of the log",
     "log_nodes_written": "writing {} nodes of the log",

@@ -34,6 +34,7 @@ from btrfs_model.reference.ctree_node import (
 )
 
 _TREE_LOG: Final = int(ObjectId.TREE_LOG) % 2**64
+_LOG_CACHE: Final = 192
 
 
 def count_copied(ground: Ground, items: int, nbytes: int) -> None:
@@ -41,6 +42,14 @@ def count_copied(ground: Ground, items: int, nbytes: int) -> None:
     if ground.owner == _TREE_LOG:
         current().count("log_items_copied", items)
         current().count("log_bytes_copied", nbytes)
+
+
+def count_entered(ground: Ground, bytenr: int) -> None:
+    """Count a leaf of a log that an insertion goes to: as another one, and as one far away."""
+    writer, place = ground.writer, bytenr // ground.image.nodesize % _LOG_CACHE
+    current().count("log_leaves_entered", bytenr != writer.log_leaf)
+    current().count("log_leaves_uncached", bytenr != writer.log_cache.get(place))
+    writer.log_leaf = writer.log_cache[place] = bytenr
 
 
 def setup_items_for_insert(
@@ -51,8 +60,7 @@ def setup_items_for_insert(
     current().count("setup_items_for_insert")
     count_copied(ground, len(items), sum(ITEM.size + len(data) for _, data in items))
     if ground.owner == _TREE_LOG:
-        current().count("log_leaves_entered", leaf.bytenr != ground.writer.log_leaf)
-        ground.writer.log_leaf = leaf.bytenr
+        count_entered(ground, leaf.bytenr)
     if slot == 0:
         fixup_low_keys(path, items[0][0], 1)
     leaf.items[slot:slot] = items

@@ -70,6 +70,16 @@ static void put_items(uint8_t *leaf, uint32_t slot, const struct bm_key *keys,
 	header_of(leaf)->nritems += (uint32_t)count;
 }
 
+/* An insertion goes to a leaf of a log: was the last one there, does a cache have it? */
+static void count_entered(struct bm_writer *writer, uint64_t bytenr)
+{
+	uint64_t *cached = &writer->log_cache[bytenr / writer->nodesize % BM_LOG_CACHE];
+
+	COUNT_N(writer->image, log_leaves_entered, bytenr != writer->log_leaf);
+	COUNT_N(writer->image, log_leaves_uncached, bytenr != *cached);
+	writer->log_leaf = *cached = bytenr;
+}
+
 /* Whether items fit in at a slot; the parents' keys are fixed. */
 static int prepare_insert(struct bm_writer *writer, struct bm_path *path, const struct bm_key *keys,
 			  const uint32_t *sizes, size_t count, uint32_t *total,
@@ -88,9 +98,7 @@ static int prepare_insert(struct bm_writer *writer, struct bm_path *path, const 
 		bm_fixup_low_keys(path, keys, 1);
 	if (bm_is_log(leaf)) {
 		bm_count_copied(writer, count, sum + count * BTRFS_ITEM_SIZE);
-		COUNT_N(writer->image, log_leaves_entered,
-			block_header(leaf)->bytenr != writer->log_leaf);
-		writer->log_leaf = block_header(leaf)->bytenr;
+		count_entered(writer, block_header(leaf)->bytenr);
 	}
 	*total = (uint32_t)sum;
 	return BM_OK;

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import corpus
+import numpy as np
 import pytest
 from progs import btrfs_check
 from test_replay_log import observable
@@ -353,6 +354,40 @@ def test_the_work_of_a_log_is_what_is_in_it(
     assert work["log_nodes_written"] == levels.total() - levels[0]
     assert work["btrfs_log_inode"] == len(inodes)
     assert work["btrfs_sync_log"] == 1
+
+
+def work_of_links(order: list[int], kernels: Choice) -> dict[str, int]:
+    """Log other names of files, entered in some order."""
+    with WritableFilesystem.mkfs(1 << 30, 4096, metadata="dup") as fs:
+        fs.behaviour = Behaviour.parse("v6.1.176")
+        fs.mkdir("a")
+        fs.create_files("a", [str(number) for number in range(len(order))])
+        fs.mkdir("d")
+        for number in order:
+            fs.link(f"a/{number}", f"d/{number}")
+        with select(kernels), bm.counting() as work:
+            assert fs.fsync("d") == "log"
+    return dict(work)
+
+
+@pytest.mark.claim(
+    "A log that is larger than a cache counts the leaves that are forgotten: only where files are "
+    "logged in no order. C and the Python twins count the same.",
+    judge="twins",
+)
+def test_leaves_of_a_log_that_a_cache_has_forgotten() -> None:
+    files = 4000
+    mixed = np.random.default_rng(0).permutation(files).tolist()
+    counted = work_of_links(mixed, "c")
+    assert counted == work_of_links(mixed, "python")
+    assert counted["log_leaves_written"] > 192
+    new = work_of_links(list(range(files)), "c")
+    # in order, each leaf is new once
+    assert new["log_leaves_uncached"] <= new["log_leaves_written"]
+    assert counted["log_leaves_uncached"] > 1.5 * new["log_leaves_uncached"]
+    # a small log fits in, whatever the order
+    few = work_of_links([number for number in mixed if number < files // 4], "c")
+    assert few["log_leaves_entered"] > few["log_leaves_written"] >= few["log_leaves_uncached"]
 
 
 def items_of_logs(fs: WritableFilesystem) -> dict[tuple[int, Any], bytes]:
