@@ -99,7 +99,8 @@ def draw(rows: list[Row], path: Path) -> None:
                  row["measured"], row["predicted"])
                 for row in rows
                 if (row.get("source"), row.get("machine")) == (source, machine)
-                and row["what"].startswith(workload) and "fsync 2" not in row["what"]
+                and row["what"].startswith(workload)
+                and not re.search("fsync 2|with log-dir", row["what"])
             )  # fmt: skip
             files, measured, predicted = np.array(of).T
             axis.plot(files, predicted, ".-", color=f"C{number}", label=f"{machine}, {source}")
