@@ -10,12 +10,11 @@ of its own: what it does inside ``with counting()`` of another thread is not cou
 copies the context (``asyncio.to_thread()``, ``contextvars.copy_context().run()`` in a pool) counts
 in it, from as many threads as there are, and nothing is lost.
 
-Where no function of the kernel stands for what is counted, the name says what it is.
-Of a log that is ``log_items_copied`` and ``log_bytes_copied``, items that are inserted or written
-over as a whole with their headers; ``log_leaves_entered``, the leaves of a directory that is
-logged, and how often an insertion goes into another leaf of a log than the one before;
-``log_leaves_uncached``, how often into one that a cache of 192 leaves has not, each at the place of
-its address;
+Where no function of the kernel stands for what is counted, the name says what it is. Of a log that
+is ``log_items_copied`` and ``log_bytes_copied``, items that are inserted or written over as a whole
+with their headers; ``log_leaves_entered``, the leaves of a directory that is logged, and how often
+an insertion goes into another leaf of a log than the one before; ``log_leaves_uncached``, how often
+into one that a cache of 192 leaves has not, each at the place of its address;
 ``log_entries_visited``, the entries in the leaves of a directory that is logged, old ones too;
 ``log_leaves_written`` and ``log_nodes_written``, the tree blocks that ``btrfs_sync_log()`` writes;
 the item and the leaf of the tree of the logs are among them.
@@ -56,9 +55,8 @@ NAMES: Final = (
     "btrfs_get_next_valid_item", "cache_dir_utimes", "send_utimes", "send_cmd", "process_extent",
     "find_extent_clone", "send_extent_data", "btrfs_log_inode", "btrfs_sync_log",
     "log_items_copied", "log_bytes_copied", "log_leaves_entered", "log_leaves_uncached",
-    "log_entries_visited",
-    "log_leaves_written", "log_nodes_written", "leaves_visited", "nodes_visited", "items_visited",
-    "subtrees_skipped",
+    "log_entries_visited", "log_leaves_written", "log_nodes_written", "leaves_visited",
+    "nodes_visited", "items_visited", "subtrees_skipped",
 )  # fmt: skip
 """Names of the counters: ``enum bm_counter``, held to it by a test."""
 
