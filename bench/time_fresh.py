@@ -134,12 +134,17 @@ def _sends(sizes: tuple[int, ...]) -> list[Micro]:
     return [
         *(Micro(f"send-utimes, {files:,} files",
                 Send(lambda n=files: send_utimes.build(n), "snap2", "snap1")) for files in sizes),
+        Micro("send-utimes, 20,000 files, through a pipe",
+              operations.PipedSend(lambda: send_utimes.build(20_000), "snap2", "snap1")),
         Micro("send-truncate, 20,000 files", Send(_first("send-truncate", 1), "snap1")),
         Micro("send-readahead, 5,000 files", Send(_first("send-readahead", 0.01), "snap1")),
         Micro("send-readahead, 20,000 files, cold",
               operations.ColdSend(_first("send-readahead", 0.04), "snap1")),
         *(Micro(f"random {seed}, full", _random(seed, "s1")) for seed in SEEDS),
         *(Micro(f"random {seed}, difference", _random(seed, "s2", "s1")) for seed in SEEDS),
+        *(Micro(f"random {seed}, difference, through a pipe",
+                operations.PipedSend(lambda seed=seed: random_filesystem(seed), "s2", "s1"))
+          for seed in SEEDS[:3]),
     ]  # fmt: skip
 
 

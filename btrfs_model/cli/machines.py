@@ -27,7 +27,7 @@ from btrfs_model.cli.common import Command, progress
     help="This machine's kernel (root), Debian's User-Mode Linux, or a linux.uml.",
 )
 @click.option("--seconds", type=click.FloatRange(min=0), default=60, show_default=True,
-              help="How long is timed; three passes at least.")  # fmt: skip
+              help="How long is timed; two passes at least.")  # fmt: skip
 @click.option("-o", "output", type=click.Path(path_type=Path), required=True, metavar="FILE.toml",
               help="Where the machine goes.")  # fmt: skip
 def calibrate(kernel: str, seconds: float, output: Path) -> None:

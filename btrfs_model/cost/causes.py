@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from btrfs_model.base.counters import NAMES
+from btrfs_model.cost.pipe import PIPE_WAKES
 from btrfs_model.cost.receiver import CALLS, LAST_PAGE_WAIT
 
 DEVICE: Final = "device"
@@ -47,6 +48,7 @@ PHRASES: Final = {
     "stream_bytes": "copying {} bytes of stream",
     "data_bytes": "reading {} bytes of file data",
     "written_bytes": "writing {} bytes to files",
+    PIPE_WAKES: "waking the reader of a pipe {} times",
     LAST_PAGE_WAIT: "waiting for {} pages to be written",
 }
 """What the kernel does, by the quantity that counts it; other functions are called by name."""
@@ -67,6 +69,18 @@ PARTS: Final = {
     "pages that are waited for": (LAST_PAGE_WAIT,),
 }  # fmt: skip
 """Parts of an operation that take time, by the quantities that one of must have a cost."""
+
+_OPERATIONS: Final = {
+    "send": ("send_cmd",), "fiemap": ("emit_fiemap_extent",), "fsync": ("btrfs_log_inode",),
+    "receive": CALLS,
+}  # fmt: skip
+OPERATIONS: Final = tuple(_OPERATIONS)
+"""Operations that a machine's times are more or less right for."""
+
+
+def operations(work: Mapping[str, float]) -> list[str]:
+    """Name the operations, of :data:`OPERATIONS`, that some work is of."""
+    return [name for name, quantities in _OPERATIONS.items() if any(map(work.get, quantities))]
 
 
 def without_cost(

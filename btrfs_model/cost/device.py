@@ -30,7 +30,7 @@ _MOST_SEGMENTS = 1 << 16
 """As the C kernel has it."""
 _PLACES = 1 << 20
 """Most places of a queue, and most dies, that the C kernel takes."""
-_GENERAL = {"title", "kind", "provenance", "published"}
+_GENERAL = {"title", "kind", "provenance", "published", "unpublished"}
 _QUEUE = {
     "queue_depth": 32,
     "elevator": "mq-deadline",
@@ -197,6 +197,25 @@ def load(name: str, parameters: Mapping[str, object] | None = None) -> Device:
         For an unknown device or parameter, or values that make no device.
     """
     return build(name, read_file(name), parameters)
+
+
+def ends(name: str) -> list[dict[str, object]]:
+    """Return what else a device may be: parameters, each at an end of what no data sheet tells.
+
+    They are the table ``unpublished`` of its file: two values for a parameter.
+
+    Raises
+    ------
+    BtrfsModelError
+        For an unknown device, or a table that says something else.
+    """
+    table = read_file(name).get("unpublished", {})
+    found: list[dict[str, object]] = []
+    for key, values in table.items() if isinstance(table, Mapping) else [("", table)]:
+        if not isinstance(values, list) or len(values) != 2:
+            raise BtrfsModelError(f"{name}: unpublished.{key} is {values!r}, not two values")
+        found += [{key: value} for value in values]
+    return found
 
 
 def build(

@@ -24,12 +24,15 @@ from btrfs_model.behaviour import Behaviour
 from btrfs_model.cost.causes import (
     BLOCKS_AWAITED,
     DEVICE,
+    OPERATIONS,
     QUANTITIES,
     duration,
+    operations,
     without_cost,
     words,
 )
 from btrfs_model.cost.device import read_toml
+from btrfs_model.cost.pipe import PIPE, PIPE_WRITES, with_wakes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,6 +44,12 @@ UNITS: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3}
 _KINDS: Final = ("native", "uml")
 _TAIL: Final = 0.05
 """Beyond each end of an interval of 90 %."""
+_ALL: Final = "relative"
+"""Key of what is left unexplained of all microbenchmarks."""
+_LEAST: Final = 0.15
+_SLOPE: Final = 5.0
+"""What is left of a variance in a ratio, see :func:`ratio`: the least, and the more the less alike
+the parts of both times are."""
 _NORMAL: Final = 1.6448536269514722
 """Standard deviations of a normal distribution that leave :data:`_TAIL` out."""
 
@@ -90,8 +99,10 @@ class Machine:
         At most :data:`MOST_COSTS`.
     draws : numpy.ndarray
         Seconds of each cost in each draw of the bootstrap: a row for each draw.
-    residual : float
-        Standard deviation of what the costs leave unexplained, of the logarithm of a time.
+    residuals : dict of str to float
+        Standard deviation of what the costs leave unexplained, of the logarithm of a time: of all
+        microbenchmarks under ``relative``; of those of an operation under its name, one of
+        :data:`btrfs_model.cost.causes.OPERATIONS`.
     """
 
     name: str
@@ -101,7 +112,12 @@ class Machine:
     measured: str
     costs: tuple[Cost, ...]
     draws: NDArray[np.float64] = field(repr=False)
-    residual: float
+    residuals: dict[str, float]
+
+    def residual(self, work: Mapping[str, float]) -> float:
+        """Return what is left unexplained of an operation, by its work."""
+        of = [self.residuals[name] for name in operations(work) if name in self.residuals]
+        return max(of, default=self.residuals[_ALL])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,6 +138,8 @@ class Prediction:
         Parts of the operation that have no cost on this machine: they are not in the time.
     draws : numpy.ndarray
         The time in each draw of the bootstrap.
+    residual : float
+        Standard deviation of what the costs leave unexplained, of the logarithm of such a time.
     """
 
     machine: Machine
@@ -132,6 +150,7 @@ class Prediction:
     causes: dict[str, str]
     without: tuple[str, ...]
     draws: NDArray[np.float64] = field(repr=False)
+    residual: float
 
     @property
     def computed(self) -> float:
@@ -254,7 +273,7 @@ def build(name: str, table: Mapping[str, Any], path: str) -> Machine:
         units = [UNITS[of_one["unit"]] for of_one in costs.values()]
         return Machine(
             name, _text(table, "title"), kernel, kind, str(table.get("measured", "")), made,
-            _draws(table.get("draws"), list(costs), units), _residual(table.get("residual")),
+            _draws(table.get("draws"), list(costs), units), _residuals(table.get("residual")),
         )  # fmt: skip
     except UnknownBehaviourError as error:
         raise BtrfsModelError(f"{path}: kernel: {error}") from None
@@ -329,10 +348,15 @@ def _draws(table: object, costs: list[str], units: list[float]) -> NDArray[np.fl
     return np.array(columns).T
 
 
-def _residual(table: object) -> float:
+def _residuals(table: object) -> dict[str, float]:
     if not isinstance(table, Mapping):
         raise ValueError("residual is missing")
-    return _number(table.get("relative"), "residual.relative")
+    for name in table:
+        if name not in (_ALL, *OPERATIONS):
+            near = did_you_mean(name, OPERATIONS)
+            raise ValueError(f"residual.{name}: there is no such operation{near}")
+    found = {name: _number(value, f"residual.{name}") for name, value in table.items()}
+    return {_ALL: _number(table.get(_ALL), f"residual.{_ALL}"), **found}
 
 
 # ------------------------------------------------------------------------------------- times --
@@ -354,6 +378,9 @@ def predict(
         computes, ``device(seconds)`` says so for that time of computing. With none, tree blocks
         that are waited for come from a device of memory.
 
+    Where a stream goes through a pipe, see :mod:`btrfs_model.cost.pipe`, its reader is woken as
+    often as the time in between allows.
+
     Raises
     ------
     NoCostError
@@ -361,6 +388,9 @@ def predict(
     """
     if device:
         work = {name: count for name, count in work.items() if name != BLOCKS_AWAITED}
+    if work.get(PIPE_WRITES):
+        into_memory = {name: count for name, count in work.items() if name not in PIPE}
+        work = with_wakes(work, predict(machine, into_memory).seconds)
     amounts = {
         cost.name: {one: weight * work[one] for one, weight in cost.counts.items() if work.get(one)}
         for cost in machine.costs
@@ -371,8 +401,8 @@ def predict(
         counted = ", ".join(sorted(name for name, count in work.items() if count)) or "no work"
         raise NoCostError(f"{machine.name}: no time for work that has no cost: {counted}")
     computed = float(seconds @ done)
-    draws = machine.draws @ done
-    ends = (*_interval(computed, draws, machine.residual), computed)
+    draws, residual = machine.draws @ done, machine.residual(work)
+    ends = (*_interval(computed, draws, residual), computed)
     low, high, waits = (_waits(device, end) for end in ends)
     draws += np.interp(draws, (ends[0], computed, ends[1]), (low, waits, high))
     of_cost = zip(machine.costs, (seconds * done).tolist(), strict=True)
@@ -386,7 +416,7 @@ def predict(
     return Prediction(
         machine, computed + waits, ends[0] + low, ends[1] + high,
         dict(sorted(parts.items(), key=lambda part: -part[1])),
-        causes, without_cost(work, paid, waited=waits > 0), draws,
+        causes, without_cost(work, paid, waited=waits > 0), draws, residual,
     )  # fmt: skip
 
 
@@ -436,7 +466,11 @@ def ratio(before: Prediction, after: Prediction) -> Ratio:
     """Compare two times of one machine.
 
     Both have the same costs, whatever these are, so the interval is of the ratio in each draw. What
-    the costs leave unexplained cancels as far as both times go into the same parts.
+    the costs leave unexplained cancels if both times go into the same parts, and no longer where
+    their shares differ by more than a sixth. So it is with microbenchmarks: of pairs of them, in
+    each of three machines, the variance of the difference of what is left unexplained is a fifth
+    of that of any pair where shares differ by less than 3 %, and all of it from some 15 % on (a
+    variogram: Matheron, Principles of geostatistics, 1963).
 
     Raises
     ------
@@ -451,7 +485,8 @@ def ratio(before: Prediction, after: Prediction) -> Ratio:
     for name in {**before.parts, **after.parts}:
         shares = [one.parts.get(name, 0.0) / one.seconds for one in (before, after)]
         unlike += abs(shares[0] - shares[1]) / 2
-    deviation = before.machine.residual * math.sqrt(2 * unlike)
+    left = 0.0 if before.parts == after.parts else min(1.0, _LEAST + _SLOPE * unlike)
+    deviation = max(before.residual, after.residual) * math.sqrt(2 * left)
     value = before.seconds / after.seconds
     low, high = _interval(value, before.draws / after.draws, deviation)
     return Ratio(value, low, high)

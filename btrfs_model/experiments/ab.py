@@ -23,9 +23,9 @@ from btrfs_model.behaviour import Behaviour, preset_of, version
 from btrfs_model.cost.machine import Machine, Ratio, ratio
 from btrfs_model.cost.machine import load as load_machine
 from btrfs_model.cost.machine import names as machines
-from btrfs_model.experiments.commits import Message
+from btrfs_model.experiments.commits import Message, ratio_of
 from btrfs_model.experiments.commits import load as load_message
-from btrfs_model.experiments.numbers import amount, number, times
+from btrfs_model.experiments.numbers import amount, number, ratio_text
 from btrfs_model.experiments.verdicts import case as case_of
 from btrfs_model.experiments.verify.counts import EXCEPTIONS, Counting
 from btrfs_model.experiments.verify.times import Taken, add_taken, in_turn
@@ -98,14 +98,12 @@ class Row:
         """What stands below :data:`HEADINGS`."""
         told = ""
         if self.predicted is not None:
-            told = times(self.predicted.value, self.predicted.low, self.predicted.high)
+            told = ratio_text(self.predicted)
         elif self.modelled is not None:
             told = f"{number(self.modelled[0])}, then {number(self.modelled[1])}"
         sides = (amount(self.unit, one.value, one.low, one.high)
                  for one in (self.before, self.after))  # fmt: skip
-        measured = ""
-        if self.ratio is not None:
-            measured = times(self.ratio.value, self.ratio.low, self.ratio.high)
+        measured = ratio_text(self.ratio)
         unit = f" ({self.unit})" if self.unit and self.unit not in SECONDS else ""
         return f"{self.what}{unit}", self.reported, told, measured, *sides
 
@@ -350,7 +348,7 @@ def _reported(found: Comparison, workload: Workload, taken: Taken) -> str:
     if not pairs:
         return ""
     before, after = next((pair for pair in pairs if pair[1].is_headline), pairs[0])
-    return f"{times(before.seconds / after.seconds)}, {case_of(message, after)}"
+    return f"{ratio_text(ratio_of(before, after))}, {case_of(message, after)}"
 
 
 def _side_of(found: Comparison, workload: Workload, behaviour: str) -> str:

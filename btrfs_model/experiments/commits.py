@@ -8,6 +8,7 @@ first time tells.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,6 +18,7 @@ from typing import Any, Final
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.base.samples import data_folder
 from btrfs_model.cost.device import read_toml
+from btrfs_model.cost.machine import Ratio
 from btrfs_model.experiments.workloads.timed import SECONDS
 
 PERCENTAGES: Final = {
@@ -26,6 +28,9 @@ PERCENTAGES: Final = {
     "of the mean": lambda before, after: f"{200 * (after - before) / (before + after):+.1f}%",
 }
 """How a message says what two times come to."""
+
+_STUDENT: Final = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833)
+"""Deviations of the average of 2, 3, ... runs that leave 5 % out at each end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,9 @@ class Reported:
         Whether it and the time before it stand for the whole commit.
     why : dict
         Reasons where what is known here is not what the message says, see :class:`Message`.
+    below, above : float
+        Between how much less and more the time lies, in its unit: of a clock of whole seconds that
+        was read twice, one each; of whole milliseconds of which the rest was cut off, 0 and 1.
     """
 
     side: str
@@ -62,11 +70,33 @@ class Reported:
     said: str = ""
     is_headline: bool = False
     why: Mapping[str, str] = field(default_factory=dict)
+    below: float = 0.0
+    above: float = 0.0
 
     @property
     def seconds(self) -> float:
         """The time in seconds."""
         return round(self.value * SECONDS[self.unit], 9)
+
+    @property
+    def scatter(self) -> float:
+        """Half of the 90 % interval of an average of runs, of the average; 0 where not told.
+
+        Source: Student, The probable error of a mean, Biometrika 6, 1908.
+        """
+        if not self.deviation or not self.runs or self.runs < 2:
+            return 0.0
+        factor = _STUDENT[min(self.runs - 2, len(_STUDENT) - 1)]
+        return factor * self.deviation / math.sqrt(self.runs) / self.value
+
+
+def ratio_of(before: Reported, after: Reported) -> Ratio:
+    """Return how many times as long one time of a message is as another, and the 90 % interval."""
+    scatter = math.exp(math.hypot(before.scatter, after.scatter))
+    units = SECONDS[before.unit] / SECONDS[after.unit]
+    low = (before.value - before.below) / (after.value + after.above) * units
+    high = (before.value + before.above) / (after.value - after.below) * units
+    return Ratio(before.seconds / after.seconds, low / scatter, high * scatter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +124,8 @@ class Message:
         takes. A figure's own come first.
     figures : tuple of Reported
         In the order of the message; the first is of the side before.
+    pipe : bool
+        Whether it timed sends through a pipe, as ``btrfs send > /dev/null`` makes them.
     work : dict
         What the work alone says: the ``quantity`` of a figure that is counted, the ``case`` that it
         is of besides that of the headline, its ``words``, and ``why`` that is not the time.
@@ -109,6 +141,7 @@ class Message:
     stand_in: dict[str, str]
     why: dict[str, str]
     figures: tuple[Reported, ...]
+    pipe: bool = False
     work: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -158,7 +191,8 @@ def load(workload: str) -> Message:
         known = ", ".join(PERCENTAGES)
         raise BtrfsModelError(f"{path}: percentages is {percentages!r}, not one of {known}")
     rows = _get(path, table, "figure", list)
-    figures = tuple(_figure(path, number, row) for number, row in enumerate(rows))
+    resolution = _resolution(path, table)
+    figures = tuple(_figure(path, number, row, *resolution) for number, row in enumerate(rows))
     if not figures or figures[0].side != "before":
         raise BtrfsModelError(f"{path}: the first figure is not of the side before")
     title, commit, release, machine, device = (
@@ -168,7 +202,8 @@ def load(workload: str) -> Message:
     size, stand_in = dict(table.get("size", {})), dict(table.get("stand_in", {}))
     return Message(
         title, commit, release, percentages, machine, device, size, stand_in,
-        _get(path, table, "why", dict), figures, _get(path, table, "work", dict),
+        _get(path, table, "why", dict), figures, bool(table.get("pipe", False)),
+        _get(path, table, "work", dict),
     )  # fmt: skip
 
 
@@ -180,17 +215,29 @@ def _get(path: Path, table: Mapping[str, Any], key: str, kind: Any, place: str =
     return value
 
 
-def _figure(path: Path, number: int, row: Mapping[str, Any]) -> Reported:
+def _resolution(path: Path, table: Mapping[str, Any]) -> tuple[float, float]:
+    """Return how much less and more a time may be than what is reported, in its unit."""
+    of = _get(path, table, "resolution", dict)
+    below, above = (float(_get(path, of, key, int | float, "resolution."))
+                    for key in ("below", "above"))  # fmt: skip
+    if min(below, above) < 0:
+        raise BtrfsModelError(f"{path}: resolution is negative")
+    return below, above
+
+
+def _figure(
+    path: Path, number: int, row: Mapping[str, Any], below: float, above: float
+) -> Reported:
     place = f"figure {number + 1}: "
     unit = _get(path, row, "unit", str, place)
     if unit not in SECONDS:
         raise BtrfsModelError(f"{path}: {place}unit is {unit!r}, not {' or '.join(SECONDS)}")
     value = float(_get(path, row, "value", int | float, place))
-    if not value > 0:
-        raise BtrfsModelError(f"{path}: {place}value is {value:g}, not more than 0")
+    if not value > below:
+        raise BtrfsModelError(f"{path}: {place}value is {value:g}, not more than {below:g}")
     return Reported(
         _get(path, row, "side", str, place), _get(path, row, "quantity", str, place), unit,
         dict(_get(path, row, "case", dict, place)), value,
         row.get("deviation"), row.get("runs"), row.get("said", ""), row.get("headline", False),
-        row.get("why", {}),
+        row.get("why", {}), below, above,
     )  # fmt: skip

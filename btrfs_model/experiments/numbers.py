@@ -7,6 +7,7 @@ import math
 from typing import Final
 
 from btrfs_model.cost.causes import duration
+from btrfs_model.cost.machine import Ratio
 from btrfs_model.experiments.workloads.timed import SECONDS
 
 _SIZES: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
@@ -45,6 +46,11 @@ def times(value: float | None, low: float | None = None, high: float | None = No
     return f"{number(round(value) if value >= 100 else float(f'{value:.3g}'))}x" + _half(
         value, low, high
     )
+
+
+def ratio_text(one: Ratio | None) -> str:
+    """Format a ratio that is known with its interval; empty for None."""
+    return "" if one is None else times(one.value, one.low, one.high)
 
 
 def amount(

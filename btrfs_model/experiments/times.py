@@ -18,11 +18,11 @@ from typing import Any, Final
 import pandas as pd
 
 from btrfs_model.base.errors import BtrfsModelError
-from btrfs_model.cost.machine import Machine, Ratio, ratio
-from btrfs_model.experiments.commits import Message, Reported
+from btrfs_model.cost.machine import Machine, Ratio
+from btrfs_model.experiments.commits import Message, Reported, ratio_of
 from btrfs_model.experiments.results import PARAMETERS
 from btrfs_model.experiments.workloads import Figure, Input, Outcome, Side
-from btrfs_model.experiments.workloads.timed import SECONDS, Timed
+from btrfs_model.experiments.workloads.timed import SECONDS, Timed, ratio_on
 
 _TEXTS: Final = ("workload", "side", "quantity", "kind", "kernel")
 _LABELS: Final = {"uml": "User-Mode Linux", "native": "this machine"}
@@ -79,22 +79,20 @@ class Speedup:
     predicted: Ratio | None
 
     @property
-    def reported(self) -> float:
-        """By the message."""
-        return self.before.reported.seconds / self.after.reported.seconds
+    def reported(self) -> Ratio:
+        """By the message, and between what it may lie by its times."""
+        return ratio_of(self.before.reported, self.after.reported)
 
     @property
-    def measured(self) -> float | None:
-        """On kernels at hand, both in the same world."""
-        before, after = self.before.measured, self.after.measured
-        return before / after if before and after else None
-
-    @property
-    def spread(self) -> tuple[float, float]:
-        """The least and the largest ratio that the runs measured come to."""
-        before, after = self.before.record or {}, self.after.record or {}
-        scale = SECONDS[before["unit"]] / SECONDS[after["unit"]]
-        return scale * before["min"] / after["max"], scale * before["max"] / after["min"]
+    def measured(self) -> Ratio | None:
+        """On kernels at hand, both in the same world; the least and the largest of the runs."""
+        before, after = self.before, self.after
+        if not before.measured or not after.measured or not before.record or not after.record:
+            return None
+        scale = SECONDS[before.record["unit"]] / SECONDS[after.record["unit"]]
+        low = scale * before.record["min"] / after.record["max"]
+        high = scale * before.record["max"] / after.record["min"]
+        return Ratio(before.measured / after.measured, low, high)
 
 
 def judge(
@@ -145,7 +143,7 @@ def _operations(
         return []
     sides = {side.name for known, side in pairs if known.name == reported.side}
     return [
-        timed
+        timed.through_a_pipe() if message.pipe else timed
         for timed in outcome.timed
         if timed.side in sides and timed.quantity == reported.quantity and timed.beside
         and all(timed.case.get(name) == value for name, value in reported.case.items())
@@ -155,9 +153,8 @@ def _operations(
 def _scale(one: Judged, first: Timed, seconds: float, machine: Machine) -> None:
     """Predict a time of the message from its first one."""
     assert one.timed is not None
-    before, this = first.on(machine), one.timed.on(machine)
-    if before is not None and this is not None:
-        found = ratio(this, before)
+    found = ratio_on(machine, one.timed, first)
+    if found is not None:
         one.predicted, one.low, one.high = (
             seconds * value for value in (found.value, found.low, found.high)
         )
@@ -317,7 +314,8 @@ def speedups(
         if pair[0] is None or pair[1] is None:
             continue
         case = " ".join([case_words(message, before), *_other(after)])
-        predicted = _ratio(pair[0].timed, pair[1].timed, machine)
+        before_timed, after_timed = pair[0].timed, pair[1].timed
+        predicted = before_timed and after_timed and ratio_on(machine, before_timed, after_timed)
         found.append(Speedup(workload, case, pair[0], pair[1], predicted))
     return found
 
@@ -325,13 +323,6 @@ def speedups(
 def _other(after: Reported) -> list[str]:
     """Name the second side where it is not simply the one after."""
     return [] if after.side == "after" else [after.side]
-
-
-def _ratio(before: Timed | None, after: Timed | None, machine: Machine) -> Ratio | None:
-    if before is None or after is None:
-        return None
-    times = before.on(machine), after.on(machine)
-    return None if times[0] is None or times[1] is None else ratio(times[0], times[1])
 
 
 def case_words(message: Message, reported: Reported) -> str:
@@ -368,10 +359,10 @@ def speedup_table(rows: list[Speedup]) -> pd.DataFrame:
     return pd.DataFrame(
         [
             (
-                one.workload, one.case, one.reported,
+                one.workload, one.case, one.reported.value,
                 *((one.predicted.value, one.predicted.low, one.predicted.high)
                   if one.predicted else (None, None, None)),
-                one.measured,
+                one.measured.value if one.measured else None,
             )
             for one in rows
         ],

@@ -2,9 +2,10 @@
 """Do the speedups come out? A row for each commit, and the rule that makes words of its numbers.
 
 A ratio (time before over time after) is *of the direction* of the message's when both are faster
-or both are slower, and *of its size* when the message's lies within the interval of the prediction,
-or within what the runs of a measurement come to, or is less than a tenth away. Reasons are data,
-beside the figures in ``data/commits``.
+or both are slower, and *of its size* when its interval and that of the message's meet, or when it
+is less than a tenth away. The interval of a prediction is one of 90 %, that of a measurement is
+what its runs come to; that of a message's comes from the digits of its times, and from the
+deviation of its runs where it tells one. Reasons are data, beside the figures in ``data/commits``.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from btrfs_model.cost.causes import duration
-from btrfs_model.experiments.commits import Message, Reported
-from btrfs_model.experiments.numbers import number, times
+from btrfs_model.cost.machine import Ratio
+from btrfs_model.experiments.commits import Message, Reported, ratio_of
+from btrfs_model.experiments.numbers import number, ratio_text, times
 from btrfs_model.experiments.replay import Replay
 from btrfs_model.experiments.results import PARAMETERS
 from btrfs_model.experiments.times import Judged, Speedup
@@ -27,13 +29,14 @@ CONTRARY: Final = "it contradicts"
 _CLOSE: Final = 0.1
 
 
-def compare(reported: float, value: float, low: float, high: float) -> str:
-    """Say in words how a ratio, with its interval, is beside the message's: the one rule."""
-    if (value > 1) != (reported > 1):
+def compare(reported: Ratio, found: Ratio) -> str:
+    """Say in words how a ratio is beside the message's: the one rule."""
+    if (found.value > 1) != (reported.value > 1):
         return CONTRARY
-    if low <= reported <= high or abs(value / reported - 1) < _CLOSE:
+    meet = found.low <= reported.high and reported.low <= found.high
+    if meet or abs(found.value / reported.value - 1) < _CLOSE:
         return BOTH
-    return SMALLER if value < reported else LARGER
+    return SMALLER if found.value < reported.value else LARGER
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +85,20 @@ def pair_row(one: Replay, pair: Speedup, work: str = "") -> Row:
     after, predicted = pair.after.reported, pair.predicted
     parts = []
     if predicted is not None:
-        word = compare(pair.reported, predicted.value, predicted.low, predicted.high)
+        word = compare(pair.reported, predicted)
         parts.append(("Predicted", word, one.message.reason(after, "predicted")))
     measured = ""
     if pair.measured is not None:
-        low, high = pair.spread
-        measured = times(pair.measured, low, high) + ("" if low < high else " (one run)")
-        word = compare(pair.reported, pair.measured, low, high)
+        is_one = pair.measured.low == pair.measured.high
+        measured = ratio_text(pair.measured) + (" (one run)" if is_one else "")
+        word = compare(pair.reported, pair.measured)
         if word == CONTRARY:
             word = f"{CONTRARY}, {_measured(pair.before)} before, {_measured(pair.after)} after"
         parts.append(("Measured", word, one.message.reason(after, "measured")))
     return Row(
         one.workload.name, one.message, case(one.message, after), after.said,
-        times(pair.reported),
-        times(predicted.value, predicted.low, predicted.high) if predicted else "",
-        measured, work, _sentence(parts, one.message.reason(after, "unmeasured")),
+        ratio_text(pair.reported), ratio_text(predicted), measured, work,
+        _sentence(parts, one.message.reason(after, "unmeasured")),
     )  # fmt: skip
 
 
@@ -151,7 +153,7 @@ def commit_row(one: Replay) -> Row:
     if not chosen:
         return Row(
             one.workload.name, one.message, case(one.message, after), after.said,
-            times(before.seconds / after.seconds), "", "", work,
+            ratio_text(ratio_of(before, after)), "", "", work,
             "No time of the message is of this size, with these settings and these kernels.",
         )  # fmt: skip
     row = pair_row(one, chosen[0], work)

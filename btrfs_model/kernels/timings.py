@@ -75,8 +75,9 @@ def send(
     protocol: int = 1,
     runs: int = 7,
     cold: bool = False,
+    pipe: bool = False,
 ) -> Timing:
-    """Time the ioctl ``BTRFS_IOC_SEND`` into a file in memory.
+    """Time the ioctl ``BTRFS_IOC_SEND`` into a file in memory, or a pipe.
 
     Parameters
     ----------
@@ -94,6 +95,9 @@ def send(
         How many.
     cold : bool
         Whether each run is cold.
+    pipe : bool
+        Whether the stream goes through a pipe, whose reader gives it to ``/dev/null``, as
+        ``btrfs send > /dev/null`` has it.
 
     Returns
     -------
@@ -103,7 +107,7 @@ def send(
     what = _sent(snapshot, parent, clones, flags, protocol)
     _check(runs)
     with _looked_at(kernel, image) as place:
-        return _timing(kernel.call(timed.send, place, what, runs, cold))
+        return _timing(kernel.call(timed.send, place, what, runs, cold, pipe))
 
 
 def stream(

@@ -67,6 +67,7 @@ def test_looks_at_an_image(kernel: Kernel, fs: WritableFilesystem, image: Path, 
     sent = bm.send(fs, "s2", "s1", ["s1"], behaviour=kernel.preset).data
     runs: dict[str, Any] = {"runs": RUNS, "cold": cold}
     as_timed(timings.send(kernel, image, "s2", "s1", **runs), len(sent))
+    as_timed(timings.send(kernel, image, "s2", "s1", pipe=True, **runs), len(sent))
     assert timings.stream(kernel, image, "s2", "s1") == sent
     whole = bm.send(fs, "s1", behaviour=kernel.preset, no_file_data=True).data
     as_timed(timings.send(kernel, image, "s1", flags=1, **runs), len(whole))
@@ -124,6 +125,8 @@ def test_a_bad_image_is_one_line_and_the_kernel_goes_on(kernel: Kernel, image: P
     assert "\n" not in str(error.value)
     with pytest.raises(KernelFailedError, match=r"\[Errno 2\] No such file or directory: .*/sx'"):
         timings.send(kernel, image, "sx")
+    with pytest.raises(KernelFailedError, match=r"\[Errno 2\] No such file or directory: .*/sx'"):
+        timings.send(kernel, image, "sx", pipe=True)
     assert timings.find(kernel, image, "d", runs=1).amount == len(NAMES) - len(NAMES[::7])
 
 

@@ -2,6 +2,7 @@
 """The answer to "do the speedups come out?": the rule, the report in a browser, pictures."""
 
 import json
+import math
 import re
 import runpy
 from dataclasses import replace
@@ -14,6 +15,7 @@ from browser import CUT_OFF, WIDTHS, violations
 
 from btrfs_model.base.charts import COLOURS, KINDS
 from btrfs_model.cli.experiments import _print_answer as print_answer
+from btrfs_model.cost.machine import Ratio
 from btrfs_model.experiments import commits
 from btrfs_model.experiments.numbers import amount, times
 from btrfs_model.experiments.replay import Replay, run
@@ -65,7 +67,26 @@ def folder(replays: list[Replay], tmp_path_factory: pytest.TempPathFactory) -> P
     ],
 )
 def test_the_rule(reported: float, value: float, low: float, high: float, word: str) -> None:
-    assert compare(reported, value, low, high) == word
+    assert compare(Ratio(reported, reported, reported), Ratio(value, low, high)) == word
+
+
+def test_the_digits_of_a_message_leave_something_open() -> None:
+    """9 ms may be 9.9 ms; the average of five runs may be off by their deviation."""
+    by_case = {
+        tuple(after.case.values()): commits.ratio_of(before, after)
+        for before, after in commits.load("log-dir").pairs
+    }
+    few = by_case[1000, 100, 2]
+    assert (few.value, few.low, few.high) == pytest.approx((4 / 3, 4 / 4, 5 / 3))
+    many = by_case[1_000_000, 10_000, 1]
+    assert many.high / many.low < 1.001
+    before, after = commits.load("send-truncate").headline
+    # 2.132 deviations of an average: Student's t of four degrees of freedom
+    assert before.scatter == pytest.approx(2.132 * 2.53 / 26.49 / math.sqrt(5))
+    told = commits.ratio_of(before, after)
+    assert told.low < 2.3 and told.high > 3.0
+    assert compare(told, Ratio(2.3, 2.25, 2.35)) == BOTH
+    assert compare(told, Ratio(2.0, 1.9, 2.1)) == SMALLER
 
 
 def test_each_message_has_a_headline_its_work_and_its_reasons() -> None:
@@ -104,7 +125,7 @@ def test_rows_of_commits(replays: list[Replay]) -> None:
     assert rows["send-truncate"].work == "no pages waited for: 80, then 0"
     assert rows["send-truncate"].predicted == "" and "of this size" in rows["send-truncate"].verdict
     found = rows["log-dir"]
-    assert (found.case, found.reported) == ("1,000 files, fsync 1", "1.29x")
+    assert (found.case, found.reported) == ("1,000 files, fsync 1", "1.29x ± 0.16")
     assert "±" in found.predicted and "±" in found.measured
     assert found.verdict.endswith("easured: direction and size.")
     assert "816, then 26" in found.work

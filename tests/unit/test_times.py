@@ -69,24 +69,38 @@ def test_what_a_message_says_of_its_times_follows_from_them(name: str) -> None:
         assert any(wrong(b.value, a.value) != a.said for b, a in said)
 
 
+_HEAD = 'percentages = "none"\nresolution = { below = 0, above = 1 }\n'
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [
         ("", "percentages is missing"),
         ('percentages = "some"', "percentages is 'some', not one of none, times"),
         ('percentages = "none"', "figure is missing"),
-        ('percentages = "none"\n[[figure]]\nside = "after"', "figure 1: unit is missing"),
-        ('percentages = "none"\n[[figure]]\nside = "x"\nunit = "h"', "figure 1: unit is 'h', not"),
         (
-            'percentages = "none"\n[[figure]]\nside = "x"\nunit = "s"\nvalue = 0',
+            _HEAD + '[[figure]]\nside = "after"',
+            "figure 1: unit is missing",
+        ),
+        (
+            _HEAD + '[[figure]]\nside = "x"\nunit = "h"',
+            "figure 1: unit is 'h', not",
+        ),
+        ('percentages = "none"\n[[figure]]\nside = "x"\n', "resolution is missing"),
+        (
+            _HEAD.replace("below = 0", "below = -1") + '[[figure]]\nside = "x"\n',
+            "resolution is negative",
+        ),
+        (
+            _HEAD + '[[figure]]\nside = "x"\nunit = "s"\nvalue = 0',
             "figure 1: value is 0, not more than 0",
         ),
         (
-            'percentages = "none"\n[[figure]]\nside = "x"\nunit = "s"\nvalue = "2"',
+            _HEAD + '[[figure]]\nside = "x"\nunit = "s"\nvalue = "2"',
             "figure 1: value is '2'",
         ),
         (
-            'percentages = "none"\n[[figure]]\nside = "after"\nunit = "s"\nvalue = 2\n'
+            _HEAD + '[[figure]]\nside = "after"\nunit = "s"\nvalue = 2\n'
             'quantity = "time"\ncase = {}',
             "the first figure is not of the side before",
         ),

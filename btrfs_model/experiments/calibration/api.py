@@ -11,7 +11,7 @@ from btrfs_model.experiments.calibration.measure import Measured, Step, measure
 from btrfs_model.experiments.calibration.micro import microbenchmarks
 from btrfs_model.kernels.choice import start
 
-_PASSES: Final = 3
+_PASSES: Final = 2
 SECONDS: Final = 60.0
 """How long microbenchmarks are timed, after they were made."""
 
@@ -26,7 +26,7 @@ def calibrate(
     which : str
         The kernel, as :func:`btrfs_model.kernels.choice.start` takes it.
     seconds : float
-        How long microbenchmarks are timed; there are three passes at least.
+        How long microbenchmarks are timed; there are two passes at least.
     step : callable
         Is told what is done next.
 

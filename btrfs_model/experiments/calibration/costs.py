@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from btrfs_model.cost.pipe import PIPE_WAKES
 from btrfs_model.cost.receiver import CALLS
 
 
@@ -40,10 +41,11 @@ _CHEAP: Final = ("read", "openat", "close")
 TERMS: Final = (
     Term("search", "ns",
          {"btrfs_search_slot": 1, "btrfs_search_old_slot": 0.4, "send_cmd": 1.5,
-          "find_parent_nodes": 0.05},
+          "find_parent_nodes": 0.05, PIPE_WAKES: 15},
          "a search of a tree that is one block, in memory; one of the tree as it was, right after "
-         "another to the same place, is less than half; a command of a stream half as much again; "
-         "a walk back from an extent a twentieth besides its searches"),
+         "another to the same place, is less than half; a command of a stream half as much again, "
+         "one that wakes the reader of a pipe fifteen besides; a walk back from an extent a "
+         "twentieth besides its searches"),
     Term("level", "ns", {"read_block_for_search": 1},
          "a level that a search goes down, in memory"),
     Term("copy", "ns", {"leaves_copied": 1},
@@ -52,9 +54,10 @@ TERMS: Final = (
          {"btrfs_get_next_valid_item": 1, "btrfs_next_old_item": 1, "log_entries_visited": 0.7},
          "an item stepped over; an entry that a log only looks at is two thirds"),
     Term("byte", "ns", {"stream_bytes": 1}, "a byte of a stream, copied, with its checksum"),
-    Term("read", "us", {"iterate_extent_inodes": 1, "blocks_read": 5, "send_extent_data": 0.1},
-         "an extent of file data looked for elsewhere and read; a tree block is five; inline data "
-         "take a tenth"),
+    Term("read", "us", {"iterate_extent_inodes": 1, "blocks_read": 4, "blocks_awaited": 1,
+                        "send_extent_data": 0.1},
+         "an extent of file data looked for elsewhere and read; a tree block is four, one that "
+         "nobody read ahead five; inline data take a tenth"),
     Term("extent", "ns", {"emit_fiemap_extent": 1, "fiemap_process_hole": 0.1},
          "an extent looked at and reported by FIEMAP; a hole before it is a tenth"),
     Term("log_inode", "us",
@@ -72,11 +75,11 @@ TERMS: Final = (
          "a system call of a receiver that changes an inode; four for an entry or data, three for "
          "another name, two for a xattr"),
     Term("wait", "us",
-         {"iterate_extent_inodes": 1, "blocks_awaited": 2, "btrfs_sync_log": 2,
+         {"iterate_extent_inodes": 1, "blocks_awaited": 2.5, "btrfs_sync_log": 2,
           "log_leaves_written": 0.6, "log_nodes_written": 0.6, "pwrite64": 0.45},
          "a thread waits until another one has read data from a device of memory; for a tree block "
-         "that nobody read ahead and for a sync of a log twice as long, for each block of it and "
-         "for data that a receiver writes half as long",
+         "that nobody read ahead two and a half times as long, for a sync of a log twice, for each "
+         "block of it and for data that a receiver writes half as long",
          waits=True),
 )  # fmt: skip
 """The costs, in the order of the file."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from btrfs_model.base.errors import BtrfsModelError
+from btrfs_model.cost.causes import operations
 from btrfs_model.experiments.calibration.costs import Term
 
 if TYPE_CHECKING:
@@ -61,8 +62,9 @@ class Fit:
         Of each term; the 90 % interval of the bootstrap.
     draws : numpy.ndarray
         The costs of each draw, a row for each.
-    residual : float
-        Standard deviation of the logarithm of measured / explained.
+    residuals : dict of str to float
+        Standard deviation of the logarithm of measured / explained, as
+        :attr:`btrfs_model.cost.machine.Machine.residuals` has it.
     explained : dict of str to float
         Seconds that the costs explain, by microbenchmark.
     """
@@ -71,7 +73,7 @@ class Fit:
     low: NDArray[np.float64]
     high: NDArray[np.float64]
     draws: NDArray[np.float64]
-    residual: float
+    residuals: dict[str, float]
     explained: dict[str, float] = field(default_factory=dict)
 
 
@@ -116,9 +118,18 @@ def fit(terms: Sequence[Term], rows: Sequence[Row], seed: int = 0) -> Fit:
     low, high = np.percentile(draws, [_TAIL, 100 - _TAIL], axis=0)
     return Fit(
         values, np.minimum(low, values), np.maximum(high, values), draws,
-        float(np.sqrt(np.mean(np.log(times / explained) ** 2))),
+        _residuals(rows, np.log(times / explained)),
         dict(zip((row.name for row in rows), explained.tolist(), strict=True)),
     )  # fmt: skip
+
+
+def _residuals(rows: Sequence[Row], errors: NDArray[np.float64]) -> dict[str, float]:
+    """Return the standard deviation of errors: of all rows, and of each operation's."""
+    of: dict[str, list[float]] = {"relative": errors.tolist()}
+    for row, error in zip(rows, errors.tolist(), strict=True):
+        for name in operations(row.work):
+            of.setdefault(name, []).append(error)
+    return {name: float(np.sqrt(np.mean(np.square(some)))) for name, some in of.items()}
 
 
 def _middles(

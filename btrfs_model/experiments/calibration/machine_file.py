@@ -77,7 +77,9 @@ def text(terms: tuple[Term, ...], found: Fit, measured: Measured, *, kernel: str
     for number, term in enumerate(terms):
         drawn = found.draws[:, number] / UNITS[term.unit]
         lines.append(f"{term.name} = [{', '.join(f'{value:.5g}' for value in drawn)}]")
-    lines += ["", "[residual]", f"relative = {found.residual:.4f}", ""]
+    lines += ["", "[residual]"]
+    lines += [f"{name} = {value:.4f}" for name, value in found.residuals.items()]
+    lines.append("")
     return "\n".join(lines)
 
 

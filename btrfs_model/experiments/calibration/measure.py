@@ -21,13 +21,13 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from btrfs_model.cost.pipe import PIPE_WRITES, with_wakes
 from btrfs_model.experiments.calibration.fit import Row
 from btrfs_model.experiments.calibration.micro import REFERENCE
 from btrfs_model.experiments.calibration.operations import Micro
 from btrfs_model.kernels.session import Kernel
 
 Step = Callable[[str], None]
-_RUNS = 2
 _QUIET = 0.1
 """Of the reference's runs this share is not slower than the machine is when nothing disturbs it."""
 
@@ -106,10 +106,14 @@ def _timed(
             taken[micro.name].append((computed, waited, beside))
     usual = float(np.quantile(references, _QUIET))
     rows = [
-        Row(name, works[name], tuple(computed / beside * usual for computed, _, beside in runs),
-            tuple(waited / beside * usual for _, waited, beside in runs))
+        Row(
+            name,
+            _with_wakes(works[name], runs),
+            tuple(computed / beside * usual for computed, _, beside in runs),
+            tuple(waited / beside * usual for _, waited, beside in runs),
+        )
         for name, runs in taken.items()
-    ]  # fmt: skip
+    ]
     # as all others: beside the run before and the run after
     beside = np.sqrt(np.array(references[:-2]) * np.array(references[2:]))
     own = np.array(references[1:-1]) / beside * usual
@@ -118,9 +122,18 @@ def _timed(
     return Measured(rows, usual, float((high - low) / middle), passes)
 
 
+def _with_wakes(
+    work: Mapping[str, float], runs: Sequence[tuple[float, float, float]]
+) -> Mapping[str, float]:
+    """Add how often the reader of a pipe was woken, where there is one."""
+    if not work.get(PIPE_WRITES):
+        return work
+    return with_wakes(work, float(np.median([computed + waited for computed, waited, _ in runs])))
+
+
 def _fastest(micro: Micro, kernel: Kernel) -> tuple[float, float]:
-    """Return the seconds of the faster of two runs: of the processor, and waiting."""
-    timing = micro.operation.time(kernel, _RUNS)
+    """Return the seconds of the fastest of its runs: of the processor, and waiting."""
+    timing = micro.operation.time(kernel, micro.runs)
     wall, computed = min(zip(timing.wall_ms, timing.cpu_ms, strict=True))
     computed = min(computed, wall)  # a guest's kernel may compute with two threads at once
     return computed / 1e3, (wall - computed) / 1e3

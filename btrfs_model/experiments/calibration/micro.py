@@ -20,6 +20,7 @@ from btrfs_model.experiments.calibration.operations import (
     Fsync,
     ListXattrs,
     Micro,
+    PipedSend,
     Receive,
     Send,
 )
@@ -286,6 +287,15 @@ def microbenchmarks() -> list[Micro]:
         ),
         Micro("send a directory of 2,000 removed", _difference(lambda: _directory_removed(2000))),
         Micro("send 2,000 changed directories", _difference(lambda: _directories_changed(2000))),
+        Micro("send 10,000 empty files through a pipe", PipedSend(lambda: _empty(10_000))),
+        Micro(
+            "send 5,000 modes through a pipe",
+            PipedSend(lambda: _changed(10_000, _chmod), "s2", "s1"),
+        ),
+        Micro(
+            "send 4,000 links through a pipe",
+            PipedSend(lambda: _changed(12_000, _link, 3), "s2", "s1"),
+        ),
         Micro("send 20,000 empty files, cold", ColdSend(lambda: _empty(20_000))),
         Micro("send 4,000 files of 1,900 bytes, cold", ColdSend(lambda: _with_data(4000, 1900))),
         Micro("list 3,000 xattrs 300 times", ListXattrs(lambda: _one_with_xattrs(3000), 300)),
@@ -303,6 +313,10 @@ def microbenchmarks() -> list[Micro]:
             "map 10,000 extents of 3 snapshots",
             Fiemap(lambda: _in_snapshots(_extents(10_000), 3)),
         ),
+        Micro(
+            "map 10,000 extents of 3 snapshots, cold",
+            ColdFiemap(lambda: _in_snapshots(_extents(10_000), 3)),
+        ),
         Micro("map 12,000 extents without holes", Fiemap(lambda: _without_holes(12_000))),
         Micro(
             "map 30,000 extents without holes of 2 snapshots",
@@ -315,8 +329,8 @@ def microbenchmarks() -> list[Micro]:
         Micro("log 2,000 links", _logged_links(2000)),
         Micro("log 6,000 files in order", _logged_new_links(6000, in_order=True)),
         Micro("log 6,000 files in no order", _logged_new_links(6000, in_order=False)),
-        Micro("log 20,000 files in no order", _logged_new_links(20_000, in_order=False)),
-        Micro("log 50,000 files in no order", _logged_new_links(50_000, in_order=False)),
+        Micro("log 20,000 files in no order", _logged_new_links(20_000, in_order=False), runs=1),
+        Micro("log 50,000 files in no order", _logged_new_links(50_000, in_order=False), runs=1),
         Micro("log 100 removed names of 1,500", _logged_removed(1500, 100)),
         Micro("log 400 removed names of 12,000", _logged_removed(12_000, 400)),
         Micro("log 1,500 removed names of 6,000", _logged_removed(6000, 1500)),

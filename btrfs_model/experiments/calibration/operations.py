@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from btrfs_model.base.counters import counting
 from btrfs_model.behaviour import Behaviour
+from btrfs_model.cost.pipe import through_a_pipe
 from btrfs_model.cost.receiver import receiver_calls
 from btrfs_model.kernels import timings
 from btrfs_model.kernels.session import Kernel
@@ -48,10 +49,21 @@ class Operation(Protocol):
 
 @dataclass
 class Micro:
-    """A microbenchmark: a name that says what is done, and the operation."""
+    """A microbenchmark.
+
+    Attributes
+    ----------
+    name : str
+        Says what is done.
+    operation : Operation
+        The operation.
+    runs : int
+        How often it is done each time; the fastest counts.
+    """
 
     name: str
     operation: Operation
+    runs: int = 2
 
 
 class Send:
@@ -98,6 +110,18 @@ class ColdSend(Send):
     def time(self, kernel: Kernel, runs: int) -> Timing:
         """Send by a kernel that has nothing in memory."""
         return timings.send(kernel, self.image, self.snapshot, self.parent, runs=runs, cold=True)
+
+
+class PipedSend(Send):
+    """A send through a pipe, as ``btrfs send`` makes it."""
+
+    def work(self, behaviour: str) -> Mapping[str, float]:
+        """Send by the model; each command is written to the pipe."""
+        return through_a_pipe(super().work(behaviour))
+
+    def time(self, kernel: Kernel, runs: int) -> Timing:
+        """Send by a kernel, everything in memory."""
+        return timings.send(kernel, self.image, self.snapshot, self.parent, runs=runs, pipe=True)
 
 
 class Receive(Send):

@@ -195,15 +195,17 @@ def _draw_ratios(axes: Axes, pairs: list[Speedup]) -> None:
     """Draw how many times as fast: predicted with its interval, reported, measured."""
     for row, pair in enumerate(pairs):
         place = -float(row)
-        axes.plot([pair.reported] * 2, [place - 0.32, place + 0.32], color=COLOURS["ink"],
+        said = pair.reported
+        axes.plot([said.value] * 2, [place - 0.32, place + 0.32], color=COLOURS["ink"],
                   linewidth=1.8)  # fmt: skip
+        axes.plot([said.low, said.high], [place + 0.25] * 2, color=COLOURS["ink"], linewidth=0.8)
         if pair.predicted is not None:
             value, low, high = pair.predicted.value, pair.predicted.low, pair.predicted.high
             axes.plot([low, high], [place, place], color=KINDS[0], linewidth=5, alpha=0.35,
                       solid_capstyle="butt")  # fmt: skip
             axes.plot([value], [place], "o", color=KINDS[0], markersize=6)
         if pair.measured is not None:
-            axes.plot([pair.measured], [place], "o", color=COLOURS["ink"], markersize=7,
+            axes.plot([pair.measured.value], [place], "o", color=COLOURS["ink"], markersize=7,
                       markerfacecolor="white")  # fmt: skip
     axes.set_yticks([-float(row) for row in range(len(pairs))], [_case(pair) for pair in pairs])
     axes.set_ylim(-len(pairs) + 0.4, 0.6)

@@ -18,7 +18,7 @@ import numpy as np
 from btrfs_model.base.counters import counting
 from btrfs_model.base.errors import BtrfsModelError
 from btrfs_model.behaviour import Behaviour
-from btrfs_model.cost.device import Disk, load
+from btrfs_model.cost.device import Disk, ends, load
 from btrfs_model.cost.machine import Machine
 from btrfs_model.cost.simulate import Totals
 from btrfs_model.experiments.workloads import (
@@ -192,8 +192,11 @@ def run(
         for device in devices:
             step(f"{side.name}: reading from {device}")
             on = reading(fs.image, rows, load(device, parameters))
+            # a parameter that is set says what the device is
+            others = () if parameters else ends(device)
             timed = Timed(
                 side.name, "send time", "s", {"device": device}, work, on.waits,
+                tuple(reading(fs.image, rows, load(device, other)).waits for other in others),
                 beside=device == devices[0] and _is_disk(device),
             )  # fmt: skip
             outcome.timed.append(timed)

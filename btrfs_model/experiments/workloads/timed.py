@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from btrfs_model.cost.machine import Machine, NoCostError, Prediction, predict
+from btrfs_model.cost.machine import Machine, NoCostError, Prediction, Ratio, predict, ratio
+from btrfs_model.cost.pipe import through_a_pipe
 
 SECONDS: Final = {"s": 1.0, "ms": 1e-3}
 """Units of times in commit messages and results, in seconds."""
@@ -27,6 +28,8 @@ class Timed:
         Work that was counted.
     waits : float or callable
         For a device, nanoseconds; see :func:`btrfs_model.cost.machine.predict`.
+    others : tuple
+        The same, for each of what else the device may be: what no data sheet tells.
     beside : bool
         Whether it is what the commit message timed, as far as the message tells.
     record : mapping or None
@@ -40,16 +43,47 @@ class Timed:
     case: Mapping[str, int | str]
     work: Mapping[str, float]
     waits: float | Callable[[float], float] = 0.0
+    others: tuple[float | Callable[[float], float], ...] = ()
     beside: bool = True
     record: Mapping[str, Any] | None = None
     _made: dict[Machine, Prediction | None] = field(default_factory=dict, repr=False)
 
+    def through_a_pipe(self) -> Timed:
+        """Return the same, of a send whose stream goes through a pipe."""
+        return replace(self, work=through_a_pipe(self.work), _made={})
+
     def on(self, machine: Machine) -> Prediction | None:
-        """Return the time on a machine; None where a part of the work has no cost there."""
+        """Return the time on a machine; None where a part of the work has no cost there.
+
+        Its interval has the times in it that it takes on what else the device may be.
+        """
         if machine not in self._made:
             try:
                 made = predict(machine, self.work, self.waits)
             except NoCostError:
                 made = None
-            self._made[machine] = None if made is None or made.without else made
+            if made is None or made.without:
+                self._made[machine] = None
+            else:
+                ends = [made.low, made.high, *(one.seconds for one in self.else_on(machine))]
+                self._made[machine] = replace(made, low=min(ends), high=max(ends))
         return self._made[machine]
+
+    def else_on(self, machine: Machine) -> list[Prediction]:
+        """Return the times on a machine with each of what else the device may be."""
+        return [predict(machine, self.work, waits) for waits in self.others]
+
+
+def ratio_on(machine: Machine, before: Timed, after: Timed) -> Ratio | None:
+    """Compare two times on a machine, see :func:`btrfs_model.cost.machine.ratio`.
+
+    Whatever else the device may be, it is for both; the interval has those ratios in it. None where
+    a time is not known.
+    """
+    times = before.on(machine), after.on(machine)
+    if times[0] is None or times[1] is None:
+        return None
+    found = ratio(times[0], times[1])
+    both = zip(before.else_on(machine), after.else_on(machine), strict=False)
+    values = [found.low, found.high, *(one.seconds / other.seconds for one, other in both)]
+    return Ratio(found.value, min(values), max(values))

@@ -11,8 +11,10 @@ import fcntl
 import os
 import struct
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypedDict
 
@@ -24,6 +26,7 @@ from btrfs_model.kernels.inside.mounts import Place, forget, mounted
 _DIRENTS = 32768
 _DT_DIR = 4
 _BESIDE = 5
+_PIPE_BYTES = 64 << 10
 
 
 def _repeat(
@@ -67,15 +70,49 @@ def _send_into(stream: int, folder: Path, what: Sent) -> Clock:
     return clock
 
 
-def send(place: Place, what: Sent, runs: int, cold: bool) -> list[Run[int]]:
-    """Time the ioctl SEND into a file in memory; amounts are bytes of the stream."""
+@contextmanager
+def _file_in_memory() -> Iterator[tuple[int, Callable[[], int]]]:
+    stream = os.memfd_create("stream")
+    try:
+        yield stream, lambda: os.fstat(stream).st_size
+    finally:
+        os.close(stream)
+
+
+@contextmanager
+def _pipe() -> Iterator[tuple[int, Callable[[], int]]]:
+    """Have a thread give on what comes through a pipe, as that of ``btrfs send`` does."""
+    out, into = os.pipe()
+    passed: list[int] = []
+
+    def pass_on() -> None:
+        with opened("/dev/null", os.O_WRONLY) as nowhere:
+            while many := os.splice(out, nowhere, _PIPE_BYTES):
+                passed.append(many)
+
+    reader = threading.Thread(target=pass_on)
+    reader.start()
+
+    def end() -> int:
+        os.close(into)
+        reader.join()
+        return sum(passed)
+
+    try:
+        yield into, end
+    finally:
+        if reader.is_alive():
+            end()
+        os.close(out)
+
+
+def send(place: Place, what: Sent, runs: int, cold: bool, pipe: bool) -> list[Run[int]]:
+    """Time the ioctl SEND into a file in memory or a pipe; amounts are bytes of the stream."""
 
     def once(folder: Path) -> Run[int]:
-        stream = os.memfd_create("stream")
-        try:
-            return _send_into(stream, folder, what).run(os.fstat(stream).st_size)
-        finally:
-            os.close(stream)
+        with _pipe() if pipe else _file_in_memory() as (stream, size):
+            clock = _send_into(stream, folder, what)
+            return clock.run(size())
 
     return _repeat(once, place, runs, cold)
 
