@@ -14,7 +14,8 @@ Where no function of the kernel stands for what is counted, the name says what i
 is ``log_items_copied`` and ``log_bytes_copied``, items that are inserted or written over as a whole
 with their headers; ``log_leaves_entered``, the leaves of a directory that is logged, and how often
 an insertion goes into another leaf of a log than the one before; ``log_leaves_uncached``, how often
-into one that a cache of 192 leaves has not, each at the place of its address;
+into one that a cache of 192 leaves has not, each at the place of its address, and
+``log_leaves_uncached_16m`` and ``log_leaves_uncached_8m``, one of 96 and one of 48;
 ``log_entries_visited``, the entries in the leaves of a directory that is logged, old ones too;
 ``log_leaves_written`` and ``log_nodes_written``, the tree blocks that ``btrfs_sync_log()`` writes;
 the item and the leaf of the tree of the logs are among them.
@@ -55,6 +56,7 @@ NAMES: Final = (
     "btrfs_get_next_valid_item", "cache_dir_utimes", "send_utimes", "send_cmd", "process_extent",
     "find_extent_clone", "send_extent_data", "btrfs_log_inode", "btrfs_sync_log",
     "log_items_copied", "log_bytes_copied", "log_leaves_entered", "log_leaves_uncached",
+    "log_leaves_uncached_16m", "log_leaves_uncached_8m",
     "log_entries_visited", "log_leaves_written", "log_nodes_written", "leaves_visited",
     "nodes_visited", "items_visited", "subtrees_skipped",
 )  # fmt: skip

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from btrfs_model.base.counters import NAMES
+from btrfs_model.cost.caches import UNCACHED
 from btrfs_model.cost.pipe import PIPE_WAKES
 from btrfs_model.cost.receiver import CALLS, LAST_PAGE_WAIT
 
@@ -36,7 +37,7 @@ PHRASES: Final = {
     "log_items_copied": "copying {} items into the log",
     "log_bytes_copied": "copying {} bytes into the log",
     "log_leaves_entered": "coming to other leaves {} times while logging",
-    "log_leaves_uncached": "coming to {} leaves of the log that no cache has",
+    UNCACHED: "coming to {} leaves of the log that no cache has",
     "log_entries_visited": "looking at {} entries of directories",
     "log_leaves_written": "writing {} leaves of the log",
     "log_nodes_written": "writing {} nodes of the log",

@@ -21,6 +21,7 @@ from btrfs_model.base.errors import BtrfsModelError, UnknownBehaviourError
 from btrfs_model.base.nearest import did_you_mean
 from btrfs_model.base.samples import data_folder
 from btrfs_model.behaviour import Behaviour
+from btrfs_model.cost.caches import MIB, with_cache
 from btrfs_model.cost.causes import (
     BLOCKS_AWAITED,
     DEVICE,
@@ -95,6 +96,8 @@ class Machine:
         ``native``, or ``uml`` (User-Mode Linux).
     measured : str
         When.
+    cache_mib : float
+        MiB of the last cache of its processor.
     costs : tuple of Cost
         At most :data:`MOST_COSTS`.
     draws : numpy.ndarray
@@ -110,6 +113,7 @@ class Machine:
     kernel: str
     kind: str
     measured: str
+    cache_mib: float
     costs: tuple[Cost, ...]
     draws: NDArray[np.float64] = field(repr=False)
     residuals: dict[str, float]
@@ -272,7 +276,8 @@ def build(name: str, table: Mapping[str, Any], path: str) -> Machine:
         made = tuple(_cost(one, of_one) for one, of_one in costs.items())
         units = [UNITS[of_one["unit"]] for of_one in costs.values()]
         return Machine(
-            name, _text(table, "title"), kernel, kind, str(table.get("measured", "")), made,
+            name, _text(table, "title"), kernel, kind, str(table.get("measured", "")),
+            _cache(table.get("cache_mib", MIB)), made,
             _draws(table.get("draws"), list(costs), units), _residuals(table.get("residual")),
         )  # fmt: skip
     except UnknownBehaviourError as error:
@@ -327,6 +332,13 @@ def _cost(name: str, table: object) -> Cost:
         name, value * scale, low * scale, high * scale, weights,
         _text(table, "meaning", f"{place}."), _text(table, "measured", f"{place}."),
     )  # fmt: skip
+
+
+def _cache(value: object) -> float:
+    mib = _number(value, "cache_mib")
+    if not mib:
+        raise ValueError("cache_mib is 0")
+    return mib
 
 
 def _draws(table: object, costs: list[str], units: list[float]) -> NDArray[np.float64]:
@@ -388,6 +400,7 @@ def predict(
     """
     if device:
         work = {name: count for name, count in work.items() if name != BLOCKS_AWAITED}
+    work = with_cache(work, machine.cache_mib)
     if work.get(PIPE_WRITES):
         into_memory = {name: count for name, count in work.items() if name not in PIPE}
         work = with_wakes(work, predict(machine, into_memory).seconds)

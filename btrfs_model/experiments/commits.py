@@ -126,6 +126,8 @@ class Message:
         In the order of the message; the first is of the side before.
     pipe : bool
         Whether it timed sends through a pipe, as ``btrfs send > /dev/null`` makes them.
+    cache_mib : float
+        MiB of the last cache that stands for that of its processor; 0 for the chosen machine's.
     work : dict
         What the work alone says: the ``quantity`` of a figure that is counted, the ``case`` that it
         is of besides that of the headline, its ``words``, and ``why`` that is not the time.
@@ -142,6 +144,7 @@ class Message:
     why: dict[str, str]
     figures: tuple[Reported, ...]
     pipe: bool = False
+    cache_mib: float = 0.0
     work: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -203,6 +206,7 @@ def load(workload: str) -> Message:
     return Message(
         title, commit, release, percentages, machine, device, size, stand_in,
         _get(path, table, "why", dict), figures, bool(table.get("pipe", False)),
+        float(table.get("cache_mib", 0)),
         _get(path, table, "work", dict),
     )  # fmt: skip
 

@@ -23,7 +23,7 @@ class TreeWriter(Writer):
     `image`: whose buffer must be writable memory.
     `base`, `transid`, `features`, `ssd`: see :class:`~btrfs_model.native.writer.Writer`.
     `log_leaf` (int): address of the leaf of a log that the last insertion went to, where Python
-    inserts; `log_cache` (dict): of those that are near, each at its place.
+    inserts; `log_cache` (dict): of those that a cache has, by its counter and their place in it.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class TreeWriter(Writer):
         self.image = image
         self.balances_lazily = True
         self.log_leaf = 0
-        self.log_cache: dict[int, int] = {}
+        self.log_cache: dict[tuple[str, int], int] = {}
         image.is_unwritten = self.unwritten()
 
     def close(self) -> None:

@@ -34,7 +34,9 @@ from btrfs_model.reference.ctree_node import (
 )
 
 _TREE_LOG: Final = int(ObjectId.TREE_LOG) % 2**64
-_LOG_CACHE: Final = 192
+_LOG_CACHES: Final = {
+    "log_leaves_uncached": 192, "log_leaves_uncached_16m": 96, "log_leaves_uncached_8m": 48,
+}  # fmt: skip
 
 
 def count_copied(ground: Ground, items: int, nbytes: int) -> None:
@@ -46,10 +48,13 @@ def count_copied(ground: Ground, items: int, nbytes: int) -> None:
 
 def count_entered(ground: Ground, bytenr: int) -> None:
     """Count a leaf of a log that an insertion goes to: as another one, and as one far away."""
-    writer, place = ground.writer, bytenr // ground.image.nodesize % _LOG_CACHE
+    writer = ground.writer
     current().count("log_leaves_entered", bytenr != writer.log_leaf)
-    current().count("log_leaves_uncached", bytenr != writer.log_cache.get(place))
-    writer.log_leaf = writer.log_cache[place] = bytenr
+    for name, leaves in _LOG_CACHES.items():
+        place = name, bytenr // ground.image.nodesize % leaves
+        current().count(name, bytenr != writer.log_cache.get(place))
+        writer.log_cache[place] = bytenr
+    writer.log_leaf = bytenr
 
 
 def setup_items_for_insert(

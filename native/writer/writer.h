@@ -41,9 +41,11 @@ enum {
 #define BM_HEADER_BACKREF_REV (1ULL << 56)
 /*
  * Leaves of a log that a processor's last cache of 32 MiB holds: with each goes a leaf of the
- * subvolume, and the inodes of the 70 files that they tell of; 170 KiB together.
+ * subvolume, and the inodes of the 70 files that they tell of; 170 KiB together. One of 16 MiB
+ * holds half of them, one of 8 MiB a quarter.
  */
 #define BM_LOG_CACHE 192
+#define BM_LOG_CACHES 3
 
 struct bm_space;	/* writer/space/alloc.c: block groups, free and pinned ranges, clusters */
 struct bm_waiting_refs; /* writer/space/refs.c: heads by address */
@@ -79,7 +81,8 @@ struct bm_writer {
 	size_t loose_count;
 	size_t loose_capacity;
 	uint64_t log_leaf; /* address of the leaf of a log that the last insertion went to */
-	uint64_t log_cache[BM_LOG_CACHE]; /* addresses of leaves of logs, each where it belongs */
+	/* addresses of leaves of logs, each where it belongs, the largest cache first */
+	uint64_t log_cache[BM_LOG_CACHES][BM_LOG_CACHE];
 	struct bm_space *space;
 	struct bm_waiting_refs *refs;
 	struct bm_quota *quota;

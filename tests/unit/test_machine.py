@@ -17,6 +17,7 @@ import btrfs_model as bm
 from btrfs_model.base.counters import NAMES
 from btrfs_model.cost import device
 from btrfs_model.cost import machine as machines
+from btrfs_model.cost.caches import with_cache
 from btrfs_model.cost.causes import (
     DEVICE,
     OPERATIONS,
@@ -120,6 +121,21 @@ def test_what_is_left_unexplained_is_that_of_the_operation() -> None:
     assert operations({"send_cmd": 0}) == []
     assert {name for machine in map(machines.load, machines.names())
             for name in machine.residuals} == {"relative", *OPERATIONS}  # fmt: skip
+
+
+def test_a_smaller_cache_forgets_more() -> None:
+    counted = {"log_leaves_uncached": 10, "log_leaves_uncached_16m": 20,
+               "log_leaves_uncached_8m": 40, "btrfs_log_inode": 5}  # fmt: skip
+    found = {mib: with_cache(counted, mib) for mib in (1, 8, 11, 12, 16, 22, 24, 32, 1000)}
+    assert [work["log_leaves_uncached"] for work in found.values()] == [
+        40, 40, 40, 20, 20, 20, 10, 10, 10,
+    ]  # fmt: skip
+    # what was taken once stays
+    assert all(with_cache(work, mib) == work for work in found.values() for mib in found)
+    assert with_cache({"btrfs_log_inode": 5}, 8) == {"btrfs_log_inode": 5}
+    machine = machines.default()
+    small = replace(machine, cache_mib=8)
+    assert predict(small, counted).seconds > predict(machine, counted).seconds
 
 
 @given(st.integers(1, 10**6), st.integers(1, 100))
@@ -236,6 +252,8 @@ def test_the_machines_that_are_there() -> None:
         ("call = [4", "coll = [4", "draws.coll: there is no such cost; did you mean 'call'?"),
         ("[residual]\nrelative = 0.03", "", "residual is missing"),
         ("relative = 0.03", "relative = -0.03", "residual.relative is -0.03, which is negative"),
+        ('kind = "native"', 'kind = "native"\ncache_mib = 0', "cache_mib is 0"),
+        ('kind = "native"', 'kind = "native"\ncache_mib = "L3"', "cache_mib is 'L3', not a number"),
         ("relative = 0.03", "send = 0.03", "residual.relative is missing"),
         (
             "relative = 0.03",

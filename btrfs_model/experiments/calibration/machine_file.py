@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import json
-import platform
-import re
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Final
 
 from btrfs_model.cost.machine import UNITS
+from btrfs_model.experiments.calibration import processor
 from btrfs_model.experiments.calibration.costs import Term
 from btrfs_model.experiments.calibration.fit import Fit, Row, amounts
 from btrfs_model.experiments.calibration.measure import Measured
@@ -35,7 +33,7 @@ def text(terms: tuple[Term, ...], found: Fit, measured: Measured, *, kernel: str
         Preset of the kernel; ``native`` or ``uml``.
     """
     world = "User-Mode Linux" if kind == "uml" else "native"
-    processor, caches = _processor()
+    caches = processor.caches()
     spread = f"{measured.spread:.0%}"
     lines = [
         "# SPDX-License-Identifier: GPL-2.0-only",
@@ -44,14 +42,15 @@ def text(terms: tuple[Term, ...], found: Fit, measured: Measured, *, kernel: str
     if measured.spread > BUSY:
         lines.append(f"# The machine was busy, or its host was: equal runs spread by {spread}.")
     lines += [
-        f"title = {_quoted(f'Linux {kernel[1:]}, {world}, on {processor}')}",
+        f"title = {_quoted(f'Linux {kernel[1:]}, {world}, on {processor.model()}')}",
         f"kernel = {_quoted(kernel)}",
         f"kind = {_quoted(kind)}",
+        f"cache_mib = {processor.last_cache_mib():g}",
         f"measured = {_quoted(datetime.now(UTC).date().isoformat())}",
         "",
         "[measurement]",
-        f"processor = {_quoted(processor)}",
-        f"caches = {_quoted(caches)}",
+        f"processor = {_quoted(processor.model())}",
+        f"caches = {_quoted(', '.join(f'{level} {size}K' for level, size in caches.items()))}",
         f"microbenchmarks = {len(measured.rows)}",
         f"passes = {measured.passes}",
         f"reference_ms = {measured.reference * 1e3:.4g}",
@@ -99,21 +98,3 @@ def _how(term: Term, found: Fit, number: int, rows: list[Row]) -> str:
         return "least squares with all microbenchmarks; nothing is left for it"
     told = "" if shares[most[0]] >= _SHARE else "; none tells it well"
     return f"least squares with all microbenchmarks; most of it in: {', '.join(named)}{told}"
-
-
-def _processor() -> tuple[str, str]:
-    """Return the model of the processor and the sizes of its caches."""
-    found = re.search(r"^model name\s*:\s*(.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
-    caches = []
-    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        level, kind, size = (_read(str(index / name)).strip() for name in ("level", "type", "size"))
-        if kind != "Instruction":
-            caches.append(f"L{level} {size}")
-    return found[1] if found else platform.machine(), ", ".join(caches)
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""

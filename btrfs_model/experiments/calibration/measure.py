@@ -21,10 +21,12 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from btrfs_model.cost.caches import with_cache
 from btrfs_model.cost.pipe import PIPE_WRITES, with_wakes
 from btrfs_model.experiments.calibration.fit import Row
 from btrfs_model.experiments.calibration.micro import REFERENCE
 from btrfs_model.experiments.calibration.operations import Micro
+from btrfs_model.experiments.calibration.processor import last_cache_mib
 from btrfs_model.kernels.session import Kernel
 
 Step = Callable[[str], None]
@@ -80,7 +82,7 @@ def measure(
             folder = Path(top) / str(number)
             folder.mkdir()
             micro.operation.prepare(folder)
-            works[micro.name] = micro.operation.work(kernel.preset)
+            works[micro.name] = with_cache(micro.operation.work(kernel.preset), last_cache_mib())
         return _timed(kernel, micros, works, (seconds, least), step)
 
 

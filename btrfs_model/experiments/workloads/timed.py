@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from btrfs_model.cost.machine import Machine, NoCostError, Prediction, Ratio, predict, ratio
-from btrfs_model.cost.pipe import through_a_pipe
 
 SECONDS: Final = {"s": 1.0, "ms": 1e-3}
 """Units of times in commit messages and results, in seconds."""
@@ -48,9 +47,9 @@ class Timed:
     record: Mapping[str, Any] | None = None
     _made: dict[Machine, Prediction | None] = field(default_factory=dict, repr=False)
 
-    def through_a_pipe(self) -> Timed:
-        """Return the same, of a send whose stream goes through a pipe."""
-        return replace(self, work=through_a_pipe(self.work), _made={})
+    def with_work(self, work: Mapping[str, float]) -> Timed:
+        """Return the same with another work."""
+        return replace(self, work=work, _made={})
 
     def on(self, machine: Machine) -> Prediction | None:
         """Return the time on a machine; None where a part of the work has no cost there.

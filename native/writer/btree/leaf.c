@@ -70,14 +70,25 @@ static void put_items(uint8_t *leaf, uint32_t slot, const struct bm_key *keys,
 	header_of(leaf)->nritems += (uint32_t)count;
 }
 
-/* An insertion goes to a leaf of a log: was the last one there, does a cache have it? */
+/* Does one of the caches lack a leaf of a log? It has it from now on. */
+static int is_uncached(struct bm_writer *writer, unsigned int which, uint64_t bytenr)
+{
+	uint64_t place = bytenr / writer->nodesize % (BM_LOG_CACHE >> which);
+	uint64_t *cached = &writer->log_cache[which][place];
+	int is_other = bytenr != *cached;
+
+	*cached = bytenr;
+	return is_other;
+}
+
+/* An insertion goes to a leaf of a log: was the last one there, do caches have it? */
 static void count_entered(struct bm_writer *writer, uint64_t bytenr)
 {
-	uint64_t *cached = &writer->log_cache[bytenr / writer->nodesize % BM_LOG_CACHE];
-
 	COUNT_N(writer->image, log_leaves_entered, bytenr != writer->log_leaf);
-	COUNT_N(writer->image, log_leaves_uncached, bytenr != *cached);
-	writer->log_leaf = *cached = bytenr;
+	COUNT_N(writer->image, log_leaves_uncached, is_uncached(writer, 0, bytenr));
+	COUNT_N(writer->image, log_leaves_uncached_16m, is_uncached(writer, 1, bytenr));
+	COUNT_N(writer->image, log_leaves_uncached_8m, is_uncached(writer, 2, bytenr));
+	writer->log_leaf = bytenr;
 }
 
 /* Whether items fit in at a slot; the parents' keys are fixed. */

@@ -385,6 +385,10 @@ def test_leaves_of_a_log_that_a_cache_has_forgotten() -> None:
     # in order, each leaf is new once
     assert new["log_leaves_uncached"] <= new["log_leaves_written"]
     assert counted["log_leaves_uncached"] > 1.5 * new["log_leaves_uncached"]
+    # a smaller cache forgets more: what it has, the larger one has as well
+    sizes = [counted[f"log_leaves_uncached{size}"] for size in ("", "_16m", "_8m")]
+    assert sizes == sorted(sizes) and sizes[0] < sizes[1] < sizes[2]
+    assert sizes[2] <= counted["log_leaves_entered"]
     # a small log fits in, whatever the order
     few = work_of_links([number for number in mixed if number < files // 4], "c")
     assert few["log_leaves_entered"] > few["log_leaves_written"] >= few["log_leaves_uncached"]

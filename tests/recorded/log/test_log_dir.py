@@ -192,7 +192,8 @@ class NoPlainFiles:
 
 
 COPIED = ("btrfs_log_inode", "log_items_copied", "log_bytes_copied", "log_leaves_entered",
-          "log_leaves_uncached", "log_leaves_written", "log_nodes_written")  # fmt: skip
+          "log_leaves_uncached", "log_leaves_uncached_16m",
+          "log_leaves_uncached_8m", "log_leaves_written", "log_nodes_written")  # fmt: skip
 
 
 def logs(behaviour: str, *, asynchronous: bool = False) -> tuple[list[Any], dict[str, int]]:
