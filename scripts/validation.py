@@ -100,7 +100,7 @@ def draw(rows: list[Row], path: Path) -> None:
                 for row in rows
                 if (row.get("source"), row.get("machine")) == (source, machine)
                 and row["what"].startswith(workload)
-                and not re.search("fsync 2|with log-dir", row["what"])
+                and not re.search("fsync 2|with log-dir|through a pipe", row["what"])
             )  # fmt: skip
             files, measured, predicted = np.array(of).T
             axis.plot(files, predicted, ".-", color=f"C{number}", label=f"{machine}, {source}")

@@ -25,7 +25,7 @@ from btrfs_model.cost.machine import load as load_machine
 from btrfs_model.cost.machine import names as machines
 from btrfs_model.experiments.commits import Message, ratio_of
 from btrfs_model.experiments.commits import load as load_message
-from btrfs_model.experiments.numbers import amount, number, ratio_text
+from btrfs_model.experiments.numbers import amount, number, ratio_text, times
 from btrfs_model.experiments.verdicts import case as case_of
 from btrfs_model.experiments.verify.counts import EXCEPTIONS, Counting
 from btrfs_model.experiments.verify.times import Taken, add_taken, in_turn
@@ -103,7 +103,9 @@ class Row:
             told = f"{number(self.modelled[0])}, then {number(self.modelled[1])}"
         sides = (amount(self.unit, one.value, one.low, one.high)
                  for one in (self.before, self.after))  # fmt: skip
-        measured = ratio_text(self.ratio)
+        measured = ""
+        if self.ratio is not None:
+            measured = times(self.ratio.value, self.ratio.low, self.ratio.high)
         unit = f" ({self.unit})" if self.unit and self.unit not in SECONDS else ""
         return f"{self.what}{unit}", self.reported, told, measured, *sides
 

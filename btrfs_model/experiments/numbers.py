@@ -10,6 +10,8 @@ from btrfs_model.cost.causes import duration
 from btrfs_model.cost.machine import Ratio
 from btrfs_model.experiments.workloads.timed import SECONDS
 
+_SHOWN: Final = 1.005
+"""How many times as much shows in three digits."""
 _SIZES: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 """Units in which times read, in seconds."""
 
@@ -49,8 +51,12 @@ def times(value: float | None, low: float | None = None, high: float | None = No
 
 
 def ratio_text(one: Ratio | None) -> str:
-    """Format a ratio that is known with its interval; empty for None."""
-    return "" if one is None else times(one.value, one.low, one.high)
+    """Format a ratio; with its interval where that shows in three digits; empty for None."""
+    if one is None:
+        return ""
+    if max(one.high / one.value, one.value / one.low) < _SHOWN:
+        return times(one.value)
+    return times(one.value, one.low, one.high)
 
 
 def amount(

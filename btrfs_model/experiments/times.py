@@ -322,8 +322,10 @@ def speedups(
         if pair[0] is None or pair[1] is None:
             continue
         case = " ".join([case_words(message, before), *_other(after)])
-        before_timed, after_timed = pair[0].timed, pair[1].timed
-        predicted = before_timed and after_timed and ratio_on(machine, before_timed, after_timed)
+        operations = pair[0].timed, pair[1].timed
+        predicted = None
+        if operations[0] is not None and operations[1] is not None:
+            predicted = ratio_on(machine, operations[0], operations[1])
         found.append(Speedup(workload, case, pair[0], pair[1], predicted))
     return found
 

@@ -285,12 +285,12 @@ def test_what_is_reported_is_of_the_side_that_is_most_like_the_kernel() -> None:
     """6.1 has the companion of send-skip-truncate: 12.51 s before, and not 26.49 s."""
     found = comparison(Patch.SEND_SKIP_TRUNCATE)
     said = ab._reported(found, load("send-truncate"), Taken("receive time", "ms"))
-    assert said == "1.25x, 20,000 files"
+    assert said == "1.25x ± 0.14, 20,000 files"
     assert found.behaviours == {"before": "v6.1.192 - send-skip-truncate", "after": "v6.1.192"}
     found = comparison(Patch.SEND_SKIP_TRUNCATE, "4.16.0")
     assert found.behaviours["after"] == "v4.16 + send-skip-truncate"
     said = ab._reported(found, load("send-truncate"), Taken("receive time", "ms"))
-    assert said == "2.64x, 20,000 files"
+    assert said == "2.64x ± 0.4, 20,000 files"
     found = comparison(Patch.LOG_DIR_INDEX_ONLY)
     second = Taken("time", "ms", {"files": 20_000, "deletes": 200, "fsync": 2})
     assert ab._reported(found, load("log-dir"), second).startswith("1.86x")

@@ -17,7 +17,7 @@ from btrfs_model.base.charts import COLOURS, KINDS
 from btrfs_model.cli.experiments import _print_answer as print_answer
 from btrfs_model.cost.machine import Ratio
 from btrfs_model.experiments import commits
-from btrfs_model.experiments.numbers import amount, times
+from btrfs_model.experiments.numbers import amount, ratio_text, times
 from btrfs_model.experiments.replay import Replay, run
 from btrfs_model.experiments.report import write
 from btrfs_model.experiments.verdicts import (
@@ -144,6 +144,9 @@ def test_a_workload_without_a_message(replays: list[Replay], tmp_path: Path) -> 
 
 
 def test_how_figures_read() -> None:
+    assert ratio_text(Ratio(12.93, 12.926, 12.931)) == "12.9x"
+    assert ratio_text(Ratio(2.64, 2.3, 3.04)) == "2.64x ± 0.4"
+    assert ratio_text(None) == ""
     assert times(12.927) == "12.9x" and times(15001.2) == "15,001x"
     assert times(1.2064, 1.0956, 1.3041) == "1.21x ± 0.11"
     assert amount("ms", 7837.106) == "7.84 s" and amount("calls", 7837) == "7,837"
@@ -190,7 +193,7 @@ def test_the_table_of_the_readme() -> None:
     for name, row in zip(NAMES, rows, strict=True):
         before, after = (message := commits.load(name)).headline
         assert f"[{message.title}]({message.url}) ({message.release}); `{name}`" in row
-        assert f"| {times(before.seconds / after.seconds)} |" in row
+        assert f"| {ratio_text(commits.ratio_of(before, after))} |" in row
     markdown = runpy.run_path(str(corpus.PROJECT / "scripts" / "readme.py"))["markdown"]
     assert markdown([commit_row(run("send-truncate"))]).splitlines()[2:] == rows[:1]
 
