@@ -9,9 +9,9 @@ from typing import Final
 
 UNCACHED: Final = "log_leaves_uncached"
 """Quantity that costs are paid for: leaves come to that the cache at hand has not."""
-MIB: Final = 32
+DEFAULT_MIB: Final = 32
 """Size of a cache that nothing is said of: that of the machines that come with the package."""
-_BY_SIZE: Final = {8: f"{UNCACHED}_8m", 16: f"{UNCACHED}_16m", MIB: UNCACHED}
+_BY_SIZE: Final = {8: f"{UNCACHED}_8m", 16: f"{UNCACHED}_16m", DEFAULT_MIB: UNCACHED}
 """Counters by the MiB of a cache."""
 
 

@@ -21,7 +21,7 @@ from btrfs_model.base.errors import BtrfsModelError, UnknownBehaviourError
 from btrfs_model.base.nearest import did_you_mean
 from btrfs_model.base.samples import data_folder
 from btrfs_model.behaviour import Behaviour
-from btrfs_model.cost.caches import MIB, with_cache
+from btrfs_model.cost.caches import DEFAULT_MIB, with_cache
 from btrfs_model.cost.causes import (
     BLOCKS_AWAITED,
     DEVICE,
@@ -51,6 +51,8 @@ _LEAST: Final = 0.15
 _SLOPE: Final = 5.0
 """What is left of a variance in a ratio, see :func:`ratio`: the least, and the more the less alike
 the parts of both times are."""
+_UNTOLD: Final = 0.25
+"""A residual from which on a machine says that it does not tell times of an operation."""
 _NORMAL: Final = 1.6448536269514722
 """Standard deviations of a normal distribution that leave :data:`_TAIL` out."""
 
@@ -188,7 +190,13 @@ class Prediction:
         rest = sum(self.parts.values()) - sum(part for _, part in shown)
         if len(self.parts) > most:
             lines.append(f"{duration(rest)} of {whole}: the rest")
-        return lines + [f"not in it, for it has no cost: {part}" for part in self.without]
+        lines += [f"not in it, for it has no cost: {part}" for part in self.without]
+        if self.residual > _UNTOLD:
+            lines.append(
+                f"{self.machine.name} does not tell such times: those of its own microbenchmarks "
+                f"are off by {self.residual:.0%}"
+            )
+        return lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +285,7 @@ def build(name: str, table: Mapping[str, Any], path: str) -> Machine:
         units = [UNITS[of_one["unit"]] for of_one in costs.values()]
         return Machine(
             name, _text(table, "title"), kernel, kind, str(table.get("measured", "")),
-            _cache(table.get("cache_mib", MIB)), made,
+            _cache(table.get("cache_mib", DEFAULT_MIB)), made,
             _draws(table.get("draws"), list(costs), units), _residuals(table.get("residual")),
         )  # fmt: skip
     except UnknownBehaviourError as error:

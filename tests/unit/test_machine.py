@@ -117,6 +117,10 @@ def test_what_is_left_unexplained_is_that_of_the_operation() -> None:
         )
     ]
     assert widths == sorted(widths) and len(set(widths)) == 3
+    told = [predict(machine, {**searches, **more}).split() for more in
+            ({"send_cmd": 1}, {"emit_fiemap_extent": 1})]  # fmt: skip
+    assert "does not tell such times" not in told[0][-1]
+    assert told[1][-1].endswith("those of its own microbenchmarks are off by 50%")
     assert operations({"creat": 1, "send_cmd": 1}) == ["send", "receive"]
     assert operations({"send_cmd": 0}) == []
     assert {name for machine in map(machines.load, machines.names())

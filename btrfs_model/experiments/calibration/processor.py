@@ -7,7 +7,7 @@ import platform
 import re
 from pathlib import Path
 
-from btrfs_model.cost.caches import MIB
+from btrfs_model.cost.caches import DEFAULT_MIB
 
 
 def model() -> str:
@@ -28,7 +28,7 @@ def caches() -> dict[str, int]:
 
 def last_cache_mib() -> float:
     """Return the MiB of its last cache; where none is told, that of the package's machines."""
-    return max(caches().values(), default=MIB * 1024) / 1024
+    return max(caches().values(), default=DEFAULT_MIB * 1024) / 1024
 
 
 def _read(path: str) -> str:
