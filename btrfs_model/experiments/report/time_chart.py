@@ -168,6 +168,7 @@ def _legend(shown: list[str], one: Replay) -> list[Artist]:
     ink, ours = COLOURS["ink"], KINDS[0]
     marks = [
         Line2D([], [], color=ink, linewidth=1.8, label="reported"),
+        Line2D([], [], color=ink, linewidth=0.8, label="what its digits and runs leave open"),
         Line2D([], [], color=ours, marker="o", linestyle="", label="predicted"),
         Line2D([], [], color=ours, linewidth=5, alpha=0.35, label="90 % interval"),
         Line2D([], [], color=ink, marker="o", markerfacecolor="white", linestyle="", markersize=7,
