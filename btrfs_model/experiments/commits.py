@@ -205,8 +205,7 @@ def load(workload: str) -> Message:
     size, stand_in = dict(table.get("size", {})), dict(table.get("stand_in", {}))
     return Message(
         title, commit, release, percentages, machine, device, size, stand_in,
-        _get(path, table, "why", dict), figures, bool(table.get("pipe", False)),
-        float(table.get("cache_mib", 0)),
+        _get(path, table, "why", dict), figures, *_setting(path, table),
         _get(path, table, "work", dict),
     )  # fmt: skip
 
@@ -217,6 +216,17 @@ def _get(path: Path, table: Mapping[str, Any], key: str, kind: Any, place: str =
         wrong = "is missing" if value is None else f"is {value!r}"
         raise BtrfsModelError(f"{path}: {place}{key} {wrong}")
     return value
+
+
+def _setting(path: Path, table: Mapping[str, Any]) -> tuple[bool, float]:
+    """Return whether a pipe was timed, and the MiB of a cache; without them neither is."""
+    pipe = table.get("pipe", False)
+    if not isinstance(pipe, bool):
+        raise BtrfsModelError(f"{path}: pipe is {pipe!r}, not true or false")
+    cache = float(_get(path, {"cache_mib": 0, **table}, "cache_mib", int | float))
+    if cache < 0:
+        raise BtrfsModelError(f"{path}: cache_mib is {cache:g}, which is negative")
+    return pipe, cache
 
 
 def _resolution(path: Path, table: Mapping[str, Any]) -> tuple[float, float]:

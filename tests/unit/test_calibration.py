@@ -20,10 +20,12 @@ from btrfs_model.base.samples import data_folder
 from btrfs_model.cli import main
 from btrfs_model.cost import machine as machines
 from btrfs_model.cost.causes import PARTS, QUANTITIES
+from btrfs_model.cost.pipe import with_wakes
 from btrfs_model.cost.receiver import LAST_PAGE_WAIT
 from btrfs_model.experiments import workloads
 from btrfs_model.experiments.calibration import fit as fitting
-from btrfs_model.experiments.calibration import machine_file, micro
+from btrfs_model.experiments.calibration import machine_file, micro, processor
+from btrfs_model.experiments.calibration import measure as measuring
 from btrfs_model.experiments.calibration.costs import TERMS
 from btrfs_model.experiments.calibration.fit import Row, amounts, fit
 from btrfs_model.experiments.calibration.measure import Measured
@@ -52,6 +54,27 @@ def _rows(costs: np.ndarray, noise: float, seed: int) -> list[Row]:
         )
         rows.append(Row(f"micro {number}", work, computed, waited))
     return rows
+
+
+def test_runs_are_brought_to_one_speed(monkeypatch):
+    """Of a send through a pipe, the time at that speed says how often the reader is woken."""
+    work = {"send_cmd": 1000, "pipe_writes": 1000}
+    # the host is twice as slow from the middle of the second run on
+    times = iter([1.0, 20.0, 1.0, 20.0 * 2**0.5, 2.0, 40.0, 2.0])
+    monkeypatch.setattr(measuring, "_fastest", lambda micro, kernel: (next(times) * 1e-3, 0.0))
+    piped = micro.Micro("piped", None)
+    works = {"piped": work, micro.REFERENCE.name: {}}
+    found = measuring._timed(None, [piped], works, (0, 3), lambda text: None)
+    row = found.rows[0]
+    assert row.seconds == pytest.approx([0.02] * 3)
+    assert row.work == with_wakes(work, 0.02)
+    assert 0 < row.work["pipe_wakes"] < 1000
+
+
+def test_the_last_cache_is_the_largest(monkeypatch):
+    for caches, mib in (({"L1": 48, "L2": 1024, "L3": 16384}, 16), ({"L1": 32}, 1 / 32), ({}, 32)):
+        monkeypatch.setattr(processor, "caches", lambda caches=caches: caches)
+        assert processor.last_cache_mib() == mib
 
 
 @pytest.mark.claim("A machine has at most twelve unit costs, for all five workloads together.")

@@ -69,6 +69,18 @@ def test_what_a_message_says_of_its_times_follows_from_them(name: str) -> None:
         assert any(wrong(b.value, a.value) != a.said for b, a in said)
 
 
+_WHOLE = """
+title = "x"
+commit = "x"
+release = "x"
+percentages = "none"
+machine = "x"
+device = ""
+resolution = { below = 0, above = 1 }
+why = {}
+work = {}
+figure = [{ side = "before", case = {}, quantity = "time", unit = "s", value = 2 }]
+"""
 _HEAD = 'percentages = "none"\nresolution = { below = 0, above = 1 }\n'
 
 
@@ -87,6 +99,9 @@ _HEAD = 'percentages = "none"\nresolution = { below = 0, above = 1 }\n'
             "figure 1: unit is 'h', not",
         ),
         ('percentages = "none"\n[[figure]]\nside = "x"\n', "resolution is missing"),
+        (_WHOLE + 'pipe = "no"', "pipe is 'no', not true or false"),
+        (_WHOLE + "cache_mib = -8", "cache_mib is -8, which is negative"),
+        (_WHOLE + 'cache_mib = "L3"', "cache_mib is 'L3'"),
         (
             _HEAD.replace("below = 0", "below = -1") + '[[figure]]\nside = "x"\n',
             "resolution is negative",

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -107,15 +107,7 @@ def _timed(
             beside = float(np.sqrt(references[-1] * references[-2]))
             taken[micro.name].append((computed, waited, beside))
     usual = float(np.quantile(references, _QUIET))
-    rows = [
-        Row(
-            name,
-            _with_wakes(works[name], runs),
-            tuple(computed / beside * usual for computed, _, beside in runs),
-            tuple(waited / beside * usual for _, waited, beside in runs),
-        )
-        for name, runs in taken.items()
-    ]
+    rows = [_row(name, works[name], runs, usual) for name, runs in taken.items()]
     # as all others: beside the run before and the run after
     beside = np.sqrt(np.array(references[:-2]) * np.array(references[2:]))
     own = np.array(references[1:-1]) / beside * usual
@@ -124,13 +116,20 @@ def _timed(
     return Measured(rows, usual, float((high - low) / middle), passes)
 
 
-def _with_wakes(
-    work: Mapping[str, float], runs: Sequence[tuple[float, float, float]]
-) -> Mapping[str, float]:
-    """Add how often the reader of a pipe was woken, where there is one."""
-    if not work.get(PIPE_WRITES):
-        return work
-    return with_wakes(work, float(np.median([computed + waited for computed, waited, _ in runs])))
+def _row(
+    name: str, work: Mapping[str, float], runs: Sequence[tuple[float, float, float]], usual: float
+) -> Row:
+    """Bring runs to the speed of a machine that nothing disturbs.
+
+    Where commands went through a pipe, that time says how often its reader was woken.
+    """
+    row = Row(
+        name,
+        work,
+        tuple(computed / beside * usual for computed, _, beside in runs),
+        tuple(waited / beside * usual for _, waited, beside in runs),
+    )
+    return replace(row, work=with_wakes(work, row.took)) if work.get(PIPE_WRITES) else row
 
 
 def _fastest(micro: Micro, kernel: Kernel) -> tuple[float, float]:
