@@ -91,8 +91,8 @@ enum bm_counter {
 	 * Logs and the tree of the logs: items that are inserted or written over as a whole, and by
 	 * how many bytes items grow, headers included; leaves of a directory that is logged, and
 	 * insertions into another leaf of a log than the last one; those of these insertions whose
-	 * leaf a cache of 32, 16 or 8 MiB has not, see BM_LOG_CACHE; entries in the leaves of a directory, old
-	 * ones too; blocks that btrfs_sync_log() writes.
+	 * leaf a cache of 32, 16 or 8 MiB has not, see BM_LOG_CACHE; entries in the leaves of a
+	 * directory, old ones too; blocks that btrfs_sync_log() writes.
 	 */
 	BM_WORK_log_items_copied,
 	BM_WORK_log_bytes_copied,

@@ -86,24 +86,24 @@ def _pipe() -> Iterator[tuple[int, Callable[[], int]]]:
     passed: list[int] = []
 
     def pass_on() -> None:
-        with opened("/dev/null", os.O_WRONLY) as nowhere:
+        # closed whatever happens: a sender whose reader is gone fails, and does not wait for ever
+        with os.fdopen(out, "rb", buffering=0), opened("/dev/null", os.O_WRONLY) as nowhere:
             while many := os.splice(out, nowhere, _PIPE_BYTES):
                 passed.append(many)
 
     reader = threading.Thread(target=pass_on)
     reader.start()
+    with os.fdopen(into, "wb", buffering=0) as pipe:
 
-    def end() -> int:
-        os.close(into)
-        reader.join()
-        return sum(passed)
+        def end() -> int:
+            pipe.close()
+            reader.join()
+            return sum(passed)
 
-    try:
-        yield into, end
-    finally:
-        if reader.is_alive():
+        try:
+            yield into, end
+        finally:
             end()
-        os.close(out)
 
 
 def send(place: Place, what: Sent, runs: int, cold: bool, pipe: bool) -> list[Run[int]]:
