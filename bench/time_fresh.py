@@ -33,6 +33,8 @@ SEEDS = range(6)
 SENDS = "fresh sends"
 """Source of rows that are sends."""
 _PASSES = 3
+_WITH = "+"
+_LOG_DIR = "log-dir-index-only"
 _SMALL_MAP = 32_000 / 327_680
 
 
@@ -175,35 +177,42 @@ def _receivers() -> list[Micro]:
 def fresh(step: Callable[[str], None]) -> list[Row]:
     """Time all workloads on kernels, in turn with microbenchmarks.
 
-    These are named by ``BTRFS_MODEL_TIMED``, each as ``btrfs-model calibrate --kernel`` takes it;
-    without it those that are here: ``native``, ``uml``.
+    These are named by ``BTRFS_MODEL_TIMED``, each as ``btrfs-model calibrate --kernel`` takes it,
+    and ``+log-dir-index-only`` behind it where it has that commit besides: then log-dir alone is
+    timed. Without it those that are here: ``native``, ``uml``.
     """
     here = {"native": native.why_not(), "uml": uml.why_not()}
     there = os.environ.get("BTRFS_MODEL_TIMED", " ".join(one for one in here if not here[one]))
     rows: list[Row] = []
+    logs = {"fresh logs": _logs(((1000, 100), (10_000, 1000), (100_000, 1000)))}
     for which in there.split():
         is_native = which == "native"
-        sizes, largest = (20_000, 40_000, 60_000), ((100_000, 1000),)
-        rows += _on(which, step, {
+        sizes = (20_000, 40_000, 60_000)
+        rows += _on(which, step, logs if _WITH in which else {
             SENDS: _sends(sizes if is_native else sizes[:1]),
             "fresh maps": _maps(),
-            "fresh logs": _logs(((1000, 100), (10_000, 1000), *(largest if is_native else ()))),
+            **logs,
             "fresh receivers": _receivers(),
         })  # fmt: skip
     return rows
 
 
 def fresh_ratios(rows: Sequence[Row]) -> list[Pair]:
-    """Compare the same operation in guests of 6.1 and 6.12."""
-    of = {
-        release: {row.what: row for row in rows if row.machine.startswith(f"uml {release}.")}
-        for release in ("6.1", "6.12")
-    }
+    """Compare the same operation in guests of 6.1 and 6.12, and without and with log-dir."""
+    of: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        of.setdefault(row.machine.split(",")[0], {})[row.what] = row
+    releases = {release: name for name in of for release in ("6.1", "6.12")
+                if name.startswith(f"uml {release}.")}  # fmt: skip
+    sides = [("6.1 to 6.12", releases.get("6.1"), releases.get("6.12"), ("send-utimes", "fiemap"))]
+    sides += [(f"{name[4:]}, without and with", name, f"{name} {_WITH} {_LOG_DIR}", ("log-dir",))
+              for name in of if f"{name} {_WITH} {_LOG_DIR}" in of]  # fmt: skip
     return [
-        Pair(f"{what}, 6.1 to 6.12, fresh", before.measured / after.measured,
-             before.predicted / after.predicted)
-        for what, before in of["6.1"].items()
-        if (after := of["6.12"].get(what)) and what.startswith(("send-utimes", "fiemap"))
+        Pair(f"{what}, {which}, fresh", row.measured / after.measured,
+             row.predicted / after.predicted)
+        for which, before, patched, workloads in sides if before and patched
+        for what, row in of[before].items()
+        if (after := of[patched].get(what)) and what.startswith(workloads)
     ]  # fmt: skip
 
 
@@ -211,10 +220,12 @@ def _on(which: str, step: Callable[[str], None], runs: Mapping[str, Sequence[Mic
     micros = microbenchmarks()
     source_of = {one.name: source for source, of_source in runs.items() for one in of_source}
     timed = [*micros[1:], *(one for of_source in runs.values() for one in of_source)]
-    with start(which) as kernel:
-        measured = measure(kernel, timed, 0, _PASSES, step)
+    binary, *commits = which.split(_WITH)
+    with start(binary) as kernel:
+        behaviour = f" {_WITH} ".join((kernel.preset, *commits))
+        measured = measure(kernel, timed, 0, _PASSES, step, behaviour)
         world = "native" if which == "native" else "uml"
-        name = f"{world} {kernel.preset[1:]}, measured with it"
+        name = f"{world} {behaviour[1:]}, measured with it"
     found = fit(TERMS, [row for row in measured.rows if row.name not in source_of])
     return [
         Row(source_of[row.name], name, row.name, row.took,

@@ -126,8 +126,6 @@ class Message:
         In the order of the message; the first is of the side before.
     pipe : bool
         Whether it timed sends through a pipe, as ``btrfs send > /dev/null`` makes them.
-    cache_mib : float
-        MiB of the last cache that stands for that of its processor; 0 for the chosen machine's.
     work : dict
         What the work alone says: the ``quantity`` of a figure that is counted, the ``case`` that it
         is of besides that of the headline, its ``words``, and ``why`` that is not the time.
@@ -144,7 +142,6 @@ class Message:
     why: dict[str, str]
     figures: tuple[Reported, ...]
     pipe: bool = False
-    cache_mib: float = 0.0
     work: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -205,7 +202,7 @@ def load(workload: str) -> Message:
     size, stand_in = dict(table.get("size", {})), dict(table.get("stand_in", {}))
     return Message(
         title, commit, release, percentages, machine, device, size, stand_in,
-        _get(path, table, "why", dict), figures, *_setting(path, table),
+        _get(path, table, "why", dict), figures, _pipe(path, table),
         _get(path, table, "work", dict),
     )  # fmt: skip
 
@@ -218,15 +215,12 @@ def _get(path: Path, table: Mapping[str, Any], key: str, kind: Any, place: str =
     return value
 
 
-def _setting(path: Path, table: Mapping[str, Any]) -> tuple[bool, float]:
-    """Return whether a pipe was timed, and the MiB of a cache; without them neither is."""
+def _pipe(path: Path, table: Mapping[str, Any]) -> bool:
+    """Return whether sends through a pipe were timed."""
     pipe = table.get("pipe", False)
     if not isinstance(pipe, bool):
         raise BtrfsModelError(f"{path}: pipe is {pipe!r}, not true or false")
-    cache = float(_get(path, {"cache_mib": 0, **table}, "cache_mib", int | float))
-    if cache < 0:
-        raise BtrfsModelError(f"{path}: cache_mib is {cache:g}, which is negative")
-    return pipe, cache
+    return pipe
 
 
 def _resolution(path: Path, table: Mapping[str, Any]) -> tuple[float, float]:

@@ -18,7 +18,6 @@ from typing import Any, Final
 import pandas as pd
 
 from btrfs_model.base.errors import BtrfsModelError
-from btrfs_model.cost.caches import with_cache
 from btrfs_model.cost.machine import Machine, Ratio
 from btrfs_model.cost.pipe import through_a_pipe
 from btrfs_model.experiments.commits import Message, Reported, ratio_of
@@ -145,17 +144,11 @@ def _operations(
         return []
     sides = {side.name for known, side in pairs if known.name == reported.side}
     return [
-        _as_there(message, timed)
+        timed.with_work(through_a_pipe(timed.work)) if message.pipe else timed
         for timed in outcome.timed
         if timed.side in sides and timed.quantity == reported.quantity and timed.beside
         and all(timed.case.get(name) == value for name, value in reported.case.items())
     ]  # fmt: skip
-
-
-def _as_there(message: Message, timed: Timed) -> Timed:
-    """Return an operation as the message has it: through a pipe, with a cache of another size."""
-    work = through_a_pipe(timed.work) if message.pipe else timed.work
-    return timed.with_work(with_cache(work, message.cache_mib) if message.cache_mib else work)
 
 
 def _scale(one: Judged, first: Timed, seconds: float, machine: Machine) -> None:

@@ -194,6 +194,16 @@ def list_xattrs(
         return _timing(kernel.call(timed.list_xattrs, place, path, times, runs))
 
 
+def look_up(kernel: Kernel, image: str | Path, inode: int, times: int, *, runs: int = 7) -> Timing:
+    """Time the ioctl ``BTRFS_IOC_INO_LOOKUP`` of an inode of the top level, so many times.
+
+    A search for each directory of its path. Without what a system call takes that does nothing.
+    """
+    _check(runs)
+    with _looked_at(kernel, image) as place:
+        return _timing(kernel.call(timed.look_up, place, inode, times, runs))
+
+
 def steps(
     kernel: Kernel,
     calls: Sequence[Sequence[Any]],

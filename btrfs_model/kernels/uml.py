@@ -24,6 +24,7 @@ from pathlib import Path
 from btrfs_model.base.errors import KernelFailedError, KernelMissingError
 from btrfs_model.behaviour import version
 from btrfs_model.kernels import mconsole
+from btrfs_model.kernels.inside.mounts import run
 from btrfs_model.kernels.session import SHM, Kernel, has_room
 
 DEBIAN = Path("/usr/bin/linux.uml")
@@ -36,15 +37,18 @@ mount -t tmpfs none /run
 mount -t tmpfs none /var/lib
 [ -c /dev/null ] || mount -t devtmpfs none /dev
 mkdir -p {shm} && mount -t hostfs -o {shm} none {shm}
-mknod {device} b 98 16
+{devices}
 mknod {terminal} c 4 0
 stty raw -echo
 exec {agent} <{terminal} >{terminal} 2>&1
 """
-_DEVICE = "/run/ubdb"
+_UNITS = "bcdefghijklmnop"
+"""Letters of the block devices that images become; there are no more, and a is the guest's own."""
+_DEVICE = "/run/ubd{}"
 # Not /dev/console, from which only who waits at that moment reads that nobody asks any more.
 _TERMINAL = "/run/tty0"
-# Linux 5.10 panics when a block device is removed: such a guest is started again instead.
+# Linux 5.10 panics when a block device is removed: there each image becomes another one, and the
+# guest is started again after the last.
 _REMOVES = (6, 1)
 _LOOKS = 500
 _XSTATE = Path(__file__).parent / "uml_xstate.c"
@@ -97,11 +101,11 @@ def _takes_guests(folder: Path, memory: int) -> bool:
     return has_room(folder, 4 * memory) and not os.statvfs(folder).f_flag & os.ST_NOEXEC
 
 
-def _detached(console: Path) -> bool:
-    """Whether a guest let its block device go, which something may still look at for a moment."""
+def _detached(console: Path, unit: str) -> bool:
+    """Whether a guest let a block device go, which something may still look at for a moment."""
     for _ in range(_LOOKS):
         try:
-            mconsole.ask(console, "remove ubdb")
+            mconsole.ask(console, f"remove ubd{unit}")
             return True
         except KernelFailedError:
             time.sleep(0.01)
@@ -138,9 +142,16 @@ class Uml(Kernel):
 
     def command(self) -> list[str]:
         """Run a guest whose first process becomes the agent."""
+        self._free = list(_UNITS)
+        nodes = [
+            f"mknod {_DEVICE.format(unit)} b 98 {16 * number}"
+            for number, unit in enumerate(_UNITS, start=1)
+        ]
         init = self.folder / "init"
         agent = shlex.join(self.agent(str(_modules(self.binary))))
-        init.write_text(_INIT.format(shm=SHM, device=_DEVICE, terminal=_TERMINAL, agent=agent))
+        init.write_text(
+            _INIT.format(shm=SHM, devices="\n".join(nodes), terminal=_TERMINAL, agent=agent)
+        )
         return [
             self._program(), f"mem={self.memory >> 20}M",
             "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "rw",
@@ -177,12 +188,18 @@ class Uml(Kernel):
         self.start()
         socket = self.folder / "guest/mconsole"
         flags = "rd" if read_only else "d"  # d: a comma in the name is one
-        mconsole.ask(socket, f"config ubdb{flags}={image.resolve()}")
+        unit = self._free[0]
+        mconsole.ask(socket, f"config ubd{unit}{flags}={image.resolve()}")
         try:
-            yield _DEVICE
+            yield _DEVICE.format(unit)
         finally:
-            if self.runs and not (version(self.release) >= _REMOVES and _detached(socket)):
-                self.stop()
+            if self.runs and not (version(self.release) >= _REMOVES and _detached(socket, unit)):
+                self._free.remove(unit)
+                if self._free:
+                    # another image may have its fsid
+                    self.call(run, "btrfs", "device", "scan", "--forget")
+                else:
+                    self.stop()
 
     def _program(self) -> str:
         """Return the binary; one with its own libc is told of its loader, by a relative path."""

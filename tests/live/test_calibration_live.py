@@ -13,6 +13,7 @@ from btrfs_model.experiments.calibration.operations import (
     Fiemap,
     Fsync,
     ListXattrs,
+    LookUp,
     Micro,
     Send,
 )
@@ -28,6 +29,7 @@ def test_each_is_counted_and_timed():
         Micro("map", Fiemap(lambda: micro._extents(60))),
         Micro("log", Fsync(("mkdir", "d"), ("create_files", "d", ["a", "b"]), ("fsync", "d"))),
         Micro("list", ListXattrs(lambda: micro._one_with_xattrs(20), 3)),
+        Micro("look up", LookUp(lambda: micro._nested(30), 30, 10)),
         Micro("send, cold", ColdSend(lambda: micro._empty(500))),
         Micro("map, cold", ColdFiemap(lambda: micro._extents(600))),
     ]
@@ -41,6 +43,7 @@ def test_each_is_counted_and_timed():
     assert rows["map"].work["emit_fiemap_extent"] >= 60
     assert rows["log"].work["btrfs_sync_log"] == 1
     assert rows["list"].work["btrfs_get_next_valid_item"] == 87
+    assert rows["look up"].work == {"btrfs_search_slot": 300, "read_block_for_search": 0}
     # a full send reads the leaves of a small tree ahead; FIEMAP reads on demand
     assert rows["send, cold"].work["blocks_awaited"] < rows["send, cold"].work["blocks_read"]
     assert 0 < rows["map, cold"].work["blocks_awaited"] <= rows["map, cold"].work["blocks_read"]

@@ -11,7 +11,7 @@ from progs import needs_progs
 
 import btrfs_model as bm
 from btrfs_model.base.errors import KernelFailedError
-from btrfs_model.kernels import timings
+from btrfs_model.kernels import timings, uml
 from btrfs_model.kernels.session import Kernel
 from btrfs_model.kernels.timings import Timing
 from btrfs_model.mount.writable import WritableFilesystem
@@ -74,6 +74,7 @@ def test_looks_at_an_image(kernel: Kernel, fs: WritableFilesystem, image: Path, 
     as_timed(timings.fiemap(kernel, image, "s2/parts", **runs), EXTENTS)
     as_timed(timings.fiemap(kernel, image, "s1/d/file_1", **runs), 0)
     as_timed(timings.find(kernel, image, "s1", **runs), 2 + len(NAMES))
+    as_timed(timings.look_up(kernel, image, 257, 500, runs=RUNS), 0)
     assert image.read_bytes() == before
 
 
@@ -127,6 +128,8 @@ def test_a_bad_image_is_one_line_and_the_kernel_goes_on(kernel: Kernel, image: P
         timings.send(kernel, image, "sx")
     with pytest.raises(KernelFailedError, match=r"\[Errno 2\] No such file or directory: .*/sx'"):
         timings.send(kernel, image, "sx", pipe=True)
+    with pytest.raises(KernelFailedError, match=r"\[Errno 2\] No such file or directory"):
+        timings.look_up(kernel, image, 99_999, 1)
     assert timings.find(kernel, image, "d", runs=1).amount == len(NAMES) - len(NAMES[::7])
 
 
@@ -143,3 +146,14 @@ def test_a_guest_has_one_device_after_the_other(kernel: Kernel, image: Path) -> 
     with kernel.attached(image, read_only=True), pytest.raises(KernelFailedError, match="already"):
         timings.find(kernel, image)
     assert timings.find(kernel, image, "s1/d").amount == len(NAMES)
+
+
+@judges.MARKS["uml"]
+@pytest.mark.parametrize("kernel", [judges.STARTED["uml"]], indirect=True)
+def test_a_guest_that_cannot_let_go_has_many_devices(
+    kernel: Kernel, image: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of 5.10 are so; after the last device the guest is started again."""
+    monkeypatch.setattr(uml, "_REMOVES", (99, 0))
+    for _ in range(len(uml._UNITS) + 2):
+        assert timings.find(kernel, image, "s1/d", runs=1).amount == len(NAMES)

@@ -29,6 +29,7 @@ from btrfs_model.experiments.calibration import measure as measuring
 from btrfs_model.experiments.calibration.costs import TERMS
 from btrfs_model.experiments.calibration.fit import Row, amounts, fit
 from btrfs_model.experiments.calibration.measure import Measured
+from btrfs_model.kernels.inside import timed as inside
 
 SHIPPED = sorted((data_folder() / "machines").glob("*.toml"))
 ROWS = len(TERMS) * 2
@@ -117,6 +118,40 @@ def test_no_workload_is_in_a_calibration():
         assert table["measurement"]["microbenchmarks"] <= len(known)
         said = " ".join(cost["measured"] for cost in table["cost"].values())
         assert not [workload for workload in workloads.NAMES if workload in said]
+
+
+@pytest.mark.parametrize(("kernel", "logs"), [("v5.10.46", 0), ("v6.1.176", 1)])
+def test_an_fsync_that_commits_tells_nothing(kernel, logs):
+    """In 5.10 an fsync of other names of files commits the transaction, which has no cost."""
+    assert micro._logged_links(20).work(kernel).get("btrfs_sync_log", 0) == logs
+
+
+def test_what_is_not_counted_is_not_timed(monkeypatch):
+    class Nothing(micro.Fsync):
+        def work(self, behaviour):
+            return {}
+
+        def time(self, kernel, runs):
+            raise AssertionError("timed")
+
+    class Session:
+        preset = "v6.1.176"
+
+    monkeypatch.setattr(
+        measuring, "_timed", lambda kernel, micros, works, limits, step: (micros, works)
+    )
+    monkeypatch.setattr(micro.REFERENCE.operation, "build", lambda: micro._empty(3))
+    nothing = micro.Micro("nothing", Nothing())
+    timed, works = measuring.measure(Session(), [nothing], 0, 1, lambda _: None)
+    assert not timed and works.keys() == {"nothing", micro.REFERENCE.name}
+
+
+def test_files_with_data_are_found(tmp_path):
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/data").write_bytes(b"x")
+    (tmp_path / "empty").touch()
+    (tmp_path / "link").symlink_to("d/data")
+    assert inside._with_data(tmp_path) == [str(tmp_path / "d/data")]
 
 
 def test_names_of_microbenchmarks_differ():

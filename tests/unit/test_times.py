@@ -100,8 +100,6 @@ _HEAD = 'percentages = "none"\nresolution = { below = 0, above = 1 }\n'
         ),
         ('percentages = "none"\n[[figure]]\nside = "x"\n', "resolution is missing"),
         (_WHOLE + 'pipe = "no"', "pipe is 'no', not true or false"),
-        (_WHOLE + "cache_mib = -8", "cache_mib is -8, which is negative"),
-        (_WHOLE + 'cache_mib = "L3"', "cache_mib is 'L3'"),
         (
             _HEAD.replace("below = 0", "below = -1") + '[[figure]]\nside = "x"\n',
             "resolution is negative",

@@ -39,41 +39,39 @@ _DEARER: Final = (
 _CHEAP: Final = ("read", "openat", "close")
 
 TERMS: Final = (
-    Term("search", "ns",
-         {"btrfs_search_slot": 1, "btrfs_search_old_slot": 0.4, "send_cmd": 1.5,
-          "find_parent_nodes": 0.05, PIPE_WAKES: 15},
-         "a search of a tree that is one block, in memory; one of the tree as it was, right after "
-         "another to the same place, is less than half; a command of a stream half as much again, "
-         "one that wakes the reader of a pipe fifteen besides; a walk back from an extent a "
-         "twentieth besides its searches"),
+    Term("search", "ns", {"btrfs_search_slot": 1, "btrfs_search_old_slot": 1},
+         "a search of a tree that is one block, in memory"),
     Term("level", "ns", {"read_block_for_search": 1},
          "a level that a search goes down, in memory"),
-    Term("copy", "ns", {"leaves_copied": 1},
-         "the copy that each search of a send makes of its leaf: memory for it, and 16 KiB"),
+    Term("copy", "ns", {"leaves_copied": 1, "send_cmd": 0.4},
+         "the copy that each search of a send makes of its leaf: memory for it, and 16 KiB; a "
+         "command of a stream, made and written, takes two fifths of that"),
     Term("item", "ns",
          {"btrfs_get_next_valid_item": 1, "btrfs_next_old_item": 1, "log_entries_visited": 0.7},
          "an item stepped over; an entry that a log only looks at is two thirds"),
-    Term("byte", "ns", {"stream_bytes": 1}, "a byte of a stream, copied, with its checksum"),
-    Term("read", "us", {"iterate_extent_inodes": 1, "blocks_read": 4, "blocks_awaited": 1,
-                        "send_extent_data": 0.1},
-         "an extent of file data looked for elsewhere and read; a tree block is four, one that "
-         "nobody read ahead five; inline data take a tenth"),
-    Term("extent", "ns", {"emit_fiemap_extent": 1, "fiemap_process_hole": 0.1},
-         "an extent looked at and reported by FIEMAP; a hole before it is a tenth"),
+    Term("byte", "ns", {"stream_bytes": 1, PIPE_WAKES: 5000},
+         "a byte of a stream, copied, with its checksum; a command that wakes the reader of a pipe "
+         "takes as long as five thousand"),
+    Term("read", "us", {"iterate_extent_inodes": 1, "blocks_read": 6},
+         "an extent of file data looked for elsewhere and read; a tree block is six"),
+    Term("extent", "ns", {"emit_fiemap_extent": 1, "fiemap_process_hole": 0.2},
+         "an extent looked at and reported by FIEMAP; a hole before it is a fifth"),
+    Term("ref", "ns", {"prelim_ref_insert": 1},
+         "a back reference put into the set of those of an extent"),
     Term("log_inode", "us",
-         {"btrfs_log_inode": 1, "setup_items_for_insert": 0.1, "log_items_copied": 0.15},
-         "an inode found, locked and logged; an insertion into the log is a tenth, each item of it "
-         "a seventh"),
+         {"btrfs_log_inode": 1, "setup_items_for_insert": 0.1, "log_items_copied": 0.1},
+         "an inode found, locked and logged; an insertion into the log is a tenth, and so is each "
+         "item of it"),
     Term("log_leaf", "us", {"log_leaves_entered": 1, "log_leaves_uncached": 4},
          "another leaf come to while logging, of the log or of a directory, and an inode with it; "
          "four more where the processor's caches have forgotten them"),
-    Term("log_block", "us", {"log_leaves_written": 1, "log_nodes_written": 1, "btrfs_sync_log": 3},
-         "a block of the log, made and given to the device; a sync of a log is three times as "
-         "much"),
     Term("call", "us", {**dict.fromkeys(CALLS, 1.0), **dict.fromkeys(_DEARER, 4.0),
-                        "link": 3.0, "lsetxattr": 2.0, **dict.fromkeys(_CHEAP, 0.05)},
+                        "link": 3.0, "lsetxattr": 2.0, **dict.fromkeys(_CHEAP, 0.05),
+                        "log_leaves_written": 1.25, "log_nodes_written": 1.25,
+                        "btrfs_sync_log": 5.0},
          "a system call of a receiver that changes an inode; four for an entry or data, three for "
-         "another name, two for a xattr"),
+         "another name, two for a xattr; a block of the log, made and given to the device, one and "
+         "a quarter; a sync of a log five"),
     Term("wait", "us",
          {"iterate_extent_inodes": 1, "blocks_awaited": 2.5, "btrfs_sync_log": 2,
           "log_leaves_written": 0.6, "log_nodes_written": 0.6, "pwrite64": 0.45},

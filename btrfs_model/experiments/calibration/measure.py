@@ -57,22 +57,29 @@ class Measured:
 
 
 def measure(
-    kernel: Kernel, micros: Sequence[Micro], seconds: float, least: int, step: Step
+    kernel: Kernel,
+    micros: Sequence[Micro],
+    seconds: float,
+    least: int,
+    step: Step,
+    behaviour: str | None = None,
 ) -> Measured:
     """Count and time microbenchmarks.
 
     Parameters
     ----------
     kernel : Kernel
-        Who is timed; the work is counted by the preset of it.
+        Who is timed.
     micros : sequence of Micro
-        Which ones; the reference is added.
+        Which ones; the reference is added. Those whose work is not paid for are left out.
     seconds : float
         Passes go on as long.
     least : int
         As many passes there are at least.
     step : callable
         Is told what is done next.
+    behaviour : str, optional
+        What the kernel does where it has a patch; the preset of its release where not given.
     """
     works: dict[str, Mapping[str, float]] = {}
     shm = "/dev/shm"  # a device of memory
@@ -82,8 +89,10 @@ def measure(
             folder = Path(top) / str(number)
             folder.mkdir()
             micro.operation.prepare(folder)
-            works[micro.name] = with_cache(micro.operation.work(kernel.preset), last_cache_mib())
-        return _timed(kernel, micros, works, (seconds, least), step)
+            work = micro.operation.work(behaviour or kernel.preset)
+            works[micro.name] = with_cache(work, last_cache_mib())
+        telling = [micro for micro in micros if any(works[micro.name].values())]
+        return _timed(kernel, telling, works, (seconds, least), step)
 
 
 def _timed(

@@ -64,11 +64,17 @@ def opened(path: Path | str, flags: int = os.O_RDONLY) -> Iterator[int]:
         os.close(fd)
 
 
+def ino_lookup(inode: int) -> tuple[int, bytes]:
+    """Return number and argument of the ioctl that looks up the path of an inode."""
+    return _INO_LOOKUP_NUMBER, _INO_LOOKUP.pack(0, inode)
+
+
 def root_id(subvolume: Path) -> int:
     """Return the id of a subvolume (``BTRFS_IOC_INO_LOOKUP``)."""
-    argument = bytearray(_INO_LOOKUP.pack(0, _FIRST_FREE_OBJECTID))
+    number, sent = ino_lookup(_FIRST_FREE_OBJECTID)
+    argument = bytearray(sent)
     with opened(subvolume) as fd:
-        fcntl.ioctl(fd, _INO_LOOKUP_NUMBER, argument)
+        fcntl.ioctl(fd, number, argument)
     found: int = _INO_LOOKUP.unpack(argument)[0]
     return found
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import stat
 import struct
 import subprocess
 import threading
@@ -26,6 +27,8 @@ from btrfs_model.kernels.inside.mounts import Place, forget, mounted
 _DIRENTS = 32768
 _DT_DIR = 4
 _BESIDE = 5
+_DROPS_DATA = (6, 1)
+"""Kernels from here on drop the file data that a send has read; it is in the page cache of 5.10."""
 _PIPE_BYTES = 64 << 10
 
 
@@ -107,14 +110,41 @@ def _pipe() -> Iterator[tuple[int, Callable[[], int]]]:
 
 
 def send(place: Place, what: Sent, runs: int, cold: bool, pipe: bool) -> list[Run[int]]:
-    """Time the ioctl SEND into a file in memory or a pipe; amounts are bytes of the stream."""
+    """Time the ioctl SEND into a file in memory or a pipe; amounts are bytes of the stream.
+
+    File data is read from the device in each run, by all kernels.
+    """
+    release = tuple(map(int, os.uname().release.split(".")[:2]))
+    read: list[str] = []
 
     def once(folder: Path) -> Run[int]:
+        if release < _DROPS_DATA and not cold:
+            read[:] = read or _with_data(folder / what["snapshot"])
+            _drop_data(read)
         with _pipe() if pipe else _file_in_memory() as (stream, size):
             clock = _send_into(stream, folder, what)
             return clock.run(size())
 
     return _repeat(once, place, runs, cold)
+
+
+def _with_data(folder: Path) -> list[str]:
+    """List the files that have data."""
+    found = []
+    for top, _, names in os.walk(folder):
+        for name in names:
+            path = f"{top}/{name}"
+            status = os.lstat(path)
+            if stat.S_ISREG(status.st_mode) and status.st_size:
+                found.append(path)
+    return found
+
+
+def _drop_data(paths: list[str]) -> None:
+    """Drop the pages of files."""
+    for path in paths:
+        with opened(path) as fd:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def stream(place: Place, what: Sent, target: str) -> None:
@@ -199,28 +229,47 @@ def receive(place: Place, stream: str) -> Run[int]:
 
 
 def list_xattrs(place: Place, path: str, times: int, runs: int) -> list[Run[int]]:
-    """Time asking how long the list of the xattrs of a file is; amounts are bytes of the list.
+    """Time asking how long the list of the xattrs of a file is; amounts are bytes of the list."""
+    ask, no_size = ctypes.CDLL(None, use_errno=True).flistxattr, ctypes.c_size_t(0)
+    return _called(lambda fd: ask(fd, None, no_size), place, path, times, runs)
+
+
+def look_up(place: Place, inode: int, times: int, runs: int) -> list[Run[int]]:
+    """Time looking up the path of an inode of the top level; amounts are 0."""
+    ask = ctypes.CDLL(None, use_errno=True).ioctl
+    number, argument = ioctls.ino_lookup(inode)
+    room = ctypes.create_string_buffer(argument, len(argument))
+    return _called(lambda fd: ask(fd, ctypes.c_ulong(number), room), place, "", times, runs)
+
+
+def _called(
+    ask: Callable[[int], int], place: Place, path: str, times: int, runs: int
+) -> list[Run[int]]:
+    """Time a system call on an open file; amounts are what it returns.
 
     What as many calls take that fail at once is taken off: a system call, and Python.
     """
-    ask = ctypes.CDLL(None, use_errno=True).flistxattr
 
     def repeated(fd: int) -> tuple[Clock, int]:
-        length, no_size = 0, ctypes.c_size_t(0)
+        said = 0
         with Clock() as clock:
             clock.start()
             for _ in range(times):
-                length = ask(fd, None, no_size)
+                said = ask(fd)
             clock.stop()
-        return clock, length
+        return clock, said
+
+    # the fastest: what disturbs one of them must not leave less than nothing
+    besides = [repeated(-1)[0] for _ in range(_BESIDE)]
 
     def once(folder: Path) -> Run[int]:
         with opened(folder / path) as fd:
-            clock, length = repeated(fd)
-        # the fastest: what disturbs one of them must not leave less than nothing
-        besides = [repeated(-1)[0] for _ in range(_BESIDE)]
+            clock, said = repeated(fd)
+        if said < 0:
+            failed = ctypes.get_errno()
+            raise OSError(failed, os.strerror(failed))
         clock.wall -= min(beside.wall for beside in besides)
         clock.cpu -= min(beside.cpu for beside in besides)
-        return clock.run(length)
+        return clock.run(said)
 
     return _repeat(once, place, runs, cold=False)
