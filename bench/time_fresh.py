@@ -198,22 +198,31 @@ def fresh(step: Callable[[str], None]) -> list[Row]:
 
 
 def fresh_ratios(rows: Sequence[Row]) -> list[Pair]:
-    """Compare the same operation in guests of 6.1 and 6.12, and without and with log-dir."""
+    """Compare operations in 6.1 and 6.12, without and with log-dir, with and without truncates."""
     of: dict[str, dict[str, Row]] = {}
     for row in rows:
         of.setdefault(row.machine.split(",")[0], {})[row.what] = row
     releases = {release: name for name in of for release in ("6.1", "6.12")
                 if name.startswith(f"uml {release}.")}  # fmt: skip
     sides = [("6.1 to 6.12", releases.get("6.1"), releases.get("6.12"), ("send-utimes", "fiemap"))]
-    sides += [(f"{name[4:]}, without and with", name, f"{name} {_WITH} {_LOG_DIR}", ("log-dir",))
+    sides += [(f"{name[4:]} without and with", name, f"{name} {_WITH} {_LOG_DIR}", ("log-dir",))
               for name in of if f"{name} {_WITH} {_LOG_DIR}" in of]  # fmt: skip
-    return [
-        Pair(f"{what}, {which}, fresh", row.measured / after.measured,
-             row.predicted / after.predicted)
+    pairs = [
+        (f"{what}, {which}", row, after)
         for which, before, patched, workloads in sides if before and patched
         for what, row in of[before].items()
         if (after := of[patched].get(what)) and what.startswith(workloads)
     ]  # fmt: skip
+    fewer, more = (micro.name for micro in _receivers())
+    pairs += [
+        (f"send-truncate received, with to without, {name}", of_kernel[more], of_kernel[fewer])
+        for name, of_kernel in of.items()
+        if {fewer, more} <= of_kernel.keys()
+    ]
+    return [
+        Pair(f"{what}, fresh", before.measured / after.measured, before.predicted / after.predicted)
+        for what, before, after in pairs
+    ]
 
 
 def _on(which: str, step: Callable[[str], None], runs: Mapping[str, Sequence[Micro]]) -> list[Row]:
