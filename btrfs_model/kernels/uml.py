@@ -193,13 +193,21 @@ class Uml(Kernel):
         try:
             yield _DEVICE.format(unit)
         finally:
-            if self.runs and not (version(self.release) >= _REMOVES and _detached(socket, unit)):
-                self._free.remove(unit)
-                if self._free:
-                    # another image may have its fsid
-                    self.call(run, "btrfs", "device", "scan", "--forget")
-                else:
-                    self.stop()
+            if self.runs and not self._lets_go(socket, unit):
+                self.stop()
+
+    def _lets_go(self, console: Path, unit: str) -> bool:
+        """Whether the guest knows nothing of an image any more; it need not be started again."""
+        if version(self.release) >= _REMOVES:
+            return _detached(console, unit)
+        self._free.remove(unit)
+        if not self._free:
+            return False
+        try:  # another image may have its fsid; a device that is mounted is not forgotten
+            self.call(run, "btrfs", "device", "scan", "--forget", _DEVICE.format(unit))
+        except KernelFailedError:
+            return False
+        return True
 
     def _program(self) -> str:
         """Return the binary; one with its own libc is told of its loader, by a relative path."""
