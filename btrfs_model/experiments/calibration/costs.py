@@ -49,8 +49,8 @@ TERMS: Final = (
     Term("item", "ns",
          {"btrfs_get_next_valid_item": 1, "btrfs_next_old_item": 1, "log_entries_visited": 0.7,
           "log_items_copied": 6, "setup_items_for_insert": 6},
-         "an item stepped over; an entry that a log only looks at is two thirds, an item that is "
-         "copied into the log six, and so is each insertion"),
+         "an item of a leaf, stepped over; an entry that a log only looks at is two thirds, an "
+         "item that is copied into the log six, and so is each insertion"),
     Term("byte", "ns", {"stream_bytes": 1, PIPE_WAKES: 5000},
          "a byte of a stream, copied, with its checksum; a command that wakes the reader of a pipe "
          "takes as long as five thousand"),
@@ -61,7 +61,7 @@ TERMS: Final = (
     Term("ref", "ns", {"prelim_ref_insert": 1},
          "a back reference put into the set of those of an extent"),
     Term("log_inode", "us", {"btrfs_log_inode": 1},
-         "an inode found, locked and logged, without its items"),
+         "an inode logged, without its items: found, locked and looked at"),
     Term("log_leaf", "us", {"log_leaves_entered": 1, "log_leaves_uncached": 4},
          "another leaf come to while logging, of the log or of a directory, and an inode with it; "
          "four more where the processor's caches have forgotten them"),
