@@ -33,7 +33,6 @@ SEEDS = range(6)
 SENDS = "fresh sends"
 """Source of rows that are sends."""
 _PASSES = 3
-_WITH = "+"
 _LOG_DIR = "log-dir-index-only"
 _SMALL_MAP = 32_000 / 327_680
 
@@ -188,7 +187,7 @@ def fresh(step: Callable[[str], None]) -> list[Row]:
     for which in there.split():
         is_native = which == "native"
         sizes = (20_000, 40_000, 60_000)
-        rows += _on(which, step, logs if _WITH in which else {
+        rows += _on(which, step, logs if which.endswith(f"+{_LOG_DIR}") else {
             SENDS: _sends(sizes if is_native else sizes[:1]),
             "fresh maps": _maps(),
             **logs,
@@ -205,8 +204,8 @@ def fresh_ratios(rows: Sequence[Row]) -> list[Pair]:
     releases = {release: name for name in of for release in ("6.1", "6.12")
                 if name.startswith(f"uml {release}.")}  # fmt: skip
     sides = [("6.1 to 6.12", releases.get("6.1"), releases.get("6.12"), ("send-utimes", "fiemap"))]
-    sides += [(f"{name[4:]} without and with", name, f"{name} {_WITH} {_LOG_DIR}", ("log-dir",))
-              for name in of if f"{name} {_WITH} {_LOG_DIR}" in of]  # fmt: skip
+    sides += [(f"{name[4:]} without and with", name, f"{name} + {_LOG_DIR}", ("log-dir",))
+              for name in of if f"{name} + {_LOG_DIR}" in of]  # fmt: skip
     pairs = [
         (f"{what}, {which}", row, after)
         for which, before, patched, workloads in sides if before and patched
@@ -229,9 +228,9 @@ def _on(which: str, step: Callable[[str], None], runs: Mapping[str, Sequence[Mic
     micros = microbenchmarks()
     source_of = {one.name: source for source, of_source in runs.items() for one in of_source}
     timed = [*micros[1:], *(one for of_source in runs.values() for one in of_source)]
-    binary, *commits = which.split(_WITH)
+    binary = which.removesuffix(f"+{_LOG_DIR}")
     with start(binary) as kernel:
-        behaviour = f" {_WITH} ".join((kernel.preset, *commits))
+        behaviour = kernel.preset if binary == which else f"{kernel.preset} + {_LOG_DIR}"
         measured = measure(kernel, timed, 0, _PASSES, step, behaviour)
         world = "native" if which == "native" else "uml"
         name = f"{world} {behaviour[1:]}, measured with it"
