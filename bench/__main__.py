@@ -22,6 +22,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from btrfs_model.base.errors import BtrfsModelError
+
 HERE = Path(__file__).resolve().parent
 Row = dict[str, Any]
 
@@ -95,7 +97,10 @@ def main() -> int:
     rows: list[Row] = []
     for name in arguments.names or known:
         print(f"measuring {name} ...", file=sys.stderr, flush=True)
-        rows += import_module(f"bench.bench_{name}").run()
+        try:
+            rows += import_module(f"bench.bench_{name}").run()
+        except BtrfsModelError as error:
+            parser.exit(2, f"{parser.prog} {name}: {error}\n")
     wide = None if sys.stdout.isatty() else 120
     Console(width=wide).print(table(rows))
     if arguments.out:
